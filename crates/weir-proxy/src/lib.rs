@@ -1,1 +1,24 @@
-//! weir-proxy
+//! The proxy plane: terminates connections in user space and moves bytes.
+//!
+//! Decides no policy by itself: which pool is `http::route`'s answer, which backend is `weir-balance`'s, where a body ends is
+//! `weir-http`'s. The control side compiles a [`snapshot::Snapshot`] and hands it to the [`plane::Plane`]; everything on
+//! the data path is owned by one worker thread and never locked.
+//!
+//! Start reading at [`worker`] (a thread), then `accept` (a new connection), then `http::session` and `http::exchange`.
+#![deny(unsafe_code)]
+
+mod accept;
+pub mod access_log;
+mod backends;
+mod buffers;
+pub mod clock;
+mod deadline;
+pub mod http;
+pub mod plane;
+mod queue;
+pub mod snapshot;
+pub mod sockets;
+mod system;
+mod tcp;
+mod udp;
+mod worker;

@@ -1,0 +1,156 @@
+//! The plane as the control side sees it: start the workers, give them a snapshot, drain them.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::access_log::AccessLog;
+use crate::snapshot::Snapshot;
+use crate::sockets::Sockets;
+use crate::worker::{self, Command};
+
+/// What a plane is started with.
+pub struct Options {
+    /// Worker threads, at least 1.
+    pub workers: usize,
+    /// Whether each worker is pinned to a CPU of its own.
+    pub pin: bool,
+    /// Budget for connection buffers of the whole plane, in bytes.
+    pub memory_bytes: u64,
+    /// Where events go; sending never blocks a worker.
+    pub events: mpsc::UnboundedSender<Event>,
+    /// The access log's writer.
+    pub access_log: AccessLog,
+}
+
+/// Something a worker found out that the control side acts on or tells the operator.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Passive health ejected a backend: its pool must be refreshed when the time is over.
+    Ejected {
+        /// Name of the pool.
+        pool: String,
+        /// The backend.
+        backend: String,
+        /// Clock reading when it may return.
+        until: Duration,
+    },
+    /// A worker ran out of file descriptors and shed idle connections.
+    DescriptorsShort {
+        /// Connections shed.
+        shed: usize,
+    },
+}
+
+/// Live totals that all workers share; one relaxed atomic per connection, none per request.
+#[derive(Debug, Default)]
+pub struct Totals {
+    /// Sessions open now: client connections and UDP flows.
+    pub sessions: AtomicU64,
+    /// Panics caught while serving one connection.
+    pub panics: AtomicU64,
+}
+
+/// The running workers.
+pub struct Plane {
+    workers: Vec<Worker>,
+    totals: Arc<Totals>,
+}
+
+struct Worker {
+    commands: mpsc::UnboundedSender<Command>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Plane {
+    /// Starts the worker threads; they serve nothing until the first [`Self::apply`].
+    pub fn start(options: Options) -> io::Result<Plane> {
+        let totals = Arc::new(Totals::default());
+        let workers = options.workers.max(1);
+        let cpus = crate::system::allowed_cpus();
+        let mut started = Vec::with_capacity(workers);
+        for number in 0..workers {
+            let (commands, inbox) = mpsc::unbounded_channel();
+            let setup = worker::Setup {
+                number,
+                workers,
+                cpu: (options.pin && !cpus.is_empty()).then(|| cpus[number % cpus.len()]),
+                memory_bytes: options.memory_bytes / workers as u64,
+                events: options.events.clone(),
+                access_log: options.access_log.clone(),
+                totals: totals.clone(),
+                inbox,
+            };
+            let thread = std::thread::Builder::new().name(format!("weir-worker-{number}")).spawn(move || worker::run(setup))?;
+            started.push(Worker { commands, thread: Some(thread) });
+        }
+        Ok(Plane { workers: started, totals })
+    }
+
+    /// Puts `snapshot` in force on every worker and returns when all of them serve it.
+    ///
+    /// Sockets that `sockets` no longer has stop accepting after what waits in their accept queue has been served;
+    /// their sessions end by themselves or at `drain`.
+    pub async fn apply(&self, snapshot: Arc<Snapshot>, sockets: &Sockets) -> io::Result<()> {
+        let mut applied = Vec::with_capacity(self.workers.len());
+        let mut dealt = Vec::with_capacity(self.workers.len());
+        for number in 0..self.workers.len() {
+            dealt.push(sockets.for_worker(number, self.workers.len())?);
+        }
+        for (worker, sockets) in self.workers.iter().zip(dealt) {
+            let (done, wait) = oneshot::channel();
+            let command = Command::Apply { snapshot: snapshot.clone(), sockets, done };
+            worker.commands.send(command).map_err(|_| io::Error::other("a worker thread has ended"))?;
+            applied.push(wait);
+        }
+        for wait in applied {
+            wait.await.map_err(|_| io::Error::other("a worker thread ended while it applied a snapshot"))??;
+        }
+        Ok(())
+    }
+
+    /// Stops accepting, lets running work end, and returns when none is left or `limit` is over (then the rest is cut off).
+    ///
+    /// Gives the number of sessions that were cut off.
+    pub async fn drain(&self, limit: Duration) -> u64 {
+        for worker in &self.workers {
+            let _ = worker.commands.send(Command::Drain { limit });
+        }
+        let deadline = crate::clock::now() + limit;
+        while self.sessions() > 0 && crate::clock::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        self.sessions()
+    }
+
+    /// Sessions open now.
+    pub fn sessions(&self) -> u64 {
+        self.totals.sessions.load(Ordering::Relaxed)
+    }
+
+    /// Panics caught so far while serving a connection.
+    pub fn panics(&self) -> u64 {
+        self.totals.panics.load(Ordering::Relaxed)
+    }
+
+    /// Number of worker threads.
+    pub fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Ends the worker threads; sessions still open are cut off.
+    pub fn stop(mut self) {
+        for worker in &mut self.workers {
+            let _ = worker.commands.send(Command::Stop);
+        }
+        for worker in &mut self.workers {
+            if let Some(thread) = worker.thread.take() {
+                let _ = thread.join();
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Listening sockets: bound before anything else changes, kept across reloads, handed over on an upgrade.
+//!
+//! Each address has one `SO_REUSEPORT` socket per worker. The control side owns the set; workers get duplicates. A socket that is
+//! never closed never drops the connections in its accept queue, so reloads and upgrades move sockets and do not reopen them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd as _, OwnedFd, RawFd};
+
+use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
+use weir_config::Config;
+
+/// What a listening socket carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Transport {
+    /// Connections.
+    Tcp,
+    /// Datagrams.
+    Udp,
+}
+
+/// A bound address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint {
+    /// What it carries.
+    pub transport: Transport,
+    /// Where.
+    pub address: SocketAddr,
+}
+
+/// Connections a listening socket's accept queue holds while its worker is busy; the kernel caps it at `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
+
+/// All listening sockets of the process, one per worker and endpoint.
+#[derive(Default)]
+pub struct Sockets {
+    by_endpoint: BTreeMap<Endpoint, Vec<OwnedFd>>,
+}
+
+/// A listening socket that did not come about. Nothing has changed; the old configuration serves on.
+#[derive(Debug)]
+pub struct BindError {
+    /// The listener that wanted it.
+    pub listener: String,
+    /// Where.
+    pub endpoint: Endpoint,
+    /// What the kernel said.
+    pub source: io::Error,
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let transport = match self.endpoint.transport {
+            Transport::Tcp => "tcp",
+            Transport::Udp => "udp",
+        };
+        write!(out, "listener `{}` can't bind {transport} {}: {}", self.listener, self.endpoint.address, self.source)?;
+        match self.source.kind() {
+            io::ErrorKind::AddrInUse => write!(out, " (another program holds it; see `ss -ltnup`)"),
+            io::ErrorKind::PermissionDenied => {
+                write!(out, " (ports below 1024 need CAP_NET_BIND_SERVICE, see the guide's page on systemd)")
+            }
+            io::ErrorKind::AddrNotAvailable => write!(out, " (no interface of this machine has that address)"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for BindError {}
+
+impl Sockets {
+    /// The sockets that `config` needs: taken from `previous` where it has them, bound anew otherwise.
+    ///
+    /// Nothing of `previous` is closed: on `Err` it is whole, on `Ok` the caller drops it once the workers have moved over.
+    pub fn bind(config: &Config, workers: usize, previous: &Sockets) -> Result<Sockets, BindError> {
+        let mut bound = Sockets::default();
+        for listener in &config.listeners {
+            let transport = match listener.protocol {
+                weir_config::Protocol::Udp => Transport::Udp,
+                weir_config::Protocol::Http | weir_config::Protocol::Tcp => Transport::Tcp,
+            };
+            for &address in &listener.bind {
+                let endpoint = Endpoint { transport, address };
+                let fail = |source| BindError { listener: listener.name.clone(), endpoint, source };
+                let sockets = match previous.by_endpoint.get(&endpoint) {
+                    Some(old) => old.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>().map_err(fail)?,
+                    None => (0..workers.max(1))
+                        .map(|_| open(endpoint))
+                        .collect::<io::Result<Vec<_>>>()
+                        .map_err(fail)?,
+                };
+                bound.by_endpoint.insert(endpoint, sockets);
+            }
+        }
+        Ok(bound)
+    }
+
+    /// Duplicates for worker number `worker` of `workers`. When an earlier process left more sockets than there are workers,
+    /// they are dealt out, so that none is left unserved.
+    pub fn for_worker(&self, worker: usize, workers: usize) -> io::Result<Vec<(Endpoint, OwnedFd)>> {
+        let mut dealt = Vec::new();
+        for (&endpoint, sockets) in &self.by_endpoint {
+            for socket in sockets.iter().skip(worker).step_by(workers.max(1)) {
+                dealt.push((endpoint, socket.try_clone()?));
+            }
+            // Fewer sockets than workers, after an upgrade to more workers: the extra workers share one.
+            if worker >= sockets.len()
+                && let Some(socket) = sockets.get(worker % sockets.len().max(1))
+            {
+                dealt.push((endpoint, socket.try_clone()?));
+            }
+        }
+        Ok(dealt)
+    }
+
+    /// Every endpoint in the set.
+    pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> + '_ {
+        self.by_endpoint.keys().copied()
+    }
+
+    /// Endpoint and descriptor of every socket, for handing over to a new process.
+    pub fn descriptors(&self) -> Vec<(Endpoint, RawFd)> {
+        let all = self.by_endpoint.iter();
+        all.flat_map(|(&endpoint, sockets)| sockets.iter().map(move |socket| (endpoint, socket.as_raw_fd()))).collect()
+    }
+
+    /// Takes over sockets that an earlier process handed down.
+    pub fn adopt(inherited: impl IntoIterator<Item = (Endpoint, OwnedFd)>) -> Sockets {
+        let mut adopted = Sockets::default();
+        for (endpoint, socket) in inherited {
+            adopted.by_endpoint.entry(endpoint).or_default().push(socket);
+        }
+        adopted
+    }
+
+    /// The address a socket is really bound to: for port 0 the one the kernel chose.
+    pub fn local_address(&self, endpoint: Endpoint) -> Option<SocketAddr> {
+        let socket = self.by_endpoint.get(&endpoint)?.first()?;
+        socket2::SockRef::from(socket).local_addr().ok()?.as_socket()
+    }
+}
+
+/// Opens and binds one socket.
+fn open(endpoint: Endpoint) -> io::Result<OwnedFd> {
+    let domain = Domain::for_address(endpoint.address);
+    let (kind, protocol) = match endpoint.transport {
+        Transport::Tcp => (Type::STREAM, SocketProtocol::TCP),
+        Transport::Udp => (Type::DGRAM, SocketProtocol::UDP),
+    };
+    let socket = Socket::new(domain, kind.nonblocking().cloexec(), Some(protocol))?;
+    if domain == Domain::IPV6 {
+        // `0.0.0.0:80` and `[::]:80` may stand side by side in one list.
+        socket.set_only_v6(true)?;
+    }
+    if endpoint.transport == Transport::Tcp {
+        socket.set_reuse_address(true)?;
+    } else {
+        // A burst of datagrams waits here while the worker is busy; the kernel caps it at `net.core.rmem_max`.
+        let _ = socket.set_recv_buffer_size(4 << 20);
+        let _ = socket.set_send_buffer_size(4 << 20);
+    }
+    // SO_REUSEPORT lets any process of this user join the group, so a first socket is bound without it: that is how a
+    // second Weir on the same address is found out instead of silently taking half of the connections.
+    socket.set_reuse_port(true)?;
+    socket.bind(&endpoint.address.into())?;
+    if endpoint.transport == Transport::Tcp {
+        socket.listen(BACKLOG)?;
+    }
+    Ok(socket.into())
+}

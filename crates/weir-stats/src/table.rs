@@ -1,0 +1,142 @@
+//! The cells of each object and the closed sets of label values.
+
+use crate::cells::{Counter, Histogram};
+
+/// Declares a closed set of label values: the enum, its words and what each means (which the reference page prints).
+macro_rules! words {
+    ($(#[$outer:meta])* $name:ident { $($variant:ident = $word:literal, $meaning:literal;)* }) => {
+        $(#[$outer])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum $name { $(#[doc = $meaning] $variant,)* }
+
+        impl $name {
+            /// Every value, in the order of declaration.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+
+            /// The word used in metrics and logs.
+            pub fn word(self) -> &'static str {
+                match self { $($name::$variant => $word,)* }
+            }
+
+            /// What the value means, for the generated reference page.
+            pub fn meaning(self) -> &'static str {
+                match self { $($name::$variant => $meaning,)* }
+            }
+        }
+    };
+}
+
+words! {
+    /// Why an exchange, a session or a flow ended: one word in the access log.
+    End {
+        Done = "done", "Ended as both sides wished.";
+        ClientClosed = "client_closed", "The client went away before it had the whole response.";
+        ClientIdle = "client_idle", "The client was idle for `timeout.client_idle`.";
+        ClientHeader = "client_header_timeout", "The request head did not end within `timeout.header`; answered 408.";
+        ClientBody = "client_body_timeout", "The client sent its body, or read its response, too slowly.";
+        BadRequest = "bad_request", "The request broke the protocol; answered 4xx or 5xx and closed.";
+        BadProxyHeader = "bad_proxy_header", "The PROXY protocol header was missing, malformed or not allowed.";
+        BodyTooLarge = "body_too_large", "The body exceeded `body_limit`; answered 413.";
+        NoRoute = "no_route", "No route took the request and the listener has no pool; answered 404.";
+        Responded = "responded", "The config answered (`respond`, `redirect`).";
+        MethodRefused = "method_refused", "CONNECT or another method that is never forwarded; answered 405 or 501.";
+        NoBackend = "no_backend", "No backend of the pool is up; answered 503.";
+        QueueFull = "queue_full", "Every backend was at `max_connections` and the queue was full; answered 503.";
+        QueueTimeout = "queue_timeout", "Waited in the queue for its whole timeout; answered 503.";
+        ConnectFailed = "connect_failed", "No backend accepted a connection; answered 502.";
+        ConnectTimeout = "connect_timeout", "No backend accepted within `timeout.connect`; answered 504.";
+        BackendTimeout = "backend_timeout", "The backend sent nothing for `timeout.backend`; answered 504, or cut off.";
+        BackendClosed = "backend_closed", "The backend closed before the response was whole; answered 502, or cut off.";
+        BadResponse = "bad_response", "The backend's response broke the protocol; answered 502, or cut off.";
+        Overload = "overload", "Weir's own memory or descriptors ran short; answered 503 or closed.";
+        TooManyConnections = "too_many_connections", "The listener or the client address was at its connection limit; closed.";
+        Draining = "draining", "The listener or the process was going away and the drain time was over.";
+        Internal = "internal", "A mistake of Weir's own; only this connection ended.";
+    }
+}
+
+words! {
+    /// What a worker refused before or instead of forwarding: label `reason` of `weir_rejected_total`.
+    Rejected {
+        BadRequest = "bad_request", "Malformed or ambiguous request.";
+        HeaderTooLarge = "header_too_large", "Request line, head or field count over its limit.";
+        HeaderTimeout = "header_timeout", "Request head not complete in time.";
+        BodyTooLarge = "body_too_large", "Body over `body_limit`.";
+        BodyTimeout = "body_timeout", "Body below `min_body_rate` or stalled.";
+        BadProxyHeader = "bad_proxy_header", "PROXY protocol header missing, malformed or not allowed.";
+        MethodRefused = "method_refused", "Method that is never forwarded.";
+        NoRoute = "no_route", "No route and no default pool.";
+        NoBackend = "no_backend", "No backend up.";
+        QueueFull = "queue_full", "Queue full.";
+        QueueTimeout = "queue_timeout", "Queue timeout over.";
+        ListenerConnections = "listener_connections", "Listener at `max_connections`.";
+        ClientConnections = "client_connections", "Client address at `max_connections_per_client`.";
+        Descriptors = "descriptors", "File descriptors ran out; idle connections were shed.";
+        Memory = "memory", "Memory budget used up.";
+        RetryBudget = "retry_budget", "A retry was due and the pool's retry budget was used up.";
+        FlowLimit = "flow_limit", "UDP flow table full.";
+    }
+}
+
+/// Classes of status codes: index `status / 100`, 0 for none.
+pub const CODE_CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// What one worker counts for one listener.
+#[derive(Debug, Default)]
+pub struct ListenerCells {
+    /// Client connections (UDP: flows) accepted.
+    pub connections: Counter,
+    /// Of these, ended.
+    pub connections_ended: Counter,
+    /// Requests answered, by class of status.
+    pub requests: [Counter; 6],
+    /// From the first byte of a request to the last byte of its response.
+    pub request_seconds: Histogram,
+    /// Bytes from clients.
+    pub bytes_received: Counter,
+    /// Bytes to clients.
+    pub bytes_sent: Counter,
+    /// Refusals by [`Rejected`].
+    pub rejected: [Counter; Rejected::ALL.len()],
+    /// Ends by [`End`].
+    pub ends: [Counter; End::ALL.len()],
+    /// Access-log lines dropped because the queue to the writer was full.
+    pub log_dropped: Counter,
+}
+
+/// What one worker counts for one backend of one pool.
+#[derive(Debug, Default)]
+pub struct BackendCells {
+    /// Responses by class of status; index 0 for exchanges (or connections) without one.
+    pub requests: [Counter; 6],
+    /// Connections opened.
+    pub connections: Counter,
+    /// Connections opened and ended.
+    pub connections_ended: Counter,
+    /// Connections that did not come about.
+    pub connect_failures: Counter,
+    /// Requests that used a connection kept from before.
+    pub reused: Counter,
+    /// From the request sent to the response's head received.
+    pub response_seconds: Histogram,
+    /// Bytes from the backend.
+    pub bytes_received: Counter,
+    /// Bytes to the backend.
+    pub bytes_sent: Counter,
+    /// Failures that passive health counted.
+    pub failures: Counter,
+    /// Times passive health ejected it.
+    pub ejections: Counter,
+}
+
+/// What one worker counts for one pool.
+#[derive(Debug, Default)]
+pub struct PoolCells {
+    /// Attempts after the first.
+    pub retries: Counter,
+    /// Of these, on another backend than the first.
+    pub redispatches: Counter,
+    /// Exchanges that waited in the queue.
+    pub queued: Counter,
+}
