@@ -4,9 +4,22 @@
 //! exists). All mistakes are reported at once. Never opens a socket and never reads a clock; reading the file itself is the
 //! caller's work, so that the same text gives the same answer everywhere.
 //!
-//! Start reading at [`schema`].
+//! Start reading at [`schema`], then `keys/tables.rs` (the one table of keys) and `parse.rs` (the way from text to config).
 #![forbid(unsafe_code)]
 
+mod bind;
+mod build;
+mod check;
+mod keys;
+mod limits;
+mod parse;
+mod report;
 pub mod schema;
+mod suggest;
+mod syntax;
+pub mod units;
+mod values;
 
+pub use parse::{Checked, check_text, decode, parse};
+pub use report::{Problem, Report, Severity};
 pub use schema::*;

@@ -1,0 +1,634 @@
+//! Reads a TOML table by the table of keys: every value checked on its own, every mistake noted, none reported twice.
+//!
+//! What cannot be read becomes [`Value::Bad`], so that later steps know the operator did say something there and stay silent.
+
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+use weir_balance::Algorithm;
+
+use crate::keys::{Built, Key, Kind, Table, Word};
+use crate::limits::Limit;
+use crate::report::{Findings, Span, quote};
+use crate::suggest::{nearest, one_of};
+use crate::units::{self, Refused};
+use crate::values::{self, Shape, Value};
+
+/// A key with its value.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    /// The key; for maps as it is meant (header fields in lower case).
+    pub name: String,
+    pub key: Span,
+    pub at: Span,
+    pub value: Value,
+}
+
+/// A table that was read.
+#[derive(Clone, Debug)]
+pub(crate) struct Fields {
+    /// What was read by.
+    pub schema: &'static Table,
+    /// The header, or the inline table.
+    pub at: Span,
+    /// What is there, in file order.
+    pub entries: Vec<Entry>,
+}
+
+/// Where a table is, for messages: `[listener.web]`.
+#[derive(Clone)]
+pub(crate) struct Context {
+    /// `listener.web`
+    path: String,
+}
+
+impl Context {
+    pub fn root() -> Self {
+        Self { path: String::new() }
+    }
+
+    fn below(&self, name: &str) -> Self {
+        Self { path: if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) } }
+    }
+
+    fn show(&self) -> String {
+        if self.path.is_empty() { "the file".to_owned() } else { format!("`[{}]`", self.path) }
+    }
+}
+
+/// Reads `table` by `schema`. `complete` is false when the file has syntax errors, so that what is missing may stand on a line
+/// that could not be read.
+pub(crate) fn bind(
+    table: &DeTable<'_>,
+    at: Span,
+    schema: &'static Table,
+    context: &Context,
+    complete: bool,
+    findings: &mut Findings<'_>,
+) -> Fields {
+    let mut entries: Vec<_> = table.iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    let mut fields = Fields { schema, at, entries: Vec::new() };
+    for (key, value) in entries {
+        let span = Span::from(key.span());
+        let Some(known) = schema.key(key.get_ref()) else {
+            unknown_key(key.get_ref(), span, schema, context, findings);
+            continue;
+        };
+        let at = value_span(value, span);
+        let mut reader = Reader { context: context.below(known.name), complete, findings };
+        let value = match known.built {
+            Built::Not(fine) => reader.not_built(known, span, value, fine),
+            Built::Yes => reader.value(&known.kind, value, at, known),
+        };
+        fields.entries.push(Entry { name: known.name.to_owned(), key: span, at, value });
+    }
+    if complete {
+        for key in schema.keys.iter().filter(|key| key.required && fields.get(key.name).is_none()) {
+            let hint = format!("expected `{} = …`: {}", key.name, key.kind.expected());
+            findings.error(at, format!("{} has no `{}`", context.show(), key.name), hint);
+        }
+    }
+    fields
+}
+
+/// The parser leaves an empty span where a value is missing; the key stands in for it.
+fn value_span(value: &Spanned<DeValue<'_>>, key: Span) -> Span {
+    match Span::from(value.span()) {
+        span if span.end == 0 => key,
+        span => span,
+    }
+}
+
+fn unknown_key(name: &str, at: Span, schema: &'static Table, context: &Context, findings: &mut Findings<'_>) {
+    let message = format!("{} is not a key of {}", quote(name), context.show());
+    let known = || schema.keys.iter().filter(|key| key.built == Built::Yes).map(|key| key.name);
+    let alias = schema.keys.iter().find(|key| key.also.contains(&name.to_ascii_lowercase().replace('-', "_").as_str()));
+    let hint = if let Some(key) = alias {
+        format!("did you mean `{}`?", key.name)
+    } else if let Some(near) = nearest(name, schema.keys.iter().map(|key| key.name)) {
+        format!("did you mean `{near}`?")
+    } else if let Some(other) = crate::keys::tables_with(name).into_iter().find(|path| *path != schema.path) {
+        format!("`{name}` belongs in `{other}`")
+    } else {
+        format!("expected {}", one_of(known()))
+    };
+    findings.error(at, message, hint);
+}
+
+struct Reader<'f, 's> {
+    context: Context,
+    complete: bool,
+    findings: &'f mut Findings<'s>,
+}
+
+/// What a value is, with its article.
+fn kind_of(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) => "a whole number",
+        DeValue::Float(_) => "a number with a fraction",
+        DeValue::Boolean(_) => "`true` or `false`",
+        DeValue::Datetime(_) => "a date or time",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+impl Reader<'_, '_> {
+    fn refuse(&mut self, at: Span, refused: Refused) -> Value {
+        self.findings.error(at, refused.message, refused.hint);
+        Value::Bad
+    }
+
+    fn wrong_kind(&mut self, kind: &Kind, value: &DeValue<'_>, at: Span, key: &Key) -> Value {
+        let message = format!("`{}` cannot be {}", key.name, kind_of(value));
+        self.findings.error(at, message, format!("expected {}", kind.expected()));
+        Value::Bad
+    }
+
+    /// A key whose feature is missing is refused unless it asks for what happens anyway.
+    fn not_built(&mut self, key: &Key, span: Span, value: &Spanned<DeValue<'_>>, fine: &[&str]) -> Value {
+        let is_fine = |value: &DeValue<'_>| value.as_str().is_some_and(|text| fine.contains(&text));
+        let refuse = |reader: &mut Self, at: Span, shown: String| {
+            let hint = match fine {
+                [] => "leave it out".to_owned(),
+                words => format!("expected \"{}\", or leave it out", words.join("\" or \"")),
+            };
+            reader.findings.error(at, format!("{shown} is not built yet in this version"), hint);
+            Value::Bad
+        };
+        match value.get_ref() {
+            value if is_fine(value) => Value::Off,
+            DeValue::Array(list) if !fine.is_empty() && !list.is_empty() => {
+                for element in list.iter().filter(|element| !is_fine(element.get_ref())) {
+                    let at = value_span(element, span);
+                    let shown = self.findings.source.slice(at).to_owned();
+                    refuse(self, at, format!("`{} = [{shown}]`", key.name));
+                }
+                Value::Off
+            }
+            DeValue::String(text) if !fine.is_empty() => {
+                refuse(self, value_span(value, span), format!("`{} = {text:?}`", key.name))
+            }
+            _ => refuse(self, span, format!("`{}`", key.name)),
+        }
+    }
+
+    fn value(&mut self, kind: &'static Kind, value: &Spanned<DeValue<'_>>, at: Span, key: &'static Key) -> Value {
+        // The parser puts a stand-in with an empty span where it found no value; it has reported that.
+        if value.span().end == 0 {
+            return Value::Bad;
+        }
+        let inner = value.get_ref();
+        match kind {
+            Kind::Bool(_) => match inner {
+                DeValue::Boolean(value) => Value::Bool(*value),
+                _ => self.wrong_kind(kind, inner, at, key),
+            },
+            Kind::Duration(limit) => {
+                let show = units::show_duration;
+                self.quantity(kind, inner, at, key, |text| in_bounds(units::duration(text)?, limit, show).map(Value::Duration))
+            }
+            Kind::Size(limit) => {
+                let show = units::show_size;
+                self.quantity(kind, inner, at, key, |text| in_bounds(units::size(text)?, limit, show).map(Value::Bytes))
+            }
+            Kind::Rate(limit) => {
+                let show = units::show_byte_rate;
+                self.quantity(kind, inner, at, key, |text| in_bounds(units::byte_rate(text)?, limit, show).map(Value::Bytes))
+            }
+            Kind::Count(limit) => self.count(kind, limit, inner, at, key),
+            Kind::Factor(limit) => self.factor(kind, limit, inner, at, key),
+            Kind::Choice(numbers, _) => self.choice(kind, numbers, inner, at, key),
+            Kind::Word(words, _) => self.word(kind, words, inner, at, key),
+            Kind::Algorithm => self.algorithm(kind, inner, at, key),
+            Kind::Text(shape) => match inner {
+                DeValue::String(text) => self.text(shape, text, at),
+                DeValue::Integer(number) if std::ptr::eq(*shape, &values::BIND) || std::ptr::eq(*shape, &values::STATUS_RANGE) => {
+                    self.text(shape, &number.to_string(), at)
+                }
+                _ => self.wrong_kind(kind, inner, at, key),
+            },
+            Kind::OneOrMany(one) => match inner {
+                DeValue::Array(_) => self.list(kind, one, inner, at, key),
+                _ => Value::List(vec![(at, self.value(one, value, at, key))]),
+            },
+            Kind::Many(one) => self.list(kind, one, inner, at, key),
+            Kind::Map(names, shape) => match inner {
+                DeValue::Table(table) => self.map(names, shape, table, key),
+                _ => self.wrong_kind(kind, inner, at, key),
+            },
+            Kind::Table(schema) => match inner {
+                DeValue::Table(table) => self.table(schema, table, at),
+                _ => self.wrong_kind(kind, inner, at, key),
+            },
+            Kind::TableOrOff(schema) => match inner {
+                DeValue::Table(table) => self.table(schema, table, at),
+                DeValue::String(text) if text == "off" => Value::Off,
+                _ => self.wrong_kind(kind, inner, at, key),
+            },
+            Kind::TableOrText(schema, name) => self.table_or_text(kind, schema, name, inner, at, key),
+            Kind::Tables(schema) => self.tables(kind, schema, inner, at, key),
+            Kind::NamedTables(schema) => match inner {
+                DeValue::Table(table) => self.named(schema, table, key),
+                _ => self.wrong_kind(kind, inner, at, key),
+            },
+            Kind::Unread(_) => Value::Bad,
+        }
+    }
+
+    fn quantity(
+        &mut self,
+        kind: &Kind,
+        value: &DeValue<'_>,
+        at: Span,
+        key: &Key,
+        read: impl Fn(&str) -> Result<Value, Refused>,
+    ) -> Value {
+        let refused = match value {
+            DeValue::String(text) => match read(text) {
+                Ok(value) => return value,
+                Err(refused) => refused,
+            },
+            DeValue::Integer(number) => {
+                let number = number.to_string();
+                let hint = match kind {
+                    Kind::Duration(_) => format!("say \"{number}s\" or \"{number}ms\""),
+                    Kind::Size(_) => format!("say \"{number}B\", \"{number}KiB\" or \"{number}MiB\""),
+                    _ => format!("say \"{number}B/s\" or \"{number}KiB/s\""),
+                };
+                Refused { message: format!("`{}` needs a unit", key.name), hint }
+            }
+            other => return self.wrong_kind(kind, other, at, key),
+        };
+        self.refuse(at, with_key(refused, key))
+    }
+
+    fn count(&mut self, kind: &Kind, limit: &Limit<u64>, value: &DeValue<'_>, at: Span, key: &Key) -> Value {
+        match value {
+            DeValue::Integer(number) => {
+                let refused = match i128::from_str_radix(number.as_str(), number.radix()) {
+                    Ok(value) if value < 0 => format!("expected a whole number from {} to {}", limit.least, limit.most),
+                    Ok(value) => match u64::try_from(value).map(|value| in_bounds(value, limit, |value| value.to_string())) {
+                        Ok(Ok(value)) => return Value::Count(value),
+                        Ok(Err(refused)) => refused.hint,
+                        Err(_) => format!("expected at most {}", limit.most),
+                    },
+                    Err(_) => format!("expected at most {}", limit.most),
+                };
+                let message = format!("`{}` cannot be {}", key.name, number);
+                self.refuse(at, Refused { message, hint: refused })
+            }
+            DeValue::String(text) if text.parse::<u64>().is_ok() => {
+                let message = format!("`{}` is a number, not a text", key.name);
+                self.refuse(at, Refused { message, hint: format!("leave out the quotes: {text}") })
+            }
+            other => self.wrong_kind(kind, other, at, key),
+        }
+    }
+
+    fn factor(&mut self, kind: &Kind, limit: &Limit<f64>, value: &DeValue<'_>, at: Span, key: &Key) -> Value {
+        let number = match value {
+            DeValue::Float(number) => number.as_str().replace('_', "").parse::<f64>().ok(),
+            DeValue::Integer(number) if number.radix() == 10 => number.as_str().parse::<f64>().ok(),
+            DeValue::String(text) if text.ends_with('%') => {
+                let share = text.trim_end_matches('%').trim().parse::<f64>().unwrap_or(50.0) / 100.0;
+                let message = format!("`{}` is a number, not a text", key.name);
+                return self.refuse(at, Refused { message, hint: format!("say {share:?}") });
+            }
+            other => return self.wrong_kind(kind, other, at, key),
+        };
+        match number {
+            Some(number) if number >= limit.least && number <= limit.most => Value::Factor(number),
+            _ => {
+                let hint = format!("expected {:?} to {:?} ({})", limit.least, limit.most, limit.reason);
+                let message = format!("`{}` is out of bounds", key.name);
+                self.refuse(at, Refused { message, hint })
+            }
+        }
+    }
+
+    fn choice(&mut self, kind: &Kind, numbers: &[u16], value: &DeValue<'_>, at: Span, key: &Key) -> Value {
+        let DeValue::Integer(number) = value else { return self.wrong_kind(kind, value, at, key) };
+        match number.as_str().parse::<u16>() {
+            Ok(number) if numbers.contains(&number) => Value::Count(u64::from(number)),
+            _ => {
+                let message = format!("`{}` cannot be {number}", key.name);
+                self.refuse(at, Refused { message, hint: format!("expected {}", kind.expected()) })
+            }
+        }
+    }
+
+    fn word(&mut self, kind: &Kind, words: &'static [Word], value: &DeValue<'_>, at: Span, key: &Key) -> Value {
+        let text = match value {
+            DeValue::String(text) => text.to_string(),
+            // `on = [502]` says the same as `on = ["502"]`.
+            DeValue::Integer(number) if number.radix() == 10 => number.to_string(),
+            other => return self.wrong_kind(kind, other, at, key),
+        };
+        match words.iter().find(|word| word.word == text) {
+            Some(word) if word.built => Value::Word(word.word),
+            Some(word) => {
+                let message = format!("`{} = \"{}\"` is not built yet in this version", key.name, word.word);
+                self.refuse(at, Refused { message, hint: format!("expected {}", kind.expected()) })
+            }
+            None => {
+                let hint = match nearest(&text, words.iter().map(|word| word.word)) {
+                    Some(word) => format!("did you mean \"{word}\"?"),
+                    None => format!("expected {}", kind.expected()),
+                };
+                self.refuse(at, Refused { message: format!("`{}` cannot be {}", key.name, quote(&text)), hint })
+            }
+        }
+    }
+
+    fn algorithm(&mut self, kind: &Kind, value: &DeValue<'_>, at: Span, key: &Key) -> Value {
+        let DeValue::String(text) = value else { return self.wrong_kind(kind, value, at, key) };
+        if let Some(algorithm) = Algorithm::from_word(text) {
+            return Value::Algorithm(algorithm);
+        }
+        // The names that HAProxy, nginx and Envoy have for the same thing.
+        let also = match text.to_ascii_lowercase().replace('_', "-").as_str() {
+            "roundrobin" | "rr" | "static-rr" | "wrr" => Some("round-robin"),
+            "leastconn" | "least-conn" | "least-request" | "lc" | "wlc" => Some("least-connections"),
+            "random" | "p2c" | "power-of-two" => Some("random-two"),
+            "ewma" | "peak-ewma" | "latency" => Some("least-time"),
+            "ip-hash" | "source-hash" | "sh" => Some("source"),
+            "uri" | "ring-hash" | "consistent" | "ring" => Some("hash"),
+            _ => None,
+        };
+        let hint = match also.or_else(|| nearest(text, Algorithm::NAMES)) {
+            Some(word) => format!("did you mean \"{word}\"?"),
+            None => format!("expected {}", one_of(Algorithm::NAMES)),
+        };
+        self.refuse(at, Refused { message: format!("{} is not an algorithm", quote(text)), hint })
+    }
+
+    fn text(&mut self, shape: &Shape, text: &str, at: Span) -> Value {
+        match (shape.read)(text) {
+            Ok(value) => value,
+            Err(refused) => self.refuse(at, refused),
+        }
+    }
+
+    fn list(&mut self, kind: &Kind, one: &'static Kind, value: &DeValue<'_>, at: Span, key: &'static Key) -> Value {
+        let DeValue::Array(list) = value else { return self.wrong_kind(kind, value, at, key) };
+        if list.is_empty() && self.complete {
+            let message = format!("`{}` is empty", key.name);
+            let rest = if key.required { "" } else { ", or leave the key out" };
+            return self.refuse(at, Refused { message, hint: format!("expected at least one: {}{rest}", one.expected()) });
+        }
+        let mut values = Vec::with_capacity(list.len());
+        for element in list.iter() {
+            let at = value_span(element, at);
+            values.push((at, self.value(one, element, at, key)));
+        }
+        Value::List(values)
+    }
+
+    fn map(&mut self, names: &Shape, shape: &Shape, table: &DeTable<'_>, key: &Key) -> Value {
+        let mut entries: Vec<_> = table.iter().collect();
+        entries.sort_by_key(|(key, _)| key.span().start);
+        let mut map: Vec<Entry> = Vec::new();
+        for (name, value) in entries {
+            let span = Span::from(name.span());
+            let at = value_span(value, span);
+            let Value::Text(name) = self.text(names, name.get_ref(), span) else { continue };
+            let value = match value.get_ref() {
+                DeValue::String(text) => self.text(shape, text, at),
+                other => {
+                    let message = format!("`{}.{name}` cannot be {}", key.name, kind_of(other));
+                    self.refuse(at, Refused { message, hint: format!("expected {} such as \"{}\"", shape.name, shape.example) })
+                }
+            };
+            if let Some(first) = map.iter().find(|entry| entry.name == name) {
+                let hint = format!("it is the same field as at {}; field names have no case", self.findings.place(first.key));
+                self.refuse(span, Refused { message: format!("`{name}` is said twice"), hint });
+                continue;
+            }
+            map.push(Entry { name, key: span, at, value });
+        }
+        Value::Map(map)
+    }
+
+    fn table(&mut self, schema: &'static Table, table: &DeTable<'_>, at: Span) -> Value {
+        Value::Table(bind(table, at, schema, &self.context, self.complete, self.findings))
+    }
+
+    fn table_or_text(
+        &mut self,
+        kind: &Kind,
+        schema: &'static Table,
+        name: &'static str,
+        value: &DeValue<'_>,
+        at: Span,
+        key: &Key,
+    ) -> Value {
+        match value {
+            DeValue::Table(table) => self.table(schema, table, at),
+            DeValue::String(text) => {
+                let Some(Kind::Text(shape)) = schema.key(name).map(|key| &key.kind) else { return Value::Bad };
+                let value = self.text(shape, text, at);
+                Value::Table(Fields { schema, at, entries: vec![Entry { name: name.to_owned(), key: at, at, value }] })
+            }
+            other => self.wrong_kind(kind, other, at, key),
+        }
+    }
+
+    fn tables(&mut self, kind: &Kind, schema: &'static Table, value: &DeValue<'_>, at: Span, key: &Key) -> Value {
+        match value {
+            DeValue::Array(list) => {
+                let mut tables = Vec::with_capacity(list.len());
+                for element in list.iter() {
+                    let at = value_span(element, at);
+                    let value = match element.get_ref() {
+                        DeValue::Table(table) => self.table(schema, table, at),
+                        other => self.wrong_kind(kind, other, at, key),
+                    };
+                    tables.push((at, value));
+                }
+                Value::List(tables)
+            }
+            DeValue::Table(_) => {
+                let message = format!("`{}` stands in double brackets", self.context.path);
+                self.refuse(at, Refused { message, hint: format!("did you mean `[[{}]]`?", self.context.path) })
+            }
+            other => self.wrong_kind(kind, other, at, key),
+        }
+    }
+
+    fn named(&mut self, schema: &'static Table, table: &DeTable<'_>, key: &Key) -> Value {
+        let mut entries: Vec<_> = table.iter().collect();
+        entries.sort_by_key(|(name, value)| name.span().start.min(value_span(value, name.span().into()).start));
+        let mut map = Vec::with_capacity(entries.len());
+        for (name, value) in entries {
+            let span = Span::from(name.span());
+            let at = value_span(value, span);
+            let DeValue::Table(table) = value.get_ref() else {
+                // Someone who writes `[listener]` and keys below it forgot the name, once, not once for every key.
+                let message = match schema.key(name.get_ref()) {
+                    Some(_) => format!("`[{}]` needs a name", key.name),
+                    None => format!("`{}.{}` cannot be {}", key.name, name.get_ref(), kind_of(value.get_ref())),
+                };
+                let hint = format!("expected a table with a name of your choice: `[{}.web]`", key.name);
+                if !self.findings.already(&message) {
+                    self.refuse(span, Refused { message, hint });
+                }
+                map.push(Entry { name: name.get_ref().to_string(), key: span, at, value: Value::Bad });
+                continue;
+            };
+            self.text(&values::NAME, name.get_ref(), span);
+            let context = self.context.below(name.get_ref());
+            let fields = bind(table, at, schema, &context, self.complete, self.findings);
+            map.push(Entry { name: name.get_ref().to_string(), key: span, at, value: Value::Table(fields) });
+        }
+        Value::Map(map)
+    }
+}
+
+fn with_key(refused: Refused, key: &Key) -> Refused {
+    // "`drain`: "30" is not a duration" would say the same twice where the text names the key already.
+    let message = if refused.message.contains(&format!("`{}`", key.name)) {
+        refused.message
+    } else {
+        format!("`{}` cannot be {}", key.name, refused.message)
+    };
+    Refused { message, hint: refused.hint }
+}
+
+fn in_bounds<T: Copy + PartialOrd>(value: T, limit: &Limit<T>, show: fn(T) -> String) -> Result<T, Refused> {
+    if value >= limit.least && value <= limit.most {
+        return Ok(value);
+    }
+    Err(Refused {
+        message: show(value),
+        hint: format!("expected {} to {} ({})", show(limit.least), show(limit.most), limit.reason),
+    })
+}
+
+impl Fields {
+    /// The entry of a key, where the file has it.
+    pub fn get(&self, name: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.name == name)
+    }
+
+    /// The value of a key, where the file has it and it could be read.
+    pub fn value(&self, name: &str) -> Option<&Value> {
+        self.get(name).map(|entry| &entry.value).filter(|value| !matches!(value, Value::Bad))
+    }
+
+    /// Whether the file has the key but it could not be read.
+    pub fn is_bad(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|entry| matches!(entry.value, Value::Bad))
+    }
+
+    /// Where the value of a key is; the whole table where the file does not have it.
+    pub fn at(&self, name: &str) -> Span {
+        self.get(name).map_or(self.at, |entry| entry.at)
+    }
+
+    fn kind(&self, name: &str) -> Option<&'static Kind> {
+        self.schema.key(name).map(|key| &key.kind)
+    }
+
+    /// A duration, or its default; zero for a key without one.
+    pub fn duration(&self, name: &str) -> Duration {
+        match (self.value(name), self.kind(name)) {
+            (Some(Value::Duration(value)), _) => *value,
+            (_, Some(Kind::Duration(limit))) => limit.default.unwrap_or_default(),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// A duration that may be absent.
+    pub fn optional_duration(&self, name: &str) -> Option<Duration> {
+        self.get(name).map(|_| self.duration(name))
+    }
+
+    /// A count, size or rate, or its default; zero for a key without one.
+    pub fn number(&self, name: &str) -> u64 {
+        match (self.value(name), self.kind(name)) {
+            (Some(Value::Count(value) | Value::Bytes(value)), _) => *value,
+            (_, Some(Kind::Count(limit) | Kind::Size(limit) | Kind::Rate(limit))) => limit.default.unwrap_or_default(),
+            (_, Some(Kind::Choice(_, default))) => u64::from(*default),
+            _ => 0,
+        }
+    }
+
+    /// A count, size or rate that may be absent.
+    pub fn optional_number(&self, name: &str) -> Option<u64> {
+        self.get(name).map(|_| self.number(name))
+    }
+
+    /// A count or its default. The bounds of every count that is asked for in this way are far below `u32::MAX`.
+    pub fn count(&self, name: &str) -> u32 {
+        u32::try_from(self.number(name)).unwrap_or(u32::MAX)
+    }
+
+    /// A count that may be absent.
+    pub fn optional_count(&self, name: &str) -> Option<u32> {
+        self.get(name).map(|_| self.count(name))
+    }
+
+    /// A number, or its default; zero for a key without one.
+    pub fn factor(&self, name: &str) -> f64 {
+        match (self.value(name), self.kind(name)) {
+            (Some(Value::Factor(value)), _) => *value,
+            (_, Some(Kind::Factor(limit))) => limit.default.unwrap_or_default(),
+            _ => 0.0,
+        }
+    }
+
+    /// `true` or `false`, or the default.
+    pub fn flag(&self, name: &str) -> bool {
+        match (self.value(name), self.kind(name)) {
+            (Some(Value::Bool(value)), _) => *value,
+            (_, Some(Kind::Bool(default))) => *default,
+            _ => false,
+        }
+    }
+
+    /// A word, or the default; empty for a key without one.
+    pub fn word(&self, name: &str) -> &'static str {
+        match (self.value(name), self.kind(name)) {
+            (Some(Value::Word(word)), _) => word,
+            (_, Some(Kind::Word(_, default))) => default.unwrap_or_default(),
+            _ => "",
+        }
+    }
+
+    /// Checked text, where the file has it.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        match self.value(name) {
+            Some(Value::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// A table below; an empty one where the file does not have it.
+    pub fn table(&self, name: &str) -> Fields {
+        match (self.value(name), self.kind(name)) {
+            (Some(Value::Table(fields)), _) => fields.clone(),
+            (_, Some(Kind::Table(schema) | Kind::TableOrOff(schema))) => Fields { schema, at: self.at(name), entries: Vec::new() },
+            _ => Fields { schema: self.schema, at: self.at, entries: Vec::new() },
+        }
+    }
+
+    /// The elements of a list with their places; empty where the file does not have it.
+    pub fn list(&self, name: &str) -> &[(Span, Value)] {
+        match self.value(name) {
+            Some(Value::List(list)) => list,
+            _ => &[],
+        }
+    }
+
+    /// The entries of a map or of named tables.
+    pub fn map(&self, name: &str) -> &[Entry] {
+        match self.value(name) {
+            Some(Value::Map(entries)) => entries,
+            _ => &[],
+        }
+    }
+}

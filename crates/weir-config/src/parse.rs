@@ -1,0 +1,71 @@
+//! The way from text to [`Config`]: TOML syntax, then each value on its own, then the values together.
+
+use toml::de::DeTable;
+
+use crate::bind::{Context, bind};
+use crate::build::build;
+use crate::check::check;
+use crate::keys::ROOT;
+use crate::limits;
+use crate::report::{Findings, Report, Source, Span};
+use crate::schema::Config;
+use crate::syntax;
+
+/// A configuration that is taken, and what was odd about it.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// The configuration.
+    pub config: Config,
+    /// Warnings, sorted by position; usually empty.
+    pub warnings: Report,
+}
+
+/// Reads a configuration; warnings are dropped. See [`check_text`].
+pub fn parse(file_name: &str, text: &str) -> Result<Config, Report> {
+    check_text(file_name, text).map(|checked| checked.config)
+}
+
+/// Reads a configuration. `file_name` is only shown.
+///
+/// `Err` holds every mistake of the file, sorted by position. Never panics, whatever the text.
+pub fn check_text(file_name: &str, text: &str) -> Result<Checked, Report> {
+    let source = Source::new(file_name, text);
+    let mut findings = Findings::new(&source);
+    if text.len() > limits::FILE_BYTES {
+        let hint = format!("expected at most {} bytes of TOML", limits::FILE_BYTES);
+        findings.error(Span::default(), format!("the file is {} bytes long", text.len()), hint);
+        return Err(findings.into_report());
+    }
+    let (table, errors) = DeTable::parse_recoverable(text);
+    let complete = errors.is_empty();
+    syntax::report(&errors, &mut findings);
+    let unreadable = findings.lines_refused();
+    let root = bind(table.get_ref(), Span::default(), &ROOT, &Context::root(), complete, &mut findings);
+    if !complete {
+        // What stands on a line that could not be read was probably read wrongly.
+        findings.keep_first_kind_on(&unreadable, errors.len());
+        return Err(findings.into_report());
+    }
+    let draft = build(root);
+    check(&draft, &mut findings);
+    let refused = findings.refused();
+    let report = findings.into_report();
+    if refused { Err(report) } else { Ok(Checked { config: draft.config, warnings: report }) }
+}
+
+/// The text of a file, or a report of the first byte that is not UTF-8.
+pub fn decode<'b>(file_name: &str, bytes: &'b [u8]) -> Result<&'b str, Report> {
+    let error = match std::str::from_utf8(bytes) {
+        Ok(text) => return Ok(text),
+        Err(error) => error,
+    };
+    // The text is good up to there, so the place can be shown in it.
+    let text = String::from_utf8_lossy(bytes);
+    let source = Source::new(file_name, &text);
+    let mut findings = Findings::new(&source);
+    let at = error.valid_up_to();
+    let byte = bytes.get(at).copied().unwrap_or_default();
+    let span = Span { start: at, end: at + 1 };
+    findings.error(span, format!("byte 0x{byte:02x} is not UTF-8 text"), "expected a TOML file saved as UTF-8");
+    Err(findings.into_report())
+}

@@ -1,0 +1,92 @@
+//! Texts with a form of their own: addresses, networks, patterns, header fields. Each [`Shape`] reads one.
+
+mod address;
+mod http;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use weir_balance::Algorithm;
+
+use crate::bind::{Entry, Fields};
+use crate::limits;
+use crate::report::{Span, quote};
+use crate::schema::{AccessTarget, HashKey, HostPattern, PathPattern};
+use crate::units::Refused;
+
+pub(crate) use address::{ACCESS_TARGET, ADMIN_BIND, BACKEND_ADDRESS, BIND, FILE, NETWORK, same_backend};
+pub(crate) use http::{
+    CONTENT_TYPE, COOKIE_NAME, HASH_KEY, HEADER_NAME, HOST, HOST_FIELD, METHOD, PATH, PREFIX, PROBE_PATH, PROBED_HEADER,
+    REDIRECT_TO, REQUEST_HEADER, RESPONSE_HEADER, FIELD_VALUE, STATUS_RANGE,
+};
+
+/// A text with a form of its own.
+pub struct Shape {
+    /// What it is, with its article: "a network".
+    pub name: &'static str,
+    /// One that is right.
+    pub example: &'static str,
+    pub(crate) read: fn(&str) -> Result<Value, Refused>,
+}
+
+impl std::fmt::Debug for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// A value that was read, or the place of one that could not be.
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    /// Already reported; whoever meets it stays silent.
+    Bad,
+    Bool(bool),
+    Duration(Duration),
+    Bytes(u64),
+    Count(u64),
+    Factor(f64),
+    Word(&'static str),
+    Algorithm(Algorithm),
+    /// Checked text: a name, a file, a header value …
+    Text(String),
+    Bind(SocketAddr),
+    /// `"off"` where a table or an address may stand.
+    Off,
+    Network(IpNet),
+    Access(AccessTarget),
+    Host(HostPattern),
+    Path(PathPattern),
+    HashKey(HashKey),
+    StatusRange(u16, u16),
+    List(Vec<(Span, Value)>),
+    Map(Vec<Entry>),
+    Table(Fields),
+}
+
+pub(crate) fn refuse<T>(message: impl Into<String>, hint: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused { message: message.into(), hint: hint.into() })
+}
+
+/// The name of a listener, pool or route. It ends up in metric labels, log lines, admin paths and cookies.
+pub(crate) static NAME: Shape = Shape { name: "a name", example: "app", read: read_name };
+
+/// Any text without NUL.
+pub(crate) static TEXT: Shape = Shape { name: "a text", example: "ok\\n", read: |text| Ok(Value::Text(text.to_owned())) };
+
+pub(crate) fn read_name(text: &str) -> Result<Value, Refused> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if text.is_empty() || text.len() > limits::NAME_BYTES {
+        return refuse(
+            format!("{} is not a name", quote(text)),
+            format!("expected 1 to {} characters of a-z, A-Z, 0-9, `-`, `_` and `.`", limits::NAME_BYTES),
+        );
+    }
+    if !text.chars().all(good) || !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return refuse(
+            format!("{} is not a name", quote(text)),
+            "expected a letter or digit, then letters, digits, `-`, `_` and `.` (it becomes a metric label)",
+        );
+    }
+    Ok(Value::Text(text.to_owned()))
+}

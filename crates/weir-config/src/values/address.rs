@@ -1,0 +1,203 @@
+//! Addresses, networks, files.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+
+use super::{Shape, Value, refuse};
+use crate::report::quote;
+use crate::schema::AccessTarget;
+use crate::units::Refused;
+
+/// Where a listener accepts: an address of this machine and a port. Port 0 takes a free one.
+pub(crate) static BIND: Shape =
+    Shape { name: "an address and port", example: "0.0.0.0:8080", read: |text| bind(text).map(Value::Bind) };
+
+/// `admin.bind`
+pub(crate) static ADMIN_BIND: Shape = Shape {
+    name: "an address and port, or \"off\",",
+    example: "127.0.0.1:9900",
+    read: |text| if text == "off" { Ok(Value::Off) } else { bind(text).map(Value::Bind) },
+};
+
+/// A backend: host name, IPv4 or bracketed IPv6, and port.
+pub(crate) static BACKEND_ADDRESS: Shape = Shape { name: "a backend", example: "10.0.0.1:8080", read: backend };
+
+/// A network or a single address.
+pub(crate) static NETWORK: Shape = Shape { name: "a network or address", example: "10.0.0.0/8", read: network };
+
+/// A file name.
+pub(crate) static FILE: Shape = Shape { name: "a file name", example: "/etc/weir/admin.token", read: file };
+
+/// `log.access`
+pub(crate) static ACCESS_TARGET: Shape =
+    Shape { name: "`\"off\"`, `\"stdout\"`, `\"stderr\"` or a file name", example: "/var/log/weir/access.log", read: access };
+
+fn bind(text: &str) -> Result<SocketAddr, Refused> {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Ok(address);
+    }
+    let message = format!("{} is not an address and port", quote(text));
+    if let Some(hint) = unix_or_url(text) {
+        return refuse(message, hint);
+    }
+    if text.parse::<u16>().is_ok() {
+        return refuse(message, format!("did you mean \"0.0.0.0:{text}\" (all of IPv4) or \"[::]:{text}\" (all of IPv6)?"));
+    }
+    if let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+        return refuse(message, format!("add the port: \"{}\"", SocketAddr::new(address, 8080)));
+    }
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return refuse(message, "expected an address of this machine and a port, such as \"0.0.0.0:8080\" or \"[::]:8080\"");
+    };
+    let Ok(port_number) = port.parse::<u16>() else {
+        return refuse(message, format!("{} is not a port: expected 0 to 65535", quote(port)));
+    };
+    match host {
+        "" | "*" => refuse(
+            message,
+            format!("did you mean \"0.0.0.0:{port_number}\" (all of IPv4) or \"[::]:{port_number}\" (all of IPv6)?"),
+        ),
+        "localhost" => {
+            refuse(message, format!("did you mean \"127.0.0.1:{port_number}\"? A bind is an address, never a name"))
+        }
+        host => match host.trim_matches(['[', ']']).parse::<Ipv6Addr>() {
+            Ok(address) => refuse(message, format!("an IPv6 address stands in brackets: \"[{address}]:{port_number}\"")),
+            Err(_) => refuse(message, format!("{} is not an address of this machine; a bind is never a name", quote(host))),
+        },
+    }
+}
+
+/// What to say to a socket path or a URL; `None` when the text is neither.
+fn unix_or_url(text: &str) -> Option<String> {
+    if text.starts_with("unix:") || text.starts_with('/') || text.starts_with("abns@") {
+        return Some("unix sockets are not built yet in this version; expected host and port".to_owned());
+    }
+    let (scheme, rest) = text.split_once("://")?;
+    let rest = rest.split('/').next().unwrap_or(rest);
+    let rest = match scheme {
+        "http" if !rest.contains(':') => format!("{rest}:80"),
+        _ => rest.to_owned(),
+    };
+    Some(format!("leave out {}: \"{rest}\"", quote(&format!("{scheme}://"))))
+}
+
+fn backend(text: &str) -> Result<Value, Refused> {
+    let message = format!("{} is not a backend", quote(text));
+    if let Some(hint) = unix_or_url(text) {
+        return refuse(message, hint);
+    }
+    if let Ok(address) = text.trim_matches(['[', ']']).parse::<Ipv6Addr>() {
+        return refuse(message, format!("write the address in brackets and add the port: \"[{address}]:8080\""));
+    }
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return refuse(message, format!("add the port: \"{text}:80\"").replace("\"\":", "\"host:"));
+    };
+    match port.parse::<u16>() {
+        Ok(0) => return refuse(message, "nothing listens on port 0: expected 1 to 65535"),
+        Ok(_) if port.bytes().all(|b| b.is_ascii_digit()) => {}
+        _ => return refuse(message, format!("{} is not a port: expected 1 to 65535", quote(port))),
+    }
+    if let Some(inner) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        return match inner.parse::<Ipv6Addr>() {
+            Ok(_) => Ok(Value::Text(text.to_owned())),
+            Err(_) => refuse(message, format!("{} is not an IPv6 address", quote(inner))),
+        };
+    }
+    if host.contains(':') {
+        return refuse(message, format!("an IPv6 address stands in brackets: \"[{host}]:{port}\""));
+    }
+    if host.is_empty() {
+        return refuse(message, format!("expected a host before the port, such as \"127.0.0.1:{port}\""));
+    }
+    host_name(host).map_err(|hint| Refused { message, hint })?;
+    Ok(Value::Text(text.to_owned()))
+}
+
+/// A host name (RFC 1123, and `_`, which service names of container networks have) or an IPv4 address. `Err` says why not.
+pub(super) fn host_name(host: &str) -> Result<(), String> {
+    let digits_and_dots = host.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    if digits_and_dots && host.parse::<Ipv4Addr>().is_err() {
+        return Err(format!("{} is not an IPv4 address: expected four numbers from 0 to 255", quote(host)));
+    }
+    if !host.is_ascii() {
+        return Err(format!("write {} in its ASCII form (`xn--…`)", quote(host)));
+    }
+    if host.len() > 253 {
+        return Err("a host name has at most 253 characters".to_owned());
+    }
+    if let Some(bad) = host.chars().find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_' | '.')) {
+        return Err(format!("a host name cannot hold {}", quote(&bad.to_string())));
+    }
+    for label in host.trim_end_matches('.').split('.') {
+        if label.is_empty() {
+            return Err("a host name cannot have an empty part between dots".to_owned());
+        }
+        if label.len() > 63 {
+            return Err("a part of a host name has at most 63 characters".to_owned());
+        }
+        if label.starts_with('-') || label.ends_with('-') {
+            return Err(format!("{} cannot begin or end with `-`", quote(label)));
+        }
+    }
+    Ok(())
+}
+
+/// A backend address in the form in which two spellings of the same address are equal.
+pub(crate) fn same_backend(address: &str) -> String {
+    match address.parse::<SocketAddr>() {
+        Ok(address) => address.to_string(),
+        Err(_) => address.to_ascii_lowercase(),
+    }
+}
+
+fn network(text: &str) -> Result<Value, Refused> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(Value::Network(IpNet::from(address)));
+    }
+    if let Ok(network) = text.parse::<IpNet>() {
+        if network.trunc() != network {
+            return refuse(
+                format!("{} has bits set behind its prefix length", quote(text)),
+                format!("did you mean \"{}\", or the single address \"{}\"?", network.trunc(), network.addr()),
+            );
+        }
+        return Ok(Value::Network(network));
+    }
+    let message = format!("{} is not a network", quote(text));
+    let Some((address, prefix)) = text.split_once('/') else {
+        return refuse(message, "expected a network such as \"10.0.0.0/8\" or a single address; names are not resolved here");
+    };
+    match address.parse::<IpAddr>() {
+        Ok(IpAddr::V4(_)) => refuse(message, format!("{} is not a prefix length: expected 0 to 32", quote(prefix))),
+        Ok(IpAddr::V6(_)) => refuse(message, format!("{} is not a prefix length: expected 0 to 128", quote(prefix))),
+        Err(_) => refuse(message, format!("{} is not an address; expected something like \"10.0.0.0/8\"", quote(address))),
+    }
+}
+
+fn file(text: &str) -> Result<Value, Refused> {
+    if text.is_empty() || text.contains('\0') {
+        return refuse(format!("{} is not a file name", quote(text)), "expected a path such as \"/etc/weir/admin.token\"");
+    }
+    Ok(Value::Text(text.to_owned()))
+}
+
+fn access(text: &str) -> Result<Value, Refused> {
+    const WORDS: [&str; 3] = ["off", "stdout", "stderr"];
+    let target = match text {
+        "off" => AccessTarget::Off,
+        "stdout" => AccessTarget::Stdout,
+        "stderr" => AccessTarget::Stderr,
+        // A path is written with a slash, so that `stdot` does not become a file in the working directory.
+        path if path.contains('/') && !path.ends_with('/') && !path.contains('\0') => AccessTarget::File(PathBuf::from(path)),
+        other => {
+            let hint = match crate::suggest::nearest(other, WORDS) {
+                Some(word) => format!("did you mean \"{word}\"?"),
+                None => format!("expected \"off\", \"stdout\", \"stderr\" or a path with a slash, such as \"./{other}\""),
+            };
+            return refuse(format!("{} is not a place for the access log", quote(other)), hint);
+        }
+    };
+    Ok(Value::Access(target))
+}
