@@ -1,0 +1,42 @@
+# Everything one does with this repository. `make` without a target lists them.
+
+# Rust is often installed without its programs being on the PATH.
+export PATH := $(PATH):$(if $(CARGO_HOME),$(CARGO_HOME),$(HOME)/.cargo)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo build test lint bench peers docs fuzz
+
+help:                ## this list
+	@sed -n 's/^\([a-z]*\): .*## /  make \1\t/p' Makefile | expand -t 18
+
+setup:               ## install what a bare Debian 12 lacks (as root), or say what it is
+	@xtask/setup.sh
+
+demo: build          ## build and run the demo: three backends, a balancer before them, a curl to try
+	@target=$${CARGO_TARGET_DIR:-target}; exec $$target/release/weir demo
+
+build:               ## build target/release/weir
+	@xtask/setup.sh build
+	cargo build --release --package weir
+
+test: setup          ## lint, build and run every test; ends with `N passed, M failed`
+	@cargo build --quiet --package xtask || { echo '0 passed, 1 failed'; exit 1; }
+	@cargo xtask ci
+
+lint: setup          ## rustfmt, clippy with warnings as errors, the house rules
+	@cargo xtask lint
+
+bench: peers         ## measure Weir beside HAProxy and nginx on this machine
+	@xtask/setup.sh build
+	cargo run --release --package weir-lab -- bench
+
+peers:               ## install the load balancers and load generators to measure against (as root)
+	lab/peers install haproxy nginx wrk
+
+docs:                ## write the generated pages in docs/reference anew
+	@xtask/setup.sh build
+	@cargo xtask docs
+
+fuzz:                ## run each fuzz target for SECONDS (default 600)
+	@xtask/setup.sh build
+	@cargo xtask fuzz $(SECONDS)

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Makes a bare Debian 12 ready: installs the packages that are missing, or says which they are.
+#
+#   xtask/setup.sh build          what building Weir needs
+#   xtask/setup.sh test           what its tests and checks need as well (default)
+#
+# As root it installs; as anybody else it prints the command to run. It is quick when nothing is missing.
+set -euo pipefail
+
+# package | for | why
+readonly packages_table='
+gcc               | build | the C compiler and linker that Rust and the allocator use
+libc6-dev         | build | the C library to link against
+make              | build | the entry points
+git               | build | cargo and the tidy checks read the tree through it
+ca-certificates   | build | crates are fetched over TLS
+curl              | test  | a client of the end-to-end tests, and of the demo
+wrk               | test  | load for the reload and upgrade tests
+apache2-utils     | test  | ab, a client that speaks HTTP/1.0
+netcat-openbsd    | test  | a client for TCP, UDP and PROXY protocol
+nodejs            | test  | a client whose agent pools connections
+python3           | test  | a client and server with a parser of its own
+socat             | test  | a client for half-closed connections
+strace            | test  | makes system calls fail
+faketime          | test  | makes the wall clock jump
+iproute2          | test  | ss shows what listens
+procps            | test  | ps and kill for the process tests
+util-linux        | test  | prlimit takes file descriptors away
+'
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed'; }
+
+# A program that came from elsewhere than its package (nodejs from a tarball, python from pyenv) serves as well.
+there_already() {
+    case $1 in
+    gcc) command -v cc >/dev/null ;;
+    nodejs) command -v node >/dev/null ;;
+    git | make | curl | wrk | python3 | socat | strace | faketime) command -v "$1" >/dev/null ;;
+    *) false ;;
+    esac
+}
+
+install_packages() {
+    local wanted=$1 package for_what why missing=()
+    command -v dpkg-query >/dev/null || {
+        say "this is no Debian machine: the packages in $0 must be there by other means"
+        return 0
+    }
+    while IFS='|' read -r package for_what why; do
+        package=${package// /}
+        for_what=${for_what// /}
+        [ -n "$package" ] || continue
+        [ "$for_what" = build ] || [ "$wanted" = test ] || continue
+        there_already "$package" || installed "$package" || missing+=("$package")
+    done <<<"$packages_table"
+    [ ${#missing[@]} -gt 0 ] || return 0
+    if [ "$(id -u)" -ne 0 ]; then
+        say "these packages are missing; as root run:"
+        say "  apt-get install --no-install-recommends ${missing[*]}"
+        return 1
+    fi
+    say "installing ${missing[*]}"
+    apt-get -q=2 update >&2 || say "the package lists could not be refreshed; going on with those at hand"
+    DEBIAN_FRONTEND=noninteractive apt-get -q=2 -o=Dpkg::Use-Pty=0 install -y --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+check_rust() {
+    local wanted found
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+    command -v cargo >/dev/null || {
+        say "Rust $wanted or newer is needed and cargo is not on the PATH, nor in ~/.cargo/bin"
+        say "get it with rustup (https://rustup.rs); Debian 12's own package is too old"
+        return 1
+    }
+    found=$(rustc --version | cut -d' ' -f2)
+    if [ "$(printf '%s\n%s\n' "$wanted" "$found" | sort -V | head -n 1)" != "$wanted" ]; then
+        say "Rust $wanted or newer is needed, this is $found; with rustup: rustup toolchain install $wanted"
+        return 1
+    fi
+}
+
+cd "$(dirname "$0")/.."
+case ${1:-test} in
+build | test) install_packages "${1:-test}" && check_rust ;;
+*)
+    say "expected \`build\` or \`test\`, found \`$1\`"
+    exit 2
+    ;;
+esac
