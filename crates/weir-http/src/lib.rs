@@ -1,1 +1,34 @@
-//! weir-http
+//! **What do these bytes mean, and which bytes say this?**
+//!
+//! This crate reads HTTP heads, bodies and PROXY protocol headers into typed messages, and writes typed messages as
+//! fresh bytes. Strict RFC 9112 on both sides: framing that two readers could understand differently is an error,
+//! never a guess. It never does I/O, reads a clock, draws randomness, picks a backend, or panics on input.
+//!
+//! Where to start reading: [`h1::parse_request`] turns bytes into a [`RequestHead`], [`body::BodyReader`] says which of
+//! the following bytes are its body, [`forward::write_request`] writes what a backend gets to see, and
+//! [`Violation`] lists everything a peer can do wrong. The types in [`message`] and [`body`] know nothing of
+//! HTTP/1.1: their spans point into any buffer, so HTTP/2 and HTTP/3 decoders can fill the same ones.
+#![forbid(unsafe_code)]
+
+pub mod added;
+pub mod body;
+pub mod forward;
+pub mod h1;
+mod identity;
+mod known;
+pub mod limits;
+pub mod message;
+pub mod path;
+pub mod proxy_protocol;
+mod scan;
+mod violation;
+
+pub use added::{AddedField, AddedFieldError};
+pub use body::{BodyLength, BodyReader, BodyStep};
+pub use forward::{RequestContext, ResponseContext, SentFraming, Underscores, write_request, write_response};
+pub use h1::{Progress, parse_request, parse_response};
+pub use identity::{ClientIdentity, Scheme};
+pub use known::KnownHeader;
+pub use limits::Limits;
+pub use message::{Field, Method, RequestHead, ResponseHead, Span, TargetForm, Version};
+pub use violation::Violation;

@@ -1,0 +1,155 @@
+//! Where a body ends, and the one type that checks the declared length against the received bytes.
+//!
+//! HTTP/1.1, HTTP/2 and HTTP/3 bodies in both directions go through [`BodyReader`], so that a message which says one
+//! length and carries another is caught in one place (threats A16, C3).
+
+use std::ops::Range;
+
+use crate::h1::chunked::ChunkReader;
+use crate::h1::connection::Drained;
+use crate::limits::Limits;
+use crate::message::Field;
+use crate::violation::Violation;
+
+/// How a body is delimited (RFC 9112 §6.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyLength {
+    /// No body.
+    #[default]
+    None,
+    /// That many bytes; zero is a declared, empty body.
+    Length(u64),
+    /// Chunked transfer coding.
+    Chunked,
+    /// All bytes until the sender closes (HTTP/1.x responses) or ends the stream (HTTP/2 and 3 without a length).
+    UntilClose,
+}
+
+impl BodyLength {
+    /// Whether no body bytes follow.
+    pub const fn is_empty(self) -> bool {
+        matches!(self, BodyLength::None | BodyLength::Length(0))
+    }
+}
+
+/// What [`BodyReader::advance`] made of its input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BodyStep {
+    /// Bytes of input that are used up, framing included.
+    pub consumed: usize,
+    /// Which of them are content; may be empty.
+    pub data: Range<usize>,
+    /// Whether the body is complete. Input behind `consumed` belongs to the next message.
+    pub complete: bool,
+}
+
+/// Reads one body.
+#[derive(Debug)]
+pub struct BodyReader {
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Length { remaining: u64 },
+    Chunked(ChunkReader),
+    UntilClose { ended: bool },
+}
+
+impl BodyReader {
+    /// A reader for a body so delimited. Allocates only when trailers arrive.
+    pub fn new(length: BodyLength, limits: &Limits) -> BodyReader {
+        let state = match length {
+            BodyLength::None => State::Length { remaining: 0 },
+            BodyLength::Length(remaining) => State::Length { remaining },
+            BodyLength::Chunked => State::Chunked(ChunkReader::new(limits)),
+            BodyLength::UntilClose => State::UntilClose { ended: false },
+        };
+        BodyReader { state }
+    }
+
+    /// Takes the next received bytes.
+    ///
+    /// Uses all of `input` up to the end of the body or of one run of content, whichever comes first; call again with the
+    /// rest while `consumed` is less than what you have and the body is not complete. Never needs bytes twice. O(1)
+    /// unless chunked, where only framing is read byte by byte.
+    ///
+    /// # Errors
+    /// The framing is wrong; close the connection. The reader is of no use afterwards.
+    #[inline]
+    pub fn advance(&mut self, input: &[u8]) -> Result<BodyStep, Violation> {
+        match &mut self.state {
+            State::Length { remaining } => {
+                let take = (*remaining).min(input.len() as u64) as usize;
+                *remaining -= take as u64;
+                Ok(BodyStep { consumed: take, data: 0..take, complete: *remaining == 0 })
+            }
+            State::Chunked(chunks) => chunks.advance(input),
+            State::UntilClose { ended } => {
+                Ok(BodyStep { consumed: input.len(), data: 0..input.len(), complete: *ended })
+            }
+        }
+    }
+
+    /// Takes `count` content bytes that something else delimits: a DATA frame (RFC 9113 §8.1.1, RFC 9114 §4.1.2), or
+    /// bytes moved inside the kernel.
+    ///
+    /// # Errors
+    /// `BodyTooLong` when that is more than was declared, or the body is chunked.
+    pub fn receive(&mut self, count: u64) -> Result<(), Violation> {
+        match &mut self.state {
+            State::Length { remaining } => {
+                *remaining = remaining.checked_sub(count).ok_or(Violation::BodyTooLong)?;
+                Ok(())
+            }
+            State::Chunked(_) => Err(Violation::BodyTooLong),
+            State::UntilClose { ended: false } => Ok(()),
+            State::UntilClose { ended: true } => Err(Violation::BodyTooLong),
+        }
+    }
+
+    /// Whether the body ended.
+    #[inline]
+    pub fn is_complete(&self) -> bool {
+        match &self.state {
+            State::Length { remaining } => *remaining == 0,
+            State::Chunked(chunks) => chunks.is_complete(),
+            State::UntilClose { ended } => *ended,
+        }
+    }
+
+    /// Content bytes still to come; `None` when only the end will tell.
+    pub fn remaining(&self) -> Option<u64> {
+        match &self.state {
+            State::Length { remaining } => Some(*remaining),
+            State::Chunked(chunks) => chunks.is_complete().then_some(0),
+            State::UntilClose { ended } => ended.then_some(0),
+        }
+    }
+
+    /// The sender closed, or ended the stream.
+    ///
+    /// # Errors
+    /// `BodyTooShort` when the body is not complete: the message is truncated and must be seen to be (RFC 9112 §8).
+    pub fn finish_at_eof(&mut self) -> Result<(), Violation> {
+        if let State::UntilClose { ended } = &mut self.state {
+            *ended = true;
+        }
+        if self.is_complete() { Ok(()) } else { Err(Violation::BodyTooShort) }
+    }
+
+    /// Trailer fields received with a chunked body, without those that must not be trailers (RFC 9110 §6.5.1). Empty until
+    /// the body is complete.
+    pub fn trailers(&self) -> impl Iterator<Item = Field<'_>> {
+        let chunks = match &self.state {
+            State::Chunked(chunks) => Some(chunks),
+            _ => None,
+        };
+        chunks.into_iter().flat_map(|chunks| chunks.trailers())
+    }
+
+    /// Proof that the body was read to its end, for [`crate::h1::connection::Busy::finish`]. `None` when it was not.
+    pub fn drained(self) -> Option<Drained> {
+        self.is_complete().then(Drained::proven)
+    }
+}

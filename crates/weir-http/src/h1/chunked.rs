@@ -1,0 +1,257 @@
+//! The chunked transfer coding, read and written (RFC 9112 §7.1).
+
+use super::encode;
+use super::fields::{self, BlockLimits};
+use crate::body::BodyStep;
+use crate::known::NOT_IN_TRAILERS;
+use crate::limits::Limits;
+use crate::message::{Cursor, Field, Fields, Phase, UNDERSCORE_TWIN};
+use crate::scan::{self, TOKEN};
+use crate::violation::Violation;
+
+/// Reads one chunked body. Framing may arrive in any pieces; nothing needs to be kept by the caller.
+///
+/// Stricter than the grammar in one thing: no whitespace around a chunk size or inside an extension but in quotes
+/// (RFC 9112 §7.1.1 calls it bad and lives with it; readers differ on it, so we refuse).
+#[derive(Debug)]
+pub(crate) struct ChunkReader {
+    state: State,
+    /// Size being read, then content bytes left of the chunk.
+    remaining: u64,
+    digits: u8,
+    extension_bytes: usize,
+    extension_limit: usize,
+    trailer_bytes: usize,
+    trailer_count: usize,
+    trailers: Option<Box<Trailers>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Size,
+    ExtensionNameStart,
+    ExtensionName,
+    ExtensionValueStart,
+    ExtensionToken,
+    ExtensionQuoted,
+    ExtensionQuotedPair,
+    ExtensionQuotedEnd,
+    SizeLineFeed,
+    Data,
+    DataReturn,
+    DataLineFeed,
+    TrailerStart,
+    TrailerStartLineFeed,
+    Trailers,
+    Complete,
+}
+
+#[derive(Debug, Default)]
+struct Trailers {
+    text: Vec<u8>,
+    fields: Fields,
+    cursor: Cursor,
+}
+
+impl ChunkReader {
+    pub(crate) fn new(limits: &Limits) -> ChunkReader {
+        ChunkReader {
+            state: State::Size,
+            remaining: 0,
+            digits: 0,
+            extension_bytes: 0,
+            extension_limit: limits.chunk_extension_bytes,
+            trailer_bytes: limits.trailer_bytes.min(limits.block_bytes()),
+            trailer_count: limits.trailer_count,
+            trailers: None,
+        }
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.state == State::Complete
+    }
+
+    pub(crate) fn trailers(&self) -> impl Iterator<Item = Field<'_>> {
+        let trailers = if self.is_complete() { self.trailers.as_deref() } else { None };
+        trailers.into_iter().flat_map(|trailers| {
+            let lines = trailers.fields.lines.iter();
+            lines.filter(|line| !NOT_IN_TRAILERS.has(line.known) && line.flags & UNDERSCORE_TWIN == 0).map(
+                |line| Field {
+                    name: line.name.of(&trailers.text),
+                    value: line.value.of(&trailers.text),
+                    known: line.known,
+                },
+            )
+        })
+    }
+
+    /// Reads framing up to the next content, that content, and the framing behind it.
+    pub(crate) fn advance(&mut self, input: &[u8]) -> Result<BodyStep, Violation> {
+        let mut at = 0;
+        let mut data = 0..0;
+        while self.state != State::Complete {
+            if self.state == State::Data {
+                if !data.is_empty() {
+                    break;
+                }
+                let available = (input.len() - at) as u64;
+                if available == 0 {
+                    break;
+                }
+                let take = available.min(self.remaining) as usize;
+                data = at..at + take;
+                at += take;
+                self.remaining -= take as u64;
+                if self.remaining == 0 {
+                    self.state = State::DataReturn;
+                }
+            } else if self.state == State::Trailers {
+                at += self.read_trailers(input.get(at..).unwrap_or_default())?;
+                if self.state == State::Trailers {
+                    break;
+                }
+            } else {
+                let Some(&byte) = input.get(at) else { break };
+                self.state = self.framing_byte(byte)?;
+                // The first byte of a trailer line belongs to the trailer text.
+                at += usize::from(self.state != State::Trailers);
+            }
+        }
+        Ok(BodyStep { consumed: at, data, complete: self.is_complete() })
+    }
+
+    fn framing_byte(&mut self, byte: u8) -> Result<State, Violation> {
+        match (self.state, byte) {
+            (State::Size, _) => self.size_byte(byte),
+            (State::SizeLineFeed, b'\n') => {
+                let size_was_zero = self.remaining == 0;
+                self.digits = 0;
+                Ok(if size_was_zero { State::TrailerStart } else { State::Data })
+            }
+            (State::SizeLineFeed | State::TrailerStartLineFeed, _) if byte != b'\n' => {
+                Err(Violation::BareCarriageReturn)
+            }
+            (State::DataReturn, b'\r') => Ok(State::DataLineFeed),
+            (State::DataLineFeed, b'\n') => Ok(State::Size),
+            (State::DataReturn | State::DataLineFeed, _) => Err(Violation::ChunkEnd),
+            (State::TrailerStart, b'\r') => Ok(State::TrailerStartLineFeed),
+            (State::TrailerStart, b'\n') => Err(Violation::BareLineFeed),
+            (State::TrailerStart, _) => {
+                self.trailers = Some(Box::default());
+                Ok(State::Trailers)
+            }
+            (State::TrailerStartLineFeed, _) => Ok(State::Complete),
+            _ => self.extension_byte(byte),
+        }
+    }
+
+    fn size_byte(&mut self, byte: u8) -> Result<State, Violation> {
+        if let Some(digit) = scan::hex_value(byte) {
+            //= https://www.rfc-editor.org/rfc/rfc9112#section-7.1
+            //# A recipient MUST anticipate potentially large hexadecimal numerals and prevent parsing errors due to
+            //# integer conversion overflows or precision loss due to integer representation.
+            self.digits += 1;
+            if self.digits > 16 || self.remaining >> 59 != 0 {
+                return Err(Violation::ChunkSizeSyntax);
+            }
+            self.remaining = self.remaining << 4 | u64::from(digit);
+            return Ok(State::Size);
+        }
+        match byte {
+            _ if self.digits == 0 => Err(Violation::ChunkSizeSyntax),
+            b'\r' => Ok(State::SizeLineFeed),
+            b'\n' => Err(Violation::BareLineFeed),
+            b';' => {
+                self.count_extension_byte()?;
+                Ok(State::ExtensionNameStart)
+            }
+            _ => Err(Violation::ChunkSizeSyntax),
+        }
+    }
+
+    fn count_extension_byte(&mut self) -> Result<(), Violation> {
+        self.extension_bytes += 1;
+        if self.extension_bytes > self.extension_limit {
+            return Err(Violation::ChunkExtensionsTooLarge);
+        }
+        Ok(())
+    }
+
+    //= https://www.rfc-editor.org/rfc/rfc9112#section-7.1.1
+    //# A server ought to limit the total length of chunk extensions received
+    //# in a request to an amount reasonable for the services provided
+    fn extension_byte(&mut self, byte: u8) -> Result<State, Violation> {
+        let token = scan::is(byte, TOKEN);
+        let next = match (self.state, byte) {
+            (State::ExtensionNameStart | State::ExtensionName, _) if token => State::ExtensionName,
+            (State::ExtensionName, b'=') => State::ExtensionValueStart,
+            (State::ExtensionValueStart | State::ExtensionToken, _) if token => State::ExtensionToken,
+            (State::ExtensionValueStart, b'"') => State::ExtensionQuoted,
+            (State::ExtensionQuoted, b'"') => State::ExtensionQuotedEnd,
+            (State::ExtensionQuoted, b'\\') => State::ExtensionQuotedPair,
+            (State::ExtensionQuoted | State::ExtensionQuotedPair, b'\t' | b' '..=b'~' | 0x80..) => {
+                State::ExtensionQuoted
+            }
+            (State::ExtensionName | State::ExtensionToken | State::ExtensionQuotedEnd, b';') => {
+                State::ExtensionNameStart
+            }
+            (State::ExtensionName | State::ExtensionToken | State::ExtensionQuotedEnd, b'\r') => {
+                return Ok(State::SizeLineFeed);
+            }
+            (_, b'\n') => return Err(Violation::BareLineFeed),
+            _ => return Err(Violation::ChunkExtensionSyntax),
+        };
+        self.count_extension_byte()?;
+        Ok(next)
+    }
+
+    /// Keeps trailer lines up to the empty one; returns how many bytes it took.
+    fn read_trailers(&mut self, input: &[u8]) -> Result<usize, Violation> {
+        let Some(trailers) = &mut self.trailers else { return Ok(0) };
+        if trailers.text.is_empty() {
+            trailers.fields.clear();
+            trailers.cursor.phase = Phase::FieldStart;
+        }
+        let limits = BlockLimits {
+            bytes: self.trailer_bytes,
+            count: self.trailer_count,
+            too_large: Violation::TrailersTooLarge,
+            too_many: Violation::TrailersTooLarge,
+        };
+        let mut taken = 0;
+        // Line by line, so that no byte behind the empty line is taken.
+        while let Some(rest) = input.get(taken..).filter(|rest| !rest.is_empty()) {
+            let line = rest.iter().position(|&byte| byte == b'\n').map_or(rest.len(), |end| end + 1);
+            // Never keeps more than the limit: the parser refuses a text that fills it without an end.
+            let line = line.min((self.trailer_bytes.max(1)).saturating_sub(trailers.text.len()).max(1));
+            trailers.text.extend_from_slice(rest.get(..line).unwrap_or_default());
+            taken += line;
+            let Trailers { text, fields, cursor } = &mut **trailers;
+            if fields::parse_fields(text, cursor, fields, &limits)?.is_some() {
+                self.state = State::Complete;
+                break;
+            }
+        }
+        Ok(taken)
+    }
+}
+
+/// Writes the head of a chunk of `length` bytes, which must not be 0; the content and [`write_chunk_end`] follow.
+pub fn write_chunk_head(out: &mut Vec<u8>, length: u64) {
+    encode::write_hexadecimal(out, length);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes what follows the content of a chunk.
+pub fn write_chunk_end(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes the last chunk, and `trailers` where there are any.
+pub fn write_last_chunk<'a>(out: &mut Vec<u8>, trailers: impl IntoIterator<Item = Field<'a>>) {
+    out.extend_from_slice(b"0\r\n");
+    for field in trailers {
+        encode::write_field(out, field.name, field.value);
+    }
+    out.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,188 @@
+//! Field lines: the hot loop of every parse, for requests, responses and trailers (RFC 9112 §5).
+
+use crate::known::{KnownHeader, PROTECTED};
+use crate::message::{
+    CANONICAL, Cursor, FieldLine, Fields, NOMINATED, PADDED, Phase, Span, TABBED, UNDERSCORE_TWIN,
+    UNDERSCORED,
+};
+use crate::scan::{self, CLASS, TOKEN, UNDERSCORE};
+use crate::violation::Violation;
+
+/// Bounds of one field block.
+pub(crate) struct BlockLimits {
+    pub bytes: usize,
+    pub count: usize,
+    /// What to say when `bytes` is not enough.
+    pub too_large: Violation,
+    /// What to say when `count` is not enough.
+    pub too_many: Violation,
+}
+
+/// Reads field lines up to and including the empty line. Goes on where `cursor` says the last call stopped.
+///
+/// `Some` is the position behind the empty line; `None` means more bytes are needed. Which bytes arrived together
+/// makes no difference to the result: errors are decided by the bytes inside the limit, in order.
+#[inline]
+pub(crate) fn parse_fields(
+    buffer: &[u8],
+    cursor: &mut Cursor,
+    fields: &mut Fields,
+    limits: &BlockLimits,
+) -> Result<Option<usize>, Violation> {
+    let window_end = fields.start + limits.bytes;
+    let window = buffer.get(..window_end).unwrap_or(buffer);
+    let Cursor { mut phase, mut at, mut line_start, mut mark, mut classes, .. } = *cursor;
+    'more: {
+        loop {
+            if phase == Phase::FieldStart {
+                match window.get(at) {
+                    None => break 'more,
+                    Some(b'\r') => match window.get(at + 1) {
+                        None => break 'more,
+                        Some(b'\n') => {
+                            fields.end = at;
+                            cursor.phase = Phase::Complete;
+                            return Ok(Some(at + 2));
+                        }
+                        Some(_) => return Err(Violation::BareCarriageReturn),
+                    },
+                    Some(&byte) if byte <= b' ' || byte == b':' => return Err(bad_line_start(byte, fields)),
+                    Some(_) if fields.lines.len() >= limits.count => return Err(limits.too_many),
+                    Some(_) => {}
+                }
+                line_start = at;
+                classes = 0;
+                phase = Phase::FieldName;
+            }
+            if phase == Phase::FieldName {
+                let Some(stop) = token_end(window, &mut at, &mut classes) else { break 'more };
+                if stop != b':' {
+                    return Err(bad_name_byte(stop));
+                }
+                mark = at;
+                at += 1;
+                phase = Phase::FieldValue;
+            }
+            let Some(stop) = scan::control_from(window, at) else {
+                at = window.len();
+                break 'more;
+            };
+            at = stop;
+            match (window.get(stop), window.get(stop + 1)) {
+                (Some(b'\r'), Some(b'\n')) => {}
+                (Some(b'\r'), None) => break 'more,
+                (Some(b'\r'), Some(_)) => return Err(Violation::BareCarriageReturn),
+                (Some(b'\n'), _) => return Err(Violation::BareLineFeed),
+                _ => return Err(Violation::FieldValueSyntax),
+            }
+            fields.push(field_line(window, line_start, mark, stop, classes));
+            at = stop + 2;
+            phase = Phase::FieldStart;
+        }
+    }
+    if buffer.len() >= window_end {
+        return Err(limits.too_large);
+    }
+    *cursor = Cursor { phase, at, line_start, mark, classes, ..*cursor };
+    Ok(None)
+}
+
+/// Moves `at` to the first byte that is no token and returns that byte; collects the classes of those before it.
+#[inline(always)]
+fn token_end(window: &[u8], at: &mut usize, classes: &mut u8) -> Option<u8> {
+    let rest = window.get(*at..)?;
+    let mut union = *classes;
+    for (offset, &byte) in rest.iter().enumerate() {
+        let class = CLASS[byte as usize];
+        if class & TOKEN == 0 {
+            *at += offset;
+            *classes = union;
+            return Some(byte);
+        }
+        union |= class;
+    }
+    *at = window.len();
+    *classes = union;
+    None
+}
+
+#[inline(always)]
+fn field_line(window: &[u8], line_start: usize, name_end: usize, line_end: usize, classes: u8) -> FieldLine {
+    let name = window.get(line_start..name_end).unwrap_or_default();
+    let known = KnownHeader::classify(name);
+    let raw = window.get(name_end + 1..line_end).unwrap_or_default();
+    let mut flags = 0;
+    let mut value = Span::new(name_end + 2, line_end);
+    // Nearly every line is `name: value`; only others pay for trimming.
+    let canonical = match raw {
+        [b' '] => true,
+        [b' ', first, .., last] => !matches!(first, b' ' | b'\t') && !matches!(last, b' ' | b'\t'),
+        [b' ', only] => !matches!(only, b' ' | b'\t'),
+        _ => false,
+    };
+    if canonical {
+        flags |= CANONICAL;
+    } else {
+        let trimmed = scan::trim(raw);
+        // Both are slices of one buffer; where only whitespace stands, the value is empty at the line's end.
+        let leading = raw.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+        let start = name_end + 1 + leading;
+        value = Span::new(start, start + trimmed.len());
+        let trailing = raw.len() - leading - trimmed.len();
+        flags |= if leading > 1 || trailing > 0 { PADDED } else { 0 };
+        let outer = raw.iter().take(leading).chain(raw.iter().rev().take(trailing));
+        flags |= if outer.into_iter().any(|byte| *byte == b'\t') { TABBED } else { 0 };
+    }
+    if classes & UNDERSCORE != 0 {
+        flags |= underscore_flags(name);
+    }
+    FieldLine { name: Span::new(line_start, name_end), value, known, flags }
+}
+
+/// Many backends (CGI, WSGI, PHP) read `x_forwarded_for` as `x-forwarded-for` (threat A24).
+#[cold]
+fn underscore_flags(name: &[u8]) -> u8 {
+    let mut dashed = [0; 32];
+    let Some(text) = dashed.get_mut(..name.len()) else { return UNDERSCORED };
+    for (to, from) in text.iter_mut().zip(name) {
+        *to = if *from == b'_' { b'-' } else { *from };
+    }
+    let twin = KnownHeader::classify(text);
+    let protected = PROTECTED.union(crate::known::HOP_BY_HOP).has(twin);
+    if protected { UNDERSCORED | UNDERSCORE_TWIN } else { UNDERSCORED }
+}
+
+#[cold]
+fn bad_line_start(byte: u8, fields: &Fields) -> Violation {
+    match byte {
+        b'\n' => Violation::BareLineFeed,
+        b':' => Violation::FieldNameEmpty,
+        b' ' | b'\t' if fields.lines.is_empty() => Violation::WhitespaceBeforeFields,
+        b' ' | b'\t' => Violation::LineFolding,
+        _ => Violation::FieldNameSyntax,
+    }
+}
+
+#[cold]
+fn bad_name_byte(byte: u8) -> Violation {
+    match byte {
+        b'\r' | b'\n' => Violation::FieldWithoutColon,
+        _ => Violation::FieldNameSyntax,
+    }
+}
+
+/// Marks the fields that `Connection` options name. A23: never those that frame, route or identify.
+pub(crate) fn nominate(fields: &mut Fields, options: &[Span], buffer: &[u8]) {
+    for option in options {
+        let name = option.of(buffer);
+        if PROTECTED.has(KnownHeader::classify(name)) {
+            continue;
+        }
+        for line in &mut fields.lines {
+            if line.name.of(buffer).eq_ignore_ascii_case(name) {
+                line.flags |= NOMINATED;
+                fields.any_flags |= NOMINATED;
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The request-target and the authority it or `Host` names (RFC 9112 §3.2, RFC 9110 §7.2).
+
+use crate::identity::Scheme;
+use crate::known::KnownHeader;
+use crate::message::{Method, RequestHead, Span, TargetForm, Version};
+use crate::scan::{self, HEX, HOST};
+use crate::violation::Violation;
+
+/// Finds the form of the target. Its bytes are known to be allowed; the query, if any, is already split off.
+pub(crate) fn classify(head: &mut RequestHead, buffer: &[u8]) -> Result<(), Violation> {
+    let text = head.path.of(buffer);
+    head.scheme = None;
+    head.host = None;
+    match (head.method, text) {
+        (Method::Connect, authority) => {
+            //= https://www.rfc-editor.org/rfc/rfc9112#section-3.2.3
+            //# The "authority-form" of request-target is only used for CONNECT requests
+            if head.query.is_some() || authority.contains(&b'/') {
+                return Err(Violation::TargetForm);
+            }
+            if authority.contains(&b'@') {
+                return Err(Violation::TargetUserinfo);
+            }
+            if !is_host(authority) || split_port(authority).1.is_none_or(<[u8]>::is_empty) {
+                return Err(Violation::TargetForm);
+            }
+            head.form = TargetForm::Authority;
+            head.host = Some(head.path);
+            head.path = Span::new(head.path.end(), head.path.end());
+            Ok(())
+        }
+        (_, [b'/', ..]) => {
+            head.form = TargetForm::Origin;
+            Ok(())
+        }
+        (Method::Options, b"*") if head.query.is_none() => {
+            head.form = TargetForm::Asterisk;
+            head.path = Span::new(head.path.end(), head.path.end());
+            Ok(())
+        }
+        _ => absolute(head, buffer),
+    }
+}
+
+fn absolute(head: &mut RequestHead, buffer: &[u8]) -> Result<(), Violation> {
+    let text = head.path.of(buffer);
+    let Some(colon) = text.windows(3).position(|window| window == b"://") else {
+        return Err(Violation::TargetForm);
+    };
+    let (scheme, rest) = text.split_at_checked(colon).unwrap_or_default();
+    head.scheme = Some(match scheme {
+        _ if scheme.eq_ignore_ascii_case(b"http") => Scheme::Http,
+        _ if scheme.eq_ignore_ascii_case(b"https") => Scheme::Https,
+        _ => return Err(Violation::TargetScheme),
+    });
+    let rest = rest.get(3..).unwrap_or_default();
+    let length = rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
+    let authority = rest.get(..length).unwrap_or_default();
+    if authority.contains(&b'@') {
+        return Err(Violation::TargetUserinfo);
+    }
+    if !is_host(authority) {
+        return Err(Violation::HostSyntax);
+    }
+    let start = head.path.start() + colon + 3;
+    head.form = TargetForm::Absolute;
+    head.host = Some(Span::new(start, start + length));
+    head.path = Span::new(start + length, head.path.end());
+    Ok(())
+}
+
+/// Checks `Host` and settles the authority of the request.
+pub(crate) fn settle_host(head: &mut RequestHead, buffer: &[u8]) -> Result<(), Violation> {
+    //= https://www.rfc-editor.org/rfc/rfc9112#section-3.2
+    //# A server MUST respond with a 400 (Bad Request) status code to any
+    //# HTTP/1.1 request message that lacks a Host header field and to any
+    //# request message that contains more than one Host header field line or
+    //# a Host header field with an invalid field value.
+    if head.fields.repeated.has(KnownHeader::Host) {
+        return Err(Violation::HostRepeated);
+    }
+    let Some(line) = head.fields.first(KnownHeader::Host) else {
+        return if head.version == Version::Http10 { Ok(()) } else { Err(Violation::HostMissing) };
+    };
+    let value = line.value;
+    let text = value.of(buffer);
+    if !is_host(text) {
+        return Err(Violation::HostSyntax);
+    }
+    match head.host {
+        None => head.host = Some(value),
+        Some(authority) => {
+            // RFC 9112 §3.2.2 lets a proxy ignore Host here. Others on the way may not have: refuse when they differ.
+            if !same_authority(authority.of(buffer), text, head.scheme) {
+                return Err(Violation::HostMismatch);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn same_authority(one: &[u8], other: &[u8], scheme: Option<Scheme>) -> bool {
+    let port = |text: Option<&[u8]>| match text {
+        None | Some([]) => scheme.map(|scheme| u64::from(scheme.default_port())),
+        Some(digits) => scan::decimal(digits),
+    };
+    let (one, one_port) = split_port(one);
+    let (other, other_port) = split_port(other);
+    one.eq_ignore_ascii_case(other) && port(one_port) == port(other_port)
+}
+
+/// Splits a valid authority into host and port; `Some(b"")` for a port that is only announced.
+pub(crate) fn split_port(authority: &[u8]) -> (&[u8], Option<&[u8]>) {
+    let host_end = match authority {
+        [b'[', ..] => authority.iter().position(|&byte| byte == b']').map_or(authority.len(), |end| end + 1),
+        _ => authority.iter().position(|&byte| byte == b':').unwrap_or(authority.len()),
+    };
+    let (host, rest) = authority.split_at_checked(host_end).unwrap_or((authority, &[]));
+    (host, rest.strip_prefix(b":"))
+}
+
+/// Whether `text` is `uri-host [ ":" port ]` (RFC 9110 §7.2) with a host that is not empty and a port up to 65535.
+pub(crate) fn is_host(text: &[u8]) -> bool {
+    let Some(&first) = text.first() else { return false };
+    let mut host_end = 0;
+    if first == b'[' {
+        let Some(end) = text.iter().position(|&byte| byte == b']') else { return false };
+        if !is_ip_literal(text.get(1..end).unwrap_or_default()) {
+            return false;
+        }
+        host_end = end + 1;
+    } else {
+        while let Some(&byte) = text.get(host_end) {
+            if !scan::is(byte, HOST) {
+                break;
+            }
+            if byte == b'%' && !is_escape(text.get(host_end..).unwrap_or_default()) {
+                return false;
+            }
+            host_end += 1;
+        }
+        if host_end == 0 {
+            return false;
+        }
+    }
+    match text.get(host_end..).unwrap_or_default() {
+        [] => true,
+        [b':'] => true,
+        [b':', digits @ ..] => digits.len() <= 5 && scan::decimal(digits).is_some_and(|port| port <= 65535),
+        _ => false,
+    }
+}
+
+/// A percent sign with two hexadecimal digits that encodes no control byte.
+fn is_escape(text: &[u8]) -> bool {
+    matches!(text, [b'%', high, low, ..] if scan::is(*high, HEX) && scan::is(*low, HEX) && !matches!(high, b'0' | b'1'))
+}
+
+/// An IPv6 address as RFC 3986 §3.2.2 spells it, without zone.
+fn is_ip_literal(text: &[u8]) -> bool {
+    std::str::from_utf8(text).is_ok_and(|text| text.parse::<std::net::Ipv6Addr>().is_ok())
+}

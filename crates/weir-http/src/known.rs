@@ -1,0 +1,306 @@
+//! Field names that some part of Weir acts on, classified once while parsing so that nobody compares text twice.
+
+macro_rules! known_headers {
+    ($($name:ident $text:literal;)*) => {
+        /// A field name Weir knows, or `Other`. Compared without regard to case (RFC 9110 §5.1).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum KnownHeader {
+            $(#[doc = concat!("`", $text, "`")] $name,)*
+            /// A name nothing in Weir acts on by itself.
+            Other,
+        }
+
+        impl KnownHeader {
+            /// All known names; `Other` is not among them.
+            pub const ALL: &[KnownHeader] = &[$(KnownHeader::$name),*];
+
+            /// The name in lower case; empty for `Other`.
+            pub const fn name(self) -> &'static str {
+                match self { $(KnownHeader::$name => $text,)* KnownHeader::Other => "" }
+            }
+        }
+    };
+}
+
+known_headers! {
+    Host "host";
+    ContentLength "content-length";
+    TransferEncoding "transfer-encoding";
+    Connection "connection";
+    KeepAlive "keep-alive";
+    ProxyConnection "proxy-connection";
+    Te "te";
+    Trailer "trailer";
+    Upgrade "upgrade";
+    Http2Settings "http2-settings";
+    Expect "expect";
+    MaxForwards "max-forwards";
+    Via "via";
+    Forwarded "forwarded";
+    XForwardedFor "x-forwarded-for";
+    XForwardedProto "x-forwarded-proto";
+    XForwardedHost "x-forwarded-host";
+    XForwardedPort "x-forwarded-port";
+    XRealIp "x-real-ip";
+    XRequestId "x-request-id";
+    Authorization "authorization";
+    ProxyAuthorization "proxy-authorization";
+    ProxyAuthenticate "proxy-authenticate";
+    WwwAuthenticate "www-authenticate";
+    Proxy "proxy";
+    Cookie "cookie";
+    SetCookie "set-cookie";
+    Date "date";
+    Server "server";
+    Age "age";
+    CacheControl "cache-control";
+    CacheStatus "cache-status";
+    ContentType "content-type";
+    ContentEncoding "content-encoding";
+    ContentRange "content-range";
+    Range "range";
+    Etag "etag";
+    LastModified "last-modified";
+    Expires "expires";
+    Vary "vary";
+    Location "location";
+    UserAgent "user-agent";
+    Referer "referer";
+    Accept "accept";
+    AcceptEncoding "accept-encoding";
+    AcceptLanguage "accept-language";
+    Origin "origin";
+    IfMatch "if-match";
+    IfNoneMatch "if-none-match";
+    IfModifiedSince "if-modified-since";
+    IfUnmodifiedSince "if-unmodified-since";
+    IfRange "if-range";
+    Pragma "pragma";
+    RetryAfter "retry-after";
+    AltSvc "alt-svc";
+    EarlyData "early-data";
+}
+
+/// A set of known names, one bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KnownSet(u64);
+
+const _: () = assert!(KnownHeader::ALL.len() <= 63, "a set of known names is one u64");
+
+impl KnownSet {
+    pub(crate) const EMPTY: KnownSet = KnownSet(0);
+
+    pub(crate) const fn of(names: &[KnownHeader]) -> KnownSet {
+        let mut bits = 0;
+        let mut index = 0;
+        while index < names.len() {
+            bits |= 1 << (names[index] as u8);
+            index += 1;
+        }
+        KnownSet(bits)
+    }
+
+    pub(crate) const fn has(self, name: KnownHeader) -> bool {
+        self.0 >> (name as u8) & 1 != 0
+    }
+
+    pub(crate) const fn with(self, name: KnownHeader) -> KnownSet {
+        KnownSet(self.0 | 1 << (name as u8))
+    }
+
+    pub(crate) const fn without(self, name: KnownHeader) -> KnownSet {
+        KnownSet(self.0 & !(1 << (name as u8)))
+    }
+
+    pub(crate) const fn union(self, other: KnownSet) -> KnownSet {
+        KnownSet(self.0 | other.0)
+    }
+
+    pub(crate) const fn intersection(self, other: KnownSet) -> KnownSet {
+        KnownSet(self.0 & other.0)
+    }
+
+    pub(crate) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+use KnownHeader as K;
+
+/// Fields that belong to one connection and are never passed on as they came (RFC 9110 §7.6.1). `Proxy` is no
+/// hop-by-hop field, but CGI backends read it as `HTTP_PROXY` (CVE-2016-5385).
+pub(crate) const HOP_BY_HOP: KnownSet = KnownSet::of(&[
+    K::Connection,
+    K::KeepAlive,
+    K::ProxyConnection,
+    K::Te,
+    K::TransferEncoding,
+    K::Upgrade,
+    K::Http2Settings,
+    K::ProxyAuthorization,
+    K::ProxyAuthenticate,
+    K::Proxy,
+]);
+
+/// Fields that tell a backend who asks. From clients that are not trusted they are overwritten or dropped.
+pub(crate) const IDENTITY: KnownSet = KnownSet::of(&[
+    K::Forwarded,
+    K::XForwardedFor,
+    K::XForwardedProto,
+    K::XForwardedHost,
+    K::XForwardedPort,
+    K::XRealIp,
+]);
+
+/// Fields that a `Connection` option must never remove (threat A23), and whose underscore twins are dropped (A24).
+pub(crate) const PROTECTED: KnownSet = KnownSet::of(&[
+    K::Host,
+    K::ContentLength,
+    K::TransferEncoding,
+    K::Authorization,
+    K::Cookie,
+    K::SetCookie,
+    K::WwwAuthenticate,
+    K::Via,
+    K::XRequestId,
+    K::Date,
+    K::CacheControl,
+    K::ContentType,
+    K::ContentEncoding,
+    K::ContentRange,
+    K::Location,
+    K::Vary,
+    K::Expect,
+    K::MaxForwards,
+    K::EarlyData,
+    K::Origin,
+])
+.union(IDENTITY);
+
+/// Fields that must not arrive in a trailer section: framing, routing, authentication, controls and content description
+/// (RFC 9110 §6.5.1).
+pub(crate) const NOT_IN_TRAILERS: KnownSet = KnownSet::of(&[
+    K::Trailer,
+    K::Expires,
+    K::Age,
+    K::Range,
+    K::IfMatch,
+    K::IfNoneMatch,
+    K::IfModifiedSince,
+    K::IfUnmodifiedSince,
+    K::IfRange,
+    K::Pragma,
+    K::RetryAfter,
+    K::AltSvc,
+    K::CacheStatus,
+])
+.union(HOP_BY_HOP)
+.union(PROTECTED);
+
+impl KnownHeader {
+    /// Classifies a field name. One comparison at most: length and first letter leave one candidate.
+    pub fn classify(name: &[u8]) -> KnownHeader {
+        let Some(&first) = name.first() else { return K::Other };
+        let candidate = candidate(name.len(), first | 0x20, name);
+        if candidate.name().len() == name.len() && candidate.name().as_bytes().eq_ignore_ascii_case(name) {
+            candidate
+        } else {
+            K::Other
+        }
+    }
+}
+
+/// The only known name of this length and first letter, or one of the few where the last letter decides.
+fn candidate(length: usize, first: u8, name: &[u8]) -> KnownHeader {
+    let last = name.last().map_or(0, |byte| byte | 0x20);
+    match (length, first) {
+        (2, b't') => K::Te,
+        (3, b'v') => K::Via,
+        (3, b'a') => K::Age,
+        (4, b'h') => K::Host,
+        (4, b'd') => K::Date,
+        (4, b'e') => K::Etag,
+        (4, b'v') => K::Vary,
+        (5, b'p') => K::Proxy,
+        (5, b'r') => K::Range,
+        (6, b'e') => K::Expect,
+        (6, b'c') => K::Cookie,
+        (6, b's') => K::Server,
+        (6, b'a') => K::Accept,
+        (6, b'o') => K::Origin,
+        (6, b'p') => K::Pragma,
+        (7, b't') => K::Trailer,
+        (7, b'u') => K::Upgrade,
+        (7, b'e') => K::Expires,
+        (7, b'r') => K::Referer,
+        (7, b'a') => K::AltSvc,
+        (8, b'l') => K::Location,
+        (8, b'i') if last == b'h' => K::IfMatch,
+        (8, b'i') => K::IfRange,
+        (9, b'f') => K::Forwarded,
+        (9, b'x') => K::XRealIp,
+        (10, b'c') => K::Connection,
+        (10, b'k') => K::KeepAlive,
+        (10, b's') => K::SetCookie,
+        (10, b'u') => K::UserAgent,
+        (10, b'e') => K::EarlyData,
+        (11, b'r') => K::RetryAfter,
+        (12, b'm') => K::MaxForwards,
+        (12, b'x') => K::XRequestId,
+        (12, b'c') if last == b's' => K::CacheStatus,
+        (12, b'c') => K::ContentType,
+        (13, b'a') => K::Authorization,
+        (13, b'c') if last == b'l' => K::CacheControl,
+        (13, b'c') => K::ContentRange,
+        (13, b'l') => K::LastModified,
+        (13, b'i') => K::IfNoneMatch,
+        (14, b'c') => K::ContentLength,
+        (14, b'h') => K::Http2Settings,
+        (15, b'x') => K::XForwardedFor,
+        (15, b'a') if last == b'e' => K::AcceptLanguage,
+        (15, b'a') => K::AcceptEncoding,
+        (16, b'p') => K::ProxyConnection,
+        (16, b'x') if last == b't' && name.get(12).is_some_and(|byte| byte | 0x20 == b'h') => {
+            K::XForwardedHost
+        }
+        (16, b'x') => K::XForwardedPort,
+        (16, b'w') => K::WwwAuthenticate,
+        (16, b'c') => K::ContentEncoding,
+        (17, b't') => K::TransferEncoding,
+        (17, b'x') => K::XForwardedProto,
+        (17, b'i') => K::IfModifiedSince,
+        (18, b'p') => K::ProxyAuthenticate,
+        (19, b'p') => K::ProxyAuthorization,
+        (19, b'i') => K::IfUnmodifiedSince,
+        _ => K::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_known_name_is_found_in_any_case() {
+        for &known in KnownHeader::ALL {
+            assert_eq!(KnownHeader::classify(known.name().as_bytes()), known);
+            assert_eq!(KnownHeader::classify(known.name().to_uppercase().as_bytes()), known);
+        }
+    }
+
+    #[test]
+    fn a_name_with_one_letter_changed_is_not_known() {
+        for &known in KnownHeader::ALL {
+            for position in 0..known.name().len() {
+                let mut name = known.name().as_bytes().to_vec();
+                name[position] = b'!';
+                assert_eq!(KnownHeader::classify(&name), KnownHeader::Other, "{}", known.name());
+            }
+        }
+        assert_eq!(KnownHeader::classify(b""), KnownHeader::Other);
+        // Bytes that differ from a letter only in bit 5 must not pass for it.
+        assert_eq!(KnownHeader::classify(b"\x48\x4f\x53\x14"), KnownHeader::Other);
+        assert_eq!(KnownHeader::classify(b"content\x0dlength"), KnownHeader::Other);
+    }
+}

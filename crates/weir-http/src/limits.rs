@@ -1,0 +1,60 @@
+//! Everything a peer may make us read before it has said something we can act on, with unit and reason.
+
+/// Bounds of one message. All of them hold before the message is complete: a peer that sends an endless line is
+/// refused at the bound, not when the line ends (threats A6, A22).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest request line or status line, in bytes without its CRLF. 414 for a request (RFC 9112 §3 asks for at
+    /// least 8000).
+    pub request_line_bytes: usize,
+    /// Longest field block, in bytes, from the first field to the empty line inclusive. 431 (RFC 6585 §5).
+    pub header_block_bytes: usize,
+    /// Most field lines in a head. 431: a byte limit alone lets short fields cost more memory than they weigh.
+    pub field_count: usize,
+    /// Most options all `Connection` lines may list. 400: each is compared with each field.
+    pub connection_option_count: usize,
+    /// Longest total of chunk extensions in one body, in bytes. 400 (RFC 9112 §7.1.1 asks for such a limit).
+    pub chunk_extension_bytes: usize,
+    /// Longest trailer section, in bytes, its empty line included. 431.
+    pub trailer_bytes: usize,
+    /// Most trailer lines. 431.
+    pub trailer_count: usize,
+    /// Most interim (1xx) responses before the final one. The proxy counts; a backend over it gets a 502.
+    pub interim_responses: usize,
+    /// Most empty lines tolerated before a request line (RFC 9112 §2.2 asks for at least one).
+    pub leading_empty_lines: usize,
+}
+
+/// Longest line or block that spans can address; larger configured limits are cut to it.
+const CEILING_BYTES: usize = 1 << 28;
+
+impl Limits {
+    pub(crate) fn line_bytes(&self) -> usize {
+        self.request_line_bytes.min(CEILING_BYTES)
+    }
+
+    pub(crate) fn block_bytes(&self) -> usize {
+        self.header_block_bytes.min(CEILING_BYTES)
+    }
+
+    /// Longest head that can parse, in bytes: what a read buffer must be able to grow to.
+    pub fn head_bytes(&self) -> usize {
+        self.line_bytes() + self.block_bytes() + 2 * self.leading_empty_lines.min(1024) + 2
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            request_line_bytes: 8192,
+            header_block_bytes: 65536,
+            field_count: 100,
+            connection_option_count: 16,
+            chunk_extension_bytes: 4096,
+            trailer_bytes: 8192,
+            trailer_count: 32,
+            interim_responses: 8,
+            leading_empty_lines: 2,
+        }
+    }
+}

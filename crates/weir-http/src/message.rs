@@ -1,0 +1,554 @@
+//! Typed messages. Heads hold spans into the buffer they were parsed from, never copies; they are cleared and used
+//! again, so that steady state allocates nothing.
+
+use crate::body::BodyLength;
+use crate::identity::Scheme;
+use crate::known::{KnownHeader, KnownSet};
+
+/// Positions in the buffer a head was parsed from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    #[inline(always)]
+    pub(crate) fn new(start: usize, end: usize) -> Span {
+        Span { start: start as u32, end: end as u32 }
+    }
+
+    /// First position.
+    #[inline(always)]
+    pub fn start(self) -> usize {
+        self.start as usize
+    }
+
+    /// Position behind the last byte.
+    #[inline(always)]
+    pub fn end(self) -> usize {
+        self.end as usize
+    }
+
+    /// The bytes; empty when `buffer` is not the one the head was parsed from and is too short.
+    #[inline(always)]
+    pub fn of(self, buffer: &[u8]) -> &[u8] {
+        buffer.get(self.start as usize..self.end as usize).unwrap_or_default()
+    }
+}
+
+/// Request method (RFC 9110 §9). Methods are case-sensitive: `get` is `Other`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Method {
+    #[default]
+    Get,
+    Head,
+    Post,
+    Put,
+    Delete,
+    Connect,
+    Options,
+    Trace,
+    Patch,
+    /// Any other token; its text is in the head.
+    Other,
+}
+
+impl Method {
+    /// The method this token names.
+    pub fn from_token(token: &[u8]) -> Method {
+        match token {
+            b"GET" => Method::Get,
+            b"HEAD" => Method::Head,
+            b"POST" => Method::Post,
+            b"PUT" => Method::Put,
+            b"DELETE" => Method::Delete,
+            b"CONNECT" => Method::Connect,
+            b"OPTIONS" => Method::Options,
+            b"TRACE" => Method::Trace,
+            b"PATCH" => Method::Patch,
+            _ => Method::Other,
+        }
+    }
+
+    /// Whether the client asked for no change (RFC 9110 §9.2.1). Unknown methods are not safe.
+    pub const fn is_safe(self) -> bool {
+        matches!(self, Method::Get | Method::Head | Method::Options | Method::Trace)
+    }
+
+    /// Whether sending it twice means the same as once (RFC 9110 §9.2.2). Unknown methods are not idempotent.
+    pub const fn is_idempotent(self) -> bool {
+        self.is_safe() || matches!(self, Method::Put | Method::Delete)
+    }
+}
+
+/// Protocol version of a message as received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)]
+pub enum Version {
+    Http10,
+    #[default]
+    Http11,
+    Http2,
+    Http3,
+}
+
+/// How the request-target was written (RFC 9112 §3.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TargetForm {
+    /// `/path?query`
+    #[default]
+    Origin,
+    /// `http://host/path?query`; its authority replaces `Host`.
+    Absolute,
+    /// `host:port`, with CONNECT only.
+    Authority,
+    /// `*`, with OPTIONS only.
+    Asterisk,
+}
+
+/// One field of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field<'a> {
+    /// The name as sent; a token.
+    pub name: &'a [u8],
+    /// The value without surrounding whitespace; no control bytes but tab.
+    pub value: &'a [u8],
+    /// Which name it is.
+    pub known: KnownHeader,
+}
+
+/// The line is stored exactly as `name: value` CRLF, so its bytes are what Weir would write.
+pub(crate) const CANONICAL: u8 = 1;
+/// The name has an underscore.
+pub(crate) const UNDERSCORED: u8 = 2;
+/// The name with dashes for underscores is a protected one.
+pub(crate) const UNDERSCORE_TWIN: u8 = 4;
+/// A `Connection` option names it.
+pub(crate) const NOMINATED: u8 = 8;
+/// Whitespace around the value is more than one space before it.
+pub(crate) const PADDED: u8 = 16;
+/// Whitespace around the value holds a tab.
+pub(crate) const TABBED: u8 = 32;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FieldLine {
+    pub name: Span,
+    pub value: Span,
+    pub known: KnownHeader,
+    pub flags: u8,
+}
+
+/// The field section of a message, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fields {
+    pub lines: Vec<FieldLine>,
+    /// Known names that occur.
+    pub seen: KnownSet,
+    /// Known names that occur more than once.
+    pub repeated: KnownSet,
+    /// Union of the flags of all lines.
+    pub any_flags: u8,
+    /// Whether every line is canonical: then the block is what Weir would write.
+    pub all_canonical: bool,
+    /// Where the first line begins.
+    pub start: usize,
+    /// Where the empty line begins.
+    pub end: usize,
+}
+
+impl Fields {
+    pub(crate) fn clear(&mut self) {
+        self.lines.clear();
+        self.seen = KnownSet::EMPTY;
+        self.repeated = KnownSet::EMPTY;
+        self.any_flags = 0;
+        self.all_canonical = true;
+        self.start = 0;
+        self.end = 0;
+    }
+
+    #[inline(always)]
+    pub(crate) fn push(&mut self, line: FieldLine) {
+        let bit = KnownSet::EMPTY.with(line.known).without(KnownHeader::Other);
+        self.repeated = self.repeated.union(self.seen.intersection(bit));
+        self.seen = self.seen.union(bit);
+        self.any_flags |= line.flags;
+        self.all_canonical &= line.flags & CANONICAL != 0;
+        self.lines.push(line);
+    }
+
+    /// The first line of that name.
+    pub(crate) fn first(&self, known: KnownHeader) -> Option<&FieldLine> {
+        if !self.seen.has(known) {
+            return None;
+        }
+        self.lines.iter().find(|line| line.known == known)
+    }
+
+    pub(crate) fn values<'a>(
+        &'a self,
+        known: KnownHeader,
+        buffer: &'a [u8],
+    ) -> impl Iterator<Item = &'a [u8]> {
+        let lines = if self.seen.has(known) { self.lines.as_slice() } else { &[] };
+        lines.iter().filter(move |line| line.known == known).map(move |line| line.value.of(buffer))
+    }
+
+    pub(crate) fn iter<'a>(&'a self, buffer: &'a [u8]) -> impl ExactSizeIterator<Item = Field<'a>> {
+        self.lines.iter().map(move |line| Field {
+            name: line.name.of(buffer),
+            value: line.value.of(buffer),
+            known: line.known,
+        })
+    }
+}
+
+/// How far a partly received head was read, so that one more byte costs one more byte of work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    pub phase: Phase,
+    /// Bytes before this position were read and found good.
+    pub at: usize,
+    /// Where the current line begins.
+    pub line_start: usize,
+    /// Where the current line's first part (method, field name) ends.
+    pub mark: usize,
+    /// Union of the byte classes of the part being read.
+    pub classes: u8,
+    pub empty_lines: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    #[default]
+    Start,
+    FirstLine,
+    Target,
+    Query,
+    Version,
+    FieldStart,
+    FieldName,
+    FieldValue,
+    Complete,
+}
+
+/// The head of a request. Filled by [`crate::h1::parse_request`]; [`clear`](Self::clear) it before the next one.
+///
+/// Methods that give bytes take the buffer that was parsed. About 200 bytes, plus 20 per field.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestHead {
+    pub(crate) cursor: Cursor,
+    pub(crate) method: Method,
+    pub(crate) method_text: Span,
+    pub(crate) target: Span,
+    pub(crate) form: TargetForm,
+    pub(crate) scheme: Option<Scheme>,
+    pub(crate) host: Option<Span>,
+    pub(crate) path: Span,
+    pub(crate) query: Option<Span>,
+    pub(crate) path_is_plain: bool,
+    pub(crate) version: Version,
+    pub(crate) fields: Fields,
+    pub(crate) connection: ConnectionOptions,
+    pub(crate) body: BodyLength,
+    pub(crate) keep_alive: bool,
+    pub(crate) expect_continue: bool,
+    pub(crate) te_trailers: bool,
+    pub(crate) upgrade: Option<Span>,
+    pub(crate) max_forwards: Option<u64>,
+    pub(crate) request_id: Option<Span>,
+    pub(crate) head_bytes: usize,
+}
+
+/// What the `Connection` lines say (RFC 9110 §7.6.1).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ConnectionOptions {
+    pub close: bool,
+    pub keep_alive: bool,
+    pub upgrade: bool,
+    /// Options other than those three.
+    pub others: Vec<Span>,
+}
+
+impl ConnectionOptions {
+    pub(crate) fn clear(&mut self) {
+        self.close = false;
+        self.keep_alive = false;
+        self.upgrade = false;
+        self.others.clear();
+    }
+
+    /// Whether the sender keeps the connection open after this message (RFC 9112 §9.3).
+    pub(crate) fn persists(&self, version: Version) -> bool {
+        !self.close && (version >= Version::Http11 || self.keep_alive)
+    }
+}
+
+impl RequestHead {
+    /// An empty head.
+    pub fn new() -> RequestHead {
+        RequestHead::default()
+    }
+
+    /// Makes the head ready for another message; keeps its allocations.
+    pub fn clear(&mut self) {
+        self.cursor = Cursor::default();
+        self.fields.clear();
+        self.connection.clear();
+        self.head_bytes = 0;
+    }
+
+    /// Whether a complete, valid request was parsed since the last `clear`.
+    pub fn is_complete(&self) -> bool {
+        self.cursor.phase == Phase::Complete
+    }
+
+    /// Whether any byte of a request was seen since the last `clear`: a connection that closes before is idle,
+    /// one that closes after broke off.
+    pub fn has_started(&self) -> bool {
+        self.cursor.phase != Phase::Start
+    }
+
+    /// Length of the head in bytes, empty lines before it included; the body begins there.
+    pub fn head_bytes(&self) -> usize {
+        self.head_bytes
+    }
+
+    /// The method.
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// The method as sent.
+    pub fn method_text<'a>(&self, buffer: &'a [u8]) -> &'a [u8] {
+        self.method_text.of(buffer)
+    }
+
+    /// The request-target as sent.
+    pub fn target<'a>(&self, buffer: &'a [u8]) -> &'a [u8] {
+        self.target.of(buffer)
+    }
+
+    /// Which form the request-target has.
+    pub fn target_form(&self) -> TargetForm {
+        self.form
+    }
+
+    /// Scheme of an absolute-form target; `None` in other forms, where the connection decides.
+    pub fn scheme(&self) -> Option<Scheme> {
+        self.scheme
+    }
+
+    /// Host and optional port, valid; that of the request-target where it has one, else that of `Host`. `None` only
+    /// in HTTP/1.0.
+    pub fn host<'a>(&self, buffer: &'a [u8]) -> Option<&'a [u8]> {
+        self.host.map(|span| span.of(buffer))
+    }
+
+    /// The path as sent, without the query; `/` where an absolute-form target has none, empty in asterisk- and
+    /// authority-form. Route by [`crate::path::normalise`] of it.
+    pub fn path<'a>(&self, buffer: &'a [u8]) -> &'a [u8] {
+        if self.form == TargetForm::Absolute && self.path.start() == self.path.end() {
+            return b"/";
+        }
+        self.path.of(buffer)
+    }
+
+    /// Whether the path has neither `%` nor `.`, and so is normal already.
+    pub fn path_is_plain(&self) -> bool {
+        self.path_is_plain
+    }
+
+    /// The query as sent without its `?`; `None` when there is no `?`.
+    pub fn query<'a>(&self, buffer: &'a [u8]) -> Option<&'a [u8]> {
+        self.query.map(|span| span.of(buffer))
+    }
+
+    /// The version the client speaks.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// All fields as sent, in order, connection-specific ones included.
+    pub fn fields<'a>(&'a self, buffer: &'a [u8]) -> impl ExactSizeIterator<Item = Field<'a>> {
+        self.fields.iter(buffer)
+    }
+
+    /// The value of the first field of that known name. O(1) when there is none.
+    pub fn value<'a>(&self, known: KnownHeader, buffer: &'a [u8]) -> Option<&'a [u8]> {
+        self.fields.first(known).map(|line| line.value.of(buffer))
+    }
+
+    /// The value of the first field of any name, compared without regard to case. O(fields).
+    pub fn value_by_name<'a>(&self, name: &[u8], buffer: &'a [u8]) -> Option<&'a [u8]> {
+        value_by_name(&self.fields, name, buffer)
+    }
+
+    /// How the body is delimited. Never `UntilClose` (RFC 9112 §6.3).
+    pub fn body(&self) -> BodyLength {
+        self.body
+    }
+
+    /// Whether the client wants the connection kept (RFC 9112 §9.3).
+    pub fn keep_alive(&self) -> bool {
+        self.keep_alive
+    }
+
+    /// Whether the client waits for `100 Continue` before its body. False without a body and in HTTP/1.0, where the
+    /// expectation must be ignored (RFC 9110 §10.1.1).
+    pub fn expect_continue(&self) -> bool {
+        self.expect_continue
+    }
+
+    /// The one protocol the client asks to upgrade to, such as `websocket`; only when `Connection` lists `upgrade`,
+    /// only in HTTP/1.1. `None` for lists and for `h2c`, which Weir never passes on (threat A18).
+    pub fn upgrade<'a>(&self, buffer: &'a [u8]) -> Option<&'a [u8]> {
+        self.upgrade.map(|span| span.of(buffer))
+    }
+
+    /// Options of `Connection` other than `close`, `keep-alive` and `upgrade`.
+    pub fn connection_options<'a>(&'a self, buffer: &'a [u8]) -> impl ExactSizeIterator<Item = &'a [u8]> {
+        self.connection.others.iter().map(move |span| span.of(buffer))
+    }
+
+    /// Whether the client takes trailers (`TE: trailers`, RFC 9110 §10.1.4).
+    pub fn te_trailers(&self) -> bool {
+        self.te_trailers
+    }
+
+    /// `Max-Forwards` of a TRACE or OPTIONS request (RFC 9110 §7.6.2); `None` in others. At `Some(0)` Weir must
+    /// answer itself: see [`crate::h1::encode::trace_response`] and `simple_response`.
+    pub fn max_forwards(&self) -> Option<u64> {
+        self.max_forwards
+    }
+
+    /// The client's `x-request-id`, if it is one line of 1 to 128 bytes of `A-Z a-z 0-9 - _ . ~ + / = : @`.
+    pub fn request_id<'a>(&self, buffer: &'a [u8]) -> Option<&'a [u8]> {
+        self.request_id.map(|span| span.of(buffer))
+    }
+}
+
+/// The head of a response. Filled by [`crate::h1::parse_response`]; [`clear`](Self::clear) it before the next one,
+/// also between an interim response and the next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResponseHead {
+    pub(crate) cursor: Cursor,
+    pub(crate) status: u16,
+    pub(crate) reason: Span,
+    pub(crate) version: Version,
+    pub(crate) fields: Fields,
+    pub(crate) connection: ConnectionOptions,
+    pub(crate) body: BodyLength,
+    pub(crate) declared: Option<u64>,
+    pub(crate) tunnel: bool,
+    pub(crate) keep_alive: bool,
+    pub(crate) upgrade: Option<Span>,
+    pub(crate) head_bytes: usize,
+}
+
+impl ResponseHead {
+    /// An empty head.
+    pub fn new() -> ResponseHead {
+        ResponseHead::default()
+    }
+
+    /// Makes the head ready for another message; keeps its allocations.
+    pub fn clear(&mut self) {
+        self.cursor = Cursor::default();
+        self.fields.clear();
+        self.connection.clear();
+        self.head_bytes = 0;
+    }
+
+    /// Whether a complete, valid response head was parsed since the last `clear`.
+    pub fn is_complete(&self) -> bool {
+        self.cursor.phase == Phase::Complete
+    }
+
+    /// Whether any byte of a response was seen since the last `clear`: a backend that closes before may be asked
+    /// again on another connection, one that closes after may not.
+    pub fn has_started(&self) -> bool {
+        self.cursor.phase != Phase::Start
+    }
+
+    /// Length of the head in bytes; the body begins there.
+    pub fn head_bytes(&self) -> usize {
+        self.head_bytes
+    }
+
+    /// Status code, 100 to 999. Codes above 599 mean what 5xx means (RFC 9110 §15).
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Whether another response to the same request follows: 1xx but 101 (RFC 9110 §15.2).
+    pub fn is_interim(&self) -> bool {
+        matches!(self.status, 100 | 102..=199)
+    }
+
+    /// Whether the connection is a tunnel from here: 101, or 2xx to CONNECT (RFC 9110 §7.8, §9.3.6).
+    pub fn is_tunnel(&self) -> bool {
+        self.tunnel
+    }
+
+    /// Reason phrase as sent; may be empty.
+    pub fn reason<'a>(&self, buffer: &'a [u8]) -> &'a [u8] {
+        self.reason.of(buffer)
+    }
+
+    /// The version the backend speaks.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// All fields as sent, in order, connection-specific ones included.
+    pub fn fields<'a>(&'a self, buffer: &'a [u8]) -> impl ExactSizeIterator<Item = Field<'a>> {
+        self.fields.iter(buffer)
+    }
+
+    /// The value of the first field of that known name. O(1) when there is none.
+    pub fn value<'a>(&self, known: KnownHeader, buffer: &'a [u8]) -> Option<&'a [u8]> {
+        self.fields.first(known).map(|line| line.value.of(buffer))
+    }
+
+    /// The value of the first field of any name, compared without regard to case. O(fields).
+    pub fn value_by_name<'a>(&self, name: &[u8], buffer: &'a [u8]) -> Option<&'a [u8]> {
+        value_by_name(&self.fields, name, buffer)
+    }
+
+    /// How the body is delimited (RFC 9112 §6.3).
+    pub fn body(&self) -> BodyLength {
+        self.body
+    }
+
+    /// `Content-Length` as declared, also where no body follows it (HEAD, 304).
+    pub fn declared_length(&self) -> Option<u64> {
+        self.declared
+    }
+
+    /// Whether the backend keeps the connection: never for tunnels and bodies delimited by close.
+    pub fn keep_alive(&self) -> bool {
+        self.keep_alive
+    }
+
+    /// The protocol a 101 switches to.
+    pub fn upgrade<'a>(&self, buffer: &'a [u8]) -> Option<&'a [u8]> {
+        self.upgrade.map(|span| span.of(buffer))
+    }
+
+    /// Whether this is the 101 that the request asked for: exactly the protocol of `requested`. Only then may bytes be
+    /// tunnelled (threat A18).
+    pub fn accepts_upgrade(&self, buffer: &[u8], requested: &[u8]) -> bool {
+        self.status == 101 && self.upgrade(buffer).is_some_and(|token| token.eq_ignore_ascii_case(requested))
+    }
+}
+
+fn value_by_name<'a>(fields: &Fields, name: &[u8], buffer: &'a [u8]) -> Option<&'a [u8]> {
+    fields
+        .lines
+        .iter()
+        .find(|line| line.name.of(buffer).eq_ignore_ascii_case(name))
+        .map(|line| line.value.of(buffer))
+}

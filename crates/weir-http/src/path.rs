@@ -1,0 +1,170 @@
+//! The one normalisation of paths, for routing, for cache keys, and for what backends get (threat A25).
+//!
+//! - escapes of unreserved bytes are decoded, others keep upper-case digits (RFC 3986 §6.2.2.1, §6.2.2.2);
+//! - dot segments are resolved, also when written `%2e` (RFC 3986 §5.2.4); a path that climbs above its root is refused
+//!   rather than cut;
+//! - `%2F` stays encoded: it is data, not a separator;
+//! - empty segments (`//`) stay: they are different resources to many backends, and since routing sees the same path as
+//!   the backend, nothing can hide behind them;
+//! - `;` parameters are part of their segment: `/..;/` climbs nowhere here, and is refused because some servers drop
+//!   the parameter and then climb;
+//! - backslashes and encoded control bytes are refused, malformed escapes too.
+//!
+//! Bytes of 0x80 and above can only come encoded and stay so.
+
+use std::borrow::Cow;
+
+use crate::scan::{self, PATH, PATH_ATTENTION, UNRESERVED};
+use crate::violation::Violation;
+
+/// Normalises a path that begins with `/`. Borrows, after one scan, when it is normal already.
+///
+/// An empty path (asterisk- and authority-form) is given back as it is.
+///
+/// # Errors
+/// `PathEscape`, `PathForbiddenByte`, `PathAboveRoot`: answer 400.
+pub fn normalise(raw: &[u8]) -> Result<Cow<'_, [u8]>, Violation> {
+    if raw.iter().all(|&byte| scan::CLASS[byte as usize] & (PATH | PATH_ATTENTION) == PATH) {
+        return Ok(Cow::Borrowed(raw));
+    }
+    let mut out = Vec::new();
+    if normalise_into(raw, &mut out)? { Ok(Cow::Owned(out)) } else { Ok(Cow::Borrowed(raw)) }
+}
+
+/// As [`normalise`], but writes into `out`, which is cleared first and keeps its allocation. False when `raw` is
+/// normal already; `out` is the same then.
+pub fn normalise_into(raw: &[u8], out: &mut Vec<u8>) -> Result<bool, Violation> {
+    out.clear();
+    out.reserve(raw.len());
+    let mut segments = raw.split(|&byte| byte == b'/');
+    // What stands before the first slash: nothing, in a path that begins with one.
+    let before = segments.next().unwrap_or_default();
+    decode_segment(before, out)?;
+    let root = out.len();
+    let mut segments = segments.peekable();
+    while let Some(segment) = segments.next() {
+        let start = out.len();
+        out.push(b'/');
+        decode_segment(segment, out)?;
+        let name = out.get(start + 1..).unwrap_or_default();
+        let is_last = segments.peek().is_none();
+        match name {
+            b"." => out.truncate(if is_last { start + 1 } else { start }),
+            b".." => {
+                let parent = out.get(root..start).unwrap_or_default();
+                let slash = parent.iter().rposition(|&byte| byte == b'/').ok_or(Violation::PathAboveRoot)?;
+                out.truncate(root + slash + usize::from(is_last));
+            }
+            [b'.', b'.', b';', ..] => return Err(Violation::PathAboveRoot),
+            _ => {}
+        }
+    }
+    Ok(out != raw)
+}
+
+fn decode_segment(segment: &[u8], out: &mut Vec<u8>) -> Result<(), Violation> {
+    let mut rest = segment;
+    while let [byte, tail @ ..] = rest {
+        rest = tail;
+        if *byte != b'%' {
+            if !scan::is(*byte, PATH) {
+                return Err(Violation::PathForbiddenByte);
+            }
+            out.push(*byte);
+            continue;
+        }
+        let [high, low, tail @ ..] = tail else { return Err(Violation::PathEscape) };
+        let (Some(high), Some(low)) = (scan::hex_value(*high), scan::hex_value(*low)) else {
+            return Err(Violation::PathEscape);
+        };
+        rest = tail;
+        let decoded = high << 4 | low;
+        if decoded.is_ascii_control() || decoded == b'\\' {
+            return Err(Violation::PathForbiddenByte);
+        }
+        if scan::is(decoded, UNRESERVED) {
+            out.push(decoded);
+        } else {
+            out.extend_from_slice(&[b'%', upper_digit(high), upper_digit(low)]);
+        }
+    }
+    Ok(())
+}
+
+fn upper_digit(value: u8) -> u8 {
+    if value < 10 { b'0' + value } else { b'A' + value - 10 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn normal(raw: &str) -> Result<String, Violation> {
+        normalise(raw.as_bytes()).map(|path| String::from_utf8(path.into_owned()).unwrap())
+    }
+
+    #[test]
+    fn one_documented_normalisation_is_applied() {
+        for (raw, expected) in [
+            ("/", "/"),
+            ("/a/b", "/a/b"),
+            ("/index.html", "/index.html"),
+            ("/%7euser", "/~user"),
+            ("/%41%2d%5F", "/A-_"),
+            ("/a%2fb", "/a%2Fb"),
+            ("/a%3ab%c3%a9", "/a%3Ab%C3%A9"),
+            ("/a/./b", "/a/b"),
+            ("/a/../b", "/b"),
+            ("/a/%2e%2E/b", "/b"),
+            ("/a/.%2e", "/"),
+            ("/a/b/..", "/a/"),
+            ("/a/b/.", "/a/b/"),
+            ("/.", "/"),
+            ("/a//b", "/a//b"),
+            ("/a//../b", "/a/b"),
+            ("//", "//"),
+            ("/a;x/b", "/a;x/b"),
+            ("/.../.x/x.", "/.../.x/x."),
+            ("/a/..x/..%41", "/a/..x/..A"),
+            ("", ""),
+        ] {
+            assert_eq!(normal(raw).as_deref(), Ok(expected), "{raw}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_hides_something_is_refused() {
+        for (raw, violation) in [
+            ("/%00", Violation::PathForbiddenByte),
+            ("/a%0d%0ab", Violation::PathForbiddenByte),
+            ("/a%7f", Violation::PathForbiddenByte),
+            ("/a\\b", Violation::PathForbiddenByte),
+            ("/a%5cb", Violation::PathForbiddenByte),
+            ("/a%", Violation::PathEscape),
+            ("/a%2", Violation::PathEscape),
+            ("/a%2/b", Violation::PathEscape),
+            ("/%zz", Violation::PathEscape),
+            ("/%u002e", Violation::PathEscape),
+            ("/..", Violation::PathAboveRoot),
+            ("/a/../..", Violation::PathAboveRoot),
+            ("/a/%2e%2e/%2e%2e/b", Violation::PathAboveRoot),
+            ("/a/..;/b", Violation::PathAboveRoot),
+            ("/a/%2e%2e;x/b", Violation::PathAboveRoot),
+        ] {
+            assert_eq!(normal(raw), Err(violation), "{raw}");
+        }
+    }
+
+    #[test]
+    fn a_normal_path_is_borrowed() {
+        for raw in ["/", "/a/b;c=d/", "/index.html", "/a%2Fb", "*"] {
+            assert!(matches!(normalise(raw.as_bytes()), Ok(Cow::Borrowed(_))), "{raw}");
+        }
+    }
+
+    #[test]
+    fn double_encoding_is_decoded_once_only() {
+        assert_eq!(normal("/%252e%252e/").as_deref(), Ok("/%252e%252e/"));
+        assert_eq!(normal("/%25%32%65").as_deref(), Ok("/%252e"));
+    }
+}
