@@ -1,1 +1,54 @@
-//! weir-balance
+//! Which backend gets this one, and is it up?
+//!
+//! A [`Pool`] holds the backends of one `[pool.x]` and what is known about them; a [`Picker`], one per worker thread,
+//! chooses among them; [`HealthMachine`] turns probe answers into up and down. This crate never does I/O, reads a clock
+//! or draws randomness: `now` is a [`Duration`](std::time::Duration) since any monotonic origin the caller likes, and
+//! random draws are arguments. So a simulation, `weir explain` and live traffic run the same code.
+//!
+//! Who calls what:
+//!
+//! - A worker calls [`Picker::pick`] (lock-free, no allocation), connects, and calls [`Pool::release`] exactly once
+//!   when the exchange or session ends, with [`Pool::observe`] saying how it went.
+//! - The control thread changes facts ([`Backend::set_health`], [`Pool::set_admin_state`], [`Pool::set_weight`]) and then calls
+//!   [`Pool::refresh`], which publishes a new immutable view if, and only if, something changed. It sleeps
+//!   until [`Pool::next_change`].
+//!
+//! Start reading in `pool.rs`, then `picker.rs`; each algorithm is one file of its own.
+#![forbid(unsafe_code)]
+
+mod algorithm;
+mod backend;
+mod choice;
+mod explain;
+mod first;
+mod health;
+mod latency;
+mod least_connections;
+mod least_time;
+pub mod maglev;
+mod outlier;
+mod picker;
+mod pool;
+mod queue;
+mod random_two;
+mod retry_budget;
+mod ring_hash;
+mod round_robin;
+mod sequence;
+mod settings;
+mod slow_start;
+mod stable_hash;
+mod view;
+
+pub use algorithm::Algorithm;
+pub use backend::{AdminState, Backend, BackendSettings, Health, MAX_WEIGHT, WeightTooLarge};
+pub use explain::{BackendStatus, Explanation, Refusal};
+pub use health::{HealthMachine, Transition, start_offset};
+pub use outlier::{Ejection, Outcome};
+pub use picker::{BackendIndex, NoPick, Pick, PickInput, PickReason, Picker};
+pub use pool::{Eligible, Pool, Refreshed};
+pub use queue::{QueueFull, QueueTicket};
+pub use retry_budget::RetryBudget;
+pub use settings::{Passive, Settings};
+pub use stable_hash::stable_hash;
+pub use view::{State, TierKind};

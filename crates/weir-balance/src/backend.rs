@@ -1,0 +1,451 @@
+//! One address in one pool: its live state, shared by all workers and kept across reloads.
+
+use crate::latency::PeakEwma;
+use crate::outlier::FailureLog;
+use crate::slow_start::FULL_PERCENT;
+use crate::stable_hash::stable_hash;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The largest weight a backend may have, as in the config file.
+pub const MAX_WEIGHT: u32 = 256;
+
+/// Stands for "no `max_connections`" in the atomics, so that the hot path has one comparison.
+pub(crate) const UNLIMITED: u32 = u32::MAX;
+
+/// `load` holds the requests in flight in its low bits and the picks ever made above them: one atomic addition counts both.
+/// 2^24 in flight is beyond what one machine's file descriptors allow; 2^40 picks last 127 days at 100,000 per second and then wrap.
+const IN_FLIGHT_BITS: u32 = 24;
+const IN_FLIGHT_MASK: u64 = (1 << IN_FLIGHT_BITS) - 1;
+const ONE_PICK: u64 = (1 << IN_FLIGHT_BITS) + 1;
+
+/// What the operator says about a backend at run time (`weir drain`, `weir enable`, the admin API).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AdminState {
+    /// Takes work.
+    Ready,
+    /// Takes no new work; sticky sessions and what is running go on.
+    Drain,
+    /// Takes nothing, sticky or not.
+    Maintenance,
+}
+
+impl AdminState {
+    /// The words of the admin API.
+    pub const NAMES: [&'static str; 3] = ["ready", "drain", "maintenance"];
+
+    /// The state a word names; `None` for any other word.
+    pub fn from_word(word: &str) -> Option<AdminState> {
+        [AdminState::Ready, AdminState::Drain, AdminState::Maintenance]
+            .into_iter()
+            .find(|state| state.word() == word)
+    }
+
+    /// The word of the admin API.
+    pub const fn word(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
+/// What probes say about a backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Health {
+    /// No verdict yet; counts as up or down as [`BackendSettings::assumed_up`] says.
+    Unknown,
+    /// The last verdict was good.
+    Up,
+    /// The last verdict was bad.
+    Down,
+}
+
+/// What the config says about one backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BackendSettings {
+    /// Share of the work, 0..=[`MAX_WEIGHT`]. 0 takes no new work but serves sticky sessions.
+    pub weight: u32,
+    /// Used only while no primary backend is eligible.
+    pub backup: bool,
+    /// Most requests (HTTP) or connections (TCP) in flight at once over all workers; `None`: no limit.
+    pub max_connections: Option<u32>,
+    /// Whether it counts as up before the first probe's verdict.
+    pub assumed_up: bool,
+}
+
+impl Default for BackendSettings {
+    fn default() -> Self {
+        BackendSettings { weight: 1, backup: false, max_connections: None, assumed_up: true }
+    }
+}
+
+/// A weight above [`MAX_WEIGHT`] was asked for; nothing was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WeightTooLarge {
+    /// What was asked for.
+    pub weight: u32,
+}
+
+impl std::fmt::Display for WeightTooLarge {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "weight {} is too large, expected 0 to {MAX_WEIGHT}", self.weight)
+    }
+}
+
+impl std::error::Error for WeightTooLarge {}
+
+/// One backend: its address as configured and everything about it that changes while Weir runs.
+///
+/// Lives in an `Arc` that outlives a reload ([`Pool::rebuilt`](crate::Pool::rebuilt)), so counts, health and latency do too.
+#[derive(Debug)]
+pub struct Backend {
+    hot: Hot,
+    address: String,
+    id: u64,
+    weight: AtomicU32,
+    backup: AtomicBool,
+    assumed_up: AtomicBool,
+    admin: AtomicU8,
+    health: AtomicU8,
+    /// Nanoseconds; [`NEVER`] when not in slow start.
+    ramp_started: AtomicU64,
+    /// Nanoseconds; [`NEVER`] when not ejected.
+    ejected_until: AtomicU64,
+    failures: Mutex<FailureLog>,
+}
+
+/// What every pick touches, on cache lines of its own: two lines, because x86 fetches them in pairs.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Hot {
+    load: AtomicU64,
+    max_connections: AtomicU32,
+    ramp_percent: AtomicU32,
+    latency: PeakEwma,
+}
+
+const NEVER: u64 = u64::MAX;
+
+impl Backend {
+    /// A backend nobody has probed yet, idle, ready. A weight above [`MAX_WEIGHT`] is taken as [`MAX_WEIGHT`].
+    pub fn new(address: impl Into<String>, settings: BackendSettings) -> Backend {
+        let address = address.into();
+        Backend {
+            id: stable_hash(address.as_bytes()),
+            address,
+            hot: Hot {
+                load: AtomicU64::new(0),
+                max_connections: AtomicU32::new(settings.max_connections.unwrap_or(UNLIMITED)),
+                ramp_percent: AtomicU32::new(FULL_PERCENT),
+                latency: PeakEwma::default(),
+            },
+            weight: AtomicU32::new(settings.weight.min(MAX_WEIGHT)),
+            backup: AtomicBool::new(settings.backup),
+            assumed_up: AtomicBool::new(settings.assumed_up),
+            admin: AtomicU8::new(AdminState::Ready as u8),
+            health: AtomicU8::new(Health::Unknown as u8),
+            ramp_started: AtomicU64::new(NEVER),
+            ejected_until: AtomicU64::new(NEVER),
+            failures: Mutex::new(FailureLog::default()),
+        }
+    }
+
+    /// Takes over what a new config says; live state (health, in flight, admin state, latency) stays.
+    /// Limits are in force at once, the rest at the next refresh.
+    pub fn reconfigure(&self, settings: BackendSettings) {
+        self.weight.store(settings.weight.min(MAX_WEIGHT), Ordering::Relaxed);
+        self.backup.store(settings.backup, Ordering::Relaxed);
+        self.assumed_up.store(settings.assumed_up, Ordering::Relaxed);
+        self.set_max_connections(settings.max_connections);
+    }
+
+    /// The address as the config has it.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// A number that names this address in sticky cookies, the ring and Maglev: a hash of the address, so it depends
+    /// neither on the order in the file nor on the process.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The configured weight, before slow start; 0..=[`MAX_WEIGHT`].
+    pub fn weight(&self) -> u32 {
+        self.weight.load(Ordering::Relaxed)
+    }
+
+    /// Changes the weight; seen at the pool's next refresh.
+    pub fn set_weight(&self, weight: u32) -> Result<(), WeightTooLarge> {
+        if weight > MAX_WEIGHT {
+            return Err(WeightTooLarge { weight });
+        }
+        self.weight.store(weight, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether it serves only while no primary is eligible.
+    pub fn is_backup(&self) -> bool {
+        self.backup.load(Ordering::Relaxed)
+    }
+
+    /// The configured limit of requests in flight (count); `None`: no limit.
+    pub fn max_connections(&self) -> Option<u32> {
+        Some(self.hot.max_connections.load(Ordering::Relaxed)).filter(|limit| *limit != UNLIMITED)
+    }
+
+    /// Changes the limit; in force for the next pick. What is in flight above a lowered limit runs on.
+    pub fn set_max_connections(&self, limit: Option<u32>) {
+        self.hot.max_connections.store(limit.unwrap_or(UNLIMITED), Ordering::Relaxed);
+    }
+
+    /// Requests or connections in flight now (count), over all workers and pools that share this cell.
+    pub fn in_flight(&self) -> u32 {
+        (self.hot.load.load(Ordering::SeqCst) & IN_FLIGHT_MASK) as u32
+    }
+
+    /// Picks ever made (count); wraps at 2^40.
+    pub fn picks(&self) -> u64 {
+        self.hot.load.load(Ordering::Relaxed) >> IN_FLIGHT_BITS
+    }
+
+    /// What the operator says.
+    pub fn admin_state(&self) -> AdminState {
+        match self.admin.load(Ordering::Relaxed) {
+            0 => AdminState::Ready,
+            1 => AdminState::Drain,
+            _ => AdminState::Maintenance,
+        }
+    }
+
+    /// Changes what the operator says; seen at the pool's next refresh. Leaving maintenance begins slow start; leaving drain does
+    /// not, since a drained backend was warm all along.
+    pub fn set_admin_state(&self, state: AdminState, now: Duration) {
+        let before = self.admin.swap(state as u8, Ordering::Relaxed);
+        if before == AdminState::Maintenance as u8 && state == AdminState::Ready {
+            self.begin_slow_start(now);
+        }
+    }
+
+    /// What probes say.
+    pub fn health(&self) -> Health {
+        match self.health.load(Ordering::Relaxed) {
+            0 => Health::Unknown,
+            1 => Health::Up,
+            _ => Health::Down,
+        }
+    }
+
+    /// Takes a probe's verdict; seen at the pool's next refresh. Coming up after being down begins slow start; the first
+    /// verdict after process start does not, or every start of Weir would throttle all backends at once.
+    pub fn set_health(&self, health: Health, now: Duration) {
+        let before = self.health.swap(health as u8, Ordering::Relaxed);
+        if before == Health::Down as u8 && health == Health::Up {
+            self.begin_slow_start(now);
+        }
+    }
+
+    /// Whether probes allow traffic: the last verdict, or the assumption before the first.
+    pub fn is_up(&self) -> bool {
+        match self.health() {
+            Health::Up => true,
+            Health::Down => false,
+            Health::Unknown => self.assumed_up.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Starts the ramp of `slow_start` now, for a backend added to a running pool.
+    pub fn begin_slow_start(&self, now: Duration) {
+        self.ramp_started.store(nanoseconds(now), Ordering::Relaxed);
+    }
+
+    /// When slow start began; `None` when it is over or never was.
+    pub fn slow_start_began(&self) -> Option<Duration> {
+        moment(self.ramp_started.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn end_slow_start(&self) {
+        self.ramp_started.store(NEVER, Ordering::Relaxed);
+    }
+
+    /// Scales `max_connections` while the backend warms up; set at refresh.
+    pub(crate) fn set_ramp_percent(&self, percent: u32) {
+        self.hot.ramp_percent.store(percent, Ordering::Relaxed);
+    }
+
+    /// When a passive ejection ends; `None` when not ejected. A moment in the past means the next refresh readmits it.
+    pub fn ejected_until(&self) -> Option<Duration> {
+        moment(self.ejected_until.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_ejected_until(&self, until: Option<Duration>) {
+        self.ejected_until.store(until.map_or(NEVER, nanoseconds), Ordering::Relaxed);
+    }
+
+    pub(crate) fn failures(&self) -> MutexGuard<'_, FailureLog> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a measured response time (or connect time for TCP) into the peak EWMA. Lock-free.
+    pub fn observe_latency(&self, now: Duration, rtt: Duration) {
+        self.hot.latency.observe(now, rtt);
+    }
+
+    /// The peak EWMA of response times, undecayed; `None` before the first observation.
+    pub fn latency(&self) -> Option<Duration> {
+        self.hot.latency.stored()
+    }
+
+    pub(crate) fn peak_ewma(&self) -> &PeakEwma {
+        &self.hot.latency
+    }
+
+    /// The limit of requests in flight that holds now: `max_connections`, scaled by slow start, at least 1.
+    pub(crate) fn limit(&self) -> u32 {
+        let configured = self.hot.max_connections.load(Ordering::Relaxed);
+        if configured == UNLIMITED || configured == 0 {
+            return configured;
+        }
+        match self.hot.ramp_percent.load(Ordering::Relaxed) {
+            FULL_PERCENT => configured,
+            percent => ((u64::from(configured) * u64::from(percent) / 100) as u32).max(1),
+        }
+    }
+
+    /// Whether one more would fit; another worker may take the room in between.
+    pub(crate) fn has_room(&self) -> bool {
+        let limit = self.limit();
+        limit == UNLIMITED || self.in_flight() < limit
+    }
+
+    /// Counts one more in flight if that keeps the count at or below both the limit and `ceiling`. Exact across threads.
+    ///
+    /// Sequentially consistent together with the queue's depth: a releaser who sees nobody waiting and a
+    /// waiter who sees no room can't both be wrong (see `queue.rs`).
+    pub(crate) fn try_acquire(&self, ceiling: u32) -> bool {
+        let limit = self.limit().min(ceiling);
+        if limit == UNLIMITED {
+            self.hot.load.fetch_add(ONE_PICK, Ordering::SeqCst);
+            return true;
+        }
+        let mut seen = self.hot.load.load(Ordering::SeqCst);
+        while (seen & IN_FLIGHT_MASK) < u64::from(limit) {
+            let wanted = seen.wrapping_add(ONE_PICK);
+            match self.hot.load.compare_exchange_weak(seen, wanted, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return true,
+                Err(actual) => seen = actual,
+            }
+        }
+        false
+    }
+
+    /// Gives back what `try_acquire` counted. A release without an acquire is a bug of the caller: it panics in debug builds
+    /// and is ignored in release builds, because an in-flight count that wrapped would shut the backend out for good.
+    pub(crate) fn release(&self) {
+        let before = self.hot.load.fetch_sub(1, Ordering::SeqCst);
+        if before & IN_FLIGHT_MASK == 0 {
+            self.hot.load.fetch_add(1, Ordering::SeqCst);
+            debug_assert!(false, "backend {} was released more often than picked", self.address);
+        }
+    }
+}
+
+/// Saturates after 584 years.
+pub(crate) fn nanoseconds(moment: Duration) -> u64 {
+    moment
+        .as_secs()
+        .saturating_mul(1_000_000_000)
+        .saturating_add(u64::from(moment.subsec_nanos()))
+        .min(NEVER - 1)
+}
+
+fn moment(nanoseconds: u64) -> Option<Duration> {
+    (nanoseconds != NEVER).then(|| Duration::from_nanos(nanoseconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backend(max_connections: Option<u32>) -> Backend {
+        Backend::new("10.0.0.1:80", BackendSettings { max_connections, ..BackendSettings::default() })
+    }
+
+    #[test]
+    fn the_limit_is_exact_and_a_release_makes_room_again() {
+        let backend = backend(Some(2));
+        assert!(backend.try_acquire(UNLIMITED) && backend.try_acquire(UNLIMITED));
+        assert!(!backend.try_acquire(UNLIMITED));
+        backend.release();
+        assert!(backend.try_acquire(UNLIMITED));
+        assert_eq!((backend.in_flight(), backend.picks()), (2, 3));
+    }
+
+    #[test]
+    fn a_lowered_limit_lets_running_work_go_on_but_admits_none() {
+        let backend = backend(None);
+        for _ in 0..5 {
+            assert!(backend.try_acquire(UNLIMITED));
+        }
+        backend.set_max_connections(Some(3));
+        assert_eq!(backend.in_flight(), 5);
+        assert!(!backend.try_acquire(UNLIMITED));
+        (0..3).for_each(|_| backend.release());
+        assert!(backend.try_acquire(UNLIMITED));
+    }
+
+    #[test]
+    fn slow_start_scales_the_limit_but_leaves_room_for_one() {
+        let backend = backend(Some(5));
+        backend.set_ramp_percent(10);
+        assert!(backend.try_acquire(UNLIMITED));
+        assert!(!backend.try_acquire(UNLIMITED));
+        backend.set_ramp_percent(FULL_PERCENT);
+        assert!(backend.try_acquire(UNLIMITED));
+    }
+
+    #[test]
+    #[cfg_attr(debug_assertions, should_panic(expected = "released more often than picked"))]
+    fn a_release_without_a_pick_never_wraps_the_count() {
+        let backend = backend(Some(2));
+        backend.release();
+        assert_eq!((backend.in_flight(), backend.picks()), (0, 0));
+    }
+
+    #[test]
+    fn the_first_verdict_after_start_does_not_begin_slow_start_but_a_recovery_does() {
+        let backend = backend(None);
+        backend.set_health(Health::Up, Duration::from_secs(1));
+        assert_eq!(backend.slow_start_began(), None);
+        backend.set_health(Health::Down, Duration::from_secs(2));
+        backend.set_health(Health::Up, Duration::from_secs(3));
+        assert_eq!(backend.slow_start_began(), Some(Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn before_the_first_verdict_the_assumption_decides() {
+        assert!(backend(None).is_up());
+        let cautious =
+            Backend::new("a:1", BackendSettings { assumed_up: false, ..BackendSettings::default() });
+        assert!(!cautious.is_up());
+        cautious.set_health(Health::Up, Duration::ZERO);
+        assert!(cautious.is_up());
+    }
+
+    #[test]
+    fn a_weight_above_the_maximum_is_refused_and_changes_nothing() {
+        let backend = backend(None);
+        assert_eq!(
+            backend.set_weight(257).unwrap_err().to_string(),
+            "weight 257 is too large, expected 0 to 256"
+        );
+        assert_eq!(backend.weight(), 1);
+    }
+
+    #[test]
+    fn admin_words_and_states_match_both_ways() {
+        for word in AdminState::NAMES {
+            assert_eq!(AdminState::from_word(word).map(AdminState::word), Some(word));
+        }
+        assert_eq!(AdminState::from_word("up"), None);
+    }
+}

@@ -1,0 +1,109 @@
+//! What every algorithm works with while it makes one choice.
+//!
+//! Live picks and `explain` run the same code over the same [`Choice`]; only the [`Slots`] differ: live ones take a slot in flight and
+//! advance the rotation, the dry run only looks.
+
+use crate::backend::{Backend, UNLIMITED};
+use crate::picker::{PickInput, PickReason};
+use crate::view::{Entry, Tier};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The side effects a choice may have.
+pub(crate) trait Slots {
+    /// The number of this turn in the pool's shared rotation.
+    fn turn(&self, rotation: &AtomicU64) -> u64;
+    /// Takes one slot in flight if that keeps the count at or below the backend's limit and `ceiling`.
+    fn take(&self, backend: &Backend, ceiling: u32) -> bool;
+}
+
+/// Takes slots for real.
+#[derive(Clone, Copy)]
+pub(crate) struct LiveSlots;
+
+impl Slots for LiveSlots {
+    fn turn(&self, rotation: &AtomicU64) -> u64 {
+        rotation.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn take(&self, backend: &Backend, ceiling: u32) -> bool {
+        backend.try_acquire(ceiling)
+    }
+}
+
+/// Looks without touching: what would the next pick be?
+#[derive(Clone, Copy)]
+pub(crate) struct DryRun;
+
+impl Slots for DryRun {
+    fn turn(&self, rotation: &AtomicU64) -> u64 {
+        rotation.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, backend: &Backend, ceiling: u32) -> bool {
+        backend.has_room() && (ceiling == UNLIMITED || backend.in_flight() < ceiling)
+    }
+}
+
+/// One choice among the backends of one tier.
+pub(crate) struct Choice<'a, S> {
+    pub(crate) members: &'a [Arc<Backend>],
+    pub(crate) rotation: &'a AtomicU64,
+    /// In flight over the pool, this one not included; kept only where load is bounded.
+    pub(crate) pool_in_flight: u64,
+    pub(crate) hash_bound: Option<f64>,
+    pub(crate) tier: &'a Tier,
+    pub(crate) input: &'a PickInput<'a>,
+    pub(crate) slots: S,
+}
+
+/// What an algorithm answers: the member's index and why; `None` when every backend of the tier is full or excluded.
+pub(crate) type Chosen = Option<(usize, PickReason)>;
+
+impl<S: Slots> Choice<'_, S> {
+    pub(crate) fn turn(&self) -> u64 {
+        self.slots.turn(self.rotation)
+    }
+
+    /// The position in the tier whose turn it is.
+    pub(crate) fn position_in_turn(&self) -> usize {
+        let sequence = &self.tier.sequence;
+        sequence[(self.turn() % sequence.len() as u64) as usize] as usize
+    }
+
+    pub(crate) fn entry(&self, position: usize) -> Entry {
+        self.tier.entries[position]
+    }
+
+    pub(crate) fn backend(&self, position: usize) -> &Backend {
+        &self.members[self.tier.entries[position].index as usize]
+    }
+
+    pub(crate) fn is_excluded(&self, position: usize) -> bool {
+        self.input.exclude.contains(&(self.tier.entries[position].index as usize))
+    }
+
+    /// Whether taking this one would succeed now.
+    pub(crate) fn is_usable(&self, position: usize) -> bool {
+        !self.is_excluded(position) && self.backend(position).has_room()
+    }
+
+    /// Takes a slot of the backend at `position`; its member index, or `None` if it is full or excluded.
+    pub(crate) fn take(&self, position: usize) -> Option<usize> {
+        self.take_below(position, UNLIMITED)
+    }
+
+    /// As [`Choice::take`], and never beyond `ceiling` in flight.
+    pub(crate) fn take_below(&self, position: usize, ceiling: u32) -> Option<usize> {
+        (!self.is_excluded(position) && self.slots.take(self.backend(position), ceiling))
+            .then(|| self.tier.entries[position].index as usize)
+    }
+
+    /// Tries every backend of the tier once, from `start` on: the O(n) way out when the quick ways found only full ones.
+    pub(crate) fn sweep(&self, start: usize) -> Chosen {
+        let count = self.tier.entries.len();
+        (0..count)
+            .find_map(|step| self.take((start + step) % count))
+            .map(|index| (index, PickReason::AnyWithRoom))
+    }
+}

@@ -1,0 +1,186 @@
+//! Why this backend: what `weir explain` and `weir status` print about a pool.
+
+use crate::choice::DryRun;
+use crate::picker::{NoPick, Pick, PickInput, PickReason, choose};
+use crate::pool::Pool;
+use crate::view::{State, TierKind, View};
+use crate::{AdminState, Algorithm, Health};
+use std::time::Duration;
+
+/// One backend as `weir status` shows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BackendStatus {
+    /// Index into the pool's members.
+    pub index: usize,
+    /// The address as configured.
+    pub address: String,
+    /// [`Backend::id`](crate::Backend::id).
+    pub id: u64,
+    /// How it stands in the view in force.
+    pub state: State,
+    /// What the operator says.
+    pub admin: AdminState,
+    /// What probes say.
+    pub health: Health,
+    /// Whether it serves only while no primary is eligible.
+    pub backup: bool,
+    /// Configured weight.
+    pub weight: u32,
+    /// Share of weight and limit in force (percent, below 100 during slow start).
+    pub ramp_percent: u32,
+    /// In flight now (count).
+    pub in_flight: u32,
+    /// The limit in force (count), slow start included; `None`: no limit.
+    pub limit: Option<u32>,
+    /// Picks ever made (count).
+    pub picks: u64,
+    /// Peak EWMA of response times; `None` before the first, or where the algorithm is not least-time.
+    pub latency: Option<Duration>,
+    /// When an ejection ends.
+    pub ejected_until: Option<Duration>,
+}
+
+/// Why a backend could not have been chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// Its state keeps it from new work.
+    State(State),
+    /// A backup, and a primary is eligible.
+    BackupNotNeeded,
+    /// Already tried in this exchange.
+    Excluded,
+    /// At its limit.
+    Full,
+}
+
+impl Refusal {
+    /// The refusal in words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Refusal::State(State::Ready) => "ready",
+            Refusal::State(State::WeightZero) => "weight 0, sticky sessions only",
+            Refusal::State(State::Draining) => "draining, sticky sessions only",
+            Refusal::State(State::Ejected) => "ejected after failures",
+            Refusal::State(State::Down) => "down",
+            Refusal::State(State::Maintenance) => "in maintenance",
+            Refusal::BackupNotNeeded => "backup, and a primary is eligible",
+            Refusal::Excluded => "already tried",
+            Refusal::Full => "at its limit",
+        }
+    }
+}
+
+/// What a pick would do and why, without doing it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explanation {
+    /// The pool's algorithm.
+    pub algorithm: Algorithm,
+    /// Number of the view it holds for.
+    pub generation: u64,
+    /// What [`Picker::pick`](crate::Picker::pick) would have answered.
+    pub outcome: Result<Pick, NoPick>,
+    /// Every backend in file order, with why it was out of the question (`None`: it could have been chosen).
+    pub backends: Vec<(BackendStatus, Option<Refusal>)>,
+}
+
+impl std::fmt::Display for Explanation {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{}: ", self.algorithm)?;
+        match &self.outcome {
+            Ok(pick) => {
+                let (chosen, _) = &self.backends[pick.index];
+                write!(out, "{}, {}", chosen.address, pick.reason.words())?;
+                match pick.tier {
+                    TierKind::Primary => {}
+                    TierKind::Backup => write!(out, " (backup)")?,
+                    TierKind::LastResort => write!(out, " (ejected, but nothing else is left)")?,
+                }
+            }
+            Err(none) => write!(out, "{none}")?,
+        }
+        for (backend, refusal) in &self.backends {
+            write!(out, "\n  {} {}, {} in flight", backend.address, backend.state.word(), backend.in_flight)?;
+            if let Some(limit) = backend.limit {
+                write!(out, " of {limit}")?;
+            }
+            write!(out, ", weight {}", backend.weight)?;
+            if backend.ramp_percent < 100 {
+                write!(out, " at {} %", backend.ramp_percent)?;
+            }
+            if let Some(latency) = backend.latency {
+                write!(out, ", about {latency:.1?}")?;
+            }
+            if let Some(refusal) = refusal {
+                write!(out, ": not chosen, {}", refusal.words())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn explain(pool: &Pool, view: &View, input: &PickInput<'_>) -> Explanation {
+    let outcome = choose(pool, view, input, DryRun);
+    let used = match (&outcome, view.tiers.first()) {
+        (Ok(Pick { reason: PickReason::Sticky, .. }) | Err(_), first) => first.map(|tier| tier.kind),
+        (Ok(pick), _) => Some(pick.tier),
+    };
+    let backends = (0..pool.members().len())
+        .map(|index| {
+            let chosen = outcome.as_ref().is_ok_and(|pick| pick.index == index);
+            let refusal = if chosen { None } else { refusal(pool, view, input, index, used) };
+            (status(pool, view, index), refusal)
+        })
+        .collect();
+    Explanation { algorithm: pool.settings().algorithm, generation: view.generation, outcome, backends }
+}
+
+fn refusal(
+    pool: &Pool,
+    view: &View,
+    input: &PickInput<'_>,
+    index: usize,
+    used: Option<TierKind>,
+) -> Option<Refusal> {
+    let standing = &view.standings[index];
+    let last_resort =
+        used == Some(TierKind::LastResort) && standing.state == State::Ejected && standing.weight > 0;
+    if standing.state != State::Ready && !last_resort {
+        return Some(Refusal::State(standing.state));
+    }
+    if input.exclude.contains(&index) {
+        return Some(Refusal::Excluded);
+    }
+    if standing.backup && used == Some(TierKind::Primary) {
+        return Some(Refusal::BackupNotNeeded);
+    }
+    (!pool.members()[index].has_room()).then_some(Refusal::Full)
+}
+
+fn status(pool: &Pool, view: &View, index: usize) -> BackendStatus {
+    let backend = &pool.members()[index];
+    let standing = &view.standings[index];
+    BackendStatus {
+        index,
+        address: backend.address().to_owned(),
+        id: backend.id(),
+        state: standing.state,
+        admin: backend.admin_state(),
+        health: backend.health(),
+        backup: standing.backup,
+        weight: standing.weight,
+        ramp_percent: standing.ramp_percent,
+        in_flight: backend.in_flight(),
+        limit: backend.max_connections().map(|_| backend.limit()),
+        picks: backend.picks(),
+        latency: backend.latency(),
+        ejected_until: backend.ejected_until(),
+    }
+}
+
+impl Pool {
+    /// Every backend as it stands now, in file order, for `weir status` and the admin API.
+    pub fn status(&self) -> Vec<BackendStatus> {
+        let view = self.view();
+        (0..self.members().len()).map(|index| status(self, &view, index)).collect()
+    }
+}

@@ -1,0 +1,250 @@
+//! Passive ejection: traffic that fails takes a backend out before the next probe would.
+//!
+//! `errors` failures within `within` eject for `eject`; the k-th ejection in a row lasts k times as long, at most ten
+//! times. Never more than `max_ejected` of the backends that could serve are out, since failures everywhere mean
+//! something else is wrong. Time readmits, through slow start where that is set.
+//!
+//! Source: Envoy's outlier detection (multiplied ejection time, ejection limit); the limit here is exact and has no "at least one".
+
+use crate::backend::{Backend, nanoseconds};
+use crate::pool::Pool;
+use crate::{AdminState, Algorithm, Passive};
+use std::collections::VecDeque;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+/// Ejections in a row lengthen the next one up to this factor.
+const LONGEST_FACTOR: u32 = 10;
+
+/// Failures must also be at least one in so many of the picks made while they happened: at 50,000 requests per second five
+/// failures in ten seconds are noise, and ejecting a backend for it would do more harm.
+const PICKS_PER_FAILURE: u64 = 100;
+
+/// Timestamps kept per backend, whatever `errors` says (4096 * 16 bytes at worst).
+const MOST_ERRORS: u32 = 4096;
+
+/// How an exchange with a backend went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It answered; `latency` is from sending the request (or connecting, for TCP) to the first byte of the answer.
+    Success {
+        /// See the variant.
+        latency: Duration,
+    },
+    /// It could not be reached, broke off, timed out, or answered with a status that counts as its failure.
+    Failure,
+}
+
+/// A backend was taken out; the caller refreshes the pool and logs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ejection {
+    /// Index into the pool's members.
+    pub index: usize,
+    /// When it returns.
+    pub until: Duration,
+    /// How many ejections in a row this is (1 = the first).
+    pub in_a_row: u32,
+}
+
+/// The recent failures of one backend and its ejections.
+#[derive(Debug, Default)]
+pub(crate) struct FailureLog {
+    /// Nanoseconds, and the backend's picks so far; at most `errors` of them, oldest first.
+    recent: VecDeque<(u64, u64)>,
+    in_a_row: u32,
+    last_until: Duration,
+    last_length: Duration,
+}
+
+impl FailureLog {
+    /// Notes one failure; whether this makes enough of them.
+    fn record(&mut self, now: Duration, picks: u64, passive: &Passive) -> bool {
+        let errors = passive.errors.clamp(1, MOST_ERRORS) as usize;
+        while self.recent.len() >= errors {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((nanoseconds(now), picks));
+        let Some(&(first_at, first_picks)) = self.recent.front() else { return false };
+        let picks_between = picks.saturating_sub(first_picks);
+        self.recent.len() == errors
+            && nanoseconds(now).saturating_sub(first_at) <= nanoseconds(passive.within)
+            && picks_between <= errors as u64 * PICKS_PER_FAILURE
+    }
+
+    /// Opens the next ejection: until when, and how many in a row.
+    fn eject(&mut self, now: Duration, passive: &Passive) -> (Duration, u32) {
+        // Failing again before it has served as long as it was out (or as long as it takes to count errors) continues the row.
+        let probation = self.last_length.max(passive.within);
+        let relapsed = self.in_a_row > 0 && now <= self.last_until.saturating_add(probation);
+        self.in_a_row = if relapsed { (self.in_a_row + 1).min(LONGEST_FACTOR) } else { 1 };
+        self.last_length = passive.eject.saturating_mul(self.in_a_row);
+        self.last_until = now.saturating_add(self.last_length);
+        self.recent.clear();
+        (self.last_until, self.in_a_row)
+    }
+}
+
+impl Pool {
+    /// Takes in how an exchange with the backend at `index` went. `Some` when this failure ejected it: the caller then calls
+    /// [`Pool::refresh`] so that pickers see it.
+    ///
+    /// A success costs nothing unless the algorithm is least-time (then one lock-free update of the latency estimate); a failure takes
+    /// a short mutex of that backend.
+    pub fn observe(&self, index: usize, now: Duration, outcome: Outcome) -> Option<Ejection> {
+        let backend = &self.members()[index];
+        match outcome {
+            Outcome::Success { latency } => {
+                if self.settings().algorithm == Algorithm::LeastTime {
+                    backend.observe_latency(now, latency);
+                }
+                None
+            }
+            Outcome::Failure => {
+                let passive = self.settings().passive.as_ref()?;
+                if backend.ejected_until().is_some_and(|until| until > now) {
+                    // Sent before it was ejected; says nothing new.
+                    return None;
+                }
+                let enough = backend.failures().record(now, backend.picks(), passive);
+                enough.then(|| self.try_eject(index, now, passive)).flatten()
+            }
+        }
+    }
+
+    fn try_eject(&self, index: usize, now: Duration, passive: &Passive) -> Option<Ejection> {
+        // One at a time, so that two workers can't both take the last place under the limit.
+        let _one_at_a_time = self.ejecting().lock().unwrap_or_else(PoisonError::into_inner);
+        let backend = &self.members()[index];
+        if is_out(backend, now) {
+            return None;
+        }
+        let rivals = || {
+            let same_tier = |other: &&std::sync::Arc<Backend>| other.is_backup() == backend.is_backup();
+            self.members().iter().filter(same_tier).filter(|other| could_serve(other))
+        };
+        let out = rivals().filter(|other| is_out(other, now)).count();
+        let limit = (passive.max_ejected * rivals().count() as f64 + 1.0e-9).floor();
+        if (out + 1) as f64 > limit {
+            return None;
+        }
+        let (until, in_a_row) = backend.failures().eject(now, passive);
+        backend.set_ejected_until(Some(until));
+        Some(Ejection { index, until, in_a_row })
+    }
+}
+
+fn could_serve(backend: &Backend) -> bool {
+    backend.admin_state() == AdminState::Ready && backend.is_up() && backend.weight() > 0
+}
+
+fn is_out(backend: &Backend, now: Duration) -> bool {
+    backend.ejected_until().is_some_and(|until| until > now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BackendSettings, Settings};
+    use std::sync::Arc;
+
+    const PASSIVE: Passive = Passive {
+        errors: 3,
+        within: Duration::from_secs(10),
+        eject: Duration::from_secs(10),
+        max_ejected: 0.5,
+    };
+
+    fn pool(count: usize, passive: Passive) -> Pool {
+        let members = (0..count)
+            .map(|at| Arc::new(Backend::new(format!("10.0.0.{at}:80"), BackendSettings::default())))
+            .collect();
+        Pool::new(Settings { passive: Some(passive), ..Settings::default() }, members, Duration::ZERO)
+    }
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn fail(pool: &Pool, index: usize, now: Duration, times: usize) -> Option<Ejection> {
+        (0..times).filter_map(|_| pool.observe(index, now, Outcome::Failure)).last()
+    }
+
+    #[test]
+    fn enough_failures_within_the_window_eject_and_fewer_do_not() {
+        let pool = pool(4, PASSIVE);
+        assert_eq!(fail(&pool, 0, at(1), 2), None);
+        assert_eq!(fail(&pool, 0, at(12), 2), None, "the first two are too old");
+        assert_eq!(fail(&pool, 0, at(13), 1), Some(Ejection { index: 0, until: at(23), in_a_row: 1 }));
+    }
+
+    #[test]
+    fn failures_that_straddle_a_boundary_of_the_window_still_count() {
+        let pool = pool(4, PASSIVE);
+        assert_eq!(fail(&pool, 1, at(9), 1), None);
+        assert_eq!(fail(&pool, 1, at(10), 1), None);
+        assert!(fail(&pool, 1, at(18), 1).is_some());
+    }
+
+    #[test]
+    fn relapses_last_longer_up_to_ten_times_and_good_conduct_resets() {
+        let pool = pool(4, PASSIVE);
+        let mut now = at(1);
+        for expected in [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10, 10] {
+            let ejection = fail(&pool, 0, now, 3).expect("ejected again");
+            assert_eq!(ejection.until, now + PASSIVE.eject * expected);
+            now = ejection.until + at(1);
+            assert_eq!(pool.refresh(now).readmitted, [0]);
+        }
+        now += PASSIVE.eject * 10;
+        assert_eq!(fail(&pool, 0, now, 3).map(|ejection| ejection.in_a_row), Some(1));
+    }
+
+    #[test]
+    fn never_more_than_the_limit_is_out_and_a_lone_backend_never_is() {
+        let four = pool(4, PASSIVE);
+        let out = (0..4).filter(|index| fail(&four, *index, at(1), 9).is_some()).count();
+        assert_eq!(out, 2);
+        assert_eq!(fail(&pool(1, PASSIVE), 0, at(1), 9), None);
+        assert!(fail(&pool(1, Passive { max_ejected: 1.0, ..PASSIVE }), 0, at(1), 3).is_some());
+        assert_eq!(fail(&pool(9, Passive { max_ejected: 0.0, ..PASSIVE }), 0, at(1), 9), None);
+    }
+
+    #[test]
+    fn backends_that_are_down_anyway_lower_the_limit() {
+        let pool = pool(4, PASSIVE);
+        for index in [2, 3] {
+            pool.members()[index].set_health(crate::Health::Down, at(1));
+        }
+        assert!(fail(&pool, 0, at(1), 3).is_some());
+        assert_eq!(fail(&pool, 1, at(1), 9), None, "it is the last one serving");
+    }
+
+    #[test]
+    fn rare_failures_among_many_successes_do_not_eject() {
+        let pool = pool(2, PASSIVE);
+        let backend = &pool.members()[0];
+        for _ in 0..20 {
+            for _ in 0..1000 {
+                assert!(backend.try_acquire(u32::MAX));
+                backend.release();
+            }
+            assert_eq!(fail(&pool, 0, at(1), 1), None);
+        }
+    }
+
+    #[test]
+    fn late_failures_of_an_ejected_backend_do_not_lengthen_its_ejection() {
+        let pool = pool(4, PASSIVE);
+        let ejection = fail(&pool, 0, at(1), 3).unwrap();
+        assert_eq!(fail(&pool, 0, at(2), 50), None);
+        assert_eq!(pool.members()[0].ejected_until(), Some(ejection.until));
+    }
+
+    #[test]
+    fn without_passive_settings_failures_are_not_even_counted() {
+        let members = vec![Arc::new(Backend::new("a:1", BackendSettings::default()))];
+        let pool = Pool::new(Settings::default(), members, Duration::ZERO);
+        assert_eq!(fail(&pool, 0, at(1), 1000), None);
+        assert!(pool.members()[0].failures().recent.is_empty());
+    }
+}

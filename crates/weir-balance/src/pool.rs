@@ -1,0 +1,279 @@
+//! A pool: its backends, what is shared between workers, and the view they choose by.
+
+use crate::backend::{AdminState, Backend, Health, WeightTooLarge};
+use crate::queue::{Queue, QueueFull, QueueTicket};
+use crate::retry_budget::RetryBudget;
+use crate::settings::Settings;
+use crate::view::{Standing, State, TierKind, View};
+use crate::{Algorithm, slow_start};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The backends of one `[pool.x]` under one config. A reload makes a new pool with [`Pool::rebuilt`] that shares all live state.
+#[derive(Debug)]
+pub struct Pool {
+    /// Number of the view in force. Read by every pick, written only on changes: it must not share a line with counters.
+    generation: Alone<AtomicU64>,
+    view: Mutex<Arc<View>>,
+    settings: Settings,
+    members: Box<[Arc<Backend>]>,
+    /// Sorted pairs of backend id and index, for sticky sessions.
+    by_id: Box<[(u64, u32)]>,
+    shared: Arc<Shared>,
+    /// In flight over the pool; only where load is bounded, since every pick and release would touch it.
+    bounded_in_flight: Option<Arc<Alone<AtomicU64>>>,
+    ejecting: Mutex<()>,
+}
+
+/// What goes on counting across reloads.
+#[derive(Debug)]
+struct Shared {
+    rotation: Alone<AtomicU64>,
+    retry_budget: RetryBudget,
+    queue: Arc<Queue>,
+}
+
+/// A value on cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Alone<T>(T);
+
+/// What [`Pool::refresh`] did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Refreshed {
+    /// Whether a new view was published.
+    pub changed: bool,
+    /// Backends (indexes) whose ejection ended, for the log.
+    pub readmitted: Vec<usize>,
+}
+
+/// A backend that takes new work, for the kernel plane's tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Eligible {
+    /// Index into the pool's members.
+    pub index: usize,
+    /// [`Backend::id`].
+    pub id: u64,
+    /// Weight in force, in hundredths (slow start included); above 0.
+    pub weight: u32,
+    /// The group all of them come from.
+    pub tier: TierKind,
+}
+
+impl Pool {
+    /// A pool of `members` in file order, as a start of Weir makes it. Settings outside their ranges don't panic.
+    pub fn new(settings: Settings, members: Vec<Arc<Backend>>, now: Duration) -> Pool {
+        let shared = Arc::new(Shared {
+            rotation: Alone::default(),
+            retry_budget: RetryBudget::new(settings.retry_budget_percent),
+            queue: Queue::new(settings.queue_max),
+        });
+        let bounded = bounds_load(&settings).then(Arc::default);
+        Pool::assemble(settings, members, shared, bounded, now)
+    }
+
+    /// The pool after a reload: new settings and members (`Arc`s of this pool's members where the address stays, so that
+    /// counts and health live on), with this pool's rotation, retry budget and queue.
+    ///
+    /// Exchanges picked from the old pool are released there; both pools count in the same cells.
+    pub fn rebuilt(&self, settings: Settings, members: Vec<Arc<Backend>>, now: Duration) -> Pool {
+        self.shared.retry_budget.set_percent(settings.retry_budget_percent);
+        self.shared.queue.set_max(settings.queue_max);
+        let bounded = bounds_load(&settings).then(|| self.bounded_in_flight.clone().unwrap_or_default());
+        Pool::assemble(settings, members, Arc::clone(&self.shared), bounded, now)
+    }
+
+    fn assemble(
+        settings: Settings,
+        members: Vec<Arc<Backend>>,
+        shared: Arc<Shared>,
+        bounded_in_flight: Option<Arc<Alone<AtomicU64>>>,
+        now: Duration,
+    ) -> Pool {
+        let members = members.into_boxed_slice();
+        let mut by_id: Box<[(u64, u32)]> =
+            members.iter().enumerate().map(|(index, backend)| (backend.id(), index as u32)).collect();
+        by_id.sort_unstable();
+        let nothing = View { generation: 0, standings: Box::default(), tiers: Box::default() };
+        let pool = Pool {
+            generation: Alone(AtomicU64::new(0)),
+            view: Mutex::new(Arc::new(nothing)),
+            settings,
+            members,
+            by_id,
+            shared,
+            bounded_in_flight,
+            ejecting: Mutex::new(()),
+        };
+        pool.refresh(now);
+        pool
+    }
+
+    /// The settings it was made with.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Its backends in file order; a [`BackendIndex`](crate::BackendIndex) counts in this slice.
+    pub fn members(&self) -> &[Arc<Backend>] {
+        &self.members
+    }
+
+    /// The index of the backend with this id (a sticky cookie's content). O(log n).
+    pub fn index_of(&self, id: u64) -> Option<usize> {
+        let at = self.by_id.partition_point(|(other, _)| *other < id);
+        self.by_id.get(at).filter(|(other, _)| *other == id).map(|(_, index)| *index as usize)
+    }
+
+    /// The number of the view in force; rises with every published change.
+    pub fn generation(&self) -> u64 {
+        self.generation.0.load(Ordering::Acquire)
+    }
+
+    /// Brings the view up to date with what is known: verdicts, admin states, weights, ejections that end, steps of slow start.
+    ///
+    /// Call it after changing any of these and whenever [`Pool::next_change`] falls due, on the control thread or on the worker that got an
+    /// [`Ejection`](crate::Ejection). Publishes a new view only if something differs. O(n) to compare; building costs up to
+    /// a few milliseconds for maglev and large rings.
+    pub fn refresh(&self, now: Duration) -> Refreshed {
+        let mut view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
+        let readmitted = self.readmit(now);
+        let mut standings = Vec::with_capacity(self.members.len());
+        for backend in &self.members {
+            let standing = Standing::of(backend, &self.settings, now);
+            backend.set_ramp_percent(standing.ramp_percent);
+            if standing.ramp_percent == slow_start::FULL_PERCENT {
+                backend.end_slow_start();
+            }
+            standings.push(standing);
+        }
+        let changed = *standings != *view.standings;
+        if changed {
+            let generation = view.generation + 1;
+            *view = Arc::new(View::build(
+                generation,
+                &self.settings,
+                &self.members,
+                standings.into_boxed_slice(),
+            ));
+            self.generation.0.store(generation, Ordering::Release);
+        }
+        Refreshed { changed, readmitted }
+    }
+
+    fn readmit(&self, now: Duration) -> Vec<usize> {
+        let mut readmitted = vec![];
+        for (index, backend) in self.members.iter().enumerate() {
+            if let Some(until) = backend.ejected_until()
+                && until <= now
+            {
+                let _one_at_a_time = self.ejecting.lock().unwrap_or_else(PoisonError::into_inner);
+                backend.set_ejected_until(None);
+                backend.begin_slow_start(until);
+                readmitted.push(index);
+            }
+        }
+        readmitted
+    }
+
+    /// The next moment at which [`Pool::refresh`] will find a change by itself (an ejection ends, slow start takes a step); `None`
+    /// when only events can change anything. A moment on the scale of `now`, never before it.
+    pub fn next_change(&self, now: Duration) -> Option<Duration> {
+        let step_of = |backend: &Backend| {
+            slow_start::next_step(backend.slow_start_began()?, now, self.settings.slow_start?)
+        };
+        let moments = self.members.iter().flat_map(|backend| [backend.ejected_until(), step_of(backend)]);
+        moments.flatten().min().map(|moment| moment.max(now))
+    }
+
+    /// Changes what the operator says about a backend; in force after the next refresh.
+    pub fn set_admin_state(&self, index: usize, state: AdminState, now: Duration) {
+        self.members[index].set_admin_state(state, now);
+    }
+
+    /// Changes a backend's weight; in force after the next refresh.
+    pub fn set_weight(&self, index: usize, weight: u32) -> Result<(), WeightTooLarge> {
+        self.members[index].set_weight(weight)
+    }
+
+    /// Takes a probe's verdict about a backend; in force after the next refresh.
+    pub fn set_health(&self, index: usize, health: Health, now: Duration) {
+        self.members[index].set_health(health, now);
+    }
+
+    /// Gives back the slot in flight that a pick took; exactly once per pick, on the pool that was picked from. `true` when exchanges
+    /// are waiting in the queue, so the caller must wake the first.
+    #[must_use = "when exchanges are waiting, one must be woken"]
+    pub fn release(&self, index: usize) -> bool {
+        self.members[index].release();
+        if let Some(total) = &self.bounded_in_flight {
+            total.0.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.shared.queue.depth() > 0
+    }
+
+    /// Takes a place in the queue of those who wait for room. Take it, pick once more, and only then wait (`queue.rs` says why).
+    pub fn queue_enter(&self) -> Result<QueueTicket, QueueFull> {
+        self.shared.queue.enter()
+    }
+
+    /// Exchanges waiting now (count), the gauge `weir_queue_depth`.
+    pub fn queue_depth(&self) -> u32 {
+        self.shared.queue.depth()
+    }
+
+    /// How many retries this pool may send; deposit per request, withdraw per retry.
+    pub fn retry_budget(&self) -> &RetryBudget {
+        &self.shared.retry_budget
+    }
+
+    /// The backends that take new work now, in file order: primaries, or backups when there is none, or the ejected
+    /// when there is nothing else.
+    pub fn eligible(&self) -> Vec<Eligible> {
+        let view = self.view();
+        let Some(tier) = view.tiers.first() else { return vec![] };
+        let eligible = |entry: &crate::view::Entry| Eligible {
+            index: entry.index as usize,
+            id: self.members[entry.index as usize].id(),
+            weight: entry.weight,
+            tier: tier.kind,
+        };
+        tier.entries.iter().map(eligible).collect()
+    }
+
+    /// How a backend stands in the view in force.
+    pub fn state(&self, index: usize) -> State {
+        self.view().standings[index].state
+    }
+
+    pub(crate) fn view(&self) -> Arc<View> {
+        Arc::clone(&self.view.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn rotation(&self) -> &AtomicU64 {
+        &self.shared.rotation.0
+    }
+
+    pub(crate) fn bounded_in_flight(&self) -> Option<&AtomicU64> {
+        self.bounded_in_flight.as_ref().map(|total| &total.0)
+    }
+
+    pub(crate) fn ejecting(&self) -> &Mutex<()> {
+        &self.ejecting
+    }
+
+    /// What a successful pick leaves behind besides the slot.
+    pub(crate) fn note_picked(&self, index: usize, now: Duration) {
+        if let Some(total) = &self.bounded_in_flight {
+            total.0.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.settings.algorithm == Algorithm::LeastTime {
+            self.members[index].peak_ewma().note_pick(now);
+        }
+    }
+}
+
+fn bounds_load(settings: &Settings) -> bool {
+    settings.hash_bound.is_some() && matches!(settings.algorithm, Algorithm::Source | Algorithm::Hash)
+}

@@ -1,0 +1,186 @@
+//! Consistent hashing with bounded load, for `source` and `hash`.
+//!
+//! Every backend owns points on a ring by its weight; a key belongs to the next point. A backend that leaves gives away its own
+//! keys and no others. With a bound, a backend holding its fair share times the bound passes further
+//! keys to the next on the ring, so that one hot key can't sink its owner.
+//!
+//! Source: Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2016.
+
+use crate::choice::{Choice, Chosen, Slots};
+use crate::picker::PickReason;
+use crate::round_robin;
+use crate::stable_hash::mix64;
+use crate::view::Tables;
+
+/// Points per unit of weight, as ketama has them: shares of equal backends then differ by about 8 % (one standard deviation).
+const POINTS_PER_WEIGHT: u64 = 160;
+
+/// A ring of 4 MiB. Pools whose weights sum to more than 3,276 get half the points per weight, or a quarter, and so on.
+const MOST_POINTS: u64 = 1 << 19;
+
+/// Points after the key's own that are tried when backends are full, over their bound or excluded.
+const PATIENCE: usize = 64;
+
+/// Gives the owner of the key, or the next on the ring that has room below its limit and its bound. O(1) expected; O(n) when most are full.
+///
+/// Without a key: in turn.
+pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {
+    let (Some(key), Tables::Ring(ring)) = (choice.input.key, &choice.tier.tables) else {
+        return round_robin::choose_because(choice, PickReason::NoKey);
+    };
+    let place = (mix64(key) >> 32) as u32;
+    let start = ring.next_after(place);
+    let owner = ring.position(start);
+    if let Some(index) = choice.take_below(owner, ceiling(choice, owner)) {
+        return Some((index, PickReason::OwnsKey));
+    }
+    let mut before = owner;
+    for step in 1..=PATIENCE.min(ring.points.len()) {
+        let position = ring.position((start + step) % ring.points.len());
+        if position == before {
+            continue;
+        }
+        before = position;
+        if let Some(index) = choice.take_below(position, ceiling(choice, position)) {
+            return Some((index, PickReason::NextAfterOwner));
+        }
+    }
+    let count = choice.tier.entries.len();
+    let from = place as usize % count;
+    (0..count)
+        .map(|step| (from + step) % count)
+        .find_map(|position| choice.take_below(position, ceiling(choice, position)))
+        .map(|index| (index, PickReason::NextAfterOwner))
+        // Bounds add up to more than all there is, so this is reached only when the total lags behind (another worker's
+        // pick not yet counted) or when the room under the bounds belongs to backends that are full or excluded.
+        .or_else(|| choice.sweep(from))
+}
+
+/// Most that may be in flight at this backend, this request included: ceil(bound * (in flight + 1) * weight / weights).
+fn ceiling<S: Slots>(choice: &Choice<'_, S>, position: usize) -> u32 {
+    let Some(bound) = choice.hash_bound else { return u32::MAX };
+    let share = f64::from(choice.entry(position).weight) / choice.tier.total_weight as f64;
+    // `as` saturates; a bound that is not a number would close every backend, so it counts as one request at least.
+    ((bound * (choice.pool_in_flight + 1) as f64 * share).ceil() as u32).max(1)
+}
+
+#[derive(Debug)]
+pub(crate) struct Ring {
+    /// Sorted; the place on the ring in the upper half, the position in the tier in the lower.
+    points: Box<[u64]>,
+    /// For each value of a place's upper bits, the first point at or after it.
+    starts: Box<[u32]>,
+    shift: u32,
+}
+
+impl Ring {
+    /// A ring of `backends`, pairs of id and weight in hundredths (above 0). `configured_weight` is the sum of the configured weights
+    /// of all members, up or not: it alone decides how many points a unit of weight gets.
+    pub(crate) fn new(backends: &[(u64, u32)], configured_weight: u64) -> Ring {
+        let mut per_weight = POINTS_PER_WEIGHT;
+        while per_weight > 1 && configured_weight * per_weight > MOST_POINTS {
+            per_weight /= 2;
+        }
+        let mut points = Vec::new();
+        for (position, (id, hundredths)) in backends.iter().enumerate() {
+            let count = (u64::from(*hundredths) * per_weight / 100).max(1);
+            // Point j doesn't depend on how many there are, so a weight that rises adds points and moves none.
+            let places = (0..count).map(|point| mix64(id ^ mix64(point)) & !u64::from(u32::MAX));
+            points.extend(places.map(|place| place | position as u64));
+        }
+        // Equal places are rare (one pair in 2^32 / points) and would go by file order; by id they go the same way everywhere.
+        points.sort_unstable_by_key(|point| (point >> 32, backends[(point & 0xffff_ffff) as usize].0));
+        let bits = (points.len().next_power_of_two().trailing_zeros()).min(31);
+        let shift = 32 - bits;
+        let mut starts = Vec::with_capacity((1 << bits) + 1);
+        let mut at = 0;
+        for bucket in 0..1u64 << bits {
+            while at < points.len() && points[at] >> 32 < bucket << shift {
+                at += 1;
+            }
+            starts.push(at as u32);
+        }
+        Ring { points: points.into_boxed_slice(), starts: starts.into_boxed_slice(), shift }
+    }
+
+    /// Index of the point that owns a place: the first at or after it, around the end. O(1) expected.
+    fn next_after(&self, place: u32) -> usize {
+        let bucket = u64::from(place) >> self.shift;
+        let mut at = self.starts[bucket as usize] as usize;
+        while at < self.points.len() && self.points[at] >> 32 < u64::from(place) {
+            at += 1;
+        }
+        if at == self.points.len() { 0 } else { at }
+    }
+
+    fn position(&self, point: usize) -> usize {
+        (self.points[point] & 0xffff_ffff) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backends(weights: &[u32]) -> Vec<(u64, u32)> {
+        let id = |at: usize| crate::stable_hash(format!("10.2.{at}.1:80").as_bytes());
+        weights.iter().enumerate().map(|(at, weight)| (id(at), weight * 100)).collect()
+    }
+
+    fn owner(ring: &Ring, key: u64) -> usize {
+        ring.position(ring.next_after((mix64(key) >> 32) as u32))
+    }
+
+    #[test]
+    fn the_bucket_index_finds_what_a_plain_search_finds() {
+        for weights in [vec![1], vec![1, 2, 3], vec![1; 50]] {
+            let ring = Ring::new(&backends(&weights), 100);
+            for key in 0..20_000u64 {
+                let place = mix64(key) >> 32;
+                let expected = ring.points.partition_point(|point| point >> 32 < place) % ring.points.len();
+                assert_eq!(ring.next_after(place as u32), expected);
+            }
+            assert_eq!(
+                ring.next_after(u32::MAX),
+                ring.points.partition_point(|p| p >> 32 < u64::from(u32::MAX)) % ring.points.len()
+            );
+        }
+    }
+
+    #[test]
+    fn keys_are_shared_in_proportion_to_weight() {
+        let weights = [1, 2, 4, 8];
+        let ring = Ring::new(&backends(&weights), 15);
+        let mut counts = [0u32; 4];
+        (0..150_000).for_each(|key| counts[owner(&ring, key)] += 1);
+        for (weight, count) in weights.iter().zip(counts) {
+            let expected = f64::from(*weight) * 10_000.0;
+            let error = (f64::from(count) - expected).abs() / expected;
+            assert!(error < 0.25, "weight {weight}: {count} of {expected}");
+        }
+    }
+
+    #[test]
+    fn a_rising_weight_takes_keys_and_gives_none() {
+        let (id, _) = backends(&[1])[0];
+        let mut others = backends(&[1, 1, 1, 1]);
+        let mut before: Option<Vec<usize>> = None;
+        for percent in (10..=100).step_by(5) {
+            others[0] = (id, percent);
+            let ring = Ring::new(&others, 4);
+            let owners: Vec<usize> = (0..10_000).map(|key| owner(&ring, key)).collect();
+            if let Some(before) = before {
+                assert!(before.iter().zip(&owners).all(|(old, new)| old == new || *new == 0));
+            }
+            before = Some(owners);
+        }
+    }
+
+    #[test]
+    fn a_pool_of_heavy_weights_keeps_the_ring_bounded() {
+        let weights = vec![256; 400];
+        let ring = Ring::new(&backends(&weights), 256 * 400);
+        assert!(ring.points.len() as u64 <= MOST_POINTS, "{}", ring.points.len());
+        assert!(ring.points.len() as u64 > MOST_POINTS / 4);
+    }
+}

@@ -1,0 +1,28 @@
+//! In turn: one rotation for all workers, weighted and smooth.
+
+use crate::choice::{Choice, Chosen, Slots};
+use crate::picker::PickReason;
+
+/// Places in the sequence looked at before giving up on its order and sweeping the list.
+const PATIENCE: usize = 16;
+
+/// Gives the backend whose turn it is, or the next one in the sequence that has room. O(1); O(n) once 16 in a row are full.
+///
+/// The turn is one atomic counter shared by all workers, so a client that asks again and again sees a, b, c, a, b, c whichever worker
+/// takes its connections. The order is that of `sequence.rs`: exact shares, spread evenly.
+pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {
+    choose_because(choice, PickReason::InTurn)
+}
+
+/// The same for algorithms that have nothing to choose by this time.
+pub(crate) fn choose_because<S: Slots>(choice: &Choice<'_, S>, reason: PickReason) -> Chosen {
+    let sequence = &choice.tier.sequence;
+    let mut at = (choice.turn() % sequence.len() as u64) as usize;
+    for _ in 0..sequence.len().min(PATIENCE) {
+        if let Some(index) = choice.take(sequence[at] as usize) {
+            return Some((index, reason));
+        }
+        at = if at + 1 == sequence.len() { 0 } else { at + 1 };
+    }
+    choice.sweep(sequence[at] as usize)
+}

@@ -1,0 +1,143 @@
+//! Turns in proportion to weight, as smoothly as possible.
+//!
+//! Tijdeman's schedule keeps every backend within one turn of its exact share after every single turn, which the smooth weighted round
+//! robin of nginx does not (there a backend can fall several turns behind when weights differ much).
+//!
+//! Source: R. Tijdeman, "The chairman assignment problem", Discrete Mathematics 32 (1980) 323-330.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+/// Turns in one round before weights are rounded. Below it the sequence is exact.
+const LONGEST_ROUND: u64 = 16_384;
+
+/// Even a pool of thousands must give each backend a few turns to differ by.
+const TURNS_PER_BACKEND: u64 = 8;
+
+/// One round of turns: positions into `weights`, each as often as its weight says after scaling.
+///
+/// Weights are divided by their greatest common divisor; if a round would still be longer than 16,384 turns (or eight
+/// per backend in larger pools) they are rounded to about that many, at least one turn each. The error of a backend's share
+/// is then at most about 1/16,384 of all turns. Every weight must be above 0. O(round * log n).
+pub(crate) fn smooth(weights: &[u32]) -> Box<[u32]> {
+    let turns = turns_per_round(weights);
+    let round: u64 = turns.iter().sum();
+    if turns.len() < 2 {
+        return turns.iter().map(|_| 0).collect();
+    }
+    let slack = 2 * turns.len() as u64 - 2;
+    let mut waiting: BinaryHeap<Reverse<(u64, u32)>> = BinaryHeap::new();
+    let mut due: BinaryHeap<Reverse<Due>> = BinaryHeap::new();
+    let release = |done: u64, weight: u64| (round * (done * slack + 1)).div_ceil(slack * weight);
+    for (position, &weight) in turns.iter().enumerate() {
+        waiting.push(Reverse((release(0, weight), position as u32)));
+    }
+    let mut done = vec![0u64; turns.len()];
+    let mut sequence = Vec::with_capacity(round as usize);
+    for turn in 1..=round {
+        while let Some(&Reverse((released, position))) = waiting.peek()
+            && released <= turn
+        {
+            waiting.pop();
+            let weight = turns[position as usize];
+            due.push(Reverse(Due { deadline: (done[position as usize] + 1) * slack - 1, weight, position }));
+        }
+        // The paper proves that somebody is always due; were it wrong, skipping the turn is better than a panic.
+        let Some(Reverse(next)) = due.pop() else { continue };
+        let position = next.position as usize;
+        sequence.push(next.position);
+        done[position] += 1;
+        waiting.push(Reverse((release(done[position], turns[position]), next.position)));
+    }
+    sequence.into_boxed_slice()
+}
+
+fn turns_per_round(weights: &[u32]) -> Vec<u64> {
+    let divisor = weights.iter().fold(0, |divisor, &weight| greatest_common_divisor(divisor, weight)).max(1);
+    let reduced: Vec<u64> = weights.iter().map(|&weight| u64::from(weight / divisor)).collect();
+    let sum: u64 = reduced.iter().sum();
+    let longest = LONGEST_ROUND.max(weights.len() as u64 * TURNS_PER_BACKEND);
+    if sum <= longest {
+        return reduced;
+    }
+    reduced.iter().map(|weight| ((weight * longest + sum / 2) / sum).max(1)).collect()
+}
+
+fn greatest_common_divisor(mut a: u32, mut b: u32) -> u32 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// A backend that may take the next turn, ordered by when it must: `deadline / weight`, then file order.
+struct Due {
+    deadline: u64,
+    weight: u64,
+    position: u32,
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let mine = u128::from(self.deadline) * u128::from(other.weight);
+        let theirs = u128::from(other.deadline) * u128::from(self.weight);
+        mine.cmp(&theirs).then(self.position.cmp(&other.position))
+    }
+}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Due {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_weights_take_turns_in_file_order() {
+        assert_eq!(*smooth(&[7, 7, 7]), [0, 1, 2]);
+        assert_eq!(*smooth(&[1]), [0]);
+        assert!(smooth(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_heavy_backend_is_interleaved_with_light_ones() {
+        let sequence = smooth(&[4, 1, 1]);
+        assert_eq!(sequence.len(), 6);
+        assert_eq!(sequence.iter().filter(|position| **position == 0).count(), 4);
+        // Never all four in a row, also across the seam from one round to the next.
+        let doubled: Vec<_> = sequence.iter().chain(sequence.iter()).collect();
+        assert!(doubled.windows(4).all(|run| run.iter().any(|position| **position != 0)), "{sequence:?}");
+    }
+
+    #[test]
+    fn a_common_divisor_does_not_lengthen_the_round() {
+        assert_eq!(smooth(&[100, 50, 50]).len(), 4);
+        assert_eq!(smooth(&[25_600, 12_800]).len(), 3);
+    }
+
+    #[test]
+    fn a_thousand_backends_of_odd_weights_stay_bounded_and_near_their_share() {
+        let weights: Vec<u32> = (0..1000).map(|at| at * 7919 % 256 + 1).collect();
+        let sequence = smooth(&weights);
+        assert!(sequence.len() < 17_500, "{}", sequence.len());
+        let total: u32 = weights.iter().sum();
+        let mut counts = vec![0u32; weights.len()];
+        sequence.iter().for_each(|position| counts[*position as usize] += 1);
+        for (weight, count) in weights.iter().zip(counts) {
+            let exact = f64::from(*weight) / f64::from(total);
+            let given = f64::from(count) / sequence.len() as f64;
+            assert!((exact - given).abs() < 1.1 / 16_384.0, "weight {weight}: {given} of {exact}");
+        }
+    }
+}

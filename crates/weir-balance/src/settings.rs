@@ -1,0 +1,66 @@
+//! What the operator asked of one pool.
+
+use crate::Algorithm;
+use std::time::Duration;
+
+/// The settings of one pool that concern choosing. Ranges are checked by weir-config; this crate stays
+/// well-behaved (no panic, no endless loop) outside them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// How to choose.
+    pub algorithm: Algorithm,
+    /// For `source` and `hash`: no backend takes more than this factor times its fair share of what is in flight
+    /// (1.0 exclusive to 10.0, usually 1.25). `None`: the owner of a key takes it however loaded it is.
+    pub hash_bound: Option<f64>,
+    /// How long a backend that came back takes to reach its full weight. `None` or zero: at once.
+    pub slow_start: Option<Duration>,
+    /// When failing traffic takes a backend out without waiting for a probe. `None`: never.
+    pub passive: Option<Passive>,
+    /// Good probes in a row that bring a backend up (at least 1).
+    pub rise: u32,
+    /// Bad probes in a row that take a backend down (at least 1).
+    pub fall: u32,
+    /// Exchanges (count) that may wait while every backend is at `max_connections`.
+    pub queue_max: u32,
+    /// Retries allowed as a share of recent requests (percent, 0..=100).
+    pub retry_budget_percent: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            algorithm: Algorithm::RoundRobin,
+            hash_bound: None,
+            slow_start: None,
+            passive: None,
+            rise: 2,
+            fall: 3,
+            queue_max: 0,
+            retry_budget_percent: 20,
+        }
+    }
+}
+
+/// When failing traffic ejects a backend: `passive = { errors, within, eject, max_ejected }`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Passive {
+    /// Failures (count, at least 1) …
+    pub errors: u32,
+    /// … within this time eject.
+    pub within: Duration,
+    /// Length of a first ejection; the k-th in a row lasts k times as long, at most ten times.
+    pub eject: Duration,
+    /// Largest share (0.0..=1.0) of the backends that could serve which may be out by ejection at once.
+    pub max_ejected: f64,
+}
+
+impl Default for Passive {
+    fn default() -> Self {
+        Passive {
+            errors: 5,
+            within: Duration::from_secs(10),
+            eject: Duration::from_secs(10),
+            max_ejected: 0.5,
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The hash behind backend ids, ring points and Maglev permutations.
+//!
+//! It is part of Weir's outside behaviour: sticky cookies live in browsers and two Weirs side by side must agree, so
+//! it may never change between versions. That rules out the standard library's hasher (seeded, unspecified) and hash crates
+//! (free to change). It is not meant to resist an attacker who searches for collisions: who can choose keys can
+//! also just repeat one key.
+
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A 64-bit hash of `bytes`, the same on every machine and in every version of Weir.
+///
+/// O(bytes), eight at a time; does not allocate. Use it to make [`PickInput::key`](crate::PickInput::key).
+pub fn stable_hash(bytes: &[u8]) -> u64 {
+    let mut state = mix64(bytes.len() as u64 ^ MULTIPLIER);
+    let mut words = bytes.chunks_exact(8);
+    for word in &mut words {
+        let word =
+            u64::from_le_bytes([word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7]]);
+        state = fold(state ^ word);
+    }
+    let mut last = 0;
+    for &byte in words.remainder() {
+        last = last << 8 | u64::from(byte);
+    }
+    mix64(fold(state ^ last))
+}
+
+/// Spreads a 64-bit value so that every input bit flips each output bit with even chance.
+///
+/// Source: the finaliser of splitmix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+pub(crate) const fn mix64(value: u64) -> u64 {
+    let value = value.wrapping_add(MULTIPLIER);
+    let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ value >> 31
+}
+
+const fn fold(value: u64) -> u64 {
+    let product = (value ^ MULTIPLIER) as u128 * 0xd6e8_feb8_6659_fd93;
+    (product >> 64) as u64 ^ product as u64 ^ value.rotate_left(23)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn ids_never_change_between_versions() {
+        // Sticky cookies in browsers carry these numbers; a change here logs every user out.
+        assert_eq!(stable_hash(b"10.0.0.1:8080"), PINNED_ADDRESS);
+        assert_eq!(stable_hash(b""), PINNED_EMPTY);
+    }
+    const PINNED_ADDRESS: u64 = 14_918_120_960_447_276_702;
+    const PINNED_EMPTY: u64 = 9_420_337_767_494_878_285;
+
+    #[test]
+    fn a_hundred_thousand_similar_addresses_have_different_hashes() {
+        let mut seen = HashSet::new();
+        for host in 0..=255u32 {
+            for port in 0..400u32 {
+                seen.insert(stable_hash(format!("10.0.0.{host}:{port}").as_bytes()));
+            }
+        }
+        assert_eq!(seen.len(), 256 * 400);
+    }
+
+    #[test]
+    fn a_flipped_bit_flips_about_half_of_the_output() {
+        let mut flipped = 0u32;
+        let text = *b"10.20.30.40:8080/some/path";
+        for bit in 0..text.len() * 8 {
+            let mut other = text;
+            other[bit / 8] ^= 1 << (bit % 8);
+            flipped += (stable_hash(&text) ^ stable_hash(&other)).count_ones();
+        }
+        let average = f64::from(flipped) / (text.len() * 8) as f64;
+        assert!((28.0..36.0).contains(&average), "{average} of 64 bits");
+    }
+
+    #[test]
+    fn length_and_trailing_zero_bytes_count() {
+        assert_ne!(stable_hash(b"a"), stable_hash(b"a\0"));
+        assert_ne!(stable_hash(b"\0"), stable_hash(b"\0\0"));
+    }
+}

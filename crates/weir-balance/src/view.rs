@@ -1,0 +1,194 @@
+//! What the pickers read: an immutable picture of who may be chosen, with the tables of the pool's algorithm.
+
+use crate::backend::Backend;
+use crate::maglev::MaglevTable;
+use crate::random_two::AliasTable;
+use crate::ring_hash::Ring;
+use crate::settings::Settings;
+use crate::{AdminState, Algorithm, sequence, slow_start};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Why a backend gets new work or doesn't, as of the last refresh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum State {
+    /// Takes new work.
+    Ready,
+    /// Weight 0: sticky sessions only.
+    WeightZero,
+    /// The operator drains it: sticky sessions only.
+    Draining,
+    /// Taken out because traffic to it failed.
+    Ejected,
+    /// Probes say it is down.
+    Down,
+    /// The operator took it out.
+    Maintenance,
+}
+
+impl State {
+    /// The state in a word, for logs, `weir status` and `weir explain`.
+    pub const fn word(self) -> &'static str {
+        match self {
+            State::Ready => "ready",
+            State::WeightZero => "weight-zero",
+            State::Draining => "draining",
+            State::Ejected => "ejected",
+            State::Down => "down",
+            State::Maintenance => "maintenance",
+        }
+    }
+
+    pub(crate) const fn keeps_sticky(self) -> bool {
+        matches!(self, State::Ready | State::WeightZero | State::Draining)
+    }
+}
+
+/// Which group of backends a choice was made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TierKind {
+    /// The ordinary backends.
+    Primary,
+    /// Backends marked `backup`, because no primary is eligible or all were tried.
+    Backup,
+    /// Ejected backends, because nothing else is left: passive ejection alone never empties a pool.
+    LastResort,
+}
+
+/// One backend as the view sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) state: State,
+    pub(crate) backup: bool,
+    /// The configured weight.
+    pub(crate) weight: u32,
+    /// Share of it in force (percent).
+    pub(crate) ramp_percent: u32,
+}
+
+impl Standing {
+    pub(crate) fn of(backend: &Backend, settings: &Settings, now: Duration) -> Standing {
+        let weight = backend.weight();
+        let state = match backend.admin_state() {
+            AdminState::Maintenance => State::Maintenance,
+            _ if !backend.is_up() => State::Down,
+            AdminState::Drain => State::Draining,
+            _ if backend.ejected_until().is_some_and(|until| until > now) => State::Ejected,
+            _ if weight == 0 => State::WeightZero,
+            AdminState::Ready => State::Ready,
+        };
+        let ramp_percent = match (backend.slow_start_began(), settings.slow_start) {
+            (Some(began), Some(length)) => slow_start::percent(began, now, length),
+            _ => slow_start::FULL_PERCENT,
+        };
+        Standing { state, backup: backend.is_backup(), weight, ramp_percent }
+    }
+
+    /// Weight in force, in hundredths.
+    pub(crate) fn effective_weight(&self) -> u32 {
+        self.weight * self.ramp_percent
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) generation: u64,
+    pub(crate) standings: Box<[Standing]>,
+    /// In the order they are tried; empty when nobody is up.
+    pub(crate) tiers: Box<[Tier]>,
+}
+
+impl View {
+    pub(crate) fn build(
+        generation: u64,
+        settings: &Settings,
+        members: &[Arc<Backend>],
+        standings: Box<[Standing]>,
+    ) -> View {
+        let tier = |kind, wanted: &dyn Fn(&Standing) -> bool| {
+            Tier::build(kind, settings, members, &standings, wanted)
+        };
+        let mut tiers: Vec<Tier> = [
+            tier(TierKind::Primary, &|standing| standing.state == State::Ready && !standing.backup),
+            tier(TierKind::Backup, &|standing| standing.state == State::Ready && standing.backup),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        if tiers.is_empty() {
+            tiers.extend(tier(TierKind::LastResort, &|standing| {
+                standing.state == State::Ejected && standing.weight > 0
+            }));
+        }
+        View { generation, standings, tiers: tiers.into_boxed_slice() }
+    }
+}
+
+/// Backends that are chosen among together, in file order, with what the algorithm needs precomputed.
+#[derive(Debug)]
+pub(crate) struct Tier {
+    pub(crate) kind: TierKind,
+    pub(crate) entries: Box<[Entry]>,
+    pub(crate) total_weight: u64,
+    /// One round of turns, as positions into `entries`.
+    pub(crate) sequence: Box<[u32]>,
+    pub(crate) tables: Tables,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    /// Index into the pool's members.
+    pub(crate) index: u32,
+    /// In hundredths; above 0.
+    pub(crate) weight: u32,
+}
+
+/// What the pool's algorithm looks things up in, besides the sequence.
+#[derive(Debug)]
+pub(crate) enum Tables {
+    None,
+    Alias(AliasTable),
+    Ring(Ring),
+    Maglev(MaglevTable),
+}
+
+impl Tier {
+    fn build(
+        kind: TierKind,
+        settings: &Settings,
+        members: &[Arc<Backend>],
+        standings: &[Standing],
+        wanted: &dyn Fn(&Standing) -> bool,
+    ) -> Option<Tier> {
+        let entries: Box<[Entry]> = standings
+            .iter()
+            .enumerate()
+            .filter(|(_, standing)| wanted(standing))
+            .map(|(index, standing)| Entry { index: index as u32, weight: standing.effective_weight() })
+            .collect();
+        if entries.is_empty() {
+            return None;
+        }
+        let weights: Vec<u32> = entries.iter().map(|entry| entry.weight).collect();
+        let identified = || -> Vec<(u64, u32)> {
+            entries.iter().map(|entry| (members[entry.index as usize].id(), entry.weight)).collect()
+        };
+        let tables = match settings.algorithm {
+            Algorithm::RoundRobin | Algorithm::LeastConnections | Algorithm::First => Tables::None,
+            Algorithm::RandomTwo | Algorithm::LeastTime => Tables::Alias(AliasTable::new(&weights)),
+            Algorithm::Source | Algorithm::Hash => {
+                // All members count, up or not, so that points stay where they are when one goes down.
+                let configured = standings.iter().map(|standing| u64::from(standing.weight)).sum();
+                Tables::Ring(Ring::new(&identified(), configured))
+            }
+            Algorithm::Maglev => Tables::Maglev(MaglevTable::new(&identified())),
+        };
+        Some(Tier {
+            kind,
+            total_weight: weights.iter().map(|weight| u64::from(*weight)).sum(),
+            sequence: sequence::smooth(&weights),
+            tables,
+            entries,
+        })
+    }
+}
