@@ -95,7 +95,7 @@ impl HealthMachine {
 /// Depends on the address alone ([`Backend::id`](crate::Backend::id)), so probes of many addresses spread evenly and adding one shifts no other.
 pub fn start_offset(id: u64, interval: Duration) -> Duration {
     let share = mix64(id) >> 32;
-    let nanoseconds = interval.as_nanos() * u128::from(share) >> 32;
+    let nanoseconds = (interval.as_nanos() * u128::from(share)) >> 32;
     Duration::from_nanos(nanoseconds.min(u128::from(u64::MAX)) as u64)
 }
 

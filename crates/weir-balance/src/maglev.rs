@@ -39,7 +39,7 @@ pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {
 /// The slot of a key. Keys are mixed first: a caller may pass an address as it is.
 pub fn slot(key: u64) -> usize {
     // Multiply and shift instead of a remainder: even to within 2^-47 and much cheaper than a division.
-    (u128::from(mix64(key)) * u128::from(TABLE_SIZE) >> 64) as usize
+    ((u128::from(mix64(key)) * u128::from(TABLE_SIZE)) >> 64) as usize
 }
 
 #[derive(Debug)]

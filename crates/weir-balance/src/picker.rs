@@ -190,13 +190,12 @@ pub(crate) fn choose<S: Slots + Copy>(
             input,
             slots,
         };
-        if let Some((index, reason)) = run(pool.settings().algorithm, &choice) {
-            return Ok(Pick { index, reason, tier: tier.kind });
+        if is_tried_through(&choice) {
+            continue;
         }
-        // Only a tier that was tried through makes way for the next: backups are not there to take the overflow.
-        if !(0..tier.entries.len()).all(|position| choice.is_excluded(position)) {
-            return Err(NoPick::AllBusy);
-        }
+        // Backups are not there to take the overflow: a primary tier with somebody left to try is waited for.
+        let (index, reason) = run(pool.settings().algorithm, &choice).ok_or(NoPick::AllBusy)?;
+        return Ok(Pick { index, reason, tier: tier.kind });
     }
     Err(if view.tiers.is_empty() { NoPick::NoneUp } else { NoPick::AllExcluded })
 }
@@ -211,6 +210,12 @@ fn run<S: Slots>(algorithm: Algorithm, choice: &Choice<'_, S>) -> Chosen {
         Algorithm::Source | Algorithm::Hash => ring_hash::choose(choice),
         Algorithm::Maglev => maglev::choose(choice),
     }
+}
+
+/// Whether this exchange has tried every backend of the tier. Asked before choosing, so that no turn is spent on it.
+fn is_tried_through<S: Slots>(choice: &Choice<'_, S>) -> bool {
+    let count = choice.tier.entries.len();
+    choice.input.exclude.len() >= count && (0..count).all(|position| choice.is_excluded(position))
 }
 
 fn choose_sticky<S: Slots>(

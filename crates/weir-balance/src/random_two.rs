@@ -71,7 +71,7 @@ fn draw_usable<S: Slots>(choice: &Choice<'_, S>, draw: u32, avoid: Option<usize>
 fn sample(tier: &Tier, draw: u32) -> usize {
     match &tier.tables {
         Tables::Alias(table) => table.sample(draw),
-        _ => (u64::from(draw) * tier.entries.len() as u64 >> 32) as usize,
+        _ => ((u64::from(draw) * tier.entries.len() as u64) >> 32) as usize,
     }
 }
 
