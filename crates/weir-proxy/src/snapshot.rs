@@ -4,15 +4,17 @@
 //! Whatever has a history (counters, health, connections in flight) lives in `Arc`s that a new snapshot takes over from the
 //! one before, by listener name and by pool name and backend address. So a reload loses nothing.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwapOption;
 use weir_config::Config;
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, ListenerCells, PoolCells};
 
+use crate::clock;
 use crate::http::route::RouteTable;
 use crate::queue::WaitingRoom;
 
@@ -38,6 +40,29 @@ pub struct Listener {
     pub cells: Arc<PerWorker<ListenerCells>>,
     /// Client connections open now, over all workers; bounded by `max_connections`.
     pub open_connections: Arc<AtomicU32>,
+    client_seats: Arc<Mutex<HashMap<IpAddr, u32>>>,
+}
+
+/// One connection of one client address, counted until dropped.
+pub struct ClientSeat {
+    address: IpAddr,
+    seats: Arc<Mutex<HashMap<IpAddr, u32>>>,
+}
+
+/// The client address is at `max_connections_per_client`.
+#[derive(Debug)]
+pub struct TooManyFromClient;
+
+impl Drop for ClientSeat {
+    fn drop(&mut self) {
+        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(taken) = seats.get_mut(&self.address) {
+            *taken -= 1;
+            if *taken == 0 {
+                seats.remove(&self.address);
+            }
+        }
+    }
 }
 
 /// One pool and its live state.
@@ -121,6 +146,80 @@ impl Snapshot {
     }
 }
 
+impl Pool {
+    fn compile(config: &weir_config::Pool, old: Option<&Arc<Pool>>, workers: usize) -> Pool {
+        let now = clock::now();
+        let backends: Vec<Arc<Backend>> = config
+            .backends
+            .iter()
+            .map(|backend| {
+                let old = old.and_then(|old| old.backends.iter().find(|old| old.address == backend.address));
+                Arc::new(Backend::compile(backend, old, workers))
+            })
+            .collect();
+        let members = backends.iter().map(|backend| backend.balance.clone()).collect();
+        let settings = settings_of(config);
+        let balance = match old {
+            Some(old) => old.balance.rebuilt(settings, members, now),
+            None => weir_balance::Pool::new(settings, members, now),
+        };
+        Pool {
+            config: config.clone(),
+            balance: Arc::new(balance),
+            backends,
+            cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
+            waiting_room: old.map_or_else(Default::default, |old| old.waiting_room.clone()),
+        }
+    }
+}
+
+/// What the config says of choosing, in the balancer's terms.
+fn settings_of(config: &weir_config::Pool) -> weir_balance::Settings {
+    weir_balance::Settings {
+        algorithm: config.balance,
+        hash_bound: config.hash.bounded,
+        slow_start: config.slow_start,
+        passive: config.health.passive.map(|passive| weir_balance::Passive {
+            errors: passive.errors,
+            within: passive.within,
+            eject: passive.eject,
+            max_ejected: passive.max_ejected,
+        }),
+        rise: config.health.rise,
+        fall: config.health.fall,
+        queue_max: config.queue.max,
+        ..weir_balance::Settings::default()
+    }
+}
+
+impl Backend {
+    fn compile(config: &weir_config::Backend, old: Option<&Arc<Backend>>, workers: usize) -> Backend {
+        let settings = weir_balance::BackendSettings {
+            weight: config.weight,
+            backup: config.backup,
+            max_connections: config.max_connections,
+            assumed_up: true,
+        };
+        match old {
+            Some(old) => {
+                old.balance.reconfigure(settings);
+                Backend {
+                    address: old.address.clone(),
+                    balance: old.balance.clone(),
+                    cells: old.cells.clone(),
+                    resolved: old.resolved.clone(),
+                }
+            }
+            None => Backend {
+                address: config.address.clone(),
+                balance: Arc::new(weir_balance::Backend::new(config.address.as_str(), settings)),
+                cells: Arc::new(PerWorker::new(workers)),
+                resolved: Arc::new(Resolved::of(&config.address)),
+            },
+        }
+    }
+}
+
 impl Listener {
     fn compile(config: &weir_config::Listener, old: Option<&Arc<Listener>>, pools: &[Arc<Pool>], workers: usize) -> Listener {
         Listener {
@@ -128,7 +227,22 @@ impl Listener {
             routes: RouteTable::compile(config, pools),
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
             open_connections: old.map_or_else(Default::default, |old| old.open_connections.clone()),
+            client_seats: old.map_or_else(Default::default, |old| old.client_seats.clone()),
         }
+    }
+
+    /// A seat for one more connection from `address`; `Err` when it has as many as `max_connections_per_client`.
+    ///
+    /// `Ok(None)` without a limit: then nothing is counted.
+    pub fn seat_client(&self, address: IpAddr) -> Result<Option<ClientSeat>, TooManyFromClient> {
+        let Some(limit) = self.config.max_connections_per_client else { return Ok(None) };
+        let mut seats = self.client_seats.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = seats.entry(address).or_insert(0);
+        if *taken >= limit {
+            return Err(TooManyFromClient);
+        }
+        *taken += 1;
+        Ok(Some(ClientSeat { address, seats: self.client_seats.clone() }))
     }
 
     /// Whether `peer` must open with a PROXY protocol header; nobody else may (D8: never guessed).

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
 use weir_config::Config;
@@ -86,10 +86,7 @@ impl Sockets {
                 let fail = |source| BindError { listener: listener.name.clone(), endpoint, source };
                 let sockets = match previous.by_endpoint.get(&endpoint) {
                     Some(old) => old.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>().map_err(fail)?,
-                    None => (0..workers.max(1))
-                        .map(|_| open(endpoint))
-                        .collect::<io::Result<Vec<_>>>()
-                        .map_err(fail)?,
+                    None => open_group(endpoint, workers.max(1)).map_err(fail)?,
                 };
                 bound.by_endpoint.insert(endpoint, sockets);
             }
@@ -142,8 +139,23 @@ impl Sockets {
     }
 }
 
-/// Opens and binds one socket.
-fn open(endpoint: Endpoint) -> io::Result<OwnedFd> {
+/// One socket per worker on one endpoint.
+///
+/// `SO_REUSEPORT` lets any process of this user join the group: a second Weir on the same address would silently take half of the
+/// connections. So the address is first bound without it, which fails while anybody else listens there.
+fn open_group(endpoint: Endpoint, workers: usize) -> io::Result<Vec<OwnedFd>> {
+    // Port 0 is nobody's yet; the kernel chooses it, and all workers share the choice.
+    if endpoint.address.port() != 0 {
+        drop(open(endpoint, false)?);
+    }
+    let first = open(endpoint, true)?;
+    let chosen = socket2::SockRef::from(&first).local_addr()?.as_socket().unwrap_or(endpoint.address);
+    let rest = (1..workers).map(|_| open(Endpoint { address: chosen, ..endpoint }, true));
+    std::iter::once(Ok(first)).chain(rest).collect()
+}
+
+/// Opens and binds one socket; listens on it only as a member of a group.
+fn open(endpoint: Endpoint, in_group: bool) -> io::Result<OwnedFd> {
     let domain = Domain::for_address(endpoint.address);
     let (kind, protocol) = match endpoint.transport {
         Transport::Tcp => (Type::STREAM, SocketProtocol::TCP),
@@ -161,11 +173,13 @@ fn open(endpoint: Endpoint) -> io::Result<OwnedFd> {
         let _ = socket.set_recv_buffer_size(4 << 20);
         let _ = socket.set_send_buffer_size(4 << 20);
     }
-    // SO_REUSEPORT lets any process of this user join the group, so a first socket is bound without it: that is how a
-    // second Weir on the same address is found out instead of silently taking half of the connections.
-    socket.set_reuse_port(true)?;
-    socket.bind(&endpoint.address.into())?;
+    // Accepted connections inherit it: heads and bodies go out in separate writes, and Nagle would hold the second back.
     if endpoint.transport == Transport::Tcp {
+        socket.set_tcp_nodelay(true)?;
+    }
+    socket.set_reuse_port(in_group)?;
+    socket.bind(&endpoint.address.into())?;
+    if endpoint.transport == Transport::Tcp && in_group {
         socket.listen(BACKLOG)?;
     }
     Ok(socket.into())

@@ -1,0 +1,166 @@
+//! A new connection: limits, then the PROXY protocol header where one is due, then the session.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use weir_config::Protocol;
+use weir_http::proxy_protocol::{self, ProxyProgress};
+use weir_stats::table::{End, Rejected};
+
+use crate::buffers::{Buffer, SMALL};
+use crate::clock;
+use crate::deadline::Deadline;
+use crate::io::{WaitError, receive};
+use crate::plane::Event;
+use crate::worker::{ListenerSocket, SessionCount, Worker, WorkerListener};
+use crate::{http, tcp};
+
+/// Wait after the kernel had no descriptor left for us: long enough not to spin, short enough not to be noticed.
+const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
+/// Idle sessions asked to close when descriptors run out.
+const SHED_COUNT: usize = 32;
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug)]
+pub struct Client {
+    /// The TCP peer.
+    pub peer: SocketAddr,
+    /// The client: the TCP peer, or whom a PROXY header from an accepted peer names.
+    pub address: SocketAddr,
+    /// The address the client connected to, as far as known: ours, or the one in the PROXY header.
+    pub destination: Option<SocketAddr>,
+}
+
+/// Accepts on one socket until it is closed; then serves what waits in its accept queue and ends.
+pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, listener: TcpListener) {
+    let mut spare = SpareDescriptor::open();
+    loop {
+        let accepted = poll_fn(|context| match listener.poll_accept(context) {
+            Poll::Ready(result) => Poll::Ready(Some(result)),
+            Poll::Pending if socket.is_closing(context.waker()) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        });
+        match accepted.await {
+            None => return,
+            Some(Ok((stream, peer))) => begin(&worker, &socket, stream, peer),
+            Some(Err(error)) if is_descriptor_shortage(&error) => {
+                let slot = socket.slot();
+                slot.current().shared.cells.of(worker.number).rejected[Rejected::Descriptors as usize].increment();
+                let shed = worker.deadlines.shed_idle(SHED_COUNT);
+                let _ = worker.events.send(Event::DescriptorsShort { shed });
+                if shed == 0 {
+                    // Nobody can make room: the first in line is told at once instead of being left hanging.
+                    spare.refuse_one(&listener);
+                }
+                tokio::time::sleep(DESCRIPTOR_PAUSE).await;
+            }
+            // A connection that was reset while it waited, or the like: not ours to mend, and the next may be good.
+            Some(Err(error)) => {
+                tracing::debug!(%error, "accept");
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+}
+
+fn is_descriptor_shortage(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// A descriptor held in reserve: giving it up lets one connection be accepted and closed when there is no other.
+struct SpareDescriptor(Option<std::fs::File>);
+
+impl SpareDescriptor {
+    fn open() -> SpareDescriptor {
+        SpareDescriptor(std::fs::File::open("/dev/null").ok())
+    }
+
+    fn refuse_one(&mut self, listener: &TcpListener) {
+        self.0 = None;
+        drop(socket2::SockRef::from(listener).accept());
+        *self = SpareDescriptor::open();
+    }
+}
+
+/// Admits one connection and starts its session.
+fn begin(worker: &Rc<Worker>, socket: &ListenerSocket, stream: TcpStream, peer: SocketAddr) {
+    let slot = socket.slot();
+    let listener = slot.current();
+    let cells = listener.shared.cells.of(worker.number);
+    if !listener.shared.admit() {
+        cells.rejected[Rejected::ListenerConnections as usize].increment();
+        // The oldest idle connection makes room for the next one; this one is turned away.
+        worker.deadlines.shed_idle(1);
+        return;
+    }
+    let client_seat = match listener.shared.seat_client(peer.ip()) {
+        Ok(seat) => seat,
+        Err(_) => {
+            cells.rejected[Rejected::ClientConnections as usize].increment();
+            listener.shared.leave();
+            return;
+        }
+    };
+    let count = SessionCount::enter(worker, &listener.shared);
+    let worker = worker.clone();
+    match listener.shared.config.protocol {
+        Protocol::Tcp => {
+            tokio::task::spawn_local(async move {
+                let _held = (count, client_seat);
+                tcp::session::serve(worker, slot, stream, peer).await;
+            });
+        }
+        Protocol::Http | Protocol::Udp => {
+            tokio::task::spawn_local(async move {
+                let _held = (count, client_seat);
+                http::session::serve(worker, slot, stream, peer).await;
+            });
+        }
+    }
+}
+
+/// Finds out who the client is; reads the PROXY protocol header when `peer` must send one.
+///
+/// `buffer` keeps whatever came behind the header. The deadline is `timeout.header` from now.
+pub async fn identify(
+    listener: &WorkerListener,
+    stream: &mut TcpStream,
+    peer: SocketAddr,
+    buffer: &mut Option<Buffer>,
+    worker: &Worker,
+    deadline: &Deadline,
+) -> Result<Client, End> {
+    let plain = Client { peer, address: peer, destination: None };
+    if !listener.shared.expects_proxy_header(peer.ip()) {
+        return Ok(plain);
+    }
+    deadline.set(clock::now() + listener.shared.config.timeout.header);
+    let mut received = worker.buffers.borrow(SMALL).ok_or(End::Overload)?;
+    loop {
+        match proxy_protocol::parse(received.filled(), proxy_protocol::V2_DEFAULT_LIMIT_BYTES) {
+            Ok(ProxyProgress::Complete { header, header_bytes }) => {
+                received.consume(header_bytes);
+                *buffer = (!received.is_empty()).then_some(received);
+                return Ok(match header.addresses {
+                    None => plain,
+                    Some(told) => Client { peer, address: told.source, destination: Some(told.destination) },
+                });
+            }
+            Ok(ProxyProgress::Partial) => {}
+            Err(violation) => {
+                tracing::debug!(%peer, %violation, "PROXY protocol header");
+                return Err(End::BadProxyHeader);
+            }
+        }
+        match receive(stream, &mut received, deadline).await {
+            Ok(0) | Err(WaitError::Broken(_)) => return Err(End::ClientClosed),
+            Ok(_) => {}
+            Err(WaitError::TimedOut) => return Err(End::ClientHeader),
+        }
+    }
+}

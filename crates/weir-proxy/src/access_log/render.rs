@@ -1,0 +1,252 @@
+//! One record as one line, in three formats.
+
+use std::time::Duration;
+
+use weir_config::AccessFormat;
+use weir_stats::table::End;
+
+use super::timestamp::Calendar;
+use super::{Record, Spoken, escape};
+
+/// Renders lines; remembers the calendar fields of the current second.
+#[derive(Debug, Default)]
+pub struct Renderer {
+    calendar: Calendar,
+}
+
+impl Renderer {
+    /// Appends one line, with its end.
+    pub fn line(&mut self, out: &mut Vec<u8>, format: AccessFormat, record: &Record<'_>) {
+        match format {
+            AccessFormat::Json => self.json(out, record),
+            AccessFormat::Combined => self.combined(out, record),
+            AccessFormat::Haproxy => self.haproxy(out, record),
+        }
+        out.push(b'\n');
+    }
+
+    fn json(&mut self, out: &mut Vec<u8>, record: &Record<'_>) {
+        out.extend_from_slice(b"{\"time\":\"");
+        self.calendar.rfc3339(out, record.time);
+        out.push(b'"');
+        json_text(out, "listener", Some(record.listener.as_bytes()));
+        json_text(out, "route", record.route.map(str::as_bytes));
+        json_text(out, "pool", record.pool.map(str::as_bytes));
+        json_text(out, "backend", record.backend.map(str::as_bytes));
+        json_key(out, "client");
+        out.push(b'"');
+        address(out, record);
+        out.push(b'"');
+        json_text(out, "protocol", Some(record.protocol.word().as_bytes()));
+        json_text(out, "method", record.method);
+        json_text(out, "host", record.host);
+        json_text(out, "path", record.path);
+        json_number(out, "status", record.status.map(u64::from));
+        json_number(out, "bytes_received", Some(record.bytes_received));
+        json_number(out, "bytes_sent", Some(record.bytes_sent));
+        json_text(out, "request_id", record.request_id);
+        json_text(out, "cache", record.cache.map(str::as_bytes));
+        json_number(out, "retries", Some(u64::from(record.retries)));
+        json_seconds(out, "client_header", record.timers.client_header);
+        json_seconds(out, "queue", record.timers.queue);
+        json_seconds(out, "connect", record.timers.connect);
+        json_seconds(out, "backend_header", record.timers.backend_header);
+        json_seconds(out, "total", Some(record.timers.total));
+        json_text(out, "end", Some(record.end.word().as_bytes()));
+        json_text(out, "user_agent", record.user_agent);
+        json_text(out, "referer", record.referer);
+        out.push(b'}');
+    }
+
+    /// `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"`.
+    ///
+    /// Source: nginx, ngx_http_log_module; Apache, "Log Files", Combined Log Format.
+    fn combined(&mut self, out: &mut Vec<u8>, record: &Record<'_>) {
+        use std::io::Write as _;
+        let _ = write!(out, "{} - - [", record.client.ip());
+        self.calendar.common(out, record.time);
+        out.extend_from_slice(b"] \"");
+        request_line(out, record, b"-", escape::combined);
+        out.extend_from_slice(b"\" ");
+        number_or(out, record.status.map(u64::from), b"-");
+        out.push(b' ');
+        number(out, record.bytes_sent);
+        for field in [record.referer, record.user_agent] {
+            out.extend_from_slice(b" \"");
+            escape::combined(out, field.unwrap_or(b"-"));
+            out.push(b'"');
+        }
+    }
+
+    /// HAProxy's `option httplog` or, without a request, `option tcplog`.
+    ///
+    /// The counts of concurrent connections and queue positions are not recorded by Weir and always 0; retries are real.
+    /// Source: HAProxy configuration manual, sections 8.2.2, 8.2.3 and 8.5.
+    fn haproxy(&mut self, out: &mut Vec<u8>, record: &Record<'_>) {
+        let is_http = matches!(record.protocol, Spoken::Http10 | Spoken::Http11);
+        address(out, record);
+        out.extend_from_slice(b" [");
+        // HAProxy logs when it accepted, not when it was done.
+        self.calendar.haproxy(out, record.time.checked_sub(record.timers.total).unwrap_or(record.time));
+        out.extend_from_slice(b"] ");
+        escape::haproxy(out, record.listener.as_bytes());
+        out.push(b' ');
+        escape::haproxy(out, record.pool.unwrap_or(record.listener).as_bytes());
+        out.push(b'/');
+        escape::haproxy(out, record.backend.unwrap_or("<NOSRV>").as_bytes());
+        out.push(b' ');
+        let timers = &record.timers;
+        let phases = [timers.client_header, timers.queue, timers.connect, timers.backend_header];
+        let shown = if is_http { &phases[..] } else { &phases[1..3] };
+        for phase in shown {
+            number_or(out, phase.map(milliseconds), b"-1");
+            out.push(b'/');
+        }
+        number(out, milliseconds(timers.total));
+        out.push(b' ');
+        if is_http {
+            number_or(out, record.status.map(u64::from), b"-1");
+            out.push(b' ');
+        }
+        number(out, record.bytes_sent);
+        out.push(b' ');
+        if is_http {
+            // No captured cookies.
+            out.extend_from_slice(b"- - ");
+        }
+        out.extend_from_slice(&termination(record));
+        if is_http {
+            out.extend_from_slice(b"--");
+        }
+        out.extend_from_slice(b" 0/0/0/0/");
+        number(out, u64::from(record.retries));
+        out.extend_from_slice(b" 0/0");
+        if is_http {
+            out.extend_from_slice(b" \"");
+            request_line(out, record, b"<BADREQ>", escape::haproxy);
+            out.push(b'"');
+        }
+    }
+}
+
+/// The first two letters of HAProxy's termination state: who or what ended it, and in which phase.
+///
+/// Source: HAProxy configuration manual, section 8.5.
+fn termination(record: &Record<'_>) -> [u8; 2] {
+    let is_http = matches!(record.protocol, Spoken::Http10 | Spoken::Http11);
+    // R: the request was not complete; H: waiting for the response's head; D: data on its way.
+    let phase = match (is_http, record.timers.client_header, record.timers.backend_header) {
+        (true, None, _) => b'R',
+        (true, Some(_), None) => b'H',
+        _ => b'D',
+    };
+    match record.end {
+        End::Done => *b"--",
+        End::Responded => *b"LR",
+        End::ClientClosed => [b'C', phase],
+        End::ClientIdle => [b'c', if is_http { b'R' } else { b'D' }],
+        End::ClientHeader => *b"cR",
+        End::ClientBody => *b"cD",
+        End::BadRequest | End::BadProxyHeader | End::BodyTooLarge | End::NoRoute | End::MethodRefused => *b"PR",
+        End::NoBackend | End::ConnectFailed => *b"SC",
+        End::QueueFull => *b"SQ",
+        End::QueueTimeout => *b"sQ",
+        End::ConnectTimeout => *b"sC",
+        End::BackendTimeout => [b's', if phase == b'R' { b'H' } else { phase }],
+        End::BackendClosed => [b'S', if phase == b'R' { b'H' } else { phase }],
+        End::BadResponse => *b"PH",
+        End::Overload => [b'R', phase],
+        End::TooManyConnections => *b"PC",
+        End::Draining => [b'K', phase],
+        End::Internal => [b'I', phase],
+    }
+}
+
+fn request_line(out: &mut Vec<u8>, record: &Record<'_>, missing: &[u8], escape: impl Fn(&mut Vec<u8>, &[u8])) {
+    match record.method {
+        None => out.extend_from_slice(missing),
+        Some(method) => {
+            escape(out, method);
+            out.push(b' ');
+            escape(out, record.path.unwrap_or(b"*"));
+            out.push(b' ');
+            out.extend_from_slice(record.protocol.word().as_bytes());
+        }
+    }
+}
+
+fn address(out: &mut Vec<u8>, record: &Record<'_>) {
+    use std::io::Write as _;
+    // Writing to a vector can't fail.
+    let _ = write!(out, "{}", record.client);
+}
+
+fn json_key(out: &mut Vec<u8>, key: &str) {
+    out.extend_from_slice(b",\"");
+    out.extend_from_slice(key.as_bytes());
+    out.extend_from_slice(b"\":");
+}
+
+fn json_text(out: &mut Vec<u8>, key: &str, value: Option<&[u8]>) {
+    if let Some(value) = value {
+        json_key(out, key);
+        out.push(b'"');
+        escape::json(out, value);
+        out.push(b'"');
+    }
+}
+
+fn json_number(out: &mut Vec<u8>, key: &str, value: Option<u64>) {
+    if let Some(value) = value {
+        json_key(out, key);
+        number(out, value);
+    }
+}
+
+fn json_seconds(out: &mut Vec<u8>, key: &str, value: Option<Duration>) {
+    if let Some(value) = value {
+        json_key(out, key);
+        number(out, value.as_secs());
+        out.push(b'.');
+        let microseconds = value.subsec_micros();
+        digits3(out, (microseconds / 1_000) as u16);
+        digits3(out, (microseconds % 1_000) as u16);
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    duration.as_millis() as u64
+}
+
+fn number_or(out: &mut Vec<u8>, value: Option<u64>, otherwise: &[u8]) {
+    match value {
+        Some(value) => number(out, value),
+        None => out.extend_from_slice(otherwise),
+    }
+}
+
+/// A number in decimal; a third of the time `write!` takes.
+pub fn number(out: &mut Vec<u8>, mut value: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// Two digits, with a leading zero. `value` is below 100.
+pub fn digits2(out: &mut Vec<u8>, value: u8) {
+    out.extend_from_slice(&[b'0' + value / 10, b'0' + value % 10]);
+}
+
+/// Three digits, with leading zeros. `value` is below 1000.
+pub fn digits3(out: &mut Vec<u8>, value: u16) {
+    out.push(b'0' + (value / 100) as u8);
+    digits2(out, (value % 100) as u8);
+}

@@ -1,0 +1,236 @@
+//! Pools and backends on one worker: choosing, connecting, keeping idle connections.
+
+use std::cell::RefCell;
+use std::future::Future as _;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use weir_balance::{NoPick, Outcome, PickInput, PickReason, Picker};
+use weir_http::h1::connection::Idle;
+use weir_stats::table::{BackendCells, PoolCells};
+
+use crate::clock;
+use crate::deadline::Deadline;
+use crate::io::WaitError;
+use crate::plane::Event;
+use crate::snapshot::{Backend, Pool};
+use crate::worker::Worker;
+
+/// A pool on one worker.
+pub struct WorkerPool {
+    pub shared: Arc<Pool>,
+    picker: Picker,
+    pub backends: Vec<Rc<WorkerBackend>>,
+    number: usize,
+}
+
+/// A backend on one worker.
+pub struct WorkerBackend {
+    pub shared: Arc<Backend>,
+    idle: RefCell<Vec<Kept>>,
+    number: usize,
+}
+
+struct Kept {
+    connection: Idle<TcpStream>,
+    since: Duration,
+}
+
+/// A backend that was chosen: it counts as one in flight until this is dropped.
+pub struct Chosen {
+    pub pool: Rc<WorkerPool>,
+    pub index: usize,
+    pub reason: PickReason,
+}
+
+impl WorkerPool {
+    /// Takes over the idle connections of the same pool and backends in `old`.
+    pub fn new(shared: &Arc<Pool>, number: usize, old: &[Rc<WorkerPool>]) -> WorkerPool {
+        let old_pool = old.iter().find(|pool| pool.shared.config.name == shared.config.name);
+        let backends = shared
+            .backends
+            .iter()
+            .map(|backend| {
+                let kept = old_pool.and_then(|pool| {
+                    pool.backends.iter().find(|old| Arc::ptr_eq(&old.shared.resolved, &backend.resolved))
+                });
+                let idle = kept.map_or_else(Vec::new, |old| old.idle.take());
+                Rc::new(WorkerBackend { shared: backend.clone(), idle: RefCell::new(idle), number })
+            })
+            .collect();
+        let picker = Picker::new(shared.balance.clone());
+        WorkerPool { shared: shared.clone(), picker, backends, number }
+    }
+
+    /// This worker's counters of the pool.
+    #[inline]
+    pub fn cells(&self) -> &PoolCells {
+        self.shared.cells.of(self.number)
+    }
+
+    /// Chooses a backend and counts one in flight on it.
+    #[inline]
+    pub fn choose(self: &Rc<Self>, input: &PickInput<'_>) -> Result<Chosen, NoPick> {
+        let pick = self.picker.pick(input)?;
+        Ok(Chosen { pool: self.clone(), index: pick.index, reason: pick.reason })
+    }
+
+    /// Drops idle connections that are too old or that the backend has closed.
+    pub fn retire_idle(&self, now: Duration) {
+        let longest = self.shared.config.keep_alive.idle;
+        for backend in &self.backends {
+            backend.idle.borrow_mut().retain(|idle| now.saturating_sub(idle.since) < longest && is_quiet(idle.connection.connection()));
+        }
+    }
+}
+
+impl WorkerBackend {
+    /// This worker's counters of the backend.
+    #[inline]
+    pub fn cells(&self) -> &BackendCells {
+        self.shared.cells.of(self.number)
+    }
+
+    /// An idle connection that, as far as is known here, the backend still holds open and has sent nothing on.
+    ///
+    /// `max_idle` bounds how long it may have been idle: what is not idempotent must not meet a backend that is just closing.
+    pub fn take_idle(&self, now: Duration, max_idle: Duration) -> Option<Idle<TcpStream>> {
+        let mut idle = self.idle.borrow_mut();
+        while let Some(candidate) = idle.pop() {
+            if now.saturating_sub(candidate.since) >= max_idle {
+                // Last in, first out: all others are older.
+                idle.push(candidate);
+                return None;
+            }
+            if is_quiet(candidate.connection.connection()) {
+                return Some(candidate.connection);
+            }
+        }
+        None
+    }
+
+    /// Keeps a connection whose last exchange ended cleanly on both sides, which is what the type says.
+    pub fn keep_idle(&self, connection: Idle<TcpStream>, now: Duration, max: u32) {
+        let mut idle = self.idle.borrow_mut();
+        if idle.len() < max as usize {
+            idle.push(Kept { connection, since: now });
+        }
+    }
+
+    /// Idle connections held.
+    pub fn idle_count(&self) -> usize {
+        self.idle.borrow().len()
+    }
+
+    /// Opens a connection. The deadline is the caller's to set.
+    pub async fn connect(&self, deadline: &Deadline) -> Result<TcpStream, ConnectError> {
+        let Some(address) = self.shared.resolved.address() else {
+            return Err(ConnectError::Unresolved { backend: self.shared.address.clone() });
+        };
+        let mut connecting = pin!(TcpStream::connect(address));
+        let connected = std::future::poll_fn(|context| match connecting.as_mut().poll(context) {
+            Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
+            Poll::Pending => crate::io::timed_out(deadline),
+        })
+        .await;
+        match connected {
+            Ok(stream) => {
+                // Heads and bodies go out in separate writes; Nagle would hold the second back.
+                let _ = stream.set_nodelay(true);
+                self.cells().connections.increment();
+                Ok(stream)
+            }
+            Err(WaitError::TimedOut) => {
+                self.cells().connect_failures.increment();
+                Err(ConnectError::TimedOut { backend: address })
+            }
+            Err(WaitError::Broken(source)) => {
+                self.cells().connect_failures.increment();
+                Err(ConnectError::Refused { backend: address, source })
+            }
+        }
+    }
+}
+
+impl Chosen {
+    /// The chosen backend on this worker.
+    #[inline]
+    pub fn backend(&self) -> &Rc<WorkerBackend> {
+        &self.pool.backends[self.index]
+    }
+
+    /// Tells passive health and the latency average how it went.
+    #[inline]
+    pub fn observe(&self, worker: &Worker, now: Duration, outcome: Outcome) {
+        let failed = matches!(outcome, Outcome::Failure);
+        if failed {
+            self.backend().cells().failures.increment();
+        }
+        if let Some(ejection) = self.pool.shared.balance.observe(self.index, now, outcome) {
+            self.backend().cells().ejections.increment();
+            let event = Event::Ejected {
+                pool: self.pool.shared.config.name.clone(),
+                backend: self.backend().shared.address.clone(),
+                until: ejection.until,
+            };
+            self.pool.shared.balance.refresh(now);
+            let _ = worker.events.send(event);
+        }
+    }
+}
+
+impl Drop for Chosen {
+    #[inline]
+    fn drop(&mut self) {
+        // Who waits is counted in the waiting room, where the wakers are.
+        let _ = self.pool.shared.balance.release(self.index);
+        self.pool.shared.waiting_room.call_next();
+    }
+}
+
+/// Why no connection to a backend came about. In every case nothing was sent: another backend may be tried.
+#[derive(Debug)]
+pub enum ConnectError {
+    /// The backend's name has never resolved.
+    Unresolved { backend: String },
+    /// The backend, or the way to it, said no.
+    Refused { backend: SocketAddr, source: io::Error },
+    /// It did not accept within `timeout.connect`.
+    TimedOut { backend: SocketAddr },
+}
+
+impl std::fmt::Display for ConnectError {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ConnectError::Unresolved { backend } => write!(out, "backend {backend} has no address yet: its name does not resolve"),
+            ConnectError::Refused { backend, source } => write!(out, "backend {backend} did not accept: {source}"),
+            ConnectError::TimedOut { backend } => write!(out, "backend {backend} did not accept in time"),
+        }
+    }
+}
+
+/// Whether nothing, not even an end of stream, has arrived on an idle connection.
+///
+/// Costs no system call while tokio knows the socket as drained, which it is after an exchange that ended cleanly. Bytes that
+/// nobody asked for would be taken for the next response (A20), so such a connection is no longer used.
+fn is_quiet(stream: &TcpStream) -> bool {
+    match stream.poll_read_ready(&mut Context::from_waker(Waker::noop())) {
+        Poll::Pending => true,
+        Poll::Ready(Err(_)) => false,
+        Poll::Ready(Ok(())) => {
+            matches!(stream.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+        }
+    }
+}
+
+/// How long it took since `start`, for cells.
+#[inline]
+pub fn elapsed(start: Duration) -> Duration {
+    clock::now().saturating_sub(start)
+}

@@ -1,0 +1,174 @@
+//! Read buffers, borrowed for as long as bytes are in them: an idle connection holds none.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Bytes in a buffer for heads and small bodies.
+pub const SMALL: usize = 16 << 10;
+/// Bytes in a buffer for bulk transfer.
+pub const LARGE: usize = 64 << 10;
+/// Free buffers kept per size; what is above goes back to the allocator.
+const KEPT: usize = 128;
+
+/// The buffers of one worker, within its share of the memory budget.
+pub struct Buffers {
+    small: RefCell<Vec<Box<[u8]>>>,
+    large: RefCell<Vec<Box<[u8]>>>,
+    in_use_bytes: Cell<u64>,
+    budget_bytes: u64,
+}
+
+impl Buffers {
+    /// Hands out at most `budget_bytes` at once.
+    pub fn new(budget_bytes: u64) -> Rc<Buffers> {
+        Rc::new(Buffers {
+            small: RefCell::default(),
+            large: RefCell::default(),
+            in_use_bytes: Cell::new(0),
+            budget_bytes,
+        })
+    }
+
+    /// A buffer of at least `size` bytes; `None` when the budget is used up, upon which the caller sheds its work.
+    #[inline]
+    pub fn borrow(self: &Rc<Self>, size: usize) -> Option<Buffer> {
+        let (kept, size) = match size {
+            0..=SMALL => (Some(&self.small), SMALL),
+            _ if size <= LARGE => (Some(&self.large), LARGE),
+            _ => (None, size),
+        };
+        let in_use = self.in_use_bytes.get() + size as u64;
+        if in_use > self.budget_bytes {
+            return None;
+        }
+        self.in_use_bytes.set(in_use);
+        let bytes = kept
+            .and_then(|kept| kept.borrow_mut().pop())
+            .unwrap_or_else(|| vec![0; size].into_boxed_slice());
+        Some(Buffer { bytes, start: 0, end: 0, owner: self.clone() })
+    }
+
+    /// Bytes of all buffers that are lent out.
+    pub fn in_use_bytes(&self) -> u64 {
+        self.in_use_bytes.get()
+    }
+}
+
+/// A lent buffer: bytes `start..end` are filled. Goes back to its worker when dropped.
+pub struct Buffer {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+    owner: Rc<Buffers>,
+}
+
+impl Buffer {
+    /// The bytes received and not yet consumed.
+    #[inline]
+    pub fn filled(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// Whether nothing is in it.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Room to receive into.
+    #[inline]
+    pub fn free(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.end..]
+    }
+
+    /// Counts `count` bytes of [`Self::free`] as filled.
+    #[inline]
+    pub fn fill(&mut self, count: usize) {
+        self.end += count;
+        assert!(self.end <= self.bytes.len(), "filled beyond the buffer");
+    }
+
+    /// Drops the first `count` filled bytes.
+    #[inline]
+    pub fn consume(&mut self, count: usize) {
+        self.start += count;
+        assert!(self.start <= self.end, "consumed beyond what was filled");
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+        }
+    }
+
+    /// Moves what is filled to the front, to make room behind it.
+    pub fn compact(&mut self) {
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+    }
+
+    /// Puts `bytes` behind what is filled; they must fit.
+    pub fn append(&mut self, bytes: &[u8]) {
+        self.bytes[self.end..self.end + bytes.len()].copy_from_slice(bytes);
+        self.end += bytes.len();
+    }
+
+    /// Size in bytes.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether no room is left even after [`Self::compact`].
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.start == 0 && self.end == self.bytes.len()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        self.owner.in_use_bytes.set(self.owner.in_use_bytes.get() - bytes.len() as u64);
+        let kept = match bytes.len() {
+            SMALL => &self.owner.small,
+            LARGE => &self.owner.large,
+            _ => return,
+        };
+        let mut kept = kept.borrow_mut();
+        if kept.len() < KEPT {
+            kept.push(bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_budget_bounds_what_is_lent_and_comes_back_with_the_buffers() {
+        let buffers = Buffers::new(SMALL as u64 + LARGE as u64);
+        let small = buffers.borrow(1).unwrap();
+        let large = buffers.borrow(LARGE).unwrap();
+        assert!(buffers.borrow(1).is_none());
+        drop((small, large));
+        assert_eq!(buffers.in_use_bytes(), 0);
+        assert!(buffers.borrow(LARGE).is_some());
+    }
+
+    #[test]
+    fn consumed_bytes_make_room_after_compaction() {
+        let buffers = Buffers::new(1 << 20);
+        let mut buffer = buffers.borrow(SMALL).unwrap();
+        buffer.append(b"abcdef");
+        buffer.consume(4);
+        buffer.compact();
+        assert_eq!(buffer.filled(), b"ef");
+        assert_eq!(buffer.free().len(), SMALL - 2);
+        buffer.consume(2);
+        assert!(buffer.is_empty());
+        assert_eq!(buffer.free().len(), SMALL);
+    }
+}

@@ -1,0 +1,191 @@
+//! Getting a backend: choose, or wait in the pool's line until one has room. Shared by all protocols.
+//!
+//! No call is lost: whoever finds every backend busy first takes a place in line, then tries once more, and only then waits. And
+//! the line is kept: a newcomer who finds room while others wait gives it to the first of them.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use weir_balance::{NoPick, PickInput};
+use weir_stats::table::{End, Rejected};
+
+use crate::backends::{Chosen, WorkerPool, elapsed};
+use crate::clock;
+use crate::deadline::Deadline;
+use crate::queue::{Turn, WaitingRoom};
+use crate::worker::Worker;
+
+/// A backend, and how long it took to get it.
+pub struct Got {
+    pub chosen: Chosen,
+    /// Time in line; `None` when a backend had room at once.
+    pub queued: Option<Duration>,
+}
+
+/// Why there is no backend. Nothing was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unavailable {
+    /// None is up.
+    NoneUp,
+    /// Every one that is up was tried already.
+    AllTried,
+    /// Every one is at `max_connections`, and so is the line.
+    QueueFull,
+    /// Waited for `queue.timeout`.
+    QueueTimeout,
+    /// The client went away while it waited.
+    ClientGone,
+}
+
+impl Unavailable {
+    /// The word for log and metrics.
+    pub fn end(self) -> End {
+        match self {
+            Unavailable::NoneUp | Unavailable::AllTried => End::NoBackend,
+            Unavailable::QueueFull => End::QueueFull,
+            Unavailable::QueueTimeout => End::QueueTimeout,
+            Unavailable::ClientGone => End::ClientClosed,
+        }
+    }
+
+    /// What it counts as; `None` where it was the client's own wish.
+    pub fn rejected(self) -> Option<Rejected> {
+        match self {
+            Unavailable::NoneUp | Unavailable::AllTried => Some(Rejected::NoBackend),
+            Unavailable::QueueFull => Some(Rejected::QueueFull),
+            Unavailable::QueueTimeout => Some(Rejected::QueueTimeout),
+            Unavailable::ClientGone => None,
+        }
+    }
+}
+
+/// What a choice depends on, apart from what is drawn anew for each try.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wish<'a> {
+    /// Hash of what source, hash and maglev choose by.
+    pub key: Option<u64>,
+    /// Backend id from the client's cookie.
+    pub sticky: Option<u64>,
+    /// Indexes of backends already tried.
+    pub exclude: &'a [usize],
+}
+
+impl Wish<'_> {
+    /// Chooses without waiting.
+    #[inline]
+    pub fn choose(&self, worker: &Worker, pool: &Rc<WorkerPool>, now: Duration) -> Result<Chosen, NoPick> {
+        let draw = worker.draw();
+        pool.choose(&PickInput {
+            now,
+            draw: [draw as u32, (draw >> 32) as u32],
+            key: self.key,
+            sticky: self.sticky,
+            exclude: self.exclude,
+        })
+    }
+}
+
+/// Chooses a backend of `pool`, in line for at most `queue.timeout` when every one is at `max_connections`.
+///
+/// `deadline` must belong to the calling task; it is replaced only when there is a wait. `client_gone` is asked whenever
+/// the task is woken during the wait, with its context, so that it can ask to be woken when the client leaves.
+pub async fn choose_or_wait(
+    worker: &Worker,
+    pool: &Rc<WorkerPool>,
+    wish: &Wish<'_>,
+    deadline: &Deadline,
+    client_gone: impl FnMut(&mut Context<'_>) -> bool,
+) -> Result<Got, Unavailable> {
+    let now = clock::now();
+    if pool.shared.waiting_room.depth() == 0 {
+        match wish.choose(worker, pool, now) {
+            Ok(chosen) => return Ok(Got { chosen, queued: None }),
+            Err(NoPick::NoneUp) => return Err(Unavailable::NoneUp),
+            Err(NoPick::AllExcluded) => return Err(Unavailable::AllTried),
+            Err(NoPick::AllBusy) => {}
+        }
+    }
+    wait_in_line(worker, pool, wish, deadline, client_gone, now).await
+}
+
+/// The slow path: everything is busy, or others wait already.
+async fn wait_in_line(
+    worker: &Worker,
+    pool: &Rc<WorkerPool>,
+    wish: &Wish<'_>,
+    deadline: &Deadline,
+    mut client_gone: impl FnMut(&mut Context<'_>) -> bool,
+    begun: Duration,
+) -> Result<Got, Unavailable> {
+    let queue = pool.shared.config.queue;
+    let mut is_first = pool.shared.waiting_room.depth() == 0;
+    let mut was_called = false;
+    deadline.set(begun + queue.timeout);
+    pool.cells().queued.increment();
+    loop {
+        let limit = if was_called { u32::MAX } else { queue.max };
+        let mut place = Place::take(&pool.shared.waiting_room, limit, was_called).await.ok_or(Unavailable::QueueFull)?;
+        match wish.choose(worker, pool, clock::now()) {
+            Ok(chosen) if is_first || was_called => {
+                place.give_up();
+                return Ok(Got { chosen, queued: Some(elapsed(begun)) });
+            }
+            // There is room, but others were here before: releasing it calls the first of them.
+            Ok(chosen) => drop(chosen),
+            Err(NoPick::AllBusy) => {}
+            Err(NoPick::NoneUp) => return Err(Unavailable::NoneUp),
+            Err(NoPick::AllExcluded) => return Err(Unavailable::AllTried),
+        }
+        poll_fn(|context| {
+            if place.turn.is_called() {
+                Poll::Ready(Ok(()))
+            } else if client_gone(context) {
+                Poll::Ready(Err(Unavailable::ClientGone))
+            } else if deadline.has_passed() {
+                Poll::Ready(Err(Unavailable::QueueTimeout))
+            } else {
+                Poll::Pending
+            }
+        })
+        .await?;
+        place.is_used = true;
+        is_first = false;
+        was_called = true;
+        match wish.choose(worker, pool, clock::now()) {
+            Ok(chosen) => return Ok(Got { chosen, queued: Some(elapsed(begun)) }),
+            // Somebody was faster; back to the front of the line.
+            Err(NoPick::AllBusy) => {}
+            Err(NoPick::NoneUp) => return Err(Unavailable::NoneUp),
+            Err(NoPick::AllExcluded) => return Err(Unavailable::AllTried),
+        }
+    }
+}
+
+/// A place in line, given up when dropped: the session may be cancelled at any time.
+struct Place<'a> {
+    room: &'a WaitingRoom,
+    turn: Arc<Turn>,
+    /// The call that took it out of the line has been answered.
+    is_used: bool,
+}
+
+impl<'a> Place<'a> {
+    async fn take(room: &'a WaitingRoom, limit: u32, at_front: bool) -> Option<Place<'a>> {
+        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        let turn = room.enter(waker, limit, at_front)?;
+        Some(Place { room, turn, is_used: false })
+    }
+
+    fn give_up(self) {}
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.is_used {
+            self.room.leave(&self.turn);
+        }
+    }
+}

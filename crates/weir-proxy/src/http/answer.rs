@@ -1,0 +1,190 @@
+//! Answers of Weir's own: failures, redirects, fixed responses.
+
+use weir_http::h1::encode::{self, OwnResponse};
+use weir_http::{AddedField, Method};
+use weir_stats::table::End;
+
+use crate::buffers::Buffer;
+use crate::clock;
+use crate::http::exchange::{After, Exchange};
+use crate::http::failure::Failure;
+use crate::http::forward::Forwarding;
+use crate::http::route::Route;
+use crate::http::session::{Session, due};
+use crate::http::upload::Upload;
+use crate::http::date;
+use crate::io::send_all;
+use crate::worker::WorkerListener;
+
+/// Seconds after which a client told 503 may try again.
+const RETRY_AFTER_SECONDS: u64 = 1;
+
+/// Answers a request that was not forwarded, or whose forwarding failed before anything reached the client.
+pub async fn failure(session: &mut Session, listener: &WorkerListener, exchange: &mut Exchange, failure: &Failure) -> After {
+    let cells = listener.shared.cells.of(session.worker.number);
+    if let Some(rejected) = failure.rejected() {
+        cells.rejected[rejected as usize].increment();
+    }
+    let Some(status) = failure.status() else {
+        exchange.ledger.close(session, listener, &exchange.request_id, failure.end());
+        return After::Reset;
+    };
+    let keep = !failure.closes_client() && may_keep(session, exchange);
+    exchange.reply.clear();
+    let retry_after = (status == 503).then_some(RETRY_AFTER_SECONDS);
+    with_own(exchange, keep, |own, out| encode::error_response(status, failure.word(), retry_after, own, out));
+    if status == 405 {
+        // RFC 9110 §15.5.6 asks for the methods that are allowed; for CONNECT that is every other.
+        tracing::debug!(client = %session.client.address, "CONNECT refused");
+    }
+    finish(session, listener, exchange, status, failure.end(), keep).await
+}
+
+/// As [`failure`], for an exchange that had a backend: what is left of the request's body decides whether the client's
+/// connection can be kept.
+pub async fn failed_exchange(
+    session: &mut Session,
+    forwarding: &Forwarding<'_>,
+    exchange: &mut Exchange,
+    upload: Upload,
+    failed: &Failure,
+) -> After {
+    exchange.ledger.bytes_received += upload.received_bytes();
+    let (rest, drained) = upload.into_rest();
+    if rest.is_some() {
+        session.buffer = rest;
+    }
+    exchange.body_left = drained.is_none();
+    failure(session, forwarding.listener, exchange, failed).await
+}
+
+/// Answers with a redirect; `$host`, `$path` and `$query` in `to` stand for the request's own, which the parser has
+/// checked.
+pub async fn redirect(
+    session: &mut Session,
+    listener: &WorkerListener,
+    exchange: &mut Exchange,
+    route: &Route,
+    to: &str,
+    status: u16,
+) -> After {
+    let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+    let location = expand(to, exchange, received);
+    let keep = may_keep(session, exchange);
+    with_own(exchange, keep, |own, out| encode::redirect(status, &location, &route.response_fields, own, out));
+    finish(session, listener, exchange, status, End::Responded, keep).await
+}
+
+fn expand(to: &str, exchange: &Exchange, received: &[u8]) -> Vec<u8> {
+    let request = &exchange.request;
+    let mut out = Vec::with_capacity(to.len() + 64);
+    let mut rest = to;
+    while let Some(at) = rest.find('$') {
+        out.extend_from_slice(&rest.as_bytes()[..at]);
+        let name = &rest[at..];
+        let (value, used): (&[u8], usize) = if name.starts_with("$host") {
+            (request.host(received).unwrap_or_default(), 5)
+        } else if name.starts_with("$path") {
+            (request.path(received), 5)
+        } else if name.starts_with("$query") {
+            (request.query(received).unwrap_or_default(), 6)
+        } else {
+            (b"$", 1)
+        };
+        out.extend_from_slice(value);
+        rest = &name[used..];
+    }
+    out.extend_from_slice(rest.as_bytes());
+    out
+}
+
+/// Answers with what the config says.
+pub async fn respond(
+    session: &mut Session,
+    listener: &WorkerListener,
+    exchange: &mut Exchange,
+    route: &Route,
+    status: u16,
+    body: &str,
+    content_type: &str,
+) -> After {
+    let keep = may_keep(session, exchange);
+    let mut fields = Vec::with_capacity(1 + route.response_fields.len());
+    fields.extend(AddedField::replacing(b"content-type", content_type.as_bytes()));
+    fields.extend(route.response_fields.iter().cloned());
+    with_own(exchange, keep, |own, out| encode::simple_response(status, &fields, body.as_bytes(), own, out));
+    finish(session, listener, exchange, status, End::Responded, keep).await
+}
+
+/// Answers TRACE or OPTIONS whose `max-forwards` is used up (RFC 9110 §7.6.2).
+pub async fn trace(session: &mut Session, listener: &WorkerListener, exchange: &mut Exchange) -> After {
+    let keep = may_keep(session, exchange);
+    let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+    let request = std::mem::take(&mut exchange.request);
+    with_request(exchange, &request, keep, |own, out| encode::trace_response(&request, received, own, out));
+    exchange.request = request;
+    finish(session, listener, exchange, 200, End::Responded, keep).await
+}
+
+/// Whether the client's connection can be kept: it wishes so, and no body of its request is left unread.
+fn may_keep(session: &Session, exchange: &Exchange) -> bool {
+    let body_left = exchange.body_left || (!exchange.forwarded && !exchange.request.body().is_empty());
+    exchange.request.keep_alive() && exchange.request.is_complete() && !body_left && session.slot.draining_until().is_none()
+}
+
+fn with_own(exchange: &mut Exchange, keep: bool, write: impl FnOnce(&OwnResponse<'_>, &mut Vec<u8>)) {
+    let request = std::mem::take(&mut exchange.request);
+    with_request(exchange, &request, keep, write);
+    exchange.request = request;
+}
+
+fn with_request(
+    exchange: &mut Exchange,
+    request: &weir_http::RequestHead,
+    keep_alive: bool,
+    write: impl FnOnce(&OwnResponse<'_>, &mut Vec<u8>),
+) {
+    let Exchange { reply, request_id, .. } = exchange;
+    reply.clear();
+    date::now(|date| {
+        let own = OwnResponse {
+            keep_alive,
+            version: request.version(),
+            head_only: request.is_complete() && request.method() == Method::Head,
+            request_id,
+            date,
+        };
+        write(&own, reply);
+    });
+}
+
+/// Sends the answer and ends the exchange.
+async fn finish(
+    session: &mut Session,
+    listener: &WorkerListener,
+    exchange: &mut Exchange,
+    status: u16,
+    end: End,
+    keep: bool,
+) -> After {
+    if !exchange.forwarded
+        && let Some(buffer) = &mut session.buffer
+        && keep
+    {
+        buffer.consume(exchange.request.head_bytes());
+        if buffer.is_empty() {
+            session.buffer = None;
+        }
+    }
+    exchange.ledger.status = status;
+    exchange.ledger.bytes_sent = exchange.reply.len() as u64;
+    let patience = listener.shared.config.timeout.client_body;
+    session.deadline.set(due(&session.slot, clock::now(), patience));
+    let sent = send_all(&mut session.stream, &exchange.reply, &session.deadline, || {}).await;
+    exchange.ledger.close(session, listener, &exchange.request_id, end);
+    match sent {
+        Err(_) => After::Reset,
+        Ok(()) if keep => After::Keep,
+        Ok(()) => After::Linger,
+    }
+}

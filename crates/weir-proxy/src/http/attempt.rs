@@ -1,0 +1,125 @@
+//! One attempt of an exchange on one backend: connect or reuse, send, receive the response's head.
+
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use weir_http::h1::connection::Busy;
+use weir_http::h1::encode;
+use weir_http::proxy_protocol::{self, ProxyAddresses};
+
+use crate::backends::{Chosen, ConnectError};
+use crate::clock;
+use crate::http::drive;
+use crate::http::exchange::Exchange;
+use crate::http::failure::Failure;
+use crate::http::forward::{Facts, Forwarding};
+use crate::http::session::{Session, due};
+use crate::http::upload::Upload;
+use crate::buffers::Buffer;
+use crate::io::{WaitError, send_all};
+
+/// How long an idle backend connection may have been idle to carry a request that must not be sent twice: one that the
+/// backend closes at the very moment would lose it.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// A response whose head is complete.
+pub struct Answered {
+    pub connection: Busy<TcpStream>,
+    /// What was received of the response; its head is at the front.
+    pub received: Buffer,
+}
+
+/// Why an attempt failed.
+pub struct Failed {
+    pub failure: Failure,
+    /// Whether the connection had served an exchange before.
+    pub reused: bool,
+}
+
+/// Makes one attempt. On success the response's head is in `exchange.response`.
+pub async fn make(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    facts: &Facts,
+    chosen: &Chosen,
+    upload: &mut Upload,
+    only_new: bool,
+) -> Result<Answered, Failed> {
+    let (mut connection, reused) = match open(session, exchange, forwarding, facts, chosen, only_new).await {
+        Ok(opened) => opened,
+        Err(failure) => return Err(Failed { failure, reused: false }),
+    };
+    let failed = |failure| Failed { failure, reused };
+    if facts.expect_continue && upload.is_awaited() && !exchange.continued {
+        exchange.continued = true;
+        let mut interim = Vec::with_capacity(32);
+        encode::write_continue(&mut interim);
+        send_all(&mut session.stream, &interim, &session.deadline, || {}).await.map_err(|error| failed(error.into()))?;
+    }
+    let sent_at = if reused && exchange.ledger.retries == 0 { exchange.ledger.head } else { clock::now() };
+    session.deadline.set(due(&session.slot, sent_at, forwarding.listener.shared.config.timeout.backend));
+    match send_all(connection.connection(), &exchange.outgoing, &session.deadline, || {}).await {
+        Ok(()) => {}
+        Err(WaitError::TimedOut) => return Err(failed(Failure::BackendTimeout)),
+        // It may have answered before it closed; what it said is worth reading.
+        Err(WaitError::Broken(_)) => upload.refuse(),
+    }
+    let cells = chosen.backend().cells();
+    cells.bytes_sent.add(exchange.outgoing.len() as u64);
+    let received = drive::until_response(session, connection.connection(), exchange, forwarding, facts, upload)
+        .await
+        .map_err(failed)?;
+    let latency = clock::now().saturating_sub(sent_at);
+    exchange.ledger.backend_header = Some(latency);
+    cells.response_seconds.record(latency);
+    Ok(Answered { connection, received })
+}
+
+/// An idle connection, or a new one.
+async fn open(
+    session: &Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    facts: &Facts,
+    chosen: &Chosen,
+    only_new: bool,
+) -> Result<(Busy<TcpStream>, bool), Failure> {
+    let backend = chosen.backend();
+    let send_proxy = forwarding.pool.shared.config.send_proxy;
+    if send_proxy.is_none() && !only_new {
+        let max_idle = if facts.method.is_idempotent() { Duration::MAX } else { FRESH };
+        if let Some(idle) = backend.take_idle(exchange.ledger.head, max_idle) {
+            backend.cells().reused.increment();
+            return Ok((idle.begin(), true));
+        }
+    }
+    let began = clock::now();
+    session.deadline.set(due(&session.slot, began, forwarding.listener.shared.config.timeout.connect));
+    let connected = backend.connect(&session.deadline).await;
+    exchange.ledger.connect = Some(clock::now().saturating_sub(began));
+    let mut stream = connected.map_err(Failure::Connect)?;
+    if let Some(version) = send_proxy {
+        let header = proxy_header(session, version);
+        send_all(&mut stream, &header, &session.deadline, || {}).await.map_err(|error| {
+            let backend = backend.shared.resolved.address().unwrap_or(session.client.peer);
+            Failure::Connect(match error {
+                WaitError::TimedOut => ConnectError::TimedOut { backend },
+                WaitError::Broken(source) => ConnectError::Refused { backend, source },
+            })
+        })?;
+    }
+    Ok((Busy::first(stream), false))
+}
+
+/// The PROXY protocol header that names this session's client.
+fn proxy_header(session: &Session, version: weir_config::ProxyVersion) -> Vec<u8> {
+    let destination = session.client.destination.or_else(|| session.stream.local_addr().ok());
+    let addresses = destination.map(|destination| ProxyAddresses { source: session.client.address, destination });
+    let mut header = Vec::with_capacity(64);
+    match version {
+        weir_config::ProxyVersion::V1 => proxy_protocol::write_v1(addresses, &mut header),
+        weir_config::ProxyVersion::V2 => proxy_protocol::write_v2(addresses, &mut header),
+    }
+    header
+}

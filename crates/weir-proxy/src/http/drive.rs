@@ -1,0 +1,235 @@
+//! The waits of an exchange in which both directions may move at once.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use tokio::io::ReadBuf;
+use tokio::net::TcpStream;
+use weir_http::{Progress, Version, parse_response, write_response};
+
+use crate::buffers::{Buffer, SMALL};
+use crate::clock;
+use crate::http::exchange::Exchange;
+use crate::http::failure::Failure;
+use crate::http::forward::{Facts, Forwarding};
+use crate::http::pump::{Pump, PumpError};
+use crate::http::session::{Session, due};
+use crate::http::upload::Upload;
+use crate::io::{poll_receive, send_all};
+
+/// Receives the response's head, moving the request's body meanwhile. Interim responses are passed on as they come.
+pub async fn until_response(
+    session: &mut Session,
+    backend: &mut TcpStream,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    facts: &Facts,
+    upload: &mut Upload,
+) -> Result<Buffer, Failure> {
+    exchange.response.clear();
+    let mut received: Option<Buffer> = None;
+    let mut watched = session.buffer.is_none();
+    let mut interim_count = 0;
+    loop {
+        poll_fn(|context| {
+            if upload.is_moving() {
+                poll_upload(session, backend, forwarding, upload, context)?;
+            }
+            let polled = poll_head(session, backend, exchange, facts, &mut received, context);
+            if polled.is_ready() {
+                return polled;
+            }
+            if watched && upload.is_done() {
+                watched = poll_client_present(&mut session.stream, context)?;
+            }
+            if session.deadline.has_passed() {
+                return Poll::Ready(Err(if upload.is_awaited() { Failure::BodyTimeout } else { Failure::BackendTimeout }));
+            }
+            Poll::Pending
+        })
+        .await?;
+        let Some(mut buffer) = received.take() else { return Err(Failure::Empty) };
+        if !exchange.response.is_interim() {
+            return Ok(buffer);
+        }
+        interim_count += 1;
+        if interim_count > facts.limits.interim_responses {
+            return Err(Failure::InterimFlood);
+        }
+        pass_interim_on(session, exchange, facts, &buffer).await?;
+        buffer.consume(exchange.response.head_bytes());
+        exchange.response.clear();
+        received = Some(buffer).filter(|buffer| !buffer.is_empty());
+    }
+}
+
+/// Moves the body on and renews the deadline while it moves.
+fn poll_upload(
+    session: &mut Session,
+    backend: &mut TcpStream,
+    forwarding: &Forwarding<'_>,
+    upload: &mut Upload,
+    context: &mut Context<'_>,
+) -> Result<(), Failure> {
+    let mut moved = false;
+    let polled = upload.poll(context, &mut session.stream, backend, &session.worker.buffers, &mut moved);
+    let is_over = polled.is_ready();
+    if let Poll::Ready(result) = polled {
+        result?;
+    }
+    if moved || is_over {
+        let now = clock::now();
+        let listener = &forwarding.listener.shared.config;
+        if upload.is_too_slow(now, listener.limits.min_body_rate) {
+            return Err(Failure::BodyTimeout);
+        }
+        let patience = if upload.is_awaited() { listener.timeout.client_body } else { listener.timeout.backend };
+        session.deadline.set(due(&session.slot, now, patience));
+    }
+    Ok(())
+}
+
+/// Receives and parses until a head, interim or final, is complete.
+fn poll_head(
+    session: &Session,
+    backend: &mut TcpStream,
+    exchange: &mut Exchange,
+    facts: &Facts,
+    received: &mut Option<Buffer>,
+    context: &mut Context<'_>,
+) -> Poll<Result<(), Failure>> {
+    loop {
+        if let Some(buffer) = received.as_ref() {
+            match parse_response(buffer.filled(), &facts.limits, facts.method, &mut exchange.response) {
+                Ok(Progress::Complete { .. }) => return Poll::Ready(Ok(())),
+                Ok(Progress::Partial) => {}
+                Err(violation) => return Poll::Ready(Err(Failure::BadResponse(violation))),
+            }
+        }
+        let nothing_yet = |received: &Option<Buffer>| received.is_none() && !exchange.response.has_started();
+        match std::task::ready!(poll_receive_head(session, backend, facts, received, context)) {
+            Ok(0) if nothing_yet(received) => return Poll::Ready(Err(Failure::Empty)),
+            Ok(0) => return Poll::Ready(Err(Failure::BackendClosed)),
+            Ok(_) => {}
+            Err(Failure::BackendClosed) if nothing_yet(received) => return Poll::Ready(Err(Failure::Empty)),
+            Err(failure) => return Poll::Ready(Err(failure)),
+        }
+    }
+}
+
+/// Receives once; a buffer is borrowed only when there is something to receive.
+fn poll_receive_head(
+    session: &Session,
+    backend: &mut TcpStream,
+    facts: &Facts,
+    received: &mut Option<Buffer>,
+    context: &mut Context<'_>,
+) -> Poll<Result<usize, Failure>> {
+    if std::task::ready!(backend.poll_read_ready(context)).is_err() {
+        return Poll::Ready(Err(Failure::BackendClosed));
+    }
+    let mut buffer = match received.take() {
+        Some(mut buffer) => {
+            buffer.compact();
+            if buffer.is_full() {
+                let size = (buffer.capacity() * 2).min(facts.limits.head_bytes().max(2 * SMALL));
+                let Some(mut larger) = session.worker.buffers.borrow(size) else {
+                    return Poll::Ready(Err(Failure::OutOfMemory));
+                };
+                larger.append(buffer.filled());
+                larger
+            } else {
+                buffer
+            }
+        }
+        None => match session.worker.buffers.borrow(SMALL) {
+            Some(buffer) => buffer,
+            None => return Poll::Ready(Err(Failure::OutOfMemory)),
+        },
+    };
+    let polled = poll_receive(backend, context, &mut buffer);
+    if !buffer.is_empty() {
+        *received = Some(buffer);
+    }
+    polled.map_err(|_| Failure::BackendClosed)
+}
+
+/// Whether it is worth going on watching the client while the backend works: not once it has half-closed (it still
+/// wants its answer) or sent the next request. `Err` when it reset the connection.
+fn poll_client_present(client: &mut TcpStream, context: &mut Context<'_>) -> Result<bool, Failure> {
+    match client.poll_read_ready(context) {
+        Poll::Pending => return Ok(true),
+        Poll::Ready(Err(_)) => return Err(Failure::ClientClosed),
+        Poll::Ready(Ok(())) => {}
+    }
+    let mut byte = [0; 1];
+    match client.poll_peek(context, &mut ReadBuf::new(&mut byte)) {
+        Poll::Pending => Ok(true),
+        Poll::Ready(Ok(_)) => Ok(false),
+        Poll::Ready(Err(_)) => Err(Failure::ClientClosed),
+    }
+}
+
+/// Sends an interim response to a client that knows such (RFC 9110 §15.2). 100 is not among them: Weir has answered
+/// the client's expectation itself.
+async fn pass_interim_on(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    facts: &Facts,
+    buffer: &Buffer,
+) -> Result<(), Failure> {
+    if facts.version < Version::Http11 || exchange.response.status() == 100 {
+        return Ok(());
+    }
+    exchange.reply.clear();
+    write_response(&exchange.response, buffer.filled(), &facts.response_context(true), &mut exchange.reply);
+    let sent = send_all(&mut session.stream, &exchange.reply, &session.deadline, || {}).await;
+    exchange.reply.clear();
+    sent.map_err(Failure::from)
+}
+
+/// Moves both bodies until the response's is over.
+pub async fn until_sent(
+    session: &mut Session,
+    backend: &mut TcpStream,
+    forwarding: &Forwarding<'_>,
+    upload: &mut Upload,
+    download: &mut Pump,
+) -> Result<(), Failure> {
+    let timeout = forwarding.listener.shared.config.timeout;
+    poll_fn(|context| {
+        let mut moved = false;
+        if upload.is_moving() {
+            let polled = upload.poll(context, &mut session.stream, backend, &session.worker.buffers, &mut moved);
+            if let Poll::Ready(Err(failure)) = polled {
+                return Poll::Ready(Err(failure));
+            }
+        }
+        let polled = download.poll(context, backend, &mut session.stream, &session.worker.buffers, &mut moved);
+        if let Poll::Ready(result) = polled {
+            return Poll::Ready(result.map_err(download_failure));
+        }
+        if moved {
+            let patience = if download.waits_for_source() { timeout.backend } else { timeout.client_body };
+            session.deadline.set(due(&session.slot, clock::now(), patience));
+        } else if session.deadline.has_passed() {
+            return Poll::Ready(Err(match download.waits_for_source() {
+                true if session.slot.draining_until().is_some_and(|until| until <= clock::now()) => Failure::Drained,
+                true => Failure::BackendTimeout,
+                false => Failure::ClientStalled,
+            }));
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// What went wrong on the backend's side.
+pub fn download_failure(error: PumpError) -> Failure {
+    match error {
+        PumpError::SourceClosed => Failure::BackendClosed,
+        PumpError::Malformed(violation) => Failure::BadResponse(violation),
+        PumpError::SinkClosed(_) => Failure::ClientClosed,
+        PumpError::OutOfMemory | PumpError::TooLarge => Failure::OutOfMemory,
+    }
+}

@@ -1,0 +1,251 @@
+//! One request's life, as steps in file order: plan, choose, connect, send, receive, respond, finish.
+//!
+//! The only ways off this path are `retry` and `failure`.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_http::{BodyLength, Method, RequestHead, ResponseHead, path};
+use weir_stats::table::{End, Rejected};
+
+use crate::buffers::Buffer;
+use crate::clock;
+use crate::http::failure::Failure;
+use crate::http::forward::{self, Forwarding};
+use crate::http::ledger::Ledger;
+use crate::http::route::{Action, Decision, RequestView, Route, without_port};
+use crate::http::session::Session;
+use crate::http::answer;
+use crate::worker::{Worker, WorkerListener};
+
+/// What becomes of the client's connection.
+pub enum After {
+    /// The next request may come.
+    Keep,
+    /// Nothing more to say or to hear.
+    Close,
+    /// The client may still be sending what we will not read.
+    Linger,
+    /// The client must see that what it got is not whole.
+    Reset,
+}
+
+/// What an exchange needs, reused from one to the next so that steady state allocates nothing.
+pub struct Exchange {
+    pub request: RequestHead,
+    pub response: ResponseHead,
+    /// The request as it goes to backends, with the part of its body that came with it.
+    pub outgoing: Vec<u8>,
+    /// The response's head, and small bodies, as they go to the client.
+    pub reply: Vec<u8>,
+    /// The path for the backend where it is not the one sent.
+    pub path: Vec<u8>,
+    /// What `x-request-id` says towards both sides: the client's own where it sent an acceptable one.
+    pub request_id: Vec<u8>,
+    /// The protocol the client asks to upgrade to.
+    pub upgrade: Vec<u8>,
+    pub ledger: Ledger,
+    /// Backends that failed in this exchange.
+    pub tried: Vec<usize>,
+    /// Whether `100 Continue` was sent.
+    pub continued: bool,
+    /// Whether the request was taken off the session's buffer to be forwarded.
+    pub forwarded: bool,
+    /// Whether some of the request's body was left unread.
+    pub body_left: bool,
+}
+
+/// Exchanges that are not in use, kept for the next ones of their worker.
+#[derive(Default)]
+pub struct Exchanges {
+    kept: RefCell<Vec<Box<Exchange>>>,
+}
+
+/// Exchanges kept for reuse per worker.
+const KEPT: usize = 256;
+/// A kept exchange's vectors above this size are given back to the allocator.
+const KEPT_BYTES: usize = 64 << 10;
+
+impl Exchanges {
+    /// One that is ready for a new request.
+    pub fn take(&self) -> Box<Exchange> {
+        self.kept.borrow_mut().pop().unwrap_or_else(|| Box::new(Exchange::new()))
+    }
+
+    /// Keeps one for later.
+    pub fn give_back(&self, mut exchange: Box<Exchange>) {
+        exchange.ledger.release();
+        if exchange.outgoing.capacity() > KEPT_BYTES || exchange.reply.capacity() > KEPT_BYTES {
+            exchange.outgoing = Vec::new();
+            exchange.reply = Vec::new();
+        }
+        let mut kept = self.kept.borrow_mut();
+        if kept.len() < KEPT {
+            kept.push(exchange);
+        }
+    }
+}
+
+impl Exchange {
+    fn new() -> Exchange {
+        Exchange {
+            request: RequestHead::new(),
+            response: ResponseHead::new(),
+            outgoing: Vec::new(),
+            reply: Vec::new(),
+            path: Vec::new(),
+            request_id: Vec::new(),
+            upgrade: Vec::new(),
+            ledger: Ledger::default(),
+            tried: Vec::new(),
+            continued: false,
+            forwarded: false,
+            body_left: false,
+        }
+    }
+
+    /// Makes ready for a request whose first byte came at `now`.
+    pub fn begin(&mut self, now: Duration) {
+        self.request.clear();
+        self.outgoing.clear();
+        self.reply.clear();
+        self.tried.clear();
+        self.request_id.clear();
+        self.upgrade.clear();
+        self.continued = false;
+        self.forwarded = false;
+        self.body_left = false;
+        self.ledger.begin(now);
+    }
+
+    /// Notes that the client went away without a request.
+    pub fn note_gone(&mut self, session: &Session, listener: &WorkerListener, end: End) {
+        listener.shared.cells.of(session.worker.number).ends[end as usize].increment();
+    }
+}
+
+/// Counts a session that ended before any request: its PROXY header was missing or wrong.
+pub fn count_refused_session(worker: &Worker, listener: &WorkerListener, end: End) {
+    let cells = listener.shared.cells.of(worker.number);
+    cells.ends[end as usize].increment();
+    if end == End::BadProxyHeader {
+        cells.rejected[Rejected::BadProxyHeader as usize].increment();
+    }
+}
+
+/// Answers what can't be served and closes.
+pub async fn refuse(session: &mut Session, listener: &WorkerListener, exchange: &mut Exchange, failure: Failure) -> After {
+    exchange.ledger.head = clock::now();
+    answer::failure(session, listener, exchange, &failure).await
+}
+
+/// Runs one exchange whose request head is complete.
+pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: &mut Exchange) -> After {
+    exchange.ledger.head = clock::now();
+    note_request(session, exchange);
+    let plan = match plan(session, &listener, exchange) {
+        Ok(plan) => plan,
+        Err(failure) => return answer::failure(session, &listener, exchange, &failure).await,
+    };
+    match plan {
+        Plan::Forward { pool, route, rewritten } => {
+            let pool = listener.pools[pool].clone();
+            exchange.ledger.pool = Some(pool.clone());
+            let forwarding = Forwarding { listener: &listener, pool, route, rewritten };
+            forward::run(session, exchange, &forwarding).await
+        }
+        Plan::Redirect { to, status, route } => answer::redirect(session, &listener, exchange, route, to, status).await,
+        Plan::Respond { status, body, content_type, route } => {
+            answer::respond(session, &listener, exchange, route, status, body, content_type).await
+        }
+        Plan::Trace => answer::trace(session, &listener, exchange).await,
+    }
+}
+
+/// What to do with a request.
+enum Plan<'l> {
+    Forward { pool: usize, route: Option<&'l Route>, rewritten: bool },
+    Redirect { to: &'l str, status: u16, route: &'l Route },
+    Respond { status: u16, body: &'l str, content_type: &'l str, route: &'l Route },
+    /// `Max-Forwards: 0`: the answer is ours (RFC 9110 §7.6.2).
+    Trace,
+}
+
+/// Decides; leaves the path for the backend in `exchange.path` when it differs from the one sent.
+fn plan<'l>(session: &Session, listener: &'l WorkerListener, exchange: &mut Exchange) -> Result<Plan<'l>, Failure> {
+    let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+    let request = &exchange.request;
+    if request.method() == Method::Connect {
+        return Err(Failure::MethodRefused);
+    }
+    if request.max_forwards() == Some(0) {
+        return Ok(Plan::Trace);
+    }
+    let raw = request.path(received);
+    let mut rewritten = false;
+    if !request.path_is_plain() {
+        rewritten = path::normalise_into(raw, &mut exchange.path).map_err(Failure::BadRequest)?;
+    }
+    let routed: &[u8] = if rewritten { &exchange.path } else { raw };
+    let decision = if listener.shared.routes.is_empty() {
+        listener.shared.routes.default_pool().map_or(Decision::Nowhere, |pool| Decision::Default { pool })
+    } else {
+        let header = |name: &[u8]| request.value_by_name(name, received);
+        listener.shared.routes.decide(&RequestView {
+            host: without_port(request.host(received).unwrap_or_default()),
+            path: routed,
+            method: request.method_text(received),
+            header: &header,
+        })
+    };
+    let (route, prefix) = match decision {
+        Decision::Nowhere => return Err(Failure::NoRoute),
+        Decision::Default { pool } => return Ok(Plan::Forward { pool, route: None, rewritten }),
+        Decision::Route { route, prefix } => (route, prefix),
+    };
+    exchange.ledger.note_route(&session.worker, &route.name);
+    if let (Some(limit), BodyLength::Length(length)) = (route.body_limit_bytes, request.body())
+        && length > limit
+    {
+        return Err(Failure::BodyTooLarge);
+    }
+    Ok(match &route.action {
+        Action::Pool(pool) => {
+            if let Some(replacement) = &route.rewrite_prefix {
+                let rest = routed[prefix..].to_vec();
+                exchange.path.clear();
+                exchange.path.extend_from_slice(replacement);
+                exchange.path.extend_from_slice(&rest);
+                rewritten = true;
+            }
+            Plan::Forward { pool: *pool, route: Some(route), rewritten }
+        }
+        Action::Redirect { to, status } => Plan::Redirect { to, status: *status, route },
+        Action::Respond { status, body, content_type } => Plan::Respond { status: *status, body, content_type, route },
+    })
+}
+
+/// Keeps what the log and the answer need of the request's bytes, which are gone once it has been forwarded.
+fn note_request(session: &Session, exchange: &mut Exchange) {
+    let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+    match exchange.request.request_id(received) {
+        Some(sent) => exchange.request_id.extend_from_slice(sent),
+        None => make_request_id(&session.worker, &mut exchange.request_id),
+    }
+    if session.worker.log.enabled() {
+        exchange.ledger.note_request(&exchange.request, received);
+    }
+}
+
+/// 128 random bits in hexadecimal.
+fn make_request_id(worker: &Worker, out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = [0; 32];
+    let bits = (u128::from(worker.draw()) << 64) | u128::from(worker.draw());
+    for (place, byte) in text.chunks_exact_mut(2).zip(bits.to_be_bytes()) {
+        place[0] = DIGITS[usize::from(byte >> 4)];
+        place[1] = DIGITS[usize::from(byte & 15)];
+    }
+    out.extend_from_slice(&text);
+}

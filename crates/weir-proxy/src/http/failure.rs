@@ -1,0 +1,149 @@
+//! Which status, which log word and which counter a failure gets: the one place that decides it.
+
+use weir_http::Violation;
+use weir_stats::table::{End, Rejected};
+
+use crate::backends::ConnectError;
+
+/// Why an exchange did not go as it should.
+#[derive(Debug)]
+pub enum Failure {
+    /// The request broke the protocol; never forwarded.
+    BadRequest(Violation),
+    /// The request's head did not end in time.
+    HeaderTimeout,
+    /// The client's body stalled or dripped.
+    BodyTimeout,
+    /// The body is larger than the route allows.
+    BodyTooLarge,
+    /// CONNECT: Weir is no forward proxy.
+    MethodRefused,
+    /// No route and no default pool.
+    NoRoute,
+    /// No backend of the pool is up.
+    NoBackend,
+    /// Every backend is busy and the queue is full.
+    QueueFull,
+    /// Waited in the queue for its whole timeout.
+    QueueTimeout,
+    /// No connection came about.
+    Connect(ConnectError),
+    /// The backend closed without a byte of response.
+    Empty,
+    /// The backend closed within the response's head, or within its body.
+    BackendClosed,
+    /// The backend was silent for too long.
+    BackendTimeout,
+    /// The backend's response broke the protocol.
+    BadResponse(Violation),
+    /// More interim responses than allowed.
+    InterimFlood,
+    /// The client went away.
+    ClientClosed,
+    /// The client read too slowly.
+    ClientStalled,
+    /// The memory budget is used up.
+    OutOfMemory,
+    /// The drain time was over.
+    Drained,
+}
+
+impl Failure {
+    /// The status Weir answers with while nothing has reached the client (RFC 9110 §15.5, §15.6); `None` when there is
+    /// nobody to answer.
+    pub fn status(&self) -> Option<u16> {
+        Some(match self {
+            Failure::BadRequest(violation) => violation.status(),
+            Failure::HeaderTimeout | Failure::BodyTimeout => 408,
+            Failure::BodyTooLarge => 413,
+            Failure::MethodRefused => 405,
+            Failure::NoRoute => 404,
+            Failure::NoBackend | Failure::QueueFull | Failure::QueueTimeout | Failure::OutOfMemory | Failure::Drained => 503,
+            Failure::Connect(ConnectError::TimedOut { .. }) | Failure::BackendTimeout => 504,
+            Failure::Connect(_)
+            | Failure::Empty
+            | Failure::BackendClosed
+            | Failure::BadResponse(_)
+            | Failure::InterimFlood => 502,
+            Failure::ClientClosed | Failure::ClientStalled => return None,
+        })
+    }
+
+    /// The word in the access log.
+    pub fn end(&self) -> End {
+        match self {
+            Failure::BadRequest(_) => End::BadRequest,
+            Failure::HeaderTimeout => End::ClientHeader,
+            Failure::BodyTimeout | Failure::ClientStalled => End::ClientBody,
+            Failure::BodyTooLarge => End::BodyTooLarge,
+            Failure::MethodRefused => End::MethodRefused,
+            Failure::NoRoute => End::NoRoute,
+            Failure::NoBackend => End::NoBackend,
+            Failure::QueueFull => End::QueueFull,
+            Failure::QueueTimeout => End::QueueTimeout,
+            Failure::Connect(ConnectError::TimedOut { .. }) => End::ConnectTimeout,
+            Failure::Connect(_) => End::ConnectFailed,
+            Failure::Empty | Failure::BackendClosed => End::BackendClosed,
+            Failure::BackendTimeout => End::BackendTimeout,
+            Failure::BadResponse(_) | Failure::InterimFlood => End::BadResponse,
+            Failure::ClientClosed => End::ClientClosed,
+            Failure::OutOfMemory => End::Overload,
+            Failure::Drained => End::Draining,
+        }
+    }
+
+    /// The counter of refusals it belongs to; `None` for what is a backend's or the client's own doing.
+    pub fn rejected(&self) -> Option<Rejected> {
+        Some(match self {
+            Failure::BadRequest(violation) if matches!(violation.status(), 414 | 431) => Rejected::HeaderTooLarge,
+            Failure::BadRequest(_) => Rejected::BadRequest,
+            Failure::HeaderTimeout => Rejected::HeaderTimeout,
+            Failure::BodyTimeout => Rejected::BodyTimeout,
+            Failure::BodyTooLarge => Rejected::BodyTooLarge,
+            Failure::MethodRefused => Rejected::MethodRefused,
+            Failure::NoRoute => Rejected::NoRoute,
+            Failure::NoBackend => Rejected::NoBackend,
+            Failure::QueueFull => Rejected::QueueFull,
+            Failure::QueueTimeout => Rejected::QueueTimeout,
+            Failure::OutOfMemory => Rejected::Memory,
+            _ => return None,
+        })
+    }
+
+    /// The reason told to the client in the body of the error, one word.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Failure::BadRequest(violation) => violation.word(),
+            other => other.end().word(),
+        }
+    }
+
+    /// Whether the backend is to blame, for passive health.
+    pub fn blames_backend(&self) -> bool {
+        matches!(
+            self,
+            Failure::Connect(_)
+                | Failure::Empty
+                | Failure::BackendClosed
+                | Failure::BackendTimeout
+                | Failure::BadResponse(_)
+                | Failure::InterimFlood
+        )
+    }
+
+    /// Whether what else the client sent can no longer be told apart from a next request, so that the connection ends.
+    pub fn closes_client(&self) -> bool {
+        matches!(
+            self,
+            Failure::BadRequest(_)
+                | Failure::HeaderTimeout
+                | Failure::BodyTimeout
+                | Failure::BodyTooLarge
+                | Failure::MethodRefused
+                | Failure::ClientClosed
+                | Failure::ClientStalled
+                | Failure::OutOfMemory
+                | Failure::Drained
+        )
+    }
+}

@@ -1,0 +1,287 @@
+//! Forwards a request to a pool: writes it anew, chooses, tries, tries again where that is safe and useful.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use weir_balance::{NoPick, Outcome};
+use weir_config::{HashKey, RetryOn};
+use weir_http::{
+    BodyLength, BodyReader, KnownHeader, Limits, Method, RequestContext, RequestHead, ResponseContext, Version, write_request,
+};
+use weir_stats::table::Rejected;
+
+use crate::backends::{Chosen, WorkerPool};
+use crate::buffers::{Buffer, SMALL};
+use crate::choose::{self, Unavailable, Wish};
+use crate::clock;
+use crate::http::answer;
+use crate::http::attempt::{self, Answered, Failed};
+use crate::http::exchange::{After, Exchange};
+use crate::http::failure::Failure;
+use crate::http::pump::Pump;
+use crate::http::respond;
+use crate::http::retry::{self, Attempt, Verdict};
+use crate::http::route::Route;
+use crate::http::session::{Session, limits_of};
+use crate::http::sticky::{self, Sticky};
+use crate::http::upload::{self, Upload};
+use crate::worker::WorkerListener;
+
+/// Most bytes of a body that leave together with the head.
+const WITH_HEAD_BYTES: usize = SMALL;
+
+/// What stays the same over all attempts of an exchange.
+pub struct Forwarding<'l> {
+    pub listener: &'l WorkerListener,
+    pub pool: Rc<WorkerPool>,
+    pub route: Option<&'l Route>,
+    /// Whether the path for the backend is in `exchange.path`.
+    pub rewritten: bool,
+}
+
+/// The request's facts that outlive its bytes.
+pub struct Facts {
+    pub method: Method,
+    pub version: Version,
+    pub keep_alive: bool,
+    /// Whether an upgrade was passed on.
+    pub upgrade: bool,
+    pub expect_continue: bool,
+    pub limits: Limits,
+    key: Option<u64>,
+    sticky: Sticky,
+}
+
+impl Facts {
+    /// The client's side of what `write_response` needs to know.
+    pub fn response_context(&self, keep_alive: bool) -> ResponseContext<'static> {
+        ResponseContext::new(self.version, self.method, keep_alive)
+    }
+
+    /// The stickiness cookie to send, if any.
+    pub fn sticky_field(&self) -> Option<&weir_http::AddedField> {
+        self.sticky.field()
+    }
+}
+
+/// Runs the exchange from here to its end.
+pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Forwarding<'_>) -> After {
+    let mut facts = serialise(session, exchange, forwarding);
+    let mut upload = match begin_upload(session, exchange, forwarding, &facts) {
+        Ok(upload) => upload,
+        Err(failure) => return answer::failure(session, forwarding.listener, exchange, &failure).await,
+    };
+    let retry_config = &forwarding.pool.shared.config.retry;
+    if retry_config.attempts > 0 {
+        forwarding.pool.shared.balance.retry_budget().deposit(exchange.ledger.head);
+    }
+    let mut made = 0;
+    let mut only_new = false;
+    loop {
+        made += 1;
+        let chosen = match choose_backend(session, exchange, forwarding, &facts).await {
+            Ok(chosen) => chosen,
+            Err(failure) => return answer::failed_exchange(session, forwarding, exchange, upload, &failure).await,
+        };
+        exchange.ledger.backend = Some(chosen.index);
+        let tried = attempt::make(session, exchange, forwarding, &facts, &chosen, &mut upload, only_new).await;
+        let verdict = retry::decide(
+            retry_config,
+            &Attempt {
+                made,
+                idempotent: facts.method.is_idempotent(),
+                replayable: upload.is_replayable(),
+                reused: matches!(tried, Err(Failed { reused: true, .. })),
+                kind: match &tried {
+                    Ok(_) => Some(RetryOn::Status(exchange.response.status())),
+                    Err(failed) => retry::kind_of(&failed.failure),
+                },
+            },
+        );
+        observe(session, exchange, &chosen, &tried, verdict);
+        if verdict == Verdict::Reconnect {
+            made -= 1;
+            only_new = true;
+            upload.retry();
+            continue;
+        }
+        if verdict == Verdict::Again && may_retry(session, forwarding) {
+            only_new = false;
+            exchange.tried.push(chosen.index);
+            exchange.ledger.retries += 1;
+            forwarding.pool.cells().retries.increment();
+            upload.retry();
+            continue;
+        }
+        return match tried {
+            Ok(answered) => {
+                facts.sticky.answered_by(&chosen);
+                respond::run(session, exchange, forwarding, &facts, chosen, answered, upload).await
+            }
+            Err(failed) => answer::failed_exchange(session, forwarding, exchange, upload, &failed.failure).await,
+        };
+    }
+}
+
+/// Whether the pool's retry budget allows one more; counts it when not.
+fn may_retry(session: &Session, forwarding: &Forwarding<'_>) -> bool {
+    let allowed = forwarding.pool.shared.balance.retry_budget().withdraw(clock::now());
+    if !allowed {
+        let cells = forwarding.listener.shared.cells.of(session.worker.number);
+        cells.rejected[Rejected::RetryBudget as usize].increment();
+    }
+    allowed
+}
+
+/// Tells passive health and the latency average what became of an attempt, and counts it.
+fn observe(
+    session: &Session,
+    exchange: &Exchange,
+    chosen: &Chosen,
+    tried: &Result<Answered, Failed>,
+    verdict: Verdict,
+) {
+    let cells = chosen.backend().cells();
+    let outcome = match tried {
+        // A connection that aged out says nothing about the backend.
+        _ if verdict == Verdict::Reconnect => return,
+        Ok(_) => {
+            let status = exchange.response.status();
+            cells.requests[usize::from(status / 100).min(5)].increment();
+            match status {
+                502..=504 => Outcome::Failure,
+                _ => Outcome::Success { latency: exchange.ledger.backend_header.unwrap_or_default() },
+            }
+        }
+        Err(failed) if failed.failure.blames_backend() => {
+            cells.requests[0].increment();
+            Outcome::Failure
+        }
+        Err(_) => return,
+    };
+    chosen.observe(&session.worker, exchange.ledger.head, outcome);
+}
+
+/// Writes the request for the backend into `exchange.outgoing`; from then on the bytes received are not needed.
+fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding<'_>) -> Facts {
+    let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+    let request = &exchange.request;
+    // An upgrade with a body would leave two readings of where the tunnel begins (A18).
+    let upgrade = request.upgrade(received).filter(|_| request.body().is_empty());
+    if let Some(protocol) = upgrade {
+        exchange.upgrade.extend_from_slice(protocol);
+    }
+    let mut context = RequestContext::new(&session.identity, &exchange.request_id);
+    context.path = forwarding.rewritten.then_some(&exchange.path);
+    context.upgrade = upgrade.is_some();
+    context.close = forwarding.pool.shared.config.send_proxy.is_some();
+    let any_backend = forwarding.pool.backends.first().map_or("", |backend| backend.shared.address.as_str());
+    context.default_host = any_backend.as_bytes();
+    if let Some(route) = forwarding.route {
+        context.added = &route.request_fields;
+    }
+    write_request(request, received, &context, &mut exchange.outgoing);
+    let pool = &forwarding.pool.shared.config;
+    let cookies = || request.fields(received).filter(|field| field.known == KnownHeader::Cookie).map(|field| field.value);
+    let needs_key = matches!(
+        pool.balance,
+        weir_balance::Algorithm::Source | weir_balance::Algorithm::Hash | weir_balance::Algorithm::Maglev
+    );
+    Facts {
+        method: request.method(),
+        version: request.version(),
+        keep_alive: request.keep_alive(),
+        upgrade: upgrade.is_some(),
+        expect_continue: request.expect_continue(),
+        limits: limits_of(&forwarding.listener.shared.config.limits),
+        key: needs_key.then(|| key_of(pool, request, received, session.client.address.ip())).flatten(),
+        sticky: Sticky::of(&forwarding.pool, cookies()),
+    }
+}
+
+/// The hash that source, hash and maglev choose by; `None` when the request lacks what the pool hashes.
+fn key_of(pool: &weir_config::Pool, request: &RequestHead, received: &[u8], client: IpAddr) -> Option<u64> {
+    let by_client = || match client.to_canonical() {
+        IpAddr::V4(address) => weir_balance::stable_hash(&address.octets()),
+        IpAddr::V6(address) => weir_balance::stable_hash(&address.octets()),
+    };
+    if pool.balance == weir_balance::Algorithm::Source {
+        return Some(by_client());
+    }
+    Some(match &pool.hash.key {
+        HashKey::ClientIp => by_client(),
+        HashKey::Path => weir_balance::stable_hash(request.path(received)),
+        HashKey::Uri => weir_balance::stable_hash(request.target(received)),
+        HashKey::Header(name) => weir_balance::stable_hash(request.value_by_name(name.as_bytes(), received)?),
+        HashKey::Cookie(name) => {
+            let cookies = request.fields(received).filter(|field| field.known == KnownHeader::Cookie);
+            weir_balance::stable_hash(sticky::cookie(cookies.map(|field| field.value), name.as_bytes())?)
+        }
+    })
+}
+
+/// Takes the head off the client's buffer and, with it, what came of the body.
+fn begin_upload(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    facts: &Facts,
+) -> Result<Upload, Failure> {
+    let head_bytes = exchange.request.head_bytes();
+    exchange.ledger.bytes_received = head_bytes as u64;
+    exchange.forwarded = true;
+    if let Some(buffer) = &mut session.buffer {
+        buffer.consume(head_bytes);
+        if buffer.is_empty() {
+            session.buffer = None;
+        }
+    }
+    let body = exchange.request.body();
+    if body.is_empty() {
+        return Ok(Upload::none());
+    }
+    let limit = forwarding.route.and_then(|route| route.body_limit_bytes);
+    let reader = BodyReader::new(body, &facts.limits);
+    let mut pump = Pump::new(reader, body == BodyLength::Chunked, session.buffer.take(), limit);
+    pump.take_received(&mut exchange.outgoing, WITH_HEAD_BYTES).map_err(upload::failure_of)?;
+    Ok(Upload::of(pump, exchange.ledger.head))
+}
+
+/// Chooses a backend that was not tried in this exchange; when all were, any again.
+async fn choose_backend(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    facts: &Facts,
+) -> Result<Chosen, Failure> {
+    let wish = Wish { key: facts.key, sticky: facts.sticky.wanted, exclude: &exchange.tried };
+    let at_once = wish.choose(&session.worker, &forwarding.pool, exchange.ledger.head);
+    match at_once {
+        Ok(chosen) if forwarding.pool.shared.waiting_room.depth() == 0 => {
+            if exchange.ledger.retries > 0 {
+                forwarding.pool.cells().redispatches.increment();
+            }
+            return Ok(chosen);
+        }
+        // Others wait for this one.
+        Ok(chosen) => drop(chosen),
+        Err(NoPick::NoneUp) => return Err(Failure::NoBackend),
+        Err(NoPick::AllExcluded) => {
+            exchange.tried.clear();
+        }
+        Err(NoPick::AllBusy) => {}
+    }
+    let wish = Wish { key: facts.key, sticky: facts.sticky.wanted, exclude: &exchange.tried };
+    let Session { worker, deadline, .. } = session;
+    let got = choose::choose_or_wait(worker, &forwarding.pool, &wish, deadline, |_| false).await;
+    match got {
+        Ok(got) => {
+            exchange.ledger.queue = got.queued;
+            Ok(got.chosen)
+        }
+        Err(Unavailable::NoneUp | Unavailable::AllTried) => Err(Failure::NoBackend),
+        Err(Unavailable::QueueFull) => Err(Failure::QueueFull),
+        Err(Unavailable::QueueTimeout) => Err(Failure::QueueTimeout),
+        Err(Unavailable::ClientGone) => Err(Failure::ClientClosed),
+    }
+}

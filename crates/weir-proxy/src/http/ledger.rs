@@ -1,0 +1,153 @@
+//! What an exchange looked like, for counters and the access log.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use weir_http::{KnownHeader, RequestHead, Version};
+use weir_stats::table::End;
+
+use crate::access_log::{Record, Spoken, Timers};
+use crate::backends::WorkerPool;
+use crate::clock;
+use crate::http::session::Session;
+use crate::worker::{Worker, WorkerListener};
+
+/// Facts gathered along the way.
+#[derive(Default)]
+pub struct Ledger {
+    /// First byte of the request.
+    pub began: Duration,
+    /// Head of the request complete.
+    pub head: Duration,
+    pub queue: Option<Duration>,
+    pub connect: Option<Duration>,
+    pub backend_header: Option<Duration>,
+    pub retries: u32,
+    pub bytes_received: u64,
+    pub bytes_sent: u64,
+    /// Bytes of a tunnel, which the counters have been told already.
+    tunnelled: (u64, u64),
+    /// Status sent to the client; 0 for none.
+    pub status: u16,
+    pub pool: Option<Rc<WorkerPool>>,
+    /// Index of the backend used last.
+    pub backend: Option<usize>,
+    route: Option<Arc<str>>,
+    text: Text,
+}
+
+/// What the log quotes of the request; filled only while the log is on.
+#[derive(Default)]
+struct Text {
+    bytes: Vec<u8>,
+    method: Range<usize>,
+    host: Option<Range<usize>>,
+    target: Range<usize>,
+    user_agent: Option<Range<usize>>,
+    referer: Option<Range<usize>>,
+    is_http10: bool,
+}
+
+impl Ledger {
+    /// Starts a new page.
+    pub fn begin(&mut self, now: Duration) {
+        let text = Text { bytes: std::mem::take(&mut self.text.bytes), ..Text::default() };
+        *self = Ledger { began: now, head: now, text, ..Ledger::default() };
+        self.text.bytes.clear();
+    }
+
+    /// Lets go of what must not be kept while no exchange runs.
+    pub fn release(&mut self) {
+        self.pool = None;
+        self.route = None;
+    }
+
+    /// Notes which route took the request.
+    pub fn note_route(&mut self, worker: &Worker, name: &Arc<str>) {
+        if worker.log.enabled() {
+            self.route = Some(name.clone());
+        }
+    }
+
+    /// Keeps what the log quotes of the request.
+    pub fn note_request(&mut self, request: &RequestHead, received: &[u8]) {
+        let text = &mut self.text;
+        let mut keep = |bytes: &[u8]| {
+            let start = text.bytes.len();
+            text.bytes.extend_from_slice(bytes);
+            start..text.bytes.len()
+        };
+        let method = keep(request.method_text(received));
+        let target = keep(request.target(received));
+        let host = request.host(received).map(&mut keep);
+        let user_agent = request.value(KnownHeader::UserAgent, received).map(&mut keep);
+        let referer = request.value_by_name(b"referer", received).map(&mut keep);
+        *text = Text {
+            bytes: std::mem::take(&mut text.bytes),
+            method,
+            host,
+            target,
+            user_agent,
+            referer,
+            is_http10: request.version() == Version::Http10,
+        };
+    }
+
+    /// Adds a tunnel's bytes for the log; the counters were told while they moved.
+    pub fn tunnelled(&mut self, from_client: u64, from_backend: u64) {
+        self.tunnelled = (from_client, from_backend);
+    }
+
+    /// Counts the exchange and writes its log line. Called exactly once per exchange.
+    pub fn close(&mut self, session: &Session, listener: &WorkerListener, request_id: &[u8], end: End) {
+        let worker = &session.worker;
+        let total = clock::now().saturating_sub(self.began);
+        let cells = listener.shared.cells.of(worker.number);
+        cells.requests[usize::from(self.status / 100).min(5)].increment();
+        cells.request_seconds.record(total);
+        cells.bytes_received.add(self.bytes_received);
+        cells.bytes_sent.add(self.bytes_sent);
+        cells.ends[end as usize].increment();
+        if worker.log.enabled() {
+            self.write_line(session, listener, request_id, end, total);
+        }
+    }
+
+    #[cold]
+    fn write_line(&self, session: &Session, listener: &WorkerListener, request_id: &[u8], end: End, total: Duration) {
+        let text = &self.text;
+        let quote = |range: &Range<usize>| text.bytes.get(range.clone()).filter(|bytes| !bytes.is_empty());
+        let pool = self.pool.as_ref();
+        let record = Record {
+            time: SystemTime::now(),
+            listener: &listener.shared.config.name,
+            route: self.route.as_deref(),
+            pool: pool.map(|pool| pool.shared.config.name.as_str()),
+            backend: pool.zip(self.backend).map(|(pool, index)| pool.backends[index].shared.address.as_str()),
+            client: session.client.address,
+            protocol: if text.is_http10 { Spoken::Http10 } else { Spoken::Http11 },
+            method: quote(&text.method),
+            host: text.host.as_ref().and_then(quote),
+            path: quote(&text.target),
+            status: (self.status != 0).then_some(self.status),
+            bytes_received: self.bytes_received + self.tunnelled.0,
+            bytes_sent: self.bytes_sent + self.tunnelled.1,
+            request_id: (!request_id.is_empty()).then_some(request_id),
+            cache: None,
+            retries: self.retries,
+            timers: Timers {
+                client_header: Some(self.head.saturating_sub(self.began)),
+                queue: self.queue,
+                connect: self.connect.or_else(|| self.backend_header.map(|_| Duration::ZERO)),
+                backend_header: self.backend_header,
+                total,
+            },
+            end,
+            user_agent: text.user_agent.as_ref().and_then(quote),
+            referer: text.referer.as_ref().and_then(quote),
+        };
+        session.worker.log.write(&record, listener.shared.cells.of(session.worker.number));
+    }
+}

@@ -1,0 +1,48 @@
+//! Closes a connection whose client may still be sending.
+//!
+//! Closing with bytes unread makes the kernel send a reset, which can destroy the answer before the client has read it. So: say that
+//! nothing more comes, then read away what the client sends, for a bounded time and amount (RFC 9112 §9.6).
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::io::AsyncWrite as _;
+
+use crate::buffers::SMALL;
+use crate::clock;
+use crate::http::session::Session;
+use crate::io::receive;
+
+/// Longest wait for the client to have read the answer and closed.
+const LONGEST: Duration = Duration::from_secs(2);
+/// Most bytes read away.
+const MOST_BYTES: usize = 1 << 20;
+
+/// Half-closes, then reads until the client closes or one of the bounds is met.
+pub async fn until_quiet(session: &mut Session) {
+    session.buffer = None;
+    let shut = poll_fn(|context| Pin::new(&mut session.stream).poll_shutdown(context)).await;
+    if shut.is_err() {
+        return;
+    }
+    session.deadline.set(clock::now() + LONGEST);
+    let mut read = 0;
+    while read < MOST_BYTES {
+        // No buffer while waiting: an attacker's closing connections hold nothing.
+        let readable = poll_fn(|context| match session.stream.poll_read_ready(context) {
+            Poll::Ready(result) => Poll::Ready(result.is_ok()),
+            Poll::Pending if session.deadline.has_passed() || session.deadline.is_shed() => Poll::Ready(false),
+            Poll::Pending => Poll::Pending,
+        });
+        if !readable.await {
+            return;
+        }
+        let Some(mut waste) = session.worker.buffers.borrow(SMALL) else { return };
+        match receive(&mut session.stream, &mut waste, &session.deadline).await {
+            Ok(0) | Err(_) => return,
+            Ok(count) => read += count,
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Moves one body from one connection to another: reads its framing, writes our own, holds at most one buffer.
+//!
+//! The same for both directions. Back-pressure is the buffer: nothing more is read while it has not been sent.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::AsyncWrite as _;
+use tokio::net::TcpStream;
+use weir_http::h1::chunked::{write_chunk_end, write_chunk_head, write_last_chunk};
+use weir_http::h1::connection::Drained;
+use weir_http::{BodyReader, Violation};
+
+use crate::buffers::{Buffer, Buffers, LARGE};
+use crate::io::poll_receive;
+
+/// One body on its way.
+pub struct Pump {
+    reader: BodyReader,
+    /// Whether we frame it in chunks; else its length was announced, or closing ends it.
+    chunked: bool,
+    /// Framing bytes that go out before the content at the front of `buffer`.
+    framing: Vec<u8>,
+    framing_sent: usize,
+    /// Bytes received and not yet sent: first `content` bytes of content, then what was not looked at yet.
+    buffer: Option<Buffer>,
+    content: usize,
+    /// Framing bytes of the source that stand between the content and what was not looked at.
+    behind_content: usize,
+    /// Whether a chunk is open, so that its end must be written before anything else.
+    chunk_open: bool,
+    end_written: bool,
+    /// Content bytes taken from the source so far.
+    pub received: u64,
+    /// Bytes sent by [`Self::poll`], framing included.
+    pub streamed: u64,
+    /// Most content bytes allowed.
+    limit: u64,
+}
+
+/// Why a body did not get across.
+#[derive(Debug)]
+pub enum PumpError {
+    /// The source's connection broke, or ended before the body did.
+    SourceClosed,
+    /// The source's framing is wrong.
+    Malformed(Violation),
+    /// The sink's connection broke.
+    SinkClosed(io::Error),
+    /// More content than `body_limit` allows.
+    TooLarge,
+    /// No buffer could be had within the memory budget.
+    OutOfMemory,
+}
+
+impl Pump {
+    /// A body read by `reader`. `rest` is what was received behind the head already.
+    pub fn new(reader: BodyReader, chunked: bool, rest: Option<Buffer>, limit: Option<u64>) -> Pump {
+        Pump {
+            reader,
+            chunked,
+            framing: Vec::new(),
+            framing_sent: 0,
+            buffer: rest.filter(|buffer| !buffer.is_empty()),
+            content: 0,
+            behind_content: 0,
+            chunk_open: false,
+            end_written: false,
+            received: 0,
+            streamed: 0,
+            limit: limit.unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Whether all of it was received and everything was handed to the kernel.
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        self.reader.is_complete()
+            && self.content == 0
+            && self.framing_sent == self.framing.len()
+            && (!self.chunked || self.end_written)
+    }
+
+    /// Whether it can only go on once the source sends more.
+    pub fn waits_for_source(&self) -> bool {
+        self.content == 0 && self.framing_sent == self.framing.len() && !self.reader.is_complete()
+    }
+
+    /// Moves what has been received already, framed, behind the head in `out`: it then leaves with the head in one send.
+    ///
+    /// At most `room` bytes of content are moved.
+    pub fn take_received(&mut self, out: &mut Vec<u8>, room: usize) -> Result<(), PumpError> {
+        loop {
+            self.frame_next()?;
+            if self.content > room.saturating_sub(out.len()) {
+                return Ok(());
+            }
+            if self.framing.is_empty() && self.content == 0 {
+                return Ok(());
+            }
+            out.append(&mut self.framing);
+            if let Some(buffer) = &self.buffer {
+                out.extend_from_slice(&buffer.filled()[..self.content]);
+            }
+            self.content_sent(self.content);
+        }
+    }
+
+    /// Moves bytes until neither side can go on. `moved` is set when anything moved at all.
+    ///
+    /// `Ready(Ok)` once the body is over and sent. What was received behind it stays in [`Self::into_rest`].
+    pub fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        source: &mut TcpStream,
+        sink: &mut TcpStream,
+        buffers: &Rc<Buffers>,
+        moved: &mut bool,
+    ) -> Poll<Result<(), PumpError>> {
+        loop {
+            self.frame_next()?;
+            while self.framing_sent < self.framing.len() || self.content > 0 {
+                ready!(self.poll_send(context, sink)).map_err(PumpError::SinkClosed)?;
+                *moved = true;
+            }
+            if self.is_done() {
+                return Poll::Ready(Ok(()));
+            }
+            if self.buffer.is_none() {
+                ready!(self.poll_fill(context, source, buffers))?;
+                *moved = true;
+            }
+        }
+    }
+
+    /// Receives into a fresh buffer; one is borrowed only once there is something to receive.
+    fn poll_fill(
+        &mut self,
+        context: &mut Context<'_>,
+        source: &mut TcpStream,
+        buffers: &Rc<Buffers>,
+    ) -> Poll<Result<(), PumpError>> {
+        if ready!(source.poll_read_ready(context)).is_err() {
+            return Poll::Ready(Err(PumpError::SourceClosed));
+        }
+        let mut buffer = buffers.borrow(LARGE).ok_or(PumpError::OutOfMemory)?;
+        match ready!(poll_receive(source, context, &mut buffer)) {
+            Ok(0) => {
+                self.reader.finish_at_eof().map_err(|_| PumpError::SourceClosed)?;
+                Poll::Ready(Ok(()))
+            }
+            Ok(_) => {
+                self.buffer = Some(buffer);
+                Poll::Ready(Ok(()))
+            }
+            Err(_) => Poll::Ready(Err(PumpError::SourceClosed)),
+        }
+    }
+
+    /// Reads the framing of what was received until there is content to send or nothing is left to look at.
+    fn frame_next(&mut self) -> Result<(), PumpError> {
+        while self.content == 0 && !self.reader.is_complete() {
+            let Some(buffer) = &mut self.buffer else { return Ok(()) };
+            let step = self.reader.advance(buffer.filled()).map_err(PumpError::Malformed)?;
+            buffer.consume(step.data.start);
+            self.content = step.data.len();
+            self.behind_content = step.consumed - step.data.end;
+            self.received += self.content as u64;
+            if self.received > self.limit {
+                return Err(PumpError::TooLarge);
+            }
+            if self.content == 0 {
+                self.content_sent(0);
+            } else if self.chunked {
+                self.begin_framing();
+                write_chunk_head(&mut self.framing, self.content as u64);
+                self.chunk_open = true;
+            }
+        }
+        if self.content == 0 && self.reader.is_complete() && self.chunked && !self.end_written {
+            self.begin_framing();
+            write_last_chunk(&mut self.framing, self.reader.trailers());
+            self.end_written = true;
+        }
+        Ok(())
+    }
+
+    fn begin_framing(&mut self) {
+        if self.framing_sent == self.framing.len() {
+            self.framing.clear();
+            self.framing_sent = 0;
+        }
+        if std::mem::take(&mut self.chunk_open) {
+            write_chunk_end(&mut self.framing);
+        }
+    }
+
+    fn poll_send(&mut self, context: &mut Context<'_>, sink: &mut TcpStream) -> Poll<io::Result<()>> {
+        let framing = &self.framing[self.framing_sent..];
+        let content = self.buffer.as_ref().map_or(&[][..], |buffer| &buffer.filled()[..self.content]);
+        let sent = if framing.is_empty() {
+            ready!(Pin::new(sink).poll_write(context, content))?
+        } else {
+            let parts = [IoSlice::new(framing), IoSlice::new(content)];
+            ready!(Pin::new(sink).poll_write_vectored(context, &parts))?
+        };
+        if sent == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        self.streamed += sent as u64;
+        let of_framing = sent.min(framing.len());
+        self.framing_sent += of_framing;
+        if sent > of_framing {
+            self.content_sent(sent - of_framing);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Counts `count` content bytes as sent and steps over the source's framing once the run is over.
+    fn content_sent(&mut self, count: usize) {
+        self.content -= count;
+        let behind = if self.content == 0 { std::mem::take(&mut self.behind_content) } else { 0 };
+        if let Some(buffer) = &mut self.buffer {
+            buffer.consume(count + behind);
+            if buffer.is_empty() {
+                self.buffer = None;
+            }
+        }
+    }
+
+    /// What was received behind the body, and proof that the body is over; `None` when it is not.
+    pub fn into_rest(self) -> (Option<Buffer>, Option<Drained>) {
+        let done = self.is_done();
+        (self.buffer, if done { self.reader.drained() } else { None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_http::{BodyLength, Limits};
+
+    use super::*;
+
+    fn pump(length: BodyLength, chunked: bool, received: &[u8]) -> Pump {
+        let mut buffer = Buffers::new(1 << 20).borrow(LARGE).unwrap();
+        buffer.append(received);
+        Pump::new(BodyReader::new(length, &Limits::default()), chunked, Some(buffer), None)
+    }
+
+    #[test]
+    fn a_body_that_came_with_its_head_leaves_with_its_head() {
+        let mut body = pump(BodyLength::Length(5), false, b"helloGET / ");
+        let mut out = b"head:".to_vec();
+        body.take_received(&mut out, 4096).unwrap();
+        assert_eq!(out, b"head:hello");
+        assert!(body.is_done());
+        let (rest, drained) = body.into_rest();
+        assert_eq!(rest.unwrap().filled(), b"GET / ");
+        assert!(drained.is_some());
+    }
+
+    #[test]
+    fn chunks_are_framed_anew_and_extensions_dropped() {
+        let mut body = pump(BodyLength::Chunked, true, b"3;x=y\r\nabc\r\n002\r\nde\r\n0\r\n\r\n");
+        let mut out = Vec::new();
+        body.take_received(&mut out, 4096).unwrap();
+        assert_eq!(out, b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
+        assert!(body.is_done());
+        assert_eq!(body.received, 5);
+    }
+
+    #[test]
+    fn a_chunked_body_that_is_not_whole_stays_open() {
+        let mut body = pump(BodyLength::Chunked, true, b"5\r\nabc");
+        let mut out = Vec::new();
+        body.take_received(&mut out, 4096).unwrap();
+        assert_eq!(out, b"3\r\nabc");
+        assert!(!body.is_done());
+        assert!(body.into_rest().1.is_none());
+    }
+
+    #[test]
+    fn content_over_the_limit_is_an_error_even_when_chunked() {
+        let mut buffer = Buffers::new(1 << 20).borrow(LARGE).unwrap();
+        buffer.append(b"5\r\nabcde\r\n");
+        let reader = BodyReader::new(BodyLength::Chunked, &Limits::default());
+        let mut body = Pump::new(reader, true, Some(buffer), Some(4));
+        assert!(matches!(body.take_received(&mut Vec::new(), 4096), Err(PumpError::TooLarge)));
+    }
+}

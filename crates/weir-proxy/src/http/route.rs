@@ -1,0 +1,311 @@
+//! Which route takes a request, and why: the one place that decides it. Pure.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use weir_config::{HostPattern, PathPattern, RouteAction};
+use weir_http::AddedField;
+
+use crate::snapshot::Pool;
+
+/// What a route looks at.
+pub struct RequestView<'a> {
+    /// Host without port, as sent; empty when the request has none.
+    pub host: &'a [u8],
+    /// The normalised path.
+    pub path: &'a [u8],
+    /// Method, as sent.
+    pub method: &'a [u8],
+    /// Value of the first header field of a name (given in lower case).
+    pub header: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>,
+}
+
+/// The routes of one listener, first match wins.
+pub struct RouteTable {
+    routes: Vec<Route>,
+    /// For each host that a route names exactly: all routes that may take it, in order.
+    by_host: HashMap<Box<[u8]>, Vec<u32>, foldhash::fast::RandomState>,
+    /// For every other host.
+    elsewhere: Vec<u32>,
+    /// Index of the pool that takes what no route takes.
+    default_pool: Option<usize>,
+}
+
+/// One route, ready for use.
+pub struct Route {
+    /// Its name in logs and explanations.
+    pub name: Arc<str>,
+    /// What happens to a request it takes.
+    pub action: Action,
+    /// Fields set on the request to the backend.
+    pub request_fields: Vec<AddedField>,
+    /// Fields set on the response to the client.
+    pub response_fields: Vec<AddedField>,
+    /// Replaces the prefix that a `*` path matched.
+    pub rewrite_prefix: Option<Box<[u8]>>,
+    /// Largest request body in bytes.
+    pub body_limit_bytes: Option<u64>,
+    host: Vec<HostPattern>,
+    path: Vec<PathPattern>,
+    method: Vec<Box<[u8]>>,
+    header: BTreeMap<Box<[u8]>, Box<[u8]>>,
+}
+
+/// What happens to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Forwarded to the pool of that index in the snapshot.
+    Pool(usize),
+    /// Answered with a redirect to a target that may hold `$host`, `$path` and `$query`.
+    Redirect { to: Arc<str>, status: u16 },
+    /// Answered from the config.
+    Respond { status: u16, body: Arc<str>, content_type: Arc<str> },
+}
+
+/// Where a request goes.
+pub enum Decision<'t> {
+    /// A route took it. `prefix` is the length in bytes of the path's prefix that its `*` path named.
+    Route { route: &'t Route, prefix: usize },
+    /// No route took it; the listener's own pool does.
+    Default { pool: usize },
+    /// Nothing takes it: 404 (RFC 9110 §15.5.5).
+    Nowhere,
+}
+
+/// Why a route does not take a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mismatch {
+    /// Its hosts are others.
+    Host,
+    /// Its paths are others.
+    Path,
+    /// Its methods are others.
+    Method,
+    /// A header field is missing or has another value.
+    Header,
+}
+
+/// What became of one route in an explanation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteVerdict {
+    /// Name of the route; the listener's own pool is called `(default)`.
+    pub route: String,
+    /// Whether it took the request.
+    pub taken: bool,
+    /// Why, in words.
+    pub reason: String,
+}
+
+impl RouteTable {
+    /// Compiles a listener's routes. Pools are looked up by name; the config's check has made sure that they exist.
+    pub fn compile(config: &weir_config::Listener, pools: &[Arc<Pool>]) -> RouteTable {
+        let pool_index = |name: &str| pools.iter().position(|pool| pool.config.name == name);
+        let routes: Vec<Route> = config.routes.iter().filter_map(|route| Route::compile(route, &pool_index)).collect();
+        let mut by_host: HashMap<Box<[u8]>, Vec<u32>, foldhash::fast::RandomState> = HashMap::default();
+        for pattern in routes.iter().flat_map(|route| &route.host) {
+            if let HostPattern::Exact(host) = pattern {
+                by_host.entry(host.as_bytes().into()).or_default();
+            }
+        }
+        let numbered = || (0u32..).zip(&routes);
+        for (host, takers) in &mut by_host {
+            takers.extend(numbered().filter(|(_, route)| route.takes_host(host)).map(|(number, _)| number));
+        }
+        let elsewhere = numbered()
+            .filter(|(_, route)| route.host.is_empty() || route.host.iter().any(|host| matches!(host, HostPattern::Suffix(_))))
+            .map(|(number, _)| number)
+            .collect();
+        RouteTable { routes, by_host, elsewhere, default_pool: config.pool.as_deref().and_then(pool_index) }
+    }
+
+    /// Where a request goes. Does not allocate; one hash look-up when any route names a host, then one comparison per
+    /// route that may take that host.
+    #[inline]
+    pub fn decide(&self, request: &RequestView<'_>) -> Decision<'_> {
+        if !self.routes.is_empty() {
+            let mut lower = [0; 255];
+            let candidates = match lower_case(request.host, &mut lower).and_then(|host| self.by_host.get(host)) {
+                Some(candidates) => candidates,
+                None => &self.elsewhere,
+            };
+            for &number in candidates {
+                let route = &self.routes[number as usize];
+                if let Ok(prefix) = route.matches(request) {
+                    return Decision::Route { route, prefix };
+                }
+            }
+        }
+        match self.default_pool {
+            Some(pool) => Decision::Default { pool },
+            None => Decision::Nowhere,
+        }
+    }
+
+    /// The same decision with every step, for `weir explain`.
+    pub fn explain(&self, request: &RequestView<'_>) -> Vec<RouteVerdict> {
+        let mut verdicts = Vec::new();
+        let mut taken = false;
+        for route in &self.routes {
+            let (this, reason) = match route.matches(request) {
+                _ if taken => (false, "not looked at: an earlier route took it".to_owned()),
+                Ok(_) => (true, route.reason()),
+                Err(mismatch) => (false, route.refusal(mismatch, request)),
+            };
+            taken |= this;
+            verdicts.push(RouteVerdict { route: route.name.to_string(), taken: this, reason });
+        }
+        let reason = match (taken, self.default_pool) {
+            (true, _) => "not looked at: a route took it",
+            (false, Some(_)) => "no route took it: the listener's own pool does",
+            (false, None) => "the listener has no pool of its own: answered 404",
+        };
+        let default_taken = !taken && self.default_pool.is_some();
+        verdicts.push(RouteVerdict { route: "(default)".to_owned(), taken: default_taken, reason: reason.to_owned() });
+        verdicts
+    }
+
+    /// Index of the pool that takes what no route takes.
+    pub fn default_pool(&self) -> Option<usize> {
+        self.default_pool
+    }
+
+    /// Whether any route looks at header fields other than the host.
+    pub fn is_empty(&self) -> bool {
+        self.routes.is_empty()
+    }
+}
+
+impl Route {
+    fn compile(config: &weir_config::Route, pool_index: &dyn Fn(&str) -> Option<usize>) -> Option<Route> {
+        let action = match &config.action {
+            RouteAction::Pool(name) => Action::Pool(pool_index(name)?),
+            RouteAction::Redirect { to, status } => Action::Redirect { to: to.as_str().into(), status: *status },
+            RouteAction::Respond { status, body, content_type } => Action::Respond {
+                status: *status,
+                body: body.as_str().into(),
+                content_type: content_type.as_str().into(),
+            },
+        };
+        let fields = |fields: &BTreeMap<String, String>| {
+            fields.iter().filter_map(|(name, value)| AddedField::replacing(name.as_bytes(), value.as_bytes()).ok()).collect()
+        };
+        Some(Route {
+            name: config.name.as_str().into(),
+            action,
+            request_fields: fields(&config.add_request_header),
+            response_fields: fields(&config.add_response_header),
+            rewrite_prefix: config.rewrite_prefix.as_ref().map(|prefix| prefix.as_bytes().into()),
+            body_limit_bytes: config.body_limit_bytes,
+            host: config.host.clone(),
+            path: config.path.clone(),
+            method: config.method.iter().map(|method| method.as_bytes().into()).collect(),
+            header: config.header.iter().map(|(name, value)| (name.as_bytes().into(), value.as_bytes().into())).collect(),
+        })
+    }
+
+    /// The length of the path's prefix that the route's path named (all of an exact path), or why it does not match.
+    fn matches(&self, request: &RequestView<'_>) -> Result<usize, Mismatch> {
+        if !self.takes_host(request.host) {
+            return Err(Mismatch::Host);
+        }
+        let prefix = self.matched_prefix(request.path).ok_or(Mismatch::Path)?;
+        if !self.method.is_empty() && !self.method.iter().any(|method| **method == *request.method) {
+            return Err(Mismatch::Method);
+        }
+        let has = |(name, wanted): (&Box<[u8]>, &Box<[u8]>)| {
+            (request.header)(name).is_some_and(|value| **wanted == *b"*" || **wanted == *value)
+        };
+        if self.header.iter().all(has) { Ok(prefix) } else { Err(Mismatch::Header) }
+    }
+
+    fn takes_host(&self, host: &[u8]) -> bool {
+        self.host.is_empty()
+            || self.host.iter().any(|pattern| match pattern {
+                HostPattern::Exact(name) => host.eq_ignore_ascii_case(name.as_bytes()),
+                // At least one byte stands for the `*`.
+                HostPattern::Suffix(suffix) => {
+                    host.len() > suffix.len() && host[host.len() - suffix.len()..].eq_ignore_ascii_case(suffix.as_bytes())
+                }
+            })
+    }
+
+    fn matched_prefix(&self, path: &[u8]) -> Option<usize> {
+        if self.path.is_empty() {
+            return Some(0);
+        }
+        self.path.iter().find_map(|pattern| match pattern {
+            PathPattern::Exact(exact) => (exact.as_bytes() == path).then_some(path.len()),
+            PathPattern::Prefix(prefix) => path.starts_with(prefix.as_bytes()).then_some(prefix.len()),
+        })
+    }
+
+    fn reason(&self) -> String {
+        let mut parts = Vec::new();
+        if !self.host.is_empty() {
+            parts.push("host");
+        }
+        if !self.path.is_empty() {
+            parts.push("path");
+        }
+        if !self.method.is_empty() {
+            parts.push("method");
+        }
+        if !self.header.is_empty() {
+            parts.push("header");
+        }
+        match parts.is_empty() {
+            true => "takes every request".to_owned(),
+            false => format!("{} matched", parts.join(", ")),
+        }
+    }
+
+    fn refusal(&self, mismatch: Mismatch, request: &RequestView<'_>) -> String {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        match mismatch {
+            Mismatch::Host => {
+                let wanted = self.host.iter().map(|host| match host {
+                    HostPattern::Exact(name) => name.clone(),
+                    HostPattern::Suffix(suffix) => format!("*{suffix}"),
+                });
+                format!("host `{}` is not {}", text(request.host), list(wanted))
+            }
+            Mismatch::Path => {
+                let wanted = self.path.iter().map(|path| match path {
+                    PathPattern::Exact(path) => path.clone(),
+                    PathPattern::Prefix(prefix) => format!("{prefix}*"),
+                });
+                format!("path `{}` is not {}", text(request.path), list(wanted))
+            }
+            Mismatch::Method => {
+                format!("method `{}` is not {}", text(request.method), list(self.method.iter().map(|method| text(method))))
+            }
+            Mismatch::Header => {
+                let wanted = self.header.iter().map(|(name, value)| format!("{}: {}", text(name), text(value)));
+                format!("the request does not have {}", list(wanted))
+            }
+        }
+    }
+}
+
+fn list(words: impl Iterator<Item = String>) -> String {
+    words.map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" or ")
+}
+
+/// `host` in lower case in `room`; `None` for one that is longer than any name can be.
+fn lower_case<'r>(host: &[u8], room: &'r mut [u8; 255]) -> Option<&'r [u8]> {
+    let lower = room.get_mut(..host.len())?;
+    lower.copy_from_slice(host);
+    lower.make_ascii_lowercase();
+    Some(lower)
+}
+
+/// The host without its port: `shop.example:8080` gives `shop.example`, `[::1]:80` gives `[::1]`.
+pub fn without_port(authority: &[u8]) -> &[u8] {
+    let end = match authority.first() {
+        Some(b'[') => authority.iter().position(|&byte| byte == b']').map(|at| at + 1),
+        _ => authority.iter().position(|&byte| byte == b':'),
+    };
+    // A name may end in the root's dot; it is the same name.
+    let host = &authority[..end.unwrap_or(authority.len())];
+    host.strip_suffix(b".").unwrap_or(host)
+}

@@ -1,0 +1,252 @@
+//! One client connection: requests in, one exchange after another, until either side has had enough.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use weir_http::{ClientIdentity, Limits, Progress, Scheme, parse_request};
+use weir_stats::table::End;
+
+use crate::accept::{self, Client};
+use crate::buffers::{Buffer, SMALL};
+use crate::clock;
+use crate::deadline::Deadline;
+use crate::http::exchange::{self, After, Exchange};
+use crate::http::failure::Failure;
+use crate::http::linger;
+use crate::io::{WaitError, poll_receive};
+use crate::system;
+use crate::worker::{ListenerSlot, Worker, WorkerListener};
+
+/// A partly received head up to this size moves out of its read buffer while more is awaited, so that a client that sends one
+/// byte and stops does not make us hold a whole buffer.
+const PARKED_BYTES: usize = SMALL / 4;
+
+/// A client's connection.
+pub struct Session {
+    pub worker: Rc<Worker>,
+    pub slot: Rc<ListenerSlot>,
+    pub stream: TcpStream,
+    pub client: Client,
+    /// Rendered once; goes into every request.
+    pub identity: ClientIdentity,
+    pub deadline: Deadline,
+    /// What was received and not yet used: the head under way, or pipelined requests.
+    pub buffer: Option<Buffer>,
+}
+
+/// How waiting for a request ended.
+enum Arrival {
+    /// Its head is whole.
+    Complete,
+    /// There will be no further request; nothing to answer.
+    Gone(End),
+    /// It can't be served; answer and close.
+    Refused(Failure),
+}
+
+/// Serves one connection to its end.
+pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, mut stream: TcpStream, peer: SocketAddr) {
+    let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+    let deadline = worker.deadlines.register(waker);
+    let mut buffer = None;
+    let listener = slot.current();
+    let client = match accept::identify(&listener, &mut stream, peer, &mut buffer, &worker, &deadline).await {
+        Ok(client) => client,
+        Err(end) => {
+            exchange::count_refused_session(&worker, &listener, end);
+            // An unaccepted peer gets no answer to learn from.
+            system::reset_on_close(&stream);
+            return;
+        }
+    };
+    let identity = ClientIdentity::new(client.address.ip(), Scheme::Http, listener.shared.trusts(peer.ip()));
+    drop(listener);
+    let mut session = Session { worker, slot, stream, client, identity, deadline, buffer };
+    session.run().await;
+}
+
+impl Session {
+    async fn run(&mut self) {
+        let mut is_first = true;
+        loop {
+            let mut exchange = match self.await_first_byte(is_first).await {
+                Ok(()) => self.worker.exchanges.take(),
+                Err(end) => return self.end_idle(end),
+            };
+            is_first = false;
+            let listener = self.slot.current();
+            let after = match self.receive_head(&listener, &mut exchange).await {
+                Arrival::Complete => exchange::run(self, listener, &mut exchange).await,
+                Arrival::Refused(failure) => exchange::refuse(self, &listener, &mut exchange, failure).await,
+                Arrival::Gone(end) => {
+                    exchange.note_gone(self, &listener, end);
+                    After::Close
+                }
+            };
+            self.worker.exchanges.give_back(exchange);
+            match after {
+                After::Keep => {}
+                After::Close => return,
+                After::Linger => return linger::until_quiet(self).await,
+                After::Reset => return system::reset_on_close(&self.stream),
+            }
+        }
+    }
+
+    /// Waits for the client's next request without holding a buffer.
+    async fn await_first_byte(&mut self, is_first: bool) -> Result<(), End> {
+        if self.buffer.is_some() {
+            return Ok(());
+        }
+        let now = clock::now();
+        let timeout = self.slot.current().shared.config.timeout;
+        // A client that has not sent anything yet gets no more time than one that is sending its first head.
+        let patience = if is_first { timeout.header } else { timeout.client_idle };
+        let mut due = now + patience;
+        self.deadline.set(due);
+        self.deadline.set_idle(Some(now));
+        let waited = poll_fn(|context| {
+            if let Poll::Ready(received) = self.poll_first_bytes(context) {
+                return Poll::Ready(received);
+            }
+            if self.deadline.has_passed() {
+                return Poll::Ready(Err(self.slot.draining_until().map_or(End::ClientIdle, |_| End::Draining)));
+            }
+            if self.deadline.is_shed() {
+                return Poll::Ready(Err(End::Overload));
+            }
+            if let Some(until) = self.slot.draining_until()
+                && until < due
+            {
+                due = until;
+                self.deadline.set(due);
+            }
+            Poll::Pending
+        })
+        .await;
+        self.deadline.set_idle(None);
+        waited
+    }
+
+    fn poll_first_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
+        std::task::ready!(self.stream.poll_read_ready(context)).map_err(|_| End::ClientClosed)?;
+        let Some(mut buffer) = self.worker.buffers.borrow(SMALL) else { return Poll::Ready(Err(End::Overload)) };
+        match std::task::ready!(poll_receive(&mut self.stream, context, &mut buffer)) {
+            Ok(0) | Err(_) => Poll::Ready(Err(End::ClientClosed)),
+            Ok(_) => {
+                self.buffer = Some(buffer);
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+
+    fn end_idle(&mut self, end: End) {
+        let listener = self.slot.current();
+        listener.shared.cells.of(self.worker.number).ends[end as usize].increment();
+    }
+
+    /// Receives until the head is whole. The time limit is absolute: further bytes do not renew it (D1).
+    async fn receive_head(&mut self, listener: &WorkerListener, exchange: &mut Exchange) -> Arrival {
+        let limits = limits_of(&listener.shared.config.limits);
+        exchange.begin(clock::now());
+        let mut timed = false;
+        loop {
+            let received = self.buffer.as_ref().map_or(&[][..], Buffer::filled);
+            match parse_request(received, &limits, &mut exchange.request) {
+                Ok(Progress::Complete { .. }) => return Arrival::Complete,
+                Err(violation) => return Arrival::Refused(Failure::BadRequest(violation)),
+                Ok(Progress::Partial) => {}
+            }
+            if !timed {
+                timed = true;
+                self.deadline.set(clock::now() + listener.shared.config.timeout.header);
+            }
+            if let Err(refused) = self.receive_more(&limits).await {
+                return match refused {
+                    Failure::ClientClosed if !exchange.request.has_started() => Arrival::Gone(End::ClientClosed),
+                    refused => Arrival::Refused(refused),
+                };
+            }
+        }
+    }
+
+    /// Receives once behind what is there, into a larger buffer when the head needs one.
+    async fn receive_more(&mut self, limits: &Limits) -> Result<(), Failure> {
+        if let Some(buffer) = &mut self.buffer {
+            buffer.compact();
+            if buffer.is_full() {
+                let size = (buffer.capacity() * 2).min(limits.head_bytes().max(2 * SMALL));
+                if size <= buffer.capacity() {
+                    // The parser refuses longer heads before they fill the largest buffer.
+                    return Err(Failure::OutOfMemory);
+                }
+                let mut larger = self.worker.buffers.borrow(size).ok_or(Failure::OutOfMemory)?;
+                larger.append(buffer.filled());
+                self.buffer = Some(larger);
+            }
+        }
+        let mut parked: Option<Box<[u8]>> = None;
+        poll_fn(|context| {
+            if let Some(bytes) = &parked {
+                std::task::ready!(poll_unless_late(&self.stream, &self.deadline, context))?;
+                let mut buffer = self.worker.buffers.borrow(SMALL).ok_or(Failure::OutOfMemory)?;
+                buffer.append(bytes);
+                self.buffer = Some(buffer);
+                parked = None;
+            }
+            let Some(buffer) = &mut self.buffer else { return Poll::Ready(Err(Failure::OutOfMemory)) };
+            match poll_receive(&mut self.stream, context, buffer) {
+                Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Err(Failure::ClientClosed)),
+                Poll::Ready(Ok(_)) => Poll::Ready(Ok(())),
+                Poll::Pending if self.deadline.has_passed() => Poll::Ready(Err(Failure::HeaderTimeout)),
+                Poll::Pending => {
+                    if buffer.filled().len() <= PARKED_BYTES {
+                        parked = Some(buffer.filled().into());
+                        self.buffer = None;
+                    }
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+}
+
+fn poll_unless_late(stream: &TcpStream, deadline: &Deadline, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+    match stream.poll_read_ready(context) {
+        Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
+        Poll::Ready(Err(_)) => Poll::Ready(Err(Failure::ClientClosed)),
+        Poll::Pending if deadline.has_passed() => Poll::Ready(Err(Failure::HeaderTimeout)),
+        Poll::Pending => Poll::Pending,
+    }
+}
+
+/// What the parser is told to bound.
+pub fn limits_of(config: &weir_config::HttpLimits) -> Limits {
+    Limits {
+        request_line_bytes: config.request_line_bytes,
+        header_block_bytes: config.header_bytes,
+        field_count: config.header_count,
+        ..Limits::default()
+    }
+}
+
+/// When a wait must end: `timeout` from now, or when the drain is over.
+pub fn due(slot: &ListenerSlot, now: Duration, timeout: Duration) -> Duration {
+    let due = now + timeout;
+    slot.draining_until().map_or(due, |until| due.min(until))
+}
+
+impl From<WaitError> for Failure {
+    /// For waits on the client's side.
+    fn from(error: WaitError) -> Failure {
+        match error {
+            WaitError::TimedOut => Failure::ClientStalled,
+            WaitError::Broken(_) => Failure::ClientClosed,
+        }
+    }
+}

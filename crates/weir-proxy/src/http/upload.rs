@@ -1,0 +1,129 @@
+//! The request's body on its way to a backend.
+
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use weir_http::h1::connection::Drained;
+use weir_http::{BodyLength, BodyReader, Limits};
+
+use crate::buffers::{Buffer, Buffers};
+use crate::http::failure::Failure;
+use crate::http::pump::{Pump, PumpError};
+
+/// A client may be slow for this long before its rate is looked at.
+const RATE_GRACE: Duration = Duration::from_secs(5);
+
+/// The request's body.
+pub struct Upload {
+    pump: Option<Pump>,
+    /// Whether any of it left after the head, so that it can't be sent again.
+    streamed: bool,
+    /// Whether the backend stopped taking it; it may have answered all the same.
+    refused: bool,
+    began: Duration,
+}
+
+impl Upload {
+    /// No body.
+    pub fn none() -> Upload {
+        Upload { pump: None, streamed: false, refused: false, began: Duration::ZERO }
+    }
+
+    /// A body that `pump` reads, since `now`.
+    pub fn of(pump: Pump, now: Duration) -> Upload {
+        Upload { pump: Some(pump), streamed: false, refused: false, began: now }
+    }
+
+    /// Whether all of it was received and sent.
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        self.pump.as_ref().is_none_or(Pump::is_done)
+    }
+
+    /// Whether the client is still to send some of it, as far as is known.
+    pub fn is_awaited(&self) -> bool {
+        self.pump.as_ref().is_some_and(|pump| !pump.is_done() && pump.waits_for_source())
+    }
+
+    /// Whether everything sent so far can be sent once more.
+    pub fn is_replayable(&self) -> bool {
+        !self.streamed
+    }
+
+    /// The backend takes no more of it.
+    pub fn refuse(&mut self) {
+        self.refused = true;
+    }
+
+    /// Makes ready for another backend, which gets the part that left with the head once more.
+    pub fn retry(&mut self) {
+        self.refused = false;
+    }
+
+    /// Whether there is more to move to a backend that takes it.
+    #[inline]
+    pub fn is_moving(&self) -> bool {
+        !self.refused && !self.is_done()
+    }
+
+    /// Content bytes received so far.
+    pub fn received_bytes(&self) -> u64 {
+        self.pump.as_ref().map_or(0, |pump| pump.received)
+    }
+
+    /// Moves what can be moved. `Ready` when it is over or the backend takes no more.
+    pub fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        client: &mut TcpStream,
+        backend: &mut TcpStream,
+        buffers: &Rc<Buffers>,
+        moved: &mut bool,
+    ) -> Poll<Result<(), Failure>> {
+        let Some(pump) = &mut self.pump else { return Poll::Ready(Ok(())) };
+        let mut now_moved = false;
+        let polled = pump.poll(context, client, backend, buffers, &mut now_moved);
+        self.streamed |= now_moved;
+        *moved |= now_moved;
+        match polled {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
+            Poll::Ready(Err(PumpError::SinkClosed(_))) => {
+                self.refused = true;
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(failure_of(error))),
+        }
+    }
+
+    /// Whether the client has sent less than `rate` bytes per second on average, while it was its turn (D1).
+    pub fn is_too_slow(&self, now: Duration, rate: u64) -> bool {
+        let spent = now.saturating_sub(self.began);
+        rate > 0
+            && spent > RATE_GRACE
+            && self.is_awaited()
+            && (self.received_bytes() as f64) < rate as f64 * spent.as_secs_f64()
+    }
+
+    /// What the client sent behind the body, and proof that the body is over. Without a body there is nothing behind it
+    /// that the session does not already hold.
+    pub fn into_rest(self) -> (Option<Buffer>, Option<Drained>) {
+        match self.pump {
+            Some(pump) => pump.into_rest(),
+            None => (None, BodyReader::new(BodyLength::None, &Limits::default()).drained()),
+        }
+    }
+}
+
+/// What went wrong on the client's side.
+pub fn failure_of(error: PumpError) -> Failure {
+    match error {
+        PumpError::SourceClosed => Failure::ClientClosed,
+        PumpError::Malformed(violation) => Failure::BadRequest(violation),
+        PumpError::TooLarge => Failure::BodyTooLarge,
+        PumpError::OutOfMemory => Failure::OutOfMemory,
+        PumpError::SinkClosed(_) => Failure::BackendClosed,
+    }
+}

@@ -1,0 +1,54 @@
+//! The few calls to the kernel that tokio and the standard library do not offer.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
+use socket2::SockRef;
+
+/// CPUs this process may run on, by number; empty when the kernel does not say.
+pub fn allowed_cpus() -> Vec<usize> {
+    match rustix::thread::sched_getaffinity(None) {
+        Ok(set) => (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Keeps the calling thread on one CPU.
+pub fn pin_to(cpu: usize) -> io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+/// Makes closing the socket send a reset, so that the peer sees that what it got is not whole.
+pub fn reset_on_close(socket: &impl AsFd) {
+    // A failure leaves an ordinary close, which a peer that counts bytes still tells from a whole message.
+    let _ = SockRef::from(socket).set_linger(Some(std::time::Duration::ZERO));
+}
+
+/// Both ends of a pipe.
+pub struct PipeEnds {
+    /// What was written comes out here.
+    pub read: OwnedFd,
+    /// Goes in here.
+    pub write: OwnedFd,
+    /// What the kernel granted, in bytes of page slots.
+    pub capacity_bytes: usize,
+}
+
+/// A non-blocking pipe, of `capacity_bytes` if the user's limit allows.
+pub fn open_pipe(capacity_bytes: usize) -> io::Result<PipeEnds> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    let capacity_bytes = match fcntl_setpipe_size(&write, capacity_bytes) {
+        Ok(granted) => granted,
+        Err(_) => fcntl_getpipe_size(&write)?,
+    };
+    Ok(PipeEnds { read, write, capacity_bytes })
+}
+
+/// Moves up to `count` bytes between a socket and a pipe without copying them. Zero is the end of the stream.
+#[inline]
+pub fn splice(from: &impl AsFd, to: &impl AsFd, count: usize) -> io::Result<usize> {
+    Ok(rustix::pipe::splice(from, None, to, None, count, SpliceFlags::MOVE | SpliceFlags::NONBLOCK)?)
+}

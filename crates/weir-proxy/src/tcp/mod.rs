@@ -1,0 +1,5 @@
+//! Bytes of a connection, relayed as they are.
+
+mod pipes;
+pub mod relay;
+pub mod session;

@@ -1,0 +1,84 @@
+//! Pipes for `splice(2)`, kept for use again: opening and sizing one costs as much as moving 100 KiB.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::AsFd;
+
+use crate::system::{self, PipeEnds};
+
+/// Bytes asked for per pipe. A pipe counts pages, and one page slot can carry a fragment of 32 KiB, so that this holds several MiB
+/// of bulk data; a bigger one only makes the two directions less even.
+pub const PIPE_BYTES: usize = 256 << 10;
+/// A pipe that the kernel gave less is no better than copying. Users without `CAP_SYS_RESOURCE` get two pages each
+/// once all their pipes together exceed `fs.pipe-user-pages-soft`.
+const LEAST_BYTES: usize = 64 << 10;
+/// Empty pipes kept per worker.
+const KEPT: usize = 32;
+
+thread_local! {
+    /// The empty pipes of this worker; a worker is one thread.
+    static EMPTY: RefCell<Vec<PipeEnds>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A pipe and the bytes in it. Goes back to its worker when dropped empty; closed otherwise, since what is left in it
+/// belongs to one session only.
+pub struct Pipe {
+    ends: Option<PipeEnds>,
+    held: usize,
+}
+
+impl Pipe {
+    /// An empty pipe; `None` when the kernel has none to give.
+    pub fn borrow() -> Option<Pipe> {
+        let kept = EMPTY.with_borrow_mut(Vec::pop);
+        let ends = match kept {
+            Some(ends) => ends,
+            None => system::open_pipe(PIPE_BYTES).ok().filter(|ends| ends.capacity_bytes >= LEAST_BYTES)?,
+        };
+        Some(Pipe { ends: Some(ends), held: 0 })
+    }
+
+    /// Bytes in it.
+    #[inline]
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Moves what has arrived at `source` into the pipe, which must be empty: then `WouldBlock` can only mean that nothing has
+    /// arrived. Zero is the end of the stream.
+    pub fn fill(&mut self, source: &impl AsFd) -> io::Result<usize> {
+        assert!(self.held == 0, "a pipe is filled only when empty");
+        let ends = self.ends.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let count = system::splice(source, &ends.write, FILL_BYTES)?;
+        self.held = count;
+        Ok(count)
+    }
+
+    /// Moves as much as the kernel takes now from the pipe to `sink`.
+    pub fn drain(&mut self, sink: &impl AsFd) -> io::Result<usize> {
+        let ends = self.ends.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let count = system::splice(&ends.read, sink, self.held)?;
+        self.held -= count;
+        Ok(count)
+    }
+}
+
+/// Most bytes moved into a pipe in one call, so that one session does not keep the others waiting.
+const FILL_BYTES: usize = 1 << 20;
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        if self.held > 0 {
+            return;
+        }
+        if let Some(ends) = self.ends.take() {
+            // Not there any more while the thread ends; then the pipe is simply closed.
+            let _ = EMPTY.try_with(|empty| {
+                let mut empty = empty.borrow_mut();
+                if empty.len() < KEPT {
+                    empty.push(ends);
+                }
+            });
+        }
+    }
+}

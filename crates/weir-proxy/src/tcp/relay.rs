@@ -1,0 +1,361 @@
+//! Both directions of a connection, moved by one future: no task per direction, no lock, no channel.
+//!
+//! Small messages are copied through a borrowed buffer that goes back as soon as it is empty. A direction that keeps filling
+//! its buffer moves through a pipe with `splice(2)` instead, which copies nothing, until its pieces become small again.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::Shutdown;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use weir_stats::table::End;
+
+use super::pipes::Pipe;
+use crate::buffers::{Buffer, Buffers, LARGE};
+use crate::clock;
+use crate::deadline::Deadline;
+use crate::io::{poll_receive, poll_send};
+use crate::system;
+
+/// A direction is bulky once it has filled its buffer so often in a row (256 KiB).
+const FULL_BUFFERS: u32 = 4;
+/// A piece below this is small: moving page references costs as much as copying the bytes.
+const SMALL_PIECE: usize = 16 << 10;
+/// A bulky direction is no longer bulky after so many small pieces in a row.
+const SMALL_PIECES: u32 = 8;
+/// Most bytes a direction moves before others get their turn.
+const TURN_BYTES: u64 = 1 << 20;
+
+/// The two connections of a session.
+pub struct Pair<'a> {
+    pub client: &'a mut TcpStream,
+    pub backend: &'a mut TcpStream,
+}
+
+/// Bytes that were received before the relay began.
+#[derive(Default)]
+pub struct FirstBytes {
+    pub from_client: Option<Buffer>,
+    pub from_backend: Option<Buffer>,
+}
+
+/// What a relay works under.
+pub struct Terms<'a> {
+    pub buffers: &'a Rc<Buffers>,
+    /// The calling task's deadline.
+    pub deadline: &'a Deadline,
+    /// The relay ends when neither direction has moved a byte for this long.
+    pub idle: Duration,
+}
+
+/// How a relay ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relayed {
+    pub end: End,
+    /// Bytes from the client that the backend's socket took.
+    pub from_client: u64,
+    /// Bytes from the backend that the client's socket took.
+    pub from_backend: u64,
+}
+
+/// Relays until both sides have ended their streams, or something cuts the session off.
+///
+/// An end of stream is passed on as one, and the other direction goes on. A reset of one side resets the other, and so does
+/// every end that neither side wished while bytes are on their way: a cut must never look like the end of the stream.
+/// `moved` is told the bytes moved since it was last called (from the client, from the backend), for the counters.
+pub async fn run(
+    pair: Pair<'_>,
+    first: FirstBytes,
+    terms: Terms<'_>,
+    draining_until: impl Fn() -> Option<Duration>,
+    mut moved: impl FnMut(u64, u64),
+) -> Relayed {
+    let mut relay =
+        Relay { pair, terms, up: Direction::new(first.from_client), down: Direction::new(first.from_backend), at_break: 0, due: Duration::ZERO };
+    let mut told = (0, 0);
+    relay.renew(draining_until());
+    let close = poll_fn(|context| {
+        let settled = relay.poll(context);
+        let now_moved = (relay.up.moved, relay.down.moved);
+        if now_moved != told {
+            moved(now_moved.0 - told.0, now_moved.1 - told.1);
+            told = now_moved;
+            relay.renew(draining_until());
+        }
+        if settled.is_ready() { settled } else { relay.check_time(draining_until()) }
+    })
+    .await;
+    if !close.is_clean {
+        system::reset_on_close(relay.pair.client);
+        system::reset_on_close(relay.pair.backend);
+    }
+    Relayed { end: close.end, from_client: relay.up.moved, from_backend: relay.down.moved }
+}
+
+struct Relay<'a> {
+    pair: Pair<'a>,
+    terms: Terms<'a>,
+    /// From the client to the backend.
+    up: Direction,
+    /// From the backend to the client.
+    down: Direction,
+    /// Bytes that the other direction had moved when a sink broke.
+    at_break: u64,
+    /// The deadline as last set.
+    due: Duration,
+}
+
+/// Why the session is over, and whether both sides may see an ordinary end of stream.
+struct Close {
+    end: End,
+    is_clean: bool,
+}
+
+impl Relay<'_> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Close> {
+        let (client, backend) = (&mut *self.pair.client, &mut *self.pair.backend);
+        if self.up.ended.is_none() && self.up.poll(client, backend, context, self.terms.buffers).is_ready() {
+            settle_one(&self.up, &self.down, backend, &mut self.at_break);
+        }
+        if self.down.ended.is_none() && self.down.poll(backend, client, context, self.terms.buffers).is_ready() {
+            settle_one(&self.down, &self.up, client, &mut self.at_break);
+        }
+        let (end, is_clean) = match (self.up.ended, self.down.ended) {
+            (None, None) => return Poll::Pending,
+            (Some(Ended::NoMemory), _) | (_, Some(Ended::NoMemory)) => (End::Overload, false),
+            (Some(Ended::SourceBroke), _) => (End::ClientClosed, false),
+            (_, Some(Ended::SourceBroke)) => (End::BackendClosed, false),
+            (Some(Ended::Whole), Some(Ended::Whole)) => (End::Done, true),
+            // A backend may answer, close and so refuse the rest of the request: the client has that answer and must not
+            // lose it to a reset. Without an answer the reset is all there is to pass on.
+            (Some(Ended::SinkBroke), Some(last)) => (End::BackendClosed, self.said_more(last, &self.down)),
+            (Some(last), Some(Ended::SinkBroke)) => (End::ClientClosed, self.said_more(last, &self.up)),
+            (Some(_), None) | (None, Some(_)) => return Poll::Pending,
+        };
+        Poll::Ready(Close { end, is_clean })
+    }
+
+    fn said_more(&self, last: Ended, direction: &Direction) -> bool {
+        last == Ended::Whole && direction.moved > self.at_break
+    }
+
+    /// Ends the relay when it was idle for too long or draining is over; brings the deadline forward when draining has begun.
+    fn check_time(&mut self, draining_until: Option<Duration>) -> Poll<Close> {
+        if self.terms.deadline.has_passed() {
+            if draining_until.is_some_and(|until| until <= clock::now()) {
+                return Poll::Ready(Close { end: End::Draining, is_clean: false });
+            }
+            // A quiet connection that grew too old ends in order; one whose bytes nobody takes is cut off.
+            return Poll::Ready(Close { end: End::ClientIdle, is_clean: self.up.is_empty() && self.down.is_empty() });
+        }
+        if let Some(until) = draining_until
+            && until < self.due
+        {
+            self.due = until;
+            self.terms.deadline.set(until);
+        }
+        Poll::Pending
+    }
+
+    /// Sets the idle deadline anew, but never beyond the end of draining.
+    fn renew(&mut self, draining_until: Option<Duration>) {
+        let idle = clock::now() + self.terms.idle;
+        self.due = draining_until.map_or(idle, |until| until.min(idle));
+        self.terms.deadline.set(self.due);
+    }
+}
+
+/// What follows from the end of one direction while the other goes on.
+fn settle_one(ended: &Direction, other: &Direction, sink: &TcpStream, at_break: &mut u64) {
+    match ended.ended {
+        // With both directions over the sockets are closed right away, which says the same and saves a call.
+        Some(Ended::Whole) if other.ended.is_none() => {
+            // An error means that the sink is gone, which the other direction finds out.
+            let _ = SockRef::from(sink).shutdown(Shutdown::Write);
+        }
+        Some(Ended::SinkBroke) => *at_break = other.moved,
+        _ => {}
+    }
+}
+
+/// One direction.
+struct Direction {
+    carrier: Carrier,
+    /// The source has said its last byte; what is held goes out yet.
+    source_ended: bool,
+    ended: Option<Ended>,
+    /// Bytes that the sink took.
+    moved: u64,
+    /// Full buffers in a row while copying, small pieces in a row while splicing.
+    streak: u32,
+}
+
+/// What bytes travel in; empty-handed while there are none.
+enum Carrier {
+    Copy(Option<Buffer>),
+    Splice(Option<Pipe>),
+}
+
+/// How a direction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// The source ended its stream and the sink took all of it.
+    Whole,
+    /// The source was reset.
+    SourceBroke,
+    /// The sink takes nothing more.
+    SinkBroke,
+    /// No buffer could be had within the memory budget.
+    NoMemory,
+}
+
+impl Direction {
+    fn new(first: Option<Buffer>) -> Direction {
+        Direction { carrier: Carrier::Copy(first), source_ended: false, ended: None, moved: 0, streak: 0 }
+    }
+
+    /// Whether no byte was received that the sink has not taken.
+    fn is_empty(&self) -> bool {
+        match &self.carrier {
+            Carrier::Copy(buffer) => buffer.is_none(),
+            Carrier::Splice(pipe) => pipe.is_none(),
+        }
+    }
+
+    /// Moves what there is to move; ready when the direction has ended.
+    fn poll(
+        &mut self,
+        source: &mut TcpStream,
+        sink: &mut TcpStream,
+        context: &mut Context<'_>,
+        buffers: &Rc<Buffers>,
+    ) -> Poll<()> {
+        let enough = self.moved + TURN_BYTES;
+        let ended = loop {
+            if self.moved >= enough {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let step = match &mut self.carrier {
+                Carrier::Copy(_) => self.copy(source, sink, context, buffers),
+                Carrier::Splice(_) => self.splice(source, sink, context),
+            };
+            match ready!(step) {
+                Ok(()) => {}
+                Err(ended) => break ended,
+            }
+        };
+        self.ended = Some(ended);
+        // Whatever is left can't be delivered any more.
+        self.carrier = Carrier::Copy(None);
+        Poll::Ready(())
+    }
+
+    /// One receive and the sends that empty the buffer again.
+    #[inline]
+    fn copy(
+        &mut self,
+        source: &mut TcpStream,
+        sink: &mut TcpStream,
+        context: &mut Context<'_>,
+        buffers: &Rc<Buffers>,
+    ) -> Poll<Result<(), Ended>> {
+        let Carrier::Copy(held) = &mut self.carrier else { return Poll::Ready(Ok(())) };
+        if held.is_none() {
+            if self.source_ended {
+                return Poll::Ready(Err(Ended::Whole));
+            }
+            let Some(mut buffer) = buffers.borrow(LARGE) else { return Poll::Ready(Err(Ended::NoMemory)) };
+            let count = match ready!(poll_receive(source, context, &mut buffer)) {
+                Ok(count) => count,
+                Err(_) => return Poll::Ready(Err(Ended::SourceBroke)),
+            };
+            if count == 0 {
+                self.source_ended = true;
+                return Poll::Ready(Ok(()));
+            }
+            self.streak = if count == buffer.capacity() { self.streak + 1 } else { 0 };
+            *held = Some(buffer);
+        }
+        let Some(buffer) = held else { return Poll::Ready(Ok(())) };
+        while !buffer.is_empty() {
+            match ready!(poll_send(sink, context, buffer.filled())) {
+                Ok(count) => {
+                    buffer.consume(count);
+                    self.moved += count as u64;
+                }
+                Err(_) => return Poll::Ready(Err(Ended::SinkBroke)),
+            }
+        }
+        *held = None;
+        if self.streak >= FULL_BUFFERS {
+            self.streak = 0;
+            self.carrier = Carrier::Splice(None);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// One pipe filled and emptied again.
+    fn splice(
+        &mut self,
+        source: &mut TcpStream,
+        sink: &mut TcpStream,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Ended>> {
+        let Carrier::Splice(held) = &mut self.carrier else { return Poll::Ready(Ok(())) };
+        if held.is_none() {
+            if self.source_ended {
+                return Poll::Ready(Err(Ended::Whole));
+            }
+            let Some(mut pipe) = Pipe::borrow() else {
+                self.carrier = Carrier::Copy(None);
+                return Poll::Ready(Ok(()));
+            };
+            let count = match ready!(poll_call(source, Interest::READABLE, context, |source| pipe.fill(source))) {
+                Ok(count) => count,
+                Err(_) => return Poll::Ready(Err(Ended::SourceBroke)),
+            };
+            if count == 0 {
+                self.source_ended = true;
+                return Poll::Ready(Ok(()));
+            }
+            self.streak = if count < SMALL_PIECE { self.streak + 1 } else { 0 };
+            *held = Some(pipe);
+        }
+        let Some(pipe) = held else { return Poll::Ready(Ok(())) };
+        while pipe.held() > 0 {
+            match ready!(poll_call(sink, Interest::WRITABLE, context, |sink| pipe.drain(sink))) {
+                Ok(count) => self.moved += count as u64,
+                Err(_) => return Poll::Ready(Err(Ended::SinkBroke)),
+            }
+        }
+        *held = None;
+        if self.streak >= SMALL_PIECES {
+            self.streak = 0;
+            self.carrier = Carrier::Copy(None);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Makes a system call when the socket is ready for it, and again after `WouldBlock` once it is ready anew.
+fn poll_call(
+    stream: &TcpStream,
+    interest: Interest,
+    context: &mut Context<'_>,
+    mut call: impl FnMut(&TcpStream) -> io::Result<usize>,
+) -> Poll<io::Result<usize>> {
+    loop {
+        ready!(if interest.is_readable() { stream.poll_read_ready(context) } else { stream.poll_write_ready(context) })?;
+        match stream.try_io(interest, || call(stream)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return Poll::Ready(result),
+        }
+    }
+}

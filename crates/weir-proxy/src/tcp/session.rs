@@ -1,0 +1,282 @@
+//! One TCP session: who is it, which backend, connect, relay.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
+
+use tokio::net::TcpStream;
+use weir_balance::{Outcome, stable_hash};
+use weir_config::{ProxyVersion, RetryOn};
+use weir_http::proxy_protocol::{self, ProxyAddresses};
+use weir_stats::table::{End, Rejected};
+
+use super::relay::{self, FirstBytes, Pair, Relayed, Terms};
+use crate::accept::{self, Client};
+use crate::access_log::{Record, Spoken, Timers};
+use crate::backends::{Chosen, ConnectError, WorkerPool, elapsed};
+use crate::buffers::Buffer;
+use crate::choose::{Wish, choose_or_wait};
+use crate::clock;
+use crate::deadline::Deadline;
+use crate::io::{WaitError, send_all};
+use crate::system;
+use crate::worker::{ListenerSlot, Worker, WorkerListener};
+
+/// Serves one connection to its end.
+pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, mut stream: TcpStream, peer: SocketAddr) {
+    let waker = poll_fn(|context| std::task::Poll::Ready(context.waker().clone())).await;
+    let deadline = worker.deadlines.register(waker);
+    let listener = slot.current();
+    let client = Client { peer, address: peer, destination: None };
+    let mut session = Session { worker, slot, listener, client, deadline, report: Report::new() };
+    let end = session.run(&mut stream).await;
+    if !matches!(end, End::Done) && !session.report.is_relayed {
+        // No backend ever spoke: the client must not take silence for a whole answer.
+        system::reset_on_close(&stream);
+    }
+    session.finish(end);
+}
+
+struct Session {
+    worker: Rc<Worker>,
+    slot: Rc<ListenerSlot>,
+    /// As it was configured when the session began.
+    listener: Rc<WorkerListener>,
+    client: Client,
+    deadline: Deadline,
+    report: Report,
+}
+
+/// What counters and the access log are told at the end.
+struct Report {
+    begun: Duration,
+    pool: Option<Rc<WorkerPool>>,
+    /// Index of the backend used last.
+    backend: Option<usize>,
+    queue: Option<Duration>,
+    connect: Option<Duration>,
+    retries: u32,
+    is_relayed: bool,
+    from_client: u64,
+    from_backend: u64,
+}
+
+impl Report {
+    fn new() -> Report {
+        Report {
+            begun: clock::now(),
+            pool: None,
+            backend: None,
+            queue: None,
+            connect: None,
+            retries: 0,
+            is_relayed: false,
+            from_client: 0,
+            from_backend: 0,
+        }
+    }
+}
+
+impl Session {
+    async fn run(&mut self, stream: &mut TcpStream) -> End {
+        // Small messages must not wait for the acknowledgement of the ones before.
+        let _ = stream.set_nodelay(true);
+        let mut first = None;
+        match accept::identify(&self.listener, stream, self.client.peer, &mut first, &self.worker, &self.deadline).await {
+            Ok(client) => self.client = client,
+            Err(end) => return end,
+        }
+        let Some(index) = self.listener.shared.routes.default_pool() else { return End::NoBackend };
+        let pool = self.listener.pools[index].clone();
+        self.report.pool = Some(pool.clone());
+        match self.reach(&pool, stream).await {
+            Ok((chosen, backend)) => self.relay(stream, backend, &chosen, first).await,
+            Err(end) => end,
+        }
+    }
+
+    /// Connects to a backend; to another one when the first does not accept.
+    async fn reach(&mut self, pool: &Rc<WorkerPool>, stream: &TcpStream) -> Result<(Chosen, TcpStream), End> {
+        let balance = &pool.shared.balance;
+        let retry = &pool.shared.config.retry;
+        let key = balance.settings().algorithm.needs_key().then(|| client_key(&self.client));
+        let mut tried = Vec::new();
+        balance.retry_budget().deposit(self.report.begun);
+        loop {
+            let wish = Wish { key, sticky: None, exclude: &tried };
+            let got = match choose_or_wait(&self.worker, pool, &wish, &self.deadline, |_| false).await {
+                Ok(got) => got,
+                Err(refusal) => return Err(refusal.end()),
+            };
+            if let Some(queued) = got.queued {
+                self.report.queue = Some(self.report.queue.unwrap_or_default() + queued);
+            }
+            let failure = match self.connect(&got.chosen, stream).await {
+                Ok(backend) => return Ok((got.chosen, backend)),
+                Err(failure) => failure,
+            };
+            tracing::debug!(pool = %pool.shared.config.name, %failure, "connect");
+            let now = clock::now();
+            got.chosen.observe(&self.worker, now, Outcome::Failure);
+            let end = match failure {
+                ConnectError::TimedOut { .. } => End::ConnectTimeout,
+                _ => End::ConnectFailed,
+            };
+            if self.report.retries >= retry.attempts || !retry.on.contains(&RetryOn::Connect) {
+                return Err(end);
+            }
+            if !balance.retry_budget().withdraw(now) {
+                self.reject(Rejected::RetryBudget);
+                return Err(end);
+            }
+            // With a single backend the second try goes to the same one: it may just be restarting.
+            if pool.backends.len() > tried.len() + 1 {
+                tried.push(got.chosen.index);
+                pool.cells().redispatches.increment();
+            }
+            pool.cells().retries.increment();
+            self.report.retries += 1;
+        }
+    }
+
+    /// One attempt: a connection on which the PROXY header, where one is wanted, has been sent.
+    async fn connect(&mut self, chosen: &Chosen, stream: &TcpStream) -> Result<TcpStream, ConnectError> {
+        let begun = clock::now();
+        self.report.backend = Some(chosen.index);
+        self.deadline.set(begun + self.listener.shared.config.timeout.connect);
+        let mut backend = chosen.backend().connect(&self.deadline).await?;
+        if let Some(version) = chosen.pool.shared.config.send_proxy {
+            let header = self.proxy_header(version, stream);
+            let address = backend.peer_addr().unwrap_or(self.client.peer);
+            if let Err(error) = send_all(&mut backend, &header, &self.deadline, || {}).await {
+                chosen.backend().cells().connections_ended.increment();
+                return Err(match error {
+                    WaitError::TimedOut => ConnectError::TimedOut { backend: address },
+                    WaitError::Broken(source) => ConnectError::Refused { backend: address, source },
+                });
+            }
+            chosen.backend().cells().bytes_sent.add(header.len() as u64);
+        }
+        let now = clock::now();
+        let latency = now.saturating_sub(begun);
+        chosen.observe(&self.worker, now, Outcome::Success { latency });
+        self.report.connect = Some(self.report.connect.unwrap_or_default() + latency);
+        Ok(backend)
+    }
+
+    fn proxy_header(&self, version: ProxyVersion, stream: &TcpStream) -> Vec<u8> {
+        let destination = self.client.destination.or_else(|| stream.local_addr().ok());
+        let addresses = destination.map(|destination| ProxyAddresses { source: self.client.address, destination });
+        let mut header = Vec::with_capacity(proxy_protocol::V1_LONGEST_BYTES);
+        match version {
+            ProxyVersion::V1 => proxy_protocol::write_v1(addresses, &mut header),
+            ProxyVersion::V2 => proxy_protocol::write_v2(addresses, &mut header),
+        }
+        header
+    }
+
+    async fn relay(
+        &mut self,
+        stream: &mut TcpStream,
+        mut backend: TcpStream,
+        chosen: &Chosen,
+        from_client: Option<Buffer>,
+    ) -> End {
+        self.report.is_relayed = true;
+        let client_cells = self.listener.shared.cells.of(self.worker.number);
+        let backend_cells = chosen.backend().cells();
+        backend_cells.requests[0].increment();
+        let terms = Terms {
+            buffers: &self.worker.buffers,
+            deadline: &self.deadline,
+            idle: self.listener.shared.config.timeout.client_idle,
+        };
+        let relayed = relay::run(
+            Pair { client: stream, backend: &mut backend },
+            FirstBytes { from_client, from_backend: None },
+            terms,
+            || self.slot.draining_until(),
+            |from_client, from_backend| {
+                client_cells.bytes_received.add(from_client);
+                client_cells.bytes_sent.add(from_backend);
+                backend_cells.bytes_sent.add(from_client);
+                backend_cells.bytes_received.add(from_backend);
+            },
+        );
+        let Relayed { end, from_client, from_backend } = relayed.await;
+        backend_cells.connections_ended.increment();
+        self.report.from_client = from_client;
+        self.report.from_backend = from_backend;
+        end
+    }
+
+    fn reject(&self, reason: Rejected) {
+        self.listener.shared.cells.of(self.worker.number).rejected[reason as usize].increment();
+    }
+
+    /// Counts the session and writes its line.
+    fn finish(&self, end: End) {
+        let cells = self.listener.shared.cells.of(self.worker.number);
+        cells.ends[end as usize].increment();
+        if let Some(reason) = rejection(end) {
+            self.reject(reason);
+        }
+        if !self.worker.log.enabled() {
+            return;
+        }
+        let report = &self.report;
+        let pool = report.pool.as_ref();
+        let backend = pool.zip(report.backend).map(|(pool, index)| pool.backends[index].shared.address.as_str());
+        let record = Record {
+            time: SystemTime::now(),
+            listener: &self.listener.shared.config.name,
+            route: None,
+            pool: pool.map(|pool| pool.shared.config.name.as_str()),
+            backend,
+            client: self.client.address,
+            protocol: Spoken::Tcp,
+            method: None,
+            host: None,
+            path: None,
+            status: None,
+            bytes_received: report.from_client,
+            bytes_sent: report.from_backend,
+            request_id: None,
+            cache: None,
+            retries: report.retries,
+            timers: Timers {
+                client_header: None,
+                queue: report.queue,
+                connect: report.connect,
+                backend_header: None,
+                total: elapsed(report.begun),
+            },
+            end,
+            user_agent: None,
+            referer: None,
+        };
+        self.worker.log.write(&record, cells);
+    }
+}
+
+/// What source and hash choose by: the client's address without its port.
+fn client_key(client: &Client) -> u64 {
+    match client.address.ip().to_canonical() {
+        std::net::IpAddr::V4(address) => stable_hash(&address.octets()),
+        std::net::IpAddr::V6(address) => stable_hash(&address.octets()),
+    }
+}
+
+/// Which refusals an end is counted under.
+fn rejection(end: End) -> Option<Rejected> {
+    Some(match end {
+        End::BadProxyHeader => Rejected::BadProxyHeader,
+        End::ClientHeader => Rejected::HeaderTimeout,
+        End::NoBackend => Rejected::NoBackend,
+        End::QueueFull => Rejected::QueueFull,
+        End::QueueTimeout => Rejected::QueueTimeout,
+        End::Overload => Rejected::Memory,
+        _ => return None,
+    })
+}

@@ -1,0 +1,315 @@
+//! One worker: a thread with its own runtime, listening sockets, sessions, idle backend connections, timers and counters.
+//!
+//! Nothing here is `Send` or locked. What a worker needs from outside comes as a [`Command`].
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Waker;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::access_log::{AccessLog, WorkerLog};
+use crate::backends::WorkerPool;
+use crate::buffers::Buffers;
+use crate::clock;
+use crate::deadline::Deadlines;
+use crate::http::exchange::Exchanges;
+use crate::plane::{Event, Totals};
+use crate::snapshot::{Listener, Snapshot};
+use crate::sockets::{Endpoint, Transport};
+use crate::{accept, system, udp};
+
+/// How often idle backend connections are looked through for ones that are too old or closed by the backend.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
+
+/// What a worker is started with.
+pub struct Setup {
+    pub number: usize,
+    pub workers: usize,
+    pub cpu: Option<usize>,
+    pub memory_bytes: u64,
+    pub events: mpsc::UnboundedSender<Event>,
+    pub access_log: AccessLog,
+    pub totals: Arc<Totals>,
+    pub inbox: mpsc::UnboundedReceiver<Command>,
+}
+
+/// What the control side tells a worker.
+pub enum Command {
+    /// Serve this from now on.
+    Apply { snapshot: Arc<Snapshot>, sockets: Vec<(Endpoint, OwnedFd)>, done: oneshot::Sender<io::Result<()>> },
+    /// Stop accepting; sessions end after what they are doing, at the latest after `limit`.
+    Drain { limit: Duration },
+    /// End the thread.
+    Stop,
+}
+
+/// What the sessions of one worker share.
+pub struct Worker {
+    /// 0 to the number of workers less one; which copy of each counter is ours.
+    pub number: usize,
+    pub buffers: Rc<Buffers>,
+    pub deadlines: Rc<Deadlines>,
+    pub events: mpsc::UnboundedSender<Event>,
+    pub totals: Arc<Totals>,
+    pub log: WorkerLog,
+    pub exchanges: Exchanges,
+    random: Cell<u64>,
+    slots: RefCell<Vec<Rc<ListenerSlot>>>,
+    sockets: RefCell<Vec<Rc<ListenerSocket>>>,
+    pools: RefCell<Rc<[Rc<WorkerPool>]>>,
+}
+
+/// A listener on one worker, across reloads: sessions keep this and look up what is current.
+pub struct ListenerSlot {
+    current: RefCell<Rc<WorkerListener>>,
+    draining_until: Cell<Option<Duration>>,
+}
+
+/// A listener as of one snapshot.
+pub struct WorkerListener {
+    pub shared: Arc<Listener>,
+    /// In the order of the snapshot's pools; a route's pool index points in here.
+    pub pools: Rc<[Rc<WorkerPool>]>,
+}
+
+/// A listening socket on one worker.
+pub struct ListenerSocket {
+    pub endpoint: Endpoint,
+    slot: RefCell<Rc<ListenerSlot>>,
+    closing: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl ListenerSlot {
+    /// The listener as it is configured now. Sessions ask again for each request.
+    #[inline]
+    pub fn current(&self) -> Rc<WorkerListener> {
+        self.current.borrow().clone()
+    }
+
+    /// When the sessions of this listener are cut off; `None` while it is in service.
+    #[inline]
+    pub fn draining_until(&self) -> Option<Duration> {
+        self.draining_until.get()
+    }
+}
+
+impl ListenerSocket {
+    /// The listener that this socket accepts for.
+    pub fn slot(&self) -> Rc<ListenerSlot> {
+        self.slot.borrow().clone()
+    }
+
+    /// Whether accepting ends once the accept queue is empty. `waker` is woken when that changes.
+    pub fn is_closing(&self, waker: &Waker) -> bool {
+        let mut stored = self.waker.borrow_mut();
+        if !stored.as_ref().is_some_and(|old| old.will_wake(waker)) {
+            *stored = Some(waker.clone());
+        }
+        self.closing.get()
+    }
+
+    fn close(&self) {
+        self.closing.set(true);
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Worker {
+    /// A uniform 64-bit draw (xorshift64*): for choosing backends and request ids, not for secrets.
+    #[inline]
+    pub fn draw(&self) -> u64 {
+        let mut state = self.random.get();
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        self.random.set(state);
+        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}
+
+/// The worker thread's main function.
+pub fn run(setup: Setup) {
+    if let Some(cpu) = setup.cpu
+        && let Err(error) = system::pin_to(cpu)
+    {
+        tracing::warn!(worker = setup.number, cpu, %error, "worker runs unpinned");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build_local(tokio::runtime::LocalOptions::default())
+        .expect("a runtime needs an epoll descriptor; without one nothing can be served");
+    runtime.block_on(serve(setup));
+}
+
+async fn serve(setup: Setup) {
+    let seed = std::hash::BuildHasher::hash_one(&foldhash::fast::RandomState::default(), setup.number);
+    let worker = Rc::new(Worker {
+        number: setup.number,
+        buffers: Buffers::new(setup.memory_bytes),
+        deadlines: Deadlines::new(),
+        events: setup.events,
+        totals: setup.totals,
+        log: setup.access_log.for_worker(),
+        exchanges: Exchanges::default(),
+        random: Cell::new(seed | 1),
+        slots: RefCell::default(),
+        sockets: RefCell::default(),
+        pools: RefCell::new(Rc::new([])),
+    });
+    tokio::task::spawn_local(worker.deadlines.clone().run());
+    tokio::task::spawn_local(sweep(worker.clone()));
+    tokio::task::spawn_local(worker.log.clone().run());
+    let mut inbox = setup.inbox;
+    while let Some(command) = inbox.recv().await {
+        match command {
+            Command::Apply { snapshot, sockets, done } => {
+                let _ = done.send(apply(&worker, &snapshot, sockets));
+            }
+            Command::Drain { limit } => drain(&worker, clock::now() + limit),
+            Command::Stop => break,
+        }
+    }
+    worker.log.flush();
+}
+
+/// Moves the worker over to `snapshot`.
+fn apply(worker: &Rc<Worker>, snapshot: &Arc<Snapshot>, sockets: Vec<(Endpoint, OwnedFd)>) -> io::Result<()> {
+    let old_pools = worker.pools.borrow().clone();
+    let pools: Rc<[Rc<WorkerPool>]> =
+        snapshot.pools.iter().map(|pool| Rc::new(WorkerPool::new(pool, worker.number, &old_pools))).collect();
+    *worker.pools.borrow_mut() = pools.clone();
+
+    let old_slots = worker.slots.take();
+    let mut slots = Vec::with_capacity(snapshot.listeners.len());
+    for listener in &snapshot.listeners {
+        let current = Rc::new(WorkerListener { shared: listener.clone(), pools: pools.clone() });
+        let kept = old_slots.iter().find(|slot| {
+            let old = slot.current();
+            old.shared.config.name == listener.config.name && old.shared.config.protocol == listener.config.protocol
+        });
+        slots.push(match kept {
+            Some(slot) => {
+                *slot.current.borrow_mut() = current;
+                slot.clone()
+            }
+            None => Rc::new(ListenerSlot { current: RefCell::new(current), draining_until: Cell::new(None) }),
+        });
+    }
+    let until = clock::now() + snapshot.config.runtime.drain;
+    for gone in old_slots.iter().filter(|old| !slots.iter().any(|slot| Rc::ptr_eq(slot, old))) {
+        gone.draining_until.set(Some(until));
+    }
+    let served = move_sockets(worker, &slots, sockets);
+    *worker.slots.borrow_mut() = slots;
+    worker.deadlines.wake_all();
+    served
+}
+
+/// Keeps the sockets whose endpoint is still wanted, opens new ones, closes the rest.
+fn move_sockets(worker: &Rc<Worker>, slots: &[Rc<ListenerSlot>], wanted: Vec<(Endpoint, OwnedFd)>) -> io::Result<()> {
+    let mut old = worker.sockets.take();
+    let mut kept = Vec::with_capacity(wanted.len());
+    for (endpoint, descriptor) in wanted {
+        let Some(slot) = slots.iter().find(|slot| accepts_at(slot, endpoint)) else { continue };
+        // The duplicate is of the same socket the worker already polls, so it is simply dropped.
+        let socket = match old.iter().position(|socket| socket.endpoint == endpoint) {
+            Some(index) => {
+                let socket = old.swap_remove(index);
+                *socket.slot.borrow_mut() = slot.clone();
+                socket
+            }
+            None => open(worker, endpoint, descriptor, slot)?,
+        };
+        kept.push(socket);
+    }
+    old.iter().for_each(|socket| socket.close());
+    *worker.sockets.borrow_mut() = kept;
+    Ok(())
+}
+
+fn accepts_at(slot: &ListenerSlot, endpoint: Endpoint) -> bool {
+    let listener = &slot.current().shared;
+    let transport = match listener.config.protocol {
+        weir_config::Protocol::Udp => Transport::Udp,
+        weir_config::Protocol::Http | weir_config::Protocol::Tcp => Transport::Tcp,
+    };
+    transport == endpoint.transport && listener.config.bind.contains(&endpoint.address)
+}
+
+fn open(
+    worker: &Rc<Worker>,
+    endpoint: Endpoint,
+    descriptor: OwnedFd,
+    slot: &Rc<ListenerSlot>,
+) -> io::Result<Rc<ListenerSocket>> {
+    let socket = Rc::new(ListenerSocket {
+        endpoint,
+        slot: RefCell::new(slot.clone()),
+        closing: Cell::new(false),
+        waker: RefCell::default(),
+    });
+    match endpoint.transport {
+        Transport::Tcp => {
+            let listener = tokio::net::TcpListener::from_std(descriptor.into())?;
+            tokio::task::spawn_local(accept::run(worker.clone(), socket.clone(), listener));
+        }
+        Transport::Udp => {
+            let datagrams = tokio::net::UdpSocket::from_std(descriptor.into())?;
+            tokio::task::spawn_local(udp::run(worker.clone(), socket.clone(), datagrams));
+        }
+    }
+    Ok(socket)
+}
+
+/// Stops accepting; whoever is connected may finish until `until`.
+fn drain(worker: &Worker, until: Duration) {
+    worker.sockets.take().iter().for_each(|socket| socket.close());
+    worker.slots.borrow().iter().for_each(|slot| slot.draining_until.set(Some(until)));
+    worker.deadlines.wake_all();
+}
+
+/// Retires idle backend connections that are too old or that the backend has closed.
+async fn sweep(worker: Rc<Worker>) {
+    let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let now = clock::now();
+        worker.pools.borrow().iter().for_each(|pool| pool.retire_idle(now));
+    }
+}
+
+/// Counts one session in, and out again when dropped, on a panic too.
+pub struct SessionCount {
+    worker: Rc<Worker>,
+    listener: Arc<Listener>,
+}
+
+impl SessionCount {
+    /// The caller has called [`Listener::admit`].
+    pub fn enter(worker: &Rc<Worker>, listener: &Arc<Listener>) -> SessionCount {
+        worker.totals.sessions.fetch_add(1, Ordering::Relaxed);
+        listener.cells.of(worker.number).connections.increment();
+        SessionCount { worker: worker.clone(), listener: listener.clone() }
+    }
+}
+
+impl Drop for SessionCount {
+    fn drop(&mut self) {
+        self.worker.totals.sessions.fetch_sub(1, Ordering::Relaxed);
+        self.listener.cells.of(self.worker.number).connections_ended.increment();
+        self.listener.leave();
+        if std::thread::panicking() {
+            self.worker.totals.panics.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
