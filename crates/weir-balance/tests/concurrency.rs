@@ -46,7 +46,9 @@ fn max_connections_is_never_exceeded_and_every_slot_comes_back() {
                                 busy.fetch_add(1, Ordering::Relaxed);
                             }
                         }
-                        if held.len() > 5 || (draws.next().is_multiple_of(3) && !held.is_empty()) {
+                        // One thread alone asks for more than the six slots there are, so the limit is reached
+                        // however the scheduler interleaves them.
+                        if held.len() > 7 || (draws.next().is_multiple_of(3) && !held.is_empty()) {
                             let index = held.swap_remove(0);
                             inside[index].fetch_sub(1, Ordering::SeqCst);
                             let _ = pool.release(index);
