@@ -1,0 +1,52 @@
+//! Scripted clients, scripted backends and a running Weir between them.
+//!
+//! A test is a dialogue: the client sends these bytes, the backend receives those. Every wait is bounded by [`PATIENCE`] and
+//! fails with what was received so far; no test sleeps to let something happen, it polls until it has happened.
+
+mod admin;
+mod backend;
+mod bodies;
+mod message;
+mod ports;
+mod process;
+mod quiet;
+mod scripted;
+mod tools;
+mod weir;
+mod wire;
+
+pub use admin::{Admin, Answer, Sample};
+pub use backend::{After, Backend};
+pub use bodies::{Draws, fingerprint, pattern};
+pub use message::{Broken, Fields, Request, Response};
+pub use ports::free_address;
+pub use process::{Usage, processes_mentioning, usage_of};
+pub use quiet::{Quiet, alone};
+pub use scripted::ScriptedBackend;
+pub use tools::{Finished, run_tool, tool};
+pub use weir::{Setup, Signal, Weir, weir_binary};
+pub use wire::Wire;
+
+use std::time::{Duration, Instant};
+
+/// The fail-safe bound of every wait: long enough for a loaded machine, short enough that a hang is a clear failure.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Asks `question` again and again until it answers `Some`, at most for [`PATIENCE`].
+///
+/// Panics with `what` when it never does.
+pub fn until<T>(what: &str, question: impl FnMut() -> Option<T>) -> T {
+    until_within(PATIENCE, what, question)
+}
+
+/// [`until`] with a bound of its own, for things that take long by design.
+pub fn until_within<T>(patience: Duration, what: &str, mut question: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(answer) = question() {
+            return answer;
+        }
+        assert!(begun.elapsed() < patience, "waited {patience:?} in vain: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

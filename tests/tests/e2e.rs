@@ -1,0 +1,14 @@
+//! End to end: what Weir promises, checked on the built program through sockets.
+//!
+//! One module a subject; threat rows (A1 … H6) are named in the comments of the tests that guard them.
+#![forbid(unsafe_code)]
+
+mod admin;
+mod clients;
+mod health;
+mod http;
+mod logs;
+mod reload;
+mod resources;
+mod tcp;
+mod udp;

@@ -1,0 +1,35 @@
+//! HTTP/1.1 through the proxy plane.
+
+mod bad_responses;
+mod balancing;
+mod bodies;
+mod forwarded_fields;
+mod framing;
+mod heads;
+mod large_bodies;
+mod paths;
+mod pipelining;
+mod queue;
+mod refusal;
+mod retries;
+mod routing;
+mod slow_peers;
+mod upgrades;
+
+use weir_tests::dialogue::{Backend, Setup, Weir};
+
+/// One listener, one pool, one backend, no probes: what the backend receives is what clients sent.
+pub const PLAIN: &str = r#"
+[listener.web]
+bind = "@web"
+pool = "app"
+
+[pool.app]
+backends = ["@app"]
+health = { check = "off", passive = "off" }
+"#;
+
+/// Weir with [`PLAIN`] before this backend.
+pub fn plain(backend: &Backend) -> Weir {
+    Setup::of(PLAIN).with("app", backend.address()).start()
+}

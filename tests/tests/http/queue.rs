@@ -1,0 +1,190 @@
+//! What happens when every backend is at `max_connections`, over all workers.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use weir_tests::dialogue::{After, Backend, PATIENCE, Setup, Weir, Wire, until};
+
+/// A backend whose answers wait until the test lets them go, one by one.
+struct Gate {
+    backend: Backend,
+    go: Sender<()>,
+}
+
+fn gate() -> Gate {
+    let (go, wait) = channel();
+    let wait: Arc<Mutex<Receiver<()>>> = Arc::new(Mutex::new(wait));
+    let backend = Backend::serving(move |request, wire| {
+        let allowed = wait.lock().map(|wait| wait.recv_timeout(PATIENCE * 2).is_ok());
+        if allowed.unwrap_or(false) {
+            wire.answers(200, &[], &request.target);
+        }
+        After::Keep
+    });
+    Gate { backend, go }
+}
+
+fn limited(gate: &Gate, queue: &str) -> Weir {
+    let config = format!(
+        r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = [{{ address = "@app", max_connections = 2 }}]
+        queue = {queue}
+        health = {{ check = "off", passive = "off" }}
+        "#
+    );
+    Setup::of(&config).with("app", gate.backend.address()).start()
+}
+
+fn ask(weir: &Weir, target: &str) -> Wire {
+    let mut client = weir.client("web");
+    client.sends(format!("GET {target} HTTP/1.1\r\nhost: a\r\n\r\n"));
+    client
+}
+
+/// Fills the backend: two requests in progress.
+fn fill(weir: &Weir, gate: &Gate) -> [Wire; 2] {
+    let both = [ask(weir, "/1"), ask(weir, "/2")];
+    until("two requests at the backend", || (gate.backend.busy() == 2).then_some(()));
+    both
+}
+
+#[test]
+fn one_request_too_many_waits_and_is_served_when_another_is_done() {
+    let gate = gate();
+    let weir = limited(&gate, r#"{ max = 10, timeout = "10s" }"#);
+    let mut first = fill(&weir, &gate);
+    let mut third = ask(&weir, "/3");
+    weir.reaches("weir_queue_depth", &[("pool", "app")], 1.0);
+    assert_eq!(gate.backend.served(), 2);
+    assert_eq!(third.looks(), 0);
+    gate.go.send(()).expect("the backend waits");
+    until("the third at the backend", || (gate.backend.served() == 3).then_some(()));
+    gate.go.send(()).expect("the backend waits");
+    gate.go.send(()).expect("the backend waits");
+    for client in &mut first {
+        client.receives_status(200);
+    }
+    assert_eq!(third.receives_status(200).text(), "/3");
+    assert_eq!(gate.backend.busiest(), 2, "never more than max_connections at once");
+    until("an empty queue", || (weir.metric("weir_queue_depth", &[("pool", "app")]) == 0.0).then_some(()));
+}
+
+#[test]
+fn waiting_requests_are_served_first_come_first_served() {
+    let gate = gate();
+    let weir = limited(&gate, r#"{ max = 10, timeout = "10s" }"#);
+    let _first = fill(&weir, &gate);
+    let mut waiting = Vec::new();
+    for number in 3..=8 {
+        waiting.push(ask(&weir, &format!("/{number}")));
+        weir.reaches("weir_queue_depth", &[("pool", "app")], f64::from(number - 2));
+    }
+    for done in 1..=6 {
+        gate.go.send(()).expect("the backend waits");
+        until("the next at the backend", || (gate.backend.served() >= 2 + done).then_some(()));
+    }
+    let targets: Vec<String> =
+        gate.backend.requests().into_iter().skip(2).map(|request| request.target).collect();
+    assert_eq!(targets, ["/3", "/4", "/5", "/6", "/7", "/8"]);
+    for _ in 0..2 {
+        gate.go.send(()).expect("the backend waits");
+    }
+    for client in &mut waiting {
+        client.receives_status(200);
+    }
+}
+
+#[test]
+fn a_request_that_finds_the_queue_full_is_answered_503_at_once() {
+    let gate = gate();
+    let weir = limited(&gate, r#"{ max = 1, timeout = "10s" }"#);
+    let _first = fill(&weir, &gate);
+    let mut third = ask(&weir, "/3");
+    weir.reaches("weir_queue_depth", &[("pool", "app")], 1.0);
+    let begun = std::time::Instant::now();
+    ask(&weir, "/4").receives_status(503);
+    assert!(begun.elapsed().as_secs() < 5, "refused only after {:?}", begun.elapsed());
+    weir.reaches("weir_rejected_total", &[("reason", "queue_full")], 1.0);
+    for _ in 0..3 {
+        gate.go.send(()).expect("the backend waits");
+    }
+    assert_eq!(third.receives_status(200).text(), "/3");
+}
+
+#[test]
+fn a_request_that_waited_for_its_whole_timeout_is_answered_503() {
+    let gate = gate();
+    let weir = limited(&gate, r#"{ max = 10, timeout = "300ms" }"#);
+    let mut first = fill(&weir, &gate);
+    let begun = std::time::Instant::now();
+    ask(&weir, "/3").receives_status(503);
+    assert!(begun.elapsed().as_millis() >= 290, "given up after {:?}", begun.elapsed());
+    weir.reaches("weir_rejected_total", &[("reason", "queue_timeout")], 1.0);
+    gate.go.send(()).expect("the backend waits");
+    gate.go.send(()).expect("the backend waits");
+    for client in &mut first {
+        client.receives_status(200);
+    }
+    assert_eq!(gate.backend.served(), 2, "what was given up never reached the backend");
+}
+
+#[test]
+fn a_client_that_leaves_the_queue_gives_up_its_place() {
+    let gate = gate();
+    let weir = limited(&gate, r#"{ max = 1, timeout = "10s" }"#);
+    let _first = fill(&weir, &gate);
+    let leaver = ask(&weir, "/leaver");
+    weir.reaches("weir_queue_depth", &[("pool", "app")], 1.0);
+    leaver.resets();
+    until("an empty queue", || (weir.metric("weir_queue_depth", &[("pool", "app")]) == 0.0).then_some(()));
+    let mut next = ask(&weir, "/next");
+    weir.reaches("weir_queue_depth", &[("pool", "app")], 1.0);
+    for _ in 0..3 {
+        gate.go.send(()).expect("the backend waits");
+    }
+    assert_eq!(next.receives_status(200).text(), "/next");
+    assert!(gate.backend.requests().iter().all(|request| request.target != "/leaver"));
+}
+
+#[test]
+fn max_connections_holds_over_all_workers_under_load() {
+    let backend = Backend::serving(|_, wire| {
+        // Long enough that without the limit many would overlap.
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        wire.answers(200, &[], "ok");
+        After::Keep
+    });
+    let weir = Setup::of(
+        r#"
+        [runtime]
+        workers = 2
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = [{ address = "@app", max_connections = 3 }]
+        queue = { max = 1000, timeout = "10s" }
+        health = { check = "off", passive = "off" }
+        "#,
+    )
+    .with("app", backend.address())
+    .start();
+    std::thread::scope(|scope| {
+        for _ in 0..24 {
+            scope.spawn(|| {
+                let mut client = weir.client("web");
+                for number in 0..25 {
+                    client.sends(format!("GET /{number} HTTP/1.1\r\nhost: a\r\n\r\n"));
+                    client.receives_status(200);
+                }
+            });
+        }
+    });
+    assert_eq!(backend.served(), 600);
+    assert!(backend.busiest() <= 3, "{} requests at once", backend.busiest());
+    assert_eq!(backend.busiest(), 3, "the limit was never reached, so the test showed nothing");
+}

@@ -1,0 +1,3 @@
+//! UDP through the proxy plane: datagrams, relayed by flow.
+
+mod relay;
