@@ -5,8 +5,12 @@ mod ci;
 mod edges;
 mod fences;
 mod fuzz;
+#[cfg(test)]
+mod guide;
 mod links;
 mod places;
+#[cfg(test)]
+mod reference;
 mod run;
 mod sources;
 mod threats;
