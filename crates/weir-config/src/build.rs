@@ -9,6 +9,7 @@ use std::time::Duration;
 use weir_balance::Algorithm;
 
 use crate::bind::{Entry, Fields};
+use crate::keys::tables::POOL;
 use crate::report::Span;
 use crate::schema::*;
 use crate::values::Value;
@@ -22,10 +23,8 @@ pub(crate) struct Draft {
     pub uses: Uses,
 }
 
-/// A place that names a pool.
+/// A listener that uses a pool, by itself or by a route.
 pub(crate) struct Use {
-    /// The name.
-    pub at: Span,
     /// Position of the listener in the config.
     pub listener: usize,
     /// What the listener speaks; `None` when that could not be read.
@@ -125,7 +124,7 @@ fn collect_uses(listeners: &[Fields]) -> Uses {
         let protocol = protocol(fields);
         let mut add = |fields: &Fields| {
             if let Some(name) = fields.text("pool") {
-                uses.entry(name.to_owned()).or_default().push(Use { at: fields.at("pool"), listener, protocol });
+                uses.entry(name.to_owned()).or_default().push(Use { listener, protocol });
             }
         };
         add(fields);
@@ -237,6 +236,12 @@ fn route(listener: &str, position: usize, fields: &Fields) -> Route {
 /// What `hash.key` is when the file says nothing: HTTP has a URI, everything else only the client's address.
 pub(crate) fn default_hash_key(all_http: bool) -> HashKey {
     if all_http { HashKey::Uri } else { HashKey::ClientIp }
+}
+
+/// A pool of which the file says nothing.
+pub(crate) fn default_pool() -> Pool {
+    let nothing = Fields { schema: &POOL, at: Span::default(), entries: Vec::new() };
+    pool("", &nothing, &Uses(BTreeMap::new()))
 }
 
 fn pool(name: &str, fields: &Fields, uses: &Uses) -> Pool {

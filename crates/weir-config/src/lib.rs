@@ -10,16 +10,21 @@
 mod bind;
 mod build;
 mod check;
+mod diff;
 mod keys;
 mod limits;
 mod parse;
+pub mod reference;
 mod report;
 pub mod schema;
 mod suggest;
 mod syntax;
 pub mod units;
 mod values;
+mod write;
 
+pub use diff::{Change, ChangeKind, KeyChange, diff};
 pub use parse::{Checked, check_text, decode, parse};
 pub use report::{Problem, Report, Severity};
 pub use schema::*;
+pub use write::to_toml;

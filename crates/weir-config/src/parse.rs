@@ -36,14 +36,13 @@ pub fn check_text(file_name: &str, text: &str) -> Result<Checked, Report> {
         findings.error(Span::default(), format!("the file is {} bytes long", text.len()), hint);
         return Err(findings.into_report());
     }
-    let (table, errors) = DeTable::parse_recoverable(text);
-    let complete = errors.is_empty();
-    syntax::report(&errors, &mut findings);
-    let unreadable = findings.lines_refused();
+    let mended = syntax::mend(&mut findings);
+    let syntax_count = findings.count();
+    let complete = syntax_count == 0;
+    let (table, _) = DeTable::parse_recoverable(&mended.text);
     let root = bind(table.get_ref(), Span::default(), &ROOT, &Context::root(), complete, &mut findings);
     if !complete {
-        // What stands on a line that could not be read was probably read wrongly.
-        findings.keep_first_kind_on(&unreadable, errors.len());
+        findings.forget_in(&mended.blind, syntax_count);
         return Err(findings.into_report());
     }
     let draft = build(root);

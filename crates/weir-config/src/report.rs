@@ -1,8 +1,9 @@
 //! What is wrong, where, and what to do: mistakes collected in one pass and shown with the line they are on.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
+
+use crate::limits;
 
 /// Widest excerpt of a line, in terminal cells; a longer line is shown as a window around the mistake.
 const EXCERPT_CELLS: usize = 100;
@@ -118,6 +119,17 @@ impl<'a> Source<'a> {
             Some(rest) if start == 0 => (start + '\u{feff}'.len_utf8(), rest),
             _ => (start, text),
         }
+    }
+
+    /// The line of a byte, without its line end.
+    pub fn line_at(&self, offset: usize) -> &'a str {
+        self.line_text(self.line(offset.min(self.text.len()))).1
+    }
+
+    /// The bytes of the line of a byte, without its line end.
+    pub fn line_span(&self, offset: usize) -> Span {
+        let (start, text) = self.line_text(self.line(offset.min(self.text.len())));
+        Span { start, end: start + text.len() }
     }
 
     /// Line and column (in characters), both from 1.
@@ -272,18 +284,17 @@ impl<'a> Findings<'a> {
         self.problems.iter().any(|problem| problem.2 == message)
     }
 
-    /// Lines (from 1) on which a mistake was found so far.
-    pub fn lines_refused(&self) -> BTreeSet<usize> {
-        self.problems.iter().map(|problem| self.source.line(problem.0.start)).collect()
+    /// How many problems were found so far (count).
+    pub fn count(&self) -> usize {
+        self.problems.len()
     }
 
-    /// Forgets what was found on these lines after the first `count` problems.
-    pub fn keep_first_kind_on(&mut self, lines: &BTreeSet<usize>, count: usize) {
-        let source = self.source;
+    /// Forgets what was found in these stretches of text, except for the first `count` problems.
+    pub fn forget_in(&mut self, stretches: &[Span], count: usize) {
         let mut index = 0;
-        self.problems.retain(|problem| {
+        self.problems.retain(|(span, ..)| {
             index += 1;
-            index <= count || !lines.contains(&source.line(problem.0.start))
+            index <= count || !stretches.iter().any(|stretch| stretch.start <= span.start && span.start <= stretch.end)
         });
     }
 
@@ -294,6 +305,11 @@ impl<'a> Findings<'a> {
         found.retain(|problem| !refused || problem.1 == Severity::Error);
         found.sort_by(|a, b| (a.0, &a.2).cmp(&(b.0, &b.2)));
         found.dedup();
+        let more = found.len().saturating_sub(limits::PROBLEM_COUNT);
+        found.truncate(limits::PROBLEM_COUNT);
+        if let (Some(last), true) = (found.last().map(|problem| problem.0), more > 0) {
+            found.push((last, Severity::Error, format!("{more} more problems are not listed"), String::new()));
+        }
         let problems = found
             .into_iter()
             .map(|(span, severity, message, hint)| {

@@ -1,19 +1,249 @@
-//! Mistakes in the TOML itself, in our words.
+//! Mistakes in the TOML itself: in our words, and one for each thing that is wrong.
+//!
+//! The parser recovers and goes on, so that one forgotten bracket yields a trail of errors. Only the first of a trail is
+//! shown, and nothing is said about the text the trail runs through.
 
-use toml::de::Error;
+use std::borrow::Cow;
 
-use crate::report::{Findings, Span, quote};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::report::{Findings, Source, Span, quote};
+
+/// Lists and tables that are not closed, at most (count). Each costs one more pass over the text.
+const MOST_OPEN: usize = 32;
+
+/// The text without what cannot be read, every byte at its place, and the stretches of it that were probably read wrongly;
+/// whatever else is found there is not worth mentioning.
+pub(crate) struct Mended<'a> {
+    pub text: Cow<'a, str>,
+    pub blind: Vec<Span>,
+}
 
 /// Notes every syntax error.
-pub(crate) fn report(errors: &[Error], findings: &mut Findings<'_>) {
-    for error in errors {
-        let span = error.span().map_or(Span { start: findings.source.text.len(), end: findings.source.text.len() }, Span::from);
-        let (message, hint) = explain(error.message(), span, findings);
+pub(crate) fn mend<'a>(findings: &mut Findings<'a>) -> Mended<'a> {
+    let source = findings.source;
+    let length = source.text.len();
+    let mut text = Cow::Borrowed(source.text);
+    let mut round = 0;
+    // A list that is not closed swallows what follows it. So it is blanked out, and the rest is read as if it were not there.
+    let mut errors = loop {
+        let (table, errors) = DeTable::parse_recoverable(&text);
+        let mut errors: Vec<(Span, String)> = errors
+            .iter()
+            .map(|error| {
+                let span = error.span().map_or(Span { start: length, end: length }, Span::from);
+                (span, error.message().to_owned())
+            })
+            .collect();
+        errors.sort();
+        let open = errors.iter().find_map(|(span, message)| never_closed(table.get_ref(), *span, message, source));
+        round += 1;
+        let Some(open) = open.filter(|_| round <= MOST_OPEN) else { break errors };
+        let (what, end) = if source.text[open.start..].starts_with('{') { ("table", "}") } else { ("list", "]") };
+        let at = Span { start: open.start, end: open.start + 1 };
+        findings.error(at, format!("the {what} that begins here is not closed"), format!("expected `{end}` at its end"));
+        text = Cow::Owned(blank(&text, swallowed(source, open, what == "table")));
+    };
+    errors.dedup();
+    let mut blind: Vec<Span> = Vec::new();
+    let mut reach = 0;
+    for (span, message) in errors {
+        // Errors come in order of position, so only the farthest stretch so far can hold the next one.
+        if !blind.is_empty() && span.start <= reach {
+            continue;
+        }
+        let (message, hint) = explain(&message, span, findings);
         findings.error(span, message, hint);
+        let stretch = if source.line_at(span.start).trim_start().starts_with('[') {
+            section(source, span.start)
+        } else {
+            source.line_span(span.start)
+        };
+        reach = reach.max(stretch.end);
+        blind.push(stretch);
+    }
+    Mended { text, blind }
+}
+
+/// The lines of a list or table that is not closed: up to the next line that begins a key, or a table if keys may stand inside.
+fn swallowed(source: &Source<'_>, open: Span, keys_inside: bool) -> Span {
+    let mut lines = source.line_span(open.start);
+    while lines.end < source.text.len() {
+        let next = source.line_span(lines.end + 1);
+        let text = source.text[next.start..next.end].trim_start();
+        let name = text.find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_' | '.')).unwrap_or(0);
+        let is_key = name > 0 && text[name..].trim_start().starts_with('=');
+        if text.starts_with('[') || is_key && !keys_inside {
+            break;
+        }
+        lines.end = next.end.max(lines.end + 1);
+    }
+    lines
+}
+
+/// The text with spaces in place of these bytes, and its line ends as they were.
+fn blank(text: &str, span: Span) -> String {
+    let end = span.end.min(text.len());
+    let blanks: String = text[span.start..end].bytes().map(|byte| if byte == b'\n' { '\n' } else { ' ' }).collect();
+    [&text[..span.start], &blanks, &text[end..]].concat()
+}
+
+/// From the line of `offset` to the next line that looks like a table header.
+fn section(source: &Source<'_>, offset: usize) -> Span {
+    let start = source.line_span(offset).start;
+    let mut end = source.line_span(offset).end;
+    while end < source.text.len() {
+        let line = source.line_span(end + 1);
+        if source.text[line.start..line.end].trim_start().starts_with('[') {
+            break;
+        }
+        end = line.end;
+    }
+    Span { start, end }
+}
+
+/// The list or inline table that runs into `span` because it is not closed where it should be.
+fn never_closed(table: &DeTable<'_>, span: Span, message: &str, source: &Source<'_>) -> Option<Span> {
+    let structural = ["unexpected `=` in array", "unclosed array", "unclosed inline table", "missing key for inline table"];
+    if !structural.iter().any(|start| message.starts_with(start)) || message.starts_with("unclosed array table") {
+        return None;
+    }
+    let open = table.iter().find_map(|(_, value)| enclosing(value, span.start, source))?;
+    Some(Span { start: open.start, end: open.end.max(span.end) })
+}
+
+fn enclosing(value: &Spanned<DeValue<'_>>, offset: usize, source: &Source<'_>) -> Option<Span> {
+    let span = Span::from(value.span());
+    let line = source.line_span(span.start);
+    let is_header = source.text.get(line.start..span.start).is_some_and(|before| before.trim().is_empty());
+    let opens = source.text.get(span.start..).is_some_and(|text| text.starts_with(['[', '{']));
+    if opens && !is_header && span.start <= offset && offset <= span.end {
+        return Some(span);
+    }
+    match value.get_ref() {
+        DeValue::Table(table) => table.iter().find_map(|(_, value)| enclosing(value, offset, source)),
+        DeValue::Array(list) => list.iter().find_map(|value| enclosing(value, offset, source)),
+        _ => None,
     }
 }
 
 fn explain(message: &str, span: Span, findings: &Findings<'_>) -> (String, String) {
+    let source = findings.source;
     let (what, expected) = message.split_once(", expected ").unwrap_or((message, ""));
-    (what.to_owned(), if expected.is_empty() { String::new() } else { format!("expected {expected}") })
+    let raw = source.slice(span).trim();
+    let (message, hint) = match what {
+        "duplicate key" => return (format!("{} is said twice", quote(raw)), first_of(source, span)),
+        "string values must be quoted" => return unquoted(raw),
+        "key with no value" | "missing value for key" => return no_value(source, span),
+        "invalid unquoted key" => return bad_key(source, span, raw),
+        "unclosed table" => ("a table header is not closed", "expected `]`"),
+        "unclosed array table" => ("a table header is not closed", "expected `]]`"),
+        "unquoted keys cannot be empty" => ("a name is missing", "expected letters, digits, `-` or `_`"),
+        "invalid boolean" => ("this is neither true nor false", "expected `true` or `false`, in lower case"),
+        "invalid basic string" if expected == "`\"`" => ("a text is not closed", "expected `\"` at its end"),
+        "invalid literal string" if expected == "'" || expected == "`'`" => ("a text is not closed", "expected `'` at its end"),
+        "invalid basic string" | "invalid literal string" => {
+            ("a text holds a control character", "write it as an escape such as `\\n` or `\\u0001`")
+        }
+        "missing escaped value" => {
+            ("this is not an escape", "a backslash itself is written `\\\\`; between single quotes it stands for itself")
+        }
+        "missing comma between array elements" | "missing comma between key-value pairs" => {
+            ("a comma is missing", "expected `,` in front of this")
+        }
+        "extra comma in array" | "extra comma in inline table" => ("a comma too many", "leave it out"),
+        "extra `=`" => ("an `=` too many", "leave it out"),
+        "missing assignment between key-value pairs" => ("a key without value", "expected `=` and a value"),
+        "unexpected key or value" => ("something follows the value", "expected the end of the line, or `#` and a comment"),
+        "carriage return must be followed by newline" => {
+            ("a carriage return without line feed", "save the file with LF or CRLF line ends")
+        }
+        "invalid comment character" => ("a comment holds a control character", "leave it out"),
+        "cannot recurse further; max recursion depth met" | "recursion limit" => {
+            ("lists and tables are nested too deeply", "no key needs more than four levels")
+        }
+        _ if what.starts_with("cannot extend value of type ") => {
+            return (format!("{} is a value already, not a table", quote(raw)), "keep one of the two".to_owned());
+        }
+        _ if expected == "nothing" || what == "unexpected leading zero" => return not_a_number(source, span),
+        _ => return (what.to_owned(), if expected.is_empty() { String::new() } else { format!("expected {expected}") }),
+    };
+    (message.to_owned(), hint.to_owned())
+}
+
+fn unquoted(raw: &str) -> (String, String) {
+    const CURLY: [char; 6] = ['“', '”', '„', '‘', '’', '«'];
+    let bare = raw.trim_matches(CURLY);
+    if raw.is_empty() {
+        ("a value is missing".to_owned(), "expected a value behind the `=`".to_owned())
+    } else if raw.starts_with(CURLY) {
+        (format!("{} stands in typographic quotes", quote(bare)), format!("say \"{bare}\" with straight quotes"))
+    } else {
+        (format!("{} is not in quotes", quote(raw)), format!("say \"{}\"", bare.replace(['"', '\\'], "")))
+    }
+}
+
+fn not_a_number(source: &Source<'_>, span: Span) -> (String, String) {
+    let line = source.line_span(span.start);
+    let before = source.text.get(line.start..span.start).unwrap_or("");
+    let start = line.start + before.rfind(['=', ',', '[']).map_or(0, |at| at + 1);
+    let rest = source.text.get(start..line.end).unwrap_or("");
+    let token = rest.split(['#', ',', ']', '}']).next().unwrap_or("").trim();
+    (format!("{} is not a number", quote(token)), format!("say \"{}\" if it is a text", token.replace(['"', '\\'], "")))
+}
+
+fn no_value(source: &Source<'_>, span: Span) -> (String, String) {
+    let line = source.line_at(span.start).trim();
+    let first = line.split_whitespace().next().unwrap_or("");
+    let message = format!("{} has no value", quote(first.trim_end_matches([';', ':', '{'])));
+    let foreign = ["frontend", "backend", "listen", "server", "upstream", "global", "defaults", "events", "http", "acl"];
+    if line.ends_with([';', '{', '}']) || foreign.contains(&first) {
+        return (message, "this is not TOML; `weir convert FILE` makes a weir.toml of a haproxy or nginx configuration".to_owned());
+    }
+    (message, format!("expected `{} = …`", first.trim_end_matches(':')))
+}
+
+fn bad_key(source: &Source<'_>, span: Span, raw: &str) -> (String, String) {
+    let line = source.line_at(span.start).trim_start();
+    if line.starts_with("//") || line.starts_with(';') || line.starts_with("/*") {
+        return ("this is not a key".to_owned(), "a comment begins with `#`".to_owned());
+    }
+    if raw.starts_with(':') {
+        return ("a key and its value are joined by `=`".to_owned(), "expected `=` in place of `:`".to_owned());
+    }
+    (format!("a key cannot hold {}", quote(raw)), "expected letters, digits, `-` and `_`; anything else stands in quotes".to_owned())
+}
+
+/// "the first is at …" for a key or header that is there twice; empty when the first cannot be told from the text.
+fn first_of(source: &Source<'_>, span: Span) -> String {
+    let said = |offset: usize| format!("the first is at {}", source.place(Span { start: offset, end: offset }));
+    let key = source.slice(span);
+    let line = source.line_span(span.start);
+    let starts_with_key = |text: &str| {
+        text.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with(['=', '.']))
+    };
+    let own = source.text.get(line.start..span.start).unwrap_or("");
+    let is_header = own.trim_start().starts_with('[');
+    if !is_header && !own.trim().is_empty() {
+        // Inside an inline table: the first stands further left.
+        let left = own.match_indices(key).find(|(at, _)| starts_with_key(&own[*at..]));
+        return left.map_or_else(String::new, |(at, _)| said(line.start + at));
+    }
+    let plain = |text: &str| text.split('#').next().unwrap_or("").replace([' ', '\t', '\r', '"', '\''], "");
+    let wanted = plain(source.line_at(span.start));
+    let mut offset = line.start;
+    while offset > 0 {
+        let line = source.line_span(offset - 1);
+        let text = source.text.get(line.start..line.end).unwrap_or("");
+        let indent = text.len() - text.trim_start().len();
+        if is_header && plain(text) == wanted || !is_header && starts_with_key(text.trim_start()) {
+            return said(line.start + indent);
+        }
+        if !is_header && text.trim_start().starts_with('[') {
+            break;
+        }
+        offset = line.start;
+    }
+    String::new()
 }

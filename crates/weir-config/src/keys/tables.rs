@@ -233,7 +233,8 @@ static REWRITE: Table = Table {
     keys: &[Key::new("prefix", Kind::Text(&shape::PREFIX), "Replaces what the `*` prefix matched.").required()],
 };
 
-static POOL: Table = Table {
+/// `[pool.NAME]`
+pub static POOL: Table = Table {
     path: "[pool.NAME]",
     doc: "A set of backends and how to choose among them.",
     keys: &[

@@ -15,9 +15,6 @@ pub(crate) static PATH: Shape = Shape { name: "a path", example: "/api/*", read:
 pub(crate) static METHOD: Shape = Shape { name: "a method", example: "GET", read: method };
 /// A header field that a request is matched by.
 pub(crate) static PROBED_HEADER: Shape = Shape { name: "a header field", example: "x-canary", read: matched_header };
-/// A header field name.
-pub(crate) static HEADER_NAME: Shape =
-    Shape { name: "a header field", example: "x-canary", read: |text| field_name(text).map(Value::Text) };
 /// A field that is set on requests.
 pub(crate) static REQUEST_HEADER: Shape = Shape { name: "a header field", example: "x-from", read: request_header };
 /// A field that is set on responses.

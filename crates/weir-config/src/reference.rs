@@ -1,0 +1,111 @@
+//! The reference page of the config file, written from the table of keys.
+
+use std::fmt::Write as _;
+
+use weir_balance::Algorithm;
+
+use crate::keys::{Built, Key, Kind, Only, Table, all_tables};
+
+/// `docs/reference/config.md`, whole.
+pub fn page() -> String {
+    let mut page = String::from(INTRODUCTION);
+    let mut written: Vec<&str> = Vec::new();
+    for table in all_tables() {
+        if !written.contains(&table.path) {
+            written.push(table.path);
+            section(table, &mut page);
+        }
+    }
+    page
+}
+
+const INTRODUCTION: &str = "\
+# Config reference
+
+<!-- Generated from crates/weir-config/src/keys/tables.rs; a test of that crate fails when this page is stale, and writes it
+with WEIR_BLESS=1. -->
+
+`weir.toml` is TOML. Durations are written `\"200ms\"`, `\"30s\"`, `\"2m\"`, `\"1h\"`, `\"1d\"`; sizes `\"512B\"`, `\"64KiB\"`, `\"1MiB\"`,
+`\"2GiB\"` (powers of 1024) or `\"64KB\"`, `\"10MB\"`, `\"1GB\"` (powers of 1000); byte rates `\"100B/s\"`. A bare number is never a
+duration or a size. Where a list is taken, a single value may stand for a list of one.
+
+A file with mistakes is refused whole, and every mistake is listed. Keys marked *not built yet* are known but refused by this
+version, so that nothing is silently ignored. Keys marked *restart* take force only after a restart (or USR2); all others with
+a reload.
+";
+
+fn section(table: &Table, page: &mut String) {
+    // Writing to a String cannot fail.
+    let _ = write!(page, "\n## `{}`\n\n{}\n\n| key | takes | default | meaning |\n|---|---|---|---|\n", table.path, table.doc);
+    for key in table.keys {
+        let _ = writeln!(page, "| `{}` | {} | {} | {} |", key.name, cell(&takes(key)), cell(&default(key)), cell(&meaning(key)));
+    }
+}
+
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+fn takes(key: &Key) -> String {
+    let Built::Yes = key.built else {
+        return match &key.kind {
+            Kind::Unread(what) | Kind::OneOrMany(Kind::Unread(what)) => (*what).to_owned(),
+            kind => kind.expected(),
+        };
+    };
+    let mut text = match &key.kind {
+        Kind::Algorithm => Algorithm::NAMES.map(|name| format!("`\"{name}\"`")).join(", "),
+        Kind::OneOrMany(Kind::Word(words, _)) => {
+            let words: Vec<_> = words.iter().map(|word| format!("`\"{}\"` ({})", word.word, word.doc)).collect();
+            format!("a list of {}", words.join(", "))
+        }
+        Kind::Word(words, _) => {
+            let words: Vec<_> = words
+                .iter()
+                .map(|word| {
+                    let mark = if word.built { "" } else { "; *not built yet*" };
+                    format!("`\"{}\"` ({}{mark})", word.word, word.doc)
+                })
+                .collect();
+            words.join(", ")
+        }
+        kind => kind.expected(),
+    };
+    if let Some((least, most, reason)) = key.kind.bounds() {
+        let _ = write!(text, ", {least} to {most}: {reason}");
+    }
+    text
+}
+
+fn default(key: &Key) -> String {
+    if key.required {
+        return "required".to_owned();
+    }
+    match key.kind.default_text() {
+        Some(text) => format!("`{text}`"),
+        None => match key.default {
+            quoted if quoted.starts_with(['"', '[']) && !quoted.contains(' ') || quoted.starts_with('[') => format!("`{quoted}`"),
+            words => words.to_owned(),
+        },
+    }
+}
+
+fn meaning(key: &Key) -> String {
+    let mut text = key.doc.to_owned();
+    match key.only {
+        Only::Any => {}
+        Only::Http => text.push_str(" *http only*"),
+        Only::Stream => text.push_str(" *http and tcp*"),
+    }
+    if key.restart {
+        text.push_str(" *restart*");
+    }
+    match key.built {
+        Built::Yes => {}
+        Built::Not([]) => text.push_str(" *Not built yet.*"),
+        Built::Not(fine) => {
+            let _ = write!(text, " *Not built yet; only `\"{}\"` is taken, which is what happens anyway.*", fine.join("\"`, `\""));
+        }
+    }
+    text
+}
