@@ -68,8 +68,8 @@ fn completed(mut fragment: Table) -> String {
         table(&mut fragment, "listener").iter_mut().filter_map(|(_, listener)| listener.as_table_mut())
     {
         listener.entry("bind").or_insert_with(|| Value::String("127.0.0.1:8080".to_owned()));
-        let datagrams_or_bytes = listener.contains_key("protocol");
-        if datagrams_or_bytes {
+        // Only HTTP can do with routes alone; the fragment may be about either.
+        if listener.contains_key("protocol") || !listener.contains_key("route") {
             listener.entry("pool").or_insert_with(|| Value::String("app".to_owned()));
         }
     }
