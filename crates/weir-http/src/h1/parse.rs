@@ -4,7 +4,7 @@ use super::fields::{self, BlockLimits};
 use super::{framing, target};
 use crate::known::KnownHeader;
 use crate::limits::Limits;
-use crate::message::{Method, Phase, RequestHead, Span, Version};
+use crate::message::{Cursor, Method, Phase, RequestHead, Span, Version};
 use crate::scan::{self, CLASS, PATH, PATH_ATTENTION, QUERY, TOKEN, UNRESERVED};
 use crate::violation::Violation;
 
@@ -48,7 +48,7 @@ pub fn parse_request(buffer: &[u8], limits: &Limits, head: &mut RequestHead) -> 
     };
     head.cursor.phase = Phase::FieldStart;
     finish(buffer, limits, head)?;
-    head.cursor.phase = Phase::Complete;
+    head.cursor = Cursor { phase: Phase::Complete, ..Cursor::default() };
     head.head_bytes = head_bytes;
     Ok(Progress::Complete { head_bytes })
 }

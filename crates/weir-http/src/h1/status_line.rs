@@ -5,7 +5,7 @@ use super::framing;
 use super::parse::Progress;
 use crate::body::BodyLength;
 use crate::limits::Limits;
-use crate::message::{Method, Phase, ResponseHead, Span, Version};
+use crate::message::{Cursor, Method, Phase, ResponseHead, Span, Version};
 use crate::scan;
 use crate::violation::Violation;
 
@@ -41,7 +41,7 @@ pub fn parse_response(
     };
     head.cursor.phase = Phase::FieldStart;
     finish(buffer, limits, request_method, head)?;
-    head.cursor.phase = Phase::Complete;
+    head.cursor = Cursor { phase: Phase::Complete, ..Cursor::default() };
     head.head_bytes = head_bytes;
     Ok(Progress::Complete { head_bytes })
 }
