@@ -1,1 +1,264 @@
-fn main() {}
+//! Weir's lab: measures load balancers side by side on one machine, and holds the servers and loads that takes.
+//!
+//! It knows contenders only by their command lines and configs, never by their code: Weir is measured like any other.
+//! Start reading at [`bench`]; [`scenario`] and [`contender`] are what it runs, [`measure`] and [`statistics`] what it
+//! concludes from, [`report`] what it says.
+#![forbid(unsafe_code)]
+
+mod backend;
+mod bench;
+mod contender;
+mod load;
+mod measure;
+mod network;
+mod process;
+mod relay;
+mod report;
+mod scenario;
+mod statistics;
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+
+use backend::BackendKind;
+use contender::Tools;
+use process::Placement;
+
+#[derive(Parser)]
+#[command(name = "weir-lab", about = "Measures load balancers side by side on one machine", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Compare contenders in scenarios; the table goes to standard output, progress to standard error
+    Bench(BenchArguments),
+    /// Serve as the backend of a measurement
+    Backend {
+        #[arg(long, value_enum, default_value = "http")]
+        kind: BackendKind,
+        /// Port on 127.0.0.1; 0 for any free one
+        #[arg(long, default_value_t = 0)]
+        port: u16,
+    },
+    /// Be the floor: relay TCP and do nothing else
+    Relay {
+        /// Port on 127.0.0.1 to listen on
+        #[arg(long)]
+        port: u16,
+        /// Port on 127.0.0.1 to relay to
+        #[arg(long)]
+        backend_port: u16,
+    },
+    /// Be the load of a measurement; prints its result as JSON
+    Load {
+        #[command(subcommand)]
+        load: LoadVerb,
+    },
+    /// Become another program, pinned and prioritised; ends with the lab that asked for it
+    #[command(hide = true)]
+    Launch {
+        #[arg(long)]
+        core: Option<usize>,
+        #[arg(long, allow_hyphen_values = true)]
+        nice: i32,
+        /// Process id of the lab
+        #[arg(long)]
+        parent: u32,
+        #[arg(last = true)]
+        program: Vec<String>,
+    },
+}
+
+#[derive(Subcommand)]
+enum LoadVerb {
+    /// Fetch HTTP/1.1 bodies as fast as they come
+    Fetch {
+        #[arg(long)]
+        port: u16,
+        #[arg(long)]
+        connections: u32,
+        #[arg(long)]
+        seconds: u64,
+        #[arg(long)]
+        body_bytes: u64,
+    },
+    /// Read TCP streams as fast as they come
+    Bulk {
+        #[arg(long)]
+        port: u16,
+        #[arg(long)]
+        connections: u32,
+        #[arg(long)]
+        seconds: u64,
+    },
+    /// Do one request on each of many connections and hold them open until standard input ends
+    Idle {
+        #[arg(long)]
+        port: u16,
+        #[arg(long)]
+        connections: u32,
+    },
+}
+
+#[derive(clap::Args)]
+struct BenchArguments {
+    /// Scenarios to run, by name; all when none is named
+    scenarios: Vec<String>,
+    /// Rounds; every contender has one turn in each
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Seconds of counted load in each turn
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: u32,
+    /// Folder with `scenarios` and `contenders`; the lab's own by default
+    #[arg(long, default_value = env!("CARGO_MANIFEST_DIR"), hide_default_value = true)]
+    lab: PathBuf,
+    /// Only these contenders (folder names under contenders)
+    #[arg(long, value_delimiter = ',')]
+    contenders: Vec<String>,
+    /// The Weir binary; by default the one built beside this program, in release mode
+    #[arg(long, env = "WEIR")]
+    weir: Option<PathBuf>,
+    /// Write all raw samples to this file; a bare name goes into the lab's `results`
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Nice value of all measured processes; below 0 needs root and keeps other work on the machine from disturbing
+    #[arg(long, default_value_t = -10, allow_hyphen_values = true, value_parser = clap::value_parser!(i32).range(-20..20))]
+    nice: i32,
+    /// Core of the load balancer
+    #[arg(long, default_value_t = 0)]
+    proxy_core: usize,
+    /// Core of load and backend
+    #[arg(long, default_value_t = 1)]
+    load_core: usize,
+    /// Stay in the machine's network instead of a private one
+    #[arg(long)]
+    shared_network: bool,
+    /// Name the scenarios and stop
+    #[arg(long)]
+    list: bool,
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("weir-lab: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: Verb) -> io::Result<ExitCode> {
+    match verb {
+        Verb::Bench(arguments) => return bench(&arguments),
+        Verb::Backend { kind, port } => backend::serve(kind, port)?,
+        Verb::Relay { port, backend_port } => relay::serve(port, backend_port)?,
+        Verb::Load { load } => put(&load)?,
+        Verb::Launch { core, nice, parent, program } => {
+            return Err(process::become_program(Placement { core, nice }, parent, &program));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn put(load: &LoadVerb) -> io::Result<()> {
+    let say = |result: &load::LoadResult| -> io::Result<()> {
+        println!("{}", serde_json::to_string(result)?);
+        io::stdout().flush()
+    };
+    match *load {
+        LoadVerb::Fetch { port, connections, seconds, body_bytes } => {
+            say(&load::fetch::run(port, connections, body_bytes, Duration::from_secs(seconds))?)
+        }
+        LoadVerb::Bulk { port, connections, seconds } => {
+            say(&load::bulk::run(port, connections, Duration::from_secs(seconds))?)
+        }
+        LoadVerb::Idle { port, connections } => {
+            let (result, open) = load::idle::open(port, connections)?;
+            say(&result)?;
+            io::stdin().read_to_end(&mut Vec::new())?;
+            let closed = load::idle::count_closed(&open);
+            if closed > 0 {
+                return Err(io::Error::other(format!(
+                    "{closed} of {} idle connections were closed",
+                    open.len()
+                )));
+            }
+            Ok(())
+        }
+    }
+}
+
+fn bench(arguments: &BenchArguments) -> io::Result<ExitCode> {
+    let lab = arguments.lab.as_path();
+    let mut scenarios = scenario::read_all(&lab.join("scenarios"))?;
+    if arguments.list {
+        for scenario in &scenarios {
+            println!("{:<12} {}", scenario.name, scenario.title);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let names: Vec<String> = scenarios.iter().map(|scenario| scenario.name.clone()).collect();
+    if let Some(unknown) = arguments.scenarios.iter().find(|name| !names.contains(name)) {
+        let known = names.join(", ");
+        return Err(io::Error::other(format!("no scenario is named `{unknown}`; there are: {known}")));
+    }
+    scenarios
+        .retain(|scenario| arguments.scenarios.is_empty() || arguments.scenarios.contains(&scenario.name));
+    let private_network = !arguments.shared_network && network::enter()?;
+    let place = |core: usize| Placement { core: Some(core), nice: arguments.nice };
+    let options = bench::Options {
+        tools: tools(arguments.weir.as_deref())?,
+        lab: lab.to_owned(),
+        rounds: arguments.rounds,
+        seconds: arguments.seconds,
+        only: arguments.contenders.clone(),
+        proxy: place(arguments.proxy_core),
+        load: place(arguments.load_core),
+    };
+    let circumstances = report::Circumstances::now(&options, private_network);
+    let report = report::Report { circumstances, scenarios: bench::run(&scenarios, &options)? };
+    println!("{}", report.markdown());
+    if let Some(path) = &arguments.json {
+        let path = if path.components().count() == 1 { lab.join("results").join(path) } else { path.clone() };
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        fs::write(&path, report.json()?)?;
+        eprintln!("raw samples: {}", path.display());
+    }
+    if !report.is_clean() {
+        eprintln!("weir-lab: not every contender ran without errors; see the remarks in the report");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tools(weir: Option<&Path>) -> io::Result<Tools> {
+    let own = std::env::current_exe()?;
+    let beside = own.with_file_name("weir");
+    let store = std::env::var_os("WEIR_PEERS").map_or_else(
+        || {
+            let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+            let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache");
+            cache.unwrap_or_else(home).join("weir-peers")
+        },
+        PathBuf::from,
+    );
+    let text = |path: &Path| path.display().to_string();
+    Ok(Tools {
+        lab: text(&own),
+        peers: text(&Path::new(env!("CARGO_MANIFEST_DIR")).join("peers")),
+        peers_root: text(&store.join("sid")),
+        weir: text(weir.unwrap_or(&beside)),
+    })
+}

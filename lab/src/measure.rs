@@ -1,0 +1,228 @@
+//! What the kernel says a process has used: processor time, memory, and how busy each core was.
+//!
+//! Everything is read from `/proc`. Processor time comes from `schedstat`, which counts nanoseconds of every thread;
+//! the clock ticks of `stat` are ten milliseconds wide and only tell how that time divides into user and system.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+/// Processor time used so far by a set of processes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    /// User and system time of all threads.
+    pub running: Duration,
+    /// Time their threads were ready to run but another process had the core. High values mean a noisy machine.
+    pub waiting: Duration,
+    /// Clock ticks in user mode (10 ms each on Linux).
+    pub user_ticks: u64,
+    /// Clock ticks in the kernel.
+    pub system_ticks: u64,
+}
+
+impl CpuTime {
+    /// What was used since `earlier`; zero for a part that went backwards because a thread ended in between.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            running: self.running.saturating_sub(earlier.running),
+            waiting: self.waiting.saturating_sub(earlier.waiting),
+            user_ticks: self.user_ticks.saturating_sub(earlier.user_ticks),
+            system_ticks: self.system_ticks.saturating_sub(earlier.system_ticks),
+        }
+    }
+
+    /// Share of the time spent in user mode, 0 to 1; `None` when no tick was counted.
+    pub fn user_share(&self) -> Option<f64> {
+        let ticks = self.user_ticks + self.system_ticks;
+        (ticks > 0).then(|| self.user_ticks as f64 / ticks as f64)
+    }
+}
+
+/// Sums the processor time of every thread of `processes`. A process or thread that is gone counts as zero.
+pub fn cpu_time(processes: &[u32]) -> CpuTime {
+    let mut sum = CpuTime::default();
+    for process in processes {
+        let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { continue };
+        for thread in threads.flatten() {
+            let Ok(text) = fs::read_to_string(thread.path().join("schedstat")) else { continue };
+            let (running, waiting) = parse_schedstat(&text).unwrap_or_default();
+            sum.running += running;
+            sum.waiting += waiting;
+        }
+        let Ok(text) = fs::read_to_string(format!("/proc/{process}/stat")) else { continue };
+        let Some(fields) = fields_after_name(&text) else { continue };
+        let field = |index: usize| fields.get(index).and_then(|text| text.parse().ok()).unwrap_or(0);
+        sum.user_ticks += field(11);
+        sum.system_ticks += field(12);
+    }
+    sum
+}
+
+/// Processor time of all children of this process that have ended and been waited for. In steps of 10 ms, so it tells
+/// how full a core was, not what a request cost.
+pub fn ended_children_time() -> io::Result<Duration> {
+    let text = fs::read_to_string("/proc/self/stat")?;
+    let ticks = fields_after_name(&text).and_then(|fields| {
+        let field = |index: usize| fields.get(index)?.parse::<u64>().ok();
+        Some(field(13)? + field(14)?)
+    });
+    // Linux gives user space 100 ticks a second on every architecture this lab runs on.
+    ticks
+        .map(|ticks| Duration::from_millis(ticks * 10))
+        .ok_or_else(|| io::Error::other("/proc/self/stat is cut short"))
+}
+
+/// Sums resident memory (bytes) of `processes`. Pages that several of them share count once for each.
+pub fn resident_bytes(processes: &[u32]) -> u64 {
+    processes
+        .iter()
+        .filter_map(|process| fs::read_to_string(format!("/proc/{process}/status")).ok())
+        .filter_map(|text| parse_resident(&text))
+        .sum()
+}
+
+/// `root` and all its descendants, `root` first.
+pub fn process_tree(root: u32) -> io::Result<Vec<u32>> {
+    let mut parents = Vec::new();
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Some(process) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let Ok(text) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        let parent = fields_after_name(&text).and_then(|fields| fields.get(1)?.parse::<u32>().ok());
+        parents.extend(parent.map(|parent| (process, parent)));
+    }
+    let mut tree = vec![root];
+    let mut next = 0;
+    while next < tree.len() {
+        let parent = tree[next];
+        tree.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(process, _)| *process));
+        next += 1;
+    }
+    Ok(tree)
+}
+
+/// How long one core has been at work and idle since boot, in clock ticks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CoreTime {
+    busy_ticks: u64,
+    idle_ticks: u64,
+}
+
+impl CoreTime {
+    /// Share of the time since `earlier` in which the core was at work for anyone, 0 to 1; `None` when no tick passed.
+    pub fn busy_share_since(&self, earlier: &Self) -> Option<f64> {
+        let busy = self.busy_ticks.saturating_sub(earlier.busy_ticks);
+        let idle = self.idle_ticks.saturating_sub(earlier.idle_ticks);
+        (busy + idle > 0).then(|| busy as f64 / (busy + idle) as f64)
+    }
+}
+
+/// Reads the time of core `core` (counted from 0).
+pub fn core_time(core: usize) -> io::Result<CoreTime> {
+    let text = fs::read_to_string("/proc/stat")?;
+    parse_core(&text, core).ok_or_else(|| io::Error::other(format!("/proc/stat has no line for core {core}")))
+}
+
+/// First two numbers of a `schedstat` line: nanoseconds on a core, nanoseconds waiting for one.
+fn parse_schedstat(text: &str) -> Option<(Duration, Duration)> {
+    let mut numbers = text.split_ascii_whitespace().map(|number| number.parse::<u64>().ok());
+    Some((Duration::from_nanos(numbers.next()??), Duration::from_nanos(numbers.next()??)))
+}
+
+/// The fields of `/proc/PID/stat` after the process name, state first. The name stands in brackets and may itself
+/// hold brackets and spaces, so the last closing one ends it.
+fn fields_after_name(text: &str) -> Option<Vec<&str>> {
+    let (_, rest) = text.rsplit_once(')')?;
+    Some(rest.split_ascii_whitespace().collect())
+}
+
+fn parse_resident(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+fn parse_core(stat: &str, core: usize) -> Option<CoreTime> {
+    let name = format!("cpu{core}");
+    let mut fields = stat.lines().find_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        (fields.next() == Some(name.as_str())).then_some(fields)
+    })?;
+    // user nice system idle iowait irq softirq steal; the guest fields that follow are part of user and nice.
+    let mut ticks = [0_u64; 8];
+    for tick in &mut ticks {
+        *tick = fields.next()?.parse().ok()?;
+    }
+    let idle_ticks = ticks[3] + ticks[4];
+    Some(CoreTime { busy_ticks: ticks.iter().sum::<u64>() - idle_ticks, idle_ticks })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process;
+    use std::time::Instant;
+
+    #[test]
+    fn schedstat_gives_running_and_waiting_time() {
+        let expected = (Duration::from_nanos(12_345_678), Duration::from_nanos(900));
+        assert_eq!(parse_schedstat("12345678 900 42\n"), Some(expected));
+        assert_eq!(parse_schedstat("12345678\n"), None);
+    }
+
+    #[test]
+    fn a_process_name_with_brackets_and_spaces_does_not_shift_the_fields() {
+        let text = "42 (a) R 1) S 7 42 42 0 -1 0 0 0 0 0 120 30 0 0";
+        let fields = fields_after_name(text).unwrap();
+        assert_eq!(fields[1], "7");
+        assert_eq!((fields[11], fields[12]), ("120", "30"));
+    }
+
+    #[test]
+    fn a_core_is_busy_for_what_is_neither_idle_nor_waiting_for_disks() {
+        let earlier = parse_core("cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 10 0 10 100 0 0 0 0 0 0\n", 0).unwrap();
+        let later = parse_core("cpu0 30 5 25 130 10 3 5 2 0 0\ncpu1 0 0 0 1 0 0 0 0 0 0\n", 0).unwrap();
+        // Busy: 20 user, 5 nice, 15 system, 3 irq, 5 softirq, 2 stolen. Idle: 30 and 10 waiting for disks.
+        assert_eq!(later.busy_share_since(&earlier), Some(50.0 / 90.0));
+        assert_eq!(later.busy_share_since(&later), None);
+        assert_eq!(parse_core("cpu0 1 1 1 1 1 1 1 1\n", 1), None);
+    }
+
+    #[test]
+    fn resident_memory_is_read_in_bytes() {
+        assert_eq!(parse_resident("Name:\tx\nVmRSS:\t    2048 kB\nRssAnon: 1 kB\n"), Some(2048 * 1024));
+        assert_eq!(parse_resident("Name:\tkthread\n"), None);
+    }
+
+    #[test]
+    fn the_processor_time_of_this_process_grows_with_its_work() {
+        let before = cpu_time(&[process::id()]);
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(50) {
+            std::hint::black_box(begin.elapsed());
+        }
+        let used = cpu_time(&[process::id()]).since(&before);
+        // Another process may have had the core for part of the time, but not all of it.
+        assert!(used.running > Duration::from_millis(1), "{used:?}");
+        assert!(resident_bytes(&[process::id()]) > 100_000);
+    }
+
+    #[test]
+    fn the_time_of_an_ended_child_is_found_in_its_parent() {
+        let before = ended_children_time().unwrap();
+        let script = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+        assert!(process::Command::new("sh").args(["-c", script]).status().unwrap().success());
+        assert!(ended_children_time().unwrap() > before);
+    }
+
+    #[test]
+    fn a_process_tree_holds_a_child() {
+        let mut child = process::Command::new("sleep").arg("60").spawn().unwrap();
+        let tree = process_tree(process::id()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(tree[0], process::id());
+        assert!(tree.contains(&child.id()));
+    }
+}

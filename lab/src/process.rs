@@ -1,0 +1,197 @@
+//! Starting, pinning and ending the processes of a measurement.
+//!
+//! Every process is started through `weir-lab launch`, which makes itself ready (own session, core, priority, death
+//! with its parent) and then becomes the program. So nothing has to run between fork and exec, and when the lab is
+//! interrupted or killed the kernel ends what it had started.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use rustix::thread::CpuSet;
+
+/// How a process is to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    /// The core it is pinned to; `None` leaves it free.
+    pub core: Option<usize>,
+    /// Its nice value, -20 (first served) to 19. Below zero needs root; without it the value stays as it is.
+    pub nice: i32,
+}
+
+/// Becomes `program`, placed as told. Returns only when that fails.
+///
+/// `parent` is the process that asked for it. If that is gone already, nothing is started: the signal for its death
+/// could not arrive any more.
+pub fn become_program(placement: Placement, parent: u32, program: &[String]) -> io::Error {
+    let Some((name, arguments)) = program.split_first() else {
+        return io::Error::other("nothing to launch: a program is expected after `--`");
+    };
+    if let Err(error) = prepare(placement, parent) {
+        return error;
+    }
+    let error = Command::new(name).args(arguments).exec();
+    io::Error::new(error.kind(), format!("{name} did not start: {error}"))
+}
+
+fn prepare(placement: Placement, parent: u32) -> io::Result<()> {
+    // A session of its own keeps the terminal's ctrl-C away: the lab's death is what ends it, in every case alike.
+    rustix::process::setsid()?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+    let parent_now = rustix::process::getppid().map(Pid::as_raw_nonzero);
+    if parent_now.and_then(|pid| u32::try_from(pid.get()).ok()) != Some(parent) {
+        return Err(io::Error::other("the lab ended before its child began"));
+    }
+    if let Some(core) = placement.core {
+        let mut cores = CpuSet::new();
+        cores.set(core);
+        rustix::thread::sched_setaffinity(None, &cores)
+            .map_err(|error| io::Error::other(format!("core {core} cannot be used: {error}")))?;
+    }
+    // Without root a better priority is refused; the measurement is then only noisier, and the report says so.
+    let _ = rustix::process::setpriority_process(None, placement.nice);
+    // Where the kernel groups sessions for scheduling, the value of the group is what counts against other sessions.
+    let _ = fs::write("/proc/self/autogroup", placement.nice.to_string());
+    Ok(())
+}
+
+/// Whether this process may give others the nice value `nice`.
+pub fn may_set_priority(nice: i32) -> bool {
+    nice >= 0 || rustix::process::geteuid().is_root()
+}
+
+/// A running process of a measurement. Ended when dropped.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    name: String,
+    log: PathBuf,
+}
+
+/// Where a process's standard output goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// Into the log, with standard error.
+    Log,
+    /// To the lab, which reads it.
+    Piped,
+}
+
+impl Running {
+    /// Starts `program` placed as told; its standard error goes into `log`.
+    pub fn start(
+        name: &str,
+        placement: Placement,
+        program: &[String],
+        log: &Path,
+        output: Output,
+    ) -> io::Result<Self> {
+        let errors = File::create(log)?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("launch").arg(format!("--nice={}", placement.nice));
+        command.arg(format!("--parent={}", std::process::id()));
+        if let Some(core) = placement.core {
+            command.arg(format!("--core={core}"));
+        }
+        command.arg("--").args(program).stdin(Stdio::piped());
+        command.stdout(match output {
+            Output::Log => Stdio::from(errors.try_clone()?),
+            Output::Piped => Stdio::piped(),
+        });
+        command.stderr(errors);
+        Ok(Self { child: command.spawn()?, name: name.to_owned(), log: log.to_owned() })
+    }
+
+    /// The process's id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its piped standard output, once.
+    pub fn take_output(&mut self) -> Option<std::process::ChildStdout> {
+        self.child.stdout.take()
+    }
+
+    /// Whether it has ended by itself, and how.
+    pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
+    }
+
+    /// The last lines of its log, indented, for a message to a person.
+    pub fn log_tail(&self) -> String {
+        log_tail(&self.log)
+    }
+
+    /// Closes its standard input, waits for it to end by itself, and gives what it wrote to its piped output.
+    ///
+    /// Err when it takes longer than `deadline` or ends with anything but 0.
+    pub fn finish(mut self, deadline: Duration) -> io::Result<String> {
+        drop(self.child.stdin.take());
+        let output = self.child.stdout.take();
+        // The output is read beside the wait: a full pipe would keep the process from ending.
+        let reader = thread::spawn(move || -> io::Result<String> {
+            let mut text = String::new();
+            if let Some(mut output) = output {
+                io::Read::read_to_string(&mut output, &mut text)?;
+            }
+            Ok(text)
+        });
+        let begin = Instant::now();
+        let status = loop {
+            match self.child.try_wait()? {
+                Some(status) => break status,
+                None if begin.elapsed() > deadline => {
+                    let problem = format!("{} was still running after {deadline:?}", self.name);
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, problem));
+                }
+                None => thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        let text =
+            reader.join().map_err(|_| io::Error::other("the reader of a process's output panicked"))??;
+        if !status.success() {
+            let tail = self.log_tail();
+            return Err(io::Error::other(format!("{} ended with {status}:\n{text}{tail}", self.name)));
+        }
+        Ok(text)
+    }
+
+    /// Asks it to end, waits, and then ends by force whatever is left of its session.
+    fn stop(&mut self) {
+        const PATIENCE: Duration = Duration::from_secs(3);
+        let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) else { return };
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        let _ = rustix::process::kill_process(pid, Signal::TERM);
+        let begin = Instant::now();
+        // NOWAIT leaves the ended process as a zombie, so its id cannot belong to anyone else when the group is killed.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        while begin.elapsed() < PATIENCE
+            && matches!(rustix::process::waitid(WaitId::Pid(pid), options), Ok(None))
+        {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The last lines of the log file `path`, indented; empty when there is none.
+fn log_tail(path: &Path) -> String {
+    const LINES: usize = 8;
+    let text = fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(LINES)..].iter().map(|line| format!("    {line}\n")).collect()
+}

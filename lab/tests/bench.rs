@@ -1,0 +1,102 @@
+//! The bench as a person runs it, on a lab of its own with contenders that need no package installed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+fn bench(seconds: u32) -> Command {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixture");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir-lab"));
+    command
+        .args(["bench", "bodies", "--rounds=2"])
+        .arg(format!("--seconds={seconds}"))
+        .arg("--lab")
+        .arg(fixture);
+    command
+}
+
+#[test]
+fn who_cannot_run_is_told_and_the_rest_is_measured() {
+    let samples = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("samples.json");
+    let output = bench(1).arg("--json").arg(&samples).output().unwrap();
+    let (report, progress) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+
+    assert_eq!(output.status.code(), Some(1), "{report}{progress}");
+    assert!(report.contains("\n| floor/relay "), "{report}{progress}");
+    assert!(report.contains("**absent/relay did not take part**: /nowhere/absent: No such file"), "{report}");
+    assert!(report.contains("**broken/relay did not take part**: ended with exit status: 2"), "{report}");
+    assert!(report.contains("line 3: no such thing as a lisener"), "{report}");
+
+    let written: serde_json::Value = serde_json::from_str(&fs::read_to_string(samples).unwrap()).unwrap();
+    let floor = &written["scenarios"][0]["outcomes"][2];
+    assert_eq!(floor["contender"], "floor/relay");
+    for sample in floor["samples"].as_array().unwrap() {
+        assert!(sample["load"]["requests"].as_u64().unwrap() > 100, "{sample}");
+        assert_eq!(sample["load"]["errors"], 0, "{sample}");
+        assert!(sample["cpu_seconds"].as_f64().unwrap() > 0.001, "{sample}");
+        assert!(sample["load_cpu_seconds"].as_f64().unwrap() > 0.001, "{sample}");
+    }
+    assert_eq!(floor["samples"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn an_interrupted_bench_leaves_no_process_behind() {
+    for signal in ["INT", "KILL"] {
+        let mut lab = bench(60).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        // Backend, load balancer and load.
+        let children = children_once_there_are(3, &mut lab);
+        assert!(
+            Command::new("kill")
+                .args([format!("-{signal}"), lab.id().to_string()])
+                .status()
+                .unwrap()
+                .success()
+        );
+        lab.wait().unwrap();
+        let begin = Instant::now();
+        while let Some(left) = children.iter().find(|child| runs(**child)) {
+            assert!(begin.elapsed() < Duration::from_secs(10), "process {left} outlives SIG{signal}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn an_unknown_scenario_is_refused_with_the_known_ones() {
+    let output = bench(1).arg("bodis").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("no scenario is named `bodis`; there are: bodies"), "{said}");
+}
+
+fn children_once_there_are(count: usize, lab: &mut Child) -> Vec<u32> {
+    let begin = Instant::now();
+    loop {
+        assert!(begin.elapsed() < Duration::from_secs(30), "no {count} children in 30 s");
+        assert!(lab.try_wait().unwrap().is_none(), "the bench ended early");
+        let children: Vec<u32> = fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .filter(|process| parent_and_state(*process).is_some_and(|(parent, _)| parent == lab.id()))
+            .collect();
+        if children.len() >= count {
+            return children;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn runs(process: u32) -> bool {
+    parent_and_state(process).is_some_and(|(_, state)| state != "Z")
+}
+
+fn parent_and_state(process: u32) -> Option<(u32, String)> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?.to_owned();
+    Some((fields.next()?.parse().ok()?, state))
+}
