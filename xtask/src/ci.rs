@@ -72,6 +72,6 @@ fn close(tally: Tally) -> bool {
 /// Writes the generated pages anew. The test that compares them does the writing, so that both see the same pages.
 pub fn write_reference(root: &Path) -> bool {
     let mut command = cargo(root);
-    command.env("WEIR_WRITE_REFERENCE", "1").args(["test", "--quiet", "--package", "xtask", "reference::"]);
+    command.env("WEIR_BLESS", "1").args(["test", "--quiet", "--package", "xtask", "reference::"]);
     succeeds(&mut command)
 }

@@ -15,6 +15,9 @@ const PAGE: &str = "ARCHITECTURE.md";
 /// Crates that do no I/O; what they link is listed, because a dependency could do it for them.
 const PURE: &[&str] = &["weir-balance", "weir-config", "weir-http", "weir-stats"];
 
+/// Crates whose code gives the same answer everywhere: each has a `clippy.toml` that bans clocks, sockets, files and the rest.
+const TIMELESS: &[&str] = &["weir-balance", "weir-config", "weir-http"];
+
 /// Crates that drive the built binary: with a product crate linked in, a shared mistake could hide.
 const OUTSIDERS: &[&str] = &["weir-lab", "weir-tests"];
 
@@ -50,6 +53,16 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         if PURE.contains(&name.as_str()) {
             let linked: Vec<_> = foreign.iter().filter(linked).copied().collect();
             compare(name, package, &linked, externals.get(name), "externals", &mut findings);
+        }
+        let bans = package.manifest.replace("Cargo.toml", "clippy.toml");
+        if TIMELESS.contains(&name.as_str())
+            && !tree.text(&bans).is_some_and(|text| text.contains("disallowed-methods"))
+        {
+            findings.push(Finding::at(
+                &bans,
+                1,
+                format!("`{name}` needs a list of `disallowed-methods`: it reads no clock and opens nothing"),
+            ));
         }
         if OUTSIDERS.contains(&name.as_str()) {
             for (need, _) in &ours {
@@ -173,6 +186,8 @@ mod tests {
 
     const LISTS: &str = "```edges\nweir-http -> nothing\nweir-proxy -> weir-http\n```\n```externals\nweir-http -> nothing\n```\n";
 
+    const BANS: &str = "disallowed-methods = []\n";
+
     fn findings(page: &str, http: &str, proxy: &str) -> Vec<String> {
         let http = format!("[package]\nname = \"weir-http\"\n{http}");
         let proxy = format!("[package]\nname = \"weir-proxy\"\n{proxy}");
@@ -256,6 +271,15 @@ mod tests {
         let found = check(&tree);
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!((found[0].file.as_str(), found[0].line), ("tests/Cargo.toml", 5));
+    }
+
+    #[test]
+    fn a_crate_that_reads_no_clock_says_so_to_clippy() {
+        let page = "```edges\nweir-config -> nothing\n```\n```externals\nweir-config -> nothing\n```\n";
+        let manifest = ("crates/weir-config/Cargo.toml", "[package]\nname = \"weir-config\"\n");
+        let found = check(&Tree::of(&[("ARCHITECTURE.md", page), manifest]));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].file, "crates/weir-config/clippy.toml");
     }
 
     #[test]

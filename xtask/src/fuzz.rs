@@ -33,7 +33,8 @@ pub fn run(root: &Path, seconds: u64) -> bool {
     for Target { package, example } in targets {
         let seconds = seconds.to_string();
         // The dev profile: its overflow checks and assertions find more than its missing speed loses.
-        let arguments = ["run", "--quiet", "--package", &package, "--example", &example, "--", &seconds];
+        let arguments =
+            ["run", "--quiet", "--package", &package, "--example", &example, "--", "--seconds", &seconds];
         if !succeeds(cargo(root).args(arguments)) {
             println!("fuzz: {package} {example} failed; what it printed above says how to repeat it");
             good = false;

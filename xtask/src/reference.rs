@@ -1,6 +1,6 @@
 //! The generated pages in `docs/reference`, and the parts of hand-written pages that a table of the code decides.
 //!
-//! `cargo xtask docs` runs these tests with `WEIR_WRITE_REFERENCE` set: then a stale page is written instead of failing.
+//! `cargo xtask docs` runs these tests with `WEIR_BLESS` set: then a stale page is written instead of failing.
 
 use std::collections::BTreeSet;
 
@@ -8,13 +8,16 @@ use weir_stats::table::End;
 
 /// Every generated page: its path and its text.
 fn pages() -> Vec<(&'static str, String)> {
-    vec![("docs/reference/metrics.md", weir_stats::expose::reference_page())]
+    vec![
+        ("docs/reference/config.md", weir_config::reference::page()),
+        ("docs/reference/metrics.md", weir_stats::expose::reference_page()),
+    ]
 }
 
 #[test]
 fn the_reference_pages_are_what_the_code_says() {
     let root = crate::root();
-    let write = std::env::var_os("WEIR_WRITE_REFERENCE").is_some();
+    let write = std::env::var_os("WEIR_BLESS").is_some();
     let mut stale = Vec::new();
     for (path, page) in pages() {
         if std::fs::read_to_string(root.join(path)).is_ok_and(|found| found == page) {
