@@ -194,6 +194,7 @@ mod tests {
         let files = [
             ("ARCHITECTURE.md", page),
             ("crates/weir-http/Cargo.toml", &http),
+            ("crates/weir-http/clippy.toml", BANS),
             ("crates/weir-proxy/Cargo.toml", &proxy),
         ];
         check(&Tree::of(&files)).iter().map(Finding::to_string).collect()
@@ -263,6 +264,7 @@ mod tests {
         let tree = Tree::of(&[
             ("ARCHITECTURE.md", page),
             ("crates/weir-http/Cargo.toml", "[package]\nname = \"weir-http\"\n"),
+            ("crates/weir-http/clippy.toml", BANS),
             (
                 "tests/Cargo.toml",
                 "[package]\nname = \"weir-tests\"\n\n[dependencies]\nweir-http.workspace = true\n",
