@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use weir_balance::{NoPick, PickInput};
-use weir_stats::table::{End, Rejected};
+use weir_stats::table::End;
 
 use crate::backends::{Chosen, WorkerPool, elapsed};
 use crate::clock;
@@ -48,16 +48,6 @@ impl Unavailable {
             Unavailable::QueueFull => End::QueueFull,
             Unavailable::QueueTimeout => End::QueueTimeout,
             Unavailable::ClientGone => End::ClientClosed,
-        }
-    }
-
-    /// What it counts as; `None` where it was the client's own wish.
-    pub fn rejected(self) -> Option<Rejected> {
-        match self {
-            Unavailable::NoneUp | Unavailable::AllTried => Some(Rejected::NoBackend),
-            Unavailable::QueueFull => Some(Rejected::QueueFull),
-            Unavailable::QueueTimeout => Some(Rejected::QueueTimeout),
-            Unavailable::ClientGone => None,
         }
     }
 }
@@ -127,7 +117,8 @@ async fn wait_in_line(
     pool.cells().queued.increment();
     loop {
         let limit = if was_called { u32::MAX } else { queue.max };
-        let mut place = Place::take(&pool.shared.waiting_room, limit, was_called).await.ok_or(Unavailable::QueueFull)?;
+        let mut place =
+            Place::take(&pool.shared.waiting_room, limit, was_called).await.ok_or(Unavailable::QueueFull)?;
         match wish.choose(worker, pool, clock::now()) {
             Ok(chosen) if is_first || was_called => {
                 place.give_up();

@@ -52,3 +52,5 @@ pub fn open_pipe(capacity_bytes: usize) -> io::Result<PipeEnds> {
 pub fn splice(from: &impl AsFd, to: &impl AsFd, count: usize) -> io::Result<usize> {
     Ok(rustix::pipe::splice(from, None, to, None, count, SpliceFlags::MOVE | SpliceFlags::NONBLOCK)?)
 }
+
+pub mod datagrams;

@@ -67,7 +67,10 @@ mod tests {
 
     #[test]
     fn json_keeps_utf8_and_escapes_what_would_end_the_string_or_the_line() {
-        assert_eq!(escaped(json, "a\"b\\c\r\n\0é\u{7f}".as_bytes()), "a\\\"b\\\\c\\u000d\\u000a\\u0000é\\u007f");
+        assert_eq!(
+            escaped(json, "a\"b\\c\r\n\0é\u{7f}".as_bytes()),
+            "a\\\"b\\\\c\\u000d\\u000a\\u0000é\\u007f"
+        );
         assert_eq!(escaped(json, b"\xff\xc3("), "\\u00ff\\u00c3(");
     }
 

@@ -147,7 +147,9 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
         End::ClientIdle => [b'c', if is_http { b'R' } else { b'D' }],
         End::ClientHeader => *b"cR",
         End::ClientBody => *b"cD",
-        End::BadRequest | End::BadProxyHeader | End::BodyTooLarge | End::NoRoute | End::MethodRefused => *b"PR",
+        End::BadRequest | End::BadProxyHeader | End::BodyTooLarge | End::NoRoute | End::MethodRefused => {
+            *b"PR"
+        }
         End::NoBackend | End::ConnectFailed => *b"SC",
         End::QueueFull => *b"SQ",
         End::QueueTimeout => *b"sQ",
@@ -162,7 +164,12 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
     }
 }
 
-fn request_line(out: &mut Vec<u8>, record: &Record<'_>, missing: &[u8], escape: impl Fn(&mut Vec<u8>, &[u8])) {
+fn request_line(
+    out: &mut Vec<u8>,
+    record: &Record<'_>,
+    missing: &[u8],
+    escape: impl Fn(&mut Vec<u8>, &[u8]),
+) {
     match record.method {
         None => out.extend_from_slice(missing),
         Some(method) => {

@@ -232,7 +232,8 @@ fn a_stuck_target_drops_and_counts_lines_but_never_holds_up_the_worker() {
     let mut first = [0; 8];
     reader.read_exact(&mut first).unwrap();
     assert_eq!(&first, b"{\"time\":");
-    let drain = std::thread::spawn(move || while reader.read(&mut [0; 65536]).is_ok_and(|count| count > 0) {});
+    let drain =
+        std::thread::spawn(move || while reader.read(&mut [0; 65536]).is_ok_and(|count| count > 0) {});
     assert!(log.finish(LONG));
     drop(drain);
 }

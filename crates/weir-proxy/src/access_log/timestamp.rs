@@ -36,7 +36,9 @@ impl Calendar {
     pub fn rfc3339(&mut self, out: &mut Vec<u8>, time: SystemTime) {
         let (at, milliseconds) = self.at(time);
         super::render::number(out, at.year);
-        for (mark, field) in [(b'-', at.month), (b'-', at.day), (b'T', at.hour), (b':', at.minute), (b':', at.second)] {
+        for (mark, field) in
+            [(b'-', at.month), (b'-', at.day), (b'T', at.hour), (b':', at.minute), (b':', at.second)]
+        {
             out.push(mark);
             digits2(out, field);
         }

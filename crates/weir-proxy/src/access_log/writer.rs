@@ -84,7 +84,9 @@ impl Shared {
             let target = Target::open(&config.access)?;
             if target.is_some() && !state.started {
                 let meeting = self.meeting.clone();
-                std::thread::Builder::new().name("weir-access-log".into()).spawn(move || write_until_closed(&meeting))?;
+                std::thread::Builder::new()
+                    .name("weir-access-log".into())
+                    .spawn(move || write_until_closed(&meeting))?;
                 state.started = true;
             }
             state.next = Some(target);
@@ -223,7 +225,8 @@ impl Writer {
     fn write(&mut self, batch: &[u8], now: Instant) {
         let Some(target) = &mut self.target else { return };
         let mut written = 0;
-        let result = mend(&target.file, &mut self.is_torn).and_then(|()| write_all(&target.file, batch, &mut written));
+        let result =
+            mend(&target.file, &mut self.is_torn).and_then(|()| write_all(&target.file, batch, &mut written));
         match result {
             Ok(()) => self.losses.report_if_due(now, None),
             Err(error) => {
@@ -292,7 +295,8 @@ mod tests {
 
     fn pipe() -> (File, File) {
         let (read, write): (OwnedFd, OwnedFd) =
-            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK).unwrap();
+            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)
+                .unwrap();
         (read.into(), write.into())
     }
 

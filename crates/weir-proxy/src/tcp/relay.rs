@@ -75,8 +75,14 @@ pub async fn run(
     draining_until: impl Fn() -> Option<Duration>,
     mut moved: impl FnMut(u64, u64),
 ) -> Relayed {
-    let mut relay =
-        Relay { pair, terms, up: Direction::new(first.from_client), down: Direction::new(first.from_backend), at_break: 0, due: Duration::ZERO };
+    let mut relay = Relay {
+        pair,
+        terms,
+        up: Direction::new(first.from_client),
+        down: Direction::new(first.from_backend),
+        at_break: 0,
+        due: Duration::ZERO,
+    };
     let mut told = (0, 0);
     relay.renew(draining_until());
     let close = poll_fn(|context| {
@@ -122,7 +128,9 @@ impl Relay<'_> {
         if self.up.ended.is_none() && self.up.poll(client, backend, context, self.terms.buffers).is_ready() {
             settle_one(&self.up, &self.down, backend, &mut self.at_break);
         }
-        if self.down.ended.is_none() && self.down.poll(backend, client, context, self.terms.buffers).is_ready() {
+        if self.down.ended.is_none()
+            && self.down.poll(backend, client, context, self.terms.buffers).is_ready()
+        {
             settle_one(&self.down, &self.up, client, &mut self.at_break);
         }
         let (end, is_clean) = match (self.up.ended, self.down.ended) {
@@ -151,7 +159,10 @@ impl Relay<'_> {
                 return Poll::Ready(Close { end: End::Draining, is_clean: false });
             }
             // A quiet connection that grew too old ends in order; one whose bytes nobody takes is cut off.
-            return Poll::Ready(Close { end: End::ClientIdle, is_clean: self.up.is_empty() && self.down.is_empty() });
+            return Poll::Ready(Close {
+                end: End::ClientIdle,
+                is_clean: self.up.is_empty() && self.down.is_empty(),
+            });
         }
         if let Some(until) = draining_until
             && until < self.due
@@ -316,10 +327,11 @@ impl Direction {
                 self.carrier = Carrier::Copy(None);
                 return Poll::Ready(Ok(()));
             };
-            let count = match ready!(poll_call(source, Interest::READABLE, context, |source| pipe.fill(source))) {
-                Ok(count) => count,
-                Err(_) => return Poll::Ready(Err(Ended::SourceBroke)),
-            };
+            let count =
+                match ready!(poll_call(source, Interest::READABLE, context, |source| pipe.fill(source))) {
+                    Ok(count) => count,
+                    Err(_) => return Poll::Ready(Err(Ended::SourceBroke)),
+                };
             if count == 0 {
                 self.source_ended = true;
                 return Poll::Ready(Ok(()));
@@ -351,7 +363,11 @@ fn poll_call(
     mut call: impl FnMut(&TcpStream) -> io::Result<usize>,
 ) -> Poll<io::Result<usize>> {
     loop {
-        ready!(if interest.is_readable() { stream.poll_read_ready(context) } else { stream.poll_write_ready(context) })?;
+        ready!(if interest.is_readable() {
+            stream.poll_read_ready(context)
+        } else {
+            stream.poll_write_ready(context)
+        })?;
         match stream.try_io(interest, || call(stream)) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -83,7 +83,16 @@ impl Session {
         // Small messages must not wait for the acknowledgement of the ones before.
         let _ = stream.set_nodelay(true);
         let mut first = None;
-        match accept::identify(&self.listener, stream, self.client.peer, &mut first, &self.worker, &self.deadline).await {
+        match accept::identify(
+            &self.listener,
+            stream,
+            self.client.peer,
+            &mut first,
+            &self.worker,
+            &self.deadline,
+        )
+        .await
+        {
             Ok(client) => self.client = client,
             Err(end) => return end,
         }
@@ -167,7 +176,8 @@ impl Session {
 
     fn proxy_header(&self, version: ProxyVersion, stream: &TcpStream) -> Vec<u8> {
         let destination = self.client.destination.or_else(|| stream.local_addr().ok());
-        let addresses = destination.map(|destination| ProxyAddresses { source: self.client.address, destination });
+        let addresses =
+            destination.map(|destination| ProxyAddresses { source: self.client.address, destination });
         let mut header = Vec::with_capacity(proxy_protocol::V1_LONGEST_BYTES);
         match version {
             ProxyVersion::V1 => proxy_protocol::write_v1(addresses, &mut header),
@@ -227,7 +237,8 @@ impl Session {
         }
         let report = &self.report;
         let pool = report.pool.as_ref();
-        let backend = pool.zip(report.backend).map(|(pool, index)| pool.backends[index].shared.address.as_str());
+        let backend =
+            pool.zip(report.backend).map(|(pool, index)| pool.backends[index].shared.address.as_str());
         let record = Record {
             time: SystemTime::now(),
             listener: &self.listener.shared.config.name,

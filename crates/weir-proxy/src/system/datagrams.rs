@@ -1,0 +1,331 @@
+//! Many datagrams per system call, with the address each was sent to: `recvmmsg(2)` and `sendmmsg(2)`.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::ptr;
+
+use libc::{c_int, c_void, iovec, mmsghdr, sockaddr_in, sockaddr_in6, sockaddr_storage};
+
+/// Datagrams per call.
+pub const BATCH: usize = 32;
+/// Bytes from one slot to the next: the longest datagram and a cache line, so that the beginnings of all slots do not fall on
+/// the same cache set. Memory that no datagram reaches is never touched and costs nothing.
+const STRIDE: usize = (64 << 10) + 64;
+/// Room for one `IP_PKTINFO` or `IPV6_PKTINFO` message.
+const CONTROL_BYTES: usize = 64;
+
+/// Control messages must be aligned as their header is.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control([u8; CONTROL_BYTES]);
+
+/// Received datagrams, until the next call.
+pub struct Inbox {
+    bytes: Box<[u8]>,
+    sources: Box<[sockaddr_storage; BATCH]>,
+    controls: Box<[Control; BATCH]>,
+    lengths: [Lengths; BATCH],
+    count: usize,
+}
+
+/// How much of a slot's buffers the kernel filled, in bytes.
+#[derive(Clone, Copy, Default)]
+struct Lengths {
+    datagram: usize,
+    source: usize,
+    control: usize,
+}
+
+/// One received datagram.
+pub struct Datagram<'a> {
+    pub bytes: &'a [u8],
+    /// Who sent it; `None` on a connected socket.
+    pub source: Option<SocketAddr>,
+    /// Our address that it was sent to, where [`tell_destinations`] was called.
+    pub destination: Option<IpAddr>,
+}
+
+impl Inbox {
+    /// An empty inbox. 2 MiB of address space, of which only what arrives becomes memory.
+    pub fn new() -> Inbox {
+        Inbox {
+            bytes: vec![0; BATCH * STRIDE].into_boxed_slice(),
+            // SAFETY: all-zero is a valid sockaddr_storage: integers only.
+            sources: Box::new(unsafe { mem::zeroed() }),
+            controls: Box::new([Control([0; CONTROL_BYTES]); BATCH]),
+            lengths: [Lengths::default(); BATCH],
+            count: 0,
+        }
+    }
+
+    /// Receives what has arrived, at most [`BATCH`] datagrams, and forgets those of the last call. Never waits: `WouldBlock` when
+    /// there is nothing.
+    pub fn receive(&mut self, socket: &impl AsFd) -> io::Result<usize> {
+        self.count = 0;
+        // SAFETY: all-zero is a valid iovec and a valid mmsghdr: integers and null pointers.
+        let (mut vectors, mut headers) =
+            unsafe { (mem::zeroed::<[iovec; BATCH]>(), mem::zeroed::<[mmsghdr; BATCH]>()) };
+        let slots =
+            self.bytes.chunks_exact_mut(STRIDE).zip(self.sources.iter_mut()).zip(self.controls.iter_mut());
+        for ((header, vector), ((slot, source), control)) in headers.iter_mut().zip(&mut vectors).zip(slots) {
+            *vector = iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() };
+            let header = &mut header.msg_hdr;
+            header.msg_iov = vector;
+            header.msg_iovlen = 1;
+            header.msg_name = ptr::from_mut(source).cast();
+            header.msg_namelen = mem::size_of::<sockaddr_storage>() as u32;
+            header.msg_control = ptr::from_mut(control).cast();
+            header.msg_controllen = CONTROL_BYTES as _;
+        }
+        let descriptor = socket.as_fd().as_raw_fd();
+        // SAFETY: every header points at a vector, a source and a control buffer of the stated lengths, all of which outlive the
+        // call and are borrowed for nothing else during it.
+        let count = unsafe {
+            libc::recvmmsg(
+                descriptor,
+                headers.as_mut_ptr(),
+                BATCH as u32,
+                libc::MSG_DONTWAIT,
+                ptr::null_mut(),
+            )
+        };
+        if count < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.count = count as usize;
+        for (lengths, header) in self.lengths.iter_mut().zip(&headers[..self.count]) {
+            *lengths = Lengths {
+                datagram: (header.msg_len as usize).min(STRIDE),
+                source: header.msg_hdr.msg_namelen as usize,
+                control: (header.msg_hdr.msg_controllen as usize).min(CONTROL_BYTES),
+            };
+        }
+        Ok(self.count)
+    }
+
+    /// Datagrams received by the last call.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// The datagram at `index`, which is below [`Self::len`].
+    pub fn datagram(&self, index: usize) -> Datagram<'_> {
+        assert!(index < self.count, "no such datagram");
+        let lengths = self.lengths[index];
+        Datagram {
+            bytes: &self.bytes[index * STRIDE..][..lengths.datagram],
+            source: socket_address(&self.sources[index], lengths.source),
+            destination: destination(&self.controls[index], lengths.control),
+        }
+    }
+}
+
+/// Asks the kernel to say, for every datagram, which of our addresses it was sent to.
+pub fn tell_destinations(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
+    let (level, option) = if is_ipv6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_PKTINFO)
+    };
+    let on: c_int = 1;
+    let descriptor = socket.as_fd().as_raw_fd();
+    // SAFETY: the option's value is a C int that lives throughout the call, and its size is given.
+    let result = unsafe {
+        libc::setsockopt(descriptor, level, option, ptr::from_ref(&on).cast(), mem::size_of::<c_int>() as u32)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Where datagrams of an unconnected socket go.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    /// Receiver.
+    pub to: SocketAddr,
+    /// Which of our addresses they leave from; `None` leaves it to the kernel.
+    pub from: Option<IpAddr>,
+}
+
+/// Sends `datagrams`, at most [`BATCH`], in one call; `route` is `None` on a connected socket. Gives how many the kernel
+/// took; an error is that of the first one. Never waits.
+pub fn send(socket: &impl AsFd, datagrams: &[&[u8]], route: Option<Route>) -> io::Result<usize> {
+    let name = route.map(|route| socket2::SockAddr::from(route.to));
+    let mut control = Control([0; CONTROL_BYTES]);
+    let control_bytes = route.and_then(|route| route.from).map_or(0, |from| write_source(&mut control, from));
+    // SAFETY: all-zero is a valid iovec and a valid mmsghdr: integers and null pointers.
+    let (mut vectors, mut headers) =
+        unsafe { (mem::zeroed::<[iovec; BATCH]>(), mem::zeroed::<[mmsghdr; BATCH]>()) };
+    let count = datagrams.len().min(BATCH);
+    for (index, bytes) in datagrams[..count].iter().enumerate() {
+        // The kernel only reads from it, though the type is the one for receiving.
+        vectors[index] = iovec { iov_base: bytes.as_ptr().cast_mut().cast::<c_void>(), iov_len: bytes.len() };
+        let header = &mut headers[index].msg_hdr;
+        header.msg_iov = &mut vectors[index];
+        header.msg_iovlen = 1;
+        if let Some(name) = &name {
+            header.msg_name = name.as_ptr().cast_mut().cast();
+            header.msg_namelen = name.len();
+        }
+        if control_bytes > 0 {
+            header.msg_control = ptr::from_mut(&mut control).cast();
+            header.msg_controllen = control_bytes as _;
+        }
+    }
+    let descriptor = socket.as_fd().as_raw_fd();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the first `count` headers point at vectors, a name and a control message that outlive the call, and the vectors at
+    // bytes that are borrowed throughout; the kernel writes only the headers' `msg_len`.
+    let sent = unsafe { libc::sendmmsg(descriptor, headers.as_mut_ptr(), count as u32, flags) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+}
+
+/// Writes a control message that names the address to send from; gives its length.
+fn write_source(control: &mut Control, from: IpAddr) -> usize {
+    // SAFETY: in_pktinfo and in6_pktinfo are plain integers, for which zero is valid.
+    let (mut v4, mut v6) = unsafe { (mem::zeroed::<libc::in_pktinfo>(), mem::zeroed::<libc::in6_pktinfo>()) };
+    match from {
+        IpAddr::V4(address) => {
+            v4.ipi_spec_dst.s_addr = u32::from_ne_bytes(address.octets());
+            write_control(control, libc::IPPROTO_IP, libc::IP_PKTINFO, &v4)
+        }
+        IpAddr::V6(address) => {
+            v6.ipi6_addr.s6_addr = address.octets();
+            write_control(control, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &v6)
+        }
+    }
+}
+
+fn write_control<T>(control: &mut Control, level: c_int, kind: c_int, value: &T) -> usize {
+    let payload = mem::size_of::<T>() as u32;
+    // SAFETY: CMSG_LEN and CMSG_SPACE only compute. The buffer is aligned for a cmsghdr and asserted to be long enough; the
+    // payload may be less aligned than T, hence the unaligned write.
+    unsafe {
+        let space = libc::CMSG_SPACE(payload) as usize;
+        assert!(space <= CONTROL_BYTES, "room for the control message");
+        let header = control.0.as_mut_ptr().cast::<libc::cmsghdr>();
+        (*header).cmsg_level = level;
+        (*header).cmsg_type = kind;
+        (*header).cmsg_len = libc::CMSG_LEN(payload) as _;
+        ptr::copy_nonoverlapping(
+            ptr::from_ref(value).cast::<u8>(),
+            libc::CMSG_DATA(header),
+            payload as usize,
+        );
+        space
+    }
+}
+
+/// The address in the packet-information message, if one came.
+fn destination(control: &Control, length: usize) -> Option<IpAddr> {
+    let message_header = mem::size_of::<libc::cmsghdr>();
+    if length < message_header {
+        return None;
+    }
+    // SAFETY: at least a cmsghdr was written, checked above, at an address aligned for it; every field is an integer.
+    let (level, kind, stated) = unsafe {
+        let message = &*control.0.as_ptr().cast::<libc::cmsghdr>();
+        (message.cmsg_level, message.cmsg_type, message.cmsg_len as usize)
+    };
+    // We asked for one kind of message only, so it is the first.
+    let payload = control.0.get(message_header..stated.min(length))?;
+    match (level, kind) {
+        // struct in_pktinfo: interface index, local address, destination address, four bytes each.
+        (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+            let octets: [u8; 4] = payload.get(8..12)?.try_into().ok()?;
+            Some(IpAddr::V4(Ipv4Addr::from(octets)))
+        }
+        // struct in6_pktinfo: destination address, then the interface index.
+        (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+            let octets: [u8; 16] = payload.get(..16)?.try_into().ok()?;
+            Some(IpAddr::V6(Ipv6Addr::from(octets)))
+        }
+        _ => None,
+    }
+}
+
+fn socket_address(storage: &sockaddr_storage, length: usize) -> Option<SocketAddr> {
+    match c_int::from(storage.ss_family) {
+        libc::AF_INET if length >= mem::size_of::<sockaddr_in>() => {
+            // SAFETY: the family says that it is a sockaddr_in, which is smaller than the storage and no more aligned.
+            let address = unsafe { &*ptr::from_ref(storage).cast::<sockaddr_in>() };
+            let ip = Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes());
+            Some(SocketAddrV4::new(ip, u16::from_be(address.sin_port)).into())
+        }
+        libc::AF_INET6 if length >= mem::size_of::<sockaddr_in6>() => {
+            // SAFETY: the family says that it is a sockaddr_in6, which is smaller than the storage and no more aligned.
+            let address = unsafe { &*ptr::from_ref(storage).cast::<sockaddr_in6>() };
+            let ip = Ipv6Addr::from(address.sin6_addr.s6_addr);
+            let port = u16::from_be(address.sin6_port);
+            Some(SocketAddrV6::new(ip, port, address.sin6_flowinfo, address.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    #[test]
+    fn datagrams_of_every_size_pass_unharmed_with_their_source() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(receiver.local_addr().unwrap()).unwrap();
+        let sizes = [0, 1, 1_472, 9_000, 65_507];
+        let sent: Vec<Vec<u8>> = sizes.iter().map(|&size| vec![size as u8; size]).collect();
+        let slices: Vec<&[u8]> = sent.iter().map(Vec::as_slice).collect();
+        assert_eq!(send(&sender, &slices, None).unwrap(), sizes.len());
+        let mut inbox = Inbox::new();
+        assert_eq!(inbox.receive(&receiver).unwrap(), sizes.len());
+        for (index, bytes) in sent.iter().enumerate() {
+            let datagram = inbox.datagram(index);
+            assert_eq!(datagram.bytes, bytes);
+            assert_eq!(datagram.source, Some(sender.local_addr().unwrap()));
+            assert_eq!(datagram.destination, None);
+        }
+        assert_eq!(inbox.receive(&receiver).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(inbox.len(), 0);
+    }
+
+    #[test]
+    fn a_wildcard_socket_learns_the_destination_and_answers_from_it() {
+        for (wildcard, used) in [("0.0.0.0:0", "127.0.0.9"), ("[::]:0", "::1")] {
+            let listening = UdpSocket::bind(wildcard).unwrap();
+            let used: IpAddr = used.parse().unwrap();
+            tell_destinations(&listening, used.is_ipv6()).unwrap();
+            let port = listening.local_addr().unwrap().port();
+            let client = UdpSocket::bind((used, 0)).unwrap();
+            client.connect((used, port)).unwrap();
+            client.send(b"ask").unwrap();
+            let mut inbox = Inbox::new();
+            assert_eq!(inbox.receive(&listening).unwrap(), 1);
+            let datagram = inbox.datagram(0);
+            assert_eq!(datagram.destination, Some(used));
+            let route = Route { to: datagram.source.unwrap(), from: datagram.destination };
+            assert_eq!(send(&listening, &[b"answer"], Some(route)).unwrap(), 1);
+            // The client is connected: an answer from any other address would not reach it.
+            let mut answer = [0; 16];
+            let length = client.recv(&mut answer).unwrap();
+            assert_eq!(&answer[..length], b"answer");
+        }
+    }
+
+    #[test]
+    fn more_datagrams_than_a_batch_come_in_several_calls() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(receiver.local_addr().unwrap()).unwrap();
+        for number in 0..BATCH as u8 + 5 {
+            sender.send(&[number]).unwrap();
+        }
+        let mut inbox = Inbox::new();
+        assert_eq!(inbox.receive(&receiver).unwrap(), BATCH);
+        assert_eq!(inbox.datagram(BATCH - 1).bytes, [BATCH as u8 - 1]);
+        assert_eq!(inbox.receive(&receiver).unwrap(), 5);
+        assert_eq!(inbox.datagram(0).bytes, [BATCH as u8]);
+    }
+}

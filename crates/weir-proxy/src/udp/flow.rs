@@ -1,0 +1,343 @@
+//! One flow: a client, a backend, and a socket of its own between them.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, SystemTime};
+
+use tokio::net::UdpSocket;
+use weir_balance::{NoPick, Outcome, State, stable_hash};
+use weir_stats::table::{End, Rejected};
+
+use super::{BATCHES_PER_TURN, Key, Relay, poll_batch};
+use crate::access_log::{Record, Spoken, Timers};
+use crate::backends::{Chosen, WorkerBackend, WorkerPool, elapsed};
+use crate::choose::Wish;
+use crate::clock;
+use crate::deadline::Deadline;
+use crate::system::datagrams::{self, BATCH, Route};
+use crate::worker::{ListenerSlot, Worker, WorkerListener};
+
+/// A flow and what is known about it.
+pub struct Flow {
+    key: Key,
+    slot: Rc<ListenerSlot>,
+    leg: RefCell<Leg>,
+    begun: Duration,
+    last_active: Cell<Duration>,
+    moves: Cell<u32>,
+    from_client: Cell<u64>,
+    from_backend: Cell<u64>,
+    /// Of the task that serves it, woken when it must listen to another socket.
+    waker: RefCell<Option<Waker>>,
+}
+
+/// The way to one backend.
+struct Leg {
+    listener: Rc<WorkerListener>,
+    chosen: Chosen,
+    /// The pool as of `listener`, and the backend's index there: a reload makes new ones, while `chosen` stays what it was.
+    pool: Rc<WorkerPool>,
+    index: usize,
+    /// The pool's view when the backend was last seen to be fit.
+    generation: u64,
+    socket: Rc<UdpSocket>,
+    since: Duration,
+    has_answered: bool,
+}
+
+impl Leg {
+    fn open(
+        worker: &Worker,
+        listener: Rc<WorkerListener>,
+        exclude: &[usize],
+        key: Key,
+        now: Duration,
+    ) -> Result<Leg, Rejected> {
+        let index = listener.shared.routes.default_pool().ok_or(Rejected::NoBackend)?;
+        let pool = listener.pools[index].clone();
+        let generation = pool.shared.balance.generation();
+        let hashed = pool.shared.balance.settings().algorithm.needs_key().then(|| client_key(key));
+        let wish = Wish { key: hashed, sticky: None, exclude };
+        let chosen = wish.choose(worker, &pool, now).map_err(|refusal| match refusal {
+            NoPick::AllBusy => Rejected::QueueFull,
+            NoPick::NoneUp | NoPick::AllExcluded => Rejected::NoBackend,
+        })?;
+        let address = chosen.backend().shared.resolved.address().ok_or(Rejected::NoBackend)?;
+        let cells = chosen.backend().cells();
+        match connect(address) {
+            Ok(socket) => {
+                cells.connections.increment();
+                cells.requests[0].increment();
+                let index = chosen.index;
+                let socket = Rc::new(socket);
+                Ok(Leg { listener, chosen, pool, index, generation, socket, since: now, has_answered: false })
+            }
+            Err(error) => {
+                cells.connect_failures.increment();
+                tracing::debug!(%address, %error, "udp flow");
+                Err(Rejected::Descriptors)
+            }
+        }
+    }
+
+    /// Whether the backend still takes work under the present config. Usually two loads.
+    fn is_fit(&mut self, listener: &Rc<WorkerListener>) -> bool {
+        if !Rc::ptr_eq(&self.listener, listener) && !self.move_home(listener) {
+            return false;
+        }
+        let generation = self.pool.shared.balance.generation();
+        if self.generation != generation {
+            if !matches!(self.pool.shared.balance.state(self.index), State::Ready | State::WeightZero) {
+                return false;
+            }
+            self.generation = generation;
+        }
+        true
+    }
+
+    /// Finds the backend in the pool that a reload brought; `false` when it is no longer there.
+    fn move_home(&mut self, listener: &Rc<WorkerListener>) -> bool {
+        let Some((pool, index)) = home(listener, self.chosen.backend()) else { return false };
+        self.listener = listener.clone();
+        self.pool = pool;
+        self.index = index;
+        // No view has this number: the state is looked at once.
+        self.generation = u64::MAX;
+        true
+    }
+}
+
+/// Where `backend` stands in the pool that `listener` uses now.
+fn home(listener: &WorkerListener, backend: &WorkerBackend) -> Option<(Rc<WorkerPool>, usize)> {
+    let pool = listener.pools[listener.shared.routes.default_pool()?].clone();
+    let same = |other: &Rc<WorkerBackend>| Arc::ptr_eq(&other.shared.resolved, &backend.shared.resolved);
+    let index = pool.backends.iter().position(same)?;
+    Some((pool, index))
+}
+
+impl Drop for Leg {
+    fn drop(&mut self) {
+        self.chosen.backend().cells().connections_ended.increment();
+    }
+}
+
+/// What source and hash choose by: the client's address without its port.
+fn client_key(key: Key) -> u64 {
+    match key.0.ip().to_canonical() {
+        std::net::IpAddr::V4(address) => stable_hash(&address.octets()),
+        std::net::IpAddr::V6(address) => stable_hash(&address.octets()),
+    }
+}
+
+/// A socket that hears only `address`, and hears when nobody listens there.
+fn connect(address: std::net::SocketAddr) -> io::Result<UdpSocket> {
+    let domain = socket2::Domain::for_address(address);
+    let socket = socket2::Socket::new(
+        domain,
+        socket2::Type::DGRAM.nonblocking().cloexec(),
+        Some(socket2::Protocol::UDP),
+    )?;
+    socket.connect(&address.into())?;
+    UdpSocket::from_std(socket.into())
+}
+
+impl Flow {
+    /// A flow to a backend that takes work. Nothing is sent yet.
+    pub fn open(worker: &Worker, slot: Rc<ListenerSlot>, key: Key, now: Duration) -> Result<Flow, Rejected> {
+        let leg = Leg::open(worker, slot.current(), &[], key, now)?;
+        Ok(Flow {
+            key,
+            slot,
+            leg: RefCell::new(leg),
+            begun: now,
+            last_active: Cell::new(now),
+            moves: Cell::new(0),
+            from_client: Cell::new(0),
+            from_backend: Cell::new(0),
+            waker: RefCell::default(),
+        })
+    }
+
+    /// Sends the client's datagrams on; first to another backend if this one no longer takes work.
+    pub fn forward(&self, relay: &Relay, datagrams: &[&[u8]]) {
+        let now = clock::now();
+        self.last_active.set(now);
+        let listener = self.slot.current();
+        let bytes = datagrams.iter().map(|datagram| datagram.len() as u64).sum();
+        listener.shared.cells.of(relay.worker.number).bytes_received.add(bytes);
+        self.from_client.set(self.from_client.get() + bytes);
+        let is_fit = self.leg.borrow_mut().is_fit(&listener);
+        if !is_fit {
+            self.move_on(relay, now);
+        }
+        // An error is about a datagram sent earlier: nobody listened. These still have their chance, on another backend if there is one.
+        for _ in 0..2 {
+            match self.send(datagrams) {
+                Ok(()) => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => self.note_failure(relay, &error, now),
+            }
+        }
+    }
+
+    fn send(&self, datagrams: &[&[u8]]) -> io::Result<()> {
+        let leg = self.leg.borrow();
+        let mut rest = datagrams;
+        while !rest.is_empty() {
+            let sent = datagrams::send(&*leg.socket, rest, None)?;
+            let bytes = rest[..sent].iter().map(|datagram| datagram.len() as u64).sum();
+            leg.chosen.backend().cells().bytes_sent.add(bytes);
+            rest = &rest[sent..];
+        }
+        Ok(())
+    }
+
+    /// The backend's host said that nobody listens there, or the way to it is broken.
+    fn note_failure(&self, relay: &Relay, error: &io::Error, now: Duration) {
+        {
+            let leg = self.leg.borrow();
+            tracing::debug!(backend = %leg.chosen.backend().shared.address, %error, "udp flow");
+            leg.chosen.observe(&relay.worker, now, Outcome::Failure);
+        }
+        self.move_on(relay, now);
+    }
+
+    /// Moves the flow to another backend; it stays where it is when no other takes it.
+    fn move_on(&self, relay: &Relay, now: Duration) {
+        let listener = self.slot.current();
+        let exclude = home(&listener, self.leg.borrow().chosen.backend()).map(|(_, index)| index);
+        let Ok(leg) = Leg::open(&relay.worker, listener, exclude.as_slice(), self.key, now) else { return };
+        leg.pool.cells().redispatches.increment();
+        self.moves.set(self.moves.get() + 1);
+        *self.leg.borrow_mut() = leg;
+        // The task waits on the old socket.
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    /// Brings the backend's datagrams to the client until the flow has been idle for too long or draining is over.
+    pub async fn serve(&self, relay: &Relay) {
+        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        let deadline = relay.worker.deadlines.register(waker);
+        deadline.set(self.due());
+        let end = poll_fn(|context| self.poll(relay, &deadline, context)).await;
+        self.finish(&relay.worker, end);
+    }
+
+    fn poll(&self, relay: &Relay, deadline: &Deadline, context: &mut Context<'_>) -> Poll<End> {
+        *self.waker.borrow_mut() = Some(context.waker().clone());
+        let mut full_batches = 0;
+        loop {
+            let socket = self.leg.borrow().socket.clone();
+            let received = poll_batch(&socket, &mut relay.inbox.borrow_mut(), context);
+            match received {
+                Poll::Pending => break,
+                Poll::Ready(Ok(count)) => {
+                    self.answer(relay);
+                    full_batches += u32::from(count == BATCH);
+                }
+                Poll::Ready(Err(error)) => {
+                    self.note_failure(relay, &error, clock::now());
+                    full_batches += 1;
+                }
+            }
+            if full_batches >= BATCHES_PER_TURN {
+                context.waker().wake_by_ref();
+                break;
+            }
+        }
+        if let Some(until) = self.slot.draining_until() {
+            if until <= clock::now() {
+                return Poll::Ready(End::Draining);
+            }
+            deadline.set(self.due());
+        }
+        if deadline.has_passed() {
+            // Datagrams only note the time; whether it is really over is seen here.
+            if self.due() <= clock::now() {
+                return Poll::Ready(End::ClientIdle);
+            }
+            deadline.set(self.due());
+        }
+        Poll::Pending
+    }
+
+    fn due(&self) -> Duration {
+        let idle = self.last_active.get() + self.slot.current().shared.config.timeout.client_idle;
+        self.slot.draining_until().map_or(idle, |until| until.min(idle))
+    }
+
+    /// Sends what is in the inbox to the client, from the address that it wrote to.
+    fn answer(&self, relay: &Relay) {
+        let now = clock::now();
+        self.last_active.set(now);
+        let inbox = relay.inbox.borrow();
+        let mut datagrams: [&[u8]; BATCH] = [&[]; BATCH];
+        let mut bytes = 0;
+        for (index, datagram) in datagrams.iter_mut().enumerate().take(inbox.len()) {
+            *datagram = inbox.datagram(index).bytes;
+            bytes += datagram.len() as u64;
+        }
+        self.note_answer(relay, bytes, now);
+        let route = Route { to: self.key.0, from: self.key.1 };
+        let mut rest = &datagrams[..inbox.len()];
+        let mut sent_bytes = 0;
+        while !rest.is_empty() {
+            // What the kernel does not take now is lost, as datagrams are where a queue is full.
+            let Ok(sent) = datagrams::send(&relay.datagrams, rest, Some(route)) else { break };
+            sent_bytes += rest[..sent].iter().map(|datagram| datagram.len() as u64).sum::<u64>();
+            rest = &rest[sent..];
+        }
+        self.from_backend.set(self.from_backend.get() + sent_bytes);
+        self.slot.current().shared.cells.of(relay.worker.number).bytes_sent.add(sent_bytes);
+    }
+
+    /// Counts what the backend sent; its first answer tells how fast it is.
+    fn note_answer(&self, relay: &Relay, bytes: u64, now: Duration) {
+        let leg = &mut *self.leg.borrow_mut();
+        leg.chosen.backend().cells().bytes_received.add(bytes);
+        if !std::mem::replace(&mut leg.has_answered, true) {
+            let latency = now.saturating_sub(leg.since);
+            leg.chosen.observe(&relay.worker, now, Outcome::Success { latency });
+        }
+    }
+
+    /// Counts the flow and writes its line.
+    fn finish(&self, worker: &Worker, end: End) {
+        let listener = self.slot.current();
+        let cells = listener.shared.cells.of(worker.number);
+        cells.ends[end as usize].increment();
+        if !worker.log.enabled() {
+            return;
+        }
+        let leg = self.leg.borrow();
+        let record = Record {
+            time: SystemTime::now(),
+            listener: &listener.shared.config.name,
+            route: None,
+            pool: Some(&leg.pool.shared.config.name),
+            backend: Some(&leg.chosen.backend().shared.address),
+            client: self.key.0,
+            protocol: Spoken::Udp,
+            method: None,
+            host: None,
+            path: None,
+            status: None,
+            bytes_received: self.from_client.get(),
+            bytes_sent: self.from_backend.get(),
+            request_id: None,
+            cache: None,
+            retries: self.moves.get(),
+            timers: Timers { total: elapsed(self.begun), ..Timers::default() },
+            end,
+            user_agent: None,
+            referer: None,
+        };
+        worker.log.write(&record, cells);
+    }
+}

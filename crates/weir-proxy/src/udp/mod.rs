@@ -1,0 +1,185 @@
+//! Datagrams, relayed by flow: what one client address sends to one of our addresses goes to one backend, and back.
+//!
+//! One task per listening socket receives from clients; one small task per flow receives from its backend. Both move up to
+//! 32 datagrams per system call. `SO_REUSEPORT` spreads clients over workers by a hash of the addresses, so all of a client's
+//! datagrams meet the same worker and flows are never shared.
+
+mod flow;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::task::{Poll, ready};
+
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+use weir_stats::table::Rejected;
+
+use crate::clock;
+use crate::system::datagrams::{self, BATCH, Inbox};
+use crate::worker::{ListenerSocket, SessionCount, Worker};
+use flow::Flow;
+
+/// Full batches from one socket before other tasks get their turn.
+const BATCHES_PER_TURN: u32 = 4;
+
+/// Who a flow belongs to: the client's address, and ours if the socket has several.
+type Key = (SocketAddr, Option<IpAddr>);
+
+/// What the listening socket's task and its flows share.
+struct Relay {
+    worker: Rc<Worker>,
+    socket: Rc<ListenerSocket>,
+    datagrams: UdpSocket,
+    /// One for all: between receiving and sending on nothing else runs.
+    inbox: RefCell<Inbox>,
+    flows: RefCell<HashMap<Key, Rc<Flow>, foldhash::quality::RandomState>>,
+}
+
+/// Relays what arrives on one socket until it is closed. Flows go on until they are idle or draining is over.
+pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, datagrams: UdpSocket) {
+    let address = socket.endpoint.address;
+    if address.ip().is_unspecified()
+        && let Err(error) = datagrams::tell_destinations(&datagrams, address.is_ipv6())
+    {
+        // Answers then leave from the address the routing table prefers, which is right on a host with one address.
+        tracing::warn!(%address, %error, "udp listener can't learn which of our addresses clients use");
+    }
+    let relay = Rc::new(Relay {
+        worker,
+        socket,
+        datagrams,
+        inbox: RefCell::new(Inbox::new()),
+        flows: RefCell::default(),
+    });
+    loop {
+        let mut full_batches = 0;
+        loop {
+            match relay.next_batch().await {
+                None => return,
+                Some(Ok(count)) => {
+                    relay.deliver();
+                    full_batches += u32::from(count == BATCH);
+                }
+                Some(Err(error)) => tracing::debug!(%address, %error, "udp receive"),
+            }
+            if full_batches >= BATCHES_PER_TURN {
+                break;
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+impl Relay {
+    /// Waits for datagrams; `None` once the socket is closed and what had arrived has been received.
+    async fn next_batch(&self) -> Option<io::Result<usize>> {
+        poll_fn(|context| match poll_batch(&self.datagrams, &mut self.inbox.borrow_mut(), context) {
+            Poll::Ready(result) => Poll::Ready(Some(result)),
+            Poll::Pending if self.socket.is_closing(context.waker()) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
+    /// Hands what is in the inbox to its flows, neighbours of the same flow together.
+    fn deliver(self: &Rc<Self>) {
+        let inbox = self.inbox.borrow();
+        let key_of = |index: usize| {
+            let datagram = inbox.datagram(index);
+            datagram.source.map(|source| (source, datagram.destination))
+        };
+        let mut group: [&[u8]; BATCH] = [&[]; BATCH];
+        let mut start = 0;
+        while start < inbox.len() {
+            let key = key_of(start);
+            let mut count = 0;
+            while start + count < inbox.len() && (count == 0 || key_of(start + count) == key) {
+                group[count] = inbox.datagram(start + count).bytes;
+                count += 1;
+            }
+            start += count;
+            if let Some(key) = key {
+                self.deliver_to(key, &group[..count]);
+            }
+        }
+    }
+
+    fn deliver_to(self: &Rc<Self>, key: Key, datagrams: &[&[u8]]) {
+        let known = self.flows.borrow().get(&key).cloned();
+        match known {
+            Some(flow) => flow.forward(self, datagrams),
+            None => {
+                if let Err(reason) = self.open_flow(key, datagrams) {
+                    let cells = self.socket.slot().current().shared.clone();
+                    cells.cells.of(self.worker.number).rejected[reason as usize].increment();
+                }
+            }
+        }
+    }
+
+    fn open_flow(self: &Rc<Self>, key: Key, datagrams: &[&[u8]]) -> Result<(), Rejected> {
+        let slot = self.socket.slot();
+        let listener = slot.current();
+        if !listener.shared.admit() {
+            return Err(Rejected::FlowLimit);
+        }
+        let Ok(seat) = listener.shared.seat_client(key.0.ip()) else {
+            listener.shared.leave();
+            return Err(Rejected::ClientConnections);
+        };
+        // From here on the count is given back when it is dropped.
+        let count = SessionCount::enter(&self.worker, &listener.shared);
+        let flow = Rc::new(Flow::open(&self.worker, slot, key, clock::now())?);
+        self.flows.borrow_mut().insert(key, flow.clone());
+        flow.forward(self, datagrams);
+        let relay = self.clone();
+        tokio::task::spawn_local(async move {
+            let _held = (count, seat);
+            // Removed on a panic too, or the client would be sent to a flow that nobody serves.
+            let _listed = Listed { relay: &relay, key };
+            flow.serve(&relay).await;
+        });
+        Ok(())
+    }
+}
+
+/// A flow's place in the table, given up when dropped.
+struct Listed<'a> {
+    relay: &'a Relay,
+    key: Key,
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        self.relay.flows.borrow_mut().remove(&self.key);
+    }
+}
+
+/// Receives a batch when the socket has one.
+fn poll_batch(
+    socket: &UdpSocket,
+    inbox: &mut Inbox,
+    context: &mut std::task::Context<'_>,
+) -> Poll<io::Result<usize>> {
+    loop {
+        ready!(socket.poll_recv_ready(context))?;
+        let mut received = None;
+        let result = socket.try_io(Interest::READABLE, || match inbox.receive(socket) {
+            // A batch that is not full has emptied the socket. Saying so to tokio saves the call that would only find out.
+            Ok(count) if count < BATCH => {
+                received = Some(count);
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            other => other,
+        });
+        match (received, result) {
+            (Some(count), _) | (None, Ok(count)) => return Poll::Ready(Ok(count)),
+            (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
+            (None, Err(error)) => return Poll::Ready(Err(error)),
+        }
+    }
+}
