@@ -3,24 +3,25 @@
 use std::path::Path;
 
 use crate::run::{Tally, announce, cargo, succeeds, tests};
-use crate::{fuzz, tidy};
+use crate::{fuzz, licences, tidy};
 
 /// Seconds each fuzz target gets in CI: enough to find a parser that panics on the first odd byte.
 const FUZZ_SECONDS: u64 = 5;
 
-/// Formatting, clippy and the house rules; says whether all hold.
+/// Formatting, clippy, licences and the house rules; says whether all hold.
 pub fn lint(root: &Path) -> bool {
     let steps = lint_steps(root);
     steps.iter().all(|(_, good)| *good)
 }
 
-fn lint_steps(root: &Path) -> [(&'static str, bool); 3] {
+fn lint_steps(root: &Path) -> [(&'static str, bool); 4] {
     [
         ("rustfmt", succeeds(cargo(root).args(["fmt", "--all", "--check"]))),
         (
             "clippy",
             succeeds(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])),
         ),
+        ("licences", licences::hold(root)),
         ("tidy", tidy::holds(root)),
     ]
 }

@@ -7,6 +7,7 @@ mod fences;
 mod fuzz;
 #[cfg(test)]
 mod guide;
+mod licences;
 mod links;
 mod places;
 #[cfg(test)]
@@ -24,7 +25,7 @@ const USAGE: &str = "\
 usage: cargo xtask VERB
 
   tidy              house rules that a machine can check; prints file:line: message
-  lint              rustfmt, clippy with warnings as errors, tidy
+  lint              rustfmt, clippy with warnings as errors, licences, tidy
   ci                lint, build, every test, a short fuzz run; ends with `N passed, M failed`
   test              build and every test; ends with `N passed, M failed`
   fuzz [SECONDS]    runs each fuzz target for that long (default 600)
