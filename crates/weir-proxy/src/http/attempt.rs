@@ -94,6 +94,19 @@ async fn open(
             return Ok((idle.begin(), true));
         }
     }
+    let stream = Box::pin(connect(session, exchange, forwarding, chosen)).await?;
+    Ok((Busy::first(stream), false))
+}
+
+/// A new connection, with the PROXY header sent where the pool wants one.
+async fn connect(
+    session: &Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    chosen: &Chosen,
+) -> Result<TcpStream, Failure> {
+    let backend = chosen.backend();
+    let send_proxy = forwarding.pool.shared.config.send_proxy;
     let began = clock::now();
     session.deadline.set(due(&session.slot, began, forwarding.listener.shared.config.timeout.connect));
     let connected = backend.connect(&session.deadline).await;
@@ -109,7 +122,7 @@ async fn open(
             })
         })?;
     }
-    Ok((Busy::first(stream), false))
+    Ok(stream)
 }
 
 /// The PROXY protocol header that names this session's client.

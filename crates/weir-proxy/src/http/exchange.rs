@@ -137,7 +137,7 @@ pub fn count_refused_session(worker: &Worker, listener: &WorkerListener, end: En
 /// Answers what can't be served and closes.
 pub async fn refuse(session: &mut Session, listener: &WorkerListener, exchange: &mut Exchange, failure: Failure) -> After {
     exchange.ledger.head = clock::now();
-    answer::failure(session, listener, exchange, &failure).await
+    Box::pin(answer::failure(session, listener, exchange, &failure)).await
 }
 
 /// Runs one exchange whose request head is complete.
@@ -146,7 +146,7 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
     note_request(session, exchange);
     let plan = match plan(session, &listener, exchange) {
         Ok(plan) => plan,
-        Err(failure) => return answer::failure(session, &listener, exchange, &failure).await,
+        Err(failure) => return Box::pin(answer::failure(session, &listener, exchange, &failure)).await,
     };
     match plan {
         Plan::Forward { pool, route, rewritten } => {
@@ -155,11 +155,13 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
             let forwarding = Forwarding { listener: &listener, pool, route, rewritten };
             forward::run(session, exchange, &forwarding).await
         }
-        Plan::Redirect { to, status, route } => answer::redirect(session, &listener, exchange, route, to, status).await,
-        Plan::Respond { status, body, content_type, route } => {
-            answer::respond(session, &listener, exchange, route, status, body, content_type).await
+        Plan::Redirect { to, status, route } => {
+            Box::pin(answer::redirect(session, &listener, exchange, route, to, status)).await
         }
-        Plan::Trace => answer::trace(session, &listener, exchange).await,
+        Plan::Respond { status, body, content_type, route } => {
+            Box::pin(answer::respond(session, &listener, exchange, route, status, body, content_type)).await
+        }
+        Plan::Trace => Box::pin(answer::trace(session, &listener, exchange)).await,
     }
 }
 

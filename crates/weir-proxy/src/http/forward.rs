@@ -1,4 +1,7 @@
 //! Forwards a request to a pool: writes it anew, chooses, tries, tries again where that is safe and useful.
+//!
+//! Waits that most exchanges never come to (errors, queues, connecting, large bodies, tunnels) are boxed here and further
+//! down: a session's future is as large as its largest path, and every idle connection holds one.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -69,7 +72,7 @@ pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Fo
     let mut facts = serialise(session, exchange, forwarding);
     let mut upload = match begin_upload(session, exchange, forwarding, &facts) {
         Ok(upload) => upload,
-        Err(failure) => return answer::failure(session, forwarding.listener, exchange, &failure).await,
+        Err(failure) => return Box::pin(answer::failure(session, forwarding.listener, exchange, &failure)).await,
     };
     let retry_config = &forwarding.pool.shared.config.retry;
     if retry_config.attempts > 0 {
@@ -81,7 +84,7 @@ pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Fo
         made += 1;
         let chosen = match choose_backend(session, exchange, forwarding, &facts).await {
             Ok(chosen) => chosen,
-            Err(failure) => return answer::failed_exchange(session, forwarding, exchange, upload, &failure).await,
+            Err(failure) => return Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failure)).await,
         };
         exchange.ledger.backend = Some(chosen.index);
         let tried = attempt::make(session, exchange, forwarding, &facts, &chosen, &mut upload, only_new).await;
@@ -118,7 +121,7 @@ pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Fo
                 facts.sticky.answered_by(&chosen);
                 respond::run(session, exchange, forwarding, &facts, chosen, answered, upload).await
             }
-            Err(failed) => answer::failed_exchange(session, forwarding, exchange, upload, &failed.failure).await,
+            Err(failed) => Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failed.failure)).await,
         };
     }
 }
@@ -273,7 +276,7 @@ async fn choose_backend(
     }
     let wish = Wish { key: facts.key, sticky: facts.sticky.wanted, exclude: &exchange.tried };
     let Session { worker, deadline, .. } = session;
-    let got = choose::choose_or_wait(worker, &forwarding.pool, &wish, deadline, |_| false).await;
+    let got = Box::pin(choose::choose_or_wait(worker, &forwarding.pool, &wish, deadline, |_| false)).await;
     match got {
         Ok(got) => {
             exchange.ledger.queue = got.queued;

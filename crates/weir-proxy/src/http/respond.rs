@@ -32,7 +32,7 @@ pub async fn run(
 ) -> After {
     let Answered { mut connection, mut received } = answered;
     if exchange.response.status() == 101 {
-        return tunnel::run(session, exchange, forwarding, facts, chosen, connection, received).await;
+        return Box::pin(tunnel::run(session, exchange, forwarding, facts, chosen, connection, received)).await;
     }
     let keep_client = facts.keep_alive && session.slot.draining_until().is_none() && !upload.is_moving();
     let framing = write_head(exchange, forwarding, facts, received.filled(), keep_client);
@@ -42,7 +42,7 @@ pub async fn run(
         Pump::new(BodyReader::new(body, &facts.limits), framing.body == BodyLength::Chunked, Some(received), None);
     if let Err(error) = download.take_received(&mut exchange.reply, WITH_HEAD_BYTES) {
         let failure = drive::download_failure(error);
-        return answer::failed_exchange(session, forwarding, exchange, upload, &failure).await;
+        return Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failure)).await;
     }
     let status = exchange.response.status();
     exchange.ledger.status = status;
@@ -116,7 +116,7 @@ async fn send(
     if download.is_done() {
         return Ok(());
     }
-    drive::until_sent(session, connection.connection(), forwarding, upload, download).await
+    Box::pin(drive::until_sent(session, connection.connection(), forwarding, upload, download)).await
 }
 
 /// Keeps the backend's connection for another exchange when this one ended cleanly in both directions.

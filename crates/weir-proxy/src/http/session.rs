@@ -54,7 +54,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, mut stream: TcpSt
     let deadline = worker.deadlines.register(waker);
     let mut buffer = None;
     let listener = slot.current();
-    let client = match accept::identify(&listener, &mut stream, peer, &mut buffer, &worker, &deadline).await {
+    let client = match Box::pin(accept::identify(&listener, &mut stream, peer, &mut buffer, &worker, &deadline)).await {
         Ok(client) => client,
         Err(end) => {
             exchange::count_refused_session(&worker, &listener, end);
@@ -80,8 +80,9 @@ impl Session {
             is_first = false;
             let listener = self.slot.current();
             let after = match self.receive_head(&listener, &mut exchange).await {
-                Arrival::Complete => exchange::run(self, listener, &mut exchange).await,
-                Arrival::Refused(failure) => exchange::refuse(self, &listener, &mut exchange, failure).await,
+                // Boxed: ten thousand idle sessions must not each hold room for an exchange.
+                Arrival::Complete => Box::pin(exchange::run(self, listener, &mut exchange)).await,
+                Arrival::Refused(failure) => Box::pin(exchange::refuse(self, &listener, &mut exchange, failure)).await,
                 Arrival::Gone(end) => {
                     exchange.note_gone(self, &listener, end);
                     After::Close
@@ -91,7 +92,7 @@ impl Session {
             match after {
                 After::Keep => {}
                 After::Close => return,
-                After::Linger => return linger::until_quiet(self).await,
+                After::Linger => return Box::pin(linger::until_quiet(self)).await,
                 After::Reset => return system::reset_on_close(&self.stream),
             }
         }
