@@ -1,0 +1,285 @@
+//! What each endpoint answers.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{FromRequestParts as _, RawPathParams, Request};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::{IntoResponse as _, Response};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::BroadcastStream;
+use weir_proxy::snapshot::Snapshot;
+
+use super::auth::{Auth, Refusal};
+use super::endpoints::{Call, Endpoint, openapi};
+use super::{effective, metrics, page};
+use crate::control::{ChangeError, Control, Phase};
+use crate::events::Event;
+use crate::explain::{Question, explain};
+use crate::reload::Verdict;
+use crate::status;
+
+/// Largest body that is read.
+const BODY_BYTES: usize = 64 * 1024;
+/// For the body to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// A comment goes out this often on an event stream, so that neither side takes it for dead.
+const STREAM_KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// What answering needs.
+#[derive(Clone)]
+pub(super) struct Context {
+    pub control: Arc<Control>,
+    pub auth: Arc<Auth>,
+    pub endpoint: &'static Endpoint,
+}
+
+/// A refusal: status, code, message.
+#[derive(Debug)]
+struct Error(StatusCode, &'static str, String);
+
+impl From<ChangeError> for Error {
+    fn from(error: ChangeError) -> Error {
+        let (status, code) = match &error {
+            ChangeError::NoPool(_) | ChangeError::NoBackend(_) => (StatusCode::NOT_FOUND, "not_found"),
+            ChangeError::Exists(_) | ChangeError::Last(_) => (StatusCode::CONFLICT, "conflict"),
+            ChangeError::Invalid(_) => (StatusCode::BAD_REQUEST, "bad_request"),
+            ChangeError::Publish(_) => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
+        };
+        Error(status, code, error.to_string())
+    }
+}
+
+impl Error {
+    fn bad_request(message: impl Into<String>) -> Error {
+        Error(StatusCode::BAD_REQUEST, "bad_request", message.into())
+    }
+
+    fn response(self) -> Response {
+        let Error(status, code, message) = self;
+        answer_json(status, &json!({ "error": { "code": code, "message": message } }))
+    }
+}
+
+/// Answers one request: checks first, then the endpoint.
+pub(super) async fn answer(context: Context, request: Request) -> Response {
+    if let Err(refusal) = context.auth.check(request.headers(), context.endpoint.changes()) {
+        return refused(refusal).response();
+    }
+    let answered = dispatch(&context, request).await;
+    let mut response = answered.unwrap_or_else(Error::response);
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+fn refused(refusal: Refusal) -> Error {
+    let (status, code, message) = match refusal {
+        Refusal::Host => (
+            StatusCode::FORBIDDEN,
+            "forbidden",
+            "the host field names another machine; use this one's address, or send the token",
+        ),
+        Refusal::CrossSite => {
+            (StatusCode::FORBIDDEN, "forbidden", "changing calls from another site's page are refused")
+        }
+        Refusal::Token => (
+            StatusCode::UNAUTHORIZED,
+            "unauthorized",
+            "expected `authorization: Bearer TOKEN` with the token of admin.token_file",
+        ),
+    };
+    Error(status, code, message.to_owned())
+}
+
+async fn dispatch(context: &Context, request: Request) -> Result<Response, Error> {
+    let control = &*context.control;
+    let (mut parts, body) = request.into_parts();
+    let parameters = RawPathParams::from_request_parts(&mut parts, &()).await;
+    let parameters = parameters.map_err(|error| Error::bad_request(error.to_string()))?;
+    let parameter =
+        |name: &str| parameters.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| value);
+    match context.endpoint.call {
+        Call::Page => Ok(html(page::render(&status::of(control), &control.bus().latest(20)))),
+        Call::Live => Ok("live\n".into_response()),
+        Call::Ready => ready(control),
+        Call::Metrics => {
+            Ok(([(header::CONTENT_TYPE, weir_stats::expose::CONTENT_TYPE)], metrics::text(control))
+                .into_response())
+        }
+        Call::Status => Ok(ok(&status::of(control))),
+        Call::Config => Ok(ok(&effective::config(&control.snapshot()))),
+        Call::Reload => reload(control).await,
+        Call::Pools => Ok(ok(&json!({ "pools": status::of(control).pools }))),
+        Call::Pool => pool(control, &control.snapshot(), parameter("pool")),
+        Call::PatchBackend => {
+            let change = read_json::<Change>(body).await?;
+            patch(control, parameter("pool"), parameter("address"), &change)
+        }
+        Call::AddBackend => add(control, parameter("pool"), read_json::<Addition>(body).await?).await,
+        Call::RemoveBackend => {
+            let snapshot = control.remove_backend(parameter("pool"), parameter("address")).await?;
+            Ok(ok(&edited("removed", &snapshot, parameter("address"))))
+        }
+        Call::CachePurge => {
+            let message = "this version has no cache; responses are never stored".to_owned();
+            Err(Error(StatusCode::NOT_IMPLEMENTED, "not_built", message))
+        }
+        Call::Explain => {
+            let question = read_json::<Question>(body).await?;
+            explain(&control.snapshot(), &question).map(|answer| ok(&answer)).map_err(Error::bad_request)
+        }
+        Call::Events => Ok(events(control, &parts.headers)),
+        Call::OpenApi => Ok(ok(&openapi())),
+    }
+}
+
+fn ready(control: &Control) -> Result<Response, Error> {
+    match control.phase() {
+        Phase::Serving => Ok("ready\n".into_response()),
+        Phase::Draining => Err(Error(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "draining",
+            "the process is on its way out".to_owned(),
+        )),
+    }
+}
+
+async fn reload(control: &Control) -> Result<Response, Error> {
+    let outcome = control.reload("api").await;
+    let (status, code) = match outcome.result {
+        Verdict::Applied | Verdict::Unchanged => return Ok(ok(&json!({ "reload": outcome }))),
+        Verdict::Refused => (StatusCode::UNPROCESSABLE_ENTITY, "refused"),
+        Verdict::Failed => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
+    };
+    Ok(answer_json(
+        status,
+        &json!({ "error": { "code": code, "message": outcome.error }, "reload": outcome }),
+    ))
+}
+
+fn pool(control: &Control, snapshot: &Snapshot, name: &str) -> Result<Response, Error> {
+    let pool = snapshot.pool(name).ok_or_else(|| ChangeError::NoPool(name.to_owned()))?;
+    Ok(ok(&status::pool(control, pool)))
+}
+
+/// Body of a PATCH.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Change {
+    state: Option<String>,
+    weight: Option<u32>,
+}
+
+fn patch(control: &Control, pool: &str, address: &str, change: &Change) -> Result<Response, Error> {
+    if change.state.is_none() && change.weight.is_none() {
+        return Err(Error::bad_request("nothing to change, expected `state`, `weight` or both"));
+    }
+    let state = change.state.as_deref().map(status::admin_state).transpose().map_err(Error::bad_request)?;
+    let pool = control.tune(pool, address, state, change.weight)?;
+    let pool = status::pool(control, &pool);
+    let backend = pool.backends.iter().find(|backend| backend.address == address);
+    Ok(ok(
+        &json!({ "backend": backend, "note": "a state lasts until it is changed again, a weight until the next reload of the file" }),
+    ))
+}
+
+/// Body of a POST that adds a backend.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Addition {
+    address: String,
+    weight: Option<u32>,
+    max_connections: Option<u32>,
+    #[serde(default)]
+    backup: bool,
+}
+
+async fn add(control: &Control, pool: &str, addition: Addition) -> Result<Response, Error> {
+    let Addition { address, weight, max_connections, backup } = addition;
+    let backend = weir_config::Backend {
+        address: address.clone(),
+        weight: weight.unwrap_or(1),
+        max_connections,
+        backup,
+    };
+    let snapshot = control.add_backend(pool, backend).await?;
+    Ok(answer_json(StatusCode::CREATED, &edited("added", &snapshot, &address)))
+}
+
+fn edited(change: &str, snapshot: &Snapshot, address: &str) -> Value {
+    json!({
+        change: address,
+        "generation": snapshot.generation,
+        "note": "in force now; the next reload of the config file forgets it, so change the file too",
+    })
+}
+
+fn events(control: &Control, headers: &axum::http::HeaderMap) -> Response {
+    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse().ok());
+    // Who comes for the first time wants what happens from now on, with the little that just did.
+    let (missed, live) = control.bus().subscribe(last.unwrap_or(0));
+    let stream = tokio_stream::iter(missed).chain(BroadcastStream::new(live).filter_map(Result::ok));
+    let stream = stream.map(|event: Event| Ok::<_, Infallible>(sse_event(&event)));
+    Sse::new(stream).keep_alive(KeepAlive::new().interval(STREAM_KEEP_ALIVE)).into_response()
+}
+
+fn sse_event(event: &Event) -> sse::Event {
+    let data = serde_json::to_string(event).unwrap_or_default();
+    sse::Event::default().id(event.id.to_string()).event(event.what.name()).data(data)
+}
+
+/// Reads a JSON body, bounded in bytes and time.
+async fn read_json<T: DeserializeOwned>(body: Body) -> Result<T, Error> {
+    let bytes = match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, BODY_BYTES)).await {
+        Ok(Ok(bytes)) => bytes,
+        Ok(Err(_)) => {
+            let message = format!("the body is longer than {BODY_BYTES} bytes, or broke off");
+            return Err(Error(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
+        }
+        Err(_) => {
+            return Err(Error(
+                StatusCode::REQUEST_TIMEOUT,
+                "timeout",
+                format!("the body took longer than {BODY_TIMEOUT:?}"),
+            ));
+        }
+    };
+    serde_json::from_slice(&bytes)
+        .map_err(|error| Error::bad_request(format!("the body is not what was expected: {error}")))
+}
+
+pub(super) async fn no_such_path() -> Response {
+    let message = "no such path; GET /v1/openapi.json lists them".to_owned();
+    Error(StatusCode::NOT_FOUND, "not_found", message).response()
+}
+
+pub(super) async fn no_such_method() -> Response {
+    let message = "the path knows other methods; GET /v1/openapi.json lists them".to_owned();
+    Error(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).response()
+}
+
+fn ok(value: &impl Serialize) -> Response {
+    answer_json(StatusCode::OK, value)
+}
+
+fn answer_json(status: StatusCode, value: &impl Serialize) -> Response {
+    let mut text = serde_json::to_string_pretty(value).unwrap_or_default();
+    text.push('\n');
+    (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+/// A page that may load nothing and be framed by nobody.
+fn html(text: String) -> Response {
+    let policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    let headers =
+        [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, policy)];
+    (headers, text).into_response()
+}

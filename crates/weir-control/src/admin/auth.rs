@@ -1,0 +1,226 @@
+//! Who may call what: the token, and the checks that keep a browser from being used against its own machine (D10).
+
+use std::io::Read as _;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use axum::http::{HeaderMap, header};
+
+/// Longest token that is read, in bytes.
+const TOKEN_BYTES: u64 = 4096;
+/// Shortest token that is taken, in bytes: anything shorter can be guessed over the network.
+const SHORTEST_TOKEN: usize = 16;
+
+/// The rules of one admin listener.
+#[derive(Clone, Debug)]
+pub struct Auth {
+    token: Option<String>,
+    bind: SocketAddr,
+    machine: String,
+}
+
+/// Why a call is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No `host`, or one that is not this machine's.
+    Host,
+    /// From another site.
+    CrossSite,
+    /// No token, or a wrong one.
+    Token,
+}
+
+impl Auth {
+    /// The rules for `config`. `Err` says why the admin API can't be opened like that.
+    pub fn new(config: &weir_config::Admin) -> Result<Auth, String> {
+        let token = config.token_file.as_deref().map(read_token).transpose()?;
+        if token.is_none() && !config.bind.ip().is_loopback() {
+            return Err(format!(
+                "the admin API may not listen on {} without a token: set admin.token_file, or bind to 127.0.0.1",
+                config.bind
+            ));
+        }
+        let machine = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
+        Ok(Auth { token, bind: config.bind, machine })
+    }
+
+    /// Whether a call may go on. `changes` says that it is one that changes something.
+    pub fn check(&self, headers: &HeaderMap, changes: bool) -> Result<(), Refusal> {
+        let has_token = self.has_token(headers);
+        // A page that had its own name resolve to 127.0.0.1 sends that name; it can't know the token.
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).ok_or(Refusal::Host)?;
+        if !has_token && !self.is_this_machine(host) {
+            return Err(Refusal::Host);
+        }
+        if !changes {
+            return Ok(());
+        }
+        if is_cross_site(headers, host) {
+            return Err(Refusal::CrossSite);
+        }
+        if self.token.is_some() && !has_token {
+            return Err(Refusal::Token);
+        }
+        Ok(())
+    }
+
+    fn has_token(&self, headers: &HeaderMap) -> bool {
+        let Some(token) = &self.token else { return false };
+        let given = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+        let given = given.and_then(|value| {
+            let (scheme, rest) = value.split_at_checked("bearer ".len())?;
+            scheme.eq_ignore_ascii_case(b"bearer ").then(|| rest.trim_ascii())
+        });
+        given.is_some_and(|given| equal_in_constant_time(given, token.as_bytes()))
+    }
+
+    /// Loopback, the bound address, and the machine's own name. Bound to every address, any address will do: only names can
+    /// be made to lead here by somebody else.
+    fn is_this_machine(&self, host: &str) -> bool {
+        let name = host_without_port(host).to_ascii_lowercase();
+        if let Ok(address) = name.trim_matches(['[', ']']).parse::<IpAddr>() {
+            return address.is_loopback() || address == self.bind.ip() || self.bind.ip().is_unspecified();
+        }
+        name == "localhost" || name.ends_with(".localhost") || name == self.machine
+    }
+}
+
+/// Whether a browser says that the call comes from another site's page. A program that is no browser says nothing.
+fn is_cross_site(headers: &HeaderMap, host: &str) -> bool {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    let fetched = text("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none");
+    let origin = text("origin").is_some_and(|origin| {
+        let site = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        !site.is_some_and(|site| site.eq_ignore_ascii_case(host))
+    });
+    fetched || origin
+}
+
+fn host_without_port(host: &str) -> &str {
+    match host.find(']') {
+        Some(end) => &host[..=end],
+        None => host.split(':').next().unwrap_or(host),
+    }
+}
+
+/// The same time whatever the first difference is; only the length of what was given shows.
+fn equal_in_constant_time(given: &[u8], expected: &[u8]) -> bool {
+    let mut difference = given.len() ^ expected.len();
+    for (index, byte) in given.iter().enumerate() {
+        difference |= usize::from(byte ^ expected[index % expected.len().max(1)]);
+    }
+    std::hint::black_box(difference) == 0
+}
+
+/// The trimmed content of a token file.
+pub fn read_token(path: &Path) -> Result<String, String> {
+    let mut token = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(TOKEN_BYTES).read_to_string(&mut token))
+        .map_err(|error| format!("token file {} can't be read: {error}", path.display()))?;
+    let token = token.trim();
+    if token.len() < SHORTEST_TOKEN {
+        let length = token.len();
+        return Err(format!(
+            "the token in {} has {length} bytes, expected at least {SHORTEST_TOKEN}",
+            path.display()
+        ));
+    }
+    if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(format!(
+            "the token in {} holds spaces or control characters, expected one line of visible ASCII",
+            path.display()
+        ));
+    }
+    Ok(token.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: &str = "0123456789abcdef";
+
+    fn auth(bind: &str, token: Option<&str>) -> Auth {
+        Auth { token: token.map(str::to_owned), bind: bind.parse().unwrap(), machine: "lb1".into() }
+    }
+
+    fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {
+        fields
+            .iter()
+            .map(|(name, value)| (header::HeaderName::from_static(name), value.parse().unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn a_name_made_to_lead_here_by_somebody_else_is_refused() {
+        let auth = auth("127.0.0.1:9900", None);
+        for host in ["evil.example:9900", "evil.example", "10.0.0.1:9900", "localhost.evil.example", ""] {
+            assert_eq!(auth.check(&headers(&[("host", host)]), false), Err(Refusal::Host), "{host}");
+        }
+        for host in ["127.0.0.1:9900", "localhost:9900", "LOCALHOST", "[::1]:9900", "lb1:9900"] {
+            assert_eq!(auth.check(&headers(&[("host", host)]), false), Ok(()), "{host}");
+        }
+        assert_eq!(auth.check(&HeaderMap::new(), false), Err(Refusal::Host));
+    }
+
+    #[test]
+    fn a_page_of_another_site_can_not_change_anything() {
+        let auth = auth("127.0.0.1:9900", None);
+        let host = ("host", "127.0.0.1:9900");
+        for field in [
+            ("origin", "https://evil.example"),
+            ("origin", "null"),
+            ("origin", "http://127.0.0.1:8080"),
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-site", "same-site"),
+        ] {
+            assert_eq!(auth.check(&headers(&[host, field]), true), Err(Refusal::CrossSite), "{field:?}");
+            assert_eq!(auth.check(&headers(&[host, field]), false), Ok(()));
+        }
+        let same = headers(&[host, ("origin", "http://127.0.0.1:9900"), ("sec-fetch-site", "same-origin")]);
+        assert_eq!(auth.check(&same, true), Ok(()));
+    }
+
+    #[test]
+    fn changing_calls_need_the_token_where_one_is_set() {
+        let auth = auth("0.0.0.0:9900", Some(TOKEN));
+        let host = ("host", "192.0.2.1:9900");
+        assert_eq!(auth.check(&headers(&[host]), false), Ok(()));
+        assert_eq!(auth.check(&headers(&[host]), true), Err(Refusal::Token));
+        for wrong in
+            ["Bearer 0123456789abcdeX", "Bearer 0123456789abcde", "Bearer ", "Basic 0123456789abcdef", "x"]
+        {
+            assert_eq!(
+                auth.check(&headers(&[host, ("authorization", wrong)]), true),
+                Err(Refusal::Token),
+                "{wrong}"
+            );
+        }
+        let right = ("authorization", "bearer 0123456789abcdef");
+        assert_eq!(auth.check(&headers(&[host, right]), true), Ok(()));
+        // Who has the token may come under any name.
+        assert_eq!(auth.check(&headers(&[("host", "lb.internal"), right]), true), Ok(()));
+    }
+
+    #[test]
+    fn an_address_others_can_reach_needs_a_token() {
+        let admin = |bind: &str| weir_config::Admin { bind: bind.parse().unwrap(), token_file: None };
+        assert!(Auth::new(&admin("127.0.0.1:9900")).is_ok());
+        assert!(Auth::new(&admin("[::1]:9900")).is_ok());
+        let error = Auth::new(&admin("0.0.0.0:9900")).unwrap_err();
+        assert!(error.contains("without a token"), "{error}");
+    }
+
+    #[test]
+    fn a_token_that_can_be_guessed_is_refused() {
+        let path = std::env::temp_dir().join(format!("weir-token-{}", std::process::id()));
+        for (content, good) in [("short", false), ("0123456789abcdef\n", true), ("0123456789 abcdef", false)]
+        {
+            std::fs::write(&path, content).unwrap();
+            assert_eq!(read_token(&path).is_ok(), good, "{content:?}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(read_token(&path).unwrap_err().contains("can't be read"));
+    }
+}

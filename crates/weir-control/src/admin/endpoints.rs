@@ -1,0 +1,405 @@
+//! Every endpoint of the admin API in one table: the router, the OpenAPI document and the reference page are made from it.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+/// The methods in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Reads.
+    Get,
+    /// Acts.
+    Post,
+    /// Changes.
+    Patch,
+    /// Removes.
+    Delete,
+}
+
+impl Method {
+    /// In capitals.
+    pub fn word(self) -> &'static str {
+        match self {
+            Method::Get => "GET",
+            Method::Post => "POST",
+            Method::Patch => "PATCH",
+            Method::Delete => "DELETE",
+        }
+    }
+}
+
+/// What an endpoint does; `api.rs` has one function for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Call {
+    Page,
+    Live,
+    Ready,
+    Metrics,
+    Status,
+    Config,
+    Reload,
+    Pools,
+    Pool,
+    PatchBackend,
+    AddBackend,
+    RemoveBackend,
+    CachePurge,
+    Explain,
+    Events,
+    OpenApi,
+}
+
+/// One endpoint.
+#[derive(Debug)]
+pub struct Endpoint {
+    /// Method.
+    pub method: Method,
+    /// Path, with `{parameters}`.
+    pub path: &'static str,
+    /// What it does.
+    pub call: Call,
+    /// One line.
+    pub summary: &'static str,
+    /// The fields of the JSON body it takes: name, type (with `?` when it may be left out), meaning.
+    pub body: &'static [(&'static str, &'static str, &'static str)],
+    /// What it answers: content type.
+    pub answers: &'static str,
+    /// Statuses beside 200 and those that every endpoint may answer.
+    pub statuses: &'static [(u16, &'static str)],
+}
+
+impl Endpoint {
+    /// Whether it changes anything, so that it needs the token and refuses cross-site requests. `explain` only looks.
+    pub fn changes(&self) -> bool {
+        self.method != Method::Get && self.call != Call::Explain
+    }
+}
+
+const JSON: &str = "application/json";
+const NO_POOL: (u16, &str) = (404, "`not_found`: no such pool");
+const NO_BACKEND: (u16, &str) = (404, "`not_found`: no such pool or backend");
+
+/// All of them.
+pub const ENDPOINTS: &[Endpoint] = &[
+    Endpoint {
+        method: Method::Get,
+        path: "/",
+        call: Call::Page,
+        summary: "Status page for people: HTML without scripts, reloads itself every two seconds.",
+        body: &[],
+        answers: "text/html",
+        statuses: &[],
+    },
+    Endpoint {
+        method: Method::Get,
+        path: "/livez",
+        call: Call::Live,
+        summary: "200 as long as the control thread works.",
+        body: &[],
+        answers: "text/plain",
+        statuses: &[],
+    },
+    Endpoint {
+        method: Method::Get,
+        path: "/readyz",
+        call: Call::Ready,
+        summary: "200 while new clients are welcome: serving and not draining.",
+        body: &[],
+        answers: "text/plain",
+        statuses: &[(503, "`draining`: the process is on its way out")],
+    },
+    Endpoint {
+        method: Method::Get,
+        path: "/metrics",
+        call: Call::Metrics,
+        summary: "All metrics in the Prometheus text format.",
+        body: &[],
+        answers: "text/plain",
+        statuses: &[],
+    },
+    Endpoint {
+        method: Method::Get,
+        path: "/v1/status",
+        call: Call::Status,
+        summary: "Listeners, pools, backends, versions, last reload.",
+        body: &[],
+        answers: JSON,
+        statuses: &[],
+    },
+    Endpoint {
+        method: Method::Get,
+        path: "/v1/config",
+        call: Call::Config,
+        summary: "The configuration in force with every default filled in; secrets left out.",
+        body: &[],
+        answers: JSON,
+        statuses: &[],
+    },
+    Endpoint {
+        method: Method::Post,
+        path: "/v1/reload",
+        call: Call::Reload,
+        summary: "Reads the config file and puts it in force; answers when all workers serve it. A file with mistakes changes nothing.",
+        body: &[],
+        answers: JSON,
+        statuses: &[
+            (422, "`refused`: the file has mistakes; `reload` holds the outcome, `message` all of them"),
+            (500, "`failed`: the file can't be read or a socket not be bound; nothing changed"),
+        ],
+    },
+    Endpoint {
+        method: Method::Get,
+        path: "/v1/pools",
+        call: Call::Pools,
+        summary: "All pools with their backends.",
+        body: &[],
+        answers: JSON,
+        statuses: &[],
+    },
+    Endpoint {
+        method: Method::Get,
+        path: "/v1/pools/{pool}",
+        call: Call::Pool,
+        summary: "One pool with its backends.",
+        body: &[],
+        answers: JSON,
+        statuses: &[NO_POOL],
+    },
+    Endpoint {
+        method: Method::Patch,
+        path: "/v1/pools/{pool}/backends/{address}",
+        call: Call::PatchBackend,
+        summary: "Changes a backend at once. A state lasts until it is changed again or the process ends; a weight until the next reload of the file.",
+        body: &[
+            (
+                "state",
+                "string?",
+                "`ready`, `drain` (no new work; sticky sessions and running work go on) or `maintenance` (nothing)",
+            ),
+            ("weight", "integer?", "0 to 256"),
+        ],
+        answers: JSON,
+        statuses: &[NO_BACKEND],
+    },
+    Endpoint {
+        method: Method::Post,
+        path: "/v1/pools/{pool}/backends",
+        call: Call::AddBackend,
+        summary: "Adds a backend as a new generation. It is forgotten by the next reload of the file.",
+        body: &[
+            ("address", "string", "host:port"),
+            ("weight", "integer?", "0 to 256; default 1"),
+            ("max_connections", "integer?", "most in flight; default no limit"),
+            ("backup", "boolean?", "used only when no other is up; default false"),
+        ],
+        answers: JSON,
+        statuses: &[(201, "added"), NO_POOL, (409, "`conflict`: the pool has it already")],
+    },
+    Endpoint {
+        method: Method::Delete,
+        path: "/v1/pools/{pool}/backends/{address}",
+        call: Call::RemoveBackend,
+        summary: "Removes a backend as a new generation; what it is working on goes on. The next reload of the file brings it back.",
+        body: &[],
+        answers: JSON,
+        statuses: &[NO_BACKEND, (409, "`conflict`: it is the pool's last backend")],
+    },
+    Endpoint {
+        method: Method::Post,
+        path: "/v1/cache/purge",
+        call: Call::CachePurge,
+        summary: "Reserved for the cache, which this version does not have.",
+        body: &[
+            ("host", "string?", "host of the stored responses"),
+            ("path", "string?", "exact path"),
+            ("prefix", "string?", "prefix of the path"),
+        ],
+        answers: JSON,
+        statuses: &[(501, "`not_built`")],
+    },
+    Endpoint {
+        method: Method::Post,
+        path: "/v1/explain",
+        call: Call::Explain,
+        summary: "Which listener, route, pool and backend a request or connection would get, and why. Changes nothing, so it needs no token.",
+        body: &[
+            ("protocol", "string", "`http` or `tcp`"),
+            ("method", "string?", "http: method"),
+            ("url", "string?", "http: `http://host[:port]/path?query`"),
+            ("from", "string?", "http: the client's address; default 127.0.0.1"),
+            ("headers", "array?", "http: `[[name, value], …]`"),
+            ("listener", "string?", "http: name of the listener; default by the URL's port"),
+            ("source", "string?", "tcp: address:port of the client"),
+            ("destination", "string?", "tcp: address:port of the listener"),
+        ],
+        answers: JSON,
+        statuses: &[],
+    },
+    Endpoint {
+        method: Method::Get,
+        path: "/v1/events",
+        call: Call::Events,
+        summary: "Server-sent events: reloads, health changes, ejections, operators' changes. `last-event-id` brings back what was missed, up to 256 events.",
+        body: &[],
+        answers: "text/event-stream",
+        statuses: &[],
+    },
+    Endpoint {
+        method: Method::Get,
+        path: "/v1/openapi.json",
+        call: Call::OpenApi,
+        summary: "This API as an OpenAPI 3.1 document.",
+        body: &[],
+        answers: JSON,
+        statuses: &[],
+    },
+];
+
+/// Errors that any endpoint may answer: status, code, when.
+const COMMON_ERRORS: &[(u16, &str, &str)] = &[
+    (400, "bad_request", "the body or a parameter is not what was expected"),
+    (401, "unauthorized", "a changing call without the token, where one is set"),
+    (403, "forbidden", "a cross-site request, or a host name that is not this machine's (DNS rebinding)"),
+    (404, "not_found", "no such path, pool or backend"),
+    (405, "method_not_allowed", "the path knows other methods"),
+    (413, "too_large", "a body above 64 KiB"),
+];
+
+/// The OpenAPI document.
+pub fn openapi() -> Value {
+    let mut paths = serde_json::Map::new();
+    for endpoint in ENDPOINTS {
+        let entry = paths.entry(endpoint.path).or_insert_with(|| json!({}));
+        entry[endpoint.method.word().to_ascii_lowercase()] = operation(endpoint);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": { "title": "Weir admin API", "version": env!("CARGO_PKG_VERSION") },
+        "paths": paths,
+        "components": {
+            "schemas": {
+                "Error": {
+                    "type": "object",
+                    "required": ["error"],
+                    "properties": { "error": {
+                        "type": "object",
+                        "required": ["code", "message"],
+                        "properties": { "code": { "type": "string" }, "message": { "type": "string" } },
+                    } },
+                },
+            },
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+        },
+    })
+}
+
+fn operation(endpoint: &Endpoint) -> Value {
+    let error = json!({ "application/json": { "schema": { "$ref": "#/components/schemas/Error" } } });
+    let mut responses = serde_json::Map::new();
+    responses.insert("200".into(), json!({ "description": "done", "content": { endpoint.answers: {} } }));
+    for (status, meaning) in endpoint.statuses {
+        let content = if *status < 400 { json!({ endpoint.answers: {} }) } else { error.clone() };
+        responses.insert(status.to_string(), json!({ "description": meaning, "content": content }));
+    }
+    responses.insert("default".into(), json!({ "description": "any other error", "content": error }));
+    let parameters: Vec<Value> = parameters(endpoint.path)
+        .map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }))
+        .collect();
+    let mut operation = json!({
+        "operationId": format!("{:?}", endpoint.call),
+        "summary": endpoint.summary,
+        "parameters": parameters,
+        "responses": responses,
+    });
+    if endpoint.changes() {
+        operation["security"] = json!([{ "token": [] }]);
+    }
+    if !endpoint.body.is_empty() {
+        let property = |(name, kind, meaning): &(&str, &str, &str)| {
+            ((*name).to_owned(), json!({ "type": kind.trim_end_matches('?'), "description": meaning }))
+        };
+        let properties: serde_json::Map<String, Value> = endpoint.body.iter().map(property).collect();
+        let required: Vec<&str> =
+            endpoint.body.iter().filter(|field| !field.1.ends_with('?')).map(|field| field.0).collect();
+        let schema = json!({ "type": "object", "properties": properties, "required": required });
+        operation["requestBody"] = json!({ "content": { "application/json": { "schema": schema } } });
+    }
+    operation
+}
+
+fn parameters(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+}
+
+/// The reference page of the admin API, in Markdown.
+pub fn reference_page() -> String {
+    let mut page = String::from(
+        "# Admin API\n\nHTTP and JSON at `admin.bind` (default `127.0.0.1:9900`). Generated from \
+         `crates/weir-control/src/admin/endpoints.rs`; do not edit. The same as OpenAPI 3.1: `GET /v1/openapi.json`.\n\n\
+         Changing calls need `authorization: Bearer TOKEN` where `admin.token_file` is set, and are refused when they come from \
+         another site (`origin`, `sec-fetch-site`). The `host` must be an address of this machine or its name, unless the \
+         request carries the token. Every error is `{\"error\": {\"code\": \"…\", \"message\": \"…\"}}`.\n\n\
+         | call | does |\n|---|---|\n",
+    );
+    for endpoint in ENDPOINTS {
+        let _ = writeln!(page, "| `{} {}` | {} |", endpoint.method.word(), endpoint.path, endpoint.summary);
+    }
+    page.push_str("\n## Errors of every call\n\n| status | code | when |\n|---|---|---|\n");
+    for (status, code, when) in COMMON_ERRORS {
+        let _ = writeln!(page, "| {status} | `{code}` | {when} |");
+    }
+    for endpoint in
+        ENDPOINTS.iter().filter(|endpoint| !endpoint.body.is_empty() || !endpoint.statuses.is_empty())
+    {
+        let _ = write!(page, "\n## `{} {}`\n\n{}\n", endpoint.method.word(), endpoint.path, endpoint.summary);
+        if !endpoint.body.is_empty() {
+            page.push_str("\n| field | type | meaning |\n|---|---|---|\n");
+            for (name, kind, meaning) in endpoint.body {
+                let optional = if kind.ends_with('?') { ", optional" } else { "" };
+                let _ = writeln!(page, "| `{name}` | {}{optional} | {meaning} |", kind.trim_end_matches('?'));
+            }
+        }
+        if !endpoint.statuses.is_empty() {
+            page.push_str("\n| status | meaning |\n|---|---|\n");
+            for (status, meaning) in endpoint.statuses {
+                let _ = writeln!(page, "| {status} | {meaning} |");
+            }
+        }
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_call_and_every_route_stands_in_the_table_once() {
+        let calls: HashSet<Call> = ENDPOINTS.iter().map(|endpoint| endpoint.call).collect();
+        let routes: HashSet<(&str, &str)> = ENDPOINTS.iter().map(|it| (it.method.word(), it.path)).collect();
+        assert_eq!((calls.len(), routes.len()), (ENDPOINTS.len(), ENDPOINTS.len()));
+    }
+
+    #[test]
+    fn openapi_has_every_endpoint_with_its_parameters_and_security() {
+        let document = openapi();
+        for endpoint in ENDPOINTS {
+            let operation = &document["paths"][endpoint.path][endpoint.method.word().to_ascii_lowercase()];
+            assert_eq!(operation["summary"], endpoint.summary, "{}", endpoint.path);
+            assert_eq!(operation.get("security").is_some(), endpoint.changes(), "{}", endpoint.path);
+            let named = operation["parameters"].as_array().map_or(0, Vec::len);
+            assert_eq!(named, endpoint.path.matches('{').count());
+        }
+    }
+
+    #[test]
+    fn the_reference_page_has_every_endpoint() {
+        let page = reference_page();
+        for endpoint in ENDPOINTS {
+            assert!(page.contains(&format!("| `{} {}` |", endpoint.method.word(), endpoint.path)));
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Fills the table of metrics from the cells.
+
+use std::sync::Arc;
+
+use weir_balance::State;
+use weir_proxy::snapshot::{Backend, Listener, Pool};
+use weir_stats::Counter;
+use weir_stats::expose::{self, Exposition, Metric};
+use weir_stats::table::{BackendCells, CODE_CLASSES, End, ListenerCells, PoolCells, Rejected};
+
+use crate::control::Control;
+use crate::process;
+use crate::reload::Verdict;
+
+/// One scrape.
+pub(super) fn text(control: &Control) -> String {
+    let snapshot = control.snapshot();
+    let mut out = Exposition::default();
+    about_weir(&mut out, control, snapshot.generation);
+    listeners(&mut out, &snapshot.listeners);
+    backends(&mut out, &snapshot.pools);
+    pools(&mut out, control, &snapshot.pools);
+    about_process(&mut out, control);
+    out.into_text()
+}
+
+fn about_weir(out: &mut Exposition, control: &Control, generation: u64) {
+    out.family(&expose::BUILD_INFO).sample(&[env!("CARGO_PKG_VERSION")], 1.0);
+    out.single(&expose::CONFIG_GENERATION, generation as f64);
+    let last = control.last_reload();
+    // Before the first reload the config that the process was started with is in force: that counts as a success.
+    out.single(
+        &expose::LAST_RELOAD_SUCCESSFUL,
+        f64::from(u8::from(last.as_ref().is_none_or(|last| last.result.is_good()))),
+    );
+    let time = last.map_or(control.started(), |last| last.time);
+    out.single(&expose::LAST_RELOAD_TIMESTAMP, time.unix_seconds());
+    let mut reloads = out.family(&expose::RELOADS);
+    for verdict in Verdict::ALL {
+        reloads.sample(&[verdict.word()], control.reload_count(verdict) as f64);
+    }
+    out.single(&expose::WORKERS, control.workers() as f64);
+    out.single(&expose::SESSIONS, control.sessions() as f64);
+    out.single(&expose::PANICS, control.panics() as f64);
+}
+
+fn listeners(out: &mut Exposition, listeners: &[Arc<Listener>]) {
+    let counter = |out: &mut Exposition, metric: &'static Metric, count: fn(&ListenerCells) -> &Counter| {
+        let mut family = out.family(metric);
+        for listener in listeners {
+            family.sample(&[&listener.config.name], listener.cells.sum(|cells| count(cells).total()) as f64);
+        }
+    };
+    let mut requests = out.family(&expose::REQUESTS);
+    for listener in listeners {
+        for (class, word) in CODE_CLASSES.iter().enumerate() {
+            requests.sample(
+                &[&listener.config.name, word],
+                listener.cells.sum(|cells| cells.requests[class].total()) as f64,
+            );
+        }
+    }
+    let mut durations = out.family(&expose::REQUEST_DURATION);
+    for listener in listeners {
+        durations
+            .histogram(&[&listener.config.name], &listener.cells.histogram(|cells| &cells.request_seconds));
+    }
+    let mut open = out.family(&expose::CONNECTIONS);
+    for listener in listeners {
+        let connections = listener.open_connections.load(std::sync::atomic::Ordering::Relaxed);
+        open.sample(&[&listener.config.name], f64::from(connections));
+    }
+    counter(out, &expose::CONNECTIONS_TOTAL, |cells| &cells.connections);
+    let mut bytes = out.family(&expose::BYTES);
+    for listener in listeners {
+        let (name, cells) = (&*listener.config.name, &listener.cells);
+        bytes.sample(&[name, "received"], cells.sum(|cells| cells.bytes_received.total()) as f64);
+        bytes.sample(&[name, "sent"], cells.sum(|cells| cells.bytes_sent.total()) as f64);
+    }
+    let mut rejected = out.family(&expose::REJECTED);
+    for listener in listeners {
+        for reason in Rejected::ALL {
+            let count = listener.cells.sum(|cells| cells.rejected[*reason as usize].total());
+            rejected.sample(&[&listener.config.name, reason.word()], count as f64);
+        }
+    }
+    let mut ends = out.family(&expose::ENDS);
+    for listener in listeners {
+        for end in End::ALL {
+            let count = listener.cells.sum(|cells| cells.ends[*end as usize].total());
+            ends.sample(&[&listener.config.name, end.word()], count as f64);
+        }
+    }
+    counter(out, &expose::LOG_DROPPED, |cells| &cells.log_dropped);
+}
+
+fn backends(out: &mut Exposition, pools: &[Arc<Pool>]) {
+    let each = |value: &mut dyn FnMut(&Pool, usize, &Backend)| {
+        for pool in pools {
+            pool.backends.iter().enumerate().for_each(|(index, backend)| value(pool, index, backend));
+        }
+    };
+    let gauge = |out: &mut Exposition, metric: &'static Metric, read: fn(&Pool, usize, &Backend) -> f64| {
+        let mut family = out.family(metric);
+        each(&mut |pool, index, backend| {
+            family.sample(&[&pool.config.name, &backend.address], read(pool, index, backend));
+        });
+    };
+    let counter = |out: &mut Exposition, metric: &'static Metric, count: fn(&BackendCells) -> &Counter| {
+        let mut family = out.family(metric);
+        each(&mut |pool, _, backend| {
+            let total = backend.cells.sum(|cells| count(cells).total());
+            family.sample(&[&pool.config.name, &backend.address], total as f64);
+        });
+    };
+    gauge(out, &expose::BACKEND_UP, |pool, index, _| {
+        f64::from(u8::from(pool.balance.state(index) == State::Ready))
+    });
+    gauge(out, &expose::BACKEND_WEIGHT, |_, _, backend| f64::from(backend.balance.weight()));
+    gauge(out, &expose::BACKEND_CONNECTIONS, |_, _, backend| {
+        let ended = backend.cells.sum(|cells| cells.connections_ended.total());
+        backend.cells.sum(|cells| cells.connections.total()).saturating_sub(ended) as f64
+    });
+    gauge(out, &expose::BACKEND_IN_FLIGHT, |_, _, backend| f64::from(backend.balance.in_flight()));
+    counter(out, &expose::BACKEND_CONNECTIONS_TOTAL, |cells| &cells.connections);
+    counter(out, &expose::BACKEND_CONNECT_FAILURES, |cells| &cells.connect_failures);
+    counter(out, &expose::BACKEND_REUSED, |cells| &cells.reused);
+    let mut requests = out.family(&expose::BACKEND_REQUESTS);
+    each(&mut |pool, _, backend| {
+        for (class, word) in CODE_CLASSES.iter().enumerate() {
+            let count = backend.cells.sum(|cells| cells.requests[class].total());
+            requests.sample(&[&pool.config.name, &backend.address, word], count as f64);
+        }
+    });
+    let mut responses = out.family(&expose::BACKEND_RESPONSE);
+    each(&mut |pool, _, backend| {
+        responses.histogram(
+            &[&pool.config.name, &backend.address],
+            &backend.cells.histogram(|cells| &cells.response_seconds),
+        );
+    });
+    let mut bytes = out.family(&expose::BACKEND_BYTES);
+    each(&mut |pool, _, backend| {
+        let (pool, address, cells) = (&*pool.config.name, &*backend.address, &backend.cells);
+        bytes.sample(&[pool, address, "received"], cells.sum(|cells| cells.bytes_received.total()) as f64);
+        bytes.sample(&[pool, address, "sent"], cells.sum(|cells| cells.bytes_sent.total()) as f64);
+    });
+    counter(out, &expose::BACKEND_FAILURES, |cells| &cells.failures);
+    counter(out, &expose::BACKEND_EJECTIONS, |cells| &cells.ejections);
+}
+
+fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
+    let mut states = out.family(&expose::POOL_BACKENDS);
+    for pool in pools {
+        let standing = pool.balance.status();
+        for state in STATES {
+            let count = standing.iter().filter(|backend| backend.state == state).count();
+            states.sample(&[&pool.config.name, state.word()], count as f64);
+        }
+    }
+    let findings: Vec<_> = pools
+        .iter()
+        .flat_map(|pool| {
+            pool.backends.iter().map(move |backend| (pool, backend, control.board().findings(pool, backend)))
+        })
+        .collect();
+    let mut probes = out.family(&expose::PROBES);
+    for (pool, backend, found) in &findings {
+        probes.sample(&[&pool.config.name, &backend.address, "good"], found.good_count as f64);
+        probes.sample(&[&pool.config.name, &backend.address, "bad"], found.bad_count as f64);
+    }
+    let mut durations = out.family(&expose::PROBE_DURATION);
+    for (pool, backend, found) in &findings {
+        if let Some(last) = found.history.first() {
+            durations.sample(&[&pool.config.name, &backend.address], last.seconds);
+        }
+    }
+    let counter = |out: &mut Exposition, metric: &'static Metric, count: fn(&PoolCells) -> &Counter| {
+        let mut family = out.family(metric);
+        for pool in pools {
+            family.sample(&[&pool.config.name], pool.cells.sum(|cells| count(cells).total()) as f64);
+        }
+    };
+    counter(out, &expose::RETRIES, |cells| &cells.retries);
+    counter(out, &expose::REDISPATCHES, |cells| &cells.redispatches);
+    counter(out, &expose::QUEUED, |cells| &cells.queued);
+    let mut depth = out.family(&expose::QUEUE_DEPTH);
+    for pool in pools {
+        depth.sample(&[&pool.config.name], f64::from(pool.waiting_room.depth()));
+    }
+}
+
+const STATES: [State; 6] =
+    [State::Ready, State::WeightZero, State::Draining, State::Ejected, State::Down, State::Maintenance];
+
+fn about_process(out: &mut Exposition, control: &Control) {
+    let process = process::usage();
+    let mut single = |metric, value: Option<f64>| {
+        if let Some(value) = value {
+            out.single(metric, value);
+        }
+    };
+    single(&expose::PROCESS_CPU, process.cpu_seconds);
+    single(&expose::PROCESS_RESIDENT, process.resident_bytes);
+    single(&expose::PROCESS_VIRTUAL, process.virtual_bytes);
+    single(&expose::PROCESS_OPEN_FDS, process.open_fds);
+    single(&expose::PROCESS_MAX_FDS, process.max_fds);
+    single(&expose::PROCESS_THREADS, process.threads);
+    single(&expose::PROCESS_START, Some(control.started().unix_seconds()));
+}

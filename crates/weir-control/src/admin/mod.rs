@@ -1,0 +1,9 @@
+//! The admin API: what an operator, a script or a monitoring system reads and changes over HTTP.
+
+mod api;
+pub mod auth;
+mod effective;
+pub mod endpoints;
+mod metrics;
+mod page;
+pub mod server;

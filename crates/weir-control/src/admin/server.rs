@@ -1,0 +1,135 @@
+//! Serves the admin API on the control thread: bounded in connections, in bytes and in time.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use axum::routing::{MethodFilter, on};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tower_service::Service as _;
+
+use super::api::{self, Context};
+use super::auth::Auth;
+use super::endpoints::{ENDPOINTS, Method};
+use crate::control::Control;
+
+/// Connections at once; more wait in the accept queue.
+const CONNECTIONS: usize = 256;
+/// For the head of a request, and between two requests.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest head of a request, in bytes.
+const HEADER_BYTES: usize = 16 * 1024;
+/// Before accepting again after descriptors ran out.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The admin API's listening socket.
+pub struct Admin {
+    listener: TcpListener,
+    auth: Arc<Auth>,
+}
+
+impl Admin {
+    /// Opens the socket, or takes over `inherited`. Refuses an address that others can reach when there is no token.
+    pub fn bind(config: &weir_config::Admin, inherited: Option<OwnedFd>) -> Result<Admin, String> {
+        let auth = Auth::new(config)?;
+        let open = || -> io::Result<TcpListener> {
+            let listener = match inherited {
+                Some(socket) => std::net::TcpListener::from(socket),
+                None => std::net::TcpListener::bind(config.bind)?,
+            };
+            listener.set_nonblocking(true)?;
+            TcpListener::from_std(listener)
+        };
+        let listener = open().map_err(|error| {
+            let taken = error.kind() == io::ErrorKind::AddrInUse;
+            let advice =
+                if taken { " (another Weir is running, or set admin.bind to a free port)" } else { "" };
+            format!("the admin API can't listen on {}: {error}{advice}", config.bind)
+        })?;
+        Ok(Admin { listener, auth: Arc::new(auth) })
+    }
+
+    /// Where it listens: for port 0 what the kernel chose.
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// A duplicate of the socket, for a new process.
+    pub fn socket(&self) -> io::Result<OwnedFd> {
+        use std::os::fd::AsFd as _;
+        self.listener.as_fd().try_clone_to_owned()
+    }
+
+    /// Serves until the future is dropped; then connections end with the task set they run in.
+    pub async fn serve(self, control: Arc<Control>) {
+        let router = router(control, self.auth);
+        let slots = Arc::new(Semaphore::new(CONNECTIONS));
+        let mut connections = tokio::task::JoinSet::new();
+        loop {
+            while connections.try_join_next().is_some() {}
+            let Ok(slot) = slots.clone().acquire_owned().await else { return };
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    let router = router.clone();
+                    connections.spawn(async move {
+                        serve_connection(stream, router).await;
+                        drop(slot);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the admin API could not accept a connection");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// One route per entry of the table, so that neither can have what the other lacks.
+pub(super) fn router(control: Arc<Control>, auth: Arc<Auth>) -> Router {
+    let mut router = Router::new();
+    for endpoint in ENDPOINTS {
+        let filter = match endpoint.method {
+            Method::Get => MethodFilter::GET,
+            Method::Post => MethodFilter::POST,
+            Method::Patch => MethodFilter::PATCH,
+            Method::Delete => MethodFilter::DELETE,
+        };
+        let context = Context { control: control.clone(), auth: auth.clone(), endpoint };
+        router = router
+            .route(endpoint.path, on(filter, move |request: Request| api::answer(context.clone(), request)));
+    }
+    router.fallback(api::no_such_path).method_not_allowed_fallback(api::no_such_method)
+}
+
+async fn serve_connection(stream: TcpStream, router: Router) {
+    let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
+        let mut router = router.clone();
+        async move {
+            let response: Response = match router.call(request.map(Body::new)).await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            };
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(HEADER_BYTES)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "an admin connection ended early");
+    }
+}

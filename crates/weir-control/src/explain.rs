@@ -1,0 +1,407 @@
+//! Why a request or a connection would go where it goes: the data path's own functions asked about the live state.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+use weir_balance::{Algorithm, PickInput, Picker, stable_hash};
+use weir_config::{HashKey, Protocol};
+use weir_proxy::clock;
+use weir_proxy::http::route::{Action, Decision, RequestView, without_port};
+use weir_proxy::snapshot::{Listener, Pool, Snapshot};
+
+/// What `POST /v1/explain` asks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "protocol", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Question {
+    /// An HTTP request.
+    Http {
+        /// Method.
+        method: String,
+        /// `http://host[:port]/path?query`, or `/path?query` with a `host` header.
+        url: String,
+        /// The client's address; default 127.0.0.1.
+        from: Option<IpAddr>,
+        /// Header fields.
+        #[serde(default)]
+        headers: Vec<(String, String)>,
+        /// Name of the listener; default: the one that the URL's address and port lead to.
+        listener: Option<String>,
+    },
+    /// A TCP connection (or a UDP flow).
+    Tcp {
+        /// Address of the client.
+        source: SocketAddr,
+        /// Address of the listener.
+        destination: SocketAddr,
+    },
+}
+
+/// What would happen, and why.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Answer {
+    /// Name of the listener.
+    pub listener: String,
+    /// Why that one.
+    pub listener_reason: String,
+    /// The path that routes are compared with; empty for TCP.
+    pub path: String,
+    /// What became of each route, in order; empty for TCP.
+    pub routes: Vec<Verdict>,
+    /// What happens: `forward to pool app`, `redirect 308 to …`, `respond 200`, `404, no route`.
+    pub action: String,
+    /// The choice among the pool's backends; `None` when the request goes to no pool.
+    pub pool: Option<Choice>,
+}
+
+/// One route.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Its name.
+    pub route: String,
+    /// Whether it took the request.
+    pub taken: bool,
+    /// Why, or why not.
+    pub reason: String,
+}
+
+/// The choice among the backends of a pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Choice {
+    /// Name of the pool.
+    pub pool: String,
+    /// The algorithm's word.
+    pub balance: String,
+    /// The backend that would be chosen now; `None` when none can be.
+    pub backend: Option<String>,
+    /// Why that one, or why none.
+    pub reason: String,
+    /// Every backend.
+    pub backends: Vec<Candidate>,
+}
+
+/// One backend in a choice.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Candidate {
+    /// As configured.
+    pub address: String,
+    /// Its state's word.
+    pub state: String,
+    /// Being worked on now.
+    pub in_flight: u32,
+    /// In force.
+    pub weight: u32,
+    /// Why it was out of the question; empty when it could have been chosen.
+    pub refusal: String,
+}
+
+/// Answers, or says what is wrong with the question.
+pub fn explain(snapshot: &Snapshot, question: &Question) -> Result<Answer, String> {
+    match question {
+        Question::Http { method, url, from, headers, listener } => {
+            let client = from.unwrap_or(IpAddr::from([127, 0, 0, 1]));
+            http(snapshot, &Request::read(method, url, headers, client)?, listener.as_deref())
+        }
+        Question::Tcp { source, destination } => tcp(snapshot, *source, *destination),
+    }
+}
+
+/// A request as far as routing and choosing look at it.
+struct Request<'q> {
+    method: &'q str,
+    authority: &'q str,
+    path: &'q str,
+    target: &'q str,
+    secure: bool,
+    headers: &'q [(String, String)],
+    client: IpAddr,
+}
+
+impl<'q> Request<'q> {
+    fn read(
+        method: &'q str,
+        url: &'q str,
+        headers: &'q [(String, String)],
+        client: IpAddr,
+    ) -> Result<Request<'q>, String> {
+        let expected = "expected http://host[:port]/path, or /path with a host header";
+        let (secure, rest) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
+            (Some(rest), _) => (false, rest),
+            (None, Some(rest)) => (true, rest),
+            (None, None) => (false, url),
+        };
+        let rest = rest.split('#').next().unwrap_or_default();
+        let slash = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, target) = rest.split_at(slash);
+        let target = if target.is_empty() { "/" } else { target };
+        if !target.starts_with('/') {
+            return Err(format!("url {url:?} has no path, {expected}"));
+        }
+        let named = headers
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case("host"))
+            .map(|(_, value)| value.as_str());
+        let authority = named.unwrap_or(authority);
+        if authority.is_empty() {
+            return Err(format!("url {url:?} names no host, {expected}"));
+        }
+        let path = target.split('?').next().unwrap_or("/");
+        Ok(Request { method, authority, path, target, secure, headers, client })
+    }
+
+    fn host(&self) -> &str {
+        std::str::from_utf8(without_port(self.authority.as_bytes())).unwrap_or_default()
+    }
+
+    fn port(&self) -> u16 {
+        let after = &self.authority[self.authority.rfind(']').unwrap_or(0)..];
+        let named = after.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        named.unwrap_or(if self.secure { 443 } else { 80 })
+    }
+
+    fn header(&self, name: &[u8]) -> Option<&str> {
+        let found = self.headers.iter().find(|(other, _)| other.as_bytes().eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_str())
+    }
+}
+
+fn http(snapshot: &Snapshot, request: &Request<'_>, wanted: Option<&str>) -> Result<Answer, String> {
+    let (listener, listener_reason) = http_listener(snapshot, request, wanted)?;
+    let path = normalised(request.path)?;
+    let header = |name: &[u8]| request.header(name).map(str::as_bytes);
+    let view = RequestView {
+        host: request.host().as_bytes(),
+        path: path.as_bytes(),
+        method: request.method.as_bytes(),
+        header: &header,
+    };
+    let verdict = |it: weir_proxy::http::route::RouteVerdict| Verdict {
+        route: it.route,
+        taken: it.taken,
+        reason: it.reason,
+    };
+    let routes = listener.routes.explain(&view).into_iter().map(verdict).collect();
+    let (action, pool) = match listener.routes.decide(&view) {
+        Decision::Default { pool } => (None, Some(pool)),
+        Decision::Nowhere => (Some("404, no route".to_owned()), None),
+        Decision::Route { route, .. } => match &route.action {
+            Action::Pool(pool) => (None, Some(*pool)),
+            Action::Redirect { to, status } => (Some(format!("redirect {status} to {to}")), None),
+            Action::Respond { status, .. } => (Some(format!("respond {status}")), None),
+        },
+    };
+    let pool = pool.and_then(|index| snapshot.pools.get(index));
+    let action = action.or_else(|| pool.map(|pool| format!("forward to pool {}", pool.config.name)));
+    let choice = pool.map(|pool| choose(pool, http_key(pool, request, &path), sticky(pool, request)));
+    let listener = listener.config.name.clone();
+    Ok(Answer { listener, listener_reason, path, routes, action: action.unwrap_or_default(), pool: choice })
+}
+
+/// The path as routes see it.
+fn normalised(path: &str) -> Result<String, String> {
+    Ok(path.to_owned())
+}
+
+/// The listener a client would reach: the one named, the one at the URL's port, or the only one there is.
+fn http_listener<'s>(
+    snapshot: &'s Snapshot,
+    request: &Request<'_>,
+    wanted: Option<&str>,
+) -> Result<(&'s Listener, String), String> {
+    let all = || snapshot.listeners.iter().filter(|listener| listener.config.protocol == Protocol::Http);
+    if let Some(name) = wanted {
+        let found = all().find(|listener| listener.config.name == name);
+        let names = || all().map(|listener| listener.config.name.as_str()).collect::<Vec<_>>().join(", ");
+        let found =
+            found.ok_or_else(|| format!("no HTTP listener is named `{name}`, expected one of {}", names()));
+        return found.map(|listener| (&**listener, "named in the question".to_owned()));
+    }
+    let port = request.port();
+    let host: Option<IpAddr> = request.host().trim_matches(['[', ']']).parse().ok();
+    let mut at_port = all().filter(|listener| {
+        listener.config.bind.iter().any(|bind| {
+            bind.port() == port && host.is_none_or(|host| bind.ip().is_unspecified() || bind.ip() == host)
+        })
+    });
+    if let Some(listener) = at_port.next() {
+        let shared = if at_port.next().is_some() { ", the first of several" } else { "" };
+        return Ok((listener, format!("accepts at port {port}{shared}")));
+    }
+    let mut rest = all();
+    match (rest.next(), rest.next()) {
+        (Some(only), None) => {
+            Ok((only, format!("the only HTTP listener, though it does not accept at port {port}")))
+        }
+        (None, _) => Err("there is no HTTP listener".to_owned()),
+        (Some(_), Some(_)) => {
+            Err(format!("no HTTP listener accepts at port {port}; name one with `listener`"))
+        }
+    }
+}
+
+fn tcp(snapshot: &Snapshot, source: SocketAddr, destination: SocketAddr) -> Result<Answer, String> {
+    let accepts = |listener: &&std::sync::Arc<Listener>| {
+        let at = |bind: &SocketAddr| {
+            bind.port() == destination.port() && (bind.ip() == destination.ip() || bind.ip().is_unspecified())
+        };
+        listener.config.protocol != Protocol::Http && listener.config.bind.iter().any(at)
+    };
+    let listener = snapshot.listeners.iter().find(accepts);
+    let listener = listener.ok_or_else(|| format!("no TCP or UDP listener accepts at {destination}"))?;
+    let pool = listener.config.pool.as_deref().and_then(|name| snapshot.pool(name));
+    let pool = pool.ok_or_else(|| format!("listener `{}` has no pool", listener.config.name))?;
+    Ok(Answer {
+        listener: listener.config.name.clone(),
+        listener_reason: format!("accepts at {destination}"),
+        path: String::new(),
+        routes: Vec::new(),
+        action: format!("forward to pool {}", pool.config.name),
+        pool: Some(choose(pool, Some(client_key(source.ip())), None)),
+    })
+}
+
+fn choose(pool: &Pool, key: Option<u64>, sticky: Option<u64>) -> Choice {
+    // The middle of the range for both draws: an explanation should not change when nothing else does.
+    let input = PickInput { now: clock::now(), draw: [u32::MAX / 2; 2], key, sticky, exclude: &[] };
+    let explanation = Picker::new(pool.balance.clone()).explain(&input);
+    let (backend, reason) = match &explanation.outcome {
+        Ok(pick) => {
+            (pool.backends.get(pick.index).map(|it| it.address.clone()), pick.reason.words().to_owned())
+        }
+        Err(none) => (None, none.to_string()),
+    };
+    let backends = explanation.backends.iter().map(|(status, refusal)| Candidate {
+        address: status.address.clone(),
+        state: status.state.word().to_owned(),
+        in_flight: status.in_flight,
+        weight: status.weight,
+        refusal: refusal.map(|refusal| refusal.words().to_owned()).unwrap_or_default(),
+    });
+    let (pool, balance) = (pool.config.name.clone(), pool.config.balance.word().to_owned());
+    Choice { pool, balance, backend, reason, backends: backends.collect() }
+}
+
+/// The hash that the data path would choose by.
+fn http_key(pool: &Pool, request: &Request<'_>, path: &str) -> Option<u64> {
+    if !pool.config.balance.needs_key() {
+        return None;
+    }
+    if pool.config.balance == Algorithm::Source {
+        return Some(client_key(request.client));
+    }
+    match &pool.config.hash.key {
+        HashKey::Uri => Some(stable_hash(request.target.as_bytes())),
+        HashKey::Path => Some(stable_hash(path.as_bytes())),
+        HashKey::Header(name) => request.header(name.as_bytes()).map(|value| stable_hash(value.as_bytes())),
+        HashKey::Cookie(name) => cookie(request, name).map(|value| stable_hash(value.as_bytes())),
+        HashKey::ClientIp => Some(client_key(request.client)),
+    }
+}
+
+fn client_key(client: IpAddr) -> u64 {
+    match client.to_canonical() {
+        IpAddr::V4(address) => stable_hash(&address.octets()),
+        IpAddr::V6(address) => stable_hash(&address.octets()),
+    }
+}
+
+fn sticky(pool: &Pool, request: &Request<'_>) -> Option<u64> {
+    let name = pool.config.sticky_cookie.as_ref()?;
+    u64::from_str_radix(cookie(request, name)?, 16).ok()
+}
+
+fn cookie<'r>(request: &'r Request<'_>, name: &str) -> Option<&'r str> {
+    let pairs = request.header(b"cookie")?.split(';');
+    pairs
+        .filter_map(|pair| pair.trim().split_once('='))
+        .find(|(other, _)| *other == name)
+        .map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn snapshot(text: &str) -> Snapshot {
+        let config = weir_config::parse("test.toml", text).unwrap_or_else(|report| panic!("{report}"));
+        Snapshot::compile(Arc::new(config), None, 1)
+    }
+
+    const CONFIG: &str = "
+        [listener.web]
+        bind = '0.0.0.0:8080'
+        pool = 'app'
+        [[listener.web.route]]
+        host = 'shop.example'
+        path = '/api/*'
+        pool = 'api'
+        [[listener.web.route]]
+        path = '/old/*'
+        redirect = { to = 'https://shop.example' }
+        [listener.raw]
+        protocol = 'tcp'
+        bind = '127.0.0.1:7000'
+        pool = 'app'
+        [pool.app]
+        backends = ['10.0.0.1:80', '10.0.0.2:80']
+        [pool.api]
+        backends = ['10.0.0.3:80']
+        balance = 'source'
+    ";
+
+    fn ask(url: &str) -> Result<Answer, String> {
+        let (method, url) = ("GET".to_owned(), url.to_owned());
+        explain(
+            &snapshot(CONFIG),
+            &Question::Http { method, url, from: None, headers: Vec::new(), listener: None },
+        )
+    }
+
+    #[test]
+    fn a_request_is_followed_to_its_backend_with_a_reason_at_each_step() {
+        let answer = ask("http://shop.example:8080/api/cart?id=1").unwrap();
+        assert_eq!(
+            (answer.listener.as_str(), answer.listener_reason.as_str()),
+            ("web", "accepts at port 8080")
+        );
+        assert_eq!(answer.path, "/api/cart");
+        assert_eq!(answer.routes.iter().map(|it| it.taken).collect::<Vec<_>>(), [true, false, false]);
+        assert_eq!(answer.action, "forward to pool api");
+        let choice = answer.pool.unwrap();
+        assert_eq!((choice.backend.as_deref(), choice.balance.as_str()), (Some("10.0.0.3:80"), "source"));
+        assert!(!choice.reason.is_empty());
+    }
+
+    #[test]
+    fn what_no_route_takes_goes_to_the_listeners_pool_and_a_redirect_to_no_pool() {
+        assert_eq!(ask("http://other:8080/api/x").unwrap().action, "forward to pool app");
+        let redirected = ask("http://other:8080/old/x").unwrap();
+        assert!(redirected.action.starts_with("redirect 308 to "), "{}", redirected.action);
+        assert!(redirected.pool.is_none());
+    }
+
+    #[test]
+    fn a_port_nobody_accepts_at_leads_to_the_only_listener_and_says_so() {
+        let answer = ask("http://shop.example/").unwrap();
+        assert_eq!(answer.listener_reason, "the only HTTP listener, though it does not accept at port 80");
+    }
+
+    #[test]
+    fn a_question_that_can_not_be_understood_says_what_was_expected() {
+        for url in ["", "http://", "/no-host"] {
+            let error = ask(url).unwrap_err();
+            assert!(error.contains("expected http://host"), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_connection_is_explained_by_its_destination() {
+        let tcp = |destination: &str| {
+            let (source, destination) = ("10.9.9.9:1234".parse().unwrap(), destination.parse().unwrap());
+            explain(&snapshot(CONFIG), &Question::Tcp { source, destination })
+        };
+        let answer = tcp("127.0.0.1:7000").unwrap();
+        assert_eq!((answer.listener.as_str(), answer.action.as_str()), ("raw", "forward to pool app"));
+        assert_eq!(tcp("127.0.0.1:7001").unwrap_err(), "no TCP or UDP listener accepts at 127.0.0.1:7001");
+    }
+}

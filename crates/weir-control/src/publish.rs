@@ -1,0 +1,94 @@
+//! The only writer of the snapshot: binds what a config needs, compiles it, puts it in force on every worker, and only then
+//! shows it to readers.
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio::sync::Mutex;
+use weir_config::Config;
+use weir_proxy::plane::Plane;
+use weir_proxy::snapshot::Snapshot;
+use weir_proxy::sockets::{BindError, Endpoint, Sockets};
+
+/// Holds what is in force.
+pub struct Publisher {
+    current: ArcSwap<Snapshot>,
+    plane: Plane,
+    /// Locked over a whole publication, so that two never interleave; the next waits.
+    sockets: Mutex<Sockets>,
+}
+
+/// A config that was not put in force. What was in force before still is.
+#[derive(Debug)]
+pub enum PublishError {
+    /// A listening socket did not come about; nothing was touched.
+    Bind(BindError),
+    /// A worker did not take the snapshot; the one before was put back.
+    Apply(io::Error),
+}
+
+impl fmt::Display for PublishError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PublishError::Bind(error) => write!(out, "{error}"),
+            PublishError::Apply(error) => write!(out, "a worker did not take the new configuration: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for PublishError {}
+
+impl Publisher {
+    /// Puts the first config in force. `inherited` are sockets that an earlier process handed over; what of them the config
+    /// does not use is closed.
+    pub async fn start(
+        plane: Plane,
+        config: Arc<Config>,
+        inherited: Sockets,
+    ) -> Result<Publisher, PublishError> {
+        let sockets = Sockets::bind(&config, plane.workers(), &inherited).map_err(PublishError::Bind)?;
+        let snapshot = Arc::new(Snapshot::compile(config, None, plane.workers()));
+        plane.apply(snapshot.clone(), &sockets).await.map_err(PublishError::Apply)?;
+        Ok(Publisher { current: ArcSwap::new(snapshot), plane, sockets: Mutex::new(sockets) })
+    }
+
+    /// What is in force now.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.current.load_full()
+    }
+
+    /// The workers.
+    pub fn plane(&self) -> &Plane {
+        &self.plane
+    }
+
+    /// Puts in force what `change` makes of the config in force at that moment. Publications queue: each sees the one
+    /// before it complete. `Ok(None)` when `change` gives nothing to do.
+    pub async fn publish<E: From<PublishError>>(
+        &self,
+        change: impl FnOnce(&Config) -> Result<Option<Arc<Config>>, E>,
+    ) -> Result<Option<Arc<Snapshot>>, E> {
+        let mut sockets = self.sockets.lock().await;
+        let before = self.snapshot();
+        let Some(config) = change(&before.config)? else { return Ok(None) };
+        let bound = Sockets::bind(&config, self.plane.workers(), &sockets).map_err(PublishError::Bind)?;
+        let snapshot = Arc::new(Snapshot::compile(config, Some(&before), self.plane.workers()));
+        if let Err(error) = self.plane.apply(snapshot.clone(), &bound).await {
+            if let Err(again) = self.plane.apply(before, &sockets).await {
+                tracing::error!(error = %again, "a worker could not be put back to the configuration before");
+            }
+            return Err(PublishError::Apply(error).into());
+        }
+        self.current.store(snapshot.clone());
+        *sockets = bound;
+        Ok(Some(snapshot))
+    }
+
+    /// Duplicates of every listening socket, for handing over to a new process.
+    pub async fn listening_sockets(&self) -> io::Result<Vec<(Endpoint, OwnedFd)>> {
+        self.sockets.lock().await.for_worker(0, 1)
+    }
+}

@@ -1,0 +1,325 @@
+//! From a file to a configuration in force, and the memory of how the last try went.
+//!
+//! Reading, checking and binding come first; only when all of that has succeeded does anything change. Whatever goes wrong is
+//! remembered until the next try, so that an operator who was not looking still finds it.
+
+use std::fmt;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use weir_config::{Checked, Config, Report};
+
+use crate::publish::PublishError;
+use crate::timestamp::Timestamp;
+
+/// Most of a config file that is read, in bytes; the check refuses what is longer than its own, lower limit.
+const FILE_BYTES: u64 = 64 << 20;
+
+/// Where the configuration comes from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A file, read anew at each reload.
+    File(PathBuf),
+    /// A text that the program made itself (`weir demo`, `weir proxy`); there is nothing to reload.
+    Text {
+        /// Shown in place of a file name.
+        name: String,
+        /// TOML.
+        text: String,
+    },
+}
+
+impl Source {
+    /// The file name, or what stands for one.
+    pub fn name(&self) -> String {
+        match self {
+            Source::File(path) => path.display().to_string(),
+            Source::Text { name, .. } => name.clone(),
+        }
+    }
+
+    /// Reads and checks.
+    pub fn read(&self) -> Result<Checked, ReadError> {
+        match self {
+            Source::File(path) => {
+                let name = path.display().to_string();
+                let bytes =
+                    read_file(path).map_err(|error| ReadError::Unreadable { path: path.clone(), error })?;
+                let text = weir_config::decode(&name, &bytes).map_err(ReadError::Refused)?;
+                weir_config::check_text(&name, text).map_err(ReadError::Refused)
+            }
+            Source::Text { name, text } => weir_config::check_text(name, text).map_err(ReadError::Refused),
+        }
+    }
+}
+
+fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    let file = std::fs::File::open(path)?;
+    if file.metadata()?.is_dir() {
+        return Err(std::io::Error::other("it is a directory"));
+    }
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A configuration that could not be taken.
+#[derive(Debug)]
+pub enum ReadError {
+    /// The file could not be read.
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// What the kernel said.
+        error: std::io::Error,
+    },
+    /// The file has mistakes.
+    Refused(Report),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReadError::Unreadable { path, error } => write!(out, "{} can't be read: {error}", path.display()),
+            ReadError::Refused(report) => write!(out, "{}", report.to_string().trim_end()),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+/// How a reload ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// The file is in force.
+    Applied,
+    /// The file says what is in force already.
+    Unchanged,
+    /// The file has mistakes; nothing changed.
+    Refused,
+    /// The file could not be read, or a socket not be bound; nothing changed.
+    Failed,
+}
+
+impl Verdict {
+    /// Every verdict, for metrics.
+    pub const ALL: [Verdict; 4] = [Verdict::Applied, Verdict::Unchanged, Verdict::Refused, Verdict::Failed];
+
+    /// The word in logs, metrics and the API.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verdict::Applied => "applied",
+            Verdict::Unchanged => "unchanged",
+            Verdict::Refused => "refused",
+            Verdict::Failed => "failed",
+        }
+    }
+
+    /// Whether the file is in force now.
+    pub fn is_good(self) -> bool {
+        matches!(self, Verdict::Applied | Verdict::Unchanged)
+    }
+}
+
+/// What became of one reload.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    /// How it ended.
+    pub result: Verdict,
+    /// The generation in force afterwards.
+    pub generation: u64,
+    /// When it ended.
+    pub time: Timestamp,
+    /// How long it took.
+    pub seconds: f64,
+    /// `signal`, `api` or `start`.
+    pub trigger: String,
+    /// Every mistake with its place, or what failed; empty when it went well.
+    pub error: String,
+    /// Warnings about a file that was taken.
+    pub warnings: String,
+    /// What changed, one line per object.
+    pub changes: Vec<String>,
+    /// What the file asks for but only a restart (or USR2) brings about.
+    pub needs_restart: Vec<String>,
+}
+
+/// Counts reloads and remembers the last one.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    /// The last one; `None` before the first.
+    pub last: Option<Outcome>,
+    counts: [u64; Verdict::ALL.len()],
+}
+
+impl Ledger {
+    /// Takes the outcome of a reload.
+    pub fn note(&mut self, outcome: &Outcome) {
+        self.counts[outcome.result as usize] += 1;
+        self.last = Some(outcome.clone());
+    }
+
+    /// Reloads that ended so.
+    pub fn count(&self, verdict: Verdict) -> u64 {
+        self.counts[verdict as usize]
+    }
+}
+
+/// Why a reload did not take effect.
+#[derive(Debug)]
+pub enum ReloadError {
+    /// The file.
+    Read(ReadError),
+    /// Putting it in force.
+    Publish(PublishError),
+    /// The access log's new target can't be opened.
+    Log(std::io::Error),
+    /// There is no file.
+    NoFile,
+}
+
+impl From<PublishError> for ReloadError {
+    fn from(error: PublishError) -> ReloadError {
+        ReloadError::Publish(error)
+    }
+}
+
+impl ReloadError {
+    /// Whether the file's content is to blame.
+    pub fn verdict(&self) -> Verdict {
+        match self {
+            ReloadError::Read(ReadError::Refused(_)) => Verdict::Refused,
+            _ => Verdict::Failed,
+        }
+    }
+}
+
+impl fmt::Display for ReloadError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReloadError::Read(error) => write!(out, "{error}"),
+            ReloadError::Publish(error) => write!(out, "{error}"),
+            ReloadError::Log(error) => write!(out, "the access log's target can't be opened: {error}"),
+            ReloadError::NoFile => {
+                write!(out, "this process was started without a config file; there is nothing to reload")
+            }
+        }
+    }
+}
+
+/// The config that `wanted` becomes in a process that runs with `running`: what only a restart can change stays as it is.
+/// Gives the keys that differ.
+pub fn keep_until_restart(wanted: &Config, running: &Config) -> (Arc<Config>, Vec<String>) {
+    let mut kept = wanted.clone();
+    let mut differing = Vec::new();
+    let mut differs = |differs: bool, key: &str| {
+        if differs {
+            differing.push(key.to_owned());
+        }
+    };
+    differs(wanted.runtime.workers != running.runtime.workers, "runtime.workers");
+    differs(wanted.runtime.memory_bytes != running.runtime.memory_bytes, "runtime.memory");
+    differs(wanted.admin != running.admin, "admin");
+    kept.runtime.workers = running.runtime.workers;
+    kept.runtime.memory_bytes = running.runtime.memory_bytes;
+    kept.admin.clone_from(&running.admin);
+    (Arc::new(kept), differing)
+}
+
+/// What differs between two configs, one line per object, in file order.
+pub fn changes(before: &Config, after: &Config) -> Vec<String> {
+    let mut lines = Vec::new();
+    if before.log != after.log {
+        lines.push("log changed".to_owned());
+    }
+    if before.runtime != after.runtime {
+        lines.push("runtime changed".to_owned());
+    }
+    let listeners =
+        |config: &Config| config.listeners.iter().map(|it| (it.name.clone(), it.clone())).collect::<Vec<_>>();
+    compare("listener", &listeners(before), &listeners(after), &mut lines);
+    let pools =
+        |config: &Config| config.pools.iter().map(|it| (it.name.clone(), it.clone())).collect::<Vec<_>>();
+    compare("pool", &pools(before), &pools(after), &mut lines);
+    lines
+}
+
+fn compare<T: PartialEq>(kind: &str, before: &[(String, T)], after: &[(String, T)], lines: &mut Vec<String>) {
+    for (name, new) in after {
+        match before.iter().find(|(old_name, _)| old_name == name) {
+            None => lines.push(format!("{kind} {name} added")),
+            Some((_, old)) if old != new => lines.push(format!("{kind} {name} changed")),
+            Some(_) => {}
+        }
+    }
+    for (name, _) in before.iter().filter(|(name, _)| !after.iter().any(|(kept, _)| kept == name)) {
+        lines.push(format!("{kind} {name} removed"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        weir_config::parse("test.toml", text).unwrap_or_else(|report| panic!("{report}"))
+    }
+
+    const BEFORE: &str = "[listener.web]\nbind = '127.0.0.1:8080'\npool = 'app'\n[listener.old]\nbind = '127.0.0.1:8081'\npool = 'app'\n\
+                          [pool.app]\nbackends = ['127.0.0.1:9001']\n";
+    const AFTER: &str = "[listener.web]\nbind = '127.0.0.1:8080'\npool = 'app'\n[listener.new]\nbind = '127.0.0.1:8082'\npool = 'app'\n\
+                         [pool.app]\nbackends = ['127.0.0.1:9001', '127.0.0.1:9002']\n";
+
+    #[test]
+    fn changes_name_each_object_and_leave_out_what_stayed() {
+        let lines = changes(&config(BEFORE), &config(AFTER));
+        assert_eq!(lines, ["listener new added", "listener old removed", "pool app changed"]);
+        assert!(changes(&config(BEFORE), &config(BEFORE)).is_empty());
+    }
+
+    #[test]
+    fn what_only_a_restart_can_change_stays_and_is_named() {
+        let running = config(BEFORE);
+        let wanted = config(&format!("[runtime]\nworkers = 7\n[admin]\nbind = '127.0.0.1:9911'\n{AFTER}"));
+        let (kept, differing) = keep_until_restart(&wanted, &running);
+        assert_eq!(differing, ["runtime.workers", "admin"]);
+        assert_eq!((&kept.admin, kept.runtime.workers), (&running.admin, None));
+        assert_eq!(kept.listeners, wanted.listeners);
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_and_a_file_with_mistakes_are_told_apart() {
+        let missing = Source::File("/nonexistent/weir.toml".into()).read().map(|_| ()).unwrap_err();
+        assert_eq!(ReloadError::Read(missing).verdict(), Verdict::Failed);
+        let bad = Source::Text { name: "bad.toml".into(), text: "[listener.web]\nbnd = 'x'\n".into() };
+        let refused = bad.read().map(|_| ()).unwrap_err();
+        assert!(refused.to_string().contains("bad.toml:"), "{refused}");
+        assert_eq!(ReloadError::Read(refused).verdict(), Verdict::Refused);
+    }
+
+    #[test]
+    fn the_ledger_counts_each_verdict_and_remembers_the_last() {
+        let mut ledger = Ledger::default();
+        for result in [Verdict::Applied, Verdict::Refused, Verdict::Refused] {
+            let time = Timestamp::now();
+            let (trigger, error, warnings) = ("api".into(), String::new(), String::new());
+            let (changes, needs_restart) = (Vec::new(), Vec::new());
+            ledger.note(&Outcome {
+                result,
+                generation: 1,
+                time,
+                seconds: 0.0,
+                trigger,
+                error,
+                warnings,
+                changes,
+                needs_restart,
+            });
+        }
+        assert_eq!((ledger.count(Verdict::Applied), ledger.count(Verdict::Refused)), (1, 2));
+        assert_eq!(ledger.last.map(|last| last.result), Some(Verdict::Refused));
+    }
+}

@@ -1,0 +1,303 @@
+//! The state of everything as one value: what `GET /v1/status`, `weir status` and the status page show.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use weir_balance::{AdminState, Health, State};
+use weir_config::Protocol;
+use weir_proxy::clock;
+use weir_proxy::snapshot::{Backend, Listener, Pool};
+use weir_stats::table::{BackendCells, CODE_CLASSES, ListenerCells, PoolCells, Rejected};
+use weir_stats::{Counter, Histogram, PerWorker};
+
+use crate::control::Control;
+use crate::health::Findings;
+use crate::reload::Outcome;
+use crate::timestamp::Timestamp;
+
+/// Everything.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the program.
+    pub version: String,
+    /// Process number.
+    pub pid: u32,
+    /// `serving` or `draining`.
+    pub phase: String,
+    /// When the process started.
+    pub started: Timestamp,
+    /// Since then, in seconds.
+    pub uptime_seconds: f64,
+    /// Worker threads.
+    pub workers: usize,
+    /// Where the config came from.
+    pub config_source: String,
+    /// Generation of the config in force.
+    pub generation: u64,
+    /// Client connections and UDP flows open now.
+    pub sessions: u64,
+    /// The last reload; `None` before the first.
+    pub last_reload: Option<Outcome>,
+    /// In the order of the config.
+    pub listeners: Vec<ListenerStatus>,
+    /// In the order of the config.
+    pub pools: Vec<PoolStatus>,
+}
+
+/// One listener.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ListenerStatus {
+    /// Its name.
+    pub name: String,
+    /// `http`, `tcp` or `udp`.
+    pub protocol: String,
+    /// Where it accepts.
+    pub bind: Vec<String>,
+    /// The pool that takes what no route takes.
+    pub pool: Option<String>,
+    /// How many routes it has.
+    pub route_count: usize,
+    /// Client connections open now.
+    pub connections: u32,
+    /// Most it takes at once.
+    pub max_connections: u32,
+    /// Accepted so far.
+    pub connections_total: u64,
+    /// Requests answered, by class of status; classes without any are left out.
+    pub requests: BTreeMap<String, u64>,
+    /// Refused, by reason; reasons without any are left out.
+    pub rejected: BTreeMap<String, u64>,
+    /// Bytes from clients.
+    pub bytes_received: u64,
+    /// Bytes to clients.
+    pub bytes_sent: u64,
+    /// From first byte of a request to last byte of its response.
+    pub request_seconds: Option<Quantiles>,
+}
+
+/// Upper bounds of quantiles since the start, in seconds.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// Half are faster.
+    pub p50: f64,
+    /// Nine of ten are faster.
+    pub p90: f64,
+    /// 99 of 100 are faster.
+    pub p99: f64,
+}
+
+/// One pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PoolStatus {
+    /// Its name.
+    pub name: String,
+    /// The algorithm's word.
+    pub balance: String,
+    /// Backends that may be chosen now.
+    pub ready_count: usize,
+    /// Exchanges waiting for a backend.
+    pub queue_depth: u32,
+    /// Attempts after the first.
+    pub retries: u64,
+    /// In the order of the config.
+    pub backends: Vec<BackendStatus>,
+}
+
+/// One backend of a pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BackendStatus {
+    /// As configured.
+    pub address: String,
+    /// The socket address in use; `None` while a name is not resolved.
+    pub resolved: Option<String>,
+    /// `ready`, `weight-zero`, `draining`, `ejected`, `down` or `maintenance`.
+    pub state: String,
+    /// Why it is not ready; empty when it is.
+    pub reason: String,
+    /// What the operator says: `ready`, `drain` or `maintenance`.
+    pub admin: String,
+    /// What probes say: `unknown`, `up` or `down`.
+    pub health: String,
+    /// Used only when no other is up.
+    pub backup: bool,
+    /// In force, before slow start.
+    pub weight: u32,
+    /// Share of weight and limit in force, percent; below 100 during slow start.
+    pub ramp_percent: u32,
+    /// Being worked on now.
+    pub in_flight: u32,
+    /// Most at once; `None` without a limit.
+    pub max_connections: Option<u32>,
+    /// Connections open now, idle ones included.
+    pub connections: u64,
+    /// Requests sent to it, by class of status.
+    pub requests: BTreeMap<String, u64>,
+    /// Connections that did not come about.
+    pub connect_failures: u64,
+    /// Failures that passive health counted.
+    pub failures: u64,
+    /// Times it was ejected.
+    pub ejections: u64,
+    /// Until it may return, in seconds; `None` when not ejected.
+    pub ejected_for_seconds: Option<f64>,
+    /// From request sent to head received.
+    pub response_seconds: Option<Quantiles>,
+    /// What probes found.
+    pub probes: Findings,
+}
+
+/// Looks at everything. Costs a pass over all counters; nothing on the data path waits for it.
+pub fn of(control: &Control) -> Status {
+    let snapshot = control.snapshot();
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        phase: control.phase().word().to_owned(),
+        started: control.started(),
+        uptime_seconds: control.uptime().as_secs_f64(),
+        workers: control.workers(),
+        config_source: control.source_name(),
+        generation: snapshot.generation,
+        sessions: control.sessions(),
+        last_reload: control.last_reload(),
+        listeners: snapshot.listeners.iter().map(|it| listener(it)).collect(),
+        pools: snapshot.pools.iter().map(|it| pool(control, it)).collect(),
+    }
+}
+
+fn listener(listener: &Listener) -> ListenerStatus {
+    let (config, cells) = (&listener.config, &listener.cells);
+    ListenerStatus {
+        name: config.name.clone(),
+        protocol: protocol_word(config.protocol).to_owned(),
+        bind: config.bind.iter().map(ToString::to_string).collect(),
+        pool: config.pool.clone(),
+        route_count: config.routes.len(),
+        connections: listener.open_connections.load(std::sync::atomic::Ordering::Relaxed),
+        max_connections: config.max_connections,
+        connections_total: cells.sum(|cells| cells.connections.total()),
+        requests: classes(|class| cells.sum(|cells: &ListenerCells| cells.requests[class].total())),
+        rejected: rejected(cells),
+        bytes_received: cells.sum(|cells| cells.bytes_received.total()),
+        bytes_sent: cells.sum(|cells| cells.bytes_sent.total()),
+        request_seconds: quantiles(cells, |cells| &cells.request_seconds),
+    }
+}
+
+/// One pool as it is now.
+pub fn pool(control: &Control, pool: &Pool) -> PoolStatus {
+    let standing = pool.balance.status();
+    let backends = pool.backends.iter().zip(&standing);
+    PoolStatus {
+        name: pool.config.name.clone(),
+        balance: pool.config.balance.word().to_owned(),
+        ready_count: standing.iter().filter(|backend| backend.state == State::Ready).count(),
+        queue_depth: pool.waiting_room.depth(),
+        retries: pool.cells.sum(|cells: &PoolCells| cells.retries.total()),
+        backends: backends.map(|(it, standing)| backend(control, pool, it, standing)).collect(),
+    }
+}
+
+fn backend(
+    control: &Control,
+    pool: &Pool,
+    backend: &Backend,
+    standing: &weir_balance::BackendStatus,
+) -> BackendStatus {
+    let cells = &backend.cells;
+    let total = |counter: fn(&BackendCells) -> &Counter| cells.sum(|cells| counter(cells).total());
+    let probes = control.board().findings(pool, backend);
+    let left = |until: std::time::Duration| until.checked_sub(clock::now()).map(|left| left.as_secs_f64());
+    BackendStatus {
+        address: backend.address.clone(),
+        resolved: backend.resolved.address().map(|address| address.to_string()),
+        state: standing.state.word().to_owned(),
+        reason: reason(control, backend, standing, &probes),
+        admin: standing.admin.word().to_owned(),
+        health: health_word(standing.health).to_owned(),
+        backup: standing.backup,
+        weight: standing.weight,
+        ramp_percent: standing.ramp_percent,
+        in_flight: standing.in_flight,
+        max_connections: backend.balance.max_connections(),
+        connections: total(|cells| &cells.connections)
+            .saturating_sub(total(|cells| &cells.connections_ended)),
+        requests: classes(|class| cells.sum(|cells: &BackendCells| cells.requests[class].total())),
+        connect_failures: total(|cells| &cells.connect_failures),
+        failures: total(|cells| &cells.failures),
+        ejections: total(|cells| &cells.ejections),
+        ejected_for_seconds: standing.ejected_until.and_then(left),
+        response_seconds: quantiles(cells, |cells| &cells.response_seconds),
+        probes,
+    }
+}
+
+/// Why a backend is not ready, in one line.
+fn reason(
+    control: &Control,
+    backend: &Backend,
+    standing: &weir_balance::BackendStatus,
+    probes: &Findings,
+) -> String {
+    match standing.state {
+        State::Ready => String::new(),
+        State::WeightZero => "its weight is 0".to_owned(),
+        State::Draining => "an operator drains it".to_owned(),
+        State::Maintenance => "an operator took it out".to_owned(),
+        State::Ejected => "traffic to it failed".to_owned(),
+        State::Down if backend.resolved.address().is_none() => {
+            let error = control.names().error(&backend.address);
+            format!("dns: {}", error.as_deref().unwrap_or("not resolved yet"))
+        }
+        State::Down => {
+            let bad = probes.history.iter().find(|probed| !probed.good);
+            bad.map_or_else(|| "its probes fail".to_owned(), |probed| probed.detail.clone())
+        }
+    }
+}
+
+fn classes(count: impl Fn(usize) -> u64) -> BTreeMap<String, u64> {
+    let all = CODE_CLASSES.iter().enumerate().map(|(class, word)| ((*word).to_owned(), count(class)));
+    all.filter(|(_, count)| *count > 0).collect()
+}
+
+fn rejected(cells: &PerWorker<ListenerCells>) -> BTreeMap<String, u64> {
+    let count = |reason: &Rejected| cells.sum(|cells| cells.rejected[*reason as usize].total());
+    let all = Rejected::ALL.iter().map(|reason| (reason.word().to_owned(), count(reason)));
+    all.filter(|(_, count)| *count > 0).collect()
+}
+
+fn quantiles<T: Default>(cells: &PerWorker<T>, histogram: impl Fn(&T) -> &Histogram) -> Option<Quantiles> {
+    let sum = cells.histogram(histogram);
+    // What is above the last bound is shown as the last bound: JSON has no infinity.
+    let at = |q| {
+        sum.quantile_seconds(q).map(|seconds| {
+            seconds.min(weir_stats::HistogramSum::upper_bound_seconds(weir_stats::BUCKET_COUNT - 2))
+        })
+    };
+    Some(Quantiles { p50: at(0.5)?, p90: at(0.9)?, p99: at(0.99)? })
+}
+
+/// The config word of a protocol.
+pub fn protocol_word(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Http => "http",
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+    }
+}
+
+/// The word for what probes say.
+pub fn health_word(health: Health) -> &'static str {
+    match health {
+        Health::Unknown => "unknown",
+        Health::Up => "up",
+        Health::Down => "down",
+    }
+}
+
+/// The operator's word, or what was expected instead.
+pub fn admin_state(word: &str) -> Result<AdminState, String> {
+    AdminState::from_word(word)
+        .ok_or_else(|| format!("state `{word}` is unknown, expected ready, drain or maintenance"))
+}

@@ -1,0 +1,343 @@
+//! USR2: another process takes over the listening sockets while this one goes on serving until the other says it is ready.
+//!
+//! The sockets travel as SCM_RIGHTS messages (unix(7)) over a socket pair that the new process finds as its standard input. That
+//! needs no unsafe code on either side, no path in the file system, and no descriptor numbers in the environment. The
+//! sockets stay open in both processes all the time, so no connection in an accept queue is lost.
+//!
+//! Each message is lines of text, one per descriptor it carries, `tcp 127.0.0.1:80`, `udp …` or `admin …`; the last one is `end`.
+//! The new process answers `ready`, or ends.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair, sockopt,
+};
+use weir_proxy::sockets::{Endpoint, Sockets, Transport};
+
+/// Set for the new process to the process number of the old one, so that a copy of the environment that survives
+/// somewhere else means nothing.
+pub const HANDOFF_VARIABLE: &str = "WEIR_HANDOFF";
+
+/// How long the new process may take until it serves.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Descriptors in one message; the kernel takes at most 253 (SCM_MAX_FD).
+const PER_MESSAGE: usize = 64;
+
+/// Longest message: 64 lines of at most 60 bytes.
+const MESSAGE_BYTES: usize = 8 * 1024;
+
+/// A listening socket on its way.
+#[derive(Debug)]
+pub struct Passed {
+    /// What it is for.
+    pub purpose: Purpose,
+    /// The socket.
+    pub socket: OwnedFd,
+}
+
+/// What a passed socket is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A listener's.
+    Listener(Endpoint),
+    /// The admin API's.
+    Admin(SocketAddr),
+}
+
+impl Purpose {
+    fn line(self) -> String {
+        match self {
+            Purpose::Listener(Endpoint { transport: Transport::Tcp, address }) => format!("tcp {address}\n"),
+            Purpose::Listener(Endpoint { transport: Transport::Udp, address }) => format!("udp {address}\n"),
+            Purpose::Admin(address) => format!("admin {address}\n"),
+        }
+    }
+
+    fn of_line(line: &str) -> Option<Purpose> {
+        let (kind, address) = line.split_once(' ')?;
+        let address = address.parse().ok()?;
+        match kind {
+            "tcp" => Some(Purpose::Listener(Endpoint { transport: Transport::Tcp, address })),
+            "udp" => Some(Purpose::Listener(Endpoint { transport: Transport::Udp, address })),
+            "admin" => Some(Purpose::Admin(address)),
+            _ => None,
+        }
+    }
+}
+
+/// The new process's end: what it was given, and the way to say that it serves.
+#[derive(Debug)]
+pub struct Handoff {
+    channel: OwnedFd,
+    sockets: Vec<Passed>,
+}
+
+impl Handoff {
+    /// What an older process hands over; `None` when this process was started in any other way.
+    pub fn from_environment() -> io::Result<Option<Handoff>> {
+        let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().to_string());
+        if std::env::var(HANDOFF_VARIABLE).ok().is_none_or(|value| Some(value) != parent) {
+            return Ok(None);
+        }
+        let channel = io::stdin().as_fd().try_clone_to_owned()?;
+        rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+        Self::receive(channel).map(Some)
+    }
+
+    fn receive(channel: OwnedFd) -> io::Result<Handoff> {
+        sockopt::set_socket_timeout(&channel, sockopt::Timeout::Recv, Some(READY_TIMEOUT))?;
+        let mut sockets = Vec::new();
+        loop {
+            let (text, descriptors) = receive(&channel)?;
+            if text == "end" {
+                return Ok(Handoff { channel, sockets });
+            }
+            if text.is_empty() {
+                return Err(io::Error::other("the old process ended before it had handed over its sockets"));
+            }
+            if text.lines().count() != descriptors.len() {
+                return Err(io::Error::other("the old process named other sockets than it sent"));
+            }
+            for (line, socket) in text.lines().zip(descriptors) {
+                // A kind that this version does not know is closed: the old process still has it until it ends.
+                if let Some(purpose) = Purpose::of_line(line) {
+                    sockets.push(Passed { purpose, socket });
+                }
+            }
+        }
+    }
+
+    /// Takes out the listeners' sockets.
+    pub fn take_listeners(&mut self) -> Sockets {
+        let all = std::mem::take(&mut self.sockets);
+        let (listeners, rest): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|passed| matches!(passed.purpose, Purpose::Listener(_)));
+        self.sockets = rest;
+        Sockets::adopt(listeners.into_iter().filter_map(|passed| match passed.purpose {
+            Purpose::Listener(endpoint) => Some((endpoint, passed.socket)),
+            Purpose::Admin(_) => None,
+        }))
+    }
+
+    /// Takes out the admin API's socket, if it was bound to `address`.
+    pub fn take_admin(&mut self, address: SocketAddr) -> Option<OwnedFd> {
+        let at = self.sockets.iter().position(|passed| passed.purpose == Purpose::Admin(address))?;
+        Some(self.sockets.swap_remove(at).socket)
+    }
+
+    /// Tells the old process that it may stop accepting.
+    pub fn ready(self) -> io::Result<()> {
+        rustix::net::send(&self.channel, b"ready", SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+}
+
+/// Starts the new process, hands it `sockets`, and returns its process number once it serves. Blocks up to half a minute.
+///
+/// On `Err` the new process is gone and nothing has changed here.
+pub fn hand_over(sockets: &[Passed], program: &Program) -> io::Result<u32> {
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let mut child = Command::new(program.path())
+        .args(&program.arguments)
+        .env(HANDOFF_VARIABLE, std::process::id().to_string())
+        // The watchdog is meant for the main process, which the new one is about to become.
+        .env_remove("WATCHDOG_PID")
+        .stdin(Stdio::from(theirs))
+        .spawn()?;
+    let outcome = exchange(&ours, sockets);
+    if outcome.is_err() {
+        let _ = child.kill();
+    }
+    match (outcome, child.try_wait()) {
+        (Ok(()), _) => Ok(child.id()),
+        (Err(error), Ok(Some(status))) if !status.success() && status.code().is_some() => {
+            Err(io::Error::other(format!("{error}; the new process ended with {status}")))
+        }
+        (Err(error), _) => {
+            let _ = child.wait();
+            Err(error)
+        }
+    }
+}
+
+fn exchange(channel: &OwnedFd, sockets: &[Passed]) -> io::Result<()> {
+    for timeout in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
+        sockopt::set_socket_timeout(channel, timeout, Some(READY_TIMEOUT))?;
+    }
+    for chunk in sockets.chunks(PER_MESSAGE) {
+        let text: String = chunk.iter().map(|passed| passed.purpose.line()).collect();
+        let descriptors: Vec<BorrowedFd<'_>> = chunk.iter().map(|passed| passed.socket.as_fd()).collect();
+        send(channel, &text, &descriptors)?;
+    }
+    send(channel, "end", &[])?;
+    match receive(channel) {
+        Ok((answer, _)) if answer == "ready" => Ok(()),
+        Ok((answer, _)) if answer.is_empty() => {
+            Err(io::Error::other("the new process ended before it was ready; its log says why"))
+        }
+        Ok((answer, _)) => {
+            Err(io::Error::other(format!("the new process said {answer:?}, expected \"ready\"")))
+        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(io::Error::other(format!("the new process was not ready within {READY_TIMEOUT:?}")))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn send(channel: &OwnedFd, text: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PER_MESSAGE))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other("too many descriptors for one message"));
+    }
+    sendmsg(channel, &[IoSlice::new(text.as_bytes())], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// One message; empty text when the other side has closed.
+fn receive(channel: &OwnedFd) -> io::Result<(String, Vec<OwnedFd>)> {
+    let mut bytes = vec![0; MESSAGE_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PER_MESSAGE))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    // A receive with a timeout is not restarted after a signal handler ran (signal(7)).
+    let message = loop {
+        match recvmsg(channel, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => {}
+            received => break received?,
+        }
+    };
+    let descriptors = control
+        .drain()
+        .filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    bytes.truncate(message.bytes);
+    let text = String::from_utf8(bytes)
+        .map_err(|_| io::Error::other("the other process sent something that is no text"))?;
+    Ok((text, descriptors))
+}
+
+/// How this process was started, so that it can be started again.
+#[derive(Clone, Debug)]
+pub struct Program {
+    name: PathBuf,
+    running: Option<PathBuf>,
+    arguments: Vec<std::ffi::OsString>,
+}
+
+impl Program {
+    /// Must be called at start: later the file of this program may have been replaced.
+    pub fn of_this_process() -> Program {
+        let mut arguments = std::env::args_os();
+        let name = arguments.next().map_or_else(|| PathBuf::from("weir"), PathBuf::from);
+        Program { name, running: std::env::current_exe().ok(), arguments: arguments.collect() }
+    }
+
+    /// The file to start: found anew under the name that was used, so that a replaced file or a symbolic link that points
+    /// elsewhere now is taken; where that leads nowhere, the path at which this process's own file was.
+    fn path(&self) -> PathBuf {
+        if self.name.components().count() > 1 {
+            return if self.name.exists() {
+                self.name.clone()
+            } else {
+                self.running.clone().unwrap_or_else(|| self.name.clone())
+            };
+        }
+        let search = std::env::var_os("PATH").unwrap_or_default();
+        let found =
+            std::env::split_paths(&search).map(|folder| folder.join(&self.name)).find(|path| path.is_file());
+        found.or_else(|| self.running.clone()).unwrap_or_else(|| self.name.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    fn passed(listener: &TcpListener, admin: bool) -> Passed {
+        let address = listener.local_addr().unwrap();
+        let purpose = match admin {
+            true => Purpose::Admin(address),
+            false => Purpose::Listener(Endpoint { transport: Transport::Tcp, address }),
+        };
+        Passed { purpose, socket: listener.as_fd().try_clone_to_owned().unwrap() }
+    }
+
+    #[test]
+    fn a_connection_waiting_in_the_old_processs_queue_is_served_by_the_new_one() {
+        let (old, new) = pair();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let admin = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let sockets = [passed(&listener, false), passed(&admin, true)];
+        let mut client = TcpStream::connect(address).unwrap();
+        let old_process = std::thread::spawn(move || exchange(&old, &sockets).map(|()| drop(sockets)));
+
+        let mut handoff = Handoff::receive(new).unwrap();
+        assert!(handoff.take_admin(address).is_none());
+        assert!(handoff.take_admin(admin.local_addr().unwrap()).is_some());
+        let adopted = handoff.take_listeners();
+        assert_eq!(adopted.endpoints().map(|endpoint| endpoint.address).collect::<Vec<_>>(), [address]);
+        handoff.ready().unwrap();
+        old_process.join().unwrap().unwrap();
+        drop(listener);
+
+        let (_, socket) = adopted.for_worker(0, 1).unwrap().remove(0);
+        let (mut served, _) = TcpListener::from(socket).accept().unwrap();
+        served.write_all(b"new").unwrap();
+        drop(served);
+        let mut heard = String::new();
+        client.read_to_string(&mut heard).unwrap();
+        assert_eq!(heard, "new");
+    }
+
+    #[test]
+    fn more_sockets_than_fit_one_message_all_arrive() {
+        let (old, new) = pair();
+        let listeners: Vec<TcpListener> =
+            (0..150).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let sockets: Vec<Passed> = listeners.iter().map(|listener| passed(listener, false)).collect();
+        let old_process = std::thread::spawn(move || exchange(&old, &sockets));
+        let mut handoff = Handoff::receive(new).unwrap();
+        assert_eq!(handoff.take_listeners().endpoints().count(), 150);
+        handoff.ready().unwrap();
+        old_process.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_new_process_that_ends_early_is_noticed_at_once() {
+        let (old, new) = pair();
+        drop(new);
+        assert!(exchange(&old, &[]).is_err());
+        let (old, new) = pair();
+        let old_process = std::thread::spawn(move || exchange(&old, &[]));
+        drop(Handoff::receive(new).unwrap());
+        let error = old_process.join().unwrap().unwrap_err();
+        assert!(error.to_string().contains("ended before it was ready"), "{error}");
+    }
+
+    #[test]
+    fn an_old_process_that_ends_early_is_noticed_at_once() {
+        let (old, new) = pair();
+        drop(old);
+        assert!(Handoff::receive(new).is_err());
+    }
+}

@@ -1,0 +1,293 @@
+//! Metric names, help texts and labels in one table, and the Prometheus text format (version 0.0.4) written from it.
+//!
+//! The reference page of metrics is generated from the same table ([`reference_page`]), so a name that is exported is a name
+//! that is documented. The format is written here rather than by `prometheus-client`: that crate writes OpenMetrics, which strips
+//! `_total` from `# TYPE` lines, so that every reader of the older format (and `promtool check metrics`) sees untyped counters.
+
+use std::fmt::Write as _;
+
+use crate::cells::{BUCKET_COUNT, HistogramSum};
+use crate::table::{CODE_CLASSES, End, Rejected};
+
+/// The `content-type` of what [`Exposition::into_text`] gives.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What kind of number a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows; starts at 0 with the process.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Durations in buckets, with sum and count.
+    Histogram,
+}
+
+impl Kind {
+    /// The word after `# TYPE name`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        }
+    }
+}
+
+/// One metric: everything the exposition and the reference page say about it.
+#[derive(Debug)]
+pub struct Metric {
+    /// Full name with unit and `_total`.
+    pub name: &'static str,
+    /// What kind of number it is.
+    pub kind: Kind,
+    /// Label names, in the order in which values are given.
+    pub labels: &'static [&'static str],
+    /// One sentence.
+    pub help: &'static str,
+}
+
+/// Declares the metrics: a constant for each and the list of all.
+macro_rules! metrics {
+    ($($constant:ident = $name:literal $kind:ident [$($label:literal),*] $help:literal;)*) => {
+        $(#[doc = $help] pub const $constant: Metric = Metric { name: $name, kind: Kind::$kind, labels: &[$($label),*], help: $help };)*
+
+        /// Every metric, in the order in which they are exported.
+        pub const ALL: &[&Metric] = &[$(&$constant),*];
+    };
+}
+
+metrics! {
+    BUILD_INFO = "weir_build_info" Gauge ["version"] "Always 1; the label says which build runs.";
+    CONFIG_GENERATION = "weir_config_generation" Gauge [] "Generation of the configuration in force; grows with every change that took effect.";
+    LAST_RELOAD_SUCCESSFUL = "weir_config_last_reload_successful" Gauge [] "1 if the last reload took effect, 0 if it was refused.";
+    LAST_RELOAD_TIMESTAMP = "weir_config_last_reload_timestamp_seconds" Gauge [] "When the last reload was tried, Unix time.";
+    RELOADS = "weir_reloads_total" Counter ["result"] "Reloads tried, by result: `applied`, `unchanged`, `refused` (mistakes in the file) or `failed` (unreadable file, port in use).";
+    WORKERS = "weir_workers" Gauge [] "Worker threads.";
+    SESSIONS = "weir_sessions" Gauge [] "Client connections and UDP flows open now, over all listeners.";
+    PANICS = "weir_panics_total" Counter [] "Panics caught while serving one connection; every one is a bug in Weir.";
+    REQUESTS = "weir_requests_total" Counter ["listener", "code"] "Requests answered, by class of status.";
+    REQUEST_DURATION = "weir_request_duration_seconds" Histogram ["listener"] "From the first byte of a request to the last byte of its response.";
+    CONNECTIONS = "weir_connections" Gauge ["listener"] "Client connections (UDP: flows) open now.";
+    CONNECTIONS_TOTAL = "weir_connections_total" Counter ["listener"] "Client connections (UDP: flows) accepted.";
+    BYTES = "weir_bytes_total" Counter ["listener", "direction"] "Bytes from clients (`received`) and to clients (`sent`).";
+    REJECTED = "weir_rejected_total" Counter ["listener", "reason"] "What was refused before or instead of forwarding, by reason.";
+    ENDS = "weir_ends_total" Counter ["listener", "reason"] "Exchanges, TCP sessions and UDP flows that ended, by the end reason of the access log.";
+    LOG_DROPPED = "weir_access_log_dropped_total" Counter ["listener"] "Access-log lines dropped because the queue to the writer was full.";
+    BACKEND_UP = "weir_backend_up" Gauge ["pool", "backend"] "1 if the backend may be chosen for new work, else 0.";
+    POOL_BACKENDS = "weir_pool_backends" Gauge ["pool", "state"] "Backends of the pool by state.";
+    BACKEND_WEIGHT = "weir_backend_weight" Gauge ["pool", "backend"] "Weight in force.";
+    BACKEND_CONNECTIONS = "weir_backend_connections" Gauge ["pool", "backend"] "Connections to the backend open now, idle ones included.";
+    BACKEND_IN_FLIGHT = "weir_backend_in_flight" Gauge ["pool", "backend"] "Requests (TCP: connections, UDP: flows) that the backend is working on now.";
+    BACKEND_CONNECTIONS_TOTAL = "weir_backend_connections_total" Counter ["pool", "backend"] "Connections opened to the backend.";
+    BACKEND_CONNECT_FAILURES = "weir_backend_connect_failures_total" Counter ["pool", "backend"] "Connections to the backend that did not come about.";
+    BACKEND_REUSED = "weir_backend_connections_reused_total" Counter ["pool", "backend"] "Requests that used a connection kept from before.";
+    BACKEND_REQUESTS = "weir_backend_requests_total" Counter ["pool", "backend", "code"] "Requests sent to the backend, by class of status; `none` got no response.";
+    BACKEND_RESPONSE = "weir_backend_response_seconds" Histogram ["pool", "backend"] "From the request sent to the head of the response received.";
+    BACKEND_BYTES = "weir_backend_bytes_total" Counter ["pool", "backend", "direction"] "Bytes from the backend (`received`) and to it (`sent`).";
+    BACKEND_FAILURES = "weir_backend_failures_total" Counter ["pool", "backend"] "Failures of real traffic that passive health counted.";
+    BACKEND_EJECTIONS = "weir_backend_ejections_total" Counter ["pool", "backend"] "Times passive health ejected the backend.";
+    PROBES = "weir_probes_total" Counter ["pool", "backend", "result"] "Health probes, by result: `good` or `bad`.";
+    PROBE_DURATION = "weir_probe_duration_seconds" Gauge ["pool", "backend"] "How long the last health probe took.";
+    RETRIES = "weir_retries_total" Counter ["pool"] "Attempts after the first.";
+    REDISPATCHES = "weir_redispatches_total" Counter ["pool"] "Attempts after the first that went to another backend.";
+    QUEUED = "weir_queued_total" Counter ["pool"] "Exchanges that waited because every backend was at `max_connections`.";
+    QUEUE_DEPTH = "weir_queue_depth" Gauge ["pool"] "Exchanges waiting now.";
+    PROCESS_CPU = "process_cpu_seconds_total" Counter [] "User and system CPU time of the process.";
+    PROCESS_RESIDENT = "process_resident_memory_bytes" Gauge [] "Resident memory.";
+    PROCESS_VIRTUAL = "process_virtual_memory_bytes" Gauge [] "Virtual memory.";
+    PROCESS_OPEN_FDS = "process_open_fds" Gauge [] "Open file descriptors.";
+    PROCESS_MAX_FDS = "process_max_fds" Gauge [] "Most file descriptors the process may open.";
+    PROCESS_THREADS = "process_threads" Gauge [] "Threads.";
+    PROCESS_START = "process_start_time_seconds" Gauge [] "When the process started, Unix time.";
+}
+
+/// The text of one scrape, while it is written. All samples of a metric must follow its [`Self::family`].
+#[derive(Default)]
+pub struct Exposition {
+    text: String,
+}
+
+/// One metric being written.
+pub struct Family<'a> {
+    text: &'a mut String,
+    metric: &'static Metric,
+}
+
+impl Exposition {
+    /// Writes the head of a metric; the samples come through what is returned.
+    pub fn family(&mut self, metric: &'static Metric) -> Family<'_> {
+        let _ = writeln!(self.text, "# HELP {} {}", metric.name, metric.help.replace('\\', "\\\\"));
+        let _ = writeln!(self.text, "# TYPE {} {}", metric.name, metric.kind.word());
+        Family { text: &mut self.text, metric }
+    }
+
+    /// A metric without labels and its one sample.
+    pub fn single(&mut self, metric: &'static Metric, value: f64) {
+        self.family(metric).sample(&[], value);
+    }
+
+    /// What has been written.
+    pub fn into_text(self) -> String {
+        self.text
+    }
+}
+
+impl Family<'_> {
+    /// Writes one sample. `values` are those of the metric's labels, in its order.
+    pub fn sample(&mut self, values: &[&str], value: f64) {
+        debug_assert_eq!(values.len(), self.metric.labels.len(), "{} has other labels", self.metric.name);
+        self.line("", values, None, value);
+    }
+
+    /// Writes the buckets, sum and count of a histogram: one bucket per power of two, which is half of what is kept, so
+    /// that a thousand backends stay readable.
+    pub fn histogram(&mut self, values: &[&str], sum: &HistogramSum) {
+        let mut below = 0;
+        for (index, count) in sum.counts.iter().enumerate() {
+            below += count;
+            if index % 2 == 0 && index + 1 < BUCKET_COUNT {
+                let bound = number(HistogramSum::upper_bound_seconds(index));
+                self.line("_bucket", values, Some(&bound), below as f64);
+            }
+        }
+        self.line("_bucket", values, Some("+Inf"), below as f64);
+        self.line("_sum", values, None, sum.sum_us as f64 / 1e6);
+        self.line("_count", values, None, below as f64);
+    }
+
+    fn line(&mut self, suffix: &str, values: &[&str], bound: Option<&str>, value: f64) {
+        self.text.push_str(self.metric.name);
+        self.text.push_str(suffix);
+        let labels = self.metric.labels.iter().copied().zip(values.iter().copied());
+        let mut separator = '{';
+        for (name, value) in labels.chain(bound.map(|bound| ("le", bound))) {
+            self.text.push(separator);
+            separator = ',';
+            let _ = write!(self.text, "{name}=\"");
+            escape(self.text, value);
+            self.text.push('"');
+        }
+        if separator == ',' {
+            self.text.push('}');
+        }
+        self.text.push(' ');
+        self.text.push_str(&number(value));
+        self.text.push('\n');
+    }
+}
+
+/// Label values come from the config; a quote or line end in one must not start a new sample.
+fn escape(text: &mut String, value: &str) {
+    for character in value.chars() {
+        match character {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            other => text.push(other),
+        }
+    }
+}
+
+/// Counts are written whole, others with as many digits as they need.
+fn number(value: f64) -> String {
+    if value.fract() == 0.0 && value.abs() < 9e15 { format!("{}", value as i64) } else { format!("{value}") }
+}
+
+/// The reference page of metrics, in Markdown.
+pub fn reference_page() -> String {
+    let mut page = String::from(
+        "# Metrics\n\n\
+         `GET /metrics` of the admin API, in the Prometheus text format. Generated from `crates/weir-stats/src/expose.rs`; \
+         do not edit.\n\n\
+         | name | kind | labels | meaning |\n|---|---|---|---|\n",
+    );
+    for metric in ALL {
+        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+        let _ = writeln!(
+            page,
+            "| `{}` | {} | {} | {} |",
+            metric.name,
+            metric.kind.word(),
+            labels.join(", "),
+            metric.help
+        );
+    }
+    let _ = write!(page, "\nLabel `code`: {}.\n", CODE_CLASSES.map(|class| format!("`{class}`")).join(", "));
+    page.push_str("\n## `weir_rejected_total{reason}`\n\n| reason | meaning |\n|---|---|\n");
+    for rejected in Rejected::ALL {
+        let _ = writeln!(page, "| `{}` | {} |", rejected.word(), rejected.meaning());
+    }
+    page.push_str("\n## `weir_ends_total{reason}`, and the end reason in the access log\n\n| reason | meaning |\n|---|---|\n");
+    for end in End::ALL {
+        let _ = writeln!(page, "| `{}` | {} |", end.word(), end.meaning());
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cells::Histogram;
+
+    #[test]
+    fn names_are_unique_and_follow_the_conventions() {
+        let names: BTreeSet<&str> = ALL.iter().map(|metric| metric.name).collect();
+        assert_eq!(names.len(), ALL.len());
+        for metric in ALL {
+            assert_eq!(metric.kind == Kind::Counter, metric.name.ends_with("_total"), "{}", metric.name);
+            assert!(metric.help.ends_with('.'), "{} needs a sentence", metric.name);
+            assert!(metric.kind != Kind::Histogram || metric.name.ends_with("_seconds"), "{}", metric.name);
+        }
+    }
+
+    #[test]
+    fn a_label_value_can_not_break_out_of_its_quotes() {
+        let mut out = Exposition::default();
+        out.family(&WORKERS).sample(&[], 2.0);
+        out.family(&CONNECTIONS).sample(&["a\"} 1\nevil 2\\"], 1.5);
+        let text = out.into_text();
+        assert!(text.contains("weir_workers 2\n"), "{text}");
+        assert!(text.contains("weir_connections{listener=\"a\\\"} 1\\nevil 2\\\\\"} 1.5\n"), "{text}");
+        assert_eq!(text.lines().count(), 6);
+    }
+
+    #[test]
+    fn histogram_buckets_are_cumulative_and_end_with_the_count() {
+        let histogram = Histogram::default();
+        for us in [10, 100, 100, 5_000, 90_000_000] {
+            histogram.record(Duration::from_micros(us));
+        }
+        let mut sum = HistogramSum::default();
+        histogram.add_to(&mut sum);
+        let mut out = Exposition::default();
+        out.family(&REQUEST_DURATION).histogram(&["web"], &sum);
+        let text = out.into_text();
+        let counts: Vec<f64> = text
+            .lines()
+            .filter(|line| line.contains("_bucket"))
+            .map(|line| line.rsplit(' ').next().unwrap().parse().unwrap())
+            .collect();
+        assert!(counts.is_sorted(), "{counts:?}");
+        assert_eq!(counts.last(), Some(&5.0));
+        assert_eq!(counts[counts.len() - 2], 4.0, "90 s is above the largest bound");
+        assert!(text.contains("le=\"0.000064\"} 1\n"), "{text}");
+        assert!(text.contains("weir_request_duration_seconds_count{listener=\"web\"} 5\n"));
+    }
+
+    #[test]
+    fn the_reference_page_names_every_metric_and_every_reason() {
+        let page = reference_page();
+        for metric in ALL {
+            assert!(page.contains(&format!("| `{}` |", metric.name)));
+        }
+        for reason in
+            Rejected::ALL.iter().map(|reason| reason.word()).chain(End::ALL.iter().map(|end| end.word()))
+        {
+            assert!(page.contains(&format!("| `{reason}` |")));
+        }
+    }
+}
