@@ -67,6 +67,7 @@ impl Sample {
     /// The figure `measure` is about; `None` when nothing was done that it could be divided by.
     pub fn figure(&self, measure: Measure) -> Option<f64> {
         let (used, done) = match measure {
+            Measure::Latency => return self.load.p99_us,
             Measure::CpuPerRequest => (self.cpu_seconds * 1e6, self.load.requests as f64),
             Measure::CpuPerGigabyte => (self.cpu_seconds, self.load.bytes as f64 / 1e9),
             Measure::MemoryPerConnection => {
@@ -79,7 +80,9 @@ impl Sample {
     /// Work per second of the clock: requests, or 10^9 bytes.
     pub fn rate(&self, measure: Measure) -> f64 {
         let done = match measure {
-            Measure::CpuPerRequest | Measure::MemoryPerConnection => self.load.requests as f64,
+            Measure::CpuPerRequest | Measure::Latency | Measure::MemoryPerConnection => {
+                self.load.requests as f64
+            }
             Measure::CpuPerGigabyte => self.load.bytes as f64 / 1e9,
         };
         done / self.load.seconds
@@ -360,6 +363,7 @@ impl Progress {
         let (unit, rate_unit) = match scenario.measure {
             Measure::CpuPerRequest => ("us/request", "/s"),
             Measure::CpuPerGigabyte => ("CPU s/GB", " GB/s"),
+            Measure::Latency => ("us at p99", "/s"),
             Measure::MemoryPerConnection => ("KiB/connection", "/s"),
         };
         let errors =

@@ -6,6 +6,7 @@
 pub mod bulk;
 pub mod fetch;
 pub mod idle;
+pub mod paced;
 mod wrk;
 
 use std::io;
@@ -27,6 +28,8 @@ pub enum Load {
         #[serde(default)]
         headers: Vec<String>,
     },
+    /// HTTP/1.1 requests at a fixed rate per second, whatever the answers do (an open loop).
+    Paced { connections: u32, rate: u32 },
     /// HTTP/1.1 requests for long bodies, as fast as they come back.
     Fetch { connections: u32, body_bytes: u64 },
     /// TCP streams read as fast as they come.
@@ -52,6 +55,8 @@ pub struct LoadResult {
     pub p50_us: Option<f64>,
     /// 99th percentile of the same.
     pub p99_us: Option<f64>,
+    /// The latency that one request in a thousand exceeds.
+    pub p999_us: Option<f64>,
     /// Requests or connections that went wrong in any way.
     pub errors: u64,
     /// What went wrong, for a person; `None` when nothing did.
@@ -63,6 +68,7 @@ impl Load {
     pub fn connections(&self) -> u32 {
         match self {
             Self::Wrk { connections, .. }
+            | Self::Paced { connections, .. }
             | Self::Fetch { connections, .. }
             | Self::Bulk { connections }
             | Self::Idle { connections } => *connections,
@@ -74,6 +80,7 @@ impl Load {
         let mut load = self.clone();
         match &mut load {
             Self::Wrk { connections, .. }
+            | Self::Paced { connections, .. }
             | Self::Fetch { connections, .. }
             | Self::Bulk { connections }
             | Self::Idle { connections } => *connections = limit.min(*connections),
@@ -97,6 +104,9 @@ impl Load {
             Self::Fetch { body_bytes, .. } => {
                 own("fetch", &[format!("--seconds={seconds}"), format!("--body-bytes={body_bytes}")])
             }
+            Self::Paced { rate, .. } => {
+                own("paced", &[format!("--seconds={seconds}"), format!("--rate={rate}")])
+            }
             Self::Bulk { .. } => own("bulk", &[format!("--seconds={seconds}")]),
             Self::Idle { .. } => own("idle", &[]),
         }
@@ -106,7 +116,7 @@ impl Load {
     pub fn result(&self, printed: &str) -> io::Result<LoadResult> {
         match self {
             Self::Wrk { .. } => wrk::parse(printed),
-            Self::Fetch { .. } | Self::Bulk { .. } | Self::Idle { .. } => {
+            Self::Paced { .. } | Self::Fetch { .. } | Self::Bulk { .. } | Self::Idle { .. } => {
                 serde_json::from_str(printed.trim()).map_err(|error| {
                     io::Error::other(format!(
                         "a load printed `{printed}` where its result was expected: {error}"

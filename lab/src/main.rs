@@ -69,6 +69,8 @@ enum Verb {
         core: Option<usize>,
         #[arg(long, allow_hyphen_values = true)]
         nice: i32,
+        #[arg(long)]
+        realtime: bool,
         /// Process id of the lab
         #[arg(long)]
         parent: u32,
@@ -79,6 +81,18 @@ enum Verb {
 
 #[derive(Subcommand)]
 enum LoadVerb {
+    /// Send HTTP/1.1 requests at a fixed rate, whatever the answers do
+    Paced {
+        #[arg(long)]
+        port: u16,
+        #[arg(long)]
+        connections: u32,
+        #[arg(long)]
+        seconds: u64,
+        /// Requests a second
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        rate: u32,
+    },
     /// Fetch HTTP/1.1 bodies as fast as they come
     Fetch {
         #[arg(long)]
@@ -133,6 +147,9 @@ struct BenchArguments {
     /// Nice value of all measured processes; below 0 needs root and keeps other work on the machine from disturbing
     #[arg(long, default_value_t = -10, allow_hyphen_values = true, value_parser = clap::value_parser!(i32).range(-20..20))]
     nice: i32,
+    /// Run all measured processes before any other work (real-time round robin); for a machine that is not quiet
+    #[arg(long)]
+    realtime: bool,
     /// Core of the load balancer
     #[arg(long, default_value_t = 0)]
     proxy_core: usize,
@@ -163,8 +180,8 @@ fn run(verb: Verb) -> io::Result<ExitCode> {
         Verb::Backend { kind, port } => backend::serve(kind, port)?,
         Verb::Relay { port, backend_port } => relay::serve(port, backend_port)?,
         Verb::Load { load } => put(&load)?,
-        Verb::Launch { core, nice, parent, program } => {
-            return Err(process::become_program(Placement { core, nice }, parent, &program));
+        Verb::Launch { core, nice, realtime, parent, program } => {
+            return Err(process::become_program(Placement { core, nice, realtime }, parent, &program));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -176,6 +193,9 @@ fn put(load: &LoadVerb) -> io::Result<()> {
         io::stdout().flush()
     };
     match *load {
+        LoadVerb::Paced { port, connections, seconds, rate } => {
+            say(&load::paced::run(port, connections, rate, Duration::from_secs(seconds))?)
+        }
         LoadVerb::Fetch { port, connections, seconds, body_bytes } => {
             say(&load::fetch::run(port, connections, body_bytes, Duration::from_secs(seconds))?)
         }
@@ -215,7 +235,8 @@ fn bench(arguments: &BenchArguments) -> io::Result<ExitCode> {
     scenarios
         .retain(|scenario| arguments.scenarios.is_empty() || arguments.scenarios.contains(&scenario.name));
     let private_network = !arguments.shared_network && network::enter()?;
-    let place = |core: usize| Placement { core: Some(core), nice: arguments.nice };
+    let place =
+        |core: usize| Placement { core: Some(core), nice: arguments.nice, realtime: arguments.realtime };
     let options = bench::Options {
         tools: tools(arguments.weir.as_deref())?,
         lab: lab.to_owned(),

@@ -22,6 +22,8 @@ pub struct Placement {
     pub core: Option<usize>,
     /// Its nice value, -20 (first served) to 19. Below zero needs root; without it the value stays as it is.
     pub nice: i32,
+    /// Run it as a real-time process, before everything else on its core whatever that is. Needs root and `chrt`.
+    pub realtime: bool,
 }
 
 /// Becomes `program`, placed as told. Returns only when that fails.
@@ -29,6 +31,9 @@ pub struct Placement {
 /// `parent` is the process that asked for it. If that is gone already, nothing is started: the signal for its death
 /// could not arrive any more.
 pub fn become_program(placement: Placement, parent: u32, program: &[String]) -> io::Error {
+    // The launcher has no need of the call itself where every Debian has a program that makes it.
+    let before: &[&str] = if placement.realtime { &["chrt", "--rr", "1"] } else { &[] };
+    let program: Vec<&str> = before.iter().copied().chain(program.iter().map(String::as_str)).collect();
     let Some((name, arguments)) = program.split_first() else {
         return io::Error::other("nothing to launch: a program is expected after `--`");
     };
@@ -95,6 +100,9 @@ impl Running {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("launch").arg(format!("--nice={}", placement.nice));
         command.arg(format!("--parent={}", std::process::id()));
+        if placement.realtime {
+            command.arg("--realtime");
+        }
         if let Some(core) = placement.core {
             command.arg(format!("--core={core}"));
         }

@@ -33,6 +33,7 @@ pub struct Circumstances {
     load_core: Option<usize>,
     nice: i32,
     nice_in_force: bool,
+    realtime: bool,
     rounds: u32,
     seconds: u32,
     commit: String,
@@ -64,6 +65,7 @@ impl Circumstances {
             proxy_core: options.proxy.core,
             load_core: options.load.core,
             nice: options.proxy.nice,
+            realtime: options.proxy.realtime,
             nice_in_force: may_set_priority(options.proxy.nice),
             rounds: options.rounds,
             seconds: options.seconds,
@@ -112,7 +114,11 @@ impl Report {
             core(it.proxy_core),
             core(it.load_core),
             it.nice,
-            if it.nice_in_force { "" } else { " (refused: not root)" },
+            match (it.realtime, it.nice_in_force) {
+                (true, _) => ", real-time",
+                (false, true) => "",
+                (false, false) => " (refused: not root)",
+            },
             it.rounds,
             it.seconds,
             it.commit,
@@ -147,6 +153,18 @@ fn table(scenario: &ScenarioOutcome) -> String {
             "GB per CPU s",
             "p50 us",
             "p99 us",
+            "errors",
+            "RSS MiB",
+            "own core",
+            "load core",
+        ],
+        Measure::Latency => &[
+            "contender",
+            "p50 us",
+            "p99 us",
+            "p99.9 us",
+            "CPU us/request",
+            "requests/s",
             "errors",
             "RSS MiB",
             "own core",
@@ -200,6 +218,16 @@ fn row(outcome: &Outcome, measure: Measure) -> Vec<String> {
             let inverse = middle(&|sample| sample.figure(measure).map(f64::recip), 2);
             vec![name, figure, rate(2), inverse, p50, p99, errors.to_string(), resident, own_core, load_core]
         }
+        Measure::Latency => {
+            let [p50, p99, p999] = [
+                spread(&|sample| sample.load.p50_us, 0),
+                spread(&|sample| sample.load.p99_us, 0),
+                spread(&|sample| sample.load.p999_us, 0),
+            ];
+            let processor = middle(&|sample| sample.figure(Measure::CpuPerRequest), 2);
+            let done = middle(&|sample| Some(sample.rate(measure)), 0);
+            vec![name, p50, p99, p999, processor, done, errors.to_string(), resident, own_core, load_core]
+        }
         Measure::MemoryPerConnection => {
             let figure = spread(&|sample| sample.figure(measure), 2);
             let processor = middle(&|sample| sample.figure(Measure::CpuPerRequest), 1);
@@ -225,10 +253,11 @@ fn ratios(scenario: &ScenarioOutcome) -> String {
         let what = match scenario.measure {
             Measure::CpuPerRequest => "CPU per request",
             Measure::CpuPerGigabyte => "CPU per GB",
+            Measure::Latency => "p99",
             Measure::MemoryPerConnection => "memory per connection",
         };
         let _ = write!(text, "- {} / {}: {what} {}", subject.contender, other.contender, shown(figure));
-        if scenario.measure != Measure::MemoryPerConnection {
+        if matches!(scenario.measure, Measure::CpuPerRequest | Measure::CpuPerGigabyte) {
             let _ = write!(text, ", rate {}", shown(rate));
         }
         text.push('\n');

@@ -17,6 +17,8 @@ pub enum Measure {
     CpuPerRequest,
     /// Processor time of the load balancer per 10^9 bytes (seconds).
     CpuPerGigabyte,
+    /// 99th percentile of the latency (microseconds); only means something under a load of fixed rate.
+    Latency,
     /// Growth of its resident memory per open connection (KiB).
     MemoryPerConnection,
 }

@@ -109,8 +109,9 @@ impl Exchange {
     }
 }
 
-/// How many body bytes follow the head in `received`; `None` while the head has not ended.
-fn body_begun(received: &[u8], body_bytes: u64) -> io::Result<Option<u64>> {
+/// How many body bytes follow the head in `received`; `None` while the head has not ended. Err when it is not an
+/// answer of 200 with `body_bytes`.
+pub fn body_begun(received: &[u8], body_bytes: u64) -> io::Result<Option<u64>> {
     let Some(end) = received.windows(4).position(|window| window == b"\r\n\r\n") else { return Ok(None) };
     let head = String::from_utf8_lossy(&received[..end]).to_ascii_lowercase();
     let length =
