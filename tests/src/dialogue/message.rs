@@ -192,7 +192,10 @@ pub(super) fn read_response_head(wire: &mut Wire) -> Result<Response, Broken> {
     Ok(Response { status, version: version.to_owned(), fields: parse_fields(rest)?, ..Response::default() })
 }
 
-pub(super) fn read_response(wire: &mut Wire, method: &str) -> Result<Response, (Broken, Option<Response>)> {
+pub(super) fn read_response(
+    wire: &mut Wire,
+    method: &str,
+) -> Result<Response, (Broken, Option<Box<Response>>)> {
     let mut interim = Vec::new();
     let mut response = loop {
         let response = read_response_head(wire).map_err(|broken| (broken, None))?;
@@ -209,22 +212,22 @@ pub(super) fn read_response(wire: &mut Wire, method: &str) -> Result<Response, (
     if response.fields.lists("transfer-encoding", "chunked") {
         return match read_chunked(wire) {
             Ok((body, trailers)) => Ok(Response { body, trailers, ..response }),
-            Err((broken, body)) => Err((broken, Some(Response { body, ..response }))),
+            Err((broken, body)) => Err((broken, Some(Box::new(Response { body, ..response })))),
         };
     }
     let Some(length) = response.fields.one("content-length").map(str::to_owned) else {
         return match wire.wait(|_| None::<()>) {
             Err(Broken::Ended) => Ok(Response { body: wire.take_all(), ..response }),
-            Err(broken) => Err((broken, Some(Response { body: wire.take_all(), ..response }))),
+            Err(broken) => Err((broken, Some(Box::new(Response { body: wire.take_all(), ..response })))),
             Ok(()) => unreachable!("the question is never answered"),
         };
     };
     let Ok(length) = length.parse::<usize>() else {
-        return Err((Broken::Malformed(format!("content-length {length:?}")), Some(response)));
+        return Err((Broken::Malformed(format!("content-length {length:?}")), Some(Box::new(response))));
     };
     match wire.wait(|bytes| (bytes.len() >= length).then_some(())) {
         Ok(()) => Ok(Response { body: wire.take(length), ..response }),
-        Err(broken) => Err((broken, Some(Response { body: wire.take_all(), ..response }))),
+        Err(broken) => Err((broken, Some(Box::new(Response { body: wire.take_all(), ..response })))),
     }
 }
 

@@ -109,7 +109,7 @@ impl Wire {
             return Err(ErrorKind::TimedOut.into());
         }
         self.stream.set_read_timeout(Some(left))?;
-        let mut chunk = [0; 65536];
+        let mut chunk = [0; 16_384];
         match self.stream.read(&mut chunk) {
             Ok(0) => self.end = Some(true),
             Ok(count) => {
@@ -283,7 +283,7 @@ impl Wire {
     pub fn tries_to_receive_response(
         &mut self,
         method: &str,
-    ) -> Result<Response, (Broken, Option<Response>)> {
+    ) -> Result<Response, (Broken, Option<Box<Response>>)> {
         message::read_response(self, method)
     }
 

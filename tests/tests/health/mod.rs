@@ -1,1 +1,20 @@
-//! health
+//! How Weir learns which backends are up, and what it does then.
+
+mod ejection;
+mod kill;
+mod probes;
+
+use weir_tests::dialogue::{After, Backend, Weir};
+
+/// Answers with its name.
+pub fn named(name: &'static str) -> Backend {
+    Backend::serving(move |_, wire| {
+        wire.answers(200, &[], name);
+        After::Keep
+    })
+}
+
+/// Whether the backend may be chosen.
+pub fn is_up(weir: &Weir, backend: impl ToString) -> bool {
+    weir.metric("weir_backend_up", &[("backend", &backend.to_string())]) == 1.0
+}

@@ -115,7 +115,7 @@ fn a_chunked_response_that_goes_wrong_is_visibly_cut_off() {
         wire.half_closes();
         match client.tries_to_receive_response("GET") {
             Err((Broken::Ended | Broken::Reset, partial)) => {
-                let partial = partial.map(|response: Response| response.body).unwrap_or_default();
+                let partial = partial.map(|response: Box<Response>| response.body).unwrap_or_default();
                 assert!(
                     b"helloworld".starts_with(&partial[..]),
                     "{name}: {:?}",

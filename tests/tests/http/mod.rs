@@ -14,7 +14,7 @@ mod refusal;
 mod retries;
 mod routing;
 mod slow_peers;
-mod upgrades;
+pub mod upgrades;
 
 use weir_tests::dialogue::{Backend, Setup, Weir};
 

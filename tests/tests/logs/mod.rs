@@ -1,1 +1,242 @@
-//! logs
+//! What is written about a request, and what a client cannot make it say (threat D11).
+
+use std::collections::BTreeSet;
+
+use weir_tests::dialogue::{Backend, ScriptedBackend, Setup, Weir, until};
+
+fn logging(format: &str, backend: impl ToString) -> Weir {
+    let config = format!(
+        r#"
+        [log]
+        access = "@dir/access.log"
+        format = "{format}"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        timeout = {{ backend = "300ms" }}
+        [pool.app]
+        backends = ["@app"]
+        retry = {{ attempts = 0 }}
+        health = {{ check = "off", passive = "off" }}
+        "#
+    );
+    Setup::of(&config).with("app", backend).start()
+}
+
+/// Requests whose parts try to leave their place in the line.
+const NASTY: &[(&str, &[u8])] = &[
+    ("quotes", b"GET /\x22quote HTTP/1.1\r\nhost: a\r\nuser-agent: \"}, {\"forged\": true\r\nreferer: \"x\" \"y\"\r\n\r\n"),
+    ("encoded line end", b"GET /a%0d%0aforged%20line HTTP/1.1\r\nhost: a\r\nuser-agent: a%0d%0ab\r\n\r\n"),
+    ("backslashes", b"GET /?q=\\n\\r\\x1b[31m HTTP/1.1\r\nhost: a\r\nuser-agent: \\\"\\\r\n\r\n"),
+    ("high bytes", b"GET /b HTTP/1.1\r\nhost: a\r\nuser-agent: \xff\xfe\x80 caf\xe9\r\n\r\n"),
+    ("a tab", b"GET /c HTTP/1.1\r\nhost: a\r\nuser-agent: tab\there\r\n\r\n"),
+    ("line separators", "GET /d HTTP/1.1\r\nhost: a\r\nuser-agent: \u{2028}\u{2029}\u{85}\r\n\r\n".as_bytes()),
+    ("braces and brackets", b"GET /e?{}[]<script> HTTP/1.1\r\nhost: a\r\nuser-agent: {} [] <b>\r\n\r\n"),
+    ("an escape sequence in the path", b"GET /\x1b[2J HTTP/1.1\r\nhost: a\r\n\r\n"),
+    ("a bare CR", b"GET /f HTTP/1.1\r\nhost: a\r\nuser-agent: x\rforged line\r\n\r\n"),
+    ("a bad host", b"GET /g HTTP/1.1\r\nhost: \"evil\"\r\n\r\n"),
+    ("an endless path", &[b'G'; 9000]),
+];
+
+fn send_nasty(weir: &Weir) -> usize {
+    for (name, bytes) in NASTY {
+        let mut client = weir.client("web");
+        let _ = client.tries_to_send(bytes);
+        client.half_closes();
+        let answer = client.receives_to_the_end();
+        assert!(answer.starts_with(b"HTTP/1.1 "), "{name}: {answer:?}");
+    }
+    let mut last = weir.client("web");
+    last.sends("GET /the-last-one HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    last.receives_status(200);
+    until("the last line", || weir.file("access.log").contains("/the-last-one").then_some(()));
+    NASTY.len() + 1
+}
+
+fn lines(weir: &Weir) -> Vec<String> {
+    let bytes = std::fs::read(weir.dir().join("access.log")).expect("the log");
+    for byte in &bytes {
+        assert!(
+            *byte == b'\n' || (0x20..0x7f).contains(byte) || *byte >= 0x80,
+            "a control byte {byte:#04x} in the log"
+        );
+    }
+    String::from_utf8(bytes).expect("the log is UTF-8").lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn every_json_line_is_one_object_whatever_the_request_holds() {
+    let backend = Backend::saying("ok");
+    let weir = logging("json", backend.address());
+    let sent = send_nasty(&weir);
+    let lines = lines(&weir);
+    assert_eq!(lines.len(), sent, "{lines:#?}");
+    for line in &lines {
+        let value: serde_json::Value =
+            serde_json::from_str(line).unwrap_or_else(|problem| panic!("{problem}: {line}"));
+        assert!(value.is_object() && value.get("forged").is_none(), "{line}");
+        for key in ["time", "listener", "client", "status"] {
+            assert!(value.get(key).is_some(), "no {key}: {line}");
+        }
+    }
+}
+
+#[test]
+fn every_combined_or_haproxy_line_keeps_its_fields_apart() {
+    for format in ["combined", "haproxy"] {
+        let backend = Backend::saying("ok");
+        let weir = logging(format, backend.address());
+        let sent = send_nasty(&weir);
+        let lines = lines(&weir);
+        assert_eq!(lines.len(), sent, "{format}: {lines:#?}");
+        for line in &lines {
+            // Quoted parts: request, referer and agent in one format, the request in the other. An odd number means that a quote
+            // of the client's got through.
+            let quotes = line.replace("\\\\", "").replace("\\\"", "").matches('"').count();
+            assert_eq!(quotes, if format == "combined" { 6 } else { 2 }, "{format}: {line}");
+            assert!(!line.contains('\r') && !line.contains('\u{1b}'), "{line:?}");
+        }
+    }
+}
+
+#[test]
+fn a_json_line_says_who_what_where_how_long_and_why_it_ended() {
+    let backend = Backend::saying("hello");
+    let weir = logging("json", backend.address());
+    let mut client = weir.client("web");
+    client.sends("POST /path?query=1 HTTP/1.1\r\nhost: shop.example\r\nuser-agent: tester/1\r\ncontent-length: 3\r\n\r\nabc");
+    let response = client.receives_status(200);
+    let line = weir.lines_of("access.log", 1).remove(0);
+    let value: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    for (key, expected) in [
+        ("listener", "web"),
+        ("pool", "app"),
+        ("method", "POST"),
+        ("host", "shop.example"),
+        ("path", "/path?query=1"),
+        ("user_agent", "tester/1"),
+        ("end", "done"),
+    ] {
+        assert_eq!(value[key], expected, "{key}: {line}");
+    }
+    assert_eq!(value["backend"], backend.address().to_string(), "{line}");
+    assert_eq!(value["status"], 200, "{line}");
+    assert_eq!(value["request_id"].as_str(), response.fields.one("x-request-id"), "{line}");
+    assert!(value["client"].as_str().is_some_and(|client| client.starts_with("127.0.0.1")), "{line}");
+    for timer in ["client_header", "connect", "backend_header", "total"] {
+        assert!(line.contains(timer), "no {timer}: {line}");
+    }
+}
+
+#[test]
+fn the_end_reason_tells_failures_apart() {
+    let backend = ScriptedBackend::start();
+    let weir = logging("json", backend.address());
+    let ends = |count: usize| -> String {
+        let line = weir.lines_of("access.log", count).pop().expect("a line");
+        let value: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        value["end"].as_str().unwrap_or_default().to_owned()
+    };
+    let get = "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    // The backend is silent.
+    let mut client = weir.client("web");
+    client.sends(get);
+    let silent = backend.accepts();
+    client.receives_status(504);
+    assert_eq!(ends(1), "backend_timeout");
+    drop(silent);
+    // The backend closes without an answer.
+    let mut client = weir.client("web");
+    client.sends(get);
+    let mut wire = backend.accepts();
+    wire.receives_request();
+    drop(wire);
+    client.receives_status(502);
+    assert_eq!(ends(2), "backend_closed");
+    // The backend answers garbage.
+    let mut client = weir.client("web");
+    client.sends(get);
+    let mut wire = backend.accepts();
+    wire.receives_request();
+    wire.sends("garbage\r\n\r\n");
+    client.receives_status(502);
+    assert_eq!(ends(3), "bad_response");
+    // The client goes away.
+    let mut client = weir.client("web");
+    client.sends(get);
+    let mut wire = backend.accepts();
+    wire.receives_request();
+    client.resets();
+    assert_eq!(ends(4), "client_closed");
+    // The client breaks the rules.
+    let mut client = weir.client("web");
+    client.sends("GET / HTTP/1.1\r\n\r\n");
+    client.receives_status(400);
+    assert_eq!(ends(5), "bad_request");
+}
+
+#[test]
+fn ten_thousand_hosts_paths_and_methods_do_not_widen_the_metrics() {
+    let backend = Backend::saying("ok");
+    let weir = Setup::of(super::http::PLAIN).with("app", backend.address()).start();
+    let names = |weir: &Weir| -> BTreeSet<String> {
+        weir.admin()
+            .metrics()
+            .into_iter()
+            .map(|sample| format!("{} {:?}", sample.name, sample.labels))
+            .collect()
+    };
+    let ask = |range: std::ops::Range<u32>| {
+        let mut client = weir.client("web");
+        let mut all = String::new();
+        let count = range.len();
+        for number in range {
+            all += &format!(
+                "M{number} /path/{number}?q={number} HTTP/1.1\r\nhost: h{number}.example\r\nuser-agent: u{number}\r\n\r\n"
+            );
+        }
+        client.sends(all);
+        for _ in 0..count {
+            client.receives_status(200);
+        }
+    };
+    ask(0..100);
+    let before = names(&weir);
+    let size = weir.admin().reads("/metrics").response.body.len();
+    std::thread::scope(|scope| {
+        for part in 0..4 {
+            scope.spawn(move || {
+                for block in 0..10 {
+                    ask(part * 2500 + block * 250..part * 2500 + (block + 1) * 250);
+                }
+            });
+        }
+    });
+    let after = names(&weir);
+    assert_eq!(after.difference(&before).collect::<Vec<_>>(), Vec::<&String>::new());
+    assert!(weir.admin().reads("/metrics").response.body.len() < size + size / 5);
+}
+
+#[test]
+fn a_log_that_cannot_be_written_does_not_hold_up_requests() {
+    // A pipe that nobody reads fills up and then blocks its writer.
+    let backend = Backend::saying("ok");
+    let config = r#"
+        [log]
+        access = "@dir/pipe"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = ["@app"]
+        health = { check = "off" }
+        "#;
+    let mkfifo = "mkfifo \"$(dirname \"$4\")/pipe\" && exec 9<>\"$(dirname \"$4\")/pipe\" && exec \"$@\"";
+    let weir = Setup::of(config).with("app", backend.address()).under(&["sh", "-c", mkfifo, "sh"]).start();
+    let mut client = weir.client("web");
+    let agent = "x".repeat(1000);
+    for _ in 0..3000 {
+        client.sends(format!("GET / HTTP/1.1\r\nhost: a\r\nuser-agent: {agent}\r\n\r\n"));
+        client.receives_status(200);
+    }
+}

@@ -1,1 +1,7 @@
-//! resources
+//! Short of descriptors, memory, time or luck.
+
+mod clock;
+mod descriptors;
+mod faults;
+mod memory;
+mod names;

@@ -1,0 +1,262 @@
+//! Reloads and binary upgrades under load (R1, R2, R3).
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::backends::{Executed, serving};
+use super::load::{Load, LoadReport, Traffic};
+use super::{Failures, table};
+use crate::dialogue::{Setup, Signal, Weir, Wire, free_address, until_within};
+
+/// How much of everything.
+#[derive(Clone, Copy, Debug)]
+pub struct StormPlan {
+    /// Requests in all.
+    pub requests: u64,
+    /// Reloads that add or remove a backend.
+    pub reloads: u64,
+    /// USR2 upgrades.
+    pub upgrades: u64,
+    /// WebSockets, and as many relayed TCP connections, that stay open over all reloads.
+    pub long_lived: u64,
+    /// Client threads: half of them keep their connections.
+    pub clients: u64,
+    /// Seed of all draws.
+    pub seed: u64,
+}
+
+impl Default for StormPlan {
+    fn default() -> StormPlan {
+        StormPlan { requests: 1_000_000, reloads: 100, upgrades: 10, long_lived: 20, clients: 16, seed: 1 }
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct StormReport {
+    /// The clients' side.
+    pub load: LoadReport,
+    /// What went wrong beside the load: long-lived connections, reloads, upgrades, requests executed twice.
+    pub failures: Failures,
+    /// Reloads that took effect while the load ran.
+    pub reloads: u64,
+    /// Upgrades that took effect while the load ran.
+    pub upgrades: u64,
+    /// Longest reload, from asking for it to its being in force.
+    pub slowest_reload: Duration,
+    /// Longest upgrade, from the signal to the end of the old process.
+    pub slowest_upgrade: Duration,
+}
+
+impl StormReport {
+    /// Everything that failed.
+    pub fn failed(&self) -> u64 {
+        self.load.failures.count() + self.failures.count()
+    }
+
+    /// The table, and the first failures.
+    pub fn text(&self) -> String {
+        let rate = self.load.done as f64 / self.load.elapsed.as_secs_f64();
+        let mut text = table(
+            "reload storm",
+            &[
+                ("requests", self.load.done.to_string()),
+                ("failed", self.load.failures.count().to_string()),
+                ("failed otherwise", self.failures.count().to_string()),
+                ("reloads", self.reloads.to_string()),
+                ("upgrades", self.upgrades.to_string()),
+                ("slowest reload", format!("{:.1?}", self.slowest_reload)),
+                ("slowest upgrade", format!("{:.1?}", self.slowest_upgrade)),
+                ("requests per second", format!("{rate:.0}")),
+                (
+                    "p50, p99, longest",
+                    format!(
+                        "{:.1?}, {:.1?}, {:.1?}",
+                        self.load.quantile(0.5),
+                        self.load.quantile(0.99),
+                        self.load.quantile(1.0)
+                    ),
+                ),
+                ("took", format!("{:.1?}", self.load.elapsed)),
+            ],
+        );
+        for failure in self.load.failures.first().iter().chain(self.failures.first()) {
+            text += &format!("  failure: {failure}\n");
+        }
+        text
+    }
+}
+
+/// The third backend comes and goes with `extra`.
+fn config(extra: bool) -> String {
+    let third = if extra { r#", "@c""# } else { "" };
+    format!(
+        r#"
+        [runtime]
+        drain = "60s"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [listener.relay]
+        protocol = "tcp"
+        bind = "@relay"
+        pool = "raw"
+        [pool.app]
+        backends = ["@a", "@b"{third}]
+        health = {{ check = "http", interval = "500ms", fast_interval = "100ms", timeout = "500ms" }}
+        [pool.raw]
+        backends = ["@a", "@b"{third}]
+        health = {{ check = "tcp", interval = "500ms", fast_interval = "100ms", timeout = "500ms" }}
+        "#
+    )
+}
+
+/// Runs the storm.
+pub fn reload_storm(plan: StormPlan) -> StormReport {
+    let executed = Executed::with_room(usize::try_from(plan.requests).unwrap_or(0) + 1);
+    let addresses: [SocketAddr; 3] = [free_address(), free_address(), free_address()];
+    let _backends = addresses.map(|address| serving(address, executed.clone()));
+    let [a, b, c] = addresses;
+    let mut weir = Setup::of(&config(false)).with("a", a).with("b", b).with("c", c).start();
+    let half = usize::try_from(plan.clients / 2).unwrap_or(1).max(1);
+    let traffic = Traffic {
+        keeping: half,
+        closing: half - half / 3,
+        relaying: half / 3,
+        one_post_in: 5,
+        posts_may_fail: false,
+        seed: plan.seed,
+    };
+    let load = Load::start(weir.address("web"), Some(weir.address("relay")), plan.requests, traffic);
+    let mut report = Progress {
+        failures: Failures::default(),
+        reloads: 0,
+        upgrades: 0,
+        slowest_reload: Duration::ZERO,
+        slowest_upgrade: Duration::ZERO,
+        long_lived: Vec::new(),
+    };
+    report.open_long_lived(&weir, plan.long_lived);
+    let events = plan.reloads + plan.upgrades;
+    for event in 0..events {
+        // Evenly over the requests; but never before the load has begun, nor after its end.
+        let due = plan.requests * (event + 1) / (events + 1);
+        while load.done() < due && !load.finished() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let upgrades_due = (event + 1) * plan.upgrades / events;
+        if upgrades_due > report.upgrades {
+            report.upgrade(&weir, plan.long_lived);
+        } else {
+            report.reload(&mut weir);
+        }
+    }
+    report.check_long_lived("the last reload");
+    let load = load.report();
+    let mut failures = report.failures;
+    for number in executed.repeated() {
+        failures.add(format!("POST {number} was executed {} times", executed.times(number)));
+    }
+    for number in &load.answered_posts {
+        if executed.times(*number) == 0 {
+            failures.add(format!("POST {number} was answered and never executed"));
+        }
+    }
+    StormReport {
+        load,
+        failures,
+        reloads: report.reloads,
+        upgrades: report.upgrades,
+        slowest_reload: report.slowest_reload,
+        slowest_upgrade: report.slowest_upgrade,
+    }
+}
+
+struct Progress {
+    failures: Failures,
+    reloads: u64,
+    upgrades: u64,
+    slowest_reload: Duration,
+    slowest_upgrade: Duration,
+    long_lived: Vec<Wire>,
+}
+
+const HANDSHAKE: &str = "GET /ws HTTP/1.1\r\nhost: storm.test\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
+     sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n";
+
+impl Progress {
+    fn open_long_lived(&mut self, weir: &Weir, count: u64) {
+        for listener in ["web", "relay"] {
+            for _ in 0..count {
+                let mut wire = weir.client(listener);
+                wire.sends(HANDSHAKE);
+                match wire.tries_to_receive_response("GET") {
+                    Ok(response) if response.status == 101 => self.long_lived.push(wire),
+                    other => self.failures.add(format!("a WebSocket over {listener} was refused: {other:?}")),
+                }
+            }
+        }
+        self.check_long_lived("opening");
+    }
+
+    /// Every long-lived connection still echoes.
+    fn check_long_lived(&mut self, when: &str) {
+        let mut kept = Vec::new();
+        for (number, mut wire) in std::mem::take(&mut self.long_lived).into_iter().enumerate() {
+            let text = format!("{when} {number};");
+            let sent = wire.tries_to_send(&text);
+            let echoed =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| wire.receives_exactly(&text)));
+            if sent.is_ok() && echoed.is_ok() {
+                kept.push(wire);
+            } else {
+                self.failures.add(format!("long-lived connection {number} was gone after {when}"));
+            }
+        }
+        self.long_lived = kept;
+    }
+
+    fn reload(&mut self, weir: &mut Weir) {
+        let begun = Instant::now();
+        let generation = weir.metric("weir_config_generation", &[]);
+        weir.rewrites(&config(self.reloads.is_multiple_of(2)));
+        // Both ways to ask for it, in turn.
+        if self.reloads % 4 < 2 {
+            let finished = weir.command(&["reload"]);
+            if finished.code != 0 {
+                self.failures.add(format!("`weir reload` failed: {finished:?}"));
+            }
+        } else {
+            weir.signals_pid(*weir.pids().last().expect("running"), Signal::HUP);
+        }
+        until_within(Duration::from_secs(20), "the reload to be in force", || {
+            (weir.metric("weir_config_generation", &[]) > generation).then_some(())
+        });
+        self.reloads += 1;
+        self.slowest_reload = self.slowest_reload.max(begun.elapsed());
+        self.check_long_lived("a reload");
+    }
+
+    fn upgrade(&mut self, weir: &Weir, long_lived: u64) {
+        let begun = Instant::now();
+        let old = *weir.pids().last().expect("running");
+        weir.signals_pid(old, Signal::USR2);
+        until_within(Duration::from_secs(30), "the new process", || {
+            weir.pids().into_iter().find(|&pid| pid != old)
+        });
+        let admin = weir.admin();
+        until_within(Duration::from_secs(30), "the new process to answer", || {
+            let answer = admin.tries_to_read("/v1/status")?;
+            (answer.status() == 200 && answer.json()["pid"] != old).then_some(())
+        });
+        // R2: what was open goes on in the old process until its drain deadline.
+        self.check_long_lived("an upgrade");
+        self.long_lived.clear();
+        until_within(Duration::from_secs(60), "the old process to end", || {
+            (!weir.pids().contains(&old)).then_some(())
+        });
+        self.upgrades += 1;
+        self.slowest_upgrade = self.slowest_upgrade.max(begun.elapsed());
+        self.open_long_lived(weir, long_lived);
+    }
+}

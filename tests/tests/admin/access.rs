@@ -1,0 +1,207 @@
+//! Who may call what (threat D10).
+
+use weir_tests::dialogue::{Backend, Broken, Setup, Weir, Wire, until};
+
+use super::two;
+
+const TOKEN: &str = "correct-horse-battery-staple";
+
+fn with_token() -> (Weir, Backend) {
+    let backend = Backend::saying("ok");
+    let weir = Setup::of(
+        r#"
+        [admin]
+        bind = "@admin"
+        token_file = "@dir/token"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = ["@app"]
+        health = { check = "off" }
+        "#,
+    )
+    .with_file("token", &format!("{TOKEN}\n"))
+    .with("app", backend.address())
+    .start();
+    (weir, backend)
+}
+
+#[test]
+fn a_foreign_host_name_is_refused() {
+    // DNS rebinding: a page of evil.example whose name now resolves to 127.0.0.1.
+    let (a, b) = (Backend::saying("a"), Backend::saying("b"));
+    let weir = two(&a, &b);
+    let admin = weir.admin();
+    for host in
+        ["evil.example", "evil.example:9900", "127.0.0.1.evil.example", "localhost.evil.example", "10.1.2.3"]
+    {
+        for (method, path) in [
+            ("GET", "/v1/status"),
+            ("GET", "/metrics"),
+            ("GET", "/v1/config"),
+            ("POST", "/v1/reload"),
+            ("GET", "/"),
+        ] {
+            let answer =
+                admin.calls(method, path, &[("host", host)], if method == "POST" { "{}" } else { "" });
+            assert!(
+                matches!(answer.status(), 400 | 403 | 421),
+                "{method} {path} for {host}: {:?}",
+                answer.response
+            );
+        }
+    }
+    for host in ["localhost", "127.0.0.1", "[::1]:9900"] {
+        assert_eq!(admin.calls("GET", "/v1/status", &[("host", host)], "").status(), 200, "{host}");
+    }
+}
+
+#[test]
+fn a_page_of_another_site_cannot_change_anything() {
+    let (a, b) = (Backend::saying("a"), Backend::saying("b"));
+    let weir = two(&a, &b);
+    let admin = weir.admin();
+    let path = format!("/v1/pools/app/backends/{}", a.address());
+    for field in [("origin", "https://evil.example"), ("origin", "null"), ("sec-fetch-site", "cross-site")] {
+        for (method, path, body) in [
+            ("POST", "/v1/reload", "{}"),
+            ("PATCH", path.as_str(), r#"{"state": "drain"}"#),
+            ("DELETE", path.as_str(), ""),
+            ("POST", "/v1/pools/app/backends", r#"{"address": "127.0.0.1:1"}"#),
+        ] {
+            let answer = admin.calls(method, path, &[field], body);
+            assert_eq!(answer.status(), 403, "{method} {path} with {field:?}: {:?}", answer.response);
+        }
+    }
+    let status = admin.reads("/v1/pools/app").json();
+    assert_eq!(status["backends"].as_array().map(Vec::len), Some(2));
+    assert_eq!(status["backends"][0]["admin"], "ready");
+    // No answer may invite other sites to read it.
+    let answer = admin.calls("GET", "/v1/status", &[("origin", "https://evil.example")], "");
+    assert!(answer.response.fields.all("access-control-allow-origin").is_empty());
+}
+
+#[test]
+fn changing_calls_need_the_token_where_one_is_set() {
+    let (weir, backend) = with_token();
+    let admin = weir.admin();
+    let path = format!("/v1/pools/app/backends/{}", backend.address());
+    let right = format!("Bearer {TOKEN}");
+    for authorization in
+        [None, Some("Bearer wrong"), Some("Basic x"), Some("Bearer "), Some(&right[..right.len() - 1])]
+    {
+        let fields: Vec<(&str, &str)> = authorization.iter().map(|value| ("authorization", *value)).collect();
+        for (method, path, body) in [
+            ("POST", "/v1/reload", "{}"),
+            ("PATCH", path.as_str(), r#"{"weight": 7}"#),
+            ("DELETE", path.as_str(), ""),
+        ] {
+            let answer = admin.calls(method, path, &fields, body);
+            assert!(
+                matches!(answer.status(), 401 | 403),
+                "{method} {path} with {authorization:?}: {:?}",
+                answer.response
+            );
+        }
+    }
+    let answer = admin.calls("PATCH", &path, &[("authorization", &right)], r#"{"weight": 7}"#);
+    assert_eq!(answer.status(), 200, "{:?}", answer.response);
+    assert_eq!(admin.calls("POST", "/v1/reload", &[("authorization", &right)], "{}").status(), 200);
+}
+
+#[test]
+fn no_answer_log_or_page_shows_the_token() {
+    let (weir, _backend) = with_token();
+    let admin = weir.admin();
+    for path in ["/v1/config", "/v1/status", "/metrics", "/", "/v1/openapi.json", "/v1/pools"] {
+        let answer = admin.reads(path);
+        assert_eq!(answer.status(), 200, "{path}");
+        assert!(!answer.response.text().contains(TOKEN), "{path} shows the token");
+    }
+    let right = format!("Bearer {TOKEN}");
+    admin.calls("POST", "/v1/reload", &[("authorization", &right)], "{}");
+    admin.calls("POST", "/v1/reload", &[("authorization", "Bearer wrong-but-secret-too")], "{}");
+    assert!(
+        !weir.stderr().contains(TOKEN) && !weir.stderr().contains("wrong-but-secret-too"),
+        "{}",
+        weir.story()
+    );
+}
+
+#[test]
+fn a_bind_that_others_can_reach_without_a_token_is_refused_at_start() {
+    let mut weir = Setup::of(
+        r#"
+        [admin]
+        bind = "0.0.0.0:9907"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = ["127.0.0.1:9"]
+        health = { check = "off" }
+        "#,
+    )
+    .launch();
+    assert!(weir.exits().code().is_some_and(|code| code != 0));
+    until("the reason on standard error", || weir.stderr().contains("token").then_some(()));
+}
+
+#[test]
+fn a_body_over_the_cap_is_refused() {
+    let (a, b) = (Backend::saying("a"), Backend::saying("b"));
+    let weir = two(&a, &b);
+    let mut wire = Wire::connect(weir.address("admin"));
+    let huge = format!(r#"{{"state": "{}"}}"#, "x".repeat(10 << 20));
+    let path = format!("/v1/pools/app/backends/{}", a.address());
+    wire.sends(format!(
+        "PATCH {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        huge.len()
+    ));
+    let _ = wire.tries_to_send(&huge);
+    match wire.tries_to_receive_response("PATCH") {
+        Ok(response) => assert_eq!(response.status, 413, "{response:?}"),
+        Err((broken, _)) => assert!(matches!(broken, Broken::Ended | Broken::Reset), "{broken}"),
+    }
+    assert_eq!(weir.admin().reads("/livez").status(), 200);
+}
+
+#[test]
+fn slow_callers_do_not_lock_the_admin_api() {
+    let (a, b) = (Backend::saying("a"), Backend::saying("b"));
+    let weir = two(&a, &b);
+    let held: Vec<Wire> = (0..300)
+        .map(|_| {
+            let mut wire = Wire::connect(weir.address("admin"));
+            wire.sends("GET /metrics HTTP/1.1\r\nhost: loc");
+            wire
+        })
+        .collect();
+    for _ in 0..10 {
+        assert_eq!(weir.admin().reads("/livez").status(), 200);
+    }
+    drop(held);
+}
+
+#[test]
+fn garbage_on_the_admin_port_is_answered_or_closed_and_harms_nobody() {
+    let (a, b) = (Backend::saying("a"), Backend::saying("b"));
+    let weir = two(&a, &b);
+    for garbage in [
+        &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"[..],
+        b"GET\r\n\r\n",
+        b"\0\0\0\0\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ] {
+        let mut wire = Wire::connect(weir.address("admin"));
+        wire.sends(garbage);
+        wire.half_closes();
+        let answer = wire.receives_to_the_end();
+        assert!(
+            answer.is_empty() || answer.starts_with(b"HTTP/1.1 4") || answer.starts_with(b"HTTP/1.1 5"),
+            "{answer:?}"
+        );
+    }
+    assert_eq!(weir.admin().reads("/livez").status(), 200);
+}

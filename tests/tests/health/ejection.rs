@@ -1,0 +1,126 @@
+//! Passive health: real traffic that fails takes a backend out for a while (threat H3).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use weir_tests::dialogue::{After, Backend, Setup, Weir, free_address, until};
+
+use super::{is_up, named};
+
+fn config(more: &str) -> String {
+    format!(
+        r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = ["@a", "@b"]
+        {more}
+        "#
+    )
+}
+
+fn ask(weir: &Weir) -> u16 {
+    let mut client = weir.client("web");
+    client.sends("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    client.receives_response().status
+}
+
+#[test]
+fn a_backend_that_fails_often_is_ejected_and_returns_when_it_is_well() {
+    let sick = Arc::new(AtomicBool::new(true));
+    let told = sick.clone();
+    let flapping = Backend::serving(move |_, wire| {
+        if told.load(Ordering::SeqCst) {
+            return After::Reset;
+        }
+        wire.answers(200, &[], "a");
+        After::Keep
+    });
+    let well = named("b");
+    let more = r#"health = { check = "off", passive = { errors = 3, within = "10s", eject = "700ms", max_ejected = 0.5 } }"#;
+    let weir = Setup::of(&config(more)).with("a", flapping.address()).with("b", well.address()).start();
+    let begun = Instant::now();
+    while is_up(&weir, flapping.address()) {
+        assert!(begun.elapsed() < Duration::from_secs(8), "never ejected\n{}", weir.story());
+        // Retries hide the failures from the client.
+        assert_eq!(ask(&weir), 200);
+    }
+    let seen = flapping.served();
+    assert!((3..=6).contains(&seen), "three failures eject; it got {seen} requests");
+    for _ in 0..20 {
+        assert_eq!(ask(&weir), 200);
+    }
+    assert!(flapping.served() <= seen + 1, "an ejected backend still gets requests");
+    assert_eq!(
+        weir.metric("weir_backend_ejections_total", &[("backend", &flapping.address().to_string())]),
+        1.0
+    );
+    sick.store(false, Ordering::SeqCst);
+    until("it to return", || {
+        ask(&weir);
+        (is_up(&weir, flapping.address()) && flapping.served() > seen + 3).then_some(())
+    });
+}
+
+#[test]
+fn never_more_than_the_allowed_share_is_ejected() {
+    // Both fail: one of two may go, the other must stay, or a mistake of the clients' could empty the pool.
+    let fail = || Backend::serving(|_, _| After::Reset);
+    let (a, b) = (fail(), fail());
+    let more = r#"health = { check = "off", passive = { errors = 2, within = "10s", eject = "30s", max_ejected = 0.5 } }"#;
+    let weir = Setup::of(&config(more)).with("a", a.address()).with("b", b.address()).start();
+    for _ in 0..40 {
+        assert!(matches!(ask(&weir), 502 | 503));
+    }
+    let up = [a.address(), b.address()].into_iter().filter(|address| is_up(&weir, address)).count();
+    assert_eq!(up, 1, "{}", weir.story());
+}
+
+#[test]
+fn answers_of_4xx_never_eject() {
+    let picky = Backend::serving(|_, wire| {
+        wire.answers(404, &[], "");
+        After::Keep
+    });
+    let more = r#"health = { check = "off", passive = { errors = 1, within = "10s", eject = "30s" } }"#;
+    let weir = Setup::of(&config(more)).with("a", picky.address()).with("b", picky.address()).start();
+    for _ in 0..30 {
+        assert_eq!(ask(&weir), 404);
+    }
+    assert!(is_up(&weir, picky.address()));
+}
+
+#[test]
+fn a_client_that_goes_away_is_not_the_backends_failure() {
+    let slow = Backend::serving(|_, wire| {
+        std::thread::sleep(Duration::from_millis(30));
+        let _ = wire.tries_to_send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
+        After::Keep
+    });
+    let more = r#"health = { check = "off", passive = { errors = 1, within = "10s", eject = "30s", max_ejected = 1.0 } }"#;
+    let weir = Setup::of(&config(more).replace("\"@a\", \"@b\"", "\"@a\"")).with("a", slow.address()).start();
+    for _ in 0..20 {
+        let mut client = weir.client("web");
+        client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        client.resets();
+    }
+    until("the answers to be over", || (slow.busy() == 0).then_some(()));
+    assert_eq!(ask(&weir), 200);
+    assert!(is_up(&weir, slow.address()));
+}
+
+#[test]
+fn with_passive_off_nothing_is_ejected() {
+    let dead = free_address();
+    let well = named("b");
+    let weir = Setup::of(&config(r#"health = { check = "off", passive = "off" }"#))
+        .with("a", dead)
+        .with("b", well.address())
+        .start();
+    for _ in 0..30 {
+        assert_eq!(ask(&weir), 200, "the retry hides it");
+    }
+    assert!(is_up(&weir, dead));
+}

@@ -1,0 +1,202 @@
+//! Active checks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, Signal, alone, free_address, until};
+
+use super::{is_up, named};
+
+fn config(check: &str) -> String {
+    format!(
+        r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = ["@a", "@b"]
+        [pool.app.health]
+        {check}
+        "#
+    )
+}
+
+const FAST: &str = "interval = \"100ms\"\nfast_interval = \"20ms\"\ntimeout = \"100ms\"\npassive = \"off\"\n";
+
+#[test]
+fn a_status_out_of_the_expected_range_takes_a_backend_down_and_a_good_one_brings_it_back() {
+    let status = Arc::new(AtomicU16::new(200));
+    let told = status.clone();
+    let sick = Backend::serving(move |request, wire| {
+        if request.target == "/healthz?full" {
+            assert_eq!(request.fields.one("host"), Some("probe.example"));
+            wire.answers(told.load(Ordering::SeqCst), &[], "");
+        } else {
+            wire.answers(200, &[], "a");
+        }
+        After::Keep
+    });
+    let well = named("b");
+    let check = format!(
+        "check = \"http\"\npath = \"/healthz?full\"\nhost = \"probe.example\"\nexpect_status = [\"200-204\"]\nrise = 2\nfall = 3\n{FAST}"
+    );
+    let weir = Setup::of(&config(&check)).with("a", sick.address()).with("b", well.address()).start();
+    until("both to be up", || (is_up(&weir, sick.address()) && is_up(&weir, well.address())).then_some(()));
+    for bad in [205, 302, 404, 500, 503] {
+        status.store(bad, Ordering::SeqCst);
+        until(&format!("{bad} to take it down"), || (!is_up(&weir, sick.address())).then_some(()));
+        let mut client = weir.client("web");
+        for _ in 0..10 {
+            client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+            assert_eq!(client.receives_status(200).text(), "b");
+        }
+        status.store(204, Ordering::SeqCst);
+        until("204 to bring it back", || is_up(&weir, sick.address()).then_some(()));
+    }
+    // What it found is shown.
+    assert!(
+        weir.metric("weir_probes_total", &[("backend", &sick.address().to_string()), ("result", "bad")])
+            >= 15.0
+    );
+}
+
+#[test]
+fn fall_bad_probes_in_a_row_take_down_and_rise_good_ones_bring_up() {
+    // Every answer but each third is bad: never three bad ones in a row.
+    let count = Arc::new(AtomicUsize::new(0));
+    let counting = count.clone();
+    let flapping = Backend::serving(move |_, wire| {
+        let number = counting.fetch_add(1, Ordering::SeqCst);
+        wire.answers(if number % 3 == 2 { 200 } else { 500 }, &[], "");
+        After::Keep
+    });
+    let well = named("b");
+    let check = format!("check = \"http\"\nrise = 1\nfall = 3\n{FAST}");
+    let weir = Setup::of(&config(&check)).with("a", flapping.address()).with("b", well.address()).start();
+    until("forty probes", || (count.load(Ordering::SeqCst) >= 40).then_some(()));
+    let status = weir.admin().reads("/v1/pools/app").json();
+    assert_ne!(status["backends"][0]["health"], "down", "two bad probes in a row took it down: {status}");
+}
+
+#[test]
+fn a_refused_connection_takes_a_backend_down() {
+    for kind in ["http", "tcp"] {
+        let (dead, well) = (free_address(), named("b"));
+        let weir = Setup::of(&config(&format!("check = \"{kind}\"\n{FAST}")))
+            .with("a", dead)
+            .with("b", well.address())
+            .start();
+        until("the dead one to be down", || (!is_up(&weir, dead)).then_some(()));
+        let back = Backend::serving_at(dead, |_, wire| {
+            wire.answers(200, &[], "back");
+            After::Keep
+        });
+        until("it to be back", || is_up(&weir, dead).then_some(()));
+        drop(back);
+    }
+}
+
+#[test]
+fn a_probe_answered_with_garbage_or_not_at_all_is_bad() {
+    for (name, answer) in [
+        ("garbage", "garbage\r\n\r\n"),
+        ("half a head", "HTTP/1.1 200 OK\r\n"),
+        ("nothing", ""),
+        ("two lengths", "HTTP/1.1 200 OK\r\ncontent-length: 0\r\ncontent-length: 1\r\n\r\n"),
+    ] {
+        let well = named("b");
+        let odd = Backend::serving(move |_, wire| {
+            wire.sends(answer);
+            // Held open: only the probe's own timeout ends it.
+            std::thread::sleep(Duration::from_millis(300));
+            After::Close
+        });
+        let weir = Setup::of(&config(&format!("check = \"http\"\n{FAST}")))
+            .with("a", odd.address())
+            .with("b", well.address())
+            .start();
+        until(&format!("{name} to take it down"), || (!is_up(&weir, odd.address())).then_some(()));
+        assert!(is_up(&weir, well.address()));
+    }
+}
+
+#[test]
+fn without_any_backend_up_clients_get_503_at_once() {
+    let (a, b) = (free_address(), free_address());
+    let weir = Setup::of(&config(&format!("check = \"tcp\"\n{FAST}"))).with("a", a).with("b", b).start();
+    until("both to be down", || (!is_up(&weir, a) && !is_up(&weir, b)).then_some(()));
+    let mut client = weir.client("web");
+    let begun = Instant::now();
+    client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    client.receives_status(503);
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    weir.reaches("weir_rejected_total", &[("reason", "no_backend")], 1.0);
+}
+
+#[test]
+fn probes_end_with_their_pool_and_leave_no_connections_open() {
+    let (a, b) = (ScriptedBackend::start(), named("b"));
+    let mut weir = Setup::of(&config(&format!("check = \"tcp\"\n{FAST}")))
+        .with("a", a.address())
+        .with("b", b.address())
+        .start();
+    a.accepts().receives_close();
+    weir.reloads(&config(&format!("check = \"tcp\"\n{FAST}")).replace("\"@a\", ", ""));
+    // Whatever was on its way may still come; after that, nothing.
+    let mut quiet_since = Instant::now();
+    let begun = Instant::now();
+    while quiet_since.elapsed() < Duration::from_millis(500) {
+        assert!(begun.elapsed() < Duration::from_secs(5), "a removed backend is still probed");
+        if a.accepts_if_any().is_some() {
+            quiet_since = Instant::now();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_stopped_backend_process_is_out_of_use_within_250_ms() {
+    // R6: SIGSTOP makes a black hole: the kernel still accepts connections, nobody answers.
+    let _quiet = alone();
+    let address = free_address();
+    let mut process = python_backend(address);
+    let well = named("b");
+    let check = "check = \"http\"\ninterval = \"100ms\"\nfast_interval = \"20ms\"\ntimeout = \"50ms\"\nrise = 1\nfall = 2\npassive = \"off\"\n";
+    let weir = Setup::of(&config(check)).with("a", address).with("b", well.address()).start();
+    let mut slowest = Duration::ZERO;
+    for _ in 0..5 {
+        until("both to be up", || (is_up(&weir, address) && is_up(&weir, well.address())).then_some(()));
+        let begun = Instant::now();
+        signal(&process, Signal::STOP);
+        until("the stopped one to be out of use", || (!is_up(&weir, address)).then_some(()));
+        slowest = slowest.max(begun.elapsed());
+        signal(&process, Signal::CONT);
+    }
+    let _ = process.kill();
+    let _ = process.wait();
+    println!("out of use {slowest:?} after SIGSTOP, at an interval of 100 ms, longest of 5");
+    assert!(slowest <= Duration::from_millis(250), "out of use only after {slowest:?}");
+}
+
+fn signal(process: &std::process::Child, signal: Signal) {
+    let pid = i32::try_from(process.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
+    rustix::process::kill_process(pid, signal).expect("signal");
+}
+
+/// A backend that is a process of its own, so that it can be stopped.
+pub fn python_backend(address: std::net::SocketAddr) -> std::process::Child {
+    let program = "import http.server,sys\n\
+        class H(http.server.BaseHTTPRequestHandler):\n\
+        \x20def do_GET(s):\n\
+        \x20 s.send_response(200); s.send_header('content-length','1'); s.end_headers(); s.wfile.write(b'p')\n\
+        \x20def log_message(s,*a): pass\n\
+        http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), H).serve_forever()\n";
+    let child = std::process::Command::new(weir_tests::dialogue::tool("python3", "python3"))
+        .args(["-c", program, &address.port().to_string()])
+        .stdin(std::process::Stdio::null())
+        .spawn()
+        .expect("python3");
+    until("the backend process to listen", || std::net::TcpStream::connect(address).ok().map(drop));
+    child
+}

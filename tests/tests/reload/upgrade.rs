@@ -1,0 +1,194 @@
+//! USR2: a new process takes over every listening socket while the old one finishes its work (R3).
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use weir_tests::dialogue::{
+    PATIENCE, ScriptedBackend, Setup, Signal, Weir, free_address, until, until_within,
+};
+
+use super::{ask, named};
+
+const CONFIG: &str = r#"
+[runtime]
+drain = "20s"
+[listener.web]
+bind = "@web"
+pool = "app"
+[listener.relay]
+protocol = "tcp"
+bind = "@relay"
+pool = "app"
+[listener.dns]
+protocol = "udp"
+bind = "@dns"
+pool = "names"
+[pool.app]
+backends = ["@app"]
+health = { check = "off", passive = "off" }
+[pool.names]
+backends = ["@names"]
+health = { check = "off" }
+"#;
+
+/// Sends USR2 and waits until a new process serves; gives the ids of the old and the new one.
+fn upgrade(weir: &Weir) -> (u32, u32) {
+    let old = weir.pid();
+    weir.signals_pid(old, Signal::USR2);
+    let admin = weir.admin();
+    let new = until("the new process to answer", || {
+        let answer = admin.tries_to_read("/v1/status")?;
+        let pid = u32::try_from(answer.json()["pid"].as_u64()?).ok()?;
+        (pid != old).then_some(pid)
+    });
+    (old, new)
+}
+
+fn is_gone(weir: &Weir, pid: u32) {
+    until_within(Duration::from_secs(20), "the old process to end", || {
+        (!weir.pids().contains(&pid)).then_some(())
+    });
+}
+
+#[test]
+fn a_new_process_takes_over_and_the_old_one_ends() {
+    let backend = named("a");
+    let weir = Setup::of(CONFIG).with("app", backend.address()).with("names", free_address()).start();
+    for _ in 0..3 {
+        let (old, new) = upgrade(&weir);
+        assert_eq!(ask(&weir, "web").text(), "a");
+        is_gone(&weir, old);
+        assert_eq!(weir.pid(), new);
+        assert_eq!(ask(&weir, "web").text(), "a");
+        assert_eq!(weir.admin().reads("/readyz").status(), 200);
+    }
+}
+
+#[test]
+fn a_request_under_way_is_finished_by_the_old_process() {
+    let backend = ScriptedBackend::start();
+    let weir = Setup::of(CONFIG).with("app", backend.address()).with("names", free_address()).start();
+    let mut client = weir.client("web");
+    client.sends("GET /old HTTP/1.1\r\nhost: a\r\n\r\n");
+    let mut wire = backend.accepts();
+    wire.receives_request();
+    let mut relayed = weir.client("relay");
+    relayed.sends("hello");
+    let mut relayed_wire = backend.accepts();
+    relayed_wire.receives_exactly("hello");
+    let (old, _) = upgrade(&weir);
+    wire.answers(200, &[], "from the old one");
+    assert_eq!(client.receives_status(200).text(), "from the old one");
+    for round in 0..5 {
+        relayed.sends(format!("round {round}"));
+        relayed_wire.receives_exactly(format!("round {round}"));
+    }
+    assert!(weir.pids().contains(&old), "the old process left a relayed connection behind");
+    relayed.half_closes();
+    relayed_wire.receives_end();
+    drop(relayed_wire);
+    relayed.receives_close();
+    is_gone(&weir, old);
+}
+
+#[test]
+fn a_kept_connection_is_told_to_go_with_its_next_answer() {
+    let backend = named("a");
+    let weir = Setup::of(CONFIG).with("app", backend.address()).with("names", free_address()).start();
+    let mut client = weir.client("web");
+    client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    client.receives_status(200);
+    let (old, _) = upgrade(&weir);
+    // Either it was closed while idle, or it is served once more and told to go; never an answer and then silence.
+    if client.tries_to_send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").is_ok()
+        && let Ok(response) = client.tries_to_receive_response("GET")
+    {
+        assert_eq!(response.status, 200);
+        assert!(response.closes(), "{response:?}");
+    }
+    client.receives_close();
+    is_gone(&weir, old);
+}
+
+#[test]
+fn datagrams_reach_the_new_process() {
+    let names = UdpSocket::bind(free_address()).expect("bind");
+    names.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    let address = names.local_addr().expect("address");
+    std::thread::spawn(move || {
+        let mut datagram = [0; 100];
+        while let Ok((size, from)) = names.recv_from(&mut datagram) {
+            let _ = names.send_to(&datagram[..size], from);
+        }
+    });
+    let weir = Setup::of(CONFIG).with("app", free_address()).with("names", address).start();
+    let ask = |question: &[u8]| {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
+        socket.connect(weir.address("dns")).expect("connect");
+        socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        socket.send(question).expect("send");
+        let mut answer = [0; 100];
+        let size = socket.recv(&mut answer).expect("an answer");
+        assert_eq!(&answer[..size], question);
+    };
+    ask(b"before");
+    let (old, _) = upgrade(&weir);
+    for round in 0..50_u8 {
+        ask(&[round]);
+    }
+    is_gone(&weir, old);
+    ask(b"after");
+}
+
+#[test]
+fn an_upgrade_to_a_refused_config_leaves_the_old_process_serving() {
+    let backend = named("a");
+    let weir = Setup::of(CONFIG).with("app", backend.address()).with("names", free_address()).start();
+    let pid = weir.pid();
+    let good = std::fs::read_to_string(weir.config_path()).expect("the config");
+    std::fs::write(weir.config_path(), "[listener.web]\nbind = 7\n").expect("write");
+    weir.signals_pid(pid, Signal::USR2);
+    until("the log to say that it failed", || weir.stderr().contains("weir.toml:2:").then_some(()));
+    until("the new process to be gone", || (weir.pids() == [pid]).then_some(()));
+    for _ in 0..10 {
+        assert_eq!(ask(&weir, "web").text(), "a");
+    }
+    // And it can still be upgraded.
+    std::fs::write(weir.config_path(), good).expect("write");
+    let (old, _) = upgrade(&weir);
+    is_gone(&weir, old);
+    assert_eq!(ask(&weir, "web").text(), "a");
+}
+
+#[test]
+fn a_reload_works_after_an_upgrade() {
+    let (a, b) = (named("a"), named("b"));
+    let mut weir = Setup::of(CONFIG)
+        .with("app", a.address())
+        .with("b", b.address())
+        .with("names", free_address())
+        .start();
+    let (old, _) = upgrade(&weir);
+    is_gone(&weir, old);
+    weir.reloads(&CONFIG.replace("@app", "@b"));
+    assert_eq!(ask(&weir, "web").text(), "b");
+}
+
+#[test]
+fn connections_that_wait_to_be_accepted_are_not_lost() {
+    // Connect without speaking, upgrade, then speak: nobody may have been reset.
+    let backend = named("a");
+    let weir = Setup::of(CONFIG).with("app", backend.address()).with("names", free_address()).start();
+    let mut clients: Vec<_> = (0..100).map(|_| weir.client("web")).collect();
+    let (_old, _) = upgrade(&weir);
+    for client in &mut clients {
+        client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    }
+    for (number, client) in clients.iter_mut().enumerate() {
+        let response = client.tries_to_receive_response("GET");
+        assert!(
+            response.as_ref().is_ok_and(|response| response.status == 200),
+            "connection {number}: {response:?}"
+        );
+    }
+}

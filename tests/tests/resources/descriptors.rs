@@ -1,0 +1,78 @@
+//! Running out of file descriptors (threat D2).
+
+use std::time::{Duration, Instant};
+
+use weir_tests::dialogue::{Backend, Setup, Weir, Wire, until};
+
+fn short_of_descriptors(backend: &Backend) -> Weir {
+    Setup::of(
+        r#"
+        [runtime]
+        workers = 1
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        timeout = { client_idle = "60s" }
+        [pool.app]
+        backends = ["@app"]
+        health = { check = "off", passive = "off" }
+        "#,
+    )
+    .with("app", backend.address())
+    .under(&["prlimit", "--nofile=64:64"])
+    .start()
+}
+
+fn is_served(weir: &Weir) -> bool {
+    let Ok(wire) = Wire::try_connect(weir.address("web")) else { return false };
+    let mut wire = wire.with_patience(Duration::from_secs(2));
+    wire.tries_to_send("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").is_ok()
+        && wire.tries_to_receive_response("GET").is_ok_and(|response| response.status == 200)
+}
+
+#[test]
+fn two_hundred_idle_connections_with_64_descriptors_do_not_lock_others_out() {
+    let backend = Backend::saying("ok");
+    let weir = short_of_descriptors(&backend);
+    let mut hoard: Vec<Wire> = Vec::new();
+    for _ in 0..200 {
+        if let Ok(mut wire) = Wire::try_connect(weir.address("web")) {
+            let _ = wire.tries_to_send("GET / HTTP/1.1\r\nhost: a\r\n");
+            hoard.push(wire);
+        }
+    }
+    let cpu = weir.usage().cpu;
+    let begun = Instant::now();
+    // Newcomers are served while the hoard stands, because what has been idle longest makes room.
+    for round in 0..10 {
+        until(&format!("newcomer {round} to be served"), || is_served(&weir).then_some(()));
+    }
+    // Out of descriptors must not mean a busy loop around accept.
+    std::thread::sleep(Duration::from_secs(1));
+    let (wall, used) = (begun.elapsed(), weir.usage().cpu - cpu);
+    println!("cpu {used:?} in {wall:?} while short of descriptors");
+    assert!(used < wall / 3, "spinning: {used:?} of {wall:?}");
+    drop(hoard);
+    until("recovery", || is_served(&weir).then_some(()));
+    // For good, not just once.
+    for _ in 0..50 {
+        assert!(is_served(&weir), "{}", weir.story());
+    }
+    assert!(weir.metric("weir_rejected_total", &[("reason", "descriptors")]) >= 1.0);
+    assert_eq!(weir.admin().reads("/livez").status(), 200);
+}
+
+#[test]
+fn connections_that_speak_are_served_even_when_there_are_too_many_of_them() {
+    let backend = Backend::saying("ok");
+    let weir = short_of_descriptors(&backend);
+    // Each thread opens, asks, closes; together they would need more than there is.
+    let served: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..40).map(|_| scope.spawn(|| (0..25).filter(|_| is_served(&weir)).count())).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a client")).sum()
+    });
+    println!("{served} of 1000 served with 64 descriptors");
+    assert!(served >= 900, "{served} of 1000 served");
+    until("all descriptors to be given back", || (weir.usage().descriptors < 40).then_some(()));
+}

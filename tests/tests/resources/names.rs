@@ -1,0 +1,158 @@
+//! Backends given by host name (threat H5). A DNS server of our own answers; `resolv.conf` is Weir's view only, by a mount
+//! namespace, so these need root (or skip nothing: they fail and say so).
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use weir_tests::dialogue::{Backend, Setup, Weir, tool, until};
+
+/// What the server says of every name.
+#[derive(Clone)]
+enum Say {
+    Addresses(Vec<Ipv4Addr>),
+    ServerFailure,
+    NoSuchName,
+    Empty,
+    Nothing,
+}
+
+struct NameServer {
+    say: Arc<Mutex<Say>>,
+    address: Ipv4Addr,
+}
+
+/// Answers on port 53 of a loopback address of its own.
+fn name_server(last: u8, say: Say) -> NameServer {
+    let address = Ipv4Addr::new(127, 0, 53, last);
+    let socket = UdpSocket::bind((address, 53))
+        .unwrap_or_else(|problem| panic!("{address}:53: {problem} (needs root)"));
+    let say = Arc::new(Mutex::new(say));
+    let told = say.clone();
+    std::thread::spawn(move || {
+        let mut query = [0; 2048];
+        while let Ok((size, from)) = socket.recv_from(&mut query) {
+            let say = told.lock().map(|say| say.clone()).unwrap_or(Say::Nothing);
+            if let Some(answer) = answer(&query[..size], &say) {
+                let _ = socket.send_to(&answer, from);
+            }
+        }
+    });
+    NameServer { say, address }
+}
+
+/// A response to `query`, by RFC 1035 §4.1; only A questions get addresses.
+fn answer(query: &[u8], say: &Say) -> Option<Vec<u8>> {
+    let mut end = 12;
+    while *query.get(end)? != 0 {
+        end += usize::from(query[end]) + 1;
+    }
+    let question = query.get(12..end + 5)?;
+    let is_a = question.ends_with(&[0, 1, 0, 1]);
+    let (code, addresses) = match say {
+        Say::Addresses(all) => (0, if is_a { all.as_slice() } else { &[] }),
+        Say::ServerFailure => (2, &[][..]),
+        Say::NoSuchName => (3, &[][..]),
+        Say::Empty => (0, &[][..]),
+        Say::Nothing => return None,
+    };
+    // What does not fit into a datagram of 1232 bytes is left out, as a server without TCP would do.
+    let addresses = &addresses[..addresses.len().min(70)];
+    let mut bytes = query.get(..2)?.to_vec();
+    bytes.extend([0x81, 0x80 | code, 0, 1]);
+    bytes.extend(u16::try_from(addresses.len()).ok()?.to_be_bytes());
+    bytes.extend([0, 0, 0, 0]);
+    bytes.extend(question);
+    for address in addresses {
+        // A pointer to the question's name, type A, class IN, TTL 0.
+        bytes.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4]);
+        bytes.extend(address.octets());
+    }
+    Some(bytes)
+}
+
+/// Weir in a mount namespace where `/etc/resolv.conf` names our server.
+fn weir_asking(server: &NameServer, port: u16) -> Weir {
+    let unshare = tool("unshare", "util-linux").display().to_string();
+    let config = format!(
+        r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = ["app.weir.test:{port}", "@fixed"]
+        balance = "first"
+        health = {{ check = "tcp", interval = "300ms", fast_interval = "100ms", timeout = "200ms" }}
+        "#
+    );
+    let dir = std::env::temp_dir().join(format!("weir-resolv-{}-{port}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    let resolv = dir.join("resolv.conf");
+    std::fs::write(&resolv, format!("nameserver {}\noptions timeout:1 attempts:1\n", server.address))
+        .expect("resolv.conf");
+    let script = format!("mount --bind {} /etc/resolv.conf && exec \"$@\"", resolv.display());
+    let fixed = Backend::saying("fixed");
+    let weir = Setup::of(&config)
+        .with("fixed", fixed.address())
+        .under(&[unshare.as_str(), "--mount", "--propagation", "private", "sh", "-c", &script, "sh"])
+        .start();
+    // Lives as long as the process: the spare backend of every test here.
+    std::mem::forget(fixed);
+    weir
+}
+
+fn ask(weir: &Weir) -> (u16, String) {
+    let mut client = weir.client("web");
+    client.sends("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    let response = client.receives_response();
+    (response.status, response.text())
+}
+
+fn says(server: &NameServer, what: Say) {
+    *server.say.lock().expect("not poisoned") = what;
+}
+
+#[test]
+fn a_name_is_resolved_and_its_last_good_address_kept_when_dns_fails() {
+    let backend = Backend::saying("by name");
+    let SocketAddr::V4(address) = backend.address() else { unreachable!("loopback is IPv4") };
+    let server = name_server(1, Say::Addresses(vec![*address.ip()]));
+    let weir = weir_asking(&server, address.port());
+    until("the name to be used", || (ask(&weir).1 == "by name").then_some(()));
+    for failure in [Say::ServerFailure, Say::NoSuchName, Say::Empty, Say::Nothing] {
+        says(&server, failure);
+        for _ in 0..5 {
+            assert_eq!(ask(&weir), (200, "by name".to_owned()), "the last good address was given up");
+        }
+    }
+    // A reload while DNS is down must not lose it either.
+    let answer = weir.admin().calls("POST", "/v1/reload", &[], "{}");
+    assert_eq!(answer.status(), 200, "{:?}", answer.response);
+    assert_eq!(ask(&weir), (200, "by name".to_owned()));
+}
+
+#[test]
+fn a_name_that_never_resolved_leaves_the_others_serving_and_is_used_once_it_does() {
+    let backend = Backend::saying("by name");
+    let SocketAddr::V4(address) = backend.address() else { unreachable!("loopback is IPv4") };
+    let server = name_server(2, Say::ServerFailure);
+    let weir = weir_asking(&server, address.port());
+    for _ in 0..10 {
+        assert_eq!(ask(&weir), (200, "fixed".to_owned()));
+    }
+    says(&server, Say::Addresses(vec![*address.ip()]));
+    weir_tests::dialogue::until_within(Duration::from_secs(40), "the name to be used", || {
+        (ask(&weir).1 == "by name").then_some(())
+    });
+}
+
+#[test]
+fn a_name_with_a_crowd_of_addresses_is_used_and_bounded() {
+    let backend = Backend::saying("by name");
+    let SocketAddr::V4(address) = backend.address() else { unreachable!("loopback is IPv4") };
+    let server = name_server(3, Say::Addresses(vec![*address.ip(); 1000]));
+    let weir = weir_asking(&server, address.port());
+    until("the name to be used", || (ask(&weir).1 == "by name").then_some(()));
+    let pool = weir.admin().reads("/v1/pools/app").json();
+    assert!(pool["backends"].as_array().is_some_and(|all| all.len() <= 64), "{pool}");
+}
