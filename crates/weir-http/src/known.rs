@@ -16,10 +16,13 @@ macro_rules! known_headers {
             pub const ALL: &[KnownHeader] = &[$(KnownHeader::$name),*];
 
             /// The name in lower case; empty for `Other`.
+            #[inline(always)]
             pub const fn name(self) -> &'static str {
-                match self { $(KnownHeader::$name => $text,)* KnownHeader::Other => "" }
+                NAMES[self as usize]
             }
         }
+
+        static NAMES: [&str; KnownHeader::ALL.len() + 1] = [$($text,)* ""];
     };
 }
 
@@ -203,11 +206,37 @@ impl KnownHeader {
     pub fn classify(name: &[u8]) -> KnownHeader {
         let Some(&first) = name.first() else { return K::Other };
         let candidate = candidate(name.len(), first | 0x20, name);
-        if candidate.name().len() == name.len() && candidate.name().as_bytes().eq_ignore_ascii_case(name) {
-            candidate
-        } else {
-            K::Other
+        if same(candidate.name().as_bytes(), name) { candidate } else { K::Other }
+    }
+}
+
+/// Whether `name` is `lower` but for case. `lower` has only `a-z`, `0-9` and `-`.
+///
+/// Words at a time: bytes may differ in the case bit only, and only where `lower` has a letter (bit 6 says so). The
+/// last word may overlap the one before.
+#[inline(always)]
+fn same(lower: &[u8], name: &[u8]) -> bool {
+    if lower.len() != name.len() {
+        return false;
+    }
+    let differ_8 = |lower: &[u8; 8], name: &[u8; 8]| {
+        let (lower, name) = (u64::from_le_bytes(*lower), u64::from_le_bytes(*name));
+        (lower ^ name) & !(lower >> 1 & 0x2020_2020_2020_2020)
+    };
+    if let (Some(lower_last), Some(name_last)) = (lower.last_chunk(), name.last_chunk()) {
+        let words = lower.as_chunks().0.iter().zip(name.as_chunks().0);
+        return words.fold(differ_8(lower_last, name_last), |all, (lower, name)| all | differ_8(lower, name))
+            == 0;
+    }
+    let differ_4 = |lower: &[u8; 4], name: &[u8; 4]| {
+        let (lower, name) = (u32::from_le_bytes(*lower), u32::from_le_bytes(*name));
+        (lower ^ name) & !(lower >> 1 & 0x2020_2020)
+    };
+    match (lower.first_chunk(), name.first_chunk(), lower.last_chunk(), name.last_chunk()) {
+        (Some(lower_first), Some(name_first), Some(lower_last), Some(name_last)) => {
+            differ_4(lower_first, name_first) | differ_4(lower_last, name_last) == 0
         }
+        _ => lower.eq_ignore_ascii_case(name),
     }
 }
 
@@ -299,6 +328,15 @@ mod tests {
             }
         }
         assert_eq!(KnownHeader::classify(b""), KnownHeader::Other);
+        for &known in KnownHeader::ALL {
+            for (position, right) in known.name().bytes().enumerate() {
+                for byte in (0..=255_u8).filter(|byte| byte.to_ascii_lowercase() != right) {
+                    let mut name = known.name().as_bytes().to_vec();
+                    name[position] = byte;
+                    assert_ne!(KnownHeader::classify(&name), known, "{}", name.escape_ascii());
+                }
+            }
+        }
         // Bytes that differ from a letter only in bit 5 must not pass for it.
         assert_eq!(KnownHeader::classify(b"\x48\x4f\x53\x14"), KnownHeader::Other);
         assert_eq!(KnownHeader::classify(b"content\x0dlength"), KnownHeader::Other);

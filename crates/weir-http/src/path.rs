@@ -14,17 +14,18 @@
 
 use std::borrow::Cow;
 
-use crate::scan::{self, PATH, PATH_ATTENTION, UNRESERVED};
+use crate::scan::{self, PATH, UNRESERVED};
 use crate::violation::Violation;
 
-/// Normalises a path that begins with `/`. Borrows, after one scan, when it is normal already.
+/// Normalises a path that begins with `/`. Borrows when it is normal already, after one scan and without allocating
+/// unless it has escapes or segments that begin with a dot.
 ///
 /// An empty path (asterisk- and authority-form) is given back as it is.
 ///
 /// # Errors
 /// `PathEscape`, `PathForbiddenByte`, `PathAboveRoot`: answer 400.
 pub fn normalise(raw: &[u8]) -> Result<Cow<'_, [u8]>, Violation> {
-    if raw.iter().all(|&byte| scan::CLASS[byte as usize] & (PATH | PATH_ATTENTION) == PATH) {
+    if is_normal(raw) {
         return Ok(Cow::Borrowed(raw));
     }
     let mut out = Vec::new();
@@ -60,6 +61,16 @@ pub fn normalise_into(raw: &[u8], out: &mut Vec<u8>) -> Result<bool, Violation> 
         }
     }
     Ok(out != raw)
+}
+
+/// Whether nothing in the path could change: no escape, no segment that begins with a dot, no forbidden byte.
+fn is_normal(raw: &[u8]) -> bool {
+    let mut before = b'/';
+    raw.iter().all(|&byte| {
+        let good = scan::is(byte, PATH) && byte != b'%' && !(byte == b'.' && before == b'/');
+        before = byte;
+        good
+    })
 }
 
 fn decode_segment(segment: &[u8], out: &mut Vec<u8>) -> Result<(), Violation> {
