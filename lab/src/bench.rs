@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::backend::BackendKind;
 use crate::contender::{Contender, Ports, Tools, free_port};
@@ -39,7 +39,7 @@ pub struct Options {
 }
 
 /// What one cell measured.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Sample {
     /// Round, from 1.
     pub round: u32,
@@ -90,7 +90,7 @@ impl Sample {
 }
 
 /// What became of one contender in one scenario.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// Folder/template.
     pub contender: String,
@@ -103,7 +103,7 @@ pub struct Outcome {
 }
 
 /// What came of one scenario.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ScenarioOutcome {
     /// The scenario's name.
     pub scenario: String,

@@ -40,6 +40,11 @@ struct Arguments {
 enum Verb {
     /// Compare contenders in scenarios; the table goes to standard output, progress to standard error
     Bench(BenchArguments),
+    /// Print the tables of a bench again from its raw samples
+    Report {
+        /// What `bench --json` wrote
+        file: PathBuf,
+    },
     /// Serve as the backend of a measurement
     Backend {
         #[arg(long, value_enum, default_value = "http")]
@@ -177,6 +182,12 @@ fn main() -> ExitCode {
 fn run(verb: Verb) -> io::Result<ExitCode> {
     match verb {
         Verb::Bench(arguments) => return bench(&arguments),
+        Verb::Report { file } => {
+            let text = fs::read_to_string(&file)?;
+            let report = report::Report::from_json(&text)
+                .map_err(|error| io::Error::other(format!("{}: {error}", file.display())))?;
+            print!("{}", report.markdown());
+        }
         Verb::Backend { kind, port } => backend::serve(kind, port)?,
         Verb::Relay { port, backend_port } => relay::serve(port, backend_port)?,
         Verb::Load { load } => put(&load)?,
@@ -248,7 +259,7 @@ fn bench(arguments: &BenchArguments) -> io::Result<ExitCode> {
     };
     let circumstances = report::Circumstances::now(&options, private_network);
     let report = report::Report { circumstances, scenarios: bench::run(&scenarios, &options)? };
-    println!("{}", report.markdown());
+    print!("{}", report.markdown());
     if let Some(path) = &arguments.json {
         let path = if path.components().count() == 1 { lab.join("results").join(path) } else { path.clone() };
         if let Some(folder) = path.parent() {

@@ -6,7 +6,7 @@ use std::io;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::bench::{Options, Outcome, Sample, ScenarioOutcome};
 use crate::network;
@@ -22,7 +22,7 @@ const FULL_CORE: f64 = 0.90;
 const DISTURBED: f64 = 0.05;
 
 /// The machine and the settings, for the record.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Circumstances {
     processor: String,
     cores: usize,
@@ -77,7 +77,7 @@ impl Circumstances {
 }
 
 /// Everything a bench found.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     /// Where and how.
     pub circumstances: Circumstances,
@@ -91,6 +91,11 @@ impl Report {
         self.scenarios.iter().flat_map(|scenario| &scenario.outcomes).all(|outcome| {
             outcome.failure.is_none() && outcome.samples.iter().all(|sample| sample.load.errors == 0)
         })
+    }
+
+    /// Reads what [`Report::json`] wrote. Err tells what is wrong with it.
+    pub fn from_json(text: &str) -> io::Result<Self> {
+        serde_json::from_str(text).map_err(io::Error::other)
     }
 
     /// All raw samples as JSON. Err when they cannot be written down, which only a defect can cause.
@@ -421,6 +426,31 @@ mod tests {
         assert!(text.contains("filled their core with nginx/http:"), "{text}");
         assert!(text.contains("**weir/http did not take part**: no such program"), "{text}");
         assert!(text.contains("**x/y had errors, its figures do not count**: read 2"), "{text}");
+    }
+
+    #[test]
+    fn a_report_made_again_from_its_samples_is_the_same() {
+        let options = Options {
+            tools: crate::contender::Tools {
+                lab: String::new(),
+                peers: String::new(),
+                peers_root: String::new(),
+                weir: String::new(),
+            },
+            lab: std::path::PathBuf::from("/"),
+            rounds: 2,
+            seconds: 2,
+            only: Vec::new(),
+            proxy: crate::process::Placement { core: Some(0), nice: 0, realtime: false },
+            load: crate::process::Placement { core: Some(1), nice: 0, realtime: false },
+        };
+        let one = outcome("weir/http", vec![sample(1, 0.7, 100_003), sample(2, 0.81, 100_000)]);
+        let other = outcome("nginx/http", vec![sample(1, 1.1, 99_000), sample(2, 1.0, 100_000)]);
+        let circumstances = Circumstances::now(&options, false);
+        let report = Report { circumstances, scenarios: vec![scenario(vec![one, other])] };
+        let again = Report::from_json(&report.json().unwrap()).unwrap();
+        assert_eq!(again.markdown(), report.markdown());
+        assert!(again.markdown().contains("| nginx/http 1 | 10.56 (10.00-11.11) | "), "{}", again.markdown());
     }
 
     #[test]
