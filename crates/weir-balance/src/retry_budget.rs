@@ -1,7 +1,8 @@
 //! How many retries a pool may send, so that retries can't turn a brown-out into a collapse.
 //!
-//! Over the last ten seconds retries stay at or below a percentage of the requests of the same seconds, plus a small
-//! allowance so that a quiet pool can retry at all. Counts are kept per second in a ring of atomics.
+//! A retry is granted only if, with it, the retries of the last ten seconds stay at or below a percentage of the requests of the same
+//! seconds, plus a small allowance so that a quiet pool can retry at all. That holds at the moment of each grant; later, requests that
+//! justified it may leave the window before it does. Counts are kept per second in a ring of atomics.
 //!
 //! Source: Finagle's `RetryBudget` (percent, minimum per second, ten-second lifetime); Google SRE book, ch. 21, "Handling Overload".
 

@@ -69,6 +69,58 @@ fn max_connections_is_never_exceeded_and_every_slot_comes_back() {
     }
 }
 
+/// Lets two threads do something at the same moment, over and over: they meet before each round and after it.
+/// Without it they meet in the few nanoseconds that matter about never.
+fn race(rounds: u32, contender: impl Fn(u32, usize) + Sync, after_each: impl Fn(u32) + Sync) {
+    let arrived = AtomicU32::new(0);
+    let meet = |expected: u32| {
+        arrived.fetch_add(1, Ordering::SeqCst);
+        let mut spins = 0u32;
+        while arrived.load(Ordering::SeqCst) < expected {
+            spins += 1;
+            // The other may not even have a core on a busy machine.
+            if spins.is_multiple_of(10_000) { std::thread::yield_now() } else { std::hint::spin_loop() }
+        }
+    };
+    std::thread::scope(|scope| {
+        for side in 0..2 {
+            let (contender, after_each, meet) = (&contender, &after_each, &meet);
+            scope.spawn(move || {
+                for round in 0..rounds {
+                    meet(round * 6 + 2);
+                    contender(round, side);
+                    meet(round * 6 + 4);
+                    if side == 0 {
+                        after_each(round);
+                    }
+                    meet(round * 6 + 6);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn only_one_of_two_threads_that_race_for_the_last_slot_gets_it() {
+    let pool = pool(Algorithm::First, 1, Some(1));
+    let (won, wrong) = (AtomicU32::new(0), AtomicU32::new(0));
+    let contender = |_, _| {
+        if Picker::new(Arc::clone(&pool)).pick(&PickInput::default()).is_ok() {
+            won.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    // A panic in one thread would leave the other waiting, so what is wrong is counted and claimed at the end.
+    let after_each = |_| {
+        let winners = won.swap(0, Ordering::SeqCst);
+        wrong.fetch_add(u32::from(winners != 1), Ordering::SeqCst);
+        for _ in 0..winners {
+            let _ = pool.release(0);
+        }
+    };
+    race(20_000, contender, after_each);
+    assert_eq!(wrong.load(Ordering::SeqCst), 0, "rounds of 20000 with other than one winner");
+}
+
 #[test]
 fn round_robin_is_exact_over_all_workers_together() {
     let pool = pool(Algorithm::RoundRobin, 5, None);
@@ -139,23 +191,21 @@ fn a_waiter_that_sleeps_is_always_seen_by_the_next_release() {
 
 #[test]
 fn two_workers_never_eject_more_than_the_limit_together() {
-    for _ in 0..300 {
-        let members = (0..4).map(|at| Arc::new(Backend::new(format!("10.4.0.{at}:80"), Default::default())));
-        let passive = Passive { errors: 2, ..Passive::default() };
-        let settings = Settings { passive: Some(passive), ..Settings::default() };
-        let pool = Pool::new(settings, members.collect(), Duration::ZERO);
-        let ejected = AtomicU32::new(0);
-        std::thread::scope(|scope| {
-            for index in 0..4 {
-                let (pool, ejected) = (&pool, &ejected);
-                scope.spawn(move || {
-                    for _ in 0..6 {
-                        let ejection = pool.observe(index, Duration::from_secs(1), Outcome::Failure);
-                        ejected.fetch_add(u32::from(ejection.is_some()), Ordering::SeqCst);
-                    }
-                });
-            }
-        });
-        assert_eq!(ejected.load(Ordering::SeqCst), 2);
-    }
+    const ROUNDS: u32 = 10_000;
+    let members = (0..2).map(|at| Arc::new(Backend::new(format!("10.4.0.{at}:80"), Default::default())));
+    let passive = Passive { errors: 1, eject: Duration::from_millis(500), ..Passive::default() };
+    let settings = Settings { passive: Some(passive), ..Settings::default() };
+    let pool = Pool::new(settings, members.collect(), Duration::ZERO);
+    let (ejected, wrong) = (AtomicU32::new(0), AtomicU32::new(0));
+    // An hour between rounds: every ejection is over by then.
+    let at = |round: u32| Duration::from_secs(3600 * u64::from(round + 1));
+    let contender = |round, side| {
+        let ejection = pool.observe(side, at(round), Outcome::Failure);
+        ejected.fetch_add(u32::from(ejection.is_some()), Ordering::SeqCst);
+    };
+    let after_each = |_| {
+        wrong.fetch_add(u32::from(ejected.swap(0, Ordering::SeqCst) != 1), Ordering::SeqCst);
+    };
+    race(ROUNDS, contender, after_each);
+    assert_eq!(wrong.load(Ordering::SeqCst), 0, "rounds of {ROUNDS} with other than one ejection of two");
 }
