@@ -50,7 +50,8 @@ pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, listener: TcpLi
             Some(Ok((stream, peer))) => begin(&worker, &socket, stream, peer),
             Some(Err(error)) if is_descriptor_shortage(&error) => {
                 let slot = socket.slot();
-                slot.current().shared.cells.of(worker.number).rejected[Rejected::Descriptors as usize].increment();
+                slot.current().shared.cells.of(worker.number).rejected[Rejected::Descriptors as usize]
+                    .increment();
                 let shed = worker.deadlines.shed_idle(SHED_COUNT);
                 let _ = worker.events.send(Event::DescriptorsShort { shed });
                 if shed == 0 {

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use weir_balance::{NoPick, Outcome, PickInput, PickReason, Picker};
+use weir_balance::{NoPick, Outcome, PickInput, Picker};
 use weir_http::h1::connection::Idle;
 use weir_stats::table::{BackendCells, PoolCells};
 
@@ -46,7 +46,6 @@ struct Kept {
 pub struct Chosen {
     pub pool: Rc<WorkerPool>,
     pub index: usize,
-    pub reason: PickReason,
 }
 
 impl WorkerPool {
@@ -78,14 +77,16 @@ impl WorkerPool {
     #[inline]
     pub fn choose(self: &Rc<Self>, input: &PickInput<'_>) -> Result<Chosen, NoPick> {
         let pick = self.picker.pick(input)?;
-        Ok(Chosen { pool: self.clone(), index: pick.index, reason: pick.reason })
+        Ok(Chosen { pool: self.clone(), index: pick.index })
     }
 
     /// Drops idle connections that are too old or that the backend has closed.
     pub fn retire_idle(&self, now: Duration) {
         let longest = self.shared.config.keep_alive.idle;
         for backend in &self.backends {
-            backend.idle.borrow_mut().retain(|idle| now.saturating_sub(idle.since) < longest && is_quiet(idle.connection.connection()));
+            backend.idle.borrow_mut().retain(|idle| {
+                now.saturating_sub(idle.since) < longest && is_quiet(idle.connection.connection())
+            });
         }
     }
 }
@@ -121,11 +122,6 @@ impl WorkerBackend {
         if idle.len() < max as usize {
             idle.push(Kept { connection, since: now });
         }
-    }
-
-    /// Idle connections held.
-    pub fn idle_count(&self) -> usize {
-        self.idle.borrow().len()
     }
 
     /// Opens a connection. The deadline is the caller's to set.
@@ -208,8 +204,12 @@ pub enum ConnectError {
 impl std::fmt::Display for ConnectError {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            ConnectError::Unresolved { backend } => write!(out, "backend {backend} has no address yet: its name does not resolve"),
-            ConnectError::Refused { backend, source } => write!(out, "backend {backend} did not accept: {source}"),
+            ConnectError::Unresolved { backend } => {
+                write!(out, "backend {backend} has no address yet: its name does not resolve")
+            }
+            ConnectError::Refused { backend, source } => {
+                write!(out, "backend {backend} did not accept: {source}")
+            }
             ConnectError::TimedOut { backend } => write!(out, "backend {backend} did not accept in time"),
         }
     }

@@ -42,14 +42,14 @@ impl Buffers {
             return None;
         }
         self.in_use_bytes.set(in_use);
-        let bytes = kept
-            .and_then(|kept| kept.borrow_mut().pop())
-            .unwrap_or_else(|| vec![0; size].into_boxed_slice());
+        let bytes =
+            kept.and_then(|kept| kept.borrow_mut().pop()).unwrap_or_else(|| vec![0; size].into_boxed_slice());
         Some(Buffer { bytes, start: 0, end: 0, owner: self.clone() })
     }
 
     /// Bytes of all buffers that are lent out.
-    pub fn in_use_bytes(&self) -> u64 {
+    #[cfg(test)]
+    fn in_use_bytes(&self) -> u64 {
         self.in_use_bytes.get()
     }
 }

@@ -101,7 +101,8 @@ impl Deadlines {
 
     /// Wakes every session, so that each looks at what has changed around it (a drain, say).
     pub fn wake_all(&self) {
-        let wakers: Vec<Waker> = self.table.borrow().entries.iter().filter_map(|entry| entry.waker.clone()).collect();
+        let wakers: Vec<Waker> =
+            self.table.borrow().entries.iter().filter_map(|entry| entry.waker.clone()).collect();
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -151,8 +152,8 @@ impl Deadline {
     }
 
     /// Takes the deadline away.
-    #[inline]
-    pub fn clear(&self) {
+    #[cfg(test)]
+    fn clear(&self) {
         let table = &mut *self.table.table.borrow_mut();
         table.due[self.slot] = NEVER;
         table.entries[self.slot].fired = false;

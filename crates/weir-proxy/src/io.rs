@@ -31,7 +31,11 @@ impl From<io::Error> for WaitError {
 /// Goes through `poll_read` and not `try_read`: a short read then tells tokio that the socket is drained, which saves
 /// the second `recv` that would only find out the same.
 #[inline]
-pub fn poll_receive(stream: &mut TcpStream, context: &mut Context<'_>, buffer: &mut Buffer) -> Poll<io::Result<usize>> {
+pub fn poll_receive(
+    stream: &mut TcpStream,
+    context: &mut Context<'_>,
+    buffer: &mut Buffer,
+) -> Poll<io::Result<usize>> {
     let mut room = ReadBuf::new(buffer.free());
     ready!(Pin::new(stream).poll_read(context, &mut room))?;
     let count = room.filled().len();
@@ -47,7 +51,11 @@ pub fn poll_send(stream: &mut TcpStream, context: &mut Context<'_>, bytes: &[u8]
 
 /// Receives once, or ends with the deadline.
 #[inline]
-pub async fn receive(stream: &mut TcpStream, buffer: &mut Buffer, deadline: &Deadline) -> Result<usize, WaitError> {
+pub async fn receive(
+    stream: &mut TcpStream,
+    buffer: &mut Buffer,
+    deadline: &Deadline,
+) -> Result<usize, WaitError> {
     poll_fn(|context| match poll_receive(stream, context, buffer) {
         Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
         Poll::Pending => timed_out(deadline),

@@ -77,7 +77,6 @@ impl Plane {
             let (commands, inbox) = mpsc::unbounded_channel();
             let setup = worker::Setup {
                 number,
-                workers,
                 cpu: (options.pin && !cpus.is_empty()).then(|| cpus[number % cpus.len()]),
                 memory_bytes: options.memory_bytes / workers as u64,
                 events: options.events.clone(),
@@ -85,7 +84,9 @@ impl Plane {
                 totals: totals.clone(),
                 inbox,
             };
-            let thread = std::thread::Builder::new().name(format!("weir-worker-{number}")).spawn(move || worker::run(setup))?;
+            let thread = std::thread::Builder::new()
+                .name(format!("weir-worker-{number}"))
+                .spawn(move || worker::run(setup))?;
             started.push(Worker { commands, thread: Some(thread) });
         }
         Ok(Plane { workers: started, totals })
@@ -108,7 +109,8 @@ impl Plane {
             applied.push(wait);
         }
         for wait in applied {
-            wait.await.map_err(|_| io::Error::other("a worker thread ended while it applied a snapshot"))??;
+            wait.await
+                .map_err(|_| io::Error::other("a worker thread ended while it applied a snapshot"))??;
         }
         Ok(())
     }

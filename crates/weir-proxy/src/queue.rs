@@ -41,7 +41,11 @@ impl WaitingRoom {
             return None;
         }
         let turn = Arc::new(Turn { called: false.into(), waker });
-        if at_front { line.push_front(turn.clone()) } else { line.push_back(turn.clone()) }
+        if at_front {
+            line.push_front(turn.clone())
+        } else {
+            line.push_back(turn.clone())
+        }
         self.waiting.store(line.len() as u32, Ordering::SeqCst);
         Some(turn)
     }

@@ -221,7 +221,12 @@ impl Backend {
 }
 
 impl Listener {
-    fn compile(config: &weir_config::Listener, old: Option<&Arc<Listener>>, pools: &[Arc<Pool>], workers: usize) -> Listener {
+    fn compile(
+        config: &weir_config::Listener,
+        old: Option<&Arc<Listener>>,
+        pools: &[Arc<Pool>],
+        workers: usize,
+    ) -> Listener {
         Listener {
             config: config.clone(),
             routes: RouteTable::compile(config, pools),

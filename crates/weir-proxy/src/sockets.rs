@@ -56,13 +56,19 @@ impl fmt::Display for BindError {
             Transport::Tcp => "tcp",
             Transport::Udp => "udp",
         };
-        write!(out, "listener `{}` can't bind {transport} {}: {}", self.listener, self.endpoint.address, self.source)?;
+        write!(
+            out,
+            "listener `{}` can't bind {transport} {}: {}",
+            self.listener, self.endpoint.address, self.source
+        )?;
         match self.source.kind() {
             io::ErrorKind::AddrInUse => write!(out, " (another program holds it; see `ss -ltnup`)"),
             io::ErrorKind::PermissionDenied => {
                 write!(out, " (ports below 1024 need CAP_NET_BIND_SERVICE, see the guide's page on systemd)")
             }
-            io::ErrorKind::AddrNotAvailable => write!(out, " (no interface of this machine has that address)"),
+            io::ErrorKind::AddrNotAvailable => {
+                write!(out, " (no interface of this machine has that address)")
+            }
             _ => Ok(()),
         }
     }
@@ -85,7 +91,9 @@ impl Sockets {
                 let endpoint = Endpoint { transport, address };
                 let fail = |source| BindError { listener: listener.name.clone(), endpoint, source };
                 let sockets = match previous.by_endpoint.get(&endpoint) {
-                    Some(old) => old.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>().map_err(fail)?,
+                    Some(old) => {
+                        old.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>().map_err(fail)?
+                    }
                     None => open_group(endpoint, workers.max(1)).map_err(fail)?,
                 };
                 bound.by_endpoint.insert(endpoint, sockets);
@@ -120,7 +128,8 @@ impl Sockets {
     /// Endpoint and descriptor of every socket, for handing over to a new process.
     pub fn descriptors(&self) -> Vec<(Endpoint, RawFd)> {
         let all = self.by_endpoint.iter();
-        all.flat_map(|(&endpoint, sockets)| sockets.iter().map(move |socket| (endpoint, socket.as_raw_fd()))).collect()
+        all.flat_map(|(&endpoint, sockets)| sockets.iter().map(move |socket| (endpoint, socket.as_raw_fd())))
+            .collect()
     }
 
     /// Takes over sockets that an earlier process handed down.

@@ -30,7 +30,6 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
 /// What a worker is started with.
 pub struct Setup {
     pub number: usize,
-    pub workers: usize,
     pub cpu: Option<usize>,
     pub memory_bytes: u64,
     pub events: mpsc::UnboundedSender<Event>,
@@ -42,7 +41,11 @@ pub struct Setup {
 /// What the control side tells a worker.
 pub enum Command {
     /// Serve this from now on.
-    Apply { snapshot: Arc<Snapshot>, sockets: Vec<(Endpoint, OwnedFd)>, done: oneshot::Sender<io::Result<()>> },
+    Apply {
+        snapshot: Arc<Snapshot>,
+        sockets: Vec<(Endpoint, OwnedFd)>,
+        done: oneshot::Sender<io::Result<()>>,
+    },
     /// Stop accepting; sessions end after what they are doing, at the latest after `limit`.
     Drain { limit: Duration },
     /// End the thread.
@@ -194,7 +197,8 @@ fn apply(worker: &Rc<Worker>, snapshot: &Arc<Snapshot>, sockets: Vec<(Endpoint, 
         let current = Rc::new(WorkerListener { shared: listener.clone(), pools: pools.clone() });
         let kept = old_slots.iter().find(|slot| {
             let old = slot.current();
-            old.shared.config.name == listener.config.name && old.shared.config.protocol == listener.config.protocol
+            old.shared.config.name == listener.config.name
+                && old.shared.config.protocol == listener.config.protocol
         });
         slots.push(match kept {
             Some(slot) => {
@@ -215,7 +219,11 @@ fn apply(worker: &Rc<Worker>, snapshot: &Arc<Snapshot>, sockets: Vec<(Endpoint, 
 }
 
 /// Keeps the sockets whose endpoint is still wanted, opens new ones, closes the rest.
-fn move_sockets(worker: &Rc<Worker>, slots: &[Rc<ListenerSlot>], wanted: Vec<(Endpoint, OwnedFd)>) -> io::Result<()> {
+fn move_sockets(
+    worker: &Rc<Worker>,
+    slots: &[Rc<ListenerSlot>],
+    wanted: Vec<(Endpoint, OwnedFd)>,
+) -> io::Result<()> {
     let mut old = worker.sockets.take();
     let mut kept = Vec::with_capacity(wanted.len());
     for (endpoint, descriptor) in wanted {

@@ -6,13 +6,13 @@ use weir_stats::table::End;
 
 use crate::buffers::Buffer;
 use crate::clock;
+use crate::http::date;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forward::Forwarding;
 use crate::http::route::Route;
 use crate::http::session::{Session, due};
 use crate::http::upload::Upload;
-use crate::http::date;
 use crate::io::send_all;
 use crate::worker::WorkerListener;
 
@@ -20,7 +20,12 @@ use crate::worker::WorkerListener;
 const RETRY_AFTER_SECONDS: u64 = 1;
 
 /// Answers a request that was not forwarded, or whose forwarding failed before anything reached the client.
-pub async fn failure(session: &mut Session, listener: &WorkerListener, exchange: &mut Exchange, failure: &Failure) -> After {
+pub async fn failure(
+    session: &mut Session,
+    listener: &WorkerListener,
+    exchange: &mut Exchange,
+    failure: &Failure,
+) -> After {
     let cells = listener.shared.cells.of(session.worker.number);
     if let Some(rejected) = failure.rejected() {
         cells.rejected[rejected as usize].increment();
@@ -32,7 +37,9 @@ pub async fn failure(session: &mut Session, listener: &WorkerListener, exchange:
     let keep = !failure.closes_client() && may_keep(session, exchange);
     exchange.reply.clear();
     let retry_after = (status == 503).then_some(RETRY_AFTER_SECONDS);
-    with_own(exchange, keep, |own, out| encode::error_response(status, failure.word(), retry_after, own, out));
+    with_own(exchange, keep, |own, out| {
+        encode::error_response(status, failure.word(), retry_after, own, out)
+    });
     if status == 405 {
         // RFC 9110 §15.5.6 asks for the methods that are allowed; for CONNECT that is every other.
         tracing::debug!(client = %session.client.address, "CONNECT refused");
@@ -71,7 +78,9 @@ pub async fn redirect(
     let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
     let location = expand(to, exchange, received);
     let keep = may_keep(session, exchange);
-    with_own(exchange, keep, |own, out| encode::redirect(status, &location, &route.response_fields, own, out));
+    with_own(exchange, keep, |own, out| {
+        encode::redirect(status, &location, &route.response_fields, own, out)
+    });
     finish(session, listener, exchange, status, End::Responded, keep).await
 }
 
@@ -129,7 +138,10 @@ pub async fn trace(session: &mut Session, listener: &WorkerListener, exchange: &
 /// Whether the client's connection can be kept: it wishes so, and no body of its request is left unread.
 fn may_keep(session: &Session, exchange: &Exchange) -> bool {
     let body_left = exchange.body_left || (!exchange.forwarded && !exchange.request.body().is_empty());
-    exchange.request.keep_alive() && exchange.request.is_complete() && !body_left && session.slot.draining_until().is_none()
+    exchange.request.keep_alive()
+        && exchange.request.is_complete()
+        && !body_left
+        && session.slot.draining_until().is_none()
 }
 
 fn with_own(exchange: &mut Exchange, keep: bool, write: impl FnOnce(&OwnResponse<'_>, &mut Vec<u8>)) {

@@ -8,6 +8,7 @@ use weir_http::h1::encode;
 use weir_http::proxy_protocol::{self, ProxyAddresses};
 
 use crate::backends::{Chosen, ConnectError};
+use crate::buffers::Buffer;
 use crate::clock;
 use crate::http::drive;
 use crate::http::exchange::Exchange;
@@ -15,7 +16,6 @@ use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
 use crate::http::session::{Session, due};
 use crate::http::upload::Upload;
-use crate::buffers::Buffer;
 use crate::io::{WaitError, send_all};
 
 /// How long an idle backend connection may have been idle to carry a request that must not be sent twice: one that the
@@ -55,7 +55,9 @@ pub async fn make(
         exchange.continued = true;
         let mut interim = Vec::with_capacity(32);
         encode::write_continue(&mut interim);
-        send_all(&mut session.stream, &interim, &session.deadline, || {}).await.map_err(|error| failed(error.into()))?;
+        send_all(&mut session.stream, &interim, &session.deadline, || {})
+            .await
+            .map_err(|error| failed(error.into()))?;
     }
     let sent_at = if reused && exchange.ledger.retries == 0 { exchange.ledger.head } else { clock::now() };
     session.deadline.set(due(&session.slot, sent_at, forwarding.listener.shared.config.timeout.backend));
@@ -67,9 +69,10 @@ pub async fn make(
     }
     let cells = chosen.backend().cells();
     cells.bytes_sent.add(exchange.outgoing.len() as u64);
-    let received = drive::until_response(session, connection.connection(), exchange, forwarding, facts, upload)
-        .await
-        .map_err(failed)?;
+    let received =
+        drive::until_response(session, connection.connection(), exchange, forwarding, facts, upload)
+            .await
+            .map_err(failed)?;
     let latency = clock::now().saturating_sub(sent_at);
     exchange.ledger.backend_header = Some(latency);
     cells.response_seconds.record(latency);
@@ -128,7 +131,8 @@ async fn connect(
 /// The PROXY protocol header that names this session's client.
 fn proxy_header(session: &Session, version: weir_config::ProxyVersion) -> Vec<u8> {
     let destination = session.client.destination.or_else(|| session.stream.local_addr().ok());
-    let addresses = destination.map(|destination| ProxyAddresses { source: session.client.address, destination });
+    let addresses =
+        destination.map(|destination| ProxyAddresses { source: session.client.address, destination });
     let mut header = Vec::with_capacity(64);
     match version {
         weir_config::ProxyVersion::V1 => proxy_protocol::write_v1(addresses, &mut header),

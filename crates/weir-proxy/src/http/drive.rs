@@ -43,7 +43,11 @@ pub async fn until_response(
                 watched = poll_client_present(&mut session.stream, context)?;
             }
             if session.deadline.has_passed() {
-                return Poll::Ready(Err(if upload.is_awaited() { Failure::BodyTimeout } else { Failure::BackendTimeout }));
+                return Poll::Ready(Err(if upload.is_awaited() {
+                    Failure::BodyTimeout
+                } else {
+                    Failure::BackendTimeout
+                }));
             }
             Poll::Pending
         })
@@ -83,7 +87,8 @@ fn poll_upload(
         if upload.is_too_slow(now, listener.limits.min_body_rate) {
             return Err(Failure::BodyTimeout);
         }
-        let patience = if upload.is_awaited() { listener.timeout.client_body } else { listener.timeout.backend };
+        let patience =
+            if upload.is_awaited() { listener.timeout.client_body } else { listener.timeout.backend };
         session.deadline.set(due(&session.slot, now, patience));
     }
     Ok(())
@@ -200,12 +205,14 @@ pub async fn until_sent(
     poll_fn(|context| {
         let mut moved = false;
         if upload.is_moving() {
-            let polled = upload.poll(context, &mut session.stream, backend, &session.worker.buffers, &mut moved);
+            let polled =
+                upload.poll(context, &mut session.stream, backend, &session.worker.buffers, &mut moved);
             if let Poll::Ready(Err(failure)) = polled {
                 return Poll::Ready(Err(failure));
             }
         }
-        let polled = download.poll(context, backend, &mut session.stream, &session.worker.buffers, &mut moved);
+        let polled =
+            download.poll(context, backend, &mut session.stream, &session.worker.buffers, &mut moved);
         if let Poll::Ready(result) = polled {
             return Poll::Ready(result.map_err(download_failure));
         }
@@ -214,7 +221,9 @@ pub async fn until_sent(
             session.deadline.set(due(&session.slot, clock::now(), patience));
         } else if session.deadline.has_passed() {
             return Poll::Ready(Err(match download.waits_for_source() {
-                true if session.slot.draining_until().is_some_and(|until| until <= clock::now()) => Failure::Drained,
+                true if session.slot.draining_until().is_some_and(|until| until <= clock::now()) => {
+                    Failure::Drained
+                }
                 true => Failure::BackendTimeout,
                 false => Failure::ClientStalled,
             }));
@@ -229,7 +238,7 @@ pub fn download_failure(error: PumpError) -> Failure {
     match error {
         PumpError::SourceClosed => Failure::BackendClosed,
         PumpError::Malformed(violation) => Failure::BadResponse(violation),
-        PumpError::SinkClosed(_) => Failure::ClientClosed,
+        PumpError::SinkClosed => Failure::ClientClosed,
         PumpError::OutOfMemory | PumpError::TooLarge => Failure::OutOfMemory,
     }
 }

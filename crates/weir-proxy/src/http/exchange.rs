@@ -11,12 +11,12 @@ use weir_stats::table::{End, Rejected};
 
 use crate::buffers::Buffer;
 use crate::clock;
+use crate::http::answer;
 use crate::http::failure::Failure;
 use crate::http::forward::{self, Forwarding};
 use crate::http::ledger::Ledger;
 use crate::http::route::{Action, Decision, RequestView, Route, without_port};
 use crate::http::session::Session;
-use crate::http::answer;
 use crate::worker::{Worker, WorkerListener};
 
 /// What becomes of the client's connection.
@@ -59,6 +59,8 @@ pub struct Exchange {
 /// Exchanges that are not in use, kept for the next ones of their worker.
 #[derive(Default)]
 pub struct Exchanges {
+    // Boxed, because taking one out must move a pointer and not 900 bytes.
+    #[allow(clippy::vec_box)]
     kept: RefCell<Vec<Box<Exchange>>>,
 }
 
@@ -135,7 +137,12 @@ pub fn count_refused_session(worker: &Worker, listener: &WorkerListener, end: En
 }
 
 /// Answers what can't be served and closes.
-pub async fn refuse(session: &mut Session, listener: &WorkerListener, exchange: &mut Exchange, failure: Failure) -> After {
+pub async fn refuse(
+    session: &mut Session,
+    listener: &WorkerListener,
+    exchange: &mut Exchange,
+    failure: Failure,
+) -> After {
     exchange.ledger.head = clock::now();
     Box::pin(answer::failure(session, listener, exchange, &failure)).await
 }
@@ -167,15 +174,32 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
 
 /// What to do with a request.
 enum Plan<'l> {
-    Forward { pool: usize, route: Option<&'l Route>, rewritten: bool },
-    Redirect { to: &'l str, status: u16, route: &'l Route },
-    Respond { status: u16, body: &'l str, content_type: &'l str, route: &'l Route },
+    Forward {
+        pool: usize,
+        route: Option<&'l Route>,
+        rewritten: bool,
+    },
+    Redirect {
+        to: &'l str,
+        status: u16,
+        route: &'l Route,
+    },
+    Respond {
+        status: u16,
+        body: &'l str,
+        content_type: &'l str,
+        route: &'l Route,
+    },
     /// `Max-Forwards: 0`: the answer is ours (RFC 9110 §7.6.2).
     Trace,
 }
 
 /// Decides; leaves the path for the backend in `exchange.path` when it differs from the one sent.
-fn plan<'l>(session: &Session, listener: &'l WorkerListener, exchange: &mut Exchange) -> Result<Plan<'l>, Failure> {
+fn plan<'l>(
+    session: &Session,
+    listener: &'l WorkerListener,
+    exchange: &mut Exchange,
+) -> Result<Plan<'l>, Failure> {
     let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
     let request = &exchange.request;
     if request.method() == Method::Connect {
@@ -224,7 +248,9 @@ fn plan<'l>(session: &Session, listener: &'l WorkerListener, exchange: &mut Exch
             Plan::Forward { pool: *pool, route: Some(route), rewritten }
         }
         Action::Redirect { to, status } => Plan::Redirect { to, status: *status, route },
-        Action::Respond { status, body, content_type } => Plan::Respond { status: *status, body, content_type, route },
+        Action::Respond { status, body, content_type } => {
+            Plan::Respond { status: *status, body, content_type, route }
+        }
     })
 }
 

@@ -58,7 +58,11 @@ impl Failure {
             Failure::BodyTooLarge => 413,
             Failure::MethodRefused => 405,
             Failure::NoRoute => 404,
-            Failure::NoBackend | Failure::QueueFull | Failure::QueueTimeout | Failure::OutOfMemory | Failure::Drained => 503,
+            Failure::NoBackend
+            | Failure::QueueFull
+            | Failure::QueueTimeout
+            | Failure::OutOfMemory
+            | Failure::Drained => 503,
             Failure::Connect(ConnectError::TimedOut { .. }) | Failure::BackendTimeout => 504,
             Failure::Connect(_)
             | Failure::Empty
@@ -95,7 +99,9 @@ impl Failure {
     /// The counter of refusals it belongs to; `None` for what is a backend's or the client's own doing.
     pub fn rejected(&self) -> Option<Rejected> {
         Some(match self {
-            Failure::BadRequest(violation) if matches!(violation.status(), 414 | 431) => Rejected::HeaderTooLarge,
+            Failure::BadRequest(violation) if matches!(violation.status(), 414 | 431) => {
+                Rejected::HeaderTooLarge
+            }
             Failure::BadRequest(_) => Rejected::BadRequest,
             Failure::HeaderTimeout => Rejected::HeaderTimeout,
             Failure::BodyTimeout => Rejected::BodyTimeout,
@@ -113,7 +119,7 @@ impl Failure {
     /// The reason told to the client in the body of the error, one word.
     pub fn word(&self) -> &'static str {
         match self {
-            Failure::BadRequest(violation) => violation.word(),
+            Failure::BadRequest(violation) | Failure::BadResponse(violation) => violation.word(),
             other => other.end().word(),
         }
     }

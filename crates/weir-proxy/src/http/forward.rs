@@ -9,7 +9,8 @@ use std::rc::Rc;
 use weir_balance::{NoPick, Outcome};
 use weir_config::{HashKey, RetryOn};
 use weir_http::{
-    BodyLength, BodyReader, KnownHeader, Limits, Method, RequestContext, RequestHead, ResponseContext, Version, write_request,
+    BodyLength, BodyReader, KnownHeader, Limits, Method, RequestContext, RequestHead, ResponseContext,
+    Version, write_request,
 };
 use weir_stats::table::Rejected;
 
@@ -72,7 +73,9 @@ pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Fo
     let mut facts = serialise(session, exchange, forwarding);
     let mut upload = match begin_upload(session, exchange, forwarding, &facts) {
         Ok(upload) => upload,
-        Err(failure) => return Box::pin(answer::failure(session, forwarding.listener, exchange, &failure)).await,
+        Err(failure) => {
+            return Box::pin(answer::failure(session, forwarding.listener, exchange, &failure)).await;
+        }
     };
     let retry_config = &forwarding.pool.shared.config.retry;
     if retry_config.attempts > 0 {
@@ -84,10 +87,14 @@ pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Fo
         made += 1;
         let chosen = match choose_backend(session, exchange, forwarding, &facts).await {
             Ok(chosen) => chosen,
-            Err(failure) => return Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failure)).await,
+            Err(failure) => {
+                return Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failure))
+                    .await;
+            }
         };
         exchange.ledger.backend = Some(chosen.index);
-        let tried = attempt::make(session, exchange, forwarding, &facts, &chosen, &mut upload, only_new).await;
+        let tried =
+            attempt::make(session, exchange, forwarding, &facts, &chosen, &mut upload, only_new).await;
         let verdict = retry::decide(
             retry_config,
             &Attempt {
@@ -121,7 +128,10 @@ pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Fo
                 facts.sticky.answered_by(&chosen);
                 respond::run(session, exchange, forwarding, &facts, chosen, answered, upload).await
             }
-            Err(failed) => Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failed.failure)).await,
+            Err(failed) => {
+                Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failed.failure))
+                    .await
+            }
         };
     }
 }
@@ -185,7 +195,9 @@ fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
     }
     write_request(request, received, &context, &mut exchange.outgoing);
     let pool = &forwarding.pool.shared.config;
-    let cookies = || request.fields(received).filter(|field| field.known == KnownHeader::Cookie).map(|field| field.value);
+    let cookies = || {
+        request.fields(received).filter(|field| field.known == KnownHeader::Cookie).map(|field| field.value)
+    };
     let needs_key = matches!(
         pool.balance,
         weir_balance::Algorithm::Source | weir_balance::Algorithm::Hash | weir_balance::Algorithm::Maglev

@@ -116,7 +116,14 @@ impl Ledger {
     }
 
     #[cold]
-    fn write_line(&self, session: &Session, listener: &WorkerListener, request_id: &[u8], end: End, total: Duration) {
+    fn write_line(
+        &self,
+        session: &Session,
+        listener: &WorkerListener,
+        request_id: &[u8],
+        end: End,
+        total: Duration,
+    ) {
         let text = &self.text;
         let quote = |range: &Range<usize>| text.bytes.get(range.clone()).filter(|bytes| !bytes.is_empty());
         let pool = self.pool.as_ref();

@@ -33,7 +33,9 @@ pub async fn until_quiet(session: &mut Session) {
         // No buffer while waiting: an attacker's closing connections hold nothing.
         let readable = poll_fn(|context| match session.stream.poll_read_ready(context) {
             Poll::Ready(result) => Poll::Ready(result.is_ok()),
-            Poll::Pending if session.deadline.has_passed() || session.deadline.is_shed() => Poll::Ready(false),
+            Poll::Pending if session.deadline.has_passed() || session.deadline.is_shed() => {
+                Poll::Ready(false)
+            }
             Poll::Pending => Poll::Pending,
         });
         if !readable.await {

@@ -48,7 +48,7 @@ pub enum PumpError {
     /// The source's framing is wrong.
     Malformed(Violation),
     /// The sink's connection broke.
-    SinkClosed(io::Error),
+    SinkClosed,
     /// More content than `body_limit` allows.
     TooLarge,
     /// No buffer could be had within the memory budget.
@@ -122,7 +122,7 @@ impl Pump {
         loop {
             self.frame_next()?;
             while self.framing_sent < self.framing.len() || self.content > 0 {
-                ready!(self.poll_send(context, sink)).map_err(PumpError::SinkClosed)?;
+                ready!(self.poll_send(context, sink)).map_err(|_| PumpError::SinkClosed)?;
                 *moved = true;
             }
             if self.is_done() {

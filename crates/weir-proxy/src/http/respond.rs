@@ -32,14 +32,19 @@ pub async fn run(
 ) -> After {
     let Answered { mut connection, mut received } = answered;
     if exchange.response.status() == 101 {
-        return Box::pin(tunnel::run(session, exchange, forwarding, facts, chosen, connection, received)).await;
+        return Box::pin(tunnel::run(session, exchange, forwarding, facts, chosen, connection, received))
+            .await;
     }
     let keep_client = facts.keep_alive && session.slot.draining_until().is_none() && !upload.is_moving();
     let framing = write_head(exchange, forwarding, facts, received.filled(), keep_client);
     received.consume(exchange.response.head_bytes());
     let body = exchange.response.body();
-    let mut download =
-        Pump::new(BodyReader::new(body, &facts.limits), framing.body == BodyLength::Chunked, Some(received), None);
+    let mut download = Pump::new(
+        BodyReader::new(body, &facts.limits),
+        framing.body == BodyLength::Chunked,
+        Some(received),
+        None,
+    );
     if let Err(error) = download.take_received(&mut exchange.reply, WITH_HEAD_BYTES) {
         let failure = drive::download_failure(error);
         return Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failure)).await;
@@ -68,7 +73,15 @@ pub async fn run(
     }
     let keep_backend = exchange.response.keep_alive() && forwarding.pool.shared.config.send_proxy.is_none();
     let request_done = request_drained.is_some();
-    keep(&chosen, connection, request_drained, response_drained, keep_backend, unread.map_or(0, |rest| rest.filled().len()), forwarding);
+    keep(
+        &chosen,
+        connection,
+        request_drained,
+        response_drained,
+        keep_backend,
+        unread.map_or(0, |rest| rest.filled().len()),
+        forwarding,
+    );
     match request_done {
         true if framing.keep_alive => After::Keep,
         // The client wished to close, or can't frame what comes next: nothing more is expected of it.

@@ -51,9 +51,9 @@ pub fn decide(retry: &Retry, attempt: &Attempt) -> Verdict {
 /// What `retry.on` calls a failure; `None` for failures that no retry mends.
 pub fn kind_of(failure: &Failure) -> Option<RetryOn> {
     match failure {
-        Failure::Connect(ConnectError::TimedOut { .. } | ConnectError::Refused { .. } | ConnectError::Unresolved { .. }) => {
-            Some(RetryOn::Connect)
-        }
+        Failure::Connect(
+            ConnectError::TimedOut { .. } | ConnectError::Refused { .. } | ConnectError::Unresolved { .. },
+        ) => Some(RetryOn::Connect),
         Failure::Empty => Some(RetryOn::Empty),
         Failure::BackendTimeout => Some(RetryOn::Timeout),
         _ => None,

@@ -57,17 +57,37 @@ pub enum Action {
     /// Forwarded to the pool of that index in the snapshot.
     Pool(usize),
     /// Answered with a redirect to a target that may hold `$host`, `$path` and `$query`.
-    Redirect { to: Arc<str>, status: u16 },
+    Redirect {
+        /// As configured.
+        to: Arc<str>,
+        /// 301, 302, 303, 307 or 308.
+        status: u16,
+    },
     /// Answered from the config.
-    Respond { status: u16, body: Arc<str>, content_type: Arc<str> },
+    Respond {
+        /// 200 to 599.
+        status: u16,
+        /// Sent as it is.
+        body: Arc<str>,
+        /// Value of `content-type`.
+        content_type: Arc<str>,
+    },
 }
 
 /// Where a request goes.
 pub enum Decision<'t> {
-    /// A route took it. `prefix` is the length in bytes of the path's prefix that its `*` path named.
-    Route { route: &'t Route, prefix: usize },
+    /// A route took it.
+    Route {
+        /// Which.
+        route: &'t Route,
+        /// Bytes of the path's prefix that the route's `*` path named.
+        prefix: usize,
+    },
     /// No route took it; the listener's own pool does.
-    Default { pool: usize },
+    Default {
+        /// Its index in the snapshot.
+        pool: usize,
+    },
     /// Nothing takes it: 404 (RFC 9110 §15.5.5).
     Nowhere,
 }
@@ -100,7 +120,8 @@ impl RouteTable {
     /// Compiles a listener's routes. Pools are looked up by name; the config's check has made sure that they exist.
     pub fn compile(config: &weir_config::Listener, pools: &[Arc<Pool>]) -> RouteTable {
         let pool_index = |name: &str| pools.iter().position(|pool| pool.config.name == name);
-        let routes: Vec<Route> = config.routes.iter().filter_map(|route| Route::compile(route, &pool_index)).collect();
+        let routes: Vec<Route> =
+            config.routes.iter().filter_map(|route| Route::compile(route, &pool_index)).collect();
         let mut by_host: HashMap<Box<[u8]>, Vec<u32>, foldhash::fast::RandomState> = HashMap::default();
         for pattern in routes.iter().flat_map(|route| &route.host) {
             if let HostPattern::Exact(host) = pattern {
@@ -112,7 +133,9 @@ impl RouteTable {
             takers.extend(numbered().filter(|(_, route)| route.takes_host(host)).map(|(number, _)| number));
         }
         let elsewhere = numbered()
-            .filter(|(_, route)| route.host.is_empty() || route.host.iter().any(|host| matches!(host, HostPattern::Suffix(_))))
+            .filter(|(_, route)| {
+                route.host.is_empty() || route.host.iter().any(|host| matches!(host, HostPattern::Suffix(_)))
+            })
             .map(|(number, _)| number)
             .collect();
         RouteTable { routes, by_host, elsewhere, default_pool: config.pool.as_deref().and_then(pool_index) }
@@ -124,10 +147,11 @@ impl RouteTable {
     pub fn decide(&self, request: &RequestView<'_>) -> Decision<'_> {
         if !self.routes.is_empty() {
             let mut lower = [0; 255];
-            let candidates = match lower_case(request.host, &mut lower).and_then(|host| self.by_host.get(host)) {
-                Some(candidates) => candidates,
-                None => &self.elsewhere,
-            };
+            let candidates =
+                match lower_case(request.host, &mut lower).and_then(|host| self.by_host.get(host)) {
+                    Some(candidates) => candidates,
+                    None => &self.elsewhere,
+                };
             for &number in candidates {
                 let route = &self.routes[number as usize];
                 if let Ok(prefix) = route.matches(request) {
@@ -160,7 +184,11 @@ impl RouteTable {
             (false, None) => "the listener has no pool of its own: answered 404",
         };
         let default_taken = !taken && self.default_pool.is_some();
-        verdicts.push(RouteVerdict { route: "(default)".to_owned(), taken: default_taken, reason: reason.to_owned() });
+        verdicts.push(RouteVerdict {
+            route: "(default)".to_owned(),
+            taken: default_taken,
+            reason: reason.to_owned(),
+        });
         verdicts
     }
 
@@ -179,7 +207,9 @@ impl Route {
     fn compile(config: &weir_config::Route, pool_index: &dyn Fn(&str) -> Option<usize>) -> Option<Route> {
         let action = match &config.action {
             RouteAction::Pool(name) => Action::Pool(pool_index(name)?),
-            RouteAction::Redirect { to, status } => Action::Redirect { to: to.as_str().into(), status: *status },
+            RouteAction::Redirect { to, status } => {
+                Action::Redirect { to: to.as_str().into(), status: *status }
+            }
             RouteAction::Respond { status, body, content_type } => Action::Respond {
                 status: *status,
                 body: body.as_str().into(),
@@ -187,7 +217,10 @@ impl Route {
             },
         };
         let fields = |fields: &BTreeMap<String, String>| {
-            fields.iter().filter_map(|(name, value)| AddedField::replacing(name.as_bytes(), value.as_bytes()).ok()).collect()
+            fields
+                .iter()
+                .filter_map(|(name, value)| AddedField::replacing(name.as_bytes(), value.as_bytes()).ok())
+                .collect()
         };
         Some(Route {
             name: config.name.as_str().into(),
@@ -199,7 +232,11 @@ impl Route {
             host: config.host.clone(),
             path: config.path.clone(),
             method: config.method.iter().map(|method| method.as_bytes().into()).collect(),
-            header: config.header.iter().map(|(name, value)| (name.as_bytes().into(), value.as_bytes().into())).collect(),
+            header: config
+                .header
+                .iter()
+                .map(|(name, value)| (name.as_bytes().into(), value.as_bytes().into()))
+                .collect(),
         })
     }
 
@@ -212,10 +249,10 @@ impl Route {
         if !self.method.is_empty() && !self.method.iter().any(|method| **method == *request.method) {
             return Err(Mismatch::Method);
         }
-        let has = |(name, wanted): (&Box<[u8]>, &Box<[u8]>)| {
+        let has_all = self.header.iter().all(|(name, wanted)| {
             (request.header)(name).is_some_and(|value| **wanted == *b"*" || **wanted == *value)
-        };
-        if self.header.iter().all(has) { Ok(prefix) } else { Err(Mismatch::Header) }
+        });
+        if has_all { Ok(prefix) } else { Err(Mismatch::Header) }
     }
 
     fn takes_host(&self, host: &[u8]) -> bool {
@@ -224,7 +261,8 @@ impl Route {
                 HostPattern::Exact(name) => host.eq_ignore_ascii_case(name.as_bytes()),
                 // At least one byte stands for the `*`.
                 HostPattern::Suffix(suffix) => {
-                    host.len() > suffix.len() && host[host.len() - suffix.len()..].eq_ignore_ascii_case(suffix.as_bytes())
+                    host.len() > suffix.len()
+                        && host[host.len() - suffix.len()..].eq_ignore_ascii_case(suffix.as_bytes())
                 }
             })
     }
@@ -277,10 +315,15 @@ impl Route {
                 format!("path `{}` is not {}", text(request.path), list(wanted))
             }
             Mismatch::Method => {
-                format!("method `{}` is not {}", text(request.method), list(self.method.iter().map(|method| text(method))))
+                format!(
+                    "method `{}` is not {}",
+                    text(request.method),
+                    list(self.method.iter().map(|method| text(method)))
+                )
             }
             Mismatch::Header => {
-                let wanted = self.header.iter().map(|(name, value)| format!("{}: {}", text(name), text(value)));
+                let wanted =
+                    self.header.iter().map(|(name, value)| format!("{}: {}", text(name), text(value)));
                 format!("the request does not have {}", list(wanted))
             }
         }

@@ -54,15 +54,17 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, mut stream: TcpSt
     let deadline = worker.deadlines.register(waker);
     let mut buffer = None;
     let listener = slot.current();
-    let client = match Box::pin(accept::identify(&listener, &mut stream, peer, &mut buffer, &worker, &deadline)).await {
-        Ok(client) => client,
-        Err(end) => {
-            exchange::count_refused_session(&worker, &listener, end);
-            // An unaccepted peer gets no answer to learn from.
-            system::reset_on_close(&stream);
-            return;
-        }
-    };
+    let client =
+        match Box::pin(accept::identify(&listener, &mut stream, peer, &mut buffer, &worker, &deadline)).await
+        {
+            Ok(client) => client,
+            Err(end) => {
+                exchange::count_refused_session(&worker, &listener, end);
+                // An unaccepted peer gets no answer to learn from.
+                system::reset_on_close(&stream);
+                return;
+            }
+        };
     let identity = ClientIdentity::new(client.address.ip(), Scheme::Http, listener.shared.trusts(peer.ip()));
     drop(listener);
     let mut session = Session { worker, slot, stream, client, identity, deadline, buffer };
@@ -82,7 +84,9 @@ impl Session {
             let after = match self.receive_head(&listener, &mut exchange).await {
                 // Boxed: ten thousand idle sessions must not each hold room for an exchange.
                 Arrival::Complete => Box::pin(exchange::run(self, listener, &mut exchange)).await,
-                Arrival::Refused(failure) => Box::pin(exchange::refuse(self, &listener, &mut exchange, failure)).await,
+                Arrival::Refused(failure) => {
+                    Box::pin(exchange::refuse(self, &listener, &mut exchange, failure)).await
+                }
                 Arrival::Gone(end) => {
                     exchange.note_gone(self, &listener, end);
                     After::Close
@@ -115,7 +119,10 @@ impl Session {
                 return Poll::Ready(received);
             }
             if self.deadline.has_passed() {
-                return Poll::Ready(Err(self.slot.draining_until().map_or(End::ClientIdle, |_| End::Draining)));
+                return Poll::Ready(Err(self
+                    .slot
+                    .draining_until()
+                    .map_or(End::ClientIdle, |_| End::Draining)));
             }
             if self.deadline.is_shed() {
                 return Poll::Ready(Err(End::Overload));
@@ -135,7 +142,9 @@ impl Session {
 
     fn poll_first_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
         std::task::ready!(self.stream.poll_read_ready(context)).map_err(|_| End::ClientClosed)?;
-        let Some(mut buffer) = self.worker.buffers.borrow(SMALL) else { return Poll::Ready(Err(End::Overload)) };
+        let Some(mut buffer) = self.worker.buffers.borrow(SMALL) else {
+            return Poll::Ready(Err(End::Overload));
+        };
         match std::task::ready!(poll_receive(&mut self.stream, context, &mut buffer)) {
             Ok(0) | Err(_) => Poll::Ready(Err(End::ClientClosed)),
             Ok(_) => {
@@ -168,7 +177,9 @@ impl Session {
             }
             if let Err(refused) = self.receive_more(&limits).await {
                 return match refused {
-                    Failure::ClientClosed if !exchange.request.has_started() => Arrival::Gone(End::ClientClosed),
+                    Failure::ClientClosed if !exchange.request.has_started() => {
+                        Arrival::Gone(End::ClientClosed)
+                    }
                     refused => Arrival::Refused(refused),
                 };
             }
@@ -217,7 +228,11 @@ impl Session {
     }
 }
 
-fn poll_unless_late(stream: &TcpStream, deadline: &Deadline, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+fn poll_unless_late(
+    stream: &TcpStream,
+    deadline: &Deadline,
+    context: &mut Context<'_>,
+) -> Poll<Result<(), Failure>> {
     match stream.poll_read_ready(context) {
         Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
         Poll::Ready(Err(_)) => Poll::Ready(Err(Failure::ClientClosed)),

@@ -42,7 +42,10 @@ pub async fn run(
         exchange.ledger.close(session, forwarding.listener, &exchange.request_id, Failure::from(error).end());
         return After::Reset;
     }
-    let first = FirstBytes { from_client: session.buffer.take(), from_backend: Some(received).filter(|rest| !rest.is_empty()) };
+    let first = FirstBytes {
+        from_client: session.buffer.take(),
+        from_backend: Some(received).filter(|rest| !rest.is_empty()),
+    };
     let Session { worker, slot, stream, deadline, .. } = session;
     let backend = chosen.backend().cells();
     let client = forwarding.listener.shared.cells.of(worker.number);

@@ -90,7 +90,7 @@ impl Upload {
         match polled {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
-            Poll::Ready(Err(PumpError::SinkClosed(_))) => {
+            Poll::Ready(Err(PumpError::SinkClosed)) => {
                 self.refused = true;
                 Poll::Ready(Ok(()))
             }
@@ -124,6 +124,6 @@ pub fn failure_of(error: PumpError) -> Failure {
         PumpError::Malformed(violation) => Failure::BadRequest(violation),
         PumpError::TooLarge => Failure::BodyTooLarge,
         PumpError::OutOfMemory => Failure::OutOfMemory,
-        PumpError::SinkClosed(_) => Failure::BackendClosed,
+        PumpError::SinkClosed => Failure::BackendClosed,
     }
 }
