@@ -34,6 +34,8 @@ pub(crate) struct Fields {
     pub at: Span,
     /// What is there, in file order.
     pub entries: Vec<Entry>,
+    /// Keys that unknown ones were probably meant to be. That these are missing has been said in another way.
+    pub meant: Vec<&'static str>,
 }
 
 /// Where a table is, for messages: `[listener.web]`.
@@ -50,6 +52,11 @@ impl Context {
 
     fn below(&self, name: &str) -> Self {
         Self { path: if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) } }
+    }
+
+    /// The last part of the path.
+    fn name(&self) -> &str {
+        self.path.rsplit('.').next().unwrap_or("")
     }
 
     fn show(&self) -> String {
@@ -69,11 +76,11 @@ pub(crate) fn bind(
 ) -> Fields {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
-    let mut fields = Fields { schema, at, entries: Vec::new() };
+    let mut fields = Fields { schema, at, entries: Vec::new(), meant: Vec::new() };
     for (key, value) in entries {
         let span = Span::from(key.span());
         let Some(known) = schema.key(key.get_ref()) else {
-            unknown_key(key.get_ref(), span, schema, context, findings);
+            fields.meant.extend(unknown_key(key.get_ref(), span, schema, context, findings));
             continue;
         };
         let at = value_span(value, span);
@@ -85,9 +92,12 @@ pub(crate) fn bind(
         fields.entries.push(Entry { name: known.name.to_owned(), key: span, at, value });
     }
     if complete {
-        for key in schema.keys.iter().filter(|key| key.required && fields.get(key.name).is_none()) {
-            let hint = format!("expected `{} = …`: {}", key.name, key.kind.expected());
-            findings.error(at, format!("{} has no `{}`", context.show(), key.name), hint);
+        let missing = |key: &&Key| key.required && fields.get(key.name).is_none() && !fields.meant.contains(&key.name);
+        for key in schema.keys.iter().filter(missing) {
+            let hint = format!("expected `{} = {}`, for example", key.name, key.kind.example());
+            let inline = findings.source.slice(at).starts_with('{');
+            let owner = if inline { format!("`{}`", context.name()) } else { context.show() };
+            findings.error(at, format!("{owner} has no `{}`", key.name), hint);
         }
     }
     fields
@@ -101,20 +111,27 @@ fn value_span(value: &Spanned<DeValue<'_>>, key: Span) -> Span {
     }
 }
 
-fn unknown_key(name: &str, at: Span, schema: &'static Table, context: &Context, findings: &mut Findings<'_>) {
+/// Gives the key of the table that was probably meant.
+fn unknown_key(
+    name: &str,
+    at: Span,
+    schema: &'static Table,
+    context: &Context,
+    findings: &mut Findings<'_>,
+) -> Option<&'static str> {
     let message = format!("{} is not a key of {}", quote(name), context.show());
     let known = || schema.keys.iter().filter(|key| key.built == Built::Yes).map(|key| key.name);
     let alias = schema.keys.iter().find(|key| key.also.contains(&name.to_ascii_lowercase().replace('-', "_").as_str()));
-    let hint = if let Some(key) = alias {
-        format!("did you mean `{}`?", key.name)
-    } else if let Some(near) = nearest(name, schema.keys.iter().map(|key| key.name)) {
-        format!("did you mean `{near}`?")
+    let meant = alias.map(|key| key.name).or_else(|| nearest(name, schema.keys.iter().map(|key| key.name)));
+    let hint = if let Some(meant) = meant {
+        format!("did you mean `{meant}`?")
     } else if let Some(other) = crate::keys::tables_with(name).into_iter().find(|path| *path != schema.path) {
         format!("`{name}` belongs in `{other}`")
     } else {
         format!("expected {}", one_of(known()))
     };
     findings.error(at, message, hint);
+    meant
 }
 
 struct Reader<'f, 's> {
@@ -189,15 +206,15 @@ impl Reader<'_, '_> {
             },
             Kind::Duration(limit) => {
                 let show = units::show_duration;
-                self.quantity(kind, inner, at, key, |text| in_bounds(units::duration(text)?, limit, show).map(Value::Duration))
+                self.quantity(kind, inner, at, key, |text| in_bounds(key, units::duration(text)?, limit, show).map(Value::Duration))
             }
             Kind::Size(limit) => {
                 let show = units::show_size;
-                self.quantity(kind, inner, at, key, |text| in_bounds(units::size(text)?, limit, show).map(Value::Bytes))
+                self.quantity(kind, inner, at, key, |text| in_bounds(key, units::size(text)?, limit, show).map(Value::Bytes))
             }
             Kind::Rate(limit) => {
                 let show = units::show_byte_rate;
-                self.quantity(kind, inner, at, key, |text| in_bounds(units::byte_rate(text)?, limit, show).map(Value::Bytes))
+                self.quantity(kind, inner, at, key, |text| in_bounds(key, units::byte_rate(text)?, limit, show).map(Value::Bytes))
             }
             Kind::Count(limit) => self.count(kind, limit, inner, at, key),
             Kind::Factor(limit) => self.factor(kind, limit, inner, at, key),
@@ -256,14 +273,17 @@ impl Reader<'_, '_> {
                 let number = number.to_string();
                 let hint = match kind {
                     Kind::Duration(_) => format!("say \"{number}s\" or \"{number}ms\""),
-                    Kind::Size(_) => format!("say \"{number}B\", \"{number}KiB\" or \"{number}MiB\""),
+                    Kind::Size(_) => match number.parse().ok().filter(|bytes: &u64| *bytes >= 1024 && bytes.is_multiple_of(1024)) {
+                        Some(bytes) => format!("say \"{}\"", units::show_size(bytes)),
+                        None => format!("say \"{number}B\", \"{number}KiB\" or \"{number}MiB\""),
+                    },
                     _ => format!("say \"{number}B/s\" or \"{number}KiB/s\""),
                 };
                 Refused { message: format!("`{}` needs a unit", key.name), hint }
             }
             other => return self.wrong_kind(kind, other, at, key),
         };
-        self.refuse(at, with_key(refused, key))
+        self.refuse(at, refused)
     }
 
     fn count(&mut self, kind: &Kind, limit: &Limit<u64>, value: &DeValue<'_>, at: Span, key: &Key) -> Value {
@@ -271,7 +291,7 @@ impl Reader<'_, '_> {
             DeValue::Integer(number) => {
                 let refused = match i128::from_str_radix(number.as_str(), number.radix()) {
                     Ok(value) if value < 0 => format!("expected a whole number from {} to {}", limit.least, limit.most),
-                    Ok(value) => match u64::try_from(value).map(|value| in_bounds(value, limit, |value| value.to_string())) {
+                    Ok(value) => match u64::try_from(value).map(|value| in_bounds(key, value, limit, |value| value.to_string())) {
                         Ok(Ok(value)) => return Value::Count(value),
                         Ok(Err(refused)) => refused.hint,
                         Err(_) => format!("expected at most {}", limit.most),
@@ -335,7 +355,9 @@ impl Reader<'_, '_> {
                 self.refuse(at, Refused { message, hint: format!("expected {}", kind.expected()) })
             }
             None => {
-                let hint = match nearest(&text, words.iter().map(|word| word.word)) {
+                // A number is not mistyped into another one: 500 was not meant to be 502.
+                let near = nearest(&text, words.iter().map(|word| word.word));
+                let hint = match near.filter(|_| !text.bytes().all(|byte| byte.is_ascii_digit())) {
                     Some(word) => format!("did you mean \"{word}\"?"),
                     None => format!("expected {}", kind.expected()),
                 };
@@ -431,7 +453,7 @@ impl Reader<'_, '_> {
             DeValue::String(text) => {
                 let Some(Kind::Text(shape)) = schema.key(name).map(|key| &key.kind) else { return Value::Bad };
                 let value = self.text(shape, text, at);
-                Value::Table(Fields { schema, at, entries: vec![Entry { name: name.to_owned(), key: at, at, value }] })
+                Value::Table(Fields { schema, at, entries: vec![Entry { name: name.to_owned(), key: at, at, value }], meant: Vec::new() })
             }
             other => self.wrong_kind(kind, other, at, key),
         }
@@ -488,22 +510,12 @@ impl Reader<'_, '_> {
     }
 }
 
-fn with_key(refused: Refused, key: &Key) -> Refused {
-    // "`drain`: "30" is not a duration" would say the same twice where the text names the key already.
-    let message = if refused.message.contains(&format!("`{}`", key.name)) {
-        refused.message
-    } else {
-        format!("`{}` cannot be {}", key.name, refused.message)
-    };
-    Refused { message, hint: refused.hint }
-}
-
-fn in_bounds<T: Copy + PartialOrd>(value: T, limit: &Limit<T>, show: fn(T) -> String) -> Result<T, Refused> {
+fn in_bounds<T: Copy + PartialOrd>(key: &Key, value: T, limit: &Limit<T>, show: fn(T) -> String) -> Result<T, Refused> {
     if value >= limit.least && value <= limit.most {
         return Ok(value);
     }
     Err(Refused {
-        message: show(value),
+        message: format!("`{}` cannot be {}", key.name, show(value)),
         hint: format!("expected {} to {} ({})", show(limit.least), show(limit.most), limit.reason),
     })
 }
@@ -517,6 +529,11 @@ impl Fields {
     /// The value of a key, where the file has it and it could be read.
     pub fn value(&self, name: &str) -> Option<&Value> {
         self.get(name).map(|entry| &entry.value).filter(|value| !matches!(value, Value::Bad))
+    }
+
+    /// Whether the file says nothing about a key, not even misspelt.
+    pub fn lacks(&self, name: &str) -> bool {
+        self.get(name).is_none() && !self.meant.contains(&name)
     }
 
     /// Whether the file has the key but it could not be read.
@@ -611,8 +628,8 @@ impl Fields {
     pub fn table(&self, name: &str) -> Fields {
         match (self.value(name), self.kind(name)) {
             (Some(Value::Table(fields)), _) => fields.clone(),
-            (_, Some(Kind::Table(schema) | Kind::TableOrOff(schema))) => Fields { schema, at: self.at(name), entries: Vec::new() },
-            _ => Fields { schema: self.schema, at: self.at, entries: Vec::new() },
+            (_, Some(Kind::Table(schema) | Kind::TableOrOff(schema))) => Fields { schema, at: self.at(name), entries: Vec::new(), meant: Vec::new() },
+            _ => Fields { schema: self.schema, at: self.at, entries: Vec::new(), meant: Vec::new() },
         }
     }
 

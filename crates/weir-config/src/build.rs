@@ -240,7 +240,7 @@ pub(crate) fn default_hash_key(all_http: bool) -> HashKey {
 
 /// A pool of which the file says nothing.
 pub(crate) fn default_pool() -> Pool {
-    let nothing = Fields { schema: &POOL, at: Span::default(), entries: Vec::new() };
+    let nothing = Fields { schema: &POOL, at: Span::default(), entries: Vec::new(), meant: Vec::new() };
     pool("", &nothing, &Uses(BTreeMap::new()))
 }
 

@@ -12,16 +12,17 @@ mod shadow;
 use crate::bind::Fields;
 use crate::build::{Draft, protocol};
 use crate::keys::Only;
-use crate::report::{Findings, Span};
+use crate::report::Findings;
 use crate::schema::Protocol;
 use crate::suggest::{nearest, one_of};
 use crate::values::Value;
 
 /// Notes every contradiction of a draft.
 pub(crate) fn check(draft: &Draft, findings: &mut Findings<'_>) {
-    if draft.root.get("listener").is_none() {
+    let empty = draft.root.map("listener").is_empty() && !draft.root.is_bad("listener");
+    if empty && !draft.root.meant.contains(&"listener") {
         let hint = "expected at least `[listener.web]` with `bind` and `pool`, and a `[pool.NAME]` with `backends`";
-        findings.error(Span::default(), "no listener is defined", hint);
+        findings.error(draft.root.at("listener"), "no listener is defined", hint);
     }
     admin(&draft.root.table("admin"), findings);
     binds::check(draft, findings);
@@ -59,7 +60,7 @@ fn pool_exists(draft: &Draft, fields: &Fields, findings: &mut Findings<'_>) {
     let Some(name) = fields.text("pool") else { return };
     let defined = draft.root.map("pool");
     // `[pool]` itself could not be read: nobody knows what was meant to be there.
-    if defined.iter().any(|entry| entry.name == name) || draft.root.is_bad("pool") {
+    if defined.iter().any(|entry| entry.name == name) || draft.root.is_bad("pool") || draft.root.meant.contains(&"pool") {
         return;
     }
     let names = || defined.iter().map(|entry| entry.name.as_str());

@@ -8,6 +8,7 @@ pub mod tables;
 use std::time::Duration;
 
 use crate::limits::Limit;
+use crate::suggest::either;
 use crate::units;
 use crate::values::Shape;
 
@@ -190,16 +191,14 @@ impl Kind {
             Kind::Count(_) => "a whole number".to_owned(),
             Kind::Factor(_) => "a number".to_owned(),
             Kind::Word(words, _) => {
-                let words = words.iter().filter(|word| word.built).map(|word| format!("`\"{}\"`", word.word));
-                words.collect::<Vec<_>>().join(" or ")
+                let words = words.iter().filter(|word| word.built);
+                either(&words.map(|word| format!("`\"{}\"`", word.word)).collect::<Vec<_>>())
             }
-            Kind::Choice(numbers, _) => {
-                numbers.iter().map(|number| format!("`{number}`")).collect::<Vec<_>>().join(" or ")
-            }
+            Kind::Choice(numbers, _) => either(&numbers.iter().map(|number| format!("`{number}`")).collect::<Vec<_>>()),
             Kind::Algorithm => "the name of an algorithm such as `\"round-robin\"`".to_owned(),
             Kind::Text(shape) => format!("{} such as `\"{}\"`", shape.name, shape.example),
             Kind::OneOrMany(kind) => format!("{}, or a list of them", kind.expected()),
-            Kind::Many(kind) => format!("a list: each {}", kind.expected()),
+            Kind::Many(kind) => format!("a list; each {}", kind.expected()),
             Kind::Map(names, values) => format!("a table such as `{{ {} = \"{}\" }}`", names.example, values.example),
             Kind::Table(table) => format!("a table with {}", table.key_names()),
             Kind::TableOrOff(table) => format!("a table with {}, or `\"off\"`", table.key_names()),
@@ -209,6 +208,17 @@ impl Kind {
             }
             Kind::Tables(table) | Kind::NamedTables(table) => format!("a table, written `{}`", table.path),
             Kind::Unread(what) => (*what).to_owned(),
+        }
+    }
+
+    /// A value that would be taken, as written in the file.
+    pub fn example(&self) -> String {
+        match self {
+            Kind::Text(shape) => format!("\"{}\"", shape.example),
+            Kind::OneOrMany(kind) => kind.example(),
+            Kind::Many(kind) => format!("[{}]", kind.example()),
+            Kind::TableOrText(table, key) => table.key(key).map_or_else(String::new, |key| key.kind.example()),
+            other => other.default_text().unwrap_or_else(|| "…".to_owned()),
         }
     }
 

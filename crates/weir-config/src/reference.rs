@@ -36,7 +36,8 @@ a reload.
 
 fn section(table: &Table, page: &mut String) {
     // Writing to a String cannot fail.
-    let _ = write!(page, "\n## `{}`\n\n{}\n\n| key | takes | default | meaning |\n|---|---|---|---|\n", table.path, table.doc);
+    let heading = if table.path.contains(['[', '{']) { format!("`{}`", table.path) } else { "The file".to_owned() };
+    let _ = write!(page, "\n## {}\n\n{}\n\n| key | takes | default | meaning |\n|---|---|---|---|\n", heading, table.doc);
     for key in table.keys {
         let _ = writeln!(page, "| `{}` | {} | {} | {} |", key.name, cell(&takes(key)), cell(&default(key)), cell(&meaning(key)));
     }
@@ -84,7 +85,12 @@ fn default(key: &Key) -> String {
     match key.kind.default_text() {
         Some(text) => format!("`{text}`"),
         None => match key.default {
-            quoted if quoted.starts_with(['"', '[']) && !quoted.contains(' ') || quoted.starts_with('[') => format!("`{quoted}`"),
+            "" => match key.built {
+                Built::Not([word, ..]) => format!("`\"{word}\"`"),
+                _ if key.kind.table().is_some() => "see below".to_owned(),
+                _ => "none".to_owned(),
+            },
+            code if code.starts_with('[') || code.starts_with('"') && code.matches('"').count() == 2 => format!("`{code}`"),
             words => words.to_owned(),
         },
     }

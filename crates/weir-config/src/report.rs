@@ -132,6 +132,24 @@ impl<'a> Source<'a> {
         Span { start, end: start + text.len() }
     }
 
+    /// The bytes of the line below that of a byte, without its line end; `None` below the last line.
+    pub fn line_below(&self, offset: usize) -> Option<Span> {
+        self.whole_line(self.line(offset.min(self.text.len())) + 1)
+    }
+
+    /// The bytes of the line above that of a byte, without its line end; `None` above the first line.
+    pub fn line_above(&self, offset: usize) -> Option<Span> {
+        self.whole_line(self.line(offset.min(self.text.len())) - 1)
+    }
+
+    fn whole_line(&self, line: usize) -> Option<Span> {
+        if line == 0 || line > self.line_starts.len() {
+            return None;
+        }
+        let (start, text) = self.line_text(line);
+        Some(Span { start, end: start + text.len() })
+    }
+
     /// Line and column (in characters), both from 1.
     pub fn position(&self, offset: usize) -> (usize, usize) {
         let offset = self.char_boundary(offset);
@@ -235,17 +253,25 @@ fn shown(c: char) -> (String, usize) {
     }
 }
 
-/// Text from the file inside a message: quoted, control characters escaped, cut when very long.
+/// Text from the file inside a message: quoted, and cut when very long.
 pub(crate) fn quote(text: &str) -> String {
     const MOST: usize = 60;
-    let escaped: String = text.chars().take(MOST).flat_map(shown_in_message).collect();
+    let start: String = text.chars().take(MOST).collect();
     let more = if text.chars().count() > MOST { "…" } else { "" };
-    format!("`{escaped}{more}`")
+    format!("`{start}{more}`")
 }
 
-fn shown_in_message(c: char) -> Vec<char> {
-    let (text, _) = shown(c);
-    if text.starts_with('\u{fffd}') || c == '\t' { c.escape_default().collect() } else { text.chars().collect() }
+/// A message without characters that steer a terminal: they may come from the file.
+fn harmless(text: &str) -> String {
+    let mut harmless = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c == '\t' || shown(c).0.starts_with('\u{fffd}') && c != '\u{fffd}' {
+            harmless.extend(c.escape_default());
+        } else {
+            harmless.push(c);
+        }
+    }
+    harmless
 }
 
 /// Problems while they are being found.
@@ -313,6 +339,7 @@ impl<'a> Findings<'a> {
         let problems = found
             .into_iter()
             .map(|(span, severity, message, hint)| {
+                let (message, hint) = (harmless(&message), harmless(&hint));
                 let (line, column) = self.source.position(span.start);
                 let excerpt = self.source.excerpt(span, &hint);
                 Problem { severity, file: self.source.file_name.to_owned(), line, column, message, hint, excerpt }

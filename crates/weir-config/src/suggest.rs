@@ -27,6 +27,11 @@ pub(crate) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c s
 /// "`a`, `b` or `c`".
 pub(crate) fn one_of<'c>(words: impl IntoIterator<Item = &'c str>) -> String {
     let words: Vec<String> = words.into_iter().map(|word| format!("`{word}`")).collect();
+    either(&words)
+}
+
+/// "a, b or c".
+pub(crate) fn either(words: &[String]) -> String {
     match words.split_last() {
         None => String::new(),
         Some((last, [])) => last.clone(),

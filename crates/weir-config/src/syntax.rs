@@ -10,6 +10,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::report::{Findings, Source, Span, quote};
 
+const FOREIGN: &str = "this is not TOML; `weir convert FILE` makes a weir.toml of a haproxy or nginx configuration";
+
 /// Lists and tables that are not closed, at most (count). Each costs one more pass over the text.
 const MOST_OPEN: usize = 32;
 
@@ -54,7 +56,13 @@ pub(crate) fn mend<'a>(findings: &mut Findings<'a>) -> Mended<'a> {
             continue;
         }
         let (message, hint) = explain(&message, span, findings);
+        let foreign = hint == FOREIGN;
         findings.error(span, message, hint);
+        if foreign {
+            // Another program's language: every line would be wrong in the same way.
+            blind.push(Span { start: 0, end: length });
+            break;
+        }
         let stretch = if source.line_at(span.start).trim_start().starts_with('[') {
             section(source, span.start)
         } else {
@@ -69,15 +77,14 @@ pub(crate) fn mend<'a>(findings: &mut Findings<'a>) -> Mended<'a> {
 /// The lines of a list or table that is not closed: up to the next line that begins a key, or a table if keys may stand inside.
 fn swallowed(source: &Source<'_>, open: Span, keys_inside: bool) -> Span {
     let mut lines = source.line_span(open.start);
-    while lines.end < source.text.len() {
-        let next = source.line_span(lines.end + 1);
-        let text = source.text[next.start..next.end].trim_start();
+    while let Some(next) = source.line_below(lines.end) {
+        let text = source.slice(next).trim_start();
         let name = text.find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_' | '.')).unwrap_or(0);
         let is_key = name > 0 && text[name..].trim_start().starts_with('=');
         if text.starts_with('[') || is_key && !keys_inside {
             break;
         }
-        lines.end = next.end.max(lines.end + 1);
+        lines.end = next.end;
     }
     lines
 }
@@ -91,16 +98,14 @@ fn blank(text: &str, span: Span) -> String {
 
 /// From the line of `offset` to the next line that looks like a table header.
 fn section(source: &Source<'_>, offset: usize) -> Span {
-    let start = source.line_span(offset).start;
-    let mut end = source.line_span(offset).end;
-    while end < source.text.len() {
-        let line = source.line_span(end + 1);
-        if source.text[line.start..line.end].trim_start().starts_with('[') {
+    let mut section = source.line_span(offset);
+    while let Some(line) = source.line_below(section.end) {
+        if source.slice(line).trim_start().starts_with('[') {
             break;
         }
-        end = line.end;
+        section.end = line.end;
     }
-    Span { start, end }
+    section
 }
 
 /// The list or inline table that runs into `span` because it is not closed where it should be.
@@ -199,7 +204,7 @@ fn no_value(source: &Source<'_>, span: Span) -> (String, String) {
     let message = format!("{} has no value", quote(first.trim_end_matches([';', ':', '{'])));
     let foreign = ["frontend", "backend", "listen", "server", "upstream", "global", "defaults", "events", "http", "acl"];
     if line.ends_with([';', '{', '}']) || foreign.contains(&first) {
-        return (message, "this is not TOML; `weir convert FILE` makes a weir.toml of a haproxy or nginx configuration".to_owned());
+        return (message, FOREIGN.to_owned());
     }
     (message, format!("expected `{} = …`", first.trim_end_matches(':')))
 }
@@ -232,10 +237,9 @@ fn first_of(source: &Source<'_>, span: Span) -> String {
     }
     let plain = |text: &str| text.split('#').next().unwrap_or("").replace([' ', '\t', '\r', '"', '\''], "");
     let wanted = plain(source.line_at(span.start));
-    let mut offset = line.start;
-    while offset > 0 {
-        let line = source.line_span(offset - 1);
-        let text = source.text.get(line.start..line.end).unwrap_or("");
+    let mut below = line;
+    while let Some(line) = source.line_above(below.start) {
+        let text = source.slice(line);
         let indent = text.len() - text.trim_start().len();
         if is_header && plain(text) == wanted || !is_header && starts_with_key(text.trim_start()) {
             return said(line.start + indent);
@@ -243,7 +247,7 @@ fn first_of(source: &Source<'_>, span: Span) -> String {
         if !is_header && text.trim_start().starts_with('[') {
             break;
         }
-        offset = line.start;
+        below = line;
     }
     String::new()
 }

@@ -16,8 +16,16 @@ pub struct Refused {
 
 const MILLIS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-const BYTES: [(&str, u64); 7] =
-    [("B", 1), ("KB", 1_000), ("KiB", 1 << 10), ("MB", 1_000_000), ("MiB", 1 << 20), ("GB", 1_000_000_000), ("GiB", 1 << 30)];
+const BYTES: [(&str, u64); 8] = [
+    ("B", 1),
+    ("KB", 1_000),
+    ("KiB", 1 << 10),
+    ("MB", 1_000_000),
+    ("MiB", 1 << 20),
+    ("GB", 1_000_000_000),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+];
 
 /// Reads `"200ms"`, `"30s"`, `"2m"`, `"1h"`, `"1d"`.
 ///
@@ -73,6 +81,7 @@ fn size_unit(unit: &str) -> Option<&'static str> {
         "mb" => Some("MB"),
         "g" | "gi" | "gib" => Some("GiB"),
         "gb" => Some("GB"),
+        "t" | "ti" | "tib" => Some("TiB"),
         _ => None,
     }
 }
@@ -133,6 +142,8 @@ fn fraction(text: &str, units: &[(&str, u64)]) -> Option<String> {
 pub fn show_duration(duration: Duration) -> String {
     match u64::try_from(duration.as_millis()).unwrap_or(u64::MAX) {
         0 => "0s".to_owned(),
+        // Nobody says "1m" for a timeout.
+        60_000 => "60s".to_owned(),
         millis => largest_unit(millis, &MILLIS),
     }
 }

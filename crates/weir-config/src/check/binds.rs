@@ -26,7 +26,7 @@ pub(super) fn check(draft: &Draft, findings: &mut Findings<'_>) {
     };
     if let Some(address) = admin_bind.filter(|address| address.port() != 0) {
         let at = admin.get("bind").map(|entry| entry.at);
-        let owner = if at.is_some() { "the admin API" } else { "the admin API by default" }.to_owned();
+        let owner = if at.is_some() { "the admin API" } else { "the admin API (`[admin]` moves it)" }.to_owned();
         taken.entry((false, address.port())).or_default().push(Bound { address, owner, at });
     }
     for (listener, fields) in draft.config.listeners.iter().zip(&draft.listeners) {

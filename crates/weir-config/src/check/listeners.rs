@@ -12,7 +12,7 @@ pub(super) fn check(listener: &Listener, fields: &Fields, findings: &mut Finding
     if protocol != Protocol::Http {
         inapplicable(listener, fields, fields, protocol, findings);
     }
-    if fields.get("pool").is_none() {
+    if fields.lacks("pool") {
         no_pool(listener, fields, protocol, findings);
     }
     if let (Some(most), Some(entry)) = (listener.max_connections_per_client, fields.get("max_connections_per_client"))
@@ -53,7 +53,7 @@ fn no_pool(listener: &Listener, fields: &Fields, protocol: Protocol, findings: &
     if protocol != Protocol::Http {
         let hint = format!("a {} listener has no routes: expected `pool = \"NAME\"`", word(protocol));
         findings.error(fields.at, format!("listener `{}` has no `pool`", listener.name), hint);
-    } else if fields.get("route").is_none() {
+    } else if fields.lacks("route") {
         let hint = "it has no `pool` and no `[[route]]`";
         findings.warning(fields.at, format!("listener `{}` answers every request with 404", listener.name), hint);
     }

@@ -38,6 +38,7 @@ pub(super) fn check(draft: &Draft, listener: &Listener, fields: &Fields, finding
 fn action(route: &Fields, findings: &mut Findings<'_>) {
     let given: Vec<_> = route.entries.iter().filter(|entry| ACTIONS.contains(&entry.name.as_str())).collect();
     match given.as_slice() {
+        [] if ACTIONS.iter().any(|action| !route.lacks(action)) => {}
         [] => {
             let hint = "expected one of `pool = \"NAME\"`, `redirect = { to = \"…\" }` or `respond = { status = 200 }`";
             findings.error(route.at, "the route does nothing", hint);

@@ -45,6 +45,9 @@ fn bind(text: &str) -> Result<SocketAddr, Refused> {
     if text.parse::<u16>().is_ok() {
         return refuse(message, format!("did you mean \"0.0.0.0:{text}\" (all of IPv4) or \"[::]:{text}\" (all of IPv6)?"));
     }
+    if let Some((address, port)) = unbracketed(text) {
+        return refuse(message, format!("an IPv6 address stands in brackets: \"[{address}]:{port}\""));
+    }
     if let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
         return refuse(message, format!("add the port: \"{}\"", SocketAddr::new(address, 8080)));
     }
@@ -69,6 +72,12 @@ fn bind(text: &str) -> Result<SocketAddr, Refused> {
     }
 }
 
+/// `::1:80`, where the last group was probably meant as a port.
+fn unbracketed(text: &str) -> Option<(Ipv6Addr, u16)> {
+    let (address, port) = text.rsplit_once(':')?;
+    Some((address.parse().ok()?, port.parse().ok()?))
+}
+
 /// What to say to a socket path or a URL; `None` when the text is neither.
 fn unix_or_url(text: &str) -> Option<String> {
     if text.starts_with("unix:") || text.starts_with('/') || text.starts_with("abns@") {
@@ -88,6 +97,9 @@ fn backend(text: &str) -> Result<Value, Refused> {
     if let Some(hint) = unix_or_url(text) {
         return refuse(message, hint);
     }
+    if let Some((address, port)) = unbracketed(text) {
+        return refuse(message, format!("an IPv6 address stands in brackets: \"[{address}]:{port}\""));
+    }
     if let Ok(address) = text.trim_matches(['[', ']']).parse::<Ipv6Addr>() {
         return refuse(message, format!("write the address in brackets and add the port: \"[{address}]:8080\""));
     }
@@ -96,6 +108,7 @@ fn backend(text: &str) -> Result<Value, Refused> {
     };
     match port.parse::<u16>() {
         Ok(0) => return refuse(message, "nothing listens on port 0: expected 1 to 65535"),
+        Err(_) if port.is_empty() => return refuse(message, format!("add the port: \"{text}80\"")),
         Ok(_) if port.bytes().all(|b| b.is_ascii_digit()) => {}
         _ => return refuse(message, format!("{} is not a port: expected 1 to 65535", quote(port))),
     }

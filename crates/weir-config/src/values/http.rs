@@ -18,7 +18,7 @@ pub(crate) static PROBED_HEADER: Shape = Shape { name: "a header field", example
 /// A field that is set on requests.
 pub(crate) static REQUEST_HEADER: Shape = Shape { name: "a header field", example: "x-from", read: request_header };
 /// A field that is set on responses.
-pub(crate) static RESPONSE_HEADER: Shape = Shape { name: "a header field", example: "x-frame-options", read: response_header };
+pub(crate) static RESPONSE_HEADER: Shape = Shape { name: "a header field", example: "x-served-by", read: response_header };
 /// A header field value (RFC 9110 section 5.5).
 pub(crate) static FIELD_VALUE: Shape = Shape { name: "a header value", example: "weir", read: field_value };
 /// `respond.content_type`

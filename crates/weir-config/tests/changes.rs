@@ -1,0 +1,90 @@
+//! What a reload would change, and what takes a restart.
+
+use weir_config::{Change, ChangeKind, diff, parse};
+
+const OLD: &str = r#"
+[runtime]
+workers = 2
+
+[listener.web]
+bind = "0.0.0.0:80"
+pool = "app"
+
+[[listener.web.route]]
+name = "api"
+path = "/api/*"
+pool = "app"
+add_request_header = { authorization = "Bearer old-secret" }
+
+[[listener.web.route]]
+name = "static"
+path = "/static/*"
+pool = "app"
+
+[listener.old]
+bind = "0.0.0.0:81"
+pool = "app"
+
+[pool.app]
+backends = ["10.0.0.1:8080"]
+"#;
+
+fn changes(new: &str) -> Vec<Change> {
+    diff(&parse("old.toml", OLD).unwrap(), &parse("new.toml", new).unwrap())
+}
+
+#[test]
+fn equal_configs_do_not_differ_however_they_are_written() {
+    assert_eq!(changes(OLD), []);
+    assert_eq!(changes(&OLD.replace("pool = \"app\"\n\n[pool", "timeout = { connect = \"2000ms\" }\npool = \"app\"\n\n[pool")), []);
+}
+
+#[test]
+fn objects_come_and_go() {
+    let new = OLD.replace("listener.old", "listener.new");
+    let shown: Vec<_> = changes(&new).iter().map(Change::to_string).collect();
+    assert_eq!(shown, ["listener.new added", "listener.old removed"]);
+}
+
+#[test]
+fn a_changed_setting_is_named_with_what_held_and_what_holds() {
+    let new = OLD.replace("backends = [\"10.0.0.1:8080\"]", "backends = [\"10.0.0.2:8080\"]\nhealth.interval = \"5s\"");
+    let found = changes(&new);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].kind, ChangeKind::Changed);
+    assert!(!found[0].needs_restart());
+    assert_eq!(
+        found[0].to_string(),
+        "pool.app changed: backends from [\"10.0.0.1:8080\"] to [\"10.0.0.2:8080\"], health.interval from \"2s\" to \"5s\""
+    );
+}
+
+#[test]
+fn workers_and_the_admin_address_take_a_restart_and_drain_does_not() {
+    let new = OLD.replace("workers = 2", "workers = 3\ndrain = \"5s\"").replace("[listener.web]\n", "[admin]\nbind = \"off\"\n\n[listener.web]\n");
+    let found = changes(&new);
+    let restart: Vec<_> = found.iter().flat_map(|change| &change.keys).map(|key| (key.key.as_str(), key.restart)).collect();
+    assert_eq!(restart, [("drain", false), ("workers", true), ("bind", true)]);
+    assert!(found.iter().all(Change::needs_restart));
+}
+
+#[test]
+fn the_order_of_routes_counts() {
+    let (start, rest) = OLD.split_once("[[listener.web.route]]\nname = \"api\"").unwrap();
+    let (api, rest) = rest.split_once("[[listener.web.route]]").unwrap();
+    let (other, end) = rest.split_once("[listener.old]").unwrap();
+    let new = format!("{start}[[listener.web.route]]{other}[[listener.web.route]]\nname = \"api\"{api}[listener.old]{end}");
+    let shown: Vec<_> = changes(&new).iter().map(Change::to_string).collect();
+    assert_eq!(shown, ["listener.web changed: route order from api, static to static, api"]);
+}
+
+#[test]
+fn a_secret_that_changed_is_noticed_and_not_shown() {
+    let found = changes(&OLD.replace("old-secret", "new-secret"));
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].keys[0].key, "route api.add_request_header");
+    let shown = found[0].to_string();
+    assert!(!shown.contains("secret") && shown.contains("left out"), "{shown}");
+    let config = parse("old.toml", OLD).unwrap();
+    assert!(!config.describe_effective().contains("old-secret"));
+}
