@@ -2,6 +2,7 @@
 //! busy machine shows less.
 //!
 //! `cargo run --release -p weir-http --example parse_cost`
+#![expect(clippy::disallowed_methods, reason = "a measurement needs a clock")]
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};

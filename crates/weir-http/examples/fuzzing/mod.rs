@@ -1,5 +1,6 @@
 //! A loop that mutates seed inputs and checks them, on stable Rust without instrumentation. Inputs that reach an
 //! outcome not seen before (the check returns a small number for it) join the corpus.
+#![expect(clippy::disallowed_methods, reason = "a run needs its arguments, its seed and a clock")]
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -8,6 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// A small generator of known quality (Marsaglia, "Xorshift RNGs", 2003), so that a seed gives the same run anywhere.
+#[derive(Clone)]
 pub struct Draws(u64);
 
 impl Draws {
@@ -47,10 +49,20 @@ pub fn run(
     while start.elapsed() < duration && found.len() < 10 {
         for _ in 0..256 {
             let input = mutate(&corpus, pieces, &mut draws);
+            let before = draws.clone();
             let began = Instant::now();
             let result = catch_unwind(AssertUnwindSafe(|| check(&input, &mut draws)))
                 .unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(&*panic))));
-            slowest = slowest.max(began.elapsed());
+            let mut taken = began.elapsed();
+            // On a busy machine this thread may have waited for its turn: what is slow must be slow again.
+            for _ in 0..3 {
+                if taken > slowest.max(Duration::from_millis(1)) {
+                    let began = Instant::now();
+                    let _ = catch_unwind(AssertUnwindSafe(|| check(&input, &mut before.clone())));
+                    taken = taken.min(began.elapsed());
+                }
+            }
+            slowest = slowest.max(taken);
             executions += 1;
             match result {
                 Ok(outcome) => {

@@ -109,6 +109,7 @@ fn small_limits() -> Limits {
 }
 
 /// A seed from `WEIR_SEED`, or a new one; printed, so that a failure can be had again.
+#[expect(clippy::disallowed_methods, reason = "a run without a seed makes one")]
 fn config() -> ProptestConfig {
     let given = std::env::var("WEIR_SEED").ok().and_then(|text| text.parse().ok());
     let seed = given.unwrap_or_else(|| RandomState::new().build_hasher().finish());
