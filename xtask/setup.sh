@@ -15,17 +15,14 @@ make              | build | the entry points
 git               | build | cargo and the tidy checks read the tree through it
 ca-certificates   | build | crates are fetched over TLS
 curl              | test  | a client of the end-to-end tests, and of the demo
-wrk               | test  | load for the reload and upgrade tests
-apache2-utils     | test  | ab, a client that speaks HTTP/1.0
-netcat-openbsd    | test  | a client for TCP, UDP and PROXY protocol
-nodejs            | test  | a client whose agent pools connections
-python3           | test  | a client and server with a parser of its own
-socat             | test  | a client for half-closed connections
+netcat-openbsd    | test  | a client that half-closes
+python3           | test  | clients with parsers of their own
+nodejs            | test  | a client whose agent keeps connections
+wrk               | test  | a load generator
+apache2-utils     | test  | ab, a load generator that speaks HTTP/1.0
 strace            | test  | makes system calls fail
-faketime          | test  | makes the wall clock jump
-iproute2          | test  | ss shows what listens
-procps            | test  | ps and kill for the process tests
-util-linux        | test  | prlimit takes file descriptors away
+libfaketime       | test  | makes the wall clock jump
+util-linux        | test  | prlimit takes descriptors away, unshare gives a test its own files
 '
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -37,7 +34,7 @@ there_already() {
     case $1 in
     gcc) command -v cc >/dev/null ;;
     nodejs) command -v node >/dev/null ;;
-    git | make | curl | wrk | python3 | socat | strace | faketime) command -v "$1" >/dev/null ;;
+    git | make | curl | wrk | python3 | strace) command -v "$1" >/dev/null ;;
     *) false ;;
     esac
 }

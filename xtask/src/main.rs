@@ -9,6 +9,7 @@ mod fuzz;
 mod guide;
 mod licences;
 mod links;
+mod packages;
 mod places;
 #[cfg(test)]
 mod reference;

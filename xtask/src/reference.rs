@@ -9,6 +9,7 @@ use weir_stats::table::End;
 /// Every generated page: its path and its text.
 fn pages() -> Vec<(&'static str, String)> {
     vec![
+        ("docs/reference/admin-api.md", weir_control::admin::endpoints::reference_page()),
         ("docs/reference/config.md", weir_config::reference::page()),
         ("docs/reference/metrics.md", weir_stats::expose::reference_page()),
     ]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::tree::{Finding, Tree};
-use crate::{edges, links, places, sources, threats};
+use crate::{edges, links, packages, places, sources, threats};
 
 /// Runs every check on the tracked files under `root`, prints what they found, and says whether that was nothing.
 pub fn holds(root: &Path) -> bool {
@@ -35,6 +35,7 @@ fn check(tree: &Tree, words: &[places::Forbidden]) -> Vec<Finding> {
         sources::marks,
         sources::unsafe_code,
         links::check,
+        packages::check,
         threats::check,
     ];
     let mut findings: Vec<Finding> = checks.iter().flat_map(|check| check(tree)).collect();

@@ -1,0 +1,53 @@
+//! A test that needs a program names the Debian package that has it; `xtask/setup.sh` must install that package.
+
+use crate::tree::{Finding, Tree};
+
+const SETUP: &str = "xtask/setup.sh";
+
+/// Packages that tests ask for and the set-up does not install.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let installed: Vec<&str> = tree.text(SETUP).map(table).unwrap_or_default();
+    let mut findings = Vec::new();
+    for (path, text) in tree.with_extension(&["rs"]).filter(|(path, _)| !path.starts_with("xtask/")) {
+        for (index, line) in text.lines().enumerate() {
+            for package in asked_for(line).filter(|package| !installed.contains(package)) {
+                let message = format!("this needs the package `{package}`, which {SETUP} does not install");
+                findings.push(Finding::at(path, index + 1, message));
+            }
+        }
+    }
+    findings
+}
+
+/// The first column of the table in the set-up script.
+fn table(script: &str) -> Vec<&str> {
+    let rows = script.lines().filter(|line| line.matches('|').count() == 2);
+    rows.filter_map(|row| row.split('|').next()).map(str::trim).collect()
+}
+
+/// The packages in `tool("program", "package")`, and those after `apt-get install`.
+fn asked_for(line: &str) -> impl Iterator<Item = &str> {
+    let by_tool = line.split("tool(\"").skip(1).filter_map(|rest| rest.split('"').nth(2));
+    let by_words = line.split("apt-get install ").skip(1).map(|rest| {
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && !"-+.".contains(c)).unwrap_or(rest.len());
+        &rest[..end]
+    });
+    by_tool.chain(by_words).filter(|package| !package.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_that_a_test_asks_for_must_be_installed_by_the_set_up() {
+        let script = "table='\ncurl | test | a client\nlibfaketime | test | jumps\n'\n";
+        let test = "let curl = tool(\"curl\", \"curl\");\nlet x = tool(\"nc\", \"netcat-openbsd\");\n\
+                    assert!(there, \"needs it: apt-get install libfaketime\");\npanic!(\"apt-get install {package}\");\n";
+        let found =
+            check(&Tree::of(&[(SETUP, script), ("tests/tests/x.rs", test), ("xtask/src/y.rs", test)]));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!((found[0].file.as_str(), found[0].line), ("tests/tests/x.rs", 2));
+        assert!(found[0].message.contains("`netcat-openbsd`"), "{found:?}");
+    }
+}
