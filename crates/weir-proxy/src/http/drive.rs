@@ -161,7 +161,7 @@ fn poll_receive_head(
 
 /// Whether it is worth going on watching the client while the backend works: not once it has half-closed (it still
 /// wants its answer) or sent the next request. `Err` when it reset the connection.
-fn poll_client_present(client: &mut TcpStream, context: &mut Context<'_>) -> Result<bool, Failure> {
+pub fn poll_client_present(client: &mut TcpStream, context: &mut Context<'_>) -> Result<bool, Failure> {
     match client.poll_read_ready(context) {
         Poll::Pending => return Ok(true),
         Poll::Ready(Err(_)) => return Err(Failure::ClientClosed),

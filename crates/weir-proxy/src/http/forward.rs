@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::task::Context;
 
 use weir_balance::{NoPick, Outcome};
 use weir_config::{HashKey, RetryOn};
@@ -20,6 +21,7 @@ use crate::choose::{self, Unavailable, Wish};
 use crate::clock;
 use crate::http::answer;
 use crate::http::attempt::{self, Answered, Failed};
+use crate::http::drive;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::pump::Pump;
@@ -155,6 +157,10 @@ fn observe(
     verdict: Verdict,
 ) {
     let cells = chosen.backend().cells();
+    let now = match tried {
+        Ok(_) => exchange.ledger.response_at(),
+        Err(_) => clock::now(),
+    };
     let outcome = match tried {
         // A connection that aged out says nothing about the backend.
         _ if verdict == Verdict::Reconnect => return,
@@ -172,7 +178,7 @@ fn observe(
         }
         Err(_) => return,
     };
-    chosen.observe(&session.worker, exchange.ledger.head, outcome);
+    chosen.observe(&session.worker, now, outcome);
 }
 
 /// Writes the request for the backend into `exchange.outgoing`; from then on the bytes received are not needed.
@@ -287,8 +293,17 @@ async fn choose_backend(
         Err(NoPick::AllBusy) => {}
     }
     let wish = Wish { key: facts.key, sticky: facts.sticky.wanted, exclude: &exchange.tried };
-    let Session { worker, deadline, .. } = session;
-    let got = Box::pin(choose::choose_or_wait(worker, &forwarding.pool, &wish, deadline, |_| false)).await;
+    let Session { worker, deadline, stream, .. } = session;
+    let mut watched = true;
+    let client_gone = |context: &mut Context<'_>| match drive::poll_client_present(stream, context) {
+        _ if !watched => false,
+        Ok(still) => {
+            watched = still;
+            false
+        }
+        Err(_) => true,
+    };
+    let got = Box::pin(choose::choose_or_wait(worker, &forwarding.pool, &wish, deadline, client_gone)).await;
     match got {
         Ok(got) => {
             exchange.ledger.queue = got.queued;

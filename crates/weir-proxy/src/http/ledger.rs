@@ -58,6 +58,12 @@ impl Ledger {
         self.text.bytes.clear();
     }
 
+    /// When the response's head came, near enough for averages and without asking the clock.
+    pub fn response_at(&self) -> Duration {
+        let phases = [self.queue, self.connect, self.backend_header];
+        phases.into_iter().flatten().fold(self.head, |at, phase| at + phase)
+    }
+
     /// Lets go of what must not be kept while no exchange runs.
     pub fn release(&mut self) {
         self.pool = None;
