@@ -363,6 +363,11 @@ impl Control {
         self.publisher.plane().drain(limit).await
     }
 
+    /// Ends the worker threads; what they still hold is cut off.
+    pub fn stop(self) {
+        self.publisher.stop();
+    }
+
     /// Duplicates of every listening socket, for a new process.
     pub async fn listening_sockets(&self) -> std::io::Result<Vec<Passed>> {
         let sockets = self.publisher.listening_sockets().await?;

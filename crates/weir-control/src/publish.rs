@@ -91,4 +91,9 @@ impl Publisher {
     pub async fn listening_sockets(&self) -> io::Result<Vec<(Endpoint, OwnedFd)>> {
         self.sockets.lock().await.for_worker(0, 1)
     }
+
+    /// Ends the worker threads; what they still hold is cut off, and what they have logged is handed over.
+    pub fn stop(self) {
+        self.plane.stop();
+    }
 }

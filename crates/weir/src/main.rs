@@ -1,1 +1,22 @@
-fn main() {}
+//! The program: arguments, limits of the process, signals, wiring. What it does is in the other crates.
+//!
+//! Start reading at [`cli`] (what can be asked for), then [`serve`] (what `weir run` is).
+#![forbid(unsafe_code)]
+
+mod cli;
+mod client;
+mod exit;
+mod limits;
+mod log;
+mod serve;
+mod verbs;
+
+use std::process::ExitCode;
+
+/// Worker threads allocate per connection, never per request; mimalloc's thread-local heaps keep that off each other's caches.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    cli::main().into()
+}

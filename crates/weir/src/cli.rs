@@ -1,0 +1,305 @@
+//! What can be asked for on the command line.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+
+use crate::exit::Exit;
+use crate::verbs;
+
+/// Load balancer for HTTP, TCP and UDP.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, about, propagate_version = true, arg_required_else_help = true)]
+#[command(
+    after_help = "Exit codes: 0 done, 1 failed, 2 config or arguments refused, 3 not running, 4 timed out.\n\
+                        Signals of `weir run`: HUP reload, TERM and INT drain and exit (a second INT: at once), USR1 reopen logs, \
+                        USR2 start the program anew and hand it all listening sockets."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Serve until TERM or INT
+    Run {
+        #[command(flatten)]
+        config: ConfigArgument,
+        /// Worker threads; overrides `runtime.workers`
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+        workers: Option<u16>,
+    },
+    /// Show what Weir does without any config: three embedded backends, HTTP, TCP and the status page
+    Demo(verbs::demo::Arguments),
+    /// Balance one address over some backends; prints the equivalent config
+    Proxy(verbs::proxy::Arguments),
+    /// Check a config file without touching anything
+    Check {
+        /// The file; default as for `run`
+        file: Option<PathBuf>,
+        /// Also resolve and connect to every backend
+        #[arg(long)]
+        online: bool,
+    },
+    /// Put the config file in force in the running Weir; returns when it is
+    Reload {
+        #[command(flatten)]
+        running: Running,
+    },
+    /// Show listeners, pools, backends and the last reload
+    Status {
+        #[command(flatten)]
+        running: Running,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a backend out: no new work, what runs goes on
+    Drain {
+        #[command(flatten)]
+        backend: BackendArgument,
+        /// Return when its last request has ended
+        #[arg(long)]
+        wait: bool,
+        /// Longest wait
+        #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
+        timeout: Duration,
+        #[command(flatten)]
+        running: Running,
+    },
+    /// Take a backend back in
+    Enable {
+        #[command(flatten)]
+        backend: BackendArgument,
+        /// Return when it takes new work: its probes may have to find it up first
+        #[arg(long)]
+        wait: bool,
+        /// Longest wait
+        #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
+        timeout: Duration,
+        #[command(flatten)]
+        running: Running,
+    },
+    /// Say which listener, route, pool and backend a request or connection would get, and why
+    Explain {
+        #[command(subcommand)]
+        what: Explain,
+    },
+    /// Print a completion script for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    Man,
+    /// Print the version
+    Version,
+    /// Live terminal view
+    #[command(hide = true)]
+    Top(NotBuilt),
+    /// Convert another balancer's config
+    #[command(hide = true)]
+    Convert(NotBuilt),
+}
+
+#[derive(Debug, Subcommand)]
+enum Explain {
+    /// An HTTP request
+    Http {
+        /// GET, POST, …
+        method: String,
+        /// `http://host[:port]/path?query`
+        url: String,
+        /// Address of the client
+        #[arg(long, value_name = "IP")]
+        from: Option<IpAddr>,
+        /// A header field
+        #[arg(long, value_name = "NAME:VALUE", value_parser = header)]
+        header: Vec<(String, String)>,
+        /// Name of the listener; default by the URL's port
+        #[arg(long, value_name = "NAME")]
+        listener: Option<String>,
+        #[command(flatten)]
+        running: Running,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// A TCP connection
+    Tcp {
+        /// The client, address:port
+        source: SocketAddr,
+        /// The listener, address:port
+        destination: SocketAddr,
+        #[command(flatten)]
+        running: Running,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// An SQL statement
+    #[command(hide = true)]
+    Sql(NotBuilt),
+}
+
+/// Arguments of a verb that a later version has; taken so that the answer is "not built yet" rather than "unknown".
+#[derive(Debug, Args)]
+struct NotBuilt {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    _rest: Vec<String>,
+}
+
+/// Which config file.
+#[derive(Debug, Args)]
+pub struct ConfigArgument {
+    /// The config file; default $WEIR_CONFIG, ./weir.toml, /etc/weir/weir.toml
+    #[arg(long, short, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Which running Weir.
+#[derive(Debug, Args)]
+pub struct Running {
+    #[command(flatten)]
+    pub config: ConfigArgument,
+    /// Admin address of the running Weir; default `admin.bind` of the config
+    #[arg(long, value_name = "ADDRESS", env = "WEIR_ADMIN")]
+    pub admin: Option<SocketAddr>,
+    /// File with the admin token; default `admin.token_file` of the config
+    #[arg(long, value_name = "FILE", env = "WEIR_TOKEN_FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct BackendArgument {
+    /// Name of the pool
+    pub pool: String,
+    /// Address of the backend, as the config writes it
+    pub backend: String,
+}
+
+/// Runs the verb that the command line asks for.
+pub fn main() -> Exit {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version come as errors too; they go to standard output and are no failure.
+            let refused = error.use_stderr();
+            let _ = error.print();
+            return if refused { Exit::Refused } else { Exit::Done };
+        }
+    };
+    match cli.verb {
+        Verb::Run { config, workers } => verbs::run::run(&config, workers.map(usize::from)),
+        Verb::Demo(arguments) => verbs::demo::demo(&arguments),
+        Verb::Proxy(arguments) => verbs::proxy::proxy(&arguments),
+        Verb::Check { file, online } => verbs::check::check(file, online),
+        Verb::Reload { running } => verbs::reload::reload(&running),
+        Verb::Status { running, json } => verbs::status::status(&running, json),
+        Verb::Drain { backend, wait, timeout, running } => {
+            verbs::backend::drain(&running, &backend, wait.then_some(timeout))
+        }
+        Verb::Enable { backend, wait, timeout, running } => {
+            verbs::backend::enable(&running, &backend, wait.then_some(timeout))
+        }
+        Verb::Explain { what } => explain(what),
+        Verb::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "weir", &mut std::io::stdout());
+            Exit::Done
+        }
+        Verb::Man => match verbs::man::render(Cli::command(), &mut std::io::stdout()) {
+            Ok(()) => Exit::Done,
+            Err(_) => Exit::Failed,
+        },
+        Verb::Version => {
+            println!("weir {}", env!("CARGO_PKG_VERSION"));
+            Exit::Done
+        }
+        Verb::Top(_) => not_built("weir top", "`weir status` and the status page show the same facts"),
+        Verb::Convert(_) => {
+            not_built("weir convert", "the guide has pages for those who come from HAProxy and nginx")
+        }
+    }
+}
+
+fn explain(what: Explain) -> Exit {
+    match what {
+        Explain::Http { method, url, from, header, listener, running, json } => {
+            let headers = header;
+            verbs::explain::explain(
+                &running,
+                &weir_control::explain::Question::Http { method, url, from, headers, listener },
+                json,
+            )
+        }
+        Explain::Tcp { source, destination, running, json } => verbs::explain::explain(
+            &running,
+            &weir_control::explain::Question::Tcp { source, destination },
+            json,
+        ),
+        Explain::Sql(_) => not_built("weir explain sql", "this version does not speak MySQL"),
+    }
+}
+
+fn not_built(verb: &str, instead: &str) -> Exit {
+    eprintln!("weir: `{verb}` is not built yet: {instead}");
+    Exit::Refused
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    weir_config::units::duration(text).map_err(|refused| format!("{}: {}", refused.message, refused.hint))
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) =
+        text.split_once(':').ok_or_else(|| format!("{text:?} has no colon, expected NAME:VALUE"))?;
+    Ok((name.trim().to_ascii_lowercase(), value.trim().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_put_together_well() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_of_the_contract_is_understood() {
+        for line in [
+            "weir run --config w.toml --workers 2",
+            "weir demo",
+            "weir proxy :8080 -> 127.0.0.1:9001,127.0.0.1:9002",
+            "weir proxy :8080 to 127.0.0.1:9001",
+            "weir proxy :8080 127.0.0.1:9001",
+            "weir check",
+            "weir check w.toml --online",
+            "weir reload --admin 127.0.0.1:9901",
+            "weir status --json",
+            "weir drain app 127.0.0.1:9001 --wait --timeout 5s",
+            "weir enable app [::1]:9001",
+            "weir explain http GET http://shop.example/ --from 10.0.0.1 --header x-canary:1",
+            "weir explain tcp 10.0.0.1:999 10.0.0.2:80",
+            "weir explain sql select 1",
+            "weir completions bash",
+            "weir man",
+            "weir version",
+            "weir top",
+            "weir convert haproxy.cfg",
+        ] {
+            if let Err(error) = Cli::try_parse_from(line.split(' ')) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_duration_without_a_unit_is_refused() {
+        assert!(Cli::try_parse_from("weir drain app a:1 --timeout 5".split(' ')).is_err());
+        assert!(Cli::try_parse_from("weir run --workers 0".split(' ')).is_err());
+    }
+}

@@ -1,0 +1,267 @@
+//! Talks to the admin API of a running Weir.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use crate::cli::{ConfigArgument, Running};
+use crate::exit::Exit;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A reload waits for workers to move over; nothing else takes long.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Largest answer: the status of thousands of backends.
+const ANSWER_BYTES: usize = 64 << 20;
+/// Where the admin API is when the config says nothing else.
+const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9900);
+
+/// The way to one running Weir.
+pub struct Client {
+    admin: SocketAddr,
+    token: Option<String>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum CallError {
+    /// Nobody listens there.
+    NotRunning(String),
+    /// Somebody does, but what came is no answer.
+    Broken(String),
+}
+
+impl CallError {
+    /// Says it and gives the exit code.
+    pub fn report(&self) -> Exit {
+        match self {
+            CallError::NotRunning(message) => {
+                eprintln!("weir: {message}");
+                Exit::NotRunning
+            }
+            CallError::Broken(message) => {
+                eprintln!("weir: {message}");
+                Exit::Failed
+            }
+        }
+    }
+}
+
+/// An answer of the admin API.
+pub struct Answer {
+    /// Status.
+    pub status: StatusCode,
+    /// Body; `Null` when it is no JSON.
+    pub body: Value,
+}
+
+impl Answer {
+    /// What went wrong, in the API's words.
+    pub fn error(&self) -> String {
+        let message = self.body["error"]["message"].as_str();
+        message.map_or_else(|| format!("the admin API answered {}", self.status), str::to_owned)
+    }
+}
+
+/// The first config file that exists in the order of the contract, or the one that was named.
+pub fn config_path(argument: &ConfigArgument) -> Option<PathBuf> {
+    let named = argument
+        .config
+        .clone()
+        .or_else(|| std::env::var_os("WEIR_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from));
+    named.or_else(|| {
+        ["weir.toml", "/etc/weir/weir.toml"].into_iter().map(PathBuf::from).find(|path| path.exists())
+    })
+}
+
+impl Client {
+    /// The way to the Weir that `running` describes.
+    pub fn new(running: &Running) -> Result<Client, Exit> {
+        let (bind, token_file) = match (running.admin, config_path(&running.config)) {
+            (Some(admin), None) => (admin, None),
+            (None, None) => (DEFAULT_ADMIN, None),
+            (admin, Some(path)) => {
+                let (bind, token_file) = admin_of(&path)?;
+                (admin.unwrap_or(bind), token_file)
+            }
+        };
+        let token_file = running.token_file.clone().or(token_file);
+        let token = token_file.as_deref().map(weir_control::admin::auth::read_token).transpose().map_err(
+            |error| {
+                eprintln!("weir: {error}");
+                Exit::Failed
+            },
+        )?;
+        Ok(Client { admin: reachable(bind), token })
+    }
+
+    /// Where it goes.
+    pub fn address(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// One call.
+    pub async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, CallError> {
+        let broken = |error: &dyn std::fmt::Display| {
+            CallError::Broken(format!("the admin API at {} broke off: {error}", self.admin))
+        };
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(self.admin)).await;
+        let stream = match connected {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                return Err(CallError::NotRunning(format!("no Weir answers at {}: {error}", self.admin)));
+            }
+            Err(_) => {
+                return Err(CallError::NotRunning(format!(
+                    "no Weir answers at {} within {CONNECT_TIMEOUT:?}",
+                    self.admin
+                )));
+            }
+        };
+        let exchange = async {
+            let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+                .await
+                .map_err(|error| broken(&error))?;
+            tokio::spawn(connection);
+            let response = sender
+                .send_request(self.request(method, path, body))
+                .await
+                .map_err(|error| broken(&error))?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), ANSWER_BYTES)
+                .collect()
+                .await
+                .map_err(|error| broken(&error))?;
+            Ok(Answer { status, body: serde_json::from_slice(&body.to_bytes()).unwrap_or(Value::Null) })
+        };
+        let in_time = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await;
+        in_time.unwrap_or_else(|_| {
+            Err(CallError::Broken(format!("no answer from {} within {ANSWER_TIMEOUT:?}", self.admin)))
+        })
+    }
+
+    fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Request<Full<Bytes>> {
+        let bytes = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
+        let mut request = Request::new(Full::new(bytes));
+        *request.method_mut() = method;
+        *request.uri_mut() = path.parse().unwrap_or_default();
+        let headers = request.headers_mut();
+        let mut set = |name, value: String| {
+            if let Ok(value) = header::HeaderValue::from_str(&value) {
+                headers.insert(name, value);
+            }
+        };
+        set(header::HOST, self.admin.to_string());
+        set(header::USER_AGENT, format!("weir/{}", env!("CARGO_PKG_VERSION")));
+        set(header::CONNECTION, "close".to_owned());
+        if body.is_some() {
+            set(header::CONTENT_TYPE, "application/json".to_owned());
+        }
+        if let Some(token) = &self.token {
+            set(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        request
+    }
+}
+
+/// Runs `work` on a small runtime of its own.
+pub fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Exit> {
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => Ok(runtime.block_on(work)),
+        Err(error) => {
+            eprintln!("weir: no runtime: {error}");
+            Err(Exit::Failed)
+        }
+    }
+}
+
+/// Percent-encodes one segment of a path (RFC 3986 section 3.3).
+pub fn segment(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut out, byte| {
+        if byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+        out
+    })
+}
+
+/// An address to connect to for one that is listened on.
+fn reachable(mut bind: SocketAddr) -> SocketAddr {
+    if bind.ip().is_unspecified() {
+        bind.set_ip(match bind {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    bind
+}
+
+/// Where the config has its admin API, and the token's file. From a file with mistakes as much as can be seen: `weir reload`
+/// of such a file must still find the Weir that shall refuse it.
+fn admin_of(path: &Path) -> Result<(SocketAddr, Option<PathBuf>), Exit> {
+    let bytes = std::fs::read(path).map_err(|error| {
+        eprintln!("weir: {} can't be read: {error}", path.display());
+        Exit::Failed
+    })?;
+    let text = String::from_utf8_lossy(&bytes);
+    match weir_config::parse(&path.display().to_string(), &text) {
+        Ok(config) => match config.admin {
+            Some(admin) => Ok((admin.bind, admin.token_file)),
+            None => {
+                eprintln!("weir: {} has the admin API switched off (admin.bind = \"off\")", path.display());
+                Err(Exit::NotRunning)
+            }
+        },
+        Err(_) => Ok(seen_in(&text)),
+    }
+}
+
+/// `bind` and `token_file` of a plainly written `[admin]` table.
+fn seen_in(text: &str) -> (SocketAddr, Option<PathBuf>) {
+    let lines = text.lines().map(str::trim);
+    let mut table =
+        lines.skip_while(|line| *line != "[admin]").skip(1).take_while(|line| !line.starts_with('['));
+    let (mut bind, mut token_file) = (DEFAULT_ADMIN, None);
+    for (key, value) in table.by_ref().filter_map(|line| line.split_once('=')) {
+        let value = value.split('#').next().unwrap_or_default().trim().trim_matches(['"', '\'']);
+        match key.trim() {
+            "bind" => bind = value.parse().unwrap_or(bind),
+            "token_file" => token_file = Some(PathBuf::from(value)),
+            _ => {}
+        }
+    }
+    (bind, token_file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_becomes_one_segment_of_a_path() {
+        assert_eq!(segment("127.0.0.1:9001"), "127.0.0.1:9001");
+        assert_eq!(segment("[::1]:80/../x y"), "%5B::1%5D:80%2F..%2Fx%20y");
+    }
+
+    #[test]
+    fn the_admin_address_of_a_file_with_mistakes_is_still_found() {
+        let text = "[listener.web]\nbnd = 'oops'\n[admin]\nbind = \"127.0.0.1:9911\" # here\ntoken_file = '/t'\n[pool.x]\nbind = '1.2.3.4:5'\n";
+        assert_eq!(seen_in(text), ("127.0.0.1:9911".parse().unwrap(), Some("/t".into())));
+        assert_eq!(seen_in("nothing here"), (DEFAULT_ADMIN, None));
+    }
+
+    #[test]
+    fn an_address_bound_everywhere_is_reached_by_loopback() {
+        assert_eq!(reachable("0.0.0.0:9900".parse().unwrap()), DEFAULT_ADMIN);
+        assert_eq!(reachable("[::]:9900".parse().unwrap()).to_string(), "[::1]:9900");
+        assert_eq!(reachable("10.0.0.1:9900".parse().unwrap()).to_string(), "10.0.0.1:9900");
+    }
+}

@@ -1,0 +1,316 @@
+//! The life of a serving process: workers, control side, admin API, signals, drain.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use weir_config::Checked;
+use weir_control::admin::server::Admin;
+use weir_control::control::{Control, Start};
+use weir_control::events::What;
+use weir_control::notify::Notifier;
+use weir_control::reload::Source;
+use weir_control::upgrade::{self, Handoff, Passed, Program, Purpose};
+use weir_proxy::access_log::AccessLog;
+use weir_proxy::plane::{Options, Plane};
+use weir_proxy::sockets::Sockets;
+
+use crate::exit::Exit;
+use crate::{limits, log};
+
+/// For the last lines of the access log to be written.
+const LOG_FLUSH: Duration = Duration::from_secs(2);
+
+/// What to serve.
+pub struct Plan {
+    /// Where the config comes from at a reload.
+    pub source: Source,
+    /// The config as read now.
+    pub checked: Checked,
+    /// Worker threads; overrides the config.
+    pub workers: Option<usize>,
+    /// Whether USR2 can start this program again with the same arguments.
+    pub upgradable: bool,
+    /// Called once everything is served.
+    pub on_ready: Box<dyn FnOnce()>,
+}
+
+/// Serves until a signal ends it.
+pub fn serve(plan: Plan) -> Exit {
+    let threshold = log::start(plan.checked.config.log.level);
+    limits::raise_descriptors();
+    for warning in &plan.checked.warnings.problems {
+        tracing::warn!("{warning}");
+    }
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "the control thread could not be started");
+            return Exit::Failed;
+        }
+    };
+    let ended = runtime.block_on(async move {
+        let process = start(plan, threshold).await?;
+        Ok::<_, String>(process.live().await)
+    });
+    // Ends all tasks, so that what comes back is the last handle; a resolver's thread that hangs is not waited for.
+    runtime.shutdown_background();
+    match ended {
+        Ok((exit, control, access_log)) => {
+            if let Some(control) = Arc::into_inner(control) {
+                control.stop();
+            }
+            if !access_log.finish(LOG_FLUSH) {
+                tracing::warn!("the last lines of the access log were not written within {LOG_FLUSH:?}");
+            }
+            exit
+        }
+        Err(error) => {
+            tracing::error!("{error}");
+            Exit::Failed
+        }
+    }
+}
+
+/// A process that serves.
+struct Process {
+    control: Arc<Control>,
+    access_log: AccessLog,
+    admin: Option<JoinHandle<()>>,
+    admin_socket: Option<Passed>,
+    signals: Signals,
+    program: Program,
+    upgradable: bool,
+}
+
+struct Signals {
+    hang_up: Signal,
+    interrupt: Signal,
+    terminate: Signal,
+    user_1: Signal,
+    user_2: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Signals> {
+        Ok(Signals {
+            hang_up: signal(SignalKind::hangup())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            user_1: signal(SignalKind::user_defined1())?,
+            user_2: signal(SignalKind::user_defined2())?,
+        })
+    }
+}
+
+async fn start(plan: Plan, threshold: log::Threshold) -> Result<Process, String> {
+    // First of all: a signal that comes while the sockets are opened must not kill the process.
+    let signals = Signals::listen().map_err(|error| format!("signals can't be received: {error}"))?;
+    let program = Program::of_this_process();
+    let mut handoff = Handoff::from_environment()
+        .map_err(|error| format!("the old process's sockets did not come: {error}"))?;
+    let mut config = plan.checked.config;
+    config.runtime.workers = plan.workers.or(config.runtime.workers);
+
+    let admin = config.admin.clone();
+    let inherited_admin =
+        admin.as_ref().zip(handoff.as_mut()).and_then(|(admin, handoff)| handoff.take_admin(admin.bind));
+    let admin = admin
+        .map(|admin| Admin::bind(&admin, inherited_admin).map(|opened| (admin.bind, opened)))
+        .transpose()?;
+    let inherited = handoff.as_mut().map_or_else(Sockets::default, Handoff::take_listeners);
+
+    let access_log =
+        AccessLog::start(&config.log).map_err(|error| format!("the access log can't be opened: {error}"))?;
+    let (events, reports) = mpsc::unbounded_channel();
+    let workers = config.runtime.workers.unwrap_or_else(limits::cpu_count);
+    let plane = Plane::start(Options {
+        workers,
+        // With fewer workers than CPUs the kernel places them better than a fixed choice would.
+        pin: workers == limits::cpu_count(),
+        memory_bytes: config.runtime.memory_bytes.unwrap_or_else(limits::default_memory_bytes),
+        events,
+        access_log: access_log.clone(),
+    });
+    let plane = plane.map_err(|error| format!("the worker threads could not be started: {error}"))?;
+    let control = Control::start(Start {
+        source: plan.source,
+        config: Arc::new(config),
+        plane,
+        reports,
+        access_log: access_log.clone(),
+        inherited,
+        on_level: Box::new(move |level| threshold.set(level)),
+        notifier: Notifier::from_environment(),
+    });
+    let control = control.await.map_err(|error| error.to_string())?;
+    let admin_socket = admin
+        .as_ref()
+        .map(|(bind, admin)| admin.socket().map(|socket| Passed { purpose: Purpose::Admin(*bind), socket }));
+    let admin_socket =
+        admin_socket.transpose().map_err(|error| format!("the admin socket can't be duplicated: {error}"))?;
+    announce(&control, admin.as_ref().map(|(_, admin)| admin));
+    let admin = admin.map(|(_, admin)| tokio::spawn(admin.serve(control.clone())));
+    if let Some(handoff) = handoff {
+        handoff.ready().map_err(|error| format!("the old process is gone: {error}"))?;
+        tracing::info!("took over from the process before");
+    }
+    control.notifier().ready(&control.summary());
+    watch(&control);
+    (plan.on_ready)();
+    Ok(Process { control, access_log, admin, admin_socket, signals, program, upgradable: plan.upgradable })
+}
+
+/// Says in the log what is served where.
+fn announce(control: &Control, admin: Option<&Admin>) {
+    let snapshot = control.snapshot();
+    for listener in &snapshot.listeners {
+        let protocol = weir_control::status::protocol_word(listener.config.protocol);
+        for bind in &listener.config.bind {
+            tracing::info!(listener = listener.config.name, protocol, %bind, "listening");
+        }
+    }
+    if let Some(address) = admin.and_then(|admin| admin.local_address().ok()) {
+        tracing::info!(%address, "admin API and status page");
+    }
+    tracing::info!(
+        workers = control.workers(),
+        config = control.source_name(),
+        "serving: {}",
+        control.summary()
+    );
+}
+
+/// Tells the service manager's watchdog that the control thread works, as often as it wants to hear it.
+fn watch(control: &Arc<Control>) {
+    let Some(period) = control.notifier().watchdog() else { return };
+    let control = control.clone();
+    tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(period);
+        loop {
+            ticks.tick().await;
+            control.notifier().alive();
+        }
+    });
+}
+
+/// Why serving ends.
+enum End {
+    Signal,
+    Upgraded,
+}
+
+impl Process {
+    /// Serves until it is told to end, then drains.
+    async fn live(mut self) -> (Exit, Arc<Control>, AccessLog) {
+        let end = self.serve().await;
+        if matches!(end, End::Upgraded)
+            && let Some(admin) = self.admin.take()
+        {
+            // The new process answers from now on.
+            admin.abort();
+        }
+        let exit = self.drain().await;
+        (exit, self.control, self.access_log)
+    }
+
+    /// Lets running work end, unless somebody is in a hurry.
+    async fn drain(&mut self) -> Exit {
+        let control = self.control.clone();
+        let draining = control.drain();
+        tokio::pin!(draining);
+        loop {
+            tokio::select! {
+                cut_off = &mut draining => {
+                    match cut_off {
+                        0 => tracing::info!("drained"),
+                        cut_off => tracing::warn!(cut_off, "the drain time is over; the rest was cut off"),
+                    }
+                    return Exit::Done;
+                }
+                _ = self.signals.interrupt.recv() => {
+                    tracing::warn!("interrupted while draining: ending at once");
+                    return Exit::Failed;
+                }
+                _ = self.signals.user_1.recv() => self.control.reopen_logs(),
+                _ = self.signals.terminate.recv() => tracing::info!("already draining"),
+                _ = self.signals.hang_up.recv() => tracing::warn!("no reload while draining"),
+                _ = self.signals.user_2.recv() => tracing::warn!("no upgrade while draining"),
+            }
+        }
+    }
+
+    async fn serve(&mut self) -> End {
+        let mut upgrade: Option<JoinHandle<io::Result<u32>>> = None;
+        loop {
+            tokio::select! {
+                _ = self.signals.hang_up.recv() => {
+                    let control = self.control.clone();
+                    tokio::spawn(async move { control.reload("signal").await });
+                }
+                _ = self.signals.user_1.recv() => self.control.reopen_logs(),
+                _ = self.signals.user_2.recv() => match upgrade {
+                    Some(_) => tracing::warn!("an upgrade is under way already"),
+                    None => upgrade = self.begin_upgrade().await,
+                },
+                ended = async { upgrade.as_mut().expect("guarded by is_some").await }, if upgrade.is_some() => {
+                    upgrade = None;
+                    let ended = ended.unwrap_or_else(|panicked| Err(io::Error::other(panicked)));
+                    if self.finish_upgrade(ended) {
+                        return End::Upgraded;
+                    }
+                }
+                _ = self.signals.interrupt.recv() => return End::Signal,
+                _ = self.signals.terminate.recv() => return End::Signal,
+            }
+        }
+    }
+
+    /// Starts the new process beside this one, on a thread of its own: it takes as long as the new one needs to come up.
+    async fn begin_upgrade(&self) -> Option<JoinHandle<io::Result<u32>>> {
+        if !self.upgradable {
+            tracing::warn!("upgrade refused: `weir demo` holds its backends itself and can't hand them over");
+            return None;
+        }
+        let mut sockets = match self.control.listening_sockets().await {
+            Ok(sockets) => sockets,
+            Err(error) => {
+                tracing::error!(%error, "upgrade failed: the listening sockets can't be duplicated");
+                return None;
+            }
+        };
+        if let Some(Passed { purpose, socket }) = &self.admin_socket
+            && let Ok(socket) = socket.try_clone()
+        {
+            sockets.push(Passed { purpose: *purpose, socket });
+        }
+        tracing::info!(sockets = sockets.len(), "upgrading: starting the new process");
+        self.tell("upgrading", String::new());
+        let program = self.program.clone();
+        Some(tokio::task::spawn_blocking(move || upgrade::hand_over(&sockets, &program)))
+    }
+
+    /// Whether the new process serves.
+    fn finish_upgrade(&self, ended: io::Result<u32>) -> bool {
+        match ended {
+            Ok(pid) => {
+                tracing::info!(pid, "upgraded: the new process serves, this one drains");
+                self.tell("upgraded", format!("process {pid} serves"));
+                self.control.notifier().main_process(pid);
+                true
+            }
+            Err(error) => {
+                tracing::error!(%error, "upgrade failed, this process serves on");
+                self.tell("upgrade_failed", error.to_string());
+                false
+            }
+        }
+    }
+
+    fn tell(&self, phase: &'static str, detail: String) {
+        self.control.bus().tell(What::Process { phase, detail });
+    }
+}

@@ -1,0 +1,89 @@
+//! `weir check`
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use weir_config::Config;
+use weir_control::reload::Source;
+
+use super::run::refuse;
+use crate::cli::ConfigArgument;
+use crate::client::{block_on, config_path};
+use crate::exit::Exit;
+
+/// For one name and one connection.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Says whether the file would be taken; with `online`, whether its backends can be reached from here.
+pub fn check(file: Option<PathBuf>, online: bool) -> Exit {
+    let Some(path) = config_path(&ConfigArgument { config: file }) else {
+        eprintln!("weir: no config file: looked for $WEIR_CONFIG, ./weir.toml and /etc/weir/weir.toml");
+        return Exit::Refused;
+    };
+    let name = path.display().to_string();
+    let checked = match Source::File(path).read() {
+        Ok(checked) => checked,
+        Err(error) => return refuse(&error),
+    };
+    if !checked.warnings.is_empty() {
+        eprint!("{}", checked.warnings);
+    }
+    let Config { listeners, pools, .. } = &checked.config;
+    let backends: usize = pools.iter().map(|pool| pool.backends.len()).sum();
+    println!("{name}: good, {} listeners, {} pools, {backends} backends", listeners.len(), pools.len());
+    if !online {
+        return Exit::Done;
+    }
+    match block_on(reach_all(&checked.config)) {
+        Ok(true) => Exit::Done,
+        Ok(false) => Exit::Failed,
+        Err(exit) => exit,
+    }
+}
+
+/// Resolves and connects to every backend, all at once; prints them in the order of the file.
+async fn reach_all(config: &Config) -> bool {
+    let udp: Vec<&str> = config
+        .listeners
+        .iter()
+        .filter(|listener| listener.protocol == weir_config::Protocol::Udp)
+        .filter_map(|listener| listener.pool.as_deref())
+        .collect();
+    let mut tries = Vec::new();
+    for pool in &config.pools {
+        for backend in &pool.backends {
+            let connects = !udp.contains(&pool.name.as_str());
+            tries.push((
+                &pool.name,
+                &backend.address,
+                tokio::spawn(reach(backend.address.clone(), connects)),
+            ));
+        }
+    }
+    let mut all = true;
+    for (pool, address, trying) in tries {
+        let reached = trying.await.unwrap_or_else(|panicked| Err(panicked.to_string()));
+        all &= reached.is_ok();
+        match reached {
+            Ok(found) => println!("  {pool}/{address}: {found}"),
+            Err(error) => println!("  {pool}/{address}: FAILED, {error}"),
+        }
+    }
+    all
+}
+
+async fn reach(address: String, connects: bool) -> Result<String, String> {
+    let late = |what: &str| format!("{what} within {PATIENCE:?}");
+    let looked_up = tokio::time::timeout(PATIENCE, tokio::net::lookup_host(&address)).await;
+    let mut found =
+        looked_up.map_err(|_| late("not resolved"))?.map_err(|error| format!("not resolved: {error}"))?;
+    let first = found.next().ok_or("the name has no address")?;
+    let named = if first.to_string() == address { String::new() } else { format!("{first}, ") };
+    if !connects {
+        return Ok(format!("{named}not tried, UDP has no connections"));
+    }
+    let connected = tokio::time::timeout(PATIENCE, TcpStream::connect(first)).await;
+    connected.map_err(|_| late("did not accept"))?.map_err(|error| format!("{named}{error}"))?;
+    Ok(format!("{named}accepts"))
+}

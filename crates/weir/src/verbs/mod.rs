@@ -1,0 +1,11 @@
+//! What each verb of the command line does.
+
+pub mod backend;
+pub mod check;
+pub mod demo;
+pub mod explain;
+pub mod man;
+pub mod proxy;
+pub mod reload;
+pub mod run;
+pub mod status;

@@ -1,0 +1,129 @@
+//! `weir proxy`
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+use clap::Args;
+use weir_control::reload::Source;
+
+use super::run::refuse;
+use crate::exit::Exit;
+use crate::serve::{Plan, serve};
+
+/// The one-liner.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Where to accept: `:8080`, `127.0.0.1:8080`, `[::]:8080`
+    #[arg(value_name = "LISTEN")]
+    listen: String,
+    /// `->` (quoted: a shell takes `>` for itself), `to`, or nothing; then the backends, separated by commas or blanks
+    #[arg(value_name = "BACKENDS", required = true, num_args = 1.., allow_hyphen_values = true)]
+    backends: Vec<String>,
+    /// Relay bytes instead of HTTP
+    #[arg(long)]
+    tcp: bool,
+    /// Admin address, or `off`
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9900")]
+    admin: String,
+}
+
+/// Prints the equivalent config and serves by it.
+pub fn proxy(arguments: &Arguments) -> Exit {
+    let text = match config(arguments) {
+        Ok(text) => text,
+        Err(error) => {
+            eprintln!("weir: {error}");
+            return Exit::Refused;
+        }
+    };
+    println!("# the same as weir.toml:\n{text}");
+    let source = Source::Text { name: "weir proxy".to_owned(), text };
+    match source.read() {
+        Ok(checked) => {
+            serve(Plan { source, checked, workers: None, upgradable: true, on_ready: Box::new(|| ()) })
+        }
+        Err(error) => refuse(&error),
+    }
+}
+
+/// The config that the arguments amount to.
+fn config(arguments: &Arguments) -> Result<String, String> {
+    let bind = address(&arguments.listen, "0.0.0.0").ok_or_else(|| {
+        format!("{:?} is no address to accept at, expected :PORT or ADDRESS:PORT", arguments.listen)
+    })?;
+    // A shell that was not told otherwise makes `->` into a bare `-` and a file; that file is the user's to remove.
+    let words =
+        arguments.backends.iter().map(String::as_str).filter(|word| !matches!(*word, "->" | "to" | "-"));
+    let backends: Vec<String> = words
+        .flat_map(|word| word.split(','))
+        .filter(|word| !word.is_empty())
+        .map(|word| {
+            backend(word).ok_or_else(|| format!("{word:?} is no backend, expected HOST:PORT or :PORT"))
+        })
+        .collect::<Result<_, _>>()?;
+    if backends.is_empty() {
+        return Err("no backends; write `weir proxy :8080 to 127.0.0.1:9001,127.0.0.1:9002` (a shell takes `>` for itself: quote '->')".to_owned());
+    }
+    let mut text = String::new();
+    if arguments.admin != "127.0.0.1:9900" {
+        let _ = write!(text, "[admin]\nbind = {:?}\n\n", arguments.admin);
+    }
+    let protocol = if arguments.tcp { "protocol = \"tcp\"\n" } else { "" };
+    let list = backends.iter().map(|backend| format!("{backend:?}")).collect::<Vec<_>>().join(", ");
+    let _ = write!(
+        text,
+        "[listener.web]\n{protocol}bind = \"{bind}\"\npool = \"app\"\n\n[pool.app]\nbackends = [{list}]\n"
+    );
+    Ok(text)
+}
+
+/// `:8080` at `host`, or a whole address.
+fn address(text: &str, host: &str) -> Option<SocketAddr> {
+    let whole = if text.starts_with(':') { format!("{host}{text}") } else { text.to_owned() };
+    whole.parse().ok()
+}
+
+/// `:9001` on this machine, or `host:port`.
+fn backend(text: &str) -> Option<String> {
+    let whole = if text.starts_with(':') { format!("127.0.0.1{text}") } else { text.to_owned() };
+    let (host, port) = whole.rsplit_once(':')?;
+    (!host.is_empty() && !host.contains(['"', '\\']) && port.parse::<u16>().is_ok()).then_some(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(listen: &str, backends: &[&str]) -> Result<String, String> {
+        let backends = backends.iter().map(|word| (*word).to_owned()).collect();
+        config(&Arguments {
+            listen: listen.to_owned(),
+            backends,
+            tcp: false,
+            admin: "127.0.0.1:9900".to_owned(),
+        })
+    }
+
+    #[test]
+    fn every_way_to_write_the_arrow_gives_the_same_config() {
+        let expected = "[listener.web]\nbind = \"0.0.0.0:8080\"\npool = \"app\"\n\n[pool.app]\nbackends = [\"127.0.0.1:9001\", \"b:9002\"]\n";
+        for words in [
+            &["->", ":9001,b:9002"][..],
+            &["to", ":9001,b:9002"],
+            &[":9001,b:9002"],
+            &[":9001", "b:9002"],
+            &["->", ":9001,", "b:9002"],
+        ] {
+            assert_eq!(text(":8080", words).as_deref(), Ok(expected), "{words:?}");
+        }
+        assert!(weir_config::parse("proxy", expected).is_ok());
+    }
+
+    #[test]
+    fn what_can_not_be_read_says_what_was_expected() {
+        assert!(text("8080", &[":9001"]).unwrap_err().contains("expected :PORT"));
+        assert!(text(":8080", &["nonsense"]).unwrap_err().contains("expected HOST:PORT"));
+        assert!(text(":8080", &["->"]).unwrap_err().contains("no backends"));
+        assert!(text(":8080", &["a\"b:1"]).is_err());
+    }
+}

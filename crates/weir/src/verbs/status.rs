@@ -1,0 +1,175 @@
+//! `weir status`
+
+use std::fmt::Write as _;
+use std::io::IsTerminal as _;
+
+use hyper::Method;
+use weir_control::status::{BackendStatus, Quantiles, Status};
+
+use crate::cli::Running;
+use crate::client::{Client, block_on};
+use crate::exit::Exit;
+
+/// Prints the state of the running Weir.
+pub fn status(running: &Running, json: bool) -> Exit {
+    let client = match Client::new(running) {
+        Ok(client) => client,
+        Err(exit) => return exit,
+    };
+    let answer = match block_on(client.call(Method::GET, "/v1/status", None)) {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => return error.report(),
+        Err(exit) => return exit,
+    };
+    if !answer.status.is_success() {
+        eprintln!("weir: {}", answer.error());
+        return Exit::Failed;
+    }
+    if json {
+        println!("{:#}", answer.body);
+        return Exit::Done;
+    }
+    match serde_json::from_value::<Status>(answer.body) {
+        Ok(status) => {
+            let colours = std::io::stdout().is_terminal()
+                && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+            print!("{}", words(&status, colours));
+            Exit::Done
+        }
+        Err(error) => {
+            eprintln!(
+                "weir: the running Weir at {} is of another version: {error}; try --json",
+                client.address()
+            );
+            Exit::Failed
+        }
+    }
+}
+
+fn words(status: &Status, colours: bool) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "weir {}, {}, process {}, up {}, {} workers, {} sessions",
+        status.version,
+        status.phase,
+        status.pid,
+        span(status.uptime_seconds),
+        status.workers,
+        status.sessions
+    );
+    let _ = writeln!(out, "config {}, generation {}", status.config_source, status.generation);
+    if let Some(last) = &status.last_reload {
+        let _ =
+            writeln!(out, "last reload {} at {} ({})", last.result.word(), last.time.rfc3339(), last.trigger);
+        if !last.result.is_good() {
+            let _ = writeln!(out, "{}", paint(&indented(&last.error), "31", colours));
+        }
+    }
+    out.push('\n');
+    let heads =
+        ["listener", "protocol", "bind", "pool", "open", "accepted", "2xx", "4xx", "5xx", "p50", "p99"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for it in &status.listeners {
+        let class = |class: &str| it.requests.get(class).copied().unwrap_or(0).to_string();
+        let mut row = vec![it.name.clone(), it.protocol.clone(), it.bind.join(",")];
+        row.extend([
+            it.pool.clone().unwrap_or_else(|| "-".to_owned()),
+            it.connections.to_string(),
+            it.connections_total.to_string(),
+        ]);
+        row.extend([class("2xx"), class("4xx"), class("5xx")]);
+        row.extend(quantiles(it.request_seconds));
+        rows.push(row);
+    }
+    out.push_str(&table(&rows, |_, text| text));
+    for pool in &status.pools {
+        let (ready, all) = (pool.ready_count, pool.backends.len());
+        let _ = writeln!(
+            out,
+            "\npool {}, {}, {ready} of {all} ready, {} waiting",
+            pool.name, pool.balance, pool.queue_depth
+        );
+        let heads = ["backend", "state", "weight", "in flight", "2xx", "5xx", "failed", "p50", "p99", "why"];
+        let mut rows = vec![heads.map(str::to_owned).to_vec()];
+        rows.extend(pool.backends.iter().map(row));
+        out.push_str(&table(&rows, |column, text| match (column, text.trim_end()) {
+            (1, "ready") => paint(&text, "32", colours),
+            (1, "down") => paint(&text, "31", colours),
+            (1, "state") => text,
+            (1, _) => paint(&text, "33", colours),
+            _ => text,
+        }));
+    }
+    out
+}
+
+fn row(it: &BackendStatus) -> Vec<String> {
+    let class = |class: &str| it.requests.get(class).copied().unwrap_or(0).to_string();
+    let name = if it.backup { format!("{} (backup)", it.address) } else { it.address.clone() };
+    let weight = if it.ramp_percent < 100 {
+        format!("{} at {} %", it.weight, it.ramp_percent)
+    } else {
+        it.weight.to_string()
+    };
+    let mut row = vec![name, it.state.clone(), weight, it.in_flight.to_string(), class("2xx"), class("5xx")];
+    row.push((it.connect_failures + it.failures).to_string());
+    row.extend(quantiles(it.response_seconds));
+    row.push(it.reason.clone());
+    row
+}
+
+fn quantiles(quantiles: Option<Quantiles>) -> [String; 2] {
+    let cell = |seconds: f64| {
+        if seconds < 1.0 { format!("{:.1}ms", seconds * 1e3) } else { format!("{seconds:.1}s") }
+    };
+    quantiles.map_or_else(|| ["-".to_owned(), "-".to_owned()], |it| [cell(it.p50), cell(it.p99)])
+}
+
+/// Columns as wide as their widest cell; `dress` may colour a padded cell.
+fn table(rows: &[Vec<String>], dress: impl Fn(usize, String) -> String) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut out = String::new();
+    for row in rows {
+        let cells = row
+            .iter()
+            .enumerate()
+            .map(|(column, cell)| dress(column, format!("{cell:<width$}", width = widths[column])));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        out.push_str("  ");
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+fn paint(text: &str, colour: &str, colours: bool) -> String {
+    if colours { format!("\x1b[{colour}m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}
+
+fn span(seconds: f64) -> String {
+    let seconds = seconds as u64;
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h{}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d{}h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_lines_have_no_trailing_blanks() {
+        let rows = [vec!["a".to_owned(), "state".to_owned()], vec!["10.0.0.1:80".to_owned(), String::new()]];
+        assert_eq!(table(&rows, |_, text| text), "  a            state\n  10.0.0.1:80\n");
+    }
+}
