@@ -1,7 +1,10 @@
 //! Breaks configs until the time is up: `fuzz_config --seconds 60`. The seed is printed; `WEIR_SEED` takes it back.
 //!
 //! Ends with status 1 and the broken file on standard error when one breaks a promise.
-#![expect(clippy::disallowed_methods, reason = "an example is a program: it has a clock, files and arguments")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "an example is a program: it has a clock, files and arguments"
+)]
 
 #[path = "../tests/mutate/mod.rs"]
 mod mutate;
@@ -28,7 +31,9 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let seconds = match arguments.as_slice() {
         [] => 10,
-        [flag, seconds] if flag == "--seconds" && seconds.parse::<u64>().is_ok() => seconds.parse().unwrap_or(10),
+        [flag, seconds] if flag == "--seconds" && seconds.parse::<u64>().is_ok() => {
+            seconds.parse().unwrap_or(10)
+        }
         _ => {
             eprintln!("expected --seconds N");
             return ExitCode::from(2);

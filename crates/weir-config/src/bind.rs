@@ -2,41 +2,17 @@
 //!
 //! What cannot be read becomes [`Value::Bad`], so that later steps know the operator did say something there and stay silent.
 
-use std::time::Duration;
-
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use weir_balance::Algorithm;
 
+use crate::fields::{Entry, Fields};
 use crate::keys::{Built, Key, Kind, Table, Word};
 use crate::limits::Limit;
 use crate::report::{Findings, Span, quote};
 use crate::suggest::{nearest, one_of};
 use crate::units::{self, Refused};
 use crate::values::{self, Shape, Value};
-
-/// A key with its value.
-#[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    /// The key; for maps as it is meant (header fields in lower case).
-    pub name: String,
-    pub key: Span,
-    pub at: Span,
-    pub value: Value,
-}
-
-/// A table that was read.
-#[derive(Clone, Debug)]
-pub(crate) struct Fields {
-    /// What was read by.
-    pub schema: &'static Table,
-    /// The header, or the inline table.
-    pub at: Span,
-    /// What is there, in file order.
-    pub entries: Vec<Entry>,
-    /// Keys that unknown ones were probably meant to be. That these are missing has been said in another way.
-    pub meant: Vec<&'static str>,
-}
 
 /// Where a table is, for messages: `[listener.web]`.
 #[derive(Clone)]
@@ -92,7 +68,8 @@ pub(crate) fn bind(
         fields.entries.push(Entry { name: known.name.to_owned(), key: span, at, value });
     }
     if complete {
-        let missing = |key: &&Key| key.required && fields.get(key.name).is_none() && !fields.meant.contains(&key.name);
+        let missing =
+            |key: &&Key| key.required && fields.get(key.name).is_none() && !fields.meant.contains(&key.name);
         for key in schema.keys.iter().filter(missing) {
             let hint = format!("expected `{} = {}`, for example", key.name, key.kind.example());
             let inline = findings.source.slice(at).starts_with('{');
@@ -121,7 +98,10 @@ fn unknown_key(
 ) -> Option<&'static str> {
     let message = format!("{} is not a key of {}", quote(name), context.show());
     let known = || schema.keys.iter().filter(|key| key.built == Built::Yes).map(|key| key.name);
-    let alias = schema.keys.iter().find(|key| key.also.contains(&name.to_ascii_lowercase().replace('-', "_").as_str()));
+    let alias = schema
+        .keys
+        .iter()
+        .find(|key| key.also.contains(&name.to_ascii_lowercase().replace('-', "_").as_str()));
     let meant = alias.map(|key| key.name).or_else(|| nearest(name, schema.keys.iter().map(|key| key.name)));
     let hint = if let Some(meant) = meant {
         format!("did you mean `{meant}`?")
@@ -193,66 +173,51 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn value(&mut self, kind: &'static Kind, value: &Spanned<DeValue<'_>>, at: Span, key: &'static Key) -> Value {
+    fn value(
+        &mut self,
+        kind: &'static Kind,
+        value: &Spanned<DeValue<'_>>,
+        at: Span,
+        key: &'static Key,
+    ) -> Value {
         // The parser puts a stand-in with an empty span where it found no value; it has reported that.
         if value.span().end == 0 {
             return Value::Bad;
         }
         let inner = value.get_ref();
-        match kind {
-            Kind::Bool(_) => match inner {
-                DeValue::Boolean(value) => Value::Bool(*value),
-                _ => self.wrong_kind(kind, inner, at, key),
-            },
-            Kind::Duration(limit) => {
-                let show = units::show_duration;
-                self.quantity(kind, inner, at, key, |text| in_bounds(key, units::duration(text)?, limit, show).map(Value::Duration))
+        match (kind, inner) {
+            (Kind::Bool(_), DeValue::Boolean(value)) => Value::Bool(*value),
+            (Kind::Duration(limit), _) => self.quantity(kind, inner, at, key, |text| {
+                in_bounds(key, units::duration(text)?, limit, units::show_duration).map(Value::Duration)
+            }),
+            (Kind::Size(limit), _) => self.quantity(kind, inner, at, key, |text| {
+                in_bounds(key, units::size(text)?, limit, units::show_size).map(Value::Bytes)
+            }),
+            (Kind::Rate(limit), _) => self.quantity(kind, inner, at, key, |text| {
+                in_bounds(key, units::byte_rate(text)?, limit, units::show_byte_rate).map(Value::Bytes)
+            }),
+            (Kind::Count(limit), _) => self.count(kind, limit, inner, at, key),
+            (Kind::Factor(limit), _) => self.factor(kind, limit, inner, at, key),
+            (Kind::Choice(numbers, _), _) => self.choice(kind, numbers, inner, at, key),
+            (Kind::Word(words, _), _) => self.word(kind, words, inner, at, key),
+            (Kind::Algorithm, _) => self.algorithm(kind, inner, at, key),
+            (Kind::Text(shape), DeValue::String(text)) => self.text(shape, text, at),
+            (Kind::Text(shape), DeValue::Integer(number)) if shape.takes_numbers => {
+                self.text(shape, &number.to_string(), at)
             }
-            Kind::Size(limit) => {
-                let show = units::show_size;
-                self.quantity(kind, inner, at, key, |text| in_bounds(key, units::size(text)?, limit, show).map(Value::Bytes))
+            (Kind::OneOrMany(one) | Kind::Many(one), DeValue::Array(_)) => {
+                self.list(kind, one, inner, at, key)
             }
-            Kind::Rate(limit) => {
-                let show = units::show_byte_rate;
-                self.quantity(kind, inner, at, key, |text| in_bounds(key, units::byte_rate(text)?, limit, show).map(Value::Bytes))
+            (Kind::OneOrMany(one), _) => Value::List(vec![(at, self.value(one, value, at, key))]),
+            (Kind::Map(names, shape), DeValue::Table(table)) => self.map(names, shape, table, key),
+            (Kind::TableOrOff(_), DeValue::String(text)) if text == "off" => Value::Off,
+            (Kind::Table(schema) | Kind::TableOrOff(schema), DeValue::Table(table)) => {
+                self.table(schema, table, at)
             }
-            Kind::Count(limit) => self.count(kind, limit, inner, at, key),
-            Kind::Factor(limit) => self.factor(kind, limit, inner, at, key),
-            Kind::Choice(numbers, _) => self.choice(kind, numbers, inner, at, key),
-            Kind::Word(words, _) => self.word(kind, words, inner, at, key),
-            Kind::Algorithm => self.algorithm(kind, inner, at, key),
-            Kind::Text(shape) => match inner {
-                DeValue::String(text) => self.text(shape, text, at),
-                DeValue::Integer(number) if std::ptr::eq(*shape, &values::BIND) || std::ptr::eq(*shape, &values::STATUS_RANGE) => {
-                    self.text(shape, &number.to_string(), at)
-                }
-                _ => self.wrong_kind(kind, inner, at, key),
-            },
-            Kind::OneOrMany(one) => match inner {
-                DeValue::Array(_) => self.list(kind, one, inner, at, key),
-                _ => Value::List(vec![(at, self.value(one, value, at, key))]),
-            },
-            Kind::Many(one) => self.list(kind, one, inner, at, key),
-            Kind::Map(names, shape) => match inner {
-                DeValue::Table(table) => self.map(names, shape, table, key),
-                _ => self.wrong_kind(kind, inner, at, key),
-            },
-            Kind::Table(schema) => match inner {
-                DeValue::Table(table) => self.table(schema, table, at),
-                _ => self.wrong_kind(kind, inner, at, key),
-            },
-            Kind::TableOrOff(schema) => match inner {
-                DeValue::Table(table) => self.table(schema, table, at),
-                DeValue::String(text) if text == "off" => Value::Off,
-                _ => self.wrong_kind(kind, inner, at, key),
-            },
-            Kind::TableOrText(schema, name) => self.table_or_text(kind, schema, name, inner, at, key),
-            Kind::Tables(schema) => self.tables(kind, schema, inner, at, key),
-            Kind::NamedTables(schema) => match inner {
-                DeValue::Table(table) => self.named(schema, table, key),
-                _ => self.wrong_kind(kind, inner, at, key),
-            },
-            Kind::Unread(_) => Value::Bad,
+            (Kind::TableOrText(schema, name), _) => self.table_or_text(kind, schema, name, inner, at, key),
+            (Kind::Tables(schema), _) => self.tables(kind, schema, inner, at, key),
+            (Kind::NamedTables(schema), DeValue::Table(table)) => self.named(schema, table, key),
+            _ => self.wrong_kind(kind, inner, at, key),
         }
     }
 
@@ -273,7 +238,11 @@ impl Reader<'_, '_> {
                 let number = number.to_string();
                 let hint = match kind {
                     Kind::Duration(_) => format!("say \"{number}s\" or \"{number}ms\""),
-                    Kind::Size(_) => match number.parse().ok().filter(|bytes: &u64| *bytes >= 1024 && bytes.is_multiple_of(1024)) {
+                    Kind::Size(_) => match number
+                        .parse()
+                        .ok()
+                        .filter(|bytes: &u64| *bytes >= 1024 && bytes.is_multiple_of(1024))
+                    {
                         Some(bytes) => format!("say \"{}\"", units::show_size(bytes)),
                         None => format!("say \"{number}B\", \"{number}KiB\" or \"{number}MiB\""),
                     },
@@ -290,8 +259,12 @@ impl Reader<'_, '_> {
         match value {
             DeValue::Integer(number) => {
                 let refused = match i128::from_str_radix(number.as_str(), number.radix()) {
-                    Ok(value) if value < 0 => format!("expected a whole number from {} to {}", limit.least, limit.most),
-                    Ok(value) => match u64::try_from(value).map(|value| in_bounds(key, value, limit, |value| value.to_string())) {
+                    Ok(value) if value < 0 => {
+                        format!("expected a whole number from {} to {}", limit.least, limit.most)
+                    }
+                    Ok(value) => match u64::try_from(value)
+                        .map(|value| in_bounds(key, value, limit, |value| value.to_string()))
+                    {
                         Ok(Ok(value)) => return Value::Count(value),
                         Ok(Err(refused)) => refused.hint,
                         Err(_) => format!("expected at most {}", limit.most),
@@ -341,7 +314,14 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn word(&mut self, kind: &Kind, words: &'static [Word], value: &DeValue<'_>, at: Span, key: &Key) -> Value {
+    fn word(
+        &mut self,
+        kind: &Kind,
+        words: &'static [Word],
+        value: &DeValue<'_>,
+        at: Span,
+        key: &Key,
+    ) -> Value {
         let text = match value {
             DeValue::String(text) => text.to_string(),
             // `on = [502]` says the same as `on = ["502"]`.
@@ -361,7 +341,10 @@ impl Reader<'_, '_> {
                     Some(word) => format!("did you mean \"{word}\"?"),
                     None => format!("expected {}", kind.expected()),
                 };
-                self.refuse(at, Refused { message: format!("`{}` cannot be {}", key.name, quote(&text)), hint })
+                self.refuse(
+                    at,
+                    Refused { message: format!("`{}` cannot be {}", key.name, quote(&text)), hint },
+                )
             }
         }
     }
@@ -395,12 +378,22 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn list(&mut self, kind: &Kind, one: &'static Kind, value: &DeValue<'_>, at: Span, key: &'static Key) -> Value {
+    fn list(
+        &mut self,
+        kind: &Kind,
+        one: &'static Kind,
+        value: &DeValue<'_>,
+        at: Span,
+        key: &'static Key,
+    ) -> Value {
         let DeValue::Array(list) = value else { return self.wrong_kind(kind, value, at, key) };
         if list.is_empty() && self.complete {
             let message = format!("`{}` is empty", key.name);
             let rest = if key.required { "" } else { ", or leave the key out" };
-            return self.refuse(at, Refused { message, hint: format!("expected at least one: {}{rest}", one.expected()) });
+            return self.refuse(
+                at,
+                Refused { message, hint: format!("expected at least one: {}{rest}", one.expected()) },
+            );
         }
         let mut values = Vec::with_capacity(list.len());
         for element in list.iter() {
@@ -422,11 +415,20 @@ impl Reader<'_, '_> {
                 DeValue::String(text) => self.text(shape, text, at),
                 other => {
                     let message = format!("`{}.{name}` cannot be {}", key.name, kind_of(other));
-                    self.refuse(at, Refused { message, hint: format!("expected {} such as \"{}\"", shape.name, shape.example) })
+                    self.refuse(
+                        at,
+                        Refused {
+                            message,
+                            hint: format!("expected {} such as \"{}\"", shape.name, shape.example),
+                        },
+                    )
                 }
             };
             if let Some(first) = map.iter().find(|entry| entry.name == name) {
-                let hint = format!("it is the same field as at {}; field names have no case", self.findings.place(first.key));
+                let hint = format!(
+                    "it is the same field as at {}; field names have no case",
+                    self.findings.place(first.key)
+                );
                 self.refuse(span, Refused { message: format!("`{name}` is said twice"), hint });
                 continue;
             }
@@ -451,15 +453,29 @@ impl Reader<'_, '_> {
         match value {
             DeValue::Table(table) => self.table(schema, table, at),
             DeValue::String(text) => {
-                let Some(Kind::Text(shape)) = schema.key(name).map(|key| &key.kind) else { return Value::Bad };
+                let Some(Kind::Text(shape)) = schema.key(name).map(|key| &key.kind) else {
+                    return Value::Bad;
+                };
                 let value = self.text(shape, text, at);
-                Value::Table(Fields { schema, at, entries: vec![Entry { name: name.to_owned(), key: at, at, value }], meant: Vec::new() })
+                Value::Table(Fields {
+                    schema,
+                    at,
+                    entries: vec![Entry { name: name.to_owned(), key: at, at, value }],
+                    meant: Vec::new(),
+                })
             }
             other => self.wrong_kind(kind, other, at, key),
         }
     }
 
-    fn tables(&mut self, kind: &Kind, schema: &'static Table, value: &DeValue<'_>, at: Span, key: &Key) -> Value {
+    fn tables(
+        &mut self,
+        kind: &Kind,
+        schema: &'static Table,
+        value: &DeValue<'_>,
+        at: Span,
+        key: &Key,
+    ) -> Value {
         match value {
             DeValue::Array(list) => {
                 let mut tables = Vec::with_capacity(list.len());
@@ -475,7 +491,10 @@ impl Reader<'_, '_> {
             }
             DeValue::Table(_) => {
                 let message = format!("`{}` stands in double brackets", self.context.path);
-                self.refuse(at, Refused { message, hint: format!("did you mean `[[{}]]`?", self.context.path) })
+                self.refuse(
+                    at,
+                    Refused { message, hint: format!("did you mean `[[{}]]`?", self.context.path) },
+                )
             }
             other => self.wrong_kind(kind, other, at, key),
         }
@@ -483,7 +502,8 @@ impl Reader<'_, '_> {
 
     fn named(&mut self, schema: &'static Table, table: &DeTable<'_>, key: &Key) -> Value {
         let mut entries: Vec<_> = table.iter().collect();
-        entries.sort_by_key(|(name, value)| name.span().start.min(value_span(value, name.span().into()).start));
+        entries
+            .sort_by_key(|(name, value)| name.span().start.min(value_span(value, name.span().into()).start));
         let mut map = Vec::with_capacity(entries.len());
         for (name, value) in entries {
             let span = Span::from(name.span());
@@ -492,7 +512,9 @@ impl Reader<'_, '_> {
                 // Someone who writes `[listener]` and keys below it forgot the name, once, not once for every key.
                 let message = match schema.key(name.get_ref()) {
                     Some(_) => format!("`[{}]` needs a name", key.name),
-                    None => format!("`{}.{}` cannot be {}", key.name, name.get_ref(), kind_of(value.get_ref())),
+                    None => {
+                        format!("`{}.{}` cannot be {}", key.name, name.get_ref(), kind_of(value.get_ref()))
+                    }
                 };
                 let hint = format!("expected a table with a name of your choice: `[{}.web]`", key.name);
                 if !self.findings.already(&message) {
@@ -510,7 +532,12 @@ impl Reader<'_, '_> {
     }
 }
 
-fn in_bounds<T: Copy + PartialOrd>(key: &Key, value: T, limit: &Limit<T>, show: fn(T) -> String) -> Result<T, Refused> {
+fn in_bounds<T: Copy + PartialOrd>(
+    key: &Key,
+    value: T,
+    limit: &Limit<T>,
+    show: fn(T) -> String,
+) -> Result<T, Refused> {
     if value >= limit.least && value <= limit.most {
         return Ok(value);
     }
@@ -518,134 +545,4 @@ fn in_bounds<T: Copy + PartialOrd>(key: &Key, value: T, limit: &Limit<T>, show: 
         message: format!("`{}` cannot be {}", key.name, show(value)),
         hint: format!("expected {} to {} ({})", show(limit.least), show(limit.most), limit.reason),
     })
-}
-
-impl Fields {
-    /// The entry of a key, where the file has it.
-    pub fn get(&self, name: &str) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.name == name)
-    }
-
-    /// The value of a key, where the file has it and it could be read.
-    pub fn value(&self, name: &str) -> Option<&Value> {
-        self.get(name).map(|entry| &entry.value).filter(|value| !matches!(value, Value::Bad))
-    }
-
-    /// Whether the file says nothing about a key, not even misspelt.
-    pub fn lacks(&self, name: &str) -> bool {
-        self.get(name).is_none() && !self.meant.contains(&name)
-    }
-
-    /// Whether the file has the key but it could not be read.
-    pub fn is_bad(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|entry| matches!(entry.value, Value::Bad))
-    }
-
-    /// Where the value of a key is; the whole table where the file does not have it.
-    pub fn at(&self, name: &str) -> Span {
-        self.get(name).map_or(self.at, |entry| entry.at)
-    }
-
-    fn kind(&self, name: &str) -> Option<&'static Kind> {
-        self.schema.key(name).map(|key| &key.kind)
-    }
-
-    /// A duration, or its default; zero for a key without one.
-    pub fn duration(&self, name: &str) -> Duration {
-        match (self.value(name), self.kind(name)) {
-            (Some(Value::Duration(value)), _) => *value,
-            (_, Some(Kind::Duration(limit))) => limit.default.unwrap_or_default(),
-            _ => Duration::ZERO,
-        }
-    }
-
-    /// A duration that may be absent.
-    pub fn optional_duration(&self, name: &str) -> Option<Duration> {
-        self.get(name).map(|_| self.duration(name))
-    }
-
-    /// A count, size or rate, or its default; zero for a key without one.
-    pub fn number(&self, name: &str) -> u64 {
-        match (self.value(name), self.kind(name)) {
-            (Some(Value::Count(value) | Value::Bytes(value)), _) => *value,
-            (_, Some(Kind::Count(limit) | Kind::Size(limit) | Kind::Rate(limit))) => limit.default.unwrap_or_default(),
-            (_, Some(Kind::Choice(_, default))) => u64::from(*default),
-            _ => 0,
-        }
-    }
-
-    /// A count, size or rate that may be absent.
-    pub fn optional_number(&self, name: &str) -> Option<u64> {
-        self.get(name).map(|_| self.number(name))
-    }
-
-    /// A count or its default. The bounds of every count that is asked for in this way are far below `u32::MAX`.
-    pub fn count(&self, name: &str) -> u32 {
-        u32::try_from(self.number(name)).unwrap_or(u32::MAX)
-    }
-
-    /// A count that may be absent.
-    pub fn optional_count(&self, name: &str) -> Option<u32> {
-        self.get(name).map(|_| self.count(name))
-    }
-
-    /// A number, or its default; zero for a key without one.
-    pub fn factor(&self, name: &str) -> f64 {
-        match (self.value(name), self.kind(name)) {
-            (Some(Value::Factor(value)), _) => *value,
-            (_, Some(Kind::Factor(limit))) => limit.default.unwrap_or_default(),
-            _ => 0.0,
-        }
-    }
-
-    /// `true` or `false`, or the default.
-    pub fn flag(&self, name: &str) -> bool {
-        match (self.value(name), self.kind(name)) {
-            (Some(Value::Bool(value)), _) => *value,
-            (_, Some(Kind::Bool(default))) => *default,
-            _ => false,
-        }
-    }
-
-    /// A word, or the default; empty for a key without one.
-    pub fn word(&self, name: &str) -> &'static str {
-        match (self.value(name), self.kind(name)) {
-            (Some(Value::Word(word)), _) => word,
-            (_, Some(Kind::Word(_, default))) => default.unwrap_or_default(),
-            _ => "",
-        }
-    }
-
-    /// Checked text, where the file has it.
-    pub fn text(&self, name: &str) -> Option<&str> {
-        match self.value(name) {
-            Some(Value::Text(text)) => Some(text),
-            _ => None,
-        }
-    }
-
-    /// A table below; an empty one where the file does not have it.
-    pub fn table(&self, name: &str) -> Fields {
-        match (self.value(name), self.kind(name)) {
-            (Some(Value::Table(fields)), _) => fields.clone(),
-            (_, Some(Kind::Table(schema) | Kind::TableOrOff(schema))) => Fields { schema, at: self.at(name), entries: Vec::new(), meant: Vec::new() },
-            _ => Fields { schema: self.schema, at: self.at, entries: Vec::new(), meant: Vec::new() },
-        }
-    }
-
-    /// The elements of a list with their places; empty where the file does not have it.
-    pub fn list(&self, name: &str) -> &[(Span, Value)] {
-        match self.value(name) {
-            Some(Value::List(list)) => list,
-            _ => &[],
-        }
-    }
-
-    /// The entries of a map or of named tables.
-    pub fn map(&self, name: &str) -> &[Entry] {
-        match self.value(name) {
-            Some(Value::Map(entries)) => entries,
-            _ => &[],
-        }
-    }
 }

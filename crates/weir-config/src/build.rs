@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use weir_balance::Algorithm;
 
-use crate::bind::{Entry, Fields};
+use crate::fields::{Entry, Fields};
 use crate::keys::tables::POOL;
 use crate::report::Span;
 use crate::schema::*;
@@ -351,7 +351,8 @@ fn health(name: &str, pool: &Fields, uses: &Uses) -> Health {
         timeout: at_most_interval("timeout"),
         rise: fields.count("rise"),
         fall: fields.count("fall"),
-        passive: (!off && !matches!(fields.value("passive"), Some(Value::Off))).then(|| passive(&fields.table("passive"))),
+        passive: (!off && !matches!(fields.value("passive"), Some(Value::Off)))
+            .then(|| passive(&fields.table("passive"))),
     }
 }
 

@@ -9,8 +9,8 @@ mod pools;
 mod routes;
 mod shadow;
 
-use crate::bind::Fields;
 use crate::build::{Draft, protocol};
+use crate::fields::Fields;
 use crate::keys::Only;
 use crate::report::Findings;
 use crate::schema::Protocol;
@@ -21,7 +21,8 @@ use crate::values::Value;
 pub(crate) fn check(draft: &Draft, findings: &mut Findings<'_>) {
     let empty = draft.root.map("listener").is_empty() && !draft.root.is_bad("listener");
     if empty && !draft.root.meant.contains(&"listener") {
-        let hint = "expected at least `[listener.web]` with `bind` and `pool`, and a `[pool.NAME]` with `backends`";
+        let hint =
+            "expected at least `[listener.web]` with `bind` and `pool`, and a `[pool.NAME]` with `backends`";
         findings.error(draft.root.at("listener"), "no listener is defined", hint);
     }
     admin(&draft.root.table("admin"), findings);
@@ -39,7 +40,9 @@ pub(crate) fn check(draft: &Draft, findings: &mut Findings<'_>) {
 
 fn admin(fields: &Fields, findings: &mut Findings<'_>) {
     match fields.value("bind") {
-        Some(Value::Bind(address)) if !address.ip().to_canonical().is_loopback() && fields.get("token_file").is_none() => {
+        Some(Value::Bind(address))
+            if !address.ip().to_canonical().is_loopback() && fields.get("token_file").is_none() =>
+        {
             findings.error(
                 fields.at("bind"),
                 format!("the admin API at {address} would be open to everyone who can reach it"),
@@ -60,13 +63,18 @@ fn pool_exists(draft: &Draft, fields: &Fields, findings: &mut Findings<'_>) {
     let Some(name) = fields.text("pool") else { return };
     let defined = draft.root.map("pool");
     // `[pool]` itself could not be read: nobody knows what was meant to be there.
-    if defined.iter().any(|entry| entry.name == name) || draft.root.is_bad("pool") || draft.root.meant.contains(&"pool") {
+    if defined.iter().any(|entry| entry.name == name)
+        || draft.root.is_bad("pool")
+        || draft.root.meant.contains(&"pool")
+    {
         return;
     }
     let names = || defined.iter().map(|entry| entry.name.as_str());
     let hint = match nearest(name, names()).and_then(|near| defined.iter().find(|entry| entry.name == near)) {
         Some(near) => format!("did you mean `{}` ({})?", near.name, findings.place(near.at)),
-        None if defined.is_empty() => format!("no pool is defined at all; expected `[pool.{name}]` with `backends`"),
+        None if defined.is_empty() => {
+            format!("no pool is defined at all; expected `[pool.{name}]` with `backends`")
+        }
         None if defined.len() <= 8 => format!("expected {}, or a new `[pool.{name}]`", one_of(names())),
         None => format!("expected one of the {} pools of this file, or a new `[pool.{name}]`", defined.len()),
     };
@@ -102,7 +110,8 @@ fn audience(only: Only) -> &'static str {
 
 /// "listener `vip` speaks tcp (weir.toml:3:12)".
 fn speaks(draft: &Draft, listener: usize, findings: &Findings<'_>) -> String {
-    let (Some(fields), Some(config)) = (draft.listeners.get(listener), draft.config.listeners.get(listener)) else {
+    let (Some(fields), Some(config)) = (draft.listeners.get(listener), draft.config.listeners.get(listener))
+    else {
         return String::new();
     };
     let protocol = protocol(fields).map_or("?", word);

@@ -69,7 +69,13 @@ impl fmt::Display for Change {
 impl fmt::Display for KeyChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let none = "nothing";
-        write!(f, "{} from {} to {}", self.key, self.from.as_deref().unwrap_or(none), self.to.as_deref().unwrap_or(none))?;
+        write!(
+            f,
+            "{} from {} to {}",
+            self.key,
+            self.from.as_deref().unwrap_or(none),
+            self.to.as_deref().unwrap_or(none)
+        )?;
         if self.restart { write!(f, " (needs a restart)") } else { Ok(()) }
     }
 }
@@ -123,7 +129,8 @@ fn objects(config: &Config) -> (Vec<String>, BTreeMap<String, Settings>) {
     }
     for settings in objects.values_mut() {
         if let Some((value, shown)) = settings.get_mut("route order") {
-            *shown = value.lines().map(|name| name.trim_start_matches("route ")).collect::<Vec<_>>().join(", ");
+            *shown =
+                value.lines().map(|name| name.trim_start_matches("route ")).collect::<Vec<_>>().join(", ");
         }
     }
     (order, objects)
@@ -135,7 +142,8 @@ fn key_changes(object: &str, before: &Settings, now: &Settings) -> Vec<KeyChange
     let mut names: Vec<&String> = before.keys().chain(now.keys()).collect();
     names.sort();
     names.dedup();
-    let changed = names.into_iter().filter(|name| before.get(*name).map(|v| &v.0) != now.get(*name).map(|v| &v.0));
+    let changed =
+        names.into_iter().filter(|name| before.get(*name).map(|v| &v.0) != now.get(*name).map(|v| &v.0));
     let changes = changed.map(|name| {
         let shown = |settings: &Settings| settings.get(name).map(|(_, shown)| shown.clone());
         KeyChange { key: name.clone(), from: shown(before), to: shown(now), restart: restart(name) }

@@ -194,12 +194,16 @@ impl Kind {
                 let words = words.iter().filter(|word| word.built);
                 either(&words.map(|word| format!("`\"{}\"`", word.word)).collect::<Vec<_>>())
             }
-            Kind::Choice(numbers, _) => either(&numbers.iter().map(|number| format!("`{number}`")).collect::<Vec<_>>()),
+            Kind::Choice(numbers, _) => {
+                either(&numbers.iter().map(|number| format!("`{number}`")).collect::<Vec<_>>())
+            }
             Kind::Algorithm => "the name of an algorithm such as `\"round-robin\"`".to_owned(),
             Kind::Text(shape) => format!("{} such as `\"{}\"`", shape.name, shape.example),
             Kind::OneOrMany(kind) => format!("{}, or a list of them", kind.expected()),
             Kind::Many(kind) => format!("a list; each {}", kind.expected()),
-            Kind::Map(names, values) => format!("a table such as `{{ {} = \"{}\" }}`", names.example, values.example),
+            Kind::Map(names, values) => {
+                format!("a table such as `{{ {} = \"{}\" }}`", names.example, values.example)
+            }
             Kind::Table(table) => format!("a table with {}", table.key_names()),
             Kind::TableOrOff(table) => format!("a table with {}, or `\"off\"`", table.key_names()),
             Kind::TableOrText(table, key) => {
@@ -217,7 +221,9 @@ impl Kind {
             Kind::Text(shape) => format!("\"{}\"", shape.example),
             Kind::OneOrMany(kind) => kind.example(),
             Kind::Many(kind) => format!("[{}]", kind.example()),
-            Kind::TableOrText(table, key) => table.key(key).map_or_else(String::new, |key| key.kind.example()),
+            Kind::TableOrText(table, key) => {
+                table.key(key).map_or_else(String::new, |key| key.kind.example())
+            }
             other => other.default_text().unwrap_or_else(|| "…".to_owned()),
         }
     }
@@ -226,7 +232,9 @@ impl Kind {
     pub fn default_text(&self) -> Option<String> {
         match self {
             Kind::Bool(default) => Some(default.to_string()),
-            Kind::Duration(limit) => limit.default.map(|value| format!("\"{}\"", units::show_duration(value))),
+            Kind::Duration(limit) => {
+                limit.default.map(|value| format!("\"{}\"", units::show_duration(value)))
+            }
             Kind::Size(limit) => limit.default.map(|value| format!("\"{}\"", units::show_size(value))),
             Kind::Rate(limit) => limit.default.map(|value| format!("\"{}\"", units::show_byte_rate(value))),
             Kind::Count(limit) => limit.default.map(|value| value.to_string()),
@@ -240,7 +248,9 @@ impl Kind {
     /// Bounds and their reason, for the reference page.
     pub fn bounds(&self) -> Option<(String, String, &'static str)> {
         match self {
-            Kind::Duration(l) => Some((units::show_duration(l.least), units::show_duration(l.most), l.reason)),
+            Kind::Duration(l) => {
+                Some((units::show_duration(l.least), units::show_duration(l.most), l.reason))
+            }
             Kind::Size(l) => Some((units::show_size(l.least), units::show_size(l.most), l.reason)),
             Kind::Rate(l) => Some((units::show_byte_rate(l.least), units::show_byte_rate(l.most), l.reason)),
             Kind::Count(l) => Some((l.least.to_string(), l.most.to_string(), l.reason)),
@@ -252,7 +262,8 @@ impl Kind {
 
 impl Table {
     fn key_names(&self) -> String {
-        let names = self.keys.iter().filter(|key| key.built == Built::Yes).map(|key| format!("`{}`", key.name));
+        let names =
+            self.keys.iter().filter(|key| key.built == Built::Yes).map(|key| format!("`{}`", key.name));
         names.collect::<Vec<_>>().join(", ")
     }
 }

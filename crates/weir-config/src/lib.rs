@@ -11,6 +11,7 @@ mod bind;
 mod build;
 mod check;
 mod diff;
+mod fields;
 mod keys;
 mod limits;
 mod parse;

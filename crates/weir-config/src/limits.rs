@@ -52,7 +52,8 @@ pub const WORKERS: Limit<u64> = optional(1, 1024, "a worker is a thread pinned t
 /// `runtime.drain`.
 pub const DRAIN: Limit<Duration> = limit(seconds(30), seconds(0), DAY, "an old process must end one day");
 /// `runtime.memory`, bytes.
-pub const MEMORY: Limit<u64> = optional(16 * MIB, 64 * TIB, "below 16MiB not even one buffer per connection of a small site fits");
+pub const MEMORY: Limit<u64> =
+    optional(16 * MIB, 64 * TIB, "below 16MiB not even one buffer per connection of a small site fits");
 
 /// `listener.max_connections`, connections or flows.
 pub const MAX_CONNECTIONS: Limit<u64> =
@@ -61,24 +62,33 @@ pub const MAX_CONNECTIONS: Limit<u64> =
 pub const MAX_CONNECTIONS_PER_CLIENT: Limit<u64> = optional(1, 10_000_000, "0 would lock every client out");
 
 /// `timeout.client_idle`.
-pub const CLIENT_IDLE: Limit<Duration> = limit(seconds(60), millis(10), DAY, "a connection without a timer is never given back");
+pub const CLIENT_IDLE: Limit<Duration> =
+    limit(seconds(60), millis(10), DAY, "a connection without a timer is never given back");
 /// `timeout.header`.
-pub const HEADER: Limit<Duration> = limit(seconds(10), millis(10), HOUR, "bounds how long a slow head can hold a connection");
+pub const HEADER: Limit<Duration> =
+    limit(seconds(10), millis(10), HOUR, "bounds how long a slow head can hold a connection");
 /// `timeout.connect`.
-pub const CONNECT: Limit<Duration> = limit(seconds(2), millis(1), MINUTES_5, "a backend that needs longer is down");
+pub const CONNECT: Limit<Duration> =
+    limit(seconds(2), millis(1), MINUTES_5, "a backend that needs longer is down");
 /// `timeout.backend`.
-pub const BACKEND: Limit<Duration> = limit(seconds(30), millis(10), DAY, "an exchange without a timer is never given back");
+pub const BACKEND: Limit<Duration> =
+    limit(seconds(30), millis(10), DAY, "an exchange without a timer is never given back");
 /// `timeout.client_body`.
-pub const CLIENT_BODY: Limit<Duration> = limit(seconds(30), millis(10), DAY, "bounds how long a stalled body can hold a backend");
+pub const CLIENT_BODY: Limit<Duration> =
+    limit(seconds(30), millis(10), DAY, "bounds how long a stalled body can hold a backend");
 
 /// `limits.request_line`, bytes.
-pub const REQUEST_LINE: Limit<u64> = limit(8 * KIB, 256, MIB, "RFC 9112 section 3 asks for at least 8000 bytes");
+pub const REQUEST_LINE: Limit<u64> =
+    limit(8 * KIB, 256, MIB, "RFC 9112 section 3 asks for at least 8000 bytes");
 /// `limits.header`, bytes.
-pub const HEADER_BYTES: Limit<u64> = limit(64 * KIB, KIB, 16 * MIB, "every connection may make Weir hold this much");
+pub const HEADER_BYTES: Limit<u64> =
+    limit(64 * KIB, KIB, 16 * MIB, "every connection may make Weir hold this much");
 /// `limits.header_count`, fields.
-pub const HEADER_COUNT: Limit<u64> = limit(100, 8, 10_000, "looking a field up costs time in proportion to their number");
+pub const HEADER_COUNT: Limit<u64> =
+    limit(100, 8, 10_000, "looking a field up costs time in proportion to their number");
 /// `limits.min_body_rate`, bytes per second.
-pub const MIN_BODY_RATE: Limit<u64> = limit(100, 0, 100 * MIB, "0B/s switches it off; a high rate locks out mobile clients");
+pub const MIN_BODY_RATE: Limit<u64> =
+    limit(100, 0, 100 * MIB, "0B/s switches it off; a high rate locks out mobile clients");
 
 /// `route.body_limit`, bytes.
 pub const BODY_LIMIT: Limit<u64> = optional(0, 64 * TIB, "0B takes no body at all");
@@ -87,20 +97,25 @@ pub const BODY_LIMIT: Limit<u64> = optional(0, 64 * TIB, "0B takes no body at al
 pub const RESPOND_STATUS: Limit<u64> = limit(200, 200, 599, "1xx is not an answer; there is none above 599");
 
 /// `backend.weight`, shares.
-pub const WEIGHT: Limit<u64> = limit(1, 0, 256, "0 takes no new work; finer shares than 1 in 256 cannot be told apart");
+pub const WEIGHT: Limit<u64> =
+    limit(1, 0, 256, "0 takes no new work; finer shares than 1 in 256 cannot be told apart");
 /// `backend.max_connections`, requests or connections in flight.
 pub const BACKEND_MAX_CONNECTIONS: Limit<u64> =
     optional(1, 10_000_000, "use `weight = 0` for a backend that shall take nothing");
 /// `hash.bounded`, factor of the mean load.
-pub const BOUNDED: Limit<f64> = optional(1.01, 10.0, "at 1.0 the last request of a full round finds one place only");
+pub const BOUNDED: Limit<f64> =
+    optional(1.01, 10.0, "at 1.0 the last request of a full round finds one place only");
 /// `retry.attempts`, tries after the first.
-pub const RETRY_ATTEMPTS: Limit<u64> = limit(2, 0, 10, "each retry multiplies the load on a pool that is in trouble");
+pub const RETRY_ATTEMPTS: Limit<u64> =
+    limit(2, 0, 10, "each retry multiplies the load on a pool that is in trouble");
 /// `queue.max`, waiting requests.
-pub const QUEUE_MAX: Limit<u64> = limit(1000, 0, 1_000_000, "0 answers 503 at once; a longer queue only delays the 503");
+pub const QUEUE_MAX: Limit<u64> =
+    limit(1000, 0, 1_000_000, "0 answers 503 at once; a longer queue only delays the 503");
 /// `queue.timeout`.
 pub const QUEUE_TIMEOUT: Limit<Duration> = limit(seconds(1), millis(1), HOUR, "clients give up too");
 /// `pool.slow_start`.
-pub const SLOW_START: Limit<Duration> = optional(millis(100), HOUR, "leave it out to give the full share at once");
+pub const SLOW_START: Limit<Duration> =
+    optional(millis(100), HOUR, "leave it out to give the full share at once");
 /// `keep_alive.max`, idle connections per worker and backend.
 pub const KEEP_ALIVE_MAX: Limit<u64> = limit(256, 0, 65_536, "0 opens a new connection for every request");
 /// `keep_alive.idle`.
@@ -108,11 +123,13 @@ pub const KEEP_ALIVE_IDLE: Limit<Duration> =
     limit(seconds(30), millis(100), DAY, "should end before the backend closes the connection itself");
 
 /// `health.interval`.
-pub const INTERVAL: Limit<Duration> = limit(seconds(2), millis(10), HOUR, "shorter probes are load, not knowledge");
+pub const INTERVAL: Limit<Duration> =
+    limit(seconds(2), millis(10), HOUR, "shorter probes are load, not knowledge");
 /// `health.fast_interval`.
 pub const FAST_INTERVAL: Limit<Duration> = limit(millis(200), millis(10), HOUR, "never above `interval`");
 /// `health.timeout`.
-pub const PROBE_TIMEOUT: Limit<Duration> = limit(seconds(1), millis(1), HOUR, "never above `interval`: one probe ends before the next begins");
+pub const PROBE_TIMEOUT: Limit<Duration> =
+    limit(seconds(1), millis(1), HOUR, "never above `interval`: one probe ends before the next begins");
 /// `health.rise`, probes.
 pub const RISE: Limit<u64> = limit(2, 1, 100, "one good probe at least");
 /// `health.fall`, probes.
@@ -122,6 +139,7 @@ pub const PASSIVE_ERRORS: Limit<u64> = limit(5, 1, 1_000_000, "one failure at le
 /// `passive.within`.
 pub const PASSIVE_WITHIN: Limit<Duration> = limit(seconds(10), millis(100), HOUR, "a window of failures");
 /// `passive.eject`.
-pub const PASSIVE_EJECT: Limit<Duration> = limit(seconds(10), millis(100), HOUR, "a backend must get its chance again");
+pub const PASSIVE_EJECT: Limit<Duration> =
+    limit(seconds(10), millis(100), HOUR, "a backend must get its chance again");
 /// `passive.max_ejected`, share of the pool.
 pub const MAX_EJECTED: Limit<f64> = limit(0.5, 0.0, 1.0, "a share of the pool, from 0 to 1");

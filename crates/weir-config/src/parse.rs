@@ -29,13 +29,16 @@ pub fn parse(file_name: &str, text: &str) -> Result<Config, Report> {
 ///
 /// `Err` holds every mistake of the file, sorted by position. Never panics, whatever the text.
 pub fn check_text(file_name: &str, text: &str) -> Result<Checked, Report> {
-    let source = Source::new(file_name, text);
-    let mut findings = Findings::new(&source);
     if text.len() > limits::FILE_BYTES {
+        // Nothing of it is read, not even where its lines end.
+        let source = Source::new(file_name, "");
+        let mut findings = Findings::new(&source);
         let hint = format!("expected at most {} bytes of TOML", limits::FILE_BYTES);
         findings.error(Span::default(), format!("the file is {} bytes long", text.len()), hint);
         return Err(findings.into_report());
     }
+    let source = Source::new(file_name, text);
+    let mut findings = Findings::new(&source);
     let mended = syntax::mend(&mut findings);
     let syntax_count = findings.count();
     let complete = syntax_count == 0;
@@ -65,6 +68,10 @@ pub fn decode<'b>(file_name: &str, bytes: &'b [u8]) -> Result<&'b str, Report> {
     let at = error.valid_up_to();
     let byte = bytes.get(at).copied().unwrap_or_default();
     let span = Span { start: at, end: at + 1 };
-    findings.error(span, format!("byte 0x{byte:02x} is not UTF-8 text"), "expected a TOML file saved as UTF-8");
+    findings.error(
+        span,
+        format!("byte 0x{byte:02x} is not UTF-8 text"),
+        "expected a TOML file saved as UTF-8",
+    );
     Err(findings.into_report())
 }

@@ -36,10 +36,22 @@ a reload.
 
 fn section(table: &Table, page: &mut String) {
     // Writing to a String cannot fail.
-    let heading = if table.path.contains(['[', '{']) { format!("`{}`", table.path) } else { "The file".to_owned() };
-    let _ = write!(page, "\n## {}\n\n{}\n\n| key | takes | default | meaning |\n|---|---|---|---|\n", heading, table.doc);
+    let heading =
+        if table.path.contains(['[', '{']) { format!("`{}`", table.path) } else { "The file".to_owned() };
+    let _ = write!(
+        page,
+        "\n## {}\n\n{}\n\n| key | takes | default | meaning |\n|---|---|---|---|\n",
+        heading, table.doc
+    );
     for key in table.keys {
-        let _ = writeln!(page, "| `{}` | {} | {} | {} |", key.name, cell(&takes(key)), cell(&default(key)), cell(&meaning(key)));
+        let _ = writeln!(
+            page,
+            "| `{}` | {} | {} | {} |",
+            key.name,
+            cell(&takes(key)),
+            cell(&default(key)),
+            cell(&meaning(key))
+        );
     }
 }
 
@@ -57,7 +69,8 @@ fn takes(key: &Key) -> String {
     let mut text = match &key.kind {
         Kind::Algorithm => Algorithm::NAMES.map(|name| format!("`\"{name}\"`")).join(", "),
         Kind::OneOrMany(Kind::Word(words, _)) => {
-            let words: Vec<_> = words.iter().map(|word| format!("`\"{}\"` ({})", word.word, word.doc)).collect();
+            let words: Vec<_> =
+                words.iter().map(|word| format!("`\"{}\"` ({})", word.word, word.doc)).collect();
             format!("a list of {}", words.join(", "))
         }
         Kind::Word(words, _) => {
@@ -90,7 +103,9 @@ fn default(key: &Key) -> String {
                 _ if key.kind.table().is_some() => "see below".to_owned(),
                 _ => "none".to_owned(),
             },
-            code if code.starts_with('[') || code.starts_with('"') && code.matches('"').count() == 2 => format!("`{code}`"),
+            code if code.starts_with('[') || code.starts_with('"') && code.matches('"').count() == 2 => {
+                format!("`{code}`")
+            }
             words => words.to_owned(),
         },
     }
@@ -110,7 +125,11 @@ fn meaning(key: &Key) -> String {
         Built::Yes => {}
         Built::Not([]) => text.push_str(" *Not built yet.*"),
         Built::Not(fine) => {
-            let _ = write!(text, " *Not built yet; only `\"{}\"` is taken, which is what happens anyway.*", fine.join("\"`, `\""));
+            let _ = write!(
+                text,
+                " *Not built yet; only `\"{}\"` is taken, which is what happens anyway.*",
+                fine.join("\"`, `\"")
+            );
         }
     }
     text

@@ -195,40 +195,39 @@ impl<'a> Source<'a> {
     }
 }
 
-/// What of a line is shown, the cells before the span, and the cells of the span.
+/// What of a line is shown, the cells before the span, and the cells of the span. Looks only at what is shown, because a line
+/// may be megabytes long and hold a thousand mistakes.
 fn window(text: &str, from: usize, to: usize) -> (String, usize, usize) {
-    let cells: Vec<(usize, String, usize)> = text
-        .char_indices()
-        .map(|(at, c)| {
-            let (shown, width) = shown(c);
-            (at, shown, width)
-        })
-        .collect();
-    let total: usize = cells.iter().map(|cell| cell.2).sum();
-    let before: usize = cells.iter().take_while(|cell| cell.0 < from).map(|cell| cell.2).sum();
-    let span: usize = cells.iter().filter(|cell| cell.0 >= from && cell.0 < to).map(|cell| cell.2).sum();
-    if total <= EXCERPT_CELLS {
-        return (cells.into_iter().map(|cell| cell.1).collect::<String>().trim_end().to_owned(), before, span);
+    // A third of the window stays in front of the span, so that the reader sees which key it belongs to; what one side does not
+    // need goes to the other.
+    let (_, lead) = fitting(text[..from].chars().rev(), EXCERPT_CELLS / 3);
+    let (ahead_bytes, ahead) = fitting(text[from..].chars(), EXCERPT_CELLS - lead);
+    let (behind_bytes, before) = fitting(text[..from].chars().rev(), EXCERPT_CELLS - ahead);
+    let (first, last) = (from - behind_bytes, from + ahead_bytes);
+    let (cut_left, cut_right) = (first > 0, last < text.len());
+    let mut line = if cut_left { "…".to_owned() } else { String::new() };
+    line.extend(text[first..last].chars().map(|c| shown(c).0));
+    if cut_right {
+        line.push('…');
+    } else {
+        line.truncate(line.trim_end().len());
     }
-    // A third of the window stays in front of the span, so that the reader sees which key it belongs to.
-    let first = before.saturating_sub(EXCERPT_CELLS / 3).min(total - EXCERPT_CELLS);
-    let last = first + EXCERPT_CELLS;
-    let mut line = String::new();
-    let mut skipped = 0;
-    let mut at = 0;
-    for (_, text, width) in cells {
-        if at + width <= first {
-            skipped += width;
-        } else if at + width <= last {
-            line.push_str(&text);
+    let span = text[from..to.min(last)].chars().map(|c| shown(c).1).sum();
+    (line, before + usize::from(cut_left), span)
+}
+
+/// The bytes and cells of as many characters as fit into `most` cells.
+fn fitting(text: impl Iterator<Item = char>, most: usize) -> (usize, usize) {
+    let (mut bytes, mut cells) = (0, 0);
+    for c in text {
+        let (_, width) = shown(c);
+        if cells + width > most {
+            break;
         }
-        at += width;
+        bytes += c.len_utf8();
+        cells += width;
     }
-    let lead = if skipped > 0 { "…" } else { "" };
-    let tail = if last < total { "…" } else { "" };
-    let before = before - skipped + lead.chars().count();
-    let span = span.min(EXCERPT_CELLS.saturating_sub(before - lead.chars().count()));
-    (format!("{lead}{}{tail}", line.trim_end()), before, span)
+    (bytes, cells)
 }
 
 /// A character as a terminal can show it without being steered by it, and the cells it takes.
@@ -236,7 +235,9 @@ fn shown(c: char) -> (String, usize) {
     match c {
         '\t' => ("    ".to_owned(), 4),
         // Bidirectional controls and invisible joiners could make a line read differently from what it says.
-        '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => ("\u{fffd}".to_owned(), 1),
+        '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => {
+            ("\u{fffd}".to_owned(), 1)
+        }
         c if c.is_control() => ("\u{fffd}".to_owned(), 1),
         '\u{300}'..='\u{36f}' | '\u{fe00}'..='\u{fe0f}' => (c.to_string(), 0),
         '\u{1100}'..='\u{115f}'
@@ -320,7 +321,8 @@ impl<'a> Findings<'a> {
         let mut index = 0;
         self.problems.retain(|(span, ..)| {
             index += 1;
-            index <= count || !stretches.iter().any(|stretch| stretch.start <= span.start && span.start <= stretch.end)
+            index <= count
+                || !stretches.iter().any(|stretch| stretch.start <= span.start && span.start <= stretch.end)
         });
     }
 
@@ -334,7 +336,12 @@ impl<'a> Findings<'a> {
         let more = found.len().saturating_sub(limits::PROBLEM_COUNT);
         found.truncate(limits::PROBLEM_COUNT);
         if let (Some(last), true) = (found.last().map(|problem| problem.0), more > 0) {
-            found.push((last, Severity::Error, format!("{more} more problems are not listed"), String::new()));
+            found.push((
+                last,
+                Severity::Error,
+                format!("{more} more problems are not listed"),
+                String::new(),
+            ));
         }
         let problems = found
             .into_iter()
@@ -342,7 +349,15 @@ impl<'a> Findings<'a> {
                 let (message, hint) = (harmless(&message), harmless(&hint));
                 let (line, column) = self.source.position(span.start);
                 let excerpt = self.source.excerpt(span, &hint);
-                Problem { severity, file: self.source.file_name.to_owned(), line, column, message, hint, excerpt }
+                Problem {
+                    severity,
+                    file: self.source.file_name.to_owned(),
+                    line,
+                    column,
+                    message,
+                    hint,
+                    excerpt,
+                }
             })
             .collect();
         Report { problems }

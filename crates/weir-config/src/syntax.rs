@@ -10,7 +10,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::report::{Findings, Source, Span, quote};
 
-const FOREIGN: &str = "this is not TOML; `weir convert FILE` makes a weir.toml of a haproxy or nginx configuration";
+const FOREIGN: &str =
+    "this is not TOML; `weir convert FILE` makes a weir.toml of a haproxy or nginx configuration";
 
 /// Lists and tables that are not closed, at most (count). Each costs one more pass over the text.
 const MOST_OPEN: usize = 32;
@@ -39,12 +40,18 @@ pub(crate) fn mend<'a>(findings: &mut Findings<'a>) -> Mended<'a> {
             })
             .collect();
         errors.sort();
-        let open = errors.iter().find_map(|(span, message)| never_closed(table.get_ref(), *span, message, source));
+        let open =
+            errors.iter().find_map(|(span, message)| never_closed(table.get_ref(), *span, message, source));
         round += 1;
         let Some(open) = open.filter(|_| round <= MOST_OPEN) else { break errors };
-        let (what, end) = if source.text[open.start..].starts_with('{') { ("table", "}") } else { ("list", "]") };
+        let (what, end) =
+            if source.text[open.start..].starts_with('{') { ("table", "}") } else { ("list", "]") };
         let at = Span { start: open.start, end: open.start + 1 };
-        findings.error(at, format!("the {what} that begins here is not closed"), format!("expected `{end}` at its end"));
+        findings.error(
+            at,
+            format!("the {what} that begins here is not closed"),
+            format!("expected `{end}` at its end"),
+        );
         text = Cow::Owned(blank(&text, swallowed(source, open, what == "table")));
     };
     errors.dedup();
@@ -79,7 +86,8 @@ fn swallowed(source: &Source<'_>, open: Span, keys_inside: bool) -> Span {
     let mut lines = source.line_span(open.start);
     while let Some(next) = source.line_below(lines.end) {
         let text = source.slice(next).trim_start();
-        let name = text.find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_' | '.')).unwrap_or(0);
+        let name =
+            text.find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_' | '.')).unwrap_or(0);
         let is_key = name > 0 && text[name..].trim_start().starts_with('=');
         if text.starts_with('[') || is_key && !keys_inside {
             break;
@@ -92,7 +100,8 @@ fn swallowed(source: &Source<'_>, open: Span, keys_inside: bool) -> Span {
 /// The text with spaces in place of these bytes, and its line ends as they were.
 fn blank(text: &str, span: Span) -> String {
     let end = span.end.min(text.len());
-    let blanks: String = text[span.start..end].bytes().map(|byte| if byte == b'\n' { '\n' } else { ' ' }).collect();
+    let blanks: String =
+        text[span.start..end].bytes().map(|byte| if byte == b'\n' { '\n' } else { ' ' }).collect();
     [&text[..span.start], &blanks, &text[end..]].concat()
 }
 
@@ -110,8 +119,15 @@ fn section(source: &Source<'_>, offset: usize) -> Span {
 
 /// The list or inline table that runs into `span` because it is not closed where it should be.
 fn never_closed(table: &DeTable<'_>, span: Span, message: &str, source: &Source<'_>) -> Option<Span> {
-    let structural = ["unexpected `=` in array", "unclosed array", "unclosed inline table", "missing key for inline table"];
-    if !structural.iter().any(|start| message.starts_with(start)) || message.starts_with("unclosed array table") {
+    let structural = [
+        "unexpected `=` in array",
+        "unclosed array",
+        "unclosed inline table",
+        "missing key for inline table",
+    ];
+    if !structural.iter().any(|start| message.starts_with(start))
+        || message.starts_with("unclosed array table")
+    {
         return None;
     }
     let open = table.iter().find_map(|(_, value)| enclosing(value, span.start, source))?;
@@ -147,20 +163,25 @@ fn explain(message: &str, span: Span, findings: &Findings<'_>) -> (String, Strin
         "unquoted keys cannot be empty" => ("a name is missing", "expected letters, digits, `-` or `_`"),
         "invalid boolean" => ("this is neither true nor false", "expected `true` or `false`, in lower case"),
         "invalid basic string" if expected == "`\"`" => ("a text is not closed", "expected `\"` at its end"),
-        "invalid literal string" if expected == "'" || expected == "`'`" => ("a text is not closed", "expected `'` at its end"),
+        "invalid literal string" if expected == "'" || expected == "`'`" => {
+            ("a text is not closed", "expected `'` at its end")
+        }
         "invalid basic string" | "invalid literal string" => {
             ("a text holds a control character", "write it as an escape such as `\\n` or `\\u0001`")
         }
-        "missing escaped value" => {
-            ("this is not an escape", "a backslash itself is written `\\\\`; between single quotes it stands for itself")
-        }
+        "missing escaped value" => (
+            "this is not an escape",
+            "a backslash itself is written `\\\\`; between single quotes it stands for itself",
+        ),
         "missing comma between array elements" | "missing comma between key-value pairs" => {
             ("a comma is missing", "expected `,` in front of this")
         }
         "extra comma in array" | "extra comma in inline table" => ("a comma too many", "leave it out"),
         "extra `=`" => ("an `=` too many", "leave it out"),
         "missing assignment between key-value pairs" => ("a key without value", "expected `=` and a value"),
-        "unexpected key or value" => ("something follows the value", "expected the end of the line, or `#` and a comment"),
+        "unexpected key or value" => {
+            ("something follows the value", "expected the end of the line, or `#` and a comment")
+        }
         "carriage return must be followed by newline" => {
             ("a carriage return without line feed", "save the file with LF or CRLF line ends")
         }
@@ -169,10 +190,18 @@ fn explain(message: &str, span: Span, findings: &Findings<'_>) -> (String, Strin
             ("lists and tables are nested too deeply", "no key needs more than four levels")
         }
         _ if what.starts_with("cannot extend value of type ") => {
-            return (format!("{} is a value already, not a table", quote(raw)), "keep one of the two".to_owned());
+            return (
+                format!("{} is a value already, not a table", quote(raw)),
+                "keep one of the two".to_owned(),
+            );
         }
         _ if expected == "nothing" || what == "unexpected leading zero" => return not_a_number(source, span),
-        _ => return (what.to_owned(), if expected.is_empty() { String::new() } else { format!("expected {expected}") }),
+        _ => {
+            return (
+                what.to_owned(),
+                if expected.is_empty() { String::new() } else { format!("expected {expected}") },
+            );
+        }
     };
     (message.to_owned(), hint.to_owned())
 }
@@ -183,7 +212,10 @@ fn unquoted(raw: &str) -> (String, String) {
     if raw.is_empty() {
         ("a value is missing".to_owned(), "expected a value behind the `=`".to_owned())
     } else if raw.starts_with(CURLY) {
-        (format!("{} stands in typographic quotes", quote(bare)), format!("say \"{bare}\" with straight quotes"))
+        (
+            format!("{} stands in typographic quotes", quote(bare)),
+            format!("say \"{bare}\" with straight quotes"),
+        )
     } else {
         (format!("{} is not in quotes", quote(raw)), format!("say \"{}\"", bare.replace(['"', '\\'], "")))
     }
@@ -195,14 +227,19 @@ fn not_a_number(source: &Source<'_>, span: Span) -> (String, String) {
     let start = line.start + before.rfind(['=', ',', '[']).map_or(0, |at| at + 1);
     let rest = source.text.get(start..line.end).unwrap_or("");
     let token = rest.split(['#', ',', ']', '}']).next().unwrap_or("").trim();
-    (format!("{} is not a number", quote(token)), format!("say \"{}\" if it is a text", token.replace(['"', '\\'], "")))
+    (
+        format!("{} is not a number", quote(token)),
+        format!("say \"{}\" if it is a text", token.replace(['"', '\\'], "")),
+    )
 }
 
 fn no_value(source: &Source<'_>, span: Span) -> (String, String) {
     let line = source.line_at(span.start).trim();
     let first = line.split_whitespace().next().unwrap_or("");
     let message = format!("{} has no value", quote(first.trim_end_matches([';', ':', '{'])));
-    let foreign = ["frontend", "backend", "listen", "server", "upstream", "global", "defaults", "events", "http", "acl"];
+    let foreign = [
+        "frontend", "backend", "listen", "server", "upstream", "global", "defaults", "events", "http", "acl",
+    ];
     if line.ends_with([';', '{', '}']) || foreign.contains(&first) {
         return (message, FOREIGN.to_owned());
     }
@@ -215,19 +252,25 @@ fn bad_key(source: &Source<'_>, span: Span, raw: &str) -> (String, String) {
         return ("this is not a key".to_owned(), "a comment begins with `#`".to_owned());
     }
     if raw.starts_with(':') {
-        return ("a key and its value are joined by `=`".to_owned(), "expected `=` in place of `:`".to_owned());
+        return (
+            "a key and its value are joined by `=`".to_owned(),
+            "expected `=` in place of `:`".to_owned(),
+        );
     }
-    (format!("a key cannot hold {}", quote(raw)), "expected letters, digits, `-` and `_`; anything else stands in quotes".to_owned())
+    (
+        format!("a key cannot hold {}", quote(raw)),
+        "expected letters, digits, `-` and `_`; anything else stands in quotes".to_owned(),
+    )
 }
 
 /// "the first is at …" for a key or header that is there twice; empty when the first cannot be told from the text.
 fn first_of(source: &Source<'_>, span: Span) -> String {
-    let said = |offset: usize| format!("the first is at {}", source.place(Span { start: offset, end: offset }));
+    let said =
+        |offset: usize| format!("the first is at {}", source.place(Span { start: offset, end: offset }));
     let key = source.slice(span);
     let line = source.line_span(span.start);
-    let starts_with_key = |text: &str| {
-        text.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with(['=', '.']))
-    };
+    let starts_with_key =
+        |text: &str| text.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with(['=', '.']));
     let own = source.text.get(line.start..span.start).unwrap_or("");
     let is_header = own.trim_start().starts_with('[');
     if !is_header && !own.trim().is_empty() {

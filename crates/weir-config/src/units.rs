@@ -14,7 +14,8 @@ pub struct Refused {
     pub hint: String,
 }
 
-const MILLIS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+const MILLIS: [(&str, u64); 5] =
+    [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
 const BYTES: [(&str, u64); 8] = [
     ("B", 1),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use weir_balance::Algorithm;
 
-use crate::bind::{Entry, Fields};
+use crate::fields::{Entry, Fields};
 use crate::limits;
 use crate::report::{Span, quote};
 use crate::schema::{AccessTarget, HashKey, HostPattern, PathPattern};
@@ -17,8 +17,8 @@ use crate::units::Refused;
 
 pub(crate) use address::{ACCESS_TARGET, ADMIN_BIND, BACKEND_ADDRESS, BIND, FILE, NETWORK, same_backend};
 pub(crate) use http::{
-    CONTENT_TYPE, COOKIE_NAME, HASH_KEY, HOST, HOST_FIELD, METHOD, PATH, PREFIX, PROBE_PATH, PROBED_HEADER,
-    REDIRECT_TO, REQUEST_HEADER, RESPONSE_HEADER, FIELD_VALUE, STATUS_RANGE,
+    CONTENT_TYPE, COOKIE_NAME, FIELD_VALUE, HASH_KEY, HOST, HOST_FIELD, METHOD, PATH, PREFIX, PROBE_PATH,
+    PROBED_HEADER, REDIRECT_TO, REQUEST_HEADER, RESPONSE_HEADER, STATUS_RANGE,
 };
 
 /// A text with a form of its own.
@@ -27,7 +27,24 @@ pub struct Shape {
     pub name: &'static str,
     /// One that is right.
     pub example: &'static str,
+    /// A bare number is read as its digits: a port, a status.
+    pub(crate) takes_numbers: bool,
     pub(crate) read: fn(&str) -> Result<Value, Refused>,
+}
+
+impl Shape {
+    const fn new(
+        name: &'static str,
+        example: &'static str,
+        read: fn(&str) -> Result<Value, Refused>,
+    ) -> Self {
+        Self { name, example, takes_numbers: false, read }
+    }
+
+    const fn or_number(mut self) -> Self {
+        self.takes_numbers = true;
+        self
+    }
 }
 
 impl std::fmt::Debug for Shape {
@@ -69,10 +86,10 @@ pub(crate) fn refuse<T>(message: impl Into<String>, hint: impl Into<String>) -> 
 }
 
 /// The name of a listener, pool or route. It ends up in metric labels, log lines, admin paths and cookies.
-pub(crate) static NAME: Shape = Shape { name: "a name", example: "app", read: read_name };
+pub(crate) static NAME: Shape = Shape::new("a name", "app", read_name);
 
 /// Any text without NUL.
-pub(crate) static TEXT: Shape = Shape { name: "a text", example: "ok\\n", read: |text| Ok(Value::Text(text.to_owned())) };
+pub(crate) static TEXT: Shape = Shape::new("a text", "ok\\n", |text| Ok(Value::Text(text.to_owned())));
 
 pub(crate) fn read_name(text: &str) -> Result<Value, Refused> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

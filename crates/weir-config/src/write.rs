@@ -69,7 +69,9 @@ pub(crate) fn without_secrets(config: &Config) -> Config {
 
 /// Whether a header field is usually a secret.
 fn is_secret(name: &str) -> bool {
-    ["authorization", "cookie", "token", "secret", "password", "api-key", "apikey", "credential"].iter().any(|part| name.contains(part))
+    ["authorization", "cookie", "token", "secret", "password", "api-key", "apikey", "credential"]
+        .iter()
+        .any(|part| name.contains(part))
 }
 
 /// A TOML basic string.
@@ -139,7 +141,11 @@ pub(crate) fn sections(config: &Config) -> Vec<Section> {
             keys
         }
     };
-    let mut sections = vec![Section::new("runtime", runtime), Section::new("admin", admin), Section::new("log", log(&config.log))];
+    let mut sections = vec![
+        Section::new("runtime", runtime),
+        Section::new("admin", admin),
+        Section::new("log", log(&config.log)),
+    ];
     for each in &config.listeners {
         listener(each, &mut sections);
     }
@@ -192,7 +198,9 @@ fn listener(listener: &Listener, sections: &mut Vec<Section>) {
         keys.push(("trusted_proxies", networks(&listener.trusted_proxies)));
     }
     keys.push(("max_connections", listener.max_connections.to_string()));
-    keys.extend(listener.max_connections_per_client.map(|most| ("max_connections_per_client", most.to_string())));
+    keys.extend(
+        listener.max_connections_per_client.map(|most| ("max_connections_per_client", most.to_string())),
+    );
     let times = &listener.timeout;
     let mut timeout = vec![("client_idle", duration(times.client_idle))];
     if stream {
@@ -235,16 +243,22 @@ fn route(listener: &Listener, position: usize, route: &Route) -> Vec<(&'static s
         keys.push(("name", text(&route.name)));
     }
     if !route.host.is_empty() {
-        keys.push(("host", list(&route.host, |host| match host {
-            HostPattern::Exact(host) => text(host),
-            HostPattern::Suffix(suffix) => text(&format!("*{suffix}")),
-        })));
+        keys.push((
+            "host",
+            list(&route.host, |host| match host {
+                HostPattern::Exact(host) => text(host),
+                HostPattern::Suffix(suffix) => text(&format!("*{suffix}")),
+            }),
+        ));
     }
     if !route.path.is_empty() {
-        keys.push(("path", list(&route.path, |path| match path {
-            PathPattern::Exact(path) => text(path),
-            PathPattern::Prefix(prefix) => text(&format!("{prefix}*")),
-        })));
+        keys.push((
+            "path",
+            list(&route.path, |path| match path {
+                PathPattern::Exact(path) => text(path),
+                PathPattern::Prefix(prefix) => text(&format!("{prefix}*")),
+            }),
+        ));
     }
     if !route.method.is_empty() {
         keys.push(("method", list(&route.method, |method| text(method))));
@@ -271,7 +285,9 @@ fn route(listener: &Listener, position: usize, route: &Route) -> Vec<(&'static s
     if !route.add_response_header.is_empty() {
         keys.push(("add_response_header", map(&route.add_response_header)));
     }
-    keys.extend(route.rewrite_prefix.as_ref().map(|prefix| ("rewrite", inline(vec![("prefix", text(prefix))]))));
+    keys.extend(
+        route.rewrite_prefix.as_ref().map(|prefix| ("rewrite", inline(vec![("prefix", text(prefix))]))),
+    );
     keys.extend(route.body_limit_bytes.map(|most| ("body_limit", size(most))));
     keys
 }
@@ -279,7 +295,12 @@ fn route(listener: &Listener, position: usize, route: &Route) -> Vec<(&'static s
 /// What the listeners that name a pool speak.
 fn protocols<'c>(config: &'c Config, pool: &'c str) -> impl Iterator<Item = Protocol> + 'c {
     config.listeners.iter().filter_map(move |listener| {
-        let by_route = || listener.routes.iter().any(|route| matches!(&route.action, RouteAction::Pool(name) if name == pool));
+        let by_route = || {
+            listener
+                .routes
+                .iter()
+                .any(|route| matches!(&route.action, RouteAction::Pool(name) if name == pool))
+        };
         (listener.pool.as_deref() == Some(pool) || by_route()).then_some(listener.protocol)
     })
 }
@@ -307,7 +328,10 @@ fn pool(config: &Config, pool: &Pool, sections: &mut Vec<Section>) {
     if !hash.is_empty() {
         keys.push(("hash", inline(hash)));
     }
-    keys.extend(pool.send_proxy.map(|version| ("send_proxy", text(if version == ProxyVersion::V1 { "v1" } else { "v2" }))));
+    keys.extend(
+        pool.send_proxy
+            .map(|version| ("send_proxy", text(if version == ProxyVersion::V1 { "v1" } else { "v2" }))),
+    );
     if stream || pool.retry != default.retry {
         keys.push(("retry", retry(&pool.retry, http)));
     }
@@ -317,7 +341,8 @@ fn pool(config: &Config, pool: &Pool, sections: &mut Vec<Section>) {
     }
     keys.extend(pool.sticky_cookie.as_ref().map(|cookie| ("sticky", inline(vec![("cookie", text(cookie))]))));
     keys.extend(pool.slow_start.map(|time| ("slow_start", duration(time))));
-    let keep_alive = inline(vec![("max", pool.keep_alive.max.to_string()), ("idle", duration(pool.keep_alive.idle))]);
+    let keep_alive =
+        inline(vec![("max", pool.keep_alive.max.to_string()), ("idle", duration(pool.keep_alive.idle))]);
     if http || pool.keep_alive != default.keep_alive {
         keys.push(("keep_alive", keep_alive));
     }
@@ -344,12 +369,15 @@ fn retry(retry: &Retry, http: bool) -> String {
     let mut keys = vec![("attempts", retry.attempts.to_string())];
     // To a pool that relays bytes most of this means nothing, and reading it back would say so.
     if http || retry.on != RETRY_ON {
-        keys.push(("on", list(&retry.on, |failure| match failure {
-            RetryOn::Connect => text("connect"),
-            RetryOn::Empty => text("empty"),
-            RetryOn::Timeout => text("timeout"),
-            RetryOn::Status(status) => text(&status.to_string()),
-        })));
+        keys.push((
+            "on",
+            list(&retry.on, |failure| match failure {
+                RetryOn::Connect => text("connect"),
+                RetryOn::Empty => text("empty"),
+                RetryOn::Timeout => text("timeout"),
+                RetryOn::Status(status) => text(&status.to_string()),
+            }),
+        ));
     }
     if http || retry.non_idempotent {
         keys.push(("non_idempotent", retry.non_idempotent.to_string()));
@@ -383,14 +411,149 @@ fn health(health: &Health, default: &Health) -> Vec<(&'static str, String)> {
     say("timeout", health.timeout == default.timeout, duration(health.timeout));
     say("rise", health.rise == default.rise, health.rise.to_string());
     say("fall", health.fall == default.fall, health.fall.to_string());
-    keys.push(("passive", match &health.passive {
-        None => text("off"),
-        Some(passive) => inline(vec![
-            ("errors", passive.errors.to_string()),
-            ("within", duration(passive.within)),
-            ("eject", duration(passive.eject)),
-            ("max_ejected", format!("{:?}", passive.max_ejected)),
-        ]),
-    }));
+    keys.push((
+        "passive",
+        match &health.passive {
+            None => text("off"),
+            Some(passive) => inline(vec![
+                ("errors", passive.errors.to_string()),
+                ("within", duration(passive.within)),
+                ("eject", duration(passive.eject)),
+                ("max_ejected", format!("{:?}", passive.max_ejected)),
+            ]),
+        },
+    ));
     keys
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::keys::{Built, Kind, all_tables};
+    use crate::parse;
+
+    use super::*;
+
+    /// Says every key that is built, each with something other than its default where that can be told apart.
+    const EVERYTHING: &str = r#"
+        runtime = { workers = 1, drain = "1s", memory = "1GiB" }
+        admin = { bind = "127.0.0.1:1", token_file = "t" }
+        log = { access = "stderr", format = "combined", level = "debug" }
+        [listener.a]
+        protocol = "http"
+        bind = "127.0.0.1:80"
+        pool = "p"
+        accept_proxy = "10.0.0.0/8"
+        trusted_proxies = "10.0.0.0/8"
+        max_connections = 5
+        max_connections_per_client = 4
+        timeout = { client_idle = "1s", header = "1s", connect = "1s", backend = "1s", client_body = "1s" }
+        limits = { request_line = "1KiB", header = "2KiB", header_count = 9, min_body_rate = "1B/s" }
+        [[listener.a.route]]
+        name = "r"
+        host = "h"
+        path = "/p/*"
+        method = "GET"
+        header = { x = "1" }
+        pool = "p"
+        add_request_header = { y = "1" }
+        add_response_header = { z = "1" }
+        rewrite = { prefix = "/q/" }
+        body_limit = "1B"
+        [[listener.a.route]]
+        host = "i"
+        redirect = { to = "/", status = 301 }
+        [[listener.a.route]]
+        host = "j"
+        respond = { status = 404, body = "b", content_type = "text/html" }
+        [pool.p]
+        backends = [{ address = "a:1", weight = 3, max_connections = 2, backup = true }, "b:1"]
+        balance = "hash"
+        hash = { key = "path", bounded = 2.0 }
+        send_proxy = "v1"
+        retry = { attempts = 1, on = "connect", non_idempotent = true }
+        queue = { max = 1, timeout = "2s" }
+        sticky = { cookie = "c" }
+        slow_start = "1s"
+        keep_alive = { max = 1, idle = "1s" }
+        [pool.p.health]
+        check = "http"
+        path = "/h"
+        host = "h"
+        expect_status = "200"
+        interval = "5s"
+        fast_interval = "1s"
+        timeout = "2s"
+        rise = 3
+        fall = 4
+        passive = { errors = 1, within = "1s", eject = "1s", max_ejected = 0.1 }
+    "#;
+
+    #[test]
+    fn every_key_of_the_table_changes_the_config_and_is_written_again() {
+        let config = parse("everything", EVERYTHING).unwrap_or_else(|report| panic!("{report}"));
+        let written = to_toml(&config);
+        for table in all_tables() {
+            for key in table.keys.iter().filter(|key| key.built == Built::Yes) {
+                let as_key = written.contains(&format!("{} = ", key.name));
+                let as_header = written.lines().any(|line| line.starts_with('[') && line.contains(key.name));
+                assert!(as_key || as_header, "`{}` of {} is not in\n{written}", key.name, table.path);
+            }
+        }
+        assert_eq!(parse("written", &written), Ok(config));
+    }
+
+    #[test]
+    fn without_any_one_of_its_keys_the_config_is_another() {
+        let whole = parse("everything", EVERYTHING).unwrap();
+        let mut compared = 0;
+        for (name, rest) in EVERYTHING
+            .split('\n')
+            .filter_map(|line| line.trim().split_once(" = ").map(|(name, _)| (name, line)))
+        {
+            let required = all_tables().iter().any(|table| table.key(name).is_some_and(|key| key.required));
+            if required
+                || matches!(name, "protocol" | "pool" | "host" | "redirect" | "respond" | "check" | "path")
+            {
+                continue;
+            }
+            let without = EVERYTHING.replacen(rest, "", 1);
+            let without =
+                parse("without", &without).unwrap_or_else(|report| panic!("without {name}:\n{report}"));
+            assert_ne!(whole, without, "`{name}` has no effect");
+            compared += 1;
+        }
+        assert!(compared > 25, "only {compared} keys were compared");
+    }
+
+    #[test]
+    fn every_key_that_is_not_built_is_refused_by_name() {
+        let mut refused = 0;
+        for (header, path) in [
+            ("[listener.a]\nbind = \"127.0.0.1:1\"\n", "[listener.NAME]"),
+            (
+                "[listener.a]\nbind = \"127.0.0.1:1\"\n[[listener.a.route]]\nrespond = {}\n",
+                "[[listener.NAME.route]]",
+            ),
+            ("[listener.a]\nbind = \"127.0.0.1:1\"\n[pool.p]\nbackends = [\"a:1\"]\n", "[pool.NAME]"),
+        ] {
+            let table = all_tables().into_iter().find(|table| table.path == path).unwrap();
+            for key in table.keys.iter().filter(|key| key.built != Built::Yes) {
+                for value in ["\"x\"", "[\"x\"]", "{ a = 1 }", "1", "[]"] {
+                    let report = parse("a.toml", &format!("{header}{} = {value}\n", key.name)).unwrap_err();
+                    assert_eq!(report.problems.len(), 1, "{report}");
+                    let message = &report.problems[0].message;
+                    assert!(
+                        message.contains(key.name) && message.ends_with("is not built yet in this version"),
+                        "{message}"
+                    );
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused >= 60, "only {refused} cases were tried");
+        let unread = |table: &&crate::keys::Table| {
+            table.keys.iter().any(|key| matches!(key.kind, Kind::Unread(_)) && key.built == Built::Yes)
+        };
+        assert!(!all_tables().iter().any(unread), "a key that is built must be read");
+    }
 }

@@ -13,9 +13,11 @@ fn ten_thousand_broken_files_never_panic_and_every_mistake_has_its_place() {
     // Good files outnumber the bad ones, so that a single mutation often leaves a file that is taken.
     for folder in ["good", "good", "good", "good", "good", "good", "good", "bad"] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(folder);
-        let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let mut paths: Vec<_> =
+            std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.sort();
-        for path in paths.iter().filter(|path| path.extension().is_some_and(|extension| extension == "toml")) {
+        for path in paths.iter().filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        {
             seeds.push(std::fs::read_to_string(path).unwrap());
         }
     }

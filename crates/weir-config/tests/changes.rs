@@ -36,7 +36,13 @@ fn changes(new: &str) -> Vec<Change> {
 #[test]
 fn equal_configs_do_not_differ_however_they_are_written() {
     assert_eq!(changes(OLD), []);
-    assert_eq!(changes(&OLD.replace("pool = \"app\"\n\n[pool", "timeout = { connect = \"2000ms\" }\npool = \"app\"\n\n[pool")), []);
+    assert_eq!(
+        changes(&OLD.replace(
+            "pool = \"app\"\n\n[pool",
+            "timeout = { connect = \"2000ms\" }\npool = \"app\"\n\n[pool"
+        )),
+        []
+    );
 }
 
 #[test]
@@ -48,7 +54,10 @@ fn objects_come_and_go() {
 
 #[test]
 fn a_changed_setting_is_named_with_what_held_and_what_holds() {
-    let new = OLD.replace("backends = [\"10.0.0.1:8080\"]", "backends = [\"10.0.0.2:8080\"]\nhealth.interval = \"5s\"");
+    let new = OLD.replace(
+        "backends = [\"10.0.0.1:8080\"]",
+        "backends = [\"10.0.0.2:8080\"]\nhealth.interval = \"5s\"",
+    );
     let found = changes(&new);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].kind, ChangeKind::Changed);
@@ -61,9 +70,12 @@ fn a_changed_setting_is_named_with_what_held_and_what_holds() {
 
 #[test]
 fn workers_and_the_admin_address_take_a_restart_and_drain_does_not() {
-    let new = OLD.replace("workers = 2", "workers = 3\ndrain = \"5s\"").replace("[listener.web]\n", "[admin]\nbind = \"off\"\n\n[listener.web]\n");
+    let new = OLD
+        .replace("workers = 2", "workers = 3\ndrain = \"5s\"")
+        .replace("[listener.web]\n", "[admin]\nbind = \"off\"\n\n[listener.web]\n");
     let found = changes(&new);
-    let restart: Vec<_> = found.iter().flat_map(|change| &change.keys).map(|key| (key.key.as_str(), key.restart)).collect();
+    let restart: Vec<_> =
+        found.iter().flat_map(|change| &change.keys).map(|key| (key.key.as_str(), key.restart)).collect();
     assert_eq!(restart, [("drain", false), ("workers", true), ("bind", true)]);
     assert!(found.iter().all(Change::needs_restart));
 }
@@ -73,7 +85,9 @@ fn the_order_of_routes_counts() {
     let (start, rest) = OLD.split_once("[[listener.web.route]]\nname = \"api\"").unwrap();
     let (api, rest) = rest.split_once("[[listener.web.route]]").unwrap();
     let (other, end) = rest.split_once("[listener.old]").unwrap();
-    let new = format!("{start}[[listener.web.route]]{other}[[listener.web.route]]\nname = \"api\"{api}[listener.old]{end}");
+    let new = format!(
+        "{start}[[listener.web.route]]{other}[[listener.web.route]]\nname = \"api\"{api}[listener.old]{end}"
+    );
     let shown: Vec<_> = changes(&new).iter().map(Change::to_string).collect();
     assert_eq!(shown, ["listener.web changed: route order from api, static to static, api"]);
 }

@@ -7,7 +7,8 @@ use weir_config::{check_text, decode, reference, to_toml};
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(folder);
-    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{} cannot be listed: {error}", folder.display()));
+    let entries = std::fs::read_dir(&folder)
+        .unwrap_or_else(|error| panic!("{} cannot be listed: {error}", folder.display()));
     let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
     files.sort();
@@ -67,7 +68,8 @@ fn every_good_file_survives_being_written_and_read_again() {
         let text = std::fs::read_to_string(&path).unwrap();
         let config = weir_config::parse("first", &text).unwrap();
         let written = to_toml(&config);
-        let again = weir_config::parse("second", &written).unwrap_or_else(|report| panic!("{report}\nin\n{written}"));
+        let again =
+            weir_config::parse("second", &written).unwrap_or_else(|report| panic!("{report}\nin\n{written}"));
         assert_eq!(config, again, "{}\n{written}", path.display());
     }
 }

@@ -10,7 +10,8 @@ fn only(text: &str) -> (usize, usize, String) {
     (problem.line, problem.column, problem.excerpt.clone())
 }
 
-const REST: &str = "\n[listener.web]\nbind = \"0.0.0.0:80\"\npool = \"app\"\n\n[pool.app]\nbackends = [\"10.0.0.1:80\"]\n";
+const REST: &str =
+    "\n[listener.web]\nbind = \"0.0.0.0:80\"\npool = \"app\"\n\n[pool.app]\nbackends = [\"10.0.0.1:80\"]\n";
 
 #[test]
 fn columns_are_characters_and_carets_are_cells() {
@@ -18,7 +19,10 @@ fn columns_are_characters_and_carets_are_cells() {
     assert_eq!((line, column), (1, 28));
     let caret = excerpt.lines().last().unwrap();
     // `| `, then 27 cells, then six for `"日本"`.
-    assert_eq!(caret.split_once('|').unwrap().1.split_once("expected").unwrap().0, format!("{}{} ", " ".repeat(28), "^".repeat(6)));
+    assert_eq!(
+        caret.split_once('|').unwrap().1.split_once("expected").unwrap().0,
+        format!("{}{} ", " ".repeat(28), "^".repeat(6))
+    );
 }
 
 #[test]

@@ -26,11 +26,16 @@ pub(super) fn check(draft: &Draft, findings: &mut Findings<'_>) {
     };
     if let Some(address) = admin_bind.filter(|address| address.port() != 0) {
         let at = admin.get("bind").map(|entry| entry.at);
-        let owner = if at.is_some() { "the admin API" } else { "the admin API (`[admin]` moves it)" }.to_owned();
+        let owner =
+            if at.is_some() { "the admin API" } else { "the admin API (`[admin]` moves it)" }.to_owned();
         taken.entry((false, address.port())).or_default().push(Bound { address, owner, at });
     }
     for (listener, fields) in draft.config.listeners.iter().zip(&draft.listeners) {
         let Some(protocol) = protocol(fields) else { continue };
+        // Another plane takes packets before any socket sees them; whether its address clashes is not known here.
+        if fields.is_bad("plane") {
+            continue;
+        }
         for (at, value) in fields.list("bind") {
             let Value::Bind(address) = value else { continue };
             if address.port() == 0 {
@@ -41,7 +46,11 @@ pub(super) fn check(draft: &Draft, findings: &mut Findings<'_>) {
                 let (message, hint) = explain(*address, other, findings);
                 findings.error(*at, message, hint);
             }
-            others.push(Bound { address: *address, owner: format!("listener `{}`", listener.name), at: Some(*at) });
+            others.push(Bound {
+                address: *address,
+                owner: format!("listener `{}`", listener.name),
+                at: Some(*at),
+            });
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Probes: times that fit into each other, and keys that fit the kind of probe.
 
 use super::speaks;
-use crate::bind::Fields;
 use crate::build::Draft;
+use crate::fields::Fields;
 use crate::report::Findings;
 use crate::schema::{Check, Pool, Protocol};
 use crate::units::show_duration;
@@ -17,7 +17,11 @@ pub(super) fn check(draft: &Draft, pool: &Pool, fields: &Fields, findings: &mut 
         && passive.factor("max_ejected") == 0.0
         && !passive.is_bad("max_ejected")
     {
-        findings.warning(entry.at, "no backend is ever ejected", "say `passive = \"off\"`, or a larger share");
+        findings.warning(
+            entry.at,
+            "no backend is ever ejected",
+            "say `passive = \"off\"`, or a larger share",
+        );
     }
 }
 
@@ -35,7 +39,11 @@ fn times(pool: &Pool, health: &Fields, findings: &mut Findings<'_>) {
         findings.error(health.at("timeout"), "`timeout` is above `interval`", hint);
     }
     if health.value("fast_interval").is_some() && pool.health.fast_interval > interval {
-        findings.error(health.at("fast_interval"), "`fast_interval` is above `interval`", format!("{said}; fast is at most that"));
+        findings.error(
+            health.at("fast_interval"),
+            "`fast_interval` is above `interval`",
+            format!("{said}; fast is at most that"),
+        );
     }
 }
 
@@ -52,8 +60,14 @@ fn keys_of_the_check(draft: &Draft, pool: &Pool, health: &Fields, findings: &mut
     for name in ["path", "host", "expect_status"] {
         let Some(entry) = health.get(name) else { continue };
         let hint = if by_default {
-            let other = draft.uses.of(&pool.name).iter().find(|place| place.protocol.is_some_and(|p| p != Protocol::Http));
-            let why = other.map_or_else(String::new, |other| format!(", because {}", speaks(draft, other.listener, findings)));
+            let other = draft
+                .uses
+                .of(&pool.name)
+                .iter()
+                .find(|place| place.protocol.is_some_and(|p| p != Protocol::Http));
+            let why = other.map_or_else(String::new, |other| {
+                format!(", because {}", speaks(draft, other.listener, findings))
+            });
             format!("add `check = \"http\"`; by default it is \"{kind}\" here{why}")
         } else {
             format!("`check` is \"{kind}\" ({})", findings.place(health.at("check")))

@@ -1,8 +1,8 @@
 //! Listeners: what they need, and what means nothing to them.
 
 use super::{applies, audience, word};
-use crate::bind::Fields;
 use crate::build::protocol;
+use crate::fields::Fields;
 use crate::report::Findings;
 use crate::schema::{Listener, Protocol};
 use crate::values::Value;
@@ -15,11 +15,16 @@ pub(super) fn check(listener: &Listener, fields: &Fields, findings: &mut Finding
     if fields.lacks("pool") {
         no_pool(listener, fields, protocol, findings);
     }
-    if let (Some(most), Some(entry)) = (listener.max_connections_per_client, fields.get("max_connections_per_client"))
+    if let (Some(most), Some(entry)) =
+        (listener.max_connections_per_client, fields.get("max_connections_per_client"))
         && most > listener.max_connections
         && fields.value("max_connections").is_some()
     {
-        let hint = format!("`max_connections` is {} already ({})", listener.max_connections, findings.place(fields.at("max_connections")));
+        let hint = format!(
+            "`max_connections` is {} already ({})",
+            listener.max_connections,
+            findings.place(fields.at("max_connections"))
+        );
         findings.warning(entry.at, "`max_connections_per_client` has no effect", hint);
     }
     let limits = fields.table("limits");
@@ -33,7 +38,13 @@ pub(super) fn check(listener: &Listener, fields: &Fields, findings: &mut Finding
 }
 
 /// Keys that only other protocols know. A table that means nothing is named once, not once for each of its keys.
-fn inapplicable(listener: &Listener, listener_fields: &Fields, fields: &Fields, protocol: Protocol, findings: &mut Findings<'_>) {
+fn inapplicable(
+    listener: &Listener,
+    listener_fields: &Fields,
+    fields: &Fields,
+    protocol: Protocol,
+    findings: &mut Findings<'_>,
+) {
     for entry in &fields.entries {
         let Some(key) = fields.schema.key(&entry.name) else { continue };
         if applies(key.only, protocol) {
@@ -44,7 +55,12 @@ fn inapplicable(listener: &Listener, listener_fields: &Fields, fields: &Fields, 
         }
         let place = findings.place(listener_fields.at("protocol"));
         let message = format!("`{}` means nothing to a {} listener", key.name, word(protocol));
-        let hint = format!("it is for {}, and `{}` speaks {} ({place})", audience(key.only), listener.name, word(protocol));
+        let hint = format!(
+            "it is for {}, and `{}` speaks {} ({place})",
+            audience(key.only),
+            listener.name,
+            word(protocol)
+        );
         findings.error(entry.key, message, hint);
     }
 }
@@ -55,6 +71,10 @@ fn no_pool(listener: &Listener, fields: &Fields, protocol: Protocol, findings: &
         findings.error(fields.at, format!("listener `{}` has no `pool`", listener.name), hint);
     } else if fields.lacks("route") {
         let hint = "it has no `pool` and no `[[route]]`";
-        findings.warning(fields.at, format!("listener `{}` answers every request with 404", listener.name), hint);
+        findings.warning(
+            fields.at,
+            format!("listener `{}` answers every request with 404", listener.name),
+            hint,
+        );
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use weir_balance::Algorithm;
 
 use super::{applies, audience, speaks};
-use crate::bind::Fields;
 use crate::build::{Draft, Use};
+use crate::fields::Fields;
 use crate::keys::Only;
 use crate::report::{Findings, Span};
 use crate::schema::{HashKey, Pool, Protocol};
@@ -19,11 +19,19 @@ pub(super) fn check(draft: &Draft, pool: &Pool, fields: &Fields, findings: &mut 
     if let Some(entry) = fields.get("queue") {
         let unlimited = pool.backends.iter().all(|backend| backend.max_connections.is_none());
         if unlimited && !pool.backends.is_empty() {
-            findings.warning(entry.key, "`queue` has no effect", "no backend of the pool has `max_connections`, so none is ever full");
+            findings.warning(
+                entry.key,
+                "`queue` has no effect",
+                "no backend of the pool has `max_connections`, so none is ever full",
+            );
         }
     }
     if draft.uses.of(&pool.name).is_empty() {
-        findings.warning(fields.at, format!("pool `{}` is never used", pool.name), "no listener and no route names it");
+        findings.warning(
+            fields.at,
+            format!("pool `{}` is never used", pool.name),
+            "no listener and no route names it",
+        );
     }
 }
 
@@ -34,8 +42,12 @@ fn backends(pool: &Pool, fields: &Fields, findings: &mut Findings<'_>) {
         let Some(address) = backend.text("address") else { continue };
         match seen.get(&same_backend(address)) {
             Some((first, place)) => {
-                let same = if *first == address { String::new() } else { format!("; it is the same as `{first}`") };
-                let hint = format!("the first is at {}{same}; use `weight` for a larger share", findings.place(*place));
+                let same =
+                    if *first == address { String::new() } else { format!("; it is the same as `{first}`") };
+                let hint = format!(
+                    "the first is at {}{same}; use `weight` for a larger share",
+                    findings.place(*place)
+                );
                 findings.error(*at, format!("backend `{address}` is said twice"), hint);
             }
             None => drop(seen.insert(same_backend(address), (address, *at))),
@@ -56,27 +68,39 @@ fn hash(draft: &Draft, pool: &Pool, fields: &Fields, findings: &mut Findings<'_>
     let algorithm = pool.balance;
     if let Some(entry) = hash.get("key") {
         if !fields.is_bad("balance") && !matches!(algorithm, Algorithm::Hash | Algorithm::Maglev) {
-            let hint = format!("it is for `balance = \"hash\"` and `\"maglev\"`, and this pool has \"{algorithm}\"");
+            let hint =
+                format!("it is for `balance = \"hash\"` and `\"maglev\"`, and this pool has \"{algorithm}\"");
             findings.warning(entry.key, "`key` has no effect", hint);
         }
         if let Some(other) = user(draft, pool, |protocol| protocol != Protocol::Http)
             && hash.value("key").is_some()
             && pool.hash.key != HashKey::ClientIp
         {
-            let hint = format!("only http has one, and {}; expected \"client_ip\"", speaks(draft, other.listener, findings));
             let what = match &pool.hash.key {
                 HashKey::Header(_) => "a header field",
                 HashKey::Cookie(_) => "a cookie",
                 _ => "a URI",
             };
-            findings.error(entry.at, format!("pool `{}` cannot hash {what}", pool.name), hint);
+            let speaks = speaks(draft, other.listener, findings);
+            if user(draft, pool, |protocol| protocol == Protocol::Http).is_some() {
+                let message = format!("not every client of pool `{}` has {what}", pool.name);
+                findings.warning(
+                    entry.at,
+                    message,
+                    format!("{speaks} and hashes the client's address instead"),
+                );
+            } else {
+                let hint = format!("only http has one, and {speaks}; expected \"client_ip\"");
+                findings.error(entry.at, format!("pool `{}` cannot hash {what}", pool.name), hint);
+            }
         }
     }
     if let Some(entry) = hash.get("bounded")
         && !fields.is_bad("balance")
         && !matches!(algorithm, Algorithm::Hash | Algorithm::Source)
     {
-        let hint = format!("it is for `balance = \"hash\"` and `\"source\"`, and this pool has \"{algorithm}\"");
+        let hint =
+            format!("it is for `balance = \"hash\"` and `\"source\"`, and this pool has \"{algorithm}\"");
         findings.warning(entry.key, "`bounded` has no effect", hint);
     }
 }
@@ -89,16 +113,24 @@ fn user<'d>(draft: &'d Draft, pool: &Pool, wanted: impl Fn(Protocol) -> bool) ->
 /// Keys that mean nothing to the listeners which use the pool.
 fn listeners(draft: &Draft, pool: &Pool, fields: &Fields, findings: &mut Findings<'_>) {
     for entry in &fields.entries {
-        let Some(only) = fields.schema.key(&entry.name).map(|key| key.only).filter(|only| *only != Only::Any) else { continue };
+        let Some(only) = fields.schema.key(&entry.name).map(|key| key.only).filter(|only| *only != Only::Any)
+        else {
+            continue;
+        };
         let Some(other) = user(draft, pool, |protocol| !applies(only, protocol)) else { continue };
         let speaks = speaks(draft, other.listener, findings);
-        // Without these the other listener would silently do less than the file says; the rest only tunes what it does not do.
-        if matches!(entry.name.as_str(), "sticky" | "send_proxy") {
-            let hint = format!("it is for {}, and {speaks} and uses this pool", audience(only));
+        let said_in_vain = user(draft, pool, |protocol| applies(only, protocol)).is_none();
+        // These change where a client ends up or what a backend believes; the rest only tunes what is not done at all.
+        let promise = matches!(entry.name.as_str(), "sticky" | "send_proxy");
+        if said_in_vain && promise {
+            let hint = format!("it is for {}, and {speaks}", audience(only));
             findings.error(entry.key, format!("pool `{}` cannot have `{}`", pool.name, entry.name), hint);
-        } else if user(draft, pool, |protocol| applies(only, protocol)).is_none() {
+        } else if said_in_vain {
             let hint = format!("it is for {}, and {speaks}", audience(only));
             findings.warning(entry.key, format!("`{}` has no effect", entry.name), hint);
+        } else if promise {
+            let hint = format!("it is for {}, and {speaks} and uses this pool too", audience(only));
+            findings.warning(entry.key, format!("`{}` does not hold for every client", entry.name), hint);
         }
     }
     let tcp_only = user(draft, pool, |protocol| protocol == Protocol::Http).is_none();
@@ -108,7 +140,10 @@ fn listeners(draft: &Draft, pool: &Pool, fields: &Fields, findings: &mut Finding
             if let Value::Word(word) = value
                 && *word != "connect"
             {
-                let hint = format!("bytes that were sent cannot be sent again: {}; expected \"connect\"", speaks(draft, other.listener, findings));
+                let hint = format!(
+                    "bytes that were sent cannot be sent again: {}; expected \"connect\"",
+                    speaks(draft, other.listener, findings)
+                );
                 findings.warning(*at, format!("a retry on `{word}` has no effect"), hint);
             }
         }

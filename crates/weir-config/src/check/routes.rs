@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{pool_exists, shadow};
-use crate::bind::Fields;
 use crate::build::{Draft, protocol};
+use crate::fields::Fields;
 use crate::report::{Findings, Span};
 use crate::schema::{Listener, PathPattern, Protocol};
 use crate::values::Value;
@@ -26,7 +26,11 @@ pub(super) fn check(draft: &Draft, listener: &Listener, fields: &Fields, finding
             match names.get(name) {
                 Some(first) => {
                     let hint = format!("the first is at {}", findings.place(*first));
-                    findings.error(route.at("name"), format!("two routes of `{}` are named `{name}`", listener.name), hint);
+                    findings.error(
+                        route.at("name"),
+                        format!("two routes of `{}` are named `{name}`", listener.name),
+                        hint,
+                    );
                 }
                 None => drop(names.insert(name, route.at("name"))),
             }
@@ -55,8 +59,16 @@ fn action(route: &Fields, findings: &mut Findings<'_>) {
         }
         [first, rest @ ..] => {
             for other in rest {
-                let hint = format!("`{}` says already what to do ({}); keep one", first.name, findings.place(first.key));
-                findings.error(other.key, format!("a route cannot have both `{}` and `{}`", first.name, other.name), hint);
+                let hint = format!(
+                    "`{}` says already what to do ({}); keep one",
+                    first.name,
+                    findings.place(first.key)
+                );
+                findings.error(
+                    other.key,
+                    format!("a route cannot have both `{}` and `{}`", first.name, other.name),
+                    hint,
+                );
             }
         }
     }
@@ -80,11 +92,16 @@ fn rewrite(route: &Fields, findings: &mut Findings<'_>) {
     for (at, value) in route.list("path") {
         match value {
             Value::Path(PathPattern::Exact(path)) => {
-                let hint = format!("`{path}` ({}) has no `*`; say \"{path}*\", or make it a route of its own", findings.place(*at));
+                let hint = format!(
+                    "`{path}` ({}) has no `*`; say \"{path}*\", or make it a route of its own",
+                    findings.place(*at)
+                );
                 findings.error(entry.key, "`rewrite` needs a `path` that ends in `*`", hint);
             }
             Value::Path(PathPattern::Prefix(path)) => {
-                if let Some(prefix) = rewrite.text("prefix").filter(|prefix| path.ends_with('/') && !prefix.ends_with('/')) {
+                if let Some(prefix) =
+                    rewrite.text("prefix").filter(|prefix| path.ends_with('/') && !prefix.ends_with('/'))
+                {
                     let hint = format!("`{path}x` becomes `{prefix}x`; did you mean \"{prefix}/\"?");
                     findings.warning(rewrite.at("prefix"), "the rewritten path runs into what follows", hint);
                 }

@@ -1,6 +1,6 @@
 //! Routes that can never match, because an earlier one takes everything they would.
 
-use crate::bind::Fields;
+use crate::fields::Fields;
 use crate::report::Findings;
 use crate::schema::{HostPattern, Listener, PathPattern, Route};
 use crate::values::Value;
@@ -34,7 +34,8 @@ fn takes_all(route: &Route) -> bool {
 /// Whether `earlier` takes every request that `later` takes.
 fn covers(earlier: &Route, later: &Route) -> bool {
     covers_all(&earlier.host, &later.host, host_covers)
-        && (earlier.path.contains(&PathPattern::Prefix("/".to_owned())) || covers_all(&earlier.path, &later.path, path_covers))
+        && (earlier.path.contains(&PathPattern::Prefix("/".to_owned()))
+            || covers_all(&earlier.path, &later.path, path_covers))
         && covers_all(&earlier.method, &later.method, |a, b| a == b)
         && earlier.header.iter().all(|(name, value)| {
             let asked = later.header.get(name);
@@ -43,7 +44,9 @@ fn covers(earlier: &Route, later: &Route) -> bool {
 }
 
 fn covers_all<T>(earlier: &[T], later: &[T], covers: impl Fn(&T, &T) -> bool) -> bool {
-    earlier.is_empty() || (!later.is_empty() && later.iter().all(|later| earlier.iter().any(|earlier| covers(earlier, later))))
+    earlier.is_empty()
+        || (!later.is_empty()
+            && later.iter().all(|later| earlier.iter().any(|earlier| covers(earlier, later))))
 }
 
 fn host_covers(earlier: &HostPattern, later: &HostPattern) -> bool {

@@ -20,8 +20,10 @@ pub static ROOT: Table = Table {
         Key::new("runtime", Kind::Table(&RUNTIME), "Settings of the whole process."),
         Key::new("admin", Kind::Table(&ADMIN), "The admin API, metrics and dashboard."),
         Key::new("log", Kind::Table(&LOG), "Access log and program log."),
-        Key::new("listener", Kind::NamedTables(&LISTENER), "Where clients are accepted.").also(&["frontend", "server", "listen"]),
-        Key::new("pool", Kind::NamedTables(&POOL), "Backends, and how to choose among them.").also(&["upstream", "cluster"]),
+        Key::new("listener", Kind::NamedTables(&LISTENER), "Where clients are accepted.")
+            .also(&["frontend", "server", "listen"]),
+        Key::new("pool", Kind::NamedTables(&POOL), "Backends, and how to choose among them.")
+            .also(&["upstream", "cluster"]),
     ],
 };
 
@@ -33,7 +35,11 @@ static RUNTIME: Table = Table {
             .default("one per CPU this process may use")
             .restart()
             .also(&["threads", "nbthread", "worker_processes"]),
-        Key::new("drain", Kind::Duration(&at::DRAIN), "Longest wait for running work on shutdown or when a listener goes away."),
+        Key::new(
+            "drain",
+            Kind::Duration(&at::DRAIN),
+            "Longest wait for running work on shutdown or when a listener goes away.",
+        ),
         Key::new("memory", Kind::Size(&at::MEMORY), "Budget for all connection buffers of the process.")
             .default("3/4 of the memory this process may use")
             .restart(),
@@ -44,13 +50,21 @@ static ADMIN: Table = Table {
     path: "[admin]",
     doc: "Where the admin API, `/metrics` and the dashboard are served.",
     keys: &[
-        Key::new("bind", Kind::Text(&shape::ADMIN_BIND), "Address and port, or `\"off\"`. Any other than loopback needs `token_file`.")
-            .default("\"127.0.0.1:9900\"")
-            .restart()
-            .also(&["listen", "address"]),
-        Key::new("token_file", Kind::Text(&shape::FILE), "File whose trimmed content is the bearer token that changing calls need.")
-            .default("none: loopback only")
-            .restart(),
+        Key::new(
+            "bind",
+            Kind::Text(&shape::ADMIN_BIND),
+            "Address and port, or `\"off\"`. Any other than loopback needs `token_file`.",
+        )
+        .default("\"127.0.0.1:9900\"")
+        .restart()
+        .also(&["listen", "address"]),
+        Key::new(
+            "token_file",
+            Kind::Text(&shape::FILE),
+            "File whose trimmed content is the bearer token that changing calls need.",
+        )
+        .default("none: loopback only")
+        .restart(),
     ],
 };
 
@@ -58,7 +72,12 @@ static LOG: Table = Table {
     path: "[log]",
     doc: "The access log, and the program's own log on standard error.",
     keys: &[
-        Key::new("access", Kind::Text(&shape::ACCESS_TARGET), "Where access-log lines go; a file is opened anew on USR1.").default("\"off\""),
+        Key::new(
+            "access",
+            Kind::Text(&shape::ACCESS_TARGET),
+            "Where access-log lines go; a file is opened anew on USR1.",
+        )
+        .default("\"off\""),
         Key::new(
             "format",
             Kind::Word(
@@ -164,10 +183,23 @@ static LIMITS: Table = Table {
     path: "[listener.NAME.limits]",
     doc: "HTTP sizes, all inclusive.",
     keys: &[
-        Key::new("request_line", Kind::Size(&at::REQUEST_LINE), "Request line; beyond it 414.").http().also(&["uri", "url"]),
-        Key::new("header", Kind::Size(&at::HEADER_BYTES), "Whole head; beyond it 431.").http().also(&["headers", "head", "header_size"]),
-        Key::new("header_count", Kind::Count(&at::HEADER_COUNT), "Header fields in a head; beyond it 431.").http().also(&["max_headers"]),
-        Key::new("min_body_rate", Kind::Rate(&at::MIN_BODY_RATE), "Slowest client body, averaged since it began, after 5 s of grace.").http(),
+        Key::new("request_line", Kind::Size(&at::REQUEST_LINE), "Request line; beyond it 414.")
+            .http()
+            .also(&["uri", "url"]),
+        Key::new("header", Kind::Size(&at::HEADER_BYTES), "Whole head; beyond it 431.").http().also(&[
+            "headers",
+            "head",
+            "header_size",
+        ]),
+        Key::new("header_count", Kind::Count(&at::HEADER_COUNT), "Header fields in a head; beyond it 431.")
+            .http()
+            .also(&["max_headers"]),
+        Key::new(
+            "min_body_rate",
+            Kind::Rate(&at::MIN_BODY_RATE),
+            "Slowest client body, averaged since it began, after 5 s of grace.",
+        )
+        .http(),
     ],
 };
 
@@ -175,34 +207,72 @@ static ROUTE: Table = Table {
     path: "[[listener.NAME.route]]",
     doc: "Takes the requests that match all its conditions and does exactly one thing: `pool`, `redirect` or `respond`.",
     keys: &[
-        Key::new("name", Kind::Text(&shape::NAME), "For logs and `weir explain`.").default("LISTENER/POSITION, from 0"),
-        Key::new("host", Kind::OneOrMany(&Kind::Text(&shape::HOST)), "Hosts without port; `*.example` takes any name below it.")
-            .default("every host")
-            .also(&["hosts", "server_name", "domain"]),
-        Key::new("path", Kind::OneOrMany(&Kind::Text(&shape::PATH)), "Exact, or a prefix with a trailing `*`.")
-            .default("every path")
-            .also(&["paths", "path_beg", "location", "prefix"]),
-        Key::new("method", Kind::OneOrMany(&Kind::Text(&shape::METHOD)), "Methods.").default("every method").also(&["methods"]),
-        Key::new("header", Kind::Map(&shape::PROBED_HEADER, &shape::FIELD_VALUE), "Header fields and the exact value each must have; `\"*\"` asks only for presence.")
-            .default("none")
-            .also(&["headers"]),
-        Key::new("pool", Kind::Text(&shape::NAME), "Forward to this pool.").also(&["use_backend", "proxy_pass", "backend", "upstream"]),
+        Key::new("name", Kind::Text(&shape::NAME), "For logs and `weir explain`.")
+            .default("LISTENER/POSITION, from 0"),
+        Key::new(
+            "host",
+            Kind::OneOrMany(&Kind::Text(&shape::HOST)),
+            "Hosts without port; `*.example` takes any name below it.",
+        )
+        .default("every host")
+        .also(&["hosts", "server_name", "domain"]),
+        Key::new(
+            "path",
+            Kind::OneOrMany(&Kind::Text(&shape::PATH)),
+            "Exact, or a prefix with a trailing `*`.",
+        )
+        .default("every path")
+        .also(&["paths", "path_beg", "location", "prefix"]),
+        Key::new("method", Kind::OneOrMany(&Kind::Text(&shape::METHOD)), "Methods.")
+            .default("every method")
+            .also(&["methods"]),
+        Key::new(
+            "header",
+            Kind::Map(&shape::PROBED_HEADER, &shape::FIELD_VALUE),
+            "Header fields and the exact value each must have; `\"*\"` asks only for presence.",
+        )
+        .default("none")
+        .also(&["headers"]),
+        Key::new("pool", Kind::Text(&shape::NAME), "Forward to this pool.").also(&[
+            "use_backend",
+            "proxy_pass",
+            "backend",
+            "upstream",
+        ]),
         Key::new("redirect", Kind::Table(&REDIRECT), "Answer with a redirect.").also(&["return"]),
         Key::new("respond", Kind::Table(&RESPOND), "Answer from here.").also(&["response"]),
-        Key::new("add_request_header", Kind::Map(&shape::REQUEST_HEADER, &shape::FIELD_VALUE), "Fields set on the request towards the backend, replacing any of the same name.")
-            .default("none")
-            .also(&["proxy_set_header", "set_header", "request_header"]),
-        Key::new("add_response_header", Kind::Map(&shape::RESPONSE_HEADER, &shape::FIELD_VALUE), "Fields set on the response towards the client.")
-            .default("none")
-            .also(&["add_header", "response_header"]),
+        Key::new(
+            "add_request_header",
+            Kind::Map(&shape::REQUEST_HEADER, &shape::FIELD_VALUE),
+            "Fields set on the request towards the backend, replacing any of the same name.",
+        )
+        .default("none")
+        .also(&["proxy_set_header", "set_header", "request_header"]),
+        Key::new(
+            "add_response_header",
+            Kind::Map(&shape::RESPONSE_HEADER, &shape::FIELD_VALUE),
+            "Fields set on the response towards the client.",
+        )
+        .default("none")
+        .also(&["add_header", "response_header"]),
         Key::new("rewrite", Kind::Table(&REWRITE), "Change the path towards the backend."),
         Key::new("body_limit", Kind::Size(&at::BODY_LIMIT), "Largest request body; beyond it 413.")
             .default("no limit")
             .also(&["client_max_body_size", "max_body_size"]),
-        Key::new("rate_limit", Kind::Unread("a table"), "Most requests in a time.").not_built(&[]).also(&["limit_req"]),
-        Key::new("sqli", Kind::Unread("`\"off\"`, `\"report\"` or `\"block\"`"), "Detection of SQL injection.").not_built(&["off"]),
-        Key::new("deny_user_agent", Kind::Unread("a list of patterns"), "User agents that get 403.").not_built(&[]),
-        Key::new("cache", Kind::Unread("a table"), "Keep and reuse responses.").not_built(&[]).also(&["proxy_cache"]),
+        Key::new("rate_limit", Kind::Unread("a table"), "Most requests in a time.")
+            .not_built(&[])
+            .also(&["limit_req"]),
+        Key::new(
+            "sqli",
+            Kind::Unread("`\"off\"`, `\"report\"` or `\"block\"`"),
+            "Detection of SQL injection.",
+        )
+        .not_built(&["off"]),
+        Key::new("deny_user_agent", Kind::Unread("a list of patterns"), "User agents that get 403.")
+            .not_built(&[]),
+        Key::new("cache", Kind::Unread("a table"), "Keep and reuse responses.")
+            .not_built(&[])
+            .also(&["proxy_cache"]),
     ],
 };
 
@@ -210,9 +280,13 @@ static REDIRECT: Table = Table {
     path: "redirect = { … }",
     doc: "Answers with a redirect.",
     keys: &[
-        Key::new("to", Kind::Text(&shape::REDIRECT_TO), "Target, a URI reference; may hold `$host`, `$path` and `$query` (with its `?`).")
-            .required()
-            .also(&["location", "target", "url"]),
+        Key::new(
+            "to",
+            Kind::Text(&shape::REDIRECT_TO),
+            "Target, a URI reference; may hold `$host`, `$path` and `$query` (with its `?`).",
+        )
+        .required()
+        .also(&["location", "target", "url"]),
         Key::new("status", Kind::Choice(&[301, 302, 303, 307, 308], 308), "Status code.").also(&["code"]),
     ],
 };
@@ -223,14 +297,17 @@ static RESPOND: Table = Table {
     keys: &[
         Key::new("status", Kind::Count(&at::RESPOND_STATUS), "Status code.").also(&["code"]),
         Key::new("body", Kind::Text(&shape::TEXT), "Sent as it is.").default("empty"),
-        Key::new("content_type", Kind::Text(&shape::CONTENT_TYPE), "Media type of the body.").default("\"text/plain; charset=utf-8\""),
+        Key::new("content_type", Kind::Text(&shape::CONTENT_TYPE), "Media type of the body.")
+            .default("\"text/plain; charset=utf-8\""),
     ],
 };
 
 static REWRITE: Table = Table {
     path: "rewrite = { … }",
     doc: "Changes the path towards the backend. Only where every `path` of the route ends in `*`.",
-    keys: &[Key::new("prefix", Kind::Text(&shape::PREFIX), "Replaces what the `*` prefix matched.").required()],
+    keys: &[
+        Key::new("prefix", Kind::Text(&shape::PREFIX), "Replaces what the `*` prefix matched.").required()
+    ],
 };
 
 /// `[pool.NAME]`
@@ -238,12 +315,22 @@ pub static POOL: Table = Table {
     path: "[pool.NAME]",
     doc: "A set of backends and how to choose among them.",
     keys: &[
-        Key::new("backends", Kind::Many(&Kind::TableOrText(&BACKEND, "address")), "`\"host:port\"`, or a table where more than the address is said.")
-            .required()
-            .also(&["servers", "server", "backend", "members", "targets"]),
-        Key::new("balance", Kind::Algorithm, "How a backend is chosen.").default("\"round-robin\"").also(&["algorithm", "lb", "method", "policy"]),
+        Key::new(
+            "backends",
+            Kind::Many(&Kind::TableOrText(&BACKEND, "address")),
+            "`\"host:port\"`, or a table where more than the address is said.",
+        )
+        .required()
+        .also(&["servers", "server", "backend", "members", "targets"]),
+        Key::new("balance", Kind::Algorithm, "How a backend is chosen.").default("\"round-robin\"").also(&[
+            "algorithm",
+            "lb",
+            "method",
+            "policy",
+        ]),
         Key::new("hash", Kind::Table(&HASH), "What `hash` and `maglev` hash."),
-        Key::new("protocol", Kind::Unread("`\"h1\"` or `\"h2\"`"), "HTTP version towards the backends.").not_built(&["h1"]),
+        Key::new("protocol", Kind::Unread("`\"h1\"` or `\"h2\"`"), "HTTP version towards the backends.")
+            .not_built(&["h1"]),
         Key::new("tls", Kind::Unread("a table"), "TLS towards the backends.").not_built(&[]).also(&["ssl"]),
         Key::new(
             "send_proxy",
@@ -253,12 +340,35 @@ pub static POOL: Table = Table {
         .default("none")
         .stream()
         .also(&["proxy_protocol"]),
-        Key::new("retry", Kind::Table(&RETRY), "When a failed attempt is tried again.").stream().also(&["retries"]),
-        Key::new("queue", Kind::Table(&QUEUE), "Waiting room when every backend is at its `max_connections`.").stream(),
-        Key::new("sticky", Kind::Table(&STICKY), "Keeps a client on its backend.").default("off").http().also(&["cookie", "session"]),
-        Key::new("slow_start", Kind::Duration(&at::SLOW_START), "A backend that came back gets its share gradually over this time.").default("off").also(&["slowstart"]),
-        Key::new("keep_alive", Kind::Table(&KEEP_ALIVE), "Idle connections kept to backends.").http().also(&["keepalive"]),
-        Key::new("health", Kind::TableOrOff(&HEALTH), "How it is known which backends are up; `\"off\"` neither probes nor ejects.").also(&["check", "health_check", "healthcheck"]),
+        Key::new("retry", Kind::Table(&RETRY), "When a failed attempt is tried again.")
+            .stream()
+            .also(&["retries"]),
+        Key::new(
+            "queue",
+            Kind::Table(&QUEUE),
+            "Waiting room when every backend is at its `max_connections`.",
+        )
+        .stream(),
+        Key::new("sticky", Kind::Table(&STICKY), "Keeps a client on its backend.")
+            .default("off")
+            .http()
+            .also(&["cookie", "session"]),
+        Key::new(
+            "slow_start",
+            Kind::Duration(&at::SLOW_START),
+            "A backend that came back gets its share gradually over this time.",
+        )
+        .default("off")
+        .also(&["slowstart"]),
+        Key::new("keep_alive", Kind::Table(&KEEP_ALIVE), "Idle connections kept to backends.")
+            .http()
+            .also(&["keepalive"]),
+        Key::new(
+            "health",
+            Kind::TableOrOff(&HEALTH),
+            "How it is known which backends are up; `\"off\"` neither probes nor ejects.",
+        )
+        .also(&["check", "health_check", "healthcheck"]),
         Key::new("mysql", Kind::Unread("a table"), "Members and roles of a MySQL cluster.").not_built(&[]),
     ],
 };
@@ -267,13 +377,21 @@ static BACKEND: Table = Table {
     path: "backends = [{ … }]",
     doc: "One address of a pool.",
     keys: &[
-        Key::new("address", Kind::Text(&shape::BACKEND_ADDRESS), "Host name, IPv4 or bracketed IPv6, and port; the backend's name everywhere.")
-            .required()
-            .also(&["host", "server", "url"]),
+        Key::new(
+            "address",
+            Kind::Text(&shape::BACKEND_ADDRESS),
+            "Host name, IPv4 or bracketed IPv6, and port; the backend's name everywhere.",
+        )
+        .required()
+        .also(&["host", "server", "url"]),
         Key::new("weight", Kind::Count(&at::WEIGHT), "Share of the load."),
-        Key::new("max_connections", Kind::Count(&at::BACKEND_MAX_CONNECTIONS), "Most requests (HTTP) or connections (TCP) in flight, over all workers.")
-            .default("no limit")
-            .also(&["maxconn", "max_conns"]),
+        Key::new(
+            "max_connections",
+            Kind::Count(&at::BACKEND_MAX_CONNECTIONS),
+            "Most requests (HTTP) or connections (TCP) in flight, over all workers.",
+        )
+        .default("no limit")
+        .also(&["maxconn", "max_conns"]),
         Key::new("backup", Kind::Bool(false), "Used only when no other backend is up."),
     ],
 };
@@ -282,9 +400,18 @@ static HASH: Table = Table {
     path: "hash = { … }",
     doc: "Means something where `balance` is `hash` or `maglev`.",
     keys: &[
-        Key::new("key", Kind::Text(&shape::HASH_KEY), "`uri` (path and query), `path`, `header:NAME`, `cookie:NAME` or `client_ip`.")
-            .default("\"uri\" where only HTTP listeners use the pool, else \"client_ip\""),
-        Key::new("bounded", Kind::Factor(&at::BOUNDED), "No backend gets more than this factor of the mean load.").default("off"),
+        Key::new(
+            "key",
+            Kind::Text(&shape::HASH_KEY),
+            "`uri` (path and query), `path`, `header:NAME`, `cookie:NAME` or `client_ip`.",
+        )
+        .default("\"uri\" where only HTTP listeners use the pool, else \"client_ip\""),
+        Key::new(
+            "bounded",
+            Kind::Factor(&at::BOUNDED),
+            "No backend gets more than this factor of the mean load.",
+        )
+        .default("off"),
     ],
 };
 
@@ -292,7 +419,11 @@ static RETRY: Table = Table {
     path: "retry = { … }",
     doc: "A failed attempt is tried again at another backend where there is one.",
     keys: &[
-        Key::new("attempts", Kind::Count(&at::RETRY_ATTEMPTS), "Further tries after the first; 0 switches retries off."),
+        Key::new(
+            "attempts",
+            Kind::Count(&at::RETRY_ATTEMPTS),
+            "Further tries after the first; 0 switches retries off.",
+        ),
         Key::new(
             "on",
             Kind::OneOrMany(&Kind::Word(
@@ -309,7 +440,11 @@ static RETRY: Table = Table {
             "Which failures are tried again.",
         )
         .default("[\"connect\", \"empty\"]"),
-        Key::new("non_idempotent", Kind::Bool(false), "Whether POST and the like may be tried again after they reached a backend."),
+        Key::new(
+            "non_idempotent",
+            Kind::Bool(false),
+            "Whether POST and the like may be tried again after they reached a backend.",
+        ),
     ],
 };
 
@@ -317,7 +452,8 @@ static QUEUE: Table = Table {
     path: "queue = { … }",
     doc: "Waiting room when every backend is at its `max_connections`.",
     keys: &[
-        Key::new("max", Kind::Count(&at::QUEUE_MAX), "Most waiting at once, over all workers.").also(&["size", "length"]),
+        Key::new("max", Kind::Count(&at::QUEUE_MAX), "Most waiting at once, over all workers.")
+            .also(&["size", "length"]),
         Key::new("timeout", Kind::Duration(&at::QUEUE_TIMEOUT), "Longest wait; beyond it 503."),
     ],
 };
@@ -325,7 +461,9 @@ static QUEUE: Table = Table {
 static STICKY: Table = Table {
     path: "sticky = { … }",
     doc: "Keeps a client on its backend as long as that is up.",
-    keys: &[Key::new("cookie", Kind::Text(&shape::COOKIE_NAME), "Name of the cookie.").required().also(&["name"])],
+    keys: &[Key::new("cookie", Kind::Text(&shape::COOKIE_NAME), "Name of the cookie.")
+        .required()
+        .also(&["name"])],
 };
 
 static KEEP_ALIVE: Table = Table {
@@ -333,7 +471,8 @@ static KEEP_ALIVE: Table = Table {
     doc: "Idle connections kept to backends for the next request.",
     keys: &[
         Key::new("max", Kind::Count(&at::KEEP_ALIVE_MAX), "Per worker and backend; 0 switches reuse off."),
-        Key::new("idle", Kind::Duration(&at::KEEP_ALIVE_IDLE), "How long an idle connection is kept.").also(&["timeout"]),
+        Key::new("idle", Kind::Duration(&at::KEEP_ALIVE_IDLE), "How long an idle connection is kept.")
+            .also(&["timeout"]),
     ],
 };
 
@@ -354,15 +493,30 @@ static HEALTH: Table = Table {
             ),
             "What a probe does.",
         )
-        .default("\"http\" where only HTTP listeners use the pool, \"off\" where only udp ones do, else \"tcp\"")
+        .default(
+            "\"http\" where only HTTP listeners use the pool, \"off\" where only udp ones do, else \"tcp\"",
+        )
         .also(&["type", "protocol", "mode"]),
-        Key::new("path", Kind::Text(&shape::PROBE_PATH), "Path (and query) of an HTTP probe.").default("\"/\"").also(&["uri", "url"]),
-        Key::new("host", Kind::Text(&shape::HOST_FIELD), "Host field of an HTTP probe.").default("the backend's address"),
-        Key::new("expect_status", Kind::OneOrMany(&Kind::Text(&shape::STATUS_RANGE)), "Statuses of a good HTTP probe, as inclusive ranges.")
-            .default("[\"200-399\"]")
-            .also(&["status", "expect"]),
-        Key::new("interval", Kind::Duration(&at::INTERVAL), "Between probes while nothing changes.").also(&["inter"]),
-        Key::new("fast_interval", Kind::Duration(&at::FAST_INTERVAL), "Between probes while the state is changing.").also(&["fastinter"]),
+        Key::new("path", Kind::Text(&shape::PROBE_PATH), "Path (and query) of an HTTP probe.")
+            .default("\"/\"")
+            .also(&["uri", "url"]),
+        Key::new("host", Kind::Text(&shape::HOST_FIELD), "Host field of an HTTP probe.")
+            .default("the backend's address"),
+        Key::new(
+            "expect_status",
+            Kind::OneOrMany(&Kind::Text(&shape::STATUS_RANGE)),
+            "Statuses of a good HTTP probe, as inclusive ranges.",
+        )
+        .default("[\"200-399\"]")
+        .also(&["status", "expect"]),
+        Key::new("interval", Kind::Duration(&at::INTERVAL), "Between probes while nothing changes.")
+            .also(&["inter"]),
+        Key::new(
+            "fast_interval",
+            Kind::Duration(&at::FAST_INTERVAL),
+            "Between probes while the state is changing.",
+        )
+        .also(&["fastinter"]),
         Key::new("timeout", Kind::Duration(&at::PROBE_TIMEOUT), "For one probe."),
         Key::new("rise", Kind::Count(&at::RISE), "Good probes in a row that bring a backend up."),
         Key::new("fall", Kind::Count(&at::FALL), "Bad probes in a row that take it down."),
@@ -376,7 +530,12 @@ static PASSIVE: Table = Table {
     keys: &[
         Key::new("errors", Kind::Count(&at::PASSIVE_ERRORS), "Failures that eject.").also(&["max_fails"]),
         Key::new("within", Kind::Duration(&at::PASSIVE_WITHIN), "Within this time.").also(&["window"]),
-        Key::new("eject", Kind::Duration(&at::PASSIVE_EJECT), "The first ejection lasts this long.").also(&["fail_timeout"]),
-        Key::new("max_ejected", Kind::Factor(&at::MAX_EJECTED), "Never more than this share of the pool is ejected."),
+        Key::new("eject", Kind::Duration(&at::PASSIVE_EJECT), "The first ejection lasts this long.")
+            .also(&["fail_timeout"]),
+        Key::new(
+            "max_ejected",
+            Kind::Factor(&at::MAX_EJECTED),
+            "Never more than this share of the pool is ejected.",
+        ),
     ],
 };

@@ -12,27 +12,26 @@ use crate::units::Refused;
 
 /// Where a listener accepts: an address of this machine and a port. Port 0 takes a free one.
 pub(crate) static BIND: Shape =
-    Shape { name: "an address and port", example: "0.0.0.0:8080", read: |text| bind(text).map(Value::Bind) };
+    Shape::new("an address and port", "0.0.0.0:8080", |text| bind(text).map(Value::Bind)).or_number();
 
 /// `admin.bind`
-pub(crate) static ADMIN_BIND: Shape = Shape {
-    name: "an address and port, or \"off\",",
-    example: "127.0.0.1:9900",
-    read: |text| if text == "off" { Ok(Value::Off) } else { bind(text).map(Value::Bind) },
-};
+pub(crate) static ADMIN_BIND: Shape =
+    Shape::new("an address and port, or \"off\",", "127.0.0.1:9900", |text| {
+        if text == "off" { Ok(Value::Off) } else { bind(text).map(Value::Bind) }
+    });
 
 /// A backend: host name, IPv4 or bracketed IPv6, and port.
-pub(crate) static BACKEND_ADDRESS: Shape = Shape { name: "a backend", example: "10.0.0.1:8080", read: backend };
+pub(crate) static BACKEND_ADDRESS: Shape = Shape::new("a backend", "10.0.0.1:8080", backend);
 
 /// A network or a single address.
-pub(crate) static NETWORK: Shape = Shape { name: "a network or address", example: "10.0.0.0/8", read: network };
+pub(crate) static NETWORK: Shape = Shape::new("a network or address", "10.0.0.0/8", network);
 
 /// A file name.
-pub(crate) static FILE: Shape = Shape { name: "a file name", example: "/etc/weir/admin.token", read: file };
+pub(crate) static FILE: Shape = Shape::new("a file name", "/etc/weir/admin.token", file);
 
 /// `log.access`
 pub(crate) static ACCESS_TARGET: Shape =
-    Shape { name: "`\"off\"`, `\"stdout\"`, `\"stderr\"` or a file name", example: "/var/log/weir/access.log", read: access };
+    Shape::new("`\"off\"`, `\"stdout\"`, `\"stderr\"` or a file name", "/var/log/weir/access.log", access);
 
 fn bind(text: &str) -> Result<SocketAddr, Refused> {
     if let Ok(address) = text.parse::<SocketAddr>() {
@@ -43,7 +42,10 @@ fn bind(text: &str) -> Result<SocketAddr, Refused> {
         return refuse(message, hint);
     }
     if text.parse::<u16>().is_ok() {
-        return refuse(message, format!("did you mean \"0.0.0.0:{text}\" (all of IPv4) or \"[::]:{text}\" (all of IPv6)?"));
+        return refuse(
+            message,
+            format!("did you mean \"0.0.0.0:{text}\" (all of IPv4) or \"[::]:{text}\" (all of IPv6)?"),
+        );
     }
     if let Some((address, port)) = unbracketed(text) {
         return refuse(message, format!("an IPv6 address stands in brackets: \"[{address}]:{port}\""));
@@ -52,7 +54,10 @@ fn bind(text: &str) -> Result<SocketAddr, Refused> {
         return refuse(message, format!("add the port: \"{}\"", SocketAddr::new(address, 8080)));
     }
     let Some((host, port)) = text.rsplit_once(':') else {
-        return refuse(message, "expected an address of this machine and a port, such as \"0.0.0.0:8080\" or \"[::]:8080\"");
+        return refuse(
+            message,
+            "expected an address of this machine and a port, such as \"0.0.0.0:8080\" or \"[::]:8080\"",
+        );
     };
     let Ok(port_number) = port.parse::<u16>() else {
         return refuse(message, format!("{} is not a port: expected 0 to 65535", quote(port)));
@@ -60,14 +65,22 @@ fn bind(text: &str) -> Result<SocketAddr, Refused> {
     match host {
         "" | "*" => refuse(
             message,
-            format!("did you mean \"0.0.0.0:{port_number}\" (all of IPv4) or \"[::]:{port_number}\" (all of IPv6)?"),
+            format!(
+                "did you mean \"0.0.0.0:{port_number}\" (all of IPv4) or \"[::]:{port_number}\" (all of IPv6)?"
+            ),
         ),
-        "localhost" => {
-            refuse(message, format!("did you mean \"127.0.0.1:{port_number}\"? A bind is an address, never a name"))
-        }
+        "localhost" => refuse(
+            message,
+            format!("did you mean \"127.0.0.1:{port_number}\"? A bind is an address, never a name"),
+        ),
         host => match host.trim_matches(['[', ']']).parse::<Ipv6Addr>() {
-            Ok(address) => refuse(message, format!("an IPv6 address stands in brackets: \"[{address}]:{port_number}\"")),
-            Err(_) => refuse(message, format!("{} is not an address of this machine; a bind is never a name", quote(host))),
+            Ok(address) => {
+                refuse(message, format!("an IPv6 address stands in brackets: \"[{address}]:{port_number}\""))
+            }
+            Err(_) => refuse(
+                message,
+                format!("{} is not an address of this machine; a bind is never a name", quote(host)),
+            ),
         },
     }
 }
@@ -101,7 +114,10 @@ fn backend(text: &str) -> Result<Value, Refused> {
         return refuse(message, format!("an IPv6 address stands in brackets: \"[{address}]:{port}\""));
     }
     if let Ok(address) = text.trim_matches(['[', ']']).parse::<Ipv6Addr>() {
-        return refuse(message, format!("write the address in brackets and add the port: \"[{address}]:8080\""));
+        return refuse(
+            message,
+            format!("write the address in brackets and add the port: \"[{address}]:8080\""),
+        );
     }
     let Some((host, port)) = text.rsplit_once(':') else {
         return refuse(message, format!("add the port: \"{text}:80\"").replace("\"\":", "\"host:"));
@@ -173,25 +189,42 @@ fn network(text: &str) -> Result<Value, Refused> {
         if network.trunc() != network {
             return refuse(
                 format!("{} has bits set behind its prefix length", quote(text)),
-                format!("did you mean \"{}\", or the single address \"{}\"?", network.trunc(), network.addr()),
+                format!(
+                    "did you mean \"{}\", or the single address \"{}\"?",
+                    network.trunc(),
+                    network.addr()
+                ),
             );
         }
         return Ok(Value::Network(network));
     }
     let message = format!("{} is not a network", quote(text));
     let Some((address, prefix)) = text.split_once('/') else {
-        return refuse(message, "expected a network such as \"10.0.0.0/8\" or a single address; names are not resolved here");
+        return refuse(
+            message,
+            "expected a network such as \"10.0.0.0/8\" or a single address; names are not resolved here",
+        );
     };
     match address.parse::<IpAddr>() {
-        Ok(IpAddr::V4(_)) => refuse(message, format!("{} is not a prefix length: expected 0 to 32", quote(prefix))),
-        Ok(IpAddr::V6(_)) => refuse(message, format!("{} is not a prefix length: expected 0 to 128", quote(prefix))),
-        Err(_) => refuse(message, format!("{} is not an address; expected something like \"10.0.0.0/8\"", quote(address))),
+        Ok(IpAddr::V4(_)) => {
+            refuse(message, format!("{} is not a prefix length: expected 0 to 32", quote(prefix)))
+        }
+        Ok(IpAddr::V6(_)) => {
+            refuse(message, format!("{} is not a prefix length: expected 0 to 128", quote(prefix)))
+        }
+        Err(_) => refuse(
+            message,
+            format!("{} is not an address; expected something like \"10.0.0.0/8\"", quote(address)),
+        ),
     }
 }
 
 fn file(text: &str) -> Result<Value, Refused> {
     if text.is_empty() || text.contains('\0') {
-        return refuse(format!("{} is not a file name", quote(text)), "expected a path such as \"/etc/weir/admin.token\"");
+        return refuse(
+            format!("{} is not a file name", quote(text)),
+            "expected a path such as \"/etc/weir/admin.token\"",
+        );
     }
     Ok(Value::Text(text.to_owned()))
 }
@@ -203,11 +236,15 @@ fn access(text: &str) -> Result<Value, Refused> {
         "stdout" => AccessTarget::Stdout,
         "stderr" => AccessTarget::Stderr,
         // A path is written with a slash, so that `stdot` does not become a file in the working directory.
-        path if path.contains('/') && !path.ends_with('/') && !path.contains('\0') => AccessTarget::File(PathBuf::from(path)),
+        path if path.contains('/') && !path.ends_with('/') && !path.contains('\0') => {
+            AccessTarget::File(PathBuf::from(path))
+        }
         other => {
             let hint = match crate::suggest::nearest(other, WORDS) {
                 Some(word) => format!("did you mean \"{word}\"?"),
-                None => format!("expected \"off\", \"stdout\", \"stderr\" or a path with a slash, such as \"./{other}\""),
+                None => format!(
+                    "expected \"off\", \"stdout\", \"stderr\" or a path with a slash, such as \"./{other}\""
+                ),
             };
             return refuse(format!("{} is not a place for the access log", quote(other)), hint);
         }

@@ -8,35 +8,36 @@ use crate::suggest::nearest;
 use crate::units::Refused;
 
 /// `route.host`
-pub(crate) static HOST: Shape = Shape { name: "a host", example: "*.shop.example", read: host };
+pub(crate) static HOST: Shape = Shape::new("a host", "*.shop.example", host);
 /// `route.path`
-pub(crate) static PATH: Shape = Shape { name: "a path", example: "/api/*", read: path };
+pub(crate) static PATH: Shape = Shape::new("a path", "/api/*", path);
 /// `route.method`
-pub(crate) static METHOD: Shape = Shape { name: "a method", example: "GET", read: method };
+pub(crate) static METHOD: Shape = Shape::new("a method", "GET", method);
 /// A header field that a request is matched by.
-pub(crate) static PROBED_HEADER: Shape = Shape { name: "a header field", example: "x-canary", read: matched_header };
+pub(crate) static PROBED_HEADER: Shape = Shape::new("a header field", "x-canary", matched_header);
 /// A field that is set on requests.
-pub(crate) static REQUEST_HEADER: Shape = Shape { name: "a header field", example: "x-from", read: request_header };
+pub(crate) static REQUEST_HEADER: Shape = Shape::new("a header field", "x-from", request_header);
 /// A field that is set on responses.
-pub(crate) static RESPONSE_HEADER: Shape = Shape { name: "a header field", example: "x-served-by", read: response_header };
+pub(crate) static RESPONSE_HEADER: Shape = Shape::new("a header field", "x-served-by", response_header);
 /// A header field value (RFC 9110 section 5.5).
-pub(crate) static FIELD_VALUE: Shape = Shape { name: "a header value", example: "weir", read: field_value };
+pub(crate) static FIELD_VALUE: Shape = Shape::new("a header value", "weir", field_value);
 /// `respond.content_type`
-pub(crate) static CONTENT_TYPE: Shape = Shape { name: "a media type", example: "text/html; charset=utf-8", read: content_type };
+pub(crate) static CONTENT_TYPE: Shape = Shape::new("a media type", "text/html; charset=utf-8", content_type);
 /// A cookie name (RFC 6265 section 4.1.1).
-pub(crate) static COOKIE_NAME: Shape = Shape { name: "a cookie name", example: "weir", read: cookie_name };
+pub(crate) static COOKIE_NAME: Shape = Shape::new("a cookie name", "weir", cookie_name);
 /// `hash.key`
-pub(crate) static HASH_KEY: Shape = Shape { name: "a hash key", example: "header:x-user", read: hash_key };
+pub(crate) static HASH_KEY: Shape = Shape::new("a hash key", "header:x-user", hash_key);
 /// `rewrite.prefix`
-pub(crate) static PREFIX: Shape = Shape { name: "a path prefix", example: "/v2/", read: prefix };
+pub(crate) static PREFIX: Shape = Shape::new("a path prefix", "/v2/", prefix);
 /// `redirect.to`
-pub(crate) static REDIRECT_TO: Shape = Shape { name: "a target", example: "https://$host$path$query", read: redirect_to };
+pub(crate) static REDIRECT_TO: Shape = Shape::new("a target", "https://$host$path$query", redirect_to);
 /// `health.path`
-pub(crate) static PROBE_PATH: Shape = Shape { name: "a path", example: "/healthz", read: probe_path };
+pub(crate) static PROBE_PATH: Shape = Shape::new("a path", "/healthz", probe_path);
 /// `health.host`
-pub(crate) static HOST_FIELD: Shape = Shape { name: "a host", example: "shop.example", read: host_field };
+pub(crate) static HOST_FIELD: Shape = Shape::new("a host", "shop.example", host_field);
 /// `health.expect_status`
-pub(crate) static STATUS_RANGE: Shape = Shape { name: "a status or a range", example: "200-399", read: status_range };
+pub(crate) static STATUS_RANGE: Shape =
+    Shape::new("a status or a range", "200-399", status_range).or_number();
 
 const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
 
@@ -46,7 +47,10 @@ fn host(text: &str) -> Result<Value, Refused> {
         return refuse(message, "leave `host` out to match every host");
     }
     if let Some((_, rest)) = text.split_once("://") {
-        return refuse(message, format!("leave out the scheme: \"{}\"", rest.split('/').next().unwrap_or(rest)));
+        return refuse(
+            message,
+            format!("leave out the scheme: \"{}\"", rest.split('/').next().unwrap_or(rest)),
+        );
     }
     if let Some((host, path)) = text.split_once('/') {
         return refuse(message, format!("the path goes into `path`: host = \"{host}\", path = \"/{path}\""));
@@ -67,16 +71,26 @@ fn host(text: &str) -> Result<Value, Refused> {
     }
     if let Some((host, port)) = name.rsplit_once(':') {
         let hint = match port.parse::<u16>() {
-            Ok(_) => format!("leave out the port, a route takes every port: \"{}{host}\"", if wildcard { "*." } else { "" }),
+            Ok(_) => format!(
+                "leave out the port, a route takes every port: \"{}{host}\"",
+                if wildcard { "*." } else { "" }
+            ),
             Err(_) => "a host name cannot hold `:`".to_owned(),
         };
         return refuse(message, hint);
     }
     if let Some(name) = name.strip_suffix('.') {
-        return refuse(message, format!("leave out the last dot: \"{}{name}\"", if wildcard { "*." } else { "" }));
+        return refuse(
+            message,
+            format!("leave out the last dot: \"{}{name}\"", if wildcard { "*." } else { "" }),
+        );
     }
     host_name(&lower).map_err(|hint| Refused { message, hint })?;
-    Ok(Value::Host(if wildcard { HostPattern::Suffix(format!(".{lower}")) } else { HostPattern::Exact(lower) }))
+    Ok(Value::Host(if wildcard {
+        HostPattern::Suffix(format!(".{lower}"))
+    } else {
+        HostPattern::Exact(lower)
+    }))
 }
 
 fn path(text: &str) -> Result<Value, Refused> {
@@ -112,15 +126,21 @@ fn plain_path(path: &str, whole: &str) -> Result<(), String> {
 
 /// Checks that a text can stand in a URI (RFC 3986). `Err` says what to write.
 fn uri_characters(text: &str) -> Result<(), String> {
-    if let Some(bad) = text.chars().find(|c| !c.is_ascii_graphic() || matches!(c, '"' | '<' | '>' | '\\' | '^' | '`' | '{' | '|' | '}')) {
+    if let Some(bad) = text
+        .chars()
+        .find(|c| !c.is_ascii_graphic() || matches!(c, '"' | '<' | '>' | '\\' | '^' | '`' | '{' | '|' | '}'))
+    {
         let mut bytes = [0; 4];
-        let encoded: String = bad.encode_utf8(&mut bytes).bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let encoded: String =
+            bad.encode_utf8(&mut bytes).bytes().map(|byte| format!("%{byte:02X}")).collect();
         return Err(format!("write {} as `{encoded}`", quote(&bad.to_string())));
     }
     for (at, _) in text.match_indices('%') {
         let digits = text.get(at + 1..at + 3).unwrap_or("");
         if digits.len() != 2 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err("a `%` is followed by two hexadecimal digits; a `%` itself is written `%25`".to_owned());
+            return Err(
+                "a `%` is followed by two hexadecimal digits; a `%` itself is written `%25`".to_owned()
+            );
         }
     }
     Ok(())
@@ -139,7 +159,10 @@ fn probe_path(text: &str) -> Result<Value, Refused> {
     let message = format!("{} is not a path", quote(text));
     if let Some((_, rest)) = text.split_once("://") {
         let path = rest.find('/').map_or("/", |at| &rest[at..]);
-        return refuse(message, format!("the probe goes to the backend itself; leave the host out: \"{path}\""));
+        return refuse(
+            message,
+            format!("the probe goes to the backend itself; leave the host out: \"{path}\""),
+        );
     }
     if !text.starts_with('/') {
         return refuse(message, format!("a path begins with a slash: \"/{text}\""));
@@ -176,12 +199,15 @@ fn method(text: &str) -> Result<Value, Refused> {
     }
     let upper = text.to_ascii_uppercase();
     if upper != text && METHODS.contains(&upper.as_str()) {
-        return refuse(format!("{} is not a method", quote(text)), format!("did you mean \"{upper}\"? Methods are case-sensitive"));
+        return refuse(
+            format!("{} is not a method", quote(text)),
+            format!("did you mean \"{upper}\"? Methods are case-sensitive"),
+        );
     }
-    if !METHODS.contains(&text) && text.len() > 2 {
-        if let Some(near) = METHODS.iter().find(|method| strsim::osa_distance(method, text) == 1) {
-            return refuse(format!("{} is not a method that HTTP knows", quote(text)), format!("did you mean \"{near}\"?"));
-        }
+    let near = METHODS.iter().find(|method| strsim::osa_distance(method, text) == 1);
+    if let Some(near) = near.filter(|_| text.len() > 2) {
+        let message = format!("{} is not a method that HTTP knows", quote(text));
+        return refuse(message, format!("did you mean \"{near}\"?"));
     }
     Ok(Value::Text(text.to_owned()))
 }
@@ -205,7 +231,10 @@ fn field_name(text: &str) -> Result<String, Refused> {
 fn matched_header(text: &str) -> Result<Value, Refused> {
     let name = field_name(text)?;
     if name == "host" {
-        return refuse("`host` is not matched as a header field", "use `host = [\"shop.example\"]` in the route instead");
+        return refuse(
+            "`host` is not matched as a header field",
+            "use `host = [\"shop.example\"]` in the route instead",
+        );
     }
     Ok(Value::Text(name))
 }
@@ -256,7 +285,10 @@ fn field_value(text: &str) -> Result<Value, Refused> {
         return refuse(format!("a header value cannot hold `{}`", bad.escape_default()), hint);
     }
     if text.trim_matches([' ', '\t']) != text {
-        return refuse("a header value neither begins nor ends with a space", format!("write {:?}", text.trim_matches([' ', '\t'])));
+        return refuse(
+            "a header value neither begins nor ends with a space",
+            format!("write {:?}", text.trim_matches([' ', '\t'])),
+        );
     }
     Ok(Value::Text(text.to_owned()))
 }
@@ -268,14 +300,20 @@ fn content_type(text: &str) -> Result<Value, Refused> {
         !kind.is_empty() && !sub.is_empty() && kind.bytes().all(is_token) && sub.bytes().all(is_token)
     });
     if !good || !text.is_ascii() {
-        return refuse(format!("{} is not a media type", quote(text)), "expected something like \"text/html; charset=utf-8\"");
+        return refuse(
+            format!("{} is not a media type", quote(text)),
+            "expected something like \"text/html; charset=utf-8\"",
+        );
     }
     Ok(Value::Text(text.to_owned()))
 }
 
 fn cookie_name(text: &str) -> Result<Value, Refused> {
     if text.is_empty() || !text.bytes().all(is_token) {
-        return refuse(format!("{} is not a cookie name", quote(text)), "expected letters, digits, `-` and `_`, such as \"weir\"");
+        return refuse(
+            format!("{} is not a cookie name", quote(text)),
+            "expected letters, digits, `-` and `_`, such as \"weir\"",
+        );
     }
     Ok(Value::Text(text.to_owned()))
 }
@@ -330,7 +368,9 @@ fn redirect_to(text: &str) -> Result<Value, Refused> {
 
 fn status_range(text: &str) -> Result<Value, Refused> {
     let message = format!("{} is not a status or a range of them", quote(text));
-    let number = |text: &str| (text.len() == 3).then(|| text.parse::<u16>().ok()).flatten().filter(|n| (100..=599).contains(n));
+    let number = |text: &str| {
+        (text.len() == 3).then(|| text.parse::<u16>().ok()).flatten().filter(|n| (100..=599).contains(n))
+    };
     if let [class @ b'1'..=b'5', b'x' | b'X', b'x' | b'X'] = text.as_bytes() {
         let class = char::from(*class);
         return refuse(message, format!("did you mean \"{class}00-{class}99\"?"));

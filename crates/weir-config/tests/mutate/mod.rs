@@ -21,10 +21,50 @@ impl Seeded {
 }
 
 const PIECES: [&str; 44] = [
-    "[listener.web]\n", "[[listener.web.route]]\n", "[pool.app]\n", "[pool.app.health]\n", "bind = \"0.0.0.0:80\"\n", "pool = \"app\"\n",
-    "protocol = \"tcp\"\n", "protocol = \"udp\"\n", "health = \"off\"\n", "passive = { errors = 0 }\n", "= ", "[", "]", "{", "}", "\"", "'", "\"\"\"",
-    "'''", ",", "#", "\\", "\r", "\r\n", "\t", "\0", "\u{feff}", "\u{202e}", "é", "日本", "👋🏽", "0", "-1", "1.5", "99999999999999999999", "inf", "nan",
-    "0x", "1979-05-27T07:32:00Z", "true", "..", "\u{7f}", "timeout = {", "backends = [\"a:1\",",
+    "[listener.web]\n",
+    "[[listener.web.route]]\n",
+    "[pool.app]\n",
+    "[pool.app.health]\n",
+    "bind = \"0.0.0.0:80\"\n",
+    "pool = \"app\"\n",
+    "protocol = \"tcp\"\n",
+    "protocol = \"udp\"\n",
+    "health = \"off\"\n",
+    "passive = { errors = 0 }\n",
+    "= ",
+    "[",
+    "]",
+    "{",
+    "}",
+    "\"",
+    "'",
+    "\"\"\"",
+    "'''",
+    ",",
+    "#",
+    "\\",
+    "\r",
+    "\r\n",
+    "\t",
+    "\0",
+    "\u{feff}",
+    "\u{202e}",
+    "é",
+    "日本",
+    "👋🏽",
+    "0",
+    "-1",
+    "1.5",
+    "99999999999999999999",
+    "inf",
+    "nan",
+    "0x",
+    "1979-05-27T07:32:00Z",
+    "true",
+    "..",
+    "\u{7f}",
+    "timeout = {",
+    "backends = [\"a:1\",",
 ];
 
 fn line_starts(text: &str) -> Vec<usize> {
@@ -110,7 +150,10 @@ fn check_places(text: &str, report: &Report, severity: Severity) {
         let shown = problem.to_string();
         assert!(shown.starts_with(&format!("fuzz.toml:{}:{}: ", problem.line, problem.column)), "{shown}");
         assert_eq!(shown.lines().count(), 4, "a head, and an excerpt of three lines:\n{shown}");
-        assert!(!shown.chars().any(|c| c.is_control() && c != '\n'), "control characters reach the terminal: {shown:?}");
+        assert!(
+            !shown.chars().any(|c| c.is_control() && c != '\n'),
+            "control characters reach the terminal: {shown:?}"
+        );
         assert!(shown.contains('^'), "nothing is pointed at: {shown}");
         assert!(!problem.message.is_empty() && !problem.message.ends_with('.'), "{shown}");
     }
@@ -130,7 +173,8 @@ pub fn holds(text: &str) -> bool {
         Ok(checked) => {
             check_places(text, &checked.warnings, Severity::Warning);
             let written = to_toml(&checked.config);
-            let again = weir_config::parse("written.toml", &written).unwrap_or_else(|report| panic!("{report}\nin\n{written}"));
+            let again = weir_config::parse("written.toml", &written)
+                .unwrap_or_else(|report| panic!("{report}\nin\n{written}"));
             assert_eq!(checked.config, again, "{written}");
             true
         }
