@@ -16,7 +16,7 @@ pub fn lint(root: &Path) -> bool {
 
 fn lint_steps(root: &Path) -> [(&'static str, bool); 4] {
     [
-        ("rustfmt", succeeds(cargo(root).args(["fmt", "--all", "--check"]))),
+        ("rustfmt", succeeds(cargo(root).args(["fmt", "--all", "--check", "--", "--files-with-diff"]))),
         (
             "clippy",
             succeeds(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])),
