@@ -1,5 +1,7 @@
 //! Many datagrams per system call, with the address each was sent to: `recvmmsg(2)` and `sendmmsg(2)`.
 #![allow(unsafe_code)]
+// The lengths of control messages are `size_t` in one C library and `socklen_t` in another.
+#![allow(clippy::unnecessary_cast)]
 
 use std::io;
 use std::mem;

@@ -6,14 +6,16 @@ use std::os::fd::AsFd;
 
 use crate::system::{self, PipeEnds};
 
-/// Bytes asked for per pipe. A pipe counts pages, and one page slot can carry a fragment of 32 KiB, so that this holds several MiB
-/// of bulk data; a bigger one only makes the two directions less even.
-pub const PIPE_BYTES: usize = 256 << 10;
-/// A pipe that the kernel gave less is no better than copying. Users without `CAP_SYS_RESOURCE` get two pages each
-/// once all their pipes together exceed `fs.pipe-user-pages-soft`.
+/// Bytes asked for per pipe. A pipe counts slots of a page, and bulk data comes in fragments of up to 32 KiB, one per slot; but with
+/// several streams at once the fragments get small, and then 256 slots take half the CPU that 64 do.
+const PIPE_BYTES: usize = 1 << 20;
+/// What the kernel must give at least. Users without `CAP_SYS_RESOURCE` get pipes of the default 64 KiB, still better than copying,
+/// once theirs exceed `fs.pipe-user-pages-soft` (64 MiB), and of one or two pages, which are not, well beyond that.
 const LEAST_BYTES: usize = 64 << 10;
+/// Most bytes moved into a pipe in one call, so that one session does not keep the others waiting.
+const FILL_BYTES: usize = 1 << 20;
 /// Empty pipes kept per worker.
-const KEPT: usize = 32;
+const KEPT: usize = 16;
 
 thread_local! {
     /// The empty pipes of this worker; a worker is one thread.
@@ -62,9 +64,6 @@ impl Pipe {
         Ok(count)
     }
 }
-
-/// Most bytes moved into a pipe in one call, so that one session does not keep the others waiting.
-const FILL_BYTES: usize = 1 << 20;
 
 impl Drop for Pipe {
     fn drop(&mut self) {
