@@ -95,8 +95,8 @@ fn begin(worker: &Rc<Worker>, socket: &ListenerSocket, stream: TcpStream, peer: 
     let cells = listener.shared.cells.of(worker.number);
     if !listener.shared.admit() {
         cells.rejected[Rejected::ListenerConnections as usize].increment();
-        // The oldest idle connection makes room for the next one; this one is turned away.
-        worker.deadlines.shed_idle(1);
+        // The connection that has been idle longest makes room for the next one; this one is turned away.
+        worker.shed_oldest_everywhere();
         return;
     }
     let client_seat = match listener.shared.seat_client(peer.ip()) {

@@ -76,10 +76,10 @@ impl WaitingRoom {
             let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
             let turn = line.pop_front();
             self.waiting.store(line.len() as u32, Ordering::SeqCst);
-            turn
+            // While the line is held: who is out of it must be seen as called, or the call is lost with one who leaves just now.
+            turn.inspect(|turn| turn.called.store(true, Ordering::Release))
         };
         if let Some(turn) = turn {
-            turn.called.store(true, Ordering::Release);
             turn.waker.wake_by_ref();
         }
     }

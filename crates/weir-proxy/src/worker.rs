@@ -7,11 +7,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::access_log::{AccessLog, WorkerLog};
 use crate::backends::WorkerPool;
@@ -35,6 +35,7 @@ pub struct Setup {
     pub events: mpsc::UnboundedSender<Event>,
     pub access_log: AccessLog,
     pub totals: Arc<Totals>,
+    pub shedding: Arc<[ShedSignal]>,
     pub inbox: mpsc::UnboundedReceiver<Command>,
 }
 
@@ -52,6 +53,13 @@ pub enum Command {
     Stop,
 }
 
+/// Asks a worker to close the session that has been idle longest: room is short, and it may be there.
+#[derive(Default)]
+pub struct ShedSignal {
+    is_asked: AtomicBool,
+    asked: Notify,
+}
+
 /// What the sessions of one worker share.
 pub struct Worker {
     /// 0 to the number of workers less one; which copy of each counter is ours.
@@ -62,6 +70,7 @@ pub struct Worker {
     pub totals: Arc<Totals>,
     pub log: WorkerLog,
     pub exchanges: Exchanges,
+    shedding: Arc<[ShedSignal]>,
     random: Cell<u64>,
     slots: RefCell<Vec<Rc<ListenerSlot>>>,
     sockets: RefCell<Vec<Rc<ListenerSocket>>>,
@@ -139,6 +148,26 @@ impl Worker {
     }
 }
 
+impl Worker {
+    /// Has every worker close the session that has been idle longest there: the one that is oldest of all is among them.
+    pub fn shed_oldest_everywhere(&self) {
+        for signal in self.shedding.iter() {
+            if !signal.is_asked.swap(true, Ordering::Relaxed) {
+                signal.asked.notify_one();
+            }
+        }
+    }
+}
+
+async fn shed_when_asked(worker: Rc<Worker>) {
+    let signal = &worker.shedding[worker.number];
+    loop {
+        signal.asked.notified().await;
+        signal.is_asked.store(false, Ordering::Relaxed);
+        worker.deadlines.shed_idle(1);
+    }
+}
+
 /// The worker thread's main function.
 pub fn run(setup: Setup) {
     if let Some(cpu) = setup.cpu
@@ -163,6 +192,7 @@ async fn serve(setup: Setup) {
         totals: setup.totals,
         log: setup.access_log.for_worker(),
         exchanges: Exchanges::default(),
+        shedding: setup.shedding,
         random: Cell::new(seed | 1),
         slots: RefCell::default(),
         sockets: RefCell::default(),
@@ -170,6 +200,7 @@ async fn serve(setup: Setup) {
     });
     tokio::task::spawn_local(worker.deadlines.clone().run());
     tokio::task::spawn_local(sweep(worker.clone()));
+    tokio::task::spawn_local(shed_when_asked(worker.clone()));
     tokio::task::spawn_local(worker.log.clone().run());
     let mut inbox = setup.inbox;
     while let Some(command) = inbox.recv().await {

@@ -40,10 +40,6 @@ pub async fn failure(
     with_own(exchange, keep, |own, out| {
         encode::error_response(status, failure.word(), retry_after, own, out)
     });
-    if status == 405 {
-        // RFC 9110 §15.5.6 asks for the methods that are allowed; for CONNECT that is every other.
-        tracing::debug!(client = %session.client.address, "CONNECT refused");
-    }
     finish(session, listener, exchange, status, failure.end(), keep).await
 }
 
@@ -65,8 +61,8 @@ pub async fn failed_exchange(
     failure(session, forwarding.listener, exchange, failed).await
 }
 
-/// Answers with a redirect; `$host`, `$path` and `$query` in `to` stand for the request's own, which the parser has
-/// checked.
+/// Answers with a redirect; `$host`, `$path` and `$query` (with its `?`) in `to` stand for the request's own, which the
+/// parser has checked.
 pub async fn redirect(
     session: &mut Session,
     listener: &WorkerListener,
@@ -96,7 +92,11 @@ fn expand(to: &str, exchange: &Exchange, received: &[u8]) -> Vec<u8> {
         } else if name.starts_with("$path") {
             (request.path(received), 5)
         } else if name.starts_with("$query") {
-            (request.query(received).unwrap_or_default(), 6)
+            if let Some(query) = request.query(received) {
+                out.push(b'?');
+                out.extend_from_slice(query);
+            }
+            (b"", 6)
         } else {
             (b"$", 1)
         };

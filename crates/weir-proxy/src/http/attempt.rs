@@ -60,7 +60,9 @@ pub async fn make(
             .map_err(|error| failed(error.into()))?;
     }
     let sent_at = if reused && exchange.ledger.retries == 0 { exchange.ledger.head } else { clock::now() };
-    session.deadline.set(due(&session.slot, sent_at, forwarding.listener.shared.config.timeout.backend));
+    let timeout = &forwarding.listener.shared.config.timeout;
+    let patience = if upload.is_awaited() { timeout.client_body } else { timeout.backend };
+    session.deadline.set(due(&session.slot, sent_at, patience));
     match send_all(connection.connection(), &exchange.outgoing, &session.deadline, || {}).await {
         Ok(()) => {}
         Err(WaitError::TimedOut) => return Err(failed(Failure::BackendTimeout)),

@@ -202,8 +202,10 @@ pub async fn until_sent(
     download: &mut Pump,
 ) -> Result<(), Failure> {
     let timeout = forwarding.listener.shared.config.timeout;
+    // The deadline so far was for the head; whose turn it is now shows after the first look.
+    let mut is_first = true;
     poll_fn(|context| {
-        let mut moved = false;
+        let mut moved = std::mem::take(&mut is_first);
         if upload.is_moving() {
             let polled =
                 upload.poll(context, &mut session.stream, backend, &session.worker.buffers, &mut moved);

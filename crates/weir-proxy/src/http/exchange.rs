@@ -208,6 +208,10 @@ fn plan<'l>(
     if request.max_forwards() == Some(0) {
         return Ok(Plan::Trace);
     }
+    // A backend would echo the request's cookies and credentials into a page (A26).
+    if request.method() == Method::Trace {
+        return Err(Failure::MethodRefused);
+    }
     let raw = request.path(received);
     let mut rewritten = false;
     if !request.path_is_plain() {

@@ -16,7 +16,7 @@ pub enum Failure {
     BodyTimeout,
     /// The body is larger than the route allows.
     BodyTooLarge,
-    /// CONNECT: Weir is no forward proxy.
+    /// CONNECT, for Weir is no forward proxy; TRACE, for a backend would echo secrets.
     MethodRefused,
     /// No route and no default pool.
     NoRoute,

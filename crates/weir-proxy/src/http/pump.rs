@@ -16,6 +16,9 @@ use weir_http::{BodyReader, Violation};
 use crate::buffers::{Buffer, Buffers, LARGE};
 use crate::io::poll_receive;
 
+/// What stands behind a chunk's content.
+const CHUNK_END: &[u8] = b"\r\n";
+
 /// One body on its way.
 pub struct Pump {
     reader: BodyReader,
@@ -29,7 +32,8 @@ pub struct Pump {
     content: usize,
     /// Framing bytes of the source that stand between the content and what was not looked at.
     behind_content: usize,
-    /// Whether a chunk is open, so that its end must be written before anything else.
+    /// Whether `content` is a chunk of ours, whose end goes out with it: a reader that waits for whole chunks (of server-sent
+    /// events, say) must not be kept waiting for the next one.
     chunk_open: bool,
     end_written: bool,
     /// Content bytes taken from the source so far.
@@ -104,6 +108,9 @@ impl Pump {
             if let Some(buffer) = &self.buffer {
                 out.extend_from_slice(&buffer.filled()[..self.content]);
             }
+            if std::mem::take(&mut self.chunk_open) {
+                write_chunk_end(out);
+            }
             self.content_sent(self.content);
         }
     }
@@ -128,7 +135,8 @@ impl Pump {
             if self.is_done() {
                 return Poll::Ready(Ok(()));
             }
-            if self.buffer.is_none() {
+            // A body that ended together with its last content still has its end to be framed.
+            if self.buffer.is_none() && !self.reader.is_complete() {
                 ready!(self.poll_fill(context, source, buffers))?;
                 *moved = true;
             }
@@ -192,18 +200,16 @@ impl Pump {
             self.framing.clear();
             self.framing_sent = 0;
         }
-        if std::mem::take(&mut self.chunk_open) {
-            write_chunk_end(&mut self.framing);
-        }
     }
 
     fn poll_send(&mut self, context: &mut Context<'_>, sink: &mut TcpStream) -> Poll<io::Result<()>> {
         let framing = &self.framing[self.framing_sent..];
         let content = self.buffer.as_ref().map_or(&[][..], |buffer| &buffer.filled()[..self.content]);
-        let sent = if framing.is_empty() {
+        let end: &[u8] = if self.chunk_open { CHUNK_END } else { b"" };
+        let sent = if framing.is_empty() && end.is_empty() {
             ready!(Pin::new(sink).poll_write(context, content))?
         } else {
-            let parts = [IoSlice::new(framing), IoSlice::new(content)];
+            let parts = [IoSlice::new(framing), IoSlice::new(content), IoSlice::new(end)];
             ready!(Pin::new(sink).poll_write_vectored(context, &parts))?
         };
         if sent == 0 {
@@ -211,9 +217,17 @@ impl Pump {
         }
         self.streamed += sent as u64;
         let of_framing = sent.min(framing.len());
+        let of_content = (sent - of_framing).min(content.len());
+        let of_end = sent - of_framing - of_content;
         self.framing_sent += of_framing;
-        if sent > of_framing {
-            self.content_sent(sent - of_framing);
+        if self.chunk_open && of_content == content.len() {
+            // Whatever did not fit of the end goes before what comes next.
+            self.chunk_open = false;
+            self.begin_framing();
+            self.framing.extend_from_slice(&CHUNK_END[of_end..]);
+        }
+        if of_content > 0 {
+            self.content_sent(of_content);
         }
         Poll::Ready(Ok(()))
     }
@@ -276,7 +290,7 @@ mod tests {
         let mut body = pump(BodyLength::Chunked, true, b"5\r\nabc");
         let mut out = Vec::new();
         body.take_received(&mut out, 4096).unwrap();
-        assert_eq!(out, b"3\r\nabc");
+        assert_eq!(out, b"3\r\nabc\r\n", "a reader that waits for whole chunks has one");
         assert!(!body.is_done());
         assert!(body.into_rest().1.is_none());
     }

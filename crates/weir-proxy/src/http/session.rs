@@ -110,7 +110,7 @@ impl Session {
         let now = clock::now();
         let timeout = self.slot.current().shared.config.timeout;
         // A client that has not sent anything yet gets no more time than one that is sending its first head.
-        let patience = if is_first { timeout.header } else { timeout.client_idle };
+        let patience = if is_first { timeout.header.min(timeout.client_idle) } else { timeout.client_idle };
         let mut due = now + patience;
         self.deadline.set(due);
         self.deadline.set_idle(Some(now));
