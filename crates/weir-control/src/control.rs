@@ -360,6 +360,7 @@ impl Control {
         tracing::info!(sessions, ?limit, "draining");
         self.notifier.stopping(&format!("draining {sessions} sessions, at most {limit:?}"));
         self.bus.tell(What::Process { phase: "draining", detail: format!("{sessions} sessions") });
+        self.publisher.close_sockets().await;
         self.publisher.plane().drain(limit).await
     }
 

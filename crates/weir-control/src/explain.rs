@@ -191,7 +191,7 @@ fn http(snapshot: &Snapshot, request: &Request<'_>, wanted: Option<&str>) -> Res
     };
     let pool = pool.and_then(|index| snapshot.pools.get(index));
     let action = action.or_else(|| pool.map(|pool| format!("forward to pool {}", pool.config.name)));
-    let choice = pool.map(|pool| choose(pool, http_key(pool, request, &path), sticky(pool, request)));
+    let choice = pool.map(|pool| choose(pool, http_key(pool, request), sticky(pool, request)));
     let listener = listener.config.name.clone();
     Ok(Answer { listener, listener_reason, path, routes, action: action.unwrap_or_default(), pool: choice })
 }
@@ -281,7 +281,7 @@ fn choose(pool: &Pool, key: Option<u64>, sticky: Option<u64>) -> Choice {
 }
 
 /// The hash that the data path would choose by.
-fn http_key(pool: &Pool, request: &Request<'_>, path: &str) -> Option<u64> {
+fn http_key(pool: &Pool, request: &Request<'_>) -> Option<u64> {
     if !pool.config.balance.needs_key() {
         return None;
     }
@@ -290,7 +290,7 @@ fn http_key(pool: &Pool, request: &Request<'_>, path: &str) -> Option<u64> {
     }
     match &pool.config.hash.key {
         HashKey::Uri => Some(stable_hash(request.target.as_bytes())),
-        HashKey::Path => Some(stable_hash(path.as_bytes())),
+        HashKey::Path => Some(stable_hash(request.path.as_bytes())),
         HashKey::Header(name) => request.header(name.as_bytes()).map(|value| stable_hash(value.as_bytes())),
         HashKey::Cookie(name) => cookie(request, name).map(|value| stable_hash(value.as_bytes())),
         HashKey::ClientIp => Some(client_key(request.client)),

@@ -92,6 +92,12 @@ impl Publisher {
         self.sockets.lock().await.for_worker(0, 1)
     }
 
+    /// Gives up the listening sockets. Once the workers have closed theirs too, new clients are refused rather than left waiting
+    /// in a queue that nobody serves (after an upgrade the new process has them, and serves).
+    pub async fn close_sockets(&self) {
+        *self.sockets.lock().await = Sockets::default();
+    }
+
     /// Ends the worker threads; what they still hold is cut off, and what they have logged is handed over.
     pub fn stop(self) {
         self.plane.stop();

@@ -152,18 +152,17 @@ pub fn hand_over(sockets: &[Passed], program: &Program) -> io::Result<u32> {
         .env_remove("WATCHDOG_PID")
         .stdin(Stdio::from(theirs))
         .spawn()?;
-    let outcome = exchange(&ours, sockets);
-    if outcome.is_err() {
-        let _ = child.kill();
-    }
-    match (outcome, child.try_wait()) {
-        (Ok(()), _) => Ok(child.id()),
-        (Err(error), Ok(Some(status))) if !status.success() && status.code().is_some() => {
-            Err(io::Error::other(format!("{error}; the new process ended with {status}")))
-        }
-        (Err(error), _) => {
-            let _ = child.wait();
-            Err(error)
+    match exchange(&ours, sockets) {
+        Ok(()) => Ok(child.id()),
+        Err(error) => {
+            let _ = child.kill();
+            // An exit code means that it ended by itself; then its own last words are in its log.
+            let code = child.wait().ok().and_then(|status| status.code());
+            Err(code.map_or(error, |code| {
+                io::Error::other(format!(
+                    "the new process ended with exit code {code} before it was ready; its log says why"
+                ))
+            }))
         }
     }
 }

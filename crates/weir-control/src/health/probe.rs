@@ -167,9 +167,7 @@ fn status_of(head: &[u8]) -> Result<u16, Failure> {
     let not_http = || Failure::NotHttp(String::from_utf8_lossy(&head[..head.len().min(40)]).into_owned());
     let rest = head.strip_prefix(b"HTTP/1.").ok_or_else(not_http)?;
     match rest {
-        [b'0'..=b'9', b' ', a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9', after, ..]
-            if matches!(after, b' ' | b'\r' | b'\n') =>
-        {
+        [b'0'..=b'9', b' ', a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9', b' ' | b'\r' | b'\n', ..] => {
             let digit = |byte: &u8| u16::from(byte - b'0');
             Ok(digit(a) * 100 + digit(b) * 10 + digit(c))
         }

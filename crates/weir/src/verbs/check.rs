@@ -31,7 +31,8 @@ pub fn check(file: Option<PathBuf>, online: bool) -> Exit {
     }
     let Config { listeners, pools, .. } = &checked.config;
     let backends: usize = pools.iter().map(|pool| pool.backends.len()).sum();
-    println!("{name}: good, {} listeners, {} pools, {backends} backends", listeners.len(), pools.len());
+    let (listeners, pools) = (count(listeners.len(), "listener"), count(pools.len(), "pool"));
+    println!("{name}: good, {listeners}, {pools}, {}", count(backends, "backend"));
     if !online {
         return Exit::Done;
     }
@@ -40,6 +41,10 @@ pub fn check(file: Option<PathBuf>, online: bool) -> Exit {
         Ok(false) => Exit::Failed,
         Err(exit) => exit,
     }
+}
+
+fn count(count: usize, word: &str) -> String {
+    if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }
 
 /// Resolves and connects to every backend, all at once; prints them in the order of the file.

@@ -94,7 +94,7 @@ fn config(arguments: &Arguments, backends: &Backends) -> String {
     let list = |all: &[SocketAddr]| all.iter().map(|it| format!("\"{it}\"")).collect::<Vec<_>>().join(", ");
     let Arguments { http_port, tcp_port, admin_port } = arguments;
     format!(
-        "[admin]\nbind = \"127.0.0.1:{admin_port}\"\n\n[log]\nlevel = \"warn\"\n\n\
+        "[admin]\nbind = \"127.0.0.1:{admin_port}\"\n\n\
          [listener.web]\nbind = \"127.0.0.1:{http_port}\"\npool = \"fruit\"\n\n\
          [pool.fruit]\nbackends = [{}]\n[pool.fruit.health]\npath = \"/healthz\"\ninterval = \"500ms\"\n\n\
          [listener.echo]\nprotocol = \"tcp\"\nbind = \"127.0.0.1:{tcp_port}\"\npool = \"echo\"\n\n\

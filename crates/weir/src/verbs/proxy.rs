@@ -16,9 +16,12 @@ pub struct Arguments {
     /// Where to accept: `:8080`, `127.0.0.1:8080`, `[::]:8080`
     #[arg(value_name = "LISTEN")]
     listen: String,
-    /// `->` (quoted: a shell takes `>` for itself), `to`, or nothing; then the backends, separated by commas or blanks
-    #[arg(value_name = "BACKENDS", required = true, num_args = 1.., allow_hyphen_values = true)]
+    /// `'->'` (quoted: a shell takes `>` for itself), `to`, or nothing; then the backends, separated by commas or blanks
+    #[arg(value_name = "BACKENDS", required = true, num_args = 1..)]
     backends: Vec<String>,
+    /// The arrow: to the parser of arguments it looks like an option.
+    #[arg(short = '>', hide = true)]
+    arrow: bool,
     /// Relay bytes instead of HTTP
     #[arg(long)]
     tcp: bool,
@@ -51,9 +54,8 @@ fn config(arguments: &Arguments) -> Result<String, String> {
     let bind = address(&arguments.listen, "0.0.0.0").ok_or_else(|| {
         format!("{:?} is no address to accept at, expected :PORT or ADDRESS:PORT", arguments.listen)
     })?;
-    // A shell that was not told otherwise makes `->` into a bare `-` and a file; that file is the user's to remove.
-    let words =
-        arguments.backends.iter().map(String::as_str).filter(|word| !matches!(*word, "->" | "to" | "-"));
+    // A shell that was not told otherwise makes `->` into a bare `-` and a file named by the first backend.
+    let words = arguments.backends.iter().map(String::as_str).filter(|word| !matches!(*word, "to" | "-"));
     let backends: Vec<String> = words
         .flat_map(|word| word.split(','))
         .filter(|word| !word.is_empty())
@@ -94,14 +96,17 @@ fn backend(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn text(listen: &str, backends: &[&str]) -> Result<String, String> {
-        let backends = backends.iter().map(|word| (*word).to_owned()).collect();
-        config(&Arguments {
-            listen: listen.to_owned(),
-            backends,
-            tcp: false,
-            admin: "127.0.0.1:9900".to_owned(),
-        })
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    /// The config for a command line after `weir proxy`.
+    fn text(listen: &str, words: &[&str]) -> Result<String, String> {
+        let line = ["proxy", listen].into_iter().chain(words.iter().copied());
+        let parsed = <Line as clap::Parser>::try_parse_from(line).map_err(|error| error.to_string())?;
+        config(&parsed.arguments)
     }
 
     #[test]
@@ -120,10 +125,17 @@ mod tests {
     }
 
     #[test]
+    fn options_may_stand_behind_the_backends() {
+        let config = text(":8080", &["->", ":9001", "--tcp", "--admin", "off"]).unwrap();
+        assert!(config.starts_with("[admin]\nbind = \"off\"\n"), "{config}");
+        assert!(config.contains("protocol = \"tcp\""), "{config}");
+    }
+
+    #[test]
     fn what_can_not_be_read_says_what_was_expected() {
         assert!(text("8080", &[":9001"]).unwrap_err().contains("expected :PORT"));
         assert!(text(":8080", &["nonsense"]).unwrap_err().contains("expected HOST:PORT"));
-        assert!(text(":8080", &["->"]).unwrap_err().contains("no backends"));
+        assert!(text(":8080", &["to"]).unwrap_err().contains("no backends"));
         assert!(text(":8080", &["a\"b:1"]).is_err());
     }
 }
