@@ -42,7 +42,6 @@ struct Shared {
     broken: Mutex<Vec<Broken>>,
     connections: AtomicUsize,
     busy: AtomicUsize,
-    busiest: AtomicUsize,
     open: Mutex<HashMap<usize, TcpStream>>,
 }
 
@@ -83,8 +82,7 @@ impl Backend {
         serve: impl Fn(&Request, &mut Wire) -> After + Send + Sync + 'static,
     ) -> Backend {
         // A backend that comes back is bound while connections of its former life are in TIME_WAIT; std sets SO_REUSEADDR.
-        let listener =
-            TcpListener::bind(address).unwrap_or_else(|problem| panic!("backend {address}: {problem}"));
+        let listener = super::listen_at(address);
         // std asks for a backlog of 128, too short for a test with a thousand clients.
         let _ = SockRef::from(&listener).listen(4096);
         let shared = Arc::new(Shared {
@@ -96,7 +94,6 @@ impl Backend {
             broken: Mutex::default(),
             connections: AtomicUsize::new(0),
             busy: AtomicUsize::new(0),
-            busiest: AtomicUsize::new(0),
             open: Mutex::default(),
         });
         let acceptor = std::thread::spawn({
@@ -134,11 +131,6 @@ impl Backend {
     /// Requests being answered now.
     pub fn busy(&self) -> usize {
         self.shared.busy.load(Ordering::SeqCst)
-    }
-
-    /// Most requests that were being answered at the same time.
-    pub fn busiest(&self) -> usize {
-        self.shared.busiest.load(Ordering::SeqCst)
     }
 
     /// Forgets the requests received so far.
@@ -227,8 +219,7 @@ fn converse(wire: Wire, shared: &Arc<Shared>) -> After {
             lock(&shared.requests).push(request.clone());
         }
         shared.served.fetch_add(1, Ordering::SeqCst);
-        let busy = shared.busy.fetch_add(1, Ordering::SeqCst) + 1;
-        shared.busiest.fetch_max(busy, Ordering::SeqCst);
+        shared.busy.fetch_add(1, Ordering::SeqCst);
         // A proxy that went away while we answer is the test's business, not this thread's.
         let after =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (shared.serve)(&request, &mut wire)));

@@ -134,8 +134,8 @@ pub fn response_bytes(status: u16, fields: &[(&str, &str)], body: &[u8]) -> Vec<
 
 fn read_head(wire: &mut Wire) -> Result<String, Broken> {
     let end = wire.wait(|bytes| find(bytes, b"\r\n\r\n"))?;
-    String::from_utf8(wire.take(end + 4))
-        .map_err(|_| Broken::Malformed("a head that is not UTF-8".to_owned()))
+    // Values may hold any byte above 0x7f; what is no UTF-8 shows as U+FFFD.
+    Ok(String::from_utf8_lossy(&wire.take(end + 4)).into_owned())
 }
 
 fn parse_fields(lines: &str) -> Result<Fields, Broken> {

@@ -19,7 +19,7 @@ pub use admin::{Admin, Answer, Sample};
 pub use backend::{After, Backend};
 pub use bodies::{Draws, fingerprint, pattern};
 pub use message::{Broken, Fields, Request, Response};
-pub use ports::free_address;
+pub use ports::{datagram_socket, free_address, listen_at};
 pub use process::{Usage, processes_mentioning, usage_of};
 pub use quiet::{Quiet, alone};
 pub use scripted::ScriptedBackend;

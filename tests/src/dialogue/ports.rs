@@ -1,8 +1,9 @@
 //! Addresses nobody listens on.
 
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Below the kernel's range for outgoing connections (32768 up), so that no client's own port can take one of ours
 /// between the moment it was found free and the moment the program under test binds it.
@@ -26,4 +27,36 @@ pub fn free_address() -> SocketAddr {
         }
     }
     panic!("no free port between {FIRST} and {}", FIRST + COUNT);
+}
+
+/// Listens at an address from [`free_address`].
+///
+/// A child that another thread is just starting holds a copy of every descriptor of ours between fork and exec, also of a
+/// socket that has just been closed; so a busy address is tried again for a moment.
+pub fn listen_at(address: SocketAddr) -> TcpListener {
+    let begun = Instant::now();
+    loop {
+        match TcpListener::bind(address) {
+            Ok(listener) => return listener,
+            Err(problem)
+                if problem.kind() == ErrorKind::AddrInUse && begun.elapsed() < Duration::from_secs(2) =>
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(problem) => panic!("can't listen at {address}: {problem}"),
+        }
+    }
+}
+
+/// A UDP socket at a free address; see [`listen_at`].
+pub fn datagram_socket() -> UdpSocket {
+    let begun = Instant::now();
+    loop {
+        match UdpSocket::bind(free_address()) {
+            Ok(socket) => return socket,
+            Err(problem) => {
+                assert!(begun.elapsed() < Duration::from_secs(2), "no datagram socket: {problem}")
+            }
+        }
+    }
 }

@@ -22,8 +22,7 @@ impl ScriptedBackend {
 
     /// Listens on this address.
     pub fn at(address: SocketAddr) -> ScriptedBackend {
-        let listener =
-            TcpListener::bind(address).unwrap_or_else(|problem| panic!("backend {address}: {problem}"));
+        let listener = super::listen_at(address);
         listener.set_nonblocking(true).expect("non-blocking");
         ScriptedBackend { listener, address }
     }

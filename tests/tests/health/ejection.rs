@@ -80,12 +80,15 @@ fn never_more_than_the_allowed_share_is_ejected() {
 
 #[test]
 fn answers_of_4xx_never_eject() {
-    let picky = Backend::serving(|_, wire| {
-        wire.answers(404, &[], "");
-        After::Keep
-    });
+    let picky = || {
+        Backend::serving(|_, wire| {
+            wire.answers(404, &[], "");
+            After::Keep
+        })
+    };
+    let (picky, other) = (picky(), picky());
     let more = r#"health = { check = "off", passive = { errors = 1, within = "10s", eject = "30s" } }"#;
-    let weir = Setup::of(&config(more)).with("a", picky.address()).with("b", picky.address()).start();
+    let weir = Setup::of(&config(more)).with("a", picky.address()).with("b", other.address()).start();
     for _ in 0..30 {
         assert_eq!(ask(&weir), 404);
     }

@@ -161,7 +161,7 @@ fn a_missing_repeated_or_malformed_host_is_refused() {
         case("no host with an absolute target", "GET http://a/ HTTP/1.1\r\n\r\n"),
     ];
     let hosts = [
-        "a b", "a/b", "a@b", "user@a", "a#b", "a?b", "[::1", "::1", "a:b", "a:80:80", "a,b", "a\\b", "<a>",
+        "a b", "a/b", "a@b", "user@a", "a#b", "a?b", "[::1", "::1", "a:b", "a:80:80", "a\\b", "<a>",
         "a:99999", "a%zz",
     ];
     for host in hosts {

@@ -257,7 +257,7 @@ fn a_listener_at_its_limit_makes_room_by_closing_the_connection_idle_longest() {
         client.receives_status(200);
         held.push(client);
     }
-    for round in 0..5 {
+    for _ in 0..5 {
         let newcomer = until("a newcomer to be served", || {
             let mut client = weir.client("web");
             let _ = client.tries_to_send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
@@ -266,7 +266,7 @@ fn a_listener_at_its_limit_makes_room_by_closing_the_connection_idle_longest() {
         });
         until("one of the idle connections to be closed", || {
             let open = held.iter_mut().map(|client| !client.has_ended()).filter(|open| *open).count();
-            (open <= 10 - round).then_some(())
+            (open <= 9).then_some(())
         });
         held.push(newcomer);
     }

@@ -104,7 +104,7 @@ fn a_directory_or_an_empty_file_in_place_of_the_config_changes_nothing() {
 fn a_port_in_use_changes_nothing() {
     let backend = named("app");
     let mut weir = running(&backend);
-    let taken = std::net::TcpListener::bind(free_address()).expect("a taken port");
+    let taken = weir_tests::dialogue::listen_at(free_address());
     let address = taken.local_addr().expect("its address").to_string();
     // Two things change, one of them impossible: neither may happen.
     let config = GOOD.replace("[pool.app]", "[listener.taken]\nbind = \"@taken\"\npool = \"app\"\n[listener.fresh]\nbind = \"@fresh\"\npool = \"app\"\n[pool.app]");
@@ -203,7 +203,7 @@ fn a_first_start_with_a_refused_file_exits_with_2_and_lists_every_mistake() {
 
 #[test]
 fn a_first_start_on_a_port_in_use_exits_with_1_and_names_it() {
-    let taken = std::net::TcpListener::bind(free_address()).expect("a taken port");
+    let taken = weir_tests::dialogue::listen_at(free_address());
     let address = taken.local_addr().expect("its address");
     let mut weir = Setup::of(GOOD).with("app", free_address()).with("web", address).launch();
     assert_eq!(weir.exits().code(), Some(1), "{}", weir.story());

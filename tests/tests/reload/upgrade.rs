@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use weir_tests::dialogue::{
-    PATIENCE, ScriptedBackend, Setup, Signal, Weir, free_address, until, until_within,
+    PATIENCE, ScriptedBackend, Setup, Signal, Weir, datagram_socket, free_address, until, until_within,
 };
 
 use super::{ask, named};
@@ -112,7 +112,7 @@ fn a_kept_connection_is_told_to_go_with_its_next_answer() {
 
 #[test]
 fn datagrams_reach_the_new_process() {
-    let names = UdpSocket::bind(free_address()).expect("bind");
+    let names = datagram_socket();
     names.set_read_timeout(Some(PATIENCE)).expect("timeout");
     let address = names.local_addr().expect("address");
     std::thread::spawn(move || {

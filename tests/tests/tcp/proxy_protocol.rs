@@ -9,13 +9,14 @@ const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Accepts headers from these peers; hands them on in `version` if it is not empty.
 fn tcp(accept: &str, version: &str, backend: SocketAddr) -> Weir {
     let send = if version.is_empty() { String::new() } else { format!("send_proxy = \"{version}\"") };
+    let accept = if accept.is_empty() { String::new() } else { format!("accept_proxy = [{accept}]") };
     let config = format!(
         r#"
         [listener.front]
         protocol = "tcp"
         bind = "@front"
         pool = "app"
-        accept_proxy = [{accept}]
+        {accept}
         timeout = {{ header = "1s" }}
         [pool.app]
         backends = ["@app"]

@@ -210,7 +210,7 @@ fn when_no_backend_accepts_the_client_is_closed_and_not_left_hanging() {
 #[test]
 fn a_thousand_short_sessions_leave_nothing_behind() {
     let backend = weir_tests::dialogue::Backend::saying("unused");
-    let echo = std::net::TcpListener::bind(free_address()).expect("a listener");
+    let echo = weir_tests::dialogue::listen_at(free_address());
     let address = echo.local_addr().expect("its address");
     std::thread::spawn(move || {
         for mut stream in echo.incoming().flatten() {

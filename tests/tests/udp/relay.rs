@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_tests::dialogue::{PATIENCE, Setup, Weir, free_address, pattern, until};
+use weir_tests::dialogue::{PATIENCE, Setup, Weir, datagram_socket, free_address, pattern, until};
 
 /// Sends every datagram back with its name in front, in a thread of its own.
 struct Echo {
@@ -16,7 +16,7 @@ struct Echo {
 }
 
 fn echo(name: &'static str) -> Echo {
-    let socket = UdpSocket::bind(free_address()).expect("bind");
+    let socket = datagram_socket();
     socket.set_read_timeout(Some(Duration::from_millis(50))).expect("timeout");
     let address = socket.local_addr().expect("address");
     let (stop, received) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -222,7 +222,7 @@ fn a_backend_that_is_gone_and_comes_back_is_used_again_by_the_same_flow() {
 
 #[test]
 fn a_backend_may_answer_several_times_or_not_at_all() {
-    let backend = UdpSocket::bind(free_address()).expect("bind");
+    let backend = datagram_socket();
     backend.set_read_timeout(Some(PATIENCE)).expect("timeout");
     let address = backend.local_addr().expect("address");
     let weir = Setup::of(
