@@ -121,7 +121,33 @@ fn plain_path(path: &str, whole: &str) -> Result<(), String> {
     if path.split('/').any(|segment| segment == "." || segment == "..") {
         return Err("it can never match: `.` and `..` are resolved before paths are compared".to_owned());
     }
-    uri_characters(path)
+    uri_characters(path)?;
+    let normal = normal_escapes(path);
+    if normal != path {
+        let star = if whole.ends_with('*') { "*" } else { "" };
+        return Err(format!(
+            "it can never match: paths are compared in their normal form, \"{normal}{star}\""
+        ));
+    }
+    Ok(())
+}
+
+/// The path as requests are normalised (RFC 3986 section 6.2.2): unreserved bytes plain, other escapes in upper case.
+fn normal_escapes(path: &str) -> String {
+    let mut normal = String::with_capacity(path.len());
+    let mut rest = path;
+    while let Some(at) = rest.find('%') {
+        normal.push_str(&rest[..at]);
+        let escape = &rest[at..(at + 3).min(rest.len())];
+        match u8::from_str_radix(escape.trim_start_matches('%'), 16) {
+            Ok(byte) if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => {
+                normal.push(char::from(byte))
+            }
+            _ => normal.push_str(&escape.to_ascii_uppercase()),
+        }
+        rest = &rest[at + escape.len()..];
+    }
+    normal + rest
 }
 
 /// Checks that a text can stand in a URI (RFC 3986). `Err` says what to write.
