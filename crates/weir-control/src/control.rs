@@ -353,12 +353,16 @@ impl Control {
     }
 
     /// Stops accepting, waits for running work at most `runtime.drain`, and gives the number of sessions that were cut off.
-    pub async fn drain(&self) -> u64 {
+    ///
+    /// `succeeded` says that another process serves on: the service manager is not told that the service stops then, since it does not.
+    pub async fn drain(&self, succeeded: bool) -> u64 {
         let limit = self.snapshot().config.runtime.drain;
         self.phase.store(Phase::Draining as u8, Ordering::Relaxed);
         let sessions = self.sessions();
         tracing::info!(sessions, ?limit, "draining");
-        self.notifier.stopping(&format!("draining {sessions} sessions, at most {limit:?}"));
+        if !succeeded {
+            self.notifier.stopping(&format!("draining {sessions} sessions, at most {limit:?}"));
+        }
         self.bus.tell(What::Process { phase: "draining", detail: format!("{sessions} sessions") });
         self.publisher.close_sockets().await;
         self.publisher.plane().drain(limit).await

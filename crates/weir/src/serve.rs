@@ -213,14 +213,14 @@ impl Process {
             // The new process answers from now on.
             admin.abort();
         }
-        let exit = self.drain().await;
+        let exit = self.drain(matches!(end, End::Upgraded)).await;
         (exit, self.control, self.access_log)
     }
 
     /// Lets running work end, unless somebody is in a hurry.
-    async fn drain(&mut self) -> Exit {
+    async fn drain(&mut self, succeeded: bool) -> Exit {
         let control = self.control.clone();
-        let draining = control.drain();
+        let draining = control.drain(succeeded);
         tokio::pin!(draining);
         loop {
             tokio::select! {
