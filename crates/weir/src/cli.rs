@@ -207,15 +207,20 @@ pub fn main() -> Exit {
         }
         Verb::Explain { what } => explain(what),
         Verb::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "weir", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "weir", &mut script);
+            say!("{}", String::from_utf8_lossy(&script).trim_end());
             Exit::Done
         }
-        Verb::Man => match verbs::man::render(Cli::command(), &mut std::io::stdout()) {
-            Ok(()) => Exit::Done,
+        Verb::Man => match verbs::man::page(Cli::command()) {
+            Ok(page) => {
+                say!("{}", String::from_utf8_lossy(&page).trim_end());
+                Exit::Done
+            }
             Err(_) => Exit::Failed,
         },
         Verb::Version => {
-            println!("weir {}", env!("CARGO_PKG_VERSION"));
+            say!("weir {}", env!("CARGO_PKG_VERSION"));
             Exit::Done
         }
         Verb::Top(_) => not_built("weir top", "`weir status` and the status page show the same facts"),

@@ -3,6 +3,14 @@
 //! Start reading at [`cli`] (what can be asked for), then [`serve`] (what `weir run` is).
 #![forbid(unsafe_code)]
 
+/// Prints a line on standard output. A reader that has gone away (`weir status | head`) is no failure of ours, where
+/// `println!` would panic.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        let _ = std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($text)*)));
+    }};
+}
+
 mod cli;
 mod client;
 mod exit;

@@ -52,7 +52,7 @@ fn change(
         }
         match wait {
             None => {
-                println!(
+                say!(
                     "{}/{} is {}",
                     which.pool,
                     which.backend,
@@ -88,9 +88,12 @@ async fn wait_until(
         };
         match reached(&backend) {
             Ok(()) => {
-                println!(
+                say!(
                     "{}/{} is {}, {} in flight",
-                    which.pool, which.backend, backend.state, backend.in_flight
+                    which.pool,
+                    which.backend,
+                    backend.state,
+                    backend.in_flight
                 );
                 return Exit::Done;
             }

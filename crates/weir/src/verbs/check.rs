@@ -32,7 +32,7 @@ pub fn check(file: Option<PathBuf>, online: bool) -> Exit {
     let Config { listeners, pools, .. } = &checked.config;
     let backends: usize = pools.iter().map(|pool| pool.backends.len()).sum();
     let (listeners, pools) = (count(listeners.len(), "listener"), count(pools.len(), "pool"));
-    println!("{name}: good, {listeners}, {pools}, {}", count(backends, "backend"));
+    say!("{name}: good, {listeners}, {pools}, {}", count(backends, "backend"));
     if !online {
         return Exit::Done;
     }
@@ -71,8 +71,8 @@ async fn reach_all(config: &Config) -> bool {
         let reached = trying.await.unwrap_or_else(|panicked| Err(panicked.to_string()));
         all &= reached.is_ok();
         match reached {
-            Ok(found) => println!("  {pool}/{address}: {found}"),
-            Err(error) => println!("  {pool}/{address}: FAILED, {error}"),
+            Ok(found) => say!("  {pool}/{address}: {found}"),
+            Err(error) => say!("  {pool}/{address}: FAILED, {error}"),
         }
     }
     all

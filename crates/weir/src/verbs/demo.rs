@@ -66,7 +66,7 @@ pub fn demo(arguments: &Arguments) -> Exit {
         checked,
         workers: None,
         upgradable: false,
-        on_ready: Box::new(move || println!("{guide}")),
+        on_ready: Box::new(move || say!("{guide}")),
     })
 }
 

@@ -32,12 +32,12 @@ pub fn explain(running: &Running, question: &Question, json: bool) -> Exit {
         return Exit::Failed;
     }
     if json {
-        println!("{:#}", answer.body);
+        say!("{:#}", answer.body);
         return Exit::Done;
     }
     match serde_json::from_value::<Answer>(answer.body) {
         Ok(answer) => {
-            print!("{}", words(&answer));
+            say!("{}", words(&answer).trim_end());
             Exit::Done
         }
         Err(error) => {

@@ -5,7 +5,9 @@ use std::io::{self, Write};
 use clap::Command;
 
 /// The manual page of the program, with a section for each verb.
-pub fn render(command: Command, out: &mut impl Write) -> io::Result<()> {
+pub fn page(command: Command) -> io::Result<Vec<u8>> {
+    let mut page_of_all = Vec::new();
+    let out = &mut page_of_all;
     let man = clap_mangen::Man::new(command.clone());
     man.render_title(out)?;
     man.render_name_section(out)?;
@@ -21,5 +23,6 @@ pub fn render(command: Command, out: &mut impl Write) -> io::Result<()> {
         // Sections of the verb's own page become sub-sections here.
         out.write_all(String::from_utf8_lossy(&section).replace(".SH ", ".SS ").as_bytes())?;
     }
-    man.render_extra_section(out)
+    man.render_extra_section(out)?;
+    Ok(page_of_all)
 }

@@ -39,7 +39,7 @@ pub fn proxy(arguments: &Arguments) -> Exit {
             return Exit::Refused;
         }
     };
-    println!("# the same as weir.toml:\n{text}");
+    say!("# the same as weir.toml:\n{text}");
     let source = Source::Text { name: "weir proxy".to_owned(), text };
     match source.read() {
         Ok(checked) => {

@@ -39,15 +39,9 @@ pub fn reload(running: &Running) -> Exit {
     }
     match answer.status {
         StatusCode::OK => {
-            println!(
-                "{}, generation {}",
-                outcome["result"].as_str().unwrap_or("done"),
-                outcome["generation"]
-            );
-            lines("changes").iter().for_each(|line| println!("  {line}"));
-            lines("needs_restart")
-                .iter()
-                .for_each(|key| println!("  {key} needs a restart, or USR2, to change"));
+            say!("{}, generation {}", outcome["result"].as_str().unwrap_or("done"), outcome["generation"]);
+            lines("changes").iter().for_each(|line| say!("  {line}"));
+            lines("needs_restart").iter().for_each(|key| say!("  {key} needs a restart, or USR2, to change"));
             Exit::Done
         }
         StatusCode::UNPROCESSABLE_ENTITY => {

@@ -26,14 +26,14 @@ pub fn status(running: &Running, json: bool) -> Exit {
         return Exit::Failed;
     }
     if json {
-        println!("{:#}", answer.body);
+        say!("{:#}", answer.body);
         return Exit::Done;
     }
     match serde_json::from_value::<Status>(answer.body) {
         Ok(status) => {
             let colours = std::io::stdout().is_terminal()
                 && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-            print!("{}", words(&status, colours));
+            say!("{}", words(&status, colours).trim_end());
             Exit::Done
         }
         Err(error) => {
