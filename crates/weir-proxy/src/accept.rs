@@ -1,7 +1,6 @@
 //! A new connection: limits, then the PROXY protocol header where one is due, then the session.
 
 use std::future::poll_fn;
-use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::Poll;
@@ -16,14 +15,13 @@ use crate::buffers::{Buffer, SMALL};
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::io::{WaitError, receive};
-use crate::plane::Event;
 use crate::worker::{ListenerSocket, SessionCount, Worker, WorkerListener};
-use crate::{http, tcp};
+use crate::{http, system, tcp};
 
 /// Wait after the kernel had no descriptor left for us: long enough not to spin, short enough not to be noticed.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
-/// Idle sessions asked to close when descriptors run out.
-const SHED_COUNT: usize = 32;
+/// Pauses without any room made before connections are accepted only to be closed.
+const PATIENT_PAUSES: u32 = 3;
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +37,7 @@ pub struct Client {
 /// Accepts on one socket until it is closed; then serves what waits in its accept queue and ends.
 pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, listener: TcpListener) {
     let mut spare = SpareDescriptor::open();
+    let mut short_for = 0;
     loop {
         let accepted = poll_fn(|context| match listener.poll_accept(context) {
             Poll::Ready(result) => Poll::Ready(Some(result)),
@@ -47,14 +46,16 @@ pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, listener: TcpLi
         });
         match accepted.await {
             None => return,
-            Some(Ok((stream, peer))) => begin(&worker, &socket, stream, peer),
-            Some(Err(error)) if is_descriptor_shortage(&error) => {
+            Some(Ok((stream, peer))) => {
+                short_for = 0;
+                begin(&worker, &socket, stream, peer);
+            }
+            Some(Err(error)) if system::is_shortage(&error) => {
                 let slot = socket.slot();
                 slot.current().shared.cells.of(worker.number).rejected[Rejected::Descriptors as usize]
                     .increment();
-                let shed = worker.deadlines.shed_idle(SHED_COUNT);
-                let _ = worker.events.send(Event::DescriptorsShort { shed });
-                if shed == 0 {
+                short_for += 1;
+                if worker.make_room() == 0 && short_for >= PATIENT_PAUSES {
                     // Nobody can make room: the first in line is told at once instead of being left hanging.
                     spare.refuse_one(&listener);
                 }
@@ -67,10 +68,6 @@ pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, listener: TcpLi
             }
         }
     }
-}
-
-fn is_descriptor_shortage(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
 /// A descriptor held in reserve: giving it up lets one connection be accepted and closed when there is no other.

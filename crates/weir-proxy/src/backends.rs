@@ -20,6 +20,7 @@ use crate::deadline::Deadline;
 use crate::io::WaitError;
 use crate::plane::Event;
 use crate::snapshot::{Backend, Pool};
+use crate::system;
 use crate::worker::Worker;
 
 /// A pool on one worker.
@@ -78,6 +79,18 @@ impl WorkerPool {
     pub fn choose(self: &Rc<Self>, input: &PickInput<'_>) -> Result<Chosen, NoPick> {
         let pick = self.picker.pick(input)?;
         Ok(Chosen { pool: self.clone(), index: pick.index })
+    }
+
+    /// Closes up to `most` idle connections, those idle longest first; gives how many.
+    pub fn close_idle(&self, most: usize) -> usize {
+        let mut closed = 0;
+        for backend in &self.backends {
+            let mut idle = backend.idle.borrow_mut();
+            let count = idle.len().min(most - closed);
+            idle.drain(..count);
+            closed += count;
+        }
+        closed
     }
 
     /// Drops idle connections that are too old or that the backend has closed.
@@ -146,6 +159,9 @@ impl WorkerBackend {
                 self.cells().connect_failures.increment();
                 Err(ConnectError::TimedOut { backend: address })
             }
+            Err(WaitError::Broken(source)) if system::is_shortage(&source) => {
+                Err(ConnectError::OutOfDescriptors)
+            }
             Err(WaitError::Broken(source)) => {
                 self.cells().connect_failures.increment();
                 Err(ConnectError::Refused { backend: address, source })
@@ -199,6 +215,8 @@ pub enum ConnectError {
     Refused { backend: SocketAddr, source: io::Error },
     /// It did not accept within `timeout.connect`.
     TimedOut { backend: SocketAddr },
+    /// This process has no descriptor left: not the backend's fault.
+    OutOfDescriptors,
 }
 
 impl std::fmt::Display for ConnectError {
@@ -211,6 +229,9 @@ impl std::fmt::Display for ConnectError {
                 write!(out, "backend {backend} did not accept: {source}")
             }
             ConnectError::TimedOut { backend } => write!(out, "backend {backend} did not accept in time"),
+            ConnectError::OutOfDescriptors => {
+                write!(out, "no file descriptor is left for a connection; raise LimitNOFILE")
+            }
         }
     }
 }

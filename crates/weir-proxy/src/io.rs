@@ -36,17 +36,50 @@ pub fn poll_receive(
     context: &mut Context<'_>,
     buffer: &mut Buffer,
 ) -> Poll<io::Result<usize>> {
-    let mut room = ReadBuf::new(buffer.free());
-    ready!(Pin::new(stream).poll_read(context, &mut room))?;
-    let count = room.filled().len();
-    buffer.fill(count);
-    Poll::Ready(Ok(count))
+    loop {
+        let mut room = ReadBuf::new(buffer.free());
+        match ready!(Pin::new(&mut *stream).poll_read(context, &mut room)) {
+            Ok(()) => {
+                let count = room.filled().len();
+                buffer.fill(count);
+                return Poll::Ready(Ok(count));
+            }
+            // A signal came in between; nothing was received (H6).
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Poll::Ready(Err(error)),
+        }
+    }
 }
 
 /// Sends as much of `bytes` as the kernel takes now, at least one byte when ready.
 #[inline]
 pub fn poll_send(stream: &mut TcpStream, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-    Pin::new(stream).poll_write(context, bytes)
+    loop {
+        match ready!(Pin::new(&mut *stream).poll_write(context, bytes)) {
+            Err(error) if is_passing(&error) => {}
+            result => return Poll::Ready(result),
+        }
+    }
+}
+
+/// As [`poll_send`], from several places in one call.
+#[inline]
+pub fn poll_send_vectored(
+    stream: &mut TcpStream,
+    context: &mut Context<'_>,
+    parts: &[io::IoSlice<'_>],
+) -> Poll<io::Result<usize>> {
+    loop {
+        match ready!(Pin::new(&mut *stream).poll_write_vectored(context, parts)) {
+            Err(error) if is_passing(&error) => {}
+            result => return Poll::Ready(result),
+        }
+    }
+}
+
+/// Whether a send that failed so may simply be made again: a signal came in between.
+fn is_passing(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Interrupted
 }
 
 /// Receives once, or ends with the deadline.

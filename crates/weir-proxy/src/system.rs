@@ -21,6 +21,11 @@ pub fn pin_to(cpu: usize) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
+/// Whether the kernel had no descriptor, or no memory for one, left for us: no peer is to blame.
+pub fn is_shortage(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
 /// Makes closing the socket send a reset, so that the peer sees that what it got is not whole.
 pub fn reset_on_close(socket: &impl AsFd) {
     // A failure leaves an ordinary close, which a peer that counts bytes still tells from a whole message.

@@ -71,6 +71,8 @@ pub struct Worker {
     pub log: WorkerLog,
     pub exchanges: Exchanges,
     shedding: Arc<[ShedSignal]>,
+    /// When a shortage of descriptors was last reported.
+    reported: Cell<Option<Duration>>,
     random: Cell<u64>,
     slots: RefCell<Vec<Rc<ListenerSlot>>>,
     sockets: RefCell<Vec<Rc<ListenerSocket>>>,
@@ -148,7 +150,34 @@ impl Worker {
     }
 }
 
+/// Idle backend connections closed at once when descriptors run out.
+const CLOSED_BACKENDS: usize = 32;
+/// Idle sessions asked to close at once when that was not enough.
+const SHED_SESSIONS: usize = 8;
+/// The shortage is reported at most this often by one worker.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+
 impl Worker {
+    /// Descriptors ran out: closes idle connections, to backends first, which no client notices, then of the clients that have
+    /// been idle longest. Gives how many; theirs take a moment to end.
+    pub fn make_room(&self) -> usize {
+        let pools = self.pools.borrow().clone();
+        let mut closed = 0;
+        for pool in pools.iter() {
+            closed += pool.close_idle(CLOSED_BACKENDS - closed);
+        }
+        if closed == 0 {
+            closed = self.deadlines.shed_idle(SHED_SESSIONS);
+        }
+        let now = clock::now();
+        let last = self.reported.get();
+        if last.is_none_or(|last| now.saturating_sub(last) >= REPORT_INTERVAL) {
+            self.reported.set(Some(now));
+            let _ = self.events.send(Event::DescriptorsShort { shed: closed });
+        }
+        closed
+    }
+
     /// Has every worker close the session that has been idle longest there: the one that is oldest of all is among them.
     pub fn shed_oldest_everywhere(&self) {
         for signal in self.shedding.iter() {
@@ -193,6 +222,7 @@ async fn serve(setup: Setup) {
         log: setup.access_log.for_worker(),
         exchanges: Exchanges::default(),
         shedding: setup.shedding,
+        reported: Cell::new(None),
         random: Cell::new(seed | 1),
         slots: RefCell::default(),
         sockets: RefCell::default(),

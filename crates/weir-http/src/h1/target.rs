@@ -137,6 +137,10 @@ pub(crate) fn is_host(text: &[u8]) -> bool {
             if byte == b'%' && !is_escape(text.get(host_end..).unwrap_or_default()) {
                 return false;
             }
+            // RFC 3986 lets a comma stand in a name, but in a field it reads as a list of two hosts (A14).
+            if byte == b',' {
+                return false;
+            }
             host_end += 1;
         }
         if host_end == 0 {

@@ -114,7 +114,12 @@ async fn connect(
     let send_proxy = forwarding.pool.shared.config.send_proxy;
     let began = clock::now();
     session.deadline.set(due(&session.slot, began, forwarding.listener.shared.config.timeout.connect));
-    let connected = backend.connect(&session.deadline).await;
+    let mut connected = backend.connect(&session.deadline).await;
+    if matches!(connected, Err(ConnectError::OutOfDescriptors)) && session.worker.make_room() > 0 {
+        // Sessions that were asked to close do so when their turn comes.
+        tokio::task::yield_now().await;
+        connected = backend.connect(&session.deadline).await;
+    }
     exchange.ledger.connect = Some(clock::now().saturating_sub(began));
     let mut stream = connected.map_err(Failure::Connect)?;
     if let Some(version) = send_proxy {

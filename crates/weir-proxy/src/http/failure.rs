@@ -86,6 +86,7 @@ impl Failure {
             Failure::QueueFull => End::QueueFull,
             Failure::QueueTimeout => End::QueueTimeout,
             Failure::Connect(ConnectError::TimedOut { .. }) => End::ConnectTimeout,
+            Failure::Connect(ConnectError::OutOfDescriptors) => End::Overload,
             Failure::Connect(_) => End::ConnectFailed,
             Failure::Empty | Failure::BackendClosed => End::BackendClosed,
             Failure::BackendTimeout => End::BackendTimeout,
@@ -112,6 +113,7 @@ impl Failure {
             Failure::QueueFull => Rejected::QueueFull,
             Failure::QueueTimeout => Rejected::QueueTimeout,
             Failure::OutOfMemory => Rejected::Memory,
+            Failure::Connect(ConnectError::OutOfDescriptors) => Rejected::Descriptors,
             _ => return None,
         })
     }
@@ -128,8 +130,11 @@ impl Failure {
     pub fn blames_backend(&self) -> bool {
         matches!(
             self,
-            Failure::Connect(_)
-                | Failure::Empty
+            Failure::Connect(
+                ConnectError::Refused { .. }
+                    | ConnectError::TimedOut { .. }
+                    | ConnectError::Unresolved { .. }
+            ) | Failure::Empty
                 | Failure::BackendClosed
                 | Failure::BackendTimeout
                 | Failure::BadResponse(_)

@@ -3,18 +3,16 @@
 //! The same for both directions. Back-pressure is the buffer: nothing more is read while it has not been sent.
 
 use std::io::{self, IoSlice};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::AsyncWrite as _;
 use tokio::net::TcpStream;
 use weir_http::h1::chunked::{write_chunk_end, write_chunk_head, write_last_chunk};
 use weir_http::h1::connection::Drained;
 use weir_http::{BodyReader, Violation};
 
 use crate::buffers::{Buffer, Buffers, LARGE};
-use crate::io::poll_receive;
+use crate::io::{poll_receive, poll_send, poll_send_vectored};
 
 /// What stands behind a chunk's content.
 const CHUNK_END: &[u8] = b"\r\n";
@@ -207,10 +205,10 @@ impl Pump {
         let content = self.buffer.as_ref().map_or(&[][..], |buffer| &buffer.filled()[..self.content]);
         let end: &[u8] = if self.chunk_open { CHUNK_END } else { b"" };
         let sent = if framing.is_empty() && end.is_empty() {
-            ready!(Pin::new(sink).poll_write(context, content))?
+            ready!(poll_send(sink, context, content))?
         } else {
             let parts = [IoSlice::new(framing), IoSlice::new(content), IoSlice::new(end)];
-            ready!(Pin::new(sink).poll_write_vectored(context, &parts))?
+            ready!(poll_send_vectored(sink, context, &parts))?
         };
         if sent == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));

@@ -25,6 +25,10 @@ use crate::worker::{ListenerSlot, Worker, WorkerListener};
 /// byte and stops does not make us hold a whole buffer.
 const PARKED_BYTES: usize = SMALL / 4;
 
+/// While the listener drains, an idle client may send one more request for this long: it may have sent it before it could know,
+/// and is told to close in the answer. A connection closed at once would lose it.
+const LAST_CHANCE: Duration = Duration::from_secs(2);
+
 /// A client's connection.
 pub struct Session {
     pub worker: Rc<Worker>,
@@ -112,6 +116,7 @@ impl Session {
         // A client that has not sent anything yet gets no more time than one that is sending its first head.
         let patience = if is_first { timeout.header.min(timeout.client_idle) } else { timeout.client_idle };
         let mut due = now + patience;
+        let mut told = false;
         self.deadline.set(due);
         self.deadline.set_idle(Some(now));
         let waited = poll_fn(|context| {
@@ -128,9 +133,10 @@ impl Session {
                 return Poll::Ready(Err(End::Overload));
             }
             if let Some(until) = self.slot.draining_until()
-                && until < due
+                && !told
             {
-                due = until;
+                told = true;
+                due = due.min(until).min(clock::now() + LAST_CHANCE);
                 self.deadline.set(due);
             }
             Poll::Pending
