@@ -184,7 +184,10 @@ mod tests {
             let seconds = us as f64 / 1e6;
             assert!(seconds <= HistogramSum::upper_bound_seconds(index), "{us} us above bucket {index}");
             if index > 0 {
-                assert!(seconds > HistogramSum::upper_bound_seconds(index - 1), "{us} us below bucket {index}");
+                assert!(
+                    seconds > HistogramSum::upper_bound_seconds(index - 1),
+                    "{us} us below bucket {index}"
+                );
             }
         }
     }
