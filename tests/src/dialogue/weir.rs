@@ -295,6 +295,13 @@ impl Weir {
         processes_mentioning(&self.config_path()).into_iter().filter(ours).collect()
     }
 
+    /// Whether this process still runs. Cheaper than [`Self::pids`], which reads all of `/proc`.
+    pub fn is_running(&self, pid: u32) -> bool {
+        // The command line of a process that has ended but was not waited for is empty.
+        fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|command| String::from_utf8_lossy(&command).contains(&self.config_path()))
+    }
+
     /// The only process id that runs this Weir.
     pub fn pid(&self) -> u32 {
         let pids = self.pids();

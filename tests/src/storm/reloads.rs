@@ -253,7 +253,7 @@ impl Progress {
         self.check_long_lived("an upgrade");
         self.long_lived.clear();
         until_within(Duration::from_secs(60), "the old process to end", || {
-            (!weir.pids().contains(&old)).then_some(())
+            (!weir.is_running(old)).then_some(())
         });
         self.upgrades += 1;
         self.slowest_upgrade = self.slowest_upgrade.max(begun.elapsed());

@@ -178,8 +178,11 @@ fn slow_callers_do_not_lock_the_admin_api() {
             wire
         })
         .collect();
+    // Once they have used up their time for a head, if there are too many of them; others are served from then on.
     for _ in 0..10 {
-        assert_eq!(weir.admin().reads("/livez").status(), 200);
+        let mut wire = Wire::connect(weir.address("admin")).with_patience(std::time::Duration::from_secs(20));
+        wire.sends("GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        wire.receives_status(200);
     }
     drop(held);
 }

@@ -39,7 +39,7 @@ fn a_backend_that_fails_often_is_ejected_and_returns_when_it_is_well() {
         After::Keep
     });
     let well = named("b");
-    let more = r#"health = { check = "off", passive = { errors = 3, within = "10s", eject = "700ms", max_ejected = 0.5 } }"#;
+    let more = r#"health = { check = "off", passive = { errors = 3, within = "10s", eject = "3s", max_ejected = 0.5 } }"#;
     let weir = Setup::of(&config(more)).with("a", flapping.address()).with("b", well.address()).start();
     let begun = Instant::now();
     while is_up(&weir, flapping.address()) {
@@ -49,10 +49,12 @@ fn a_backend_that_fails_often_is_ejected_and_returns_when_it_is_well() {
     }
     let seen = flapping.served();
     assert!((3..=6).contains(&seen), "three failures eject; it got {seen} requests");
-    for _ in 0..20 {
+    let ejected = Instant::now();
+    while ejected.elapsed() < Duration::from_secs(1) {
         assert_eq!(ask(&weir), 200);
+        // An attempt that was under way when the third failure came may still arrive.
+        assert!(flapping.served() <= seen + 1, "an ejected backend still gets requests");
     }
-    assert!(flapping.served() <= seen + 1, "an ejected backend still gets requests");
     assert_eq!(
         weir.metric("weir_backend_ejections_total", &[("backend", &flapping.address().to_string())]),
         1.0

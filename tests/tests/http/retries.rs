@@ -216,6 +216,7 @@ fn a_storm_of_503_is_answered_with_few_retries() {
     let config = TWO.replace("balance = \"first\"", "");
     let weir = Setup::of(&config).with("bad", one.address()).with("good", two.address()).start();
     let requests = 2000;
+    let begun = std::time::Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -230,7 +231,12 @@ fn a_storm_of_503_is_answered_with_few_retries() {
     let attempts = one.served() + two.served();
     let retries = attempts - requests;
     println!("{retries} retries for {requests} requests");
-    // A floor lets a pool with little traffic retry at all; it must be small against two thousand requests.
-    assert!(retries <= requests / 5 + 100, "{retries} retries for {requests} requests");
+    // A fifth, and an allowance of ten a second (over a window of ten) that lets a pool with little traffic retry at all.
+    let allowance = 10 * (begun.elapsed().as_secs() as usize + 11);
+    assert!(retries <= requests / 5 + allowance, "{retries} retries for {requests} requests");
+    assert!(
+        retries < requests / 2,
+        "{retries} retries: the machine is too slow for this test to show anything"
+    );
     weir.reaches("weir_rejected_total", &[("reason", "retry_budget")], 1.0);
 }

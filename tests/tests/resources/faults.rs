@@ -52,7 +52,7 @@ fn names() -> std::net::SocketAddr {
 /// Weir under strace, with each of these injections.
 fn faulty(backend: &Backend, injections: &[&str]) -> Weir {
     let strace = tool("strace", "strace").display().to_string();
-    let mut words = vec![strace.as_str(), "-f", "-qqq", "-o", "/dev/null", "--seccomp-bpf"];
+    let mut words = vec![strace.as_str(), "-f", "-qqq", "-o", "/dev/null"];
     let calls: Vec<&str> =
         injections.iter().map(|injection| injection.split(':').next().unwrap_or_default()).collect();
     let trace = format!("trace={}", calls.join(","));
