@@ -166,7 +166,7 @@ impl<'q> Request<'q> {
 
 fn http(snapshot: &Snapshot, request: &Request<'_>, wanted: Option<&str>) -> Result<Answer, String> {
     let (listener, listener_reason) = http_listener(snapshot, request, wanted)?;
-    let path = normalised(request.path)?;
+    let path = weir_proxy::http::normalised_path(request.path)?;
     let header = |name: &[u8]| request.header(name).map(str::as_bytes);
     let view = RequestView {
         host: request.host().as_bytes(),
@@ -194,11 +194,6 @@ fn http(snapshot: &Snapshot, request: &Request<'_>, wanted: Option<&str>) -> Res
     let choice = pool.map(|pool| choose(pool, http_key(pool, request), sticky(pool, request)));
     let listener = listener.config.name.clone();
     Ok(Answer { listener, listener_reason, path, routes, action: action.unwrap_or_default(), pool: choice })
-}
-
-/// The path as routes see it.
-fn normalised(path: &str) -> Result<String, String> {
-    Ok(path.to_owned())
 }
 
 /// The listener a client would reach: the one named, the one at the URL's port, or the only one there is.

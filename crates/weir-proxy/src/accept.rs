@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd as _;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -48,7 +49,12 @@ pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, listener: TcpLi
             None => return,
             Some(Ok((stream, peer))) => {
                 short_for = 0;
+                let is_high = stream.as_raw_fd() >= worker.accept_ceiling;
                 begin(&worker, &socket, stream, peer);
+                if is_high {
+                    worker.make_room();
+                    tokio::time::sleep(DESCRIPTOR_PAUSE).await;
+                }
             }
             Some(Err(error)) if system::is_shortage(&error) => {
                 let slot = socket.slot();

@@ -21,6 +21,16 @@ pub fn pin_to(cpu: usize) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
+/// Number of a descriptor from which on accepting pauses, so that what was accepted can still be served.
+///
+/// The kernel gives out the lowest free number (open(2)), so a high one tells how many are in use, without counting. An
+/// eighth of the limit is held back, at least 8 and at most 1024.
+pub fn accept_ceiling() -> i32 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let limit = limit.min(i32::MAX as u64) as i32;
+    limit - (limit / 8).clamp(8, 1024)
+}
+
 /// Whether the kernel had no descriptor, or no memory for one, left for us: no peer is to blame.
 pub fn is_shortage(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))

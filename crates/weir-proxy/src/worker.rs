@@ -70,6 +70,8 @@ pub struct Worker {
     pub totals: Arc<Totals>,
     pub log: WorkerLog,
     pub exchanges: Exchanges,
+    /// See [`system::accept_ceiling`].
+    pub accept_ceiling: i32,
     shedding: Arc<[ShedSignal]>,
     /// When a shortage of descriptors was last reported.
     reported: Cell<Option<Duration>>,
@@ -221,6 +223,7 @@ async fn serve(setup: Setup) {
         totals: setup.totals,
         log: setup.access_log.for_worker(),
         exchanges: Exchanges::default(),
+        accept_ceiling: system::accept_ceiling(),
         shedding: setup.shedding,
         reported: Cell::new(None),
         random: Cell::new(seed | 1),

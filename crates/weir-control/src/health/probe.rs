@@ -86,6 +86,8 @@ pub enum Failure {
     ClosedEarly,
     /// What came was no HTTP/1 status line.
     NotHttp(String),
+    /// Exchanges could not use such an answer; says what was found and expected.
+    Unusable(String),
     /// The answer's status is not one of the expected.
     Status {
         /// What it said.
@@ -106,6 +108,7 @@ impl fmt::Display for Failure {
             }
             Failure::ClosedEarly => write!(out, "closed before a status line"),
             Failure::NotHttp(start) => write!(out, "answered {start:?}, expected an HTTP/1 status line"),
+            Failure::Unusable(what) => write!(out, "answered what an exchange can't use: {what}"),
             Failure::Status { status, expected } => write!(out, "answered {status}, expected {expected}"),
         }
     }
@@ -154,7 +157,10 @@ async fn read_status(stream: &mut TcpStream) -> Result<u16, Failure> {
         let whole = head.windows(4).any(|four| four == b"\r\n\r\n") || head.len() >= HEAD_BYTES;
         let over = read == 0 || whole || (head.len() >= 9 && !head.starts_with(b"HTTP/1."));
         if over {
-            return status_of(&head);
+            let status = status_of(&head)?;
+            // A backend whose every answer would become a 502 is not up.
+            weir_proxy::http::probe_status(&head).map_err(Failure::Unusable)?;
+            return Ok(status);
         }
     }
 }
