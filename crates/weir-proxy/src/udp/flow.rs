@@ -251,18 +251,16 @@ impl Flow {
                 break;
             }
         }
-        if let Some(until) = self.slot.draining_until() {
-            if until <= clock::now() {
-                return Poll::Ready(End::Draining);
-            }
-            deadline.set(self.due());
-        }
-        if deadline.has_passed() {
+        let draining_until = self.slot.draining_until();
+        if draining_until.is_some() || deadline.has_passed() {
+            let now = clock::now();
+            let due = self.due();
             // Datagrams only note the time; whether it is really over is seen here.
-            if self.due() <= clock::now() {
-                return Poll::Ready(End::ClientIdle);
+            if due <= now {
+                let is_drained = draining_until.is_some_and(|until| until <= now);
+                return Poll::Ready(if is_drained { End::Draining } else { End::ClientIdle });
             }
-            deadline.set(self.due());
+            deadline.set(due);
         }
         Poll::Pending
     }
