@@ -16,6 +16,7 @@ fn short_of_descriptors(backend: &Backend) -> Weir {
         timeout = { client_idle = "60s", header = "1s" }
         [pool.app]
         backends = ["@app"]
+        keep_alive = { idle = "200ms" }
         health = { check = "off", passive = "off" }
         "#,
     )
