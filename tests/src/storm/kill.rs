@@ -92,11 +92,11 @@ pool = "app"
 backends = ["@a", "@b", "@c"]
 [pool.app.health]
 check = "http"
-interval = "100ms"
-fast_interval = "50ms"
-timeout = "100ms"
+interval = "500ms"
+fast_interval = "100ms"
+timeout = "500ms"
 rise = 1
-fall = 2
+fall = 3
 passive = { errors = 2, within = "10s", eject = "200ms", max_ejected = 0.5 }
 "#;
 

@@ -129,6 +129,7 @@ fn a_client_that_does_not_read_its_response_is_given_up() {
     let weir = timed(r#"client_body = "500ms""#, "", backend.address());
     let mut client = weir.client("web");
     client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    weir.reaches("weir_connections", &[("listener", "web")], 1.0);
     // Not read: the kernel's buffers fill, then nothing moves.
     until("the connection to be given up", || {
         (weir.metric("weir_connections", &[("listener", "web")]) == 0.0).then_some(())
