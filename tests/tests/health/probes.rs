@@ -75,9 +75,9 @@ fn fall_bad_probes_in_a_row_take_down_and_rise_good_ones_bring_up() {
     });
     let well = named("b");
     // A long timeout, so that no probe is bad for being late.
-    let check = "check = \"http\"\nrise = 1\nfall = 3\ninterval = \"300ms\"\nfast_interval = \"20ms\"\ntimeout = \"300ms\"\npassive = \"off\"\n";
+    let check = "check = \"http\"\nrise = 1\nfall = 3\ninterval = \"1s\"\nfast_interval = \"20ms\"\ntimeout = \"1s\"\npassive = \"off\"\n";
     let weir = Setup::of(&config(check)).with("a", flapping.address()).with("b", well.address()).start();
-    until("twenty probes", || (count.load(Ordering::SeqCst) >= 20).then_some(()));
+    until("ten probes", || (count.load(Ordering::SeqCst) >= 10).then_some(()));
     let status = weir.admin().reads("/v1/pools/app").json();
     assert_ne!(status["backends"][0]["health"], "down", "two bad probes in a row took it down: {status}");
 }
