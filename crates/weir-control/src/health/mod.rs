@@ -21,7 +21,7 @@ use weir_proxy::snapshot::{Backend, Pool, Snapshot};
 use crate::events::{Bus, What};
 use crate::timestamp::Timestamp;
 use probe::{Failure, Question, Target};
-use schedule::{Pace, Schedule, Step};
+use schedule::{Ending, Pace, Schedule, Step};
 
 /// Results kept per target.
 const HISTORY: usize = 10;
@@ -241,8 +241,14 @@ async fn run(target: Arc<Target>, mut schedule: Schedule, shared: Arc<Shared>, b
             }
             Step::Wait(until) => tokio::select! {
                 Some(ended) = probes.join_next() => if let Ok((number, result, took)) = ended {
-                    schedule.finished(number, result.is_ok());
-                    shared.take(result, took, &bus);
+                    let ending = match &result {
+                        Ok(_) => Ending::Good,
+                        Err(Failure::TimedOut { .. }) => Ending::Late,
+                        Err(_) => Ending::Bad,
+                    };
+                    if schedule.finished(number, ending) {
+                        shared.take(result, took, &bus);
+                    }
                 },
                 () = tokio::time::sleep(until.saturating_sub(now)) => {}
                 () = shared.hasten.notified() => schedule.hasten(),

@@ -8,6 +8,7 @@
 //!   `fast_interval` after the last one, but never later than a tenth of `interval`.
 //! - A probe that has not answered after half of its time makes the backend suspect: the further probes that `fall` asks for
 //!   start at once, `fast_interval` apart, side by side with the first, and have the other half of the time to answer.
+//!   When any of them is answered well the suspicion was unfounded, and those that then run out of their half do not count.
 //!
 //! So a backend that stops answering is down at most `interval + timeout + (fall - 2) * fast_interval` after it stopped, with
 //! the bounds above: for `interval = "100ms"` and all else default that is 210 ms. Waiting for each probe to time out
@@ -74,6 +75,21 @@ pub struct Schedule {
 struct UnderWay {
     number: u64,
     suspect_at: Duration,
+    /// It was sent on suspicion, and has less time than the config gives a probe.
+    is_short: bool,
+    /// Another probe has been answered meanwhile: that this one is late says nothing.
+    is_excused: bool,
+}
+
+/// How a probe ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The answer was good.
+    Good,
+    /// There was an answer, or a refusal, and it was bad.
+    Bad,
+    /// There was no answer in time.
+    Late,
 }
 
 /// Results of one kind in a row.
@@ -109,18 +125,32 @@ impl Schedule {
             self.next_number += 1;
             self.last_start = Some(now);
             self.hastened = false;
-            self.under_way.push(UnderWay { number, suspect_at: now + self.pace.timeout / 2 });
+            self.under_way.push(UnderWay {
+                number,
+                suspect_at: now + self.pace.timeout / 2,
+                is_short: suspect,
+                is_excused: false,
+            });
             return Step::Start { number, limit };
         }
         let suspicion = self.under_way.iter().map(|probe| probe.suspect_at).filter(|at| *at > now).min();
         Step::Wait(suspicion.map_or(due, |at| at.min(due)))
     }
 
-    /// Takes the result of probe `number`.
-    pub fn finished(&mut self, number: u64, good: bool) {
-        self.under_way.retain(|probe| probe.number != number);
+    /// Takes the result of probe `number`. `false` when it must not count: probes sent on suspicion have only part of the
+    /// timeout, so once the suspicion has proved unfounded their lateness is ours and not the backend's.
+    #[must_use]
+    pub fn finished(&mut self, number: u64, ending: Ending) -> bool {
+        let ended = self.under_way.iter().position(|probe| probe.number == number).map(|at| self.under_way.remove(at));
+        let good = ending == Ending::Good;
+        if good {
+            self.under_way.iter_mut().filter(|probe| probe.is_short).for_each(|probe| probe.is_excused = true);
+        } else if ending == Ending::Late && ended.is_some_and(|probe| probe.is_excused) {
+            return false;
+        }
         let count = if good == self.streak.good { self.streak.count.saturating_add(1) } else { 1 };
         self.streak = Streak { good, count };
+        true
     }
 
     /// Starts the next probe at once: real traffic gave a reason to ask.
@@ -181,7 +211,9 @@ mod tests {
             ends.sort();
             while let Some(&(at, number, good)) = ends.first().filter(|end| end.0 <= now) {
                 ends.remove(0);
-                schedule.finished(number, good);
+                if !schedule.finished(number, if good { Ending::Good } else { Ending::Late }) {
+                    continue;
+                }
                 bad = if good { 0 } else { bad + 1 };
                 if bad == pace.fall {
                     return (starts, Some(at));
@@ -228,11 +260,32 @@ mod tests {
     }
 
     #[test]
+    fn a_backend_that_always_answers_late_but_in_time_stays_up() {
+        // It answers after 650 ms of 1 s; probes sent on suspicion at 500 ms would have to wait until 1150 ms.
+        let mut schedule = Schedule::new(pace(1000, 100, 1000), ms(0));
+        let mut ends = Vec::<(Duration, u64, Ending)>::new();
+        let (mut now, mut bad) = (ms(0), 0);
+        while now <= ms(30_000) {
+            ends.sort_by_key(|end| end.0);
+            while let Some(&(_, number, ending)) = ends.first().filter(|end| end.0 <= now) {
+                ends.remove(0);
+                bad += u32::from(schedule.finished(number, ending) && ending != Ending::Good);
+            }
+            match schedule.step(now) {
+                Step::Start { number, limit } if limit >= ms(650) => ends.push((now + ms(650), number, Ending::Good)),
+                Step::Start { number, limit } => ends.push((now + limit, number, Ending::Late)),
+                Step::Wait(at) => now = ends.iter().map(|end| end.0).min().map_or(at, |end| at.min(end)),
+            }
+        }
+        assert_eq!(bad, 0);
+    }
+
+    #[test]
     fn one_slow_answer_does_not_take_a_backend_down() {
         let mut schedule = Schedule::new(pace(100, 10, 100), ms(0));
         let mut settle = |at| {
             let Step::Start { number, .. } = schedule.step(at) else { panic!("a probe is due at {at:?}") };
-            schedule.finished(number, true);
+            assert!(schedule.finished(number, Ending::Good));
         };
         settle(ms(0));
         settle(ms(10));
@@ -242,9 +295,9 @@ mod tests {
             panic!("suspect: a second one")
         };
         assert_eq!(limit, ms(50));
-        schedule.finished(second, true);
+        assert!(schedule.finished(second, Ending::Good));
         assert_eq!(schedule.step(ms(161)), Step::Wait(ms(170)));
-        schedule.finished(slow, false);
+        assert!(schedule.finished(slow, Ending::Late), "the slow one had its whole time");
         // One bad result: the state is changing again, but nothing is down.
         assert!(matches!(schedule.step(ms(210)), Step::Start { .. }));
     }
@@ -258,7 +311,7 @@ mod tests {
             match schedule.step(now) {
                 Step::Start { number, .. } => {
                     starts.push(now);
-                    schedule.finished(number, false);
+                    assert!(schedule.finished(number, Ending::Bad));
                 }
                 Step::Wait(at) => now = at,
             }
@@ -271,13 +324,13 @@ mod tests {
         let mut schedule = Schedule::new(pace(1000, 50, 1000), ms(0));
         for at in [ms(0), ms(50)] {
             let Step::Start { number, .. } = schedule.step(at) else { panic!("due") };
-            schedule.finished(number, true);
+            assert!(schedule.finished(number, Ending::Good));
         }
         assert_eq!(schedule.step(ms(51)), Step::Wait(ms(1050)));
         schedule.hasten();
         assert!(matches!(schedule.step(ms(200)), Step::Start { .. }));
         // The cadence goes on from there.
-        schedule.finished(2, true);
+        assert!(schedule.finished(2, Ending::Good));
         assert_eq!(schedule.step(ms(201)), Step::Wait(ms(1200)));
     }
 }

@@ -149,7 +149,6 @@ pub async fn refuse(
 
 /// Runs one exchange whose request head is complete.
 pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: &mut Exchange) -> After {
-    exchange.ledger.head = clock::now();
     note_request(session, exchange);
     let plan = match plan(session, &listener, exchange) {
         Ok(plan) => plan,

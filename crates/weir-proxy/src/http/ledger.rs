@@ -60,6 +60,10 @@ impl Ledger {
 
     /// When the response's head came, near enough for averages and without asking the clock.
     pub fn response_at(&self) -> Duration {
+        if self.retries > 0 {
+            // The phases are those of the last attempt only.
+            return clock::now();
+        }
         let phases = [self.queue, self.connect, self.backend_header];
         phases.into_iter().flatten().fold(self.head, |at, phase| at + phase)
     }
@@ -107,9 +111,18 @@ impl Ledger {
     }
 
     /// Counts the exchange and writes its log line. Called exactly once per exchange.
-    pub fn close(&mut self, session: &Session, listener: &WorkerListener, request_id: &[u8], end: End) {
+    ///
+    /// Gives the time, so that what comes next need not ask the clock again.
+    pub fn close(
+        &mut self,
+        session: &Session,
+        listener: &WorkerListener,
+        request_id: &[u8],
+        end: End,
+    ) -> Duration {
         let worker = &session.worker;
-        let total = clock::now().saturating_sub(self.began);
+        let now = clock::now();
+        let total = now.saturating_sub(self.began);
         let cells = listener.shared.cells.of(worker.number);
         cells.requests[usize::from(self.status / 100).min(5)].increment();
         cells.request_seconds.record(total);
@@ -119,6 +132,7 @@ impl Ledger {
         if worker.log.enabled() {
             self.write_line(session, listener, request_id, end, total);
         }
+        now
     }
 
     #[cold]

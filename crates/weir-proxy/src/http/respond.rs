@@ -1,5 +1,7 @@
 //! Sends a backend's response to the client and ends the exchange.
 
+use std::time::Duration;
+
 use weir_http::h1::connection::Drained;
 use weir_http::{BodyLength, BodyReader, KnownHeader, ResponseContext, write_response};
 use weir_stats::table::End;
@@ -65,7 +67,8 @@ pub async fn run(
         // What reached the client is not whole, and it must be able to tell.
         return After::Reset;
     }
-    exchange.ledger.close(session, forwarding.listener, &exchange.request_id, End::Done);
+    let ended = exchange.ledger.close(session, forwarding.listener, &exchange.request_id, End::Done);
+    session.idle_since = Some(ended);
     let (unread, response_drained) = download.into_rest();
     let (rest, request_drained) = upload.into_rest();
     if rest.is_some() {
@@ -80,7 +83,7 @@ pub async fn run(
         response_drained,
         keep_backend,
         unread.map_or(0, |rest| rest.filled().len()),
-        forwarding,
+        ended,
     );
     match request_done {
         true if framing.keep_alive => After::Keep,
@@ -123,7 +126,7 @@ async fn send(
     download: &mut Pump,
 ) -> Result<(), Failure> {
     let patience = forwarding.listener.shared.config.timeout.client_body;
-    session.deadline.set(due(&session.slot, clock::now(), patience));
+    session.deadline.set(due(&session.slot, exchange.ledger.response_at(), patience));
     let Session { stream, slot, deadline, .. } = session;
     send_all(stream, &exchange.reply, deadline, || deadline.set(due(slot, clock::now(), patience))).await?;
     if download.is_done() {
@@ -140,10 +143,10 @@ fn keep(
     response: Option<Drained>,
     keep_alive: bool,
     unread_bytes: usize,
-    forwarding: &Forwarding<'_>,
+    now: Duration,
 ) {
     let (Some(request), Some(response)) = (request, response) else { return };
     if let Ok(idle) = connection.finish(request, response, keep_alive, unread_bytes) {
-        chosen.backend().keep_idle(idle, clock::now(), forwarding.pool.shared.config.keep_alive.max);
+        chosen.backend().keep_idle(idle, now, chosen.pool.shared.config.keep_alive.max);
     }
 }

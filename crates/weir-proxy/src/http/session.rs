@@ -40,6 +40,8 @@ pub struct Session {
     pub deadline: Deadline,
     /// What was received and not yet used: the head under way, or pipelined requests.
     pub buffer: Option<Buffer>,
+    /// When the last exchange ended, if that is known.
+    pub idle_since: Option<Duration>,
 }
 
 /// How waiting for a request ended.
@@ -71,7 +73,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, mut stream: TcpSt
         };
     let identity = ClientIdentity::new(client.address.ip(), Scheme::Http, listener.shared.trusts(peer.ip()));
     drop(listener);
-    let mut session = Session { worker, slot, stream, client, identity, deadline, buffer };
+    let mut session = Session { worker, slot, stream, client, identity, deadline, buffer, idle_since: None };
     session.run().await;
 }
 
@@ -108,10 +110,12 @@ impl Session {
 
     /// Waits for the client's next request without holding a buffer.
     async fn await_first_byte(&mut self, is_first: bool) -> Result<(), End> {
+        let idle_since = self.idle_since.take();
         if self.buffer.is_some() {
             return Ok(());
         }
-        let now = clock::now();
+        // The end of the exchange before was a moment ago; the clock need not be asked again.
+        let now = idle_since.unwrap_or_else(clock::now);
         let timeout = self.slot.current().shared.config.timeout;
         // A client that has not sent anything yet gets no more time than one that is sending its first head.
         let patience = if is_first { timeout.header.min(timeout.client_idle) } else { timeout.client_idle };
@@ -173,7 +177,12 @@ impl Session {
         loop {
             let received = self.buffer.as_ref().map_or(&[][..], Buffer::filled);
             match parse_request(received, &limits, &mut exchange.request) {
-                Ok(Progress::Complete { .. }) => return Arrival::Complete,
+                Ok(Progress::Complete { .. }) => {
+                    if timed {
+                        exchange.ledger.head = clock::now();
+                    }
+                    return Arrival::Complete;
+                }
                 Err(violation) => return Arrival::Refused(Failure::BadRequest(violation)),
                 Ok(Progress::Partial) => {}
             }
