@@ -150,6 +150,21 @@ impl Drop for Workplace {
     }
 }
 
+/// Waits until no other bench runs on this machine: two would measure each other. The turn ends when the file is dropped.
+pub fn wait_for_turn() -> io::Result<fs::File> {
+    let path = std::env::temp_dir().join("weir-lab.lock");
+    let file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(fs::TryLockError::WouldBlock) => {
+            eprintln!("waiting for another bench on this machine to end (--together does not wait)");
+            file.lock()?;
+        }
+        Err(fs::TryLockError::Error(error)) => return Err(error),
+    }
+    Ok(file)
+}
+
 /// Runs `scenarios` one after the other; tells of its progress on standard error.
 ///
 /// A contender that does not start is left out of the rest of its scenario and its outcome says why. Err only when the

@@ -164,6 +164,9 @@ struct BenchArguments {
     /// Stay in the machine's network instead of a private one
     #[arg(long)]
     shared_network: bool,
+    /// Do not wait until another bench on this machine has ended
+    #[arg(long)]
+    together: bool,
     /// Name the scenarios and stop
     #[arg(long)]
     list: bool,
@@ -257,6 +260,7 @@ fn bench(arguments: &BenchArguments) -> io::Result<ExitCode> {
         proxy: place(arguments.proxy_core),
         load: place(arguments.load_core),
     };
+    let _turn = if arguments.together { None } else { Some(bench::wait_for_turn()?) };
     let circumstances = report::Circumstances::now(&options, private_network);
     let report = report::Report { circumstances, scenarios: bench::run(&scenarios, &options)? };
     print!("{}", report.markdown());
@@ -276,8 +280,7 @@ fn bench(arguments: &BenchArguments) -> io::Result<ExitCode> {
 }
 
 fn tools(weir: Option<&Path>) -> io::Result<Tools> {
-    let own = std::env::current_exe()?;
-    let beside = own.with_file_name("weir");
+    let beside = std::env::current_exe()?.with_file_name("weir");
     let store = std::env::var_os("WEIR_PEERS").map_or_else(
         || {
             let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
@@ -288,7 +291,7 @@ fn tools(weir: Option<&Path>) -> io::Result<Tools> {
     );
     let text = |path: &Path| path.display().to_string();
     Ok(Tools {
-        lab: text(&own),
+        lab: process::own_program(),
         peers: text(&Path::new(env!("CARGO_MANIFEST_DIR")).join("peers")),
         peers_root: text(&store.join("sid")),
         weir: text(weir.unwrap_or(&beside)),

@@ -65,6 +65,11 @@ fn prepare(placement: Placement, parent: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// A path to this program that holds while it runs, even when a build replaces its file meanwhile.
+pub fn own_program() -> String {
+    format!("/proc/{}/exe", std::process::id())
+}
+
 /// Whether this process may give others the nice value `nice`.
 pub fn may_set_priority(nice: i32) -> bool {
     nice >= 0 || rustix::process::geteuid().is_root()
@@ -97,7 +102,7 @@ impl Running {
         output: Output,
     ) -> io::Result<Self> {
         let errors = File::create(log)?;
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(own_program());
         command.arg("launch").arg(format!("--nice={}", placement.nice));
         command.arg(format!("--parent={}", std::process::id()));
         if placement.realtime {

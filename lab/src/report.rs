@@ -110,7 +110,8 @@ impl Report {
             |core: Option<usize>| core.map_or_else(|| "any core".to_owned(), |core| format!("core {core}"));
         let mut text = format!(
             "{} cores of {}, Linux {}, {} congestion control, {} network. Load balancer on {}, load and backend on {}, \
-             nice {}{}. {} interleaved rounds of {} s; medians, in brackets the least and the greatest. Commit {}.\n",
+             nice {}{}. {} interleaved rounds of {} s; medians, in brackets the least and the greatest. Load \
+             average at the start {}. Commit {}.\n",
             it.cores,
             it.processor,
             it.kernel,
@@ -126,6 +127,7 @@ impl Report {
             },
             it.rounds,
             it.seconds,
+            it.load_average.split(' ').take(3).collect::<Vec<_>>().join(", "),
             it.commit,
         );
         for scenario in &self.scenarios {

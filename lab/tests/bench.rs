@@ -10,7 +10,7 @@ fn bench(seconds: u32) -> Command {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixture");
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir-lab"));
     command
-        .args(["bench", "bodies", "--rounds=2"])
+        .args(["bench", "bodies", "--rounds=2", "--together"])
         .arg(format!("--seconds={seconds}"))
         .arg("--lab")
         .arg(fixture);
