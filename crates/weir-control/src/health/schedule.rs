@@ -117,7 +117,7 @@ impl Schedule {
 
     /// What to do at time `now`. Call again after each `Start`, until it says `Wait`.
     pub fn step(&mut self, now: Duration) -> Step {
-        let suspect = self.under_way.iter().any(|probe| probe.suspect_at <= now);
+        let suspect = self.suspicions().any(|at| at <= now);
         let due = self.due(suspect);
         if due <= now {
             let limit = if suspect { self.pace.timeout / 2 } else { self.pace.timeout };
@@ -133,18 +133,31 @@ impl Schedule {
             });
             return Step::Start { number, limit };
         }
-        let suspicion = self.under_way.iter().map(|probe| probe.suspect_at).filter(|at| *at > now).min();
+        let suspicion = self.suspicions().filter(|at| *at > now).min();
         Step::Wait(suspicion.map_or(due, |at| at.min(due)))
+    }
+
+    /// When probes under way make the backend suspect. Those that were sent on suspicion themselves do not: half of their half is
+    /// no reason for anything.
+    fn suspicions(&self) -> impl Iterator<Item = Duration> {
+        self.under_way.iter().filter(|probe| !probe.is_short).map(|probe| probe.suspect_at)
     }
 
     /// Takes the result of probe `number`. `false` when it must not count: probes sent on suspicion have only part of the
     /// timeout, so once the suspicion has proved unfounded their lateness is ours and not the backend's.
     #[must_use]
     pub fn finished(&mut self, number: u64, ending: Ending) -> bool {
-        let ended = self.under_way.iter().position(|probe| probe.number == number).map(|at| self.under_way.remove(at));
+        let ended = self
+            .under_way
+            .iter()
+            .position(|probe| probe.number == number)
+            .map(|at| self.under_way.remove(at));
         let good = ending == Ending::Good;
         if good {
-            self.under_way.iter_mut().filter(|probe| probe.is_short).for_each(|probe| probe.is_excused = true);
+            self.under_way
+                .iter_mut()
+                .filter(|probe| probe.is_short)
+                .for_each(|probe| probe.is_excused = true);
         } else if ending == Ending::Late && ended.is_some_and(|probe| probe.is_excused) {
             return false;
         }
@@ -267,12 +280,20 @@ mod tests {
         let (mut now, mut bad) = (ms(0), 0);
         while now <= ms(30_000) {
             ends.sort_by_key(|end| end.0);
+            // The timer may be looked at before the results that came at the same moment.
+            if let Step::Start { number, limit } = schedule.step(now) {
+                let ending = if limit >= ms(650) { Ending::Good } else { Ending::Late };
+                ends.push((now + limit.min(ms(650)), number, ending));
+                continue;
+            }
             while let Some(&(_, number, ending)) = ends.first().filter(|end| end.0 <= now) {
                 ends.remove(0);
                 bad += u32::from(schedule.finished(number, ending) && ending != Ending::Good);
             }
             match schedule.step(now) {
-                Step::Start { number, limit } if limit >= ms(650) => ends.push((now + ms(650), number, Ending::Good)),
+                Step::Start { number, limit } if limit >= ms(650) => {
+                    ends.push((now + ms(650), number, Ending::Good))
+                }
                 Step::Start { number, limit } => ends.push((now + limit, number, Ending::Late)),
                 Step::Wait(at) => now = ends.iter().map(|end| end.0).min().map_or(at, |end| at.min(end)),
             }
