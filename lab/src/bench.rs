@@ -153,7 +153,11 @@ impl Drop for Workplace {
 /// Waits until no other bench runs on this machine: two would measure each other. The turn ends when the file is dropped.
 pub fn wait_for_turn() -> io::Result<fs::File> {
     let path = std::env::temp_dir().join("weir-lab.lock");
-    let file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+    // A file that another user made can be opened for reading only, which is enough to wait on it.
+    let file = match fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => fs::File::open(&path)?,
+        opened => opened?,
+    };
     match file.try_lock() {
         Ok(()) => {}
         Err(fs::TryLockError::WouldBlock) => {
