@@ -26,8 +26,7 @@ test: setup          ## lint, build and run every test; ends with `N passed, M f
 lint: setup          ## rustfmt, clippy with warnings as errors, the house rules
 	@cargo xtask lint
 
-bench: peers         ## measure Weir beside HAProxy and nginx on this machine
-	@xtask/setup.sh build
+bench: build peers   ## measure Weir beside HAProxy and nginx on this machine
 	cargo run --release --package weir-lab -- bench
 
 peers:               ## install the load balancers and load generators to measure against (as root)
