@@ -81,7 +81,7 @@ fn work(picker: &Picker, seed: u64) {
             ..PickInput::default()
         };
         if let Ok(pick) = black_box(picker.pick(black_box(&input))) {
-            black_box(picker.pool().release(pick.index));
+            picker.pool().release(pick.index);
         }
     }
 }

@@ -319,8 +319,8 @@ impl Backend {
 
     /// Counts one more in flight if that keeps the count at or below both the limit and `ceiling`. Exact across threads.
     ///
-    /// Sequentially consistent together with the queue's depth: a releaser who sees nobody waiting and a
-    /// waiter who sees no room can't both be wrong (see `queue.rs`).
+    /// Sequentially consistent: a releaser who sees nobody waiting and a waiter who sees no room can't both be wrong
+    /// ([`Pool::release`](crate::Pool::release) says how).
     pub(crate) fn try_acquire(&self, ceiling: u32) -> bool {
         let limit = self.limit().min(ceiling);
         if limit == UNLIMITED {

@@ -90,7 +90,7 @@ impl PickReason {
 pub enum NoPick {
     /// No backend takes new work: down, in maintenance, drained or weight 0. `http/failure` answers 503.
     NoneUp,
-    /// Every backend left to try is at its limit: queue ([`Pool::queue_enter`]) or answer 503.
+    /// Every backend left to try is at its limit: wait for a release, or answer 503.
     AllBusy,
     /// Every backend that takes work was already tried in this exchange.
     AllExcluded,

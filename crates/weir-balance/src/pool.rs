@@ -1,7 +1,6 @@
 //! A pool: its backends, what is shared between workers, and the view they choose by.
 
 use crate::backend::{AdminState, Backend, Health, WeightTooLarge};
-use crate::queue::{Queue, QueueFull, QueueTicket};
 use crate::retry_budget::RetryBudget;
 use crate::settings::Settings;
 use crate::view::{Standing, State, TierKind, View};
@@ -31,7 +30,6 @@ pub struct Pool {
 struct Shared {
     rotation: Alone<AtomicU64>,
     retry_budget: RetryBudget,
-    queue: Arc<Queue>,
 }
 
 /// A value on cache lines of its own.
@@ -67,19 +65,17 @@ impl Pool {
         let shared = Arc::new(Shared {
             rotation: Alone::default(),
             retry_budget: RetryBudget::new(settings.retry_budget_percent),
-            queue: Queue::new(settings.queue_max),
         });
         let bounded = bounds_load(&settings).then(Arc::default);
         Pool::assemble(settings, members, shared, bounded, now)
     }
 
     /// The pool after a reload: new settings and members (`Arc`s of this pool's members where the address stays, so that
-    /// counts and health live on), with this pool's rotation, retry budget and queue.
+    /// counts and health live on), with this pool's rotation and retry budget.
     ///
     /// Exchanges picked from the old pool are released there; both pools count in the same cells.
     pub fn rebuilt(&self, settings: Settings, members: Vec<Arc<Backend>>, now: Duration) -> Pool {
         self.shared.retry_budget.set_percent(settings.retry_budget_percent);
-        self.shared.queue.set_max(settings.queue_max);
         let bounded = bounds_load(&settings).then(|| self.bounded_in_flight.clone().unwrap_or_default());
         Pool::assemble(settings, members, Arc::clone(&self.shared), bounded, now)
     }
@@ -202,25 +198,15 @@ impl Pool {
         self.members[index].set_health(health, now);
     }
 
-    /// Gives back the slot in flight that a pick took; exactly once per pick, on the pool that was picked from. `true` when exchanges
-    /// are waiting in the queue, so the caller must wake the first.
-    #[must_use = "when exchanges are waiting, one must be woken"]
-    pub fn release(&self, index: usize) -> bool {
+    /// Gives back the slot in flight that a pick took; exactly once per pick, on the pool that was picked from.
+    ///
+    /// Sequentially consistent: whoever waits for a slot announces the wait, picks once more and only then sleeps; a releaser
+    /// looks for waiters after this. Either the second pick finds the slot or the releaser finds the waiter.
+    pub fn release(&self, index: usize) {
         self.members[index].release();
         if let Some(total) = &self.bounded_in_flight {
             total.0.fetch_sub(1, Ordering::Relaxed);
         }
-        self.shared.queue.depth() > 0
-    }
-
-    /// Takes a place in the queue of those who wait for room. Take it, pick once more, and only then wait (`queue.rs` says why).
-    pub fn queue_enter(&self) -> Result<QueueTicket, QueueFull> {
-        self.shared.queue.enter()
-    }
-
-    /// Exchanges waiting now (count), the gauge `weir_queue_depth`.
-    pub fn queue_depth(&self) -> u32 {
-        self.shared.queue.depth()
     }
 
     /// How many retries this pool may send; deposit per request, withdraw per retry.

@@ -20,8 +20,6 @@ pub struct Settings {
     pub rise: u32,
     /// Bad probes in a row that take a backend down (at least 1).
     pub fall: u32,
-    /// Exchanges (count) that may wait while every backend is at `max_connections`.
-    pub queue_max: u32,
     /// Retries allowed as a share of recent requests (percent, 0..=100).
     pub retry_budget_percent: u32,
 }
@@ -35,7 +33,6 @@ impl Default for Settings {
             passive: None,
             rise: 2,
             fall: 3,
-            queue_max: 0,
             retry_budget_percent: 20,
         }
     }

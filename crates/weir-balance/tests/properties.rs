@@ -31,7 +31,7 @@ fn keyed(key: u64) -> PickInput<'static> {
 
 fn owner(picker: &Picker, key: u64) -> u64 {
     let pick = picker.pick(&keyed(key)).expect("a backend is up");
-    let _ = picker.pool().release(pick.index);
+    picker.pool().release(pick.index);
     picker.pool().members()[pick.index].id()
 }
 
@@ -136,7 +136,7 @@ fn no_backend_ever_exceeds_its_bound_however_hot_the_keys() {
         for (key, release) in steps {
             if release && !held.is_empty() {
                 let index = held.swap_remove(key as usize % held.len());
-                let _ = picker.pool().release(index);
+                picker.pool().release(index);
                 continue;
             }
             // Squared, so that a few keys get most of the picks.
@@ -162,7 +162,7 @@ fn random_choices_follow_weights_when_nobody_is_busy() {
             let input = PickInput { draw: draws.pair(), ..PickInput::default() };
             let pick = picker.pick(&input).unwrap();
             counts[pick.index] += 1;
-            let _ = picker.pool().release(pick.index);
+            picker.pool().release(pick.index);
         }
         for (count, weight) in counts.iter().zip(&weights) {
             let expected = 40_000.0 * f64::from(*weight) / f64::from(total);
@@ -262,7 +262,7 @@ impl Life {
             }
             Event::Release(at) if !self.held.is_empty() => {
                 let (pool, index) = self.held.swap_remove(at % self.held.len());
-                let _ = pool.release(index);
+                pool.release(index);
             }
             Event::Release(_) => {}
             Event::Health(at, up) => {
@@ -369,7 +369,7 @@ fn whatever_happens_picks_are_allowed_counted_and_as_explained() {
             life.step(event)?;
         }
         for (pool, index) in life.held.drain(..) {
-            let _ = pool.release(index);
+            pool.release(index);
         }
         prop_assert!(life.pool().members().iter().all(|backend| backend.in_flight() == 0));
         Ok(())

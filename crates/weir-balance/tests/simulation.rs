@@ -120,7 +120,7 @@ impl Simulation {
         let input = PickInput { now: moment(now), draw: self.draws.pair(), ..PickInput::default() };
         let machine = self.picker.pick(&input).expect("somebody is always up here").index;
         if self.refuses(machine, now) {
-            let _ = self.picker.pool().release(machine);
+            self.picker.pool().release(machine);
             self.records.push(Record { sent: now as f64 / 1.0e9, machine, took: None });
             if let Some(ejection) = self.picker.pool().observe(machine, moment(now), Outcome::Failure) {
                 self.ejections.push(ejection);
@@ -143,7 +143,7 @@ impl Simulation {
         let latency = moment(now - sent_ns);
         let pool = self.picker.pool();
         assert!(pool.observe(machine, moment(now), Outcome::Success { latency }).is_none());
-        let _ = pool.release(machine);
+        pool.release(machine);
         let took = Some(latency.as_secs_f64());
         self.records.push(Record { sent: sent_ns as f64 / 1.0e9, machine, took });
         self.serving[machine] -= 1;

@@ -200,8 +200,7 @@ impl Chosen {
 impl Drop for Chosen {
     #[inline]
     fn drop(&mut self) {
-        // Who waits is counted in the waiting room, where the wakers are.
-        let _ = self.pool.shared.balance.release(self.index);
+        self.pool.shared.balance.release(self.index);
         self.pool.shared.waiting_room.call_next();
     }
 }

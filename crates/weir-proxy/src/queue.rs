@@ -1,6 +1,10 @@
 //! The waiting room of a pool: exchanges that wait because every backend is at `max_connections`.
 //!
-//! Shared by all workers. Nothing here is touched while nobody waits but one relaxed load per ended exchange.
+//! Shared by all workers. Nothing here is touched while nobody waits but one load per ended exchange.
+//!
+//! No wake-up is lost: a waiter first takes a place, then picks once more, then sleeps; a releaser first gives its slot back
+//! ([`weir_balance::Pool::release`]), then looks at the line. All four are sequentially consistent, so either the waiter's second
+//! pick finds the slot or the releaser finds the waiter.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -88,6 +92,8 @@ impl WaitingRoom {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+    use weir_balance::{Backend, BackendSettings, PickInput, Picker, Pool, Settings};
 
     #[test]
     fn the_line_is_first_come_first_served_and_bounded() {
@@ -118,5 +124,47 @@ mod tests {
         let front = room.enter(Waker::noop().clone(), 1, true).unwrap();
         room.call_next();
         assert!(front.is_called() && !waiting.is_called());
+    }
+
+    #[test]
+    fn a_waiter_that_sleeps_is_always_seen_by_the_next_release() {
+        // One slot, so the second pick fails exactly while the slot is held. If both missed each other the waiter would sleep for ever.
+        for turn in 0..3_000 {
+            let settings = BackendSettings { max_connections: Some(1), ..BackendSettings::default() };
+            let members = vec![Arc::new(Backend::new("10.3.0.1:80", settings))];
+            let pool = Arc::new(Pool::new(Settings::default(), members, Duration::ZERO));
+            let room = WaitingRoom::default();
+            let held = Picker::new(pool.clone()).pick(&PickInput::default()).unwrap();
+            std::thread::scope(|scope| {
+                let waiter = scope.spawn(|| {
+                    let place = room.enter(Waker::noop().clone(), 1, false).unwrap();
+                    let second = Picker::new(pool.clone()).pick(&PickInput::default());
+                    (place, second.is_err())
+                });
+                pool.release(held.index);
+                room.call_next();
+                let (place, sleeps) = waiter.join().unwrap();
+                assert!(!sleeps || place.is_called(), "turn {turn}: the waiter sleeps and nobody calls it");
+            });
+        }
+    }
+
+    #[test]
+    fn many_threads_never_exceed_the_limit_and_leave_the_room_empty() {
+        let room = WaitingRoom::default();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..2_000 {
+                        let place = room.enter(Waker::noop().clone(), 3, false);
+                        assert!(room.depth() <= 3);
+                        if let Some(place) = place {
+                            room.leave(&place);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(room.depth(), 0);
     }
 }

@@ -187,7 +187,6 @@ fn settings_of(config: &weir_config::Pool) -> weir_balance::Settings {
         }),
         rise: config.health.rise,
         fall: config.health.fall,
-        queue_max: config.queue.max,
         ..weir_balance::Settings::default()
     }
 }
