@@ -48,5 +48,5 @@ pub use picker::{BackendIndex, NoPick, Pick, PickInput, PickReason, Picker};
 pub use pool::{Eligible, Pool, Refreshed};
 pub use retry_budget::RetryBudget;
 pub use settings::{Passive, Settings};
-pub use stable_hash::stable_hash;
+pub use stable_hash::{address_hash, stable_hash};
 pub use view::{State, TierKind};

@@ -5,6 +5,8 @@
 //! (free to change). It is not meant to resist an attacker who searches for collisions: who can choose keys can
 //! also just repeat one key.
 
+use std::net::IpAddr;
+
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A 64-bit hash of `bytes`, the same on every machine and in every version of Weir.
@@ -23,6 +25,15 @@ pub fn stable_hash(bytes: &[u8]) -> u64 {
         last = last << 8 | u64::from(byte);
     }
     mix64(fold(state ^ last))
+}
+
+/// The hash that a client's address is chosen by: without its port, and the same for an IPv4 address and its IPv4-mapped IPv6
+/// form (RFC 4291 §2.5.5.2), in which a dual-stack socket shows it.
+pub fn address_hash(address: IpAddr) -> u64 {
+    match address.to_canonical() {
+        IpAddr::V4(address) => stable_hash(&address.octets()),
+        IpAddr::V6(address) => stable_hash(&address.octets()),
+    }
 }
 
 /// Spreads a 64-bit value so that every input bit flips each output bit with even chance.
@@ -53,6 +64,15 @@ mod tests {
     }
     const PINNED_ADDRESS: u64 = 14_918_120_960_447_276_702;
     const PINNED_EMPTY: u64 = 9_420_337_767_494_878_285;
+
+    #[test]
+    fn a_client_has_one_hash_whichever_socket_shows_it() {
+        let hash = |text: &str| address_hash(text.parse().unwrap());
+        assert_eq!(hash("192.0.2.7"), hash("::ffff:192.0.2.7"));
+        assert_eq!(hash("192.0.2.7"), stable_hash(&[192, 0, 2, 7]));
+        assert_ne!(hash("192.0.2.7"), hash("192.0.2.8"));
+        assert_ne!(hash("::1"), hash("::2"));
+    }
 
     #[test]
     fn a_hundred_thousand_similar_addresses_have_different_hashes() {

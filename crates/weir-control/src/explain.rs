@@ -3,10 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
-use weir_balance::{Algorithm, PickInput, Picker, stable_hash};
-use weir_config::{HashKey, Protocol};
+use weir_balance::{PickInput, Picker, address_hash};
+use weir_config::Protocol;
 use weir_proxy::clock;
+use weir_proxy::http::key::{KeySource, choice_key};
 use weir_proxy::http::route::{Action, Decision, RequestView, without_port};
+use weir_proxy::http::sticky::{self, Sticky};
 use weir_proxy::snapshot::{Listener, Pool, Snapshot};
 
 /// What `POST /v1/explain` asks.
@@ -162,6 +164,26 @@ impl<'q> Request<'q> {
         let found = self.headers.iter().find(|(other, _)| other.as_bytes().eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())
     }
+
+    fn cookies(&self) -> impl Iterator<Item = &[u8]> {
+        let all = self.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("cookie"));
+        all.map(|(_, value)| value.as_bytes())
+    }
+
+    fn key(&self, pool: &Pool) -> Option<u64> {
+        let source = KeySource {
+            client: self.client,
+            path: self.path.as_bytes(),
+            target: self.target.as_bytes(),
+            header: &|name| self.header(name).map(str::as_bytes),
+            cookie: &|name| sticky::cookie(self.cookies(), name),
+        };
+        choice_key(&pool.config, &source)
+    }
+
+    fn sticky(&self, pool: &Pool) -> Option<u64> {
+        Sticky::of(&pool.config, self.cookies()).wanted
+    }
 }
 
 fn http(snapshot: &Snapshot, request: &Request<'_>, wanted: Option<&str>) -> Result<Answer, String> {
@@ -191,7 +213,7 @@ fn http(snapshot: &Snapshot, request: &Request<'_>, wanted: Option<&str>) -> Res
     };
     let pool = pool.and_then(|index| snapshot.pools.get(index));
     let action = action.or_else(|| pool.map(|pool| format!("forward to pool {}", pool.config.name)));
-    let choice = pool.map(|pool| choose(pool, http_key(pool, request), sticky(pool, request)));
+    let choice = pool.map(|pool| choose(pool, request.key(pool), request.sticky(pool)));
     let listener = listener.config.name.clone();
     Ok(Answer { listener, listener_reason, path, routes, action: action.unwrap_or_default(), pool: choice })
 }
@@ -250,7 +272,7 @@ fn tcp(snapshot: &Snapshot, source: SocketAddr, destination: SocketAddr) -> Resu
         path: String::new(),
         routes: Vec::new(),
         action: format!("forward to pool {}", pool.config.name),
-        pool: Some(choose(pool, Some(client_key(source.ip())), None)),
+        pool: Some(choose(pool, Some(address_hash(source.ip())), None)),
     })
 }
 
@@ -273,43 +295,6 @@ fn choose(pool: &Pool, key: Option<u64>, sticky: Option<u64>) -> Choice {
     });
     let (pool, balance) = (pool.config.name.clone(), pool.config.balance.word().to_owned());
     Choice { pool, balance, backend, reason, backends: backends.collect() }
-}
-
-/// The hash that the data path would choose by.
-fn http_key(pool: &Pool, request: &Request<'_>) -> Option<u64> {
-    if !pool.config.balance.needs_key() {
-        return None;
-    }
-    if pool.config.balance == Algorithm::Source {
-        return Some(client_key(request.client));
-    }
-    match &pool.config.hash.key {
-        HashKey::Uri => Some(stable_hash(request.target.as_bytes())),
-        HashKey::Path => Some(stable_hash(request.path.as_bytes())),
-        HashKey::Header(name) => request.header(name.as_bytes()).map(|value| stable_hash(value.as_bytes())),
-        HashKey::Cookie(name) => cookie(request, name).map(|value| stable_hash(value.as_bytes())),
-        HashKey::ClientIp => Some(client_key(request.client)),
-    }
-}
-
-fn client_key(client: IpAddr) -> u64 {
-    match client.to_canonical() {
-        IpAddr::V4(address) => stable_hash(&address.octets()),
-        IpAddr::V6(address) => stable_hash(&address.octets()),
-    }
-}
-
-fn sticky(pool: &Pool, request: &Request<'_>) -> Option<u64> {
-    let name = pool.config.sticky_cookie.as_ref()?;
-    u64::from_str_radix(cookie(request, name)?, 16).ok()
-}
-
-fn cookie<'r>(request: &'r Request<'_>, name: &str) -> Option<&'r str> {
-    let pairs = request.header(b"cookie")?.split(';');
-    pairs
-        .filter_map(|pair| pair.trim().split_once('='))
-        .find(|(other, _)| *other == name)
-        .map(|(_, value)| value)
 }
 
 #[cfg(test)]
@@ -398,5 +383,31 @@ mod tests {
         let answer = tcp("127.0.0.1:7000").unwrap();
         assert_eq!((answer.listener.as_str(), answer.action.as_str()), ("raw", "forward to pool app"));
         assert_eq!(tcp("127.0.0.1:7001").unwrap_err(), "no TCP or UDP listener accepts at 127.0.0.1:7001");
+    }
+
+    #[test]
+    fn a_cookie_leads_where_the_data_path_would_go_also_from_a_second_header_line() {
+        let config = "
+            [listener.web]
+            bind = '0.0.0.0:8080'
+            pool = 'app'
+            [pool.app]
+            backends = ['10.0.0.1:80', '10.0.0.2:80', '10.0.0.3:80']
+            sticky = { cookie = 'weir' }
+        ";
+        let snapshot = snapshot(config);
+        for backend in &snapshot.pools[0].backends {
+            let cookie = |value: &str| ("Cookie".to_owned(), value.to_owned());
+            let question = Question::Http {
+                method: "GET".to_owned(),
+                url: "http://shop.example:8080/".to_owned(),
+                from: None,
+                headers: vec![cookie("a=1"), cookie(&format!("b=2; weir={:016x}", backend.balance.id()))],
+                listener: None,
+            };
+            let choice = explain(&snapshot, &question).unwrap().pool.unwrap();
+            assert_eq!(choice.backend.as_deref(), Some(backend.address.as_str()));
+            assert_eq!(choice.reason, "the cookie names it");
+        }
     }
 }

@@ -3,15 +3,14 @@
 //! Waits that most exchanges never come to (errors, queues, connecting, large bodies, tunnels) are boxed here and further
 //! down: a session's future is as large as its largest path, and every idle connection holds one.
 
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::Context;
 
 use weir_balance::{NoPick, Outcome};
-use weir_config::{HashKey, RetryOn};
+use weir_config::RetryOn;
 use weir_http::{
-    BodyLength, BodyReader, KnownHeader, Limits, Method, RequestContext, RequestHead, ResponseContext,
-    Version, write_request,
+    BodyLength, BodyReader, KnownHeader, Limits, Method, RequestContext, ResponseContext, Version,
+    write_request,
 };
 use weir_stats::table::Rejected;
 
@@ -24,6 +23,7 @@ use crate::http::attempt::{self, Answered, Failed};
 use crate::http::drive;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
+use crate::http::key::{KeySource, choice_key};
 use crate::http::pump::Pump;
 use crate::http::respond;
 use crate::http::retry::{self, Attempt, Verdict};
@@ -204,10 +204,13 @@ fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
     let cookies = || {
         request.fields(received).filter(|field| field.known == KnownHeader::Cookie).map(|field| field.value)
     };
-    let needs_key = matches!(
-        pool.balance,
-        weir_balance::Algorithm::Source | weir_balance::Algorithm::Hash | weir_balance::Algorithm::Maglev
-    );
+    let source = KeySource {
+        client: session.client.address.ip(),
+        path: request.path(received),
+        target: request.target(received),
+        header: &|name| request.value_by_name(name, received),
+        cookie: &|name| sticky::cookie(cookies(), name),
+    };
     Facts {
         method: request.method(),
         version: request.version(),
@@ -215,30 +218,9 @@ fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
         upgrade: upgrade.is_some(),
         expect_continue: request.expect_continue(),
         limits: limits_of(&forwarding.listener.shared.config.limits),
-        key: needs_key.then(|| key_of(pool, request, received, session.client.address.ip())).flatten(),
-        sticky: Sticky::of(&forwarding.pool, cookies()),
+        key: choice_key(pool, &source),
+        sticky: Sticky::of(pool, cookies()),
     }
-}
-
-/// The hash that source, hash and maglev choose by; `None` when the request lacks what the pool hashes.
-fn key_of(pool: &weir_config::Pool, request: &RequestHead, received: &[u8], client: IpAddr) -> Option<u64> {
-    let by_client = || match client.to_canonical() {
-        IpAddr::V4(address) => weir_balance::stable_hash(&address.octets()),
-        IpAddr::V6(address) => weir_balance::stable_hash(&address.octets()),
-    };
-    if pool.balance == weir_balance::Algorithm::Source {
-        return Some(by_client());
-    }
-    Some(match &pool.hash.key {
-        HashKey::ClientIp => by_client(),
-        HashKey::Path => weir_balance::stable_hash(request.path(received)),
-        HashKey::Uri => weir_balance::stable_hash(request.target(received)),
-        HashKey::Header(name) => weir_balance::stable_hash(request.value_by_name(name.as_bytes(), received)?),
-        HashKey::Cookie(name) => {
-            let cookies = request.fields(received).filter(|field| field.known == KnownHeader::Cookie);
-            weir_balance::stable_hash(sticky::cookie(cookies.map(|field| field.value), name.as_bytes())?)
-        }
-    })
 }
 
 /// Takes the head off the client's buffer and, with it, what came of the body.

@@ -7,6 +7,7 @@ mod drive;
 pub(crate) mod exchange;
 mod failure;
 mod forward;
+pub mod key;
 mod ledger;
 mod linger;
 mod pump;
@@ -14,7 +15,7 @@ mod respond;
 mod retry;
 pub mod route;
 pub(crate) mod session;
-mod sticky;
+pub mod sticky;
 mod tunnel;
 mod upload;
 

@@ -2,7 +2,7 @@
 
 use weir_http::AddedField;
 
-use crate::backends::{Chosen, WorkerPool};
+use crate::backends::Chosen;
 
 /// What the request's cookies say of stickiness, and what the response must say.
 #[derive(Default)]
@@ -14,8 +14,8 @@ pub struct Sticky {
 
 impl Sticky {
     /// Reads the pool's cookie out of a request's `cookie` values.
-    pub fn of<'a>(pool: &WorkerPool, cookies: impl Iterator<Item = &'a [u8]>) -> Sticky {
-        let Some(name) = &pool.shared.config.sticky_cookie else { return Sticky::default() };
+    pub fn of<'a>(pool: &weir_config::Pool, cookies: impl Iterator<Item = &'a [u8]>) -> Sticky {
+        let Some(name) = &pool.sticky_cookie else { return Sticky::default() };
         let wanted = cookie(cookies, name.as_bytes())
             .and_then(|value| std::str::from_utf8(value).ok())
             .and_then(|value| u64::from_str_radix(value, 16).ok());
@@ -23,7 +23,7 @@ impl Sticky {
     }
 
     /// Prepares the cookie when the client does not have that of `chosen` yet.
-    pub fn answered_by(&mut self, chosen: &Chosen) {
+    pub(super) fn answered_by(&mut self, chosen: &Chosen) {
         let Some(name) = &chosen.pool.shared.config.sticky_cookie else { return };
         let id = chosen.backend().shared.balance.id();
         if self.wanted != Some(id) {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use tokio::net::TcpStream;
-use weir_balance::{Outcome, stable_hash};
+use weir_balance::{Outcome, address_hash};
 use weir_config::{ProxyVersion, RetryOn};
 use weir_http::proxy_protocol::{self, ProxyAddresses};
 use weir_stats::table::{End, Rejected};
@@ -109,7 +109,7 @@ impl Session {
     async fn reach(&mut self, pool: &Rc<WorkerPool>, stream: &TcpStream) -> Result<(Chosen, TcpStream), End> {
         let balance = &pool.shared.balance;
         let retry = &pool.shared.config.retry;
-        let key = balance.settings().algorithm.needs_key().then(|| client_key(&self.client));
+        let key = balance.settings().algorithm.needs_key().then(|| address_hash(self.client.address.ip()));
         let mut tried = Vec::new();
         balance.retry_budget().deposit(self.report.begun);
         loop {
@@ -268,14 +268,6 @@ impl Session {
             referer: None,
         };
         self.worker.log.write(&record, cells);
-    }
-}
-
-/// What source and hash choose by: the client's address without its port.
-fn client_key(client: &Client) -> u64 {
-    match client.address.ip().to_canonical() {
-        std::net::IpAddr::V4(address) => stable_hash(&address.octets()),
-        std::net::IpAddr::V6(address) => stable_hash(&address.octets()),
     }
 }
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use tokio::net::UdpSocket;
-use weir_balance::{NoPick, Outcome, State, stable_hash};
+use weir_balance::{NoPick, Outcome, State, address_hash};
 use weir_stats::table::{End, Rejected};
 
 use super::{BATCHES_PER_TURN, Key, Relay, poll_batch};
@@ -60,7 +60,7 @@ impl Leg {
         let index = listener.shared.routes.default_pool().ok_or(Rejected::NoBackend)?;
         let pool = listener.pools[index].clone();
         let generation = pool.shared.balance.generation();
-        let hashed = pool.shared.balance.settings().algorithm.needs_key().then(|| client_key(key));
+        let hashed = pool.shared.balance.settings().algorithm.needs_key().then(|| address_hash(key.0.ip()));
         let wish = Wish { key: hashed, sticky: None, exclude };
         let chosen = wish.choose(worker, &pool, now).map_err(|refusal| match refusal {
             NoPick::AllBusy => Rejected::QueueFull,
@@ -122,14 +122,6 @@ fn home(listener: &WorkerListener, backend: &WorkerBackend) -> Option<(Rc<Worker
 impl Drop for Leg {
     fn drop(&mut self) {
         self.chosen.backend().cells().connections_ended.increment();
-    }
-}
-
-/// What source and hash choose by: the client's address without its port.
-fn client_key(key: Key) -> u64 {
-    match key.0.ip().to_canonical() {
-        std::net::IpAddr::V4(address) => stable_hash(&address.octets()),
-        std::net::IpAddr::V6(address) => stable_hash(&address.octets()),
     }
 }
 
