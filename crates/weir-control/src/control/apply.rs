@@ -1,0 +1,132 @@
+//! Puts the config file in force, or leaves everything as it was and says why.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use weir_proxy::clock;
+use weir_proxy::snapshot::Pool;
+
+use super::Control;
+use crate::events::What;
+use crate::reload::{Outcome, ReloadError, Source, Verdict, changes, keep_until_restart};
+use crate::timestamp::Timestamp;
+
+impl Control {
+    /// Reads the config file and puts it in force, or changes nothing. `trigger` says who asked: `signal` or `api`.
+    pub async fn reload(&self, trigger: &str) -> Outcome {
+        let _turn = self.reloading.lock().await;
+        let began = clock::now();
+        self.notifier.reloading();
+        let outcome = self.try_reload(trigger).await;
+        let outcome =
+            Outcome { time: Timestamp::now(), seconds: (clock::now() - began).as_secs_f64(), ..outcome };
+        lock(&self.ledger).note(&outcome);
+        let (result, generation) = (outcome.result.word(), outcome.generation);
+        if outcome.result.is_good() {
+            tracing::info!(trigger, generation, changes = ?outcome.changes, "reload {result}");
+            for key in &outcome.needs_restart {
+                tracing::warn!(key, "needs a restart, or USR2, to change");
+            }
+        } else {
+            tracing::error!(
+                trigger,
+                generation,
+                "reload {result}, the configuration before stays in force:\n{}",
+                outcome.error
+            );
+        }
+        self.bus.tell(What::Reload { result, generation, error: outcome.error.clone() });
+        self.notifier.ready(&self.summary());
+        outcome
+    }
+
+    async fn try_reload(&self, trigger: &str) -> Outcome {
+        let blank = |result, generation| Outcome {
+            result,
+            generation,
+            time: self.started,
+            seconds: 0.0,
+            trigger: trigger.to_owned(),
+            error: String::new(),
+            warnings: String::new(),
+            changes: Vec::new(),
+            needs_restart: Vec::new(),
+        };
+        match self.read_and_publish().await {
+            Ok(done) => {
+                let result = if done.published { Verdict::Applied } else { Verdict::Unchanged };
+                let Done { warnings, changes, needs_restart, .. } = done;
+                Outcome { warnings, changes, needs_restart, ..blank(result, self.snapshot().generation) }
+            }
+            Err(error) => {
+                Outcome { error: error.to_string(), ..blank(error.verdict(), self.snapshot().generation) }
+            }
+        }
+    }
+
+    async fn read_and_publish(&self) -> Result<Done, ReloadError> {
+        if matches!(self.source, Source::Text { .. }) {
+            return Err(ReloadError::NoFile);
+        }
+        let checked = self.source.read().map_err(ReloadError::Read)?;
+        let warnings = checked.warnings.to_string();
+        let running = self.snapshot();
+        let (config, needs_restart) = keep_until_restart(&checked.config, &running.config);
+        // The log first: a path that can't be opened must refuse the reload before anything else has changed.
+        self.access_log.reconfigure(&config.log).map_err(ReloadError::Log)?;
+        let mut lines = Vec::new();
+        let published = self.publisher.publish(|before| {
+            if *before == *config && !self.is_tuned() {
+                return Ok(None);
+            }
+            lines = changes(before, &config);
+            Ok::<_, ReloadError>(Some(config.clone()))
+        });
+        match published.await {
+            Ok(snapshot) => {
+                if let Some(snapshot) = &snapshot {
+                    (self.on_level)(snapshot.config.log.level);
+                    self.follow(snapshot);
+                }
+                Ok(Done { published: snapshot.is_some(), warnings, changes: lines, needs_restart })
+            }
+            Err(error) => {
+                if let Err(error) = self.access_log.reconfigure(&running.config.log) {
+                    tracing::error!(%error, "the access log could not be put back to its target before");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether weights were changed at run time, so that even an unchanged file has something to put back.
+    fn is_tuned(&self) -> bool {
+        let snapshot = self.snapshot();
+        let tuned = |pool: &Arc<Pool>| {
+            let configured = pool.config.backends.iter().map(|backend| backend.weight);
+            configured.zip(&pool.backends).any(|(weight, backend)| backend.balance.weight() != weight)
+        };
+        snapshot.pools.iter().any(tuned)
+    }
+
+    /// The last reload.
+    pub fn last_reload(&self) -> Option<Outcome> {
+        lock(&self.ledger).last.clone()
+    }
+
+    /// Reloads that ended so.
+    pub fn reload_count(&self, verdict: Verdict) -> u64 {
+        lock(&self.ledger).count(verdict)
+    }
+}
+
+/// What a reload that went well did.
+struct Done {
+    published: bool,
+    warnings: String,
+    changes: Vec<String>,
+    needs_restart: Vec<String>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

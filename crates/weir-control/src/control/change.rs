@@ -1,0 +1,192 @@
+//! What an operator changes about single backends while Weir runs.
+
+use std::fmt;
+use std::sync::Arc;
+
+use weir_balance::{AdminState, MAX_WEIGHT};
+use weir_proxy::clock;
+use weir_proxy::snapshot::{Pool, Snapshot};
+
+use super::Control;
+use crate::events::What;
+use crate::publish::PublishError;
+
+/// Most backends that can be added to a pool at run time; a config file may hold more.
+const MOST_BACKENDS: usize = 4096;
+
+/// A change to a backend that was not made.
+#[derive(Debug)]
+pub enum ChangeError {
+    /// No pool has that name.
+    NoPool(String),
+    /// The pool has no such backend.
+    NoBackend(String),
+    /// The pool has that backend already.
+    Exists(String),
+    /// What was asked for can't be.
+    Invalid(String),
+    /// The pool would be empty.
+    Last(String),
+    /// It could not be put in force.
+    Publish(PublishError),
+}
+
+impl From<PublishError> for ChangeError {
+    fn from(error: PublishError) -> ChangeError {
+        ChangeError::Publish(error)
+    }
+}
+
+impl fmt::Display for ChangeError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ChangeError::NoPool(pool) => write!(out, "no pool is named `{pool}`"),
+            ChangeError::NoBackend(backend) => write!(out, "the pool has no backend `{backend}`"),
+            ChangeError::Exists(backend) => write!(out, "the pool has backend `{backend}` already"),
+            ChangeError::Invalid(message) => write!(out, "{message}"),
+            ChangeError::Last(backend) => {
+                write!(out, "`{backend}` is the pool's last backend; set its state to maintenance instead")
+            }
+            ChangeError::Publish(error) => write!(out, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for ChangeError {}
+
+impl Control {
+    /// Changes what the operator says about a backend, its weight, or both. In force at once.
+    pub fn tune(
+        &self,
+        pool: &str,
+        backend: &str,
+        state: Option<AdminState>,
+        weight: Option<u32>,
+    ) -> Result<Arc<Pool>, ChangeError> {
+        let pool = self.snapshot().pool(pool).cloned().ok_or_else(|| ChangeError::NoPool(pool.to_owned()))?;
+        let index = pool.backends.iter().position(|it| it.address == backend);
+        let index = index.ok_or_else(|| ChangeError::NoBackend(backend.to_owned()))?;
+        let now = clock::now();
+        // The weight is checked before anything is set: a refused change changes nothing.
+        if let Some(weight) = weight {
+            pool.balance
+                .set_weight(index, weight)
+                .map_err(|error| ChangeError::Invalid(error.to_string()))?;
+            self.tell_change(&pool.config.name, backend, format!("weight {weight}"));
+        }
+        if let Some(state) = state {
+            pool.balance.set_admin_state(index, state, now);
+            self.tell_change(&pool.config.name, backend, format!("state {}", state.word()));
+        }
+        pool.balance.refresh(now);
+        Ok(pool)
+    }
+
+    /// Adds a backend until the next reload of the file.
+    pub async fn add_backend(
+        &self,
+        pool: &str,
+        backend: weir_config::Backend,
+    ) -> Result<Arc<Snapshot>, ChangeError> {
+        check_backend(&backend)?;
+        let change = format!("added, weight {}", backend.weight);
+        let address = backend.address.clone();
+        let snapshot = self.edit(pool, |pool| {
+            if pool.backends.iter().any(|it| it.address == backend.address) {
+                return Err(ChangeError::Exists(backend.address));
+            }
+            if pool.backends.len() >= MOST_BACKENDS {
+                return Err(ChangeError::Invalid(format!(
+                    "the pool has {MOST_BACKENDS} backends, the most it can get at run time"
+                )));
+            }
+            pool.backends.push(backend);
+            Ok(())
+        });
+        let snapshot = snapshot.await?;
+        self.tell_change(pool, &address, change);
+        Ok(snapshot)
+    }
+
+    /// Removes a backend until the next reload of the file. What it is working on goes on.
+    pub async fn remove_backend(&self, pool: &str, address: &str) -> Result<Arc<Snapshot>, ChangeError> {
+        let snapshot = self.edit(pool, |pool| {
+            if !pool.backends.iter().any(|it| it.address == address) {
+                return Err(ChangeError::NoBackend(address.to_owned()));
+            }
+            if pool.backends.len() == 1 {
+                return Err(ChangeError::Last(address.to_owned()));
+            }
+            pool.backends.retain(|it| it.address != address);
+            Ok(())
+        });
+        let snapshot = snapshot.await?;
+        self.tell_change(pool, address, "removed".to_owned());
+        Ok(snapshot)
+    }
+
+    async fn edit(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut weir_config::Pool) -> Result<(), ChangeError>,
+    ) -> Result<Arc<Snapshot>, ChangeError> {
+        let published = self.publisher.publish(|before| {
+            let mut config = before.clone();
+            let pool = config.pools.iter_mut().find(|pool| pool.name == name);
+            change(pool.ok_or_else(|| ChangeError::NoPool(name.to_owned()))?)?;
+            Ok::<_, ChangeError>(Some(Arc::new(config)))
+        });
+        let snapshot = published.await?.unwrap_or_else(|| self.snapshot());
+        self.follow(&snapshot);
+        Ok(snapshot)
+    }
+
+    fn tell_change(&self, pool: &str, backend: &str, change: String) {
+        tracing::info!(pool, backend, "operator: {change}");
+        self.bus.tell(What::Backend { pool: pool.to_owned(), backend: backend.to_owned(), change });
+    }
+}
+
+/// What the config's check asks of a backend, for one that does not come from a file.
+fn check_backend(backend: &weir_config::Backend) -> Result<(), ChangeError> {
+    let invalid = |message: String| Err(ChangeError::Invalid(message));
+    let named = backend.address.rsplit_once(':').is_some_and(|(host, port)| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+        let host_is_good = !host.is_empty() && host.len() <= 253 && host.bytes().all(plain);
+        host_is_good && port.parse::<u16>().is_ok_and(|port| port > 0)
+    });
+    let literal = backend.address.parse::<std::net::SocketAddr>().is_ok_and(|address| address.port() > 0);
+    if !named && !literal {
+        return invalid(format!("address {:?} is not expected: write host:port", backend.address));
+    }
+    if backend.weight > MAX_WEIGHT {
+        return invalid(format!("weight {} is too large, expected 0 to {MAX_WEIGHT}", backend.weight));
+    }
+    if backend.max_connections == Some(0) {
+        return invalid("max_connections 0 would take nothing, expected at least 1".to_owned());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backend(address: &str) -> weir_config::Backend {
+        weir_config::Backend { address: address.to_owned(), weight: 1, max_connections: None, backup: false }
+    }
+
+    #[test]
+    fn only_an_address_with_host_and_port_can_be_added() {
+        for good in ["127.0.0.1:80", "[::1]:8080", "app-1.internal:9000"] {
+            assert!(check_backend(&backend(good)).is_ok(), "{good}");
+        }
+        for bad in
+            ["", "127.0.0.1", "127.0.0.1:0", "::1:80x", "a b:80", "host\r\nx: y:80", ":80", "host:99999"]
+        {
+            assert!(check_backend(&backend(bad)).is_err(), "{bad}");
+        }
+        assert!(check_backend(&weir_config::Backend { weight: 257, ..backend("a:1") }).is_err());
+        assert!(check_backend(&weir_config::Backend { max_connections: Some(0), ..backend("a:1") }).is_err());
+    }
+}

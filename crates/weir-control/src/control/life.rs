@@ -1,0 +1,114 @@
+//! Where the process is in its life, and how it ends.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use weir_proxy::clock;
+
+use super::Control;
+use crate::events::What;
+use crate::timestamp::Timestamp;
+use crate::upgrade::{Passed, Purpose};
+
+/// Where the process is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Serving.
+    Serving,
+    /// No longer accepting; what runs may end.
+    Draining,
+}
+
+impl Phase {
+    /// The word in the API.
+    pub fn word(self) -> &'static str {
+        match self {
+            Phase::Serving => "serving",
+            Phase::Draining => "draining",
+        }
+    }
+}
+
+impl Control {
+    /// Stops accepting, waits for running work at most `runtime.drain`, and gives the number of sessions that were cut off.
+    ///
+    /// `succeeded` says that another process serves on: the service manager is not told that the service stops then, since it does not.
+    pub async fn drain(&self, succeeded: bool) -> u64 {
+        let limit = self.snapshot().config.runtime.drain;
+        self.phase.store(Phase::Draining as u8, Ordering::Relaxed);
+        let sessions = self.sessions();
+        tracing::info!(sessions, ?limit, "draining");
+        if !succeeded {
+            self.notifier.stopping(&format!("draining {sessions} sessions, at most {limit:?}"));
+        }
+        self.bus.tell(What::Process { phase: "draining", detail: format!("{sessions} sessions") });
+        self.publisher.close_sockets().await;
+        self.publisher.plane().drain(limit).await
+    }
+
+    /// Ends the worker threads; what they still hold is cut off.
+    pub fn stop(self) {
+        self.publisher.stop();
+    }
+
+    /// Duplicates of every listening socket, for a new process.
+    pub async fn listening_sockets(&self) -> std::io::Result<Vec<Passed>> {
+        let sockets = self.publisher.listening_sockets().await?;
+        Ok(sockets
+            .into_iter()
+            .map(|(endpoint, socket)| Passed { purpose: Purpose::Listener(endpoint), socket })
+            .collect())
+    }
+
+    /// Opens the log file anew.
+    pub fn reopen_logs(&self) {
+        tracing::info!("reopening the access log");
+        self.access_log.reopen();
+    }
+
+    /// One line for `systemctl status` and the log.
+    pub fn summary(&self) -> String {
+        let snapshot = self.snapshot();
+        let last = self.last_reload();
+        let reload = match last {
+            Some(last) if !last.result.is_good() => format!(", last reload {}", last.result.word()),
+            _ => String::new(),
+        };
+        let (listeners, pools) = (snapshot.listeners.len(), snapshot.pools.len());
+        format!("generation {}, listeners {listeners}, pools {pools}{reload}", snapshot.generation)
+    }
+
+    /// Where the process is in its life.
+    pub fn phase(&self) -> Phase {
+        if self.phase.load(Ordering::Relaxed) == Phase::Serving as u8 {
+            Phase::Serving
+        } else {
+            Phase::Draining
+        }
+    }
+
+    /// When the process started.
+    pub fn started(&self) -> Timestamp {
+        self.started
+    }
+
+    /// For how long the process has been serving.
+    pub fn uptime(&self) -> Duration {
+        clock::now().saturating_sub(self.started_at)
+    }
+
+    /// Worker threads.
+    pub fn workers(&self) -> usize {
+        self.publisher.plane().workers()
+    }
+
+    /// Sessions open now.
+    pub fn sessions(&self) -> u64 {
+        self.publisher.plane().sessions()
+    }
+
+    /// Panics caught so far.
+    pub fn panics(&self) -> u64 {
+        self.publisher.plane().panics()
+    }
+}

@@ -1,0 +1,132 @@
+//! The control side in one piece: everything that changes what is in force goes through here.
+//!
+//! One file for each thing that is asked of it: [`apply`] puts the config file in force, [`change`] does what an operator
+//! asks about single backends, [`house`] what time and the workers ask for, and [`life`] ends the process.
+
+mod apply;
+mod change;
+mod house;
+mod life;
+
+use std::sync::atomic::AtomicU8;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+use weir_config::Config;
+use weir_proxy::access_log::AccessLog;
+use weir_proxy::clock;
+use weir_proxy::plane::{self, Plane};
+use weir_proxy::snapshot::Snapshot;
+use weir_proxy::sockets::Sockets;
+
+use crate::dns::Names;
+use crate::events::{Bus, What};
+use crate::health::Board;
+use crate::notify::Notifier;
+use crate::publish::{PublishError, Publisher};
+use crate::reload::{Ledger, Source};
+use crate::timestamp::Timestamp;
+
+pub use change::ChangeError;
+pub use life::Phase;
+
+/// What the control side is started with.
+pub struct Start {
+    /// Where the config came from.
+    pub source: Source,
+    /// The config, checked, with the command line's overrides applied.
+    pub config: Arc<Config>,
+    /// Running workers that serve nothing yet.
+    pub plane: Plane,
+    /// What the workers report.
+    pub reports: mpsc::UnboundedReceiver<plane::Event>,
+    /// The access log, reconfigured at each reload.
+    pub access_log: AccessLog,
+    /// Sockets from an older process.
+    pub inherited: Sockets,
+    /// Told the log level at each reload.
+    pub on_level: Box<dyn Fn(weir_config::Level) + Send + Sync>,
+    /// The way to the service manager.
+    pub notifier: Notifier,
+}
+
+/// What is true right now, and how to change it.
+pub struct Control {
+    publisher: Publisher,
+    board: Board,
+    names: Names,
+    bus: Arc<Bus>,
+    ledger: Mutex<Ledger>,
+    /// One reload at a time; the next one waits and then reads the file anew.
+    reloading: tokio::sync::Mutex<()>,
+    source: Source,
+    access_log: AccessLog,
+    on_level: Box<dyn Fn(weir_config::Level) + Send + Sync>,
+    notifier: Notifier,
+    phase: AtomicU8,
+    started: Timestamp,
+    started_at: Duration,
+}
+
+impl Control {
+    /// Puts the first config in force and starts probing and resolving. Must be called on the control runtime.
+    pub async fn start(start: Start) -> Result<Arc<Control>, PublishError> {
+        let publisher = Publisher::start(start.plane, start.config, start.inherited).await?;
+        let bus = Arc::new(Bus::default());
+        let resolved = Arc::new(Notify::new());
+        let control = Arc::new(Control {
+            board: Board::new(bus.clone()),
+            names: Names::new(bus.clone(), resolved.clone()),
+            bus,
+            ledger: Mutex::default(),
+            reloading: tokio::sync::Mutex::default(),
+            source: start.source,
+            access_log: start.access_log,
+            on_level: start.on_level,
+            notifier: start.notifier,
+            phase: AtomicU8::new(Phase::Serving as u8),
+            started: Timestamp::now(),
+            started_at: clock::now(),
+            publisher,
+        });
+        control.follow(&control.snapshot());
+        control.bus.tell(What::Process { phase: "started", detail: control.summary() });
+        tokio::spawn(house::keep(control.clone(), start.reports, resolved));
+        Ok(control)
+    }
+
+    /// What is in force.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.publisher.snapshot()
+    }
+
+    /// Lets name resolution and probes follow a snapshot.
+    fn follow(&self, snapshot: &Snapshot) {
+        self.names.adopt(snapshot);
+        self.board.adopt(snapshot);
+    }
+
+    /// Where the config came from.
+    pub fn source_name(&self) -> String {
+        self.source.name()
+    }
+
+    /// Events.
+    pub fn bus(&self) -> &Bus {
+        &self.bus
+    }
+
+    /// The way to the service manager.
+    pub fn notifier(&self) -> &Notifier {
+        &self.notifier
+    }
+
+    pub(crate) fn board(&self) -> &Board {
+        &self.board
+    }
+
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
+    }
+}
