@@ -26,11 +26,12 @@ test: setup          ## lint, build and run every test; ends with `N passed, M f
 lint: setup          ## rustfmt, clippy with warnings as errors, the house rules
 	@cargo xtask lint
 
-bench: build peers   ## measure Weir beside HAProxy and nginx on this machine
+bench: build         ## measure Weir beside HAProxy and nginx on this machine
+	lab/peers install haproxy nginx wrk
 	cargo run --release --package weir-lab -- bench
 
-peers:               ## install the load balancers and load generators to measure against (as root)
-	lab/peers install haproxy nginx wrk
+peers:               ## install all load balancers and load generators to measure against (as root)
+	lab/peers install
 
 docs:                ## write the generated pages in docs/reference anew
 	@xtask/setup.sh build
