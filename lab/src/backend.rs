@@ -3,9 +3,10 @@
 mod bulk;
 mod http;
 
-use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto};
@@ -18,6 +19,44 @@ pub enum BackendKind {
     Http,
     /// TCP: sends without end to whoever connects.
     Bulk,
+}
+
+impl BackendKind {
+    /// What the command line calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Bulk => "bulk",
+        }
+    }
+}
+
+/// Where an HTTP backend tells what it has served.
+const COUNTERS_PATH: &str = "/lab-counters";
+
+/// What an HTTP backend has served since it started, without those who asked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Connections accepted.
+    pub connections: u64,
+    /// Requests answered.
+    pub requests: u64,
+}
+
+/// Asks the HTTP backend at `address` what it has served.
+pub fn counters(address: SocketAddr) -> io::Result<Counters> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.write_all(format!("GET {COUNTERS_PATH} HTTP/1.1\r\nhost: lab\r\n\r\n").as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let numbers = answer.split_once("\r\n\r\n").and_then(|(_, body)| {
+        let (connections, requests) = body.trim().split_once(' ')?;
+        Some(Counters { connections: connections.parse().ok()?, requests: requests.parse().ok()? })
+    });
+    numbers.ok_or_else(|| {
+        io::Error::other(format!("the backend answered `{answer}` where its counters were expected"))
+    })
 }
 
 /// Serves on 127.0.0.1:`port` (0: any free one) until the process ends; says on standard output where.

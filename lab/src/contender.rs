@@ -1,8 +1,8 @@
 //! Contenders: the load balancers measured against each other. Each is a folder in `lab/contenders/`.
 
 use std::fs;
-use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use crate::backend::BackendKind;
 use crate::process::{Output, Placement, Running};
 
 /// Programs that commands and templates refer to.
@@ -26,16 +25,46 @@ pub struct Tools {
     pub weir: String,
 }
 
+impl Tools {
+    /// `command` as a reader would type it, without this machine's paths.
+    pub fn shown(&self, command: &[String]) -> String {
+        let command = match command {
+            [peers, run, program, dashes, ..] if *peers == self.peers && run == "run" && dashes == "--" => {
+                [std::slice::from_ref(program), &command[4..]].concat()
+            }
+            _ => command.to_vec(),
+        };
+        let temporary = std::env::temp_dir().join("weir-lab-").display().to_string();
+        let word = |word: &String| -> String {
+            let word = word.replace(&self.lab, "weir-lab").replace(&self.weir, "weir");
+            let word = match word.find(&temporary) {
+                Some(begin) => {
+                    let last = word.rsplit('/').next().unwrap_or_default();
+                    format!("{}{last}", &word[..begin])
+                }
+                None => word,
+            };
+            if word.contains([' ', '*', '$', '\'', '"']) { format!("'{word}'") } else { word }
+        };
+        command.iter().map(word).collect::<Vec<String>>().join(" ")
+    }
+}
+
 /// What `contender.toml` says.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Manifest {
+    /// Its name as its makers write it.
+    title: String,
     /// The command that runs it in the foreground.
     command: Vec<String>,
     /// The command that prints its version.
     version: Vec<String>,
     /// How its config templates' names end.
     extension: String,
+    /// What a reader must know to judge whether it was treated fairly.
+    #[serde(default)]
+    fairness: String,
 }
 
 /// A load balancer with one config.
@@ -45,18 +74,45 @@ pub struct Contender {
     pub name: String,
     manifest: Manifest,
     template: String,
-    extension: String,
 }
 
-/// Where a contender is to listen and whom it serves.
-#[derive(Debug, Clone, Copy)]
-pub struct Ports {
-    /// Where clients connect.
-    pub listen: u16,
-    /// Where the backend listens.
-    pub backend: u16,
-    /// Where its admin interface may listen.
-    pub admin: u16,
+/// Where a contender is to listen, whom it serves, and whatever else its template needs to know.
+#[derive(Debug, Clone)]
+pub struct Seat {
+    /// Where clients connect: `{listen}`, `{listen_port}`.
+    pub listen: SocketAddr,
+    /// Where its admin interface may listen: `{admin}`, `{admin_port}`.
+    pub admin: SocketAddr,
+    /// Whom it serves: `{backend_1}`, `{backend_2}` and so on, the first also as `{backend}` and `{backend_port}`.
+    pub backends: Vec<SocketAddr>,
+    /// Further values by name, such as the password of a database.
+    pub more: Vec<(String, String)>,
+}
+
+impl Seat {
+    /// A seat on free ports of 127.0.0.1 before `backends`.
+    pub fn on_loopback(backends: Vec<SocketAddr>) -> io::Result<Self> {
+        let free = || Ok::<_, io::Error>(SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?)));
+        Ok(Self { listen: free()?, admin: free()?, backends, more: Vec::new() })
+    }
+
+    fn values(&self) -> Vec<(String, String)> {
+        let mut values = vec![
+            ("listen".to_owned(), self.listen.to_string()),
+            ("listen_port".to_owned(), self.listen.port().to_string()),
+            ("admin".to_owned(), self.admin.to_string()),
+            ("admin_port".to_owned(), self.admin.port().to_string()),
+        ];
+        if let Some(first) = self.backends.first() {
+            values.push(("backend".to_owned(), first.to_string()));
+            values.push(("backend_port".to_owned(), first.port().to_string()));
+        }
+        for (index, backend) in self.backends.iter().enumerate() {
+            values.push((format!("backend_{}", index + 1), backend.to_string()));
+        }
+        values.extend(self.more.iter().cloned());
+        values
+    }
 }
 
 impl Contender {
@@ -76,8 +132,22 @@ impl Contender {
         let manifest: Manifest = toml::from_str(&text).map_err(|error| explain(&path, &error))?;
         let path = folder.join(template).with_extension(&manifest.extension);
         let template = fs::read_to_string(&path).map_err(|error| explain(&path, &error))?;
-        let extension = manifest.extension.clone();
-        Ok(Self { name: name.to_owned(), manifest, template, extension })
+        Ok(Self { name: name.to_owned(), manifest, template })
+    }
+
+    /// Its name as its makers write it.
+    pub fn title(&self) -> &str {
+        &self.manifest.title
+    }
+
+    /// What a reader must know to judge whether it was treated fairly; may be empty.
+    pub fn fairness(&self) -> &str {
+        self.manifest.fairness.trim()
+    }
+
+    /// Its config before anything is filled in.
+    pub fn template(&self) -> &str {
+        &self.template
     }
 
     /// Its version, as it prints it itself. Err when it does not run, with what it said.
@@ -106,30 +176,39 @@ impl Contender {
             .ok_or_else(|| io::Error::other(format!("{} printed no version: {printed}", command.join(" "))))
     }
 
-    /// Starts it in `directory`, which must be empty and lasts longer than it, and waits until it serves the backend.
+    /// The command that runs it in `directory`.
+    pub fn command_line(&self, tools: &Tools, seat: &Seat, directory: &Path) -> io::Result<Vec<String>> {
+        let values = self.values(tools, seat, directory);
+        self.manifest.command.iter().map(|word| fill(word, &values)).collect()
+    }
+
+    fn config(&self, directory: &Path) -> PathBuf {
+        directory.join("config").with_extension(&self.manifest.extension)
+    }
+
+    fn values(&self, tools: &Tools, seat: &Seat, directory: &Path) -> Vec<(String, String)> {
+        let mut values = tool_values(tools);
+        values.extend(seat.values());
+        values.push(("directory".to_owned(), directory.display().to_string()));
+        values.push(("config".to_owned(), self.config(directory).display().to_string()));
+        values
+    }
+
+    /// Starts it in `directory`, which must be empty and lasts longer than it, and waits until `serves` is content.
     ///
     /// Err, with the last lines of its log, when it ends or does not serve within 10 s.
     pub fn start(
         &self,
         tools: &Tools,
-        ports: Ports,
-        backend: BackendKind,
+        seat: &Seat,
         placement: Placement,
         directory: &Path,
+        serves: &dyn Fn() -> io::Result<()>,
     ) -> io::Result<Running> {
         const PATIENCE: Duration = Duration::from_secs(10);
-        let config = directory.join("config").with_extension(&self.extension);
-        let mut values = tool_values(tools);
-        values.extend([
-            ("listen_port", ports.listen.to_string()),
-            ("backend_port", ports.backend.to_string()),
-            ("admin_port", ports.admin.to_string()),
-            ("directory", directory.display().to_string()),
-            ("config", config.display().to_string()),
-        ]);
-        fs::write(&config, fill(&self.template, &values)?)?;
-        let command: Vec<String> =
-            self.manifest.command.iter().map(|word| fill(word, &values)).collect::<Result<_, _>>()?;
+        let values = self.values(tools, seat, directory);
+        fs::write(self.config(directory), fill(&self.template, &values)?)?;
+        let command = self.command_line(tools, seat, directory)?;
         let log: PathBuf = directory.join("log");
         let mut running = Running::start(&self.name, placement, &command, &log, Output::Log)?;
         let begin = Instant::now();
@@ -139,7 +218,7 @@ impl Contender {
                 let tail = running.log_tail();
                 return Err(io::Error::other(format!("ended with {status}; its log ends:\n{tail}")));
             }
-            match probe(ports.listen, backend) {
+            match serves() {
                 Ok(()) => return Ok(running),
                 Err(error) => last_problem = error.to_string(),
             }
@@ -152,55 +231,35 @@ impl Contender {
     }
 }
 
-/// Asks once whether the load balancer on 127.0.0.1:`port` serves its backend.
-fn probe(port: u16, backend: BackendKind) -> io::Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(1);
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    match backend {
-        BackendKind::Bulk => stream.read_exact(&mut [0; 1]),
-        BackendKind::Http => {
-            stream.write_all(b"GET /health HTTP/1.1\r\nhost: lab\r\nconnection: close\r\n\r\n")?;
-            let mut answer = Vec::new();
-            stream.read_to_end(&mut answer)?;
-            if answer.starts_with(b"HTTP/1.1 200") && answer.ends_with(b"Hello World!\n") {
-                return Ok(());
-            }
-            let line = String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned();
-            Err(io::Error::other(format!("it answered `{line}` where 200 was expected")))
-        }
-    }
-}
-
 /// A TCP port nobody listens on at the moment.
 pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-fn tool_values(tools: &Tools) -> Vec<(&'static str, String)> {
+fn tool_values(tools: &Tools) -> Vec<(String, String)> {
     vec![
-        ("lab", tools.lab.clone()),
-        ("peers", tools.peers.clone()),
-        ("peers_root", tools.peers_root.clone()),
-        ("weir", tools.weir.clone()),
+        ("lab".to_owned(), tools.lab.clone()),
+        ("peers".to_owned(), tools.peers.clone()),
+        ("peers_root".to_owned(), tools.peers_root.clone()),
+        ("weir".to_owned(), tools.weir.clone()),
     ]
 }
 
 /// Puts `values` in the place of their `{names}`. Err when a `{name}` is left that nobody knows.
-fn fill(template: &str, values: &[(&'static str, String)]) -> io::Result<String> {
+fn fill(template: &str, values: &[(String, String)]) -> io::Result<String> {
     let mut filled = String::with_capacity(template.len());
     let mut rest = template;
     while let Some(open) = rest.find('{') {
         filled.push_str(&rest[..open]);
         rest = &rest[open..];
-        let name_end =
-            rest[1..].find(|letter: char| !letter.is_ascii_lowercase() && letter != '_').map(|end| end + 1);
+        let name_end = rest[1..]
+            .find(|letter: char| !(letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_'))
+            .map(|end| end + 1);
         match name_end.filter(|end| *end > 1 && rest[*end..].starts_with('}')) {
             Some(end) => {
                 let name = &rest[1..end];
-                let (_, value) = values.iter().find(|(known, _)| *known == name).ok_or_else(|| {
-                    let known: Vec<&str> = values.iter().map(|(known, _)| *known).collect();
+                let (_, value) = values.iter().find(|(known, _)| known == name).ok_or_else(|| {
+                    let known: Vec<&str> = values.iter().map(|(known, _)| known.as_str()).collect();
                     io::Error::other(format!("`{{{name}}}` has no meaning; there are: {}", known.join(", ")))
                 })?;
                 filled.push_str(value);
@@ -232,8 +291,8 @@ fn version_in(text: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn values() -> Vec<(&'static str, String)> {
-        vec![("port", "80".to_owned()), ("config", "/a b".to_owned())]
+    fn values() -> Vec<(String, String)> {
+        vec![("port".to_owned(), "80".to_owned()), ("config".to_owned(), "/a b".to_owned())]
     }
 
     #[test]

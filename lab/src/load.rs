@@ -1,7 +1,7 @@
 //! The loads a measurement can put on a load balancer, each a process of its own beside the backend.
 //!
-//! Requests come from wrk; bodies, bulk streams and idle connections from the modules below, because no packaged tool
-//! reads bodies cheaply enough to leave the load balancer as the bottleneck.
+//! Requests come from the tools the published comparisons used; bodies, bulk streams and idle connections from the
+//! modules below, because no packaged tool reads bodies cheaply enough to leave the load balancer as the bottleneck.
 
 pub mod bulk;
 pub mod fetch;
@@ -9,11 +9,16 @@ pub mod idle;
 pub mod paced;
 mod wrk;
 
+use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::contender::Tools;
+use crate::metric::Metric;
+use crate::statistics::latency_percentile;
 
 /// What a load does.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -51,16 +56,52 @@ pub struct LoadResult {
     pub bytes: u64,
     /// How long the load ran.
     pub seconds: f64,
-    /// Median time from request to the end of its answer (microseconds), where the load measures it.
-    pub p50_us: Option<f64>,
-    /// 99th percentile of the same.
-    pub p99_us: Option<f64>,
-    /// The latency that one request in a thousand exceeds.
-    pub p999_us: Option<f64>,
-    /// Requests or connections that went wrong in any way.
-    pub errors: u64,
+    /// Figures only the load can know, such as latencies, each in its metric's unit.
+    #[serde(default)]
+    pub figures: BTreeMap<Metric, f64>,
+    /// Requests or connections that went wrong, by kind.
+    #[serde(default)]
+    pub errors: BTreeMap<String, u64>,
     /// What went wrong, for a person; `None` when nothing did.
+    #[serde(default)]
     pub problem: Option<String>,
+    /// Curves (x, y) by name.
+    #[serde(default)]
+    pub curves: BTreeMap<String, Vec<(f64, f64)>>,
+}
+
+impl LoadResult {
+    /// Puts down `count` errors of one kind.
+    pub fn fail(&mut self, kind: &str, count: u64) {
+        if count > 0 {
+            *self.errors.entry(kind.to_owned()).or_default() += count;
+        }
+    }
+
+    /// How many errors of all kinds there were.
+    pub fn error_count(&self) -> u64 {
+        self.errors.values().sum()
+    }
+
+    /// Puts down mean, percentiles and greatest of `latencies` (microseconds); sorts them.
+    pub fn put_latencies(&mut self, latencies: &mut [u32]) {
+        let fractions = [
+            (Metric::LATENCY_P50, 0.5),
+            (Metric::LATENCY_P90, 0.9),
+            (Metric::LATENCY_P95, 0.95),
+            (Metric::LATENCY_P99, 0.99),
+            (Metric::LATENCY_P999, 0.999),
+            (Metric::LATENCY_MAX, 1.0),
+        ];
+        for (metric, fraction) in fractions {
+            self.figures
+                .extend(latency_percentile(latencies, fraction).map(|found| (metric, f64::from(found))));
+        }
+        if !latencies.is_empty() {
+            let sum: f64 = latencies.iter().copied().map(f64::from).sum();
+            self.figures.insert(Metric::LATENCY_MEAN, sum / latencies.len() as f64);
+        }
+    }
 }
 
 impl Load {
@@ -75,31 +116,32 @@ impl Load {
         }
     }
 
-    /// The same load with at most `connections` connections.
-    pub fn with_at_most(&self, limit: u32) -> Self {
+    /// The same load made small enough to warm up with.
+    pub fn to_warm_up(&self) -> Self {
+        const FEW: u32 = 64;
         let mut load = self.clone();
         match &mut load {
             Self::Wrk { connections, .. }
             | Self::Paced { connections, .. }
             | Self::Fetch { connections, .. }
             | Self::Bulk { connections }
-            | Self::Idle { connections } => *connections = limit.min(*connections),
+            | Self::Idle { connections } => *connections = FEW.min(*connections),
         }
         load
     }
 
-    /// The command that puts this load on 127.0.0.1:`port` for `seconds`.
-    pub fn command(&self, tools: &Tools, port: u16, seconds: u32) -> Vec<String> {
+    /// The command that puts this load on `target` for `seconds`.
+    pub fn command(&self, tools: &Tools, target: SocketAddr, seconds: u32) -> Vec<String> {
         let own = |name: &str, more: &[String]| -> Vec<String> {
             let mut command = vec![tools.lab.clone(), "load".to_owned(), name.to_owned()];
-            command.push(format!("--port={port}"));
+            command.push(format!("--target={target}"));
             command.push(format!("--connections={}", self.connections()));
             command.extend_from_slice(more);
             command
         };
         match self {
             Self::Wrk { connections, path, headers } => {
-                wrk::command(tools, port, seconds, *connections, path, headers)
+                wrk::command(tools, target, seconds, *connections, path, headers)
             }
             Self::Fetch { body_bytes, .. } => {
                 own("fetch", &[format!("--seconds={seconds}"), format!("--body-bytes={body_bytes}")])
@@ -110,6 +152,11 @@ impl Load {
             Self::Bulk { .. } => own("bulk", &[format!("--seconds={seconds}")]),
             Self::Idle { .. } => own("idle", &[]),
         }
+    }
+
+    /// How long its command may take, after which it is called stuck.
+    pub fn patience(&self, seconds: u32) -> Duration {
+        Duration::from_secs(u64::from(seconds) + 20)
     }
 
     /// Understands what the load's command printed. Err when it is not what the load prints when all went well.

@@ -1,33 +1,45 @@
 //! Weir's lab: measures load balancers side by side on one machine, and holds the servers and loads that takes.
 //!
 //! It knows contenders only by their command lines and configs, never by their code: Weir is measured like any other.
-//! Start reading at [`bench`]; [`scenario`] and [`contender`] are what it runs, [`measure`] and [`statistics`] what it
-//! concludes from, [`report`] what it says.
+//! Start reading at [`rounds`]; [`scenario`] and [`contender`] are what it runs, [`runner`] is how a topology plugs in,
+//! [`meter`] and [`statistics`] are what it concludes from, [`report`] is what it says.
 #![forbid(unsafe_code)]
 
 mod backend;
-mod bench;
 mod contender;
+mod fairness;
 mod load;
 mod measure;
+mod meter;
+mod metric;
 mod network;
 mod process;
 mod relay;
 mod report;
+mod rounds;
+mod runner;
+mod sample;
 mod scenario;
 mod statistics;
+mod topology;
+mod workplace;
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 
 use backend::BackendKind;
 use contender::Tools;
 use process::Placement;
+use report::{Circumstances, Report};
+use rounds::Wish;
+use scenario::{Scenario, Series, VariantName};
+use workplace::Workplace;
 
 #[derive(Parser)]
 #[command(name = "weir-lab", about = "Measures load balancers side by side on one machine", version)]
@@ -38,11 +50,13 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Compare contenders in scenarios; the table goes to standard output, progress to standard error
-    Bench(BenchArguments),
-    /// Print the tables of a bench again from its raw samples
+    /// Run series (`s4`) or scenarios (`s4/round-robin`); tables go to standard output, progress to standard error
+    Run(RunArguments),
+    /// Run the lab's own bench: the same as `run bench`, or `run bench/NAME`
+    Bench(RunArguments),
+    /// Print the tables of a run again from its raw samples
     Report {
-        /// What `bench --json` wrote
+        /// What `run --json` wrote
         file: PathBuf,
     },
     /// Serve as the backend of a measurement
@@ -88,8 +102,9 @@ enum Verb {
 enum LoadVerb {
     /// Send HTTP/1.1 requests at a fixed rate, whatever the answers do
     Paced {
+        /// Where to, as ADDRESS:PORT
         #[arg(long)]
-        port: u16,
+        target: SocketAddr,
         #[arg(long)]
         connections: u32,
         #[arg(long)]
@@ -100,8 +115,9 @@ enum LoadVerb {
     },
     /// Fetch HTTP/1.1 bodies as fast as they come
     Fetch {
+        /// Where to, as ADDRESS:PORT
         #[arg(long)]
-        port: u16,
+        target: SocketAddr,
         #[arg(long)]
         connections: u32,
         #[arg(long)]
@@ -111,8 +127,9 @@ enum LoadVerb {
     },
     /// Read TCP streams as fast as they come
     Bulk {
+        /// Where to, as ADDRESS:PORT
         #[arg(long)]
-        port: u16,
+        target: SocketAddr,
         #[arg(long)]
         connections: u32,
         #[arg(long)]
@@ -120,29 +137,36 @@ enum LoadVerb {
     },
     /// Do one request on each of many connections and hold them open until standard input ends
     Idle {
+        /// Where to, as ADDRESS:PORT
         #[arg(long)]
-        port: u16,
+        target: SocketAddr,
         #[arg(long)]
         connections: u32,
     },
 }
 
 #[derive(clap::Args)]
-struct BenchArguments {
-    /// Scenarios to run, by name; all when none is named
-    scenarios: Vec<String>,
-    /// Rounds; every contender has one turn in each
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-    /// Seconds of counted load in each turn
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    seconds: u32,
+struct RunArguments {
+    /// Series or scenarios, by name; all when none is named
+    names: Vec<String>,
+    /// Only this variant of scenarios that have two
+    #[arg(long)]
+    variant: Option<VariantName>,
+    /// The full form: every value of every sweep, more and longer rounds
+    #[arg(long)]
+    full: bool,
+    /// Only these contenders (folder names under contenders)
+    #[arg(long, visible_alias = "contenders", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Rounds instead of the scenario's own number; every contender has one turn at every point in each
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// Seconds of counted load in each turn, instead of the scenario's own
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: Option<u32>,
     /// Folder with `scenarios` and `contenders`; the lab's own by default
     #[arg(long, default_value = env!("CARGO_MANIFEST_DIR"), hide_default_value = true)]
     lab: PathBuf,
-    /// Only these contenders (folder names under contenders)
-    #[arg(long, value_delimiter = ',')]
-    contenders: Vec<String>,
     /// The Weir binary; by default the one built beside this program, in release mode
     #[arg(long, env = "WEIR")]
     weir: Option<PathBuf>,
@@ -164,7 +188,7 @@ struct BenchArguments {
     /// Stay in the machine's network instead of a private one
     #[arg(long)]
     shared_network: bool,
-    /// Do not wait until another bench on this machine has ended
+    /// Do not wait until another measurement on this machine has ended
     #[arg(long)]
     together: bool,
     /// Name the scenarios and stop
@@ -184,12 +208,19 @@ fn main() -> ExitCode {
 
 fn run(verb: Verb) -> io::Result<ExitCode> {
     match verb {
-        Verb::Bench(arguments) => return bench(&arguments),
+        Verb::Run(arguments) => return measure(&arguments),
+        Verb::Bench(mut arguments) => {
+            arguments.names = match arguments.names.as_slice() {
+                [] => vec!["bench".to_owned()],
+                names => names.iter().map(|name| format!("bench/{name}")).collect(),
+            };
+            return measure(&arguments);
+        }
         Verb::Report { file } => {
             let text = fs::read_to_string(&file)?;
-            let report = report::Report::from_json(&text)
+            let report = Report::from_json(&text)
                 .map_err(|error| io::Error::other(format!("{}: {error}", file.display())))?;
-            print!("{}", report.markdown());
+            print!("{}", report.text());
         }
         Verb::Backend { kind, port } => backend::serve(kind, port)?,
         Verb::Relay { port, backend_port } => relay::serve(port, backend_port)?,
@@ -207,17 +238,17 @@ fn put(load: &LoadVerb) -> io::Result<()> {
         io::stdout().flush()
     };
     match *load {
-        LoadVerb::Paced { port, connections, seconds, rate } => {
-            say(&load::paced::run(port, connections, rate, Duration::from_secs(seconds))?)
+        LoadVerb::Paced { target, connections, seconds, rate } => {
+            say(&load::paced::run(target, connections, rate, Duration::from_secs(seconds))?)
         }
-        LoadVerb::Fetch { port, connections, seconds, body_bytes } => {
-            say(&load::fetch::run(port, connections, body_bytes, Duration::from_secs(seconds))?)
+        LoadVerb::Fetch { target, connections, seconds, body_bytes } => {
+            say(&load::fetch::run(target, connections, body_bytes, Duration::from_secs(seconds))?)
         }
-        LoadVerb::Bulk { port, connections, seconds } => {
-            say(&load::bulk::run(port, connections, Duration::from_secs(seconds))?)
+        LoadVerb::Bulk { target, connections, seconds } => {
+            say(&load::bulk::run(target, connections, Duration::from_secs(seconds))?)
         }
-        LoadVerb::Idle { port, connections } => {
-            let (result, open) = load::idle::open(port, connections)?;
+        LoadVerb::Idle { target, connections } => {
+            let (result, open) = load::idle::open(target, connections)?;
             say(&result)?;
             io::stdin().read_to_end(&mut Vec::new())?;
             let closed = load::idle::count_closed(&open);
@@ -232,38 +263,43 @@ fn put(load: &LoadVerb) -> io::Result<()> {
     }
 }
 
-fn bench(arguments: &BenchArguments) -> io::Result<ExitCode> {
+fn measure(arguments: &RunArguments) -> io::Result<ExitCode> {
+    let begin = Instant::now();
     let lab = arguments.lab.as_path();
-    let mut scenarios = scenario::read_all(&lab.join("scenarios"))?;
+    let all = scenario::read_all(&lab.join("scenarios"))?;
     if arguments.list {
-        for scenario in &scenarios {
-            println!("{:<12} {}", scenario.name, scenario.title);
+        for (series, scenarios) in &all {
+            println!("{:<20} {}", series.name, series.title);
+            for scenario in scenarios {
+                println!("  {:<18} {}", scenario.name, scenario.title);
+            }
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let names: Vec<String> = scenarios.iter().map(|scenario| scenario.name.clone()).collect();
-    if let Some(unknown) = arguments.scenarios.iter().find(|name| !names.contains(name)) {
-        let known = names.join(", ");
-        return Err(io::Error::other(format!("no scenario is named `{unknown}`; there are: {known}")));
-    }
-    scenarios
-        .retain(|scenario| arguments.scenarios.is_empty() || arguments.scenarios.contains(&scenario.name));
+    let chosen = choose(all, &arguments.names)?;
     let private_network = !arguments.shared_network && network::enter()?;
     let place =
         |core: usize| Placement { core: Some(core), nice: arguments.nice, realtime: arguments.realtime };
-    let options = bench::Options {
+    let options = runner::Options {
         tools: tools(arguments.weir.as_deref())?,
         lab: lab.to_owned(),
-        rounds: arguments.rounds,
-        seconds: arguments.seconds,
-        only: arguments.contenders.clone(),
         proxy: place(arguments.proxy_core),
         load: place(arguments.load_core),
     };
-    let _turn = if arguments.together { None } else { Some(bench::wait_for_turn()?) };
-    let circumstances = report::Circumstances::now(&options, private_network);
-    let report = report::Report { circumstances, scenarios: bench::run(&scenarios, &options)? };
-    print!("{}", report.markdown());
+    let wish = Wish {
+        full: arguments.full,
+        variant: arguments.variant,
+        only: arguments.only.clone(),
+        rounds: arguments.rounds,
+        seconds: arguments.seconds,
+    };
+    let _turn = if arguments.together { None } else { Some(workplace::wait_for_turn()?) };
+    let mut circumstances = Circumstances::now(&options, private_network, wish.full);
+    let workplace = Workplace::make(std::process::id())?;
+    let series = rounds::run(&chosen, &wish, &options, &workplace)?;
+    circumstances.took_seconds = begin.elapsed().as_secs();
+    let report = Report::new(circumstances, series);
+    print!("{}", report.text());
     if let Some(path) = &arguments.json {
         let path = if path.components().count() == 1 { lab.join("results").join(path) } else { path.clone() };
         if let Some(folder) = path.parent() {
@@ -277,6 +313,30 @@ fn bench(arguments: &BenchArguments) -> io::Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The series and scenarios that are named; all of them when none is. Err names one that there is not.
+fn choose(
+    mut all: Vec<(Series, Vec<Scenario>)>,
+    names: &[String],
+) -> io::Result<Vec<(Series, Vec<Scenario>)>> {
+    let known: Vec<&str> = all
+        .iter()
+        .flat_map(|(series, scenarios)| {
+            scenarios.iter().map(|scenario| scenario.name.as_str()).chain([series.name.as_str()])
+        })
+        .collect();
+    if let Some(unknown) = names.iter().find(|name| !known.contains(&name.as_str())) {
+        let known = known.join(", ");
+        return Err(io::Error::other(format!("no scenario is named `{unknown}`; there are: {known}")));
+    }
+    if !names.is_empty() {
+        for (series, scenarios) in &mut all {
+            scenarios.retain(|scenario| names.contains(&scenario.name) || names.contains(&series.name));
+        }
+        all.retain(|(_, scenarios)| !scenarios.is_empty());
+    }
+    Ok(all)
 }
 
 fn tools(weir: Option<&Path>) -> io::Result<Tools> {

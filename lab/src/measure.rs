@@ -3,6 +3,7 @@
 //! Everything is read from `/proc`. Processor time comes from `schedstat`, which counts nanoseconds of every thread;
 //! the clock ticks of `stat` are ten milliseconds wide and only tell how that time divides into user and system.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::time::Duration;
@@ -58,6 +59,22 @@ pub fn cpu_time(processes: &[u32]) -> CpuTime {
     sum
 }
 
+/// Processor time of every thread of `processes`, by thread id.
+pub fn thread_times(processes: &[u32]) -> BTreeMap<u32, Duration> {
+    let mut times = BTreeMap::new();
+    for process in processes {
+        let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { continue };
+        for thread in threads.flatten() {
+            let id = thread.file_name().to_str().and_then(|name| name.parse().ok());
+            let text = fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
+            if let (Some(id), Some((running, _))) = (id, parse_schedstat(&text)) {
+                times.insert(id, running);
+            }
+        }
+    }
+    times
+}
+
 /// Processor time of all children of this process that have ended and been waited for. In steps of 10 ms, so it tells
 /// how full a core was, not what a request cost.
 pub fn ended_children_time() -> io::Result<Duration> {
@@ -102,28 +119,6 @@ pub fn process_tree(root: u32) -> io::Result<Vec<u32>> {
     Ok(tree)
 }
 
-/// How long one core has been at work and idle since boot, in clock ticks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CoreTime {
-    busy_ticks: u64,
-    idle_ticks: u64,
-}
-
-impl CoreTime {
-    /// Share of the time since `earlier` in which the core was at work for anyone, 0 to 1; `None` when no tick passed.
-    pub fn busy_share_since(&self, earlier: &Self) -> Option<f64> {
-        let busy = self.busy_ticks.saturating_sub(earlier.busy_ticks);
-        let idle = self.idle_ticks.saturating_sub(earlier.idle_ticks);
-        (busy + idle > 0).then(|| busy as f64 / (busy + idle) as f64)
-    }
-}
-
-/// Reads the time of core `core` (counted from 0).
-pub fn core_time(core: usize) -> io::Result<CoreTime> {
-    let text = fs::read_to_string("/proc/stat")?;
-    parse_core(&text, core).ok_or_else(|| io::Error::other(format!("/proc/stat has no line for core {core}")))
-}
-
 /// First two numbers of a `schedstat` line: nanoseconds on a core, nanoseconds waiting for one.
 fn parse_schedstat(text: &str) -> Option<(Duration, Duration)> {
     let mut numbers = text.split_ascii_whitespace().map(|number| number.parse::<u64>().ok());
@@ -141,21 +136,6 @@ fn parse_resident(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
     Some(kib * 1024)
-}
-
-fn parse_core(stat: &str, core: usize) -> Option<CoreTime> {
-    let name = format!("cpu{core}");
-    let mut fields = stat.lines().find_map(|line| {
-        let mut fields = line.split_ascii_whitespace();
-        (fields.next() == Some(name.as_str())).then_some(fields)
-    })?;
-    // user nice system idle iowait irq softirq steal; the guest fields that follow are part of user and nice.
-    let mut ticks = [0_u64; 8];
-    for tick in &mut ticks {
-        *tick = fields.next()?.parse().ok()?;
-    }
-    let idle_ticks = ticks[3] + ticks[4];
-    Some(CoreTime { busy_ticks: ticks.iter().sum::<u64>() - idle_ticks, idle_ticks })
 }
 
 #[cfg(test)]
@@ -177,16 +157,6 @@ mod tests {
         let fields = fields_after_name(text).unwrap();
         assert_eq!(fields[1], "7");
         assert_eq!((fields[11], fields[12]), ("120", "30"));
-    }
-
-    #[test]
-    fn a_core_is_busy_for_what_is_neither_idle_nor_waiting_for_disks() {
-        let earlier = parse_core("cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 10 0 10 100 0 0 0 0 0 0\n", 0).unwrap();
-        let later = parse_core("cpu0 30 5 25 130 10 3 5 2 0 0\ncpu1 0 0 0 1 0 0 0 0 0 0\n", 0).unwrap();
-        // Busy: 20 user, 5 nice, 15 system, 3 irq, 5 softirq, 2 stolen. Idle: 30 and 10 waiting for disks.
-        assert_eq!(later.busy_share_since(&earlier), Some(50.0 / 90.0));
-        assert_eq!(later.busy_share_since(&later), None);
-        assert_eq!(parse_core("cpu0 1 1 1 1 1 1 1 1\n", 1), None);
     }
 
     #[test]

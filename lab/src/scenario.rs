@@ -1,98 +1,404 @@
-//! Scenarios: what is measured, on whom, under which load. Each is a TOML file in `lab/scenarios/`.
+//! Scenarios: what is measured, on whom, under which load, beside which published figures.
+//!
+//! A folder of `lab/scenarios/` is a *series* (one published comparison, or the lab's own bench); `series.toml` says
+//! where its figures come from and what is wrong with them. Every other TOML file in it is one *scenario*. A scenario
+//! has one or two *variants*, and each variant has the *points* that its sweep gives.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
 
-use crate::backend::BackendKind;
 use crate::load::Load;
+use crate::metric::Metric;
+use crate::topology::Topology;
 
-/// The figure a scenario is about. Smaller is better for all of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Measure {
-    /// Processor time of the load balancer per request (microseconds).
-    CpuPerRequest,
-    /// Processor time of the load balancer per 10^9 bytes (seconds).
-    CpuPerGigabyte,
-    /// 99th percentile of the latency (microseconds); only means something under a load of fixed rate.
-    Latency,
-    /// Growth of its resident memory per open connection (KiB).
-    MemoryPerConnection,
+/// Where a series of scenarios comes from: `series.toml`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Series {
+    /// The folder's name.
+    #[serde(default)]
+    pub name: String,
+    /// One line for a person.
+    pub title: String,
+    /// The publication; empty for the lab's own.
+    #[serde(default)]
+    pub source: String,
+    /// The machine and versions the published figures come from.
+    #[serde(default)]
+    pub machine: String,
+    /// What is known to be wrong with the published setup.
+    #[serde(default)]
+    pub flaws: Vec<String>,
+    /// Where this lab differs from the published setup in both variants.
+    #[serde(default)]
+    pub differences: Vec<String>,
 }
 
-/// One scenario.
+/// Whose settings a variant has.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, clap::ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum VariantName {
+    /// Those of the publication, flaws included.
+    Published,
+    /// Equal ones for all.
+    Fair,
+}
+
+impl VariantName {
+    /// As scenarios and reports write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Published => "published",
+            Self::Fair => "fair",
+        }
+    }
+}
+
+/// How long a scenario takes in one form.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Length {
+    /// Rounds; every contender has one turn at every point in each.
+    pub rounds: u32,
+    /// Counted load in each turn (seconds), for loads that end by the clock.
+    pub seconds: u32,
+    /// Uncounted load before it (seconds).
+    #[serde(default = "one_second")]
+    pub warm_up_seconds: u32,
+}
+
+fn one_second() -> u32 {
+    1
+}
+
+/// The parameter that changes from point to point.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sweep {
+    /// Key of the load or the topology: `load.connections`, `topology.delay_ms`.
+    pub parameter: String,
+    /// What an axis is called.
+    pub title: String,
+    /// Whether an axis of it is best logarithmic.
+    #[serde(default)]
+    pub logarithmic: bool,
+    /// Values of the short form.
+    pub short: Vec<Value>,
+    /// Values of the full form; those of the short form where none are given.
+    #[serde(default)]
+    pub full: Vec<Value>,
+}
+
+/// A figure somebody published, to be printed beside ours.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// Whose it is: a contender of the scenario, or one that cannot be had.
+    pub contender: String,
+    /// At which value of the swept parameter.
+    #[serde(default)]
+    pub at: Option<f64>,
+    /// What it is.
+    pub measure: Metric,
+    /// The figure, in the metric's unit.
+    pub value: f64,
+    /// What a reader must know about it.
+    #[serde(default)]
+    pub note: String,
+}
+
+/// What a variant changes.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Variant {
+    /// What its settings are, for a reader.
+    about: String,
+    /// Who takes part, instead of the scenario's own list.
+    contenders: Option<Vec<String>>,
+    /// Keys that replace those of the scenario's load.
+    #[serde(default)]
+    load: Table,
+    /// Keys that replace those of the scenario's topology.
+    #[serde(default)]
+    topology: Table,
+}
+
+/// A scenario's file.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// The file's name without its extension.
+    /// Series and file name: `s4/round-robin`.
     #[serde(skip)]
     pub name: String,
     /// One line for a person.
     pub title: String,
-    /// The figure it is about.
-    pub measure: Measure,
-    /// What runs behind the load balancer.
-    pub backend: BackendKind,
-    /// Who is measured, as folder/template under `lab/contenders`. The first one that runs is what the others are
-    /// compared with.
-    pub contenders: Vec<String>,
-    /// What is done to it.
-    pub load: Load,
+    /// What a reader must know about it.
+    #[serde(default)]
+    pub about: String,
+    /// What is reported. The first decides who is ahead.
+    pub measures: Vec<Metric>,
+    /// Who takes part, as folder/template under `lab/contenders`. The first is compared with the others.
+    #[serde(default)]
+    contenders: Vec<String>,
+    /// Contenders that cannot do this yet, and why; they are shown as that, not as failures.
+    #[serde(default)]
+    pub not_built: BTreeMap<String, String>,
+    topology: Table,
+    load: Table,
+    /// The parameter that changes; one point when there is none.
+    #[serde(default)]
+    pub sweep: Option<Sweep>,
+    /// How long the short form takes.
+    #[serde(default = "short_length")]
+    pub short: Length,
+    /// How long the full form takes.
+    #[serde(default = "full_length")]
+    pub full: Length,
+    #[serde(default, rename = "variant")]
+    variants: BTreeMap<VariantName, Variant>,
+    /// What others measured.
+    #[serde(default)]
+    pub published: Vec<Published>,
 }
 
-/// Reads all scenarios of `directory`, sorted by name. Err names the file that cannot be understood.
-pub fn read_all(directory: &Path) -> io::Result<Vec<Scenario>> {
-    let mut scenarios = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        let path = entry?.path();
-        if path.extension().is_none_or(|extension| extension != "toml") {
+// Five rounds are the fewest from which a difference can be told; see `statistics::Verdict`.
+fn short_length() -> Length {
+    Length { rounds: 5, seconds: 2, warm_up_seconds: 1 }
+}
+
+fn full_length() -> Length {
+    Length { rounds: 9, seconds: 5, warm_up_seconds: 2 }
+}
+
+/// One point of a variant: everything a runner needs to know to put the load on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Point {
+    /// The value of the swept parameter; `None` without sweep.
+    pub at: Option<f64>,
+    /// The load at this point.
+    pub load: Load,
+    /// The topology at this point.
+    pub topology: Topology,
+}
+
+/// One variant, ready to run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setup {
+    /// Which variant it is.
+    pub variant: VariantName,
+    /// What its settings are.
+    pub about: String,
+    /// Who takes part.
+    pub entrants: Vec<Entrant>,
+    /// Where the load is put, one after the other in every round.
+    pub points: Vec<Point>,
+}
+
+/// Who takes part in a variant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entrant {
+    /// What the report calls it: its folder, or folder/template where the folder takes part more than once.
+    pub name: String,
+    /// Folder/template under `lab/contenders`.
+    pub template: String,
+}
+
+impl Scenario {
+    /// The variants it has, in order; `full` chooses the values of the sweep. Err names the key that is wrong.
+    pub fn setups(&self, full: bool) -> io::Result<Vec<Setup>> {
+        let only_fair = BTreeMap::from([(VariantName::Fair, Variant::default())]);
+        let variants = if self.variants.is_empty() { &only_fair } else { &self.variants };
+        variants.iter().map(|(name, variant)| self.setup(*name, variant, full)).collect()
+    }
+
+    /// The length of one form.
+    pub fn length(&self, full: bool) -> Length {
+        if full { self.full } else { self.short }
+    }
+
+    fn setup(&self, name: VariantName, variant: &Variant, full: bool) -> io::Result<Setup> {
+        let explain = |error: String| io::Error::other(format!("scenario {}: {error}", self.name));
+        let contenders = variant.contenders.as_ref().unwrap_or(&self.contenders);
+        let values: Vec<Option<&Value>> = match &self.sweep {
+            None => vec![None],
+            Some(sweep) if full && !sweep.full.is_empty() => sweep.full.iter().map(Some).collect(),
+            Some(sweep) => sweep.short.iter().map(Some).collect(),
+        };
+        let points = values
+            .into_iter()
+            .map(|value| self.point(variant, value))
+            .collect::<Result<Vec<Point>, String>>()
+            .map_err(explain)?;
+        Ok(Setup { variant: name, about: variant.about.clone(), entrants: entrants(contenders), points })
+    }
+
+    fn point(&self, variant: &Variant, value: Option<&Value>) -> Result<Point, String> {
+        let mut load = merged(&self.load, &variant.load);
+        let mut topology = merged(&self.topology, &variant.topology);
+        let mut at = None;
+        if let (Some(sweep), Some(value)) = (&self.sweep, value) {
+            at = Some(number(value).ok_or_else(|| format!("sweep: `{value}` where a number was expected"))?);
+            match sweep.parameter.split_once('.') {
+                Some(("load", key)) => load.insert(key.to_owned(), value.clone()),
+                Some(("topology", key)) => topology.insert(key.to_owned(), value.clone()),
+                _ => {
+                    let name = &sweep.parameter;
+                    return Err(format!("sweep: `{name}` where `load.KEY` or `topology.KEY` was expected"));
+                }
+            };
+        }
+        let load: Load =
+            load.try_into().map_err(|error: toml::de::Error| format!("load: {}", error.message()))?;
+        let topology: Topology =
+            topology.try_into().map_err(|error: toml::de::Error| format!("topology: {}", error.message()))?;
+        Ok(Point { at, load, topology })
+    }
+}
+
+fn merged(base: &Table, changes: &Table) -> Table {
+    let mut table = base.clone();
+    table.extend(changes.clone());
+    table
+}
+
+fn number(value: &Value) -> Option<f64> {
+    value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64))
+}
+
+fn entrants(templates: &[String]) -> Vec<Entrant> {
+    let folder = |template: &str| template.split('/').next().unwrap_or_default().to_owned();
+    let times = |name: &str| templates.iter().filter(|template| folder(template) == name).count();
+    templates
+        .iter()
+        .map(|template| {
+            let name = folder(template);
+            let name = if times(&name) > 1 { template.clone() } else { name };
+            Entrant { name, template: template.clone() }
+        })
+        .collect()
+}
+
+/// Reads all series under `directory` with their scenarios, sorted by name. Err names the file that cannot be
+/// understood.
+pub fn read_all(directory: &Path) -> io::Result<Vec<(Series, Vec<Scenario>)>> {
+    let mut all = Vec::new();
+    for folder in sorted(directory)? {
+        if !folder.is_dir() {
             continue;
         }
-        let text = fs::read_to_string(&path)?;
-        let mut scenario: Scenario = toml::from_str(&text)
-            .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
-        scenario.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        scenarios.push(scenario);
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut series: Series = parse(&folder.join("series.toml"))?;
+        series.name.clone_from(&name);
+        let mut scenarios = Vec::new();
+        for path in sorted(&folder)? {
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            if path.extension().is_none_or(|extension| extension != "toml") || stem == "series" {
+                continue;
+            }
+            let mut scenario: Scenario = parse(&path)?;
+            scenario.name = format!("{name}/{stem}");
+            // Both forms are understood now, so that a slip in the longer one does not wait for the day it is run.
+            for full in [false, true] {
+                scenario.setups(full)?;
+            }
+            scenarios.push(scenario);
+        }
+        all.push((series, scenarios));
     }
-    scenarios.sort_by(|one, other| one.name.cmp(&other.name));
-    Ok(scenarios)
+    Ok(all)
+}
+
+fn sorted(directory: &Path) -> io::Result<Vec<std::path::PathBuf>> {
+    let explain =
+        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", directory.display()));
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(directory).map_err(explain)? {
+        paths.push(entry?.path());
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn parse<T: serde::de::DeserializeOwned>(path: &Path) -> io::Result<T> {
+    let explain = |error: &dyn std::fmt::Display| io::Error::other(format!("{}: {error}", path.display()));
+    let text = fs::read_to_string(path).map_err(|error| explain(&error))?;
+    toml::from_str(&text).map_err(|error| explain(&error))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashSet;
 
-    fn shipped() -> Vec<Scenario> {
+    fn shipped() -> Vec<(Series, Vec<Scenario>)> {
         read_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios")).unwrap()
     }
 
     #[test]
-    fn every_shipped_scenario_is_understood_and_begins_with_weir() {
-        let scenarios = shipped();
-        assert!(scenarios.iter().any(|scenario| scenario.name == "http1"));
-        for scenario in &scenarios {
-            assert!(scenario.contenders[0].starts_with("weir/"), "{}", scenario.name);
-            assert!(scenario.contenders.len() > 1, "{}", scenario.name);
-        }
-    }
-
-    #[test]
-    fn every_contender_a_scenario_names_has_its_template() {
+    fn every_contender_a_scenario_names_has_its_template_and_weir_comes_first() {
         let lab = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let named: HashSet<String> = shipped().into_iter().flat_map(|scenario| scenario.contenders).collect();
-        for name in named {
-            crate::contender::Contender::read(lab, &name).unwrap();
+        let all: Vec<Scenario> = shipped().into_iter().flat_map(|(_, scenarios)| scenarios).collect();
+        assert!(all.iter().any(|scenario| scenario.name == "bench/http1"));
+        for scenario in &all {
+            for setup in scenario.setups(true).unwrap() {
+                assert!(setup.entrants.len() > 1, "{}", scenario.name);
+                assert!(setup.entrants[0].template.starts_with("weir/"), "{}", scenario.name);
+                for entrant in setup.entrants {
+                    if !scenario.not_built.contains_key(&entrant.name) {
+                        crate::contender::Contender::read(lab, &entrant.template).unwrap();
+                    }
+                }
+            }
         }
     }
 
+    const SWEPT: &str = "title = 't'\nmeasures = ['rate']\ncontenders = ['weir/a', 'nginx/a', 'nginx/b']\n\
+        topology = { kind = 'loopback', backend = 'http' }\nload = { kind = 'wrk', connections = 1 }\n\
+        [sweep]\nparameter = 'load.connections'\ntitle = 'connections'\nshort = [1, 10]\nfull = [1, 2, 3]\n\
+        [variant.published]\nabout = 'a'\ncontenders = ['weir/p', 'nginx/p']\nload = { path = '/x' }\n\
+        [variant.fair]\nabout = 'b'\n";
+
     #[test]
-    fn a_misspelt_key_is_refused() {
-        let text = "title = 't'\nmeasure = 'cpu-per-request'\nbackend = 'http'\ncontenders = []\n\
-                    load = { kind = 'idle', conections = 1 }\n";
-        assert!(toml::from_str::<Scenario>(text).is_err());
+    fn a_sweep_gives_each_variant_its_points() {
+        let scenario: Scenario = toml::from_str(SWEPT).unwrap();
+        let setups = scenario.setups(true).unwrap();
+        let connections: Vec<u32> = setups[0].points.iter().map(|point| point.load.connections()).collect();
+        assert_eq!(connections, [1, 2, 3]);
+        assert_eq!(setups[0].variant, VariantName::Published);
+        assert!(matches!(&setups[0].points[0].load, Load::Wrk { path, .. } if path == "/x"));
+        assert!(matches!(&setups[1].points[0].load, Load::Wrk { path, .. } if path == "/"));
+        assert_eq!(scenario.setups(false).unwrap()[1].points[1].at, Some(10.0));
+    }
+
+    #[test]
+    fn a_contender_is_called_by_its_folder_unless_that_takes_part_twice() {
+        let scenario: Scenario = toml::from_str(SWEPT).unwrap();
+        let names = |setup: &Setup| -> Vec<String> {
+            setup.entrants.iter().map(|entrant| entrant.name.clone()).collect()
+        };
+        let setups = scenario.setups(false).unwrap();
+        assert_eq!(names(&setups[0]), ["weir", "nginx"]);
+        assert_eq!(names(&setups[1]), ["weir", "nginx/a", "nginx/b"]);
+    }
+
+    #[test]
+    fn a_misspelt_key_is_refused_wherever_it_stands() {
+        let explain = |text: &str| -> String {
+            match toml::from_str::<Scenario>(text) {
+                Err(error) => error.to_string(),
+                Ok(scenario) => scenario.setups(false).unwrap_err().to_string(),
+            }
+        };
+        assert!(explain(&SWEPT.replace("title = 't'", "titel = 't'")).contains("titel"));
+        assert!(explain(&SWEPT.replace("path =", "paht =")).contains("unknown field `paht`"));
+        assert!(explain(&SWEPT.replace("load.connections", "load.conections")).contains("conections"));
+        assert!(explain(&SWEPT.replace("'load.connections'", "'connections'")).contains("`load.KEY`"));
+        assert!(explain(&SWEPT.replace("'rate'", "'rates'")).contains("no figure is named `rates`"));
     }
 }

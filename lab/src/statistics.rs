@@ -69,6 +69,44 @@ pub struct Ratio {
     pub high: f64,
 }
 
+/// What an interval shows about two contenders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// The first is better: the whole interval says so.
+    Better,
+    /// The first is worse: the whole interval says so.
+    Worse,
+    /// The interval holds 1.
+    NoDifferenceShown,
+    /// Too few rounds to show anything.
+    TooFewRounds,
+}
+
+/// Fewest rounds from which a difference is told.
+///
+/// The interval of a median can never be wider than the span of its samples. That span holds the true median with
+/// probability 1 - 2 (1/2)^n: 75 % for three rounds, 94 % for five. With fewer than five an interval that is called one
+/// of 95 % would be a false claim.
+pub const FEWEST_ROUNDS: usize = 5;
+
+impl Ratio {
+    /// What the interval shows, when `rounds` pairs went into it.
+    pub fn verdict(&self, lower_is_better: bool, rounds: usize) -> Verdict {
+        let (better, worse) = if lower_is_better {
+            (self.high < 1.0, self.low > 1.0)
+        } else {
+            (self.low > 1.0, self.high < 1.0)
+        };
+        match (rounds < FEWEST_ROUNDS, better, worse) {
+            (true, ..) => Verdict::TooFewRounds,
+            (false, true, _) => Verdict::Better,
+            (false, _, true) => Verdict::Worse,
+            (false, false, false) => Verdict::NoDifferenceShown,
+        }
+    }
+}
+
 /// How often rounds are drawn anew for an interval.
 const RESAMPLES: usize = 10_000;
 
@@ -187,6 +225,16 @@ mod tests {
         let pairs = [(1.0, 1.0), (2.0, 1.0), (3.0, 1.0)];
         let ratio = ratio_of_medians(&pairs, 7).unwrap();
         assert_eq!(ratio, Ratio { ratio: 2.0, low: 1.0, high: 3.0 });
+    }
+
+    #[test]
+    fn a_difference_is_called_only_when_the_whole_interval_shows_it() {
+        let ratio = |low, high| Ratio { ratio: 0.9, low, high };
+        assert_eq!(ratio(0.85, 0.95).verdict(true, 5), Verdict::Better);
+        assert_eq!(ratio(0.85, 0.95).verdict(false, 5), Verdict::Worse);
+        assert_eq!(ratio(0.85, 1.0).verdict(true, 5), Verdict::NoDifferenceShown);
+        assert_eq!(ratio(1.01, 1.2).verdict(true, 9), Verdict::Worse);
+        assert_eq!(ratio(0.5, 0.6).verdict(true, 4), Verdict::TooFewRounds);
     }
 
     #[test]

@@ -10,7 +10,7 @@ fn bench(seconds: u32) -> Command {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixture");
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir-lab"));
     command
-        .args(["bench", "bodies", "--rounds=2", "--together"])
+        .args(["run", "fixture/bodies", "--rounds=2", "--together"])
         .arg(format!("--seconds={seconds}"))
         .arg("--lab")
         .arg(fixture);
@@ -25,19 +25,20 @@ fn who_cannot_run_is_told_and_the_rest_is_measured() {
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
 
     assert_eq!(output.status.code(), Some(1), "{report}{progress}");
-    assert!(report.contains("\n| floor/relay "), "{report}{progress}");
-    assert!(report.contains("**absent/relay did not take part**: /nowhere/absent: No such file"), "{report}");
-    assert!(report.contains("**broken/relay did not take part**: ended with exit status: 2"), "{report}");
+    assert!(report.contains("\n| floor "), "{report}{progress}");
+    assert!(report.contains("**absent did not take part**: /nowhere/absent: No such file"), "{report}");
+    assert!(report.contains("**broken did not take part**: ended with exit status: 2"), "{report}");
     assert!(report.contains("line 3: no such thing as a lisener"), "{report}");
 
     let written: serde_json::Value = serde_json::from_str(&fs::read_to_string(samples).unwrap()).unwrap();
-    let floor = &written["scenarios"][0]["outcomes"][2];
-    assert_eq!(floor["contender"], "floor/relay");
+    let floor = &written["series"][0]["scenarios"][0]["variants"][0]["outcomes"][2];
+    assert_eq!(floor["contender"], "floor");
     for sample in floor["samples"].as_array().unwrap() {
-        assert!(sample["load"]["requests"].as_u64().unwrap() > 100, "{sample}");
-        assert_eq!(sample["load"]["errors"], 0, "{sample}");
-        assert!(sample["cpu_seconds"].as_f64().unwrap() > 0.001, "{sample}");
-        assert!(sample["load_cpu_seconds"].as_f64().unwrap() > 0.001, "{sample}");
+        let figure = |name: &str| sample["figures"][name].as_f64().unwrap();
+        assert!(figure("requests") > 100.0, "{sample}");
+        assert_eq!(figure("error-share"), 0.0, "{sample}");
+        assert!(figure("cpu-per-gigabyte") > 0.01, "{sample}");
+        assert!(figure("load-cpu-share") > 0.1, "{sample}");
     }
     assert_eq!(floor["samples"].as_array().unwrap().len(), 2);
 }
@@ -67,10 +68,13 @@ fn an_interrupted_bench_leaves_no_process_behind() {
 
 #[test]
 fn an_unknown_scenario_is_refused_with_the_known_ones() {
-    let output = bench(1).arg("bodis").output().unwrap();
+    let output = bench(1).arg("fixture/bodis").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("no scenario is named `bodis`; there are: bodies"), "{said}");
+    assert!(
+        said.contains("no scenario is named `fixture/bodis`; there are: fixture/bodies, fixture"),
+        "{said}"
+    );
 }
 
 fn children_once_there_are(count: usize, lab: &mut Child) -> Vec<u32> {

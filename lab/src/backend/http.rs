@@ -2,8 +2,10 @@
 //!
 //! It must cost little, because it shares its core with the load generator, and yet be strict: it reads each head to
 //! its end, skips bodies by `content-length`, answers pipelined requests in order and honours `connection: close`.
-//! `?size=N` in the target asks for a body of N bytes; everything else gets the short one.
+//! `?size=N` in the target asks for a body of N bytes; everything else gets the short one. What it has served is
+//! asked for at [`super::COUNTERS_PATH`].
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -36,6 +38,7 @@ enum Input {
 enum Answer {
     Short { head_only: bool },
     Sized { bytes: u64, head_only: bool },
+    Counters,
 }
 
 fn parse(input: &[u8]) -> Input {
@@ -88,6 +91,7 @@ fn parse(input: &[u8]) -> Input {
     }
     let head_only = method == b"HEAD";
     let answer = match sized(target) {
+        None if target == super::COUNTERS_PATH.as_bytes() => Answer::Counters,
         None => Answer::Short { head_only },
         Some(Some(bytes)) => Answer::Sized { bytes, head_only },
         Some(None) => return Input::Refused("400 Bad Request"),
@@ -112,8 +116,10 @@ fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
     bytes.windows(wanted.len()).position(|window| window == wanted)
 }
 
-/// Answer heads with the current date in them, made anew once a second.
+/// Answer heads with the current date in them, made anew once a second; and what has been served.
 struct Answers {
+    connections: Cell<u64>,
+    requests: Cell<u64>,
     made: Instant,
     date: String,
     short: Vec<u8>,
@@ -123,7 +129,14 @@ struct Answers {
 impl Answers {
     fn new() -> Self {
         let body_piece = (0..BODY_PIECE_BYTES).map(|index| b'a' + (index % 26) as u8).collect();
-        let mut answers = Self { made: Instant::now(), date: String::new(), short: Vec::new(), body_piece };
+        let mut answers = Self {
+            connections: Cell::new(0),
+            requests: Cell::new(0),
+            made: Instant::now(),
+            date: String::new(),
+            short: Vec::new(),
+            body_piece,
+        };
         answers.make();
         answers
     }
@@ -287,7 +300,17 @@ impl Connection {
     }
 
     fn queue(&mut self, answer: Answer, answers: &Answers) {
+        answers.requests.set(answers.requests.get() + 1);
         match answer {
+            Answer::Counters => {
+                // Whoever asks is not part of what is counted.
+                answers.requests.set(answers.requests.get() - 1);
+                answers.connections.set(answers.connections.get().saturating_sub(1));
+                let body = format!("{} {}\n", answers.connections.get(), answers.requests.get());
+                self.closing = true;
+                self.output.extend_from_slice(&answers.head("200 OK", body.len() as u64, true));
+                self.output.extend_from_slice(body.as_bytes());
+            }
             Answer::Short { head_only: false } if !self.closing => {
                 self.output.extend_from_slice(&answers.short)
             }
@@ -353,7 +376,7 @@ pub fn serve(listener: &OwnedFd) -> io::Result<()> {
         for event in &events {
             let (key, flags) = (event.data.u64(), event.flags);
             if key == LISTENER {
-                accept_all(listener, &epoll, &mut connections)?;
+                accept_all(listener, &epoll, &mut connections, &answers)?;
                 continue;
             }
             let slot = &mut connections[key as usize];
@@ -381,6 +404,7 @@ fn accept_all(
     listener: &OwnedFd,
     epoll: &OwnedFd,
     connections: &mut Vec<Option<Connection>>,
+    answers: &Answers,
 ) -> io::Result<()> {
     loop {
         let socket = match rustix::net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
@@ -391,6 +415,7 @@ fn accept_all(
             Err(error) => return Err(error.into()),
         };
         rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
+        answers.connections.set(answers.connections.get() + 1);
         // Descriptors are small and reused, so they index the table directly.
         let key = socket.as_raw_fd() as usize;
         if connections.len() <= key {

@@ -1,7 +1,7 @@
 //! Reads TCP streams as fast as they come and counts the bytes.
 
 use std::io;
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
@@ -14,14 +14,13 @@ use super::LoadResult;
 /// Longest piece taken from a socket at once.
 const PIECE_BYTES: usize = 1024 * 1024;
 
-/// Reads `connections` streams from 127.0.0.1:`port` for `duration`.
+/// Reads `connections` streams from `target` for `duration`.
 ///
 /// The bytes are thrown away inside the kernel (`MSG_TRUNC`) rather than copied out, so that the reader is not the
 /// bottleneck. A stream that ends early is an error.
-pub fn run(port: u16, connections: u32, duration: Duration) -> io::Result<LoadResult> {
-    let streams: Vec<TcpStream> = (0..connections)
-        .map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)))
-        .collect::<io::Result<_>>()?;
+pub fn run(target: SocketAddr, connections: u32, duration: Duration) -> io::Result<LoadResult> {
+    let streams: Vec<TcpStream> =
+        (0..connections).map(|_| TcpStream::connect(target)).collect::<io::Result<_>>()?;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for (key, stream) in (0_u64..).zip(&streams) {
         stream.set_nonblocking(true)?;
@@ -31,7 +30,7 @@ pub fn run(port: u16, connections: u32, duration: Duration) -> io::Result<LoadRe
     let mut events = Vec::with_capacity(64);
     let mut buffer = vec![0; PIECE_BYTES];
     let begin = Instant::now();
-    while begin.elapsed() < duration && result.errors < u64::from(connections) {
+    while begin.elapsed() < duration && result.error_count() < u64::from(connections) {
         events.clear();
         let patience = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         match epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&patience)) {
@@ -44,7 +43,7 @@ pub fn run(port: u16, connections: u32, duration: Duration) -> io::Result<LoadRe
                 Ok((_, count)) if count > 0 => result.bytes += count as u64,
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 ended => {
-                    result.errors += 1;
+                    result.fail("closed", 1);
                     result.problem = Some(format!("a stream ended early: {ended:?}"));
                     epoll::delete(&epoll, stream)?;
                 }

@@ -1,7 +1,7 @@
 //! Fetches long HTTP/1.1 bodies as fast as they come, on several connections kept alive.
 
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
@@ -10,7 +10,6 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::LoadResult;
-use crate::statistics::latency_percentile;
 
 /// Longest piece of a body taken from a socket at once.
 const PIECE_BYTES: usize = 1024 * 1024;
@@ -28,16 +27,21 @@ struct Exchange {
     began: Instant,
 }
 
-/// Fetches bodies of `body_bytes` over `connections` connections to 127.0.0.1:`port` for `duration`.
+/// Fetches bodies of `body_bytes` over `connections` connections to `target` for `duration`.
 ///
 /// Body bytes are thrown away inside the kernel (`MSG_TRUNC`) rather than copied out, so that the client is not the
 /// bottleneck; their number is checked. An answer other than 200 with that `content-length` ends the run as an error.
-pub fn run(port: u16, connections: u32, body_bytes: u64, duration: Duration) -> io::Result<LoadResult> {
+pub fn run(
+    target: SocketAddr,
+    connections: u32,
+    body_bytes: u64,
+    duration: Duration,
+) -> io::Result<LoadResult> {
     let request = format!("GET /?size={body_bytes} HTTP/1.1\r\nhost: lab\r\n\r\n");
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let mut exchanges = Vec::new();
     for key in 0..u64::from(connections) {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        let mut stream = TcpStream::connect(target)?;
         stream.set_nodelay(true)?;
         stream.write_all(request.as_bytes())?;
         stream.set_nonblocking(true)?;
@@ -61,7 +65,7 @@ pub fn run(port: u16, connections: u32, body_bytes: u64, duration: Duration) -> 
             match exchange.receive(&mut buffer, body_bytes) {
                 Ok(count) => result.bytes += count,
                 Err(error) => {
-                    result.errors += 1;
+                    result.fail("answer", 1);
                     result.problem = Some(error.to_string());
                     result.seconds = begin.elapsed().as_secs_f64();
                     return Ok(result);
@@ -77,8 +81,7 @@ pub fn run(port: u16, connections: u32, body_bytes: u64, duration: Duration) -> 
         }
     }
     result.seconds = begin.elapsed().as_secs_f64();
-    result.p50_us = latency_percentile(&mut latencies_us, 0.5).map(f64::from);
-    result.p99_us = latency_percentile(&mut latencies_us, 0.99).map(f64::from);
+    result.put_latencies(&mut latencies_us);
     Ok(result)
 }
 

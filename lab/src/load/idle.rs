@@ -1,7 +1,7 @@
 //! Opens many connections, does one request on each, and leaves them open.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit};
@@ -11,18 +11,18 @@ use super::LoadResult;
 /// How many connections are between request and answer at a time.
 const BATCH: usize = 64;
 
-/// Opens `connections` connections to 127.0.0.1:`port` and does one request on each.
+/// Opens `connections` connections to `target` and does one request on each.
 ///
 /// Returns what happened and the open connections; dropping them closes them.
-pub fn open(port: u16, connections: u32) -> io::Result<(LoadResult, Vec<TcpStream>)> {
+pub fn open(target: SocketAddr, connections: u32) -> io::Result<(LoadResult, Vec<TcpStream>)> {
     raise_descriptor_limit();
     let mut result = LoadResult::default();
     let mut open = Vec::with_capacity(connections as usize);
     let begin = Instant::now();
-    while open.len() < connections as usize && result.errors == 0 {
+    while open.len() < connections as usize && result.errors.is_empty() {
         let mut batch = Vec::with_capacity(BATCH);
         for _ in 0..BATCH.min(connections as usize - open.len()) {
-            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+            let mut stream = TcpStream::connect(target)?;
             stream.set_read_timeout(Some(Duration::from_secs(5)))?;
             stream.write_all(b"GET / HTTP/1.1\r\nhost: lab\r\n\r\n")?;
             batch.push(stream);
@@ -34,7 +34,7 @@ pub fn open(port: u16, connections: u32) -> io::Result<(LoadResult, Vec<TcpStrea
                     result.bytes += bytes;
                 }
                 Err(error) => {
-                    result.errors += 1;
+                    result.fail("answer", 1);
                     result.problem = Some(format!("connection {}: {error}", open.len()));
                 }
             }

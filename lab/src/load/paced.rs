@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,6 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 
 use super::LoadResult;
 use super::fetch::body_begun;
-use crate::statistics::latency_percentile;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: lab\r\n\r\n";
 /// What the backend's short answer carries.
@@ -44,12 +43,12 @@ struct Paced {
     result: LoadResult,
 }
 
-/// Sends `rate` requests a second over `connections` connections to 127.0.0.1:`port` for `duration`.
+/// Sends `rate` requests a second over `connections` connections to `target` for `duration`.
 ///
 /// A request that is not answered with 200 and the short body within 2 s of the end is an error.
-pub fn run(port: u16, connections: u32, rate: u32, duration: Duration) -> io::Result<LoadResult> {
+pub fn run(target: SocketAddr, connections: u32, rate: u32, duration: Duration) -> io::Result<LoadResult> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let mut paced = Paced::connect(port, connections, &epoll)?;
+    let mut paced = Paced::connect(target, connections, &epoll)?;
     let total = u64::from(rate) * duration.as_secs();
     let step = Duration::from_secs(1) / rate;
     let timer = ticking(step)?;
@@ -78,7 +77,7 @@ pub fn run(port: u16, connections: u32, rate: u32, duration: Duration) -> io::Re
                 Ok(whole) => answered += u64::from(whole),
                 Err(error) => {
                     paced.result.problem = Some(error.to_string());
-                    paced.result.errors = total - answered;
+                    paced.result.fail("answer", total - answered);
                     paced.result.seconds = begin.elapsed().as_secs_f64();
                     return Ok(paced.result);
                 }
@@ -89,11 +88,10 @@ pub fn run(port: u16, connections: u32, rate: u32, duration: Duration) -> io::Re
     result.seconds = begin.elapsed().as_secs_f64();
     result.requests = answered;
     if answered < total {
-        result.errors = total - answered;
+        result.fail("unanswered", total - answered);
         result.problem = Some(format!("{} of {total} requests were not answered in time", total - answered));
     }
-    let mut percentile = |fraction| latency_percentile(&mut paced.latencies_us, fraction).map(f64::from);
-    (result.p50_us, result.p99_us, result.p999_us) = (percentile(0.5), percentile(0.99), percentile(0.999));
+    result.put_latencies(&mut paced.latencies_us);
     Ok(result)
 }
 
@@ -114,7 +112,7 @@ fn ticking(step: Duration) -> io::Result<OwnedFd> {
 }
 
 impl Paced {
-    fn connect(port: u16, connections: u32, epoll: &OwnedFd) -> io::Result<Self> {
+    fn connect(target: SocketAddr, connections: u32, epoll: &OwnedFd) -> io::Result<Self> {
         let mut paced = Self {
             connections: Vec::new(),
             free: (0..connections as usize).collect(),
@@ -123,7 +121,7 @@ impl Paced {
             result: LoadResult::default(),
         };
         for key in 0..u64::from(connections) {
-            let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+            let stream = TcpStream::connect(target)?;
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
             epoll::add(epoll, &stream, EventData::new_u64(key), EventFlags::IN)?;
@@ -178,9 +176,9 @@ mod tests {
     use std::thread;
 
     /// Answers each request at once, but the first only after `stall`.
-    fn server_that_stalls_once(stall: Duration) -> u16 {
+    fn server_that_stalls_once(stall: Duration) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let address = listener.local_addr().unwrap();
         thread::spawn(move || {
             let (mut client, _) = listener.accept().unwrap();
             let mut request = [0; REQUEST.len()];
@@ -190,22 +188,22 @@ mod tests {
                 client.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 13\r\n\r\nHello World!\n").unwrap();
             }
         });
-        port
+        address
     }
 
     #[test]
     fn a_stall_is_charged_to_every_request_that_fell_due_in_it() {
-        let port = server_that_stalls_once(Duration::from_millis(300));
-        let result = run(port, 1, 200, Duration::from_secs(1)).unwrap();
-        assert_eq!((result.requests, result.errors), (200, 0), "{result:?}");
+        let target = server_that_stalls_once(Duration::from_millis(300));
+        let result = run(target, 1, 200, Duration::from_secs(1)).unwrap();
+        assert_eq!((result.requests, result.error_count()), (200, 0), "{result:?}");
         // 60 requests fell due within 300 ms. A closed loop would have seen one slow answer, less than one in a hundred.
-        assert!(result.p99_us.unwrap() > 200_000.0, "{result:?}");
+        assert!(result.figures[&crate::metric::Metric::LATENCY_P99] > 200_000.0, "{result:?}");
     }
 
     #[test]
     fn requests_that_are_never_answered_are_errors() {
-        let port = server_that_stalls_once(Duration::from_secs(3600));
-        let result = run(port, 1, 10, Duration::from_secs(1)).unwrap();
-        assert_eq!((result.requests, result.errors), (0, 10), "{result:?}");
+        let target = server_that_stalls_once(Duration::from_secs(3600));
+        let result = run(target, 1, 10, Duration::from_secs(1)).unwrap();
+        assert_eq!((result.requests, result.error_count()), (0, 10), "{result:?}");
     }
 }

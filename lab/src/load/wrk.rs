@@ -1,13 +1,15 @@
 //! wrk: its command line and what it prints.
 
 use std::io;
+use std::net::SocketAddr;
 
 use super::LoadResult;
 use crate::contender::Tools;
+use crate::metric::Metric;
 
 pub fn command(
     tools: &Tools,
-    port: u16,
+    target: SocketAddr,
     seconds: u32,
     connections: u32,
     path: &str,
@@ -21,7 +23,7 @@ pub fn command(
     for header in headers {
         command.extend(["-H".to_owned(), header.clone()]);
     }
-    command.push(format!("http://127.0.0.1:{port}{path}"));
+    command.push(format!("http://{target}{path}"));
     command
 }
 
@@ -33,9 +35,14 @@ pub fn parse(printed: &str) -> io::Result<LoadResult> {
     let mut totals = false;
     for line in printed.lines().map(str::trim) {
         if let Some(value) = line.strip_prefix("50%") {
-            result.p50_us = Some(microseconds(value.trim()).ok_or_else(problem)?);
+            result.figures.insert(Metric::LATENCY_P50, microseconds(value.trim()).ok_or_else(problem)?);
         } else if let Some(value) = line.strip_prefix("99%") {
-            result.p99_us = Some(microseconds(value.trim()).ok_or_else(problem)?);
+            result.figures.insert(Metric::LATENCY_P99, microseconds(value.trim()).ok_or_else(problem)?);
+        } else if let Some(value) =
+            line.strip_prefix("Latency ").and_then(|rest| rest.split_ascii_whitespace().next())
+        {
+            // The head of the percentiles, `Latency Distribution`, begins like the line with the mean.
+            result.figures.extend(microseconds(value).map(|mean| (Metric::LATENCY_MEAN, mean)));
         } else if let Some((requests, rest)) = line.split_once(" requests in ") {
             let (seconds, bytes) = rest.split_once(", ").ok_or_else(problem)?;
             result.requests = requests.parse().map_err(|_| problem())?;
@@ -43,12 +50,12 @@ pub fn parse(printed: &str) -> io::Result<LoadResult> {
             result.bytes = bytes.strip_suffix(" read").and_then(binary_bytes).ok_or_else(problem)?;
             totals = true;
         } else if let Some(counts) = line.strip_prefix("Socket errors: ") {
-            for count in counts.split(", ").filter_map(|pair| pair.split_once(' ')) {
-                result.errors += count.1.parse::<u64>().map_err(|_| problem())?;
+            for (kind, count) in counts.split(", ").filter_map(|pair| pair.split_once(' ')) {
+                result.fail(kind, count.parse().map_err(|_| problem())?);
             }
             problems.push(line.to_owned());
         } else if let Some(count) = line.strip_prefix("Non-2xx or 3xx responses: ") {
-            result.errors += count.parse::<u64>().map_err(|_| problem())?;
+            result.fail("status", count.parse().map_err(|_| problem())?);
             problems.push(line.to_owned());
         }
     }
@@ -97,8 +104,10 @@ Transfer/sec:      7.48MB
         assert_eq!(result.requests, 159_476);
         assert_eq!(result.bytes, 22_500 * 1024 * 1024 / 1000);
         assert!((result.seconds - 3.01).abs() < 1e-9);
-        assert_eq!((result.p50_us, result.p99_us), (Some(1170.0), Some(2350.0)));
-        assert_eq!((result.errors, result.problem), (0, None));
+        assert_eq!(result.figures[&Metric::LATENCY_P50], 1170.0);
+        assert_eq!(result.figures[&Metric::LATENCY_MEAN], 1200.0);
+        assert_eq!(result.figures[&Metric::LATENCY_P99], 2350.0);
+        assert_eq!((result.error_count(), result.problem), (0, None));
     }
 
     #[test]
@@ -106,7 +115,8 @@ Transfer/sec:      7.48MB
         let errors =
             "  Socket errors: connect 1, read 20, write 0, timeout 3\n  Non-2xx or 3xx responses: 7\n";
         let result = parse(&REPORT.replace("Requests/sec", &format!("{errors}Requests/sec"))).unwrap();
-        assert_eq!(result.errors, 31);
+        assert_eq!(result.error_count(), 31);
+        assert_eq!(result.errors["timeout"], 3);
         assert!(result.problem.unwrap().contains("read 20"));
     }
 

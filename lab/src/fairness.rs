@@ -1,0 +1,165 @@
+//! The fairness check: what in a variant's own samples speaks against comparing its contenders.
+
+use std::collections::BTreeMap;
+
+use crate::metric::{Direction, Metric};
+use crate::rounds::{ScenarioOutcome, VariantOutcome};
+use crate::sample::Outcome;
+use crate::statistics::median;
+
+/// From this share of its core on (percent), load and backends are called the limit.
+const FULL_CORE: f64 = 90.0;
+/// From this share of its time spent waiting for its core (percent), a contender's figures are called disturbed.
+const DISTURBED: f64 = 5.0;
+/// Connections used this many times as often as by another contender are another way of working.
+const REUSE_MISMATCH: f64 = 5.0;
+/// A cache that lets more than this share of requests through (percent) is not hot.
+const COLD_CACHE: f64 = 0.5;
+/// A backend with this many times the requests of another is not round robin.
+const UNEVEN: f64 = 1.2;
+
+/// What kind of doubt a flag raises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// More threads at work than the contender has cores.
+    Workers,
+    /// Connections are used again by one contender and not by another.
+    KeepAlive,
+    /// A cache answered from the backend.
+    ColdCache,
+    /// Load and backends were the limit.
+    LoadSaturated,
+    /// Requests went wrong.
+    Errors,
+    /// Other work on the machine disturbed.
+    Disturbed,
+    /// The backends did not get equal shares.
+    Uneven,
+}
+
+/// One doubt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flag {
+    /// What kind.
+    pub kind: Kind,
+    /// Whom it concerns, as one sentence.
+    pub text: String,
+}
+
+/// Everything that speaks against comparing the contenders of `variant`; empty when nothing does.
+pub fn check(scenario: &ScenarioOutcome, variant: &VariantOutcome) -> Vec<Flag> {
+    let checks: [fn(&ScenarioOutcome, &VariantOutcome) -> Option<Flag>; 7] =
+        [errors, workers, keep_alive_to_clients, keep_alive_to_backends, cold_cache, saturated, disturbed];
+    let mut flags: Vec<Flag> = checks.iter().filter_map(|check| check(scenario, variant)).collect();
+    flags.extend(uneven(variant));
+    flags
+}
+
+/// Medians of `metric` for every contender at every point, in the scenario's order.
+fn medians(variant: &VariantOutcome, metric: Metric) -> Vec<(&Outcome, Option<f64>, f64)> {
+    let mut found = Vec::new();
+    for outcome in &variant.outcomes {
+        for at in &variant.points {
+            found.extend(median(&outcome.figures(metric, *at)).map(|middle| (outcome, *at, middle)));
+        }
+    }
+    found
+}
+
+/// `haproxy (at 100, 1000), nginx` from the cells that `concerns` picks.
+fn named(cells: &[(&Outcome, Option<f64>, f64)], concerns: impl Fn(f64) -> bool) -> Option<String> {
+    let mut points: BTreeMap<usize, (&str, Vec<String>)> = BTreeMap::new();
+    for (index, (outcome, at, value)) in cells.iter().enumerate() {
+        if concerns(*value) {
+            let first =
+                cells.iter().position(|(other, ..)| other.contender == outcome.contender).unwrap_or(index);
+            let entry = points.entry(first).or_insert((&outcome.contender, Vec::new()));
+            entry.1.extend(at.map(|at| at.to_string()));
+        }
+    }
+    let names: Vec<String> = points
+        .values()
+        .map(
+            |(name, at)| {
+                if at.is_empty() { (*name).to_owned() } else { format!("{name} (at {})", at.join(", ")) }
+            },
+        )
+        .collect();
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
+fn errors(_: &ScenarioOutcome, variant: &VariantOutcome) -> Option<Flag> {
+    let wrong = |outcome: &&Outcome| outcome.samples.iter().any(|sample| !sample.errors.is_empty());
+    let told: Vec<String> = variant.outcomes.iter().filter(wrong).map(errors_of).collect();
+    let text = format!("Requests went wrong: {}.", told.join("; "));
+    (!told.is_empty()).then_some(Flag { kind: Kind::Errors, text })
+}
+
+fn errors_of(outcome: &Outcome) -> String {
+    let mut kinds: BTreeMap<&str, u64> = BTreeMap::new();
+    for (kind, count) in outcome.samples.iter().flat_map(|sample| &sample.errors) {
+        *kinds.entry(kind).or_default() += count;
+    }
+    let kinds: Vec<String> = kinds.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+    format!("{} ({})", outcome.contender, kinds.join(", "))
+}
+
+fn workers(_: &ScenarioOutcome, variant: &VariantOutcome) -> Option<Flag> {
+    // Every contender has one core; a second thread that works on it only gets in the first one's way.
+    let names = named(&medians(variant, Metric::WORKERS), |threads| threads > 1.0)?;
+    let text = format!("More threads at work than the one core a contender has: {names}.");
+    Some(Flag { kind: Kind::Workers, text })
+}
+
+fn keep_alive_to_clients(_: &ScenarioOutcome, variant: &VariantOutcome) -> Option<Flag> {
+    keep_alive(variant, Metric::CLIENT_REUSE, "client")
+}
+
+fn keep_alive_to_backends(_: &ScenarioOutcome, variant: &VariantOutcome) -> Option<Flag> {
+    keep_alive(variant, Metric::BACKEND_REUSE, "backend")
+}
+
+fn keep_alive(variant: &VariantOutcome, metric: Metric, side: &str) -> Option<Flag> {
+    let cells = medians(variant, metric);
+    let most = cells.iter().map(|(.., reuse)| *reuse).fold(0.0, f64::max);
+    let mismatch = |reuse: f64| most > reuse * REUSE_MISMATCH && reuse < REUSE_MISMATCH;
+    let names = named(&cells, mismatch)?;
+    let text = format!(
+        "Keep-alive mismatch: {names} opened {side} connections anew where others used theirs again."
+    );
+    Some(Flag { kind: Kind::KeepAlive, text })
+}
+
+fn cold_cache(scenario: &ScenarioOutcome, variant: &VariantOutcome) -> Option<Flag> {
+    if !scenario.measures.contains(&Metric::BACKEND_SHARE) {
+        return None;
+    }
+    let names = named(&medians(variant, Metric::BACKEND_SHARE), |share| share > COLD_CACHE)?;
+    let text = format!("Cold cache: {names} asked the backend during the counted load.");
+    Some(Flag { kind: Kind::ColdCache, text })
+}
+
+fn saturated(scenario: &ScenarioOutcome, variant: &VariantOutcome) -> Option<Flag> {
+    let by_rate = scenario.measures.iter().any(|metric| {
+        matches!(metric.direction(), Direction::Higher) || metric.name().starts_with("latency")
+    });
+    let names =
+        named(&medians(variant, Metric::LOAD_CPU_SHARE), |share| share >= FULL_CORE).filter(|_| by_rate)?;
+    let text = format!(
+        "Load and backends filled their core with {names}: rate and latency there are at least partly theirs, only \
+         the CPU figure is the contender's own."
+    );
+    Some(Flag { kind: Kind::LoadSaturated, text })
+}
+
+fn disturbed(_: &ScenarioOutcome, variant: &VariantOutcome) -> Option<Flag> {
+    let names = named(&medians(variant, Metric::WAIT_SHARE), |share| share >= DISTURBED)?;
+    let text = format!("Other work took {names} off its core for more than 5 % of the time.");
+    Some(Flag { kind: Kind::Disturbed, text })
+}
+
+fn uneven(variant: &VariantOutcome) -> Option<Flag> {
+    let names = named(&medians(variant, Metric::SERVED_UNEVENLY), |ratio| ratio > UNEVEN)?;
+    let text = format!("Not round robin: {names} gave one backend over 1.2 times the requests of another.");
+    Some(Flag { kind: Kind::Uneven, text })
+}

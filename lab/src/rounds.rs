@@ -1,0 +1,345 @@
+//! The measurement itself: contenders in turn, round after round, so that a slow minute of the machine hits all alike.
+//!
+//! Every round visits every point of the sweep, and at each point every contender has its turn (a *cell*). What a cell
+//! does is its runner's business ([`crate::runner`]).
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use crate::contender::Contender;
+use crate::metric::Metric;
+use crate::runner::{self, Cell, Options, Runner, Turn};
+use crate::sample::{Outcome, Sample, State};
+use crate::scenario::{Length, Published, Scenario, Series, Setup, Sweep, VariantName};
+use crate::workplace::Workplace;
+
+/// What a run is asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Wish {
+    /// The full form rather than the short one.
+    pub full: bool,
+    /// Only this variant, where a scenario has two.
+    pub variant: Option<VariantName>,
+    /// Only contenders whose folder or name is listed; empty for all.
+    pub only: Vec<String>,
+    /// Rounds, instead of the scenario's own number.
+    pub rounds: Option<u32>,
+    /// Seconds of counted load, instead of the scenario's own.
+    pub seconds: Option<u32>,
+}
+
+/// What came of one variant of a scenario.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VariantOutcome {
+    /// Whose settings.
+    pub variant: VariantName,
+    /// What they are.
+    pub about: String,
+    /// Rounds that were asked for.
+    pub rounds: u32,
+    /// Counted seconds per cell.
+    pub seconds: u32,
+    /// The values of the sweep, or one `None`.
+    pub points: Vec<Option<f64>>,
+    /// In the scenario's order.
+    pub outcomes: Vec<Outcome>,
+}
+
+/// What came of one scenario, with what is needed to report it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ScenarioOutcome {
+    /// Series and name.
+    pub scenario: String,
+    /// Its title.
+    pub title: String,
+    /// What a reader must know about it.
+    pub about: String,
+    /// What is reported; the first decides.
+    pub measures: Vec<Metric>,
+    /// The parameter that changes.
+    pub sweep: Option<Sweep>,
+    /// What others measured.
+    pub published: Vec<Published>,
+    /// By variant.
+    pub variants: Vec<VariantOutcome>,
+}
+
+/// What came of a series.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SeriesOutcome {
+    /// Where it comes from.
+    pub series: Series,
+    /// Its scenarios.
+    pub scenarios: Vec<ScenarioOutcome>,
+}
+
+/// One variant of one scenario with everyone who takes part, before it is run.
+struct Plan {
+    setup: Setup,
+    length: Length,
+    entrants: Vec<Entrant>,
+}
+
+struct Entrant {
+    contender: Option<Contender>,
+    outcome: Outcome,
+}
+
+impl Entrant {
+    fn plays(&self) -> bool {
+        self.outcome.state == State::Ran
+    }
+}
+
+impl Plan {
+    fn cells(&self) -> usize {
+        let playing = self.entrants.iter().filter(|entrant| entrant.plays()).count();
+        playing * self.setup.points.len() * self.length.rounds as usize
+    }
+}
+
+/// Runs `all` one after the other; tells of its progress on standard error.
+///
+/// A contender that does not start is left out of the rest of its variant and its outcome says why. Err only when the
+/// lab itself cannot go on.
+pub fn run(
+    all: &[(Series, Vec<Scenario>)],
+    wish: &Wish,
+    options: &Options,
+    workplace: &Workplace,
+) -> io::Result<Vec<SeriesOutcome>> {
+    let mut versions = BTreeMap::new();
+    let mut plans: Vec<Vec<Vec<Plan>>> = Vec::new();
+    for (_, scenarios) in all {
+        let mut of_series = Vec::new();
+        for scenario in scenarios {
+            of_series.push(plans_of(scenario, wish, options, &mut versions)?);
+        }
+        plans.push(of_series);
+    }
+    let mut progress = Progress::over(plans.iter().flatten().flatten());
+    let mut outcomes = Vec::new();
+    for ((series, scenarios), plans) in all.iter().zip(plans) {
+        let mut done = Vec::new();
+        for (scenario, plans) in scenarios.iter().zip(plans) {
+            let mut variants = Vec::new();
+            for plan in plans {
+                eprintln!("{} ({}): {}", scenario.name, plan.setup.variant.name(), scenario.title);
+                variants.push(run_variant(scenario, plan, options, workplace, &mut progress)?);
+            }
+            done.push(ScenarioOutcome {
+                scenario: scenario.name.clone(),
+                title: scenario.title.clone(),
+                about: scenario.about.trim().to_owned(),
+                measures: scenario.measures.clone(),
+                sweep: scenario.sweep.clone(),
+                published: scenario.published.clone(),
+                variants,
+            });
+        }
+        outcomes.push(SeriesOutcome { series: series.clone(), scenarios: done });
+    }
+    Ok(outcomes)
+}
+
+fn plans_of(
+    scenario: &Scenario,
+    wish: &Wish,
+    options: &Options,
+    versions: &mut BTreeMap<String, Result<String, String>>,
+) -> io::Result<Vec<Plan>> {
+    let setups = scenario.setups(wish.full)?;
+    // A scenario with one variant takes part whichever is wished for: it has nothing else to offer.
+    let single = setups.len() == 1;
+    let mut length = scenario.length(wish.full);
+    length.rounds = wish.rounds.unwrap_or(length.rounds);
+    length.seconds = wish.seconds.unwrap_or(length.seconds);
+    Ok(setups
+        .into_iter()
+        .filter(|setup| single || wish.variant.is_none_or(|variant| variant == setup.variant))
+        .map(|setup| {
+            let entrants = line_up(scenario, &setup, wish, options, versions);
+            Plan { setup, length, entrants }
+        })
+        .collect())
+}
+
+/// Reads a variant's contenders and asks each for its version, which also shows early who cannot run at all.
+fn line_up(
+    scenario: &Scenario,
+    setup: &Setup,
+    wish: &Wish,
+    options: &Options,
+    versions: &mut BTreeMap<String, Result<String, String>>,
+) -> Vec<Entrant> {
+    let folder_of = |template: &str| template.split('/').next().unwrap_or_default().to_owned();
+    let mut entrants = Vec::new();
+    for entrant in &setup.entrants {
+        let folder = folder_of(&entrant.template);
+        if !wish.only.is_empty() && !wish.only.contains(&folder) && !wish.only.contains(&entrant.name) {
+            continue;
+        }
+        let mut outcome = Outcome {
+            contender: entrant.name.clone(),
+            template: entrant.template.clone(),
+            title: entrant.name.clone(),
+            ..Outcome::default()
+        };
+        if let Some(reason) = scenario.not_built.get(&entrant.name) {
+            outcome.state = State::NotBuilt(reason.clone());
+            entrants.push(Entrant { contender: None, outcome });
+            continue;
+        }
+        let contender = Contender::read(&options.lab, &entrant.template);
+        match &contender {
+            Err(error) => outcome.state = State::Failed(error.to_string()),
+            Ok(contender) => {
+                outcome.title = title_of(contender, &entrant.name);
+                outcome.config = contender.template().to_owned();
+                outcome.fairness = contender.fairness().to_owned();
+                let version =
+                    versions.entry(folder.clone()).or_insert_with(|| version_of(contender, &folder, options));
+                match version {
+                    Ok(version) => outcome.version = Some(version.clone()),
+                    Err(error) => outcome.state = State::Failed(error.clone()),
+                }
+            }
+        }
+        entrants.push(Entrant { contender: contender.ok(), outcome });
+    }
+    entrants
+}
+
+/// `HAProxy`, or `HAProxy (http-splice)` where it takes part more than once.
+fn title_of(contender: &Contender, name: &str) -> String {
+    match name.split_once('/') {
+        None => contender.title().to_owned(),
+        Some((_, template)) => format!("{} ({template})", contender.title()),
+    }
+}
+
+fn version_of(contender: &Contender, folder: &str, options: &Options) -> Result<String, String> {
+    let version = contender.version(&options.tools).map_err(|error| error.to_string());
+    match &version {
+        Ok(version) => eprintln!("{folder}: version {version}"),
+        Err(error) => eprintln!("{folder}: left out: {error}"),
+    }
+    version
+}
+
+fn run_variant(
+    scenario: &Scenario,
+    mut plan: Plan,
+    options: &Options,
+    workplace: &Workplace,
+    progress: &mut Progress,
+) -> io::Result<VariantOutcome> {
+    if plan.cells() > 0 {
+        match runner::prepare(&plan.setup, options) {
+            Ok(mut runner) => {
+                for round in 1..=plan.length.rounds {
+                    run_round(scenario, &mut plan, round, runner.as_mut(), options, workplace, progress)?;
+                }
+            }
+            Err(error) => {
+                progress.skip(plan.cells());
+                eprintln!("  left out: {error}");
+                for entrant in plan.entrants.iter_mut().filter(|entrant| entrant.plays()) {
+                    entrant.outcome.state = State::Failed(format!("its topology did not come up: {error}"));
+                }
+            }
+        }
+    }
+    Ok(VariantOutcome {
+        variant: plan.setup.variant,
+        about: plan.setup.about.trim().to_owned(),
+        rounds: plan.length.rounds,
+        seconds: plan.length.seconds,
+        points: plan.setup.points.iter().map(|point| point.at).collect(),
+        outcomes: plan.entrants.into_iter().map(|entrant| entrant.outcome).collect(),
+    })
+}
+
+fn run_round(
+    scenario: &Scenario,
+    plan: &mut Plan,
+    round: u32,
+    runner: &mut dyn Runner,
+    options: &Options,
+    workplace: &Workplace,
+    progress: &mut Progress,
+) -> io::Result<()> {
+    let points = plan.setup.points.len();
+    for (index, point) in plan.setup.points.iter().enumerate() {
+        for entrant in &mut plan.entrants {
+            let Some(contender) = entrant.contender.as_ref().filter(|_| entrant.outcome.state == State::Ran)
+            else {
+                continue;
+            };
+            let directory = workplace.directory("cell")?;
+            let cell = Cell { contender, point, length: plan.length, directory: &directory };
+            match runner.cell(&cell) {
+                Ok(Turn { mut sample, commands }) => {
+                    (sample.round, sample.at) = (round, point.at);
+                    progress.tell(scenario, round, plan.length.rounds, &entrant.outcome.contender, &sample);
+                    if entrant.outcome.commands.is_empty() {
+                        entrant.outcome.commands =
+                            commands.iter().map(|command| options.tools.shown(command)).collect();
+                    }
+                    entrant.outcome.samples.push(sample);
+                }
+                Err(error) => {
+                    eprintln!("  {}: left out: {error}", entrant.outcome.contender);
+                    progress.skip((plan.length.rounds - round) as usize * points + points - index - 1);
+                    entrant.outcome.state = State::Failed(error.to_string());
+                }
+            }
+            progress.done += 1;
+        }
+    }
+    Ok(())
+}
+
+/// How far the run has come.
+struct Progress {
+    begin: Instant,
+    cells: usize,
+    done: usize,
+}
+
+impl Progress {
+    fn over<'a>(plans: impl Iterator<Item = &'a Plan>) -> Self {
+        Self { begin: Instant::now(), cells: plans.map(Plan::cells).sum(), done: 0 }
+    }
+
+    fn skip(&mut self, cells: usize) {
+        self.cells -= cells;
+    }
+
+    fn tell(&self, scenario: &Scenario, round: u32, rounds: u32, name: &str, sample: &Sample) {
+        let done = self.done + 1;
+        let left = self.begin.elapsed().mul_f64((self.cells - done.min(self.cells)) as f64 / done as f64);
+        let at = sample.at.map(|at| format!(" at {at}")).unwrap_or_default();
+        let figures: String = scenario
+            .measures
+            .iter()
+            .filter_map(|metric| Some((metric, sample.figure(*metric)?)))
+            .take(3)
+            .map(|(metric, value)| {
+                let (factor, unit) = metric.unit().shown_for(value);
+                format!("  {:.2} {unit} {}", value * factor, metric.name())
+            })
+            .collect();
+        let errors = sample.error_count();
+        let errors = if errors > 0 { format!("  {errors} ERRORS") } else { String::new() };
+        eprintln!(
+            "  [{done}/{}, {} min {:02} s left] round {round}/{rounds}{at} {name:<14}{figures}{errors}",
+            self.cells,
+            left.as_secs() / 60,
+            left.as_secs() % 60,
+        );
+    }
+}

@@ -1,0 +1,68 @@
+//! Runners: each knows one kind of topology, and gives uniform samples from it.
+//!
+//! A runner is made for one variant of one scenario (its backends, namespaces or cluster come up), then asked for one
+//! cell after the other, and taken down by being dropped. What a cell measures is up to it; what it returns is not.
+
+mod loopback;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::contender::{Contender, Tools};
+use crate::process::Placement;
+use crate::sample::Sample;
+use crate::scenario::{Length, Point, Setup};
+use crate::topology::Topology;
+
+/// How the lab runs on this machine.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Programs to use.
+    pub tools: Tools,
+    /// The lab's folder.
+    pub lab: PathBuf,
+    /// Where the load balancer runs.
+    pub proxy: Placement,
+    /// Where load and backends run.
+    pub load: Placement,
+}
+
+/// One contender's turn at one point in one round.
+pub struct Cell<'a> {
+    /// Whose turn it is.
+    pub contender: &'a Contender,
+    /// Load and topology.
+    pub point: &'a Point,
+    /// How long.
+    pub length: Length,
+    /// An empty directory that lasts as long as the cell.
+    pub directory: &'a Path,
+}
+
+/// What a turn gave.
+#[derive(Debug, Default)]
+pub struct Turn {
+    /// The figures. Round and point are filled in by the caller.
+    pub sample: Sample,
+    /// The commands of contender and load, for a reader; machine paths are taken out by the caller.
+    pub commands: Vec<Vec<String>>,
+}
+
+/// One kind of topology at work. Dropping it takes everything down.
+pub trait Runner {
+    /// Gives one contender its turn: starts it, warms it up, puts the load on, reads the counters, ends it.
+    ///
+    /// Err when the contender does not start or the load cannot be put on; the contender is then left out and the
+    /// error, which ends with the last lines of its log, goes into the report. Errors of single requests are no Err:
+    /// they are counted by kind in the sample.
+    fn cell(&mut self, cell: &Cell<'_>) -> io::Result<Turn>;
+}
+
+/// Brings up what the points of `setup` need. Err when this machine cannot do that at all, with what is missing; the
+/// variant is then reported as failed and the others go on.
+pub fn prepare(setup: &Setup, options: &Options) -> io::Result<Box<dyn Runner>> {
+    let point = setup.points.first().ok_or_else(|| io::Error::other("its sweep has no values"))?;
+    match &point.topology {
+        Topology::Loopback { .. } => Ok(Box::new(loopback::Loopback::new(options))),
+    }
+}

@@ -1,0 +1,191 @@
+//! Everything on one loopback device: fresh backends and a fresh load balancer for every cell, on fresh ports.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use super::{Cell, Options, Runner, Turn};
+use crate::backend::{BackendKind, Counters, counters};
+use crate::contender::Seat;
+use crate::load::{Load, LoadResult};
+use crate::meter::Meter;
+use crate::metric::Metric;
+use crate::process::{Output, Running};
+use crate::sample::Sample;
+use crate::topology::Topology;
+
+/// The runner of [`Topology::Loopback`].
+pub struct Loopback {
+    options: Options,
+}
+
+impl Loopback {
+    /// Nothing lasts longer than a cell, so nothing is started yet.
+    pub fn new(options: &Options) -> Self {
+        Self { options: options.clone() }
+    }
+}
+
+impl Runner for Loopback {
+    fn cell(&mut self, cell: &Cell<'_>) -> io::Result<Turn> {
+        let Topology::Loopback { backend, backends } = cell.point.topology;
+        let mut servers = Vec::new();
+        for index in 0..backends {
+            servers.push(Server::start(backend, index, &self.options, cell.directory)?);
+        }
+        let addresses: Vec<SocketAddr> = servers.iter().map(|server| server.address).collect();
+        let seat = Seat::on_loopback(addresses.clone())?;
+        let home = cell.directory.join("contender");
+        fs::create_dir(&home)?;
+        let serves = || probe(seat.listen, backend);
+        let proxy = cell.contender.start(&self.options.tools, &seat, self.options.proxy, &home, &serves)?;
+        let put =
+            |load: &Load, seconds: u32| put_load(load, seconds, seat.listen, &self.options, cell.directory);
+
+        // The warm-up opens pools, faults pages in and lets caches fill; idle connections are counted from the first.
+        let load = &cell.point.load;
+        if cell.length.warm_up_seconds > 0 {
+            drop(put(&load.to_warm_up(), cell.length.warm_up_seconds)?);
+        }
+        let processes: Vec<u32> = servers.iter().map(|server| server.running.id()).collect();
+        let counted_before = counters_of(backend, &addresses)?;
+        let meter = Meter::begin(proxy.id(), &processes)?;
+        let (mut result, still_open) = put(load, cell.length.seconds)?;
+        let mut sample = Sample::default();
+        meter.end(&mut sample, &result, self.options.load, still_open.as_ref().map(Running::id))?;
+        let opened = meter.connections_opened();
+        let counted = counters_of(backend, &addresses)?;
+        put_reuse(&mut sample, &result, &counted_before, &counted, opened);
+        if let Some(idle) = still_open {
+            // What is freed only after the last request, such as idle buffers, is given the time to go.
+            thread::sleep(Duration::from_secs(1));
+            meter.end_memory(&mut sample, result.requests);
+            idle.finish(Duration::from_secs(10))?;
+        }
+        sample.put(Metric::RATE, result.requests as f64 / result.seconds);
+        sample.put(Metric::THROUGHPUT, result.bytes as f64 * 8.0 / result.seconds);
+        sample.figures.append(&mut result.figures);
+        sample.errors = result.errors;
+        sample.problem = result.problem;
+        sample.curves = result.curves;
+        let commands = vec![
+            cell.contender.command_line(&self.options.tools, &seat, &home)?,
+            load.command(&self.options.tools, seat.listen, cell.length.seconds),
+        ];
+        Ok(Turn { sample, commands })
+    }
+}
+
+/// A running backend.
+struct Server {
+    running: Running,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start(kind: BackendKind, index: usize, options: &Options, directory: &Path) -> io::Result<Self> {
+        let command =
+            [options.tools.lab.as_str(), "backend", "--kind", kind.name(), "--port", "0"].map(str::to_owned);
+        let log = directory.join(format!("backend-{index}.log"));
+        let mut running = Running::start("backend", options.load, &command, &log, Output::Piped)?;
+        let line = first_line(&mut running)?;
+        match line.trim().rsplit(' ').next().and_then(|address| address.parse().ok()) {
+            Some(address) => Ok(Self { running, address }),
+            None => {
+                Err(io::Error::other(format!("the backend said `{line}` where its address was expected")))
+            }
+        }
+    }
+}
+
+fn first_line(running: &mut Running) -> io::Result<String> {
+    let mut line = String::new();
+    if let Some(output) = running.take_output() {
+        BufReader::new(output).read_line(&mut line)?;
+    }
+    if line.is_empty() {
+        return Err(io::Error::other(format!("it said nothing; its log ends:\n{}", running.log_tail())));
+    }
+    Ok(line)
+}
+
+/// Puts `load` on `target` and waits for its result. A load of idle connections is handed back still running.
+fn put_load(
+    load: &Load,
+    seconds: u32,
+    target: SocketAddr,
+    options: &Options,
+    directory: &Path,
+) -> io::Result<(LoadResult, Option<Running>)> {
+    let command = load.command(&options.tools, target, seconds);
+    let log = directory.join("load.log");
+    let mut running = Running::start("load", options.load, &command, &log, Output::Piped)?;
+    if matches!(load, Load::Idle { .. }) {
+        let result = load.result(&first_line(&mut running)?)?;
+        return Ok((result, Some(running)));
+    }
+    let printed = running.finish(load.patience(seconds))?;
+    Ok((load.result(&printed)?, None))
+}
+
+/// Asks once whether the load balancer at `address` serves its backends.
+fn probe(address: SocketAddr, backend: BackendKind) -> io::Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    match backend {
+        BackendKind::Bulk => stream.read_exact(&mut [0; 1]),
+        BackendKind::Http => {
+            stream.write_all(b"GET /health HTTP/1.1\r\nhost: lab\r\nconnection: close\r\n\r\n")?;
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer)?;
+            if answer.starts_with(b"HTTP/1.1 200") && answer.ends_with(b"Hello World!\n") {
+                return Ok(());
+            }
+            let line = String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned();
+            Err(io::Error::other(format!("it answered `{line}` where 200 was expected")))
+        }
+    }
+}
+
+/// What each backend has counted; empty for one that does not count.
+fn counters_of(kind: BackendKind, addresses: &[SocketAddr]) -> io::Result<Vec<Counters>> {
+    match kind {
+        BackendKind::Bulk => Ok(Vec::new()),
+        BackendKind::Http => addresses.iter().map(|address| counters(*address)).collect(),
+    }
+}
+
+/// Puts down how often connections were used again on both sides, and who served how much.
+fn put_reuse(
+    sample: &mut Sample,
+    load: &LoadResult,
+    before: &[Counters],
+    after: &[Counters],
+    opened: Option<u64>,
+) {
+    if after.is_empty() || load.requests == 0 {
+        return;
+    }
+    let served: Vec<f64> =
+        before.iter().zip(after).map(|(before, after)| (after.requests - before.requests) as f64).collect();
+    let accepted: u64 =
+        before.iter().zip(after).map(|(before, after)| after.connections - before.connections).sum();
+    let total: f64 = served.iter().sum();
+    sample.put(Metric::BACKEND_SHARE, total * 100.0 / load.requests as f64);
+    // Connections opened in the warm-up and used again now are not among the new ones.
+    sample.put(Metric::BACKEND_REUSE, total / accepted.max(1) as f64);
+    if let Some(opened) = opened {
+        // The lab itself opens one connection to each backend to ask for its counters.
+        let by_clients = opened.saturating_sub(accepted).max(1);
+        sample.put(Metric::CLIENT_REUSE, load.requests as f64 / by_clients as f64);
+    }
+    let [least, most] =
+        [served.iter().copied().fold(f64::INFINITY, f64::min), served.iter().copied().fold(0.0, f64::max)];
+    if served.len() > 1 {
+        sample.put(Metric::SERVED_UNEVENLY, most / least);
+    }
+}
