@@ -7,9 +7,12 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 use weir_balance::{NoPick, Outcome, PickInput, Picker};
 use weir_http::h1::connection::Idle;
@@ -240,13 +243,18 @@ impl std::fmt::Display for ConnectError {
 /// Costs no system call while tokio knows the socket as drained, which it is after an exchange that ended cleanly. Bytes that
 /// nobody asked for would be taken for the next response (A20), so such a connection is no longer used.
 fn is_quiet(stream: &TcpStream) -> bool {
-    match stream.poll_read_ready(&mut Context::from_waker(Waker::noop())) {
-        Poll::Pending => true,
-        Poll::Ready(Err(_)) => false,
-        Poll::Ready(Ok(())) => {
-            matches!(stream.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    let mut is_quiet = true;
+    // Entered only while tokio takes the socket for readable.
+    let _ = stream.try_io(Interest::READABLE, || {
+        match rustix::net::recv(stream, &mut [0; 1], RecvFlags::PEEK) {
+            Err(Errno::AGAIN) => Err(io::ErrorKind::WouldBlock.into()),
+            _ => {
+                is_quiet = false;
+                Ok(())
+            }
         }
-    }
+    });
+    is_quiet
 }
 
 /// How long it took since `start`, for cells.

@@ -5,7 +5,9 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use tokio::io::{AsyncWrite as _, Interest};
 use tokio::net::TcpStream;
 
 use crate::buffers::Buffer;
@@ -27,39 +29,79 @@ impl From<io::Error> for WaitError {
 }
 
 /// Receives once into the free room of `buffer`, which must not be full. Zero is the end of the stream.
-///
-/// Goes through `poll_read` and not `try_read`: a short read then tells tokio that the socket is drained, which saves
-/// the second `recv` that would only find out the same.
 #[inline]
 pub fn poll_receive(
-    stream: &mut TcpStream,
+    stream: &TcpStream,
     context: &mut Context<'_>,
     buffer: &mut Buffer,
 ) -> Poll<io::Result<usize>> {
-    loop {
-        let mut room = ReadBuf::new(buffer.free());
-        match ready!(Pin::new(&mut *stream).poll_read(context, &mut room)) {
-            Ok(()) => {
-                let count = room.filled().len();
-                buffer.fill(count);
-                return Poll::Ready(Ok(count));
-            }
-            // A signal came in between; nothing was received (H6).
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Poll::Ready(Err(error)),
-        }
+    ready!(stream.poll_read_ready(context))?;
+    receive_ready(stream, context, buffer)
+}
+
+/// As [`poll_receive`], just after `poll_read_ready` said that the socket is ready.
+#[inline]
+pub fn receive_ready(
+    stream: &TcpStream,
+    context: &mut Context<'_>,
+    buffer: &mut Buffer,
+) -> Poll<io::Result<usize>> {
+    let room = buffer.free();
+    let size = room.len();
+    let received = once(stream, Interest::READABLE, size, || {
+        rustix::net::recv(stream, &mut *room, RecvFlags::empty()).map(|(_, count)| count)
+    });
+    match &received {
+        Poll::Ready(Ok(count)) => buffer.fill(*count),
+        Poll::Ready(Err(_)) => {}
+        // Rare, and asking anew is what registers the task.
+        Poll::Pending => context.waker().wake_by_ref(),
     }
+    received
 }
 
 /// Sends as much of `bytes` as the kernel takes now, at least one byte when ready.
+///
+/// A socket can nearly always be written to, so that is tried before tokio is asked to watch it.
 #[inline]
-pub fn poll_send(stream: &mut TcpStream, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+pub fn poll_send(stream: &TcpStream, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
     loop {
-        match ready!(Pin::new(&mut *stream).poll_write(context, bytes)) {
-            Err(error) if is_passing(&error) => {}
-            result => return Poll::Ready(result),
+        let sent = once(stream, Interest::WRITABLE, bytes.len(), || {
+            rustix::net::send(stream, bytes, SendFlags::NOSIGNAL)
+        });
+        if sent.is_ready() {
+            return sent;
         }
+        ready!(stream.poll_write_ready(context))?;
     }
+}
+
+/// Makes one system call that moves up to `size` bytes. `Pending` when the socket was not ready or a signal came in between;
+/// nothing has been moved then and the task is not going to be woken.
+///
+/// A call that moved less has used the socket up, and tokio is told so in the only way it understands: with `WouldBlock`. That
+/// saves the second call that would only find out the same; it is what tokio's own `poll_read` does. The calls
+/// are rustix's, which enter the kernel without libc's cancellation points around them.
+#[inline]
+fn once(
+    stream: &TcpStream,
+    interest: Interest,
+    size: usize,
+    call: impl FnOnce() -> rustix::io::Result<usize>,
+) -> Poll<io::Result<usize>> {
+    let mut outcome = Poll::Pending;
+    let _ = stream.try_io(interest, || {
+        let moved = match call() {
+            Err(Errno::AGAIN) => return Err(io::ErrorKind::WouldBlock.into()),
+            // Nothing was moved, and the socket is as ready as it was (H6).
+            Err(Errno::INTR) => return Ok(()),
+            moved => moved.map_err(io::Error::from),
+        };
+        let is_used_up = matches!(moved, Ok(count) if count > 0 && count < size);
+        outcome = Poll::Ready(moved);
+        if is_used_up { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    });
+    outcome
 }
 
 /// As [`poll_send`], from several places in one call.

@@ -193,7 +193,7 @@ async fn finish(
     let patience = listener.shared.config.timeout.client_body;
     session.deadline.set(due(&session.slot, clock::now(), patience));
     let sent = send_all(&mut session.stream, &exchange.reply, &session.deadline, || {}).await;
-    exchange.ledger.close(session, listener, &exchange.request_id, end);
+    session.idle_since = Some(exchange.ledger.close(session, listener, &exchange.request_id, end));
     match sent {
         Err(_) => After::Reset,
         Ok(()) if keep => After::Keep,

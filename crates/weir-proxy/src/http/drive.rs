@@ -15,7 +15,7 @@ use crate::http::forward::{Facts, Forwarding};
 use crate::http::pump::{Pump, PumpError};
 use crate::http::session::{Session, due};
 use crate::http::upload::Upload;
-use crate::io::{poll_receive, send_all};
+use crate::io::{receive_ready, send_all};
 
 /// Receives the response's head, moving the request's body meanwhile. Interim responses are passed on as they come.
 pub async fn until_response(
@@ -152,7 +152,7 @@ fn poll_receive_head(
             None => return Poll::Ready(Err(Failure::OutOfMemory)),
         },
     };
-    let polled = poll_receive(backend, context, &mut buffer);
+    let polled = receive_ready(backend, context, &mut buffer);
     if !buffer.is_empty() {
         *received = Some(buffer);
     }

@@ -12,7 +12,7 @@ use weir_http::h1::connection::Drained;
 use weir_http::{BodyReader, Violation};
 
 use crate::buffers::{Buffer, Buffers, LARGE};
-use crate::io::{poll_receive, poll_send, poll_send_vectored};
+use crate::io::{poll_send, poll_send_vectored, receive_ready};
 
 /// What stands behind a chunk's content.
 const CHUNK_END: &[u8] = b"\r\n";
@@ -152,7 +152,7 @@ impl Pump {
             return Poll::Ready(Err(PumpError::SourceClosed));
         }
         let mut buffer = buffers.borrow(LARGE).ok_or(PumpError::OutOfMemory)?;
-        match ready!(poll_receive(source, context, &mut buffer)) {
+        match ready!(receive_ready(source, context, &mut buffer)) {
             Ok(0) => {
                 self.reader.finish_at_eof().map_err(|_| PumpError::SourceClosed)?;
                 Poll::Ready(Ok(()))

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::deadline::Deadline;
 use crate::http::exchange::{self, After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::linger;
-use crate::io::{WaitError, poll_receive};
+use crate::io::{WaitError, poll_receive, receive_ready};
 use crate::system;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
@@ -28,6 +29,10 @@ const PARKED_BYTES: usize = SMALL / 4;
 /// While the listener drains, an idle client may send one more request for this long: it may have sent it before it could know,
 /// and is told to close in the answer. A connection closed at once would lose it.
 const LAST_CHANCE: Duration = Duration::from_secs(2);
+
+/// Requests that follow each other within this time are served by one boxed future: making one for each costs more than
+/// anything else that Weir itself does with a small request.
+const CLOSE_TOGETHER: Duration = Duration::from_millis(100);
 
 /// A client's connection.
 pub struct Session {
@@ -81,15 +86,24 @@ impl Session {
     async fn run(&mut self) {
         let mut is_first = true;
         loop {
-            let mut exchange = match self.await_first_byte(is_first).await {
-                Ok(()) => self.worker.exchanges.take(),
-                Err(end) => return self.end_idle(end),
-            };
+            if let Err(end) = self.await_first_byte(is_first).await {
+                return self.end_idle(end);
+            }
             is_first = false;
+            // Boxed: ten thousand idle sessions must not each hold room for an exchange.
+            if Box::pin(self.serve_while_busy()).await.is_break() {
+                return;
+            }
+        }
+    }
+
+    /// Serves requests for as long as they follow each other closely; `Break` when the connection is over.
+    async fn serve_while_busy(&mut self) -> ControlFlow<()> {
+        loop {
+            let mut exchange = self.worker.exchanges.take();
             let listener = self.slot.current();
             let after = match self.receive_head(&listener, &mut exchange).await {
-                // Boxed: ten thousand idle sessions must not each hold room for an exchange.
-                Arrival::Complete => Box::pin(exchange::run(self, listener, &mut exchange)).await,
+                Arrival::Complete => exchange::run(self, listener, &mut exchange).await,
                 Arrival::Refused(failure) => {
                     Box::pin(exchange::refuse(self, &listener, &mut exchange, failure)).await
                 }
@@ -101,11 +115,41 @@ impl Session {
             self.worker.exchanges.give_back(exchange);
             match after {
                 After::Keep => {}
-                After::Close => return,
-                After::Linger => return Box::pin(linger::until_quiet(self)).await,
-                After::Reset => return system::reset_on_close(&self.stream),
+                After::Close => return ControlFlow::Break(()),
+                After::Linger => {
+                    Box::pin(linger::until_quiet(self)).await;
+                    return ControlFlow::Break(());
+                }
+                After::Reset => {
+                    system::reset_on_close(&self.stream);
+                    return ControlFlow::Break(());
+                }
+            }
+            if !self.next_is_close().await {
+                return ControlFlow::Continue(());
             }
         }
+    }
+
+    /// Whether the next request begins within [`CLOSE_TOGETHER`]. All else that may happen to an idle connection is left to
+    /// [`Self::await_first_byte`].
+    async fn next_is_close(&mut self) -> bool {
+        if self.buffer.is_some() {
+            return true;
+        }
+        let Some(idle_since) = self.idle_since else { return false };
+        let client_idle = self.slot.current().shared.config.timeout.client_idle;
+        self.deadline.set(idle_since + CLOSE_TOGETHER.min(client_idle));
+        self.deadline.set_idle(Some(idle_since));
+        let is_close = poll_fn(|context| match self.poll_first_bytes(context) {
+            Poll::Ready(received) => Poll::Ready(received.is_ok()),
+            Poll::Pending if self.deadline.has_passed() || self.deadline.is_shed() => Poll::Ready(false),
+            Poll::Pending if self.slot.draining_until().is_some() => Poll::Ready(false),
+            Poll::Pending => Poll::Pending,
+        })
+        .await;
+        self.deadline.set_idle(None);
+        is_close
     }
 
     /// Waits for the client's next request without holding a buffer.
@@ -155,7 +199,7 @@ impl Session {
         let Some(mut buffer) = self.worker.buffers.borrow(SMALL) else {
             return Poll::Ready(Err(End::Overload));
         };
-        match std::task::ready!(poll_receive(&mut self.stream, context, &mut buffer)) {
+        match std::task::ready!(receive_ready(&self.stream, context, &mut buffer)) {
             Ok(0) | Err(_) => Poll::Ready(Err(End::ClientClosed)),
             Ok(_) => {
                 self.buffer = Some(buffer);
@@ -226,7 +270,7 @@ impl Session {
                 parked = None;
             }
             let Some(buffer) = &mut self.buffer else { return Poll::Ready(Err(Failure::OutOfMemory)) };
-            match poll_receive(&mut self.stream, context, buffer) {
+            match poll_receive(&self.stream, context, buffer) {
                 Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Err(Failure::ClientClosed)),
                 Poll::Ready(Ok(_)) => Poll::Ready(Ok(())),
                 Poll::Pending if self.deadline.has_passed() => Poll::Ready(Err(Failure::HeaderTimeout)),
