@@ -35,9 +35,10 @@ impl Tools {
             _ => command.to_vec(),
         };
         let temporary = std::env::temp_dir().join("weir-lab-").display().to_string();
+        let places = [temporary.as_str(), crate::enclosure::WORKPLACE];
         let word = |word: &String| -> String {
             let word = word.replace(&self.lab, "weir-lab").replace(&self.weir, "weir");
-            let word = match word.find(&temporary) {
+            let word = match places.iter().find_map(|place| word.find(place)) {
                 Some(begin) => {
                     let last = word.rsplit('/').next().unwrap_or_default();
                     format!("{}{last}", &word[..begin])

@@ -7,12 +7,12 @@
 
 mod backend;
 mod contender;
+mod enclosure;
 mod fairness;
 mod load;
 mod measure;
 mod meter;
 mod metric;
-mod network;
 mod process;
 mod relay;
 mod report;
@@ -32,14 +32,15 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
+use rustix::process::Signal;
 
 use backend::BackendKind;
 use contender::Tools;
+use enclosure::Place;
 use process::Placement;
 use report::{Circumstances, Report};
 use rounds::Wish;
 use scenario::{Scenario, Series, VariantName};
-use workplace::Workplace;
 
 #[derive(Parser)]
 #[command(name = "weir-lab", about = "Measures load balancers side by side on one machine", version)]
@@ -90,6 +91,9 @@ enum Verb {
         nice: i32,
         #[arg(long)]
         realtime: bool,
+        /// Be killed rather than asked to end when the lab ends
+        #[arg(long)]
+        kill: bool,
         /// Process id of the lab
         #[arg(long)]
         parent: u32,
@@ -185,7 +189,7 @@ struct RunArguments {
     /// Core of load and backend
     #[arg(long, default_value_t = 1)]
     load_core: usize,
-    /// Stay in the machine's network instead of a private one
+    /// Stay on the open machine instead of in namespaces of the lab's own
     #[arg(long)]
     shared_network: bool,
     /// Do not wait until another measurement on this machine has ended
@@ -225,8 +229,9 @@ fn run(verb: Verb) -> io::Result<ExitCode> {
         Verb::Backend { kind, port } => backend::serve(kind, port)?,
         Verb::Relay { port, backend_port } => relay::serve(port, backend_port)?,
         Verb::Load { load } => put(&load)?,
-        Verb::Launch { core, nice, realtime, parent, program } => {
-            return Err(process::become_program(Placement { core, nice, realtime }, parent, &program));
+        Verb::Launch { core, nice, realtime, kill, parent, program } => {
+            let end = if kill { Signal::KILL } else { Signal::TERM };
+            return Err(process::become_program(Placement { core, nice, realtime }, parent, end, &program));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -277,7 +282,11 @@ fn measure(arguments: &RunArguments) -> io::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let chosen = choose(all, &arguments.names)?;
-    let private_network = !arguments.shared_network && network::enter()?;
+    let (workplace, enclosed) = match enclosure::enter(arguments.shared_network)? {
+        Place::Ended(code) => return Ok(code),
+        Place::Enclosed(workplace) => (workplace, true),
+        Place::Open(workplace) => (workplace, false),
+    };
     let place =
         |core: usize| Placement { core: Some(core), nice: arguments.nice, realtime: arguments.realtime };
     let options = runner::Options {
@@ -294,8 +303,7 @@ fn measure(arguments: &RunArguments) -> io::Result<ExitCode> {
         seconds: arguments.seconds,
     };
     let _turn = if arguments.together { None } else { Some(workplace::wait_for_turn()?) };
-    let mut circumstances = Circumstances::now(&options, private_network, wish.full);
-    let workplace = Workplace::make(std::process::id())?;
+    let mut circumstances = Circumstances::now(&options, enclosed, wish.full);
     let series = rounds::run(&chosen, &wish, &options, &workplace)?;
     circumstances.took_seconds = begin.elapsed().as_secs();
     let report = Report::new(circumstances, series);

@@ -29,25 +29,25 @@ pub struct Placement {
 /// Becomes `program`, placed as told. Returns only when that fails.
 ///
 /// `parent` is the process that asked for it. If that is gone already, nothing is started: the signal for its death
-/// could not arrive any more.
-pub fn become_program(placement: Placement, parent: u32, program: &[String]) -> io::Error {
+/// could not arrive any more. `end` is that signal.
+pub fn become_program(placement: Placement, parent: u32, end: Signal, program: &[String]) -> io::Error {
     // The launcher has no need of the call itself where every Debian has a program that makes it.
     let before: &[&str] = if placement.realtime { &["chrt", "--rr", "1"] } else { &[] };
     let program: Vec<&str> = before.iter().copied().chain(program.iter().map(String::as_str)).collect();
     let Some((name, arguments)) = program.split_first() else {
         return io::Error::other("nothing to launch: a program is expected after `--`");
     };
-    if let Err(error) = prepare(placement, parent) {
+    if let Err(error) = prepare(placement, parent, end) {
         return error;
     }
     let error = Command::new(name).args(arguments).exec();
     io::Error::new(error.kind(), format!("{name} did not start: {error}"))
 }
 
-fn prepare(placement: Placement, parent: u32) -> io::Result<()> {
+fn prepare(placement: Placement, parent: u32, end: Signal) -> io::Result<()> {
     // A session of its own keeps the terminal's ctrl-C away: the lab's death is what ends it, in every case alike.
     rustix::process::setsid()?;
-    rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+    rustix::process::set_parent_process_death_signal(Some(end))?;
     let parent_now = rustix::process::getppid().map(Pid::as_raw_nonzero);
     if parent_now.and_then(|pid| u32::try_from(pid.get()).ok()) != Some(parent) {
         return Err(io::Error::other("the lab ended before its child began"));
@@ -63,6 +63,13 @@ fn prepare(placement: Placement, parent: u32) -> io::Result<()> {
     // Where the kernel groups sessions for scheduling, the value of the group is what counts against other sessions.
     let _ = fs::write("/proc/self/autogroup", placement.nice.to_string());
     Ok(())
+}
+
+/// A command to which a program is added, that is killed when this process ends.
+pub fn bound_to_this_one() -> Command {
+    let mut command = Command::new(own_program());
+    command.args(["launch", "--nice=0", "--kill"]).arg(format!("--parent={}", std::process::id())).arg("--");
+    command
 }
 
 /// A path to this program that holds while it runs, even when a build replaces its file meanwhile.

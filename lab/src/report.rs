@@ -11,8 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use crate::enclosure;
 use crate::metric::{Direction, Metric};
-use crate::network;
 use crate::process::may_set_priority;
 use crate::rounds::{SeriesOutcome, VariantOutcome};
 use crate::runner::Options;
@@ -89,7 +89,7 @@ impl Circumstances {
             cores: std::thread::available_parallelism().map_or(0, usize::from),
             memory_bytes: memory_kib.unwrap_or_default() * 1024,
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
-            congestion_control: network::congestion_control(),
+            congestion_control: enclosure::congestion_control(),
             private_network,
             proxy_core: options.proxy.core,
             load_core: options.load.core,

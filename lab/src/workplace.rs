@@ -10,8 +10,8 @@ pub struct Workplace(PathBuf);
 impl Workplace {
     const PREFIX: &str = "weir-lab-";
 
-    /// Makes one for process `owner`, and removes those whose lab was killed before it could.
-    pub fn make(owner: u32) -> io::Result<Self> {
+    /// Makes one, and removes those whose lab was killed before it could.
+    pub fn make() -> io::Result<Self> {
         let parent = std::env::temp_dir();
         for entry in fs::read_dir(&parent)?.flatten() {
             let name = entry.file_name();
@@ -20,7 +20,13 @@ impl Workplace {
                 let _ = fs::remove_dir_all(entry.path());
             }
         }
-        let path = parent.join(format!("{}{owner}", Self::PREFIX));
+        let path = parent.join(format!("{}{}", Self::PREFIX, std::process::id()));
+        fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+
+    /// Makes one at `path`, which nobody else uses.
+    pub fn at(path: PathBuf) -> io::Result<Self> {
         fs::create_dir_all(&path)?;
         Ok(Self(path))
     }

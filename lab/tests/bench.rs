@@ -1,5 +1,6 @@
 //! The bench as a person runs it, on a lab of its own with contenders that need no package installed.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -44,24 +45,28 @@ fn who_cannot_run_is_told_and_the_rest_is_measured() {
 }
 
 #[test]
-fn an_interrupted_bench_leaves_no_process_behind() {
-    // Not INT: a shell that runs tests in the background lets them ignore it, and the lab inherits that.
-    for signal in ["TERM", "KILL"] {
-        let mut lab = bench(60).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // Backend, load balancer and load.
-        let children = children_once_there_are(3, &mut lab);
-        assert!(
-            Command::new("kill")
-                .args([format!("-{signal}"), lab.id().to_string()])
-                .status()
-                .unwrap()
-                .success()
-        );
+fn an_interrupted_run_leaves_no_process_and_no_namespace_behind() {
+    // A shell that runs tests in the background lets them ignore INT, which the lab would inherit.
+    for signal in ["INT", "TERM", "KILL"] {
+        let bench = bench(60);
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT").arg(bench.get_program()).args(bench.get_args());
+        let mut lab = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let descendants = descendants_once_there_is("load", &mut lab);
+        let networks: HashSet<PathBuf> =
+            descendants.iter().filter_map(|process| network_of(*process)).collect();
+        let kill = Command::new("kill").args([format!("-{signal}"), lab.id().to_string()]).status();
+        assert!(kill.unwrap().success());
         lab.wait().unwrap();
         let begin = Instant::now();
-        while let Some(left) = children.iter().find(|child| runs(**child)) {
+        while let Some(left) = descendants.iter().find(|process| runs(**process)) {
             assert!(begin.elapsed() < Duration::from_secs(10), "process {left} outlives SIG{signal}");
             thread::sleep(Duration::from_millis(10));
+        }
+        let own = network_of(std::process::id());
+        for network in networks.into_iter().filter(|network| Some(network) != own.as_ref()) {
+            let holder = processes().find(|process| network_of(*process).as_ref() == Some(&network));
+            assert_eq!(holder, None, "{} outlives SIG{signal}", network.display());
         }
     }
 }
@@ -77,22 +82,38 @@ fn an_unknown_scenario_is_refused_with_the_known_ones() {
     );
 }
 
-fn children_once_there_are(count: usize, lab: &mut Child) -> Vec<u32> {
+/// All processes below the lab, once one of them is a `weir-lab` with `word` among its arguments.
+fn descendants_once_there_is(word: &str, lab: &mut Child) -> Vec<u32> {
     let begin = Instant::now();
     loop {
-        assert!(begin.elapsed() < Duration::from_secs(30), "no {count} children in 30 s");
-        assert!(lab.try_wait().unwrap().is_none(), "the bench ended early");
-        let children: Vec<u32> = fs::read_dir("/proc")
-            .unwrap()
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .filter(|process| parent_and_state(*process).is_some_and(|(parent, _)| parent == lab.id()))
-            .collect();
-        if children.len() >= count {
-            return children;
+        assert!(begin.elapsed() < Duration::from_secs(30), "no `{word}` in 30 s");
+        assert!(lab.try_wait().unwrap().is_none(), "the run ended early");
+        let parents: Vec<(u32, u32)> =
+            processes().filter_map(|process| Some((process, parent_and_state(process)?.0))).collect();
+        let mut tree = vec![lab.id()];
+        let mut next = 0;
+        while next < tree.len() {
+            let above = tree[next];
+            tree.extend(parents.iter().filter(|(_, parent)| *parent == above).map(|(process, _)| *process));
+            next += 1;
+        }
+        let says = |process: &u32| {
+            let line = fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default();
+            line.split('\0').nth(1) == Some(word)
+        };
+        if tree.iter().any(says) {
+            return tree;
         }
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn network_of(process: u32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{process}/ns/net")).ok()
 }
 
 fn runs(process: u32) -> bool {
