@@ -173,7 +173,7 @@ fn listener(listener: &Listener) -> ListenerStatus {
         bind: config.bind.iter().map(ToString::to_string).collect(),
         pool: config.pool.clone(),
         route_count: config.routes.len(),
-        connections: listener.open_connections.load(std::sync::atomic::Ordering::Relaxed),
+        connections: listener.seats.taken(),
         max_connections: config.max_connections,
         connections_total: cells.sum(|cells| cells.connections.total()),
         requests: classes(|class| cells.sum(|cells: &ListenerCells| cells.requests[class].total())),

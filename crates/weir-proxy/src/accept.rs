@@ -16,8 +16,9 @@ use crate::buffers::{Buffer, SMALL};
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::io::{WaitError, receive};
-use crate::worker::{ListenerSocket, SessionCount, Worker, WorkerListener};
-use crate::{http, system, tcp};
+use crate::snapshot::ClientSeat;
+use crate::worker::{ListenerSlot, ListenerSocket, SessionCount, Worker, WorkerListener};
+use crate::{http, seats, system, tcp};
 
 /// Wait after the kernel had no descriptor left for us: long enough not to spin, short enough not to be noticed.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
@@ -91,39 +92,61 @@ impl SpareDescriptor {
     }
 }
 
-/// Admits one connection and starts its session.
+/// Admits one connection and starts its session; when the listener is full, as soon as an idle connection has made room.
 fn begin(worker: &Rc<Worker>, socket: &ListenerSocket, stream: TcpStream, peer: SocketAddr) {
     let slot = socket.slot();
     let listener = slot.current();
     let cells = listener.shared.cells.of(worker.number);
-    if !listener.shared.admit() {
-        cells.rejected[Rejected::ListenerConnections as usize].increment();
-        // The connection that has been idle longest makes room for the next one; this one is turned away.
-        worker.shed_oldest_everywhere();
-        return;
-    }
+    // Asked first: who has its share already must not drive others out.
     let client_seat = match listener.shared.seat_client(peer.ip()) {
         Ok(seat) => seat,
         Err(_) => {
             cells.rejected[Rejected::ClientConnections as usize].increment();
-            listener.shared.leave();
             return;
         }
     };
-    let count = SessionCount::enter(worker, &listener.shared);
+    let newcomer = Newcomer { slot, stream, peer, client_seat };
+    if listener.shared.admit() {
+        return newcomer.serve(worker, &listener);
+    }
     let worker = worker.clone();
-    match listener.shared.config.protocol {
-        Protocol::Tcp => {
-            tokio::task::spawn_local(async move {
-                let _held = (count, client_seat);
-                tcp::session::serve(worker, slot, stream, peer).await;
-            });
+    tokio::task::spawn_local(async move {
+        if seats::by_eviction(&worker, &listener.shared).await {
+            newcomer.serve(&worker, &listener);
+        } else {
+            let cells = listener.shared.cells.of(worker.number);
+            cells.rejected[Rejected::ListenerConnections as usize].increment();
         }
-        Protocol::Http | Protocol::Udp => {
-            tokio::task::spawn_local(async move {
-                let _held = (count, client_seat);
-                http::session::serve(worker, slot, stream, peer).await;
-            });
+    });
+}
+
+/// An accepted connection without a session yet.
+struct Newcomer {
+    slot: Rc<ListenerSlot>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    client_seat: Option<ClientSeat>,
+}
+
+impl Newcomer {
+    /// Starts the session; `listener` has admitted it.
+    fn serve(self, worker: &Rc<Worker>, listener: &WorkerListener) {
+        let Newcomer { slot, stream, peer, client_seat } = self;
+        let count = SessionCount::enter(worker, &listener.shared);
+        let worker = worker.clone();
+        match listener.shared.config.protocol {
+            Protocol::Tcp => {
+                tokio::task::spawn_local(async move {
+                    let _held = (count, client_seat);
+                    tcp::session::serve(worker, slot, stream, peer).await;
+                });
+            }
+            Protocol::Http | Protocol::Udp => {
+                tokio::task::spawn_local(async move {
+                    let _held = (count, client_seat);
+                    http::session::serve(worker, slot, stream, peer).await;
+                });
+            }
         }
     }
 }

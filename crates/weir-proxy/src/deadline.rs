@@ -33,12 +33,15 @@ struct Table {
     free: Vec<usize>,
 }
 
+#[derive(Default)]
 struct Entry {
     waker: Option<Waker>,
     fired: bool,
     shed: bool,
     /// Since when the session waits for its client's next request; `None` while it is busy.
     idle_since: Option<Duration>,
+    /// The listener it belongs to; 0 when none was named.
+    listener: usize,
 }
 
 impl Deadlines {
@@ -49,7 +52,7 @@ impl Deadlines {
 
     /// A new entry. `waker` is woken when its deadline passes; it must be the waker of the session's own task.
     pub fn register(self: &Rc<Self>, waker: Waker) -> Deadline {
-        let entry = Entry { waker: Some(waker), fired: false, shed: false, idle_since: None };
+        let entry = Entry { waker: Some(waker), ..Entry::default() };
         let table = &mut *self.table.borrow_mut();
         let slot = match table.free.pop() {
             Some(slot) => {
@@ -108,6 +111,15 @@ impl Deadlines {
 
     /// Asks the `count` sessions that have been idle longest to close; gives how many were found.
     pub fn shed_idle(&self, count: usize) -> usize {
+        self.shed(count, |_| true)
+    }
+
+    /// As [`Deadlines::shed_idle`], among the sessions of one listener.
+    pub fn shed_idle_of(&self, listener: usize, count: usize) -> usize {
+        self.shed(count, |entry| entry.listener == listener)
+    }
+
+    fn shed(&self, count: usize, wanted: impl Fn(&Entry) -> bool) -> usize {
         let mut wakers = Vec::new();
         {
             let table = &mut *self.table.borrow_mut();
@@ -115,7 +127,7 @@ impl Deadlines {
                 .entries
                 .iter()
                 .enumerate()
-                .filter(|(_, entry)| !entry.shed)
+                .filter(|(_, entry)| !entry.shed && wanted(entry))
                 .filter_map(|(slot, entry)| entry.idle_since.map(|since| (since, slot)))
                 .collect();
             if idle.len() > count && count > 0 {
@@ -171,6 +183,11 @@ impl Deadline {
         self.table.table.borrow_mut().entries[self.slot].idle_since = since;
     }
 
+    /// Says which listener the session belongs to, so that it can make room for a newcomer there.
+    pub fn belongs_to(&self, listener: usize) {
+        self.table.table.borrow_mut().entries[self.slot].listener = listener;
+    }
+
     /// Whether the worker ran short of something and asked this idle session to close.
     #[inline]
     pub fn is_shed(&self) -> bool {
@@ -182,7 +199,7 @@ impl Drop for Deadline {
     fn drop(&mut self) {
         let table = &mut *self.table.table.borrow_mut();
         table.due[self.slot] = NEVER;
-        table.entries[self.slot] = Entry { waker: None, fired: false, shed: false, idle_since: None };
+        table.entries[self.slot] = Entry::default();
         table.free.push(self.slot);
     }
 }
@@ -245,6 +262,24 @@ mod tests {
         let shed: Vec<bool> = sessions.iter().map(Deadline::is_shed).collect();
         assert_eq!(shed, [false, false, false, true, true]);
         assert_eq!(deadlines.shed_idle(9), 2, "the busy one and the ones already asked stay");
+    }
+
+    #[test]
+    fn only_sessions_of_the_full_listener_make_room_there() {
+        let deadlines = Deadlines::new();
+        let sessions: Vec<Deadline> = (0..3).map(|_| deadlines.register(Waker::noop().clone())).collect();
+        for (age, session) in sessions.iter().enumerate() {
+            session.belongs_to(if age == 2 { 7 } else { 8 });
+            session.set_idle(Some(SECOND * age as u32));
+        }
+        assert_eq!(deadlines.shed_idle_of(7, 1), 1);
+        assert_eq!(deadlines.shed_idle_of(7, 1), 0);
+        let shed: Vec<bool> = sessions.iter().map(Deadline::is_shed).collect();
+        assert_eq!(
+            shed,
+            [false, false, true],
+            "those of another listener were idle longer, and are of no use"
+        );
     }
 
     #[test]

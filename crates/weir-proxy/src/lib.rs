@@ -18,6 +18,7 @@ pub mod http;
 mod io;
 pub mod plane;
 mod queue;
+pub mod seats;
 pub mod snapshot;
 pub mod sockets;
 mod system;

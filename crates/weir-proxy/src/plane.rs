@@ -9,9 +9,10 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::access_log::AccessLog;
+use crate::seats::Evictions;
 use crate::snapshot::Snapshot;
 use crate::sockets::Sockets;
-use crate::worker::{self, Command, ShedSignal};
+use crate::worker::{self, Command};
 
 /// What a plane is started with.
 pub struct Options {
@@ -71,7 +72,7 @@ impl Plane {
     pub fn start(options: Options) -> io::Result<Plane> {
         let totals = Arc::new(Totals::default());
         let workers = options.workers.max(1);
-        let shedding: Arc<[ShedSignal]> = (0..workers).map(|_| ShedSignal::default()).collect();
+        let evictions: Arc<[Evictions]> = (0..workers).map(|_| Evictions::default()).collect();
         let cpus = crate::system::allowed_cpus();
         let mut started = Vec::with_capacity(workers);
         for number in 0..workers {
@@ -83,7 +84,7 @@ impl Plane {
                 events: options.events.clone(),
                 access_log: options.access_log.clone(),
                 totals: totals.clone(),
-                shedding: shedding.clone(),
+                evictions: evictions.clone(),
                 inbox,
             };
             let thread = std::thread::Builder::new()

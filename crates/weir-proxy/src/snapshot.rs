@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwapOption;
@@ -17,6 +16,7 @@ use weir_stats::table::{BackendCells, ListenerCells, PoolCells};
 use crate::clock;
 use crate::http::route::RouteTable;
 use crate::queue::WaitingRoom;
+use crate::seats::Seats;
 
 /// Everything a worker needs to serve, in one consistent piece.
 pub struct Snapshot {
@@ -39,7 +39,7 @@ pub struct Listener {
     /// Counters, one copy per worker.
     pub cells: Arc<PerWorker<ListenerCells>>,
     /// Client connections open now, over all workers; bounded by `max_connections`.
-    pub open_connections: Arc<AtomicU32>,
+    pub seats: Arc<Seats>,
     client_seats: Arc<Mutex<HashMap<IpAddr, u32>>>,
 }
 
@@ -230,7 +230,7 @@ impl Listener {
             config: config.clone(),
             routes: RouteTable::compile(config, pools),
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
-            open_connections: old.map_or_else(Default::default, |old| old.open_connections.clone()),
+            seats: old.map_or_else(Default::default, |old| old.seats.clone()),
             client_seats: old.map_or_else(Default::default, |old| old.client_seats.clone()),
         }
     }
@@ -261,14 +261,16 @@ impl Listener {
 
     /// Counts a connection in, unless the listener is at its limit.
     pub fn admit(&self) -> bool {
-        let limit = self.config.max_connections;
-        self.open_connections
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| (open < limit).then_some(open + 1))
-            .is_ok()
+        self.seats.take(self.config.max_connections)
     }
 
     /// Counts a connection out that [`Self::admit`] let in.
     pub fn leave(&self) {
-        self.open_connections.fetch_sub(1, Ordering::Relaxed);
+        self.seats.give_back();
+    }
+
+    /// A number that no other listener has and that reloads leave as it is.
+    pub fn number(&self) -> usize {
+        Arc::as_ptr(&self.seats).addr()
     }
 }

@@ -7,11 +7,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::access_log::{AccessLog, WorkerLog};
 use crate::backends::WorkerPool;
@@ -20,6 +20,7 @@ use crate::clock;
 use crate::deadline::Deadlines;
 use crate::http::exchange::Exchanges;
 use crate::plane::{Event, Totals};
+use crate::seats::{Eviction, Evictions};
 use crate::snapshot::{Listener, Snapshot};
 use crate::sockets::{Endpoint, Transport};
 use crate::{accept, system, udp};
@@ -35,7 +36,7 @@ pub struct Setup {
     pub events: mpsc::UnboundedSender<Event>,
     pub access_log: AccessLog,
     pub totals: Arc<Totals>,
-    pub shedding: Arc<[ShedSignal]>,
+    pub evictions: Arc<[Evictions]>,
     pub inbox: mpsc::UnboundedReceiver<Command>,
 }
 
@@ -53,13 +54,6 @@ pub enum Command {
     Stop,
 }
 
-/// Asks a worker to close the session that has been idle longest: room is short, and it may be there.
-#[derive(Default)]
-pub struct ShedSignal {
-    is_asked: AtomicBool,
-    asked: Notify,
-}
-
 /// What the sessions of one worker share.
 pub struct Worker {
     /// 0 to the number of workers less one; which copy of each counter is ours.
@@ -72,7 +66,7 @@ pub struct Worker {
     pub exchanges: Exchanges,
     /// See [`system::accept_ceiling`].
     pub accept_ceiling: i32,
-    shedding: Arc<[ShedSignal]>,
+    evictions: Arc<[Evictions]>,
     /// When a shortage of descriptors was last reported.
     reported: Cell<Option<Duration>>,
     random: Cell<u64>,
@@ -180,23 +174,14 @@ impl Worker {
         closed
     }
 
-    /// Has every worker close the session that has been idle longest there: the one that is oldest of all is among them.
-    pub fn shed_oldest_everywhere(&self) {
-        for signal in self.shedding.iter() {
-            if !signal.is_asked.swap(true, Ordering::Relaxed) {
-                signal.asked.notify_one();
-            }
-        }
+    /// Has every worker close the session of a listener that has been idle longest there.
+    pub fn evict_idle(&self, listener: usize) -> Arc<Eviction> {
+        Evictions::ask(&self.evictions, listener)
     }
 }
 
-async fn shed_when_asked(worker: Rc<Worker>) {
-    let signal = &worker.shedding[worker.number];
-    loop {
-        signal.asked.notified().await;
-        signal.is_asked.store(false, Ordering::Relaxed);
-        worker.deadlines.shed_idle(1);
-    }
+async fn evict_when_asked(worker: Rc<Worker>) {
+    worker.evictions[worker.number].answer(|listener| worker.deadlines.shed_idle_of(listener, 1)).await;
 }
 
 /// The worker thread's main function.
@@ -224,7 +209,7 @@ async fn serve(setup: Setup) {
         log: setup.access_log.for_worker(),
         exchanges: Exchanges::default(),
         accept_ceiling: system::accept_ceiling(),
-        shedding: setup.shedding,
+        evictions: setup.evictions,
         reported: Cell::new(None),
         random: Cell::new(seed | 1),
         slots: RefCell::default(),
@@ -233,7 +218,7 @@ async fn serve(setup: Setup) {
     });
     tokio::task::spawn_local(worker.deadlines.clone().run());
     tokio::task::spawn_local(sweep(worker.clone()));
-    tokio::task::spawn_local(shed_when_asked(worker.clone()));
+    tokio::task::spawn_local(evict_when_asked(worker.clone()));
     tokio::task::spawn_local(worker.log.clone().run());
     let mut inbox = setup.inbox;
     while let Some(command) = inbox.recv().await {

@@ -259,20 +259,61 @@ fn a_listener_at_its_limit_makes_room_by_closing_the_connection_idle_longest() {
         held.push(client);
     }
     for _ in 0..5 {
-        let newcomer = until("a newcomer to be served", || {
-            let mut client = weir.client("web");
-            let _ = client.tries_to_send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-            client.tries_to_receive_response("GET").ok().filter(|response| response.status == 200)?;
-            Some(client)
-        });
-        until("one of the idle connections to be closed", || {
-            let open = held.iter_mut().map(|client| !client.has_ended()).filter(|open| *open).count();
-            (open <= 9).then_some(())
-        });
+        // The newcomer itself is served, at its first try.
+        let mut newcomer = weir.client("web");
+        newcomer.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        newcomer.receives_status(200);
+        let open = held.iter_mut().filter_map(|client| (!client.has_ended()).then_some(())).count();
+        assert!(open <= 9, "{open} of those before are open beside the newcomer");
         held.push(newcomer);
     }
     assert!(held[0].has_ended(), "the connection that was idle longest is still open");
     assert!(weir.metric("weir_connections", &[("listener", "web")]) <= 10.0);
+    assert_eq!(weir.metric("weir_rejected_total", &[("reason", "listener_connections")]), 0.0);
+}
+
+#[test]
+fn a_full_listener_whose_connections_are_all_busy_turns_newcomers_away_at_once() {
+    let (backend, stuck) = (Backend::saying("ok"), ScriptedBackend::start());
+    let config = r#"
+        [listener.web]
+        bind = "@web"
+        pool = "stuck"
+        max_connections = 4
+        [listener.other]
+        bind = "@other"
+        pool = "app"
+        [pool.stuck]
+        backends = ["@stuck"]
+        health = "off"
+        [pool.app]
+        backends = ["@app"]
+        health = "off"
+    "#;
+    let weir = Setup::of(config).with("app", backend.address()).with("stuck", stuck.address()).start();
+    // Idle, and longer than anybody, but at another listener: closing it would help nobody.
+    let mut elsewhere = weir.client("other");
+    elsewhere.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    elsewhere.receives_status(200);
+    let mut busy: Vec<Wire> = (0..4).map(|_| weir.client("web")).collect();
+    let mut held = Vec::new();
+    for client in &mut busy {
+        client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        held.push(stuck.accepts());
+    }
+    let begun = Instant::now();
+    let mut newcomer = weir.client("web");
+    assert!(newcomer.tries_to_receive_response("GET").is_err(), "the listener is full of busy connections");
+    assert!(begun.elapsed() < Duration::from_secs(1), "turned away after {:?}", begun.elapsed());
+    weir.reaches("weir_rejected_total", &[("listener", "web"), ("reason", "listener_connections")], 1.0);
+    elsewhere.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    elsewhere.receives_status(200);
+    // Who was busy is served to the end.
+    for (client, backend) in busy.iter_mut().zip(&mut held) {
+        backend.receives_request();
+        backend.sends("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
+        client.receives_status(200);
+    }
 }
 
 #[test]

@@ -67,8 +67,7 @@ fn listeners(out: &mut Exposition, listeners: &[Arc<Listener>]) {
     }
     let mut open = out.family(&expose::CONNECTIONS);
     for listener in listeners {
-        let connections = listener.open_connections.load(std::sync::atomic::Ordering::Relaxed);
-        open.sample(&[&listener.config.name], f64::from(connections));
+        open.sample(&[&listener.config.name], f64::from(listener.seats.taken()));
     }
     counter(out, &expose::CONNECTIONS_TOTAL, |cells| &cells.connections);
     let mut bytes = out.family(&expose::BYTES);

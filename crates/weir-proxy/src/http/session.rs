@@ -65,6 +65,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, mut stream: TcpSt
     let deadline = worker.deadlines.register(waker);
     let mut buffer = None;
     let listener = slot.current();
+    deadline.belongs_to(listener.shared.number());
     let client =
         match Box::pin(accept::identify(&listener, &mut stream, peer, &mut buffer, &worker, &deadline)).await
         {
