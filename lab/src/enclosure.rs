@@ -62,9 +62,20 @@ pub fn enter(open: bool) -> io::Result<Place> {
 fn settle() -> io::Result<()> {
     // `ip netns` keeps its names as files under /run, which would outlive their mounts on the machine's own.
     run(&["mount", "-t", "tmpfs", "-o", "mode=755", "weir-lab", "/run"])?;
+    settle_network(&[])
+}
+
+/// Makes the network namespace this process is in ready for use: loopback up, the lab's settings and `more` in force.
+/// Each setting is a path under `/proc/sys/net` and its value.
+pub fn settle_network(more: &[(&str, &str)]) -> io::Result<()> {
     run(&["ip", "link", "set", "lo", "up"])?;
-    for (name, value) in SETTINGS {
-        fs::write(format!("/proc/sys/net/{name}"), value)?;
+    for (name, value) in SETTINGS.iter().chain(more) {
+        let path = format!("/proc/sys/net/{name}");
+        match fs::write(&path, value) {
+            // What this kernel was built without, IPv6 say, needs no setting.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            written => written.map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?,
+        }
     }
     Ok(())
 }

@@ -3,16 +3,18 @@
 //! It knows contenders only by their command lines and configs, never by their code: Weir is measured like any other.
 //! Start reading at [`rounds`]; [`scenario`] and [`contender`] are what it runs, [`runner`] is how a topology plugs in,
 //! [`meter`] and [`statistics`] are what it concludes from, [`report`] is what it says.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod backend;
 mod contender;
 mod enclosure;
 mod fairness;
+mod link;
 mod load;
 mod measure;
 mod meter;
 mod metric;
+mod namespace;
 mod process;
 mod relay;
 mod report;
@@ -22,6 +24,8 @@ mod sample;
 mod scenario;
 mod statistics;
 mod topology;
+mod wired;
+mod wiring;
 mod workplace;
 
 use std::fs;
@@ -82,6 +86,8 @@ enum Verb {
         #[command(subcommand)]
         load: LoadVerb,
     },
+    #[command(flatten)]
+    Wired(wired::Verb),
     /// Become another program, pinned and prioritised; ends with the lab that asked for it
     #[command(hide = true)]
     Launch {
@@ -229,6 +235,7 @@ fn run(verb: Verb) -> io::Result<ExitCode> {
         Verb::Backend { kind, port } => backend::serve(kind, port)?,
         Verb::Relay { port, backend_port } => relay::serve(port, backend_port)?,
         Verb::Load { load } => put(&load)?,
+        Verb::Wired(verb) => return wired::run(verb),
         Verb::Launch { core, nice, realtime, kill, parent, program } => {
             let end = if kill { Signal::KILL } else { Signal::TERM };
             return Err(process::become_program(Placement { core, nice, realtime }, parent, end, &program));

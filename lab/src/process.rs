@@ -137,6 +137,26 @@ impl Running {
         self.child.stdout.take()
     }
 
+    /// Waits for it to print `expected` as its next line; what it prints later is read by [`Running::finish`].
+    ///
+    /// Err, with the last lines of its log, when it prints something else or ends.
+    pub fn expect_line(&mut self, expected: &str) -> io::Result<()> {
+        let mut line = Vec::new();
+        if let Some(output) = &mut self.child.stdout {
+            // Byte by byte: what a buffer took beyond the line would be lost to whoever reads the rest.
+            let mut byte = [0];
+            while io::Read::read(output, &mut byte)? == 1 && byte != *b"\n" {
+                line.push(byte[0]);
+            }
+        }
+        if line == expected.as_bytes() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&line);
+        let problem = format!("{} said `{said}` where `{expected}` was expected; its log ends:\n", self.name);
+        Err(io::Error::other(problem + &self.log_tail()))
+    }
+
     /// Whether it has ended by itself, and how.
     pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()

@@ -137,10 +137,17 @@ pub fn ratio_of_medians(pairs: &[(f64, f64)], seed: u64) -> Option<Ratio> {
 
 /// A small generator whose whole state is its seed. Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number
 /// Generators", 2014.
-struct SplitMix64(u64);
+#[derive(Debug, Clone)]
+pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    fn next(&mut self) -> u64 {
+    /// A generator that starts from `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next 64 uniform bits.
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
