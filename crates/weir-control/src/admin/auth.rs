@@ -64,7 +64,8 @@ impl Auth {
         Ok(())
     }
 
-    fn has_token(&self, headers: &HeaderMap) -> bool {
+    /// Whether a request carries the right token. Never, where none is set.
+    pub fn has_token(&self, headers: &HeaderMap) -> bool {
         let Some(token) = &self.token else { return false };
         let given = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
         let given = given.and_then(|value| {

@@ -7,3 +7,4 @@ pub mod endpoints;
 mod metrics;
 mod page;
 pub mod server;
+mod slots;

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -15,22 +15,22 @@ use axum::routing::{MethodFilter, on};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tower_service::Service as _;
 
 use super::api::{self, Context};
 use super::auth::Auth;
 use super::endpoints::{ENDPOINTS, Method};
+use super::slots::{CONNECTIONS, During, Slot, Slots};
 use crate::control::Control;
 
-/// Connections at once; more wait in the accept queue.
-const CONNECTIONS: usize = 256;
 /// For the head of a request, and between two requests.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest head of a request, in bytes.
 const HEADER_BYTES: usize = 16 * 1024;
 /// Before accepting again after descriptors ran out.
 const PAUSE: Duration = Duration::from_millis(100);
+/// That connections are closed for newcomers is said at most this often.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The admin API's listening socket.
 pub struct Admin {
@@ -72,19 +72,25 @@ impl Admin {
 
     /// Serves until the future is dropped; then connections end with the task set they run in.
     pub async fn serve(self, control: Arc<Control>) {
-        let router = router(control, self.auth);
-        let slots = Arc::new(Semaphore::new(CONNECTIONS));
+        let router = router(control, self.auth.clone());
+        let slots = Arc::new(Slots::default());
         let mut connections = tokio::task::JoinSet::new();
+        let mut reported: Option<Instant> = None;
         loop {
             while connections.try_join_next().is_some() {}
-            let Ok(slot) = slots.clone().acquire_owned().await else { return };
             match self.listener.accept().await {
-                Ok((stream, _)) => {
-                    let router = router.clone();
-                    connections.spawn(async move {
-                        serve_connection(stream, router).await;
-                        drop(slot);
-                    });
+                Ok((stream, peer)) => {
+                    let (slot, is_full) = slots.take(peer.ip()).await;
+                    if is_full && reported.is_none_or(|at| at.elapsed() >= REPORT_INTERVAL) {
+                        reported = Some(Instant::now());
+                        tracing::warn!(
+                            connections = CONNECTIONS,
+                            "the admin API is full: silent connections are closed for newcomers"
+                        );
+                    }
+                    let slot = Arc::new(slot);
+                    let served = serve_connection(stream, router.clone(), slot.clone(), self.auth.clone());
+                    slot.belongs_to(connections.spawn(served));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the admin API could not accept a connection");
@@ -112,15 +118,16 @@ pub(super) fn router(control: Arc<Control>, auth: Arc<Auth>) -> Router {
     router.fallback(api::no_such_path).method_not_allowed_fallback(api::no_such_method)
 }
 
-async fn serve_connection(stream: TcpStream, router: Router) {
+async fn serve_connection(stream: TcpStream, router: Router, slot: Arc<Slot>, auth: Arc<Auth>) {
     let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
         let mut router = router.clone();
+        let call = slot.begin(auth.has_token(request.headers()));
         async move {
             let response: Response = match router.call(request.map(Body::new)).await {
                 Ok(response) => response,
                 Err(never) => match never {},
             };
-            Ok::<_, Infallible>(response)
+            Ok::<_, Infallible>(response.map(|body| During::new(body, call)))
         }
     });
     let served = hyper::server::conn::http1::Builder::new()
