@@ -245,15 +245,14 @@ impl std::fmt::Display for ConnectError {
 fn is_quiet(stream: &TcpStream) -> bool {
     let mut is_quiet = true;
     // Entered only while tokio takes the socket for readable.
-    let _ = stream.try_io(Interest::READABLE, || {
-        match rustix::net::recv(stream, &mut [0; 1], RecvFlags::PEEK) {
+    let _ =
+        stream.try_io(Interest::READABLE, || match rustix::net::recv(stream, &mut [0; 1], RecvFlags::PEEK) {
             Err(Errno::AGAIN) => Err(io::ErrorKind::WouldBlock.into()),
             _ => {
                 is_quiet = false;
                 Ok(())
             }
-        }
-    });
+        });
     is_quiet
 }
 

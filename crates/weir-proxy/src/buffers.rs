@@ -47,7 +47,18 @@ impl Buffers {
         Some(Buffer { bytes, start: 0, end: 0, owner: self.clone() })
     }
 
-    /// Bytes of all buffers that are lent out.
+    /// Counts `bytes` of memory that is not a buffer of ours, such as what a pipe holds in the kernel, until the charge is dropped.
+    /// `None` when the budget is used up.
+    pub fn charge(self: &Rc<Self>, bytes: u64) -> Option<Charge> {
+        let in_use = self.in_use_bytes.get() + bytes;
+        if in_use > self.budget_bytes {
+            return None;
+        }
+        self.in_use_bytes.set(in_use);
+        Some(Charge { bytes, owner: self.clone() })
+    }
+
+    /// Bytes of all buffers that are lent out, and of all charges.
     #[cfg(test)]
     fn in_use_bytes(&self) -> u64 {
         self.in_use_bytes.get()
@@ -143,6 +154,18 @@ impl Drop for Buffer {
     }
 }
 
+/// Memory in use elsewhere that counts against the budget. Given back when dropped.
+pub struct Charge {
+    bytes: u64,
+    owner: Rc<Buffers>,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.owner.in_use_bytes.set(self.owner.in_use_bytes.get() - self.bytes);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,5 +193,18 @@ mod tests {
         buffer.consume(2);
         assert!(buffer.is_empty());
         assert_eq!(buffer.free().len(), SMALL);
+    }
+
+    #[test]
+    fn what_is_charged_counts_against_the_same_budget() {
+        let buffers = Buffers::new(SMALL as u64 + 100);
+        let charge = buffers.charge(100).unwrap();
+        let small = buffers.borrow(SMALL).unwrap();
+        assert!(buffers.charge(1).is_none());
+        drop(small);
+        assert!(buffers.charge(SMALL as u64 + 1).is_none());
+        drop(charge);
+        assert!(buffers.charge(SMALL as u64 + 100).is_some());
+        assert_eq!(buffers.in_use_bytes(), 0);
     }
 }

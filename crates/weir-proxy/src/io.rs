@@ -104,6 +104,27 @@ fn once(
     outcome
 }
 
+/// Makes a system call when the socket is ready for it, and again after `WouldBlock` once it is ready anew.
+pub fn poll_call(
+    stream: &TcpStream,
+    interest: Interest,
+    context: &mut Context<'_>,
+    mut call: impl FnMut(&TcpStream) -> io::Result<usize>,
+) -> Poll<io::Result<usize>> {
+    loop {
+        ready!(if interest.is_readable() {
+            stream.poll_read_ready(context)
+        } else {
+            stream.poll_write_ready(context)
+        })?;
+        match stream.try_io(interest, || call(stream)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return Poll::Ready(result),
+        }
+    }
+}
+
 /// As [`poll_send`], from several places in one call.
 #[inline]
 pub fn poll_send_vectored(

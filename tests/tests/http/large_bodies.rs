@@ -167,3 +167,40 @@ fn many_large_transfers_at_once_stay_within_256_kib_a_connection() {
         (weir.usage().resident_bytes < before + (8 << 20)).then_some(())
     });
 }
+
+#[test]
+fn what_a_backend_sends_behind_a_bulky_body_reaches_nobody() {
+    const SIZE: usize = 3 << 20;
+    let body = pattern(7, SIZE);
+    let sent = body.clone();
+    let backend = Backend::serving(move |_, wire| {
+        wire.sends(format!("HTTP/1.1 200 OK\r\ncontent-length: {SIZE}\r\n\r\n"));
+        wire.sends([&sent[..], b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged"].concat());
+        After::Keep
+    });
+    let weir = plain(&backend);
+    let mut client = weir.client("web");
+    for _ in 0..3 {
+        client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        let response = client.receives_status(200);
+        assert!(response.body == body, "the body, and nothing else");
+    }
+    assert_eq!(backend.connections(), 3, "a connection with bytes nobody asked for is not used again");
+}
+
+#[test]
+fn a_bulky_body_that_breaks_off_is_seen_to() {
+    let backend = Backend::serving(move |_, wire| {
+        wire.sends("HTTP/1.1 200 OK\r\ncontent-length: 8388608\r\n\r\n");
+        wire.sends(vec![b'x'; 5 << 20]);
+        After::Close
+    });
+    let weir = plain(&backend);
+    let mut client = weir.client("web");
+    client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    client.receives_until("\r\n\r\n");
+    let mut rest = Vec::new();
+    let ended = client.socket().read_to_end(&mut rest);
+    assert!(rest.len() < 8 << 20);
+    assert!(ended.is_err(), "a reset, and not an ordinary end after {} bytes", rest.len());
+}

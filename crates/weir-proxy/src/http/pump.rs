@@ -6,16 +6,25 @@ use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 use weir_http::h1::chunked::{write_chunk_end, write_chunk_head, write_last_chunk};
 use weir_http::h1::connection::Drained;
 use weir_http::{BodyReader, Violation};
 
 use crate::buffers::{Buffer, Buffers, LARGE};
-use crate::io::{poll_send, poll_send_vectored, receive_ready};
+use crate::io::{poll_call, poll_send, poll_send_vectored, receive_ready};
+use crate::pipes::{Pipe, SMALL_PIECE, SMALL_PIECES};
 
 /// What stands behind a chunk's content.
 const CHUNK_END: &[u8] = b"\r\n";
+
+/// A body of known length of which at least this much is still to come goes through a pipe with `splice(2)`: nothing is copied.
+const BULKY_BYTES: u64 = 256 << 10;
+/// Most bytes of a body in a pipe at once.
+const PIPE_BYTES: u64 = 192 << 10;
+/// Most bytes moved before others get their turn.
+const TURN_BYTES: u64 = 1 << 20;
 
 /// One body on its way.
 pub struct Pump {
@@ -34,6 +43,10 @@ pub struct Pump {
     /// events, say) must not be kept waiting for the next one.
     chunk_open: bool,
     end_written: bool,
+    /// Content on its way inside the kernel; `None` while there is none.
+    pipe: Option<Pipe>,
+    /// Small pieces in a row, while splicing. At [`SMALL_PIECES`] the rest is copied.
+    small_pieces: u32,
     /// Content bytes taken from the source so far.
     pub received: u64,
     /// Bytes sent by [`Self::poll`], framing included.
@@ -70,6 +83,8 @@ impl Pump {
             behind_content: 0,
             chunk_open: false,
             end_written: false,
+            pipe: None,
+            small_pieces: 0,
             received: 0,
             streamed: 0,
             limit: limit.unwrap_or(u64::MAX),
@@ -81,13 +96,17 @@ impl Pump {
     pub fn is_done(&self) -> bool {
         self.reader.is_complete()
             && self.content == 0
+            && self.pipe.is_none()
             && self.framing_sent == self.framing.len()
             && (!self.chunked || self.end_written)
     }
 
     /// Whether it can only go on once the source sends more.
     pub fn waits_for_source(&self) -> bool {
-        self.content == 0 && self.framing_sent == self.framing.len() && !self.reader.is_complete()
+        self.content == 0
+            && self.pipe.is_none()
+            && self.framing_sent == self.framing.len()
+            && !self.reader.is_complete()
     }
 
     /// Moves what has been received already, framed, behind the head in `out`: it then leaves with the head in one send.
@@ -124,21 +143,65 @@ impl Pump {
         buffers: &Rc<Buffers>,
         moved: &mut bool,
     ) -> Poll<Result<(), PumpError>> {
+        let enough = self.streamed + TURN_BYTES;
         loop {
             self.frame_next()?;
             while self.framing_sent < self.framing.len() || self.content > 0 {
                 ready!(self.poll_send(context, sink)).map_err(|_| PumpError::SinkClosed)?;
                 *moved = true;
             }
+            while let Some(pipe) = &mut self.pipe {
+                let drained = poll_call(sink, Interest::WRITABLE, context, |sink| pipe.drain(sink));
+                self.streamed += ready!(drained).map_err(|_| PumpError::SinkClosed)? as u64;
+                *moved = true;
+                if pipe.held() == 0 {
+                    self.pipe = None;
+                }
+            }
             if self.is_done() {
                 return Poll::Ready(Ok(()));
             }
+            if self.streamed >= enough {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             // A body that ended together with its last content still has its end to be framed.
             if self.buffer.is_none() && !self.reader.is_complete() {
-                ready!(self.poll_fill(context, source, buffers))?;
+                ready!(match self.bulk(buffers) {
+                    Some(pipe) => self.poll_splice(context, source, pipe),
+                    None => self.poll_fill(context, source, buffers),
+                })?;
                 *moved = true;
             }
         }
+    }
+
+    /// An empty pipe for no more than belongs to the body, when what is to come is better spliced.
+    fn bulk(&mut self, buffers: &Rc<Buffers>) -> Option<Pipe> {
+        let most = self.reader.remaining().filter(|remaining| *remaining >= BULKY_BYTES)?;
+        if self.chunked || self.small_pieces >= SMALL_PIECES {
+            return None;
+        }
+        Pipe::borrow(buffers, most.min(PIPE_BYTES))
+    }
+
+    /// Moves what has arrived into `pipe`. The limit needs no look: a body of known length was held against it before.
+    fn poll_splice(
+        &mut self,
+        context: &mut Context<'_>,
+        source: &TcpStream,
+        mut pipe: Pipe,
+    ) -> Poll<Result<(), PumpError>> {
+        let filled = poll_call(source, Interest::READABLE, context, |source| pipe.fill(source));
+        let count = ready!(filled).map_err(|_| PumpError::SourceClosed)?;
+        if count == 0 {
+            return Poll::Ready(Err(PumpError::SourceClosed));
+        }
+        self.reader.receive(count as u64).map_err(PumpError::Malformed)?;
+        self.received += count as u64;
+        self.small_pieces = if count < SMALL_PIECE { self.small_pieces + 1 } else { 0 };
+        self.pipe = Some(pipe);
+        Poll::Ready(Ok(()))
     }
 
     /// Receives into a fresh buffer; one is borrowed only once there is something to receive.

@@ -1,5 +1,4 @@
 //! Bytes of a connection, relayed as they are.
 
-mod pipes;
 pub mod relay;
 pub mod session;

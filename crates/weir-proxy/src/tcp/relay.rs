@@ -4,7 +4,6 @@
 //! its buffer moves through a pipe with `splice(2)` instead, which copies nothing, until its pieces become small again.
 
 use std::future::poll_fn;
-use std::io;
 use std::net::Shutdown;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -15,19 +14,15 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use weir_stats::table::End;
 
-use super::pipes::Pipe;
 use crate::buffers::{Buffer, Buffers, LARGE};
 use crate::clock;
 use crate::deadline::Deadline;
-use crate::io::{poll_receive, poll_send};
+use crate::io::{poll_call, poll_receive, poll_send};
+use crate::pipes::{FILL_BYTES, Pipe, SMALL_PIECE, SMALL_PIECES};
 use crate::system;
 
 /// A direction is bulky once it has filled its buffer so often in a row (256 KiB).
 const FULL_BUFFERS: u32 = 4;
-/// A piece below this is small: moving page references costs as much as copying the bytes.
-const SMALL_PIECE: usize = 16 << 10;
-/// A bulky direction is no longer bulky after so many small pieces in a row.
-const SMALL_PIECES: u32 = 8;
 /// Most bytes a direction moves before others get their turn.
 const TURN_BYTES: u64 = 1 << 20;
 
@@ -254,7 +249,7 @@ impl Direction {
             }
             let step = match &mut self.carrier {
                 Carrier::Copy(_) => self.copy(source, sink, context, buffers),
-                Carrier::Splice(_) => self.splice(source, sink, context),
+                Carrier::Splice(_) => self.splice(source, sink, context, buffers),
             };
             match ready!(step) {
                 Ok(()) => {}
@@ -317,13 +312,14 @@ impl Direction {
         source: &mut TcpStream,
         sink: &mut TcpStream,
         context: &mut Context<'_>,
+        buffers: &Rc<Buffers>,
     ) -> Poll<Result<(), Ended>> {
         let Carrier::Splice(held) = &mut self.carrier else { return Poll::Ready(Ok(())) };
         if held.is_none() {
             if self.source_ended {
                 return Poll::Ready(Err(Ended::Whole));
             }
-            let Some(mut pipe) = Pipe::borrow() else {
+            let Some(mut pipe) = Pipe::borrow(buffers, FILL_BYTES as u64) else {
                 self.carrier = Carrier::Copy(None);
                 return Poll::Ready(Ok(()));
             };
@@ -352,26 +348,5 @@ impl Direction {
             self.carrier = Carrier::Copy(None);
         }
         Poll::Ready(Ok(()))
-    }
-}
-
-/// Makes a system call when the socket is ready for it, and again after `WouldBlock` once it is ready anew.
-fn poll_call(
-    stream: &TcpStream,
-    interest: Interest,
-    context: &mut Context<'_>,
-    mut call: impl FnMut(&TcpStream) -> io::Result<usize>,
-) -> Poll<io::Result<usize>> {
-    loop {
-        ready!(if interest.is_readable() {
-            stream.poll_read_ready(context)
-        } else {
-            stream.poll_write_ready(context)
-        })?;
-        match stream.try_io(interest, || call(stream)) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return Poll::Ready(result),
-        }
     }
 }

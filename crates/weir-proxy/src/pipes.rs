@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::AsFd;
+use std::rc::Rc;
 
+use crate::buffers::{Buffers, Charge};
 use crate::system::{self, PipeEnds};
 
 /// Bytes asked for per pipe. A pipe counts slots of a page, and bulk data comes in fragments of up to 32 KiB, one per slot; but with
@@ -12,8 +14,12 @@ const PIPE_BYTES: usize = 1 << 20;
 /// What the kernel must give at least. Users without `CAP_SYS_RESOURCE` get pipes of the default 64 KiB, still better than copying,
 /// once theirs exceed `fs.pipe-user-pages-soft` (64 MiB), and of one or two pages, which are not, well beyond that.
 const LEAST_BYTES: usize = 64 << 10;
+/// A piece below this is small: moving page references costs as much as copying the bytes.
+pub const SMALL_PIECE: usize = 16 << 10;
+/// What was bulky is no longer so after so many small pieces in a row.
+pub const SMALL_PIECES: u32 = 8;
 /// Most bytes moved into a pipe in one call, so that one session does not keep the others waiting.
-const FILL_BYTES: usize = 1 << 20;
+pub const FILL_BYTES: usize = 1 << 20;
 /// Empty pipes kept per worker.
 const KEPT: usize = 16;
 
@@ -27,17 +33,23 @@ thread_local! {
 pub struct Pipe {
     ends: Option<PipeEnds>,
     held: usize,
+    most: usize,
+    /// What it may hold is memory of the kernel's, which a peer that does not read makes us hold for as long as it likes.
+    _charge: Charge,
 }
 
 impl Pipe {
-    /// An empty pipe; `None` when the kernel has none to give.
-    pub fn borrow() -> Option<Pipe> {
+    /// An empty pipe for at most `most` bytes at a time, charged to `buffers`; `None` when the kernel has none to give or the budget
+    /// is used up.
+    pub fn borrow(buffers: &Rc<Buffers>, most: u64) -> Option<Pipe> {
+        let most = usize::try_from(most).map_or(FILL_BYTES, |most| most.min(FILL_BYTES));
+        let charge = buffers.charge(most as u64)?;
         let kept = EMPTY.with_borrow_mut(Vec::pop);
         let ends = match kept {
             Some(ends) => ends,
             None => system::open_pipe(PIPE_BYTES).ok().filter(|ends| ends.capacity_bytes >= LEAST_BYTES)?,
         };
-        Some(Pipe { ends: Some(ends), held: 0 })
+        Some(Pipe { ends: Some(ends), held: 0, most, _charge: charge })
     }
 
     /// Bytes in it.
@@ -51,7 +63,7 @@ impl Pipe {
     pub fn fill(&mut self, source: &impl AsFd) -> io::Result<usize> {
         assert!(self.held == 0, "a pipe is filled only when empty");
         let ends = self.ends.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        let count = system::splice(source, &ends.write, FILL_BYTES)?;
+        let count = system::splice(source, &ends.write, self.most)?;
         self.held = count;
         Ok(count)
     }
