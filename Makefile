@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(if $(CARGO_HOME),$(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo build test lint bench peers docs fuzz
+.PHONY: help setup demo build dist test lint bench peers docs fuzz
 
 help:                ## this list
 	@sed -n 's/^\([a-z]*\): .*## /  make \1\t/p' Makefile | expand -t 18
@@ -26,9 +26,13 @@ test: setup          ## lint, build and run every test; ends with `N passed, M f
 lint: setup          ## rustfmt, clippy with warnings as errors, the house rules
 	@cargo xtask lint
 
-bench: build         ## measure Weir beside HAProxy and nginx on this machine
+dist: setup          ## build target/dist/weir, optimised for what it did in a training run: what packages hold
+	lab/peers install wrk
+	@cargo xtask dist
+
+bench: dist          ## measure Weir beside HAProxy and nginx on this machine
 	lab/peers install haproxy nginx wrk
-	cargo run --release --package weir-lab -- bench
+	@target=$${CARGO_TARGET_DIR:-target}; cargo run --release --package weir-lab -- bench --weir $$target/dist/weir
 
 peers:               ## install all load balancers and load generators to measure against (as root)
 	lab/peers install

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod ci;
+mod dist;
 mod edges;
 mod fences;
 mod fuzz;
@@ -30,6 +31,7 @@ usage: cargo xtask VERB
   ci                lint, build, every test, a short fuzz run; ends with `N passed, M failed`
   test              build and every test; ends with `N passed, M failed`
   fuzz [SECONDS]    runs each fuzz target for that long (default 600)
+  dist              builds the optimised binary that is packaged: target/dist/weir
   docs              writes the generated reference pages in docs/reference
 ";
 
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
                 return ExitCode::from(2);
             }
         },
+        ["dist"] => dist::build(&root),
         ["docs"] => ci::write_reference(&root),
         _ => {
             eprint!("{USAGE}");

@@ -1,0 +1,108 @@
+//! Builds the Weir that is packaged: optimised for what it did in a training run (profile-guided), in three steps.
+//!
+//! First a binary that counts which way every branch goes; the lab's own scenarios are its training; then the build that lays
+//! code out by those counts. `docs/decisions/0008-profile-guided-packages.md` says what it brings.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::run::{cargo, succeeds};
+
+/// What the training runs: each way through the data path that has a scenario, short.
+const TRAINING: [&str; 6] = ["http1", "http1-close", "http1-body", "tcp-rr", "tcp-crr", "tcp-bulk"];
+
+/// Builds `dist/weir` in the target directory; says whether it is there.
+pub fn build(root: &Path) -> bool {
+    match try_build(root) {
+        Ok(binary) => {
+            println!("dist: {}", binary.display());
+            true
+        }
+        Err(problem) => {
+            eprintln!("dist: {problem}");
+            false
+        }
+    }
+}
+
+fn try_build(root: &Path) -> Result<PathBuf, String> {
+    let host = said_by(Command::new("rustc").current_dir(root).arg("-vV"))?
+        .lines()
+        .find_map(|line| line.strip_prefix("host: ").map(str::to_owned))
+        .ok_or("rustc -vV names no host")?;
+    let merger = profile_merger(root, &host)?;
+    let target = target_directory(root);
+    let work = target.join("profile");
+    let counts = work.join("counts");
+    let profile = work.join("weir.profdata");
+    let _ = fs::remove_dir_all(&counts);
+    fs::create_dir_all(&counts).map_err(|error| format!("{}: {error}", counts.display()))?;
+
+    let counting =
+        compile(root, &host, &work.join("counting"), &format!("-Cprofile-generate={}", counts.display()))?;
+    train(root, &counting)?;
+    let merged = Command::new(&merger).arg("merge").arg("-o").arg(&profile).arg(&counts).status();
+    if !merged.is_ok_and(|status| status.success()) {
+        return Err(format!("{} could not merge what the training counted", merger.display()));
+    }
+    let built =
+        compile(root, &host, &work.join("optimised"), &format!("-Cprofile-use={}", profile.display()))?;
+    let binary = target.join("dist").join("weir");
+    fs::create_dir_all(target.join("dist")).map_err(|error| format!("{}: {error}", target.display()))?;
+    fs::copy(&built, &binary).map_err(|error| format!("{}: {error}", binary.display()))?;
+    Ok(binary)
+}
+
+/// Compiles `weir` in the dist profile with one more compiler flag, in a target directory of its own: the flag changes every
+/// crate, and the usual build must not be thrown away for it.
+fn compile(root: &Path, host: &str, directory: &Path, flag: &str) -> Result<PathBuf, String> {
+    let flags = std::env::var("RUSTFLAGS").map_or(flag.to_owned(), |others| format!("{others} {flag}"));
+    // Named explicitly, the target keeps build scripts and procedural macros from being compiled with the flag.
+    let mut command = cargo(root);
+    command.args(["build", "--profile", "dist", "--package", "weir", "--target", host]);
+    command.arg("--target-dir").arg(directory).env("RUSTFLAGS", flags);
+    if !succeeds(&mut command) {
+        return Err("the build failed".to_owned());
+    }
+    Ok(directory.join(host).join("dist").join("weir"))
+}
+
+/// Runs the lab's scenarios with the counting binary as the only contender. It writes its counts when it ends.
+fn train(root: &Path, counting: &Path) -> Result<(), String> {
+    let mut command = cargo(root);
+    command.args(["run", "--release", "--package", "weir-lab", "--", "bench"]).args(TRAINING);
+    command.args(["--rounds", "1", "--seconds", "2", "--only", "weir", "--weir"]).arg(counting);
+    if succeeds(&mut command) {
+        Ok(())
+    } else {
+        Err("the training run failed; does `make bench` work?".to_owned())
+    }
+}
+
+/// The program that merges profiles, of the very toolchain that reads them; asks rustup for it when it is not there.
+fn profile_merger(root: &Path, host: &str) -> Result<PathBuf, String> {
+    let sysroot = said_by(Command::new("rustc").current_dir(root).args(["--print", "sysroot"]))?;
+    let merger = Path::new(sysroot.trim()).join("lib/rustlib").join(host).join("bin/llvm-profdata");
+    if merger.exists()
+        || (succeeds(Command::new("rustup").current_dir(root).args(["component", "add", "llvm-tools"]))
+            && merger.exists())
+    {
+        return Ok(merger);
+    }
+    Err("llvm-profdata is missing: `rustup component add llvm-tools` installs it".to_owned())
+}
+
+/// Where cargo puts what it builds.
+fn target_directory(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |directory| root.join(directory))
+}
+
+fn said_by(command: &mut Command) -> Result<String, String> {
+    let output =
+        command.output().map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
