@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use weir_config::Checked;
-use weir_control::admin::server::Admin;
+use weir_control::admin::server::{Admin, WhenTaken};
 use weir_control::control::{Control, Start};
 use weir_control::events::What;
 use weir_control::notify::Notifier;
@@ -34,6 +34,8 @@ pub struct Plan {
     pub workers: Option<usize>,
     /// Whether USR2 can start this program again with the same arguments.
     pub upgradable: bool,
+    /// Whether the admin API must be where the config says.
+    pub admin_taken: WhenTaken,
     /// Called once everything is served.
     pub on_ready: Box<dyn FnOnce()>,
 }
@@ -119,7 +121,9 @@ async fn start(plan: Plan, threshold: log::Threshold) -> Result<Process, String>
     let inherited_admin =
         admin.as_ref().zip(handoff.as_mut()).and_then(|(admin, handoff)| handoff.take_admin(admin.bind));
     let admin = admin
-        .map(|admin| Admin::bind(&admin, inherited_admin).map(|opened| (admin.bind, opened)))
+        .map(|admin| {
+            Admin::bind(&admin, inherited_admin, plan.admin_taken).map(|opened| (admin.bind, opened))
+        })
         .transpose()?;
     let inherited = handoff.as_mut().map_or_else(Sockets::default, Handoff::take_listeners);
 

@@ -1,5 +1,8 @@
 //! `weir` verbs against a running Weir, and their exit codes.
 
+use std::io::{BufRead as _, BufReader, Read};
+use std::sync::{Arc, Mutex};
+
 use weir_tests::dialogue::{
     After, Backend, PATIENCE, ScriptedBackend, Setup, Signal, run_tool, until, weir_binary,
 };
@@ -127,28 +130,98 @@ fn version_help_completions_and_man_page_are_printed() {
     assert_ne!(run(&["no-such-verb"]).code, 0);
 }
 
+/// A running `weir proxy`, and what it has said on both of its outputs.
+struct OneLiner {
+    child: std::process::Child,
+    front: std::net::SocketAddr,
+    said: Arc<Mutex<String>>,
+}
+
+impl OneLiner {
+    fn start(backend: &Backend) -> OneLiner {
+        let front = weir_tests::dialogue::free_address();
+        let mut child = std::process::Command::new(weir_binary())
+            .args(["proxy", &front.to_string(), "->", &backend.address().to_string()])
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .expect("start");
+        let said = Arc::new(Mutex::new(String::new()));
+        let outputs: [Box<dyn Read + Send>; 2] = [
+            Box::new(child.stdout.take().expect("its standard output")),
+            Box::new(child.stderr.take().expect("its standard error")),
+        ];
+        for output in outputs {
+            let said = said.clone();
+            std::thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    let mut said = said.lock().expect("no reader panics");
+                    said.push_str(&line);
+                    said.push('\n');
+                }
+            });
+        }
+        OneLiner { child, front, said }
+    }
+
+    fn said(&self) -> String {
+        self.said.lock().expect("no reader panics").clone()
+    }
+
+    fn answers(&self, text: &str) -> Option<()> {
+        let mut client = weir_tests::dialogue::Wire::try_connect(self.front).ok()?;
+        client.tries_to_send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").ok()?;
+        client.tries_to_receive_response("GET").ok().filter(|response| response.text() == text).map(drop)
+    }
+}
+
+impl Drop for OneLiner {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("weir proxy said:\n{}", self.said());
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 #[test]
 fn the_one_liner_proxies_and_prints_the_config_it_stands_for() {
     let backend = named("one-liner");
-    let front = weir_tests::dialogue::free_address();
-    let mut child = std::process::Command::new(weir_binary())
-        .args(["proxy", &front.to_string(), "->", &backend.address().to_string()])
-        .stdin(std::process::Stdio::null())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .expect("start");
-    let outcome = std::panic::catch_unwind(|| {
-        until("the proxy to answer", || {
-            let mut client = weir_tests::dialogue::Wire::try_connect(front).ok()?;
-            client.tries_to_send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").ok()?;
-            client.tries_to_receive_response("GET").ok().filter(|response| response.text() == "one-liner")
-        });
+    let proxy = OneLiner::start(&backend);
+    until("the proxy to answer", || proxy.answers("one-liner"));
+    let is_toml = |said: &str| said.contains("[listener.") && said.contains("[pool.");
+    until("the TOML", || is_toml(&proxy.said()).then_some(()));
+}
+
+#[test]
+fn the_one_liner_serves_beside_another_weir_and_says_where_its_admin_api_is() {
+    // Whoever has the usual port, this test or somebody else: it is taken.
+    let _holder = std::net::TcpListener::bind("127.0.0.1:9900");
+    let backend = named("second");
+    let proxy = OneLiner::start(&backend);
+    until("the proxy to answer", || proxy.answers("second"));
+    let admin = until("the way to its admin API", || {
+        let said = proxy.said();
+        let (_, rest) = said.split_once("127.0.0.1:9900 is taken")?.1.split_once("weir status --admin ")?;
+        rest.split('`').next().map(str::to_owned)
     });
-    let _ = child.kill();
-    let output = child.wait_with_output().expect("its output");
-    let all =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(outcome.is_ok(), "{all}");
-    assert!(all.contains("[listener.") && all.contains("[pool."), "no TOML: {all}");
+    let status = run_tool(&weir_binary(), &["status", "--admin", &admin], b"", PATIENCE);
+    assert!(status.succeeded().contains(&backend.address().to_string()), "{status:?}");
+}
+
+#[test]
+fn the_demo_names_every_taken_port_and_the_option_that_chooses_another() {
+    let holders = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let [http, tcp] =
+        holders.each_ref().map(|holder| holder.local_addr().expect("its port").port().to_string());
+    let arguments = ["demo", "--http-port", &http, "--tcp-port", &tcp];
+    let finished = run_tool(&weir_binary(), &arguments, b"", PATIENCE);
+    assert_eq!(finished.code, 1, "{finished:?}");
+    for (option, port) in [("--http-port", &http), ("--tcp-port", &tcp)] {
+        let expected =
+            format!("port {port} is taken by another program; choose another port with `{option}`");
+        assert!(finished.stderr.contains(&expected), "{finished:?}");
+    }
 }

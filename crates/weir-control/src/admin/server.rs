@@ -38,14 +38,35 @@ pub struct Admin {
     auth: Arc<Auth>,
 }
 
+/// What to do when somebody else listens at the admin API's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenTaken {
+    /// Don't start: scripts and monitors expect it there.
+    Refuse,
+    /// Listen at a free port of the same address, and say which: nobody asked for that one.
+    TakeFreePort,
+}
+
 impl Admin {
     /// Opens the socket, or takes over `inherited`. Refuses an address that others can reach when there is no token.
-    pub fn bind(config: &weir_config::Admin, inherited: Option<OwnedFd>) -> Result<Admin, String> {
+    pub fn bind(
+        config: &weir_config::Admin,
+        inherited: Option<OwnedFd>,
+        when_taken: WhenTaken,
+    ) -> Result<Admin, String> {
         let auth = Auth::new(config)?;
         let open = || -> io::Result<TcpListener> {
             let listener = match inherited {
                 Some(socket) => std::net::TcpListener::from(socket),
-                None => std::net::TcpListener::bind(config.bind)?,
+                None => match std::net::TcpListener::bind(config.bind) {
+                    Err(error)
+                        if error.kind() == io::ErrorKind::AddrInUse
+                            && when_taken == WhenTaken::TakeFreePort =>
+                    {
+                        elsewhere(config.bind)?
+                    }
+                    opened => opened?,
+                },
             };
             listener.set_nonblocking(true)?;
             TcpListener::from_std(listener)
@@ -99,6 +120,14 @@ impl Admin {
             }
         }
     }
+}
+
+/// A free port where `taken` is not, with the option that a client needs to find it.
+fn elsewhere(taken: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let listener = std::net::TcpListener::bind(SocketAddr::new(taken.ip(), 0))?;
+    let address = listener.local_addr()?;
+    tracing::warn!("{taken} is taken, so the admin API is at {address}: `weir status --admin {address}`");
+    Ok(listener)
 }
 
 /// One route per entry of the table, so that neither can have what the other lacks.

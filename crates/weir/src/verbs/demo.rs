@@ -14,6 +14,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use weir_control::admin::server::WhenTaken;
 use weir_control::reload::Source;
 
 use super::run::refuse;
@@ -43,8 +44,9 @@ pub struct Arguments {
 
 /// Serves the demo until it is interrupted.
 pub fn demo(arguments: &Arguments) -> Exit {
-    if let Some(taken) = taken_port(arguments) {
-        eprintln!("weir: {taken}");
+    let taken = taken_ports(arguments);
+    if !taken.is_empty() {
+        taken.iter().for_each(|taken| eprintln!("weir: {taken}"));
         return Exit::Failed;
     }
     let backends = match start_backends() {
@@ -66,21 +68,28 @@ pub fn demo(arguments: &Arguments) -> Exit {
         checked,
         workers: None,
         upgradable: false,
+        admin_taken: WhenTaken::Refuse,
         on_ready: Box::new(move || say!("{guide}")),
     })
 }
 
-/// The first port that somebody else has, with the option that chooses another.
-fn taken_port(arguments: &Arguments) -> Option<String> {
+/// The ports that can't be had, each with the option that chooses another.
+fn taken_ports(arguments: &Arguments) -> Vec<String> {
     let ports = [
         ("--http-port", arguments.http_port),
         ("--tcp-port", arguments.tcp_port),
         ("--admin-port", arguments.admin_port),
     ];
-    ports.into_iter().find_map(|(option, port)| {
+    let refusal = |(option, port)| {
         let error = std::net::TcpListener::bind(("127.0.0.1", port)).err()?;
-        Some(format!("port {port} can't be used: {error}; choose another with `{option}`"))
-    })
+        Some(match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                format!("port {port} is taken by another program; choose another port with `{option}`")
+            }
+            _ => format!("port {port} can't be used: {error}; choose another with `{option}`"),
+        })
+    };
+    ports.into_iter().filter_map(refusal).collect()
 }
 
 /// Addresses of the backends that run in this process.
@@ -258,7 +267,11 @@ mod tests {
     fn a_taken_port_is_named_with_the_option_that_chooses_another() {
         let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = holder.local_addr().unwrap().port();
-        let message = taken_port(&arguments(port)).unwrap();
-        assert!(message.contains(&port.to_string()) && message.contains("--http-port"), "{message}");
+        let messages = taken_ports(&arguments(port));
+        assert_eq!(messages.len(), 3, "{messages:?}");
+        assert_eq!(
+            messages[0],
+            format!("port {port} is taken by another program; choose another port with `--http-port`")
+        );
     }
 }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use clap::Args;
+use weir_control::admin::server::WhenTaken;
 use weir_control::reload::Source;
 
 use super::run::refuse;
@@ -25,9 +26,9 @@ pub struct Arguments {
     /// Relay bytes instead of HTTP
     #[arg(long)]
     tcp: bool,
-    /// Admin address, or `off`
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9900")]
-    admin: String,
+    /// Admin address, or `off`; default 127.0.0.1:9900, or a free port when that is taken
+    #[arg(long, value_name = "ADDRESS")]
+    admin: Option<String>,
 }
 
 /// Prints the equivalent config and serves by it.
@@ -42,9 +43,17 @@ pub fn proxy(arguments: &Arguments) -> Exit {
     say!("# the same as weir.toml:\n{text}");
     let source = Source::Text { name: "weir proxy".to_owned(), text };
     match source.read() {
-        Ok(checked) => {
-            serve(Plan { source, checked, workers: None, upgradable: true, on_ready: Box::new(|| ()) })
-        }
+        Ok(checked) => serve(Plan {
+            source,
+            checked,
+            workers: None,
+            upgradable: true,
+            admin_taken: match arguments.admin {
+                Some(_) => WhenTaken::Refuse,
+                None => WhenTaken::TakeFreePort,
+            },
+            on_ready: Box::new(|| ()),
+        }),
         Err(error) => refuse(&error),
     }
 }
@@ -67,8 +76,8 @@ fn config(arguments: &Arguments) -> Result<String, String> {
         return Err("no backends; write `weir proxy :8080 to 127.0.0.1:9001,127.0.0.1:9002` (a shell takes `>` for itself: quote '->')".to_owned());
     }
     let mut text = String::new();
-    if arguments.admin != "127.0.0.1:9900" {
-        let _ = write!(text, "[admin]\nbind = {:?}\n\n", arguments.admin);
+    if let Some(admin) = &arguments.admin {
+        let _ = write!(text, "[admin]\nbind = {admin:?}\n\n");
     }
     let protocol = if arguments.tcp { "protocol = \"tcp\"\n" } else { "" };
     let list = backends.iter().map(|backend| format!("{backend:?}")).collect::<Vec<_>>().join(", ");

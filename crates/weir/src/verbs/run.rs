@@ -1,5 +1,6 @@
 //! `weir run`
 
+use weir_control::admin::server::WhenTaken;
 use weir_control::reload::{ReadError, Source};
 
 use crate::cli::ConfigArgument;
@@ -17,7 +18,14 @@ pub fn run(config: &ConfigArgument, workers: Option<usize>) -> Exit {
     };
     let source = Source::File(path);
     match source.read() {
-        Ok(checked) => serve(Plan { source, checked, workers, upgradable: true, on_ready: Box::new(|| ()) }),
+        Ok(checked) => serve(Plan {
+            source,
+            checked,
+            workers,
+            upgradable: true,
+            admin_taken: WhenTaken::Refuse,
+            on_ready: Box::new(|| ()),
+        }),
         Err(error) => refuse(&error),
     }
 }
