@@ -3,6 +3,7 @@
 //! Requests come from the tools the published comparisons used; bodies, bulk streams and idle connections from the
 //! modules below, because no packaged tool reads bodies cheaply enough to leave the load balancer as the bottleneck.
 
+pub mod ab;
 pub mod bulk;
 pub mod fetch;
 pub mod idle;
@@ -32,6 +33,15 @@ pub enum Load {
         /// Further request header lines, `name: value`.
         #[serde(default)]
         headers: Vec<String>,
+    },
+    /// So many HTTP/1.0 requests by ab, as fast as answers come back; ends with the last of them.
+    Ab {
+        requests: u32,
+        concurrency: u32,
+        /// Whether it asks to use connections again (`-k`).
+        keep_alive: bool,
+        #[serde(default = "root_path")]
+        path: String,
     },
     /// HTTP/1.1 requests at a fixed rate per second, whatever the answers do (an open loop).
     Paced { connections: u32, rate: u32 },
@@ -113,6 +123,7 @@ impl Load {
             | Self::Fetch { connections, .. }
             | Self::Bulk { connections }
             | Self::Idle { connections } => *connections,
+            Self::Ab { concurrency, .. } => *concurrency,
         }
     }
 
@@ -126,6 +137,7 @@ impl Load {
             | Self::Fetch { connections, .. }
             | Self::Bulk { connections }
             | Self::Idle { connections } => *connections = FEW.min(*connections),
+            Self::Ab { requests, .. } => *requests = 2000.min(*requests),
         }
         load
     }
@@ -143,6 +155,9 @@ impl Load {
             Self::Wrk { connections, path, headers } => {
                 wrk::command(tools, target, seconds, *connections, path, headers)
             }
+            Self::Ab { requests, concurrency, keep_alive, path } => {
+                ab::command(tools, target, *requests, *concurrency, *keep_alive, path)
+            }
             Self::Fetch { body_bytes, .. } => {
                 own("fetch", &[format!("--seconds={seconds}"), format!("--body-bytes={body_bytes}")])
             }
@@ -156,13 +171,18 @@ impl Load {
 
     /// How long its command may take, after which it is called stuck.
     pub fn patience(&self, seconds: u32) -> Duration {
-        Duration::from_secs(u64::from(seconds) + 20)
+        match self {
+            // A connection that hangs costs ab 30 s before it goes on.
+            Self::Ab { .. } => Duration::from_secs(120),
+            _ => Duration::from_secs(u64::from(seconds) + 20),
+        }
     }
 
     /// Understands what the load's command printed. Err when it is not what the load prints when all went well.
     pub fn result(&self, printed: &str) -> io::Result<LoadResult> {
         match self {
             Self::Wrk { .. } => wrk::parse(printed),
+            Self::Ab { .. } => ab::parse(printed),
             Self::Paced { .. } | Self::Fetch { .. } | Self::Bulk { .. } | Self::Idle { .. } => {
                 serde_json::from_str(printed.trim()).map_err(|error| {
                     io::Error::other(format!(
