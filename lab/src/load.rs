@@ -6,6 +6,7 @@
 pub mod ab;
 pub mod bulk;
 pub mod fetch;
+pub mod h2load;
 pub mod idle;
 pub mod paced;
 mod wrk;
@@ -43,6 +44,16 @@ pub enum Load {
         #[serde(default = "root_path")]
         path: String,
     },
+    /// HTTP requests of any version by h2load, as fast as answers come back.
+    H2load {
+        protocol: h2load::Protocol,
+        connections: u32,
+        /// Requests in flight on each connection.
+        #[serde(default = "one")]
+        streams: u32,
+        #[serde(default = "root_path")]
+        path: String,
+    },
     /// HTTP/1.1 requests at a fixed rate per second, whatever the answers do (an open loop).
     Paced { connections: u32, rate: u32 },
     /// HTTP/1.1 requests for long bodies, as fast as they come back.
@@ -51,6 +62,10 @@ pub enum Load {
     Bulk { connections: u32 },
     /// Connections that each do one request and then stay open, idle.
     Idle { connections: u32 },
+}
+
+fn one() -> u32 {
+    1
 }
 
 fn root_path() -> String {
@@ -119,6 +134,7 @@ impl Load {
     pub fn connections(&self) -> u32 {
         match self {
             Self::Wrk { connections, .. }
+            | Self::H2load { connections, .. }
             | Self::Paced { connections, .. }
             | Self::Fetch { connections, .. }
             | Self::Bulk { connections }
@@ -133,6 +149,7 @@ impl Load {
         let mut load = self.clone();
         match &mut load {
             Self::Wrk { connections, .. }
+            | Self::H2load { connections, .. }
             | Self::Paced { connections, .. }
             | Self::Fetch { connections, .. }
             | Self::Bulk { connections }
@@ -140,6 +157,16 @@ impl Load {
             Self::Ab { requests, .. } => *requests = 2000.min(*requests),
         }
         load
+    }
+
+    /// The command that asks once, the way this load does, whether `target` serves; `None` where a plain request tells.
+    pub fn probe_command(&self, tools: &Tools, target: SocketAddr) -> Option<Vec<String>> {
+        match self {
+            Self::H2load { protocol, path, .. } if protocol.is_encrypted() => {
+                Some(h2load::command(tools, target, h2load::Extent::Requests(1), *protocol, 1, 1, path))
+            }
+            _ => None,
+        }
     }
 
     /// The command that puts this load on `target` for `seconds`.
@@ -158,6 +185,10 @@ impl Load {
             Self::Ab { requests, concurrency, keep_alive, path } => {
                 ab::command(tools, target, *requests, *concurrency, *keep_alive, path)
             }
+            Self::H2load { protocol, connections, streams, path } => {
+                let extent = h2load::Extent::Seconds(seconds);
+                h2load::command(tools, target, extent, *protocol, *connections, *streams, path)
+            }
             Self::Fetch { body_bytes, .. } => {
                 own("fetch", &[format!("--seconds={seconds}"), format!("--body-bytes={body_bytes}")])
             }
@@ -167,6 +198,11 @@ impl Load {
             Self::Bulk { .. } => own("bulk", &[format!("--seconds={seconds}")]),
             Self::Idle { .. } => own("idle", &[]),
         }
+    }
+
+    /// Whether clients speak TLS to the load balancer, which then needs a certificate.
+    pub fn is_encrypted(&self) -> bool {
+        matches!(self, Self::H2load { protocol, .. } if protocol.is_encrypted())
     }
 
     /// How long its command may take, after which it is called stuck.
@@ -183,6 +219,7 @@ impl Load {
         match self {
             Self::Wrk { .. } => wrk::parse(printed),
             Self::Ab { .. } => ab::parse(printed),
+            Self::H2load { .. } => h2load::parse(printed),
             Self::Paced { .. } | Self::Fetch { .. } | Self::Bulk { .. } | Self::Idle { .. } => {
                 serde_json::from_str(printed.trim()).map_err(|error| {
                     io::Error::other(format!(

@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 mod backend;
+mod certificate;
 mod contender;
 mod enclosure;
 mod fairness;

@@ -102,7 +102,10 @@ pub struct Sweep {
 pub struct Published {
     /// Whose it is: a contender of the scenario, or one that cannot be had.
     pub contender: String,
-    /// At which value of the swept parameter.
+    /// The contender it is told in relation to; the figure is then a ratio, without a unit.
+    #[serde(default)]
+    pub over: Option<String>,
+    /// At which value of the swept parameter; for a ratio without it, the mean over all of them.
     #[serde(default)]
     pub at: Option<f64>,
     /// What it is.

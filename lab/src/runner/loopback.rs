@@ -4,11 +4,13 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use super::{Cell, Options, Runner, Turn};
 use crate::backend::{BackendKind, Counters, counters};
+use crate::certificate;
 use crate::contender::Seat;
 use crate::load::{Load, LoadResult};
 use crate::meter::Meter;
@@ -37,16 +39,22 @@ impl Runner for Loopback {
             servers.push(Server::start(backend, index, &self.options, cell.directory)?);
         }
         let addresses: Vec<SocketAddr> = servers.iter().map(|server| server.address).collect();
-        let seat = Seat::on_loopback(addresses.clone())?;
+        let mut seat = Seat::on_loopback(addresses.clone())?;
+        let load = &cell.point.load;
+        if load.is_encrypted() {
+            seat.more = certificate::make(cell.directory)?;
+        }
         let home = cell.directory.join("contender");
         fs::create_dir(&home)?;
-        let serves = || probe(seat.listen, backend);
+        let serves = || match load.probe_command(&self.options.tools, seat.listen) {
+            Some(command) => probe_with(load, &command),
+            None => probe(seat.listen, backend),
+        };
         let proxy = cell.contender.start(&self.options.tools, &seat, self.options.proxy, &home, &serves)?;
         let put =
             |load: &Load, seconds: u32| put_load(load, seconds, seat.listen, &self.options, cell.directory);
 
         // The warm-up opens pools, faults pages in and lets caches fill; idle connections are counted from the first.
-        let load = &cell.point.load;
         if cell.length.warm_up_seconds > 0 {
             drop(put(&load.to_warm_up(), cell.length.warm_up_seconds)?);
         }
@@ -129,6 +137,16 @@ fn put_load(
     }
     let printed = running.finish(load.patience(seconds))?;
     Ok((load.result(&printed)?, None))
+}
+
+/// Asks once by the load's own program, where a plain request would not be understood.
+fn probe_with(load: &Load, command: &[String]) -> io::Result<()> {
+    let output = Command::new(&command[0]).args(&command[1..]).output()?;
+    let result = load.result(&String::from_utf8_lossy(&output.stdout))?;
+    match result.requests {
+        0 => Err(io::Error::other(result.problem.unwrap_or_else(|| "nobody answered".to_owned()))),
+        _ => Ok(()),
+    }
 }
 
 /// Asks once whether the load balancer at `address` serves its backends.
