@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use weir_tests::dialogue::{
     After, Backend, PATIENCE, ScriptedBackend, Setup, Signal, run_tool, until, weir_binary,
@@ -195,10 +196,22 @@ fn the_one_liner_proxies_and_prints_the_config_it_stands_for() {
     until("the TOML", || is_toml(&proxy.said()).then_some(()));
 }
 
+/// Sees to it that the usual admin port is taken. `None` when somebody has it who keeps it, which is as good; other tests give it
+/// back soon.
+fn take_usual_port() -> Option<std::net::TcpListener> {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE / 2 {
+        if let Ok(holder) = std::net::TcpListener::bind("127.0.0.1:9900") {
+            return Some(holder);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    None
+}
+
 #[test]
 fn the_one_liner_serves_beside_another_weir_and_says_where_its_admin_api_is() {
-    // Whoever has the usual port, this test or somebody else: it is taken.
-    let _holder = std::net::TcpListener::bind("127.0.0.1:9900");
+    let _holder = take_usual_port();
     let backend = named("second");
     let proxy = OneLiner::start(&backend);
     until("the proxy to answer", || proxy.answers("second"));
