@@ -247,7 +247,7 @@ fn tool_values(tools: &Tools) -> Vec<(String, String)> {
 }
 
 /// Puts `values` in the place of their `{names}`. Err when a `{name}` is left that nobody knows.
-fn fill(template: &str, values: &[(String, String)]) -> io::Result<String> {
+pub fn fill(template: &str, values: &[(String, String)]) -> io::Result<String> {
     let mut filled = String::with_capacity(template.len());
     let mut rest = template;
     while let Some(open) = rest.find('{') {

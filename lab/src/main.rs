@@ -7,6 +7,7 @@
 
 mod backend;
 mod certificate;
+mod cluster;
 mod contender;
 mod enclosure;
 mod fairness;
@@ -73,6 +74,8 @@ enum Verb {
         #[arg(long, default_value_t = 0)]
         port: u16,
     },
+    /// Bring up the three-member InnoDB Cluster that s2 is measured on, and hold it until standard input ends
+    Cluster,
     /// Be the floor: relay TCP and do nothing else
     Relay {
         /// Port on 127.0.0.1 to listen on
@@ -234,6 +237,10 @@ fn run(verb: Verb) -> io::Result<ExitCode> {
             print!("{}", report.text());
         }
         Verb::Backend { kind, port } => backend::serve(kind, port)?,
+        Verb::Cluster => {
+            network::enter()?;
+            cluster::hold(&tools(None)?)?;
+        }
         Verb::Relay { port, backend_port } => relay::serve(port, backend_port)?,
         Verb::Load { load } => put(&load)?,
         Verb::Wired(verb) => return wired::run(verb),

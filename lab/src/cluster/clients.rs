@@ -1,0 +1,323 @@
+//! The clients of a failover step: writers that keep a ledger, and readers that only want to go on reading.
+//!
+//! They do what a plain application does: one connection each, opened again after an error, no statement ever sent
+//! twice. Writers also change their connection once in a while, as connection pools do, so that what a load balancer
+//! does with new sessions shows as well.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use mysql::Conn;
+use mysql::prelude::Queryable;
+
+use super::ledger::{Entry, Read, Told};
+use super::member::{Member, Role, connect, role_over};
+
+/// Writers of one contender.
+pub const WRITERS: u64 = 2;
+/// Readers of one contender.
+pub const READERS: usize = 3;
+/// Between two writes of one writer, and before it tries again after a failure.
+const WRITE_PAUSE: Duration = Duration::from_millis(10);
+/// Between two reads of one reader, and before it tries again after a failure.
+const READ_PAUSE: Duration = Duration::from_millis(5);
+/// A writer's connection is changed after so many writes: about once a second.
+const WRITES_PER_CONNECTION: u32 = 80;
+/// How long a client waits for an answer before it calls the connection broken.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How a client finds the member it wants.
+#[derive(Debug, Clone)]
+pub enum Route {
+    /// Through a load balancer on this port of 127.0.0.1, or straight to one member.
+    Port(u16),
+    /// By asking these members who is primary: the floor, which no load balancer can be faster than.
+    Primary(Vec<u16>),
+}
+
+impl Route {
+    fn open(&self) -> mysql::Result<Conn> {
+        match self {
+            Self::Port(port) => connect(*port, PATIENCE),
+            Self::Primary(ports) => {
+                for port in ports {
+                    let Ok(mut connection) = connect(*port, Duration::from_secs(1)) else { continue };
+                    if role_over(&mut connection).is_ok_and(|role| role == Role::Primary) {
+                        return Ok(connection);
+                    }
+                }
+                let problem = io::Error::new(io::ErrorKind::NotFound, "no member says it is primary");
+                Err(mysql::Error::IoError(problem))
+            }
+        }
+    }
+}
+
+/// Whose clients they are and where they go.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// The contender.
+    pub name: String,
+    /// The table its writers write; made by [`Target::prepare`].
+    pub table: String,
+    /// How writers connect.
+    pub write: Route,
+    /// How each reader connects.
+    pub read: [Route; READERS],
+}
+
+/// The table all readers read: one row that never changes.
+const PAGE: &str = "lab_page";
+
+impl Target {
+    /// Makes, through the primary, the tables its clients need, emptying those of an earlier step.
+    pub fn prepare(&self, primary: &Member) -> io::Result<()> {
+        let table = &self.table;
+        let database = super::DATABASE;
+        primary.execute(&[
+            &format!("DROP TABLE IF EXISTS {database}.{table}"),
+            // The number is deliberately not a key: a statement sent twice must be able to show.
+            &format!(
+                "CREATE TABLE {database}.{table} \
+                 (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, number BIGINT UNSIGNED NOT NULL)"
+            ),
+            &format!("CREATE TABLE IF NOT EXISTS {database}.{PAGE} (id INT PRIMARY KEY, note VARCHAR(80) NOT NULL)"),
+            &format!("REPLACE INTO {database}.{PAGE} VALUES (1, 'Hello World!')"),
+        ])
+    }
+
+    /// How often `member` holds each number of the ledger.
+    pub fn rows_on(&self, member: &Member) -> io::Result<BTreeMap<u64, u64>> {
+        let table = &self.table;
+        let statement = format!("SELECT number, COUNT(*) FROM {}.{table} GROUP BY number", super::DATABASE);
+        Ok(member.rows::<(u64, u64)>(&statement)?.into_iter().collect())
+    }
+}
+
+/// What went wrong, as the client was told, and how often.
+pub type Problems = BTreeMap<String, u64>;
+
+/// What one contender's clients wrote down.
+#[derive(Debug, Clone, Default)]
+pub struct Record {
+    /// Every write of all its writers.
+    pub entries: Vec<Entry>,
+    /// The good reads of each of its readers.
+    pub reads: Vec<Vec<Read>>,
+    /// When a read failed, or a connection to read over did not come about.
+    pub failed_reads: Vec<Duration>,
+    /// What writers and readers were told when something failed.
+    pub problems: Problems,
+}
+
+/// One contender's clients, at work until [`Clients::finish`].
+pub struct Clients {
+    stop: Arc<AtomicBool>,
+    writers: Vec<JoinHandle<(Vec<Entry>, Problems)>>,
+    readers: Vec<JoinHandle<(Vec<Read>, Vec<Duration>, Problems)>>,
+}
+
+impl Clients {
+    /// Sets them to work. All times are since `origin`.
+    pub fn start(target: &Target, origin: Instant) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let writers = (0..WRITERS).map(|writer| {
+            let (route, table, stop) = (target.write.clone(), target.table.clone(), Arc::clone(&stop));
+            thread::spawn(move || write_until(&stop, &route, &table, writer, origin))
+        });
+        let readers = target.read.iter().map(|route| {
+            let (route, stop) = (route.clone(), Arc::clone(&stop));
+            thread::spawn(move || read_until(&stop, &route, origin))
+        });
+        let (writers, readers) = (writers.collect(), readers.collect());
+        Self { stop, writers, readers }
+    }
+
+    /// Tells them to stop without waiting, so that several contenders' clients end together.
+    pub fn tell_to_stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Stops them and collects what they wrote down. Waits for statements in flight, at most 20 s.
+    pub fn finish(self) -> io::Result<Record> {
+        self.tell_to_stop();
+        let mut record = Record::default();
+        let panicked = |_| io::Error::other("a client of the failover step panicked");
+        for writer in self.writers {
+            let (entries, problems) = writer.join().map_err(panicked)?;
+            record.entries.extend(entries);
+            merge(&mut record.problems, problems);
+        }
+        for reader in self.readers {
+            let (reads, failed, problems) = reader.join().map_err(panicked)?;
+            record.reads.push(reads);
+            record.failed_reads.extend(failed);
+            merge(&mut record.problems, problems);
+        }
+        Ok(record)
+    }
+}
+
+fn merge(into: &mut Problems, more: Problems) {
+    for (problem, count) in more {
+        *into.entry(problem).or_default() += count;
+    }
+}
+
+fn write_until(
+    stop: &AtomicBool,
+    route: &Route,
+    table: &str,
+    writer: u64,
+    origin: Instant,
+) -> (Vec<Entry>, Problems) {
+    let (mut entries, mut problems) = (Vec::new(), Problems::new());
+    let mut connection: Option<(Conn, u32)> = None;
+    let mut number = writer;
+    while !stop.load(Ordering::Relaxed) {
+        number += WRITERS;
+        let begun = origin.elapsed();
+        let written = write(&mut connection, route, table, number);
+        let told = match written {
+            Ok(()) => Told::Done,
+            Err((told, problem)) => {
+                *problems.entry(problem).or_default() += 1;
+                told
+            }
+        };
+        if told != Told::Done || connection.as_ref().is_some_and(|(_, writes)| *writes >= WRITES_PER_CONNECTION) {
+            connection = None;
+        }
+        entries.push(Entry { number, begun, ended: origin.elapsed(), told });
+        thread::sleep(WRITE_PAUSE);
+    }
+    (entries, problems)
+}
+
+fn write(
+    connection: &mut Option<(Conn, u32)>,
+    route: &Route,
+    table: &str,
+    number: u64,
+) -> Result<(), (Told, String)> {
+    let (open, writes) = match connection {
+        Some(connection) => connection,
+        // Nothing was sent yet, so whatever went wrong, the write did not happen.
+        None => connection.insert((
+            route.open().map_err(|error| (Told::Refused, format!("connecting: {}", short(&error))))?,
+            0,
+        )),
+    };
+    *writes += 1;
+    open.query_drop(format!("INSERT INTO {table} (number) VALUES ({number})"))
+        .map_err(|error| (fate(&error), format!("writing: {}", short(&error))))
+}
+
+/// What an error says of the write it is the answer to.
+///
+/// Only a server that is read-only is known to have done nothing. Every other error is taken for "nothing is known":
+/// a member that is leaving the group may answer one for a write that the others still carry out.
+fn fate(error: &mysql::Error) -> Told {
+    /// `ER_OPTION_PREVENTS_STATEMENT`: the server runs with `--super-read-only`.
+    const PREVENTED: u16 = 1290;
+    /// `ER_READ_ONLY_MODE`.
+    const READ_ONLY: u16 = 1836;
+    match error {
+        mysql::Error::MySqlError(answer) if [PREVENTED, READ_ONLY].contains(&answer.code) => Told::Refused,
+        _ => Told::Nothing,
+    }
+}
+
+/// An error without what differs from one time to the next, so that equal ones can be counted.
+fn short(error: &mysql::Error) -> String {
+    match error {
+        mysql::Error::MySqlError(answer) => format!("error {}: {}", answer.code, answer.message),
+        mysql::Error::IoError(error) => format!("{}: {error}", error.kind()),
+        mysql::Error::DriverError(mysql::DriverError::CouldNotConnect(Some((_, _, kind)))) => kind.to_string(),
+        other => other.to_string(),
+    }
+}
+
+fn read_until(stop: &AtomicBool, route: &Route, origin: Instant) -> (Vec<Read>, Vec<Duration>, Problems) {
+    let (mut reads, mut failed, mut problems) = (Vec::new(), Vec::new(), Problems::new());
+    let mut connection = None;
+    while !stop.load(Ordering::Relaxed) {
+        match read(&mut connection, route) {
+            Ok(member) => reads.push(Read { ended: origin.elapsed(), member }),
+            Err(problem) => {
+                connection = None;
+                failed.push(origin.elapsed());
+                *problems.entry(problem).or_default() += 1;
+            }
+        }
+        thread::sleep(READ_PAUSE);
+    }
+    (reads, failed, problems)
+}
+
+/// Reads the page once; gives the `server_id` of who answered.
+fn read(connection: &mut Option<Conn>, route: &Route) -> Result<u32, String> {
+    let open = match connection {
+        Some(connection) => connection,
+        None => connection
+            .insert(route.open().map_err(|error| format!("connecting to read: {}", short(&error)))?),
+    };
+    let row: Option<(u32, String)> = open
+        .query_first(format!("SELECT @@server_id, note FROM {PAGE} WHERE id = 1"))
+        .map_err(|error| format!("reading: {}", short(&error)))?;
+    row.map(|(member, _)| member).ok_or_else(|| "reading: the row is not there".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn answer(code: u16) -> mysql::Error {
+        mysql::Error::MySqlError(mysql::MySqlError {
+            state: "HY000".to_owned(),
+            message: "no".to_owned(),
+            code,
+        })
+    }
+
+    #[test]
+    fn only_a_read_only_server_is_known_to_have_done_nothing() {
+        assert_eq!(fate(&answer(1290)), Told::Refused);
+        assert_eq!(fate(&answer(1836)), Told::Refused);
+        // The group lost this member in the middle of a commit (3100), or the server shuts down (1053).
+        assert_eq!(fate(&answer(3100)), Told::Nothing);
+        assert_eq!(fate(&answer(1053)), Told::Nothing);
+        let reset = io::Error::from(io::ErrorKind::ConnectionReset);
+        assert_eq!(fate(&mysql::Error::IoError(reset)), Told::Nothing);
+    }
+
+    #[test]
+    fn writes_to_nobody_are_refused_and_numbered_once() {
+        // The port is free again once its listener is dropped.
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let target = Target {
+            name: "nobody".to_owned(),
+            table: "ledger".to_owned(),
+            write: Route::Port(port),
+            read: [const { Route::Primary(Vec::new()) }; READERS],
+        };
+        let clients = Clients::start(&target, Instant::now());
+        thread::sleep(Duration::from_millis(100));
+        let record = clients.finish().unwrap();
+        assert!(record.entries.len() >= 2, "{record:?}");
+        assert!(record.entries.iter().all(|entry| entry.told == Told::Refused), "{record:?}");
+        let mut numbers: Vec<u64> = record.entries.iter().map(|entry| entry.number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), record.entries.len());
+        assert!(record.reads.iter().all(Vec::is_empty), "{record:?}");
+        assert!(record.failed_reads.len() >= READERS, "{record:?}");
+        let connecting = record.problems.keys().any(|problem| problem.contains("connection refused"));
+        assert!(connecting, "{:?}", record.problems);
+    }
+}
