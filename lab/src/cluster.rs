@@ -1,46 +1,114 @@
 //! A real three-member InnoDB Cluster (MySQL Group Replication, single primary) on loopback, made for one run and gone
-//! with it, and what the lab does to it: load, crashes, and the count of what came of every write.
+//! with it, and what the lab does to it: crashes, and the count of what came of every write.
 //!
-//! Start reading at [`group`]; [`ledger`] is the arithmetic that decides whether a write was lost.
+//! Start reading at [`group`]; [`steps`] is what happens to it, [`ledger`] the arithmetic that decides whether a write
+//! was lost. The runner that measures load balancers before it is `runner/cluster.rs`.
 
+pub mod agent;
 pub mod clients;
 pub mod group;
 pub mod ledger;
 pub mod member;
-pub mod sysbench;
+mod metadata;
+pub mod steps;
 
+use std::cell::RefCell;
 use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 
-use crate::bench::Workplace;
 use crate::contender::Tools;
-use crate::process::Placement;
+use crate::load::sysbench;
+use crate::process::{Output, Placement, Running};
+use crate::workplace::Workplace;
+use agent::Agent;
 use group::Group;
 
 /// The group's name, as Group Replication wants it: a UUID.
 pub const GROUP: &str = "57656972-6c61-4273-8273-000000000002";
+/// What MySQL Router calls the cluster.
+pub const METADATA_CLUSTER: &str = "weir_lab";
 /// The account of everything that speaks to the cluster but the administrator.
 pub const ACCOUNT: &str = "lab";
 /// Its password. The cluster listens on loopback only, lives minutes, and holds nothing but made-up rows.
 pub const PASSWORD: &str = "weir-lab";
 /// The database of sysbench's tables, the ledgers, and what readers read.
 pub const DATABASE: &str = "sbtest";
+/// Routers that may be at work at the same time: one for each variant.
+const ROUTERS: u32 = 2;
 
-/// An error of the MySQL client as one of the lab's.
-fn io_error(error: mysql::Error) -> io::Error {
-    io::Error::other(error.to_string())
+/// A cluster with everything the scenarios want of it: rows for sysbench, metadata for Router, agents for those who
+/// cannot ask a member themselves.
+pub struct Standing {
+    /// The members.
+    pub group: Group,
+    /// One beside each member.
+    pub agents: Vec<Agent>,
+}
+
+thread_local! {
+    /// The cluster of this run. Bringing it up takes longer than measuring one contender, so scenarios share it. It
+    /// belongs to the main thread: a member dies with the thread that started it.
+    static STANDING: RefCell<Option<Rc<RefCell<Standing>>>> = const { RefCell::new(None) };
+}
+
+/// The cluster of this run; brought up in `workplace` the first time.
+pub fn standing(tools: &Tools, placement: Placement, workplace: &Workplace) -> io::Result<Rc<RefCell<Standing>>> {
+    if let Some(standing) = STANDING.with_borrow(Clone::clone) {
+        return Ok(standing);
+    }
+    let standing = Rc::new(RefCell::new(Standing::bring_up(tools, placement, workplace)?));
+    STANDING.set(Some(Rc::clone(&standing)));
+    Ok(standing)
+}
+
+/// Ends the cluster, if there is one. Who still holds it keeps it until then.
+pub fn let_go() {
+    STANDING.take();
+}
+
+impl Standing {
+    fn bring_up(tools: &Tools, placement: Placement, workplace: &Workplace) -> io::Result<Self> {
+        let begin = Instant::now();
+        let tell = |stage: &str| eprintln!("  cluster: {stage} ({:.1} s)", begin.elapsed().as_secs_f64());
+        let directory = workplace.directory("cluster")?;
+        let group = Group::bring_up(tools, placement, &directory, &mut |stage| tell(stage))?;
+        tell("filling tables");
+        metadata::make(&group.members[0], ROUTERS)?;
+        let primary = SocketAddr::from((Ipv4Addr::LOCALHOST, group.members[0].port));
+        let log = directory.join("sysbench.log");
+        let command = sysbench::prepare_command(tools, primary);
+        Running::start("sysbench", placement, &command, &log, Output::Log)?.finish(Duration::from_secs(60))?;
+        group.wait_until_equal()?;
+        let agents =
+            group.members.iter().map(|member| Agent::start(member.port)).collect::<Result<_, _>>()?;
+        tell("up");
+        Ok(Self { group, agents })
+    }
 }
 
 /// Brings the cluster up, says where its members are, and holds it until standard input ends.
 pub fn hold(tools: &Tools) -> io::Result<()> {
-    let workplace = Workplace::make()?;
+    let workplace = Workplace::make(std::process::id())?;
     let placement = Placement { core: None, nice: 0, realtime: false };
-    let directory = workplace.directory("cluster")?;
-    let group = Group::bring_up(tools, placement, &directory, &mut |stage| eprintln!("cluster: {stage}"))?;
-    for member in &group.members {
-        println!("member {} on 127.0.0.1:{}, data in {}", member.number, member.port, member.data().display());
+    let standing = Standing::bring_up(tools, placement, &workplace)?;
+    for (member, agent) in standing.group.members.iter().zip(&standing.agents) {
+        println!(
+            "member {}: 127.0.0.1:{}, agent on http://{}, data in {}",
+            member.number,
+            member.port,
+            agent.address,
+            member.data().display()
+        );
     }
-    println!("mysql --host=127.0.0.1 --port={} --user={ACCOUNT} --password={PASSWORD}", group.members[0].port);
+    println!("account {ACCOUNT}, password {PASSWORD}, database {DATABASE}");
     io::stdout().flush()?;
     io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
+}
+
+/// An error of the MySQL client as one of the lab's.
+fn io_error(error: mysql::Error) -> io::Error {
+    io::Error::other(error.to_string())
 }

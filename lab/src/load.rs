@@ -9,6 +9,7 @@ pub mod fetch;
 pub mod h2load;
 pub mod idle;
 pub mod paced;
+pub mod sysbench;
 mod wrk;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::clients::CLIENTS;
+use crate::cluster::group::Departure;
+use crate::cluster::steps::Victim;
 use crate::contender::Tools;
 use crate::metric::Metric;
 use crate::statistics::latency_percentile;
@@ -62,6 +66,26 @@ pub enum Load {
     Bulk { connections: u32 },
     /// Connections that each do one request and then stay open, idle.
     Idle { connections: u32 },
+    /// SQL by sysbench, as fast as answers come back; only before a cluster.
+    Sysbench {
+        /// One of its own scripts.
+        #[serde(default = "point_select")]
+        workload: String,
+        /// Connections, each with one query in flight.
+        threads: u32,
+    },
+    /// Writers that keep a ledger and readers, while a member of the cluster goes and comes back. They are threads of
+    /// the lab: the event is the measurement, not their rate.
+    Ledger {
+        /// Who goes.
+        victim: Victim,
+        /// How.
+        departure: Departure,
+    },
+}
+
+fn point_select() -> String {
+    "oltp_point_select".to_owned()
 }
 
 fn one() -> u32 {
@@ -138,8 +162,10 @@ impl Load {
             | Self::Paced { connections, .. }
             | Self::Fetch { connections, .. }
             | Self::Bulk { connections }
-            | Self::Idle { connections } => *connections,
+            | Self::Idle { connections }
+            | Self::Sysbench { threads: connections, .. } => *connections,
             Self::Ab { concurrency, .. } => *concurrency,
+            Self::Ledger { .. } => CLIENTS,
         }
     }
 
@@ -155,6 +181,8 @@ impl Load {
             | Self::Bulk { connections }
             | Self::Idle { connections } => *connections = FEW.min(*connections),
             Self::Ab { requests, .. } => *requests = 2000.min(*requests),
+            // Threads of a load that keeps connections open cost nothing more when they are many.
+            Self::Sysbench { .. } | Self::Ledger { .. } => {}
         }
         load
     }
@@ -197,6 +225,10 @@ impl Load {
             }
             Self::Bulk { .. } => own("bulk", &[format!("--seconds={seconds}")]),
             Self::Idle { .. } => own("idle", &[]),
+            Self::Sysbench { workload, threads } => {
+                sysbench::command(tools, target, seconds, *threads, workload)
+            }
+            Self::Ledger { .. } => Vec::new(),
         }
     }
 
@@ -220,6 +252,8 @@ impl Load {
             Self::Wrk { .. } => wrk::parse(printed),
             Self::Ab { .. } => ab::parse(printed),
             Self::H2load { .. } => h2load::parse(printed),
+            Self::Sysbench { .. } => sysbench::parse(printed),
+            Self::Ledger { .. } => Err(io::Error::other("a ledger is kept by the lab and prints nothing")),
             Self::Paced { .. } | Self::Fetch { .. } | Self::Bulk { .. } | Self::Idle { .. } => {
                 serde_json::from_str(printed.trim()).map_err(|error| {
                     io::Error::other(format!(

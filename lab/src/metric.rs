@@ -101,6 +101,12 @@ catalogue! {
     SERVED_UNEVENLY, "served-unevenly", "busiest backend over idlest", Count, Neither;
     // Failover.
     OUTAGE, "outage", "time without a good write", Seconds, Lower;
+    WRITES_BACK, "writes-back", "event to first good write", Seconds, Lower;
+    FAILOVER_DELAY, "failover-delay", "first good write after the database took writes", Seconds, Lower;
+    READER_STALL, "reader-stall", "longest stall of an unrelated reader", Seconds, Lower;
+    WRITES, "writes", "writes acknowledged", Count, Neither;
+    UNKNOWN_WRITES, "unknown-writes", "writes of unknown fate", Count, Lower;
+    DOUBLED_WRITES, "doubled-writes", "writes carried out twice", Count, Lower;
     LOST_WRITES, "lost-writes", "acknowledged writes lost", Count, Lower;
     FAILED_OPERATIONS, "failed-operations", "operations that failed", Count, Lower;
     // The guest counts instructions where its clock means nothing.

@@ -140,6 +140,7 @@ pub fn run(
                 variants,
             });
         }
+        runner::end_series();
         outcomes.push(SeriesOutcome { series: series.clone(), scenarios: done });
     }
     Ok(outcomes)
@@ -160,8 +161,12 @@ fn plans_of(
     Ok(setups
         .into_iter()
         .filter(|setup| single || wish.variant.is_none_or(|variant| variant == setup.variant))
-        .map(|setup| {
+        .map(|mut setup| {
             let entrants = line_up(scenario, &setup, wish, options, versions);
+            // A runner that lets all contenders go through one event together must know who is left.
+            setup.entrants.retain(|entrant| {
+                entrants.iter().any(|one| one.plays() && one.outcome.contender == entrant.name)
+            });
             Plan { setup, length, entrants }
         })
         .collect())
@@ -238,7 +243,7 @@ fn run_variant(
     progress: &mut Progress,
 ) -> io::Result<VariantOutcome> {
     if plan.cells() > 0 {
-        match runner::prepare(&plan.setup, options) {
+        match runner::prepare(&plan.setup, options, workplace) {
             Ok(mut runner) => {
                 for round in 1..=plan.length.rounds {
                     run_round(scenario, &mut plan, round, runner.as_mut(), options, workplace, progress)?;

@@ -3,6 +3,7 @@
 //! A runner is made for one variant of one scenario (its backends, namespaces or cluster come up), then asked for one
 //! cell after the other, and taken down by being dropped. What a cell measures is up to it; what it returns is not.
 
+mod cluster;
 mod loopback;
 
 use std::io;
@@ -13,6 +14,7 @@ use crate::process::Placement;
 use crate::sample::Sample;
 use crate::scenario::{Length, Point, Setup};
 use crate::topology::Topology;
+use crate::workplace::Workplace;
 
 /// How the lab runs on this machine.
 #[derive(Debug, Clone)]
@@ -60,9 +62,15 @@ pub trait Runner {
 
 /// Brings up what the points of `setup` need. Err when this machine cannot do that at all, with what is missing; the
 /// variant is then reported as failed and the others go on.
-pub fn prepare(setup: &Setup, options: &Options) -> io::Result<Box<dyn Runner>> {
+pub fn prepare(setup: &Setup, options: &Options, workplace: &Workplace) -> io::Result<Box<dyn Runner>> {
     let point = setup.points.first().ok_or_else(|| io::Error::other("its sweep has no values"))?;
     match &point.topology {
         Topology::Loopback { .. } => Ok(Box::new(loopback::Loopback::new(options))),
+        Topology::Cluster => Ok(Box::new(cluster::Cluster::new(setup, options, workplace)?)),
     }
+}
+
+/// Ends what the scenarios of a series shared.
+pub fn end_series() {
+    crate::cluster::let_go();
 }

@@ -16,6 +16,8 @@ pub enum Topology {
         #[serde(default = "one")]
         backends: usize,
     },
+    /// Three members of a real InnoDB Cluster on loopback, which the scenarios of a series share.
+    Cluster,
 }
 
 fn one() -> usize {

@@ -21,6 +21,8 @@ use super::member::{Member, Role, connect, role_over};
 pub const WRITERS: u64 = 2;
 /// Readers of one contender.
 pub const READERS: usize = 3;
+/// Both together.
+pub const CLIENTS: u32 = WRITERS as u32 + READERS as u32;
 /// Between two writes of one writer, and before it tries again after a failure.
 const WRITE_PAUSE: Duration = Duration::from_millis(10);
 /// Between two reads of one reader, and before it tries again after a failure.
@@ -57,11 +59,9 @@ impl Route {
     }
 }
 
-/// Whose clients they are and where they go.
+/// Where one contender's clients go.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// The contender.
-    pub name: String,
     /// The table its writers write; made by [`Target::prepare`].
     pub table: String,
     /// How writers connect.
@@ -301,7 +301,6 @@ mod tests {
         // The port is free again once its listener is dropped.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let target = Target {
-            name: "nobody".to_owned(),
             table: "ledger".to_owned(),
             write: Route::Port(port),
             read: [const { Route::Primary(Vec::new()) }; READERS],

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use serde::Deserialize;
 
 use super::member::{Member, Role, socket_fits};
 use super::{ACCOUNT, DATABASE, PASSWORD};
@@ -18,7 +19,8 @@ pub const MEMBERS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// How a member goes out of the group, or the primary's role away from it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Departure {
     /// SIGKILL: no word to anyone, as when the power fails.
     Crash,

@@ -69,11 +69,11 @@ impl Member {
     /// Writes its config. `members` is how many there are, `seeds` their group addresses.
     pub fn write_config(&self, tools: &Tools, members: usize, seeds: &str) -> io::Result<()> {
         // mysqld refuses root unless it is told so by name.
-        let user = fs::metadata(&self.directory).map(|_| rustix::process::geteuid().is_root())?;
-        let values = [
+        let is_root = rustix::process::geteuid().is_root();
+        let values: [(&str, String); 9] = [
             ("peers_root", tools.peers_root.clone()),
             ("directory", self.directory.display().to_string()),
-            ("user", if user { "root".to_owned() } else { whoami()? }),
+            ("user", if is_root { "root".to_owned() } else { whoami()? }),
             ("number", self.number.to_string()),
             ("port", self.port.to_string()),
             ("group_port", self.group_port.to_string()),
@@ -81,6 +81,7 @@ impl Member {
             ("group_seeds", seeds.to_owned()),
             ("election_weight", (100 * (members - self.number + 1) / members).to_string()),
         ];
+        let values = values.map(|(name, value)| (name.to_owned(), value));
         fs::write(self.config(), fill(TEMPLATE, &values)?)
     }
 
@@ -213,11 +214,6 @@ impl Member {
     /// What the group sees in it, asked of itself.
     pub fn role(&self) -> io::Result<Role> {
         role_over(&mut self.administrator()?)
-    }
-
-    /// A client's connection straight to it, as any application would open it.
-    pub fn client(&self, patience: Duration) -> mysql::Result<Conn> {
-        connect(self.port, patience)
     }
 }
 

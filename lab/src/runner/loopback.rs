@@ -33,7 +33,9 @@ impl Loopback {
 
 impl Runner for Loopback {
     fn cell(&mut self, cell: &Cell<'_>) -> io::Result<Turn> {
-        let Topology::Loopback { backend, backends } = cell.point.topology;
+        let Topology::Loopback { backend, backends } = cell.point.topology else {
+            return Err(io::Error::other("a sweep cannot leave the loopback topology"));
+        };
         let mut servers = Vec::new();
         for index in 0..backends {
             servers.push(Server::start(backend, index, &self.options, cell.directory)?);

@@ -1,67 +1,41 @@
 //! sysbench: its command lines, and what it prints.
 
 use std::io;
+use std::net::SocketAddr;
 
-use serde::{Deserialize, Serialize};
+use super::LoadResult;
+use crate::cluster::{ACCOUNT, DATABASE, PASSWORD};
+use crate::contender::Tools;
+use crate::metric::Metric;
 
-/// What a sysbench run reports.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct SysbenchResult {
-    /// Transactions done.
-    pub transactions: u64,
-    /// Queries done.
-    pub queries: u64,
-    /// Errors it went on after, and reconnects.
-    pub errors: u64,
-    /// How long it ran (seconds).
-    pub seconds: f64,
-    /// Mean time of a transaction (milliseconds).
-    pub mean_ms: f64,
-    /// 95th percentile of the same, in sysbench's own buckets.
-    pub p95_ms: f64,
-    /// The longest.
-    pub max_ms: f64,
-    /// Median, from the histogram; `None` where that was not asked for.
-    pub p50_ms: Option<f64>,
-    /// 99th percentile, from the histogram.
-    pub p99_ms: Option<f64>,
-}
-
-impl SysbenchResult {
-    /// Transactions per second.
-    pub fn transactions_per_second(&self) -> f64 {
-        self.transactions as f64 / self.seconds
-    }
-}
-
-/// Where sysbench's rows are and who reads them.
-const ACCESS: [&str; 3] = ["--db-driver=mysql", "--mysql-host=127.0.0.1", "--tables=1"];
 /// Rows of its table.
 const ROWS: u32 = 10_000;
 
-fn access(peers: &str, port: u16, workload: &str) -> Vec<String> {
-    let mut command: Vec<String> =
-        [peers, "run", "sysbench", "--", workload].iter().chain(&ACCESS).map(|word| (*word).to_owned()).collect();
+fn access(tools: &Tools, target: SocketAddr, workload: &str) -> Vec<String> {
+    let mut command = [tools.peers.as_str(), "run", "sysbench", "--", workload].map(str::to_owned).to_vec();
     command.extend([
-        format!("--mysql-port={port}"),
-        format!("--mysql-user={}", super::ACCOUNT),
-        format!("--mysql-password={}", super::PASSWORD),
-        format!("--mysql-db={}", super::DATABASE),
+        "--db-driver=mysql".to_owned(),
+        format!("--mysql-host={}", target.ip()),
+        format!("--mysql-port={}", target.port()),
+        format!("--mysql-user={ACCOUNT}"),
+        format!("--mysql-password={PASSWORD}"),
+        format!("--mysql-db={DATABASE}"),
+        "--tables=1".to_owned(),
         format!("--table-size={ROWS}"),
     ]);
     command
 }
 
-/// The command that fills the table, once, over `port`.
-pub fn prepare_command(peers: &str, port: u16) -> Vec<String> {
-    let mut command = access(peers, port, "oltp_common");
+/// The command that makes and fills the table, once, over `target`.
+pub fn prepare_command(tools: &Tools, target: SocketAddr) -> Vec<String> {
+    let mut command = access(tools, target, "oltp_common");
     command.push("prepare".to_owned());
     command
 }
 
-/// The command that runs `workload` (one of sysbench's own, such as `oltp_point_select`) over `port`.
-pub fn run_command(peers: &str, port: u16, workload: &str, threads: u32, seconds: u32) -> Vec<String> {
-    let mut command = access(peers, port, workload);
+/// The command that runs `workload` (one of sysbench's own, such as `oltp_point_select`) over `target`.
+pub fn command(tools: &Tools, target: SocketAddr, seconds: u32, threads: u32, workload: &str) -> Vec<String> {
+    let mut command = access(tools, target, workload);
     command.extend([
         format!("--threads={threads}"),
         format!("--time={seconds}"),
@@ -73,37 +47,46 @@ pub fn run_command(peers: &str, port: u16, workload: &str, threads: u32, seconds
 }
 
 /// Understands what a run printed. Err quotes it when a figure is missing.
-pub fn parse(printed: &str) -> io::Result<SysbenchResult> {
+///
+/// Requests are queries. Its 95th percentile is its own, to a bucket of its histogram; median and 99th percentile are
+/// read from the same histogram.
+pub fn parse(printed: &str) -> io::Result<LoadResult> {
     parse_figures(printed)
         .ok_or_else(|| io::Error::other(format!("sysbench printed no result where one was expected:\n{printed}")))
 }
 
-fn parse_figures(printed: &str) -> Option<SysbenchResult> {
-    let transactions = whole(printed, "transactions:")?;
-    // The heading line `Latency (ms):` keeps the names of its figures apart from those of the other sections.
+fn parse_figures(printed: &str) -> Option<LoadResult> {
+    let seconds = number(printed, "total time:")?;
+    let transactions: u64 = field(printed, "transactions:")?.parse().ok()?;
+    let mut result =
+        LoadResult { requests: field(printed, "queries:")?.parse().ok()?, seconds, ..LoadResult::default() };
+    result.figures.insert(Metric::TRANSACTION_RATE, transactions as f64 / seconds);
+    result.figures.insert(Metric::QUERY_RATE, result.requests as f64 / seconds);
+    // The heading keeps the names of these figures apart from those of the other sections.
     let latency = &printed[printed.find("Latency (ms):")?..];
+    let named = [
+        (Metric::LATENCY_MIN, "min:"),
+        (Metric::LATENCY_MEAN, "avg:"),
+        (Metric::LATENCY_P95, "95th percentile:"),
+        (Metric::LATENCY_MAX, "max:"),
+    ];
+    for (metric, name) in named {
+        result.figures.insert(metric, number(latency, name)? * 1000.0);
+    }
     let buckets = histogram(printed);
-    Some(SysbenchResult {
-        transactions,
-        queries: whole(printed, "queries:")?,
-        errors: whole(printed, "ignored errors:")? + whole(printed, "reconnects:")?,
-        seconds: number(printed, "total time:")?,
-        mean_ms: number(latency, "avg:")?,
-        p95_ms: number(latency, "95th percentile:")?,
-        max_ms: number(latency, "max:")?,
-        p50_ms: percentile(&buckets, 0.50),
-        p99_ms: percentile(&buckets, 0.99),
-    })
+    for (metric, fraction) in [(Metric::LATENCY_P50, 0.50), (Metric::LATENCY_P99, 0.99)] {
+        result.figures.extend(percentile(&buckets, fraction).map(|found| (metric, found * 1000.0)));
+    }
+    for (kind, name) in [("query", "ignored errors:"), ("reconnect", "reconnects:")] {
+        result.fail(kind, field(printed, name)?.parse().ok()?);
+    }
+    Some(result)
 }
 
 /// The text after `name` on the first line that begins with it.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let rest = text.lines().find_map(|line| line.trim_start().strip_prefix(name))?;
     rest.split_ascii_whitespace().next()
-}
-
-fn whole(text: &str, name: &str) -> Option<u64> {
-    field(text, name)?.parse().ok()
 }
 
 fn number(text: &str, name: &str) -> Option<f64> {
@@ -134,6 +117,7 @@ fn percentile(buckets: &[(f64, u64)], fraction: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     /// Figure 8 of seed 002 (MySQL Router, 10 threads, 60 s), with a histogram as sysbench 1.0.20 prints it before.
     const FIGURE_8: &str = "\
@@ -174,19 +158,22 @@ Threads fairness:
     #[test]
     fn the_papers_own_figure_is_understood() {
         let found = parse(FIGURE_8).unwrap();
-        let expected = SysbenchResult {
-            transactions: 35_720,
-            queries: 35_720,
-            errors: 2,
-            seconds: 60.0611,
-            mean_ms: 16.80,
-            p95_ms: 42.61,
-            max_ms: 2982.61,
-            p50_ms: Some(16.120),
-            p99_ms: Some(99.330),
-        };
-        assert_eq!(found, expected);
-        assert!((found.transactions_per_second() - 594.73).abs() < 0.01, "{found:?}");
+        assert_eq!((found.requests, found.seconds), (35_720, 60.0611));
+        assert_eq!(found.errors, BTreeMap::from([("reconnect".to_owned(), 2)]));
+        let expected = [
+            (Metric::TRANSACTION_RATE, 594.727),
+            (Metric::QUERY_RATE, 594.727),
+            (Metric::LATENCY_MIN, 640.0),
+            (Metric::LATENCY_MEAN, 16_800.0),
+            (Metric::LATENCY_P50, 16_120.0),
+            (Metric::LATENCY_P95, 42_610.0),
+            (Metric::LATENCY_P99, 99_330.0),
+            (Metric::LATENCY_MAX, 2_982_610.0),
+        ];
+        for (metric, value) in expected {
+            assert!((found.figures[&metric] - value).abs() < 0.01, "{metric:?}: {found:?}");
+        }
+        assert_eq!(found.figures.len(), expected.len());
     }
 
     #[test]
@@ -208,9 +195,16 @@ Threads fairness:
 
     #[test]
     fn the_command_holds_the_papers_arguments() {
-        let command = run_command("peers", 6446, "oltp_point_select", 10, 60).join(" ");
-        for word in ["run sysbench -- oltp_point_select", "--threads=10 --time=60 --events=0", "--mysql-port=6446"] {
-            assert!(command.contains(word), "{command}");
+        let tools = Tools {
+            lab: String::new(),
+            peers: "peers".to_owned(),
+            peers_root: String::new(),
+            weir: String::new(),
+        };
+        let target = SocketAddr::from(([127, 0, 0, 1], 6446));
+        let command = command(&tools, target, 60, 10, "oltp_point_select").join(" ");
+        for words in ["run sysbench -- oltp_point_select", "--threads=10 --time=60 --events=0", "--mysql-port=6446"] {
+            assert!(command.contains(words), "{command}");
         }
     }
 }

@@ -1,0 +1,244 @@
+//! One failover step: all contenders' clients at work, one member goes and comes back, and then the members are asked
+//! what became of every write.
+//!
+//! All contenders go through the same event at the same time. So none has the luckier election, and one that comes
+//! back late does not cost the others' time.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use super::clients::{Clients, Record, Target};
+use super::group::{Departure, Group, MEMBERS};
+use super::ledger::{Entry, Outage, Told, Verdict, judge, outage, stall};
+
+/// Clients at work before anything happens.
+const STEADY: Duration = Duration::from_secs(3);
+/// From a new primary until the old one is started again.
+const AWAY_PRIMARY: Duration = Duration::from_secs(5);
+/// The same for a secondary, from its departure on: the group itself takes 5 to 6 s to expel one that crashed.
+const AWAY_SECONDARY: Duration = Duration::from_secs(8);
+/// From the member's return until the clients end.
+const AFTER: Duration = Duration::from_secs(3);
+/// How long the group may be without a primary before the step is called off.
+const NO_PRIMARY: Duration = Duration::from_secs(60);
+/// Width of a point of the curve.
+const BUCKET: Duration = Duration::from_millis(250);
+
+/// Who goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Victim {
+    /// Member 1, the primary.
+    Primary,
+    /// Member 3, which is not elected when the primary goes either.
+    Secondary,
+}
+
+impl Victim {
+    /// Its place among the members.
+    pub fn index(self) -> usize {
+        match self {
+            Self::Primary => 0,
+            Self::Secondary => MEMBERS - 1,
+        }
+    }
+}
+
+/// When things happened, since the clients began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// The member went.
+    pub event: Duration,
+    /// It was started again; the same as `returned` where it never stopped.
+    pub restarted: Duration,
+    /// It was online again.
+    pub returned: Duration,
+    /// The clients ended.
+    pub end: Duration,
+}
+
+/// What one contender's clients went through.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Experience {
+    /// What became of the writes.
+    pub verdict: Verdict,
+    /// From the event to the end.
+    pub outage: Outage,
+    /// Writes that failed before the event.
+    pub failed_before: u64,
+    /// Writes that failed from the member's restart on.
+    pub failed_after_restart: u64,
+    /// Reads that failed, from the event on.
+    pub failed_reads: u64,
+    /// The longest stall of a reader whose last read came from a member that nothing happened to; `None` when there
+    /// was no such reader.
+    pub unrelated_stall: Option<Duration>,
+    /// The same of readers of the member that went.
+    pub related_stall: Option<Duration>,
+    /// Good writes per second by the seconds since the event.
+    pub curve: Vec<(f64, f64)>,
+    /// What clients were told, and how often.
+    pub problems: BTreeMap<String, u64>,
+}
+
+/// Takes `group` through one step with the clients of all `targets`, and leaves it whole with member 1 as primary.
+///
+/// Gives the times and what each target's clients went through, in the order of `targets`. Err when the group itself
+/// does not recover; nothing can then be said of anyone.
+pub fn run(
+    group: &mut Group,
+    victim: Victim,
+    departure: Departure,
+    targets: &[Target],
+) -> io::Result<(Times, Vec<Experience>)> {
+    group.restore()?;
+    for target in targets {
+        target.prepare(&group.members[0])?;
+    }
+    group.wait_until_equal()?;
+    let origin = Instant::now();
+    let clients: Vec<Clients> = targets.iter().map(|target| Clients::start(target, origin)).collect();
+    let times = happen(group, victim.index(), departure, origin)?;
+    for clients in &clients {
+        clients.tell_to_stop();
+    }
+    let mut records = Vec::new();
+    for clients in clients {
+        records.push(clients.finish()?);
+    }
+    group.wait_until_equal()?;
+    let server_id = group.members[victim.index()].number as u32;
+    let mut experiences = Vec::new();
+    for (target, record) in targets.iter().zip(&records) {
+        let rows =
+            group.members.iter().map(|member| target.rows_on(member)).collect::<Result<Vec<_>, _>>()?;
+        experiences.push(experience(record, judge(&record.entries, &rows), server_id, &times));
+    }
+    group.restore()?;
+    Ok((times, experiences))
+}
+
+fn happen(group: &mut Group, index: usize, departure: Departure, origin: Instant) -> io::Result<Times> {
+    thread::sleep(STEADY);
+    let event = origin.elapsed();
+    group.depart(index, departure)?;
+    let begin = Instant::now();
+    // A member that was told to shut down says for a moment that it is still primary.
+    while group.primary().is_none_or(|primary| primary == index) {
+        if begin.elapsed() > NO_PRIMARY {
+            let problem = format!("the group had no other primary {NO_PRIMARY:?} after member {} went", index + 1);
+            return Err(io::Error::other(problem));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    thread::sleep(if index == 0 { AWAY_PRIMARY } else { AWAY_SECONDARY });
+    let restarted = origin.elapsed();
+    if departure != Departure::Switchover {
+        group.start_again(index)?;
+    }
+    let returned = origin.elapsed();
+    thread::sleep(AFTER);
+    Ok(Times { event, restarted, returned, end: origin.elapsed() })
+}
+
+fn experience(record: &Record, verdict: Verdict, victim: u32, times: &Times) -> Experience {
+    let failed = |from: Duration, until: Duration| {
+        let within = |entry: &&Entry| entry.told != Told::Done && (from..until).contains(&entry.ended);
+        record.entries.iter().filter(within).count() as u64
+    };
+    let stalls: Vec<(Duration, bool)> = record
+        .reads
+        .iter()
+        .filter_map(|reads| stall(reads, victim, times.event, times.end))
+        .map(|(gap, unrelated)| (gap.length(), unrelated))
+        .collect();
+    let worst = |wanted: bool| {
+        stalls.iter().filter(|(_, unrelated)| *unrelated == wanted).map(|(length, _)| *length).max()
+    };
+    Experience {
+        verdict,
+        outage: outage(&record.entries, times.event, times.end),
+        failed_before: failed(Duration::ZERO, times.event),
+        failed_after_restart: failed(times.restarted, times.end),
+        failed_reads: record.failed_reads.iter().filter(|time| **time >= times.event).count() as u64,
+        unrelated_stall: worst(true),
+        related_stall: worst(false),
+        curve: curve(&record.entries, times),
+        problems: record.problems.clone(),
+    }
+}
+
+/// Good writes per second, in steps of [`BUCKET`], by the seconds since the event (negative before it).
+fn curve(entries: &[Entry], times: &Times) -> Vec<(f64, f64)> {
+    let width = BUCKET.as_secs_f64();
+    let first = -(times.event.as_secs_f64() / width).floor() as i64;
+    let count = (times.end.saturating_sub(times.event).as_secs_f64() / width).floor() as i64;
+    let mut good: BTreeMap<i64, u32> = (first..count).map(|bucket| (bucket, 0)).collect();
+    for entry in entries.iter().filter(|entry| entry.told == Told::Done) {
+        let bucket = ((entry.ended.as_secs_f64() - times.event.as_secs_f64()) / width).floor() as i64;
+        if let Some(count) = good.get_mut(&bucket) {
+            *count += 1;
+        }
+    }
+    good.into_iter().map(|(bucket, count)| (bucket as f64 * width, f64::from(count) / width)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::ledger::Read;
+
+    fn at(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
+    }
+
+    fn entry(number: u64, ended: u64, told: Told) -> Entry {
+        Entry { number, begun: at(ended), ended: at(ended), told }
+    }
+
+    const TIMES: Times = Times {
+        event: Duration::from_millis(1000),
+        restarted: Duration::from_millis(2000),
+        returned: Duration::from_millis(2500),
+        end: Duration::from_millis(3000),
+    };
+
+    #[test]
+    fn failures_are_told_apart_by_what_had_happened_before_them() {
+        let read = |time: u64, member: u32| Read { ended: at(time), member };
+        let record = Record {
+            entries: vec![
+                entry(1, 500, Told::Refused),
+                entry(2, 900, Told::Done),
+                entry(3, 1001, Told::Nothing),
+                entry(4, 1500, Told::Refused),
+                entry(5, 1800, Told::Done),
+                entry(6, 2100, Told::Refused),
+                entry(7, 2900, Told::Done),
+            ],
+            reads: vec![
+                vec![read(990, 2), read(1200, 2), read(2990, 2)],
+                vec![read(990, 1), read(1400, 2), read(2990, 2)],
+            ],
+            failed_reads: vec![at(400), at(1001)],
+            problems: BTreeMap::new(),
+        };
+        let found = experience(&record, Verdict::default(), 1, &TIMES);
+        assert_eq!((found.failed_before, found.failed_after_restart, found.failed_reads), (1, 1, 1));
+        assert_eq!((found.outage.unknown, found.outage.refused), (1, 2));
+        assert_eq!((found.outage.pause, found.outage.writes_back), (at(1100), Some(at(1900))));
+        assert_eq!((found.unrelated_stall, found.related_stall), (Some(at(1790)), Some(at(1590))));
+    }
+
+    #[test]
+    fn the_curve_counts_good_writes_around_the_event() {
+        let entries = [entry(1, 740, Told::Done), entry(2, 760, Told::Done), entry(3, 1010, Told::Refused)];
+        let found = curve(&entries, &TIMES);
+        assert_eq!(found.len(), 12);
+        assert_eq!(found[..5], [(-1.0, 0.0), (-0.75, 0.0), (-0.5, 4.0), (-0.25, 4.0), (0.0, 0.0)]);
+    }
+}
