@@ -6,6 +6,8 @@
 
 pub mod agent;
 pub mod clients;
+#[cfg(test)]
+mod fake;
 pub mod group;
 pub mod ledger;
 pub mod member;
@@ -54,7 +56,11 @@ thread_local! {
 }
 
 /// The cluster of this run; brought up in `workplace` the first time.
-pub fn standing(tools: &Tools, placement: Placement, workplace: &Workplace) -> io::Result<Rc<RefCell<Standing>>> {
+pub fn standing(
+    tools: &Tools,
+    placement: Placement,
+    workplace: &Workplace,
+) -> io::Result<Rc<RefCell<Standing>>> {
     if let Some(standing) = STANDING.with_borrow(Clone::clone) {
         return Ok(standing);
     }
@@ -79,7 +85,8 @@ impl Standing {
         let primary = SocketAddr::from((Ipv4Addr::LOCALHOST, group.members[0].port));
         let log = directory.join("sysbench.log");
         let command = sysbench::prepare_command(tools, primary);
-        Running::start("sysbench", placement, &command, &log, Output::Log)?.finish(Duration::from_secs(60))?;
+        Running::start("sysbench", placement, &command, &log, Output::Log)?
+            .finish(Duration::from_secs(60))?;
         group.wait_until_equal()?;
         let agents =
             group.members.iter().map(|member| Agent::start(member.port)).collect::<Result<_, _>>()?;
@@ -89,10 +96,9 @@ impl Standing {
 }
 
 /// Brings the cluster up, says where its members are, and holds it until standard input ends.
-pub fn hold(tools: &Tools) -> io::Result<()> {
-    let workplace = Workplace::make(std::process::id())?;
+pub fn hold(tools: &Tools, workplace: &Workplace) -> io::Result<()> {
     let placement = Placement { core: None, nice: 0, realtime: false };
-    let standing = Standing::bring_up(tools, placement, &workplace)?;
+    let standing = Standing::bring_up(tools, placement, workplace)?;
     for (member, agent) in standing.group.members.iter().zip(&standing.agents) {
         println!(
             "member {}: 127.0.0.1:{}, agent on http://{}, data in {}",

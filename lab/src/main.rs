@@ -238,8 +238,11 @@ fn run(verb: Verb) -> io::Result<ExitCode> {
         }
         Verb::Backend { kind, port } => backend::serve(kind, port)?,
         Verb::Cluster => {
-            network::enter()?;
-            cluster::hold(&tools(None)?)?;
+            let workplace = match enclosure::enter(false)? {
+                Place::Ended(code) => return Ok(code),
+                Place::Enclosed(workplace) | Place::Open(workplace) => workplace,
+            };
+            cluster::hold(&tools(None)?, &workplace)?;
         }
         Verb::Relay { port, backend_port } => relay::serve(port, backend_port)?,
         Verb::Load { load } => put(&load)?,

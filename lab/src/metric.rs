@@ -108,7 +108,8 @@ catalogue! {
     UNKNOWN_WRITES, "unknown-writes", "writes of unknown fate", Count, Lower;
     DOUBLED_WRITES, "doubled-writes", "writes carried out twice", Count, Lower;
     LOST_WRITES, "lost-writes", "acknowledged writes lost", Count, Lower;
-    FAILED_OPERATIONS, "failed-operations", "operations that failed", Count, Lower;
+    FAILED_WRITES, "failed-writes", "writes that failed", Count, Lower;
+    FAILED_READS, "failed-reads", "reads that failed", Count, Lower;
     // The guest counts instructions where its clock means nothing.
     INSTRUCTIONS, "instructions", "instructions per operation", Count, Lower;
 }

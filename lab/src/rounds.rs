@@ -125,6 +125,10 @@ pub fn run(
     for ((series, scenarios), plans) in all.iter().zip(plans) {
         let mut done = Vec::new();
         for (scenario, plans) in scenarios.iter().zip(plans) {
+            if plans.iter().all(|plan| plan.length.rounds == 0) {
+                eprintln!("{}: only in the full form, or with --rounds", scenario.name);
+                continue;
+            }
             let mut variants = Vec::new();
             for plan in plans {
                 eprintln!("{} ({}): {}", scenario.name, plan.setup.variant.name(), scenario.title);

@@ -65,7 +65,7 @@ impl VariantName {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Length {
-    /// Rounds; every contender has one turn at every point in each.
+    /// Rounds; every contender has one turn at every point in each. None leaves the scenario out of this form.
     pub rounds: u32,
     /// Counted load in each turn (seconds), for loads that end by the clock.
     pub seconds: u32,

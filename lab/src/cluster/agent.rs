@@ -40,7 +40,8 @@ impl Agent {
                     return;
                 }
                 // Who asks and goes away, or asks nonsense, gets no answer; the next one is served all the same.
-                let _ = stream.and_then(|stream| answer(stream, &mut || role_of(&mut connection, member_port)));
+                let _ =
+                    stream.and_then(|stream| answer(stream, &mut || role_of(&mut connection, member_port)));
             }
         });
         Ok(Self { address, stop, thread: Some(thread) })

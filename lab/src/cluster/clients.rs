@@ -85,7 +85,9 @@ impl Target {
                 "CREATE TABLE {database}.{table} \
                  (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, number BIGINT UNSIGNED NOT NULL)"
             ),
-            &format!("CREATE TABLE IF NOT EXISTS {database}.{PAGE} (id INT PRIMARY KEY, note VARCHAR(80) NOT NULL)"),
+            &format!(
+                "CREATE TABLE IF NOT EXISTS {database}.{PAGE} (id INT PRIMARY KEY, note VARCHAR(80) NOT NULL)"
+            ),
             &format!("REPLACE INTO {database}.{PAGE} VALUES (1, 'Hello World!')"),
         ])
     }
@@ -114,11 +116,14 @@ pub struct Record {
     pub problems: Problems,
 }
 
+/// Good reads, when others failed, and what was told then.
+type Readings = (Vec<Read>, Vec<Duration>, Problems);
+
 /// One contender's clients, at work until [`Clients::finish`].
 pub struct Clients {
     stop: Arc<AtomicBool>,
     writers: Vec<JoinHandle<(Vec<Entry>, Problems)>>,
-    readers: Vec<JoinHandle<(Vec<Read>, Vec<Duration>, Problems)>>,
+    readers: Vec<JoinHandle<Readings>>,
 }
 
 impl Clients {
@@ -189,7 +194,9 @@ fn write_until(
                 told
             }
         };
-        if told != Told::Done || connection.as_ref().is_some_and(|(_, writes)| *writes >= WRITES_PER_CONNECTION) {
+        if told != Told::Done
+            || connection.as_ref().is_some_and(|(_, writes)| *writes >= WRITES_PER_CONNECTION)
+        {
             connection = None;
         }
         entries.push(Entry { number, begun, ended: origin.elapsed(), told });
@@ -237,12 +244,15 @@ fn short(error: &mysql::Error) -> String {
     match error {
         mysql::Error::MySqlError(answer) => format!("error {}: {}", answer.code, answer.message),
         mysql::Error::IoError(error) => format!("{}: {error}", error.kind()),
-        mysql::Error::DriverError(mysql::DriverError::CouldNotConnect(Some((_, _, kind)))) => kind.to_string(),
+        mysql::Error::CodecError(error) => error.to_string(),
+        mysql::Error::DriverError(mysql::DriverError::CouldNotConnect(Some((_, _, kind)))) => {
+            kind.to_string()
+        }
         other => other.to_string(),
     }
 }
 
-fn read_until(stop: &AtomicBool, route: &Route, origin: Instant) -> (Vec<Read>, Vec<Duration>, Problems) {
+fn read_until(stop: &AtomicBool, route: &Route, origin: Instant) -> Readings {
     let (mut reads, mut failed, mut problems) = (Vec::new(), Vec::new(), Problems::new());
     let mut connection = None;
     while !stop.load(Ordering::Relaxed) {
@@ -263,8 +273,9 @@ fn read_until(stop: &AtomicBool, route: &Route, origin: Instant) -> (Vec<Read>, 
 fn read(connection: &mut Option<Conn>, route: &Route) -> Result<u32, String> {
     let open = match connection {
         Some(connection) => connection,
-        None => connection
-            .insert(route.open().map_err(|error| format!("connecting to read: {}", short(&error)))?),
+        None => {
+            connection.insert(route.open().map_err(|error| format!("connecting to read: {}", short(&error)))?)
+        }
     };
     let row: Option<(u32, String)> = open
         .query_first(format!("SELECT @@server_id, note FROM {PAGE} WHERE id = 1"))
@@ -275,7 +286,10 @@ fn read(connection: &mut Option<Conn>, route: &Route) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::fake::{Answer, serve};
+    use crate::cluster::ledger::judge;
     use std::net::TcpListener;
+    use std::sync::Mutex;
 
     fn answer(code: u16) -> mysql::Error {
         mysql::Error::MySqlError(mysql::MySqlError {
@@ -296,18 +310,89 @@ mod tests {
         assert_eq!(fate(&mysql::Error::IoError(reset)), Told::Nothing);
     }
 
-    #[test]
-    fn writes_to_nobody_are_refused_and_numbered_once() {
-        // The port is free again once its listener is dropped.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    /// What clients of the server on `port` write down in `time`.
+    fn record_of(port: u16, time: Duration) -> Record {
         let target = Target {
             table: "ledger".to_owned(),
             write: Route::Port(port),
             read: [const { Route::Primary(Vec::new()) }; READERS],
         };
         let clients = Clients::start(&target, Instant::now());
-        thread::sleep(Duration::from_millis(100));
-        let record = clients.finish().unwrap();
+        thread::sleep(time);
+        clients.finish().unwrap()
+    }
+
+    /// The number that `INSERT INTO ledger (number) VALUES (7)` carries.
+    fn number_in(statement: &str) -> u64 {
+        let number = statement.strip_prefix("INSERT INTO ledger (number) VALUES (");
+        number.and_then(|rest| rest.strip_suffix(')')).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn the_ledger_agrees_with_a_server_that_sometimes_refuses_and_sometimes_hangs_up() {
+        let rows = Arc::new(Mutex::new(BTreeMap::new()));
+        let written = Arc::clone(&rows);
+        let port = serve(move |statement| {
+            let number = number_in(statement);
+            if number.is_multiple_of(5) {
+                return Answer::Error(1290);
+            }
+            *written.lock().unwrap().entry(number).or_insert(0) += 1;
+            if number.is_multiple_of(7) { Answer::HangUp } else { Answer::Ok }
+        });
+        let record = record_of(port, Duration::from_millis(500));
+        let rows = rows.lock().unwrap().clone();
+        let verdict = judge(&record.entries, &[rows.clone(), rows]);
+        assert!(verdict.is_clean(), "{verdict:?}");
+        assert!(verdict.acknowledged >= 10, "{verdict:?}");
+        let dividing = |divisor: u64, but_not: u64| {
+            record
+                .entries
+                .iter()
+                .filter(|entry| entry.number % divisor == 0 && entry.number % but_not != 0)
+                .count()
+        };
+        assert_eq!(verdict.refused, dividing(5, u64::MAX) as u64);
+        assert_eq!((verdict.unknown, verdict.unknown_but_written), (dividing(7, 5) as u64, verdict.unknown));
+        assert!(
+            record.problems.keys().any(|problem| problem == "writing: error 1290: no"),
+            "{:?}",
+            record.problems
+        );
+    }
+
+    #[test]
+    fn a_server_that_forgets_and_doubles_is_found_out() {
+        let rows = Arc::new(Mutex::new(BTreeMap::new()));
+        let written = Arc::clone(&rows);
+        let port = serve(move |statement| {
+            let number = number_in(statement);
+            let times = if number.is_multiple_of(4) {
+                0
+            } else if number.is_multiple_of(5) {
+                2
+            } else {
+                1
+            };
+            (0..times).for_each(|_| *written.lock().unwrap().entry(number).or_insert(0) += 1);
+            Answer::Ok
+        });
+        let record = record_of(port, Duration::from_millis(300));
+        let rows = rows.lock().unwrap().clone();
+        let verdict = judge(&record.entries, &[rows]);
+        let count = |picks: &dyn Fn(u64) -> bool| {
+            record.entries.iter().filter(|entry| picks(entry.number)).count() as u64
+        };
+        assert!(verdict.lost > 0 && verdict.doubled > 0, "{verdict:?}");
+        assert_eq!(verdict.lost, count(&|number| number.is_multiple_of(4)));
+        assert_eq!(verdict.doubled, count(&|number| !number.is_multiple_of(4) && number.is_multiple_of(5)));
+    }
+
+    #[test]
+    fn writes_to_nobody_are_refused_and_numbered_once() {
+        // The port is free again once its listener is dropped.
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let record = record_of(port, Duration::from_millis(100));
         assert!(record.entries.len() >= 2, "{record:?}");
         assert!(record.entries.iter().all(|entry| entry.told == Told::Refused), "{record:?}");
         let mut numbers: Vec<u64> = record.entries.iter().map(|entry| entry.number).collect();

@@ -47,7 +47,8 @@ impl Group {
         progress: &mut dyn FnMut(&str),
     ) -> io::Result<Self> {
         if !socket_fits(&directory.join("1")) {
-            let problem = format!("{}: a shorter path is expected for the members' sockets", directory.display());
+            let problem =
+                format!("{}: a shorter path is expected for the members' sockets", directory.display());
             return Err(io::Error::other(problem));
         }
         let members: Vec<Member> = (1..=MEMBERS)
@@ -179,7 +180,10 @@ impl Group {
         if self.primary() != Some(0) {
             self.make_primary(0)?;
         }
-        self.wait_until(|group| Ok(group.online()? == MEMBERS && group.primary() == Some(0)), "member 1 is primary")
+        self.wait_until(
+            |group| Ok(group.online()? == MEMBERS && group.primary() == Some(0)),
+            "member 1 is primary",
+        )
     }
 
     fn wait_until(&self, holds: impl Fn(&Self) -> io::Result<bool>, what: &str) -> io::Result<()> {

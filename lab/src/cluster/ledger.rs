@@ -114,7 +114,8 @@ impl Gap {
 /// The longest time between `from` and `until` in which nothing good happened. `good` are the times at which something
 /// did, in any order; those outside do not count.
 pub fn longest_gap(good: &[Duration], from: Duration, until: Duration) -> Gap {
-    let mut times: Vec<Duration> = good.iter().copied().filter(|time| (from..=until).contains(time)).collect();
+    let mut times: Vec<Duration> =
+        good.iter().copied().filter(|time| (from..=until).contains(time)).collect();
     times.sort_unstable();
     let mut longest = Gap { from, until: from, ended: true };
     let mut last = from;

@@ -105,11 +105,8 @@ impl Member {
 
     /// Makes its data directory a copy of `other`'s, which must not be running, with an identity of its own.
     pub fn copy_data_of(&self, other: &Self) -> io::Result<()> {
-        let status = Command::new("cp")
-            .args(["-a", "--reflink=auto"])
-            .arg(other.data())
-            .arg(self.data())
-            .status()?;
+        let status =
+            Command::new("cp").args(["-a", "--reflink=auto"]).arg(other.data()).arg(self.data()).status()?;
         if !status.success() {
             return Err(io::Error::other(format!("copying a data directory: cp ended with {status}")));
         }
@@ -140,7 +137,10 @@ impl Member {
             let late = (begin.elapsed() > PATIENCE).then(|| format!("did not answer: {problem}"));
             if let Some(problem) = ended.or(late) {
                 let tail = process.log_tail();
-                return Err(io::Error::other(format!("member {} {problem}; its log ends:\n{tail}", self.number)));
+                return Err(io::Error::other(format!(
+                    "member {} {problem}; its log ends:\n{tail}",
+                    self.number
+                )));
             }
             thread::sleep(Duration::from_millis(50));
         }
@@ -200,9 +200,9 @@ impl Member {
 
     /// The rows of `statement`, asked as administrator.
     pub fn rows<Row: FromRow>(&self, statement: &str) -> io::Result<Vec<Row>> {
-        self.administrator()?.query(statement).map_err(|error| {
-            io::Error::other(format!("member {}: `{statement}`: {error}", self.number))
-        })
+        self.administrator()?
+            .query(statement)
+            .map_err(|error| io::Error::other(format!("member {}: `{statement}`: {error}", self.number)))
     }
 
     /// The one value `statement` gives.
@@ -251,6 +251,8 @@ pub fn connect(port: u16, patience: Duration) -> mysql::Result<Conn> {
         .pass(Some(PASSWORD))
         .db_name(Some(super::DATABASE))
         .prefer_socket(false)
+        // Otherwise the client would ask for it on every new connection.
+        .max_allowed_packet(Some(1 << 20))
         .tcp_connect_timeout(Some(patience))
         .read_timeout(Some(patience))
         .write_timeout(Some(patience));

@@ -68,6 +68,8 @@ pub struct Experience {
     pub verdict: Verdict,
     /// From the event to the end.
     pub outage: Outage,
+    /// From the event to the first good write after the pause that the event made; `None` when none came any more.
+    pub writes_back: Option<Duration>,
     /// Writes that failed before the event.
     pub failed_before: u64,
     /// Writes that failed from the member's restart on.
@@ -130,7 +132,8 @@ fn happen(group: &mut Group, index: usize, departure: Departure, origin: Instant
     // A member that was told to shut down says for a moment that it is still primary.
     while group.primary().is_none_or(|primary| primary == index) {
         if begin.elapsed() > NO_PRIMARY {
-            let problem = format!("the group had no other primary {NO_PRIMARY:?} after member {} went", index + 1);
+            let problem =
+                format!("the group had no other primary {NO_PRIMARY:?} after member {} went", index + 1);
             return Err(io::Error::other(problem));
         }
         thread::sleep(Duration::from_millis(50));
@@ -159,9 +162,14 @@ fn experience(record: &Record, verdict: Verdict, victim: u32, times: &Times) -> 
     let worst = |wanted: bool| {
         stalls.iter().filter(|(_, unrelated)| *unrelated == wanted).map(|(length, _)| *length).max()
     };
+    // The longest pause of all may be one that the member's return made; how soon the event was overcome is asked of
+    // the time before that, unless it was not overcome in it.
+    let whole = outage(&record.entries, times.event, times.end);
+    let away = outage(&record.entries, times.event, times.restarted);
     Experience {
         verdict,
-        outage: outage(&record.entries, times.event, times.end),
+        writes_back: away.writes_back.or(whole.writes_back),
+        outage: whole,
         failed_before: failed(Duration::ZERO, times.event),
         failed_after_restart: failed(times.restarted, times.end),
         failed_reads: record.failed_reads.iter().filter(|time| **time >= times.event).count() as u64,
@@ -230,7 +238,8 @@ mod tests {
         let found = experience(&record, Verdict::default(), 1, &TIMES);
         assert_eq!((found.failed_before, found.failed_after_restart, found.failed_reads), (1, 1, 1));
         assert_eq!((found.outage.unknown, found.outage.refused), (1, 2));
-        assert_eq!((found.outage.pause, found.outage.writes_back), (at(1100), Some(at(1900))));
+        // The longest pause was at the end, the one that the event made ended at 1800.
+        assert_eq!((found.outage.pause, found.writes_back), (at(1100), Some(at(800))));
         assert_eq!((found.unrelated_stall, found.related_stall), (Some(at(1790)), Some(at(1590))));
     }
 

@@ -51,8 +51,9 @@ pub fn command(tools: &Tools, target: SocketAddr, seconds: u32, threads: u32, wo
 /// Requests are queries. Its 95th percentile is its own, to a bucket of its histogram; median and 99th percentile are
 /// read from the same histogram.
 pub fn parse(printed: &str) -> io::Result<LoadResult> {
-    parse_figures(printed)
-        .ok_or_else(|| io::Error::other(format!("sysbench printed no result where one was expected:\n{printed}")))
+    parse_figures(printed).ok_or_else(|| {
+        io::Error::other(format!("sysbench printed no result where one was expected:\n{printed}"))
+    })
 }
 
 fn parse_figures(printed: &str) -> Option<LoadResult> {
@@ -203,7 +204,9 @@ Threads fairness:
         };
         let target = SocketAddr::from(([127, 0, 0, 1], 6446));
         let command = command(&tools, target, 60, 10, "oltp_point_select").join(" ");
-        for words in ["run sysbench -- oltp_point_select", "--threads=10 --time=60 --events=0", "--mysql-port=6446"] {
+        for words in
+            ["run sysbench -- oltp_point_select", "--threads=10 --time=60 --events=0", "--mysql-port=6446"]
+        {
             assert!(command.contains(words), "{command}");
         }
     }

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::{Cell, Options, Runner, Turn};
-use crate::cluster::clients::{READERS, Route, Target};
+use crate::cluster::clients::{Route, Target};
 use crate::cluster::group::Departure;
 use crate::cluster::member::connect;
 use crate::cluster::steps::{self, Experience, Times, Victim};
@@ -97,7 +97,8 @@ impl Cluster {
         let serves = || -> io::Result<()> {
             if !is_direct(contender) {
                 for port in [seat.listen.port(), read.port()] {
-                    connect(port, Duration::from_secs(1)).map_err(|error| io::Error::other(error.to_string()))?;
+                    connect(port, Duration::from_secs(1))
+                        .map_err(|error| io::Error::other(error.to_string()))?;
                 }
             }
             Ok(())
@@ -116,7 +117,14 @@ impl Cluster {
         let direct = is_direct(cell.contender);
         let target = if direct { seated.seat.backends[0] } else { seated.seat.listen };
         let put = |seconds: u32| {
-            put_load(&cell.point.load, &self.options.tools, target, seconds, self.options.load, cell.directory)
+            put_load(
+                &cell.point.load,
+                &self.options.tools,
+                target,
+                seconds,
+                self.options.load,
+                cell.directory,
+            )
         };
         if cell.length.warm_up_seconds > 0 {
             put(cell.length.warm_up_seconds)?;
@@ -159,7 +167,8 @@ impl Cluster {
             }
         }
         self.entrants.retain(|contender| !self.turns.contains_key(&contender.name));
-        let targets: Vec<Target> = seated.iter().map(|(name, direct, one)| target(name, *direct, one)).collect();
+        let targets: Vec<Target> =
+            seated.iter().map(|(name, direct, one)| target(name, *direct, one, victim)).collect();
         let done = steps::run(&mut self.standing.borrow_mut().group, victim, departure, &targets);
         match done {
             Ok((times, experiences)) => {
@@ -167,7 +176,7 @@ impl Cluster {
                     .iter()
                     .zip(&experiences)
                     .find(|((_, direct, _), _)| *direct)
-                    .and_then(|(_, experience)| experience.outage.writes_back);
+                    .and_then(|(_, experience)| experience.writes_back);
                 for ((name, _, one), experience) in seated.into_iter().zip(experiences) {
                     let sample = sample_of(&experience, &times, victim, floor);
                     self.turns.insert(name, Ok(Turn { sample, commands: vec![one.command] }));
@@ -221,15 +230,17 @@ fn put_load(
     load.result(&running.finish(load.patience(seconds))?)
 }
 
-fn target(name: &str, direct: bool, seated: &Seated) -> Target {
+fn target(name: &str, direct: bool, seated: &Seated, victim: Victim) -> Target {
     let members = &seated.seat.backends;
     let (write, read) = if direct {
         let ports = members.iter().map(SocketAddr::port).collect();
-        // One reader on every member: two of them have nothing to do with what happens to the third.
-        let readers = std::array::from_fn(|reader| Route::Port(members[reader % members.len()].port()));
+        // On members that nothing happens to: what a reader behind a load balancer could have had.
+        let mut others = members.clone();
+        others.remove(victim.index());
+        let readers = std::array::from_fn(|reader| Route::Port(others[reader % others.len()].port()));
         (Route::Primary(ports), readers)
     } else {
-        let readers = [const { () }; READERS].map(|()| Route::Port(seated.read.port()));
+        let readers = std::array::from_fn(|_| Route::Port(seated.read.port()));
         (Route::Port(seated.seat.listen.port()), readers)
     };
     let table = format!("ledger_{}", name.replace(['/', '-'], "_"));
@@ -243,7 +254,7 @@ fn sample_of(experience: &Experience, times: &Times, victim: Victim, floor: Opti
     let verdict = &experience.verdict;
     sample.put(Metric::OUTAGE, outage.pause.as_secs_f64());
     if victim == Victim::Primary {
-        match outage.writes_back {
+        match experience.writes_back {
             Some(back) => {
                 sample.put(Metric::WRITES_BACK, back.as_secs_f64());
                 // Below nothing is clocks and luck: a writer's turn comes every 10 ms.
@@ -257,20 +268,29 @@ fn sample_of(experience: &Experience, times: &Times, victim: Victim, floor: Opti
         }
     }
     let failed = outage.refused + outage.unknown;
-    sample.put(Metric::FAILED_OPERATIONS, (failed + experience.failed_reads) as f64);
+    sample.put(Metric::FAILED_WRITES, failed as f64);
+    sample.put(Metric::FAILED_READS, experience.failed_reads as f64);
     sample.put(Metric::WRITES, verdict.acknowledged as f64);
     sample.put(Metric::UNKNOWN_WRITES, verdict.unknown as f64);
     sample.put(Metric::LOST_WRITES, verdict.lost as f64);
     sample.put(Metric::DOUBLED_WRITES, verdict.doubled as f64);
-    sample.figures.extend(experience.unrelated_stall.map(|stall| (Metric::READER_STALL, stall.as_secs_f64())));
-    sample.curves.insert("good writes per second, by seconds from the event".to_owned(), experience.curve.clone());
+    sample
+        .figures
+        .extend(experience.unrelated_stall.map(|stall| (Metric::READER_STALL, stall.as_secs_f64())));
+    sample
+        .curves
+        .insert("good writes per second, by seconds from the event".to_owned(), experience.curve.clone());
     let wrong = [
         ("acknowledged write lost", verdict.lost),
         ("write doubled", verdict.doubled),
         ("refused write carried out", verdict.refused_but_written),
         ("members disagree", verdict.inconsistent),
     ];
-    sample.errors = wrong.into_iter().filter(|(_, count)| *count > 0).map(|(kind, count)| (kind.to_owned(), count)).collect();
+    sample.errors = wrong
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(kind, count)| (kind.to_owned(), count))
+        .collect();
     if !verdict.is_clean() {
         sample.problem = Some(format!("the ledger does not agree with the members: {verdict:?}"));
     }
