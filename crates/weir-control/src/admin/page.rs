@@ -126,7 +126,7 @@ fn pool(out: &mut String, pool: &PoolStatus) {
         pool.ready_count,
         pool.backends.len(),
         pool.queue_depth,
-        count(pool.retries),
+        pool.retries,
     );
     pool.backends.iter().for_each(|it| backend(out, it));
     out.push_str("</table></div>");
