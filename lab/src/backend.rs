@@ -2,6 +2,7 @@
 
 mod bulk;
 mod http;
+pub mod slow;
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
@@ -19,6 +20,8 @@ pub enum BackendKind {
     Http,
     /// TCP: sends without end to whoever connects.
     Bulk,
+    /// HTTP/1.1 with a 13-byte answer 20 ms after each request.
+    Slow,
 }
 
 impl BackendKind {
@@ -27,6 +30,7 @@ impl BackendKind {
         match self {
             Self::Http => "http",
             Self::Bulk => "bulk",
+            Self::Slow => "slow",
         }
     }
 }
@@ -69,6 +73,7 @@ pub fn serve(kind: BackendKind, port: u16) -> io::Result<()> {
     match kind {
         BackendKind::Http => http::serve(&listener),
         BackendKind::Bulk => bulk::serve(&listener),
+        BackendKind::Slow => slow::serve(&listener),
     }
 }
 

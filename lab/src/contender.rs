@@ -66,6 +66,10 @@ struct Manifest {
     /// What a reader must know to judge whether it was treated fairly.
     #[serde(default)]
     fairness: String,
+    /// Whether it works in processes that share its ports. Its templates may say `{processes}` for how many it takes
+    /// to hold all connections.
+    #[serde(default)]
+    has_processes: bool,
 }
 
 /// A load balancer with one config.
@@ -144,6 +148,11 @@ impl Contender {
     /// What a reader must know to judge whether it was treated fairly; may be empty.
     pub fn fairness(&self) -> &str {
         self.manifest.fairness.trim()
+    }
+
+    /// Whether it works in processes that share its ports.
+    pub fn has_processes(&self) -> bool {
+        self.manifest.has_processes
     }
 
     /// Its config before anything is filled in.
@@ -277,14 +286,15 @@ pub fn fill(template: &str, values: &[(String, String)]) -> io::Result<String> {
     Ok(filled)
 }
 
-/// The first thing in `text` that looks like a version: digits, a dot, digits, and what follows without a space.
+/// The first thing in `text` that looks like a version: digits, a dot, digits, and what follows without a space. Letters
+/// may stand before it, as in `(varnish-7.1.1`.
 fn version_in(text: &str) -> Option<&str> {
-    text.split(|letter: char| letter.is_whitespace() || letter == '/' || letter == ',').find(|word| {
+    let words = text.split(|letter: char| letter.is_whitespace() || letter == '/' || letter == ',');
+    let numbers = words.map(|word| word.trim_start_matches(|letter: char| !letter.is_ascii_digit()));
+    numbers.into_iter().find(|word| {
         let mut parts = word.splitn(3, '.');
-        let numeric = |part: Option<&str>| {
-            part.is_some_and(|part| part.starts_with(|letter: char| letter.is_ascii_digit()))
-        };
-        numeric(parts.next()) && numeric(parts.next())
+        let whole = parts.next().is_some_and(|part| part.bytes().all(|byte| byte.is_ascii_digit()));
+        whole && parts.next().is_some_and(|part| part.starts_with(|letter: char| letter.is_ascii_digit()))
     })
 }
 
@@ -316,6 +326,8 @@ mod tests {
         );
         assert_eq!(version_in("nginx version: nginx/1.30.6\n"), Some("1.30.6"));
         assert_eq!(version_in("weir 0.1.0\n"), Some("0.1.0"));
-        assert_eq!(version_in("no version. here"), None);
+        assert_eq!(version_in("varnishd (varnish-7.1.1 revision 7cee1c58)"), Some("7.1.1"));
+        assert_eq!(version_in("k6 v1.8.1 (go1.26.8, linux/amd64)"), Some("1.8.1"));
+        assert_eq!(version_in("no version. here, x86_64.a"), None);
     }
 }

@@ -8,8 +8,10 @@ pub mod bulk;
 pub mod fetch;
 pub mod h2load;
 pub mod idle;
+mod k6;
 pub mod paced;
 pub mod sysbench;
+pub mod users;
 mod wrk;
 
 use std::collections::BTreeMap;
@@ -25,6 +27,8 @@ use crate::cluster::steps::Victim;
 use crate::contender::Tools;
 use crate::metric::Metric;
 use crate::statistics::latency_percentile;
+use k6::Room;
+use users::plan::Plan;
 
 /// What a load does.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -82,10 +86,30 @@ pub enum Load {
         /// How.
         departure: Departure,
     },
+    /// Virtual users that ask, rest and ask again, each on its own connection. They come in the first seventh of the
+    /// time and stay to its end: 5 s and 30 s of the 35 s that were published.
+    Users {
+        users: u32,
+        /// Rest after each answer (milliseconds).
+        pause_ms: u32,
+        tool: UserTool,
+    },
 }
 
 fn point_select() -> String {
     "oltp_point_select".to_owned()
+}
+
+/// Who plays the users.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum UserTool {
+    /// k6 with the published script.
+    K6,
+    /// The lab's own generator.
+    Own,
+    /// k6 where this machine has what it needs, the lab's own beyond.
+    Auto,
 }
 
 fn one() -> u32 {
@@ -94,6 +118,26 @@ fn one() -> u32 {
 
 fn root_path() -> String {
     "/".to_owned()
+}
+
+impl UserTool {
+    /// The command that lets the users of `plan` loose on `targets`.
+    pub fn command(self, tools: &Tools, targets: &[SocketAddr], plan: &Plan) -> Vec<String> {
+        match self {
+            Self::K6 => k6::command(tools, targets, plan),
+            Self::Own => [vec![tools.lab.clone()], users::arguments(targets, plan)].concat(),
+            Self::Auto => {
+                let decided = if k6::obstacle(plan, &Room::here()).is_none() { Self::K6 } else { Self::Own };
+                decided.command(tools, targets, plan)
+            }
+        }
+    }
+}
+
+/// `users` who come in the first seventh of `seconds` and stay for the rest.
+pub fn plan_of(users: u32, pause_ms: u32, seconds: u32) -> Plan {
+    let (all, ramp) = (Duration::from_secs(seconds.into()), Duration::from_secs(seconds.into()) / 7);
+    Plan { users, ramp, hold: all - ramp, pause: Duration::from_millis(pause_ms.into()) }
 }
 
 /// What a load reports when it is done.
@@ -163,7 +207,8 @@ impl Load {
             | Self::Fetch { connections, .. }
             | Self::Bulk { connections }
             | Self::Idle { connections }
-            | Self::Sysbench { threads: connections, .. } => *connections,
+            | Self::Sysbench { threads: connections, .. }
+            | Self::Users { users: connections, .. } => *connections,
             Self::Ab { concurrency, .. } => *concurrency,
             Self::Ledger { .. } => CLIENTS,
         }
@@ -183,6 +228,10 @@ impl Load {
             Self::Ab { requests, .. } => *requests = 2000.min(*requests),
             // Threads of a load that keeps connections open cost nothing more when they are many.
             Self::Sysbench { .. } | Self::Ledger { .. } => {}
+            // As many requests as a warm-up of a second or two can hold, so that every worker has the answer cached.
+            Self::Users { users, pause_ms, tool } => {
+                (*users, *pause_ms, *tool) = (FEW.min(*users), 1, UserTool::Own);
+            }
         }
         load
     }
@@ -229,6 +278,41 @@ impl Load {
                 sysbench::command(tools, target, seconds, *threads, workload)
             }
             Self::Ledger { .. } => Vec::new(),
+            Self::Users { users, pause_ms, tool } => {
+                tool.command(tools, &[target], &plan_of(*users, *pause_ms, seconds))
+            }
+        }
+    }
+
+    /// The command that puts this load on several load balancers at once. Only virtual users can be split like that,
+    /// and only they are ever so many that one process may not hold them; any other load goes to the first.
+    pub fn command_on_all(&self, tools: &Tools, targets: &[SocketAddr], seconds: u32) -> Vec<String> {
+        match (self, targets) {
+            (Self::Users { users, pause_ms, tool }, _) => {
+                tool.command(tools, targets, &plan_of(*users, *pause_ms, seconds))
+            }
+            (_, [first, ..]) => self.command(tools, *first, seconds),
+            (_, []) => Vec::new(),
+        }
+    }
+
+    /// What a reader must know about how it was put on.
+    pub fn remark(&self) -> Option<String> {
+        match self {
+            Self::Users { users, pause_ms, tool: UserTool::Auto } => {
+                let obstacle = k6::obstacle(&plan_of(*users, *pause_ms, 1), &Room::here())?;
+                Some(format!("The lab's own generator took over from k6 at {users} users: {obstacle}."))
+            }
+            _ => None,
+        }
+    }
+
+    /// In how many processes the load balancer must run to hold its clients' connections, each process being limited
+    /// to `descriptors`.
+    pub fn proxies_needed(&self, descriptors: u64) -> u32 {
+        match self {
+            Self::Users { users, .. } => users::plan::processes(*users, descriptors),
+            _ => 1,
         }
     }
 
@@ -242,6 +326,8 @@ impl Load {
         match self {
             // A connection that hangs costs ab 30 s before it goes on.
             Self::Ab { .. } => Duration::from_secs(120),
+            // Users begin once all are there, and wait long for what is still out at the end.
+            Self::Users { .. } => Duration::from_secs(u64::from(seconds) + 60),
             _ => Duration::from_secs(u64::from(seconds) + 20),
         }
     }
@@ -254,13 +340,14 @@ impl Load {
             Self::H2load { .. } => h2load::parse(printed),
             Self::Sysbench { .. } => sysbench::parse(printed),
             Self::Ledger { .. } => Err(io::Error::other("a ledger is kept by the lab and prints nothing")),
-            Self::Paced { .. } | Self::Fetch { .. } | Self::Bulk { .. } | Self::Idle { .. } => {
-                serde_json::from_str(printed.trim()).map_err(|error| {
-                    io::Error::other(format!(
-                        "a load printed `{printed}` where its result was expected: {error}"
-                    ))
-                })
-            }
+            Self::Users { .. } if k6::printed_it(printed) => k6::parse(printed),
+            Self::Paced { .. }
+            | Self::Fetch { .. }
+            | Self::Bulk { .. }
+            | Self::Idle { .. }
+            | Self::Users { .. } => serde_json::from_str(printed.trim()).map_err(|error| {
+                io::Error::other(format!("a load printed `{printed}` where its result was expected: {error}"))
+            }),
         }
     }
 }

@@ -9,6 +9,7 @@ mod backend;
 mod certificate;
 mod cluster;
 mod contender;
+mod crosscheck;
 mod enclosure;
 mod fairness;
 mod link;
@@ -25,6 +26,7 @@ mod runner;
 mod sample;
 mod scenario;
 mod statistics;
+mod timer;
 mod topology;
 mod wired;
 mod wiring;
@@ -33,8 +35,9 @@ mod workplace;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
@@ -61,6 +64,14 @@ enum Verb {
     Run(RunArguments),
     /// Run the lab's own bench: the same as `run bench`, or `run bench/NAME`
     Bench(RunArguments),
+    /// Show that the lab's own virtual users and k6 agree, by letting both play the same ones
+    CrossCheck(CrossCheckArguments),
+    /// Install the programs to measure with (`lab/peers`); without arguments all that the comparisons need
+    Peers {
+        /// What `lab/peers` takes: `install NAME…`, `list`, `run NAME -- ARGUMENTS…`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Print the tables of a run again from its raw samples
     Report {
         /// What `run --json` wrote
@@ -149,6 +160,8 @@ enum LoadVerb {
         #[arg(long)]
         seconds: u64,
     },
+    /// Let virtual users ask, rest and ask again, each on a connection of its own
+    Users(UsersArguments),
     /// Do one request on each of many connections and hold them open until standard input ends
     Idle {
         /// Where to, as ADDRESS:PORT
@@ -157,6 +170,66 @@ enum LoadVerb {
         #[arg(long)]
         connections: u32,
     },
+}
+
+#[derive(clap::Args)]
+struct CrossCheckArguments {
+    /// Numbers of users
+    #[arg(long, value_delimiter = ',', default_value = "100,500,1000,2000")]
+    users: Vec<u32>,
+    /// Rounds; k6 and the lab's own take turns in each
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Length of each turn; a seventh of it is the ramp, as in the published 5 s and 30 s
+    #[arg(long, default_value_t = 35, value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: u32,
+    /// Core of the servers
+    #[arg(long, default_value_t = 0)]
+    server_core: usize,
+    /// Core of the users
+    #[arg(long, default_value_t = 1)]
+    load_core: usize,
+    /// Nice value of all processes; below 0 needs root
+    #[arg(long, default_value_t = -10, allow_hyphen_values = true, value_parser = clap::value_parser!(i32).range(-20..20))]
+    nice: i32,
+    /// Do not wait until another measurement on this machine has ended
+    #[arg(long)]
+    together: bool,
+}
+
+#[derive(clap::Args)]
+struct UsersArguments {
+    /// Where to, as ADDRESS:PORT; users take several in turn
+    #[arg(long, required = true, value_delimiter = ',')]
+    target: Vec<SocketAddr>,
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    users: u32,
+    /// Time in which the users come
+    #[arg(long, default_value_t = 5000)]
+    ramp_ms: u64,
+    /// Time all of them stay
+    #[arg(long, default_value_t = 30_000)]
+    hold_ms: u64,
+    /// Rest of each user after an answer
+    #[arg(long, default_value_t = 1000)]
+    pause_ms: u64,
+    /// Play only this part of them, once standard input says `go`
+    #[arg(long, hide = true, requires = "parts")]
+    part: Option<u32>,
+    /// Of how many
+    #[arg(long, hide = true, default_value_t = 1)]
+    parts: u32,
+}
+
+impl UsersArguments {
+    fn plan(&self) -> load::users::plan::Plan {
+        load::users::plan::Plan {
+            users: self.users,
+            ramp: Duration::from_millis(self.ramp_ms),
+            hold: Duration::from_millis(self.hold_ms),
+            pause: Duration::from_millis(self.pause_ms),
+        }
+    }
 }
 
 #[derive(clap::Args)]
@@ -230,6 +303,12 @@ fn run(verb: Verb) -> io::Result<ExitCode> {
             };
             return measure(&arguments);
         }
+        Verb::CrossCheck(arguments) => return cross_check(&arguments),
+        Verb::Peers { arguments } => {
+            let install = ["install".to_owned()];
+            let arguments = if arguments.is_empty() { &install[..] } else { &arguments };
+            return Err(Command::new(tools(None)?.peers).args(arguments).exec());
+        }
         Verb::Report { file } => {
             let text = fs::read_to_string(&file)?;
             let report = Report::from_json(&text)
@@ -270,6 +349,10 @@ fn put(load: &LoadVerb) -> io::Result<()> {
         LoadVerb::Bulk { target, connections, seconds } => {
             say(&load::bulk::run(target, connections, Duration::from_secs(seconds))?)
         }
+        LoadVerb::Users(ref arguments) => match arguments.part {
+            Some(part) => load::users::run_part(&arguments.target, &arguments.plan(), part, arguments.parts),
+            None => say(&load::users::run(&arguments.target, &arguments.plan())?),
+        },
         LoadVerb::Idle { target, connections } => {
             let (result, open) = load::idle::open(target, connections)?;
             say(&result)?;
@@ -284,6 +367,25 @@ fn put(load: &LoadVerb) -> io::Result<()> {
             Ok(())
         }
     }
+}
+
+fn cross_check(arguments: &CrossCheckArguments) -> io::Result<ExitCode> {
+    let workplace = match enclosure::enter(false)? {
+        Place::Ended(code) => return Ok(code),
+        Place::Enclosed(workplace) | Place::Open(workplace) => workplace,
+    };
+    let _turn = if arguments.together { None } else { Some(workplace::wait_for_turn()?) };
+    let place = |core: usize| Placement { core: Some(core), nice: arguments.nice, realtime: false };
+    let plan = crosscheck::Plan {
+        users: arguments.users.clone(),
+        rounds: arguments.rounds,
+        seconds: arguments.seconds,
+        server: place(arguments.server_core),
+        load: place(arguments.load_core),
+    };
+    let (table, agree) = crosscheck::run(&plan, &tools(None)?, &workplace.directory("cross-check")?)?;
+    print!("{table}");
+    Ok(if agree { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn measure(arguments: &RunArguments) -> io::Result<ExitCode> {

@@ -29,9 +29,13 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Reads the counters of the load balancer `proxy` with all its children, and of the processes `backends`.
-    pub fn begin(proxy: u32, backends: &[u32]) -> io::Result<Self> {
-        let processes = measure::process_tree(proxy)?;
+    /// Reads the counters of the load balancer's processes `proxies` with all their children, and of the processes
+    /// `backends`.
+    pub fn begin(proxies: &[u32], backends: &[u32]) -> io::Result<Self> {
+        let mut processes = Vec::new();
+        for proxy in proxies {
+            processes.extend(measure::process_tree(*proxy)?);
+        }
         Ok(Self {
             ended: measure::ended_children_time()?,
             resident_bytes: measure::resident_bytes(&processes),

@@ -92,6 +92,7 @@ catalogue! {
     MEMORY_PER_CONNECTION, "memory-per-connection", "memory per connection", Bytes, Lower;
     // What tells whether the figures can be trusted.
     LOAD_CPU_SHARE, "load-cpu-share", "CPU of load and backends (of their core)", Percent, Neither;
+    LOAD_LATENESS, "load-lateness", "p99 delay of requests in the load generator", Microseconds, Neither;
     WAIT_SHARE, "wait-share", "time waiting for its core", Percent, Neither;
     USER_SHARE, "user-share", "share of CPU in user mode", Percent, Neither;
     WORKERS, "workers", "threads at work", Count, Neither;

@@ -4,8 +4,6 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Resource, Rlimit};
-
 use super::LoadResult;
 
 /// How many connections are between request and answer at a time.
@@ -15,7 +13,7 @@ const BATCH: usize = 64;
 ///
 /// Returns what happened and the open connections; dropping them closes them.
 pub fn open(target: SocketAddr, connections: u32) -> io::Result<(LoadResult, Vec<TcpStream>)> {
-    raise_descriptor_limit();
+    super::users::descriptor_limit();
     let mut result = LoadResult::default();
     let mut open = Vec::with_capacity(connections as usize);
     let begin = Instant::now();
@@ -72,13 +70,4 @@ fn read_answer(stream: &mut TcpStream) -> io::Result<u64> {
             return Ok(answer.len() as u64);
         }
     }
-}
-
-/// Lets this process hold as many descriptors as it may; when it may not, connecting fails and says so.
-fn raise_descriptor_limit() {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let _ = rustix::process::setrlimit(
-        Resource::Nofile,
-        Rlimit { current: limit.maximum, maximum: limit.maximum },
-    );
 }

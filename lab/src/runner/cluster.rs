@@ -131,7 +131,7 @@ impl Cluster {
         }
         let members: Vec<u32> =
             self.standing.borrow().group.members.iter().filter_map(|member| member.process_id()).collect();
-        let meter = Meter::begin(seated.running.id(), &members)?;
+        let meter = Meter::begin(&[seated.running.id()], &members)?;
         let mut result = put(cell.length.seconds)?;
         let mut sample = Sample::default();
         meter.end(&mut sample, &result, self.options.load, None)?;

@@ -12,6 +12,7 @@ use super::{Cell, Options, Runner, Turn};
 use crate::backend::{BackendKind, Counters, counters};
 use crate::certificate;
 use crate::contender::Seat;
+use crate::load::users::descriptor_limit;
 use crate::load::{Load, LoadResult};
 use crate::meter::Meter;
 use crate::metric::Metric;
@@ -41,20 +42,11 @@ impl Runner for Loopback {
             servers.push(Server::start(backend, index, &self.options, cell.directory)?);
         }
         let addresses: Vec<SocketAddr> = servers.iter().map(|server| server.address).collect();
-        let mut seat = Seat::on_loopback(addresses.clone())?;
         let load = &cell.point.load;
-        if load.is_encrypted() {
-            seat.more = certificate::make(cell.directory)?;
-        }
-        let home = cell.directory.join("contender");
-        fs::create_dir(&home)?;
-        let serves = || match load.probe_command(&self.options.tools, seat.listen) {
-            Some(command) => probe_with(load, &command),
-            None => probe(seat.listen, backend),
+        let proxies = Proxies::start(cell, &addresses, backend, &self.options)?;
+        let put = |load: &Load, seconds: u32| {
+            put_load(load, seconds, &proxies.targets, &self.options, cell.directory)
         };
-        let proxy = cell.contender.start(&self.options.tools, &seat, self.options.proxy, &home, &serves)?;
-        let put =
-            |load: &Load, seconds: u32| put_load(load, seconds, seat.listen, &self.options, cell.directory);
 
         // The warm-up opens pools, faults pages in and lets caches fill; idle connections are counted from the first.
         if cell.length.warm_up_seconds > 0 {
@@ -62,7 +54,7 @@ impl Runner for Loopback {
         }
         let processes: Vec<u32> = servers.iter().map(|server| server.running.id()).collect();
         let counted_before = counters_of(backend, &addresses)?;
-        let meter = Meter::begin(proxy.id(), &processes)?;
+        let meter = Meter::begin(&proxies.ids(), &processes)?;
         let (mut result, still_open) = put(load, cell.length.seconds)?;
         let mut sample = Sample::default();
         meter.end(&mut sample, &result, self.options.load, still_open.as_ref().map(Running::id))?;
@@ -81,11 +73,64 @@ impl Runner for Loopback {
         sample.errors = result.errors;
         sample.problem = result.problem;
         sample.curves = result.curves;
-        let commands = vec![
-            cell.contender.command_line(&self.options.tools, &seat, &home)?,
-            load.command(&self.options.tools, seat.listen, cell.length.seconds),
-        ];
+        sample.remarks.extend(load.remark());
+        sample.remarks.extend(proxies.remark());
+        let mut commands = proxies.commands;
+        commands.push(load.command_on_all(&self.options.tools, &proxies.targets, cell.length.seconds));
         Ok(Turn { sample, commands })
+    }
+}
+
+/// The contender at work: one instance of it, or as many as it takes to hold all connections.
+struct Proxies {
+    running: Vec<Running>,
+    targets: Vec<SocketAddr>,
+    commands: Vec<Vec<String>>,
+}
+
+impl Proxies {
+    /// Starts the contender and waits until it serves `backends`.
+    ///
+    /// A load of more connections than one process may have descriptors is shared: by the contender's own processes
+    /// where it has such, else by several instances of it, each on a port of its own.
+    fn start(
+        cell: &Cell<'_>,
+        backends: &[SocketAddr],
+        kind: BackendKind,
+        options: &Options,
+    ) -> io::Result<Self> {
+        let load = &cell.point.load;
+        let needed = load.proxies_needed(descriptor_limit());
+        let (instances, processes) = if cell.contender.has_processes() { (1, needed) } else { (needed, 1) };
+        let more = if load.is_encrypted() { certificate::make(cell.directory)? } else { Vec::new() };
+        let mut proxies = Self { running: Vec::new(), targets: Vec::new(), commands: Vec::new() };
+        for instance in 0..instances {
+            let mut seat = Seat::on_loopback(backends.to_vec())?;
+            seat.more.clone_from(&more);
+            seat.more.push(("processes".to_owned(), processes.to_string()));
+            let home = cell.directory.join(format!("contender-{instance}"));
+            fs::create_dir(&home)?;
+            let serves = || match load.probe_command(&options.tools, seat.listen) {
+                Some(command) => probe_with(load, &command),
+                None => probe(seat.listen, kind),
+            };
+            let running = cell.contender.start(&options.tools, &seat, options.proxy, &home, &serves)?;
+            proxies.commands.push(cell.contender.command_line(&options.tools, &seat, &home)?);
+            proxies.running.push(running);
+            proxies.targets.push(seat.listen);
+        }
+        Ok(proxies)
+    }
+
+    fn ids(&self) -> Vec<u32> {
+        self.running.iter().map(Running::id).collect()
+    }
+
+    fn remark(&self) -> Option<String> {
+        (self.running.len() > 1).then(|| {
+            let count = self.running.len();
+            format!("{count} instances shared the connections: more than one process may have here.")
+        })
     }
 }
 
@@ -122,15 +167,15 @@ fn first_line(running: &mut Running) -> io::Result<String> {
     Ok(line)
 }
 
-/// Puts `load` on `target` and waits for its result. A load of idle connections is handed back still running.
+/// Puts `load` on `targets` and waits for its result. A load of idle connections is handed back still running.
 fn put_load(
     load: &Load,
     seconds: u32,
-    target: SocketAddr,
+    targets: &[SocketAddr],
     options: &Options,
     directory: &Path,
 ) -> io::Result<(LoadResult, Option<Running>)> {
-    let command = load.command(&options.tools, target, seconds);
+    let command = load.command_on_all(&options.tools, targets, seconds);
     let log = directory.join("load.log");
     let mut running = Running::start("load", options.load, &command, &log, Output::Piped)?;
     if matches!(load, Load::Idle { .. }) {
@@ -158,7 +203,7 @@ fn probe(address: SocketAddr, backend: BackendKind) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     match backend {
         BackendKind::Bulk => stream.read_exact(&mut [0; 1]),
-        BackendKind::Http => {
+        BackendKind::Http | BackendKind::Slow => {
             stream.write_all(b"GET /health HTTP/1.1\r\nhost: lab\r\nconnection: close\r\n\r\n")?;
             let mut answer = Vec::new();
             stream.read_to_end(&mut answer)?;
@@ -174,7 +219,7 @@ fn probe(address: SocketAddr, backend: BackendKind) -> io::Result<()> {
 /// What each backend has counted; empty for one that does not count.
 fn counters_of(kind: BackendKind, addresses: &[SocketAddr]) -> io::Result<Vec<Counters>> {
     match kind {
-        BackendKind::Bulk => Ok(Vec::new()),
+        BackendKind::Bulk | BackendKind::Slow => Ok(Vec::new()),
         BackendKind::Http => addresses.iter().map(|address| counters(*address)).collect(),
     }
 }
@@ -197,7 +242,9 @@ fn put_reuse(
     let total: f64 = served.iter().sum();
     sample.put(Metric::BACKEND_SHARE, total * 100.0 / load.requests as f64);
     // Connections opened in the warm-up and used again now are not among the new ones.
-    sample.put(Metric::BACKEND_REUSE, total / accepted.max(1) as f64);
+    if total > 0.0 {
+        sample.put(Metric::BACKEND_REUSE, total / accepted.max(1) as f64);
+    }
     if let Some(opened) = opened {
         // The lab itself opens one connection to each backend to ask for its counters.
         let by_clients = opened.saturating_sub(accepted).max(1);
