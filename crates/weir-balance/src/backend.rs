@@ -4,6 +4,7 @@ use crate::latency::PeakEwma;
 use crate::outlier::FailureLog;
 use crate::slow_start::FULL_PERCENT;
 use crate::stable_hash::stable_hash;
+use crate::trial::Trials;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -106,6 +107,9 @@ pub struct Backend {
     assumed_up: AtomicBool,
     admin: AtomicU8,
     health: AtomicU8,
+    /// Whether the last bad probe was bad only for want of an answer in time.
+    late: AtomicBool,
+    trials: Trials,
     /// Nanoseconds; [`NEVER`] when not in slow start.
     ramp_started: AtomicU64,
     /// Nanoseconds; [`NEVER`] when not ejected.
@@ -143,6 +147,8 @@ impl Backend {
             assumed_up: AtomicBool::new(settings.assumed_up),
             admin: AtomicU8::new(AdminState::Ready as u8),
             health: AtomicU8::new(Health::Unknown as u8),
+            late: AtomicBool::new(false),
+            trials: Trials::default(),
             ramp_started: AtomicU64::new(NEVER),
             ejected_until: AtomicU64::new(NEVER),
             failures: Mutex::new(FailureLog::default()),
@@ -224,6 +230,20 @@ impl Backend {
         if before == AdminState::Maintenance as u8 && state == AdminState::Ready {
             self.begin_slow_start(now);
         }
+    }
+
+    /// Whether the last bad probe was accepted and merely not answered in time.
+    pub fn is_late(&self) -> bool {
+        self.late.load(Ordering::Relaxed)
+    }
+
+    /// Says why the last bad probe was bad; seen at the pool's next refresh.
+    pub fn set_late(&self, late: bool) {
+        self.late.store(late, Ordering::Relaxed);
+    }
+
+    pub(crate) fn trials(&self) -> &Trials {
+        &self.trials
     }
 
     /// What probes say.

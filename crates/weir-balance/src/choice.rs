@@ -15,6 +15,8 @@ pub(crate) trait Slots {
     fn turn(&self, rotation: &AtomicU64) -> u64;
     /// Takes one slot in flight if that keeps the count at or below the backend's limit and `ceiling`.
     fn take(&self, backend: &Backend, ceiling: u32) -> bool;
+    /// The same and a place on trial, both or neither.
+    fn take_on_trial(&self, backend: &Backend, ceiling: u32) -> bool;
 }
 
 /// Takes slots for real.
@@ -29,6 +31,17 @@ impl Slots for LiveSlots {
     fn take(&self, backend: &Backend, ceiling: u32) -> bool {
         backend.try_acquire(ceiling)
     }
+
+    fn take_on_trial(&self, backend: &Backend, ceiling: u32) -> bool {
+        if !backend.trials().begin() {
+            return false;
+        }
+        let taken = self.take(backend, ceiling);
+        if !taken {
+            backend.trials().end();
+        }
+        taken
+    }
 }
 
 /// Looks without touching: what would the next pick be?
@@ -42,6 +55,10 @@ impl Slots for DryRun {
 
     fn take(&self, backend: &Backend, ceiling: u32) -> bool {
         backend.has_room() && (ceiling == UNLIMITED || backend.in_flight() < ceiling)
+    }
+
+    fn take_on_trial(&self, backend: &Backend, ceiling: u32) -> bool {
+        backend.trials().has_room() && self.take(backend, ceiling)
     }
 }
 
@@ -85,7 +102,10 @@ impl<S: Slots> Choice<'_, S> {
 
     /// Whether taking this one would succeed now.
     pub(crate) fn is_usable(&self, position: usize) -> bool {
-        !self.is_excluded(position) && self.backend(position).has_room()
+        let backend = self.backend(position);
+        !self.is_excluded(position)
+            && backend.has_room()
+            && (!self.tier.on_trial || backend.trials().has_room())
     }
 
     /// Takes a slot of the backend at `position`; its member index, or `None` if it is full or excluded.
@@ -95,8 +115,16 @@ impl<S: Slots> Choice<'_, S> {
 
     /// As [`Choice::take`], and never beyond `ceiling` in flight.
     pub(crate) fn take_below(&self, position: usize, ceiling: u32) -> Option<usize> {
-        (!self.is_excluded(position) && self.slots.take(self.backend(position), ceiling))
-            .then(|| self.tier.entries[position].index as usize)
+        if self.is_excluded(position) {
+            return None;
+        }
+        let backend = self.backend(position);
+        let taken = if self.tier.on_trial {
+            self.slots.take_on_trial(backend, ceiling)
+        } else {
+            self.slots.take(backend, ceiling)
+        };
+        taken.then(|| self.tier.entries[position].index as usize)
     }
 
     /// Tries every backend of the tier once, from `start` on: the O(n) way out when the quick ways found only full ones.

@@ -3,7 +3,7 @@
 use crate::choice::DryRun;
 use crate::picker::{NoPick, Pick, PickInput, PickReason, choose};
 use crate::pool::Pool;
-use crate::view::{State, TierKind, View};
+use crate::view::{State, Tier, TierKind, View};
 use crate::{AdminState, Algorithm, Health};
 use std::time::Duration;
 
@@ -40,6 +40,16 @@ pub struct BackendStatus {
     pub ejected_until: Option<Duration>,
 }
 
+impl BackendStatus {
+    /// Why it is only the last resort, when it was chosen as that.
+    pub const fn last_resort_words(&self) -> &'static str {
+        match self.state {
+            State::Down => "down by its probes, but nothing else is left",
+            _ => "ejected, but nothing else is left",
+        }
+    }
+}
+
 /// Why a backend could not have been chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Refusal {
@@ -51,6 +61,8 @@ pub enum Refusal {
     Excluded,
     /// At its limit.
     Full,
+    /// Down, and as many exchanges are on trial there as may be.
+    OnTrial,
 }
 
 impl Refusal {
@@ -66,6 +78,7 @@ impl Refusal {
             Refusal::BackupNotNeeded => "backup, and a primary is eligible",
             Refusal::Excluded => "already tried",
             Refusal::Full => "at its limit",
+            Refusal::OnTrial => "down, and enough are trying it",
         }
     }
 }
@@ -93,7 +106,7 @@ impl std::fmt::Display for Explanation {
                 match pick.tier {
                     TierKind::Primary => {}
                     TierKind::Backup => write!(out, " (backup)")?,
-                    TierKind::LastResort => write!(out, " (ejected, but nothing else is left)")?,
+                    TierKind::LastResort => write!(out, " ({})", chosen.last_resort_words())?,
                 }
             }
             Err(none) => write!(out, "{none}")?,
@@ -120,9 +133,9 @@ impl std::fmt::Display for Explanation {
 
 pub(crate) fn explain(pool: &Pool, view: &View, input: &PickInput<'_>) -> Explanation {
     let outcome = choose(pool, view, input, DryRun);
-    let used = match (&outcome, view.tiers.first()) {
-        (Ok(Pick { reason: PickReason::Sticky, .. }) | Err(_), first) => first.map(|tier| tier.kind),
-        (Ok(pick), _) => Some(pick.tier),
+    let used = match &outcome {
+        Ok(pick) if pick.reason != PickReason::Sticky => view.tier_of(pick.index),
+        _ => view.tiers.first(),
     };
     let backends = (0..pool.members().len())
         .map(|index| {
@@ -139,21 +152,24 @@ fn refusal(
     view: &View,
     input: &PickInput<'_>,
     index: usize,
-    used: Option<TierKind>,
+    used: Option<&Tier>,
 ) -> Option<Refusal> {
     let standing = &view.standings[index];
-    let last_resort =
-        used == Some(TierKind::LastResort) && standing.state == State::Ejected && standing.weight > 0;
-    if standing.state != State::Ready && !last_resort {
+    let last_resort = used.filter(|tier| tier.kind == TierKind::LastResort && tier.holds(index));
+    if standing.state != State::Ready && last_resort.is_none() {
         return Some(Refusal::State(standing.state));
     }
     if input.exclude.contains(&index) {
         return Some(Refusal::Excluded);
     }
-    if standing.backup && used == Some(TierKind::Primary) {
+    if standing.backup && used.is_some_and(|tier| tier.kind == TierKind::Primary) {
         return Some(Refusal::BackupNotNeeded);
     }
-    (!pool.members()[index].has_room()).then_some(Refusal::Full)
+    let backend = &pool.members()[index];
+    if last_resort.is_some_and(|tier| tier.on_trial) && !backend.trials().has_room() {
+        return Some(Refusal::OnTrial);
+    }
+    (!backend.has_room()).then_some(Refusal::Full)
 }
 
 fn status(pool: &Pool, view: &View, index: usize) -> BackendStatus {

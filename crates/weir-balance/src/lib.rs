@@ -37,6 +37,7 @@ mod sequence;
 mod settings;
 mod slow_start;
 mod stable_hash;
+mod trial;
 mod view;
 
 pub use algorithm::Algorithm;
@@ -49,4 +50,5 @@ pub use pool::{Eligible, Pool, Refreshed};
 pub use retry_budget::RetryBudget;
 pub use settings::{Passive, Settings};
 pub use stable_hash::{address_hash, stable_hash};
+pub use trial::LastResort;
 pub use view::{State, TierKind};

@@ -40,6 +40,8 @@ pub struct Pick {
     pub reason: PickReason,
     /// Which group it came from.
     pub tier: TierKind,
+    /// Whether it is down and only tried: call [`Pool::end_trial`] exactly once, when the outcome is known or it is given up.
+    pub on_trial: bool,
 }
 
 /// Why a backend was chosen.
@@ -141,7 +143,7 @@ impl Picker {
     /// Chooses a backend and takes one slot in flight of it, never beyond its `max_connections`.
     ///
     /// A sticky backend that is up, even draining or of weight 0, is chosen before all else unless it is full or excluded.
-    /// Then primaries, then (when none is eligible, or all were tried in this exchange) backups. Does not allocate or
+    /// Then primaries, then (when none is eligible, or all were tried in this exchange) backups, then the last resort. Does not allocate or
     /// lock; O(1) for round-robin, random-two, least-time, hashes and maglev, see [`Algorithm`] for the others; when
     /// most backends are full, O(n).
     pub fn pick(&self, input: &PickInput<'_>) -> Result<Pick, NoPick> {
@@ -195,7 +197,7 @@ pub(crate) fn choose<S: Slots + Copy>(
         }
         // Backups are not there to take the overflow: a primary tier with somebody left to try is waited for.
         let (index, reason) = run(pool.settings().algorithm, &choice).ok_or(NoPick::AllBusy)?;
-        return Ok(Pick { index, reason, tier: tier.kind });
+        return Ok(Pick { index, reason, tier: tier.kind, on_trial: tier.on_trial });
     }
     Err(if view.tiers.is_empty() { NoPick::NoneUp } else { NoPick::AllExcluded })
 }
@@ -226,13 +228,21 @@ fn choose_sticky<S: Slots>(
     slots: S,
 ) -> Option<Pick> {
     let index = pool.index_of(id)?;
-    let standing = &view.standings[index];
-    if !standing.state.keeps_sticky() || input.exclude.contains(&index) {
+    if input.exclude.contains(&index) {
         return None;
     }
-    if !slots.take(&pool.members()[index], u32::MAX) {
-        return None;
+    let (standing, backend) = (&view.standings[index], &pool.members()[index]);
+    let reason = PickReason::Sticky;
+    if standing.state.keeps_sticky() {
+        let tier = if standing.backup { TierKind::Backup } else { TierKind::Primary };
+        let taken = slots.take(backend, u32::MAX);
+        return taken.then_some(Pick { index, reason, tier, on_trial: false });
     }
-    let tier = if standing.backup { TierKind::Backup } else { TierKind::Primary };
-    Some(Pick { index, reason: PickReason::Sticky, tier })
+    // Where everybody goes to a backend that is out, its own clients go to it first: their sessions are there.
+    let tier = view.tier_of(index)?;
+    let taken = match tier.on_trial {
+        true => slots.take_on_trial(backend, u32::MAX),
+        false => slots.take(backend, u32::MAX),
+    };
+    taken.then_some(Pick { index, reason, tier: tier.kind, on_trial: tier.on_trial })
 }

@@ -214,8 +214,8 @@ impl Pool {
         &self.shared.retry_budget
     }
 
-    /// The backends that take new work now, in file order: primaries, or backups when there is none, or the ejected
-    /// when there is nothing else.
+    /// The backends that take new work now, in file order: primaries, or backups when there is none, or the last resort when
+    /// there is nothing else.
     pub fn eligible(&self) -> Vec<Eligible> {
         let view = self.view();
         let Some(tier) = view.tiers.first() else { return vec![] };
@@ -226,6 +226,18 @@ impl Pool {
             tier: tier.kind,
         };
         tier.entries.iter().map(eligible).collect()
+    }
+
+    /// Which group of backends is chosen from first now; `None` when no backend takes new work.
+    pub fn tier(&self) -> Option<TierKind> {
+        self.view().tiers.first().map(|tier| tier.kind)
+    }
+
+    /// Whether what runs on a backend and could move may stay: it takes new work, or would but for its weight, or is all there is.
+    pub fn keeps(&self, index: usize) -> bool {
+        let view = self.view();
+        matches!(view.standings[index].state, State::Ready | State::WeightZero)
+            || view.tier_of(index).is_some()
     }
 
     /// How a backend stands in the view in force.

@@ -1,6 +1,6 @@
 //! What the operator asked of one pool.
 
-use crate::Algorithm;
+use crate::{Algorithm, LastResort};
 use std::time::Duration;
 
 /// The settings of one pool that concern choosing. Ranges are checked by weir-config; this crate stays
@@ -20,6 +20,8 @@ pub struct Settings {
     pub rise: u32,
     /// Bad probes in a row that take a backend down (at least 1).
     pub fall: u32,
+    /// Which backends are tried when none is up.
+    pub last_resort: LastResort,
     /// Retries allowed as a share of recent requests (percent, 0..=100).
     pub retry_budget_percent: u32,
 }
@@ -33,6 +35,7 @@ impl Default for Settings {
             passive: None,
             rise: 2,
             fall: 3,
+            last_resort: LastResort::Late,
             retry_budget_percent: 20,
         }
     }

@@ -51,8 +51,19 @@ pub enum TierKind {
     Primary,
     /// Backends marked `backup`, because no primary is eligible or all were tried.
     Backup,
-    /// Ejected backends, because nothing else is left: passive ejection alone never empties a pool.
+    /// Backends that are out by ejection or by their probes, because nothing else is left ([`LastResort`](crate::LastResort)).
     LastResort,
+}
+
+impl TierKind {
+    /// The group in a word, for logs and `weir status`.
+    pub const fn word(self) -> &'static str {
+        match self {
+            TierKind::Primary => "primary",
+            TierKind::Backup => "backup",
+            TierKind::LastResort => "last-resort",
+        }
+    }
 }
 
 /// One backend as the view sees it.
@@ -60,6 +71,8 @@ pub enum TierKind {
 pub(crate) struct Standing {
     pub(crate) state: State,
     pub(crate) backup: bool,
+    /// Down, and yet to be tried when nothing else is left.
+    pub(crate) doubted: bool,
     /// The configured weight.
     pub(crate) weight: u32,
     /// Share of it in force (percent).
@@ -77,11 +90,15 @@ impl Standing {
             _ if weight == 0 => State::WeightZero,
             AdminState::Ready => State::Ready,
         };
+        let doubted = state == State::Down
+            && backend.admin_state() == AdminState::Ready
+            && weight > 0
+            && settings.last_resort.admits(backend);
         let ramp_percent = match (backend.slow_start_began(), settings.slow_start) {
             (Some(began), Some(length)) => slow_start::percent(began, now, length),
             _ => slow_start::FULL_PERCENT,
         };
-        Standing { state, backup: backend.is_backup(), weight, ramp_percent }
+        Standing { state, backup: backend.is_backup(), doubted, weight, ramp_percent }
     }
 
     /// Weight in force, in hundredths.
@@ -116,11 +133,21 @@ impl View {
         .flatten()
         .collect();
         if tiers.is_empty() {
-            tiers.extend(tier(TierKind::LastResort, &|standing| {
-                standing.state == State::Ejected && standing.weight > 0
-            }));
+            // Ejection alone never empties a pool: what only traffic speaks against comes before what probes speak against.
+            let ejected = |standing: &Standing| standing.state == State::Ejected && standing.weight > 0;
+            tiers.extend(tier(TierKind::LastResort, &ejected));
+            let doubted = [false, true].into_iter().filter_map(|backup| {
+                let wanted = |standing: &Standing| standing.doubted && standing.backup == backup;
+                Some(Tier { on_trial: true, ..tier(TierKind::LastResort, &wanted)? })
+            });
+            tiers.extend(doubted);
         }
         View { generation, standings, tiers: tiers.into_boxed_slice() }
+    }
+
+    /// The tier that a backend would be chosen from.
+    pub(crate) fn tier_of(&self, index: usize) -> Option<&Tier> {
+        self.tiers.iter().find(|tier| tier.holds(index))
     }
 }
 
@@ -128,6 +155,8 @@ impl View {
 #[derive(Debug)]
 pub(crate) struct Tier {
     pub(crate) kind: TierKind,
+    /// Whether each exchange given to it is a trial, and so bounded.
+    pub(crate) on_trial: bool,
     pub(crate) entries: Box<[Entry]>,
     pub(crate) total_weight: u64,
     /// One round of turns, as positions into `entries`.
@@ -153,6 +182,11 @@ pub(crate) enum Tables {
 }
 
 impl Tier {
+    /// Whether a backend is in it. O(n).
+    pub(crate) fn holds(&self, index: usize) -> bool {
+        self.entries.iter().any(|entry| entry.index as usize == index)
+    }
+
     fn build(
         kind: TierKind,
         settings: &Settings,
@@ -185,6 +219,7 @@ impl Tier {
         };
         Some(Tier {
             kind,
+            on_trial: false,
             total_weight: weights.iter().map(|weight| u64::from(*weight)).sum(),
             sequence: sequence::smooth(&weights),
             tables,

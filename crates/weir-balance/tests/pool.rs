@@ -279,6 +279,104 @@ fn ejection_alone_never_empties_a_pool() {
     assert_eq!(pick.tier, TierKind::LastResort);
 }
 
+fn down_late(picker: &Picker, index: usize, late: bool) {
+    picker.pool().members()[index].set_late(late);
+    down(picker, index);
+}
+
+#[test]
+fn when_all_are_down_only_those_that_were_merely_late_are_tried() {
+    let picker = three(Algorithm::RoundRobin);
+    down_late(&picker, 0, true);
+    down_late(&picker, 1, false);
+    assert_eq!(names(&picker, 3), "ccc", "as long as one is up it gets everything");
+    down_late(&picker, 2, true);
+    assert_eq!(picker.pool().tier(), Some(TierKind::LastResort));
+    // What could move stays where it is, or it would move back and forth between them.
+    assert_eq!([0, 1, 2].map(|index| picker.pool().keeps(index)), [true, false, true]);
+    let seen = names(&picker, 6);
+    assert_eq!((seen.matches('a').count(), seen.matches('c').count()), (3, 3), "{seen}");
+    picker.pool().set_health(1, Health::Up, START);
+    picker.pool().refresh(START);
+    assert_eq!(names(&picker, 3), "bbb");
+}
+
+#[test]
+fn the_last_resort_can_be_every_backend_or_none() {
+    for (last_resort, expected) in
+        [(LastResort::All, "abab"), (LastResort::Off, "(no backend takes new work)")]
+    {
+        let members = ["a:1", "b:1"].map(|name| member(name, plain())).to_vec();
+        let picker = picker(Settings { last_resort, ..Settings::default() }, members);
+        down_late(&picker, 0, true);
+        down_late(&picker, 1, false);
+        let seen = names(&picker, if last_resort == LastResort::Off { 1 } else { 4 });
+        assert_eq!(seen, expected);
+    }
+}
+
+#[test]
+fn what_an_operator_took_out_is_never_the_last_resort() {
+    for (state, weight) in [(AdminState::Drain, 1), (AdminState::Maintenance, 1), (AdminState::Ready, 0)] {
+        let settings = Settings { last_resort: LastResort::All, ..Settings::default() };
+        let picker = picker(settings, vec![member("a:1", plain())]);
+        picker.pool().set_admin_state(0, state, START);
+        picker.pool().set_weight(0, weight).unwrap();
+        down_late(&picker, 0, true);
+        assert_eq!(picker.pick(&PickInput::default()), Err(NoPick::NoneUp), "{state:?}, weight {weight}");
+    }
+}
+
+#[test]
+fn trials_at_a_backend_that_is_down_are_bounded_and_the_end_of_one_lets_in_the_next() {
+    let picker = three(Algorithm::LeastConnections);
+    (0..3).for_each(|index| down_late(&picker, index, true));
+    let mut trials = vec![];
+    while let Ok(pick) = picker.pick(&PickInput::default()) {
+        assert!(pick.on_trial);
+        trials.push(pick);
+        assert!(trials.len() < 1000, "unbounded");
+    }
+    assert_eq!(trials.len(), 96, "32 at each of three");
+    assert_eq!(picker.pick(&PickInput::default()), Err(NoPick::AllBusy));
+    let explained = picker.explain(&PickInput::default());
+    assert!(explained.backends.iter().all(|(_, refusal)| *refusal == Some(Refusal::OnTrial)));
+    // Answered: no longer a trial, though the exchange goes on.
+    picker.pool().end_trial(trials[5].index);
+    let pick = picker.pick(&PickInput::default()).expect("a place");
+    assert_eq!(pick.index, trials[5].index);
+    // A backend with long-lived work is not full for that: only trials count.
+    assert_eq!(picker.pool().members()[pick.index].in_flight(), 33);
+}
+
+#[test]
+fn a_sticky_client_stays_on_its_backend_when_all_are_tried_as_the_last_resort() {
+    let picker = three(Algorithm::RoundRobin);
+    (0..3).for_each(|index| down_late(&picker, index, true));
+    let id = picker.pool().members()[1].id();
+    for _ in 0..3 {
+        let pick = picker.pick(&PickInput { sticky: Some(id), ..PickInput::default() }).unwrap();
+        assert_eq!((pick.index, pick.reason, pick.on_trial), (1, PickReason::Sticky, true));
+    }
+}
+
+#[test]
+fn the_last_resort_tries_primaries_before_backups_and_what_traffic_spoke_against_first() {
+    let passive = Passive { errors: 1, max_ejected: 1.0, ..Passive::default() };
+    let backup = BackendSettings { backup: true, ..plain() };
+    let members = vec![member("a:1", plain()), member("b:1", backup), member("c:1", plain())];
+    let picker = picker(Settings { passive: Some(passive), ..Settings::default() }, members);
+    assert!(picker.pool().observe(2, START, Outcome::Failure).is_some());
+    down_late(&picker, 0, true);
+    down_late(&picker, 1, true);
+    let input = |exclude| PickInput { now: START, exclude, ..PickInput::default() };
+    let order = [&[][..], &[2], &[2, 0]].map(|exclude| picker.pick(&input(exclude)).map(|pick| pick.index));
+    assert_eq!(order, [Ok(2), Ok(0), Ok(1)]);
+    assert!(
+        picker.explain(&input(&[2])).to_string().contains("down by its probes, but nothing else is left")
+    );
+}
+
 #[test]
 fn a_reload_keeps_counts_health_and_rotation() {
     let members = ["a:1", "b:1", "c:1"].map(|name| member(name, plain())).to_vec();

@@ -207,7 +207,7 @@ fn every_retry_is_covered_by_the_requests_of_the_last_ten_seconds() {
 enum Event {
     Pick { draw: [u32; 2], key: Option<u64>, sticky: Option<usize>, exclude: Vec<usize> },
     Release(usize),
-    Health(usize, bool),
+    Health(usize, bool, bool),
     Admin(usize, AdminState),
     Weight(usize, u32),
     Limit(usize, Option<u32>),
@@ -228,7 +228,7 @@ fn events() -> impl Strategy<Value = Event> {
     prop_oneof![
         12 => pick.prop_map(|(draw, key, sticky, exclude)| Event::Pick { draw, key, sticky, exclude }),
         4 => index.clone().prop_map(Event::Release),
-        2 => (index.clone(), any::<bool>()).prop_map(|(at, up)| Event::Health(at, up)),
+        2 => (index.clone(), any::<bool>(), any::<bool>()).prop_map(|(at, up, late)| Event::Health(at, up, late)),
         1 => (index.clone(), admin).prop_map(|(at, state)| Event::Admin(at, state)),
         1 => (index.clone(), 0..4u32).prop_map(|(at, weight)| Event::Weight(at, weight)),
         1 => (index.clone(), proptest::option::of(1..4u32)).prop_map(|(at, limit)| Event::Limit(at, limit)),
@@ -242,7 +242,14 @@ fn events() -> impl Strategy<Value = Event> {
 struct Life {
     picker: Picker,
     now: Duration,
-    held: Vec<(Arc<Pool>, usize)>,
+    held: Vec<(Arc<Pool>, Pick)>,
+}
+
+fn give_back(pool: &Pool, pick: Pick) {
+    if pick.on_trial {
+        pool.end_trial(pick.index);
+    }
+    pool.release(pick.index);
 }
 
 impl Life {
@@ -261,11 +268,12 @@ impl Life {
                 self.pick(&input)?;
             }
             Event::Release(at) if !self.held.is_empty() => {
-                let (pool, index) = self.held.swap_remove(at % self.held.len());
-                pool.release(index);
+                let (pool, pick) = self.held.swap_remove(at % self.held.len());
+                give_back(&pool, pick);
             }
             Event::Release(_) => {}
-            Event::Health(at, up) => {
+            Event::Health(at, up, late) => {
+                self.pool().members()[at % count].set_late(late);
                 self.pool().set_health(at % count, if up { Health::Up } else { Health::Down }, now);
             }
             Event::Admin(at, state) => self.pool().set_admin_state(at % count, state, now),
@@ -302,15 +310,28 @@ impl Life {
                 prop_assert!(open(chosen), "{:?} was full", chosen);
                 prop_assert!(!input.exclude.contains(&pick.index));
                 let allowed = match (pick.reason, pick.tier) {
+                    (_, TierKind::LastResort) => {
+                        let none_ready = before.iter().all(|one| one.state != State::Ready);
+                        let admitted = match (self.pool().settings().last_resort, chosen.state) {
+                            (_, State::Ejected) => true,
+                            (LastResort::Late, State::Down) => self.pool().members()[pick.index].is_late(),
+                            (LastResort::All, State::Down) => true,
+                            _ => false,
+                        };
+                        none_ready && admitted && chosen.admin == AdminState::Ready && chosen.weight > 0
+                    }
                     (PickReason::Sticky, _) => {
                         matches!(chosen.state, State::Ready | State::Draining | State::WeightZero)
                     }
-                    (_, TierKind::LastResort) => chosen.state == State::Ejected,
                     _ => chosen.state == State::Ready,
                 };
-                prop_assert!(allowed, "{:?} for {:?}", chosen.state, pick.reason);
+                prop_assert!(allowed, "{:?} for {:?}", chosen.state, pick);
+                prop_assert_eq!(
+                    pick.on_trial,
+                    pick.tier == TierKind::LastResort && chosen.state == State::Down
+                );
                 prop_assert_eq!(self.pool().members()[pick.index].in_flight(), chosen.in_flight + 1);
-                self.held.push((Arc::clone(self.pool()), pick.index));
+                self.held.push((Arc::clone(self.pool()), pick));
             }
             Err(NoPick::NoneUp) => prop_assert!(self.pool().eligible().is_empty()),
             Err(NoPick::AllExcluded) => {
@@ -349,14 +370,20 @@ impl Life {
 #[test]
 fn whatever_happens_picks_are_allowed_counted_and_as_explained() {
     let algorithms = proptest::sample::select(Algorithm::ALL.to_vec());
-    let pools =
-        (algorithms, vec((0..4u32, any::<bool>(), proptest::option::of(1..4u32)), 1..9), any::<bool>());
-    for_all(400, (pools, vec(events(), 1..120)), |((algorithm, members, bounded), history)| {
+    let last_resort = proptest::sample::select(vec![LastResort::Late, LastResort::All, LastResort::Off]);
+    let pools = (
+        algorithms,
+        vec((0..4u32, any::<bool>(), proptest::option::of(1..4u32)), 1..9),
+        any::<bool>(),
+        last_resort,
+    );
+    for_all(400, (pools, vec(events(), 1..120)), |((algorithm, members, bounded, last_resort), history)| {
         let settings = Settings {
             algorithm,
             hash_bound: bounded.then_some(1.25),
             slow_start: bounded.then_some(Duration::from_secs(5)),
             passive: Some(Passive { errors: 3, ..Passive::default() }),
+            last_resort,
             ..Settings::default()
         };
         let member = |(at, (weight, backup, max_connections))| {
@@ -368,8 +395,8 @@ fn whatever_happens_picks_are_allowed_counted_and_as_explained() {
         for event in history {
             life.step(event)?;
         }
-        for (pool, index) in life.held.drain(..) {
-            pool.release(index);
+        for (pool, pick) in life.held.drain(..) {
+            give_back(&pool, pick);
         }
         prop_assert!(life.pool().members().iter().all(|backend| backend.in_flight() == 0));
         Ok(())

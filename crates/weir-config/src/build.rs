@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use weir_balance::Algorithm;
+use weir_balance::{Algorithm, LastResort};
 
 use crate::fields::{Entry, Fields};
 use crate::keys::tables::POOL;
@@ -353,6 +353,7 @@ fn health(name: &str, pool: &Fields, uses: &Uses) -> Health {
         fall: fields.count("fall"),
         passive: (!off && !matches!(fields.value("passive"), Some(Value::Off)))
             .then(|| passive(&fields.table("passive"))),
+        last_resort: LastResort::from_word(fields.word("last_resort")).unwrap_or_default(),
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use weir_balance::Algorithm;
+use weir_balance::{Algorithm, LastResort};
 
 /// A whole configuration, checked: every pool that is named exists, every bound holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -353,6 +353,8 @@ pub struct Health {
     pub fall: u32,
     /// Ejection by the outcome of real traffic; `None` when `passive = "off"`.
     pub passive: Option<Passive>,
+    /// Who is tried when no backend is up; default late.
+    pub last_resort: LastResort,
 }
 
 /// What a probe does.

@@ -411,6 +411,7 @@ fn health(health: &Health, default: &Health) -> Vec<(&'static str, String)> {
     say("timeout", health.timeout == default.timeout, duration(health.timeout));
     say("rise", health.rise == default.rise, health.rise.to_string());
     say("fall", health.fall == default.fall, health.fall.to_string());
+    say("last_resort", health.last_resort == default.last_resort, text(health.last_resort.word()));
     keys.push((
         "passive",
         match &health.passive {
@@ -486,6 +487,7 @@ mod tests {
         rise = 3
         fall = 4
         passive = { errors = 1, within = "1s", eject = "1s", max_ejected = 0.1 }
+        last_resort = "all"
     "#;
 
     #[test]

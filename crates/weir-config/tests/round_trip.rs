@@ -9,7 +9,7 @@ use proptest::collection::{btree_map, vec};
 use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use weir_balance::Algorithm;
+use weir_balance::{Algorithm, LastResort};
 use weir_config::*;
 
 fn millis(least: u64, most: u64) -> impl Strategy<Value = Duration> {
@@ -223,13 +223,16 @@ fn health(http: bool) -> impl Strategy<Value = Health> {
         max_ejected,
     }));
     let _ = http;
-    (check, millis(10, 3_600_000), 0.0..=1.0f64, 0.0..=1.0f64, 1..=100u32, 1..=100u32, passive).prop_map(
-        |(check, interval, fast, timeout, rise, fall, passive)| {
+    let last_resort = select(vec![LastResort::Late, LastResort::All, LastResort::Off]);
+    let pace = (millis(10, 3_600_000), 0.0..=1.0f64, 0.0..=1.0f64);
+    (check, pace, 1..=100u32, 1..=100u32, passive, last_resort).prop_map(
+        |(check, (interval, fast, timeout), rise, fall, passive, last_resort)| {
             let part = |share: f64| {
                 Duration::from_millis((interval.as_millis() as f64 * share) as u64)
                     .max(Duration::from_millis(10))
             };
-            Health { check, interval, fast_interval: part(fast), timeout: part(timeout), rise, fall, passive }
+            let (fast_interval, timeout) = (part(fast), part(timeout));
+            Health { check, interval, fast_interval, timeout, rise, fall, passive, last_resort }
         },
     )
 }

@@ -56,6 +56,13 @@ pub enum What {
         /// For how long, in seconds.
         seconds: f64,
     },
+    /// A pool has another group of backends to choose from than before.
+    Pool {
+        /// Its name.
+        pool: String,
+        /// `primary`, `backup`, `last-resort` or `none`.
+        serving_from: &'static str,
+    },
     /// An operator changed a backend.
     Backend {
         /// Its pool.
@@ -93,6 +100,7 @@ impl What {
             What::Reload { .. } => "reload",
             What::Health { .. } => "health",
             What::Ejected { .. } => "ejected",
+            What::Pool { .. } => "pool",
             What::Backend { .. } => "backend",
             What::Resolved { .. } => "resolved",
             What::DescriptorsShort { .. } => "descriptors_short",

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
-use weir_balance::{PickInput, Picker, address_hash};
+use weir_balance::{PickInput, Picker, TierKind, address_hash};
 use weir_config::Protocol;
 use weir_proxy::clock;
 use weir_proxy::http::key::{KeySource, choice_key};
@@ -282,7 +282,11 @@ fn choose(pool: &Pool, key: Option<u64>, sticky: Option<u64>) -> Choice {
     let explanation = Picker::new(pool.balance.clone()).explain(&input);
     let (backend, reason) = match &explanation.outcome {
         Ok(pick) => {
-            (pool.backends.get(pick.index).map(|it| it.address.clone()), pick.reason.words().to_owned())
+            let mut reason = pick.reason.words().to_owned();
+            if pick.tier == TierKind::LastResort {
+                reason = format!("{reason}; {}", explanation.backends[pick.index].0.last_resort_words());
+            }
+            (pool.backends.get(pick.index).map(|it| it.address.clone()), reason)
         }
         Err(none) => (None, none.to_string()),
     };

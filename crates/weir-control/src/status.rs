@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use weir_balance::{AdminState, Health, State};
+use weir_balance::{AdminState, Health, State, TierKind};
 use weir_config::Protocol;
 use weir_proxy::clock;
 use weir_proxy::snapshot::{Backend, Listener, Pool};
@@ -95,6 +95,8 @@ pub struct PoolStatus {
     pub balance: String,
     /// Backends that may be chosen now.
     pub ready_count: usize,
+    /// Which group of backends is chosen from: `primary`, `backup`, `last-resort`, or `none`.
+    pub serving_from: String,
     /// Exchanges waiting for a backend.
     pub queue_depth: u32,
     /// Attempts after the first.
@@ -192,6 +194,7 @@ pub fn pool(control: &Control, pool: &Pool) -> PoolStatus {
         name: pool.config.name.clone(),
         balance: pool.config.balance.word().to_owned(),
         ready_count: standing.iter().filter(|backend| backend.state == State::Ready).count(),
+        serving_from: pool.balance.tier().map_or("none", TierKind::word).to_owned(),
         queue_depth: pool.waiting_room.depth(),
         retries: pool.cells.sum(|cells: &PoolCells| cells.retries.total()),
         backends: backends.map(|(it, standing)| backend(control, pool, it, standing)).collect(),

@@ -1,6 +1,6 @@
 //! Pools and backends on one worker: choosing, connecting, keeping idle connections.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future as _;
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
-use weir_balance::{NoPick, Outcome, PickInput, Picker};
+use weir_balance::{NoPick, Outcome, PickInput, Picker, TierKind};
 use weir_http::h1::connection::Idle;
 use weir_stats::table::{BackendCells, PoolCells};
 
@@ -50,6 +50,8 @@ struct Kept {
 pub struct Chosen {
     pub pool: Rc<WorkerPool>,
     pub index: usize,
+    /// It is down, and nobody knows yet how this attempt goes.
+    on_trial: Cell<bool>,
 }
 
 impl WorkerPool {
@@ -81,7 +83,10 @@ impl WorkerPool {
     #[inline]
     pub fn choose(self: &Rc<Self>, input: &PickInput<'_>) -> Result<Chosen, NoPick> {
         let pick = self.picker.pick(input)?;
-        Ok(Chosen { pool: self.clone(), index: pick.index })
+        if pick.tier == TierKind::LastResort {
+            self.cells().last_resort.increment();
+        }
+        Ok(Chosen { pool: self.clone(), index: pick.index, on_trial: Cell::new(pick.on_trial) })
     }
 
     /// Closes up to `most` idle connections, those idle longest first; gives how many.
@@ -183,6 +188,7 @@ impl Chosen {
     /// Tells passive health and the latency average how it went.
     #[inline]
     pub fn observe(&self, worker: &Worker, now: Duration, outcome: Outcome) {
+        self.end_trial();
         let failed = matches!(outcome, Outcome::Failure);
         if failed {
             self.backend().cells().failures.increment();
@@ -198,11 +204,21 @@ impl Chosen {
             let _ = worker.events.send(event);
         }
     }
+
+    /// The outcome is known, or will never be: if this was a trial, another may begin.
+    #[inline]
+    pub fn end_trial(&self) {
+        if self.on_trial.replace(false) {
+            self.pool.shared.balance.end_trial(self.index);
+            self.pool.shared.waiting_room.call_next();
+        }
+    }
 }
 
 impl Drop for Chosen {
     #[inline]
     fn drop(&mut self) {
+        self.end_trial();
         self.pool.shared.balance.release(self.index);
         self.pool.shared.waiting_room.call_next();
     }

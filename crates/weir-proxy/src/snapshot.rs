@@ -187,6 +187,7 @@ fn settings_of(config: &weir_config::Pool) -> weir_balance::Settings {
         }),
         rise: config.health.rise,
         fall: config.health.fall,
+        last_resort: config.health.last_resort,
         ..weir_balance::Settings::default()
     }
 }

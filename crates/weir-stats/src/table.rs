@@ -139,4 +139,6 @@ pub struct PoolCells {
     pub redispatches: Counter,
     /// Exchanges that waited in the queue.
     pub queued: Counter,
+    /// Choices of a backend that is out, because no other was left.
+    pub last_resort: Counter,
 }

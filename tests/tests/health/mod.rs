@@ -2,6 +2,7 @@
 
 mod ejection;
 mod kill;
+mod last_resort;
 mod probes;
 
 use weir_tests::dialogue::{After, Backend, Weir};

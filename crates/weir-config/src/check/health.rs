@@ -75,7 +75,7 @@ fn keys_of_the_check(draft: &Draft, pool: &Pool, health: &Fields, findings: &mut
         findings.error(entry.key, format!("`{name}` is for `check = \"http\"`"), hint);
     }
     if kind == "off" {
-        for name in ["interval", "fast_interval", "timeout", "rise", "fall"] {
+        for name in ["interval", "fast_interval", "timeout", "rise", "fall", "last_resort"] {
             if let Some(entry) = health.get(name) {
                 let hint = match health.get("check") {
                     Some(check) => format!("`check` is \"off\" ({})", findings.place(check.at)),

@@ -521,6 +521,19 @@ static HEALTH: Table = Table {
         Key::new("rise", Kind::Count(&at::RISE), "Good probes in a row that bring a backend up."),
         Key::new("fall", Kind::Count(&at::FALL), "Bad probes in a row that take it down."),
         Key::new("passive", Kind::TableOrOff(&PASSIVE), "Ejection by the outcome of real traffic."),
+        Key::new(
+            "last_resort",
+            Kind::Word(
+                &[
+                    word("late", "those that accepted the last probe and did not answer it in time"),
+                    word("all", "every one, whatever its probes say"),
+                    word("off", "none: 503 at once"),
+                ],
+                Some("late"),
+            ),
+            "Which backends are tried, a few exchanges at a time, when probes say that all are down.",
+        )
+        .also(&["panic", "panic_threshold"]),
     ],
 };
 

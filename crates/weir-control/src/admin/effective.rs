@@ -176,6 +176,7 @@ fn health(health: &Health) -> Value {
         "timeout": duration(health.timeout),
         "rise": health.rise,
         "fall": health.fall,
+        "last_resort": health.last_resort.word(),
         "passive": health.passive.map_or(json!("off"), |passive| json!({
             "errors": passive.errors,
             "within": duration(passive.within),

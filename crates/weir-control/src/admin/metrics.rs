@@ -183,6 +183,7 @@ fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
     counter(out, &expose::RETRIES, |cells| &cells.retries);
     counter(out, &expose::REDISPATCHES, |cells| &cells.redispatches);
     counter(out, &expose::QUEUED, |cells| &cells.queued);
+    counter(out, &expose::LAST_RESORT, |cells| &cells.last_resort);
     let mut depth = out.family(&expose::QUEUE_DEPTH);
     for pool in pools {
         depth.sample(&[&pool.config.name], f64::from(pool.waiting_room.depth()));

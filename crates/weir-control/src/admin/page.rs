@@ -118,13 +118,14 @@ fn listeners(out: &mut String, listeners: &[ListenerStatus]) {
 fn pool(out: &mut String, pool: &PoolStatus) {
     let _ = write!(
         out,
-        "<h2>Pool {} <small>{}, {} of {} ready, {} waiting, {} retries</small></h2><div class=\"scroll\"><table><tr><th>backend\
+        "<h2>Pool {} <small>{}, {} of {} ready, serving from {}, {} waiting, {} retries</small></h2><div class=\"scroll\"><table><tr><th>backend\
          <th class=\"l\">state<th>weight<th>in flight<th>conns<th>2xx<th>3xx<th>4xx<th>5xx<th>refused<th>p50<th>p99\
          <th class=\"l\">probes<th class=\"l\">why</tr>",
         escape(&pool.name),
         escape(&pool.balance),
         pool.ready_count,
         pool.backends.len(),
+        pool.serving_from,
         pool.queue_depth,
         pool.retries,
     );
@@ -185,6 +186,7 @@ fn happened(out: &mut String, events: &[Event]) {
             What::Ejected { pool, backend, seconds } => {
                 format!("{pool}/{backend} ejected for {seconds:.0} s: traffic to it failed")
             }
+            What::Pool { pool, serving_from } => format!("{pool} serves from {serving_from}"),
             What::Backend { pool, backend, change } => format!("operator: {pool}/{backend} {change}"),
             What::Resolved { backend, address } => format!("{backend} is {address}"),
             What::DescriptorsShort { shed } => {
@@ -285,7 +287,7 @@ mod tests {
             "ejected_for_seconds": null, "response_seconds": null, "probes": probes,
         });
         let pool = serde_json::json!({
-            "name": "app", "balance": "round-robin", "ready_count": 0, "queue_depth": 0, "retries": 0, "backends": [backend],
+            "name": "app", "balance": "round-robin", "ready_count": 0, "serving_from": "none", "queue_depth": 0, "retries": 0, "backends": [backend],
         });
         serde_json::from_value(serde_json::json!({
             "version": "0.1.0", "pid": 1, "phase": "serving", "started": Timestamp::now(), "uptime_seconds": 3725.0, "workers": 2,

@@ -1,12 +1,14 @@
 //! What time and the workers' reports ask for, until the process ends.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
+use weir_balance::TierKind;
 use weir_proxy::clock;
 use weir_proxy::plane;
-use weir_proxy::snapshot::Pool;
+use weir_proxy::snapshot::{Pool, Snapshot};
 
 use super::Control;
 use crate::events::What;
@@ -20,9 +22,11 @@ pub(super) async fn keep(
     mut reports: mpsc::UnboundedReceiver<plane::Event>,
     resolved: Arc<Notify>,
 ) {
+    let mut footings = HashMap::new();
     loop {
         let now = clock::now();
         let snapshot = control.snapshot();
+        control.note_footings(&snapshot, &mut footings);
         let mut next = now + HOUSE_KEEPING;
         for pool in &snapshot.pools {
             if pool.balance.next_change(now).is_some_and(|at| at <= now) {
@@ -50,7 +54,33 @@ fn refresh(pool: &Pool, now: Duration) {
     }
 }
 
+/// Which group of its backends each pool chose from when it was last looked at, by name.
+type Footings = HashMap<String, Option<TierKind>>;
+
 impl Control {
+    /// Says when a pool has come to choose from another group of backends. Looks, instead of being told, so that a pool that
+    /// flaps within a moment is no news.
+    fn note_footings(&self, snapshot: &Snapshot, known: &mut Footings) {
+        known.retain(|name, _| snapshot.pool(name).is_some());
+        for pool in &snapshot.pools {
+            let (name, now) = (&pool.config.name, pool.balance.tier());
+            let before = known.insert(name.clone(), now).unwrap_or(Some(TierKind::Primary));
+            if before == now {
+                continue;
+            }
+            let serving_from = now.map_or("none", TierKind::word);
+            match now {
+                None => tracing::error!(pool = name, "no backend is left: clients get 503"),
+                Some(TierKind::LastResort) => {
+                    tracing::error!(pool = name, "no backend is up: the last resort is tried");
+                }
+                Some(TierKind::Backup) => tracing::warn!(pool = name, "no primary is up: backups serve"),
+                Some(TierKind::Primary) => tracing::info!(pool = name, "primaries serve again"),
+            }
+            self.bus.tell(What::Pool { pool: name.clone(), serving_from });
+        }
+    }
+
     fn take_report(&self, report: plane::Event) {
         match report {
             plane::Event::Ejected { pool: name, backend: address, until } => {

@@ -64,6 +64,8 @@ struct State {
     history: VecDeque<Probed>,
     good_count: u64,
     bad_count: u64,
+    /// Whether the last bad probe was accepted and merely not answered in time.
+    late: bool,
 }
 
 #[derive(Clone)]
@@ -217,6 +219,7 @@ fn start(key: Key, subscribers: Vec<Subscriber>, now: Duration, bus: Arc<Bus>) -
             history: VecDeque::with_capacity(HISTORY),
             good_count: 0,
             bad_count: 0,
+            late: false,
         }),
         hasten: Notify::new(),
     });
@@ -263,6 +266,7 @@ impl Shared {
         let mut state = self.lock();
         let known = state.machine.state();
         for subscriber in &subscribers {
+            subscriber.backend.balance.set_late(state.late);
             if known != Health::Unknown && subscriber.backend.balance.health() != known {
                 subscriber.backend.balance.set_health(known, now);
                 subscriber.pool.balance.refresh(now);
@@ -274,6 +278,7 @@ impl Shared {
     /// Takes the result of one probe and tells everybody concerned when it changes the verdict.
     fn take(&self, result: Result<Option<u16>, Failure>, took: Duration, bus: &Bus) {
         let good = result.is_ok();
+        let late = matches!(result, Err(Failure::TimedOut { connected: true, .. }));
         let detail = match result {
             Ok(Some(status)) => format!("answered {status}"),
             Ok(None) => "accepted".to_owned(),
@@ -290,8 +295,16 @@ impl Shared {
             seconds: took.as_secs_f64(),
             detail: detail.clone(),
         });
-        let Some(Transition { from, to }) = state.machine.observe(good) else { return };
         let now = clock::now();
+        if !good && state.late != late {
+            // It is down for another reason now, which may decide whether it is tried all the same.
+            state.late = late;
+            for subscriber in &state.subscribers {
+                subscriber.backend.balance.set_late(late);
+                subscriber.pool.balance.refresh(now);
+            }
+        }
+        let Some(Transition { from, to }) = state.machine.observe(good) else { return };
         for subscriber in &state.subscribers {
             let before = subscriber.backend.balance.health();
             subscriber.backend.balance.set_health(to, now);

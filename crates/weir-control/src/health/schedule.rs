@@ -211,6 +211,7 @@ mod tests {
             rise: 2,
             fall: 3,
             passive: None,
+            last_resort: weir_balance::LastResort::Late,
         })
     }
 

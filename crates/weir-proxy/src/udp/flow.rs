@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use tokio::net::UdpSocket;
-use weir_balance::{NoPick, Outcome, State, address_hash};
+use weir_balance::{NoPick, Outcome, address_hash};
 use weir_stats::table::{End, Rejected};
 
 use super::{BATCHES_PER_TURN, Key, Relay, poll_batch};
@@ -66,6 +66,8 @@ impl Leg {
             NoPick::AllBusy => Rejected::QueueFull,
             NoPick::NoneUp | NoPick::AllExcluded => Rejected::NoBackend,
         })?;
+        // A datagram waits for nothing, and many are never answered.
+        chosen.end_trial();
         let address = chosen.backend().shared.resolved.address().ok_or(Rejected::NoBackend)?;
         let cells = chosen.backend().cells();
         match connect(address) {
@@ -91,7 +93,7 @@ impl Leg {
         }
         let generation = self.pool.shared.balance.generation();
         if self.generation != generation {
-            if !matches!(self.pool.shared.balance.state(self.index), State::Ready | State::WeightZero) {
+            if !self.pool.shared.balance.keeps(self.index) {
                 return false;
             }
             self.generation = generation;

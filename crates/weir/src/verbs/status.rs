@@ -87,8 +87,8 @@ fn words(status: &Status, colours: bool) -> String {
         let (ready, all) = (pool.ready_count, pool.backends.len());
         let _ = writeln!(
             out,
-            "\npool {}, {}, {ready} of {all} ready, {} waiting",
-            pool.name, pool.balance, pool.queue_depth
+            "\npool {}, {}, {ready} of {all} ready, serving from {}, {} waiting",
+            pool.name, pool.balance, pool.serving_from, pool.queue_depth
         );
         let heads = ["backend", "state", "weight", "in flight", "2xx", "5xx", "failed", "p50", "p99", "why"];
         let mut rows = vec![heads.map(str::to_owned).to_vec()];
