@@ -8,8 +8,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use weir_config::Protocol;
-use weir_http::proxy_protocol::{self, ProxyProgress};
+use weir_config::{Protocol, ProxyVersion};
+use weir_http::proxy_protocol::{self, ProxyAddresses, ProxyProgress};
 use weir_stats::table::{End, Rejected};
 
 use crate::buffers::{Buffer, SMALL};
@@ -34,6 +34,20 @@ pub struct Client {
     pub address: SocketAddr,
     /// The address the client connected to, as far as known: ours, or the one in the PROXY header.
     pub destination: Option<SocketAddr>,
+}
+
+impl Client {
+    /// The PROXY protocol header that names this client to a backend; `stream` is its connection.
+    pub fn proxy_header(&self, version: ProxyVersion, stream: &TcpStream) -> Vec<u8> {
+        let destination = self.destination.or_else(|| stream.local_addr().ok());
+        let addresses = destination.map(|destination| ProxyAddresses { source: self.address, destination });
+        let mut header = Vec::with_capacity(proxy_protocol::V1_LONGEST_BYTES);
+        match version {
+            ProxyVersion::V1 => proxy_protocol::write_v1(addresses, &mut header),
+            ProxyVersion::V2 => proxy_protocol::write_v2(addresses, &mut header),
+        }
+        header
+    }
 }
 
 /// Accepts on one socket until it is closed; then serves what waits in its accept queue and ends.

@@ -28,6 +28,45 @@ pub struct Client {
     token: Option<String>,
 }
 
+/// Asks the running Weir and prints what it answers: as JSON, or in the words that `words` finds for it.
+pub fn ask_and_print(
+    running: &Running,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+    json: bool,
+    words: impl FnOnce(Value) -> serde_json::Result<String>,
+) -> Exit {
+    let client = match Client::new(running) {
+        Ok(client) => client,
+        Err(exit) => return exit,
+    };
+    let answer = match block_on(client.call(method, path, body)) {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => return error.report(),
+        Err(exit) => return exit,
+    };
+    if !answer.status.is_success() {
+        eprintln!("weir: {}", answer.error());
+        return Exit::Failed;
+    }
+    if json {
+        say!("{:#}", answer.body);
+        return Exit::Done;
+    }
+    match words(answer.body) {
+        Ok(words) => {
+            say!("{}", words.trim_end());
+            Exit::Done
+        }
+        Err(error) => {
+            let address = client.address();
+            eprintln!("weir: the running Weir at {address} is of another version: {error}; try --json");
+            Exit::Failed
+        }
+    }
+}
+
 /// Why there is no answer.
 #[derive(Debug)]
 pub enum CallError {

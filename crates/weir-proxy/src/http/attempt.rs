@@ -5,7 +5,6 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use weir_http::h1::connection::Busy;
 use weir_http::h1::encode;
-use weir_http::proxy_protocol::{self, ProxyAddresses};
 
 use crate::backends::{Chosen, ConnectError};
 use crate::buffers::Buffer;
@@ -130,7 +129,7 @@ async fn connect(
     exchange.ledger.connect = Some(clock::now().saturating_sub(began));
     let mut stream = connected.map_err(Failure::Connect)?;
     if let Some(version) = send_proxy {
-        let header = proxy_header(session, version);
+        let header = session.client.proxy_header(version, &session.stream);
         send_all(&mut stream, &header, &session.deadline, || {}).await.map_err(|error| {
             let backend = backend.shared.resolved.address().unwrap_or(session.client.peer);
             Failure::Connect(match error {
@@ -140,17 +139,4 @@ async fn connect(
         })?;
     }
     Ok(stream)
-}
-
-/// The PROXY protocol header that names this session's client.
-fn proxy_header(session: &Session, version: weir_config::ProxyVersion) -> Vec<u8> {
-    let destination = session.client.destination.or_else(|| session.stream.local_addr().ok());
-    let addresses =
-        destination.map(|destination| ProxyAddresses { source: session.client.address, destination });
-    let mut header = Vec::with_capacity(64);
-    match version {
-        weir_config::ProxyVersion::V1 => proxy_protocol::write_v1(addresses, &mut header),
-        weir_config::ProxyVersion::V2 => proxy_protocol::write_v2(addresses, &mut header),
-    }
-    header
 }

@@ -7,8 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::net::TcpStream;
 use weir_balance::{Outcome, address_hash};
-use weir_config::{ProxyVersion, RetryOn};
-use weir_http::proxy_protocol::{self, ProxyAddresses};
+use weir_config::RetryOn;
 use weir_stats::table::{End, Rejected};
 
 use super::relay::{self, FirstBytes, Pair, Relayed, Terms};
@@ -156,7 +155,7 @@ impl Session {
         self.deadline.set(begun + self.listener.shared.config.timeout.connect);
         let mut backend = chosen.backend().connect(&self.deadline).await?;
         if let Some(version) = chosen.pool.shared.config.send_proxy {
-            let header = self.proxy_header(version, stream);
+            let header = self.client.proxy_header(version, stream);
             let address = backend.peer_addr().unwrap_or(self.client.peer);
             if let Err(error) = send_all(&mut backend, &header, &self.deadline, || {}).await {
                 chosen.backend().cells().connections_ended.increment();
@@ -172,18 +171,6 @@ impl Session {
         chosen.observe(&self.worker, now, Outcome::Success { latency });
         self.report.connect = Some(self.report.connect.unwrap_or_default() + latency);
         Ok(backend)
-    }
-
-    fn proxy_header(&self, version: ProxyVersion, stream: &TcpStream) -> Vec<u8> {
-        let destination = self.client.destination.or_else(|| stream.local_addr().ok());
-        let addresses =
-            destination.map(|destination| ProxyAddresses { source: self.client.address, destination });
-        let mut header = Vec::with_capacity(proxy_protocol::V1_LONGEST_BYTES);
-        match version {
-            ProxyVersion::V1 => proxy_protocol::write_v1(addresses, &mut header),
-            ProxyVersion::V2 => proxy_protocol::write_v2(addresses, &mut header),
-        }
-        header
     }
 
     async fn relay(

@@ -6,42 +6,17 @@ use hyper::Method;
 use weir_control::explain::{Answer, Question};
 
 use crate::cli::Running;
-use crate::client::{Client, block_on};
+use crate::client::ask_and_print;
 use crate::exit::Exit;
 
 /// Asks the running Weir and prints each decision with its reason.
 pub fn explain(running: &Running, question: &Question, json: bool) -> Exit {
-    let client = match Client::new(running) {
-        Ok(client) => client,
-        Err(exit) => return exit,
-    };
-    let body = match serde_json::to_value(question) {
-        Ok(body) => body,
+    match serde_json::to_value(question) {
+        Ok(question) => ask_and_print(running, Method::POST, "/v1/explain", Some(&question), json, |body| {
+            Ok(words(&serde_json::from_value(body)?))
+        }),
         Err(error) => {
             eprintln!("weir: {error}");
-            return Exit::Failed;
-        }
-    };
-    let answer = match block_on(client.call(Method::POST, "/v1/explain", Some(&body))) {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => return error.report(),
-        Err(exit) => return exit,
-    };
-    if !answer.status.is_success() {
-        eprintln!("weir: {}", answer.error());
-        return Exit::Failed;
-    }
-    if json {
-        say!("{:#}", answer.body);
-        return Exit::Done;
-    }
-    match serde_json::from_value::<Answer>(answer.body) {
-        Ok(answer) => {
-            say!("{}", words(&answer).trim_end());
-            Exit::Done
-        }
-        Err(error) => {
-            eprintln!("weir: the running Weir is of another version: {error}; try --json");
             Exit::Failed
         }
     }

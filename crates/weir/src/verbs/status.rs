@@ -7,43 +7,16 @@ use hyper::Method;
 use weir_control::status::{BackendStatus, Quantiles, Status};
 
 use crate::cli::Running;
-use crate::client::{Client, block_on};
+use crate::client::ask_and_print;
 use crate::exit::Exit;
 
 /// Prints the state of the running Weir.
 pub fn status(running: &Running, json: bool) -> Exit {
-    let client = match Client::new(running) {
-        Ok(client) => client,
-        Err(exit) => return exit,
-    };
-    let answer = match block_on(client.call(Method::GET, "/v1/status", None)) {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => return error.report(),
-        Err(exit) => return exit,
-    };
-    if !answer.status.is_success() {
-        eprintln!("weir: {}", answer.error());
-        return Exit::Failed;
-    }
-    if json {
-        say!("{:#}", answer.body);
-        return Exit::Done;
-    }
-    match serde_json::from_value::<Status>(answer.body) {
-        Ok(status) => {
-            let colours = std::io::stdout().is_terminal()
-                && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-            say!("{}", words(&status, colours).trim_end());
-            Exit::Done
-        }
-        Err(error) => {
-            eprintln!(
-                "weir: the running Weir at {} is of another version: {error}; try --json",
-                client.address()
-            );
-            Exit::Failed
-        }
-    }
+    ask_and_print(running, Method::GET, "/v1/status", None, json, |body| {
+        let colours = std::io::stdout().is_terminal()
+            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Ok(words(&serde_json::from_value(body)?, colours))
+    })
 }
 
 fn words(status: &Status, colours: bool) -> String {
