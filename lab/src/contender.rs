@@ -63,6 +63,9 @@ struct Manifest {
     version: Vec<String>,
     /// How its config templates' names end.
     extension: String,
+    /// Whether it is a bound that the others are held against rather than a rival.
+    #[serde(default)]
+    reference: bool,
     /// What a reader must know to judge whether it was treated fairly.
     #[serde(default)]
     fairness: String,
@@ -143,6 +146,11 @@ impl Contender {
     /// Its name as its makers write it.
     pub fn title(&self) -> &str {
         &self.manifest.title
+    }
+
+    /// Whether it is a bound that the others are held against rather than a rival.
+    pub fn is_reference(&self) -> bool {
+        self.manifest.reference
     }
 
     /// What a reader must know to judge whether it was treated fairly; may be empty.

@@ -215,7 +215,7 @@ impl Load {
     }
 
     /// The same load made small enough to warm up with.
-    pub fn to_warm_up(&self) -> Self {
+    fn to_warm_up(&self) -> Self {
         const FEW: u32 = 64;
         let mut load = self.clone();
         match &mut load {
@@ -243,6 +243,20 @@ impl Load {
                 Some(h2load::command(tools, target, h2load::Extent::Requests(1), *protocol, 1, 1, path))
             }
             _ => None,
+        }
+    }
+
+    /// The command that warms `targets` up with this load for about `seconds`.
+    pub fn warm_up_command(&self, tools: &Tools, targets: &[SocketAddr], seconds: u32) -> Vec<String> {
+        const FEW: u32 = 2000;
+        let few = self.to_warm_up();
+        match (&few, targets) {
+            // Pools fill with the first requests; a second by the clock would only make a sweep longer.
+            (Self::H2load { protocol, connections, streams, path }, [target, ..]) => {
+                let extent = h2load::Extent::Requests(FEW);
+                h2load::command(tools, *target, extent, *protocol, *connections, *streams, path)
+            }
+            _ => few.command_on_all(tools, targets, seconds),
         }
     }
 

@@ -8,6 +8,7 @@
 mod backend;
 mod certificate;
 mod cluster;
+mod compare;
 mod contender;
 mod crosscheck;
 mod enclosure;
@@ -74,8 +75,24 @@ enum Verb {
     },
     /// Print the tables of a run again from its raw samples
     Report {
-        /// What `run --json` wrote
+        /// The raw samples that a run wrote
         file: PathBuf,
+        /// Write the page to this file as well
+        #[arg(long)]
+        html: Option<PathBuf>,
+    },
+    /// Say what became better or worse from one run to another; the exit code is 1 when something became worse
+    Compare {
+        /// The raw samples of the earlier run
+        old: PathBuf,
+        /// The raw samples of the later run
+        new: PathBuf,
+        /// Percent by which a figure may change before that counts
+        #[arg(long, default_value_t = 2.0)]
+        tolerance: f64,
+        /// Let every figure decide the exit code, not only the one that decides in its scenario
+        #[arg(long)]
+        all: bool,
     },
     /// Serve as the backend of a measurement
     Backend {
@@ -257,6 +274,9 @@ struct RunArguments {
     /// The Weir binary; by default the one built beside this program, in release mode
     #[arg(long, env = "WEIR")]
     weir: Option<PathBuf>,
+    /// Write report.html and samples.json to this directory, anew after each scenario [default of `run`: lab-report]
+    #[arg(long)]
+    out: Option<PathBuf>,
     /// Write all raw samples to this file; a bare name goes into the lab's `results`
     #[arg(long)]
     json: Option<PathBuf>,
@@ -295,7 +315,10 @@ fn main() -> ExitCode {
 
 fn run(verb: Verb) -> io::Result<ExitCode> {
     match verb {
-        Verb::Run(arguments) => return measure(&arguments),
+        Verb::Run(mut arguments) => {
+            arguments.out.get_or_insert_with(|| PathBuf::from("lab-report"));
+            return measure(&arguments);
+        }
         Verb::Bench(mut arguments) => {
             arguments.names = match arguments.names.as_slice() {
                 [] => vec!["bench".to_owned()],
@@ -309,11 +332,19 @@ fn run(verb: Verb) -> io::Result<ExitCode> {
             let arguments = if arguments.is_empty() { &install[..] } else { &arguments };
             return Err(Command::new(tools(None)?.peers).args(arguments).exec());
         }
-        Verb::Report { file } => {
-            let text = fs::read_to_string(&file)?;
-            let report = Report::from_json(&text)
-                .map_err(|error| io::Error::other(format!("{}: {error}", file.display())))?;
+        Verb::Report { file, html } => {
+            let report = read(&file)?;
             print!("{}", report.text());
+            if let Some(html) = html {
+                fs::write(&html, report.html(&file.display().to_string()))?;
+            }
+        }
+        Verb::Compare { old, new, tolerance, all } => {
+            let changes = compare::changes(&read(&old)?, &read(&new)?, tolerance / 100.0);
+            print!("{}", compare::text(&changes));
+            if compare::regressions(&changes, all) > 0 {
+                return Ok(ExitCode::FAILURE);
+            }
         }
         Verb::Backend { kind, port } => backend::serve(kind, port)?,
         Verb::Cluster => {
@@ -332,6 +363,11 @@ fn run(verb: Verb) -> io::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn read(file: &Path) -> io::Result<Report> {
+    let explain = |error: io::Error| io::Error::other(format!("{}: {error}", file.display()));
+    Report::from_json(&fs::read_to_string(file).map_err(explain)?).map_err(explain)
 }
 
 fn put(load: &LoadVerb) -> io::Result<()> {
@@ -424,10 +460,19 @@ fn measure(arguments: &RunArguments) -> io::Result<ExitCode> {
     };
     let _turn = if arguments.together { None } else { Some(workplace::wait_for_turn()?) };
     let mut circumstances = Circumstances::now(&options, enclosed, wish.full);
-    let series = rounds::run(&chosen, &wish, &options, &workplace)?;
-    circumstances.took_seconds = begin.elapsed().as_secs();
+    let mut so_far = |series: &[rounds::SeriesOutcome]| {
+        circumstances.took_seconds = begin.elapsed().as_secs();
+        match &arguments.out {
+            Some(directory) => put_down(&Report::new(circumstances.clone(), series.to_vec()), directory),
+            None => Ok(()),
+        }
+    };
+    let series = rounds::run(&chosen, &wish, &options, &workplace, &mut so_far)?;
     let report = Report::new(circumstances, series);
     print!("{}", report.text());
+    if let Some(directory) = &arguments.out {
+        eprintln!("report: {}", directory.join(PAGE).display());
+    }
     if let Some(path) = &arguments.json {
         let path = if path.components().count() == 1 { lab.join("results").join(path) } else { path.clone() };
         if let Some(folder) = path.parent() {
@@ -441,6 +486,16 @@ fn measure(arguments: &RunArguments) -> io::Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+const PAGE: &str = "report.html";
+const SAMPLES: &str = "samples.json";
+
+/// Writes page and raw samples to `directory`.
+fn put_down(report: &Report, directory: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    fs::write(directory.join(SAMPLES), report.json()?)?;
+    fs::write(directory.join(PAGE), report.html(SAMPLES))
 }
 
 /// The series and scenarios that are named; all of them when none is. Err names one that there is not.

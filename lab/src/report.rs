@@ -2,6 +2,10 @@
 //!
 //! [`Report`] is what is kept as JSON; everything shown is computed from it anew, so a report can be made again.
 
+mod chart;
+mod html;
+pub mod number;
+pub mod summary;
 mod text;
 
 use std::fs;
@@ -10,6 +14,8 @@ use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+
+pub use text::aligned;
 
 use crate::enclosure;
 use crate::metric::{Direction, Metric};
@@ -153,6 +159,11 @@ impl Report {
         serde_json::to_string_pretty(self).map_err(io::Error::other)
     }
 
+    /// The page; `samples` is the name of the file beside it that holds the raw samples.
+    pub fn html(&self, samples: &str) -> String {
+        html::of(self, samples)
+    }
+
     /// The tables, as aligned text that is Markdown as well.
     pub fn text(&self) -> String {
         text::of(self)
@@ -188,4 +199,90 @@ pub fn compare(one: &Outcome, other: &Outcome, metric: Metric, at: Option<f64>) 
 /// Who is compared with the others: the first contender of the list that has samples.
 pub fn subject(variant: &VariantOutcome) -> Option<&Outcome> {
     variant.outcomes.iter().find(|outcome| !outcome.samples.is_empty())
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::rounds::ScenarioOutcome;
+    use crate::sample::{Sample, State};
+    use crate::scenario::{Series, VariantName};
+
+    /// A contender whose rounds gave these times per request.
+    pub fn outcome(contender: &str, cpu_per_request: &[f64]) -> Outcome {
+        let sample = |(round, value): (u32, &f64)| {
+            let mut sample = Sample { round, ..Sample::default() };
+            sample.put(Metric::CPU_PER_REQUEST, *value);
+            sample
+        };
+        Outcome {
+            contender: contender.to_owned(),
+            title: contender.to_owned(),
+            version: Some("1".to_owned()),
+            samples: (1..).zip(cpu_per_request).map(sample).collect(),
+            ..Outcome::default()
+        }
+    }
+
+    /// A series of one scenario of one variant without sweep.
+    pub fn scenario(outcomes: Vec<Outcome>) -> SeriesOutcome {
+        let variant = VariantOutcome {
+            variant: VariantName::Fair,
+            about: String::new(),
+            rounds: 5,
+            seconds: 1,
+            points: vec![None],
+            outcomes,
+        };
+        let scenario = ScenarioOutcome {
+            scenario: "s/one".to_owned(),
+            title: "t".to_owned(),
+            about: String::new(),
+            measures: vec![Metric::CPU_PER_REQUEST],
+            sweep: None,
+            published: Vec::new(),
+            variants: vec![variant],
+        };
+        SeriesOutcome { series: Series::default(), scenarios: vec![scenario] }
+    }
+
+    #[test]
+    fn rounds_in_which_one_is_missing_do_not_enter_the_ratio() {
+        let one = outcome("a", &[9.0, 0.5]);
+        let mut other = outcome("b", &[4.0, 1.0]);
+        other.samples.remove(0);
+        let found = compare(&one, &other, Metric::CPU_PER_REQUEST, None).unwrap();
+        assert_eq!((found.ratio.ratio, found.verdict), (0.5, Verdict::TooFewRounds));
+    }
+
+    #[test]
+    fn a_report_made_again_from_its_samples_is_the_same() {
+        let series = vec![scenario(vec![outcome("weir", &[7.0, 8.1]), outcome("nginx", &[10.56, 11.11])])];
+        let report = Report::new(Circumstances::default(), series);
+        let again = Report::from_json(&report.json().unwrap()).unwrap();
+        assert_eq!(again, report);
+        assert_eq!(again.text(), report.text());
+        assert!(again.text().contains("10.84 (10.56-11.11)"), "{}", again.text());
+    }
+
+    #[test]
+    fn a_file_of_another_form_is_refused() {
+        let error = Report::from_json("{\"scenarios\": []}").unwrap_err().to_string();
+        assert_eq!(error, "its format is 0, 2 was expected");
+    }
+
+    #[test]
+    fn what_is_not_built_does_not_spoil_a_run_but_a_failure_and_an_error_do() {
+        let clean = |change: &dyn Fn(&mut Outcome)| {
+            let mut nginx = outcome("nginx", &[1.0]);
+            change(&mut nginx);
+            Report::new(Circumstances::default(), vec![scenario(vec![nginx])]).is_clean()
+        };
+        assert!(clean(&|_| {}));
+        assert!(clean(&|outcome| outcome.state = State::NotBuilt("later".to_owned())));
+        assert!(!clean(&|outcome| outcome.state = State::Failed("log".to_owned())));
+        assert!(!clean(&|outcome| {
+            outcome.samples[0].errors.insert("timeout".to_owned(), 1);
+        }));
+    }
 }

@@ -101,7 +101,8 @@ impl Plan {
     }
 }
 
-/// Runs `all` one after the other; tells of its progress on standard error.
+/// Runs `all` one after the other; tells of its progress on standard error, and `so_far` of what was found after each
+/// scenario, so that a run that is interrupted was not in vain.
 ///
 /// A contender that does not start is left out of the rest of its variant and its outcome says why. Err only when the
 /// lab itself cannot go on.
@@ -110,6 +111,7 @@ pub fn run(
     wish: &Wish,
     options: &Options,
     workplace: &Workplace,
+    so_far: &mut dyn FnMut(&[SeriesOutcome]) -> io::Result<()>,
 ) -> io::Result<Vec<SeriesOutcome>> {
     let mut versions = BTreeMap::new();
     let mut plans: Vec<Vec<Vec<Plan>>> = Vec::new();
@@ -121,9 +123,9 @@ pub fn run(
         plans.push(of_series);
     }
     let mut progress = Progress::over(plans.iter().flatten().flatten());
-    let mut outcomes = Vec::new();
+    let mut outcomes: Vec<SeriesOutcome> = Vec::new();
     for ((series, scenarios), plans) in all.iter().zip(plans) {
-        let mut done = Vec::new();
+        outcomes.push(SeriesOutcome { series: series.clone(), scenarios: Vec::new() });
         for (scenario, plans) in scenarios.iter().zip(plans) {
             if plans.iter().all(|plan| plan.length.rounds == 0) {
                 eprintln!("{}: only in the full form, or with --rounds", scenario.name);
@@ -134,7 +136,7 @@ pub fn run(
                 eprintln!("{} ({}): {}", scenario.name, plan.setup.variant.name(), scenario.title);
                 variants.push(run_variant(scenario, plan, options, workplace, &mut progress)?);
             }
-            done.push(ScenarioOutcome {
+            let done = ScenarioOutcome {
                 scenario: scenario.name.clone(),
                 title: scenario.title.clone(),
                 about: scenario.about.trim().to_owned(),
@@ -142,10 +144,13 @@ pub fn run(
                 sweep: scenario.sweep.clone(),
                 published: scenario.published.clone(),
                 variants,
-            });
+            };
+            if let Some(series) = outcomes.last_mut() {
+                series.scenarios.push(done);
+            }
+            so_far(&outcomes)?;
         }
         runner::end_series();
-        outcomes.push(SeriesOutcome { series: series.clone(), scenarios: done });
     }
     Ok(outcomes)
 }
@@ -208,6 +213,7 @@ fn line_up(
             Ok(contender) => {
                 outcome.title = title_of(contender, &entrant.name);
                 outcome.config = contender.template().to_owned();
+                outcome.reference = contender.is_reference();
                 outcome.fairness = contender.fairness().to_owned();
                 let version =
                     versions.entry(folder.clone()).or_insert_with(|| version_of(contender, &folder, options));

@@ -67,6 +67,9 @@ pub struct Outcome {
     /// Its config before ports are filled in.
     #[serde(default)]
     pub config: String,
+    /// Whether it is a bound that the others are held against rather than a rival.
+    #[serde(default)]
+    pub reference: bool,
     /// What its folder says about treating it fairly.
     #[serde(default)]
     pub fairness: String,

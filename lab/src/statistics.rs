@@ -135,6 +135,35 @@ pub fn ratio_of_medians(pairs: &[(f64, f64)], seed: u64) -> Option<Ratio> {
     Some(Ratio { ratio, low: quantile(&ratios, 0.025)?, high: quantile(&ratios, 0.975)? })
 }
 
+/// How the first of several contenders changed between two runs, in proportion to the others that ran beside it: its
+/// new median over its old one, divided by the geometric mean of the same ratio of each other.
+///
+/// A row of `old` and `new` is one round, the first contender's figure first. Whole rounds are drawn with replacement
+/// in both runs, so what hits a round as a whole is not mistaken for a change of one contender. `None` when a run has
+/// no rounds, a sample is not a number, or a median is zero.
+pub fn change(old: &[Vec<f64>], new: &[Vec<f64>], seed: u64) -> Option<Ratio> {
+    let columns = old.first()?.len();
+    let middle =
+        |rows: &[&Vec<f64>], column: usize| median(&rows.iter().map(|row| row[column]).collect::<Vec<f64>>());
+    let change_of = |old: &[&Vec<f64>], new: &[&Vec<f64>]| -> Option<f64> {
+        let logarithm = |column| Some((middle(new, column)? / middle(old, column)?).ln());
+        let own = logarithm(0)?;
+        let others = (1..columns).map(logarithm).sum::<Option<f64>>()? / (columns - 1).max(1) as f64;
+        let change = (own - others).exp();
+        change.is_finite().then_some(change)
+    };
+    let ratio = change_of(&old.iter().collect::<Vec<_>>(), &new.iter().collect::<Vec<_>>())?;
+    let mut random = SplitMix64(seed);
+    let mut ratios = Vec::with_capacity(RESAMPLES);
+    let (mut old_drawn, mut new_drawn) = (vec![&old[0]; old.len()], vec![new.first()?; new.len()]);
+    for _ in 0..RESAMPLES {
+        old_drawn.fill_with(|| &old[random.below(old.len())]);
+        new_drawn.fill_with(|| &new[random.below(new.len())]);
+        ratios.extend(change_of(&old_drawn, &new_drawn));
+    }
+    Some(Ratio { ratio, low: quantile(&ratios, 0.025)?, high: quantile(&ratios, 0.975)? })
+}
+
 /// A small generator whose whole state is its seed. Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number
 /// Generators", 2014.
 #[derive(Debug, Clone)]
@@ -249,6 +278,30 @@ mod tests {
         let pairs: Vec<(f64, f64)> =
             (1..20_u8).map(|n| (10.0 + f64::from(n * 7 % 5), 20.0 + f64::from(n))).collect();
         assert_eq!(ratio_of_medians(&pairs, 3), ratio_of_medians(&pairs, 3));
+    }
+
+    #[test]
+    fn a_change_is_told_in_proportion_to_the_others() {
+        // The machine is twice as slow in the second run; the first contender became another 10 % slower.
+        let old = vec![vec![10.0, 20.0, 5.0]; 5];
+        let new = vec![vec![22.0, 40.0, 10.0]; 5];
+        let found = change(&old, &new, 42).unwrap();
+        for value in [found.ratio, found.low, found.high] {
+            assert!((value - 1.1).abs() < 1e-12, "{found:?}");
+        }
+        let alone = change(&[vec![10.0]], &[vec![22.0]], 42).unwrap();
+        assert!((alone.ratio - 2.2).abs() < 1e-12, "{alone:?}");
+        assert_eq!(change(&[], &new, 42), None);
+        assert_eq!(change(&[vec![0.0]], &[vec![1.0]], 42), None);
+    }
+
+    #[test]
+    fn the_interval_of_a_change_reaches_as_far_as_both_runs_allow() {
+        // With one round in each run there is nothing to draw from; with two, the ends are the extreme quotients.
+        let found = change(&[vec![1.0], vec![2.0]], &[vec![4.0], vec![8.0]], 7).unwrap();
+        for (value, expected) in [(found.ratio, 4.0), (found.low, 2.0), (found.high, 8.0)] {
+            assert!((value - expected).abs() < 1e-12, "{found:?}");
+        }
     }
 
     #[test]

@@ -13,15 +13,19 @@ fn bench(seconds: u32) -> Command {
     command
         .args(["run", "fixture/bodies", "--rounds=2", "--together"])
         .arg(format!("--seconds={seconds}"))
+        .arg(format!("--out={}", out().display()))
         .arg("--lab")
         .arg(fixture);
     command
 }
 
+fn out() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("lab-report")
+}
+
 #[test]
 fn who_cannot_run_is_told_and_the_rest_is_measured() {
-    let samples = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("samples.json");
-    let output = bench(1).arg("--json").arg(&samples).output().unwrap();
+    let output = bench(1).output().unwrap();
     let (report, progress) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
 
@@ -31,7 +35,8 @@ fn who_cannot_run_is_told_and_the_rest_is_measured() {
     assert!(report.contains("**broken did not take part**: ended with exit status: 2"), "{report}");
     assert!(report.contains("line 3: no such thing as a lisener"), "{report}");
 
-    let written: serde_json::Value = serde_json::from_str(&fs::read_to_string(samples).unwrap()).unwrap();
+    let written: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(out().join("samples.json")).unwrap()).unwrap();
     let floor = &written["series"][0]["scenarios"][0]["variants"][0]["outcomes"][2];
     assert_eq!(floor["contender"], "floor");
     for sample in floor["samples"].as_array().unwrap() {
@@ -42,6 +47,12 @@ fn who_cannot_run_is_told_and_the_rest_is_measured() {
         assert!(figure("load-cpu-share") > 0.1, "{sample}");
     }
     assert_eq!(floor["samples"].as_array().unwrap().len(), 2);
+
+    let page = fs::read_to_string(out().join("report.html")).unwrap();
+    assert!(
+        page.contains("Broken did not take part") && page.contains("no such thing as a lisener"),
+        "{page}"
+    );
 }
 
 #[test]

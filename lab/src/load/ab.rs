@@ -8,7 +8,7 @@ use crate::contender::Tools;
 use crate::metric::Metric;
 
 /// The curve of the response time (ms) by share of requests (percent).
-pub const RESPONSE_TIME: &str = "response time";
+pub const RESPONSE_TIME: &str = "response time (ms) by share of requests (%)";
 
 pub fn command(
     tools: &Tools,

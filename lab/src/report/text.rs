@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::number::plain;
 use super::{Circumstances, Comparison, Report, compare, subject};
 use crate::fairness;
 use crate::metric::{Metric, Unit};
@@ -173,7 +174,8 @@ fn first_problem(outcome: &Outcome) -> Option<String> {
     Some(wrong.problem.clone().unwrap_or_else(|| kinds.join(", ")))
 }
 
-fn aligned(rows: &[Vec<String>]) -> String {
+/// A table whose first row is its head, as aligned text that is Markdown too.
+pub fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -194,38 +196,6 @@ fn aligned(rows: &[Vec<String>]) -> String {
             }
             text.push_str("|\n");
         }
-    }
-    text
-}
-
-/// A number with as many digits as its size is worth, long ones grouped: `0.126`, `12.35`, `52 981`.
-pub fn plain(value: f64) -> String {
-    let decimals = match value.abs() {
-        size if size == size.trunc() && size < 1e6 => 0,
-        size if size < 1.0 => 3,
-        size if size < 100.0 => 2,
-        size if size < 1000.0 => 1,
-        _ => 0,
-    };
-    grouped(value, decimals)
-}
-
-/// `12345.678` with two decimals as `12 345.68`.
-fn grouped(value: f64, decimals: usize) -> String {
-    let plain = format!("{value:.decimals$}");
-    let (whole, fraction) =
-        plain.split_once('.').map_or((plain.as_str(), None), |(whole, rest)| (whole, Some(rest)));
-    let (sign, digits) = whole.strip_prefix('-').map_or(("", whole), |digits| ("-", digits));
-    let mut text = sign.to_owned();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) && digits.len() > 4 {
-            text.push(' ');
-        }
-        text.push(digit);
-    }
-    if let Some(fraction) = fraction {
-        text.push('.');
-        text.push_str(fraction);
     }
     text
 }

@@ -44,18 +44,20 @@ impl Runner for Loopback {
         let addresses: Vec<SocketAddr> = servers.iter().map(|server| server.address).collect();
         let load = &cell.point.load;
         let proxies = Proxies::start(cell, &addresses, backend, &self.options)?;
-        let put = |load: &Load, seconds: u32| {
-            put_load(load, seconds, &proxies.targets, &self.options, cell.directory)
-        };
+        let tools = &self.options.tools;
+        let put =
+            |command: &[String], seconds| put_load(load, command, seconds, &self.options, cell.directory);
 
         // The warm-up opens pools, faults pages in and lets caches fill; idle connections are counted from the first.
         if cell.length.warm_up_seconds > 0 {
-            drop(put(&load.to_warm_up(), cell.length.warm_up_seconds)?);
+            let seconds = cell.length.warm_up_seconds;
+            drop(put(&load.warm_up_command(tools, &proxies.targets, seconds), seconds)?);
         }
         let processes: Vec<u32> = servers.iter().map(|server| server.running.id()).collect();
         let counted_before = counters_of(backend, &addresses)?;
         let meter = Meter::begin(&proxies.ids(), &processes)?;
-        let (mut result, still_open) = put(load, cell.length.seconds)?;
+        let command = load.command_on_all(tools, &proxies.targets, cell.length.seconds);
+        let (mut result, still_open) = put(&command, cell.length.seconds)?;
         let mut sample = Sample::default();
         meter.end(&mut sample, &result, self.options.load, still_open.as_ref().map(Running::id))?;
         let opened = meter.connections_opened();
@@ -76,7 +78,7 @@ impl Runner for Loopback {
         sample.remarks.extend(load.remark());
         sample.remarks.extend(proxies.remark());
         let mut commands = proxies.commands;
-        commands.push(load.command_on_all(&self.options.tools, &proxies.targets, cell.length.seconds));
+        commands.push(command);
         Ok(Turn { sample, commands })
     }
 }
@@ -167,17 +169,16 @@ fn first_line(running: &mut Running) -> io::Result<String> {
     Ok(line)
 }
 
-/// Puts `load` on `targets` and waits for its result. A load of idle connections is handed back still running.
+/// Runs the `command` of `load` and waits for its result. A load of idle connections is handed back still running.
 fn put_load(
     load: &Load,
+    command: &[String],
     seconds: u32,
-    targets: &[SocketAddr],
     options: &Options,
     directory: &Path,
 ) -> io::Result<(LoadResult, Option<Running>)> {
-    let command = load.command_on_all(&options.tools, targets, seconds);
     let log = directory.join("load.log");
-    let mut running = Running::start("load", options.load, &command, &log, Output::Piped)?;
+    let mut running = Running::start("load", options.load, command, &log, Output::Piped)?;
     if matches!(load, Load::Idle { .. }) {
         let result = load.result(&first_line(&mut running)?)?;
         return Ok((result, Some(running)));
