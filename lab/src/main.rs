@@ -192,7 +192,7 @@ enum LoadVerb {
 #[derive(clap::Args)]
 struct CrossCheckArguments {
     /// Numbers of users
-    #[arg(long, value_delimiter = ',', default_value = "100,500,1000,2000")]
+    #[arg(long, value_delimiter = ',', default_value = "100,500,1000")]
     users: Vec<u32>,
     /// Rounds; k6 and the lab's own take turns in each
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
