@@ -111,12 +111,17 @@ fn begin(worker: &Rc<Worker>, socket: &ListenerSocket, stream: TcpStream, peer: 
     let slot = socket.slot();
     let listener = slot.current();
     let cells = listener.shared.cells.of(worker.number);
-    // Asked first: who has its share already must not drive others out.
-    let client_seat = match listener.shared.seat_client(peer.ip()) {
-        Ok(seat) => seat,
-        Err(_) => {
-            cells.rejected[Rejected::ClientConnections as usize].increment();
-            return;
+    // Asked first: who has its share already must not drive others out. Behind a balancer it is asked for once its header has
+    // named the client ([`identify`]).
+    let client_seat = if listener.shared.expects_proxy_header(peer.ip()) {
+        None
+    } else {
+        match listener.shared.seat_client(peer.ip()) {
+            Ok(seat) => seat,
+            Err(_) => {
+                cells.rejected[Rejected::ClientConnections as usize].increment();
+                return;
+            }
         }
     };
     let newcomer = Newcomer { slot, stream, peer, client_seat };
@@ -167,7 +172,8 @@ impl Newcomer {
 
 /// Finds out who the client is; reads the PROXY protocol header when `peer` must send one.
 ///
-/// `buffer` keeps whatever came behind the header. The deadline is `timeout.header` from now.
+/// `buffer` keeps whatever came behind the header. The deadline is `timeout.header` from now. The seat is that of the client whom
+/// the header names, to be held as long as the session.
 pub async fn identify(
     listener: &WorkerListener,
     stream: &mut TcpStream,
@@ -175,10 +181,10 @@ pub async fn identify(
     buffer: &mut Option<Buffer>,
     worker: &Worker,
     deadline: &Deadline,
-) -> Result<Client, End> {
+) -> Result<(Client, Option<ClientSeat>), End> {
     let plain = Client { peer, address: peer, destination: None };
     if !listener.shared.expects_proxy_header(peer.ip()) {
-        return Ok(plain);
+        return Ok((plain, None));
     }
     deadline.set(clock::now() + listener.shared.config.timeout.header);
     let mut received = worker.buffers.borrow(SMALL).ok_or(End::Overload)?;
@@ -187,10 +193,11 @@ pub async fn identify(
             Ok(ProxyProgress::Complete { header, header_bytes }) => {
                 received.consume(header_bytes);
                 *buffer = (!received.is_empty()).then_some(received);
-                return Ok(match header.addresses {
-                    None => plain,
-                    Some(told) => Client { peer, address: told.source, destination: Some(told.destination) },
-                });
+                let Some(told) = header.addresses else { return Ok((plain, None)) };
+                let seat =
+                    listener.shared.seat_client(told.source.ip()).map_err(|_| End::TooManyConnections)?;
+                let client = Client { peer, address: told.source, destination: Some(told.destination) };
+                return Ok((client, seat));
             }
             Ok(ProxyProgress::Partial) => {}
             Err(violation) => {

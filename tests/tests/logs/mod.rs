@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use weir_tests::dialogue::{Backend, ScriptedBackend, Setup, Weir};
+use weir_tests::dialogue::{Backend, ScriptedBackend, Setup, Weir, until};
 
 fn logging(format: &str, backend: impl ToString) -> Weir {
     let config = format!(
@@ -174,6 +174,20 @@ fn the_end_reason_tells_failures_apart() {
     client.sends("GET / HTTP/1.1\r\n\r\n");
     client.receives_status(400);
     assert_eq!(ends(5), "bad_request");
+}
+
+#[test]
+fn a_client_that_closes_a_kept_connection_has_not_broken_anything_off() {
+    let backend = Backend::saying("ok");
+    let weir = Setup::of(super::http::PLAIN).with("app", backend.address()).start();
+    for _ in 0..5 {
+        let mut client = weir.client("web");
+        client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        client.receives_status(200);
+    }
+    weir.reaches("weir_ends_total", &[("reason", "done")], 5.0);
+    until("the connections to be gone", || (weir.metric("weir_connections", &[]) == 0.0).then_some(()));
+    assert_eq!(weir.metric("weir_ends_total", &[("reason", "client_closed")]), 0.0);
 }
 
 #[test]

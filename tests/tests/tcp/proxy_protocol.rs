@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use weir_tests::dialogue::{Backend, ScriptedBackend, Setup, Weir, Wire};
+use weir_tests::dialogue::{Backend, ScriptedBackend, Setup, Weir, Wire, until};
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
@@ -189,6 +189,82 @@ fn nobody_else_may_send_a_header() {
     client.sends(GET);
     client.receives_status(200);
     assert_eq!(backend.requests()[0].fields.all("x-forwarded-for"), ["127.0.0.1"]);
+}
+
+#[test]
+fn trust_goes_by_the_address_a_header_names_and_not_by_the_balancer_that_sent_it() {
+    let forwarded_for = |trusted: &str| {
+        let backend = Backend::saying("ok");
+        let config = format!(
+            r#"
+            [listener.front]
+            bind = "@front"
+            pool = "app"
+            accept_proxy = [{LOOPBACK}]
+            trusted_proxies = ["{trusted}"]
+            [pool.app]
+            backends = ["@app"]
+            health = {{ check = "off" }}
+            "#
+        );
+        let weir = Setup::of(&config).with("app", backend.address()).start();
+        let mut client = weir.client("front");
+        client.sends(
+            "PROXY TCP4 203.0.113.7 10.0.0.1 5555 80\r\n\
+             GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 198.51.100.9\r\n\r\n",
+        );
+        client.receives_status(200);
+        backend.requests()[0].fields.all("x-forwarded-for").join("|")
+    };
+    assert_eq!(forwarded_for("127.0.0.0/8"), "203.0.113.7", "anybody can speak through the balancer");
+    assert_eq!(forwarded_for("203.0.113.0/24"), "198.51.100.9, 203.0.113.7", "the proxy behind the balancer");
+}
+
+#[test]
+fn each_client_behind_a_balancer_has_its_own_share_of_connections() {
+    let backend = Backend::saying("ok");
+    let config = format!(
+        r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        accept_proxy = [{LOOPBACK}]
+        max_connections_per_client = 2
+        [listener.raw]
+        protocol = "tcp"
+        bind = "@raw"
+        pool = "app"
+        accept_proxy = [{LOOPBACK}]
+        max_connections_per_client = 2
+        [pool.app]
+        backends = ["@app"]
+        health = {{ check = "off" }}
+        "#
+    );
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    let from = |listener: &str, client: u8| {
+        let mut wire = weir.client(listener);
+        let get = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        wire.sends(format!("PROXY TCP4 203.0.113.{client} 10.0.0.1 5555 80\r\n{get}"));
+        wire
+    };
+    let mut held = Vec::new();
+    for client in [1, 1, 2, 2] {
+        for listener in ["web", "raw"] {
+            let mut wire = from(listener, client);
+            wire.receives_status(200);
+            held.push(wire);
+        }
+    }
+    from("web", 1).receives_close();
+    from("raw", 2).receives_close();
+    weir.reaches("weir_rejected_total", &[("listener", "web"), ("reason", "client_connections")], 1.0);
+    weir.reaches("weir_rejected_total", &[("listener", "raw"), ("reason", "client_connections")], 1.0);
+    drop(held);
+    until("a place of the first client's", || {
+        let mut web = from("web", 1);
+        web.tries_to_receive_response("GET").is_ok().then_some(())
+    });
 }
 
 #[test]

@@ -120,19 +120,16 @@ impl Exchange {
         self.body_left = false;
         self.ledger.begin(now);
     }
-
-    /// Notes that the client went away without a request.
-    pub fn note_gone(&mut self, session: &Session, listener: &WorkerListener, end: End) {
-        listener.shared.cells.of(session.worker.number).ends[end as usize].increment();
-    }
 }
 
-/// Counts a session that ended before any request: its PROXY header was missing or wrong.
+/// Counts a session that ended before any request: its PROXY header was missing or wrong, or named a client that has its share.
 pub fn count_refused_session(worker: &Worker, listener: &WorkerListener, end: End) {
     let cells = listener.shared.cells.of(worker.number);
     cells.ends[end as usize].increment();
-    if end == End::BadProxyHeader {
-        cells.rejected[Rejected::BadProxyHeader as usize].increment();
+    match end {
+        End::BadProxyHeader => cells.rejected[Rejected::BadProxyHeader as usize].increment(),
+        End::TooManyConnections => cells.rejected[Rejected::ClientConnections as usize].increment(),
+        _ => {}
     }
 }
 

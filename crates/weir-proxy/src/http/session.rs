@@ -54,7 +54,7 @@ enum Arrival {
     /// Its head is whole.
     Complete,
     /// There will be no further request; nothing to answer.
-    Gone(End),
+    Gone,
     /// It can't be served; answer and close.
     Refused(Failure),
 }
@@ -66,10 +66,10 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, mut stream: TcpSt
     let mut buffer = None;
     let listener = slot.current();
     deadline.belongs_to(listener.shared.number());
-    let client =
+    let (client, _seat) =
         match Box::pin(accept::identify(&listener, &mut stream, peer, &mut buffer, &worker, &deadline)).await
         {
-            Ok(client) => client,
+            Ok(identified) => identified,
             Err(end) => {
                 exchange::count_refused_session(&worker, &listener, end);
                 // An unaccepted peer gets no answer to learn from.
@@ -77,7 +77,9 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, mut stream: TcpSt
                 return;
             }
         };
-    let identity = ClientIdentity::new(client.address.ip(), Scheme::Http, listener.shared.trusts(peer.ip()));
+    // A balancer that only carries bytes says nothing of whoever speaks through it: trust goes by the address it names.
+    let is_trusted = listener.shared.trusts(client.address.ip());
+    let identity = ClientIdentity::new(client.address.ip(), Scheme::Http, is_trusted);
     drop(listener);
     let mut session = Session { worker, slot, stream, client, identity, deadline, buffer, idle_since: None };
     session.run().await;
@@ -108,10 +110,7 @@ impl Session {
                 Arrival::Refused(failure) => {
                     Box::pin(exchange::refuse(self, &listener, &mut exchange, failure)).await
                 }
-                Arrival::Gone(end) => {
-                    exchange.note_gone(self, &listener, end);
-                    After::Close
-                }
+                Arrival::Gone => After::Close,
             };
             self.worker.exchanges.give_back(exchange);
             match after {
@@ -209,7 +208,12 @@ impl Session {
         }
     }
 
+    /// Counts what ended a connection between requests. That its client closed it is how kept connections end, and the exchanges
+    /// before have been counted.
     fn end_idle(&mut self, end: End) {
+        if end == End::ClientClosed {
+            return;
+        }
         let listener = self.slot.current();
         listener.shared.cells.of(self.worker.number).ends[end as usize].increment();
     }
@@ -237,9 +241,7 @@ impl Session {
             }
             if let Err(refused) = self.receive_more(&limits).await {
                 return match refused {
-                    Failure::ClientClosed if !exchange.request.has_started() => {
-                        Arrival::Gone(End::ClientClosed)
-                    }
+                    Failure::ClientClosed if !exchange.request.has_started() => Arrival::Gone,
                     refused => Arrival::Refused(refused),
                 };
             }

@@ -19,6 +19,7 @@ use crate::choose::{Wish, choose_or_wait};
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::io::{WaitError, send_all};
+use crate::snapshot::ClientSeat;
 use crate::system;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
@@ -28,7 +29,8 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, mut stream: TcpSt
     let deadline = worker.deadlines.register(waker);
     let listener = slot.current();
     let client = Client { peer, address: peer, destination: None };
-    let mut session = Session { worker, slot, listener, client, deadline, report: Report::new() };
+    let mut session =
+        Session { worker, slot, listener, client, _client_seat: None, deadline, report: Report::new() };
     let end = session.run(&mut stream).await;
     if !matches!(end, End::Done) && !session.report.is_relayed {
         // No backend ever spoke: the client must not take silence for a whole answer.
@@ -43,6 +45,8 @@ struct Session {
     /// As it was configured when the session began.
     listener: Rc<WorkerListener>,
     client: Client,
+    /// Held while the session lasts, when a PROXY header named the client.
+    _client_seat: Option<ClientSeat>,
     deadline: Deadline,
     report: Report,
 }
@@ -92,7 +96,10 @@ impl Session {
         )
         .await
         {
-            Ok(client) => self.client = client,
+            Ok((client, seat)) => {
+                self.client = client;
+                self._client_seat = seat;
+            }
             Err(end) => return end,
         }
         let Some(index) = self.listener.shared.routes.default_pool() else { return End::NoBackend };
@@ -267,6 +274,7 @@ fn rejection(end: End) -> Option<Rejected> {
         End::QueueFull => Rejected::QueueFull,
         End::QueueTimeout => Rejected::QueueTimeout,
         End::Overload => Rejected::Memory,
+        End::TooManyConnections => Rejected::ClientConnections,
         _ => return None,
     })
 }
