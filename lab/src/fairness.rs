@@ -15,6 +15,8 @@ const DISTURBED: f64 = 5.0;
 const REUSE_MISMATCH: f64 = 5.0;
 /// A cache that lets more than this share of requests through (percent) is not hot.
 const COLD_CACHE: f64 = 0.5;
+/// Requests sent this late (microseconds, 99th percentile) make a latency the load generator's own.
+const LATE_US: f64 = 2000.0;
 /// A backend with this many times the requests of another is not round robin.
 const UNEVEN: f64 = 1.2;
 
@@ -48,8 +50,16 @@ pub struct Flag {
 
 /// Everything that speaks against comparing the contenders of `variant`; empty when nothing does.
 pub fn check(scenario: &ScenarioOutcome, variant: &VariantOutcome) -> Vec<Flag> {
-    let checks: [fn(&ScenarioOutcome, &VariantOutcome) -> Option<Flag>; 7] =
-        [errors, workers, keep_alive_to_clients, keep_alive_to_backends, cold_cache, saturated, disturbed];
+    let checks: [fn(&ScenarioOutcome, &VariantOutcome) -> Option<Flag>; 8] = [
+        errors,
+        workers,
+        keep_alive_to_clients,
+        keep_alive_to_backends,
+        cold_cache,
+        saturated,
+        late,
+        disturbed,
+    ];
     let mut flags: Vec<Flag> = checks.iter().filter_map(|check| check(scenario, variant)).collect();
     flags.extend(uneven(variant));
     flags
@@ -152,6 +162,15 @@ fn saturated(scenario: &ScenarioOutcome, variant: &VariantOutcome) -> Option<Fla
     Some(Flag { kind: Kind::LoadSaturated, text })
 }
 
+fn late(_: &ScenarioOutcome, variant: &VariantOutcome) -> Option<Flag> {
+    let names = named(&medians(variant, Metric::LOAD_LATENESS), |late| late >= LATE_US)?;
+    let text = format!(
+        "The load generator was itself late by 2 ms and more, for one request in a hundred, with {names}: latencies \
+         there are partly its own."
+    );
+    Some(Flag { kind: Kind::LoadSaturated, text })
+}
+
 fn disturbed(_: &ScenarioOutcome, variant: &VariantOutcome) -> Option<Flag> {
     let names = named(&medians(variant, Metric::WAIT_SHARE), |share| share >= DISTURBED)?;
     let text = format!("Other work took {names} off its core for more than 5 % of the time.");
@@ -162,4 +181,63 @@ fn uneven(variant: &VariantOutcome) -> Option<Flag> {
     let names = named(&medians(variant, Metric::SERVED_UNEVENLY), |ratio| ratio > UNEVEN)?;
     let text = format!("Not round robin: {names} gave one backend over 1.2 times the requests of another.");
     Some(Flag { kind: Kind::Uneven, text })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Sample;
+    use crate::scenario::VariantName;
+
+    /// The flags of one contender with these figures, in a scenario that reports them.
+    fn flags(figures: &[(Metric, f64)]) -> Vec<Flag> {
+        let mut sample = Sample::default();
+        figures.iter().for_each(|(metric, value)| sample.put(*metric, *value));
+        let outcome = Outcome { contender: "nginx".to_owned(), samples: vec![sample], ..Outcome::default() };
+        let variant = VariantOutcome {
+            variant: VariantName::Fair,
+            about: String::new(),
+            rounds: 1,
+            seconds: 1,
+            points: vec![None],
+            outcomes: vec![outcome],
+        };
+        let scenario = ScenarioOutcome {
+            scenario: "s1/x".to_owned(),
+            title: String::new(),
+            about: String::new(),
+            measures: figures.iter().map(|(metric, _)| *metric).collect(),
+            sweep: None,
+            published: Vec::new(),
+            variants: Vec::new(),
+        };
+        check(&scenario, &variant)
+    }
+
+    fn kinds(figures: &[(Metric, f64)]) -> Vec<Kind> {
+        flags(figures).into_iter().map(|flag| flag.kind).collect()
+    }
+
+    #[test]
+    fn a_cache_is_cold_when_its_origin_was_asked() {
+        assert_eq!(kinds(&[(Metric::BACKEND_SHARE, 0.0)]), []);
+        assert_eq!(kinds(&[(Metric::BACKEND_SHARE, 0.4)]), []);
+        assert_eq!(kinds(&[(Metric::BACKEND_SHARE, 3.0)]), [Kind::ColdCache]);
+    }
+
+    #[test]
+    fn a_load_generator_that_fills_its_core_or_sends_late_is_saturated() {
+        assert_eq!(kinds(&[(Metric::RATE, 1.0), (Metric::LOAD_CPU_SHARE, 89.0)]), []);
+        assert_eq!(kinds(&[(Metric::RATE, 1.0), (Metric::LOAD_CPU_SHARE, 97.0)]), [Kind::LoadSaturated]);
+        assert_eq!(kinds(&[(Metric::LOAD_LATENESS, 150.0)]), []);
+        let flags = flags(&[(Metric::LOAD_LATENESS, 4000.0)]);
+        assert_eq!(flags[0].kind, Kind::LoadSaturated);
+        assert!(flags[0].text.contains("with nginx: latencies"), "{flags:?}");
+    }
+
+    #[test]
+    fn a_second_worker_on_one_core_is_told() {
+        assert_eq!(kinds(&[(Metric::WORKERS, 1.0)]), []);
+        assert_eq!(kinds(&[(Metric::WORKERS, 100.0)]), [Kind::Workers]);
+    }
 }
