@@ -110,6 +110,7 @@ catalogue! {
     DOUBLED_WRITES, "doubled-writes", "writes carried out twice", Count, Lower;
     LOST_WRITES, "lost-writes", "acknowledged writes lost", Count, Lower;
     FAILED_WRITES, "failed-writes", "writes that failed", Count, Lower;
+    FAILED_AFTER_RETURN, "failed-after-return", "writes that failed once the member came back", Count, Lower;
     FAILED_READS, "failed-reads", "reads that failed", Count, Lower;
     // The guest counts instructions where its clock means nothing.
     INSTRUCTIONS, "instructions", "instructions per operation", Count, Lower;

@@ -132,7 +132,8 @@ pub fn longest_gap(good: &[Duration], from: Duration, until: Duration) -> Gap {
 /// What writers went through from `event` to `until`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outage {
-    /// From the event to the first good write after the longest pause; `None` when none came any more.
+    /// From the event to the first good write after the longest pause; the pause itself where that was no longer than
+    /// busy writers make anyway; `None` when no good write came any more.
     pub writes_back: Option<Duration>,
     /// The longest pause.
     pub pause: Duration,
@@ -141,6 +142,9 @@ pub struct Outage {
     /// Writes told nothing, in that time.
     pub unknown: u64,
 }
+
+/// Pauses below this are ordinary: writers rest between writes, and the group's members wait for each other.
+const ORDINARY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Sums up what `entries` say of the time from `event` to `until`.
 ///
@@ -154,8 +158,10 @@ pub fn outage(entries: &[Entry], event: Duration, until: Duration) -> Outage {
         let within = |entry: &&Entry| entry.told == told && (event..=until).contains(&entry.ended);
         entries.iter().filter(within).count() as u64
     };
+    // An ordinary pause lies anywhere, also seconds after an event that nobody noticed.
+    let back = if pause.length() < ORDINARY_PAUSE { pause.length() } else { pause.until - event };
     Outage {
-        writes_back: pause.ended.then(|| pause.until - event),
+        writes_back: pause.ended.then_some(back),
         pause: pause.length(),
         refused: count(Told::Refused),
         unknown: count(Told::Nothing),
@@ -273,6 +279,14 @@ mod tests {
         let entries = [entry(1, 900, Told::Done), entry(2, 1500, Told::Refused)];
         let found = outage(&entries, at(1000), at(9000));
         assert_eq!((found.writes_back, found.pause), (None, at(8000)));
+    }
+
+    #[test]
+    fn an_ordinary_pause_long_after_the_event_is_not_its_end() {
+        let entries: Vec<Entry> =
+            (1..=300).filter(|n| *n != 250).map(|n| entry(n, n * 10, Told::Done)).collect();
+        let found = outage(&entries, at(1000), at(3000));
+        assert_eq!((found.pause, found.writes_back), (at(20), Some(at(20))));
     }
 
     #[test]

@@ -270,6 +270,9 @@ fn sample_of(experience: &Experience, times: &Times, victim: Victim, floor: Opti
     let failed = outage.refused + outage.unknown;
     sample.put(Metric::FAILED_WRITES, failed as f64);
     sample.put(Metric::FAILED_READS, experience.failed_reads as f64);
+    if times.returned > times.restarted {
+        sample.put(Metric::FAILED_AFTER_RETURN, experience.failed_after_restart as f64);
+    }
     sample.put(Metric::WRITES, verdict.acknowledged as f64);
     sample.put(Metric::UNKNOWN_WRITES, verdict.unknown as f64);
     sample.put(Metric::LOST_WRITES, verdict.lost as f64);
@@ -294,22 +297,15 @@ fn sample_of(experience: &Experience, times: &Times, victim: Victim, floor: Opti
     if !verdict.is_clean() {
         sample.problem = Some(format!("the ledger does not agree with the members: {verdict:?}"));
     }
-    sample.remarks.extend(remarks(experience, times));
+    sample.remarks.extend(remarks(experience));
     sample
 }
 
-fn remarks(experience: &Experience, times: &Times) -> Vec<String> {
+fn remarks(experience: &Experience) -> Vec<String> {
     let seconds = |time: Duration| time.as_secs_f64();
     let mut remarks = Vec::new();
     if experience.failed_before > 0 {
         remarks.push(format!("{} writes failed before anything had happened.", experience.failed_before));
-    }
-    if experience.failed_after_restart > 0 {
-        remarks.push(format!(
-            "{} writes failed while the member came back and in the {:.0} s after.",
-            experience.failed_after_restart,
-            seconds(times.end.saturating_sub(times.returned))
-        ));
     }
     if let Some(stall) = experience.related_stall {
         remarks.push(format!("A reader of the member that went waited {:.2} s.", seconds(stall)));
