@@ -163,6 +163,16 @@ impl Deadline {
         }
     }
 
+    /// Brings the deadline forward to `at` if it is later.
+    #[inline]
+    pub fn no_later_than(&self, at: Duration) {
+        let is_later = self.table.table.borrow().due[self.slot] > at;
+        // One that has passed stays passed.
+        if is_later && !self.has_passed() {
+            self.set(at);
+        }
+    }
+
     /// Takes the deadline away.
     #[cfg(test)]
     fn clear(&self) {

@@ -18,8 +18,8 @@ const LEAST_BYTES: usize = 64 << 10;
 pub const SMALL_PIECE: usize = 16 << 10;
 /// What was bulky is no longer so after so many small pieces in a row.
 pub const SMALL_PIECES: u32 = 8;
-/// Most bytes moved into a pipe in one call, so that one session does not keep the others waiting.
-pub const FILL_BYTES: usize = 1 << 20;
+/// Most bytes in a pipe at once: what a reader that has stopped makes us hold of the kernel's memory.
+const FILL_BYTES: usize = 192 << 10;
 /// Empty pipes kept per worker.
 const KEPT: usize = 16;
 

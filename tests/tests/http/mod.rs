@@ -15,8 +15,9 @@ mod retries;
 mod routing;
 mod slow_peers;
 pub mod upgrades;
+mod waits;
 
-use weir_tests::dialogue::{Backend, Setup, Weir};
+use weir_tests::dialogue::{Backend, ScriptedBackend, Setup, Weir};
 
 /// One listener, one pool, one backend, no probes: what the backend receives is what clients sent.
 pub const PLAIN: &str = r#"
@@ -31,5 +32,10 @@ health = { check = "off", passive = "off" }
 
 /// Weir with [`PLAIN`] before this backend.
 pub fn plain(backend: &Backend) -> Weir {
+    Setup::of(PLAIN).with("app", backend.address()).start()
+}
+
+/// Weir with [`PLAIN`] before a backend that does what the test says.
+pub fn plain_before(backend: &ScriptedBackend) -> Weir {
     Setup::of(PLAIN).with("app", backend.address()).start()
 }

@@ -48,7 +48,11 @@ pub async fn make(
     upload: &mut Upload,
     only_new: bool,
 ) -> Result<Answered, Failed> {
-    let (mut connection, reused) = match open(session, exchange, forwarding, facts, chosen, only_new).await {
+    // What can't be sent twice, or is not all here to be sent again, must not meet a backend that is just closing.
+    let is_repeatable = facts.method.is_idempotent() && upload.is_done();
+    let max_idle = if is_repeatable { Duration::MAX } else { FRESH };
+    let max_idle = (!only_new).then_some(max_idle);
+    let (mut connection, reused) = match open(session, exchange, forwarding, chosen, max_idle).await {
         Ok(opened) => opened,
         Err(failure) => return Err(Failed { failure, reused: false }),
     };
@@ -61,7 +65,7 @@ pub async fn make(
             .await
             .map_err(|error| failed(error.into()))?;
     }
-    let sent_at = if reused && exchange.ledger.retries == 0 { exchange.ledger.head } else { clock::now() };
+    let sent_at = if reused { exchange.ledger.nearly_now() } else { clock::now() };
     let timeout = &forwarding.listener.shared.config.timeout;
     let patience = if upload.is_awaited() { timeout.client_body } else { timeout.backend };
     session.deadline.set(due(&session.slot, sent_at, patience));
@@ -83,23 +87,21 @@ pub async fn make(
     Ok(Answered { connection, received })
 }
 
-/// An idle connection, or a new one.
+/// A connection that has been idle for less than `max_idle`, or a new one.
 async fn open(
     session: &Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
-    facts: &Facts,
     chosen: &Chosen,
-    only_new: bool,
+    max_idle: Option<Duration>,
 ) -> Result<(Busy<TcpStream>, bool), Failure> {
     let backend = chosen.backend();
     let send_proxy = forwarding.pool.shared.config.send_proxy;
-    if send_proxy.is_none() && !only_new {
-        let max_idle = if facts.method.is_idempotent() { Duration::MAX } else { FRESH };
-        if let Some(idle) = backend.take_idle(exchange.ledger.head, max_idle) {
-            backend.cells().reused.increment();
-            return Ok((idle.begin(), true));
-        }
+    if let Some(max_idle) = max_idle.filter(|_| send_proxy.is_none())
+        && let Some(idle) = backend.take_idle(exchange.ledger.nearly_now(), max_idle)
+    {
+        backend.cells().reused.increment();
+        return Ok((idle.begin(), true));
     }
     let stream = Box::pin(connect(session, exchange, forwarding, chosen)).await?;
     Ok((Busy::first(stream), false))

@@ -42,11 +42,11 @@ pub async fn until_response(
             if watched && upload.is_done() {
                 watched = poll_client_present(&mut session.stream, context)?;
             }
-            if session.deadline.has_passed() {
-                return Poll::Ready(Err(if upload.is_awaited() {
-                    Failure::BodyTimeout
-                } else {
-                    Failure::BackendTimeout
+            if has_passed(session) {
+                return Poll::Ready(Err(match upload.is_awaited() {
+                    _ if is_drained(session) => Failure::Drained,
+                    true => Failure::BodyTimeout,
+                    false => Failure::BackendTimeout,
                 }));
             }
             Poll::Pending
@@ -61,6 +61,11 @@ pub async fn until_response(
             return Err(Failure::InterimFlood);
         }
         pass_interim_on(session, exchange, facts, &buffer).await?;
+        if !upload.is_awaited() {
+            // It says that the backend is at work on it; how often it may do so is bounded.
+            let patience = forwarding.listener.shared.config.timeout.backend;
+            session.deadline.set(due(&session.slot, clock::now(), patience));
+        }
         buffer.consume(exchange.response.head_bytes());
         exchange.response.clear();
         received = Some(buffer).filter(|buffer| !buffer.is_empty());
@@ -218,21 +223,39 @@ pub async fn until_sent(
         if let Poll::Ready(result) = polled {
             return Poll::Ready(result.map_err(download_failure));
         }
+        // A backend that has begun to answer may wait for the rest of the request: then the client is the slow one.
+        let awaits_backend = download.waits_for_source() && !upload.is_awaited();
         if moved {
-            let patience = if download.waits_for_source() { timeout.backend } else { timeout.client_body };
-            session.deadline.set(due(&session.slot, clock::now(), patience));
-        } else if session.deadline.has_passed() {
-            return Poll::Ready(Err(match download.waits_for_source() {
-                true if session.slot.draining_until().is_some_and(|until| until <= clock::now()) => {
-                    Failure::Drained
-                }
+            let now = clock::now();
+            if upload.is_too_slow(now, forwarding.listener.shared.config.limits.min_body_rate) {
+                return Poll::Ready(Err(Failure::BodyTimeout));
+            }
+            let patience = if awaits_backend { timeout.backend } else { timeout.client_body };
+            session.deadline.set(due(&session.slot, now, patience));
+        } else if has_passed(session) {
+            return Poll::Ready(Err(match awaits_backend {
+                _ if is_drained(session) => Failure::Drained,
                 true => Failure::BackendTimeout,
+                false if upload.is_awaited() => Failure::BodyTimeout,
                 false => Failure::ClientStalled,
             }));
         }
         Poll::Pending
     })
     .await
+}
+
+/// Whether the session's deadline has passed. It is brought forward once draining has begun, which every session is woken for.
+fn has_passed(session: &Session) -> bool {
+    if let Some(until) = session.slot.draining_until() {
+        session.deadline.no_later_than(until);
+    }
+    session.deadline.has_passed()
+}
+
+/// Whether the time that draining grants is over.
+fn is_drained(session: &Session) -> bool {
+    session.slot.draining_until().is_some_and(|until| until <= clock::now())
 }
 
 /// What went wrong on the backend's side.

@@ -258,7 +258,7 @@ async fn choose_backend(
     facts: &Facts,
 ) -> Result<Chosen, Failure> {
     let wish = Wish { key: facts.key, sticky: facts.sticky.wanted, exclude: &exchange.tried };
-    let at_once = wish.choose(&session.worker, &forwarding.pool, exchange.ledger.head);
+    let at_once = wish.choose(&session.worker, &forwarding.pool, exchange.ledger.nearly_now());
     match at_once {
         Ok(chosen) if forwarding.pool.shared.waiting_room.depth() == 0 => {
             if exchange.ledger.retries > 0 {

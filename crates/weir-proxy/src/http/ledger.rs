@@ -58,6 +58,11 @@ impl Ledger {
         self.text.bytes.clear();
     }
 
+    /// The time, near enough and without asking the clock: as long as nothing was waited for since the request's head.
+    pub fn nearly_now(&self) -> Duration {
+        if self.retries == 0 && self.queue.is_none() { self.head } else { clock::now() }
+    }
+
     /// When the response's head came, near enough for averages and without asking the clock.
     pub fn response_at(&self) -> Duration {
         if self.retries > 0 {

@@ -21,8 +21,6 @@ const CHUNK_END: &[u8] = b"\r\n";
 
 /// A body of known length of which at least this much is still to come goes through a pipe with `splice(2)`: nothing is copied.
 const BULKY_BYTES: u64 = 256 << 10;
-/// Most bytes of a body in a pipe at once.
-const PIPE_BYTES: u64 = 192 << 10;
 /// Most bytes moved before others get their turn.
 const TURN_BYTES: u64 = 1 << 20;
 
@@ -182,7 +180,7 @@ impl Pump {
         if self.chunked || self.small_pieces >= SMALL_PIECES {
             return None;
         }
-        Pipe::borrow(buffers, most.min(PIPE_BYTES))
+        Pipe::borrow(buffers, most)
     }
 
     /// Moves what has arrived into `pipe`. The limit needs no look: a body of known length was held against it before.

@@ -37,7 +37,7 @@ pub async fn run(
         return Box::pin(tunnel::run(session, exchange, forwarding, facts, chosen, connection, received))
             .await;
     }
-    let keep_client = facts.keep_alive && session.slot.draining_until().is_none() && !upload.is_moving();
+    let keep_client = facts.keep_alive && session.slot.draining_until().is_none() && upload.is_done();
     let framing = write_head(exchange, forwarding, facts, received.filled(), keep_client);
     received.consume(exchange.response.head_bytes());
     let body = exchange.response.body();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use weir_http::{ClientIdentity, Limits, Progress, Scheme, parse_request};
-use weir_stats::table::End;
+use weir_stats::table::{End, Rejected};
 
 use crate::accept::{self, Client};
 use crate::buffers::{Buffer, SMALL};
@@ -135,6 +135,8 @@ impl Session {
     /// [`Self::await_first_byte`].
     async fn next_is_close(&mut self) -> bool {
         if self.buffer.is_some() {
+            // Its next request is here already; others get their turn all the same.
+            tokio::task::coop::consume_budget().await;
             return true;
         }
         let Some(idle_since) = self.idle_since else { return false };
@@ -215,7 +217,11 @@ impl Session {
             return;
         }
         let listener = self.slot.current();
-        listener.shared.cells.of(self.worker.number).ends[end as usize].increment();
+        let cells = listener.shared.cells.of(self.worker.number);
+        cells.ends[end as usize].increment();
+        if end == End::Overload {
+            cells.rejected[Rejected::Memory as usize].increment();
+        }
     }
 
     /// Receives until the head is whole. The time limit is absolute: further bytes do not renew it (D1).

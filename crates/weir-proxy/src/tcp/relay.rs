@@ -17,8 +17,8 @@ use weir_stats::table::End;
 use crate::buffers::{Buffer, Buffers, LARGE};
 use crate::clock;
 use crate::deadline::Deadline;
-use crate::io::{poll_call, poll_receive, poll_send};
-use crate::pipes::{FILL_BYTES, Pipe, SMALL_PIECE, SMALL_PIECES};
+use crate::io::{poll_call, poll_send, receive_ready};
+use crate::pipes::{Pipe, SMALL_PIECE, SMALL_PIECES};
 use crate::system;
 
 /// A direction is bulky once it has filled its buffer so often in a row (256 KiB).
@@ -276,8 +276,12 @@ impl Direction {
             if self.source_ended {
                 return Poll::Ready(Err(Ended::Whole));
             }
+            // Only then a buffer: a session that was merely woken must not need memory.
+            if ready!(source.poll_read_ready(context)).is_err() {
+                return Poll::Ready(Err(Ended::SourceBroke));
+            }
             let Some(mut buffer) = buffers.borrow(LARGE) else { return Poll::Ready(Err(Ended::NoMemory)) };
-            let count = match ready!(poll_receive(source, context, &mut buffer)) {
+            let count = match ready!(receive_ready(source, context, &mut buffer)) {
                 Ok(count) => count,
                 Err(_) => return Poll::Ready(Err(Ended::SourceBroke)),
             };
@@ -319,7 +323,7 @@ impl Direction {
             if self.source_ended {
                 return Poll::Ready(Err(Ended::Whole));
             }
-            let Some(mut pipe) = Pipe::borrow(buffers, FILL_BYTES as u64) else {
+            let Some(mut pipe) = Pipe::borrow(buffers, u64::MAX) else {
                 self.carrier = Carrier::Copy(None);
                 return Poll::Ready(Ok(()));
             };
