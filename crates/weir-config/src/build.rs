@@ -168,6 +168,7 @@ fn listener(name: &str, fields: &Fields) -> Listener {
         trusted_proxies: collect(fields, "trusted_proxies", network),
         max_connections: fields.count("max_connections"),
         max_connections_per_client: fields.optional_count("max_connections_per_client"),
+        merge_slashes: fields.flag("merge_slashes"),
         timeout: Timeouts {
             client_idle: timeout.duration("client_idle"),
             header: timeout.duration("header"),

@@ -119,6 +119,8 @@ pub struct Listener {
     pub max_connections: u32,
     /// Most client connections at once from one address; `None` means no limit of its own.
     pub max_connections_per_client: Option<u32>,
+    /// Whether runs of slashes in a path count as one, for routes and for backends; default false.
+    pub merge_slashes: bool,
     /// Every wait has a timer.
     pub timeout: Timeouts,
     /// Sizes a client may make Weir hold or parse.

@@ -201,6 +201,9 @@ fn listener(listener: &Listener, sections: &mut Vec<Section>) {
     keys.extend(
         listener.max_connections_per_client.map(|most| ("max_connections_per_client", most.to_string())),
     );
+    if http {
+        keys.push(("merge_slashes", listener.merge_slashes.to_string()));
+    }
     let times = &listener.timeout;
     let mut timeout = vec![("client_idle", duration(times.client_idle))];
     if stream {
@@ -447,6 +450,7 @@ mod tests {
         trusted_proxies = "10.0.0.0/8"
         max_connections = 5
         max_connections_per_client = 4
+        merge_slashes = true
         timeout = { client_idle = "1s", header = "1s", connect = "1s", backend = "1s", client_body = "1s" }
         limits = { request_line = "1KiB", header = "2KiB", header_count = 9, min_body_rate = "1B/s" }
         [[listener.a.route]]

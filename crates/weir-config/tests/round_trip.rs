@@ -138,6 +138,7 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
         vec(any::<std::net::Ipv4Addr>().prop_filter("wildcard", |address| !address.is_unspecified()), 1..3);
     let routes = vec(route(pools.clone()), if http { 0..4 } else { 0..1 });
     let numbers = (1..=10_000_000u32, of(1..=10_000_000u32), any::<bool>());
+    let merge_slashes = any::<bool>();
     (
         bind,
         select(pools),
@@ -146,7 +147,7 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
         numbers,
         timeouts(protocol),
         limits(protocol),
-        (routes, any::<bool>()),
+        (routes, any::<bool>(), merge_slashes),
     )
         .prop_map(
             move |(
@@ -157,7 +158,7 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
                 (max_connections, max_connections_per_client, bare),
                 timeout,
                 limits,
-                (routes, named),
+                (routes, named, merge_slashes),
             )| {
                 let name = format!("listener{index}{}", if named { ".x" } else { "_x" });
                 let routes = routes.into_iter().enumerate().map(|(position, route)| Route {
@@ -176,6 +177,7 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
                     trusted_proxies: if http { trusted_proxies } else { Vec::new() },
                     max_connections,
                     max_connections_per_client,
+                    merge_slashes: merge_slashes && http,
                     timeout,
                     limits,
                     routes: routes.collect(),

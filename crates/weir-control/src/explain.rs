@@ -188,7 +188,7 @@ impl<'q> Request<'q> {
 
 fn http(snapshot: &Snapshot, request: &Request<'_>, wanted: Option<&str>) -> Result<Answer, String> {
     let (listener, listener_reason) = http_listener(snapshot, request, wanted)?;
-    let path = weir_proxy::http::normalised_path(request.path)?;
+    let path = weir_proxy::http::normalised_path(&listener.config, request.path)?;
     let header = |name: &[u8]| request.header(name).map(str::as_bytes);
     let view = RequestView {
         host: request.host().as_bytes(),

@@ -4,8 +4,8 @@
 //! - dot segments are resolved, also when written `%2e` (RFC 3986 §5.2.4); a path that climbs above its root is refused
 //!   rather than cut;
 //! - `%2F` stays encoded: it is data, not a separator;
-//! - empty segments (`//`) stay: they are different resources to many backends, and since routing sees the same path as
-//!   the backend, nothing can hide behind them;
+//! - empty segments (`//`) stay: they are different resources to many backends. To others they are not, and then `//admin` means
+//!   what no route on `/admin` saw: for those there is [`normalise_merging_into`];
 //! - `;` parameters are part of their segment: `/..;/` climbs nowhere here, and is refused because some servers drop
 //!   the parameter and then climb;
 //! - backslashes and encoded control bytes are refused, malformed escapes too.
@@ -61,6 +61,21 @@ pub fn normalise_into(raw: &[u8], out: &mut Vec<u8>) -> Result<bool, Violation> 
         }
     }
     Ok(out != raw)
+}
+
+/// As [`normalise_into`], with runs of slashes made one, after dot segments are resolved.
+///
+/// # Errors
+/// As [`normalise`].
+pub fn normalise_merging_into(raw: &[u8], out: &mut Vec<u8>) -> Result<bool, Violation> {
+    normalise_into(raw, out)?;
+    out.dedup_by(|byte, before| *byte == b'/' && *before == b'/');
+    Ok(out != raw)
+}
+
+/// Whether a path has two slashes in a row, so that merging changes it.
+pub fn has_empty_segment(path: &[u8]) -> bool {
+    path.windows(2).any(|pair| pair == b"//")
 }
 
 /// Whether nothing in the path could change: no escape, no segment that begins with a dot, no forbidden byte.
@@ -177,5 +192,29 @@ mod tests {
     fn double_encoding_is_decoded_once_only() {
         assert_eq!(normal("/%252e%252e/").as_deref(), Ok("/%252e%252e/"));
         assert_eq!(normal("/%25%32%65").as_deref(), Ok("/%252e"));
+    }
+
+    #[test]
+    fn merging_leaves_no_empty_segment_and_nothing_else_changes() {
+        for (raw, expected) in [
+            ("//admin", "/admin"),
+            ("///a////b//", "/a/b/"),
+            ("/a/..//b", "/b"),
+            ("/a//../b", "/a/b"),
+            ("/%2f/a", "/%2F/a"),
+            ("/a/%2e//b", "/a/b"),
+            ("//", "/"),
+            ("/", "/"),
+            ("", ""),
+        ] {
+            let mut out = Vec::new();
+            let changed = normalise_merging_into(raw.as_bytes(), &mut out).unwrap();
+            assert_eq!(String::from_utf8_lossy(&out), expected, "{raw}");
+            assert_eq!(changed, raw != expected, "{raw}");
+            assert!(!has_empty_segment(&out));
+            assert!(!normalise_merging_into(expected.as_bytes(), &mut out).unwrap(), "{raw}: not settled");
+        }
+        assert!(has_empty_segment(b"/a//") && !has_empty_segment(b"/a/b/"));
+        assert!(normalise_merging_into(b"/..//a", &mut Vec::new()).is_err());
     }
 }

@@ -188,3 +188,41 @@ fn the_forwarded_path_is_the_one_the_routes_matched() {
         assert!(!seen.contains("/../") && !seen.ends_with("/.."), "{path}: dot segments were left in {seen}");
     }
 }
+
+#[test]
+fn with_slashes_merged_a_denied_path_is_denied_however_many_it_has_and_the_backend_sees_what_was_compared() {
+    let backend = Backend::saying("reached");
+    let weir = Setup::of(
+        r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        merge_slashes = true
+        [[listener.web.route]]
+        path = ["/admin", "/admin/*"]
+        respond = { status = 403, body = "no" }
+        [pool.app]
+        backends = ["@app"]
+        health = { check = "off" }
+        "#,
+    )
+    .with("app", backend.address())
+    .start();
+    let mut client = weir.client("web");
+    for denied in ["//admin", "///admin//users", "/admin//", "/a/..//admin", "/%61dmin//x", "//%2e//admin/x"]
+    {
+        client.sends(format!("GET {denied} HTTP/1.1\r\nhost: a\r\n\r\n"));
+        client.receives_status(403);
+    }
+    for (sent, seen) in
+        [("/a//b?c=//d", "/a/b?c=//d"), ("/plain", "/plain"), ("//", "/"), ("/x/%2f/", "/x/%2F/")]
+    {
+        client.sends(format!("GET {sent} HTTP/1.1\r\nhost: a\r\n\r\n"));
+        client.receives_status(200);
+        let request = backend.requests().pop().expect("a request");
+        assert_eq!(request.target, seen, "for {sent}");
+    }
+    let url = format!("http://{}//admin//x", weir.address("web"));
+    let explained = weir.command(&["explain", "http", "GET", &url]);
+    assert!(explained.succeeded().contains("respond 403"), "{explained:?}");
+}

@@ -143,6 +143,8 @@ static LISTENER: Table = Table {
             .also(&["maxconn"]),
         Key::new("max_connections_per_client", Kind::Count(&at::MAX_CONNECTIONS_PER_CLIENT), "Most client connections at once from one address.")
             .default("no limit of its own"),
+        Key::new("merge_slashes", Kind::Bool(false), "Takes `//` in a path for `/`, for routes and for backends: where backends do so, a route guards no path without it.")
+            .http(),
         Key::new("timeout", Kind::Table(&TIMEOUT), "The timers.").also(&["timeouts"]),
         Key::new("limits", Kind::Table(&LIMITS), "Sizes a client may make Weir hold or parse.").http().also(&["limit"]),
         Key::new("http", Kind::OneOrMany(&Kind::Unread("HTTP versions")), "HTTP versions that are spoken.").not_built(&["h1"]),

@@ -79,6 +79,7 @@ fn listener(listener: &Listener) -> Value {
         "trusted_proxies": listener.trusted_proxies.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "max_connections": listener.max_connections,
         "max_connections_per_client": listener.max_connections_per_client,
+        "merge_slashes": listener.merge_slashes,
         "timeout": {
             "client_idle": duration(timeout.client_idle),
             "header": duration(timeout.header),

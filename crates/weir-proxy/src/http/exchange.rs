@@ -210,7 +210,11 @@ fn plan<'l>(
     }
     let raw = request.path(received);
     let mut rewritten = false;
-    if !request.path_is_plain() {
+    if listener.shared.config.merge_slashes {
+        if !request.path_is_plain() || path::has_empty_segment(raw) {
+            rewritten = path::normalise_merging_into(raw, &mut exchange.path).map_err(Failure::BadRequest)?;
+        }
+    } else if !request.path_is_plain() {
         rewritten = path::normalise_into(raw, &mut exchange.path).map_err(Failure::BadRequest)?;
     }
     let routed: &[u8] = if rewritten { &exchange.path } else { raw };

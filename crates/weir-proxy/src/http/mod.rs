@@ -34,11 +34,16 @@ pub fn probe_status(answer: &[u8]) -> Result<Option<u16>, String> {
     }
 }
 
-/// The path that routes are compared with, for explanations.
+/// The path that routes of `listener` are compared with, for explanations.
 ///
 /// # Errors
 /// The path would be refused with 400; says why.
-pub fn normalised_path(path: &str) -> Result<String, String> {
-    let normal = weir_http::path::normalise(path.as_bytes()).map_err(|violation| violation.to_string())?;
+pub fn normalised_path(listener: &weir_config::Listener, path: &str) -> Result<String, String> {
+    let mut normal = Vec::new();
+    let normalised = match listener.merge_slashes {
+        true => weir_http::path::normalise_merging_into(path.as_bytes(), &mut normal),
+        false => weir_http::path::normalise_into(path.as_bytes(), &mut normal),
+    };
+    normalised.map_err(|violation| violation.to_string())?;
     Ok(String::from_utf8_lossy(&normal).into_owned())
 }
