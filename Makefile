@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(if $(CARGO_HOME),$(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo build dist test lint bench peers docs fuzz
+.PHONY: help setup demo build dist test lint bench lab peers docs fuzz
 
 help:                ## this list
 	@sed -n 's/^\([a-z]*\): .*## /  make \1\t/p' Makefile | expand -t 18
@@ -33,6 +33,9 @@ dist: setup          ## build target/dist/weir, optimised for what it did in a t
 bench: dist          ## measure Weir beside HAProxy and nginx on this machine
 	lab/peers install haproxy nginx wrk
 	@target=$${CARGO_TARGET_DIR:-target}; cargo run --release --package weir-lab -- bench --weir $$target/dist/weir
+
+lab: build           ## run the five published comparisons, Weir beside the real programs; FULL=1 runs all of it
+	cargo run --release --package weir-lab -- run s0 s1 s2 s3 s4 $(if $(FULL),--full) $(ARGS)
 
 peers:               ## install all load balancers and load generators to measure against (as root)
 	lab/peers install

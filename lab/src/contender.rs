@@ -143,6 +143,12 @@ impl Contender {
         Ok(Self { name: name.to_owned(), manifest, template })
     }
 
+    /// The name of the contender in `folder` as its makers write it, without asking for any template.
+    pub fn title_of_folder(lab: &Path, folder: &str) -> Option<String> {
+        let text = fs::read_to_string(lab.join("contenders").join(folder).join("contender.toml")).ok()?;
+        toml::from_str::<Manifest>(&text).ok().map(|manifest| manifest.title)
+    }
+
     /// Its name as its makers write it.
     pub fn title(&self) -> &str {
         &self.manifest.title

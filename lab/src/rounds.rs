@@ -199,7 +199,7 @@ fn line_up(
         let mut outcome = Outcome {
             contender: entrant.name.clone(),
             template: entrant.template.clone(),
-            title: entrant.name.clone(),
+            title: Contender::title_of_folder(&options.lab, &folder).unwrap_or_else(|| entrant.name.clone()),
             ..Outcome::default()
         };
         if let Some(reason) = scenario.not_built.get(&entrant.name) {

@@ -127,6 +127,7 @@ fn standing_row(standing: &Standing) -> String {
 fn chip(standing: &Standing, against: &Against) -> String {
     let (better, worse) = (against.better.len(), against.worse.len());
     let (class, sign) = match (better, worse) {
+        (0, 0) if against.same == 0 => ("", "·"),
         (0, 0) => ("", "="),
         (_, 0) => ("better", "▲"),
         (0, _) => ("worse", "▼"),
@@ -135,7 +136,7 @@ fn chip(standing: &Standing, against: &Against) -> String {
     let mut parts = Vec::new();
     if standing.points > 1 {
         for (count, said) in
-            [(better, "ahead"), (against.same, "level"), (worse, "behind"), (against.few, "open")]
+            [(better, "ahead"), (against.same, "level"), (worse, "behind"), (against.few, "too few rounds")]
         {
             if count > 0 {
                 parts.push(format!("{said} at {count}"));
@@ -157,7 +158,7 @@ fn chip(standing: &Standing, against: &Against) -> String {
 /// Where Weir is behind, by any figure.
 fn behind(losses: &[Loss]) -> String {
     if losses.is_empty() {
-        return "<p>There is no figure by which Weir is shown to be behind a rival in this run.</p>\n"
+        return "<p>There is no figure by which this run shows Weir behind a rival.</p>\n"
             .to_owned();
     }
     let mut text =

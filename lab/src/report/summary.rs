@@ -173,6 +173,20 @@ pub fn directed(scenario: &ScenarioOutcome) -> Vec<Metric> {
     scenario.measures.iter().copied().filter(|metric| metric.direction() != Direction::Neither).collect()
 }
 
+/// What the cells of `variant` remarked, each once, with whom it concerns.
+pub fn remarks(variant: &VariantOutcome) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for outcome in &variant.outcomes {
+        for remark in outcome.samples.iter().flat_map(|sample| &sample.remarks) {
+            let remark = format!("{}: {remark}", outcome.title);
+            if !found.contains(&remark) {
+                found.push(remark);
+            }
+        }
+    }
+    found
+}
+
 /// What this run has beside a ratio that somebody published: the same ratio, as the geometric mean over the points
 /// that the figure is about. `None` when one of the two did not run.
 pub fn measured_ratio(published: &Published, variant: &VariantOutcome) -> Option<f64> {

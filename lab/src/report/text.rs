@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::number::plain;
+use super::number::{plain, ratio};
+use super::summary::{directed, remarks as said};
 use super::{Circumstances, Comparison, Report, compare, subject};
 use crate::fairness;
 use crate::metric::{Metric, Unit};
@@ -110,37 +111,43 @@ fn spread(figures: &[f64], factor: f64) -> String {
     if found.count == 1 { median } else { format!("{median} ({low}-{high})") }
 }
 
-/// The first contender that ran, beside each other one, in the first measure and the next two that have a better side.
+/// The first contender that ran beside each other one, in the first measures that have a better side.
 fn comparisons(scenario: &ScenarioOutcome, variant: &VariantOutcome) -> String {
+    const SHOWN: usize = 3;
     let Some(one) = subject(variant) else { return "\nNobody ran.\n".to_owned() };
-    let mut text = String::new();
-    for other in variant.outcomes.iter().filter(|other| other.contender != one.contender) {
-        for at in &variant.points {
-            let found: Vec<String> = scenario
-                .measures
-                .iter()
-                .filter(|metric| metric.direction() != crate::metric::Direction::Neither)
-                .filter_map(|metric| Some(told(*metric, compare(one, other, *metric, *at)?)))
-                .take(3)
-                .collect();
-            if !found.is_empty() {
-                let at = at.map(|at| format!(" at {}", plain(at))).unwrap_or_default();
-                let _ = writeln!(text, "- {} / {}{at}: {}", one.contender, other.contender, found.join("; "));
+    let metrics: Vec<Metric> = directed(scenario)
+        .into_iter()
+        .filter(|metric| one.samples.iter().any(|sample| sample.figure(*metric).is_some()))
+        .take(SHOWN)
+        .collect();
+    let mut head = vec![format!("{} divided by", one.contender)];
+    head.extend(scenario.sweep.iter().map(|sweep| sweep.title.clone()));
+    head.extend(metrics.iter().map(|metric| metric.title().to_owned()));
+    let mut rows = vec![head];
+    for at in &variant.points {
+        for other in variant.outcomes.iter().filter(|other| other.contender != one.contender) {
+            let found: Vec<_> = metrics.iter().map(|metric| compare(one, other, *metric, *at)).collect();
+            if found.iter().all(Option::is_none) {
+                continue;
             }
+            let mut row = vec![other.contender.clone()];
+            row.extend(at.map(plain));
+            row.extend(found.into_iter().map(|found| found.map_or_else(|| "-".to_owned(), told)));
+            rows.push(row);
         }
     }
-    if text.is_empty() { text } else { format!("\n{text}") }
+    if rows.len() == 1 { String::new() } else { format!("\n{}", aligned(&rows)) }
 }
 
-fn told(metric: Metric, found: Comparison) -> String {
-    let ratio = found.ratio;
+fn told(found: Comparison) -> String {
+    let it = found.ratio;
     let verdict = match found.verdict {
         Verdict::Better => "better",
         Verdict::Worse => "WORSE",
         Verdict::NoDifferenceShown => "no difference shown",
-        Verdict::TooFewRounds => "too few rounds to tell",
+        Verdict::TooFewRounds => "too few rounds",
     };
-    format!("{} {:.3} (95 %: {:.3} to {:.3}), {verdict}", metric.title(), ratio.ratio, ratio.low, ratio.high)
+    format!("{} ({}-{}) {verdict}", ratio(it.ratio), ratio(it.low), ratio(it.high))
 }
 
 /// What a reader must know before trusting the table.
@@ -148,6 +155,9 @@ fn remarks(scenario: &ScenarioOutcome, variant: &VariantOutcome) -> String {
     let mut text = String::new();
     for flag in fairness::check(scenario, variant) {
         let _ = writeln!(text, "- {}", flag.text);
+    }
+    for remark in said(variant) {
+        let _ = writeln!(text, "- {remark}");
     }
     for outcome in &variant.outcomes {
         match &outcome.state {

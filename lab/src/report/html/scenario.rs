@@ -6,7 +6,7 @@ use crate::fairness;
 use crate::metric::{Direction, Metric};
 use crate::report::chart::{self, Axis, Mark, Row, escaped};
 use crate::report::number::{Scale, plain, ratio};
-use crate::report::summary::{directed, measured_ratio};
+use crate::report::summary::{directed, measured_ratio, remarks};
 use crate::report::{Comparison, compare};
 use crate::rounds::{ScenarioOutcome, VariantOutcome};
 use crate::sample::{Outcome, State};
@@ -477,6 +477,14 @@ fn doubts(scenario: &ScenarioOutcome) -> String {
                 String::new()
             };
             let _ = writeln!(text, "<p class=\"note\">{settings}{}</p>", escaped(&flag.text));
+        }
+        let remarks = remarks(variant);
+        if !remarks.is_empty() {
+            let items: String =
+                remarks.iter().map(|remark| format!("<li>{}</li>", escaped(remark))).collect();
+            let settings = label_of(variant.variant).to_lowercase();
+            let _ =
+                writeln!(text, "<details><summary>Remarks, {settings}</summary><ul>{items}</ul></details>");
         }
     }
     text
