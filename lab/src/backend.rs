@@ -1,11 +1,12 @@
 //! The servers behind the load balancer in a measurement, kept cheap so that the load balancer is what is measured.
 
 mod bulk;
+mod echo;
 mod http;
 pub mod slow;
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use clap::ValueEnum;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto};
 
 /// What a backend speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BackendKind {
     /// HTTP/1.1 with a 13-byte answer, or as many bytes as `?size=` asks for.
@@ -22,6 +23,10 @@ pub enum BackendKind {
     Bulk,
     /// HTTP/1.1 with a 13-byte answer 20 ms after each request.
     Slow,
+    /// TCP: sends every byte back.
+    Echo,
+    /// The same, but each connection ends after the first answer.
+    EchoOnce,
 }
 
 impl BackendKind {
@@ -31,6 +36,8 @@ impl BackendKind {
             Self::Http => "http",
             Self::Bulk => "bulk",
             Self::Slow => "slow",
+            Self::Echo => "echo",
+            Self::EchoOnce => "echo-once",
         }
     }
 }
@@ -63,9 +70,9 @@ pub fn counters(address: SocketAddr) -> io::Result<Counters> {
     })
 }
 
-/// Serves on 127.0.0.1:`port` (0: any free one) until the process ends; says on standard output where.
-pub fn serve(kind: BackendKind, port: u16) -> io::Result<()> {
-    let listener = listen(port)?;
+/// Serves at `address` (port 0: any free one) until the process ends; says on standard output where.
+pub fn serve(kind: BackendKind, address: SocketAddrV4) -> io::Result<()> {
+    let listener = listen(address)?;
     let address = rustix::net::getsockname(&listener)?;
     let address = SocketAddrV4::try_from(address)?;
     println!("listening on {address}");
@@ -74,16 +81,17 @@ pub fn serve(kind: BackendKind, port: u16) -> io::Result<()> {
         BackendKind::Http => http::serve(&listener),
         BackendKind::Bulk => bulk::serve(&listener),
         BackendKind::Slow => slow::serve(&listener),
+        BackendKind::Echo | BackendKind::EchoOnce => echo::serve(&listener, kind == BackendKind::EchoOnce),
     }
 }
 
-/// A non-blocking listening socket on 127.0.0.1:`port` (0: any free one).
-pub fn listen(port: u16) -> io::Result<OwnedFd> {
+/// A non-blocking listening socket at `address` (port 0: any free one).
+pub fn listen(address: SocketAddrV4) -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let listener =
         rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, Some(ipproto::TCP))?;
     rustix::net::sockopt::set_socket_reuseaddr(&listener, true)?;
-    rustix::net::bind(&listener, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
+    rustix::net::bind(&listener, &address)?;
     rustix::net::listen(&listener, 4096)?;
     Ok(listener)
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
+use crate::namespace;
 use crate::process::{Output, Placement, Running};
 
 /// Programs that commands and templates refer to.
@@ -66,6 +67,9 @@ struct Manifest {
     /// Whether it is a bound that the others are held against rather than a rival.
     #[serde(default)]
     reference: bool,
+    /// It works in the kernel, on whatever core a packet comes to; no process of its own has its processor time.
+    #[serde(default)]
+    in_kernel: bool,
     /// What a reader must know to judge whether it was treated fairly.
     #[serde(default)]
     fairness: String,
@@ -93,6 +97,8 @@ pub struct Seat {
     pub admin: SocketAddr,
     /// Whom it serves: `{backend_1}`, `{backend_2}` and so on, the first also as `{backend}` and `{backend_port}`.
     pub backends: Vec<SocketAddr>,
+    /// The network namespace it runs in, as a path; `None` for the lab's own.
+    pub network: Option<String>,
     /// Further values by name, such as the password of a database.
     pub more: Vec<(String, String)>,
 }
@@ -101,7 +107,7 @@ impl Seat {
     /// A seat on free ports of 127.0.0.1 before `backends`.
     pub fn on_loopback(backends: Vec<SocketAddr>) -> io::Result<Self> {
         let free = || Ok::<_, io::Error>(SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?)));
-        Ok(Self { listen: free()?, admin: free()?, backends, more: Vec::new() })
+        Ok(Self { listen: free()?, admin: free()?, backends, network: None, more: Vec::new() })
     }
 
     fn values(&self) -> Vec<(String, String)> {
@@ -169,6 +175,11 @@ impl Contender {
         self.manifest.has_processes
     }
 
+    /// Whether it works in the kernel, so that no process of its own has its processor time.
+    pub fn is_in_kernel(&self) -> bool {
+        self.manifest.in_kernel
+    }
+
     /// Its config before anything is filled in.
     pub fn template(&self) -> &str {
         &self.template
@@ -233,6 +244,10 @@ impl Contender {
         let values = self.values(tools, seat, directory);
         fs::write(self.config(directory), fill(&self.template, &values)?)?;
         let command = self.command_line(tools, seat, directory)?;
+        let command = match &seat.network {
+            Some(network) => namespace::command_inside(network, &command),
+            None => command,
+        };
         let log: PathBuf = directory.join("log");
         let mut running = Running::start(&self.name, placement, &command, &log, Output::Log)?;
         let begin = Instant::now();
@@ -339,6 +354,7 @@ mod tests {
             Some("3.2.26-1")
         );
         assert_eq!(version_in("nginx version: nginx/1.30.6\n"), Some("1.30.6"));
+        assert_eq!(version_in("nftables v1.1.7 (Commodore Bullmoose #8)"), Some("1.1.7"));
         assert_eq!(version_in("weir 0.1.0\n"), Some("0.1.0"));
         assert_eq!(version_in("varnishd (varnish-7.1.1 revision 7cee1c58)"), Some("7.1.1"));
         assert_eq!(version_in("k6 v1.8.1 (go1.26.8, linux/amd64)"), Some("1.8.1"));

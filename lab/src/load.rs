@@ -8,7 +8,9 @@ pub mod bulk;
 pub mod fetch;
 pub mod h2load;
 pub mod idle;
+pub mod iperf3;
 mod k6;
+pub mod netperf;
 pub mod paced;
 pub mod sysbench;
 pub mod users;
@@ -31,7 +33,7 @@ use k6::Room;
 use users::plan::Plan;
 
 /// What a load does.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Load {
     /// HTTP/1.1 requests by wrk, as fast as answers come back (a closed loop).
@@ -70,6 +72,10 @@ pub enum Load {
     Bulk { connections: u32 },
     /// Connections that each do one request and then stay open, idle.
     Idle { connections: u32 },
+    /// netperf's request/response tests, one process for each connection at a time.
+    Netperf { connections: u32, test: netperf::Test },
+    /// iperf3 towards as many endpoints as there are, each at a port of its own; `connections` streams in all.
+    Iperf3 { connections: u32, endpoints: u16 },
     /// SQL by sysbench, as fast as answers come back; only before a cluster.
     Sysbench {
         /// One of its own scripts.
@@ -101,7 +107,7 @@ fn point_select() -> String {
 }
 
 /// Who plays the users.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum UserTool {
     /// k6 with the published script.
@@ -207,6 +213,8 @@ impl Load {
             | Self::Fetch { connections, .. }
             | Self::Bulk { connections }
             | Self::Idle { connections }
+            | Self::Netperf { connections, .. }
+            | Self::Iperf3 { connections, .. }
             | Self::Sysbench { threads: connections, .. }
             | Self::Users { users: connections, .. } => *connections,
             Self::Ab { concurrency, .. } => *concurrency,
@@ -224,7 +232,9 @@ impl Load {
             | Self::Paced { connections, .. }
             | Self::Fetch { connections, .. }
             | Self::Bulk { connections }
-            | Self::Idle { connections } => *connections = FEW.min(*connections),
+            | Self::Idle { connections }
+            | Self::Netperf { connections, .. }
+            | Self::Iperf3 { connections, .. } => *connections = FEW.min(*connections),
             Self::Ab { requests, .. } => *requests = 2000.min(*requests),
             // Threads of a load that keeps connections open cost nothing more when they are many.
             Self::Sysbench { .. } | Self::Ledger { .. } => {}
@@ -288,6 +298,22 @@ impl Load {
             }
             Self::Bulk { .. } => own("bulk", &[format!("--seconds={seconds}")]),
             Self::Idle { .. } => own("idle", &[]),
+            Self::Netperf { test, .. } => own(
+                "netperf",
+                &[
+                    format!("--test={}", test.argument()),
+                    format!("--seconds={seconds}"),
+                    format!("--peers={}", tools.peers),
+                ],
+            ),
+            Self::Iperf3 { endpoints, .. } => own(
+                "iperf3",
+                &[
+                    format!("--endpoints={endpoints}"),
+                    format!("--seconds={seconds}"),
+                    format!("--peers={}", tools.peers),
+                ],
+            ),
             Self::Sysbench { workload, threads } => {
                 sysbench::command(tools, target, seconds, *threads, workload)
             }
@@ -359,6 +385,8 @@ impl Load {
             | Self::Fetch { .. }
             | Self::Bulk { .. }
             | Self::Idle { .. }
+            | Self::Netperf { .. }
+            | Self::Iperf3 { .. }
             | Self::Users { .. } => serde_json::from_str(printed.trim()).map_err(|error| {
                 io::Error::other(format!("a load printed `{printed}` where its result was expected: {error}"))
             }),

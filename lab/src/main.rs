@@ -13,6 +13,7 @@ mod contender;
 mod crosscheck;
 mod enclosure;
 mod fairness;
+mod guest;
 mod link;
 mod load;
 mod measure;
@@ -35,7 +36,7 @@ mod workplace;
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -98,7 +99,10 @@ enum Verb {
     Backend {
         #[arg(long, value_enum, default_value = "http")]
         kind: BackendKind,
-        /// Port on 127.0.0.1; 0 for any free one
+        /// Address of this machine
+        #[arg(long, default_value = "127.0.0.1")]
+        ip: Ipv4Addr,
+        /// Port there; 0 for any free one
         #[arg(long, default_value_t = 0)]
         port: u16,
     },
@@ -142,6 +146,35 @@ enum Verb {
 
 #[derive(Subcommand)]
 enum LoadVerb {
+    /// Run many netperfs at once, their data connections through a load balancer
+    Netperf {
+        #[arg(long)]
+        target: SocketAddr,
+        #[arg(long, value_enum)]
+        test: load::netperf::Test,
+        #[arg(long)]
+        connections: u32,
+        #[arg(long)]
+        seconds: u64,
+        /// The script that knows where netperf is
+        #[arg(long)]
+        peers: String,
+    },
+    /// Run one iperf3 for each endpoint, each on a port of its own from the target's on
+    Iperf3 {
+        #[arg(long)]
+        target: SocketAddr,
+        #[arg(long)]
+        endpoints: u16,
+        /// Streams of all iperf3s together
+        #[arg(long)]
+        connections: u32,
+        #[arg(long)]
+        seconds: u64,
+        /// The script that knows where iperf3 is
+        #[arg(long)]
+        peers: String,
+    },
     /// Send HTTP/1.1 requests at a fixed rate, whatever the answers do
     Paced {
         /// Where to, as ADDRESS:PORT
@@ -346,7 +379,7 @@ fn run(verb: Verb) -> io::Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
-        Verb::Backend { kind, port } => backend::serve(kind, port)?,
+        Verb::Backend { kind, ip, port } => backend::serve(kind, SocketAddrV4::new(ip, port))?,
         Verb::Cluster => {
             let workplace = match enclosure::enter(false)? {
                 Place::Ended(code) => return Ok(code),
@@ -376,6 +409,12 @@ fn put(load: &LoadVerb) -> io::Result<()> {
         io::stdout().flush()
     };
     match *load {
+        LoadVerb::Netperf { target, test, connections, seconds, ref peers } => {
+            say(&load::netperf::run(peers, target, test, connections, seconds)?)
+        }
+        LoadVerb::Iperf3 { target, endpoints, connections, seconds, ref peers } => {
+            say(&load::iperf3::run(peers, target, endpoints, connections, seconds)?)
+        }
         LoadVerb::Paced { target, connections, seconds, rate } => {
             say(&load::paced::run(target, connections, rate, Duration::from_secs(seconds))?)
         }

@@ -119,6 +119,14 @@ pub fn process_tree(root: u32) -> io::Result<Vec<u32>> {
     Ok(tree)
 }
 
+/// Processor time that all cores together have spent on work of ordinary priority or higher, the kernel's included,
+/// since boot; in steps of 10 ms. Work that was asked to be nice does not count: a build beside a measurement is.
+pub fn machine_time() -> io::Result<Duration> {
+    let text = fs::read_to_string("/proc/stat")?;
+    parse_machine(&text)
+        .ok_or_else(|| io::Error::other("/proc/stat does not begin with the sum of all cores"))
+}
+
 /// First two numbers of a `schedstat` line: nanoseconds on a core, nanoseconds waiting for one.
 fn parse_schedstat(text: &str) -> Option<(Duration, Duration)> {
     let mut numbers = text.split_ascii_whitespace().map(|number| number.parse::<u64>().ok());
@@ -136,6 +144,14 @@ fn parse_resident(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
     Some(kib * 1024)
+}
+
+fn parse_machine(stat: &str) -> Option<Duration> {
+    let sum = stat.lines().next()?.strip_prefix("cpu ")?;
+    // user nice system idle iowait irq softirq; what follows is the hypervisor's or counted already.
+    let ticks: Vec<u64> = sum.split_ascii_whitespace().take(7).map_while(|tick| tick.parse().ok()).collect();
+    let [user, _, system, _, _, irq, softirq] = ticks[..] else { return None };
+    Some(Duration::from_millis((user + system + irq + softirq) * 10))
 }
 
 #[cfg(test)]
@@ -157,6 +173,13 @@ mod tests {
         let fields = fields_after_name(text).unwrap();
         assert_eq!(fields[1], "7");
         assert_eq!((fields[11], fields[12]), ("120", "30"));
+    }
+
+    #[test]
+    fn the_machine_works_where_it_is_neither_idle_nor_nice() {
+        let stat = "cpu  100 9000 20 7000 50 3 7 99 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
+        assert_eq!(parse_machine(stat), Some(Duration::from_millis(1300)));
+        assert_eq!(parse_machine("cpu0 1 2 3 4 5 6 7\n"), None);
     }
 
     #[test]

@@ -86,6 +86,8 @@ catalogue! {
     ERROR_SHARE, "error-share", "errors", Percent, Lower;
     // What the load balancer used.
     CPU_PER_REQUEST, "cpu-per-request", "CPU per request", Microseconds, Lower;
+    MACHINE_CPU_PER_REQUEST, "machine-cpu-per-request", "CPU of the whole machine per request", Microseconds, Lower;
+    MACHINE_CPU_PER_GIGABYTE, "machine-cpu-per-gigabyte", "CPU of the whole machine per GB", SecondsPerGigabyte, Lower;
     CPU_PER_GIGABYTE, "cpu-per-gigabyte", "CPU per GB", SecondsPerGigabyte, Lower;
     CPU_SHARE, "cpu-share", "CPU (of one core)", Percent, Neither;
     MEMORY, "memory", "resident memory", Bytes, Lower;

@@ -54,9 +54,7 @@ impl Namespace {
 
     /// The command that becomes `program` inside the namespace.
     pub fn command(&self, program: &[String]) -> Vec<String> {
-        let inside =
-            [own_program(), "inside".to_owned(), format!("--network={}", self.path()), "--".to_owned()];
-        inside.into_iter().chain(program.iter().cloned()).collect()
+        command_inside(&self.path(), program)
     }
 
     /// Runs `program` inside to its end with `input`, and gives what it printed. Err with what it complained about
@@ -123,6 +121,12 @@ pub fn enter(path: &str) -> io::Result<()> {
     let namespace = File::open(path).map_err(explain)?;
     rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
         .map_err(|error| explain(error.into()))
+}
+
+/// The command that becomes `program` inside the namespace at `path`.
+pub fn command_inside(path: &str, program: &[String]) -> Vec<String> {
+    let inside = [own_program(), "inside".to_owned(), format!("--network={path}"), "--".to_owned()];
+    inside.into_iter().chain(program.iter().cloned()).collect()
 }
 
 /// Becomes `program` in the network namespace at `path`. Returns only when that fails.

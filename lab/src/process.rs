@@ -141,20 +141,37 @@ impl Running {
     ///
     /// Err, with the last lines of its log, when it prints something else or ends.
     pub fn expect_line(&mut self, expected: &str) -> io::Result<()> {
-        let mut line = Vec::new();
-        if let Some(output) = &mut self.child.stdout {
-            // Byte by byte: what a buffer took beyond the line would be lost to whoever reads the rest.
-            let mut byte = [0];
-            while io::Read::read(output, &mut byte)? == 1 && byte != *b"\n" {
-                line.push(byte[0]);
-            }
-        }
-        if line == expected.as_bytes() {
+        let line = self.next_line().unwrap_or_default();
+        if line == expected {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&line);
-        let problem = format!("{} said `{said}` where `{expected}` was expected; its log ends:\n", self.name);
+        let problem = format!("{} said `{line}` where `{expected}` was expected; its log ends:\n", self.name);
         Err(io::Error::other(problem + &self.log_tail()))
+    }
+
+    /// Writes `line` to its standard input.
+    pub fn tell(&mut self, line: &str) -> io::Result<()> {
+        let Some(input) = &mut self.child.stdin else {
+            return Err(io::Error::other(format!("the input of {} is closed", self.name)));
+        };
+        io::Write::write_all(input, format!("{line}\n").as_bytes())
+    }
+
+    /// The next line that it prints to its piped output, without its end. Err when it prints no more.
+    pub fn next_line(&mut self) -> io::Result<String> {
+        let mut line = Vec::new();
+        let Some(output) = &mut self.child.stdout else {
+            return Err(io::Error::other(format!("the output of {} is not piped", self.name)));
+        };
+        // Byte by byte: what a buffer took beyond the line would be lost to whoever reads the rest.
+        let mut byte = [0];
+        while byte != *b"\n" {
+            if io::Read::read(output, &mut byte)? == 0 {
+                return Err(io::Error::other(format!("{} prints no more", self.name)));
+            }
+            line.push(byte[0]);
+        }
+        Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
     }
 
     /// Whether it has ended by itself, and how.

@@ -33,7 +33,7 @@ struct Side {
 /// Relays connections of 127.0.0.1:`port` to 127.0.0.1:`backend_port` until the process ends. Err when epoll gives up.
 pub fn serve(port: u16, backend_port: u16) -> io::Result<()> {
     const LISTENER: u64 = u64::MAX;
-    let listener = listen(port)?;
+    let listener = listen(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
     let mut relay = Relay { epoll, sides: Vec::new(), buffer: vec![0; PIECE_BYTES] };

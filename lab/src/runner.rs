@@ -4,10 +4,14 @@
 //! cell after the other, and taken down by being dropped. What a cell measures is up to it; what it returns is not.
 
 mod cluster;
+mod guest;
 mod loopback;
+pub mod namespaces;
 
 use std::io;
 use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
 
 use crate::contender::{Contender, Tools};
 use crate::process::Placement;
@@ -42,7 +46,7 @@ pub struct Cell<'a> {
 }
 
 /// What a turn gave.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Turn {
     /// The figures. Round and point are filled in by the caller.
     pub sample: Sample,
@@ -67,10 +71,15 @@ pub fn prepare(setup: &Setup, options: &Options, workplace: &Workplace) -> io::R
     match &point.topology {
         Topology::Loopback { .. } => Ok(Box::new(loopback::Loopback::new(options))),
         Topology::Cluster => Ok(Box::new(cluster::Cluster::new(setup, options, workplace)?)),
+        Topology::Namespaces(_) => Ok(Box::new(namespaces::Spread::new(options)?)),
+        Topology::Guest { instructions, .. } => {
+            Ok(Box::new(guest::Visit::new(options, *instructions, workplace)?))
+        }
     }
 }
 
 /// Ends what the scenarios of a series shared.
 pub fn end_series() {
     crate::cluster::let_go();
+    guest::let_go();
 }

@@ -1,17 +1,20 @@
 //! The verbs that have to do with network namespaces and the line between them.
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::Subcommand;
 
 use crate::enclosure::{self, Place};
+use crate::guest;
 use crate::link;
 use crate::link::check::{self, Effort};
 use crate::link::impairment::Impairment;
 use crate::namespace;
 use crate::process::Placement;
+use crate::runner::Options;
 use crate::wiring::{Impairer, Impairments, Wiring};
 use crate::workplace::Workplace;
 
@@ -48,6 +51,26 @@ pub enum Verb {
         /// Print JSON instead of a table
         #[arg(long)]
         json: bool,
+    },
+    /// Run this program in a virtual machine whose kernel has IPVS and netem: `guest -- link-check`
+    Guest {
+        /// One core whose time goes by instructions, so that figures repeat
+        #[arg(long)]
+        instructions: bool,
+        /// The Weir binary; by default the one built beside this program
+        #[arg(long, env = "WEIR")]
+        weir: Option<PathBuf>,
+        /// Arguments of this program
+        #[arg(last = true, required = true)]
+        arguments: Vec<String>,
+    },
+    /// Be the lab inside the guest
+    #[command(hide = true)]
+    GuestAgent {
+        #[arg(long)]
+        lab: PathBuf,
+        #[arg(long)]
+        weir: PathBuf,
     },
     /// Be an emulated line between two network namespaces
     #[command(hide = true)]
@@ -145,9 +168,33 @@ pub fn run(verb: Verb) -> io::Result<ExitCode> {
             link::serve([first, second], forth, back, seed)?;
             Ok(ExitCode::SUCCESS)
         }
+        Verb::Guest { instructions, weir, arguments } => {
+            let workplace = match enclosed()? {
+                Ok(workplace) => workplace,
+                Err(code) => return Ok(code),
+            };
+            let lab = Path::new(env!("CARGO_MANIFEST_DIR"));
+            let tools = crate::tools(weir.as_deref())?;
+            let well =
+                guest::run_in_guest(&tools, lab, instructions, &workplace.directory("guest")?, &arguments)?;
+            Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Verb::GuestAgent { lab, weir } => obey_in_guest(lab, &weir),
         Verb::Namespace => namespace::hold().map(|()| ExitCode::SUCCESS),
         Verb::Inside { network, program } => Err(namespace::become_inside(&network, &program)),
     }
+}
+
+fn obey_in_guest(lab: PathBuf, weir: &Path) -> io::Result<ExitCode> {
+    let mut tools = crate::tools(Some(weir))?;
+    tools.peers = lab.join("peers").display().to_string();
+    // With a single core there is nothing to pin.
+    let many = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
+    let place = |core| Placement { core: many.then_some(core), nice: -10, realtime: false };
+    let options = Options { tools, lab, proxy: place(0), load: place(1) };
+    let workplace = Workplace::make()?;
+    guest::obey(&options, &workplace.directory("guest")?)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn wire(endpoints: u8, line: &Asked, program: &[String]) -> io::Result<ExitCode> {

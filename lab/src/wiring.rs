@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! client 10.77.1.2 ── 10.77.1.1 balancer 10.77.10.1 ── 10.77.10.2 endpoint 0
-//!                     10.77.0.1          10.77.11.1 ── 10.77.11.2 endpoint 1
+//!                     10.77.0.0/24       10.77.11.1 ── 10.77.11.2 endpoint 1
 //!                     (virtual)          10.77.12.1 ── 10.77.12.2 endpoint 2
 //! ```
 //!
@@ -21,6 +21,8 @@ use crate::process::{Output, Placement, Running, own_program};
 
 /// The address clients connect to. It belongs to the load balancer's namespace.
 pub const VIRTUAL_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// All virtual addresses: the load balancer answers at each of them, for loads that need more than one.
+pub const VIRTUAL_NETWORK: &str = "10.77.0.0/24";
 /// The client's address.
 pub const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
 /// The client's next hop.
@@ -139,6 +141,7 @@ impl Wiring {
             format!("addr add {BALANCER_ADDRESS}/32 peer {CLIENT_ADDRESS} dev {device}"),
             format!("addr add {VIRTUAL_ADDRESS}/32 dev {device}"),
             format!("link set {device} up"),
+            format!("route add local {VIRTUAL_NETWORK} dev lo"),
         ];
         self.client.configure(&[more, &client].concat())?;
         self.balancer.configure(&[more, &balancer].concat())

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::member::{Member, Role, socket_fits};
 use super::{ACCOUNT, DATABASE, PASSWORD};
@@ -19,7 +19,7 @@ pub const MEMBERS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// How a member goes out of the group, or the primary's role away from it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Departure {
     /// SIGKILL: no word to anyone, as when the power fails.

@@ -9,7 +9,7 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::clients::{Clients, Record, Target};
 use super::group::{Departure, Group, MEMBERS};
@@ -29,7 +29,7 @@ const NO_PRIMARY: Duration = Duration::from_secs(60);
 const BUCKET: Duration = Duration::from_millis(250);
 
 /// Who goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Victim {
     /// Member 1, the primary.

@@ -3,14 +3,14 @@
 use std::io;
 use std::net::SocketAddr;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::LoadResult;
 use crate::contender::Tools;
 use crate::metric::Metric;
 
 /// What it speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
     /// HTTP/1.1 in the clear.

@@ -188,7 +188,7 @@ fn put_load(
 }
 
 /// Asks once by the load's own program, where a plain request would not be understood.
-fn probe_with(load: &Load, command: &[String]) -> io::Result<()> {
+pub fn probe_with(load: &Load, command: &[String]) -> io::Result<()> {
     let output = Command::new(&command[0]).args(&command[1..]).output()?;
     let result = load.result(&String::from_utf8_lossy(&output.stdout))?;
     match result.requests {
@@ -198,12 +198,16 @@ fn probe_with(load: &Load, command: &[String]) -> io::Result<()> {
 }
 
 /// Asks once whether the load balancer at `address` serves its backends.
-fn probe(address: SocketAddr, backend: BackendKind) -> io::Result<()> {
+pub fn probe(address: SocketAddr, backend: BackendKind) -> io::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(1);
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     match backend {
         BackendKind::Bulk => stream.read_exact(&mut [0; 1]),
+        BackendKind::Echo | BackendKind::EchoOnce => {
+            stream.write_all(b"?")?;
+            stream.read_exact(&mut [0; 1])
+        }
         BackendKind::Http | BackendKind::Slow => {
             stream.write_all(b"GET /health HTTP/1.1\r\nhost: lab\r\nconnection: close\r\n\r\n")?;
             let mut answer = Vec::new();
@@ -220,7 +224,7 @@ fn probe(address: SocketAddr, backend: BackendKind) -> io::Result<()> {
 /// What each backend has counted; empty for one that does not count.
 fn counters_of(kind: BackendKind, addresses: &[SocketAddr]) -> io::Result<Vec<Counters>> {
     match kind {
-        BackendKind::Bulk | BackendKind::Slow => Ok(Vec::new()),
+        BackendKind::Bulk | BackendKind::Slow | BackendKind::Echo | BackendKind::EchoOnce => Ok(Vec::new()),
         BackendKind::Http => addresses.iter().map(|address| counters(*address)).collect(),
     }
 }

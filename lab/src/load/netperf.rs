@@ -1,0 +1,287 @@
+//! netperf's TCP_RR and TCP_CRR through a load balancer that spreads connections over several endpoints.
+//!
+//! netperf agrees with a netserver over a control connection and then opens data connections to the port agreed on.
+//! Behind a load balancer that gives every connection to the next endpoint the two would not meet: the control
+//! connection would reach one endpoint, the data connection another, where nothing listens. So the control connection
+//! goes to a netserver beside the client, and the data connections alone go to the load balancer (`-- -H`), to a fixed
+//! port (`-- -P`) where each endpoint has the lab's own echo. netperf's client, its clock and its arithmetic are
+//! untouched; what it does not measure here is netserver.
+//!
+//! The netserver listens, in vain, at the address and port that the client is going to connect to, and tells the
+//! client another port when it cannot. So it is allowed to listen at addresses that are not its machine's, and every
+//! stream has a virtual address of its own.
+
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use super::LoadResult;
+use crate::metric::Metric;
+use crate::process;
+
+/// Which of netperf's tests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Test {
+    /// One byte there, one byte back, over and over on one connection.
+    Rr,
+    /// A new connection for every byte there and back.
+    Crr,
+}
+
+impl Test {
+    /// What netperf calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Rr => "TCP_RR",
+            Self::Crr => "TCP_CRR",
+        }
+    }
+
+    /// What the command line calls it.
+    pub fn argument(self) -> &'static str {
+        match self {
+            Self::Rr => "rr",
+            Self::Crr => "crr",
+        }
+    }
+}
+
+/// Where the netserver listens that only takes control connections.
+const CONTROL_PORT: u16 = 12_865;
+/// Whether sockets may be bound to addresses that are not this network's.
+const NONLOCAL_BIND: &str = "/proc/sys/net/ipv4/ip_nonlocal_bind";
+/// What each netperf is asked to tell.
+const SELECTED: &str = "THROUGHPUT,ELAPSED_TIME,MIN_LATENCY,MEAN_LATENCY,MAX_LATENCY";
+
+/// What one netperf told.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Told {
+    /// Transactions per second.
+    rate: f64,
+    seconds: f64,
+    /// Microseconds.
+    least: f64,
+    mean: f64,
+    greatest: f64,
+}
+
+/// Runs `streams` netperfs at once against `target` for `seconds` each; `peers` is `lab/peers`.
+///
+/// A netperf that fails counts as an error and the others go on. Err when none of them ends well.
+pub fn run(
+    peers: &str,
+    target: SocketAddr,
+    test: Test,
+    streams: u32,
+    seconds: u64,
+) -> io::Result<LoadResult> {
+    // Of this network namespace only.
+    fs::write(NONLOCAL_BIND, "1")
+        .map_err(|error| io::Error::new(error.kind(), format!("{NONLOCAL_BIND}: {error}")))?;
+    let [server, client] = [words(peers, "netserver")?, words(peers, "netperf")?];
+    // Its children end when their netperf does; all of them with this process.
+    let _server = Ended(start(&server, &["-D", "-L", "127.0.0.1,4", "-p", &CONTROL_PORT.to_string()])?);
+    wait_for_server()?;
+    let mut clients = Vec::new();
+    for stream in 0..streams {
+        let arguments = arguments(own_target(target, stream)?, test, seconds);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        clients.push(Ended(start(&client, &arguments)?));
+    }
+    let (mut told, mut complaints) = (Vec::new(), Vec::new());
+    for client in clients {
+        match client.printed() {
+            Ok(printed) => match parse(&printed) {
+                Some(one) => told.push(one),
+                None => complaints.push(printed),
+            },
+            Err(error) => complaints.push(error.to_string()),
+        }
+    }
+    summed_up(&told, &complaints)
+}
+
+/// The words that start a peer without the script in between: a hundred of them would take the load's core for a second.
+fn words(peers: &str, name: &str) -> io::Result<Vec<String>> {
+    let output = Command::new(peers).args(["command", name]).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() || text.trim().is_empty() {
+        return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+    }
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+fn start(words: &[String], arguments: &[&str]) -> io::Result<Child> {
+    process::bound_to_this_one()
+        .args(words)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+}
+
+/// A child that is killed rather than left behind.
+struct Ended(Child);
+
+impl Ended {
+    /// What it printed; Err with its complaint when it does not end with 0.
+    fn printed(mut self) -> io::Result<String> {
+        let [mut printed, mut complaint] = [String::new(), String::new()];
+        if let Some(mut output) = self.0.stdout.take() {
+            io::Read::read_to_string(&mut output, &mut printed)?;
+        }
+        if let Some(mut errors) = self.0.stderr.take() {
+            io::Read::read_to_string(&mut errors, &mut complaint)?;
+        }
+        let status = self.0.wait()?;
+        if status.success() { Ok(printed) } else { Err(io::Error::other(format!("{printed}{complaint}"))) }
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn wait_for_server() -> io::Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let begin = Instant::now();
+    loop {
+        match TcpStream::connect((Ipv4Addr::LOCALHOST, CONTROL_PORT)) {
+            Ok(_) => return Ok(()),
+            Err(error) if begin.elapsed() > PATIENCE => {
+                return Err(io::Error::new(error.kind(), format!("netserver does not answer: {error}")));
+            }
+            Err(_) => thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+/// The virtual address of stream `index`: as many after the first one.
+fn own_target(first: SocketAddr, index: u32) -> io::Result<SocketAddr> {
+    let SocketAddr::V4(first) = first else {
+        return Err(io::Error::other("an IPv4 target was expected"));
+    };
+    Ok(SocketAddr::from((Ipv4Addr::from_bits(first.ip().to_bits() + index), first.port())))
+}
+
+fn arguments(target: SocketAddr, test: Test, seconds: u64) -> Vec<String> {
+    let control = CONTROL_PORT.to_string();
+    let seconds = seconds.to_string();
+    let (host, port) = (target.ip().to_string(), format!(",{}", target.port()));
+    [
+        ["-H", "127.0.0.1", "-p", &control, "-t", test.name(), "-l", &seconds, "-P", "0"].as_slice(),
+        ["--", "-H", &host, "-P", &port, "-r", "1,1", "-k", SELECTED].as_slice(),
+    ]
+    .concat()
+    .into_iter()
+    .map(str::to_owned)
+    .collect()
+}
+
+/// Reads the `NAME=VALUE` lines of one netperf.
+fn parse(printed: &str) -> Option<Told> {
+    let value = |name: &str| -> Option<f64> {
+        printed.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix('=')?.parse().ok())
+    };
+    Some(Told {
+        rate: value("THROUGHPUT")?,
+        seconds: value("ELAPSED_TIME")?,
+        least: value("MIN_LATENCY")?,
+        mean: value("MEAN_LATENCY")?,
+        greatest: value("MAX_LATENCY")?,
+    })
+}
+
+/// Rates add up, as netperf's own instructions for many streams have it; the mean is that of all transactions.
+fn summed_up(told: &[Told], complaints: &[String]) -> io::Result<LoadResult> {
+    let complaint = complaints.first().map(|complaint| complaint.trim().to_owned());
+    if told.is_empty() {
+        let complaint = complaint.unwrap_or_default();
+        return Err(io::Error::other(format!("no netperf ended well; the first one said: {complaint}")));
+    }
+    let transactions = |one: &Told| one.rate * one.seconds;
+    let all: f64 = told.iter().map(transactions).sum();
+    if all < 1.0 {
+        return Err(io::Error::other("every netperf ended well but without a single transaction"));
+    }
+    let rate: f64 = told.iter().map(|one| one.rate).sum();
+    let mean = told.iter().map(|one| one.mean * transactions(one)).sum::<f64>() / all;
+    let mut result = LoadResult {
+        requests: all.round() as u64,
+        // One byte back for each.
+        bytes: all.round() as u64,
+        seconds: all / rate,
+        problem: complaint,
+        ..LoadResult::default()
+    };
+    let least = told.iter().map(|one| one.least).fold(f64::INFINITY, f64::min);
+    let greatest = told.iter().map(|one| one.greatest).fold(0.0, f64::max);
+    result.figures.extend([
+        (Metric::LATENCY_MIN, least),
+        (Metric::LATENCY_MEAN, mean),
+        (Metric::LATENCY_MAX, greatest),
+    ]);
+    result.fail("stream", complaints.len() as u64);
+    Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_netperf_2_7_1_prints_is_understood() {
+        let printed =
+            "THROUGHPUT=8508.55\nELAPSED_TIME=2.00\nMIN_LATENCY=57\nMEAN_LATENCY=117.47\nMAX_LATENCY=19001\n";
+        let expected = Told { rate: 8508.55, seconds: 2.0, least: 57.0, mean: 117.47, greatest: 19001.0 };
+        assert_eq!(parse(printed), Some(expected));
+        assert_eq!(parse("establish control: are you sure there is a netserver listening?\n"), None);
+    }
+
+    #[test]
+    fn streams_add_up_and_the_mean_is_that_of_all_transactions() {
+        let slow = Told { rate: 100.0, seconds: 2.0, least: 60.0, mean: 400.0, greatest: 900.0 };
+        let fast = Told { rate: 300.0, seconds: 2.0, least: 50.0, mean: 200.0, greatest: 800.0 };
+        let result = summed_up(&[slow, fast], &["connection reset by peer\n".to_owned()]).unwrap();
+        assert_eq!((result.requests, result.seconds), (800, 2.0));
+        assert_eq!(result.figures[&Metric::LATENCY_MEAN], 250.0);
+        assert_eq!(result.figures[&Metric::LATENCY_MIN], 50.0);
+        assert_eq!(result.figures[&Metric::LATENCY_MAX], 900.0);
+        assert_eq!(result.errors["stream"], 1);
+        assert_eq!(result.problem.as_deref(), Some("connection reset by peer"));
+    }
+
+    #[test]
+    fn streams_that_all_fail_are_an_error_with_the_first_complaint() {
+        let error = summed_up(&[], &["no route\n".to_owned(), "x".to_owned()]).unwrap_err().to_string();
+        assert_eq!(error, "no netperf ended well; the first one said: no route");
+    }
+
+    #[test]
+    fn every_stream_has_an_address_of_its_own() {
+        let first = SocketAddr::from(([10, 77, 0, 1], 7000));
+        assert_eq!(own_target(first, 0).unwrap(), first);
+        assert_eq!(own_target(first, 99).unwrap().to_string(), "10.77.0.100:7000");
+    }
+
+    #[test]
+    fn control_goes_to_the_client_and_data_to_the_virtual_address() {
+        let target = SocketAddr::from(([10, 77, 0, 1], 7000));
+        assert_eq!(
+            arguments(target, Test::Crr, 3).join(" "),
+            "-H 127.0.0.1 -p 12865 -t TCP_CRR -l 3 -P 0 -- -H 10.77.0.1 -P ,7000 -r 1,1 \
+             -k THROUGHPUT,ELAPSED_TIME,MIN_LATENCY,MEAN_LATENCY,MAX_LATENCY"
+        );
+    }
+}
