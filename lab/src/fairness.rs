@@ -241,3 +241,73 @@ mod tests {
         assert_eq!(kinds(&[(Metric::WORKERS, 100.0)]), [Kind::Workers]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::{outcome, scenario};
+
+    /// The kinds of doubt about one contender with this figure beside one with that.
+    fn kinds(metric: Metric, one: f64, other: f64, measures: &[Metric]) -> Vec<Kind> {
+        let with = |name: &str, value: f64| {
+            let mut outcome = outcome(name, &[10.0, 10.0, 10.0]);
+            for sample in &mut outcome.samples {
+                sample.put(metric, value);
+            }
+            outcome
+        };
+        let mut series = scenario(vec![with("weir", one), with("nginx", other)]);
+        series.scenarios[0].measures.extend(measures);
+        let scenario = &series.scenarios[0];
+        check(scenario, &scenario.variants[0]).into_iter().map(|flag| flag.kind).collect()
+    }
+
+    #[test]
+    fn a_second_worker_on_one_core_is_flagged() {
+        assert_eq!(kinds(Metric::WORKERS, 1.0, 4.0, &[]), [Kind::Workers]);
+        assert_eq!(kinds(Metric::WORKERS, 1.0, 1.0, &[]), []);
+    }
+
+    #[test]
+    fn connections_opened_anew_by_one_alone_are_a_mismatch_on_either_side() {
+        assert_eq!(kinds(Metric::BACKEND_REUSE, 9000.0, 1.0, &[]), [Kind::KeepAlive]);
+        assert_eq!(kinds(Metric::CLIENT_REUSE, 1.0, 900.0, &[]), [Kind::KeepAlive]);
+        // Both anew, or both often, is the same way of working.
+        assert_eq!(kinds(Metric::BACKEND_REUSE, 1.0, 1.0, &[]), []);
+        assert_eq!(kinds(Metric::BACKEND_REUSE, 9000.0, 600.0, &[]), []);
+    }
+
+    #[test]
+    fn a_backend_that_is_asked_is_a_cold_cache_only_where_a_cache_is_measured() {
+        assert_eq!(kinds(Metric::BACKEND_SHARE, 0.0, 3.0, &[Metric::BACKEND_SHARE]), [Kind::ColdCache]);
+        assert_eq!(kinds(Metric::BACKEND_SHARE, 0.1, 0.1, &[Metric::BACKEND_SHARE]), []);
+        assert_eq!(kinds(Metric::BACKEND_SHARE, 100.0, 100.0, &[]), []);
+    }
+
+    #[test]
+    fn a_full_load_core_matters_where_a_rate_or_a_latency_is_told() {
+        assert_eq!(kinds(Metric::LOAD_CPU_SHARE, 95.0, 60.0, &[Metric::RATE]), [Kind::LoadSaturated]);
+        assert_eq!(kinds(Metric::LOAD_CPU_SHARE, 95.0, 60.0, &[]), []);
+    }
+
+    #[test]
+    fn other_work_and_uneven_shares_are_flagged() {
+        assert_eq!(kinds(Metric::WAIT_SHARE, 7.0, 1.0, &[]), [Kind::Disturbed]);
+        assert_eq!(kinds(Metric::SERVED_UNEVENLY, 1.0, 3.0, &[]), [Kind::Uneven]);
+    }
+
+    #[test]
+    fn errors_are_told_by_kind_and_added_up_over_the_rounds() {
+        let mut wrong = outcome("nginx", &[10.0, 10.0]);
+        for sample in &mut wrong.samples {
+            sample.errors.insert("timeout".to_owned(), 2);
+        }
+        let series = scenario(vec![outcome("weir", &[10.0]), wrong]);
+        let flags = check(&series.scenarios[0], &series.scenarios[0].variants[0]);
+        assert_eq!(flags.len(), 1);
+        assert_eq!(
+            (flags[0].kind, flags[0].text.as_str()),
+            (Kind::Errors, "Requests went wrong: nginx (timeout 4).")
+        );
+    }
+}

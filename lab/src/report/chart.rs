@@ -82,11 +82,9 @@ pub fn bars(rows: &[Row], unit: &str, width: f64) -> String {
             middle + 4.0,
             escaped(&row.label)
         );
-        let mut end = left;
         if let Some(mark) = row.marks.first() {
             svg.push_str(&bar(row, *mark, unit, [left, place(mark.y), middle]));
             svg.push_str(&whisker([place(mark.low), middle, place(mark.high), middle]));
-            end = place(mark.high.max(mark.y));
         }
         if let Some((_, value)) = row.published.first() {
             svg.push_str(&diamond(
@@ -95,17 +93,13 @@ pub fn bars(rows: &[Row], unit: &str, width: f64) -> String {
                 middle,
                 &format!("published: {} {unit}", plain(*value)),
             ));
-            end = end.max(place(*value) + 6.0);
         }
-        let said = match (row.marks.first(), row.published.first()) {
-            (Some(mark), _) => format!("{} {unit}", plain(mark.y)),
-            (None, Some((_, value))) => format!("{} {unit}", plain(*value)),
-            (None, None) => String::new(),
-        };
+        // At the edge, where no published figure can stand between a bar and its value.
+        let said = row.marks.first().map_or_else(String::new, |mark| format!("{} {unit}", plain(mark.y)));
         let _ = write!(
             svg,
-            r#"<text class="value" x="{:.1}" y="{:.1}">{}</text>"#,
-            end + 8.0,
+            r#"<text class="value" x="{:.1}" y="{:.1}" text-anchor="end">{}</text>"#,
+            width - 2.0,
             middle + 4.0,
             escaped(said.trim_end())
         );

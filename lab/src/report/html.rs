@@ -158,8 +158,7 @@ fn chip(standing: &Standing, against: &Against) -> String {
 /// Where Weir is behind, by any figure.
 fn behind(losses: &[Loss]) -> String {
     if losses.is_empty() {
-        return "<p>There is no figure by which this run shows Weir behind a rival.</p>\n"
-            .to_owned();
+        return "<p>There is no figure by which this run shows Weir behind a rival.</p>\n".to_owned();
     }
     let mut text =
         "<h3>Where Weir is behind</h3>\n<p class=\"soft\">Every figure with a better side counts here, \

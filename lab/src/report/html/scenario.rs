@@ -203,7 +203,7 @@ fn figure(scenario: &ScenarioOutcome, variant: &VariantOutcome, metric: Metric, 
     };
     format!(
         "<figure><figcaption>{} <span>{settings}{better}</span></figcaption>{drawn}</figure>\n",
-        metric.title()
+        capital(metric.title())
     )
 }
 
@@ -224,7 +224,9 @@ fn rows(
                 Some(Mark { x: at.unwrap_or_default(), y, low, high })
             };
             let published = scenario.published.iter().filter(|published| {
-                published.contender == *name
+                // They belong to the settings they come from; the table has them beside both.
+                (variant.variant == VariantName::Published || scenario.variants.len() == 1)
+                    && published.contender == *name
                     && published.measure == metric
                     && published.over.is_none()
                     && (published.at.is_none() || variant.points.contains(&published.at))
@@ -333,7 +335,7 @@ fn beside(scenario: &ScenarioOutcome) -> String {
             let _ = write!(second, "<th{class}>{name}</th>");
         }
     }
-    let mut text = format!("<div class=\"wide\"><table>{head}</tr>{second}</tr>\n");
+    let mut text = format!("<div class=\"wide\"><table class=\"beside\">{head}</tr>{second}</tr>\n");
     for at in &points {
         for (index, (name, title)) in all.iter().enumerate() {
             let class = if index == 0 && points.len() > 1 { " class=\"first\"" } else { "" };
