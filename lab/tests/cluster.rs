@@ -10,6 +10,8 @@ fn a_cluster_whose_programs_are_missing_is_told_and_nothing_else_is() {
     fs::create_dir_all(&peers).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_weir-lab"))
         .args(["run", "s2/primary-crash", "--variant=fair", "--only=direct", "--together"])
+        .arg("--out")
+        .arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-peers-report"))
         .env("WEIR_PEERS", &peers)
         .output()
         .unwrap();
