@@ -174,12 +174,6 @@ fn remarks(scenario: &ScenarioOutcome, variant: &VariantOutcome) -> String {
             let _ =
                 writeln!(text, "- **{} had errors, its figures do not count**: {problem}", outcome.contender);
         }
-        // Those of one cell stand for all: they differ in their figures, hardly in what they say.
-        if let Some(sample) = outcome.samples.iter().find(|sample| !sample.remarks.is_empty()) {
-            for remark in &sample.remarks {
-                let _ = writeln!(text, "- {}, round {}: {remark}", outcome.contender, sample.round);
-            }
-        }
     }
     if text.is_empty() { text } else { format!("\n{text}") }
 }
