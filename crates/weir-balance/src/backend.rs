@@ -269,8 +269,19 @@ impl Backend {
         match self.health() {
             Health::Up => true,
             Health::Down => false,
-            Health::Unknown => self.assumed_up.load(Ordering::Relaxed),
+            Health::Unknown => self.is_assumed_up(),
         }
+    }
+
+    /// Whether it counts as up before the first verdict.
+    pub fn is_assumed_up(&self) -> bool {
+        self.assumed_up.load(Ordering::Relaxed)
+    }
+
+    /// Changes the assumption before the first verdict, for a backend whose name has not been resolved, or now has been; seen at
+    /// the pool's next refresh. Begins no slow start, as the first verdict does not.
+    pub fn assume_up(&self, assumed_up: bool) {
+        self.assumed_up.store(assumed_up, Ordering::Relaxed);
     }
 
     /// Starts the ramp of `slow_start` now, for a backend added to a running pool.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinHandle;
 use weir_proxy::snapshot::{Backend, Snapshot};
 
@@ -15,6 +15,8 @@ use crate::events::{Bus, What};
 const EVERY_MS: std::ops::RangeInclusive<u64> = 5_000..=10_000;
 /// Before the next try while a name has never been resolved.
 const UNRESOLVED_RETRY: Duration = Duration::from_secs(1);
+/// For the first answers of new names before they are served: without one, a backend starts out as down.
+const FIRST_ANSWER: Duration = Duration::from_secs(2);
 /// A look-up that takes longer counts as failed.
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Look-ups at once: each holds a thread, since the C library's resolver blocks.
@@ -32,6 +34,8 @@ pub struct Names {
 
 struct Name {
     shared: Arc<Mutex<Known>>,
+    /// Whether there has been an answer, good or bad.
+    answered: watch::Receiver<bool>,
     task: JoinHandle<()>,
 }
 
@@ -70,11 +74,24 @@ impl Names {
                 None => {
                     let shared = Arc::new(Mutex::new(Known { backends, ..Known::default() }));
                     let (slots, changed, bus) = (self.slots.clone(), self.changed.clone(), self.bus.clone());
-                    let task = tokio::spawn(follow(name.clone(), shared.clone(), slots, changed, bus));
-                    names.insert(name, Name { shared, task });
+                    let (answer, answered) = watch::channel(false);
+                    let following = follow(name.clone(), shared.clone(), slots, changed, bus, answer);
+                    names.insert(name, Name { shared, answered, task: tokio::spawn(following) });
                 }
             }
         }
+    }
+
+    /// Waits until each name has been answered once, well or badly, at most two seconds. Names that were there before
+    /// cost nothing.
+    pub async fn first_answers(&self) {
+        let pending: Vec<_> = self.lock().values().map(|name| name.answered.clone()).collect();
+        let all_answered = async {
+            for mut answered in pending {
+                let _ = answered.wait_for(|answered| *answered).await;
+            }
+        };
+        let _ = tokio::time::timeout(FIRST_ANSWER, all_answered).await;
     }
 
     /// Why the name has no new address: the last look-up's error.
@@ -144,6 +161,7 @@ async fn follow(
     slots: Arc<Semaphore>,
     changed: Arc<Notify>,
     bus: Arc<Bus>,
+    answered: watch::Sender<bool>,
 ) {
     loop {
         let answer = look_up(&name, &slots).await;
@@ -162,6 +180,7 @@ async fn follow(
             let kept = if resolved { "the last address is kept" } else { "the backend is down (dns)" };
             tracing::warn!(name, error, "host name not resolved; {kept}");
         }
+        answered.send_replace(true);
         tokio::time::sleep(if resolved { jittered() } else { UNRESOLVED_RETRY }).await;
     }
 }

@@ -1,5 +1,5 @@
-//! The only writer of the snapshot: binds what a config needs, compiles it, puts it in force on every worker, and only then
-//! shows it to readers.
+//! The only writer of the snapshot: binds what a config needs, compiles it, has new names resolved, puts it in force on every
+//! worker, and only then shows it to readers.
 
 use std::fmt;
 use std::io;
@@ -13,12 +13,40 @@ use weir_proxy::plane::Plane;
 use weir_proxy::snapshot::Snapshot;
 use weir_proxy::sockets::{BindError, Endpoint, Sockets};
 
+use crate::dns::Names;
+use crate::health::Board;
+
 /// Holds what is in force.
 pub struct Publisher {
     current: ArcSwap<Snapshot>,
     plane: Plane,
+    followers: Arc<Followers>,
     /// Locked over a whole publication, so that two never interleave; the next waits.
     sockets: Mutex<Sockets>,
+}
+
+/// What goes along with the snapshot: the addresses of its names, and the probes of its backends.
+pub struct Followers {
+    /// Names.
+    pub names: Names,
+    /// Probes.
+    pub board: Board,
+}
+
+impl Followers {
+    /// Makes a snapshot ready to be served: a backend whose name is still to be resolved when the first request comes would be a
+    /// backend that fails.
+    async fn prepare(&self, snapshot: &Snapshot) {
+        self.names.adopt(snapshot);
+        self.names.first_answers().await;
+        self.board.settle_names(snapshot);
+    }
+
+    /// Lets name resolution and probes follow a snapshot that is in force.
+    pub fn follow(&self, snapshot: &Snapshot) {
+        self.names.adopt(snapshot);
+        self.board.adopt(snapshot);
+    }
 }
 
 /// A config that was not put in force. What was in force before still is.
@@ -48,11 +76,13 @@ impl Publisher {
         plane: Plane,
         config: Arc<Config>,
         inherited: Sockets,
+        followers: Arc<Followers>,
     ) -> Result<Publisher, PublishError> {
         let sockets = Sockets::bind(&config, plane.workers(), &inherited).map_err(PublishError::Bind)?;
         let snapshot = Arc::new(Snapshot::compile(config, None, plane.workers()));
+        followers.prepare(&snapshot).await;
         plane.apply(snapshot.clone(), &sockets).await.map_err(PublishError::Apply)?;
-        Ok(Publisher { current: ArcSwap::new(snapshot), plane, sockets: Mutex::new(sockets) })
+        Ok(Publisher { current: ArcSwap::new(snapshot), plane, followers, sockets: Mutex::new(sockets) })
     }
 
     /// What is in force now.
@@ -76,7 +106,9 @@ impl Publisher {
         let Some(config) = change(&before.config)? else { return Ok(None) };
         let bound = Sockets::bind(&config, self.plane.workers(), &sockets).map_err(PublishError::Bind)?;
         let snapshot = Arc::new(Snapshot::compile(config, Some(&before), self.plane.workers()));
+        self.followers.prepare(&snapshot).await;
         if let Err(error) = self.plane.apply(snapshot.clone(), &bound).await {
+            self.followers.follow(&before);
             if let Err(again) = self.plane.apply(before, &sockets).await {
                 tracing::error!(error = %again, "a worker could not be put back to the configuration before");
             }

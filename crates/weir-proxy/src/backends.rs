@@ -237,6 +237,13 @@ pub enum ConnectError {
     OutOfDescriptors,
 }
 
+impl ConnectError {
+    /// Whether the backend is to blame, for passive health: not where it has not been tried at all.
+    pub fn blames_backend(&self) -> bool {
+        matches!(self, ConnectError::Refused { .. } | ConnectError::TimedOut { .. })
+    }
+}
+
 impl std::fmt::Display for ConnectError {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -198,7 +198,8 @@ impl Backend {
             weight: config.weight,
             backup: config.backup,
             max_connections: config.max_connections,
-            assumed_up: true,
+            // A name that has not been resolved stays out over a reload. A new backend's is resolved before anybody serves it.
+            assumed_up: old.is_none_or(|old| old.resolved.address().is_some()),
         };
         match old {
             Some(old) => {

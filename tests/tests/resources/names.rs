@@ -5,12 +5,14 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use weir_tests::dialogue::{Backend, Setup, Weir, tool, until};
+use weir_tests::dialogue::{Backend, Setup, Signal, Weir, tool, until};
 
 /// What the server says of every name.
 #[derive(Clone)]
 enum Say {
     Addresses(Vec<Ipv4Addr>),
+    /// The address, after a while.
+    Late(Duration, Ipv4Addr),
     ServerFailure,
     NoSuchName,
     Empty,
@@ -32,7 +34,11 @@ fn name_server(last: u8, say: Say) -> NameServer {
     std::thread::spawn(move || {
         let mut query = [0; 2048];
         while let Ok((size, from)) = socket.recv_from(&mut query) {
-            let say = told.lock().map(|say| say.clone()).unwrap_or(Say::Nothing);
+            let mut say = told.lock().map(|say| say.clone()).unwrap_or(Say::Nothing);
+            if let Say::Late(delay, address) = say {
+                std::thread::sleep(delay);
+                say = Say::Addresses(vec![address]);
+            }
             if let Some(answer) = answer(&query[..size], &say) {
                 let _ = socket.send_to(&answer, from);
             }
@@ -54,7 +60,7 @@ fn answer(query: &[u8], say: &Say) -> Option<Vec<u8>> {
         Say::ServerFailure => (2, &[][..]),
         Say::NoSuchName => (3, &[][..]),
         Say::Empty => (0, &[][..]),
-        Say::Nothing => return None,
+        Say::Nothing | Say::Late(..) => return None,
     };
     // What does not fit into a datagram of 1232 bytes is left out, as a server without TCP would do.
     let addresses = &addresses[..addresses.len().min(70)];
@@ -73,7 +79,6 @@ fn answer(query: &[u8], say: &Say) -> Option<Vec<u8>> {
 
 /// Weir in a mount namespace where `/etc/resolv.conf` names our server.
 fn weir_asking(server: &NameServer, port: u16) -> Weir {
-    let unshare = tool("unshare", "util-linux").display().to_string();
     let config = format!(
         r#"
         [listener.web]
@@ -85,20 +90,22 @@ fn weir_asking(server: &NameServer, port: u16) -> Weir {
         health = {{ check = "tcp", interval = "300ms", fast_interval = "100ms", timeout = "200ms" }}
         "#
     );
-    let dir = std::env::temp_dir().join(format!("weir-resolv-{}-{port}", std::process::id()));
+    let fixed = Backend::saying("fixed");
+    let weir = asking(server, Setup::of(&config).with("fixed", fixed.address()));
+    // Lives as long as the process: the spare backend of every test here.
+    std::mem::forget(fixed);
+    weir
+}
+
+fn asking(server: &NameServer, setup: Setup) -> Weir {
+    let unshare = tool("unshare", "util-linux").display().to_string();
+    let dir = std::env::temp_dir().join(format!("weir-resolv-{}-{}", std::process::id(), server.address));
     std::fs::create_dir_all(&dir).expect("a directory");
     let resolv = dir.join("resolv.conf");
     std::fs::write(&resolv, format!("nameserver {}\noptions timeout:1 attempts:1\n", server.address))
         .expect("resolv.conf");
     let script = format!("mount --bind {} /etc/resolv.conf && exec \"$@\"", resolv.display());
-    let fixed = Backend::saying("fixed");
-    let weir = Setup::of(&config)
-        .with("fixed", fixed.address())
-        .under(&[unshare.as_str(), "--mount", "--propagation", "private", "sh", "-c", &script, "sh"])
-        .start();
-    // Lives as long as the process: the spare backend of every test here.
-    std::mem::forget(fixed);
-    weir
+    setup.under(&[unshare.as_str(), "--mount", "--propagation", "private", "sh", "-c", &script, "sh"]).start()
 }
 
 fn ask(weir: &Weir) -> (u16, String) {
@@ -155,4 +162,49 @@ fn a_name_with_a_crowd_of_addresses_is_used_and_bounded() {
     until("the name to be used", || (ask(&weir).1 == "by name").then_some(()));
     let pool = weir.admin().reads("/v1/pools/app").json();
     assert!(pool["backends"].as_array().is_some_and(|all| all.len() <= 64), "{pool}");
+}
+
+/// One pool with one backend, by name.
+fn by_name_alone(pool: &str, name: &str, port: u16) -> String {
+    format!(
+        r#"
+        [listener.web]
+        bind = "@web"
+        pool = "{pool}"
+        [pool.{pool}]
+        backends = ["{name}.weir.test:{port}"]
+        health = {{ check = "off", passive = {{ errors = 1 }} }}
+        "#
+    )
+}
+
+#[test]
+fn a_name_is_resolved_before_the_first_request_after_a_start_a_reload_and_an_upgrade() {
+    let backend = Backend::saying("by name");
+    let SocketAddr::V4(address) = backend.address() else { unreachable!("loopback is IPv4") };
+    let server = name_server(4, Say::Late(Duration::from_millis(150), *address.ip()));
+    let mut weir = asking(&server, Setup::of(&by_name_alone("app", "one", address.port())));
+    assert_eq!(ask(&weir), (200, "by name".to_owned()), "the first request after the start");
+    for (pool, name) in [("app", "two"), ("other", "two"), ("app", "three")] {
+        weir.reloads(&by_name_alone(pool, name, address.port()));
+        assert_eq!(ask(&weir), (200, "by name".to_owned()), "the first after the reload to {name} in {pool}");
+    }
+    let old = weir.pid();
+    weir.signals_pid(old, Signal::USR2);
+    let admin = weir.admin();
+    until("the old process to be gone", || {
+        assert_eq!(ask(&weir), (200, "by name".to_owned()), "a request during the upgrade");
+        let new = admin.tries_to_read("/v1/status")?.json()["pid"].as_u64()?;
+        (new != u64::from(old) && !weir.is_running(old)).then_some(())
+    });
+    assert!(!weir.stderr().contains("ejected"), "{}", weir.story());
+}
+
+#[test]
+fn a_name_server_that_is_silent_delays_the_start_but_does_not_prevent_it() {
+    let server = name_server(5, Say::Nothing);
+    let weir = asking(&server, Setup::of(&by_name_alone("app", "one", 80)));
+    assert_eq!(ask(&weir).0, 503);
+    let pool = weir.admin().reads("/v1/pools/app").json();
+    assert_eq!(pool["backends"][0]["state"], "down", "{pool}");
 }

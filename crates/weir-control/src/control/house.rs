@@ -39,7 +39,7 @@ pub(super) async fn keep(
                 Some(report) => control.take_report(report),
                 None => return,
             },
-            () = resolved.notified() => control.board.adopt(&control.snapshot()),
+            () = resolved.notified() => control.board().adopt(&control.snapshot()),
             // Never at once: a moment that stays due would make this loop spin.
             () = tokio::time::sleep((next - now).max(Duration::from_millis(1))) => {}
         }
@@ -96,7 +96,7 @@ impl Control {
                 if let Some(pool) = snapshot.pool(&name) {
                     pool.balance.refresh(now);
                     if let Some(backend) = pool.backends.iter().find(|it| it.address == address) {
-                        self.board.hasten(pool, backend);
+                        self.board().hasten(pool, backend);
                     }
                 }
                 self.bus.tell(What::Ejected { pool: name, backend: address, seconds });

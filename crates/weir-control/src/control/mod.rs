@@ -24,7 +24,7 @@ use crate::dns::Names;
 use crate::events::{Bus, What};
 use crate::health::Board;
 use crate::notify::Notifier;
-use crate::publish::{PublishError, Publisher};
+use crate::publish::{Followers, PublishError, Publisher};
 use crate::reload::{Ledger, Source};
 use crate::timestamp::Timestamp;
 
@@ -54,8 +54,7 @@ pub struct Start {
 /// What is true right now, and how to change it.
 pub struct Control {
     publisher: Publisher,
-    board: Board,
-    names: Names,
+    followers: Arc<Followers>,
     bus: Arc<Bus>,
     ledger: Mutex<Ledger>,
     /// One reload at a time; the next one waits and then reads the file anew.
@@ -72,12 +71,16 @@ pub struct Control {
 impl Control {
     /// Puts the first config in force and starts probing and resolving. Must be called on the control runtime.
     pub async fn start(start: Start) -> Result<Arc<Control>, PublishError> {
-        let publisher = Publisher::start(start.plane, start.config, start.inherited).await?;
         let bus = Arc::new(Bus::default());
         let resolved = Arc::new(Notify::new());
-        let control = Arc::new(Control {
-            board: Board::new(bus.clone()),
+        let followers = Arc::new(Followers {
             names: Names::new(bus.clone(), resolved.clone()),
+            board: Board::new(bus.clone()),
+        });
+        let publisher =
+            Publisher::start(start.plane, start.config, start.inherited, followers.clone()).await?;
+        let control = Arc::new(Control {
+            followers,
             bus,
             ledger: Mutex::default(),
             reloading: tokio::sync::Mutex::default(),
@@ -103,8 +106,7 @@ impl Control {
 
     /// Lets name resolution and probes follow a snapshot.
     fn follow(&self, snapshot: &Snapshot) {
-        self.names.adopt(snapshot);
-        self.board.adopt(snapshot);
+        self.followers.follow(snapshot);
     }
 
     /// Where the config came from.
@@ -123,10 +125,10 @@ impl Control {
     }
 
     pub(crate) fn board(&self) -> &Board {
-        &self.board
+        &self.followers.board
     }
 
     pub(crate) fn names(&self) -> &Names {
-        &self.names
+        &self.followers.names
     }
 }

@@ -114,6 +114,7 @@ impl Board {
         for pool in &snapshot.pools {
             for backend in &pool.backends {
                 let subscriber = Subscriber { pool: pool.clone(), backend: backend.clone() };
+                self.settle_name(&subscriber);
                 match key(pool, backend) {
                     Some(key) => wanted.entry(key).or_default().push(subscriber),
                     None => self.settle_unprobed(&subscriber, now),
@@ -167,20 +168,42 @@ impl Board {
         self.lock().len()
     }
 
-    /// A backend that is not probed is up, unless its name stands for no address: then nothing could connect to it.
-    fn settle_unprobed(&self, subscriber: &Subscriber, now: Duration) {
+    /// Sees to it that no worker is given a backend as up whose name stands for no address.
+    pub fn settle_names(&self, snapshot: &Snapshot) {
+        for pool in &snapshot.pools {
+            for backend in &pool.backends {
+                self.settle_name(&Subscriber { pool: pool.clone(), backend: backend.clone() });
+            }
+            pool.balance.refresh(clock::now());
+        }
+    }
+
+    /// While its name stands for no address nothing could connect to a backend, so it is down; from the first address on it is taken
+    /// to be up until a probe says otherwise, as a backend is that is given by address.
+    fn settle_name(&self, subscriber: &Subscriber) {
         let backend = &subscriber.backend;
         let resolved = backend.resolved.address().is_some();
-        let health = if resolved { Health::Up } else { Health::Down };
-        let before = backend.balance.health();
-        if before == health {
+        if backend.balance.is_assumed_up() == resolved {
             return;
         }
-        backend.balance.set_health(health, now);
-        if !resolved {
+        backend.balance.assume_up(resolved);
+        if resolved {
+            tell(&self.bus, subscriber, Health::Up, "its name is resolved");
+        } else {
             tell(&self.bus, subscriber, Health::Down, "its name has not been resolved (dns)");
-        } else if before == Health::Down {
-            tell(&self.bus, subscriber, Health::Up, "not probed, and its name is resolved");
+        }
+    }
+
+    /// A backend that is not probed is up, once its name stands for an address.
+    fn settle_unprobed(&self, subscriber: &Subscriber, now: Duration) {
+        let backend = &subscriber.backend;
+        if backend.resolved.address().is_none() || backend.balance.health() == Health::Up {
+            return;
+        }
+        let before = backend.balance.health();
+        backend.balance.set_health(Health::Up, now);
+        if before == Health::Down {
+            tell(&self.bus, subscriber, Health::Up, "it is no longer probed");
         }
     }
 

@@ -128,18 +128,15 @@ impl Failure {
 
     /// Whether the backend is to blame, for passive health.
     pub fn blames_backend(&self) -> bool {
-        matches!(
-            self,
-            Failure::Connect(
-                ConnectError::Refused { .. }
-                    | ConnectError::TimedOut { .. }
-                    | ConnectError::Unresolved { .. }
-            ) | Failure::Empty
-                | Failure::BackendClosed
-                | Failure::BackendTimeout
-                | Failure::BadResponse(_)
-                | Failure::InterimFlood
-        )
+        match self {
+            Failure::Connect(error) => error.blames_backend(),
+            Failure::Empty
+            | Failure::BackendClosed
+            | Failure::BackendTimeout
+            | Failure::BadResponse(_)
+            | Failure::InterimFlood => true,
+            _ => false,
+        }
     }
 
     /// Whether what else the client sent can no longer be told apart from a next request, so that the connection ends.

@@ -133,7 +133,9 @@ impl Session {
             };
             tracing::debug!(pool = %pool.shared.config.name, %failure, "connect");
             let now = clock::now();
-            got.chosen.observe(&self.worker, now, Outcome::Failure);
+            if failure.blames_backend() {
+                got.chosen.observe(&self.worker, now, Outcome::Failure);
+            }
             let end = match failure {
                 ConnectError::TimedOut { .. } => End::ConnectTimeout,
                 _ => End::ConnectFailed,
