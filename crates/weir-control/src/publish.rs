@@ -116,6 +116,10 @@ impl Publisher {
         }
         self.current.store(snapshot.clone());
         *sockets = bound;
+        // Whoever waits for a backend looks again: there may be more of them, or none any more.
+        for pool in before.pools.iter().chain(&snapshot.pools) {
+            pool.waiting_room.call_all();
+        }
         Ok(Some(snapshot))
     }
 

@@ -89,6 +89,16 @@ impl WorkerPool {
         Ok(Chosen { pool: self.clone(), index: pick.index, on_trial: Cell::new(pick.on_trial) })
     }
 
+    /// The index here of a backend that may have been chosen from a newer or older snapshot of the pool; `None` when it is not one
+    /// of these.
+    pub fn index_of(&self, chosen: &Chosen) -> Option<usize> {
+        let balance = &chosen.backend().shared.balance;
+        let is_same = |backend: &Rc<WorkerBackend>| Arc::ptr_eq(&backend.shared.balance, balance);
+        // Nearly always the very same pool.
+        let at_once = self.backends.get(chosen.index).is_some_and(is_same);
+        if at_once { Some(chosen.index) } else { self.backends.iter().position(is_same) }
+    }
+
     /// Closes up to `most` idle connections, those idle longest first; gives how many.
     pub fn close_idle(&self, most: usize) -> usize {
         let mut closed = 0;
@@ -200,7 +210,7 @@ impl Chosen {
                 backend: self.backend().shared.address.clone(),
                 until: ejection.until,
             };
-            self.pool.shared.balance.refresh(now);
+            self.pool.shared.refresh(now);
             let _ = worker.events.send(event);
         }
     }

@@ -2,6 +2,9 @@
 //!
 //! No call is lost: whoever finds every backend busy first takes a place in line, then tries once more, and only then waits. And
 //! the line is kept: a newcomer who finds room while others wait gives it to the first of them.
+//!
+//! The pool may be given other backends during the wait, so whoever waits chooses from the pool as it is then. What is chosen may
+//! therefore belong to a newer snapshot of the pool than was asked for ([`WorkerPool::index_of`]).
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -111,24 +114,22 @@ async fn wait_in_line(
     begun: Duration,
 ) -> Result<Got, Unavailable> {
     let queue = pool.shared.config.queue;
-    let mut is_first = pool.shared.waiting_room.depth() == 0;
+    let room = &pool.shared.waiting_room;
+    let mut is_first = room.depth() == 0;
     let mut was_called = false;
     deadline.set(begun + queue.timeout);
     pool.cells().queued.increment();
     loop {
         let limit = if was_called { u32::MAX } else { queue.max };
-        let mut place =
-            Place::take(&pool.shared.waiting_room, limit, was_called).await.ok_or(Unavailable::QueueFull)?;
-        match wish.choose(worker, pool, clock::now()) {
-            Ok(chosen) if is_first || was_called => {
+        let mut place = Place::take(room, limit, was_called).await.ok_or(Unavailable::QueueFull)?;
+        match choose_now(worker, pool, wish)? {
+            Some(chosen) if is_first || was_called => {
                 place.give_up();
                 return Ok(Got { chosen, queued: Some(elapsed(begun)) });
             }
             // There is room, but others were here before: releasing it calls the first of them.
-            Ok(chosen) => drop(chosen),
-            Err(NoPick::AllBusy) => {}
-            Err(NoPick::NoneUp) => return Err(Unavailable::NoneUp),
-            Err(NoPick::AllExcluded) => return Err(Unavailable::AllTried),
+            Some(chosen) => drop(chosen),
+            None => {}
         }
         poll_fn(|context| {
             if place.turn.is_called() {
@@ -142,16 +143,42 @@ async fn wait_in_line(
             }
         })
         .await?;
-        place.is_used = true;
         is_first = false;
         was_called = true;
-        match wish.choose(worker, pool, clock::now()) {
-            Ok(chosen) => return Ok(Got { chosen, queued: Some(elapsed(begun)) }),
-            // Somebody was faster; back to the front of the line.
-            Err(NoPick::AllBusy) => {}
-            Err(NoPick::NoneUp) => return Err(Unavailable::NoneUp),
-            Err(NoPick::AllExcluded) => return Err(Unavailable::AllTried),
+        // An error leaves the place unused, and so passes the call on.
+        let chosen = choose_now(worker, pool, wish)?;
+        place.is_used = true;
+        if let Some(chosen) = chosen {
+            room.pass_on(&place.turn);
+            return Ok(Got { chosen, queued: Some(elapsed(begun)) });
         }
+        // Somebody was faster; back to the front of the line.
+    }
+}
+
+/// Chooses from the pool as it is now; `None` while every backend is busy.
+fn choose_now(
+    worker: &Worker,
+    asked: &Rc<WorkerPool>,
+    wish: &Wish<'_>,
+) -> Result<Option<Chosen>, Unavailable> {
+    let now = clock::now();
+    let pool = worker.pool(&asked.shared.config.name).ok_or(Unavailable::NoneUp)?;
+    let chosen = if Rc::ptr_eq(&pool, asked) || wish.exclude.is_empty() {
+        wish.choose(worker, &pool, now)
+    } else {
+        let tried = |index: &usize| {
+            let tried = &asked.backends[*index].shared.balance;
+            pool.backends.iter().position(|backend| Arc::ptr_eq(&backend.shared.balance, tried))
+        };
+        let exclude: Vec<usize> = wish.exclude.iter().filter_map(tried).collect();
+        Wish { exclude: &exclude, ..*wish }.choose(worker, &pool, now)
+    };
+    match chosen {
+        Ok(chosen) => Ok(Some(chosen)),
+        Err(NoPick::AllBusy) => Ok(None),
+        Err(NoPick::NoneUp) => Err(Unavailable::NoneUp),
+        Err(NoPick::AllExcluded) => Err(Unavailable::AllTried),
     }
 }
 

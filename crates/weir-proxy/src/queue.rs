@@ -5,9 +5,12 @@
 //! No wake-up is lost: a waiter first takes a place, then picks once more, then sleeps; a releaser first gives its slot back
 //! ([`weir_balance::Pool::release`]), then looks at the line. All four are sequentially consistent, so either the waiter's second
 //! pick finds the slot or the releaser finds the waiter.
+//!
+//! Room comes about in other ways too: a backend is added, comes back, or may take more. That is more room than one call can give
+//! away, so whoever is called then and finds some passes the call on ([`WaitingRoom::call_all`]).
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 
@@ -20,7 +23,9 @@ pub struct WaitingRoom {
 
 /// One exchange's place in the line.
 pub struct Turn {
-    called: std::sync::atomic::AtomicBool,
+    called: AtomicBool,
+    /// Whether the call is one to all, and this one has to pass it on.
+    to_all: AtomicBool,
     waker: Waker,
 }
 
@@ -44,7 +49,7 @@ impl WaitingRoom {
         if line.len() >= limit as usize && !at_front {
             return None;
         }
-        let turn = Arc::new(Turn { called: false.into(), waker });
+        let turn = Arc::new(Turn { called: false.into(), to_all: false.into(), waker });
         if at_front {
             line.push_front(turn.clone())
         } else {
@@ -61,7 +66,9 @@ impl WaitingRoom {
         self.waiting.store(line.len() as u32, Ordering::SeqCst);
         drop(line);
         // Whoever was called and leaves without using the backend passes the call on, or it would be lost.
-        if turn.is_called() {
+        if turn.to_all.load(Ordering::Relaxed) {
+            self.call_all();
+        } else if turn.is_called() {
             self.call_next();
         }
     }
@@ -70,18 +77,37 @@ impl WaitingRoom {
     #[inline]
     pub fn call_next(&self) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
-            self.call_first();
+            self.call_first(false);
+        }
+    }
+
+    /// Calls everybody, one after the other: whoever is called passes the call on ([`Self::pass_on`]) unless every backend is busy
+    /// again, so that the line stays in order and nobody is woken for nothing.
+    ///
+    /// To be called after whatever may make room, other than a release, has come into force. Always takes the lock: who is not
+    /// in line yet then takes a place after it, and so sees what has changed when choosing once more.
+    pub fn call_all(&self) {
+        self.call_first(true);
+    }
+
+    /// One who was called has had its choice: if the call was one to all, the next is called.
+    pub fn pass_on(&self, turn: &Turn) {
+        if turn.to_all.load(Ordering::Relaxed) {
+            self.call_all();
         }
     }
 
     #[cold]
-    fn call_first(&self) {
+    fn call_first(&self, to_all: bool) {
         let turn = {
             let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
             let turn = line.pop_front();
             self.waiting.store(line.len() as u32, Ordering::SeqCst);
             // While the line is held: who is out of it must be seen as called, or the call is lost with one who leaves just now.
-            turn.inspect(|turn| turn.called.store(true, Ordering::Release))
+            turn.inspect(|turn| {
+                turn.to_all.store(to_all, Ordering::Relaxed);
+                turn.called.store(true, Ordering::Release);
+            })
         };
         if let Some(turn) = turn {
             turn.waker.wake_by_ref();
@@ -124,6 +150,26 @@ mod tests {
         let front = room.enter(Waker::noop().clone(), 1, true).unwrap();
         room.call_next();
         assert!(front.is_called() && !waiting.is_called());
+    }
+
+    #[test]
+    fn a_call_to_all_goes_on_until_one_finds_every_backend_busy() {
+        let room = WaitingRoom::default();
+        let turns: Vec<_> = (0..4).map(|_| room.enter(Waker::noop().clone(), 9, false).unwrap()).collect();
+        let called = || turns.iter().map(|turn| turn.is_called()).collect::<Vec<_>>();
+        room.call_all();
+        assert_eq!(called(), [true, false, false, false]);
+        room.pass_on(&turns[0]);
+        assert_eq!(called(), [true, true, false, false]);
+        // The second has gone away meanwhile.
+        room.leave(&turns[1]);
+        assert_eq!(called(), [true, true, true, false]);
+        // The third found every backend busy and goes back to the front; the fourth still waits behind it.
+        let third = room.enter(Waker::noop().clone(), 9, true).unwrap();
+        room.call_next();
+        room.pass_on(&third);
+        assert!(third.is_called());
+        assert_eq!(called(), [true, true, true, false], "a release calls one");
     }
 
     #[test]

@@ -7,8 +7,10 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use weir_balance::Refreshed;
 use weir_config::Config;
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, ListenerCells, PoolCells};
@@ -170,6 +172,15 @@ impl Pool {
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
             waiting_room: old.map_or_else(Default::default, |old| old.waiting_room.clone()),
         }
+    }
+
+    /// [`weir_balance::Pool::refresh`]; a change calls those who wait for a backend, since it may have made room.
+    pub fn refresh(&self, now: Duration) -> Refreshed {
+        let refreshed = self.balance.refresh(now);
+        if refreshed.changed {
+            self.waiting_room.call_all();
+        }
+        refreshed
     }
 }
 

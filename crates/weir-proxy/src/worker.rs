@@ -174,6 +174,11 @@ impl Worker {
         closed
     }
 
+    /// The pool of that name as it is now, for those who have waited since they looked it up; `None` when it is gone.
+    pub fn pool(&self, name: &str) -> Option<Rc<WorkerPool>> {
+        self.pools.borrow().iter().find(|pool| pool.shared.config.name == name).cloned()
+    }
+
     /// Has every worker close the session of a listener that has been idle longest there.
     pub fn evict_idle(&self, listener: usize) -> Arc<Eviction> {
         Evictions::ask(&self.evictions, listener)

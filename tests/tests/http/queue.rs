@@ -1,10 +1,11 @@
 //! What happens when every backend is at `max_connections`, over all workers.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use weir_tests::dialogue::{After, Backend, PATIENCE, Setup, Weir, Wire, until};
+use weir_tests::dialogue::{After, Backend, PATIENCE, ScriptedBackend, Setup, Weir, Wire, until};
 
 /// A backend whose answers wait until the test lets them go, one by one.
 struct Gate {
@@ -220,4 +221,105 @@ fn max_connections_holds_over_all_workers_under_load() {
     assert_eq!(backend.served(), 600);
     assert!(peak.most() <= 3, "{} requests at once", peak.most());
     assert_eq!(peak.most(), 3, "the limit was never reached, so the test showed nothing");
+}
+
+fn crowded_config(backends: &str) -> String {
+    format!(
+        r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = {backends}
+        queue = {{ max = 10, timeout = "8s" }}
+        health = {{ check = "off", passive = "off" }}
+        "#
+    )
+}
+
+fn crowded(backends: &str, known: &[(&str, SocketAddr)]) -> Weir {
+    let setup = Setup::of(&crowded_config(backends));
+    known.iter().fold(setup, |setup, (name, address)| setup.with(name, address)).start()
+}
+
+const ONE_OF_ONE: &str = r#"[{ address = "@a", max_connections = 1 }]"#;
+
+/// Sends a request that `backend` gets and does not answer.
+fn occupy(weir: &Weir, backend: &ScriptedBackend) -> (Wire, Wire) {
+    let client = ask(weir, "/occupies");
+    let mut wire = backend.accepts();
+    wire.receives_request();
+    (client, wire)
+}
+
+/// Requests in line, in this order.
+fn line_up(weir: &Weir, count: u32) -> Vec<Wire> {
+    let enter = |number: u32| {
+        let client = ask(weir, &format!("/{number}"));
+        weir.reaches("weir_queue_depth", &[("pool", "app")], f64::from(number));
+        client
+    };
+    (1..=count).map(enter).collect()
+}
+
+#[test]
+fn a_backend_that_is_enabled_again_serves_those_who_wait() {
+    let (a, b) = (ScriptedBackend::start(), Backend::saying("b"));
+    let pool = r#"[{ address = "@a", max_connections = 1 }, { address = "@b", max_connections = 1 }]"#;
+    let weir = crowded(pool, &[("a", a.address()), ("b", b.address())]);
+    let path = format!("/v1/pools/app/backends/{}", b.address());
+    assert_eq!(weir.admin().calls("PATCH", &path, &[], r#"{"state": "drain"}"#).status(), 200);
+    let _held = occupy(&weir, &a);
+    let waiting = line_up(&weir, 3);
+    assert_eq!(weir.admin().calls("PATCH", &path, &[], r#"{"state": "ready"}"#).status(), 200);
+    for mut client in waiting {
+        assert_eq!(client.receives_status(200).text(), "b");
+    }
+    let served: Vec<String> = b.requests().into_iter().map(|request| request.target).collect();
+    assert_eq!(served, ["/1", "/2", "/3"], "the line was not kept");
+}
+
+#[test]
+fn a_reload_that_lets_a_backend_take_more_serves_all_who_wait() {
+    let a = ScriptedBackend::start();
+    let mut weir = crowded(ONE_OF_ONE, &[("a", a.address())]);
+    let _held = occupy(&weir, &a);
+    let waiting = line_up(&weir, 3);
+    weir.reloads(&crowded_config(&ONE_OF_ONE.replace("max_connections = 1", "max_connections = 10")));
+    let mut wires: Vec<Wire> = waiting.iter().map(|_| a.accepts()).collect();
+    for wire in &mut wires {
+        let target = wire.receives_request().target;
+        wire.answers(200, &[], target);
+    }
+    for mut client in waiting {
+        client.receives_status(200);
+    }
+}
+
+#[test]
+fn a_backend_that_is_added_serves_those_who_wait() {
+    let (a, b) = (ScriptedBackend::start(), Backend::saying("b"));
+    let weir = crowded(ONE_OF_ONE, &[("a", a.address())]);
+    let _held = occupy(&weir, &a);
+    let waiting = line_up(&weir, 3);
+    let body = format!(r#"{{"address": "{}", "max_connections": 1}}"#, b.address());
+    assert_eq!(weir.admin().calls("POST", "/v1/pools/app/backends", &[], &body).status(), 201);
+    for mut client in waiting {
+        assert_eq!(client.receives_status(200).text(), "b");
+    }
+}
+
+#[test]
+fn those_who_wait_for_a_pool_that_goes_away_are_told_at_once() {
+    let (a, b) = (ScriptedBackend::start(), Backend::saying("b"));
+    let mut weir = crowded(ONE_OF_ONE, &[("a", a.address())]);
+    weir.knows("b", b.address());
+    let _held = occupy(&weir, &a);
+    let waiting = line_up(&weir, 3);
+    let begun = std::time::Instant::now();
+    weir.reloads(&crowded_config(r#"["@b"]"#).replace("app", "other"));
+    for mut client in waiting {
+        client.receives_status(503);
+    }
+    assert!(begun.elapsed().as_secs() < 5, "told only after {:?}", begun.elapsed());
 }

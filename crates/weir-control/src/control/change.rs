@@ -78,7 +78,7 @@ impl Control {
             pool.balance.set_admin_state(index, state, now);
             self.tell_change(&pool.config.name, backend, format!("state {}", state.word()));
         }
-        pool.balance.refresh(now);
+        pool.refresh(now);
         Ok(pool)
     }
 

@@ -47,7 +47,7 @@ pub(super) async fn keep(
 }
 
 fn refresh(pool: &Pool, now: Duration) {
-    for index in pool.balance.refresh(now).readmitted {
+    for index in pool.refresh(now).readmitted {
         if let Some(backend) = pool.backends.get(index) {
             tracing::info!(pool = pool.config.name, backend = backend.address, "ejection is over");
         }
@@ -94,7 +94,7 @@ impl Control {
                 );
                 let snapshot = self.snapshot();
                 if let Some(pool) = snapshot.pool(&name) {
-                    pool.balance.refresh(now);
+                    pool.refresh(now);
                     if let Some(backend) = pool.backends.iter().find(|it| it.address == address) {
                         self.board().hasten(pool, backend);
                     }

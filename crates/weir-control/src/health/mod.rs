@@ -120,7 +120,7 @@ impl Board {
                     None => self.settle_unprobed(&subscriber, now),
                 }
             }
-            pool.balance.refresh(now);
+            pool.refresh(now);
         }
         let mut probers = self.lock();
         probers.retain(|key, _| wanted.contains_key(key));
@@ -174,7 +174,7 @@ impl Board {
             for backend in &pool.backends {
                 self.settle_name(&Subscriber { pool: pool.clone(), backend: backend.clone() });
             }
-            pool.balance.refresh(clock::now());
+            pool.refresh(clock::now());
         }
     }
 
@@ -292,7 +292,7 @@ impl Shared {
             subscriber.backend.balance.set_late(state.late);
             if known != Health::Unknown && subscriber.backend.balance.health() != known {
                 subscriber.backend.balance.set_health(known, now);
-                subscriber.pool.balance.refresh(now);
+                subscriber.pool.refresh(now);
             }
         }
         state.subscribers = subscribers;
@@ -324,14 +324,14 @@ impl Shared {
             state.late = late;
             for subscriber in &state.subscribers {
                 subscriber.backend.balance.set_late(late);
-                subscriber.pool.balance.refresh(now);
+                subscriber.pool.refresh(now);
             }
         }
         let Some(Transition { from, to }) = state.machine.observe(good) else { return };
         for subscriber in &state.subscribers {
             let before = subscriber.backend.balance.health();
             subscriber.backend.balance.set_health(to, now);
-            subscriber.pool.balance.refresh(now);
+            subscriber.pool.refresh(now);
             // The first good answer of a backend that was taken to be up is no news.
             if before != to && !(from == Health::Unknown && to == Health::Up && before != Health::Down) {
                 tell(bus, subscriber, to, &detail);

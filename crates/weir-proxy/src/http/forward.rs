@@ -94,7 +94,7 @@ pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Fo
                     .await;
             }
         };
-        exchange.ledger.backend = Some(chosen.index);
+        exchange.ledger.note_backend(&chosen);
         let tried =
             attempt::make(session, exchange, forwarding, &facts, &chosen, &mut upload, only_new).await;
         let verdict = retry::decide(
@@ -119,7 +119,7 @@ pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Fo
         }
         if verdict == Verdict::Again && may_retry(session, forwarding) {
             only_new = false;
-            exchange.tried.push(chosen.index);
+            exchange.tried.extend(forwarding.pool.index_of(&chosen));
             exchange.ledger.retries += 1;
             forwarding.pool.cells().retries.increment();
             upload.retry();

@@ -9,7 +9,7 @@ use weir_http::{KnownHeader, RequestHead, Version};
 use weir_stats::table::End;
 
 use crate::access_log::{Record, Spoken, Timers};
-use crate::backends::WorkerPool;
+use crate::backends::{Chosen, WorkerPool};
 use crate::clock;
 use crate::http::session::Session;
 use crate::worker::{Worker, WorkerListener};
@@ -77,6 +77,14 @@ impl Ledger {
     pub fn release(&mut self) {
         self.pool = None;
         self.route = None;
+    }
+
+    /// Notes which backend was chosen; after a wait it may belong to a newer snapshot of the pool.
+    pub fn note_backend(&mut self, chosen: &Chosen) {
+        self.backend = Some(chosen.index);
+        if !self.pool.as_ref().is_some_and(|pool| Rc::ptr_eq(pool, &chosen.pool)) {
+            self.pool = Some(chosen.pool.clone());
+        }
     }
 
     /// Notes which route took the request.

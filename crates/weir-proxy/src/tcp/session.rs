@@ -149,7 +149,7 @@ impl Session {
             }
             // With a single backend the second try goes to the same one: it may just be restarting.
             if pool.backends.len() > tried.len() + 1 {
-                tried.push(got.chosen.index);
+                tried.extend(pool.index_of(&got.chosen));
                 pool.cells().redispatches.increment();
             }
             pool.cells().retries.increment();
@@ -161,6 +161,7 @@ impl Session {
     async fn connect(&mut self, chosen: &Chosen, stream: &TcpStream) -> Result<TcpStream, ConnectError> {
         let begun = clock::now();
         self.report.backend = Some(chosen.index);
+        self.report.pool = Some(chosen.pool.clone());
         self.deadline.set(begun + self.listener.shared.config.timeout.connect);
         let mut backend = chosen.backend().connect(&self.deadline).await?;
         if let Some(version) = chosen.pool.shared.config.send_proxy {
