@@ -25,6 +25,14 @@ pub struct Publisher {
     sockets: Mutex<Sockets>,
 }
 
+/// What is to be put in force.
+pub enum Change {
+    /// What the file says; weights that were set by hand give way to it.
+    File(Arc<Config>),
+    /// What an operator changed about the config in force; weights that were set by hand stay.
+    Edit(Arc<Config>),
+}
+
 /// What goes along with the snapshot: the addresses of its names, and the probes of its backends.
 pub struct Followers {
     /// Names.
@@ -99,13 +107,18 @@ impl Publisher {
     /// before it complete. `Ok(None)` when `change` gives nothing to do.
     pub async fn publish<E: From<PublishError>>(
         &self,
-        change: impl FnOnce(&Config) -> Result<Option<Arc<Config>>, E>,
+        change: impl FnOnce(&Config) -> Result<Option<Change>, E>,
     ) -> Result<Option<Arc<Snapshot>>, E> {
         let mut sockets = self.sockets.lock().await;
         let before = self.snapshot();
-        let Some(config) = change(&before.config)? else { return Ok(None) };
-        let bound = Sockets::bind(&config, self.plane.workers(), &sockets).map_err(PublishError::Bind)?;
-        let snapshot = Arc::new(Snapshot::compile(config, Some(&before), self.plane.workers()));
+        let Some(change) = change(&before.config)? else { return Ok(None) };
+        let (Change::File(config) | Change::Edit(config)) = &change;
+        let bound = Sockets::bind(config, self.plane.workers(), &sockets).map_err(PublishError::Bind)?;
+        let workers = self.plane.workers();
+        let snapshot = Arc::new(match change {
+            Change::File(config) => Snapshot::compile(config, Some(&before), workers),
+            Change::Edit(config) => Snapshot::compile_edited(config, &before, workers),
+        });
         self.followers.prepare(&snapshot).await;
         if let Err(error) = self.plane.apply(snapshot.clone(), &bound).await {
             self.followers.follow(&before);

@@ -116,15 +116,35 @@ impl Resolved {
     }
 }
 
+/// Which weights backends get that were there before.
+#[derive(Clone, Copy)]
+enum Weights {
+    OfConfig,
+    OfPrevious,
+}
+
 impl Snapshot {
     /// Compiles `config`, taking over live state from `previous`.
     ///
     /// `workers` is the number of copies new counters get; it must be the same for the life of the process.
     pub fn compile(config: Arc<Config>, previous: Option<&Snapshot>, workers: usize) -> Snapshot {
+        Snapshot::build(config, previous, workers, Weights::OfConfig)
+    }
+
+    /// As [`Self::compile`], for a config that is the one before but for what an operator changed: the weights that were set at
+    /// run time stay.
+    pub fn compile_edited(config: Arc<Config>, previous: &Snapshot, workers: usize) -> Snapshot {
+        Snapshot::build(config, Some(previous), workers, Weights::OfPrevious)
+    }
+
+    fn build(config: Arc<Config>, previous: Option<&Snapshot>, workers: usize, weights: Weights) -> Snapshot {
         let pools: Vec<Arc<Pool>> = config
             .pools
             .iter()
-            .map(|pool| Arc::new(Pool::compile(pool, previous.and_then(|old| old.pool(&pool.name)), workers)))
+            .map(|pool| {
+                let old = previous.and_then(|old| old.pool(&pool.name));
+                Arc::new(Pool::compile(pool, old, workers, weights))
+            })
             .collect();
         let listeners = config
             .listeners
@@ -149,14 +169,19 @@ impl Snapshot {
 }
 
 impl Pool {
-    fn compile(config: &weir_config::Pool, old: Option<&Arc<Pool>>, workers: usize) -> Pool {
+    fn compile(
+        config: &weir_config::Pool,
+        old: Option<&Arc<Pool>>,
+        workers: usize,
+        weights: Weights,
+    ) -> Pool {
         let now = clock::now();
         let backends: Vec<Arc<Backend>> = config
             .backends
             .iter()
             .map(|backend| {
                 let old = old.and_then(|old| old.backends.iter().find(|old| old.address == backend.address));
-                Arc::new(Backend::compile(backend, old, workers))
+                Arc::new(Backend::compile(backend, old, workers, weights))
             })
             .collect();
         let members = backends.iter().map(|backend| backend.balance.clone()).collect();
@@ -204,9 +229,17 @@ fn settings_of(config: &weir_config::Pool) -> weir_balance::Settings {
 }
 
 impl Backend {
-    fn compile(config: &weir_config::Backend, old: Option<&Arc<Backend>>, workers: usize) -> Backend {
+    fn compile(
+        config: &weir_config::Backend,
+        old: Option<&Arc<Backend>>,
+        workers: usize,
+        weights: Weights,
+    ) -> Backend {
         let settings = weir_balance::BackendSettings {
-            weight: config.weight,
+            weight: match (old, weights) {
+                (Some(old), Weights::OfPrevious) => old.balance.weight(),
+                _ => config.weight,
+            },
             backup: config.backup,
             max_connections: config.max_connections,
             // A name that has not been resolved stays out over a reload. A new backend's is resolved before anybody serves it.

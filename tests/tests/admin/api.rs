@@ -91,6 +91,25 @@ fn a_weight_changes_the_share_at_once() {
 }
 
 #[test]
+fn a_weight_set_by_hand_outlives_backends_that_come_and_go_but_not_a_reload() {
+    let (a, b, c) = (named("a"), named("b"), named("c"));
+    let weir = two(&a, &b);
+    let admin = weir.admin();
+    let path = format!("/v1/pools/app/backends/{}", a.address());
+    let weight = || admin.reads("/v1/pools/app").json()["backends"][0]["weight"].as_u64();
+    assert_eq!(admin.calls("PATCH", &path, &[], r#"{"weight": 7}"#).status(), 200);
+    let body = format!(r#"{{"address": "{}"}}"#, c.address());
+    assert_eq!(admin.calls("POST", "/v1/pools/app/backends", &[], &body).status(), 201);
+    assert_eq!(weight(), Some(7), "after another was added");
+    let other = format!("/v1/pools/app/backends/{}", c.address());
+    assert_eq!(admin.calls("DELETE", &other, &[], "").status(), 200);
+    assert_eq!(weight(), Some(7), "after another was removed");
+    // The file is as it was, and yet there is something to put back.
+    assert_eq!(admin.calls("POST", "/v1/reload", &[], "{}").status(), 200);
+    assert_eq!(weight(), Some(1), "after a reload");
+}
+
+#[test]
 fn a_backend_can_be_added_and_removed_while_requests_run() {
     let (a, b, c) = (named("a"), named("b"), named("c"));
     let weir = two(&a, &b);

@@ -7,6 +7,7 @@ use weir_proxy::snapshot::Pool;
 
 use super::Control;
 use crate::events::What;
+use crate::publish::Change;
 use crate::reload::{Outcome, ReloadError, Source, Verdict, changes, keep_until_restart};
 use crate::timestamp::Timestamp;
 
@@ -79,7 +80,7 @@ impl Control {
                 return Ok(None);
             }
             lines = changes(before, &config);
-            Ok::<_, ReloadError>(Some(config.clone()))
+            Ok::<_, ReloadError>(Some(Change::File(config.clone())))
         });
         match published.await {
             Ok(snapshot) => {

@@ -9,7 +9,7 @@ use weir_proxy::snapshot::{Pool, Snapshot};
 
 use super::Control;
 use crate::events::What;
-use crate::publish::PublishError;
+use crate::publish::{Change, PublishError};
 
 /// Most backends that can be added to a pool at run time; a config file may hold more.
 const MOST_BACKENDS: usize = 4096;
@@ -134,7 +134,7 @@ impl Control {
             let mut config = before.clone();
             let pool = config.pools.iter_mut().find(|pool| pool.name == name);
             change(pool.ok_or_else(|| ChangeError::NoPool(name.to_owned()))?)?;
-            Ok::<_, ChangeError>(Some(Arc::new(config)))
+            Ok::<_, ChangeError>(Some(Change::Edit(Arc::new(config))))
         });
         let snapshot = published.await?.unwrap_or_else(|| self.snapshot());
         self.follow(&snapshot);
