@@ -308,6 +308,11 @@ impl Backend {
         moment(self.ejected_until.load(Ordering::Relaxed))
     }
 
+    /// Keeps it out until then, for an ejection that an older process decided; seen at the pool's next refresh.
+    pub fn eject_until(&self, until: Duration) {
+        self.set_ejected_until(Some(until));
+    }
+
     pub(crate) fn set_ejected_until(&self, until: Option<Duration>) {
         self.ejected_until.store(until.map_or(NEVER, nanoseconds), Ordering::Relaxed);
     }

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod carried;
 pub mod control;
 pub mod dns;
 pub mod events;

@@ -9,10 +9,12 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::Mutex;
 use weir_config::Config;
+use weir_proxy::clock;
 use weir_proxy::plane::Plane;
 use weir_proxy::snapshot::Snapshot;
 use weir_proxy::sockets::{BindError, Endpoint, Sockets};
 
+use crate::carried::Carried;
 use crate::dns::Names;
 use crate::health::Board;
 
@@ -79,16 +81,18 @@ impl std::error::Error for PublishError {}
 
 impl Publisher {
     /// Puts the first config in force. `inherited` are sockets that an earlier process handed over; what of them the config
-    /// does not use is closed.
+    /// does not use is closed. `carried` is what it knew about the backends.
     pub async fn start(
         plane: Plane,
         config: Arc<Config>,
         inherited: Sockets,
+        carried: &Carried,
         followers: Arc<Followers>,
     ) -> Result<Publisher, PublishError> {
         let sockets = Sockets::bind(&config, plane.workers(), &inherited).map_err(PublishError::Bind)?;
         let snapshot = Arc::new(Snapshot::compile(config, None, plane.workers()));
         followers.prepare(&snapshot).await;
+        carried.apply(&snapshot, clock::now());
         plane.apply(snapshot.clone(), &sockets).await.map_err(PublishError::Apply)?;
         Ok(Publisher { current: ArcSwap::new(snapshot), plane, followers, sockets: Mutex::new(sockets) })
     }

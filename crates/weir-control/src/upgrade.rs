@@ -4,8 +4,9 @@
 //! needs no unsafe code on either side, no path in the file system, and no descriptor numbers in the environment. The
 //! sockets stay open in both processes all the time, so no connection in an accept queue is lost.
 //!
-//! Each message is lines of text, one per descriptor it carries, `tcp 127.0.0.1:80`, `udp …` or `admin …`; the last one is `end`.
-//! The new process answers `ready`, or ends.
+//! Each message is lines of text, one per descriptor it carries, `tcp 127.0.0.1:80`, `udp …` or `admin …`. Messages without
+//! descriptors follow, with what is known about the backends ([`crate::carried`]); the last one is `end`. The new process answers
+//! `ready`, or ends.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -21,6 +22,8 @@ use rustix::net::{
 };
 use weir_proxy::sockets::{Endpoint, Sockets, Transport};
 
+use crate::carried::Carried;
+
 /// Set for the new process to the process number of the old one, so that a copy of the environment that survives
 /// somewhere else means nothing.
 pub const HANDOFF_VARIABLE: &str = "WEIR_HANDOFF";
@@ -31,7 +34,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Descriptors in one message; the kernel takes at most 253 (SCM_MAX_FD).
 const PER_MESSAGE: usize = 64;
 
-/// Longest message: 64 lines of at most 60 bytes.
+/// Longest message: 64 lines of at most 60 bytes for sockets, as many lines as fit for what is known.
 const MESSAGE_BYTES: usize = 8 * 1024;
 
 /// A listening socket on its way.
@@ -78,6 +81,7 @@ impl Purpose {
 pub struct Handoff {
     channel: OwnedFd,
     sockets: Vec<Passed>,
+    carried: Carried,
 }
 
 impl Handoff {
@@ -94,14 +98,18 @@ impl Handoff {
 
     fn receive(channel: OwnedFd) -> io::Result<Handoff> {
         sockopt::set_socket_timeout(&channel, sockopt::Timeout::Recv, Some(READY_TIMEOUT))?;
-        let mut sockets = Vec::new();
+        let (mut sockets, mut carried) = (Vec::new(), Carried::default());
         loop {
             let (text, descriptors) = receive(&channel)?;
             if text == "end" {
-                return Ok(Handoff { channel, sockets });
+                return Ok(Handoff { channel, sockets, carried });
             }
             if text.is_empty() {
                 return Err(io::Error::other("the old process ended before it had handed over its sockets"));
+            }
+            if descriptors.is_empty() && !text.lines().any(|line| Purpose::of_line(line).is_some()) {
+                text.lines().for_each(|line| carried.take(line));
+                continue;
             }
             if text.lines().count() != descriptors.len() {
                 return Err(io::Error::other("the old process named other sockets than it sent"));
@@ -127,6 +135,11 @@ impl Handoff {
         }))
     }
 
+    /// Takes out what the old process knew about the backends.
+    pub fn take_carried(&mut self) -> Carried {
+        std::mem::take(&mut self.carried)
+    }
+
     /// Takes out the admin API's socket, if it was bound to `address`.
     pub fn take_admin(&mut self, address: SocketAddr) -> Option<OwnedFd> {
         let at = self.sockets.iter().position(|passed| passed.purpose == Purpose::Admin(address))?;
@@ -140,10 +153,11 @@ impl Handoff {
     }
 }
 
-/// Starts the new process, hands it `sockets`, and returns its process number once it serves. Blocks up to half a minute.
+/// Starts the new process, hands it `sockets` and what is `known` about the backends (lines), and returns its process number
+/// once it serves. Blocks up to half a minute.
 ///
 /// On `Err` the new process is gone and nothing has changed here.
-pub fn hand_over(sockets: &[Passed], program: &Program) -> io::Result<u32> {
+pub fn hand_over(sockets: &[Passed], known: &[String], program: &Program) -> io::Result<u32> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let mut child = Command::new(program.path())
         .args(&program.arguments)
@@ -152,7 +166,7 @@ pub fn hand_over(sockets: &[Passed], program: &Program) -> io::Result<u32> {
         .env_remove("WATCHDOG_PID")
         .stdin(Stdio::from(theirs))
         .spawn()?;
-    match exchange(&ours, sockets) {
+    match exchange(&ours, sockets, known) {
         Ok(()) => Ok(child.id()),
         Err(error) => {
             let _ = child.kill();
@@ -167,7 +181,7 @@ pub fn hand_over(sockets: &[Passed], program: &Program) -> io::Result<u32> {
     }
 }
 
-fn exchange(channel: &OwnedFd, sockets: &[Passed]) -> io::Result<()> {
+fn exchange(channel: &OwnedFd, sockets: &[Passed], known: &[String]) -> io::Result<()> {
     for timeout in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
         sockopt::set_socket_timeout(channel, timeout, Some(READY_TIMEOUT))?;
     }
@@ -175,6 +189,17 @@ fn exchange(channel: &OwnedFd, sockets: &[Passed]) -> io::Result<()> {
         let text: String = chunk.iter().map(|passed| passed.purpose.line()).collect();
         let descriptors: Vec<BorrowedFd<'_>> = chunk.iter().map(|passed| passed.socket.as_fd()).collect();
         send(channel, &text, &descriptors)?;
+    }
+    let mut message = String::with_capacity(MESSAGE_BYTES);
+    for line in known {
+        if message.len() + line.len() > MESSAGE_BYTES {
+            send(channel, &message, &[])?;
+            message.clear();
+        }
+        message.push_str(line);
+    }
+    if !message.is_empty() {
+        send(channel, &message, &[])?;
     }
     send(channel, "end", &[])?;
     match receive(channel) {
@@ -288,7 +313,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let sockets = [passed(&listener, false), passed(&admin, true)];
         let mut client = TcpStream::connect(address).unwrap();
-        let old_process = std::thread::spawn(move || exchange(&old, &sockets).map(|()| drop(sockets)));
+        let old_process = std::thread::spawn(move || exchange(&old, &sockets, &[]).map(|()| drop(sockets)));
 
         let mut handoff = Handoff::receive(new).unwrap();
         assert!(handoff.take_admin(address).is_none());
@@ -314,9 +339,21 @@ mod tests {
         let listeners: Vec<TcpListener> =
             (0..150).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let sockets: Vec<Passed> = listeners.iter().map(|listener| passed(listener, false)).collect();
-        let old_process = std::thread::spawn(move || exchange(&old, &sockets));
+        let old_process = std::thread::spawn(move || exchange(&old, &sockets, &[]));
         let mut handoff = Handoff::receive(new).unwrap();
         assert_eq!(handoff.take_listeners().endpoints().count(), 150);
+        handoff.ready().unwrap();
+        old_process.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn more_backends_than_fit_one_message_all_arrive() {
+        let (old, new) = pair();
+        let known: Vec<String> =
+            (0..5000).map(|port| format!("state app 10.0.0.1:{port} drain up 0 -\n")).collect();
+        let old_process = std::thread::spawn(move || exchange(&old, &[], &known));
+        let mut handoff = Handoff::receive(new).unwrap();
+        assert_eq!(handoff.take_carried().backend_count(), 5000);
         handoff.ready().unwrap();
         old_process.join().unwrap().unwrap();
     }
@@ -325,9 +362,9 @@ mod tests {
     fn a_new_process_that_ends_early_is_noticed_at_once() {
         let (old, new) = pair();
         drop(new);
-        assert!(exchange(&old, &[]).is_err());
+        assert!(exchange(&old, &[], &[]).is_err());
         let (old, new) = pair();
-        let old_process = std::thread::spawn(move || exchange(&old, &[]));
+        let old_process = std::thread::spawn(move || exchange(&old, &[], &[]));
         drop(Handoff::receive(new).unwrap());
         let error = old_process.join().unwrap().unwrap_err();
         assert!(error.to_string().contains("ended before it was ready"), "{error}");

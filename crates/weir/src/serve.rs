@@ -126,6 +126,7 @@ async fn start(plan: Plan, threshold: log::Threshold) -> Result<Process, String>
         })
         .transpose()?;
     let inherited = handoff.as_mut().map_or_else(Sockets::default, Handoff::take_listeners);
+    let carried = handoff.as_mut().map(Handoff::take_carried).unwrap_or_default();
 
     let access_log =
         AccessLog::start(&config.log).map_err(|error| format!("the access log can't be opened: {error}"))?;
@@ -147,6 +148,7 @@ async fn start(plan: Plan, threshold: log::Threshold) -> Result<Process, String>
         reports,
         access_log: access_log.clone(),
         inherited,
+        carried,
         on_level: Box::new(move |level| threshold.set(level)),
         notifier: Notifier::from_environment(),
     });
@@ -293,8 +295,8 @@ impl Process {
         }
         tracing::info!(sockets = sockets.len(), "upgrading: starting the new process");
         self.tell("upgrading", String::new());
-        let program = self.program.clone();
-        Some(tokio::task::spawn_blocking(move || upgrade::hand_over(&sockets, &program)))
+        let (program, known) = (self.program.clone(), self.control.carried_lines());
+        Some(tokio::task::spawn_blocking(move || upgrade::hand_over(&sockets, &known, &program)))
     }
 
     /// Whether the new process serves.

@@ -191,3 +191,44 @@ fn connections_that_wait_to_be_accepted_are_not_lost() {
         );
     }
 }
+
+const THREE: &str = r#"
+[runtime]
+drain = "20s"
+[listener.web]
+bind = "@web"
+pool = "app"
+[pool.app]
+backends = ["@a", "@b", "@c"]
+health = { check = "http", interval = "60s", fast_interval = "60s", timeout = "300ms", fall = 1, passive = "off" }
+"#;
+
+#[test]
+fn a_new_process_knows_which_backends_are_out_and_what_weights_were_set() {
+    let (a, b) = (named("a"), named("b"));
+    // Its first probe is refused; the next would come in a minute only.
+    let c = free_address();
+    let weir = Setup::of(THREE).with("a", a.address()).with("b", b.address()).with("c", c).start();
+    let admin = weir.admin();
+    let state = |index: usize, key: &str| admin.reads("/v1/pools/app").json()["backends"][index][key].clone();
+    until("the third to be found down", || (state(2, "state") == "down").then_some(()));
+    let patch = |backend: &str, change: &str| {
+        let path = format!("/v1/pools/app/backends/{backend}");
+        assert_eq!(admin.calls("PATCH", &path, &[], change).status(), 200);
+    };
+    patch(&a.address().to_string(), r#"{"weight": 7}"#);
+    patch(&b.address().to_string(), r#"{"state": "drain"}"#);
+    let _c = weir_tests::dialogue::ScriptedBackend::at(c);
+    let old = weir.pid();
+    weir.signals_pid(old, Signal::USR2);
+    until("the old process to be gone", || {
+        assert_eq!(ask(&weir, "web").text(), "a", "a request during the upgrade");
+        (!weir.is_running(old)).then_some(())
+    });
+    for _ in 0..20 {
+        assert_eq!(ask(&weir, "web").text(), "a");
+    }
+    assert_eq!((state(0, "weight"), state(1, "state")), (7.into(), "draining".into()));
+    patch(&b.address().to_string(), r#"{"state": "ready"}"#);
+    until("the drained backend to be used again", || (ask(&weir, "web").text() == "b").then_some(()));
+}

@@ -6,6 +6,7 @@ use std::time::Duration;
 use weir_proxy::clock;
 
 use super::Control;
+use crate::carried;
 use crate::events::What;
 use crate::timestamp::Timestamp;
 use crate::upgrade::{Passed, Purpose};
@@ -58,6 +59,11 @@ impl Control {
             .into_iter()
             .map(|(endpoint, socket)| Passed { purpose: Purpose::Listener(endpoint), socket })
             .collect())
+    }
+
+    /// What is known about the backends, for a new process.
+    pub fn carried_lines(&self) -> Vec<String> {
+        carried::lines(&self.snapshot(), clock::now())
     }
 
     /// Opens the log file anew.

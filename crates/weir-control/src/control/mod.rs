@@ -20,6 +20,7 @@ use weir_proxy::plane::{self, Plane};
 use weir_proxy::snapshot::Snapshot;
 use weir_proxy::sockets::Sockets;
 
+use crate::carried::Carried;
 use crate::dns::Names;
 use crate::events::{Bus, What};
 use crate::health::Board;
@@ -45,6 +46,8 @@ pub struct Start {
     pub access_log: AccessLog,
     /// Sockets from an older process.
     pub inherited: Sockets,
+    /// What an older process knew about the backends.
+    pub carried: Carried,
     /// Told the log level at each reload.
     pub on_level: Box<dyn Fn(weir_config::Level) + Send + Sync>,
     /// The way to the service manager.
@@ -78,7 +81,8 @@ impl Control {
             board: Board::new(bus.clone()),
         });
         let publisher =
-            Publisher::start(start.plane, start.config, start.inherited, followers.clone()).await?;
+            Publisher::start(start.plane, start.config, start.inherited, &start.carried, followers.clone())
+                .await?;
         let control = Arc::new(Control {
             followers,
             bus,
