@@ -186,6 +186,7 @@ fn uneven(variant: &VariantOutcome) -> Option<Flag> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::tests::{outcome, scenario};
     use crate::sample::Sample;
     use crate::scenario::VariantName;
 
@@ -240,15 +241,9 @@ mod tests {
         assert_eq!(kinds(&[(Metric::WORKERS, 1.0)]), []);
         assert_eq!(kinds(&[(Metric::WORKERS, 100.0)]), [Kind::Workers]);
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::report::tests::{outcome, scenario};
 
     /// The kinds of doubt about one contender with this figure beside one with that.
-    fn kinds(metric: Metric, one: f64, other: f64, measures: &[Metric]) -> Vec<Kind> {
+    fn beside(metric: Metric, one: f64, other: f64, measures: &[Metric]) -> Vec<Kind> {
         let with = |name: &str, value: f64| {
             let mut outcome = outcome(name, &[10.0, 10.0, 10.0]);
             for sample in &mut outcome.samples {
@@ -263,37 +258,25 @@ mod tests {
     }
 
     #[test]
-    fn a_second_worker_on_one_core_is_flagged() {
-        assert_eq!(kinds(Metric::WORKERS, 1.0, 4.0, &[]), [Kind::Workers]);
-        assert_eq!(kinds(Metric::WORKERS, 1.0, 1.0, &[]), []);
-    }
-
-    #[test]
     fn connections_opened_anew_by_one_alone_are_a_mismatch_on_either_side() {
-        assert_eq!(kinds(Metric::BACKEND_REUSE, 9000.0, 1.0, &[]), [Kind::KeepAlive]);
-        assert_eq!(kinds(Metric::CLIENT_REUSE, 1.0, 900.0, &[]), [Kind::KeepAlive]);
+        assert_eq!(beside(Metric::BACKEND_REUSE, 9000.0, 1.0, &[]), [Kind::KeepAlive]);
+        assert_eq!(beside(Metric::CLIENT_REUSE, 1.0, 900.0, &[]), [Kind::KeepAlive]);
         // Both anew, or both often, is the same way of working.
-        assert_eq!(kinds(Metric::BACKEND_REUSE, 1.0, 1.0, &[]), []);
-        assert_eq!(kinds(Metric::BACKEND_REUSE, 9000.0, 600.0, &[]), []);
+        assert_eq!(beside(Metric::BACKEND_REUSE, 1.0, 1.0, &[]), []);
+        assert_eq!(beside(Metric::BACKEND_REUSE, 9000.0, 600.0, &[]), []);
     }
 
     #[test]
     fn a_backend_that_is_asked_is_a_cold_cache_only_where_a_cache_is_measured() {
-        assert_eq!(kinds(Metric::BACKEND_SHARE, 0.0, 3.0, &[Metric::BACKEND_SHARE]), [Kind::ColdCache]);
-        assert_eq!(kinds(Metric::BACKEND_SHARE, 0.1, 0.1, &[Metric::BACKEND_SHARE]), []);
-        assert_eq!(kinds(Metric::BACKEND_SHARE, 100.0, 100.0, &[]), []);
-    }
-
-    #[test]
-    fn a_full_load_core_matters_where_a_rate_or_a_latency_is_told() {
-        assert_eq!(kinds(Metric::LOAD_CPU_SHARE, 95.0, 60.0, &[Metric::RATE]), [Kind::LoadSaturated]);
-        assert_eq!(kinds(Metric::LOAD_CPU_SHARE, 95.0, 60.0, &[]), []);
+        assert_eq!(beside(Metric::BACKEND_SHARE, 0.0, 3.0, &[Metric::BACKEND_SHARE]), [Kind::ColdCache]);
+        assert_eq!(beside(Metric::BACKEND_SHARE, 0.1, 0.1, &[Metric::BACKEND_SHARE]), []);
+        assert_eq!(beside(Metric::BACKEND_SHARE, 100.0, 100.0, &[]), []);
     }
 
     #[test]
     fn other_work_and_uneven_shares_are_flagged() {
-        assert_eq!(kinds(Metric::WAIT_SHARE, 7.0, 1.0, &[]), [Kind::Disturbed]);
-        assert_eq!(kinds(Metric::SERVED_UNEVENLY, 1.0, 3.0, &[]), [Kind::Uneven]);
+        assert_eq!(beside(Metric::WAIT_SHARE, 7.0, 1.0, &[]), [Kind::Disturbed]);
+        assert_eq!(beside(Metric::SERVED_UNEVENLY, 1.0, 3.0, &[]), [Kind::Uneven]);
     }
 
     #[test]
