@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::Future as _;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use weir_balance::{NoPick, Outcome, PickInput, Picker, TierKind};
 use weir_http::h1::connection::Idle;
+use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
 
 use crate::clock;
@@ -41,8 +43,37 @@ pub struct WorkerBackend {
     number: usize,
 }
 
+/// A connection to a backend. Counted as open on it until dropped.
+pub struct Connection {
+    stream: TcpStream,
+    cells: Arc<PerWorker<BackendCells>>,
+    number: usize,
+}
+
+impl Deref for Connection {
+    type Target = TcpStream;
+
+    #[inline]
+    fn deref(&self) -> &TcpStream {
+        &self.stream
+    }
+}
+
+impl DerefMut for Connection {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.cells.of(self.number).connections_ended.increment();
+    }
+}
+
 struct Kept {
-    connection: Idle<TcpStream>,
+    connection: Idle<Connection>,
     since: Duration,
 }
 
@@ -132,7 +163,7 @@ impl WorkerBackend {
     /// An idle connection that, as far as is known here, the backend still holds open and has sent nothing on.
     ///
     /// `max_idle` bounds how long it may have been idle: what is not idempotent must not meet a backend that is just closing.
-    pub fn take_idle(&self, now: Duration, max_idle: Duration) -> Option<Idle<TcpStream>> {
+    pub fn take_idle(&self, now: Duration, max_idle: Duration) -> Option<Idle<Connection>> {
         let mut idle = self.idle.borrow_mut();
         while let Some(candidate) = idle.pop() {
             if now.saturating_sub(candidate.since) >= max_idle {
@@ -148,7 +179,7 @@ impl WorkerBackend {
     }
 
     /// Keeps a connection whose last exchange ended cleanly on both sides, which is what the type says.
-    pub fn keep_idle(&self, connection: Idle<TcpStream>, now: Duration, max: u32) {
+    pub fn keep_idle(&self, connection: Idle<Connection>, now: Duration, max: u32) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < max as usize {
             idle.push(Kept { connection, since: now });
@@ -156,7 +187,7 @@ impl WorkerBackend {
     }
 
     /// Opens a connection. The deadline is the caller's to set.
-    pub async fn connect(&self, deadline: &Deadline) -> Result<TcpStream, ConnectError> {
+    pub async fn connect(&self, deadline: &Deadline) -> Result<Connection, ConnectError> {
         let Some(address) = self.shared.resolved.address() else {
             return Err(ConnectError::Unresolved { backend: self.shared.address.clone() });
         };
@@ -171,7 +202,7 @@ impl WorkerBackend {
                 // Heads and bodies go out in separate writes; Nagle would hold the second back.
                 let _ = stream.set_nodelay(true);
                 self.cells().connections.increment();
-                Ok(stream)
+                Ok(Connection { stream, cells: self.shared.cells.clone(), number: self.number })
             }
             Err(WaitError::TimedOut) => {
                 self.cells().connect_failures.increment();

@@ -3,6 +3,7 @@
 mod bad_responses;
 mod balancing;
 mod bodies;
+mod counters;
 mod forwarded_fields;
 mod framing;
 mod heads;

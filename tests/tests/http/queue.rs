@@ -57,6 +57,8 @@ fn gate() -> Gate {
 fn limited(gate: &Gate, queue: &str) -> Weir {
     let config = format!(
         r#"
+        [log]
+        access = "@dir/access.log"
         [listener.web]
         bind = "@web"
         pool = "app"
@@ -153,6 +155,9 @@ fn a_request_that_waited_for_its_whole_timeout_is_answered_503() {
     let begun = std::time::Instant::now();
     ask(&weir, "/3").receives_status(503);
     assert!(begun.elapsed().as_millis() >= 290, "given up after {:?}", begun.elapsed());
+    let line: serde_json::Value =
+        serde_json::from_str(&weir.lines_of("access.log", 1)[0]).expect("a line of JSON");
+    assert!(line["queue"].as_f64().is_some_and(|seconds| seconds >= 0.29), "where the time went: {line}");
     weir.reaches("weir_rejected_total", &[("reason", "queue_timeout")], 1.0);
     gate.go.send(()).expect("the backend waits");
     gate.go.send(()).expect("the backend waits");

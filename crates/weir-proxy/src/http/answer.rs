@@ -53,6 +53,10 @@ pub async fn failed_exchange(
     failed: &Failure,
 ) -> After {
     exchange.ledger.bytes_received += upload.received_bytes();
+    if let (Some(pool), Some(backend)) = (&exchange.ledger.pool, exchange.ledger.backend) {
+        // All of it went to the last one: what was streamed is not sent again.
+        pool.backends[backend].cells().bytes_sent.add(upload.streamed_bytes());
+    }
     let (rest, drained) = upload.into_rest();
     if rest.is_some() {
         session.buffer = rest;

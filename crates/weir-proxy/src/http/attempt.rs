@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use weir_http::h1::connection::Busy;
 use weir_http::h1::encode;
 
-use crate::backends::{Chosen, ConnectError};
+use crate::backends::{Chosen, ConnectError, Connection};
 use crate::buffers::Buffer;
 use crate::clock;
 use crate::http::drive;
@@ -26,7 +25,7 @@ const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(10);
 
 /// A response whose head is complete.
 pub struct Answered {
-    pub connection: Busy<TcpStream>,
+    pub connection: Busy<Connection>,
     /// What was received of the response; its head is at the front.
     pub received: Buffer,
 }
@@ -94,7 +93,7 @@ async fn open(
     forwarding: &Forwarding<'_>,
     chosen: &Chosen,
     max_idle: Option<Duration>,
-) -> Result<(Busy<TcpStream>, bool), Failure> {
+) -> Result<(Busy<Connection>, bool), Failure> {
     let backend = chosen.backend();
     let send_proxy = forwarding.pool.shared.config.send_proxy;
     if let Some(max_idle) = max_idle.filter(|_| send_proxy.is_none())
@@ -113,7 +112,7 @@ async fn connect(
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     chosen: &Chosen,
-) -> Result<TcpStream, Failure> {
+) -> Result<Connection, Failure> {
     let backend = chosen.backend();
     let send_proxy = forwarding.pool.shared.config.send_proxy;
     let began = clock::now();

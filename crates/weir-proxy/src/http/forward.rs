@@ -14,7 +14,7 @@ use weir_http::{
 };
 use weir_stats::table::Rejected;
 
-use crate::backends::{Chosen, WorkerPool};
+use crate::backends::{Chosen, WorkerPool, elapsed};
 use crate::buffers::{Buffer, SMALL};
 use crate::choose::{self, Unavailable, Wish};
 use crate::clock;
@@ -285,7 +285,11 @@ async fn choose_backend(
         }
         Err(_) => true,
     };
+    let begun = clock::now();
     let got = Box::pin(choose::choose_or_wait(worker, &forwarding.pool, &wish, deadline, client_gone)).await;
+    if let Err(Unavailable::QueueTimeout | Unavailable::ClientGone) = got {
+        exchange.ledger.queue = Some(elapsed(begun));
+    }
     match got {
         Ok(got) => {
             exchange.ledger.queue = got.queued;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use weir_http::h1::connection::Drained;
+use weir_http::h1::connection::{Busy, Drained};
 use weir_http::{BodyLength, BodyReader, KnownHeader, ResponseContext, write_response};
 use weir_stats::table::End;
 
-use crate::backends::Chosen;
+use crate::backends::{Chosen, Connection};
 use crate::buffers::SMALL;
 use crate::clock;
 use crate::http::attempt::Answered;
@@ -56,6 +56,7 @@ pub async fn run(
     let head_bytes = exchange.reply.len() as u64;
     let sent = send(session, exchange, forwarding, &mut connection, &mut upload, &mut download).await;
     let cells = chosen.backend().cells();
+    cells.bytes_sent.add(upload.streamed_bytes());
     cells.bytes_received.add(exchange.response.head_bytes() as u64 + download.received);
     exchange.ledger.bytes_received += upload.received_bytes();
     exchange.ledger.bytes_sent = head_bytes + download.streamed;
@@ -121,7 +122,7 @@ async fn send(
     session: &mut Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
-    connection: &mut weir_http::h1::connection::Busy<tokio::net::TcpStream>,
+    connection: &mut Busy<Connection>,
     upload: &mut Upload,
     download: &mut Pump,
 ) -> Result<(), Failure> {
@@ -138,7 +139,7 @@ async fn send(
 /// Keeps the backend's connection for another exchange when this one ended cleanly in both directions.
 fn keep(
     chosen: &Chosen,
-    connection: weir_http::h1::connection::Busy<tokio::net::TcpStream>,
+    connection: Busy<Connection>,
     request: Option<Drained>,
     response: Option<Drained>,
     keep_alive: bool,

@@ -1,10 +1,9 @@
 //! After a 101: both connections become one byte stream each way (RFC 9110 §7.8).
 
-use tokio::net::TcpStream;
 use weir_http::h1::connection::Busy;
 use weir_http::{Violation, write_response};
 
-use crate::backends::Chosen;
+use crate::backends::{Chosen, Connection};
 use crate::buffers::Buffer;
 use crate::clock;
 use crate::http::answer;
@@ -25,7 +24,7 @@ pub async fn run(
     forwarding: &Forwarding<'_>,
     facts: &Facts,
     chosen: Chosen,
-    mut connection: Busy<TcpStream>,
+    mut connection: Busy<Connection>,
     mut received: Buffer,
 ) -> After {
     if !facts.upgrade || !exchange.response.accepts_upgrade(received.filled(), &exchange.upgrade) {

@@ -73,6 +73,11 @@ impl Upload {
         self.pump.as_ref().map_or(0, |pump| pump.received)
     }
 
+    /// Bytes sent to the backend after what left with the head, framing included.
+    pub fn streamed_bytes(&self) -> u64 {
+        self.pump.as_ref().map_or(0, |pump| pump.streamed)
+    }
+
     /// Moves what can be moved. `Ready` when it is over or the backend takes no more.
     pub fn poll(
         &mut self,

@@ -13,9 +13,9 @@ use weir_stats::table::{End, Rejected};
 use super::relay::{self, FirstBytes, Pair, Relayed, Terms};
 use crate::accept::{self, Client};
 use crate::access_log::{Record, Spoken, Timers};
-use crate::backends::{Chosen, ConnectError, WorkerPool, elapsed};
+use crate::backends::{Chosen, ConnectError, Connection, WorkerPool, elapsed};
 use crate::buffers::Buffer;
-use crate::choose::{Wish, choose_or_wait};
+use crate::choose::{Unavailable, Wish, choose_or_wait};
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::io::{WaitError, send_all};
@@ -112,7 +112,7 @@ impl Session {
     }
 
     /// Connects to a backend; to another one when the first does not accept.
-    async fn reach(&mut self, pool: &Rc<WorkerPool>, stream: &TcpStream) -> Result<(Chosen, TcpStream), End> {
+    async fn reach(&mut self, pool: &Rc<WorkerPool>, stream: &TcpStream) -> Result<(Chosen, Connection), End> {
         let balance = &pool.shared.balance;
         let retry = &pool.shared.config.retry;
         let key = balance.settings().algorithm.needs_key().then(|| address_hash(self.client.address.ip()));
@@ -120,9 +120,15 @@ impl Session {
         balance.retry_budget().deposit(self.report.begun);
         loop {
             let wish = Wish { key, sticky: None, exclude: &tried };
+            let begun = clock::now();
             let got = match choose_or_wait(&self.worker, pool, &wish, &self.deadline, |_| false).await {
                 Ok(got) => got,
-                Err(refusal) => return Err(refusal.end()),
+                Err(refusal) => {
+                    if let Unavailable::QueueTimeout | Unavailable::ClientGone = refusal {
+                        self.report.queue = Some(self.report.queue.unwrap_or_default() + elapsed(begun));
+                    }
+                    return Err(refusal.end());
+                }
             };
             if let Some(queued) = got.queued {
                 self.report.queue = Some(self.report.queue.unwrap_or_default() + queued);
@@ -158,7 +164,7 @@ impl Session {
     }
 
     /// One attempt: a connection on which the PROXY header, where one is wanted, has been sent.
-    async fn connect(&mut self, chosen: &Chosen, stream: &TcpStream) -> Result<TcpStream, ConnectError> {
+    async fn connect(&mut self, chosen: &Chosen, stream: &TcpStream) -> Result<Connection, ConnectError> {
         let begun = clock::now();
         self.report.backend = Some(chosen.index);
         self.report.pool = Some(chosen.pool.clone());
@@ -168,7 +174,6 @@ impl Session {
             let header = self.client.proxy_header(version, stream);
             let address = backend.peer_addr().unwrap_or(self.client.peer);
             if let Err(error) = send_all(&mut backend, &header, &self.deadline, || {}).await {
-                chosen.backend().cells().connections_ended.increment();
                 return Err(match error {
                     WaitError::TimedOut => ConnectError::TimedOut { backend: address },
                     WaitError::Broken(source) => ConnectError::Refused { backend: address, source },
@@ -186,7 +191,7 @@ impl Session {
     async fn relay(
         &mut self,
         stream: &mut TcpStream,
-        mut backend: TcpStream,
+        mut backend: Connection,
         chosen: &Chosen,
         from_client: Option<Buffer>,
     ) -> End {
@@ -212,7 +217,6 @@ impl Session {
             },
         );
         let Relayed { end, from_client, from_backend } = relayed.await;
-        backend_cells.connections_ended.increment();
         self.report.from_client = from_client;
         self.report.from_backend = from_backend;
         end

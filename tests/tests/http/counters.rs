@@ -1,0 +1,57 @@
+//! What is counted of backends is what backends saw.
+
+use std::io::Write as _;
+
+use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, until};
+
+use super::{PLAIN, plain};
+
+#[test]
+fn a_connection_to_a_backend_counts_as_open_until_it_is_closed() {
+    let backend = Backend::serving(|request, wire| {
+        let closes = request.target == "/last";
+        wire.answers(200, if closes { &[("connection", "close")] } else { &[] }, "ok");
+        if closes { After::Close } else { After::Keep }
+    });
+    let weir = plain(&backend);
+    let open = || weir.metric("weir_backend_connections", &[("pool", "app")]);
+    let mut client = weir.client("web");
+    for target in ["/1", "/2", "/last", "/3", "/last"] {
+        client.sends(format!("GET {target} HTTP/1.1\r\nhost: a\r\n\r\n"));
+        client.receives_status(200);
+        if target != "/last" {
+            assert_eq!(open(), 1.0, "the kept connection is open");
+        }
+    }
+    assert_eq!(backend.connections(), 2);
+    until("no connection to be open", || (open() == 0.0).then_some(()));
+}
+
+#[test]
+fn every_byte_of_an_upload_counts_as_sent_to_the_backend_whether_answered_or_not() {
+    const BODY_BYTES: usize = 3 << 20;
+    let backend = ScriptedBackend::start();
+    let weir = Setup::of(PLAIN).with("app", backend.address()).start();
+    let sent = || weir.metric("weir_backend_bytes_total", &[("pool", "app"), ("direction", "sent")]);
+    for is_answered in [true, false] {
+        let before = sent();
+        let mut client = weir.client("web");
+        let mut writer = client.socket().try_clone().expect("a second handle");
+        let sender = std::thread::spawn(move || {
+            let head = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {BODY_BYTES}\r\n\r\n");
+            writer.write_all(head.as_bytes()).expect("send");
+            writer.write_all(&vec![b'x'; BODY_BYTES]).expect("send");
+        });
+        let mut wire = backend.accepts();
+        assert_eq!(wire.receives_request().body.len(), BODY_BYTES);
+        if is_answered {
+            wire.answers(200, &[("connection", "close")], "ok");
+        }
+        drop(wire);
+        client.receives_status(if is_answered { 200 } else { 502 });
+        sender.join().expect("the sender");
+        let counted = sent() - before;
+        let most = (BODY_BYTES + 1024) as f64;
+        assert!((BODY_BYTES as f64..most).contains(&counted), "{counted} bytes, answered: {is_answered}");
+    }
+}
