@@ -47,7 +47,9 @@ pub struct WorkerBackend {
 pub struct Connection {
     stream: TcpStream,
     cells: Arc<PerWorker<BackendCells>>,
-    number: usize,
+    number: u32,
+    /// [`crate::snapshot::Resolved::moves`] when it was opened: once that is another, this goes to where the backend was.
+    moves: u32,
 }
 
 impl Deref for Connection {
@@ -68,7 +70,7 @@ impl DerefMut for Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.cells.of(self.number).connections_ended.increment();
+        self.cells.of(self.number as usize).connections_ended.increment();
     }
 }
 
@@ -142,12 +144,14 @@ impl WorkerPool {
         closed
     }
 
-    /// Drops idle connections that are too old or that the backend has closed.
+    /// Drops idle connections that are too old, that the backend has closed, or that go to an address it no longer has.
     pub fn retire_idle(&self, now: Duration) {
         let longest = self.shared.config.keep_alive.idle;
         for backend in &self.backends {
             backend.idle.borrow_mut().retain(|idle| {
-                now.saturating_sub(idle.since) < longest && is_quiet(idle.connection.connection())
+                now.saturating_sub(idle.since) < longest
+                    && backend.is_at(&idle.connection)
+                    && is_quiet(idle.connection.connection())
             });
         }
     }
@@ -171,23 +175,30 @@ impl WorkerBackend {
                 idle.push(candidate);
                 return None;
             }
-            if is_quiet(candidate.connection.connection()) {
+            if self.is_at(&candidate.connection) && is_quiet(candidate.connection.connection()) {
                 return Some(candidate.connection);
             }
         }
         None
     }
 
+    /// Whether `connection` goes to the address that the backend's name stands for now.
+    #[inline]
+    fn is_at(&self, connection: &Idle<Connection>) -> bool {
+        connection.connection().moves == self.shared.resolved.moves()
+    }
+
     /// Keeps a connection whose last exchange ended cleanly on both sides, which is what the type says.
     pub fn keep_idle(&self, connection: Idle<Connection>, now: Duration, max: u32) {
         let mut idle = self.idle.borrow_mut();
-        if idle.len() < max as usize {
+        if idle.len() < max as usize && self.is_at(&connection) {
             idle.push(Kept { connection, since: now });
         }
     }
 
     /// Opens a connection. The deadline is the caller's to set.
     pub async fn connect(&self, deadline: &Deadline) -> Result<Connection, ConnectError> {
+        let moves = self.shared.resolved.moves();
         let Some(address) = self.shared.resolved.address() else {
             return Err(ConnectError::Unresolved { backend: self.shared.address.clone() });
         };
@@ -202,7 +213,7 @@ impl WorkerBackend {
                 // Heads and bodies go out in separate writes; Nagle would hold the second back.
                 let _ = stream.set_nodelay(true);
                 self.cells().connections.increment();
-                Ok(Connection { stream, cells: self.shared.cells.clone(), number: self.number })
+                Ok(Connection { stream, cells: self.shared.cells.clone(), number: self.number as u32, moves })
             }
             Err(WaitError::TimedOut) => {
                 self.cells().connect_failures.increment();

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -96,12 +97,14 @@ pub struct Backend {
 /// The socket address a backend's name stands for at the moment.
 pub struct Resolved {
     address: ArcSwapOption<SocketAddr>,
+    moves: AtomicU32,
 }
 
 impl Resolved {
     /// For a literal address it is known at once; for a host name the control side finds it out.
     pub fn of(name: &str) -> Resolved {
-        Resolved { address: ArcSwapOption::from(name.parse::<SocketAddr>().ok().map(Arc::new)) }
+        let address = name.parse::<SocketAddr>().ok().map(Arc::new);
+        Resolved { address: ArcSwapOption::from(address), moves: AtomicU32::new(0) }
     }
 
     /// `None` while a host name has never been resolved: the backend can't be connected to.
@@ -113,6 +116,15 @@ impl Resolved {
     /// Called by the control side when a name resolved to another address.
     pub fn set(&self, address: SocketAddr) {
         self.address.store(Some(Arc::new(address)));
+        // After the address: whoever sees the new count connects to the new address.
+        self.moves.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often the address has changed. To be asked before [`Self::address`], to know of a connection whether it still goes where
+    /// the name points.
+    #[inline]
+    pub fn moves(&self) -> u32 {
+        self.moves.load(Ordering::Acquire)
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use weir_tests::dialogue::{Backend, Setup, Signal, Weir, tool, until};
+use weir_tests::dialogue::{After, Backend, Setup, Signal, Weir, tool, until, until_within};
 
 /// What the server says of every name.
 #[derive(Clone)]
@@ -148,7 +148,7 @@ fn a_name_that_never_resolved_leaves_the_others_serving_and_is_used_once_it_does
         assert_eq!(ask(&weir), (200, "fixed".to_owned()));
     }
     says(&server, Say::Addresses(vec![*address.ip()]));
-    weir_tests::dialogue::until_within(Duration::from_secs(40), "the name to be used", || {
+    until_within(Duration::from_secs(40), "the name to be used", || {
         (ask(&weir).1 == "by name").then_some(())
     });
 }
@@ -207,4 +207,33 @@ fn a_name_server_that_is_silent_delays_the_start_but_does_not_prevent_it() {
     assert_eq!(ask(&weir).0, 503);
     let pool = weir.admin().reads("/v1/pools/app").json();
     assert_eq!(pool["backends"][0]["state"], "down", "{pool}");
+}
+
+#[test]
+fn connections_kept_to_an_address_that_the_name_has_left_carry_no_more_requests() {
+    let old = Backend::saying("old");
+    let port = old.address().port();
+    let new = Backend::serving_at((Ipv4Addr::new(127, 0, 0, 2), port).into(), |_, wire| {
+        wire.answers(200, &[], "new");
+        After::Keep
+    });
+    let SocketAddr::V4(address) = old.address() else { unreachable!("loopback is IPv4") };
+    let server = name_server(6, Say::Addresses(vec![*address.ip()]));
+    let weir = weir_asking(&server, port);
+    until("the name to be used", || (ask(&weir).1 == "old").then_some(()));
+    // Never idle for long, so that age alone does not retire the backend's connection.
+    let mut client = weir.client("web");
+    let mut asks = || {
+        client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        client.receives_status(200).text()
+    };
+    assert_eq!(asks(), "old");
+    says(&server, Say::Addresses(vec![Ipv4Addr::new(127, 0, 0, 2)]));
+    until_within(Duration::from_secs(40), "the new address to be used", || (asks() == "new").then_some(()));
+    let served = old.served();
+    for _ in 0..10 {
+        assert_eq!(asks(), "new");
+    }
+    assert_eq!(old.served(), served, "the old address is no longer asked");
+    assert!(new.served() >= 10);
 }
