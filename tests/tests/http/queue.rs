@@ -186,6 +186,31 @@ fn a_client_that_leaves_the_queue_gives_up_its_place() {
 }
 
 #[test]
+fn a_request_whose_client_closed_while_it_waited_is_never_executed() {
+    let gate = gate();
+    let weir = limited(&gate, r#"{ max = 10, timeout = "10s" }"#);
+    let mut first = fill(&weir, &gate);
+    // An orderly close, which unlike a reset is only the end of a stream.
+    let mut leaver = weir.client("web");
+    leaver.sends("POST /leaver HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello");
+    weir.reaches("weir_queue_depth", &[("pool", "app")], 1.0);
+    drop(leaver);
+    until("an empty queue", || (weir.metric("weir_queue_depth", &[("pool", "app")]) == 0.0).then_some(()));
+    for _ in 0..2 {
+        gate.go.send(()).expect("the backend waits");
+    }
+    for client in &mut first {
+        client.receives_status(200);
+    }
+    gate.go.send(()).expect("the backend waits");
+    ask(&weir, "/next").receives_status(200);
+    let targets: Vec<String> = gate.backend.requests().into_iter().map(|request| request.target).collect();
+    assert!(!targets.iter().any(|target| target == "/leaver"), "{targets:?}");
+    let ends = weir.lines_of("access.log", 4);
+    assert!(ends.iter().any(|line| line.contains("/leaver") && line.contains("client_closed")), "{ends:#?}");
+}
+
+#[test]
 fn max_connections_holds_over_all_workers_under_load() {
     let peak = Arc::new(Peak::default());
     let counting = peak.clone();

@@ -40,7 +40,7 @@ pub async fn until_response(
                 return polled;
             }
             if watched && upload.is_done() {
-                watched = poll_client_present(&mut session.stream, context)?;
+                watched = look_at_client(&mut session.stream, context)? == Sight::Quiet;
             }
             if has_passed(session) {
                 return Poll::Ready(Err(match upload.is_awaited() {
@@ -164,18 +164,29 @@ fn poll_receive_head(
     polled.map_err(|_| Failure::BackendClosed)
 }
 
-/// Whether it is worth going on watching the client while the backend works: not once it has half-closed (it still
-/// wants its answer) or sent the next request. `Err` when it reset the connection.
-pub fn poll_client_present(client: &mut TcpStream, context: &mut Context<'_>) -> Result<bool, Failure> {
+/// What is to be seen of a client that waits for its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// Nothing; the task is woken when that changes.
+    Quiet,
+    /// It sent more: the next request, most likely. As long as that is not read, nothing else can be seen.
+    Speaking,
+    /// It ended its direction: it left, or it has no more to ask and waits for the answer all the same.
+    Ended,
+}
+
+/// Looks at the client without taking anything. `Err` when it reset the connection.
+pub fn look_at_client(client: &mut TcpStream, context: &mut Context<'_>) -> Result<Sight, Failure> {
     match client.poll_read_ready(context) {
-        Poll::Pending => return Ok(true),
+        Poll::Pending => return Ok(Sight::Quiet),
         Poll::Ready(Err(_)) => return Err(Failure::ClientClosed),
         Poll::Ready(Ok(())) => {}
     }
     let mut byte = [0; 1];
     match client.poll_peek(context, &mut ReadBuf::new(&mut byte)) {
-        Poll::Pending => Ok(true),
-        Poll::Ready(Ok(_)) => Ok(false),
+        Poll::Pending => Ok(Sight::Quiet),
+        Poll::Ready(Ok(0)) => Ok(Sight::Ended),
+        Poll::Ready(Ok(_)) => Ok(Sight::Speaking),
         Poll::Ready(Err(_)) => Err(Failure::ClientClosed),
     }
 }

@@ -20,7 +20,7 @@ use crate::choose::{self, Unavailable, Wish};
 use crate::clock;
 use crate::http::answer;
 use crate::http::attempt::{self, Answered, Failed};
-use crate::http::drive;
+use crate::http::drive::{self, Sight};
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::key::{KeySource, choice_key};
@@ -277,13 +277,15 @@ async fn choose_backend(
     let wish = Wish { key: facts.key, sticky: facts.sticky.wanted, exclude: &exchange.tried };
     let Session { worker, deadline, stream, .. } = session;
     let mut watched = true;
-    let client_gone = |context: &mut Context<'_>| match drive::poll_client_present(stream, context) {
-        _ if !watched => false,
-        Ok(still) => {
-            watched = still;
-            false
+    // One that only half-closed is taken for gone too, as nothing has been sent on for it. Most of those have left, and in a queue
+    // that is when the backends can least afford to work for nobody.
+    let client_gone = |context: &mut Context<'_>| {
+        if !watched {
+            return false;
         }
-        Err(_) => true,
+        let seen = drive::look_at_client(stream, context);
+        watched = matches!(seen, Ok(Sight::Quiet));
+        matches!(seen, Ok(Sight::Ended) | Err(_))
     };
     let begun = clock::now();
     let got = Box::pin(choose::choose_or_wait(worker, &forwarding.pool, &wish, deadline, client_gone)).await;

@@ -112,7 +112,11 @@ impl Session {
     }
 
     /// Connects to a backend; to another one when the first does not accept.
-    async fn reach(&mut self, pool: &Rc<WorkerPool>, stream: &TcpStream) -> Result<(Chosen, Connection), End> {
+    async fn reach(
+        &mut self,
+        pool: &Rc<WorkerPool>,
+        stream: &TcpStream,
+    ) -> Result<(Chosen, Connection), End> {
         let balance = &pool.shared.balance;
         let retry = &pool.shared.config.retry;
         let key = balance.settings().algorithm.needs_key().then(|| address_hash(self.client.address.ip()));
