@@ -17,6 +17,7 @@ use crate::clock;
 use crate::deadline::Deadline;
 use crate::io::{WaitError, receive};
 use crate::snapshot::ClientSeat;
+use crate::sockets::BACKLOG;
 use crate::worker::{ListenerSlot, ListenerSocket, SessionCount, Worker, WorkerListener};
 use crate::{http, seats, system, tcp};
 
@@ -24,6 +25,9 @@ use crate::{http, seats, system, tcp};
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
 /// Pauses without any room made before connections are accepted only to be closed.
 const PATIENT_PAUSES: u32 = 3;
+
+/// Connections of a closing socket accepted before others get their turn.
+const TURN: u16 = 64;
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +65,7 @@ pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, listener: TcpLi
             Poll::Pending => Poll::Pending,
         });
         match accepted.await {
-            None => return,
+            None => return serve_what_waits(&worker, &socket, &listener).await,
             Some(Ok((stream, peer))) => {
                 short_for = 0;
                 let is_high = stream.as_raw_fd() >= worker.accept_ceiling;
@@ -87,6 +91,33 @@ pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, listener: TcpLi
                 tracing::debug!(%error, "accept");
                 tokio::task::yield_now().await;
             }
+        }
+    }
+}
+
+/// Serves every connection in the accept queue of a socket that is about to be closed, which would reset them.
+///
+/// The kernel is asked, not tokio: that says `Pending` too when the task has had its turn, or has not heard of a readiness yet.
+async fn serve_what_waits(worker: &Rc<Worker>, socket: &ListenerSocket, listener: &TcpListener) {
+    let mut patience = PATIENT_PAUSES;
+    // No more than can have waited: after a binary upgrade, what comes from now on is for the new process.
+    for turn in 1..=BACKLOG {
+        match system::accept_now(listener) {
+            Ok(None) => return,
+            Ok(Some((stream, peer))) => begin(worker, socket, stream, peer),
+            Err(error) if system::is_shortage(&error) => {
+                if worker.make_room() == 0 {
+                    patience -= 1;
+                }
+                if patience == 0 {
+                    return;
+                }
+                tokio::time::sleep(DESCRIPTOR_PAUSE).await;
+            }
+            Err(error) => tracing::debug!(%error, "accept"),
+        }
+        if turn.is_multiple_of(TURN) {
+            tokio::task::yield_now().await;
         }
     }
 }

@@ -31,7 +31,7 @@ pub struct Endpoint {
 }
 
 /// Connections a listening socket's accept queue holds while its worker is busy; the kernel caps it at `net.core.somaxconn`.
-const BACKLOG: i32 = 4096;
+pub const BACKLOG: u16 = 4096;
 
 /// All listening sockets of the process, one per worker and endpoint.
 #[derive(Default)]
@@ -189,7 +189,7 @@ fn open(endpoint: Endpoint, in_group: bool) -> io::Result<OwnedFd> {
     socket.set_reuse_port(in_group)?;
     socket.bind(&endpoint.address.into())?;
     if endpoint.transport == Transport::Tcp && in_group {
-        socket.listen(BACKLOG)?;
+        socket.listen(BACKLOG.into())?;
     }
     Ok(socket.into())
 }

@@ -1,10 +1,12 @@
 //! The few calls to the kernel that tokio and the standard library do not offer.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
 use socket2::SockRef;
+use tokio::net::{TcpListener, TcpStream};
 
 /// CPUs this process may run on, by number; empty when the kernel does not say.
 pub fn allowed_cpus() -> Vec<usize> {
@@ -34,6 +36,19 @@ pub fn accept_ceiling() -> i32 {
 /// Whether the kernel had no descriptor, or no memory for one, left for us: no peer is to blame.
 pub fn is_shortage(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// Accepts a connection that waits; `None` when there is none.
+pub fn accept_now(listener: &TcpListener) -> io::Result<Option<(TcpStream, SocketAddr)>> {
+    match SockRef::from(listener).accept() {
+        Ok((stream, peer)) => {
+            stream.set_nonblocking(true)?;
+            let peer = peer.as_socket().ok_or(io::ErrorKind::Unsupported)?;
+            Ok(Some((TcpStream::from_std(stream.into())?, peer)))
+        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Makes closing the socket send a reset, so that the peer sees that what it got is not whole.

@@ -26,6 +26,14 @@ pub struct Rig {
 impl Rig {
     /// Serves `config` with one worker.
     pub fn serve(config: &str) -> Rig {
+        let rig = Rig::idle(config);
+        let plane = rig.plane.as_ref().unwrap();
+        rig.runtime.block_on(plane.apply(rig.snapshot.clone(), &rig.sockets)).unwrap();
+        rig
+    }
+
+    /// Listens for `config`, and accepts nothing yet.
+    pub fn idle(config: &str) -> Rig {
         let config = Arc::new(parse(config));
         let log = AccessLog::start(&config.log).unwrap();
         // Nobody acts on events here; sending to a closed channel is as good as to an open one.
@@ -36,8 +44,24 @@ impl Rig {
         let sockets = Sockets::bind(&config, 1, &Sockets::default()).unwrap();
         let snapshot = Arc::new(Snapshot::compile(config, None, 1));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(plane.apply(snapshot.clone(), &sockets)).unwrap();
         Rig { plane: Some(plane), sockets, snapshot, log, runtime }
+    }
+
+    /// Puts what it listens for in force, and `next`, which listens elsewhere, before the worker has had time to accept.
+    pub fn reload_at_once(&mut self, next: &str) {
+        let config = Arc::new(parse(next));
+        let sockets = Sockets::bind(&config, 1, &Sockets::default()).unwrap();
+        let snapshot = Arc::new(Snapshot::compile(config, Some(&self.snapshot), 1));
+        let plane = self.plane.as_ref().unwrap();
+        let both = async {
+            tokio::join!(
+                plane.apply(self.snapshot.clone(), &self.sockets),
+                plane.apply(snapshot.clone(), &sockets)
+            )
+        };
+        let (first, second) = self.runtime.block_on(both);
+        first.and(second).unwrap();
+        (self.sockets, self.snapshot) = (sockets, snapshot);
     }
 
     /// Puts another config in force, as a reload does.

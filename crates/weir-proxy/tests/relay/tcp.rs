@@ -303,3 +303,19 @@ fn a_session_leaves_one_line_in_the_log() {
         assert!(line.contains(part), "{part} is not in {line}");
     }
 }
+
+#[test]
+fn what_waits_to_be_accepted_is_served_though_the_listener_goes_at_once() {
+    // More than one turn of the accept loop, and none of it seen by the worker when it is told to close.
+    const WAITING: usize = 300;
+    let backend = Backend::open().serve(echo);
+    let served = config(&[backend], "", "");
+    let other = served.replace("listener.relay", "listener.other").replace("127.0.0.1:0", "127.0.0.2:0");
+    let mut rig = Rig::idle(&served);
+    let mut clients: Vec<TcpStream> = (0..WAITING).map(|_| rig.connect()).collect();
+    rig.reload_at_once(&other);
+    for client in &mut clients {
+        client.write_all(b"hello").unwrap();
+        assert_eq!(receive(client, 5), b"hello");
+    }
+}
