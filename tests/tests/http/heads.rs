@@ -331,6 +331,21 @@ fn trace_never_echoes_secrets() {
 }
 
 #[test]
+fn a_refused_method_is_answered_with_those_that_are_allowed() {
+    // RFC 9110 §15.5.6
+    let backend = Backend::saying("ok");
+    let weir = plain(&backend);
+    for request in ["TRACE / HTTP/1.1\r\nhost: a\r\n\r\n", "CONNECT a:443 HTTP/1.1\r\nhost: a:443\r\n\r\n"] {
+        let mut client = weir.client("web");
+        client.sends(request);
+        let response = client.receives_status(405);
+        let allowed = response.fields.one("allow").expect("an allow field");
+        assert!(allowed.contains("GET") && allowed.contains("POST"), "{allowed}");
+        assert!(!allowed.contains("TRACE") && !allowed.contains("CONNECT"), "{allowed}");
+    }
+}
+
+#[test]
 fn max_forwards_counts_down_and_stops_here_at_zero() {
     // A26; RFC 9110 §7.6.2
     let backend = Backend::saying("ok");

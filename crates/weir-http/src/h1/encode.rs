@@ -125,7 +125,8 @@ pub struct OwnResponse<'a> {
 /// Writes an error of Weir's own: a one-line text body of status, reason phrase and `word`, which tells the operator
 /// which log line to look for.
 ///
-/// `retry_after_seconds` writes `retry-after` (RFC 9110 §10.2.3).
+/// `retry_after_seconds` writes `retry-after` (RFC 9110 §10.2.3). A 405 names the methods that are passed on, as it must
+/// (RFC 9110 §15.5.6); whether a backend knows them for this resource is its own affair.
 pub fn error_response(
     status: u16,
     word: &str,
@@ -143,6 +144,9 @@ pub fn error_response(
     }
     body.push(b'\n');
     begin_own(status, own, out);
+    if status == 405 {
+        out.extend_from_slice(b"allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n");
+    }
     if let Some(seconds) = retry_after_seconds {
         out.extend_from_slice(b"retry-after: ");
         write_decimal(out, seconds);
