@@ -205,7 +205,7 @@ pub enum PathPattern {
 pub enum RouteAction {
     /// Forward to this pool.
     Pool(String),
-    /// Answer with a redirect. `to` may hold `$host`, `$path` and `$query`.
+    /// Answer with a redirect. `to` may hold `$host` (without port), `$path` and `$query`.
     Redirect {
         /// Target, a URI reference.
         to: String,

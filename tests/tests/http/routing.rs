@@ -163,8 +163,28 @@ fn a_redirect_fills_in_host_path_and_query() {
     assert_eq!(response.fields.one("location"), Some("https://shop.example/new?a=b"));
     let response = site.asks("POST", "plain.example:80", "/form", "content-length: 0\r\n");
     assert_eq!(response.status, 308);
-    let location = response.fields.one("location").expect("a location");
-    assert!(matches!(location, "https://plain.example/form" | "https://plain.example:80/form"), "{location}");
+    // The port is that of another scheme.
+    assert_eq!(response.fields.one("location"), Some("https://plain.example/form"));
+}
+
+#[test]
+fn a_redirect_keeps_the_brackets_of_an_ipv6_host_and_drops_its_port() {
+    let weir = Setup::of(
+        r#"
+        [listener.web]
+        bind = "@web"
+        [[listener.web.route]]
+        path = "/*"
+        redirect = { to = "https://$host$path" }
+        "#,
+    )
+    .start();
+    for (host, expected) in [("[2001:db8::1]:8080", "[2001:db8::1]"), ("a.example.:80", "a.example")] {
+        let mut client = weir.client("web");
+        client.sends(format!("GET /x HTTP/1.1\r\nhost: {host}\r\n\r\n"));
+        let response = client.receives_response();
+        assert_eq!(response.fields.one("location"), Some(format!("https://{expected}/x").as_str()));
+    }
 }
 
 #[test]

@@ -285,7 +285,7 @@ static REDIRECT: Table = Table {
         Key::new(
             "to",
             Kind::Text(&shape::REDIRECT_TO),
-            "Target, a URI reference; may hold `$host`, `$path` and `$query` (with its `?`).",
+            "Target, a URI reference; may hold `$host` (without its port), `$path` and `$query` (with its `?`).",
         )
         .required()
         .also(&["location", "target", "url"]),

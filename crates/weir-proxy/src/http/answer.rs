@@ -10,7 +10,7 @@ use crate::http::date;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forward::Forwarding;
-use crate::http::route::Route;
+use crate::http::route::{Route, without_port};
 use crate::http::session::{Session, due};
 use crate::http::upload::Upload;
 use crate::io::send_all;
@@ -65,8 +65,8 @@ pub async fn failed_exchange(
     failure(session, forwarding.listener, exchange, failed).await
 }
 
-/// Answers with a redirect; `$host`, `$path` and `$query` (with its `?`) in `to` stand for the request's own, which the
-/// parser has checked.
+/// Answers with a redirect; `$host` (without its port, which is another one behind `https://`), `$path` and `$query` (with its `?`)
+/// in `to` stand for the request's own, which the parser has checked.
 pub async fn redirect(
     session: &mut Session,
     listener: &WorkerListener,
@@ -92,7 +92,7 @@ fn expand(to: &str, exchange: &Exchange, received: &[u8]) -> Vec<u8> {
         out.extend_from_slice(&rest.as_bytes()[..at]);
         let name = &rest[at..];
         let (value, used): (&[u8], usize) = if name.starts_with("$host") {
-            (request.host(received).unwrap_or_default(), 5)
+            (without_port(request.host(received).unwrap_or_default()), 5)
         } else if name.starts_with("$path") {
             (request.path(received), 5)
         } else if name.starts_with("$query") {
