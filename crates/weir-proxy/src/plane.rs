@@ -54,7 +54,14 @@ pub struct Totals {
     pub sessions: AtomicU64,
     /// Panics caught while serving one connection.
     pub panics: AtomicU64,
+    /// When the drain of the whole process is over, in nanoseconds of [`crate::clock`]; 0 while it serves.
+    pub drained_at: AtomicU64,
+    /// Sessions that ended only then, or later.
+    pub cut_off: AtomicU64,
 }
+
+/// For sessions that are cut off at the end of a drain to end in their own way: with a reset, a counter, a line in the access log.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The running workers.
 pub struct Plane {
@@ -122,19 +129,22 @@ impl Plane {
     ///
     /// Gives the number of sessions that were cut off.
     pub async fn drain(&self, limit: Duration) -> u64 {
+        // Before any worker knows of it: at their own, later moment the sessions end by themselves, and must be told apart from those
+        // that were done in time.
+        let deadline = crate::clock::now() + limit;
+        self.totals.drained_at.store(deadline.as_nanos() as u64, Ordering::Relaxed);
         for worker in &self.workers {
             let _ = worker.commands.send(Command::Drain { limit });
         }
-        let deadline = crate::clock::now() + limit;
-        while self.sessions() > 0 && crate::clock::now() < deadline {
+        while self.sessions() > 0 && crate::clock::now() < deadline + LAST_WORDS {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        self.sessions()
+        self.totals.cut_off.load(Ordering::Relaxed) + self.sessions()
     }
 
     /// Sessions open now.
     pub fn sessions(&self) -> u64 {
-        self.totals.sessions.load(Ordering::Relaxed)
+        self.totals.sessions.load(Ordering::Acquire)
     }
 
     /// Panics caught so far while serving a connection.

@@ -367,7 +367,13 @@ impl SessionCount {
 
 impl Drop for SessionCount {
     fn drop(&mut self) {
-        self.worker.totals.sessions.fetch_sub(1, Ordering::Relaxed);
+        let totals = &self.worker.totals;
+        let drained_at = totals.drained_at.load(Ordering::Relaxed);
+        if drained_at > 0 && clock::now().as_nanos() as u64 >= drained_at {
+            totals.cut_off.fetch_add(1, Ordering::Relaxed);
+        }
+        // Last: who sees no session left must see all that were cut off.
+        totals.sessions.fetch_sub(1, Ordering::Release);
         self.listener.cells.of(self.worker.number).connections_ended.increment();
         self.listener.leave();
         if std::thread::panicking() {

@@ -86,6 +86,23 @@ fn what_outlasts_the_drain_time_is_cut_off() {
 }
 
 #[test]
+fn the_log_says_how_many_were_cut_off_at_the_end_of_the_drain() {
+    let backend = ScriptedBackend::start();
+    let config = config("2s").replace("bind = \"@web\"", "protocol = \"tcp\"\n bind = \"@web\"");
+    let mut weir = Setup::of(&config).with("app", backend.address()).start();
+    let mut sessions: Vec<_> = (0..23).map(|_| (weir.client("web"), backend.accepts())).collect();
+    let admin = weir.admin();
+    weir.signals(Signal::TERM);
+    until("draining", || (admin.tries_to_read("/readyz")?.status() == 503).then_some(()));
+    // Three are done in time.
+    for (client, _wire) in sessions.drain(..3) {
+        client.resets();
+    }
+    weir.exits();
+    assert!(weir.stderr().contains("cut_off=20"), "{}", weir.story());
+}
+
+#[test]
 fn a_second_interrupt_ends_at_once() {
     let backend = ScriptedBackend::start();
     let mut weir = Setup::of(&config("60s")).with("app", backend.address()).start();

@@ -201,6 +201,44 @@ fn a_backend_that_refuses_is_replaced_by_another() {
 }
 
 #[test]
+fn a_lone_backend_that_refuses_gets_every_attempt_though_another_is_drained() {
+    let drained = ScriptedBackend::start();
+    let dead = free_address();
+    let weir = Setup::of(
+        r#"
+        [log]
+        access = "@dir/access.log"
+        [listener.front]
+        protocol = "tcp"
+        bind = "@front"
+        pool = "app"
+        [pool.app]
+        backends = ["@dead", "@drained"]
+        retry = { attempts = 2 }
+        health = { check = "off", passive = "off" }
+        "#,
+    )
+    .with("dead", dead)
+    .with("drained", drained.address())
+    .start();
+    weir.command(&["drain", "app", &drained.address().to_string()]).succeeded();
+    if let Ok(mut client) = Wire::try_connect(weir.address("front")) {
+        client.receives_close();
+    }
+    let line = weir.lines_of("access.log", 1).remove(0);
+    assert!(line.contains(r#""retries":2,"#) && line.contains(r#""end":"connect_failed""#), "{line}");
+    drained.has_nobody_waiting();
+    let status = weir.command(&["status"]);
+    let row = status.succeeded().lines().find(|row| row.contains(&dead.to_string())).expect("its row");
+    let words: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(
+        words[1..7],
+        ["ready", "1", "0", "0", "0", "3"],
+        "three attempts failed, each told once: {row}"
+    );
+}
+
+#[test]
 fn when_no_backend_accepts_the_client_is_closed_and_not_left_hanging() {
     let weir = relay(free_address(), r#"timeout = { connect = "500ms" }"#);
     // The end may even come before the client has noticed that it was connected.

@@ -96,7 +96,9 @@ impl Renderer {
         escape::haproxy(out, record.backend.unwrap_or("<NOSRV>").as_bytes());
         out.push(b' ');
         let timers = &record.timers;
-        let phases = [timers.client_header, timers.queue, timers.connect, timers.backend_header];
+        // HAProxy's -1 is for those who left the line without a backend; who never had to wait spent 0 in it.
+        let queue = timers.queue.or(record.backend.map(|_| Duration::ZERO));
+        let phases = [timers.client_header, queue, timers.connect, timers.backend_header];
         let shown = if is_http { &phases[..] } else { &phases[1..3] };
         for phase in shown {
             number_or(out, phase.map(milliseconds), b"-1");

@@ -111,6 +111,24 @@ fn a_haproxy_line_begins_with_the_time_of_accepting() {
 }
 
 #[test]
+fn a_haproxy_line_has_0_for_a_queue_that_nobody_had_to_stand_in() {
+    for (record, expected) in
+        [(request(), " app/10.0.0.1:8080 0/0/30/69/1109 "), (relayed(), " app/10.0.0.1:8080 0/30/1109 ")]
+    {
+        let at_once = Record { timers: Timers { queue: None, ..record.timers }, ..record };
+        let line = line(AccessFormat::Haproxy, &at_once);
+        assert!(line.contains(expected), "{line}");
+    }
+    let left_the_line = Record {
+        backend: None,
+        timers: Timers { queue: None, connect: None, ..relayed().timers },
+        ..relayed()
+    };
+    let line = line(AccessFormat::Haproxy, &left_the_line);
+    assert!(line.contains(" app/<NOSRV> -1/-1/1109 "), "{line}");
+}
+
+#[test]
 fn a_request_that_never_came_about_still_has_its_place_in_every_column() {
     let refused = Record {
         pool: None,

@@ -127,6 +127,11 @@ impl Session {
             let begun = clock::now();
             let got = match choose_or_wait(&self.worker, pool, &wish, &self.deadline, |_| false).await {
                 Ok(got) => got,
+                // Attempts are left, and none of the backends that are up was spared: any of them again.
+                Err(Unavailable::AllTried) => {
+                    tried.clear();
+                    continue;
+                }
                 Err(refusal) => {
                     if let Unavailable::QueueTimeout | Unavailable::ClientGone = refusal {
                         self.report.queue = Some(self.report.queue.unwrap_or_default() + elapsed(begun));

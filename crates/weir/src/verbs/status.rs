@@ -86,7 +86,8 @@ fn row(it: &BackendStatus) -> Vec<String> {
         it.weight.to_string()
     };
     let mut row = vec![name, it.state.clone(), weight, it.in_flight.to_string(), class("2xx"), class("5xx")];
-    row.push((it.connect_failures + it.failures).to_string());
+    // Connections that did not come about are among them.
+    row.push(it.failures.to_string());
     row.extend(quantiles(it.response_seconds));
     row.push(it.reason.clone());
     row
