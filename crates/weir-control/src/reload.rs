@@ -40,6 +40,16 @@ impl Source {
         }
     }
 
+    /// The file's absolute path, which whoever asks from another directory can compare with their own; or what stands for a file.
+    pub fn full_name(&self) -> String {
+        match self {
+            Source::File(path) => {
+                std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string()
+            }
+            Source::Text { name, .. } => name.clone(),
+        }
+    }
+
     /// Reads and checks.
     pub fn read(&self) -> Result<Checked, ReadError> {
         match self {

@@ -114,8 +114,7 @@ async fn start(plan: Plan, threshold: log::Threshold) -> Result<Process, String>
     let program = Program::of_this_process();
     let mut handoff = Handoff::from_environment()
         .map_err(|error| format!("the old process's sockets did not come: {error}"))?;
-    let mut config = plan.checked.config;
-    config.runtime.workers = plan.workers.or(config.runtime.workers);
+    let config = plan.checked.config;
 
     let admin = config.admin.clone();
     let inherited_admin =
@@ -131,7 +130,7 @@ async fn start(plan: Plan, threshold: log::Threshold) -> Result<Process, String>
     let access_log =
         AccessLog::start(&config.log).map_err(|error| format!("the access log can't be opened: {error}"))?;
     let (events, reports) = mpsc::unbounded_channel();
-    let workers = config.runtime.workers.unwrap_or_else(limits::cpu_count);
+    let workers = plan.workers.or(config.runtime.workers).unwrap_or_else(limits::cpu_count);
     let plane = Plane::start(Options {
         workers,
         // With fewer workers than CPUs the kernel places them better than a fixed choice would.
@@ -143,7 +142,8 @@ async fn start(plan: Plan, threshold: log::Threshold) -> Result<Process, String>
     let plane = plane.map_err(|error| format!("the worker threads could not be started: {error}"))?;
     let control = Control::start(Start {
         source: plan.source,
-        config: Arc::new(config),
+        config,
+        workers: plan.workers,
         plane,
         reports,
         access_log: access_log.clone(),

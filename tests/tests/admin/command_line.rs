@@ -46,6 +46,74 @@ fn verbs_that_need_a_running_weir_exit_with_3_when_there_is_none() {
 }
 
 #[test]
+fn reload_with_another_file_than_the_running_one_s_is_refused_and_does_nothing() {
+    let (a, b) = (named("a"), named("b"));
+    let weir = two(&a, &b);
+    let other = weir.dir().join("other.toml");
+    std::fs::copy(weir.config_path(), &other).expect("copy");
+    let other = other.display().to_string();
+    let run = |arguments: &[&str]| run_tool(&weir_binary(), arguments, b"", PATIENCE);
+    let finished = run(&["reload", "--config", &other]);
+    assert_eq!(finished.code, 1, "{finished:?}");
+    assert!(finished.stderr.contains(&weir.config_path()), "does not name the file in use: {finished:?}");
+    assert!(weir.admin().reads("/v1/status").json()["last_reload"].is_null(), "reloaded all the same");
+    // The same file by another way is the same file.
+    std::os::unix::fs::symlink(weir.config_path(), weir.dir().join("link.toml")).expect("a link");
+    let link = weir.dir().join("link.toml").display().to_string();
+    run(&["reload", "--config", &link]).succeeded();
+    // Named by its address, it may be any Weir.
+    let admin = weir.admin().address().to_string();
+    let finished = run(&["reload", "--config", &other, "--admin", &admin]);
+    assert!(finished.code == 0 && finished.stderr.contains("note"), "{finished:?}");
+}
+
+#[test]
+fn reload_after_a_change_of_the_admin_address_says_how_to_reach_it_still() {
+    let (a, b) = (named("a"), named("b"));
+    let mut weir = two(&a, &b);
+    let before = weir.admin().address().to_string();
+    weir.rewrites(&format!("{TWO}\n[admin]\nbind = \"@elsewhere\"\n"));
+    let finished = weir.command(&["reload"]);
+    assert_eq!(finished.code, 3, "{finished:?}");
+    for word in ["admin.bind", "--admin", "HUP"] {
+        assert!(finished.stderr.contains(word), "no word of {word}: {finished:?}");
+    }
+    let finished = weir.command(&["reload", "--admin", &before]);
+    assert!(finished.succeeded().contains("admin needs a restart"), "{finished:?}");
+}
+
+#[test]
+fn workers_on_the_command_line_are_no_difference_to_the_file_at_a_reload() {
+    let config = weir_tests::dialogue::free_address();
+    let text = format!(
+        "[admin]\nbind = \"{config}\"\n[listener.web]\nbind = \"{}\"\n[[listener.web.route]]\nrespond = {{ status = 200 }}\n",
+        weir_tests::dialogue::free_address()
+    );
+    let path = std::env::temp_dir().join(format!("weir-e2e-workers-{}.toml", std::process::id()));
+    std::fs::write(&path, text).expect("write");
+    let path = path.display().to_string();
+    let mut child = std::process::Command::new(weir_binary())
+        .args(["run", "--workers", "2", "--config", &path])
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("start");
+    let admin = weir_tests::dialogue::Admin::at(config);
+    until("it to serve", || admin.tries_to_read("/readyz").filter(|answer| answer.status() == 200));
+    let finished = run_tool(&weir_binary(), &["reload", "--config", &path], b"", PATIENCE);
+    let status = admin.reads("/v1/status").json();
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+    std::fs::remove_file(&path).expect("remove");
+    assert_eq!(status["workers"], 2);
+    assert!(
+        finished.succeeded().starts_with("unchanged") && !finished.stdout.contains("restart"),
+        "{finished:?}"
+    );
+}
+
+#[test]
 fn drain_and_enable_take_a_backend_out_and_back() {
     let (a, b) = (named("a"), named("b"));
     let weir = two(&a, &b);

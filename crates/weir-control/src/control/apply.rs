@@ -68,7 +68,9 @@ impl Control {
         if matches!(self.source, Source::Text { .. }) {
             return Err(ReloadError::NoFile);
         }
-        let checked = self.source.read().map_err(ReloadError::Read)?;
+        let mut checked = self.source.read().map_err(ReloadError::Read)?;
+        // The command line prevails after a restart, too: what the file says of it is no change that waits for one.
+        checked.config.runtime.workers = self.workers.or(checked.config.runtime.workers);
         let warnings = checked.warnings.to_string();
         let running = self.snapshot();
         let (config, needs_restart) = keep_until_restart(&checked.config, &running.config);

@@ -36,8 +36,10 @@ pub use life::Phase;
 pub struct Start {
     /// Where the config came from.
     pub source: Source,
-    /// The config, checked, with the command line's overrides applied.
-    pub config: Arc<Config>,
+    /// The config, checked.
+    pub config: Config,
+    /// Worker threads that the command line asks for, whatever a config says, now and at reloads; `None` leaves it to the config.
+    pub workers: Option<usize>,
     /// Running workers that serve nothing yet.
     pub plane: Plane,
     /// What the workers report.
@@ -63,6 +65,7 @@ pub struct Control {
     /// One reload at a time; the next one waits and then reads the file anew.
     reloading: tokio::sync::Mutex<()>,
     source: Source,
+    workers: Option<usize>,
     access_log: AccessLog,
     on_level: Box<dyn Fn(weir_config::Level) + Send + Sync>,
     notifier: Notifier,
@@ -73,7 +76,9 @@ pub struct Control {
 
 impl Control {
     /// Puts the first config in force and starts probing and resolving. Must be called on the control runtime.
-    pub async fn start(start: Start) -> Result<Arc<Control>, PublishError> {
+    pub async fn start(mut start: Start) -> Result<Arc<Control>, PublishError> {
+        start.config.runtime.workers = start.workers.or(start.config.runtime.workers);
+        let config = Arc::new(start.config);
         let bus = Arc::new(Bus::default());
         let resolved = Arc::new(Notify::new());
         let followers = Arc::new(Followers {
@@ -81,7 +86,7 @@ impl Control {
             board: Board::new(bus.clone()),
         });
         let publisher =
-            Publisher::start(start.plane, start.config, start.inherited, &start.carried, followers.clone())
+            Publisher::start(start.plane, config, start.inherited, &start.carried, followers.clone())
                 .await?;
         let control = Arc::new(Control {
             followers,
@@ -89,6 +94,7 @@ impl Control {
             ledger: Mutex::default(),
             reloading: tokio::sync::Mutex::default(),
             source: start.source,
+            workers: start.workers,
             access_log: start.access_log,
             on_level: start.on_level,
             notifier: start.notifier,
@@ -115,7 +121,7 @@ impl Control {
 
     /// Where the config came from.
     pub fn source_name(&self) -> String {
-        self.source.name()
+        self.source.full_name()
     }
 
     /// Events.

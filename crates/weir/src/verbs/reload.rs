@@ -1,5 +1,7 @@
 //! `weir reload`
 
+use std::path::Path;
+
 use hyper::{Method, StatusCode};
 use weir_control::reload::{ReadError, Source};
 
@@ -15,6 +17,9 @@ pub fn reload(running: &Running) -> Exit {
         Ok(client) => client,
         Err(exit) => return exit,
     };
+    if let Err(exit) = reads_the_same_file(running, &client) {
+        return exit;
+    }
     let answered = match block_on(client.call(Method::POST, "/v1/reload", None)) {
         Ok(answered) => answered,
         Err(exit) => return exit,
@@ -59,6 +64,35 @@ pub fn reload(running: &Running) -> Exit {
     }
 }
 
+/// Whether the running Weir reads the file that is meant here. It reads its own again, whatever `--config` says: told about another
+/// it would answer "unchanged", which is true, and misleads.
+///
+/// `Err` when another file was named and only that said which Weir is meant; where the file was found by itself, or the Weir named by
+/// `--admin`, a note is enough.
+fn reads_the_same_file(running: &Running, client: &Client) -> Result<(), Exit> {
+    let Some(path) = config_path(&running.config) else { return Ok(()) };
+    let Ok(Ok(answer)) = block_on(client.call(Method::GET, "/v1/status", None)) else { return Ok(()) };
+    let source = answer.body["config_source"].as_str().unwrap_or_default();
+    // A file that is not there, or not here, can't be told apart from this one.
+    let (Ok(theirs), Ok(ours)) = (Path::new(source).canonicalize(), path.canonicalize()) else {
+        return Ok(());
+    };
+    if theirs == ours || !Path::new(source).is_absolute() {
+        return Ok(());
+    }
+    let difference = format!("the Weir at {} reads {source}, not {}", client.address(), path.display());
+    if running.config.config.is_none() || running.admin.is_some() {
+        eprintln!("weir: note: {difference}");
+        return Ok(());
+    }
+    eprintln!(
+        "weir: {difference}: nothing was reloaded. Change that file, or start Weir with this one; \
+         `--admin {}` reloads that Weir whatever its file",
+        client.address()
+    );
+    Err(Exit::Failed)
+}
+
 /// Nobody to tell. A file with mistakes is the more useful news of the two.
 fn not_running(running: &Running, message: &str) -> Exit {
     if let Some(path) = config_path(&running.config)
@@ -68,5 +102,12 @@ fn not_running(running: &Running, message: &str) -> Exit {
         eprintln!("weir: and {message}");
         return Exit::Refused;
     }
-    CallError::NotRunning(message.to_owned()).report()
+    let exit = CallError::NotRunning(message.to_owned()).report();
+    if running.admin.is_none() {
+        eprintln!(
+            "weir: if it runs and its `admin.bind` was changed in the file: that takes a restart, or USR2. To reload the rest until \
+             then, say where it answers still (--admin ADDRESS), or send it HUP"
+        );
+    }
+    exit
 }
