@@ -2,7 +2,7 @@
 //!
 //! `errors` failures within `within` eject for `eject`; the k-th ejection in a row lasts k times as long, at most ten
 //! times. Never more than `max_ejected` of the backends that could serve are out, since failures everywhere mean
-//! something else is wrong. Time readmits, through slow start where that is set.
+//! something else is wrong; but primaries may all go while a backup stands by. Time readmits, through slow start where that is set.
 //!
 //! Source: Envoy's outlier detection (multiplied ejection time, ejection limit); the limit here is exact and has no "at least one".
 
@@ -124,12 +124,26 @@ impl Pool {
         };
         let out = rivals().filter(|other| is_out(other, now)).count();
         let limit = (passive.max_ejected * rivals().count() as f64 + 1.0e-9).floor();
-        if (out + 1) as f64 > limit {
+        if (out + 1) as f64 > limit && (passive.max_ejected == 0.0 || !self.backup_is_ready(backend, now)) {
             return None;
         }
         let (until, in_a_row) = backend.failures().eject(now, passive);
         backend.set_ejected_until(Some(until));
         Some(Ejection { index, until, in_a_row })
+    }
+}
+
+impl Pool {
+    /// Whether, once the primary `backend` is out, backups serve: then even the last primary may go, or all would go on failing beside
+    /// backends that are idle.
+    ///
+    /// The limit is there so that failures everywhere empty no pool; backups that fail as well are held by their own.
+    fn backup_is_ready(&self, backend: &Backend, now: Duration) -> bool {
+        !backend.is_backup()
+            && self
+                .members()
+                .iter()
+                .any(|other| other.is_backup() && could_serve(other) && !is_out(other, now))
     }
 }
 
@@ -207,6 +221,25 @@ mod tests {
         assert_eq!(fail(&pool(1, PASSIVE), 0, at(1), 9), None);
         assert!(fail(&pool(1, Passive { max_ejected: 1.0, ..PASSIVE }), 0, at(1), 3).is_some());
         assert_eq!(fail(&pool(9, Passive { max_ejected: 0.0, ..PASSIVE }), 0, at(1), 9), None);
+    }
+
+    #[test]
+    fn a_lone_primary_is_ejected_when_a_backup_stands_by_and_only_then() {
+        let members = [false, true, true].map(|is_backup| {
+            let settings = BackendSettings { backup: is_backup, ..BackendSettings::default() };
+            Arc::new(Backend::new(format!("10.0.1.{}:80", u8::from(is_backup)), settings))
+        });
+        let settings = Settings { passive: Some(PASSIVE), ..Settings::default() };
+        let pool = Pool::new(settings, members.to_vec(), Duration::ZERO);
+        assert!(fail(&pool, 1, at(1), 9).is_some(), "one of two backups");
+        assert_eq!(fail(&pool, 2, at(1), 9), None, "backups keep to the limit among themselves");
+        assert!(fail(&pool, 0, at(2), 3).is_some(), "the other backup stands by");
+        pool.refresh(at(2));
+        assert_eq!(pool.tier(), Some(crate::TierKind::Backup));
+        pool.refresh(at(20));
+        pool.members()[1].set_health(crate::Health::Down, at(20));
+        pool.members()[2].set_admin_state(AdminState::Drain, at(20));
+        assert_eq!(fail(&pool, 0, at(40), 9), None, "nobody would serve in its place");
     }
 
     #[test]

@@ -81,6 +81,21 @@ fn never_more_than_the_allowed_share_is_ejected() {
 }
 
 #[test]
+fn a_lone_primary_that_fails_gives_way_to_its_backup() {
+    let primary = Backend::serving(|_, _| After::Reset);
+    let backup = named("backup");
+    let more = r#"retry = { attempts = 0 }
+        health = { check = "off", passive = { errors = 3, within = "10s", eject = "30s" } }"#;
+    let config = config(more).replace("\"@b\"", "{ address = \"@b\", backup = true }");
+    let weir = Setup::of(&config).with("a", primary.address()).with("b", backup.address()).start();
+    let answers: Vec<u16> = (0..10).map(|_| ask(&weir)).collect();
+    assert_eq!(answers[..3], [502; 3], "{answers:?}");
+    // The requests right after the third failure may be sent before every worker knows.
+    assert_eq!(answers[5..], [200; 5], "{answers:?}");
+    assert!(!is_up(&weir, primary.address()));
+}
+
+#[test]
 fn answers_of_4xx_never_eject() {
     let picky = || {
         Backend::serving(|_, wire| {
