@@ -187,6 +187,42 @@ fn flows_are_bounded_and_those_that_exist_go_on() {
 }
 
 #[test]
+fn a_backend_that_the_kernel_knows_no_way_to_loses_no_flow() {
+    // Connecting to the broadcast address is refused at once, on every machine; as an address without a route would be.
+    let unreachable = "255.255.255.255:9";
+    let backend = echo("b");
+    let weir = Setup::of(
+        r#"
+        [listener.dns]
+        protocol = "udp"
+        bind = "@dns"
+        pool = "app"
+        [pool.app]
+        backends = ["@a", "@b"]
+        health = { check = "off", passive = { errors = 5, within = "60s", eject = "60s" } }
+        "#,
+    )
+    .with("a", unreachable)
+    .with("b", backend.address)
+    .start();
+    for _ in 0..40 {
+        assert_eq!(ask(&client(&weir), b"x"), b"bx");
+    }
+    let labels = [("backend", unreachable)];
+    assert!(weir.metric("weir_backend_connect_failures_total", &labels) >= 5.0);
+    assert_eq!(weir.metric("weir_backend_ejections_total", &labels), 1.0);
+    assert_eq!(weir.metric("weir_rejected_total", &[("reason", "descriptors")]), 0.0);
+}
+
+#[test]
+fn when_the_kernel_knows_no_way_to_any_backend_that_is_said_and_not_a_lack_of_descriptors() {
+    let weir = relay(r#"backends = ["255.255.255.255:9"]"#, "", &[]);
+    client(&weir).send(b"x").expect("send");
+    weir.reaches("weir_rejected_total", &[("reason", "no_backend")], 1.0);
+    assert_eq!(weir.metric("weir_rejected_total", &[("reason", "descriptors")]), 0.0);
+}
+
+#[test]
 fn a_backend_that_is_gone_and_comes_back_is_used_again_by_the_same_flow() {
     // The kernel reports "port unreachable" on the flow's socket; that must not end the flow for good.
     let address = free_address();

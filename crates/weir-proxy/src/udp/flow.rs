@@ -18,6 +18,7 @@ use crate::backends::{Chosen, WorkerBackend, WorkerPool, elapsed};
 use crate::choose::Wish;
 use crate::clock;
 use crate::deadline::Deadline;
+use crate::system;
 use crate::system::datagrams::{self, BATCH, Route};
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
@@ -50,10 +51,11 @@ struct Leg {
 }
 
 impl Leg {
+    /// A way to a backend other than `exclude`. One that the kernel knows no way to is replaced by another, `retry.attempts` times.
     fn open(
         worker: &Worker,
         listener: Rc<WorkerListener>,
-        exclude: &[usize],
+        exclude: Option<usize>,
         key: Key,
         now: Duration,
     ) -> Result<Leg, Rejected> {
@@ -61,29 +63,36 @@ impl Leg {
         let pool = listener.pools[index].clone();
         let generation = pool.shared.balance.generation();
         let hashed = pool.shared.balance.settings().algorithm.needs_key().then(|| address_hash(key.0.ip()));
-        let wish = Wish { key: hashed, sticky: None, exclude };
-        let chosen = wish.choose(worker, &pool, now).map_err(|refusal| match refusal {
-            NoPick::AllBusy => Rejected::QueueFull,
-            NoPick::NoneUp | NoPick::AllExcluded => Rejected::NoBackend,
-        })?;
-        // A datagram waits for nothing, and many are never answered.
-        chosen.end_trial();
-        let address = chosen.backend().shared.resolved.address().ok_or(Rejected::NoBackend)?;
-        let cells = chosen.backend().cells();
-        match connect(address) {
-            Ok(socket) => {
-                cells.connections.increment();
-                cells.requests[0].increment();
+        let mut tried: Vec<usize> = exclude.into_iter().collect();
+        for attempt in 0..=pool.shared.config.retry.attempts {
+            let wish = Wish { key: hashed, sticky: None, exclude: &tried };
+            let chosen = wish.choose(worker, &pool, now).map_err(|refusal| match refusal {
+                NoPick::AllBusy => Rejected::QueueFull,
+                NoPick::NoneUp | NoPick::AllExcluded => Rejected::NoBackend,
+            })?;
+            // A datagram waits for nothing, and many are never answered.
+            chosen.end_trial();
+            if attempt > 0 {
+                pool.cells().retries.increment();
+                pool.cells().redispatches.increment();
+            }
+            if let Some(socket) = reach(worker, &chosen, now)? {
                 let index = chosen.index;
-                let socket = Rc::new(socket);
-                Ok(Leg { listener, chosen, pool, index, generation, socket, since: now, has_answered: false })
+                let (socket, since) = (Rc::new(socket), now);
+                return Ok(Leg {
+                    listener,
+                    chosen,
+                    pool,
+                    index,
+                    generation,
+                    socket,
+                    since,
+                    has_answered: false,
+                });
             }
-            Err(error) => {
-                cells.connect_failures.increment();
-                tracing::debug!(%address, %error, "udp flow");
-                Err(Rejected::Descriptors)
-            }
+            tried.push(chosen.index);
         }
+        Err(Rejected::NoBackend)
     }
 
     /// Whether the backend still takes work under the present config. Usually two loads.
@@ -127,6 +136,30 @@ impl Drop for Leg {
     }
 }
 
+/// A socket to the chosen backend. `Ok(None)` when the kernel knows no way there, which counts as the backend's failure as it does for
+/// TCP; `Err` when this process has no descriptor left, which is nobody's fault but ours.
+fn reach(worker: &Worker, chosen: &Chosen, now: Duration) -> Result<Option<UdpSocket>, Rejected> {
+    let Some(address) = chosen.backend().shared.resolved.address() else { return Ok(None) };
+    let cells = chosen.backend().cells();
+    match connect(address) {
+        Ok(socket) => {
+            cells.connections.increment();
+            cells.requests[0].increment();
+            Ok(Some(socket))
+        }
+        Err(error) if system::is_shortage(&error) => {
+            tracing::debug!(%error, "udp flow");
+            Err(Rejected::Descriptors)
+        }
+        Err(error) => {
+            cells.connect_failures.increment();
+            tracing::debug!(%address, %error, "udp flow");
+            chosen.observe(worker, now, Outcome::Failure);
+            Ok(None)
+        }
+    }
+}
+
 /// A socket that hears only `address`, and hears when nobody listens there.
 fn connect(address: std::net::SocketAddr) -> io::Result<UdpSocket> {
     let domain = socket2::Domain::for_address(address);
@@ -142,7 +175,7 @@ fn connect(address: std::net::SocketAddr) -> io::Result<UdpSocket> {
 impl Flow {
     /// A flow to a backend that takes work. Nothing is sent yet.
     pub fn open(worker: &Worker, slot: Rc<ListenerSlot>, key: Key, now: Duration) -> Result<Flow, Rejected> {
-        let leg = Leg::open(worker, slot.current(), &[], key, now)?;
+        let leg = Leg::open(worker, slot.current(), None, key, now)?;
         Ok(Flow {
             key,
             slot,
@@ -204,7 +237,7 @@ impl Flow {
     fn move_on(&self, relay: &Relay, now: Duration) {
         let listener = self.slot.current();
         let exclude = home(&listener, self.leg.borrow().chosen.backend()).map(|(_, index)| index);
-        let Ok(leg) = Leg::open(&relay.worker, listener, exclude.as_slice(), self.key, now) else { return };
+        let Ok(leg) = Leg::open(&relay.worker, listener, exclude, self.key, now) else { return };
         leg.pool.cells().redispatches.increment();
         self.moves.set(self.moves.get() + 1);
         *self.leg.borrow_mut() = leg;
