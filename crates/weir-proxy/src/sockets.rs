@@ -94,12 +94,23 @@ impl Sockets {
                     Some(old) => {
                         old.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>().map_err(fail)?
                     }
-                    None => open_group(endpoint, workers.max(1)).map_err(fail)?,
+                    None => {
+                        let is_ours = previous.holds_port_of(endpoint) || bound.holds_port_of(endpoint);
+                        open_group(endpoint, workers.max(1), is_ours).map_err(fail)?
+                    }
                 };
                 bound.by_endpoint.insert(endpoint, sockets);
             }
         }
         Ok(bound)
+    }
+
+    /// Whether a socket of the set has this port, on whatever address.
+    fn holds_port_of(&self, endpoint: Endpoint) -> bool {
+        let same = |held: &Endpoint| {
+            held.transport == endpoint.transport && held.address.port() == endpoint.address.port()
+        };
+        self.by_endpoint.keys().any(same)
     }
 
     /// Duplicates for worker number `worker` of `workers`. When an earlier process left more sockets than there are workers,
@@ -151,10 +162,11 @@ impl Sockets {
 /// One socket per worker on one endpoint.
 ///
 /// `SO_REUSEPORT` lets any process of this user join the group: a second Weir on the same address would silently take half of the
-/// connections. So the address is first bound without it, which fails while anybody else listens there.
-fn open_group(endpoint: Endpoint, workers: usize) -> io::Result<Vec<OwnedFd>> {
+/// connections. So the address is first bound without it, which fails while anybody else listens there; and while we do ourselves
+/// (`is_ours`), as when 127.0.0.1:80 becomes 0.0.0.0:80. Whoever is not of this user, or not in a group, is still noticed then.
+fn open_group(endpoint: Endpoint, workers: usize, is_ours: bool) -> io::Result<Vec<OwnedFd>> {
     // Port 0 is nobody's yet; the kernel chooses it, and all workers share the choice.
-    if endpoint.address.port() != 0 {
+    if endpoint.address.port() != 0 && !is_ours {
         drop(open(endpoint, false)?);
     }
     let first = open(endpoint, true)?;

@@ -35,6 +35,27 @@ fn after_a_reload_returns_every_new_connection_sees_the_new_config() {
 }
 
 #[test]
+fn a_listener_moves_between_one_address_and_all_on_the_same_port() {
+    let app = named("a");
+    let listener = |transport: &str, host: &str, port: u16| {
+        format!(
+            "[listener.{transport}]\nprotocol = \"{transport}\"\nbind = \"{host}:{port}\"\npool = \"app\"\n"
+        )
+    };
+    let front = weir_tests::dialogue::free_address();
+    let both = |host: &str| {
+        let listeners = listener("tcp", host, front.port()) + &listener("udp", host, front.port());
+        config(&listeners, "\"@a\"")
+    };
+    let mut weir = Setup::of(&both("127.0.0.1")).with("a", app.address()).start();
+    weir.knows("front", front);
+    for host in ["0.0.0.0", "127.0.0.1"] {
+        weir.reloads(&both(host));
+        assert_eq!(ask(&weir, "front").text(), "a", "after a move to {host}");
+    }
+}
+
+#[test]
 fn a_kept_connection_sees_the_new_config_with_its_next_request() {
     let (a, b) = (named("a"), named("b"));
     let mut weir = Setup::of(&config(WEB, "\"@a\"")).with("a", a.address()).with("b", b.address()).start();

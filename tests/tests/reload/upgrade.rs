@@ -64,6 +64,21 @@ fn a_new_process_takes_over_and_the_old_one_ends() {
 }
 
 #[test]
+fn the_new_process_may_listen_on_all_addresses_where_the_old_one_had_one() {
+    let backend = named("a");
+    let config =
+        |host: &str, port: u16| CONFIG.replace("bind = \"@web\"", &format!("bind = \"{host}:{port}\""));
+    let front = free_address();
+    let setup = Setup::of(&config("127.0.0.1", front.port()));
+    let mut weir = setup.with("app", backend.address()).with("names", free_address()).start();
+    weir.knows("web", front);
+    weir.rewrites(&config("0.0.0.0", front.port()));
+    let (old, new) = upgrade(&weir);
+    is_gone(&weir, old);
+    assert_eq!((ask(&weir, "web").text(), weir.pid()), ("a".to_owned(), new));
+}
+
+#[test]
 fn a_request_under_way_is_finished_by_the_old_process() {
     let backend = ScriptedBackend::start();
     let weir = Setup::of(CONFIG).with("app", backend.address()).with("names", free_address()).start();
