@@ -55,6 +55,8 @@ pub enum What {
         backend: String,
         /// For how long, in seconds.
         seconds: f64,
+        /// The last of the failures.
+        reason: String,
     },
     /// A pool has another group of backends to choose from than before.
     Pool {

@@ -215,7 +215,7 @@ fn backend(
         address: backend.address.clone(),
         resolved: backend.resolved.address().map(|address| address.to_string()),
         state: standing.state.word().to_owned(),
-        reason: reason(control, backend, standing, &probes),
+        reason: reason(control, pool, backend, standing, &probes),
         admin: standing.admin.word().to_owned(),
         health: health_word(standing.health).to_owned(),
         backup: standing.backup,
@@ -238,6 +238,7 @@ fn backend(
 /// Why a backend is not ready, in one line.
 fn reason(
     control: &Control,
+    pool: &Pool,
     backend: &Backend,
     standing: &weir_balance::BackendStatus,
     probes: &Findings,
@@ -247,7 +248,13 @@ fn reason(
         State::WeightZero => "its weight is 0".to_owned(),
         State::Draining => "an operator drains it".to_owned(),
         State::Maintenance => "an operator took it out".to_owned(),
-        State::Ejected => "traffic to it failed".to_owned(),
+        State::Ejected => {
+            let last = control.ejection_reason(&pool.config.name, &backend.address);
+            last.map_or_else(
+                || "traffic to it failed".to_owned(),
+                |last| format!("traffic to it failed, the last: {last}"),
+            )
+        }
         State::Down if backend.resolved.address().is_none() => {
             let error = control.names().error(&backend.address);
             format!("dns: {}", error.as_deref().unwrap_or("not resolved yet"))

@@ -237,20 +237,24 @@ impl Chosen {
         &self.pool.backends[self.index]
     }
 
-    /// Tells passive health and the latency average how it went.
+    /// Tells the latency average that it answered, `latency` after it was asked (or, for TCP, called).
     #[inline]
-    pub fn observe(&self, worker: &Worker, now: Duration, outcome: Outcome) {
+    pub fn observe_success(&self, now: Duration, latency: Duration) {
         self.end_trial();
-        let failed = matches!(outcome, Outcome::Failure);
-        if failed {
-            self.backend().cells().failures.increment();
-        }
-        if let Some(ejection) = self.pool.shared.balance.observe(self.index, now, outcome) {
+        let _ = self.pool.shared.balance.observe(self.index, now, Outcome::Success { latency });
+    }
+
+    /// Tells passive health that it failed. `reason` is asked for only when that ejects it.
+    pub fn observe_failure(&self, worker: &Worker, now: Duration, reason: impl FnOnce() -> String) {
+        self.end_trial();
+        self.backend().cells().failures.increment();
+        if let Some(ejection) = self.pool.shared.balance.observe(self.index, now, Outcome::Failure) {
             self.backend().cells().ejections.increment();
             let event = Event::Ejected {
                 pool: self.pool.shared.config.name.clone(),
                 backend: self.backend().shared.address.clone(),
                 until: ejection.until,
+                reason: reason(),
             };
             self.pool.shared.refresh(now);
             let _ = worker.events.send(event);

@@ -39,6 +39,8 @@ pub enum Event {
         backend: String,
         /// Clock reading when it may return.
         until: Duration,
+        /// The last of the failures, such as `answered 503`.
+        reason: String,
     },
     /// A worker ran out of file descriptors and shed idle connections.
     DescriptorsShort {

@@ -96,6 +96,28 @@ fn a_lone_primary_that_fails_gives_way_to_its_backup() {
 }
 
 #[test]
+fn a_backend_that_answers_503_is_ejected_and_that_is_named() {
+    let busy = Backend::serving(|_, wire| {
+        wire.answers(503, &[], "busy");
+        After::Keep
+    });
+    let well = named("b");
+    let more = r#"health = { check = "off", passive = { errors = 3, within = "10s", eject = "30s" } }"#;
+    let weir = Setup::of(&config(more)).with("a", busy.address()).with("b", well.address()).start();
+    while is_up(&weir, busy.address()) {
+        ask(&weir);
+    }
+    let row = until("the reason in the status", || {
+        let status = weir.command(&["status"]);
+        let row =
+            status.succeeded().lines().find(|row| row.contains(&busy.address().to_string()))?.to_owned();
+        row.contains("answered 503").then_some(row)
+    });
+    assert!(row.contains("ejected"), "{row}");
+    assert!(weir.stderr().contains("answered 503"), "{}", weir.story());
+}
+
+#[test]
 fn answers_of_4xx_never_eject() {
     let picky = || {
         Backend::serving(|_, wire| {

@@ -183,8 +183,10 @@ fn happened(out: &mut String, events: &[Event]) {
         let text = match &event.what {
             What::Reload { result, generation, .. } => format!("reload {result}, generation {generation}"),
             What::Health { pool, backend, state, reason } => format!("{pool}/{backend} is {state}: {reason}"),
-            What::Ejected { pool, backend, seconds } => {
-                format!("{pool}/{backend} ejected for {seconds:.0} s: traffic to it failed")
+            What::Ejected { pool, backend, seconds, reason } => {
+                format!(
+                    "{pool}/{backend} ejected for {seconds:.0} s: traffic to it failed, the last: {reason}"
+                )
             }
             What::Pool { pool, serving_from } => format!("{pool} serves from {serving_from}"),
             What::Backend { pool, backend, change } => format!("operator: {pool}/{backend} {change}"),

@@ -1,7 +1,7 @@
 //! What time and the workers' reports ask for, until the process ends.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
@@ -81,17 +81,36 @@ impl Control {
         }
     }
 
+    /// Remembers the last failure before an ejection; of one only per backend that a pool has now.
+    fn note_ejection(&self, pool: &str, backend: &str, reason: &str) {
+        let snapshot = self.snapshot();
+        let is_there = |pool: &str, backend: &str| {
+            snapshot.pool(pool).is_some_and(|pool| pool.backends.iter().any(|it| it.address == backend))
+        };
+        let mut ejections = self.ejections.lock().unwrap_or_else(PoisonError::into_inner);
+        ejections.insert((pool.to_owned(), backend.to_owned()), reason.to_owned());
+        ejections.retain(|(pool, backend), _| is_there(pool, backend));
+    }
+
+    /// The failure that had a backend ejected the last time; `None` when none was, or nobody has been told yet.
+    pub fn ejection_reason(&self, pool: &str, backend: &str) -> Option<String> {
+        let ejections = self.ejections.lock().unwrap_or_else(PoisonError::into_inner);
+        ejections.get(&(pool.to_owned(), backend.to_owned())).cloned()
+    }
+
     fn take_report(&self, report: plane::Event) {
         match report {
-            plane::Event::Ejected { pool: name, backend: address, until } => {
+            plane::Event::Ejected { pool: name, backend: address, until, reason } => {
                 let now = clock::now();
                 let seconds = until.saturating_sub(now).as_secs_f64();
                 tracing::warn!(
                     pool = name,
                     backend = address,
                     seconds,
+                    reason,
                     "backend ejected: traffic to it failed"
                 );
+                self.note_ejection(&name, &address, &reason);
                 let snapshot = self.snapshot();
                 if let Some(pool) = snapshot.pool(&name) {
                     pool.refresh(now);
@@ -99,7 +118,7 @@ impl Control {
                         self.board().hasten(pool, backend);
                     }
                 }
-                self.bus.tell(What::Ejected { pool: name, backend: address, seconds });
+                self.bus.tell(What::Ejected { pool: name, backend: address, seconds, reason });
             }
             plane::Event::DescriptorsShort { shed } => {
                 tracing::error!(

@@ -8,6 +8,7 @@ mod change;
 mod house;
 mod life;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -62,6 +63,8 @@ pub struct Control {
     followers: Arc<Followers>,
     bus: Arc<Bus>,
     ledger: Mutex<Ledger>,
+    /// The last failure of each backend that passive health ejected, by pool and address.
+    ejections: Mutex<BTreeMap<(String, String), String>>,
     /// One reload at a time; the next one waits and then reads the file anew.
     reloading: tokio::sync::Mutex<()>,
     source: Source,
@@ -92,6 +95,7 @@ impl Control {
             followers,
             bus,
             ledger: Mutex::default(),
+            ejections: Mutex::default(),
             reloading: tokio::sync::Mutex::default(),
             source: start.source,
             workers: start.workers,

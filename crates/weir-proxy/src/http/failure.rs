@@ -126,6 +126,18 @@ impl Failure {
         }
     }
 
+    /// What the backend did, in words for an operator.
+    pub fn of_backend(&self) -> String {
+        match self {
+            Failure::Connect(error) => error.to_string(),
+            Failure::Empty => "closed without an answer".to_owned(),
+            Failure::BackendClosed => "closed within its answer".to_owned(),
+            Failure::BackendTimeout => "did not answer in time".to_owned(),
+            Failure::BadResponse(violation) => format!("answered against the protocol: {}", violation.word()),
+            other => other.word().to_owned(),
+        }
+    }
+
     /// Whether the backend is to blame, for passive health.
     pub fn blames_backend(&self) -> bool {
         match self {

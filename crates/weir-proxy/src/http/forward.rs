@@ -6,7 +6,7 @@
 use std::rc::Rc;
 use std::task::Context;
 
-use weir_balance::{NoPick, Outcome};
+use weir_balance::NoPick;
 use weir_config::RetryOn;
 use weir_http::{
     BodyLength, BodyReader, KnownHeader, Limits, Method, RequestContext, ResponseContext, Version,
@@ -161,24 +161,25 @@ fn observe(
         Ok(_) => exchange.ledger.response_at(),
         Err(_) => clock::now(),
     };
-    let outcome = match tried {
+    match tried {
         // A connection that aged out says nothing about the backend.
-        _ if verdict == Verdict::Reconnect => return,
+        _ if verdict == Verdict::Reconnect => {}
         Ok(_) => {
             let status = exchange.response.status();
             cells.requests[usize::from(status / 100).min(5)].increment();
             match status {
-                502..=504 => Outcome::Failure,
-                _ => Outcome::Success { latency: exchange.ledger.backend_header.unwrap_or_default() },
+                502..=504 => {
+                    chosen.observe_failure(&session.worker, now, || format!("answered {status}"));
+                }
+                _ => chosen.observe_success(now, exchange.ledger.backend_header.unwrap_or_default()),
             }
         }
         Err(failed) if failed.failure.blames_backend() => {
             cells.requests[0].increment();
-            Outcome::Failure
+            chosen.observe_failure(&session.worker, now, || failed.failure.of_backend());
         }
-        Err(_) => return,
-    };
-    chosen.observe(&session.worker, now, outcome);
+        Err(_) => {}
+    }
 }
 
 /// Writes the request for the backend into `exchange.outgoing`; from then on the bytes received are not needed.

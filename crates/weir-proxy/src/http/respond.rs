@@ -62,7 +62,7 @@ pub async fn run(
     exchange.ledger.bytes_sent = head_bytes + download.streamed;
     if let Err(failure) = sent {
         if failure.blames_backend() {
-            chosen.observe(&session.worker, clock::now(), weir_balance::Outcome::Failure);
+            chosen.observe_failure(&session.worker, clock::now(), || failure.of_backend());
         }
         exchange.ledger.close(session, forwarding.listener, &exchange.request_id, failure.end());
         // What reached the client is not whole, and it must be able to tell.

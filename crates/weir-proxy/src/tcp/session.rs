@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use tokio::net::TcpStream;
-use weir_balance::{Outcome, address_hash};
+use weir_balance::address_hash;
 use weir_config::RetryOn;
 use weir_stats::table::{End, Rejected};
 
@@ -149,7 +149,7 @@ impl Session {
             tracing::debug!(pool = %pool.shared.config.name, %failure, "connect");
             let now = clock::now();
             if failure.blames_backend() {
-                got.chosen.observe(&self.worker, now, Outcome::Failure);
+                got.chosen.observe_failure(&self.worker, now, || failure.to_string());
             }
             let end = match failure {
                 ConnectError::TimedOut { .. } => End::ConnectTimeout,
@@ -192,7 +192,7 @@ impl Session {
         }
         let now = clock::now();
         let latency = now.saturating_sub(begun);
-        chosen.observe(&self.worker, now, Outcome::Success { latency });
+        chosen.observe_success(now, latency);
         self.report.connect = Some(self.report.connect.unwrap_or_default() + latency);
         Ok(backend)
     }

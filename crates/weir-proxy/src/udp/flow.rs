@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use tokio::net::UdpSocket;
-use weir_balance::{NoPick, Outcome, address_hash};
+use weir_balance::{NoPick, address_hash};
 use weir_stats::table::{End, Rejected};
 
 use super::{BATCHES_PER_TURN, Key, Relay, poll_batch};
@@ -154,7 +154,7 @@ fn reach(worker: &Worker, chosen: &Chosen, now: Duration) -> Result<Option<UdpSo
         Err(error) => {
             cells.connect_failures.increment();
             tracing::debug!(%address, %error, "udp flow");
-            chosen.observe(worker, now, Outcome::Failure);
+            chosen.observe_failure(worker, now, || error.to_string());
             Ok(None)
         }
     }
@@ -228,7 +228,7 @@ impl Flow {
         {
             let leg = self.leg.borrow();
             tracing::debug!(backend = %leg.chosen.backend().shared.address, %error, "udp flow");
-            leg.chosen.observe(&relay.worker, now, Outcome::Failure);
+            leg.chosen.observe_failure(&relay.worker, now, || error.to_string());
         }
         self.move_on(relay, now);
     }
@@ -308,7 +308,7 @@ impl Flow {
             *datagram = inbox.datagram(index).bytes;
             bytes += datagram.len() as u64;
         }
-        self.note_answer(relay, bytes, now);
+        self.note_answer(bytes, now);
         let route = Route { to: self.key.0, from: self.key.1 };
         let mut rest = &datagrams[..inbox.len()];
         let mut sent_bytes = 0;
@@ -323,12 +323,12 @@ impl Flow {
     }
 
     /// Counts what the backend sent; its first answer tells how fast it is.
-    fn note_answer(&self, relay: &Relay, bytes: u64, now: Duration) {
+    fn note_answer(&self, bytes: u64, now: Duration) {
         let leg = &mut *self.leg.borrow_mut();
         leg.chosen.backend().cells().bytes_received.add(bytes);
         if !std::mem::replace(&mut leg.has_answered, true) {
             let latency = now.saturating_sub(leg.since);
-            leg.chosen.observe(&relay.worker, now, Outcome::Success { latency });
+            leg.chosen.observe_success(now, latency);
         }
     }
 
