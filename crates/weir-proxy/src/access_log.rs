@@ -140,6 +140,12 @@ impl AccessLog {
         self.shared.reopen();
     }
 
+    /// Lines that the target did not take since the process started: the disk is full, or nobody reads. Those dropped because the
+    /// writer was behind are not among them.
+    pub fn lost_lines(&self) -> u64 {
+        self.shared.lost()
+    }
+
     /// Waits until all lines handed over before are written, at most `limit`; for the end of the process. `false` when time ran out.
     pub fn finish(&self, limit: Duration) -> bool {
         self.shared.finish(limit)

@@ -74,6 +74,7 @@ metrics! {
     REJECTED = "weir_rejected_total" Counter ["listener", "reason"] "What was refused before or instead of forwarding, by reason.";
     ENDS = "weir_ends_total" Counter ["listener", "reason"] "Exchanges, TCP sessions and UDP flows that ended, by the end reason of the access log.";
     LOG_DROPPED = "weir_access_log_dropped_total" Counter ["listener"] "Access-log lines dropped because the queue to the writer was full.";
+    LOG_LOST = "weir_access_log_lost_total" Counter [] "Access-log lines that their target did not take: a full disk, a reader that is gone or stands still.";
     BACKEND_UP = "weir_backend_up" Gauge ["pool", "backend"] "1 if the backend may be chosen for new work, else 0.";
     POOL_BACKENDS = "weir_pool_backends" Gauge ["pool", "state"] "Backends of the pool by state.";
     BACKEND_WEIGHT = "weir_backend_weight" Gauge ["pool", "backend"] "Weight in force.";

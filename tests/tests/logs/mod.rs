@@ -130,6 +130,20 @@ fn a_json_line_says_who_what_where_how_long_and_why_it_ended() {
 }
 
 #[test]
+fn lines_that_a_full_disk_does_not_take_are_counted() {
+    let backend = Backend::saying("ok");
+    let config = super::http::PLAIN.to_owned() + "\n[log]\naccess = \"/dev/full\"\n";
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    assert_eq!(weir.metric("weir_access_log_lost_total", &[]), 0.0);
+    for _ in 0..5 {
+        let mut client = weir.client("web");
+        client.sends("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        client.receives_status(200);
+    }
+    weir.reaches("weir_access_log_lost_total", &[], 5.0);
+}
+
+#[test]
 fn the_end_reason_tells_failures_apart() {
     let backend = ScriptedBackend::start();
     let weir = logging("json", backend.address());

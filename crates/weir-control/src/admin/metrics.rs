@@ -42,6 +42,7 @@ fn about_weir(out: &mut Exposition, control: &Control, generation: u64) {
     out.single(&expose::WORKERS, control.workers() as f64);
     out.single(&expose::SESSIONS, control.sessions() as f64);
     out.single(&expose::PANICS, control.panics() as f64);
+    out.single(&expose::LOG_LOST, control.lost_log_lines() as f64);
 }
 
 fn listeners(out: &mut Exposition, listeners: &[Arc<Listener>]) {

@@ -72,6 +72,11 @@ impl Control {
         self.access_log.reopen();
     }
 
+    /// Access-log lines that the target did not take.
+    pub fn lost_log_lines(&self) -> u64 {
+        self.access_log.lost_lines()
+    }
+
     /// One line for `systemctl status` and the log.
     pub fn summary(&self) -> String {
         let snapshot = self.snapshot();

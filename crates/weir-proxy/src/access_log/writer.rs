@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,8 @@ struct Meeting {
     work: Condvar,
     /// The writer has caught up.
     idle: Condvar,
+    /// Lines that the target did not take, since the start.
+    lost: AtomicU64,
 }
 
 #[derive(Default)]
@@ -99,6 +101,10 @@ impl Shared {
         Ok(())
     }
 
+    pub fn lost(&self) -> u64 {
+        self.meeting.lost.load(Ordering::Relaxed)
+    }
+
     pub fn reopen(&self) {
         self.meeting.lock().reopen = true;
         self.meeting.work.notify_one();
@@ -152,7 +158,8 @@ fn write_until_closed(meeting: &Meeting) {
             Some(mut batch) => {
                 state.writing = true;
                 drop(state);
-                writer.write(&batch, Instant::now());
+                let lost = writer.write(&batch, Instant::now());
+                meeting.lost.fetch_add(lost, Ordering::Relaxed);
                 batch.clear();
                 state = meeting.lock();
                 state.writing = false;
@@ -221,18 +228,24 @@ impl Writer {
         }
     }
 
-    /// Writes a batch, or counts the lines that did not get through. The next batch is tried afresh: a disk that was full recovers.
-    fn write(&mut self, batch: &[u8], now: Instant) {
-        let Some(target) = &mut self.target else { return };
+    /// Writes a batch; gives the number of lines that did not get through. The next batch is tried afresh: a disk that was full
+    /// recovers.
+    fn write(&mut self, batch: &[u8], now: Instant) -> u64 {
+        let Some(target) = &mut self.target else { return 0 };
         let mut written = 0;
         let result =
             mend(&target.file, &mut self.is_torn).and_then(|()| write_all(&target.file, batch, &mut written));
         match result {
-            Ok(()) => self.losses.report_if_due(now, None),
+            Ok(()) => {
+                self.losses.report_if_due(now, None);
+                0
+            }
             Err(error) => {
                 self.is_torn |= written > 0 && batch[written - 1] != b'\n';
-                self.losses.lines += batch[written..].iter().filter(|&&byte| byte == b'\n').count() as u64;
+                let lost = batch[written..].iter().filter(|&&byte| byte == b'\n').count() as u64;
+                self.losses.lines += lost;
                 self.losses.report_if_due(now, Some(&error));
+                lost
             }
         }
     }
@@ -308,7 +321,7 @@ mod tests {
     fn a_full_device_loses_lines_counts_them_and_kills_nothing() {
         let mut writer = writer(OpenOptions::new().write(true).open("/dev/full").unwrap());
         let start = Instant::now();
-        writer.write(b"a\nb\n", start);
+        assert_eq!(writer.write(b"a\nb\n", start), 2);
         assert_eq!(writer.losses.lines, 0, "the first loss is reported at once");
         writer.write(b"c\nd\ne\n", start);
         assert_eq!(writer.losses.lines, 3);
