@@ -58,6 +58,13 @@ pub enum What {
         /// The last of the failures.
         reason: String,
     },
+    /// The ejection of a backend is over.
+    Readmitted {
+        /// Its pool.
+        pool: String,
+        /// Its address as configured.
+        backend: String,
+    },
     /// A pool has another group of backends to choose from than before.
     Pool {
         /// Its name.
@@ -102,6 +109,7 @@ impl What {
             What::Reload { .. } => "reload",
             What::Health { .. } => "health",
             What::Ejected { .. } => "ejected",
+            What::Readmitted { .. } => "readmitted",
             What::Pool { .. } => "pool",
             What::Backend { .. } => "backend",
             What::Resolved { .. } => "resolved",

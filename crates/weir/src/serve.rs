@@ -251,6 +251,7 @@ impl Process {
 
     async fn serve(&mut self) -> End {
         let mut upgrade: Option<JoinHandle<io::Result<u32>>> = None;
+        let mut told_to_end = false;
         loop {
             tokio::select! {
                 _ = self.signals.hang_up.recv() => {
@@ -268,9 +269,19 @@ impl Process {
                     if self.finish_upgrade(ended) {
                         return End::Upgraded;
                     }
+                    if told_to_end {
+                        return End::Signal;
+                    }
                 }
                 _ = self.signals.interrupt.recv() => return End::Signal,
-                _ = self.signals.terminate.recv() => return End::Signal,
+                // The new process lives by this one until it serves: ending now would end both.
+                _ = self.signals.terminate.recv() => {
+                    if upgrade.is_none() || told_to_end {
+                        return End::Signal;
+                    }
+                    tracing::warn!("told to end during an upgrade: once the new process serves; a second TERM ends both");
+                    told_to_end = true;
+                }
             }
         }
     }

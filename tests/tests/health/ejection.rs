@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_tests::dialogue::{After, Backend, Setup, Weir, free_address, until};
+use weir_tests::dialogue::{After, Backend, Setup, Weir, Wire, free_address, until};
 
 use super::{is_up, named};
 
@@ -64,6 +64,10 @@ fn a_backend_that_fails_often_is_ejected_and_returns_when_it_is_well() {
         ask(&weir);
         (is_up(&weir, flapping.address()) && flapping.served() > seen + 3).then_some(())
     });
+    let mut events = Wire::connect(weir.admin().address());
+    events.sends("GET /v1/events HTTP/1.1\r\nhost: localhost\r\nlast-event-id: 0\r\n\r\n");
+    events.receives_until("ejected");
+    events.receives_until("readmitted");
 }
 
 #[test]

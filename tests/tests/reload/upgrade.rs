@@ -79,6 +79,20 @@ fn the_new_process_may_listen_on_all_addresses_where_the_old_one_had_one() {
 }
 
 #[test]
+fn a_term_in_the_middle_of_an_upgrade_waits_until_the_new_process_serves() {
+    let backend = named("a");
+    let weir = Setup::of(CONFIG).with("app", backend.address()).with("names", free_address()).start();
+    let old = weir.pid();
+    weir.signals_pid(old, Signal::USR2);
+    until("the upgrade to begin", || weir.stderr().contains("starting the new process").then_some(()));
+    weir.signals_pid(old, Signal::TERM);
+    is_gone(&weir, old);
+    let new = weir.pid();
+    assert_eq!((ask(&weir, "web").text(), weir.admin().reads("/readyz").status()), ("a".to_owned(), 200));
+    assert_ne!(old, new);
+}
+
+#[test]
 fn a_request_under_way_is_finished_by_the_old_process() {
     let backend = ScriptedBackend::start();
     let weir = Setup::of(CONFIG).with("app", backend.address()).with("names", free_address()).start();

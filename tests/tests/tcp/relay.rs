@@ -239,6 +239,43 @@ fn a_lone_backend_that_refuses_gets_every_attempt_though_another_is_drained() {
 }
 
 #[test]
+fn a_client_that_leaves_while_it_waits_in_line_gives_its_place_up() {
+    let backend = ScriptedBackend::start();
+    let weir = Setup::of(
+        r#"
+        [listener.front]
+        protocol = "tcp"
+        bind = "@front"
+        pool = "app"
+        [pool.app]
+        backends = [{ address = "@app", max_connections = 1 }]
+        queue = { max = 10, timeout = "60s" }
+        health = { check = "off", passive = "off" }
+        "#,
+    )
+    .with("app", backend.address())
+    .start();
+    let _first = weir.client("front");
+    let _wire = backend.accepts();
+    let depth = |expected: f64| {
+        let what = format!("{expected} in line");
+        until(&what, || (weir.metric("weir_queue_depth", &[("pool", "app")]) == expected).then_some(()));
+    };
+    for resets in [true, false] {
+        let waiting = weir.client("front");
+        depth(1.0);
+        if resets {
+            waiting.resets()
+        } else {
+            drop(waiting)
+        }
+        depth(0.0);
+    }
+    weir.reaches("weir_ends_total", &[("reason", "client_closed")], 2.0);
+    backend.has_nobody_waiting();
+}
+
+#[test]
 fn when_no_backend_accepts_the_client_is_closed_and_not_left_hanging() {
     let weir = relay(free_address(), r#"timeout = { connect = "500ms" }"#);
     // The end may even come before the client has noticed that it was connected.

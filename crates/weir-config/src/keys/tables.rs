@@ -135,7 +135,7 @@ static LISTENER: Table = Table {
             .default("nobody")
             .stream()
             .also(&["proxy_protocol"]),
-        Key::new("trusted_proxies", Kind::OneOrMany(&Kind::Text(&shape::NETWORK)), "Peers whose `forwarded`, `x-forwarded-*` and `x-request-id` are believed and extended rather than overwritten.")
+        Key::new("trusted_proxies", Kind::OneOrMany(&Kind::Text(&shape::NETWORK)), "Peers whose `forwarded` and `x-forwarded-*` are believed and extended rather than overwritten.")
             .default("nobody")
             .http()
             .also(&["set_real_ip_from", "real_ip_from"]),

@@ -188,6 +188,7 @@ fn happened(out: &mut String, events: &[Event]) {
                     "{pool}/{backend} ejected for {seconds:.0} s: traffic to it failed, the last: {reason}"
                 )
             }
+            What::Readmitted { pool, backend } => format!("{pool}/{backend} is no longer ejected"),
             What::Pool { pool, serving_from } => format!("{pool} serves from {serving_from}"),
             What::Backend { pool, backend, change } => format!("operator: {pool}/{backend} {change}"),
             What::Resolved { backend, address } => format!("{backend} is {address}"),

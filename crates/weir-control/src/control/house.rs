@@ -30,7 +30,7 @@ pub(super) async fn keep(
         let mut next = now + HOUSE_KEEPING;
         for pool in &snapshot.pools {
             if pool.balance.next_change(now).is_some_and(|at| at <= now) {
-                refresh(pool, now);
+                control.refresh(pool, now);
             }
             next = pool.balance.next_change(now).map_or(next, |at| next.min(at));
         }
@@ -46,18 +46,20 @@ pub(super) async fn keep(
     }
 }
 
-fn refresh(pool: &Pool, now: Duration) {
-    for index in pool.refresh(now).readmitted {
-        if let Some(backend) = pool.backends.get(index) {
-            tracing::info!(pool = pool.config.name, backend = backend.address, "ejection is over");
-        }
-    }
-}
-
 /// Which group of its backends each pool chose from when it was last looked at, by name.
 type Footings = HashMap<String, Option<TierKind>>;
 
 impl Control {
+    fn refresh(&self, pool: &Pool, now: Duration) {
+        for index in pool.refresh(now).readmitted {
+            if let Some(backend) = pool.backends.get(index) {
+                let (pool, backend) = (pool.config.name.clone(), backend.address.clone());
+                tracing::info!(pool, backend, "ejection is over");
+                self.bus.tell(What::Readmitted { pool, backend });
+            }
+        }
+    }
+
     /// Says when a pool has come to choose from another group of backends. Looks, instead of being told, so that a pool that
     /// flaps within a moment is no news.
     fn note_footings(&self, snapshot: &Snapshot, known: &mut Footings) {
@@ -113,7 +115,7 @@ impl Control {
                 self.note_ejection(&name, &address, &reason);
                 let snapshot = self.snapshot();
                 if let Some(pool) = snapshot.pool(&name) {
-                    pool.refresh(now);
+                    self.refresh(pool, now);
                     if let Some(backend) = pool.backends.iter().find(|it| it.address == address) {
                         self.board().hasten(pool, backend);
                     }

@@ -89,8 +89,7 @@ impl Control {
             board: Board::new(bus.clone()),
         });
         let publisher =
-            Publisher::start(start.plane, config, start.inherited, &start.carried, followers.clone())
-                .await?;
+            Publisher::start(start.plane, config, start.inherited, &start.carried, followers.clone()).await?;
         let control = Arc::new(Control {
             followers,
             bus,

@@ -3,8 +3,10 @@
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
+use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
 use weir_balance::address_hash;
 use weir_config::RetryOn;
@@ -25,7 +27,7 @@ use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// Serves one connection to its end.
 pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, mut stream: TcpStream, peer: SocketAddr) {
-    let waker = poll_fn(|context| std::task::Poll::Ready(context.waker().clone())).await;
+    let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     let listener = slot.current();
     let client = Client { peer, address: peer, destination: None };
@@ -105,17 +107,20 @@ impl Session {
         let Some(index) = self.listener.shared.routes.default_pool() else { return End::NoBackend };
         let pool = self.listener.pools[index].clone();
         self.report.pool = Some(pool.clone());
-        match self.reach(&pool, stream).await {
+        match self.reach(&pool, stream, first.is_some()).await {
             Ok((chosen, backend)) => self.relay(stream, backend, &chosen, first).await,
             Err(end) => end,
         }
     }
 
     /// Connects to a backend; to another one when the first does not accept.
+    ///
+    /// `has_spoken` says that bytes of the client's have been taken off its socket.
     async fn reach(
         &mut self,
         pool: &Rc<WorkerPool>,
         stream: &TcpStream,
+        has_spoken: bool,
     ) -> Result<(Chosen, Connection), End> {
         let balance = &pool.shared.balance;
         let retry = &pool.shared.config.retry;
@@ -125,7 +130,8 @@ impl Session {
         loop {
             let wish = Wish { key, sticky: None, exclude: &tried };
             let begun = clock::now();
-            let got = match choose_or_wait(&self.worker, pool, &wish, &self.deadline, |_| false).await {
+            let client_gone = |context: &mut Context<'_>| !has_spoken && poll_left(stream, context);
+            let got = match choose_or_wait(&self.worker, pool, &wish, &self.deadline, client_gone).await {
                 Ok(got) => got,
                 // Attempts are left, and none of the backends that are up was spared: any of them again.
                 Err(Unavailable::AllTried) => {
@@ -279,6 +285,15 @@ impl Session {
         };
         self.worker.log.write(&record, cells);
     }
+}
+
+/// Whether a client that waits in line has reset its connection, or closed it without a word. Once it has sent something a close may
+/// be a half-close, and what it sent a request to be answered: that is not looked behind.
+fn poll_left(client: &TcpStream, context: &mut Context<'_>) -> bool {
+    matches!(
+        client.poll_peek(context, &mut ReadBuf::new(&mut [0; 1])).map_ok(|count| count == 0),
+        Poll::Ready(Ok(true) | Err(_))
+    )
 }
 
 /// Which refusals an end is counted under.
