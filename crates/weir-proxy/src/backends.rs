@@ -28,6 +28,9 @@ use crate::snapshot::{Backend, Pool};
 use crate::system;
 use crate::worker::Worker;
 
+/// Wait for a descriptor to become free.
+const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(10);
+
 /// A pool on one worker.
 pub struct WorkerPool {
     pub shared: Arc<Pool>,
@@ -197,7 +200,33 @@ impl WorkerBackend {
     }
 
     /// Opens a connection. The deadline is the caller's to set.
-    pub async fn connect(&self, deadline: &Deadline) -> Result<Connection, ConnectError> {
+    ///
+    /// `Err(OutOfDescriptors)` only when none became free in time for a connection before the deadline.
+    pub async fn connect(&self, worker: &Worker, deadline: &Deadline) -> Result<Connection, ConnectError> {
+        let mut was_short = false;
+        loop {
+            match self.try_to_connect(deadline).await {
+                // Ours is the shortage: others end or make room, and this one waits its time for a descriptor.
+                Err(ConnectError::OutOfDescriptors) if !deadline.has_passed() => {
+                    was_short = true;
+                    worker.make_room();
+                    tokio::time::sleep(DESCRIPTOR_PAUSE).await;
+                }
+                // The backend was not given the time that it is meant to have.
+                Err(ConnectError::TimedOut { .. }) if was_short => {
+                    return Err(ConnectError::OutOfDescriptors);
+                }
+                connected => {
+                    if let Err(ConnectError::Refused { .. } | ConnectError::TimedOut { .. }) = connected {
+                        self.cells().connect_failures.increment();
+                    }
+                    return connected;
+                }
+            }
+        }
+    }
+
+    async fn try_to_connect(&self, deadline: &Deadline) -> Result<Connection, ConnectError> {
         let moves = self.shared.resolved.moves();
         let Some(address) = self.shared.resolved.address() else {
             return Err(ConnectError::Unresolved { backend: self.shared.address.clone() });
@@ -215,17 +244,11 @@ impl WorkerBackend {
                 self.cells().connections.increment();
                 Ok(Connection { stream, cells: self.shared.cells.clone(), number: self.number as u32, moves })
             }
-            Err(WaitError::TimedOut) => {
-                self.cells().connect_failures.increment();
-                Err(ConnectError::TimedOut { backend: address })
-            }
+            Err(WaitError::TimedOut) => Err(ConnectError::TimedOut { backend: address }),
             Err(WaitError::Broken(source)) if system::is_shortage(&source) => {
                 Err(ConnectError::OutOfDescriptors)
             }
-            Err(WaitError::Broken(source)) => {
-                self.cells().connect_failures.increment();
-                Err(ConnectError::Refused { backend: address, source })
-            }
+            Err(WaitError::Broken(source)) => Err(ConnectError::Refused { backend: address, source }),
         }
     }
 }

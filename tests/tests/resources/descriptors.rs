@@ -1,9 +1,10 @@
 //! Running out of file descriptors (threat D2).
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use weir_tests::dialogue::{Backend, Setup, Weir, Wire, until};
+use weir_tests::dialogue::{Backend, Setup, Signal, Weir, Wire, free_address, listen_at, until};
 
 fn short_of_descriptors(backend: &Backend) -> Weir {
     Setup::of(
@@ -125,5 +126,57 @@ fn outcome(weir: &Weir) -> String {
     match wire.tries_to_receive_response("GET") {
         Ok(response) => response.status.to_string(),
         Err((broken, _)) => broken.to_string(),
+    }
+}
+
+/// Sends back what it receives, connection by connection.
+fn echoing() -> SocketAddr {
+    let listener = listen_at(free_address());
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || std::io::copy(&mut &stream, &mut &stream));
+        }
+    });
+    address
+}
+
+#[test]
+fn tcp_sessions_that_find_no_descriptor_are_not_held_against_the_backends() {
+    let weir = Setup::of(
+        r#"
+        [runtime]
+        workers = 1
+        [log]
+        access = "@dir/access.log"
+        [listener.relay]
+        protocol = "tcp"
+        bind = "@relay"
+        pool = "app"
+        timeout = { connect = "300ms" }
+        [pool.app]
+        backends = ["@one", "@two"]
+        health = { check = "off", passive = { errors = 3 } }
+        "#,
+    )
+    .with("one", echoing())
+    .with("two", echoing())
+    .under(&["prlimit", "--nofile=64:64"])
+    .start();
+    // Each needs two descriptors. All at once, so that many are accepted before the first has its second.
+    weir.signals(Signal::STOP);
+    let sessions: Vec<Wire> = (0..60).map(|_| weir.client("relay")).collect();
+    weir.signals(Signal::CONT);
+    let given_up = weir.lines_of("access.log", 1).remove(0);
+    assert!(given_up.contains(r#""end":"overload""#) && given_up.contains(r#""retries":0"#), "{given_up}");
+    drop(sessions);
+    weir.reaches("weir_ends_total", &[("reason", "overload")], 1.0);
+    assert_eq!(weir.metric("weir_rejected_total", &[("reason", "memory")]), 0.0);
+    assert_eq!(weir.metric("weir_backend_failures_total", &[]), 0.0);
+    assert_eq!(weir.metric("weir_backend_ejections_total", &[]), 0.0);
+    for _ in 0..4 {
+        let mut client = weir.client("relay");
+        client.sends("hello");
+        client.receives_exactly("hello");
     }
 }

@@ -20,9 +20,6 @@ use crate::io::{WaitError, send_all};
 /// backend closes at the very moment would lose it.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Wait for a descriptor to become free.
-const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(10);
-
 /// A response whose head is complete.
 pub struct Answered {
     pub connection: Busy<Connection>,
@@ -117,16 +114,7 @@ async fn connect(
     let send_proxy = forwarding.pool.shared.config.send_proxy;
     let began = clock::now();
     session.deadline.set(due(&session.slot, began, forwarding.listener.shared.config.timeout.connect));
-    let connected = loop {
-        match backend.connect(&session.deadline).await {
-            // Ours is the shortage: others end or make room, and this one waits its time for a connection.
-            Err(ConnectError::OutOfDescriptors) if !session.deadline.has_passed() => {
-                session.worker.make_room();
-                tokio::time::sleep(DESCRIPTOR_PAUSE).await;
-            }
-            connected => break connected,
-        }
-    };
+    let connected = backend.connect(&session.worker, &session.deadline).await;
     exchange.ledger.connect = Some(clock::now().saturating_sub(began));
     let mut stream = connected.map_err(Failure::Connect)?;
     if let Some(version) = send_proxy {

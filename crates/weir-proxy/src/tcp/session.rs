@@ -63,6 +63,8 @@ struct Report {
     connect: Option<Duration>,
     retries: u32,
     is_relayed: bool,
+    /// What it is counted under, where `end` alone does not tell.
+    rejected: Option<Rejected>,
     from_client: u64,
     from_backend: u64,
 }
@@ -77,6 +79,7 @@ impl Report {
             connect: None,
             retries: 0,
             is_relayed: false,
+            rejected: None,
             from_client: 0,
             from_backend: 0,
         }
@@ -153,6 +156,11 @@ impl Session {
                 Err(failure) => failure,
             };
             tracing::debug!(pool = %pool.shared.config.name, %failure, "connect");
+            if matches!(failure, ConnectError::OutOfDescriptors) {
+                // No backend is to blame, and another would be no easier to reach.
+                self.report.rejected = Some(Rejected::Descriptors);
+                return Err(End::Overload);
+            }
             let now = clock::now();
             if failure.blames_backend() {
                 got.chosen.observe_failure(&self.worker, now, || failure.to_string());
@@ -184,7 +192,7 @@ impl Session {
         self.report.backend = Some(chosen.index);
         self.report.pool = Some(chosen.pool.clone());
         self.deadline.set(begun + self.listener.shared.config.timeout.connect);
-        let mut backend = chosen.backend().connect(&self.deadline).await?;
+        let mut backend = chosen.backend().connect(&self.worker, &self.deadline).await?;
         if let Some(version) = chosen.pool.shared.config.send_proxy {
             let header = self.client.proxy_header(version, stream);
             let address = backend.peer_addr().unwrap_or(self.client.peer);
@@ -245,7 +253,7 @@ impl Session {
     fn finish(&self, end: End) {
         let cells = self.listener.shared.cells.of(self.worker.number);
         cells.ends[end as usize].increment();
-        if let Some(reason) = rejection(end) {
+        if let Some(reason) = self.report.rejected.or_else(|| rejection(end)) {
             self.reject(reason);
         }
         if !self.worker.log.enabled() {
