@@ -352,15 +352,21 @@ impl Life {
         for _ in 0..times {
             let Some(ejection) = self.pool().observe(index, self.now, Outcome::Failure) else { continue };
             prop_assert!(ejection.until > self.now);
-            let out = self
-                .pool()
-                .members()
-                .iter()
-                .filter(|one| one.ejected_until().is_some_and(|at| at > self.now));
-            let serving = |one: &&Arc<Backend>| {
-                one.admin_state() == AdminState::Ready && one.is_up() && one.weight() > 0
-            };
-            let share = out.filter(serving).count() as f64 / self.pool().members().len() as f64;
+            let serves =
+                |one: &Backend| one.admin_state() == AdminState::Ready && one.is_up() && one.weight() > 0;
+            let is_out = |one: &Backend| one.ejected_until().is_some_and(|at| at > self.now);
+            let members = self.pool().members();
+            // Primaries may all go while a backup takes over.
+            let takes_over = |one: &&Arc<Backend>| one.is_backup() && serves(one) && !is_out(one);
+            if !members[index].is_backup()
+                && passive.max_ejected > 0.0
+                && members.iter().any(|one| takes_over(&one))
+            {
+                continue;
+            }
+            let out = members.iter().filter(|one| is_out(one) && serves(one));
+            let share = out.filter(|one| one.is_backup() == members[index].is_backup()).count() as f64
+                / members.len() as f64;
             prop_assert!(share <= passive.max_ejected + 1.0e-9, "{share} ejected");
         }
         Ok(())
