@@ -9,6 +9,7 @@ use crate::h1::chunked::ChunkReader;
 use crate::h1::connection::Drained;
 use crate::limits::Limits;
 use crate::message::Field;
+use crate::trailers::Trailers;
 use crate::violation::Violation;
 
 /// How a body is delimited (RFC 9112 §6.3).
@@ -29,6 +30,12 @@ impl BodyLength {
     /// Whether no body bytes follow.
     pub const fn is_empty(self) -> bool {
         matches!(self, BodyLength::None | BodyLength::Length(0))
+    }
+
+    /// Whether only a mark, or the end of the stream or connection, tells where the body ends. In HTTP/1.1 it is
+    /// written in chunks.
+    pub const fn is_open_ended(self) -> bool {
+        matches!(self, BodyLength::Chunked | BodyLength::UntilClose)
     }
 }
 
@@ -54,10 +61,46 @@ enum State {
     Length { remaining: u64 },
     Chunked(ChunkReader),
     UntilClose { ended: bool },
+    Stream(StreamReader),
+}
+
+/// Reads a body that a stream's end delimits, whatever length was declared.
+#[derive(Debug)]
+struct StreamReader {
+    /// What is left of the declared length, if there was one.
+    declared: Option<u64>,
+    ended: bool,
+    trailers: Option<Box<Trailers>>,
+}
+
+impl StreamReader {
+    //= https://www.rfc-editor.org/rfc/rfc9113#section-8.1.1
+    //# A request or response that is defined as having content when it
+    //# contains a Content-Length header field is malformed if the value of
+    //# the Content-Length header field does not equal the sum of the DATA
+    //# frame payload lengths that form the content
+    fn receive(&mut self, count: u64) -> Result<(), Violation> {
+        if self.ended && count > 0 {
+            return Err(Violation::BodyTooLong);
+        }
+        if let Some(left) = &mut self.declared {
+            *left = left.checked_sub(count).ok_or(Violation::BodyTooLong)?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Violation> {
+        if self.declared.is_some_and(|left| left > 0) {
+            return Err(Violation::BodyTooShort);
+        }
+        self.ended = true;
+        Ok(())
+    }
 }
 
 impl BodyReader {
-    /// A reader for a body so delimited. Allocates only when trailers arrive.
+    /// A reader for a body so delimited on a connection of HTTP/1.x, where what follows the body is the next message.
+    /// Allocates only when trailers arrive.
     pub fn new(length: BodyLength, limits: &Limits) -> BodyReader {
         let state = match length {
             BodyLength::None => State::Length { remaining: 0 },
@@ -68,6 +111,19 @@ impl BodyReader {
         BodyReader { state }
     }
 
+    /// A reader for a body on a stream of HTTP/2 or HTTP/3, whose end is that of the body: it is complete only when
+    /// [`finish_at_eof`](Self::finish_at_eof) or [`end_stream`](Self::end_stream) said that the stream ended, and a
+    /// declared length is held against what came until then (threats B10, C3). For what an HTTP/1.x message on the
+    /// other side declares, use [`new`](Self::new).
+    pub fn of_stream(length: BodyLength) -> BodyReader {
+        let declared = match length {
+            BodyLength::None => Some(0),
+            BodyLength::Length(length) => Some(length),
+            BodyLength::Chunked | BodyLength::UntilClose => None,
+        };
+        BodyReader { state: State::Stream(StreamReader { declared, ended: false, trailers: None }) }
+    }
+
     /// Takes the next received bytes.
     ///
     /// Uses all of `input` up to the end of the body or of one run of content, whichever comes first; call again with the
@@ -75,7 +131,7 @@ impl BodyReader {
     /// unless chunked, where only framing is read byte by byte.
     ///
     /// # Errors
-    /// The framing is wrong; close the connection. The reader is of no use afterwards.
+    /// The framing is wrong; close the connection, or reset the stream. The reader is of no use afterwards.
     #[inline]
     pub fn advance(&mut self, input: &[u8]) -> Result<BodyStep, Violation> {
         match &mut self.state {
@@ -87,6 +143,10 @@ impl BodyReader {
             State::Chunked(chunks) => chunks.advance(input),
             State::UntilClose { ended } => {
                 Ok(BodyStep { consumed: input.len(), data: 0..input.len(), complete: *ended })
+            }
+            State::Stream(stream) => {
+                stream.receive(input.len() as u64)?;
+                Ok(BodyStep { consumed: input.len(), data: 0..input.len(), complete: stream.ended })
             }
         }
     }
@@ -105,6 +165,7 @@ impl BodyReader {
             State::Chunked(_) => Err(Violation::BodyTooLong),
             State::UntilClose { ended: false } => Ok(()),
             State::UntilClose { ended: true } => Err(Violation::BodyTooLong),
+            State::Stream(stream) => stream.receive(count),
         }
     }
 
@@ -115,6 +176,7 @@ impl BodyReader {
             State::Length { remaining } => *remaining == 0,
             State::Chunked(chunks) => chunks.is_complete(),
             State::UntilClose { ended } => *ended,
+            State::Stream(stream) => stream.ended,
         }
     }
 
@@ -124,6 +186,8 @@ impl BodyReader {
             State::Length { remaining } => Some(*remaining),
             State::Chunked(chunks) => chunks.is_complete().then_some(0),
             State::UntilClose { ended } => ended.then_some(0),
+            State::Stream(stream) if stream.ended => Some(0),
+            State::Stream(stream) => stream.declared,
         }
     }
 
@@ -132,20 +196,36 @@ impl BodyReader {
     /// # Errors
     /// `BodyTooShort` when the body is not complete: the message is truncated and must be seen to be (RFC 9112 §8).
     pub fn finish_at_eof(&mut self) -> Result<(), Violation> {
-        if let State::UntilClose { ended } = &mut self.state {
-            *ended = true;
+        match &mut self.state {
+            State::UntilClose { ended } => *ended = true,
+            State::Stream(stream) => return stream.end(),
+            _ => {}
         }
         if self.is_complete() { Ok(()) } else { Err(Violation::BodyTooShort) }
     }
 
-    /// Trailer fields received with a chunked body, without those that must not be trailers (RFC 9110 §6.5.1). Empty until
-    /// the body is complete.
+    /// The stream ended, with these trailers: [`finish_at_eof`](Self::finish_at_eof) for HTTP/2 and HTTP/3. Readers of
+    /// HTTP/1.x, where trailers are part of the body, leave them out.
+    ///
+    /// # Errors
+    /// `BodyTooShort` when less came than was declared.
+    pub fn end_stream(&mut self, trailers: Option<Box<Trailers>>) -> Result<(), Violation> {
+        self.finish_at_eof()?;
+        if let State::Stream(stream) = &mut self.state {
+            stream.trailers = trailers;
+        }
+        Ok(())
+    }
+
+    /// Trailer fields received with the body, without those that must not be trailers (RFC 9110 §6.5.1). Empty until the
+    /// body is complete.
     pub fn trailers(&self) -> impl Iterator<Item = Field<'_>> {
-        let chunks = match &self.state {
-            State::Chunked(chunks) => Some(chunks),
+        let trailers = match &self.state {
+            State::Chunked(chunks) => chunks.trailers(),
+            State::Stream(stream) => stream.trailers.as_deref(),
             _ => None,
         };
-        chunks.into_iter().flat_map(|chunks| chunks.trailers())
+        trailers.into_iter().flat_map(Trailers::iter)
     }
 
     /// Proof that the body was read to its end, for [`crate::h1::connection::Busy::finish`]. `None` when it was not.

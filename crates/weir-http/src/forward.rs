@@ -91,7 +91,7 @@ pub fn write_request(head: &RequestHead, buffer: &[u8], context: &RequestContext
         };
     let rule = CopyRule { dropped, flags, replacing: context.added, underscores: context.underscores };
     copy_fields(&head.fields, buffer, run_start, &rule, out);
-    if head.body == BodyLength::Chunked {
+    if head.body.is_open_ended() {
         out.extend_from_slice(b"transfer-encoding: chunked\r\n");
     }
     write_identity(head, buffer, context, replaced, out);
@@ -120,7 +120,7 @@ fn write_request_line(
 ) -> usize {
     let composed = context.path.is_some()
         || head.form == TargetForm::Absolute
-        || head.version != Version::Http11
+        || head.version == Version::Http10
         || !head.fields.seen.has(KnownHeader::Host);
     if !composed {
         return head.method_text.start();
@@ -487,7 +487,7 @@ fn client_framing(head: &ResponseHead, context: &ResponseContext<'_>) -> SentFra
         //# A server MUST NOT send a response containing Transfer-Encoding
         //# unless the corresponding request indicates HTTP/1.1 (or later
         //# minor revisions).
-        _ if context.client_version == Version::Http10 => BodyLength::UntilClose,
+        _ if context.client_version != Version::Http11 => BodyLength::UntilClose,
         _ => BodyLength::Chunked,
     };
     let keep_alive = context.keep_alive && !head.tunnel && body != BodyLength::UntilClose;
@@ -497,7 +497,7 @@ fn client_framing(head: &ResponseHead, context: &ResponseContext<'_>) -> SentFra
 /// Writes the status line, or leaves it to the run of copied bytes that begins at the returned position.
 fn write_response_line(head: &ResponseHead, buffer: &[u8], out: &mut Vec<u8>) -> usize {
     // 13 bytes stand before the reason only where the space before it does.
-    if head.version == Version::Http11 && head.reason.start() == 13 {
+    if head.version != Version::Http10 && head.reason.start() == 13 {
         return 0;
     }
     out.extend_from_slice(b"HTTP/1.1 ");

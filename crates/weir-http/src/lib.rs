@@ -6,8 +6,8 @@
 //!
 //! Where to start reading: [`h1::parse_request`] turns bytes into a [`RequestHead`], [`body::BodyReader`] says which of
 //! the following bytes are its body, [`forward::write_request`] writes what a backend gets to see, and
-//! [`Violation`] lists everything a peer can do wrong. The types in [`message`] and [`body`] know nothing of
-//! HTTP/1.1: their spans point into any buffer, so HTTP/2 and HTTP/3 decoders can fill the same ones.
+//! [`Violation`] lists everything a peer can do wrong. The types in [`message`] and [`body`] are the same for all
+//! versions: [`section`] fills them from the decoded fields of HTTP/2 and HTTP/3.
 #![forbid(unsafe_code)]
 
 pub mod added;
@@ -21,6 +21,9 @@ pub mod message;
 pub mod path;
 pub mod proxy_protocol;
 mod scan;
+pub mod section;
+mod stream_error;
+mod trailers;
 mod violation;
 
 pub use added::{AddedField, AddedFieldError};
@@ -31,4 +34,7 @@ pub use identity::{ClientIdentity, Scheme};
 pub use known::KnownHeader;
 pub use limits::Limits;
 pub use message::{Field, Method, RequestHead, ResponseHead, Span, TargetForm, Version};
+pub use section::{Asked, RequestBuilder, ResponseBuilder, TrailerBuilder};
+pub use stream_error::StreamError;
+pub use trailers::Trailers;
 pub use violation::Violation;

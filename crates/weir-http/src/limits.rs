@@ -7,9 +7,11 @@ pub struct Limits {
     /// Longest request line or status line, in bytes without its CRLF. 414 for a request (RFC 9112 §3 asks for at
     /// least 8000).
     pub request_line_bytes: usize,
-    /// Longest field block, in bytes, from the first field to the empty line inclusive. 431 (RFC 6585 §5).
+    /// Longest field block, in bytes, from the first field to the empty line inclusive. 431 (RFC 6585 §5). In HTTP/2 and
+    /// HTTP/3 the sum of names, values and 32 bytes for each field, crumbs of a cookie and `:authority` included.
     pub header_block_bytes: usize,
-    /// Most field lines in a head. 431: a byte limit alone lets short fields cost more memory than they weigh.
+    /// Most field lines in a head. 431: a byte limit alone lets short fields cost more memory than they weigh. Crumbs of a
+    /// cookie are one line, and bound by their bytes, of which they keep less than they count for.
     pub field_count: usize,
     /// Most options all `Connection` lines may list. 400: each is compared with each field.
     pub connection_option_count: usize,
@@ -40,6 +42,18 @@ impl Limits {
     /// Longest head that can parse, in bytes: what a read buffer must be able to grow to.
     pub fn head_bytes(&self) -> usize {
         self.line_bytes() + self.block_bytes() + 2 * self.leading_empty_lines.min(1024) + 2
+    }
+}
+
+/// What the pseudo-headers that stand in a request line cost beside their values, in bytes, and some more.
+const REQUEST_LINE_OVERHEAD_BYTES: usize = 256;
+
+impl Limits {
+    /// Largest field section that can be good, in bytes as HTTP/2 and HTTP/3 count them: what to announce as
+    /// `SETTINGS_MAX_HEADER_LIST_SIZE` (RFC 9113 §6.5.2) and `SETTINGS_MAX_FIELD_SECTION_SIZE` (RFC 9114 §4.2.2), and
+    /// where a decoder should stop.
+    pub fn section_bytes(&self) -> usize {
+        self.line_bytes() + self.block_bytes() + REQUEST_LINE_OVERHEAD_BYTES
     }
 }
 

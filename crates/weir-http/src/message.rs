@@ -234,9 +234,10 @@ pub(crate) enum Phase {
     Complete,
 }
 
-/// The head of a request. Filled by [`crate::h1::parse_request`]; [`clear`](Self::clear) it before the next one.
+/// The head of a request. Filled by [`crate::h1::parse_request`], or by a [`crate::section::RequestBuilder`] from
+/// fields of HTTP/2 or HTTP/3; [`clear`](Self::clear) it before the next one.
 ///
-/// Methods that give bytes take the buffer that was parsed. About 200 bytes, plus 20 per field.
+/// Methods that give bytes take the buffer that was parsed, or built. About 250 bytes, plus 20 per field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestHead {
     pub(crate) cursor: Cursor,
@@ -260,6 +261,9 @@ pub struct RequestHead {
     pub(crate) max_forwards: Option<u64>,
     pub(crate) request_id: Option<Span>,
     pub(crate) head_bytes: usize,
+    pub(crate) extended_connect: bool,
+    /// Room where pseudo-headers wait while a head is built; empty at all other times.
+    pub(crate) staged: Vec<u8>,
 }
 
 /// What the `Connection` lines say (RFC 9110 §7.6.1).
@@ -298,6 +302,8 @@ impl RequestHead {
         self.fields.clear();
         self.connection.clear();
         self.head_bytes = 0;
+        self.extended_connect = false;
+        self.staged.clear();
     }
 
     /// Whether a complete, valid request was parsed since the last `clear`.
@@ -311,7 +317,8 @@ impl RequestHead {
         self.cursor.phase != Phase::Start
     }
 
-    /// Length of the head in bytes, empty lines before it included; the body begins there.
+    /// Length of the head in bytes, empty lines before it included; the body begins there. For HTTP/2 and HTTP/3 that of
+    /// the text it was built into, which says nothing of how many bytes came.
     pub fn head_bytes(&self) -> usize {
         self.head_bytes
     }
@@ -321,7 +328,7 @@ impl RequestHead {
         self.method
     }
 
-    /// The method as sent.
+    /// The method as sent; `GET` for an extended CONNECT.
     pub fn method_text<'a>(&self, buffer: &'a [u8]) -> &'a [u8] {
         self.method_text.of(buffer)
     }
@@ -336,7 +343,7 @@ impl RequestHead {
         self.form
     }
 
-    /// Scheme of an absolute-form target; `None` in other forms, where the connection decides.
+    /// Scheme of an absolute-form target, or `:scheme`; `None` where the connection decides.
     pub fn scheme(&self) -> Option<Scheme> {
         self.scheme
     }
@@ -386,7 +393,7 @@ impl RequestHead {
         value_by_name(&self.fields, name, buffer)
     }
 
-    /// How the body is delimited. Never `UntilClose` (RFC 9112 §6.3).
+    /// How the body is delimited (RFC 9112 §6.3). `UntilClose` only in HTTP/2 and HTTP/3: until the stream ends.
     pub fn body(&self) -> BodyLength {
         self.body
     }
@@ -402,10 +409,17 @@ impl RequestHead {
         self.expect_continue
     }
 
-    /// The one protocol the client asks to upgrade to, such as `websocket`; only when `Connection` lists `upgrade`,
-    /// only in HTTP/1.1. `None` for lists and for `h2c`, which Weir never passes on (threat A18).
+    /// The one protocol the client asks to upgrade to, such as `websocket`: in HTTP/1.1 when `Connection` lists
+    /// `upgrade`, in HTTP/2 and HTTP/3 by an extended CONNECT. `None` for lists and for `h2c`, which Weir never passes
+    /// on (threat A18).
     pub fn upgrade<'a>(&self, buffer: &'a [u8]) -> Option<&'a [u8]> {
         self.upgrade.map(|span| span.of(buffer))
+    }
+
+    /// Whether this came as an extended CONNECT (RFC 8441 §4). Any 2xx opens the tunnel then, so a response that
+    /// does not accept the upgrade must not be passed on with such a status.
+    pub fn is_extended_connect(&self) -> bool {
+        self.extended_connect
     }
 
     /// Options of `Connection` other than `close`, `keep-alive` and `upgrade`.

@@ -4,10 +4,11 @@ use std::fmt;
 
 macro_rules! violations {
     ($($name:ident $status:literal $word:literal $text:literal;)*) => {
-        /// One way in which a message is not what RFC 9110, 9112 or Weir's limits allow.
+        /// One way in which a message is not what RFC 9110, 9112, 9113, 9114 or Weir's limits allow.
         ///
-        /// After any of them the connection must be closed: where the next message would start is unknown. Sending
-        /// the message again is no use, the sender has to change it.
+        /// After any of them a connection of HTTP/1.x must be closed: where the next message would start is unknown. In
+        /// HTTP/2 and HTTP/3 only the stream ends: see `Violation::stream_error`. Sending the message again is no use,
+        /// the sender has to change it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Violation {
             $(#[doc = $text] $name,)*
@@ -72,6 +73,16 @@ violations! {
     MaxForwardsSyntax 400 "max_forwards_syntax" "found a Max-Forwards that is not one decimal number, expected digits only (RFC 9110 §7.6.2)";
     TraceWithBody 400 "trace_with_body" "found content in a TRACE request, expected none (RFC 9110 §9.3.8)";
     ConnectWithBody 400 "connect_with_body" "found content in a CONNECT request, expected none (RFC 9110 §9.3.6)";
+    PseudoFieldMissing 400 "pseudo_field_missing" "found no :method, :scheme, :path or :status, expected each that this message needs (RFC 9113 §8.3)";
+    PseudoFieldRepeated 400 "pseudo_field_repeated" "found a pseudo-header more than once, expected each once (RFC 9113 §8.3)";
+    PseudoFieldUnknown 400 "pseudo_field_unknown" "found a pseudo-header that this message must not have, expected only those defined for it (RFC 9113 §8.3)";
+    PseudoFieldLate 400 "pseudo_field_late" "found a pseudo-header behind a field, expected all of them first (RFC 9113 §8.3)";
+    FieldNameUppercase 400 "field_name_uppercase" "found an upper-case letter in a field name, expected lower case in HTTP/2 and HTTP/3 (RFC 9113 §8.2.1)";
+    FieldValuePadded 400 "field_value_padded" "found whitespace around a field value, expected none in HTTP/2 and HTTP/3 (RFC 9113 §8.2.1)";
+    ConnectionField 400 "connection_field" "found a field that belongs to HTTP/1.1 connections, expected none of them, and only trailers in te (RFC 9113 §8.2.2)";
+    ProtocolUnsupported 501 "protocol_unsupported" "found a :protocol that is none to upgrade to, expected one such as websocket (RFC 9220 §3)";
+    StatusSyntax 400 "status_syntax" "found a :status that is not three digits from 100, expected those alone (RFC 9113 §8.3.2)";
+    StatusNotAllowed 400 "status_not_allowed" "found a status that HTTP/2 and HTTP/3 do not have here, expected no 101, and no interim response that ends the stream (RFC 9113 §8.1, §8.6)";
     StatusLineSyntax 400 "status_line_syntax" "found no well-formed status line, expected version, three digits and a reason (RFC 9112 §4)";
     StatusLineTooLong 400 "status_line_too_long" "found a status line over the limit, expected a shorter reason (RFC 9112 §4)";
     BodyNotAllowed 400 "body_not_allowed" "found a body length in a response whose status has no body, expected none (RFC 9112 §6.3)";

@@ -3,10 +3,10 @@
 use super::encode;
 use super::fields::{self, BlockLimits};
 use crate::body::BodyStep;
-use crate::known::NOT_IN_TRAILERS;
 use crate::limits::Limits;
-use crate::message::{Cursor, Field, Fields, Phase, UNDERSCORE_TWIN};
+use crate::message::{Cursor, Field, Phase};
 use crate::scan::{self, TOKEN};
+use crate::trailers::Trailers;
 use crate::violation::Violation;
 
 /// Reads one chunked body. Framing may arrive in any pieces; nothing needs to be kept by the caller.
@@ -23,7 +23,7 @@ pub(crate) struct ChunkReader {
     extension_limit: usize,
     trailer_bytes: usize,
     trailer_count: usize,
-    trailers: Option<Box<Trailers>>,
+    trailers: Option<Box<PartTrailers>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,9 +47,8 @@ enum State {
 }
 
 #[derive(Debug, Default)]
-struct Trailers {
-    text: Vec<u8>,
-    fields: Fields,
+struct PartTrailers {
+    trailers: Trailers,
     cursor: Cursor,
 }
 
@@ -71,18 +70,9 @@ impl ChunkReader {
         self.state == State::Complete
     }
 
-    pub(crate) fn trailers(&self) -> impl Iterator<Item = Field<'_>> {
-        let trailers = if self.is_complete() { self.trailers.as_deref() } else { None };
-        trailers.into_iter().flat_map(|trailers| {
-            let lines = trailers.fields.lines.iter();
-            lines.filter(|line| !NOT_IN_TRAILERS.has(line.known) && line.flags & UNDERSCORE_TWIN == 0).map(
-                |line| Field {
-                    name: line.name.of(&trailers.text),
-                    value: line.value.of(&trailers.text),
-                    known: line.known,
-                },
-            )
-        })
+    pub(crate) fn trailers(&self) -> Option<&Trailers> {
+        let part = if self.is_complete() { self.trailers.as_deref() } else { None };
+        part.map(|part| &part.trailers)
     }
 
     /// Reads framing up to the next content, that content, and the framing behind it.
@@ -207,10 +197,11 @@ impl ChunkReader {
 
     /// Keeps trailer lines up to the empty one; returns how many bytes it took.
     fn read_trailers(&mut self, input: &[u8]) -> Result<usize, Violation> {
-        let Some(trailers) = &mut self.trailers else { return Ok(0) };
-        if trailers.text.is_empty() {
-            trailers.fields.clear();
-            trailers.cursor.phase = Phase::FieldStart;
+        let Some(part) = self.trailers.as_deref_mut() else { return Ok(0) };
+        let PartTrailers { trailers: Trailers { text, fields }, cursor } = part;
+        if text.is_empty() {
+            fields.clear();
+            cursor.phase = Phase::FieldStart;
         }
         let limits = BlockLimits {
             bytes: self.trailer_bytes,
@@ -223,10 +214,9 @@ impl ChunkReader {
         while let Some(rest) = input.get(taken..).filter(|rest| !rest.is_empty()) {
             let line = rest.iter().position(|&byte| byte == b'\n').map_or(rest.len(), |end| end + 1);
             // Never keeps more than the limit: the parser refuses a text that fills it without an end.
-            let line = line.min((self.trailer_bytes.max(1)).saturating_sub(trailers.text.len()).max(1));
-            trailers.text.extend_from_slice(rest.get(..line).unwrap_or_default());
+            let line = line.min((self.trailer_bytes.max(1)).saturating_sub(text.len()).max(1));
+            text.extend_from_slice(rest.get(..line).unwrap_or_default());
             taken += line;
-            let Trailers { text, fields, cursor } = &mut **trailers;
             if fields::parse_fields(text, cursor, fields, &limits)?.is_some() {
                 self.state = State::Complete;
                 break;

@@ -141,7 +141,7 @@ fn field_line(window: &[u8], line_start: usize, name_end: usize, line_end: usize
 
 /// Many backends (CGI, WSGI, PHP) read `x_forwarded_for` as `x-forwarded-for` (threat A24).
 #[cold]
-fn underscore_flags(name: &[u8]) -> u8 {
+pub(crate) fn underscore_flags(name: &[u8]) -> u8 {
     let mut dashed = [0; 32];
     let Some(text) = dashed.get_mut(..name.len()) else { return UNDERSCORED };
     for (to, from) in text.iter_mut().zip(name) {

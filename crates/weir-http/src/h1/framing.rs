@@ -104,7 +104,12 @@ fn other_coding(value: &[u8]) -> Violation {
     }
 }
 
-fn content_length(fields: &mut Fields, buffer: &[u8], refused: u8) -> Result<Option<u64>, Violation> {
+/// `Content-Length` as declared. `refused` are flags its line must not have.
+pub(crate) fn content_length(
+    fields: &mut Fields,
+    buffer: &[u8],
+    refused: u8,
+) -> Result<Option<u64>, Violation> {
     if !fields.seen.has(KnownHeader::ContentLength) {
         return Ok(None);
     }

@@ -3,9 +3,9 @@
 pub mod chunked;
 pub mod connection;
 pub mod encode;
-mod fields;
+pub(crate) mod fields;
 pub(crate) mod framing;
-mod parse;
+pub(crate) mod parse;
 mod status_line;
 pub(crate) mod target;
 

@@ -20,7 +20,7 @@ pub enum Progress {
     Partial,
 }
 
-const LONGEST_METHOD_BYTES: usize = 32;
+pub(crate) const LONGEST_METHOD_BYTES: usize = 32;
 
 /// Reads one request head from the beginning of `buffer` into `head`.
 ///
@@ -164,7 +164,7 @@ fn target_end(stop: u8, window: &[u8], head: &mut RequestHead) -> Result<bool, V
 
 /// Moves `at` to the first byte that is not of `class` and returns that byte.
 #[inline(always)]
-fn class_end(window: &[u8], at: &mut usize, class: u8, classes: &mut u8) -> Option<u8> {
+pub(crate) fn class_end(window: &[u8], at: &mut usize, class: u8, classes: &mut u8) -> Option<u8> {
     let rest = window.get(*at..)?;
     let mut union = *classes;
     for (offset, &byte) in rest.iter().enumerate() {
@@ -229,14 +229,20 @@ fn finish(buffer: &[u8], limits: &Limits, head: &mut RequestHead) -> Result<(), 
     if !head.connection.others.is_empty() {
         fields::nominate(&mut head.fields, &head.connection.others, buffer);
     }
-    head.keep_alive = head.connection.persists(head.version);
-    head.expect_continue = expectation(head, buffer)?;
-    head.te_trailers = framing::takes_trailers(&head.fields, buffer);
     //= https://www.rfc-editor.org/rfc/rfc9110#section-7.8
     //# A server MUST ignore an Upgrade header field that is received in an
     //# HTTP/1.0 request.
     let may_upgrade = head.connection.upgrade && head.version == Version::Http11;
     head.upgrade = if may_upgrade { framing::upgrade_protocol(&head.fields, buffer) } else { None };
+    conclude(head, buffer)
+}
+
+/// What follows from the fields in every version, once host, body and connection options are settled.
+#[inline]
+pub(crate) fn conclude(head: &mut RequestHead, buffer: &[u8]) -> Result<(), Violation> {
+    head.keep_alive = head.connection.persists(head.version);
+    head.expect_continue = expectation(head, buffer)?;
+    head.te_trailers = framing::takes_trailers(&head.fields, buffer);
     head.max_forwards = max_forwards(head, buffer)?;
     head.request_id = request_id(head, buffer);
     if !head.body.is_empty() {

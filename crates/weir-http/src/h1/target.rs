@@ -1,10 +1,44 @@
 //! The request-target and the authority it or `Host` names (RFC 9112 §3.2, RFC 9110 §7.2).
 
+use super::parse::class_end;
 use crate::identity::Scheme;
 use crate::known::KnownHeader;
 use crate::message::{Method, RequestHead, Span, TargetForm, Version};
-use crate::scan::{self, HEX, HOST};
+use crate::scan::{self, HEX, HOST, PATH, PATH_ATTENTION, QUERY};
 use crate::violation::Violation;
+
+/// Reads a whole target of a request in HTTP/2 or HTTP/3, which ends `buffer`: `:path`, or `:authority` of a CONNECT.
+/// Allows what [`super::parse_request`] allows, without absolute-form.
+pub(crate) fn read(head: &mut RequestHead, buffer: &[u8], start: usize) -> Result<(), Violation> {
+    let (mut at, mut classes) = (start, 0);
+    let stop = class_end(buffer, &mut at, PATH, &mut classes);
+    head.path_is_plain = classes & PATH_ATTENTION == 0;
+    head.path = Span::new(start, at);
+    head.query = None;
+    if stop == Some(b'?') {
+        let query_start = at + 1;
+        at = query_start;
+        if class_end(buffer, &mut at, QUERY, &mut classes).is_some() {
+            return Err(Violation::TargetSyntax);
+        }
+        head.query = Some(Span::new(query_start, at));
+    } else if stop.is_some() || at == start {
+        return Err(Violation::TargetSyntax);
+    }
+    head.target = Span::new(start, at);
+    //= https://www.rfc-editor.org/rfc/rfc9113#section-8.3.1
+    //# This pseudo-header field MUST NOT be empty for "http" or "https"
+    //# URIs; "http" or "https" URIs that do not contain a path component
+    //# MUST include a value of '/'.  The exceptions to this rule are:
+    let asterisk = head.method == Method::Options && buffer.get(start..) == Some(b"*");
+    if head.method != Method::Connect && buffer.get(start) != Some(&b'/') && !asterisk {
+        return Err(Violation::TargetForm);
+    }
+    let scheme = head.scheme;
+    classify(head, buffer)?;
+    head.scheme = scheme;
+    Ok(())
+}
 
 /// Finds the form of the target. Its bytes are known to be allowed; the query, if any, is already split off.
 pub(crate) fn classify(head: &mut RequestHead, buffer: &[u8]) -> Result<(), Violation> {
@@ -99,7 +133,8 @@ pub(crate) fn settle_host(head: &mut RequestHead, buffer: &[u8]) -> Result<(), V
     Ok(())
 }
 
-fn same_authority(one: &[u8], other: &[u8], scheme: Option<Scheme>) -> bool {
+/// Whether two valid authorities name the same host and port; a port left out is that of `scheme`.
+pub(crate) fn same_authority(one: &[u8], other: &[u8], scheme: Option<Scheme>) -> bool {
     let port = |text: Option<&[u8]>| match text {
         None | Some([]) => scheme.map(|scheme| u64::from(scheme.default_port())),
         Some(digits) => scan::decimal(digits),

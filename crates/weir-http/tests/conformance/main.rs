@@ -10,6 +10,8 @@ mod proxy_protocol;
 mod request_framing;
 mod request_head;
 mod responses;
+mod section_responses;
+mod sections;
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -1,0 +1,229 @@
+//! Decoded field sections of HTTP/2 and HTTP/3 to the same heads that HTTP/1.1 is parsed into (RFC 9113 §8,
+//! RFC 9114 §4).
+//!
+//! HPACK and QPACK give one field after another. The builders here check each as it comes and append it to a buffer
+//! as the HTTP/1.1 text that means the same: `GET /path HTTP/1.1`, `host:` from `:authority`, one line per field. The
+//! head's spans point into that text, so that routing, forwarding, explaining and logging need not know how a message
+//! came. All of it counts against [`Limits`] before it is kept (threat B5).
+//!
+//! Start reading at [`RequestBuilder`]; [`ResponseBuilder`] and [`TrailerBuilder`] are the same for the rest.
+
+mod request;
+mod response;
+mod trailers;
+
+pub use request::RequestBuilder;
+pub use response::{Asked, ResponseBuilder};
+pub use trailers::TrailerBuilder;
+
+use crate::h1::fields::underscore_flags;
+use crate::known::KnownHeader;
+use crate::limits::Limits;
+use crate::message::{CANONICAL, FieldLine, Fields, Span};
+use crate::scan::{self, CLASS, TOKEN, UNDERSCORE};
+use crate::violation::Violation;
+
+/// What a field costs beside its name and value, in bytes (RFC 9113 §6.5.2, RFC 9114 §4.2.2): about what it costs to
+/// hold it. Without it, one-byte references to one-byte fields fill memory many times the size of what was sent (B5).
+const FIELD_OVERHEAD_BYTES: usize = 32;
+
+/// The lines of one section on their way into a buffer, and what of the limits is left for them.
+#[derive(Debug)]
+struct Lines {
+    /// Bytes of fields that may still come, their overhead included.
+    bytes_left: usize,
+    /// Lines there may be in all.
+    count: usize,
+    too_large: Violation,
+    too_many: Violation,
+    /// Whether the line written last is the `cookie` one.
+    behind_cookie: bool,
+    /// Crumbs that came when other fields already stood behind the `cookie` line, each with `; ` before it.
+    late_crumbs: Vec<u8>,
+}
+
+impl Lines {
+    fn of_head(limits: &Limits) -> Lines {
+        Lines {
+            bytes_left: limits.block_bytes(),
+            count: limits.field_count,
+            too_large: Violation::HeaderBlockTooLarge,
+            too_many: Violation::TooManyFields,
+            behind_cookie: false,
+            late_crumbs: Vec::new(),
+        }
+    }
+
+    fn of_trailers(limits: &Limits) -> Lines {
+        Lines {
+            bytes_left: limits.trailer_bytes.min(limits.block_bytes()),
+            count: limits.trailer_count,
+            too_large: Violation::TrailersTooLarge,
+            too_many: Violation::TrailersTooLarge,
+            behind_cookie: false,
+            late_crumbs: Vec::new(),
+        }
+    }
+
+    /// Takes the cost of a field off what may still come. Also for fields that are dropped or joined to others.
+    fn pay(&mut self, name: &[u8], value: &[u8]) -> Result<(), Violation> {
+        let cost = name.len() + value.len() + FIELD_OVERHEAD_BYTES;
+        self.bytes_left = self.bytes_left.checked_sub(cost).ok_or(self.too_large)?;
+        Ok(())
+    }
+
+    /// Writes a line of checked and paid bytes.
+    fn push(
+        &mut self,
+        (name, known, flags): (&[u8], KnownHeader, u8),
+        value: &[u8],
+        fields: &mut Fields,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Violation> {
+        if fields.lines.len() >= self.count {
+            return Err(self.too_many);
+        }
+        out.reserve(name.len() + value.len() + 4);
+        let name_start = out.len();
+        out.extend_from_slice(name);
+        out.extend_from_slice(b": ");
+        let value_start = out.len();
+        out.extend_from_slice(value);
+        let line = FieldLine {
+            name: Span::new(name_start, value_start - 2),
+            value: Span::new(value_start, out.len()),
+            known,
+            flags: flags | CANONICAL,
+        };
+        out.extend_from_slice(b"\r\n");
+        fields.push(line);
+        self.behind_cookie = known == KnownHeader::Cookie;
+        Ok(())
+    }
+
+    //= https://www.rfc-editor.org/rfc/rfc9113#section-8.2.3
+    //# If there are multiple Cookie header fields after decompression, these
+    //# MUST be concatenated into a single octet string using the two-octet
+    //# delimiter of 0x3b, 0x20 (the ASCII string "; ") before being passed
+    //# into a non-HTTP/2 context, such as an HTTP/1.1 connection, or a
+    //# generic HTTP server application.
+    /// Joins a crumb to the `cookie` line that there is already. O(crumb): those that come late wait for
+    /// [`Self::finish`], so that alternating them with other fields moves no text twice.
+    fn push_crumb(&mut self, crumb: &[u8], fields: &mut Fields, out: &mut Vec<u8>) {
+        if crumb.is_empty() {
+            return;
+        }
+        if !self.behind_cookie {
+            self.late_crumbs.extend_from_slice(b"; ");
+            self.late_crumbs.extend_from_slice(crumb);
+            return;
+        }
+        let Some(line) = fields.lines.last_mut() else { return };
+        out.truncate(line.value.end());
+        if line.value.start() != line.value.end() {
+            out.extend_from_slice(b"; ");
+        }
+        out.extend_from_slice(crumb);
+        line.value = Span::new(line.value.start(), out.len());
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// Puts late crumbs where they belong and ends the section with its empty line.
+    fn finish(&mut self, fields: &mut Fields, out: &mut Vec<u8>) {
+        let cookie = fields.lines.iter().position(|line| line.known == KnownHeader::Cookie);
+        if let Some(cookie) = cookie.filter(|_| !self.late_crumbs.is_empty()) {
+            self.insert_late_crumbs(cookie, fields, out);
+        }
+        fields.end = out.len();
+        out.extend_from_slice(b"\r\n");
+    }
+
+    #[cold]
+    fn insert_late_crumbs(&mut self, cookie: usize, fields: &mut Fields, out: &mut Vec<u8>) {
+        let Some(line) = fields.lines.get_mut(cookie) else { return };
+        let (start, at) = (line.value.start(), line.value.end());
+        let skipped = if start == at { 2 } else { 0 };
+        let grown = self.late_crumbs.len() - skipped;
+        line.value = Span::new(start, at + grown);
+        out.splice(at..at, self.late_crumbs.drain(..).skip(skipped));
+        for line in fields.lines.iter_mut().skip(cookie + 1) {
+            line.name = Span::new(line.name.start() + grown, line.name.end() + grown);
+            line.value = Span::new(line.value.start() + grown, line.value.end() + grown);
+        }
+    }
+}
+
+/// Checks the name of a field that is no pseudo-header; what it is, and its flags.
+//= https://www.rfc-editor.org/rfc/rfc9113#section-8.2.1
+//# A field name MUST NOT contain characters in the ranges 0x00-0x20,
+//# 0x41-0x5a, or 0x7f-0xff (all ranges inclusive).  This specifically
+//# excludes all non-visible ASCII characters, ASCII SP (0x20), and
+//# uppercase characters ('A' to 'Z', ASCII 0x41 to 0x5a).
+// A name is a token besides (RFC 9110 §5.1): what HTTP/1.1 could not carry never gets past here.
+#[inline]
+fn check_name(name: &[u8]) -> Result<(KnownHeader, u8), Violation> {
+    if name.is_empty() {
+        return Err(Violation::FieldNameEmpty);
+    }
+    let (mut union, mut is_token, mut is_upper) = (0, TOKEN, false);
+    for &byte in name {
+        let class = CLASS[byte as usize];
+        union |= class;
+        is_token &= class;
+        is_upper |= byte.is_ascii_uppercase();
+    }
+    if is_token == 0 {
+        return Err(Violation::FieldNameSyntax);
+    }
+    if is_upper {
+        return Err(Violation::FieldNameUppercase);
+    }
+    let known = KnownHeader::classify(name);
+    //= https://www.rfc-editor.org/rfc/rfc9113#section-8.2.2
+    //# An endpoint MUST NOT generate an HTTP/2 message containing
+    //# connection-specific header fields.  This includes the Connection
+    //# header field and those listed as having connection-specific semantics
+    //# in Section 7.6.1 of [HTTP] (that is, Proxy-Connection, Keep-Alive,
+    //# Transfer-Encoding, and Upgrade).  Any message containing
+    //# connection-specific header fields MUST be treated as malformed
+    if matches!(
+        known,
+        KnownHeader::Connection
+            | KnownHeader::ProxyConnection
+            | KnownHeader::KeepAlive
+            | KnownHeader::TransferEncoding
+            | KnownHeader::Upgrade
+    ) {
+        return Err(Violation::ConnectionField);
+    }
+    let flags = if union & UNDERSCORE != 0 { underscore_flags(name) } else { 0 };
+    Ok((known, flags))
+}
+
+/// Checks a value, also of a pseudo-header.
+//= https://www.rfc-editor.org/rfc/rfc9113#section-8.2.1
+//# A field value MUST NOT contain the zero value (ASCII NUL, 0x00),
+//# line feed (ASCII LF, 0x0a), or carriage return (ASCII CR, 0x0d) at
+//# any position.
+//#
+//# *  A field value MUST NOT start or end with an ASCII whitespace
+//# character (ASCII SP or HTAB, 0x20 or 0x09).
+// Other control bytes but tab are refused with them, as in HTTP/1.1 (RFC 9110 §5.5).
+#[inline]
+fn check_value(value: &[u8]) -> Result<(), Violation> {
+    if !scan::is_field_value(value) {
+        return Err(Violation::FieldValueSyntax);
+    }
+    match value {
+        [b' ' | b'\t', ..] | [.., b' ' | b'\t'] => Err(Violation::FieldValuePadded),
+        _ => Ok(()),
+    }
+}
+
+//= https://www.rfc-editor.org/rfc/rfc9113#section-8.2.2
+//# The only exception to this is the TE header field, which MAY be
+//# present in an HTTP/2 request; when it is, it MUST NOT contain any
+//# value other than "trailers".
+fn check_te(value: &[u8]) -> Result<(), Violation> {
+    if value.eq_ignore_ascii_case(b"trailers") { Ok(()) } else { Err(Violation::ConnectionField) }
+}
