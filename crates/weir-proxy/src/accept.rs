@@ -18,6 +18,7 @@ use crate::deadline::Deadline;
 use crate::io::{WaitError, receive};
 use crate::snapshot::ClientSeat;
 use crate::sockets::BACKLOG;
+use crate::stream::Stream;
 use crate::worker::{ListenerSlot, ListenerSocket, SessionCount, Worker, WorkerListener};
 use crate::{http, seats, system, tcp};
 
@@ -42,7 +43,7 @@ pub struct Client {
 
 impl Client {
     /// The PROXY protocol header that names this client to a backend; `stream` is its connection.
-    pub fn proxy_header(&self, version: ProxyVersion, stream: &TcpStream) -> Vec<u8> {
+    pub fn proxy_header(&self, version: ProxyVersion, stream: &Stream) -> Vec<u8> {
         let destination = self.destination.or_else(|| stream.local_addr().ok());
         let addresses = destination.map(|destination| ProxyAddresses { source: self.address, destination });
         let mut header = Vec::with_capacity(proxy_protocol::V1_LONGEST_BYTES);
@@ -207,7 +208,7 @@ impl Newcomer {
 /// the header names, to be held as long as the session.
 pub async fn identify(
     listener: &WorkerListener,
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     peer: SocketAddr,
     buffer: &mut Option<Buffer>,
     worker: &Worker,

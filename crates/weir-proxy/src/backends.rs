@@ -11,9 +11,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use rustix::io::Errno;
-use rustix::net::RecvFlags;
-use tokio::io::Interest;
 use tokio::net::TcpStream;
 use weir_balance::{NoPick, Outcome, PickInput, Picker, TierKind};
 use weir_http::h1::connection::Idle;
@@ -25,6 +22,7 @@ use crate::deadline::Deadline;
 use crate::io::WaitError;
 use crate::plane::Event;
 use crate::snapshot::{Backend, Pool};
+use crate::stream::Stream;
 use crate::system;
 use crate::worker::Worker;
 
@@ -48,7 +46,7 @@ pub struct WorkerBackend {
 
 /// A connection to a backend. Counted as open on it until dropped.
 pub struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     cells: Arc<PerWorker<BackendCells>>,
     number: u32,
     /// [`crate::snapshot::Resolved::moves`] when it was opened: once that is another, this goes to where the backend was.
@@ -56,17 +54,17 @@ pub struct Connection {
 }
 
 impl Deref for Connection {
-    type Target = TcpStream;
+    type Target = Stream;
 
     #[inline]
-    fn deref(&self) -> &TcpStream {
+    fn deref(&self) -> &Stream {
         &self.stream
     }
 }
 
 impl DerefMut for Connection {
     #[inline]
-    fn deref_mut(&mut self) -> &mut TcpStream {
+    fn deref_mut(&mut self) -> &mut Stream {
         &mut self.stream
     }
 }
@@ -154,7 +152,7 @@ impl WorkerPool {
             backend.idle.borrow_mut().retain(|idle| {
                 now.saturating_sub(idle.since) < longest
                     && backend.is_at(&idle.connection)
-                    && is_quiet(idle.connection.connection())
+                    && idle.connection.connection().is_quiet()
             });
         }
     }
@@ -178,7 +176,7 @@ impl WorkerBackend {
                 idle.push(candidate);
                 return None;
             }
-            if self.is_at(&candidate.connection) && is_quiet(candidate.connection.connection()) {
+            if self.is_at(&candidate.connection) && candidate.connection.connection().is_quiet() {
                 return Some(candidate.connection);
             }
         }
@@ -242,6 +240,7 @@ impl WorkerBackend {
                 // Heads and bodies go out in separate writes; Nagle would hold the second back.
                 let _ = stream.set_nodelay(true);
                 self.cells().connections.increment();
+                let stream = Stream::plain(stream);
                 Ok(Connection { stream, cells: self.shared.cells.clone(), number: self.number as u32, moves })
             }
             Err(WaitError::TimedOut) => Err(ConnectError::TimedOut { backend: address }),
@@ -338,24 +337,6 @@ impl std::fmt::Display for ConnectError {
             }
         }
     }
-}
-
-/// Whether nothing, not even an end of stream, has arrived on an idle connection.
-///
-/// Costs no system call while tokio knows the socket as drained, which it is after an exchange that ended cleanly. Bytes that
-/// nobody asked for would be taken for the next response (A20), so such a connection is no longer used.
-fn is_quiet(stream: &TcpStream) -> bool {
-    let mut is_quiet = true;
-    // Entered only while tokio takes the socket for readable.
-    let _ =
-        stream.try_io(Interest::READABLE, || match rustix::net::recv(stream, &mut [0; 1], RecvFlags::PEEK) {
-            Err(Errno::AGAIN) => Err(io::ErrorKind::WouldBlock.into()),
-            _ => {
-                is_quiet = false;
-                Ok(())
-            }
-        });
-    is_quiet
 }
 
 /// How long it took since `start`, for cells.

@@ -82,6 +82,12 @@ impl Buffer {
         &self.bytes[self.start..self.end]
     }
 
+    /// As [`Self::filled`], to be changed in place.
+    #[inline]
+    pub fn filled_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.end]
+    }
+
     /// Whether nothing is in it.
     #[inline]
     pub fn is_empty(&self) -> bool {

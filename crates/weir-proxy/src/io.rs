@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::buffers::Buffer;
 use crate::deadline::Deadline;
+use crate::stream::Stream;
 
 /// Why a wait on a socket ended without what was waited for.
 #[derive(Debug)]
@@ -28,18 +29,8 @@ impl From<io::Error> for WaitError {
     }
 }
 
-/// Receives once into the free room of `buffer`, which must not be full. Zero is the end of the stream.
-#[inline]
-pub fn poll_receive(
-    stream: &TcpStream,
-    context: &mut Context<'_>,
-    buffer: &mut Buffer,
-) -> Poll<io::Result<usize>> {
-    ready!(stream.poll_read_ready(context))?;
-    receive_ready(stream, context, buffer)
-}
-
-/// As [`poll_receive`], just after `poll_read_ready` said that the socket is ready.
+/// Receives once into the free room of `buffer`, which must not be full, just after `poll_read_ready` said that the socket is ready.
+/// Zero is the end of the stream.
 #[inline]
 pub fn receive_ready(
     stream: &TcpStream,
@@ -148,11 +139,11 @@ fn is_passing(error: &io::Error) -> bool {
 /// Receives once, or ends with the deadline.
 #[inline]
 pub async fn receive(
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     buffer: &mut Buffer,
     deadline: &Deadline,
 ) -> Result<usize, WaitError> {
-    poll_fn(|context| match poll_receive(stream, context, buffer) {
+    poll_fn(|context| match stream.poll_receive(context, buffer) {
         Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
         Poll::Pending => timed_out(deadline),
     })
@@ -162,13 +153,13 @@ pub async fn receive(
 /// Sends all of `bytes`, or ends with the deadline, which `progress` is called to renew after each part sent.
 #[inline]
 pub async fn send_all(
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     mut bytes: &[u8],
     deadline: &Deadline,
     mut progress: impl FnMut(),
 ) -> Result<(), WaitError> {
     while !bytes.is_empty() {
-        let sent = poll_fn(|context| match poll_send(stream, context, bytes) {
+        let sent = poll_fn(|context| match stream.poll_send(context, bytes) {
             Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
             Poll::Pending => timed_out(deadline),
         })

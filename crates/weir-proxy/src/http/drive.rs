@@ -3,8 +3,6 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
-use tokio::io::ReadBuf;
-use tokio::net::TcpStream;
 use weir_http::{Progress, Version, parse_response, write_response};
 
 use crate::buffers::{Buffer, SMALL};
@@ -15,12 +13,13 @@ use crate::http::forward::{Facts, Forwarding};
 use crate::http::pump::{Pump, PumpError};
 use crate::http::session::{Session, due};
 use crate::http::upload::Upload;
-use crate::io::{receive_ready, send_all};
+use crate::io::send_all;
+use crate::stream::{Sight, Stream};
 
 /// Receives the response's head, moving the request's body meanwhile. Interim responses are passed on as they come.
 pub async fn until_response(
     session: &mut Session,
-    backend: &mut TcpStream,
+    backend: &mut Stream,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     facts: &Facts,
@@ -75,7 +74,7 @@ pub async fn until_response(
 /// Moves the body on and renews the deadline while it moves.
 fn poll_upload(
     session: &mut Session,
-    backend: &mut TcpStream,
+    backend: &mut Stream,
     forwarding: &Forwarding<'_>,
     upload: &mut Upload,
     context: &mut Context<'_>,
@@ -102,7 +101,7 @@ fn poll_upload(
 /// Receives and parses until a head, interim or final, is complete.
 fn poll_head(
     session: &Session,
-    backend: &mut TcpStream,
+    backend: &mut Stream,
     exchange: &mut Exchange,
     facts: &Facts,
     received: &mut Option<Buffer>,
@@ -130,12 +129,12 @@ fn poll_head(
 /// Receives once; a buffer is borrowed only when there is something to receive.
 fn poll_receive_head(
     session: &Session,
-    backend: &mut TcpStream,
+    backend: &mut Stream,
     facts: &Facts,
     received: &mut Option<Buffer>,
     context: &mut Context<'_>,
 ) -> Poll<Result<usize, Failure>> {
-    if std::task::ready!(backend.poll_read_ready(context)).is_err() {
+    if std::task::ready!(backend.poll_readable(context)).is_err() {
         return Poll::Ready(Err(Failure::BackendClosed));
     }
     let mut buffer = match received.take() {
@@ -157,38 +156,16 @@ fn poll_receive_head(
             None => return Poll::Ready(Err(Failure::OutOfMemory)),
         },
     };
-    let polled = receive_ready(backend, context, &mut buffer);
+    let polled = backend.receive_ready(context, &mut buffer);
     if !buffer.is_empty() {
         *received = Some(buffer);
     }
     polled.map_err(|_| Failure::BackendClosed)
 }
 
-/// What is to be seen of a client that waits for its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sight {
-    /// Nothing; the task is woken when that changes.
-    Quiet,
-    /// It sent more: the next request, most likely. As long as that is not read, nothing else can be seen.
-    Speaking,
-    /// It ended its direction: it left, or it has no more to ask and waits for the answer all the same.
-    Ended,
-}
-
 /// Looks at the client without taking anything. `Err` when it reset the connection.
-pub fn look_at_client(client: &mut TcpStream, context: &mut Context<'_>) -> Result<Sight, Failure> {
-    match client.poll_read_ready(context) {
-        Poll::Pending => return Ok(Sight::Quiet),
-        Poll::Ready(Err(_)) => return Err(Failure::ClientClosed),
-        Poll::Ready(Ok(())) => {}
-    }
-    let mut byte = [0; 1];
-    match client.poll_peek(context, &mut ReadBuf::new(&mut byte)) {
-        Poll::Pending => Ok(Sight::Quiet),
-        Poll::Ready(Ok(0)) => Ok(Sight::Ended),
-        Poll::Ready(Ok(_)) => Ok(Sight::Speaking),
-        Poll::Ready(Err(_)) => Err(Failure::ClientClosed),
-    }
+pub fn look_at_client(client: &mut Stream, context: &mut Context<'_>) -> Result<Sight, Failure> {
+    client.poll_present(context).map_err(|_| Failure::ClientClosed)
 }
 
 /// Sends an interim response to a client that knows such (RFC 9110 §15.2). 100 is not among them: Weir has answered
@@ -212,7 +189,7 @@ async fn pass_interim_on(
 /// Moves both bodies until the response's is over.
 pub async fn until_sent(
     session: &mut Session,
-    backend: &mut TcpStream,
+    backend: &mut Stream,
     forwarding: &Forwarding<'_>,
     upload: &mut Upload,
     download: &mut Pump,

@@ -20,7 +20,7 @@ use crate::choose::{self, Unavailable, Wish};
 use crate::clock;
 use crate::http::answer;
 use crate::http::attempt::{self, Answered, Failed};
-use crate::http::drive::{self, Sight};
+use crate::http::drive;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::key::{KeySource, choice_key};
@@ -31,6 +31,7 @@ use crate::http::route::Route;
 use crate::http::session::{Session, limits_of};
 use crate::http::sticky::{self, Sticky};
 use crate::http::upload::{self, Upload};
+use crate::stream::Sight;
 use crate::worker::WorkerListener;
 
 /// Most bytes of a body that leave together with the head.

@@ -4,11 +4,8 @@
 //! nothing more comes, then read away what the client sends, for a bounded time and amount (RFC 9112 §9.6).
 
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
-
-use tokio::io::AsyncWrite as _;
 
 use crate::buffers::SMALL;
 use crate::clock;
@@ -23,7 +20,7 @@ const MOST_BYTES: usize = 1 << 20;
 /// Half-closes, then reads until the client closes or one of the bounds is met.
 pub async fn until_quiet(session: &mut Session) {
     session.buffer = None;
-    let shut = poll_fn(|context| Pin::new(&mut session.stream).poll_shutdown(context)).await;
+    let shut = poll_fn(|context| session.stream.poll_shutdown(context)).await;
     if shut.is_err() {
         return;
     }
@@ -31,7 +28,7 @@ pub async fn until_quiet(session: &mut Session) {
     let mut read = 0;
     while read < MOST_BYTES {
         // No buffer while waiting: an attacker's closing connections hold nothing.
-        let readable = poll_fn(|context| match session.stream.poll_read_ready(context) {
+        let readable = poll_fn(|context| match session.stream.poll_readable(context) {
             Poll::Ready(result) => Poll::Ready(result.is_ok()),
             Poll::Pending if session.deadline.has_passed() || session.deadline.is_shed() => {
                 Poll::Ready(false)

@@ -2,7 +2,7 @@
 //!
 //! The same for both directions. Back-pressure is the buffer: nothing more is read while it has not been sent.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
@@ -13,8 +13,9 @@ use weir_http::h1::connection::Drained;
 use weir_http::{BodyReader, Violation};
 
 use crate::buffers::{Buffer, Buffers, LARGE};
-use crate::io::{poll_call, poll_send, poll_send_vectored, receive_ready};
+use crate::io::poll_call;
 use crate::pipes::{Pipe, SMALL_PIECE, SMALL_PIECES};
+use crate::stream::Stream;
 
 /// What stands behind a chunk's content.
 const CHUNK_END: &[u8] = b"\r\n";
@@ -136,8 +137,8 @@ impl Pump {
     pub fn poll(
         &mut self,
         context: &mut Context<'_>,
-        source: &mut TcpStream,
-        sink: &mut TcpStream,
+        source: &mut Stream,
+        sink: &mut Stream,
         buffers: &Rc<Buffers>,
         moved: &mut bool,
     ) -> Poll<Result<(), PumpError>> {
@@ -149,7 +150,9 @@ impl Pump {
                 *moved = true;
             }
             while let Some(pipe) = &mut self.pipe {
-                let drained = poll_call(sink, Interest::WRITABLE, context, |sink| pipe.drain(sink));
+                // Only between bare sockets is there ever a pipe.
+                let socket = sink.bare().ok_or(PumpError::SinkClosed)?;
+                let drained = poll_call(socket, Interest::WRITABLE, context, |socket| pipe.drain(socket));
                 self.streamed += ready!(drained).map_err(|_| PumpError::SinkClosed)? as u64;
                 *moved = true;
                 if pipe.held() == 0 {
@@ -165,9 +168,9 @@ impl Pump {
             }
             // A body that ended together with its last content still has its end to be framed.
             if self.buffer.is_none() && !self.reader.is_complete() {
-                ready!(match self.bulk(buffers) {
-                    Some(pipe) => self.poll_splice(context, source, pipe),
-                    None => self.poll_fill(context, source, buffers),
+                ready!(match (self.bulk(sink, buffers), source.bare()) {
+                    (Some(pipe), Some(source)) => self.poll_splice(context, source, pipe),
+                    _ => self.poll_fill(context, source, buffers),
                 })?;
                 *moved = true;
             }
@@ -175,9 +178,9 @@ impl Pump {
     }
 
     /// An empty pipe for no more than belongs to the body, when what is to come is better spliced.
-    fn bulk(&mut self, buffers: &Rc<Buffers>) -> Option<Pipe> {
+    fn bulk(&mut self, sink: &Stream, buffers: &Rc<Buffers>) -> Option<Pipe> {
         let most = self.reader.remaining().filter(|remaining| *remaining >= BULKY_BYTES)?;
-        if self.chunked || self.small_pieces >= SMALL_PIECES {
+        if self.chunked || self.small_pieces >= SMALL_PIECES || sink.bare().is_none() {
             return None;
         }
         Pipe::borrow(buffers, most)
@@ -206,14 +209,14 @@ impl Pump {
     fn poll_fill(
         &mut self,
         context: &mut Context<'_>,
-        source: &mut TcpStream,
+        source: &mut Stream,
         buffers: &Rc<Buffers>,
     ) -> Poll<Result<(), PumpError>> {
-        if ready!(source.poll_read_ready(context)).is_err() {
+        if ready!(source.poll_readable(context)).is_err() {
             return Poll::Ready(Err(PumpError::SourceClosed));
         }
         let mut buffer = buffers.borrow(LARGE).ok_or(PumpError::OutOfMemory)?;
-        match ready!(receive_ready(source, context, &mut buffer)) {
+        match ready!(source.receive_ready(context, &mut buffer)) {
             Ok(0) => {
                 self.reader.finish_at_eof().map_err(|_| PumpError::SourceClosed)?;
                 Poll::Ready(Ok(()))
@@ -261,15 +264,14 @@ impl Pump {
         }
     }
 
-    fn poll_send(&mut self, context: &mut Context<'_>, sink: &mut TcpStream) -> Poll<io::Result<()>> {
+    fn poll_send(&mut self, context: &mut Context<'_>, sink: &mut Stream) -> Poll<io::Result<()>> {
         let framing = &self.framing[self.framing_sent..];
         let content = self.buffer.as_ref().map_or(&[][..], |buffer| &buffer.filled()[..self.content]);
         let end: &[u8] = if self.chunk_open { CHUNK_END } else { b"" };
         let sent = if framing.is_empty() && end.is_empty() {
-            ready!(poll_send(sink, context, content))?
+            ready!(sink.poll_send(context, content))?
         } else {
-            let parts = [IoSlice::new(framing), IoSlice::new(content), IoSlice::new(end)];
-            ready!(poll_send_vectored(sink, context, &parts))?
+            ready!(sink.poll_send_parts(context, &[framing, content, end]))?
         };
         if sent == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));

@@ -18,8 +18,8 @@ use crate::deadline::Deadline;
 use crate::http::exchange::{self, After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::linger;
-use crate::io::{WaitError, poll_receive, receive_ready};
-use crate::system;
+use crate::io::WaitError;
+use crate::stream::Stream;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// A partly received head up to this size moves out of its read buffer while more is awaited, so that a client that sends one
@@ -38,7 +38,7 @@ const CLOSE_TOGETHER: Duration = Duration::from_millis(100);
 pub struct Session {
     pub worker: Rc<Worker>,
     pub slot: Rc<ListenerSlot>,
-    pub stream: TcpStream,
+    pub stream: Stream,
     pub client: Client,
     /// Rendered once; goes into every request.
     pub identity: ClientIdentity,
@@ -60,10 +60,11 @@ enum Arrival {
 }
 
 /// Serves one connection to its end.
-pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, mut stream: TcpStream, peer: SocketAddr) {
+pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream, peer: SocketAddr) {
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     let mut buffer = None;
+    let mut stream = Stream::plain(stream);
     let listener = slot.current();
     deadline.belongs_to(listener.shared.number());
     let (client, _seat) =
@@ -73,7 +74,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, mut stream: TcpSt
             Err(end) => {
                 exchange::count_refused_session(&worker, &listener, end);
                 // An unaccepted peer gets no answer to learn from.
-                system::reset_on_close(&stream);
+                stream.reset_on_close();
                 return;
             }
         };
@@ -121,7 +122,7 @@ impl Session {
                     return ControlFlow::Break(());
                 }
                 After::Reset => {
-                    system::reset_on_close(&self.stream);
+                    self.stream.reset_on_close();
                     return ControlFlow::Break(());
                 }
             }
@@ -197,11 +198,11 @@ impl Session {
     }
 
     fn poll_first_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
-        std::task::ready!(self.stream.poll_read_ready(context)).map_err(|_| End::ClientClosed)?;
+        std::task::ready!(self.stream.poll_readable(context)).map_err(|_| End::ClientClosed)?;
         let Some(mut buffer) = self.worker.buffers.borrow(SMALL) else {
             return Poll::Ready(Err(End::Overload));
         };
-        match std::task::ready!(receive_ready(&self.stream, context, &mut buffer)) {
+        match std::task::ready!(self.stream.receive_ready(context, &mut buffer)) {
             Ok(0) | Err(_) => Poll::Ready(Err(End::ClientClosed)),
             Ok(_) => {
                 self.buffer = Some(buffer);
@@ -272,14 +273,14 @@ impl Session {
         let mut parked: Option<Box<[u8]>> = None;
         poll_fn(|context| {
             if let Some(bytes) = &parked {
-                std::task::ready!(poll_unless_late(&self.stream, &self.deadline, context))?;
+                std::task::ready!(poll_unless_late(&mut self.stream, &self.deadline, context))?;
                 let mut buffer = self.worker.buffers.borrow(SMALL).ok_or(Failure::OutOfMemory)?;
                 buffer.append(bytes);
                 self.buffer = Some(buffer);
                 parked = None;
             }
             let Some(buffer) = &mut self.buffer else { return Poll::Ready(Err(Failure::OutOfMemory)) };
-            match poll_receive(&self.stream, context, buffer) {
+            match self.stream.poll_receive(context, buffer) {
                 Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Err(Failure::ClientClosed)),
                 Poll::Ready(Ok(_)) => Poll::Ready(Ok(())),
                 Poll::Pending if self.deadline.has_passed() => Poll::Ready(Err(Failure::HeaderTimeout)),
@@ -297,11 +298,11 @@ impl Session {
 }
 
 fn poll_unless_late(
-    stream: &TcpStream,
+    stream: &mut Stream,
     deadline: &Deadline,
     context: &mut Context<'_>,
 ) -> Poll<Result<(), Failure>> {
-    match stream.poll_read_ready(context) {
+    match stream.poll_readable(context) {
         Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
         Poll::Ready(Err(_)) => Poll::Ready(Err(Failure::ClientClosed)),
         Poll::Pending if deadline.has_passed() => Poll::Ready(Err(Failure::HeaderTimeout)),

@@ -4,13 +4,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use weir_http::h1::connection::Drained;
 use weir_http::{BodyLength, BodyReader, Limits};
 
 use crate::buffers::{Buffer, Buffers};
 use crate::http::failure::Failure;
 use crate::http::pump::{Pump, PumpError};
+use crate::stream::Stream;
 
 /// A client may be slow for this long before its rate is looked at.
 const RATE_GRACE: Duration = Duration::from_secs(5);
@@ -82,8 +82,8 @@ impl Upload {
     pub fn poll(
         &mut self,
         context: &mut Context<'_>,
-        client: &mut TcpStream,
-        backend: &mut TcpStream,
+        client: &mut Stream,
+        backend: &mut Stream,
         buffers: &Rc<Buffers>,
         moved: &mut bool,
     ) -> Poll<Result<(), Failure>> {

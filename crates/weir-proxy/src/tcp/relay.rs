@@ -11,15 +11,14 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::io::Interest;
-use tokio::net::TcpStream;
 use weir_stats::table::End;
 
 use crate::buffers::{Buffer, Buffers, LARGE};
 use crate::clock;
 use crate::deadline::Deadline;
-use crate::io::{poll_call, poll_send, receive_ready};
+use crate::io::poll_call;
 use crate::pipes::{Pipe, SMALL_PIECE, SMALL_PIECES};
-use crate::system;
+use crate::stream::Stream;
 
 /// A direction is bulky once it has filled its buffer so often in a row (256 KiB).
 const FULL_BUFFERS: u32 = 4;
@@ -28,8 +27,8 @@ const TURN_BYTES: u64 = 1 << 20;
 
 /// The two connections of a session.
 pub struct Pair<'a> {
-    pub client: &'a mut TcpStream,
-    pub backend: &'a mut TcpStream,
+    pub client: &'a mut Stream,
+    pub backend: &'a mut Stream,
 }
 
 /// Bytes that were received before the relay began.
@@ -92,8 +91,8 @@ pub async fn run(
     })
     .await;
     if !close.is_clean {
-        system::reset_on_close(relay.pair.client);
-        system::reset_on_close(relay.pair.backend);
+        relay.pair.client.reset_on_close();
+        relay.pair.backend.reset_on_close();
     }
     Relayed { end: close.end, from_client: relay.up.moved, from_backend: relay.down.moved }
 }
@@ -177,12 +176,14 @@ impl Relay<'_> {
 }
 
 /// What follows from the end of one direction while the other goes on.
-fn settle_one(ended: &Direction, other: &Direction, sink: &TcpStream, at_break: &mut u64) {
+fn settle_one(ended: &Direction, other: &Direction, sink: &Stream, at_break: &mut u64) {
     match ended.ended {
         // With both directions over the sockets are closed right away, which says the same and saves a call.
         Some(Ended::Whole) if other.ended.is_none() => {
             // An error means that the sink is gone, which the other direction finds out.
-            let _ = SockRef::from(sink).shutdown(Shutdown::Write);
+            if let Some(socket) = sink.bare() {
+                let _ = SockRef::from(socket).shutdown(Shutdown::Write);
+            }
         }
         Some(Ended::SinkBroke) => *at_break = other.moved,
         _ => {}
@@ -236,8 +237,8 @@ impl Direction {
     /// Moves what there is to move; ready when the direction has ended.
     fn poll(
         &mut self,
-        source: &mut TcpStream,
-        sink: &mut TcpStream,
+        source: &mut Stream,
+        sink: &mut Stream,
         context: &mut Context<'_>,
         buffers: &Rc<Buffers>,
     ) -> Poll<()> {
@@ -253,6 +254,13 @@ impl Direction {
             };
             match ready!(step) {
                 Ok(()) => {}
+                Err(Ended::Whole) if sink.bare().is_none() => {
+                    // Encrypted, the end is a record of its own, and has to get across like one.
+                    break match ready!(sink.poll_shutdown(context)) {
+                        Ok(()) => Ended::Whole,
+                        Err(_) => Ended::SinkBroke,
+                    };
+                }
                 Err(ended) => break ended,
             }
         };
@@ -266,8 +274,8 @@ impl Direction {
     #[inline]
     fn copy(
         &mut self,
-        source: &mut TcpStream,
-        sink: &mut TcpStream,
+        source: &mut Stream,
+        sink: &mut Stream,
         context: &mut Context<'_>,
         buffers: &Rc<Buffers>,
     ) -> Poll<Result<(), Ended>> {
@@ -277,11 +285,11 @@ impl Direction {
                 return Poll::Ready(Err(Ended::Whole));
             }
             // Only then a buffer: a session that was merely woken must not need memory.
-            if ready!(source.poll_read_ready(context)).is_err() {
+            if ready!(source.poll_readable(context)).is_err() {
                 return Poll::Ready(Err(Ended::SourceBroke));
             }
             let Some(mut buffer) = buffers.borrow(LARGE) else { return Poll::Ready(Err(Ended::NoMemory)) };
-            let count = match ready!(receive_ready(source, context, &mut buffer)) {
+            let count = match ready!(source.receive_ready(context, &mut buffer)) {
                 Ok(count) => count,
                 Err(_) => return Poll::Ready(Err(Ended::SourceBroke)),
             };
@@ -294,7 +302,7 @@ impl Direction {
         }
         let Some(buffer) = held else { return Poll::Ready(Ok(())) };
         while !buffer.is_empty() {
-            match ready!(poll_send(sink, context, buffer.filled())) {
+            match ready!(sink.poll_send(context, buffer.filled())) {
                 Ok(count) => {
                     buffer.consume(count);
                     self.moved += count as u64;
@@ -303,7 +311,7 @@ impl Direction {
             }
         }
         *held = None;
-        if self.streak >= FULL_BUFFERS {
+        if self.streak >= FULL_BUFFERS && source.bare().is_some() && sink.bare().is_some() {
             self.streak = 0;
             self.carrier = Carrier::Splice(None);
         }
@@ -313,12 +321,16 @@ impl Direction {
     /// One pipe filled and emptied again.
     fn splice(
         &mut self,
-        source: &mut TcpStream,
-        sink: &mut TcpStream,
+        source: &mut Stream,
+        sink: &mut Stream,
         context: &mut Context<'_>,
         buffers: &Rc<Buffers>,
     ) -> Poll<Result<(), Ended>> {
         let Carrier::Splice(held) = &mut self.carrier else { return Poll::Ready(Ok(())) };
+        let (Some(source), Some(sink)) = (source.bare(), sink.bare()) else {
+            // Only bare sockets were ever made to splice.
+            return Poll::Ready(Err(Ended::SourceBroke));
+        };
         if held.is_none() {
             if self.source_ended {
                 return Poll::Ready(Err(Ended::Whole));

@@ -6,7 +6,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
-use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
 use weir_balance::address_hash;
 use weir_config::RetryOn;
@@ -22,11 +21,12 @@ use crate::clock;
 use crate::deadline::Deadline;
 use crate::io::{WaitError, send_all};
 use crate::snapshot::ClientSeat;
-use crate::system;
+use crate::stream::{Sight, Stream};
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// Serves one connection to its end.
-pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, mut stream: TcpStream, peer: SocketAddr) {
+pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream, peer: SocketAddr) {
+    let mut stream = Stream::plain(stream);
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     let listener = slot.current();
@@ -36,7 +36,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, mut stream: TcpSt
     let end = session.run(&mut stream).await;
     if !matches!(end, End::Done) && !session.report.is_relayed {
         // No backend ever spoke: the client must not take silence for a whole answer.
-        system::reset_on_close(&stream);
+        stream.reset_on_close();
     }
     session.finish(end);
 }
@@ -87,9 +87,9 @@ impl Report {
 }
 
 impl Session {
-    async fn run(&mut self, stream: &mut TcpStream) -> End {
+    async fn run(&mut self, stream: &mut Stream) -> End {
         // Small messages must not wait for the acknowledgement of the ones before.
-        let _ = stream.set_nodelay(true);
+        stream.send_at_once();
         let mut first = None;
         match accept::identify(
             &self.listener,
@@ -122,7 +122,7 @@ impl Session {
     async fn reach(
         &mut self,
         pool: &Rc<WorkerPool>,
-        stream: &TcpStream,
+        stream: &mut Stream,
         has_spoken: bool,
     ) -> Result<(Chosen, Connection), End> {
         let balance = &pool.shared.balance;
@@ -187,7 +187,7 @@ impl Session {
     }
 
     /// One attempt: a connection on which the PROXY header, where one is wanted, has been sent.
-    async fn connect(&mut self, chosen: &Chosen, stream: &TcpStream) -> Result<Connection, ConnectError> {
+    async fn connect(&mut self, chosen: &Chosen, stream: &Stream) -> Result<Connection, ConnectError> {
         let begun = clock::now();
         self.report.backend = Some(chosen.index);
         self.report.pool = Some(chosen.pool.clone());
@@ -213,7 +213,7 @@ impl Session {
 
     async fn relay(
         &mut self,
-        stream: &mut TcpStream,
+        stream: &mut Stream,
         mut backend: Connection,
         chosen: &Chosen,
         from_client: Option<Buffer>,
@@ -297,11 +297,8 @@ impl Session {
 
 /// Whether a client that waits in line has reset its connection, or closed it without a word. Once it has sent something a close may
 /// be a half-close, and what it sent a request to be answered: that is not looked behind.
-fn poll_left(client: &TcpStream, context: &mut Context<'_>) -> bool {
-    matches!(
-        client.poll_peek(context, &mut ReadBuf::new(&mut [0; 1])).map_ok(|count| count == 0),
-        Poll::Ready(Ok(true) | Err(_))
-    )
+fn poll_left(client: &mut Stream, context: &mut Context<'_>) -> bool {
+    matches!(client.poll_present(context), Ok(Sight::Ended) | Err(_))
 }
 
 /// Which refusals an end is counted under.

@@ -1,0 +1,421 @@
+//! TLS over one socket: rustls says what the records mean, this moves them.
+//!
+//! rustls's unbuffered interface is used, so that an idle connection holds no buffer of ours: records are received into a borrowed buffer
+//! that goes back once all in it are processed, and encrypted into another that goes back once the kernel has taken it.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
+use rustls::{ClientConfig, CommonState, ServerConfig};
+use tokio::net::TcpStream;
+
+use crate::buffers::{Buffer, Buffers, LARGE};
+use crate::io as socket_io;
+
+/// Most content bytes encrypted at once: three full records, whose ciphertext fits a large buffer with room to spare.
+const PIECE_BYTES: usize = 3 * (16 << 10);
+/// A vector of content above this size is not kept by a connection that waits.
+const KEPT_BYTES: usize = 1 << 10;
+
+/// One TLS connection.
+pub struct Tls {
+    side: Side,
+    buffers: Rc<Buffers>,
+    /// Records received and not yet processed.
+    incoming: Option<Buffer>,
+    /// Whether `incoming` holds something that rustls has not seen.
+    is_fresh: bool,
+    /// Content of the last record, from `taken` on not yet taken.
+    content: Vec<u8>,
+    taken: usize,
+    /// Records that the kernel has not taken yet.
+    outgoing: Option<Buffer>,
+    /// Content bytes in `outgoing` that the caller has not been told of.
+    accepted: usize,
+    /// The peer ended its stream, in order or not.
+    ended: Option<End>,
+    close_queued: bool,
+}
+
+enum Side {
+    Server(UnbufferedServerConnection),
+    Client(UnbufferedClientConnection),
+}
+
+/// How the peer's stream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// With `close_notify`.
+    InOrder,
+    /// The connection closed without it: what came may not be all (RFC 8446 §6.1).
+    Cut,
+}
+
+/// What processing came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// There is more in `content`.
+    Content,
+    /// Nothing is left to process; more must be received before the handshake is over.
+    Hungry,
+    /// Nothing is left to process, and the handshake is over. What was to be written is in `outgoing`.
+    Open,
+    /// The peer will say nothing more.
+    Ended,
+}
+
+/// What to write once the connection is open.
+#[derive(Clone, Copy)]
+enum Wish<'a> {
+    Nothing,
+    Encrypt(&'a [u8]),
+    Close,
+}
+
+impl Tls {
+    /// The server's end of a new connection. `first` is what was received of it already.
+    pub fn server(
+        config: Arc<ServerConfig>,
+        buffers: &Rc<Buffers>,
+        first: Option<Buffer>,
+    ) -> io::Result<Tls> {
+        let connection = UnbufferedServerConnection::new(config).map_err(broken)?;
+        Tls::new(Side::Server(connection), buffers, first)
+    }
+
+    /// The client's end of a new connection to the server that proves to be `name`.
+    pub fn client(
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+        buffers: &Rc<Buffers>,
+    ) -> io::Result<Tls> {
+        let connection = UnbufferedClientConnection::new(config, name).map_err(broken)?;
+        Tls::new(Side::Client(connection), buffers, None)
+    }
+
+    fn new(side: Side, buffers: &Rc<Buffers>, first: Option<Buffer>) -> io::Result<Tls> {
+        let mut tls = Tls {
+            side,
+            buffers: buffers.clone(),
+            incoming: None,
+            is_fresh: true,
+            content: Vec::new(),
+            taken: 0,
+            outgoing: None,
+            accepted: 0,
+            ended: None,
+            close_queued: false,
+        };
+        if let Some(first) = first {
+            // A record may be longer than the buffer this came in.
+            let mut incoming = tls.borrow()?;
+            incoming.append(first.filled());
+            tls.incoming = Some(incoming);
+        }
+        Ok(tls)
+    }
+
+    /// What rustls knows of the connection.
+    pub fn state(&self) -> &CommonState {
+        match &self.side {
+            Side::Server(connection) => connection,
+            Side::Client(connection) => connection,
+        }
+    }
+
+    /// Brings the handshake on. Content that came with its last message stays to be taken.
+    pub fn poll_handshake(&mut self, socket: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let step = self.process(Wish::Nothing);
+            if self.outgoing.is_some() {
+                match self.poll_flush(socket, context) {
+                    // The alert that says what is wrong is worth one try.
+                    _ if step.is_err() => {}
+                    flushed => ready!(flushed)?,
+                }
+            }
+            match step? {
+                Step::Open => return Poll::Ready(Ok(())),
+                Step::Content => {}
+                Step::Ended => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                Step::Hungry => {
+                    if ready!(self.poll_fill(socket, context))? == 0 {
+                        return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ready when [`Self::take`] has something to give: content, the end, or an error.
+    pub fn poll_readable(&mut self, socket: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if self.taken < self.content.len() || self.ended.is_some() {
+                return Poll::Ready(Ok(()));
+            }
+            if std::mem::take(&mut self.is_fresh) {
+                match self.process(Wish::Nothing) {
+                    Ok(Step::Content | Step::Ended) => continue,
+                    Ok(Step::Hungry | Step::Open) => {}
+                    Err(error) => {
+                        let _ = self.poll_flush(socket, context);
+                        return Poll::Ready(Err(error));
+                    }
+                }
+                // Answers of rustls's own (a key update, say) need not be waited for: what is sent next goes behind them.
+                if let Poll::Ready(Err(error)) = self.poll_flush(socket, context) {
+                    return Poll::Ready(Err(error));
+                }
+            }
+            if ready!(self.poll_fill(socket, context))? == 0 {
+                self.ended.get_or_insert(End::Cut);
+            }
+        }
+    }
+
+    /// Moves content into the free room of `buffer`. Zero is the end of the stream.
+    ///
+    /// # Errors
+    /// The connection closed without saying so: what came may not be all.
+    pub fn take(&mut self, buffer: &mut Buffer) -> io::Result<usize> {
+        let content = &self.content[self.taken..];
+        if content.is_empty() {
+            return match self.ended {
+                Some(End::InOrder) => Ok(0),
+                _ => Err(io::ErrorKind::UnexpectedEof.into()),
+            };
+        }
+        let room = buffer.free();
+        let count = content.len().min(room.len());
+        room[..count].copy_from_slice(&content[..count]);
+        buffer.fill(count);
+        self.taken += count;
+        if self.taken == self.content.len() {
+            self.taken = 0;
+            self.content.clear();
+            if self.content.capacity() > KEPT_BYTES {
+                self.content = Vec::new();
+            }
+            // There may be further records behind the one that is used up.
+            self.is_fresh = self.incoming.is_some();
+        }
+        Ok(count)
+    }
+
+    /// Encrypts and sends what stands in `parts`, up to [`PIECE_BYTES`] of it; ready with the number once the kernel has taken all of that.
+    pub fn poll_send(
+        &mut self,
+        socket: &TcpStream,
+        context: &mut Context<'_>,
+        parts: &[&[u8]],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.poll_flush(socket, context))?;
+            if self.accepted > 0 {
+                return Poll::Ready(Ok(std::mem::take(&mut self.accepted)));
+            }
+            let gathered;
+            let mut present = parts.iter().filter(|part| !part.is_empty());
+            let piece = match (present.next(), present.next()) {
+                (None, _) => return Poll::Ready(Ok(0)),
+                (Some(only), None) => &only[..only.len().min(PIECE_BYTES)],
+                _ => {
+                    gathered =
+                        parts.iter().copied().flatten().copied().take(PIECE_BYTES).collect::<Vec<u8>>();
+                    &gathered[..]
+                }
+            };
+            self.write(Wish::Encrypt(piece))?;
+            self.accepted = piece.len();
+        }
+    }
+
+    /// Says `close_notify`.
+    pub fn poll_close(&mut self, socket: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !std::mem::replace(&mut self.close_queued, true) {
+            ready!(self.poll_flush(socket, context))?;
+            self.write(Wish::Close)?;
+        }
+        self.poll_flush(socket, context)
+    }
+
+    /// Whether content waits to be taken.
+    pub fn has_content(&self) -> bool {
+        self.taken < self.content.len()
+    }
+
+    /// Whether nothing was received that was not taken.
+    pub fn is_quiet(&self) -> bool {
+        self.ended.is_none() && self.incoming.is_none() && self.content.is_empty()
+    }
+
+    fn write(&mut self, wish: Wish<'_>) -> io::Result<()> {
+        // The peer may have ended its side and still listen; told a second time, both sides are over.
+        let mut was_ended = false;
+        loop {
+            match self.process(wish)? {
+                Step::Open => return Ok(()),
+                // What came meanwhile is kept; it is bounded by what is in `incoming`.
+                Step::Content => {}
+                Step::Ended if !std::mem::replace(&mut was_ended, true) => {}
+                Step::Hungry | Step::Ended => return Err(io::ErrorKind::NotConnected.into()),
+            }
+        }
+    }
+
+    /// Processes until there is content or nothing is left to do.
+    fn process(&mut self, wish: Wish<'_>) -> io::Result<Step> {
+        loop {
+            let mut outgoing = match self.outgoing.take() {
+                Some(outgoing) => outgoing,
+                None => self.borrow()?,
+            };
+            let mut turn = Turn { content: &mut self.content, outgoing: &mut outgoing, wish };
+            let incoming = self.incoming.as_mut().map_or(&mut [][..], Buffer::filled_mut);
+            let (discard, result) = match &mut self.side {
+                Side::Server(connection) => turn.take(connection.process_tls_records(incoming)),
+                Side::Client(connection) => turn.take(connection.process_tls_records(incoming)),
+            };
+            if !outgoing.is_empty() {
+                self.outgoing = Some(outgoing);
+            }
+            if let Some(buffer) = &mut self.incoming {
+                buffer.consume(discard);
+                if buffer.is_empty() {
+                    self.incoming = None;
+                }
+            }
+            match result {
+                Ok(None) => {}
+                Ok(Some(Step::Ended)) => {
+                    self.ended = Some(End::InOrder);
+                    return Ok(Step::Ended);
+                }
+                Ok(Some(step)) => return Ok(step),
+                Err(error) => {
+                    self.ended = Some(End::Cut);
+                    self.collect_alert();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// After an error rustls has one more record: the alert that names it.
+    fn collect_alert(&mut self) {
+        let Ok(mut outgoing) = self.borrow() else { return };
+        for _ in 0..2 {
+            let mut turn = Turn { content: &mut self.content, outgoing: &mut outgoing, wish: Wish::Nothing };
+            let result = match &mut self.side {
+                Side::Server(connection) => turn.take(connection.process_tls_records(&mut [])).1,
+                Side::Client(connection) => turn.take(connection.process_tls_records(&mut [])).1,
+            };
+            if !matches!(result, Ok(None)) {
+                break;
+            }
+        }
+        if !outgoing.is_empty() && self.outgoing.is_none() {
+            self.outgoing = Some(outgoing);
+        }
+    }
+
+    fn borrow(&self) -> io::Result<Buffer> {
+        self.buffers.borrow(LARGE).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// Receives records behind those that wait. Zero is the end of the stream.
+    fn poll_fill(&mut self, socket: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        ready!(socket.poll_read_ready(context))?;
+        let mut incoming = match self.incoming.take() {
+            Some(incoming) => incoming,
+            None => self.borrow()?,
+        };
+        incoming.compact();
+        if incoming.is_full() {
+            return Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a handshake message is longer than a buffer",
+            )));
+        }
+        let polled = socket_io::receive_ready(socket, context, &mut incoming);
+        self.is_fresh |= matches!(polled, Poll::Ready(Ok(1..)));
+        if !incoming.is_empty() {
+            self.incoming = Some(incoming);
+        }
+        polled
+    }
+
+    fn poll_flush(&mut self, socket: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(outgoing) = &mut self.outgoing {
+            let count = ready!(socket_io::poll_send(socket, context, outgoing.filled()))?;
+            outgoing.consume(count);
+            if outgoing.is_empty() {
+                self.outgoing = None;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Where one state of rustls's machine puts what comes of it.
+struct Turn<'t> {
+    content: &'t mut Vec<u8>,
+    outgoing: &'t mut Buffer,
+    wish: Wish<'t>,
+}
+
+impl Turn<'_> {
+    /// Deals with one state. Gives how many bytes of input are used up, and what it came to; `None` to go on.
+    fn take<Data>(&mut self, status: UnbufferedStatus<'_, '_, Data>) -> (usize, io::Result<Option<Step>>) {
+        let mut discard = status.discard;
+        let result = match status.state {
+            Err(error) => Err(broken(error)),
+            Ok(ConnectionState::ReadTraffic(mut traffic)) => match traffic.next_record() {
+                Some(Ok(record)) => {
+                    discard += record.discard;
+                    self.content.extend_from_slice(record.payload);
+                    // Empty records are allowed and mean nothing (RFC 8446 §5.1).
+                    Ok((!record.payload.is_empty()).then_some(Step::Content))
+                }
+                Some(Err(error)) => Err(broken(error)),
+                None => Ok(None),
+            },
+            Ok(ConnectionState::EncodeTlsData(mut data)) => match data.encode(self.outgoing.free()) {
+                Ok(count) => {
+                    self.outgoing.fill(count);
+                    Ok(None)
+                }
+                Err(error) => Err(io::Error::other(error)),
+            },
+            // It is in `outgoing`, which goes out before anything else.
+            Ok(ConnectionState::TransmitTlsData(data)) => {
+                data.done();
+                Ok(None)
+            }
+            Ok(ConnectionState::WriteTraffic(mut traffic)) => {
+                let written = match self.wish {
+                    Wish::Nothing => Ok(0),
+                    Wish::Encrypt(content) => traffic.encrypt(content, self.outgoing.free()),
+                    Wish::Close => traffic.queue_close_notify(self.outgoing.free()),
+                };
+                written.map_err(io::Error::other).map(|count| {
+                    self.outgoing.fill(count);
+                    Some(Step::Open)
+                })
+            }
+            Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Some(Step::Ended)),
+            Ok(_) => Ok(Some(Step::Hungry)),
+        };
+        (discard, result)
+    }
+}
+
+fn broken(error: rustls::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
