@@ -211,9 +211,14 @@ impl Reader<'_, '_> {
             (Kind::OneOrMany(one), _) => Value::List(vec![(at, self.value(one, value, at, key))]),
             (Kind::Map(names, shape), DeValue::Table(table)) => self.map(names, shape, table, key),
             (Kind::TableOrOff(_), DeValue::String(text)) if text == "off" => Value::Off,
-            (Kind::Table(schema) | Kind::TableOrOff(schema), DeValue::Table(table)) => {
-                self.table(schema, table, at)
+            (Kind::TableOrTrue(schema), DeValue::Boolean(true)) => {
+                Value::Table(Fields { schema, at, entries: Vec::new(), meant: Vec::new() })
             }
+            (Kind::TableOrTrue(_), DeValue::Boolean(false)) => Value::Off,
+            (
+                Kind::Table(schema) | Kind::TableOrOff(schema) | Kind::TableOrTrue(schema),
+                DeValue::Table(table),
+            ) => self.table(schema, table, at),
             (Kind::TableOrText(schema, name), _) => self.table_or_text(kind, schema, name, inner, at, key),
             (Kind::Tables(schema), _) => self.tables(kind, schema, inner, at, key),
             (Kind::NamedTables(schema), DeValue::Table(table)) => self.named(schema, table, key),

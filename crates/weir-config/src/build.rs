@@ -1,6 +1,8 @@
 //! From read fields to the typed [`Config`], with every default filled in. What could not be read gets its default here; the
 //! file is refused anyway.
 
+mod tls;
+
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -156,9 +158,10 @@ fn listener(name: &str, fields: &Fields) -> Listener {
         Value::Table(fields) => Some(route(name, position, fields)),
         _ => None,
     });
+    let spoken = protocol(fields).unwrap_or(Protocol::Http);
     Listener {
         name: name.to_owned(),
-        protocol: protocol(fields).unwrap_or(Protocol::Http),
+        protocol: spoken,
         bind: collect(fields, "bind", |value| match value {
             Value::Bind(address) => Some(*address),
             _ => None,
@@ -168,10 +171,13 @@ fn listener(name: &str, fields: &Fields) -> Listener {
         trusted_proxies: collect(fields, "trusted_proxies", network),
         max_connections: fields.count("max_connections"),
         max_connections_per_client: fields.optional_count("max_connections_per_client"),
+        http: tls::http_versions(fields, spoken),
+        tls: tls::listener_tls(fields),
         merge_slashes: fields.flag("merge_slashes"),
         timeout: Timeouts {
             client_idle: timeout.duration("client_idle"),
             header: timeout.duration("header"),
+            handshake: timeout.duration("handshake"),
             connect: timeout.duration("connect"),
             backend: timeout.duration("backend"),
             client_body: timeout.duration("client_body"),
@@ -214,6 +220,10 @@ fn route(listener: &str, position: usize, fields: &Fields) -> Route {
     Route {
         name: fields.text("name").map_or_else(|| format!("{listener}/{position}"), str::to_owned),
         host: collect(fields, "host", |value| match value {
+            Value::Host(pattern) => Some(pattern.clone()),
+            _ => None,
+        }),
+        sni: collect(fields, "sni", |value| match value {
             Value::Host(pattern) => Some(pattern.clone()),
             _ => None,
         }),
@@ -272,6 +282,8 @@ fn pool(name: &str, fields: &Fields, uses: &Uses) -> Pool {
             },
             bounded: hash.get("bounded").map(|_| hash.factor("bounded")),
         },
+        protocol: HttpVersion::from_word(fields.word("protocol")).unwrap_or(HttpVersion::H1),
+        tls: tls::pool_tls(fields),
         send_proxy: match fields.word("send_proxy") {
             "v1" => Some(ProxyVersion::V1),
             "v2" => Some(ProxyVersion::V2),

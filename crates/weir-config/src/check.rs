@@ -8,6 +8,7 @@ mod listeners;
 mod pools;
 mod routes;
 mod shadow;
+mod tls;
 
 use crate::build::{Draft, protocol};
 use crate::fields::Fields;
@@ -29,12 +30,14 @@ pub(crate) fn check(draft: &Draft, findings: &mut Findings<'_>) {
     binds::check(draft, findings);
     for (listener, fields) in draft.config.listeners.iter().zip(&draft.listeners) {
         listeners::check(listener, fields, findings);
+        tls::listener(listener, fields, findings);
         pool_exists(draft, fields, findings);
         routes::check(draft, listener, fields, findings);
     }
     for (pool, fields) in draft.config.pools.iter().zip(&draft.pools) {
         pools::check(draft, pool, fields, findings);
         health::check(draft, pool, fields, findings);
+        tls::pool(draft, pool, fields, findings);
     }
 }
 
@@ -96,6 +99,7 @@ fn applies(only: Only, protocol: Protocol) -> bool {
         Only::Any => true,
         Only::Http => protocol == Protocol::Http,
         Only::Stream => protocol != Protocol::Udp,
+        Only::Tcp => protocol == Protocol::Tcp,
     }
 }
 
@@ -105,6 +109,7 @@ fn audience(only: Only) -> &'static str {
         Only::Any => "every listener",
         Only::Http => "http",
         Only::Stream => "http and tcp",
+        Only::Tcp => "tcp",
     }
 }
 

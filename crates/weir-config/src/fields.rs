@@ -139,7 +139,7 @@ impl Fields {
     pub fn table(&self, name: &str) -> Fields {
         match (self.value(name), self.kind(name)) {
             (Some(Value::Table(fields)), _) => fields.clone(),
-            (_, Some(Kind::Table(schema) | Kind::TableOrOff(schema))) => {
+            (_, Some(Kind::Table(schema) | Kind::TableOrOff(schema) | Kind::TableOrTrue(schema))) => {
                 Fields { schema, at: self.at(name), entries: Vec::new(), meant: Vec::new() }
             }
             _ => Fields { schema: self.schema, at: self.at, entries: Vec::new(), meant: Vec::new() },

@@ -4,6 +4,7 @@
 //! [`ROOT`] is the file; the tables themselves are in [`tables`].
 
 pub mod tables;
+mod tls;
 
 use std::time::Duration;
 
@@ -57,6 +58,8 @@ pub enum Only {
     Http,
     /// `protocol = "http"` and `"tcp"`.
     Stream,
+    /// `protocol = "tcp"`.
+    Tcp,
 }
 
 /// Whether this version does what a key asks for.
@@ -112,6 +115,8 @@ pub enum Kind {
     Table(&'static Table),
     /// A table, or `"off"`.
     TableOrOff(&'static Table),
+    /// A table, or `true` for one with every default; `false` says the same as nothing.
+    TableOrTrue(&'static Table),
     /// A table, or a text that stands for the table with only this key.
     TableOrText(&'static Table, &'static str),
     /// `[[…]]`
@@ -169,6 +174,11 @@ impl Key {
         self
     }
 
+    const fn tcp(mut self) -> Self {
+        self.only = Only::Tcp;
+        self
+    }
+
     const fn also(mut self, names: &'static [&'static str]) -> Self {
         self.also = names;
         self
@@ -206,6 +216,7 @@ impl Kind {
             }
             Kind::Table(table) => format!("a table with {}", table.key_names()),
             Kind::TableOrOff(table) => format!("a table with {}, or `\"off\"`", table.key_names()),
+            Kind::TableOrTrue(table) => format!("`true`, or a table with {}", table.key_names()),
             Kind::TableOrText(table, key) => {
                 let text = table.key(key).map_or_else(String::new, |key| key.kind.expected());
                 format!("{text}, or a table with {}", table.key_names())
@@ -294,6 +305,7 @@ impl Kind {
         match self {
             Kind::Table(table)
             | Kind::TableOrOff(table)
+            | Kind::TableOrTrue(table)
             | Kind::TableOrText(table, _)
             | Kind::Tables(table)
             | Kind::NamedTables(table) => Some(table),

@@ -67,6 +67,9 @@ pub const CLIENT_IDLE: Limit<Duration> =
 /// `timeout.header`.
 pub const HEADER: Limit<Duration> =
     limit(seconds(10), millis(10), HOUR, "bounds how long a slow head can hold a connection");
+/// `timeout.handshake`.
+pub const HANDSHAKE: Limit<Duration> =
+    limit(seconds(10), millis(10), HOUR, "bounds how long a slow handshake can hold a connection");
 /// `timeout.connect`.
 pub const CONNECT: Limit<Duration> =
     limit(seconds(2), millis(1), MINUTES_5, "a backend that needs longer is down");

@@ -117,6 +117,7 @@ fn meaning(key: &Key) -> String {
         Only::Any => {}
         Only::Http => text.push_str(" *http only*"),
         Only::Stream => text.push_str(" *http and tcp*"),
+        Only::Tcp => text.push_str(" *tcp only*"),
     }
     if key.restart {
         text.push_str(" *restart*");

@@ -1,5 +1,7 @@
 //! The typed form of `weir.toml`: one struct per table, one field per key, defaults in one place.
 
+mod tls;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -7,6 +9,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use weir_balance::{Algorithm, LastResort};
+
+pub use tls::*;
 
 /// A whole configuration, checked: every pool that is named exists, every bound holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -119,6 +123,10 @@ pub struct Listener {
     pub max_connections: u32,
     /// Most client connections at once from one address; `None` means no limit of its own.
     pub max_connections_per_client: Option<u32>,
+    /// HTTP versions that are spoken, the preferred first; empty when `protocol` is not http.
+    pub http: Vec<HttpVersion>,
+    /// `[listener.NAME.tls]`
+    pub tls: Option<ListenerTls>,
     /// Whether runs of slashes in a path count as one, for routes and for backends; default false.
     pub merge_slashes: bool,
     /// Every wait has a timer.
@@ -136,6 +144,8 @@ pub struct Timeouts {
     pub client_idle: Duration,
     /// From the first byte of a request to the end of its head, absolute, not renewed by bytes. Default 10s.
     pub header: Duration,
+    /// For a TLS handshake, absolute. Default 10s.
+    pub handshake: Duration,
     /// For one backend to accept a connection. Default 2s.
     pub connect: Duration,
     /// For a backend's next byte while an exchange waits for it. Default 30s.
@@ -164,6 +174,8 @@ pub struct Route {
     pub name: String,
     /// Host patterns, lower case; empty matches every host.
     pub host: Vec<HostPattern>,
+    /// Server names that TLS clients ask for, lower case; empty matches every client. Only for tcp.
+    pub sni: Vec<HostPattern>,
     /// Path patterns; empty matches every path.
     pub path: Vec<PathPattern>,
     /// Methods; empty matches every method.
@@ -234,6 +246,10 @@ pub struct Pool {
     pub balance: Algorithm,
     /// What `hash` and `maglev` hash, and the bound.
     pub hash: Hash,
+    /// `H1` (default) or `H2`, towards the backends.
+    pub protocol: HttpVersion,
+    /// TLS towards the backends.
+    pub tls: Option<PoolTls>,
     /// PROXY protocol header towards the backends.
     pub send_proxy: Option<ProxyVersion>,
     /// When a failed attempt is tried again.

@@ -15,10 +15,12 @@ use crate::report::{Span, quote};
 use crate::schema::{AccessTarget, HashKey, HostPattern, PathPattern};
 use crate::units::Refused;
 
-pub(crate) use address::{ACCESS_TARGET, ADMIN_BIND, BACKEND_ADDRESS, BIND, FILE, NETWORK, same_backend};
+pub(crate) use address::{
+    ACCESS_TARGET, ADMIN_BIND, BACKEND_ADDRESS, BIND, FILE, NETWORK, PEM_FILE, same_backend,
+};
 pub(crate) use http::{
     CONTENT_TYPE, COOKIE_NAME, FIELD_VALUE, HASH_KEY, HOST, HOST_FIELD, METHOD, PATH, PREFIX, PROBE_PATH,
-    PROBED_HEADER, REDIRECT_TO, REQUEST_HEADER, RESPONSE_HEADER, STATUS_RANGE,
+    PROBED_HEADER, REDIRECT_TO, REQUEST_HEADER, RESPONSE_HEADER, SERVER_NAME, STATUS_RANGE,
 };
 
 /// A text with a form of its own.

@@ -39,12 +39,14 @@ fn fields() -> impl Strategy<Value = BTreeMap<String, String>> {
 
 fn timeouts(protocol: Protocol) -> impl Strategy<Value = Timeouts> {
     let day = 86_400_000;
-    (millis(10, day), millis(10, 3_600_000), millis(1, 300_000), millis(10, day), millis(10, day)).prop_map(
-        move |(client_idle, header, connect, backend, client_body)| {
+    let hour = 3_600_000;
+    let heads = (millis(10, hour), millis(10, hour));
+    (millis(10, day), heads, millis(1, 300_000), millis(10, day), millis(10, day)).prop_map(
+        move |(client_idle, (header, handshake), connect, backend, client_body)| {
             let default = parse("d", "[listener.a]\nbind = \"127.0.0.1:0\"").unwrap().listeners[0].timeout;
             match protocol {
-                Protocol::Http => Timeouts { client_idle, header, connect, backend, client_body },
-                Protocol::Tcp => Timeouts { client_idle, header, connect, ..default },
+                Protocol::Http => Timeouts { client_idle, header, handshake, connect, backend, client_body },
+                Protocol::Tcp => Timeouts { client_idle, header, handshake, connect, ..default },
                 Protocol::Udp => Timeouts { client_idle, ..default },
             }
         },
@@ -101,6 +103,7 @@ fn route(pools: Vec<String>) -> impl Strategy<Value = Route> {
             Route {
                 name: String::new(),
                 host,
+                sni: Vec::new(),
                 path,
                 method: method.into_iter().map(str::to_owned).collect(),
                 header,
@@ -112,6 +115,54 @@ fn route(pools: Vec<String>) -> impl Strategy<Value = Route> {
             }
         },
     )
+}
+
+/// A route of a tcp listener.
+fn sni_route(pools: Vec<String>) -> impl Strategy<Value = Route> {
+    (vec(host(), 0..3), select(pools)).prop_map(|(sni, pool)| Route {
+        name: String::new(),
+        host: Vec::new(),
+        sni,
+        path: Vec::new(),
+        method: Vec::new(),
+        header: BTreeMap::new(),
+        action: RouteAction::Pool(pool),
+        add_request_header: BTreeMap::new(),
+        add_response_header: BTreeMap::new(),
+        rewrite_prefix: None,
+        body_limit_bytes: None,
+    })
+}
+
+fn file() -> impl Strategy<Value = PathBuf> {
+    "/[ -~é]{1,10}[a-z]\\.pem".prop_map(PathBuf::from)
+}
+
+fn listener_tls() -> impl Strategy<Value = ListenerTls> {
+    let certificates = vec((file(), of(file())), 1..3).prop_map(|files| {
+        let numbered = files.into_iter().enumerate().map(|(number, (key, ocsp))| Certificate {
+            cert: PathBuf::from(format!("{number}.pem")),
+            key,
+            ocsp,
+        });
+        numbered.collect()
+    });
+    let auth = select(vec![ClientAuth::Required, ClientAuth::Optional]);
+    let version = select(vec![TlsVersion::V12, TlsVersion::V13]);
+    let ciphers = select(vec![CipherPolicy::Default, CipherPolicy::Strong, CipherPolicy::Nist]);
+    (certificates, of((file(), auth)), version, ciphers, any::<bool>()).prop_map(
+        |(certificates, client, min_version, ciphers, tickets)| {
+            let (client_ca, client_auth) = client.unzip();
+            let client_auth = client_auth.unwrap_or(ClientAuth::Required);
+            ListenerTls { certificates, client_ca, client_auth, min_version, ciphers, tickets }
+        },
+    )
+}
+
+fn pool_tls() -> impl Strategy<Value = PoolTls> {
+    let server_name = of("[a-z]{1,8}\\.internal");
+    (of(file()), of((file(), file())), server_name, any::<bool>())
+        .prop_map(|(ca, client, server_name, verify)| PoolTls { ca, client, server_name, verify })
 }
 
 fn limits(protocol: Protocol) -> impl Strategy<Value = HttpLimits> {
@@ -136,7 +187,13 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
     let http = protocol == Protocol::Http;
     let bind =
         vec(any::<std::net::Ipv4Addr>().prop_filter("wildcard", |address| !address.is_unspecified()), 1..3);
-    let routes = vec(route(pools.clone()), if http { 0..4 } else { 0..1 });
+    let routes = match protocol {
+        Protocol::Http => vec(route(pools.clone()), 0..4).boxed(),
+        Protocol::Tcp => vec(sni_route(pools.clone()), 0..3).boxed(),
+        Protocol::Udp => Just(Vec::new()).boxed(),
+    };
+    let versions = subsequence(vec![HttpVersion::H1, HttpVersion::H2, HttpVersion::H3], 1..=3);
+    let secure = (of(listener_tls()), versions);
     let numbers = (1..=10_000_000u32, of(1..=10_000_000u32), any::<bool>());
     let merge_slashes = any::<bool>();
     (
@@ -147,7 +204,7 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
         numbers,
         timeouts(protocol),
         limits(protocol),
-        (routes, any::<bool>(), merge_slashes),
+        (routes, any::<bool>(), merge_slashes, secure),
     )
         .prop_map(
             move |(
@@ -158,14 +215,21 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
                 (max_connections, max_connections_per_client, bare),
                 timeout,
                 limits,
-                (routes, named, merge_slashes),
+                (routes, named, merge_slashes, (tls, mut versions)),
             )| {
                 let name = format!("listener{index}{}", if named { ".x" } else { "_x" });
                 let routes = routes.into_iter().enumerate().map(|(position, route)| Route {
                     name: if named { format!("r{position}") } else { format!("{name}/{position}") },
                     ..route
                 });
+                let tls = tls.filter(|_| protocol != Protocol::Udp);
+                versions.retain(|version| *version != HttpVersion::H3 || tls.is_some());
+                if versions.is_empty() {
+                    versions.push(HttpVersion::H1);
+                }
                 Listener {
+                    http: if http { versions } else { Vec::new() },
+                    tls,
                     protocol,
                     bind: bind
                         .into_iter()
@@ -273,7 +337,7 @@ fn pool(name: String, protocol: Protocol) -> impl Strategy<Value = Pool> {
         backends(),
         select(Algorithm::ALL.to_vec()),
         hash(http),
-        of(select(vec![ProxyVersion::V1, ProxyVersion::V2])),
+        (of(select(vec![ProxyVersion::V1, ProxyVersion::V2])), any::<bool>(), of(pool_tls())),
         retry(),
     );
     let queue = (0..=1_000_000u32, millis(1, 3_600_000)).prop_map(|(max, timeout)| Queue { max, timeout });
@@ -281,13 +345,19 @@ fn pool(name: String, protocol: Protocol) -> impl Strategy<Value = Pool> {
     let second = (queue, of("[A-Za-z_-]{1,8}"), of(millis(100, 3_600_000)), keep_alive, health(http));
     (first, second).prop_map(
         move |(
-            (backends, balance, hash, send_proxy, retry),
+            (backends, balance, hash, (send_proxy, multiplexed, tls), retry),
             (queue, cookie, slow_start, keep_alive, health),
         )| Pool {
             name: name.clone(),
             backends,
             balance,
             hash,
+            protocol: if multiplexed && http && send_proxy.is_none() {
+                HttpVersion::H2
+            } else {
+                HttpVersion::H1
+            },
+            tls: tls.filter(|_| protocol != Protocol::Udp),
             send_proxy: send_proxy.filter(|_| protocol != Protocol::Udp),
             retry,
             queue,

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use crate::build::{ADMIN_BIND, Draft, protocol};
 use crate::report::{Findings, Span};
-use crate::schema::Protocol;
+use crate::schema::{HttpVersion, Listener, Protocol};
 use crate::values::Value;
 
 struct Bound {
@@ -41,18 +41,29 @@ pub(super) fn check(draft: &Draft, findings: &mut Findings<'_>) {
             if address.port() == 0 {
                 continue;
             }
-            let others = taken.entry((protocol == Protocol::Udp, address.port())).or_default();
-            if let Some(other) = others.iter().find(|other| overlap(*address, other.address)) {
-                let (message, hint) = explain(*address, other, findings);
-                findings.error(*at, message, hint);
+            let mut is_reported = false;
+            for is_udp in transports(listener, protocol) {
+                let others = taken.entry((is_udp, address.port())).or_default();
+                if let Some(other) = others.iter().find(|other| overlap(*address, other.address))
+                    && !std::mem::replace(&mut is_reported, true)
+                {
+                    let (message, hint) = explain(*address, other, findings);
+                    findings.error(*at, message, hint);
+                }
+                others.push(Bound {
+                    address: *address,
+                    owner: format!("listener `{}`", listener.name),
+                    at: Some(*at),
+                });
             }
-            others.push(Bound {
-                address: *address,
-                owner: format!("listener `{}`", listener.name),
-                at: Some(*at),
-            });
         }
     }
+}
+
+/// Whether each socket of a listener is UDP. HTTP/3 has one beside that of the others.
+fn transports(listener: &Listener, protocol: Protocol) -> impl Iterator<Item = bool> + use<> {
+    let is_udp = protocol == Protocol::Udp;
+    [is_udp].into_iter().chain(listener.http.contains(&HttpVersion::H3).then_some(true))
 }
 
 /// Whether two addresses with the same port take the same clients. `[::]` is IPv6 only, so it leaves IPv4 alone.

@@ -9,9 +9,7 @@ use crate::values::Value;
 
 pub(super) fn check(listener: &Listener, fields: &Fields, findings: &mut Findings<'_>) {
     let Some(protocol) = protocol(fields) else { return };
-    if protocol != Protocol::Http {
-        inapplicable(listener, fields, fields, protocol, findings);
-    }
+    inapplicable(listener, fields, fields, protocol, findings);
     if fields.lacks("pool") {
         no_pool(listener, fields, protocol, findings);
     }
@@ -48,8 +46,15 @@ fn inapplicable(
     for entry in &fields.entries {
         let Some(key) = fields.schema.key(&entry.name) else { continue };
         if applies(key.only, protocol) {
-            if let Value::Table(below) = &entry.value {
-                inapplicable(listener, listener_fields, below, protocol, findings);
+            let below = match &entry.value {
+                value @ Value::Table(_) => std::slice::from_ref(value).iter().collect(),
+                Value::List(list) => list.iter().map(|(_, value)| value).collect(),
+                _ => Vec::new(),
+            };
+            for value in below {
+                if let Value::Table(below) = value {
+                    inapplicable(listener, listener_fields, below, protocol, findings);
+                }
             }
             continue;
         }
@@ -66,8 +71,11 @@ fn inapplicable(
 }
 
 fn no_pool(listener: &Listener, fields: &Fields, protocol: Protocol, findings: &mut Findings<'_>) {
-    if protocol != Protocol::Http {
-        let hint = format!("a {} listener has no routes: expected `pool = \"NAME\"`", word(protocol));
+    if protocol == Protocol::Udp || protocol == Protocol::Tcp && fields.lacks("route") {
+        let hint = match protocol {
+            Protocol::Udp => "a udp listener has no routes: expected `pool = \"NAME\"`",
+            _ => "expected `pool = \"NAME\"`, or routes by `sni`",
+        };
         findings.error(fields.at, format!("listener `{}` has no `pool`", listener.name), hint);
     } else if fields.lacks("route") {
         let hint = "it has no `pool` and no `[[route]]`";

@@ -12,14 +12,14 @@ use crate::values::Value;
 const ACTIONS: [&str; 3] = ["pool", "redirect", "respond"];
 
 pub(super) fn check(draft: &Draft, listener: &Listener, fields: &Fields, findings: &mut Findings<'_>) {
-    if protocol(fields).is_some_and(|protocol| protocol != Protocol::Http) {
+    if protocol(fields) == Some(Protocol::Udp) {
         return;
     }
     let mut names: BTreeMap<&str, Span> = BTreeMap::new();
     for (_, value) in fields.list("route") {
         let Value::Table(route) = value else { continue };
         pool_exists(draft, route, findings);
-        action(route, findings);
+        action(route, protocol(fields), findings);
         rewrite(route, findings);
         respond(&route.table("respond"), findings);
         if let Some(name) = route.text("name") {
@@ -39,12 +39,17 @@ pub(super) fn check(draft: &Draft, listener: &Listener, fields: &Fields, finding
     shadow::check(listener, fields, findings);
 }
 
-fn action(route: &Fields, findings: &mut Findings<'_>) {
+fn action(route: &Fields, protocol: Option<Protocol>, findings: &mut Findings<'_>) {
     let given: Vec<_> = route.entries.iter().filter(|entry| ACTIONS.contains(&entry.name.as_str())).collect();
     match given.as_slice() {
         [] if ACTIONS.iter().any(|action| !route.lacks(action)) => {}
         [] => {
-            let hint = "expected one of `pool = \"NAME\"`, `redirect = { to = \"…\" }` or `respond = { status = 200 }`";
+            let hint = match protocol {
+                Some(Protocol::Tcp) => "expected `pool = \"NAME\"`",
+                _ => {
+                    "expected one of `pool = \"NAME\"`, `redirect = { to = \"…\" }` or `respond = { status = 200 }`"
+                }
+            };
             findings.error(route.at, "the route does nothing", hint);
         }
         [only] => {

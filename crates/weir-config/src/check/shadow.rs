@@ -28,12 +28,17 @@ pub(super) fn check(listener: &Listener, fields: &Fields, findings: &mut Finding
 
 fn takes_all(route: &Route) -> bool {
     let path = route.path.is_empty() || route.path.contains(&PathPattern::Prefix("/".to_owned()));
-    route.host.is_empty() && path && route.method.is_empty() && route.header.is_empty()
+    route.host.is_empty()
+        && route.sni.is_empty()
+        && path
+        && route.method.is_empty()
+        && route.header.is_empty()
 }
 
 /// Whether `earlier` takes every request that `later` takes.
 fn covers(earlier: &Route, later: &Route) -> bool {
     covers_all(&earlier.host, &later.host, host_covers)
+        && covers_all(&earlier.sni, &later.sni, host_covers)
         && (earlier.path.contains(&PathPattern::Prefix("/".to_owned()))
             || covers_all(&earlier.path, &later.path, path_covers))
         && covers_all(&earlier.method, &later.method, |a, b| a == b)

@@ -1,5 +1,6 @@
 //! Every table and key of `weir.toml`.
 
+use super::tls::{LISTENER_TLS, POOL_TLS};
 use super::{Key, Kind, Table, Word};
 use crate::limits as at;
 use crate::values as shape;
@@ -147,7 +148,21 @@ static LISTENER: Table = Table {
             .http(),
         Key::new("timeout", Kind::Table(&TIMEOUT), "The timers.").also(&["timeouts"]),
         Key::new("limits", Kind::Table(&LIMITS), "Sizes a client may make Weir hold or parse.").http().also(&["limit"]),
-        Key::new("http", Kind::OneOrMany(&Kind::Unread("HTTP versions")), "HTTP versions that are spoken.").not_built(&["h1"]),
+        Key::new(
+            "http",
+            Kind::OneOrMany(&Kind::Word(
+                &[
+                    word("h1", "HTTP/1.0 and 1.1"),
+                    word("h2", "HTTP/2; without `tls` for clients that begin with it (prior knowledge)"),
+                    word("h3", "HTTP/3, over QUIC at the same port; announced to the others with `alt-svc`"),
+                ],
+                None,
+            )),
+            "HTTP versions that are spoken, the preferred first.",
+        )
+        .default("`[\"h1\", \"h2\"]` with `tls`, else `[\"h1\"]`")
+        .http()
+        .also(&["alpn", "versions", "http_versions"]),
         Key::new(
             "plane",
             Kind::Unread("`\"proxy\"`, `\"kernel\"` or `\"auto\"`"),
@@ -157,8 +172,8 @@ static LISTENER: Table = Table {
         Key::new("interface", Kind::Unread("a list of interfaces"), "Interfaces of the kernel plane.").not_built(&[]),
         Key::new("forward", Kind::Unread("`\"nat\"`, `\"full-nat\"` or `\"dsr\"`"), "How the kernel plane forwards.").not_built(&[]),
         Key::new("access", Kind::Unread("`\"read-write\"`, `\"read-only\"` or `\"auto\"`"), "Which MySQL members are used.").not_built(&[]),
-        Key::new("tls", Kind::Unread("a table"), "Certificates and TLS settings.").not_built(&[]).also(&["ssl"]),
-        Key::new("route", Kind::Tables(&ROUTE), "In file order, first match wins.").http().also(&["routes", "location", "rule", "acl"]),
+        Key::new("tls", Kind::Table(&LISTENER_TLS), "Certificates and TLS settings.").default("off").stream().also(&["ssl"]),
+        Key::new("route", Kind::Tables(&ROUTE), "In file order, first match wins.").stream().also(&["routes", "location", "rule", "acl"]),
     ],
 };
 
@@ -171,6 +186,9 @@ static TIMEOUT: Table = Table {
         Key::new("header", Kind::Duration(&at::HEADER), "From the first byte of a request to the end of its head; not renewed by bytes. Also for a PROXY header.")
             .stream()
             .also(&["http_request", "client_header", "request"]),
+        Key::new("handshake", Kind::Duration(&at::HANDSHAKE), "From the first moment of a connection to the end of its TLS handshake, or, where `sni` chooses, of its greeting.")
+            .stream()
+            .also(&["tls", "ssl", "ssl_handshake"]),
         Key::new("connect", Kind::Duration(&at::CONNECT), "For one backend to accept a connection.").stream().also(&["proxy_connect"]),
         Key::new("backend", Kind::Duration(&at::BACKEND), "For a backend's next byte while an exchange waits for it.")
             .http()
@@ -207,7 +225,8 @@ static LIMITS: Table = Table {
 
 static ROUTE: Table = Table {
     path: "[[listener.NAME.route]]",
-    doc: "Takes the requests that match all its conditions and does exactly one thing: `pool`, `redirect` or `respond`.",
+    doc: "Takes the requests that match all its conditions and does exactly one thing: `pool`, `redirect` or `respond`. A tcp listener's routes take \
+          connections, by `sni`, and have a `pool`.",
     keys: &[
         Key::new("name", Kind::Text(&shape::NAME), "For logs and `weir explain`.")
             .default("LISTENER/POSITION, from 0"),
@@ -215,24 +234,32 @@ static ROUTE: Table = Table {
             "host",
             Kind::OneOrMany(&Kind::Text(&shape::HOST)),
             "Hosts without port; `*.example` takes any name below it.",
-        )
+        ).http()
         .default("every host")
         .also(&["hosts", "server_name", "domain"]),
+        Key::new(
+            "sni",
+            Kind::OneOrMany(&Kind::Text(&shape::HOST)),
+            "Server names that TLS clients ask for; without `tls` on the listener they are read from the greeting and the connection is passed on as it is.",
+        )
+        .default("every client")
+        .tcp()
+        .also(&["server_names", "hostsni", "req_ssl_sni"]),
         Key::new(
             "path",
             Kind::OneOrMany(&Kind::Text(&shape::PATH)),
             "Exact, or a prefix with a trailing `*`.",
-        )
+        ).http()
         .default("every path")
         .also(&["paths", "path_beg", "location", "prefix"]),
-        Key::new("method", Kind::OneOrMany(&Kind::Text(&shape::METHOD)), "Methods.")
+        Key::new("method", Kind::OneOrMany(&Kind::Text(&shape::METHOD)), "Methods.").http()
             .default("every method")
             .also(&["methods"]),
         Key::new(
             "header",
             Kind::Map(&shape::PROBED_HEADER, &shape::FIELD_VALUE),
             "Header fields and the exact value each must have; `\"*\"` asks only for presence.",
-        )
+        ).http()
         .default("none")
         .also(&["headers"]),
         Key::new("pool", Kind::Text(&shape::NAME), "Forward to this pool.").also(&[
@@ -241,24 +268,24 @@ static ROUTE: Table = Table {
             "backend",
             "upstream",
         ]),
-        Key::new("redirect", Kind::Table(&REDIRECT), "Answer with a redirect.").also(&["return"]),
-        Key::new("respond", Kind::Table(&RESPOND), "Answer from here.").also(&["response"]),
+        Key::new("redirect", Kind::Table(&REDIRECT), "Answer with a redirect.").http().also(&["return"]),
+        Key::new("respond", Kind::Table(&RESPOND), "Answer from here.").http().also(&["response"]),
         Key::new(
             "add_request_header",
             Kind::Map(&shape::REQUEST_HEADER, &shape::FIELD_VALUE),
             "Fields set on the request towards the backend, replacing any of the same name.",
-        )
+        ).http()
         .default("none")
         .also(&["proxy_set_header", "set_header", "request_header"]),
         Key::new(
             "add_response_header",
             Kind::Map(&shape::RESPONSE_HEADER, &shape::FIELD_VALUE),
             "Fields set on the response towards the client.",
-        )
+        ).http()
         .default("none")
         .also(&["add_header", "response_header"]),
-        Key::new("rewrite", Kind::Table(&REWRITE), "Change the path towards the backend."),
-        Key::new("body_limit", Kind::Size(&at::BODY_LIMIT), "Largest request body; beyond it 413.")
+        Key::new("rewrite", Kind::Table(&REWRITE), "Change the path towards the backend.").http(),
+        Key::new("body_limit", Kind::Size(&at::BODY_LIMIT), "Largest request body; beyond it 413.").http()
             .default("no limit")
             .also(&["client_max_body_size", "max_body_size"]),
         Key::new("rate_limit", Kind::Unread("a table"), "Most requests in a time.")
@@ -313,67 +340,83 @@ static REWRITE: Table = Table {
 };
 
 /// `[pool.NAME]`
-pub static POOL: Table = Table {
-    path: "[pool.NAME]",
-    doc: "A set of backends and how to choose among them.",
-    keys: &[
-        Key::new(
-            "backends",
-            Kind::Many(&Kind::TableOrText(&BACKEND, "address")),
-            "`\"host:port\"`, or a table where more than the address is said.",
-        )
-        .required()
-        .also(&["servers", "server", "backend", "members", "targets"]),
-        Key::new("balance", Kind::Algorithm, "How a backend is chosen.").default("\"round-robin\"").also(&[
-            "algorithm",
-            "lb",
-            "method",
-            "policy",
-        ]),
-        Key::new("hash", Kind::Table(&HASH), "What `hash` and `maglev` hash."),
-        Key::new("protocol", Kind::Unread("`\"h1\"` or `\"h2\"`"), "HTTP version towards the backends.")
-            .not_built(&["h1"]),
-        Key::new("tls", Kind::Unread("a table"), "TLS towards the backends.").not_built(&[]).also(&["ssl"]),
-        Key::new(
-            "send_proxy",
-            Kind::Word(&[word("v1", "text"), word("v2", "binary")], None),
-            "PROXY protocol header towards the backends.",
-        )
-        .default("none")
-        .stream()
-        .also(&["proxy_protocol"]),
-        Key::new("retry", Kind::Table(&RETRY), "When a failed attempt is tried again.")
+pub static POOL: Table =
+    Table {
+        path: "[pool.NAME]",
+        doc: "A set of backends and how to choose among them.",
+        keys: &[
+            Key::new(
+                "backends",
+                Kind::Many(&Kind::TableOrText(&BACKEND, "address")),
+                "`\"host:port\"`, or a table where more than the address is said.",
+            )
+            .required()
+            .also(&["servers", "server", "backend", "members", "targets"]),
+            Key::new("balance", Kind::Algorithm, "How a backend is chosen.")
+                .default("\"round-robin\"")
+                .also(&["algorithm", "lb", "method", "policy"]),
+            Key::new("hash", Kind::Table(&HASH), "What `hash` and `maglev` hash."),
+            Key::new(
+                "protocol",
+                Kind::Word(
+                    &[
+                        word("h1", "HTTP/1.1"),
+                        word(
+                            "h2",
+                            "HTTP/2: many clients share few connections; without `tls` by prior knowledge",
+                        ),
+                    ],
+                    Some("h1"),
+                ),
+                "HTTP version towards the backends.",
+            )
+            .http()
+            .also(&["http", "proto", "proxy_http_version"]),
+            Key::new("tls", Kind::TableOrTrue(&POOL_TLS), "TLS towards the backends.")
+                .default("off")
+                .stream()
+                .also(&["ssl", "https"]),
+            Key::new(
+                "send_proxy",
+                Kind::Word(&[word("v1", "text"), word("v2", "binary")], None),
+                "PROXY protocol header towards the backends.",
+            )
+            .default("none")
             .stream()
-            .also(&["retries"]),
-        Key::new(
-            "queue",
-            Kind::Table(&QUEUE),
-            "Waiting room when every backend is at its `max_connections`.",
-        )
-        .stream(),
-        Key::new("sticky", Kind::Table(&STICKY), "Keeps a client on its backend.")
+            .also(&["proxy_protocol"]),
+            Key::new("retry", Kind::Table(&RETRY), "When a failed attempt is tried again.")
+                .stream()
+                .also(&["retries"]),
+            Key::new(
+                "queue",
+                Kind::Table(&QUEUE),
+                "Waiting room when every backend is at its `max_connections`.",
+            )
+            .stream(),
+            Key::new("sticky", Kind::Table(&STICKY), "Keeps a client on its backend.")
+                .default("off")
+                .http()
+                .also(&["cookie", "session"]),
+            Key::new(
+                "slow_start",
+                Kind::Duration(&at::SLOW_START),
+                "A backend that came back gets its share gradually over this time.",
+            )
             .default("off")
-            .http()
-            .also(&["cookie", "session"]),
-        Key::new(
-            "slow_start",
-            Kind::Duration(&at::SLOW_START),
-            "A backend that came back gets its share gradually over this time.",
-        )
-        .default("off")
-        .also(&["slowstart"]),
-        Key::new("keep_alive", Kind::Table(&KEEP_ALIVE), "Idle connections kept to backends.")
-            .http()
-            .also(&["keepalive"]),
-        Key::new(
-            "health",
-            Kind::TableOrOff(&HEALTH),
-            "How it is known which backends are up; `\"off\"` neither probes nor ejects.",
-        )
-        .also(&["check", "health_check", "healthcheck"]),
-        Key::new("mysql", Kind::Unread("a table"), "Members and roles of a MySQL cluster.").not_built(&[]),
-    ],
-};
+            .also(&["slowstart"]),
+            Key::new("keep_alive", Kind::Table(&KEEP_ALIVE), "Idle connections kept to backends.")
+                .http()
+                .also(&["keepalive"]),
+            Key::new(
+                "health",
+                Kind::TableOrOff(&HEALTH),
+                "How it is known which backends are up; `\"off\"` neither probes nor ejects.",
+            )
+            .also(&["check", "health_check", "healthcheck"]),
+            Key::new("mysql", Kind::Unread("a table"), "Members and roles of a MySQL cluster.")
+                .not_built(&[]),
+        ],
+    };
 
 static BACKEND: Table = Table {
     path: "backends = [{ … }]",

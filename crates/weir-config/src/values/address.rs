@@ -29,6 +29,9 @@ pub(crate) static NETWORK: Shape = Shape::new("a network or address", "10.0.0.0/
 /// A file name.
 pub(crate) static FILE: Shape = Shape::new("a file name", "/etc/weir/admin.token", file);
 
+/// A file of a certificate or a key.
+pub(crate) static PEM_FILE: Shape = Shape::new("a file name", "shop.pem", file);
+
 /// `log.access`
 pub(crate) static ACCESS_TARGET: Shape =
     Shape::new("`\"off\"`, `\"stdout\"`, `\"stderr\"` or a file name", "/var/log/weir/access.log", access);

@@ -33,6 +33,8 @@ pub(crate) static PREFIX: Shape = Shape::new("a path prefix", "/v2/", prefix);
 pub(crate) static REDIRECT_TO: Shape = Shape::new("a target", "https://$host$path$query", redirect_to);
 /// `health.path`
 pub(crate) static PROBE_PATH: Shape = Shape::new("a path", "/healthz", probe_path);
+/// A host name that a TLS client asks for: no wildcard.
+pub(crate) static SERVER_NAME: Shape = Shape::new("a host name", "app.internal", server_name);
 /// `health.host`
 pub(crate) static HOST_FIELD: Shape = Shape::new("a host", "shop.example", host_field);
 /// `health.expect_status`
@@ -40,6 +42,13 @@ pub(crate) static STATUS_RANGE: Shape =
     Shape::new("a status or a range", "200-399", status_range).or_number();
 
 const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+
+fn server_name(text: &str) -> Result<Value, Refused> {
+    match host(text)? {
+        Value::Host(HostPattern::Exact(name)) => Ok(Value::Text(name.trim_matches(['[', ']']).to_owned())),
+        _ => refuse(format!("{} is not a host name", quote(text)), "one name is asked for: a `*` can't be"),
+    }
+}
 
 fn host(text: &str) -> Result<Value, Refused> {
     let message = format!("{} is not a host", quote(text));

@@ -1,0 +1,50 @@
+//! TLS as text again.
+
+use super::{inline, list, text};
+use crate::schema::*;
+
+fn file(path: &std::path::Path) -> String {
+    text(&path.to_string_lossy())
+}
+
+pub(super) fn listener(tls: &ListenerTls) -> Vec<(&'static str, String)> {
+    let certificate = |certificate: &Certificate| {
+        let mut keys = vec![("cert", file(&certificate.cert)), ("key", file(&certificate.key))];
+        keys.extend(certificate.ocsp.as_ref().map(|ocsp| ("ocsp", file(ocsp))));
+        inline(keys)
+    };
+    let mut keys = vec![("certificates", list(&tls.certificates, certificate))];
+    if let Some(ca) = &tls.client_ca {
+        keys.push(("client_ca", file(ca)));
+        let auth = match tls.client_auth {
+            ClientAuth::Required => "required",
+            ClientAuth::Optional => "optional",
+        };
+        keys.push(("client_auth", text(auth)));
+    }
+    let version = match tls.min_version {
+        TlsVersion::V12 => "1.2",
+        TlsVersion::V13 => "1.3",
+    };
+    let ciphers = match tls.ciphers {
+        CipherPolicy::Default => "default",
+        CipherPolicy::Strong => "strong",
+        CipherPolicy::Nist => "nist",
+    };
+    keys.push(("min_version", text(version)));
+    keys.push(("ciphers", text(ciphers)));
+    keys.push(("tickets", tls.tickets.to_string()));
+    keys
+}
+
+pub(super) fn pool(tls: &PoolTls) -> String {
+    let mut keys = Vec::new();
+    keys.extend(tls.ca.as_ref().map(|ca| ("ca", file(ca))));
+    if let Some((cert, key)) = &tls.client {
+        keys.push(("cert", file(cert)));
+        keys.push(("key", file(key)));
+    }
+    keys.extend(tls.server_name.as_ref().map(|name| ("server_name", text(name))));
+    keys.push(("verify", tls.verify.to_string()));
+    inline(keys)
+}
