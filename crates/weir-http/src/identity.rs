@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use crate::message::Version;
+
 /// Scheme of a URI, or of the listener a request came by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scheme {
@@ -41,6 +43,8 @@ pub struct ClientIdentity {
     /// `via`, `x-forwarded-for` and `x-forwarded-proto` lines for a client that is not trusted and sent no `via`.
     pub(crate) lines: Box<[u8]>,
     pub(crate) scheme: Scheme,
+    /// The version of the requests that `lines` is for.
+    pub(crate) version: Version,
 }
 
 impl ClientIdentity {
@@ -56,14 +60,18 @@ impl ClientIdentity {
             // RFC 7239 §6: an IPv6 address stands in brackets, and so in quotes.
             IpAddr::V6(address) => format!("for=\"[{address}]\";proto={proto}"),
         };
-        let lines = format!("via: 1.1 weir\r\nx-forwarded-for: {address}\r\nx-forwarded-proto: {proto}\r\n");
-        ClientIdentity {
-            trusted,
-            address: address.to_string().into_bytes().into(),
-            element: element.into_bytes().into(),
-            lines: lines.into_bytes().into(),
-            scheme,
-        }
+        let version = Version::Http11;
+        let address = address.to_string().into_bytes().into_boxed_slice();
+        let lines = lines(version, &address, scheme);
+        ClientIdentity { trusted, address, element: element.into_bytes().into(), lines, scheme, version }
+    }
+
+    /// The same for a connection whose requests come in another version than HTTP/1.1. Identities say the same of all
+    /// versions; this only makes the usual request cheap.
+    pub fn of_version(mut self, version: Version) -> ClientIdentity {
+        self.lines = lines(version, &self.address, self.scheme);
+        self.version = version;
+        self
     }
 
     /// Whether the client's own forwarding fields are kept.
@@ -75,4 +83,17 @@ impl ClientIdentity {
     pub fn address(&self) -> &[u8] {
         &self.address
     }
+}
+
+fn lines(version: Version, address: &[u8], scheme: Scheme) -> Box<[u8]> {
+    let parts = [
+        b"via: ",
+        version.received_protocol(),
+        b"\r\nx-forwarded-for: ",
+        address,
+        b"\r\nx-forwarded-proto: ",
+        scheme.word().as_bytes(),
+        b"\r\n",
+    ];
+    parts.concat().into_boxed_slice()
 }

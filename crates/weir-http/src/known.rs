@@ -83,6 +83,8 @@ known_headers! {
     RetryAfter "retry-after";
     AltSvc "alt-svc";
     EarlyData "early-data";
+    SecWebsocketKey "sec-websocket-key";
+    SecWebsocketAccept "sec-websocket-accept";
 }
 
 /// A set of known names, one bit each.
@@ -299,9 +301,11 @@ fn candidate(length: usize, first: u8, name: &[u8]) -> KnownHeader {
         (17, b't') => K::TransferEncoding,
         (17, b'x') => K::XForwardedProto,
         (17, b'i') => K::IfModifiedSince,
+        (17, b's') => K::SecWebsocketKey,
         (18, b'p') => K::ProxyAuthenticate,
         (19, b'p') => K::ProxyAuthorization,
         (19, b'i') => K::IfUnmodifiedSince,
+        (20, b's') => K::SecWebsocketAccept,
         _ => K::Other,
     }
 }

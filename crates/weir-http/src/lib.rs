@@ -5,7 +5,7 @@
 //! never a guess. It never does I/O, reads a clock, draws randomness, picks a backend, or panics on input.
 //!
 //! Where to start reading: [`h1::parse_request`] turns bytes into a [`RequestHead`], [`body::BodyReader`] says which of
-//! the following bytes are its body, [`forward::write_request`] writes what a backend gets to see, and
+//! the following bytes are its body, [`forward::write_request`] and [`forward::request_fields`] write what a backend gets to see, and
 //! [`Violation`] lists everything a peer can do wrong. The types in [`message`] and [`body`] are the same for all
 //! versions: [`section`] fills them from the decoded fields of HTTP/2 and HTTP/3.
 #![forbid(unsafe_code)]
@@ -18,22 +18,29 @@ mod identity;
 mod known;
 pub mod limits;
 pub mod message;
+mod own;
 pub mod path;
 pub mod proxy_protocol;
 mod scan;
 pub mod section;
+mod sink;
 mod stream_error;
 mod trailers;
 mod violation;
+pub mod websocket;
 
 pub use added::{AddedField, AddedFieldError};
 pub use body::{BodyLength, BodyReader, BodyStep};
-pub use forward::{RequestContext, ResponseContext, SentFraming, Underscores, write_request, write_response};
+pub use forward::{
+    RequestContext, ResponseContext, SentFraming, Underscores, request_fields, response_fields,
+    trailer_fields, write_request, write_response,
+};
 pub use h1::{Progress, parse_request, parse_response};
 pub use identity::{ClientIdentity, Scheme};
 pub use known::KnownHeader;
 pub use limits::Limits;
 pub use message::{Field, Method, RequestHead, ResponseHead, Span, TargetForm, Version};
+pub use own::{OwnAnswer, OwnResponse, continue_fields};
 pub use section::{Asked, RequestBuilder, ResponseBuilder, TrailerBuilder};
 pub use stream_error::StreamError;
 pub use trailers::Trailers;

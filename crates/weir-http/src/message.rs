@@ -94,6 +94,18 @@ pub enum Version {
     Http3,
 }
 
+impl Version {
+    /// What `via` says of a message that came in this version, as `1.1 weir` (RFC 9110 §7.6.3).
+    pub(crate) const fn received_protocol(self) -> &'static [u8] {
+        match self {
+            Version::Http10 => b"1.0 weir",
+            Version::Http11 => b"1.1 weir",
+            Version::Http2 => b"2 weir",
+            Version::Http3 => b"3 weir",
+        }
+    }
+}
+
 /// How the request-target was written (RFC 9112 §3.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TargetForm {

@@ -238,7 +238,7 @@ fn finish(buffer: &[u8], limits: &Limits, head: &mut RequestHead) -> Result<(), 
 }
 
 /// What follows from the fields in every version, once host, body and connection options are settled.
-#[inline]
+#[inline(always)]
 pub(crate) fn conclude(head: &mut RequestHead, buffer: &[u8]) -> Result<(), Violation> {
     head.keep_alive = head.connection.persists(head.version);
     head.expect_continue = expectation(head, buffer)?;

@@ -12,6 +12,7 @@ mod request_head;
 mod responses;
 mod section_responses;
 mod sections;
+mod visited;
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -1,0 +1,390 @@
+//! What Weir changes in a message between client and backend: everything, in one place.
+//!
+//! Messages are written from their parsed form: as text of HTTP/1.1 ([`write_request`], [`write_response`]), or field
+//! after field for HTTP/2 and HTTP/3 ([`request_fields`], [`response_fields`]). What stays, goes and is added is decided
+//! in this file for both; the files below it only differ in how they put it. No byte reaches the other side that
+//! the parser did not check, and framing fields are only among the kept ones when they are the one plain number Weir
+//! itself acts on.
+
+mod text;
+mod visit;
+
+pub use text::{write_request, write_response};
+pub(crate) use visit::put_status;
+pub use visit::{request_fields, response_fields, trailer_fields};
+
+use crate::added::AddedField;
+use crate::body::BodyLength;
+use crate::identity::{ClientIdentity, Scheme};
+use crate::known::{HOP_BY_HOP, IDENTITY, KnownHeader, KnownSet};
+use crate::message::{
+    FieldLine, Fields, Method, NOMINATED, RequestHead, ResponseHead, TargetForm, UNDERSCORE_TWIN,
+    UNDERSCORED, Version,
+};
+use crate::scan;
+use crate::sink::FieldSink;
+
+/// What to do with field names that have an underscore (threat A24).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Underscores {
+    /// Drop those that with dashes would be a framing, identity, authentication or other protected field, or one that
+    /// Weir adds: backends that read `_` as `-` would take them for it.
+    #[default]
+    DropTwins,
+    /// Drop all of them.
+    DropAll,
+    /// Pass all of them on.
+    Keep,
+}
+
+/// What a request becomes on its way to a backend.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestContext<'a> {
+    /// Who asks.
+    pub identity: &'a ClientIdentity,
+    /// The path to ask for: the normalised one that routing matched, or what a route rewrote it to. `None`: as it was
+    /// sent, for paths that are plain. The query stays.
+    pub path: Option<&'a [u8]>,
+    /// `x-request-id` for a request that has no acceptable one.
+    pub request_id: &'a [u8],
+    /// `host` for an HTTP/1.0 request that has none.
+    pub default_host: &'a [u8],
+    /// Fields the route adds.
+    pub added: &'a [AddedField],
+    /// Pass `Upgrade` on: the route allows that protocol.
+    pub upgrade: bool,
+    /// `sec-websocket-key` for an upgrade that came by extended CONNECT, which has none (RFC 8441 §5); see
+    /// [`crate::websocket::key`]. Empty for none.
+    pub websocket_key: &'a [u8],
+    /// `:scheme` for a backend of HTTP/2: that of the connection to it (RFC 9110 §7.4).
+    pub backend_scheme: Scheme,
+    /// Pass `Expect: 100-continue` on, instead of Weir answering it.
+    pub expect_continue: bool,
+    /// Ask the backend to close behind the response. Says nothing in HTTP/2.
+    pub close: bool,
+    /// What to do with underscores.
+    pub underscores: Underscores,
+}
+
+impl<'a> RequestContext<'a> {
+    /// The usual: path as sent, nothing added, no upgrade, connection kept.
+    pub fn new(identity: &'a ClientIdentity, request_id: &'a [u8]) -> RequestContext<'a> {
+        RequestContext {
+            identity,
+            path: None,
+            request_id,
+            default_host: b"",
+            added: &[],
+            upgrade: false,
+            websocket_key: b"",
+            backend_scheme: Scheme::Http,
+            expect_continue: false,
+            close: false,
+            underscores: Underscores::DropTwins,
+        }
+    }
+}
+
+/// What a response becomes on its way to a client.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseContext<'a> {
+    /// The version the client speaks: only one of HTTP/1.1 knows chunks.
+    pub client_version: Version,
+    /// The method of the request: HEAD is answered without a body.
+    pub request_method: Method,
+    /// Weir and the client both want to keep the client's connection.
+    pub keep_alive: bool,
+    /// Fields the route adds.
+    pub added: &'a [AddedField],
+    /// `sec-websocket-accept` for an upgrade whose backend gave none, as those of HTTP/2 do (RFC 8441 §5); see
+    /// [`crate::websocket::accept`]. Empty for none.
+    pub websocket_accept: &'a [u8],
+    /// A further field, such as the stickiness cookie.
+    pub sticky: Option<&'a AddedField>,
+    /// `x-request-id` to name where the backend named none; empty for none.
+    pub request_id: &'a [u8],
+    /// `date` to name where the backend gave none (RFC 9110 §6.6.1); empty for none.
+    pub date: &'a [u8],
+}
+
+impl ResponseContext<'_> {
+    /// The usual for a request: nothing added.
+    pub fn new(
+        client_version: Version,
+        request_method: Method,
+        keep_alive: bool,
+    ) -> ResponseContext<'static> {
+        ResponseContext {
+            client_version,
+            request_method,
+            keep_alive,
+            added: &[],
+            websocket_accept: b"",
+            sticky: None,
+            request_id: b"",
+            date: b"",
+        }
+    }
+}
+
+/// What [`write_response`] or [`response_fields`] announced to the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SentFraming {
+    /// How the body must now be written; `UntilClose` means raw bytes, then close, or the end of the stream.
+    pub body: BodyLength,
+    /// Whether the client's connection can be kept behind it.
+    pub keep_alive: bool,
+}
+
+/// Which fields of a message are left out.
+struct KeepRule<'a> {
+    dropped: KnownSet,
+    flags: u8,
+    replacing: &'a [AddedField],
+    underscores: Underscores,
+}
+
+impl KeepRule<'_> {
+    /// Whether there is nothing in these fields that it would leave out.
+    #[inline]
+    fn keeps_all(&self, fields: &Fields) -> bool {
+        fields.seen.intersection(self.dropped).is_empty()
+            && fields.any_flags & self.flags == 0
+            && self.replacing.is_empty()
+    }
+
+    #[inline]
+    fn drops(&self, line: &FieldLine, buffer: &[u8]) -> bool {
+        self.dropped.has(line.known)
+            || line.flags & self.flags != 0
+            || (!self.replacing.is_empty() && self.is_replaced(line.name.of(buffer), line.flags))
+    }
+
+    /// Whether an added field takes the place of this one.
+    fn is_replaced(&self, name: &[u8], flags: u8) -> bool {
+        if flags & UNDERSCORED != 0 && self.underscores == Underscores::Keep {
+            return self
+                .replacing
+                .iter()
+                .any(|field| field.replaces && field.name().eq_ignore_ascii_case(name));
+        }
+        self.replacing.iter().any(|field| field.replaces_name(name))
+    }
+}
+
+/// Puts a kept field as Weir writes it where it was not stored so.
+#[inline]
+fn put_kept(line: &FieldLine, buffer: &[u8], sink: &mut impl FieldSink) {
+    let value = line.value.of(buffer);
+    match line.known {
+        KnownHeader::ContentLength => match scan::decimal(value) {
+            Some(length) => sink.number(b"content-length", length),
+            None => sink.field(b"content-length", value),
+        },
+        _ => sink.field(line.name.of(buffer), value),
+    }
+}
+
+fn request_rule<'a>(head: &RequestHead, context: &RequestContext<'a>, replaced: KnownSet) -> KeepRule<'a> {
+    let flags = NOMINATED
+        | match context.underscores {
+            Underscores::DropTwins => UNDERSCORE_TWIN,
+            Underscores::DropAll => UNDERSCORED,
+            Underscores::Keep => 0,
+        };
+    let dropped = dropped_from_request(head, context).union(replaced);
+    KeepRule { dropped, flags, replacing: context.added, underscores: context.underscores }
+}
+
+/// Known names that are not passed on as they came.
+fn dropped_from_request(head: &RequestHead, context: &RequestContext<'_>) -> KnownSet {
+    let mut dropped = HOP_BY_HOP.with(KnownHeader::Via);
+    if head.form == TargetForm::Absolute {
+        dropped = dropped.with(KnownHeader::Host);
+    }
+    if context.identity.trusted {
+        dropped = dropped.with(KnownHeader::XForwardedFor).with(KnownHeader::Forwarded);
+    } else {
+        dropped = dropped.union(IDENTITY);
+    }
+    if head.request_id.is_none() {
+        dropped = dropped.with(KnownHeader::XRequestId);
+    }
+    if !(context.expect_continue && head.expect_continue) {
+        dropped = dropped.with(KnownHeader::Expect);
+    }
+    // Only a client that makes its handshake in HTTP/1.1 has a key that is worth anything.
+    if context.upgrade && head.extended_connect {
+        dropped = dropped.with(KnownHeader::SecWebsocketKey);
+    }
+    if head.max_forwards.is_some() {
+        dropped = dropped.with(KnownHeader::MaxForwards);
+    }
+    dropped
+}
+
+fn replaced_names(added: &[AddedField]) -> KnownSet {
+    let known = added.iter().filter(|field| field.replaces && field.known != KnownHeader::Other);
+    known.fold(KnownSet::EMPTY, |names, field| names.with(field.known))
+}
+
+/// Path and query to ask a backend for.
+fn target_of<'b>(
+    head: &RequestHead,
+    buffer: &'b [u8],
+    context: &RequestContext<'b>,
+) -> (&'b [u8], Option<&'b [u8]>) {
+    match head.form {
+        TargetForm::Asterisk | TargetForm::Authority => (head.target(buffer), None),
+        //= https://www.rfc-editor.org/rfc/rfc9112#section-3.2.4
+        //# If a proxy receives an OPTIONS request with an absolute-form of
+        //# request-target in which the URI has an empty path and no query
+        //# component, then the last proxy on the request chain MUST send a
+        //# request-target of "*" when it forwards the request to the indicated
+        //# origin server.
+        TargetForm::Absolute
+            if head.method == Method::Options
+                && head.path.start() == head.path.end()
+                && head.query.is_none() =>
+        {
+            (b"*", None)
+        }
+        TargetForm::Absolute | TargetForm::Origin => {
+            (context.path.unwrap_or_else(|| head.path(buffer)), head.query(buffer))
+        }
+    }
+}
+
+/// `via`, `x-forwarded-*` and `forwarded`, but for those the route replaces.
+fn put_identity(
+    head: &RequestHead,
+    buffer: &[u8],
+    identity: &ClientIdentity,
+    replaced: KnownSet,
+    sink: &mut impl FieldSink,
+) {
+    let fields = &head.fields;
+    if !replaced.has(KnownHeader::Via) {
+        put_via(fields, buffer, head.version, sink);
+    }
+    let before = if identity.trusted { Some(fields) } else { None };
+    let kept = |name| identity.trusted && fields.seen.has(name);
+    if !replaced.has(KnownHeader::XForwardedFor) {
+        let address: &[&[u8]] = &[&identity.address];
+        put_list(sink, b"x-forwarded-for", before, KnownHeader::XForwardedFor, buffer, address);
+    }
+    if !replaced.has(KnownHeader::XForwardedProto) && !kept(KnownHeader::XForwardedProto) {
+        sink.field(b"x-forwarded-proto", identity.scheme.word().as_bytes());
+    }
+    let host = head.host(buffer);
+    if let Some(host) = host
+        && !replaced.has(KnownHeader::XForwardedHost)
+        && !kept(KnownHeader::XForwardedHost)
+    {
+        sink.field(b"x-forwarded-host", host);
+    }
+    if !replaced.has(KnownHeader::Forwarded) {
+        let element: &[&[u8]] = match host {
+            Some(host) => &[&identity.element, b";host=\"", host, b"\""],
+            None => &[&identity.element],
+        };
+        put_list(sink, b"forwarded", before, KnownHeader::Forwarded, buffer, element);
+    }
+}
+
+/// Puts one field with all received values of a list, then our own element made of `parts`.
+fn put_list(
+    sink: &mut impl FieldSink,
+    name: &'static [u8],
+    before: Option<&Fields>,
+    known: KnownHeader,
+    buffer: &[u8],
+    parts: &[&[u8]],
+) {
+    let received = before.into_iter().flat_map(|fields| fields.values(known, buffer));
+    let received = received.filter(|value| !value.is_empty()).flat_map(|value| [value, b", "]);
+    sink.parts(name, received.chain(parts.iter().copied()));
+}
+
+//= https://www.rfc-editor.org/rfc/rfc9110#section-7.6.3
+//# A proxy MUST send an appropriate Via header field, as described below, in each message that it forwards.
+fn put_via(fields: &Fields, buffer: &[u8], version: Version, sink: &mut impl FieldSink) {
+    put_list(sink, b"via", Some(fields), KnownHeader::Via, buffer, &[version.received_protocol()]);
+}
+
+/// `x-request-id` where the client sent none that we keep.
+#[inline]
+fn put_request_id(
+    head: &RequestHead,
+    context: &RequestContext<'_>,
+    replaced: KnownSet,
+    sink: &mut impl FieldSink,
+) {
+    if head.request_id.is_none() && !replaced.has(KnownHeader::XRequestId) {
+        sink.parts(b"x-request-id", [context.request_id]);
+    }
+}
+
+/// `max-forwards` of a TRACE or OPTIONS request.
+#[inline]
+fn put_max_forwards(head: &RequestHead, sink: &mut impl FieldSink) {
+    if let Some(left) = head.max_forwards {
+        //= https://www.rfc-editor.org/rfc/rfc9110#section-7.6.2
+        //# If the received Max-Forwards value is greater than zero, the
+        //# intermediary MUST generate an updated Max-Forwards field in the
+        //# forwarded message
+        sink.number(b"max-forwards", left.saturating_sub(1));
+    }
+}
+
+fn response_rule<'a>(head: &ResponseHead, context: &ResponseContext<'a>) -> KeepRule<'a> {
+    let mut dropped = HOP_BY_HOP.with(KnownHeader::Via).union(replaced_names(context.added));
+    // What is left of Content-Length must be true: it was declared, and is what we send or what HEAD would get.
+    if head.declared.is_none() {
+        dropped = dropped.with(KnownHeader::ContentLength);
+    }
+    KeepRule { dropped, flags: NOMINATED, replacing: context.added, underscores: Underscores::Keep }
+}
+
+/// What a response gets behind the fields that stay.
+#[inline]
+fn put_response_tail(
+    head: &ResponseHead,
+    buffer: &[u8],
+    context: &ResponseContext<'_>,
+    sink: &mut impl FieldSink,
+) {
+    if head.fields.seen.has(KnownHeader::Via) || head.version != Version::Http11 {
+        put_via(&head.fields, buffer, head.version, sink);
+    } else {
+        sink.line(b"via: 1.1 weir\r\n", 3);
+    }
+    if head.is_interim() {
+        return;
+    }
+    if !context.date.is_empty() && !head.fields.seen.has(KnownHeader::Date) {
+        sink.field(b"date", context.date);
+    }
+    if !context.request_id.is_empty() && !head.fields.seen.has(KnownHeader::XRequestId) {
+        sink.field(b"x-request-id", context.request_id);
+    }
+    for field in context.added.iter().chain(context.sticky) {
+        sink.line(&field.line, field.name_bytes);
+    }
+}
+
+fn client_framing(head: &ResponseHead, context: &ResponseContext<'_>) -> SentFraming {
+    let body = match head.body {
+        body if !body.is_open_ended() => body,
+        //= https://www.rfc-editor.org/rfc/rfc9112#section-6.1
+        //# A server MUST NOT send a response containing Transfer-Encoding
+        //# unless the corresponding request indicates HTTP/1.1 (or later
+        //# minor revisions).
+        // In HTTP/2 and HTTP/3 the stream's end is the body's.
+        _ if context.client_version != Version::Http11 => BodyLength::UntilClose,
+        _ => BodyLength::Chunked,
+    };
+    let ends_connection = body == BodyLength::UntilClose && context.client_version < Version::Http2;
+    let keep_alive = context.keep_alive && !head.tunnel && !ends_connection;
+    SentFraming { body, keep_alive: keep_alive || head.is_interim() }
+}

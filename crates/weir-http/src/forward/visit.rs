@@ -1,0 +1,130 @@
+//! Messages field after field, for HTTP/2 and HTTP/3 to encode.
+//!
+//! Pseudo-headers come first, names are in lower case, and nothing is said of connections (RFC 9113 §8, RFC 9114 §4). A
+//! `cookie` stays one field (RFC 9113 §8.2.3 lets it).
+
+use super::{
+    KeepRule, RequestContext, ResponseContext, SentFraming, client_framing, put_identity, put_kept,
+    put_max_forwards, put_request_id, put_response_tail, replaced_names, request_rule, response_rule,
+    target_of,
+};
+use crate::h1::encode::Digits;
+use crate::known::KnownHeader;
+use crate::message::{Field, Fields, RequestHead, ResponseHead, TargetForm};
+use crate::sink::{FieldSink, Visitor};
+
+/// Gives the head of a request for a backend of HTTP/2 or HTTP/3 to `visit`, one field after another.
+///
+/// An upgrade that is passed on (`context.upgrade`) becomes an extended CONNECT, which only a backend that announced
+/// `SETTINGS_ENABLE_CONNECT_PROTOCOL` may get (RFC 8441 §3). The body follows as [`RequestHead::body`] says, the stream
+/// ends with the head where that is empty and nothing is upgraded. `buffer` is what `head` was parsed from or built into.
+/// Allocates only for composed values of more than 256 bytes.
+pub fn request_fields(
+    head: &RequestHead,
+    buffer: &[u8],
+    context: &RequestContext<'_>,
+    visit: &mut impl FnMut(&[u8], &[u8]),
+) {
+    let sink = &mut Visitor::new(visit);
+    let replaced = replaced_names(context.added);
+    let mut rule = request_rule(head, context, replaced);
+    let upgrade = head.upgrade(buffer).filter(|_| context.upgrade);
+    put_request_control(head, buffer, context, upgrade, sink);
+    //= https://www.rfc-editor.org/rfc/rfc9113#section-8.3.1
+    //# An intermediary that converts a request from another HTTP version to
+    //# HTTP/2 MUST retain any authority information from the
+    // It is in `:authority`; a second copy could only disagree.
+    rule.dropped = rule.dropped.with(KnownHeader::Host);
+    if upgrade.is_some() {
+        // RFC 8441 §5: the handshake of the stream takes the place of this one.
+        rule.dropped = rule.dropped.with(KnownHeader::SecWebsocketKey);
+    }
+    visit_kept(&head.fields, buffer, &rule, sink);
+    put_identity(head, buffer, context.identity, replaced, sink);
+    put_request_id(head, context, replaced, sink);
+    for field in context.added.iter().filter(|field| field.known != KnownHeader::Host) {
+        sink.line(&field.line, field.name_bytes);
+    }
+    if head.te_trailers {
+        sink.field(b"te", b"trailers");
+    }
+    put_max_forwards(head, sink);
+}
+
+/// The pseudo-headers (RFC 9113 §8.3.1, §8.5, RFC 8441 §4).
+fn put_request_control(
+    head: &RequestHead,
+    buffer: &[u8],
+    context: &RequestContext<'_>,
+    upgrade: Option<&[u8]>,
+    sink: &mut impl FieldSink,
+) {
+    let of_route = context.added.iter().find(|field| field.known == KnownHeader::Host);
+    let authority = match of_route {
+        Some(field) => field.value(),
+        None => head.host(buffer).unwrap_or(context.default_host),
+    };
+    let method = if upgrade.is_some() { b"CONNECT" } else { head.method_text(buffer) };
+    sink.field(b":method", method);
+    if let Some(protocol) = upgrade {
+        sink.field(b":protocol", protocol);
+    }
+    if head.form == TargetForm::Authority {
+        return sink.field(b":authority", head.target(buffer));
+    }
+    sink.field(b":scheme", context.backend_scheme.word().as_bytes());
+    sink.field(b":authority", authority);
+    match target_of(head, buffer, context) {
+        (path, None) => sink.field(b":path", path),
+        (_, Some(_)) if context.path.is_none() && head.form == TargetForm::Origin => {
+            sink.field(b":path", head.target(buffer));
+        }
+        (path, Some(query)) => sink.parts(b":path", [path, b"?", query]),
+    }
+}
+
+/// Gives the head of a response for a client of HTTP/2 or HTTP/3 to `visit`, one field after another; also an interim
+/// one, and the 101 of an accepted upgrade, which becomes the 200 that RFC 8441 §5 has instead.
+///
+/// `None` and `Length(0)` in what is returned mean that the stream ends with the head, but for interim responses and
+/// tunnels. Allocates only for composed values of more than 256 bytes.
+pub fn response_fields(
+    head: &ResponseHead,
+    buffer: &[u8],
+    context: &ResponseContext<'_>,
+    visit: &mut impl FnMut(&[u8], &[u8]),
+) -> SentFraming {
+    let sink = &mut Visitor::new(visit);
+    let mut rule = response_rule(head, context);
+    let mut status = head.status;
+    if status == 101 {
+        status = 200;
+        rule.dropped = rule.dropped.with(KnownHeader::SecWebsocketAccept);
+    }
+    put_status(status, sink);
+    visit_kept(&head.fields, buffer, &rule, sink);
+    put_response_tail(head, buffer, context, sink);
+    client_framing(head, context)
+}
+
+/// Gives trailers to `visit`, as [`crate::BodyReader::trailers`] has them.
+pub fn trailer_fields<'t>(
+    trailers: impl IntoIterator<Item = Field<'t>>,
+    visit: &mut impl FnMut(&[u8], &[u8]),
+) {
+    let sink = &mut Visitor::new(visit);
+    for field in trailers {
+        sink.field(field.name, field.value);
+    }
+}
+
+/// `:status` of three digits (RFC 9113 §8.3.2).
+pub(crate) fn put_status(status: u16, sink: &mut impl FieldSink) {
+    sink.field(b":status", Digits::default().of(u64::from(status.clamp(100, 999))));
+}
+
+fn visit_kept(fields: &Fields, buffer: &[u8], rule: &KeepRule<'_>, sink: &mut impl FieldSink) {
+    for line in fields.lines.iter().filter(|line| !rule.drops(line, buffer)) {
+        put_kept(line, buffer, sink);
+    }
+}
