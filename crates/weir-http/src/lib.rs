@@ -14,6 +14,7 @@ pub mod added;
 pub mod body;
 pub mod forward;
 pub mod h1;
+pub mod h3;
 mod identity;
 mod known;
 pub mod limits;

@@ -1,0 +1,432 @@
+//! What the streams of one connection share: control streams, QPACK, and which requests are taken (RFC 9114 §5, §6).
+
+use std::collections::VecDeque;
+
+use super::Role;
+use super::control::{ControlEvent, ControlReader};
+use super::error::{Code, Fault, SectionError};
+use super::frame::reserved;
+use super::qpack::{Acknowledgements, Decoder, SectionLimits, SectionRead};
+use super::settings::Settings;
+use super::stream::{RequestStream, Section};
+use super::varint;
+use crate::limits::Limits;
+
+/// What a connection announces and allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Largest dynamic table the peer's encoder may fill, in bytes; at most 4096 are taken (threat C4). 0 for none.
+    ///
+    /// A client may use what an earlier connection announced for early data: keep it the same while tickets live
+    /// (RFC 9204 §3.2.3).
+    pub qpack_table_capacity: usize,
+    /// Most streams that may wait for insertions; at most 16 are taken (threat C4).
+    pub qpack_blocked_streams: usize,
+    /// What a head may hold.
+    pub head: SectionLimits,
+    /// What trailers may hold.
+    pub trailers: SectionLimits,
+    /// Whether extended CONNECT is announced (RFC 9220).
+    pub connect_protocol: bool,
+}
+
+/// What a connection takes at most, whatever is configured.
+const LARGEST_TABLE_BYTES: usize = 4096;
+const MOST_BLOCKED_STREAMS: usize = 16;
+/// Crumbs of a cookie are fields of their own: as many as a browser keeps for a host, twice over.
+const CRUMB_COUNT: usize = 400;
+
+impl Config {
+    /// What these limits come to, with the whole dynamic table and extended CONNECT.
+    pub fn new(limits: &Limits) -> Config {
+        Config {
+            qpack_table_capacity: LARGEST_TABLE_BYTES,
+            qpack_blocked_streams: MOST_BLOCKED_STREAMS,
+            head: SectionLimits {
+                bytes: limits.section_bytes(),
+                field_count: limits.field_count.saturating_add(CRUMB_COUNT),
+            },
+            trailers: SectionLimits { bytes: limits.trailer_bytes, field_count: limits.trailer_count },
+            connect_protocol: true,
+        }
+    }
+}
+
+/// One HTTP/3 connection, but for its request streams, which the caller keeps.
+#[derive(Debug)]
+pub struct Connection {
+    role: Role,
+    config: Config,
+    decoder: Decoder,
+    control: ControlReader,
+    control_stream: Option<u64>,
+    encoder_stream: Option<u64>,
+    decoder_stream: Option<u64>,
+    acknowledgements: Acknowledgements,
+    /// Streams whose type has begun.
+    untyped: Vec<Untyped>,
+    ignored_count: usize,
+    control_output: Vec<u8>,
+    has_decoder_stream: bool,
+    peer_settings: Option<Settings>,
+    events: VecDeque<Event>,
+    /// What our last GOAWAY said.
+    refused_from: Option<u64>,
+    /// One above the largest request stream that was admitted, in steps of 4.
+    next_request: u64,
+    admitted_count: u64,
+}
+
+#[derive(Debug)]
+struct Untyped {
+    stream_id: u64,
+    bytes: [u8; 8],
+    length: usize,
+}
+
+/// Most unidirectional streams whose type has not come.
+const UNTYPED_LIMIT: usize = 16;
+/// Most unidirectional streams of unknown types over the life of a connection.
+const IGNORED_LIMIT: usize = 64;
+/// Bytes in unknown frames on the control stream: so many, and more for each request (PRIORITY_UPDATE comes there).
+const SKIPPED_LIMIT_BYTES: u64 = 1 << 16;
+const SKIPPED_PER_REQUEST_BYTES: u64 = 1 << 10;
+/// The largest request stream there can be: what a GOAWAY says that only announces another (RFC 9114 §5.2).
+const LAST_REQUEST: u64 = varint::MAX - 3;
+
+/// Something that happened to the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The peer's settings have come; once.
+    Settings(Settings),
+    /// The peer takes no requests (or, from a client, no pushes) from this id on.
+    GoAway(u64),
+    /// The field section of this stream, which was blocked, can be read: [`Connection::retry_section`].
+    Unblocked(u64),
+}
+
+/// A unidirectional stream of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnStream {
+    /// Our control stream: must be opened at once, and has bytes from the start.
+    Control,
+    /// What our QPACK decoder acknowledges: open it when there are bytes first. No bytes ever come when no table is
+    /// announced.
+    QpackDecoder,
+}
+
+impl OwnStream {
+    /// Both, the more urgent first.
+    pub const ALL: [OwnStream; 2] = [OwnStream::Control, OwnStream::QpackDecoder];
+}
+
+/// What to do with a unidirectional stream of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerStream {
+    /// Read on.
+    Read,
+    /// Its type means nothing here: send STOP_SENDING with [`Code::StreamCreationError`], and give no more of it.
+    Ignore,
+}
+
+impl Connection {
+    /// A connection whose handshake is complete, or whose early data is read. `draw` is any number: what reserved settings
+    /// and frames are made of.
+    pub fn new(role: Role, config: &Config, draw: u32) -> Connection {
+        let config = Config {
+            qpack_table_capacity: config.qpack_table_capacity.min(LARGEST_TABLE_BYTES),
+            qpack_blocked_streams: config.qpack_blocked_streams.min(MOST_BLOCKED_STREAMS),
+            ..*config
+        };
+        let settings = Settings {
+            qpack_table_capacity: config.qpack_table_capacity as u64,
+            qpack_blocked_streams: config.qpack_blocked_streams as u64,
+            section_bytes: Some(config.head.bytes as u64),
+            connect_protocol: config.connect_protocol,
+            datagram: false,
+        };
+        let mut control_output = vec![STREAM_CONTROL];
+        settings.write(draw, &mut control_output);
+        // An empty frame of a reserved type: whoever stumbles over it would stumble over any extension.
+        varint::write(&mut control_output, reserved(draw >> 4));
+        control_output.push(0);
+        Connection {
+            role,
+            decoder: Decoder::new(config.qpack_table_capacity, config.qpack_blocked_streams),
+            config,
+            control: ControlReader::default(),
+            control_stream: None,
+            encoder_stream: None,
+            decoder_stream: None,
+            acknowledgements: Acknowledgements::default(),
+            untyped: Vec::new(),
+            ignored_count: 0,
+            control_output,
+            has_decoder_stream: false,
+            peer_settings: None,
+            events: VecDeque::new(),
+            refused_from: None,
+            next_request: 0,
+            admitted_count: 0,
+        }
+    }
+
+    /// Takes a new request stream of the peer. `None` when it must be refused with [`Code::RequestRejected`], because a
+    /// GOAWAY has said so: the client may send the request again elsewhere.
+    pub fn admit(&mut self, stream_id: u64) -> Option<RequestStream> {
+        if self.refused_from.is_some_and(|from| stream_id >= from) {
+            return None;
+        }
+        self.next_request = self.next_request.max(stream_id.saturating_add(4));
+        self.admitted_count += 1;
+        Some(self.stream(stream_id))
+    }
+
+    /// A request stream of our own, on which a response comes. For the client's side.
+    pub fn stream(&self, stream_id: u64) -> RequestStream {
+        RequestStream::new(stream_id, self.role, self.config.head.bytes, self.config.trailers.bytes)
+    }
+
+    /// Gives the fields of a section that [`RequestStream::advance`] found in `input` to `visit`, in order.
+    ///
+    /// When it is blocked the stream keeps it: [`Event::Unblocked`] says when [`Self::retry_section`] is to be called, and
+    /// how long to wait is the caller's to say (threat C4). Allocates nothing once its buffers have grown.
+    ///
+    /// # Errors
+    /// The section is wrong, over a limit, or `visit` refused a field. But for faults that end the connection, it counts as
+    /// read.
+    pub fn read_section<E>(
+        &mut self,
+        stream: &mut RequestStream,
+        input: &[u8],
+        section: Section,
+        visit: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
+    ) -> Result<SectionRead, SectionError<E>> {
+        let limits = if section.is_trailers { self.config.trailers } else { self.config.head };
+        let in_input = section.range.map(|range| input.get(range).unwrap_or_default());
+        let bytes = in_input.unwrap_or(&stream.section);
+        match self.decoder.read_section(stream.id(), bytes, limits, visit) {
+            Ok(SectionRead::Blocked) => {
+                stream.block(in_input);
+                Ok(SectionRead::Blocked)
+            }
+            read => {
+                stream.unblock();
+                read
+            }
+        }
+    }
+
+    /// Reads a section that was blocked; whether it is one of trailers is as it was said first.
+    ///
+    /// # Errors
+    /// As [`Self::read_section`].
+    pub fn retry_section<E>(
+        &mut self,
+        stream: &mut RequestStream,
+        visit: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
+    ) -> Result<SectionRead, SectionError<E>> {
+        let section = Section { is_trailers: stream.is_behind_content(), range: None };
+        self.read_section(stream, &[], section, visit)
+    }
+
+    /// A request stream ended before all of it was read: it was reset, or it is not read any more. Not needed for a stream
+    /// that was read to its end.
+    ///
+    /// # Errors
+    /// The peer takes nothing of our QPACK decoder stream.
+    pub fn abandon(&mut self, stream_id: u64) -> Result<(), Fault> {
+        self.decoder.cancel(stream_id)
+    }
+
+    /// Takes bytes of a unidirectional stream of the peer, in any pieces.
+    ///
+    /// # Errors
+    /// Something ends the connection.
+    pub fn receive(&mut self, stream_id: u64, input: &[u8]) -> Result<PeerStream, Fault> {
+        let is = |stream: Option<u64>| stream == Some(stream_id);
+        if is(self.encoder_stream) {
+            self.receive_instructions(input)?;
+        } else if is(self.control_stream) {
+            self.receive_control(input)?;
+        } else if is(self.decoder_stream) {
+            self.acknowledgements.receive(input)?;
+        } else {
+            return self.receive_untyped(stream_id, input);
+        }
+        Ok(PeerStream::Read)
+    }
+
+    /// The peer ended or reset a unidirectional stream of its own. Where it stopped one of ours, the connection ends with
+    /// [`Fault::CriticalStreamClosed`] too.
+    ///
+    /// # Errors
+    /// The connection needs it.
+    pub fn closed(&mut self, stream_id: u64) -> Result<(), Fault> {
+        self.untyped.retain(|untyped| untyped.stream_id != stream_id);
+        //= https://www.rfc-editor.org/rfc/rfc9114#section-6.2.1
+        //# If either control
+        //# stream is closed at any point, this MUST be treated as a connection
+        //# error of type H3_CLOSED_CRITICAL_STREAM.
+        //= https://www.rfc-editor.org/rfc/rfc9204#section-4.2
+        //# Closure of either unidirectional stream type MUST be
+        //# treated as a connection error of type H3_CLOSED_CRITICAL_STREAM.
+        let critical = [self.control_stream, self.encoder_stream, self.decoder_stream];
+        if critical.contains(&Some(stream_id)) { Err(Fault::CriticalStreamClosed) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn receive_untyped(&mut self, stream_id: u64, input: &[u8]) -> Result<PeerStream, Fault> {
+        let place = self.untyped.iter().position(|untyped| untyped.stream_id == stream_id);
+        let mut untyped = match place {
+            Some(place) => self.untyped.swap_remove(place),
+            None => Untyped { stream_id, bytes: [0; 8], length: 0 },
+        };
+        for (index, &byte) in input.iter().enumerate() {
+            if let Some(room) = untyped.bytes.get_mut(untyped.length) {
+                *room = byte;
+                untyped.length += 1;
+            }
+            let begun = untyped.bytes.get(..untyped.length).unwrap_or_default();
+            if let Some((kind, _)) = varint::read(begun) {
+                return self.open(stream_id, kind, input.get(index + 1..).unwrap_or_default());
+            }
+        }
+        if self.untyped.len() >= UNTYPED_LIMIT {
+            return Err(Fault::TooManyStreams);
+        }
+        self.untyped.push(untyped);
+        Ok(PeerStream::Read)
+    }
+
+    /// The type of a stream is known; `rest` is what came behind it.
+    fn open(&mut self, stream_id: u64, kind: u64, rest: &[u8]) -> Result<PeerStream, Fault> {
+        let (place, repeated) = match kind {
+            0x00 => (&mut self.control_stream, Fault::ControlStreamRepeated),
+            0x02 => (&mut self.encoder_stream, Fault::QpackStreamRepeated),
+            0x03 => (&mut self.decoder_stream, Fault::QpackStreamRepeated),
+            0x01 => {
+                return Err(match self.role {
+                    Role::Server => Fault::PushStreamFromClient,
+                    Role::Client => Fault::PushNotAllowed,
+                });
+            }
+            _ => {
+                self.ignored_count += 1;
+                let is_flood = self.ignored_count > IGNORED_LIMIT;
+                return if is_flood { Err(Fault::TooManyStreams) } else { Ok(PeerStream::Ignore) };
+            }
+        };
+        if place.replace(stream_id).is_some() {
+            return Err(repeated);
+        }
+        if rest.is_empty() { Ok(PeerStream::Read) } else { self.receive(stream_id, rest) }
+    }
+
+    fn receive_control(&mut self, mut input: &[u8]) -> Result<(), Fault> {
+        while !input.is_empty() {
+            let (taken, event) = self.control.advance(input, self.role)?;
+            input = input.get(taken..).unwrap_or_default();
+            match event {
+                Some(ControlEvent::Settings(settings)) => {
+                    self.peer_settings = Some(settings);
+                    self.events.push_back(Event::Settings(settings));
+                }
+                Some(ControlEvent::GoAway(id)) => {
+                    // Only the last of them says anything.
+                    self.events.retain(|event| !matches!(event, Event::GoAway(_)));
+                    self.events.push_back(Event::GoAway(id));
+                }
+                None => {}
+            }
+        }
+        let allowed = SKIPPED_LIMIT_BYTES + self.admitted_count * SKIPPED_PER_REQUEST_BYTES;
+        if self.control.skipped_bytes() > allowed { Err(Fault::UnknownFramesTooLarge) } else { Ok(()) }
+    }
+
+    fn receive_instructions(&mut self, input: &[u8]) -> Result<(), Fault> {
+        self.decoder.receive_instructions(input)?;
+        while let Some(stream_id) = self.decoder.poll_unblocked() {
+            self.events.push_back(Event::Unblocked(stream_id));
+        }
+        Ok(())
+    }
+
+    /// The next event; `None` until more is received.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// What the peer takes; `None` until its settings have come, when the defaults hold.
+    pub fn peer_settings(&self) -> Option<&Settings> {
+        self.peer_settings.as_ref()
+    }
+
+    /// Bytes that a stream of ours is to send next, its type included; write as many as flow control lets you and say so
+    /// with [`Self::sent`].
+    #[inline]
+    pub fn pending(&self, stream: OwnStream) -> &[u8] {
+        match stream {
+            OwnStream::Control => &self.control_output,
+            OwnStream::QpackDecoder if self.has_decoder_stream => self.decoder.output(),
+            OwnStream::QpackDecoder if self.decoder.output().is_empty() => &[],
+            OwnStream::QpackDecoder => &[STREAM_DECODER],
+        }
+    }
+
+    /// The first `count` bytes of [`Self::pending`] were sent.
+    pub fn sent(&mut self, stream: OwnStream, count: usize) {
+        match stream {
+            OwnStream::Control => {
+                self.control_output.drain(..count.min(self.control_output.len()));
+            }
+            OwnStream::QpackDecoder if self.has_decoder_stream => self.decoder.sent(count),
+            OwnStream::QpackDecoder => self.has_decoder_stream = count > 0,
+        }
+    }
+
+    //= https://www.rfc-editor.org/rfc/rfc9114#section-5.2
+    //# A server that is attempting to gracefully shut down a
+    //# connection can send an initial GOAWAY frame with the last possible
+    //# value (2^62-4 for servers, 2^62-1 for clients).
+    /// Announces that the connection will end: requests still come, and are taken, until [`Self::refuse_requests`] is
+    /// called, at least a round trip later.
+    pub fn announce_end(&mut self) {
+        if self.refused_from.is_none() {
+            self.go_away(LAST_REQUEST);
+        }
+    }
+
+    /// Takes no more requests than were admitted, and says so. The connection can be closed with [`Code::NoError`] when
+    /// those are done.
+    pub fn refuse_requests(&mut self) {
+        if self.refused_from != Some(self.next_request) {
+            self.go_away(self.next_request);
+        }
+    }
+
+    fn go_away(&mut self, id: u64) {
+        // A client names pushes, of which there are none.
+        let id = if self.role == Role::Client { 0 } else { id };
+        self.refused_from = Some(id);
+        self.control_output.push(0x07);
+        varint::write(&mut self.control_output, varint::length(id) as u64);
+        varint::write(&mut self.control_output, id);
+    }
+
+    /// Whether new requests are refused.
+    pub fn refuses_requests(&self) -> bool {
+        self.refused_from.is_some_and(|from| from != LAST_REQUEST)
+    }
+
+    /// How many streams wait for the peer's encoder.
+    pub fn blocked_count(&self) -> usize {
+        self.decoder.blocked_count()
+    }
+
+    /// The code to refuse a request with that [`Self::admit`] did not take.
+    pub const REFUSED: Code = Code::RequestRejected;
+}
+
+const STREAM_CONTROL: u8 = 0x00;
+const STREAM_DECODER: u8 = 0x03;

@@ -1,0 +1,19 @@
+//! QPACK: field sections to fields and back (RFC 9204).
+//!
+//! [`Decoder`] holds a connection's dynamic table and reads sections; [`SectionWriter`] writes them.
+
+mod acknowledgements;
+mod decoder;
+mod encoder;
+mod huffman;
+mod huffman_codes;
+mod instructions;
+mod integer;
+mod static_entries;
+mod static_table;
+mod table;
+
+pub use decoder::{Decoder, SectionLimits, SectionRead};
+pub use encoder::SectionWriter;
+
+pub(super) use acknowledgements::Acknowledgements;
