@@ -60,6 +60,7 @@ impl Purpose {
         match self {
             Purpose::Listener(Endpoint { transport: Transport::Tcp, address }) => format!("tcp {address}\n"),
             Purpose::Listener(Endpoint { transport: Transport::Udp, address }) => format!("udp {address}\n"),
+            Purpose::Listener(Endpoint { transport: Transport::Quic, address }) => format!("quic {address}\n"),
             Purpose::Admin(address) => format!("admin {address}\n"),
         }
     }
@@ -70,6 +71,7 @@ impl Purpose {
         match kind {
             "tcp" => Some(Purpose::Listener(Endpoint { transport: Transport::Tcp, address })),
             "udp" => Some(Purpose::Listener(Endpoint { transport: Transport::Udp, address })),
+            "quic" => Some(Purpose::Listener(Endpoint { transport: Transport::Quic, address })),
             "admin" => Some(Purpose::Admin(address)),
             _ => None,
         }

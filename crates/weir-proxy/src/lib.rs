@@ -19,6 +19,7 @@ mod io;
 mod pipes;
 pub mod plane;
 mod queue;
+pub mod quic;
 pub mod seats;
 pub mod snapshot;
 pub mod sockets;

@@ -19,6 +19,15 @@ pub enum Transport {
     Tcp,
     /// Datagrams.
     Udp,
+    /// QUIC connections, in datagrams.
+    Quic,
+}
+
+impl Transport {
+    /// Whether two sockets of these transports can't both have a port.
+    fn shares_ports_with(self, other: Transport) -> bool {
+        (self == Transport::Tcp) == (other == Transport::Tcp)
+    }
 }
 
 /// A bound address.
@@ -54,7 +63,7 @@ impl fmt::Display for BindError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let transport = match self.endpoint.transport {
             Transport::Tcp => "tcp",
-            Transport::Udp => "udp",
+            Transport::Udp | Transport::Quic => "udp",
         };
         write!(
             out,
@@ -108,7 +117,8 @@ impl Sockets {
     /// Whether a socket of the set has this port, on whatever address.
     fn holds_port_of(&self, endpoint: Endpoint) -> bool {
         let same = |held: &Endpoint| {
-            held.transport == endpoint.transport && held.address.port() == endpoint.address.port()
+            held.transport.shares_ports_with(endpoint.transport)
+                && held.address.port() == endpoint.address.port()
         };
         self.by_endpoint.keys().any(same)
     }
@@ -164,7 +174,7 @@ impl Sockets {
 /// `SO_REUSEPORT` lets any process of this user join the group: a second Weir on the same address would silently take half of the
 /// connections. So the address is first bound without it, which fails while anybody else listens there; and while we do ourselves
 /// (`is_ours`), as when 127.0.0.1:80 becomes 0.0.0.0:80. Whoever is not of this user, or not in a group, is still noticed then.
-fn open_group(endpoint: Endpoint, workers: usize, is_ours: bool) -> io::Result<Vec<OwnedFd>> {
+pub(crate) fn open_group(endpoint: Endpoint, workers: usize, is_ours: bool) -> io::Result<Vec<OwnedFd>> {
     // Port 0 is nobody's yet; the kernel chooses it, and all workers share the choice.
     if endpoint.address.port() != 0 && !is_ours {
         drop(open(endpoint, false)?);
@@ -180,7 +190,7 @@ fn open(endpoint: Endpoint, in_group: bool) -> io::Result<OwnedFd> {
     let domain = Domain::for_address(endpoint.address);
     let (kind, protocol) = match endpoint.transport {
         Transport::Tcp => (Type::STREAM, SocketProtocol::TCP),
-        Transport::Udp => (Type::DGRAM, SocketProtocol::UDP),
+        Transport::Udp | Transport::Quic => (Type::DGRAM, SocketProtocol::UDP),
     };
     let socket = Socket::new(domain, kind.nonblocking().cloexec(), Some(protocol))?;
     if domain == Domain::IPV6 {

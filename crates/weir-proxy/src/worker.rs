@@ -324,6 +324,7 @@ fn open(
             let listener = tokio::net::TcpListener::from_std(descriptor.into())?;
             tokio::task::spawn_local(accept::run(worker.clone(), socket.clone(), listener));
         }
+        Transport::Quic => {}
         Transport::Udp => {
             let datagrams = tokio::net::UdpSocket::from_std(descriptor.into())?;
             tokio::task::spawn_local(udp::run(worker.clone(), socket.clone(), datagrams));

@@ -16,8 +16,8 @@ pub const BATCH: usize = 32;
 /// Bytes from one slot to the next: the longest datagram and a cache line, so that the beginnings of all slots do not fall on
 /// the same cache set. Memory that no datagram reaches is never touched and costs nothing.
 const STRIDE: usize = (64 << 10) + 64;
-/// Room for one `IP_PKTINFO` or `IPV6_PKTINFO` message.
-const CONTROL_BYTES: usize = 64;
+/// Room for an `IP_PKTINFO` or `IPV6_PKTINFO` message, a traffic class and a segment size.
+const CONTROL_BYTES: usize = 128;
 
 /// Control messages must be aligned as their header is.
 #[derive(Clone, Copy)]
@@ -48,6 +48,11 @@ pub struct Datagram<'a> {
     pub source: Option<SocketAddr>,
     /// Our address that it was sent to, where [`tell_destinations`] was called.
     pub destination: Option<IpAddr>,
+    /// The two bits of explicit congestion notification, where [`tell_congestion`] was called.
+    pub ecn: u8,
+    /// How long each of the datagrams is that the kernel put together, but for the last; `None` when it is a single one. Only
+    /// where [`merge_received`] was called.
+    pub segment_bytes: Option<usize>,
 }
 
 impl Inbox {
@@ -117,10 +122,13 @@ impl Inbox {
     pub fn datagram(&self, index: usize) -> Datagram<'_> {
         assert!(index < self.count, "no such datagram");
         let lengths = self.lengths[index];
+        let told = Told::of(&self.controls[index], lengths.control);
         Datagram {
             bytes: &self.bytes[index * STRIDE..][..lengths.datagram],
             source: socket_address(&self.sources[index], lengths.source),
-            destination: destination(&self.controls[index], lengths.control),
+            destination: told.destination,
+            ecn: told.ecn,
+            segment_bytes: told.segment_bytes,
         }
     }
 }
@@ -132,11 +140,61 @@ pub fn tell_destinations(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
     } else {
         (libc::IPPROTO_IP, libc::IP_PKTINFO)
     };
-    let on: c_int = 1;
+    set_option(socket, level, option, 1)
+}
+
+/// Asks the kernel to say, for every datagram, which congestion mark it carries (RFC 3168).
+pub fn tell_congestion(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
+    let (level, option) = if is_ipv6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_RECVTOS)
+    };
+    set_option(socket, level, option, 1)
+}
+
+/// Lets the kernel put datagrams of one sender that arrive together into one long one (`UDP_GRO`, udp(7)).
+pub fn merge_received(socket: &impl AsFd) -> io::Result<()> {
+    set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
+}
+
+/// Sends datagrams whole or not at all, whatever the kernel believes the path to carry: QUIC finds that out by itself.
+pub fn never_fragment(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
+    let (level, option, value) = if is_ipv6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
+    };
+    set_option(socket, level, option, value)
+}
+
+fn set_option(socket: &impl AsFd, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
     let descriptor = socket.as_fd().as_raw_fd();
+    let size = mem::size_of::<c_int>() as u32;
     // SAFETY: the option's value is a C int that lives throughout the call, and its size is given.
+    let result = unsafe { libc::setsockopt(descriptor, level, option, ptr::from_ref(&value).cast(), size) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Has a classic BPF program choose, for each datagram, which socket of the `SO_REUSEPORT` group gets it (socket(7)). It sees the
+/// datagram's payload; what is not the number of a socket leaves the choice to the kernel's hash.
+pub fn steer_group(socket: &impl AsFd, program: &[libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        len: program.len() as u16,
+        // The kernel only reads it, though the type is the one that C has.
+        filter: program.as_ptr().cast_mut(),
+    };
+    let descriptor = socket.as_fd().as_raw_fd();
+    let size = mem::size_of::<libc::sock_fprog>() as u32;
+    // SAFETY: the value is a sock_fprog that points at as many instructions as it says; both outlive the call.
     let result = unsafe {
-        libc::setsockopt(descriptor, level, option, ptr::from_ref(&on).cast(), mem::size_of::<c_int>() as u32)
+        libc::setsockopt(
+            descriptor,
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            ptr::from_ref(&program).cast(),
+            size,
+        )
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -183,6 +241,67 @@ pub fn send(socket: &impl AsFd, datagrams: &[&[u8]], route: Option<Route>) -> io
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
 }
 
+/// A datagram, or several of one length in a row, on the way out.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    pub bytes: &'a [u8],
+    pub route: Route,
+    /// The two bits of explicit congestion notification.
+    pub ecn: u8,
+    /// Where the kernel is to cut `bytes` into datagrams (`UDP_SEGMENT`, udp(7)); `None` when it is a single one.
+    pub segment_bytes: Option<u16>,
+}
+
+/// Sends up to [`BATCH`] of `outgoing`, each to where it goes, in one call. Gives how many the kernel took; an error is that of the
+/// first one. Never waits.
+pub fn send_each(socket: &impl AsFd, outgoing: &[Outgoing<'_>]) -> io::Result<usize> {
+    let count = outgoing.len().min(BATCH);
+    // SAFETY: all-zero is a valid iovec and a valid mmsghdr: integers and null pointers.
+    let (mut vectors, mut headers) =
+        unsafe { (mem::zeroed::<[iovec; BATCH]>(), mem::zeroed::<[mmsghdr; BATCH]>()) };
+    let mut controls = [Control([0; CONTROL_BYTES]); BATCH];
+    let mut names: [Option<socket2::SockAddr>; BATCH] = [const { None }; BATCH];
+    for (index, one) in outgoing[..count].iter().enumerate() {
+        let name = names[index].insert(one.route.to.into());
+        let control_bytes = write_controls(&mut controls[index], one);
+        // The kernel only reads from it, though the type is the one for receiving.
+        let base = one.bytes.as_ptr().cast_mut().cast::<c_void>();
+        vectors[index] = iovec { iov_base: base, iov_len: one.bytes.len() };
+        let header = &mut headers[index].msg_hdr;
+        header.msg_iov = &mut vectors[index];
+        header.msg_iovlen = 1;
+        header.msg_name = name.as_ptr().cast_mut().cast();
+        header.msg_namelen = name.len();
+        if control_bytes > 0 {
+            header.msg_control = ptr::from_mut(&mut controls[index]).cast();
+            header.msg_controllen = control_bytes as _;
+        }
+    }
+    let descriptor = socket.as_fd().as_raw_fd();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the first `count` headers point at vectors, names and control messages that outlive the call, and the vectors at
+    // bytes that are borrowed throughout; the kernel writes only the headers' `msg_len`.
+    let sent = unsafe { libc::sendmmsg(descriptor, headers.as_mut_ptr(), count as u32, flags) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+}
+
+/// Writes what the kernel has to know about `one`; gives its length.
+fn write_controls(control: &mut Control, one: &Outgoing<'_>) -> usize {
+    let mut used = one.route.from.map_or(0, |from| write_source(control, from));
+    if one.ecn != 0 {
+        let class = c_int::from(one.ecn);
+        let (level, kind) = match one.route.to {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+        };
+        used += write_control(control, used, level, kind, &class);
+    }
+    if let Some(segment) = one.segment_bytes {
+        used += write_control(control, used, libc::SOL_UDP, libc::UDP_SEGMENT, &segment);
+    }
+    used
+}
+
 /// Writes a control message that names the address to send from; gives its length.
 fn write_source(control: &mut Control, from: IpAddr) -> usize {
     // SAFETY: in_pktinfo and in6_pktinfo are plain integers, for which zero is valid.
@@ -190,23 +309,24 @@ fn write_source(control: &mut Control, from: IpAddr) -> usize {
     match from {
         IpAddr::V4(address) => {
             v4.ipi_spec_dst.s_addr = u32::from_ne_bytes(address.octets());
-            write_control(control, libc::IPPROTO_IP, libc::IP_PKTINFO, &v4)
+            write_control(control, 0, libc::IPPROTO_IP, libc::IP_PKTINFO, &v4)
         }
         IpAddr::V6(address) => {
             v6.ipi6_addr.s6_addr = address.octets();
-            write_control(control, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &v6)
+            write_control(control, 0, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &v6)
         }
     }
 }
 
-fn write_control<T>(control: &mut Control, level: c_int, kind: c_int, value: &T) -> usize {
+/// Writes one message at `at`, where the one before ended; gives its length.
+fn write_control<T>(control: &mut Control, at: usize, level: c_int, kind: c_int, value: &T) -> usize {
     let payload = mem::size_of::<T>() as u32;
-    // SAFETY: CMSG_LEN and CMSG_SPACE only compute. The buffer is aligned for a cmsghdr and asserted to be long enough; the
-    // payload may be less aligned than T, hence the unaligned write.
+    // SAFETY: CMSG_LEN and CMSG_SPACE only compute. The buffer is aligned for a cmsghdr, `at` is a sum of CMSG_SPACEs, which keep
+    // that alignment, and what is written is asserted to fit; the payload may be less aligned than T, hence the unaligned copy.
     unsafe {
         let space = libc::CMSG_SPACE(payload) as usize;
-        assert!(space <= CONTROL_BYTES, "room for the control message");
-        let header = control.0.as_mut_ptr().cast::<libc::cmsghdr>();
+        assert!(at + space <= CONTROL_BYTES, "room for the control message");
+        let header = control.0.as_mut_ptr().add(at).cast::<libc::cmsghdr>();
         (*header).cmsg_level = level;
         (*header).cmsg_type = kind;
         (*header).cmsg_len = libc::CMSG_LEN(payload) as _;
@@ -219,31 +339,56 @@ fn write_control<T>(control: &mut Control, level: c_int, kind: c_int, value: &T)
     }
 }
 
-/// The address in the packet-information message, if one came.
-fn destination(control: &Control, length: usize) -> Option<IpAddr> {
-    let message_header = mem::size_of::<libc::cmsghdr>();
-    if length < message_header {
-        return None;
+/// What the kernel told about a datagram.
+#[derive(Default)]
+struct Told {
+    destination: Option<IpAddr>,
+    ecn: u8,
+    segment_bytes: Option<usize>,
+}
+
+impl Told {
+    fn of(control: &Control, length: usize) -> Told {
+        let message_header = mem::size_of::<libc::cmsghdr>();
+        let mut told = Told::default();
+        let mut at = 0;
+        while at + message_header <= length {
+            // SAFETY: a cmsghdr was written there, checked above, at an address aligned for it: the kernel keeps messages at
+            // multiples of a `size_t`, to which `at` is rounded below. Every field is an integer.
+            let (level, kind, stated) = unsafe {
+                let message = &*control.0.as_ptr().add(at).cast::<libc::cmsghdr>();
+                (message.cmsg_level, message.cmsg_type, message.cmsg_len as usize)
+            };
+            let Some(payload) = control.0.get(at + message_header..(at + stated).min(length)) else { break };
+            told.note(level, kind, payload);
+            at += stated.max(message_header).next_multiple_of(mem::align_of::<libc::cmsghdr>());
+        }
+        told
     }
-    // SAFETY: at least a cmsghdr was written, checked above, at an address aligned for it; every field is an integer.
-    let (level, kind, stated) = unsafe {
-        let message = &*control.0.as_ptr().cast::<libc::cmsghdr>();
-        (message.cmsg_level, message.cmsg_type, message.cmsg_len as usize)
-    };
-    // We asked for one kind of message only, so it is the first.
-    let payload = control.0.get(message_header..stated.min(length))?;
-    match (level, kind) {
-        // struct in_pktinfo: interface index, local address, destination address, four bytes each.
-        (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-            let octets: [u8; 4] = payload.get(8..12)?.try_into().ok()?;
-            Some(IpAddr::V4(Ipv4Addr::from(octets)))
+
+    fn note(&mut self, level: c_int, kind: c_int, payload: &[u8]) {
+        match (level, kind) {
+            // struct in_pktinfo: interface index, local address, destination address, four bytes each.
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                let octets = payload.get(8..12).and_then(|octets| <[u8; 4]>::try_from(octets).ok());
+                self.destination = octets.map(|octets| IpAddr::V4(Ipv4Addr::from(octets)));
+            }
+            // struct in6_pktinfo: destination address, then the interface index.
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                let octets = payload.get(..16).and_then(|octets| <[u8; 16]>::try_from(octets).ok());
+                self.destination = octets.map(|octets| IpAddr::V6(Ipv6Addr::from(octets)));
+            }
+            (libc::IPPROTO_IP, libc::IP_TOS) => self.ecn = payload.first().map_or(0, |class| class & 3),
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                let class = payload.first_chunk().map_or(0, |class| c_int::from_ne_bytes(*class));
+                self.ecn = class as u8 & 3;
+            }
+            (libc::SOL_UDP, libc::UDP_GRO) => {
+                let size = payload.first_chunk().map_or(0, |size| c_int::from_ne_bytes(*size));
+                self.segment_bytes = usize::try_from(size).ok().filter(|&size| size > 0);
+            }
+            _ => {}
         }
-        // struct in6_pktinfo: destination address, then the interface index.
-        (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-            let octets: [u8; 16] = payload.get(..16)?.try_into().ok()?;
-            Some(IpAddr::V6(Ipv6Addr::from(octets)))
-        }
-        _ => None,
     }
 }
 

@@ -1,0 +1,573 @@
+//! QUIC on one worker: datagrams in, connections moved on, datagrams out.
+//!
+//! One [`Driver`] per worker holds the protocol's state for all its connections. Three kinds of task move it: one per socket receives, one sends for
+//! all, one keeps the time. A connection that has something to do is put in line once, however many packets and answers there
+//! were, so that what belongs together leaves together.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use bytes::BytesMut;
+use quinn_proto::{ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming, Transmit};
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
+
+use super::cid::{self, Generator, Place};
+use super::connection::Connection;
+use super::counts::{Counts, Drop as Dropped};
+use super::forward::{self, Line, Mail, Mailbox, Passed};
+use super::keys::Keys;
+use super::kin::Kin;
+use super::port::Port;
+use super::socket::{Arrived, each_datagram};
+use super::timers::Timers;
+use crate::system::datagrams::Inbox;
+
+/// Handshakes under way on one worker, from addresses that are not proved, above which the next clients must prove theirs first
+/// (RFC 9000 §8.1.2). A handshake costs a signature and some kilobytes until it ends or times out; a Retry costs neither (row C2).
+pub const RETRY_ABOVE: usize = 100;
+/// Handshakes under way on one worker above which no more begin, proved address or not.
+const REFUSE_ABOVE: usize = 4096;
+/// Transmits of one connection before the next gets its turn.
+const TRANSMITS_PER_TURN: usize = 4;
+/// Transmits of all before other tasks get theirs.
+const TRANSMITS_PER_ROUND: usize = 64;
+
+/// Messages from another process before other tasks get their turn.
+const MESSAGES_PER_TURN: usize = 64;
+
+/// All of QUIC on one worker.
+pub struct Driver {
+    keys: Arc<Keys>,
+    place: Place,
+    endpoint: RefCell<quinn_proto::Endpoint>,
+    /// By handle.
+    connections: RefCell<Vec<Option<Rc<Connection>>>>,
+    half_open: Cell<usize>,
+    queue: RefCell<VecDeque<Rc<Connection>>>,
+    sender: RefCell<Option<Waker>>,
+    ports: RefCell<Vec<Rc<Port>>>,
+    timers: Timers,
+    siblings: Arc<[Mailbox]>,
+    kin: Arc<Kin>,
+    pub(super) counts: Counts,
+}
+
+impl Driver {
+    /// For worker number `worker`, one of as many as there are `siblings`.
+    pub fn new(keys: Arc<Keys>, worker: u16, siblings: Arc<[Mailbox]>, kin: Arc<Kin>) -> Rc<Driver> {
+        let mut config = EndpointConfig::new(keys.reset());
+        let generator_keys = keys.clone();
+        config.cid_generator(move || Box::new(Generator::new(generator_keys.clone(), worker)));
+        config.supported_versions(vec![1]);
+        let endpoint = quinn_proto::Endpoint::new(Arc::new(config), None, true, None);
+        Rc::new(Driver {
+            place: Place { process: keys.process(), worker },
+            keys,
+            endpoint: RefCell::new(endpoint),
+            connections: RefCell::default(),
+            half_open: Cell::new(0),
+            queue: RefCell::default(),
+            sender: RefCell::default(),
+            ports: RefCell::default(),
+            timers: Timers::default(),
+            siblings,
+            kin,
+            counts: Counts::default(),
+        })
+    }
+
+    /// What has been counted so far.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Connections that have not ended, those in their handshake included.
+    pub fn connections(&self) -> usize {
+        self.endpoint.borrow().open_connections()
+    }
+
+    /// Begins to serve a socket; [`Self::run_socket`] receives on it.
+    pub fn open(&self, port: &Rc<Port>) {
+        self.ports.borrow_mut().push(port.clone());
+    }
+
+    /// Has the kernel hand the datagrams of a port's `SO_REUSEPORT` group to the sockets of the workers that their connection IDs name.
+    pub fn steer(&self, port: &Port) {
+        if let Err(error) = port.socket.steer(&cid::steering_program(&self.keys)) {
+            // Everything still arrives, some of it by way of another worker.
+            tracing::info!(address = %port.socket.address(), %error, "quic connections are not steered by the kernel");
+        }
+    }
+
+    /// Where each client is and where its packets come from, of the connections that are established.
+    #[cfg(test)]
+    pub fn addresses(&self) -> Vec<(std::net::SocketAddr, std::net::SocketAddr)> {
+        let connections = self.connections.borrow();
+        let established = connections
+            .iter()
+            .flatten()
+            .filter(|connection| !connection.is_half_open.get() && !connection.inner.borrow().is_over());
+        established.map(|connection| (connection.client(), connection.path())).collect()
+    }
+
+    /// A socket receives no more. Its connections go on sending on it, and receive what others pass on.
+    pub fn retire(&self, port: &Port) {
+        port.is_open.set(false);
+        self.close_unused();
+    }
+
+    fn close_unused(&self) {
+        self.ports.borrow_mut().retain(|port| port.is_open.get() || port.connections.get() > 0);
+    }
+
+    /// Receives on a socket until it is closed. One such task runs per socket.
+    pub async fn run_socket(self: Rc<Self>, port: Rc<Port>, is_closing: impl Fn(&Waker) -> bool) {
+        let mut inbox = Inbox::new();
+        loop {
+            let received = poll_fn(|context| match port.socket.poll_receive(&mut inbox, context) {
+                Poll::Ready(result) => Poll::Ready(Some(result)),
+                Poll::Pending if is_closing(context.waker()) => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            });
+            match received.await {
+                None => break,
+                Some(Ok(_)) => self.receive(&port, &inbox),
+                Some(Err(error)) => {
+                    tracing::debug!(address = %port.socket.address(), %error, "quic receive");
+                }
+            }
+            if is_closing(Waker::noop()) {
+                break;
+            }
+            tokio::task::coop::consume_budget().await;
+        }
+        self.retire(&port);
+    }
+
+    /// Takes datagrams that have just arrived at `port`.
+    fn receive(self: &Rc<Self>, port: &Rc<Port>, inbox: &Inbox) {
+        let now = Instant::now();
+        let mut touched = Vec::new();
+        each_datagram(inbox, |arrived| self.take(port, &arrived, now, &mut touched));
+        self.settle_all(touched);
+    }
+
+    /// Takes what another process passes on to this worker, until that process ends. One such task runs per line.
+    pub async fn run_line(self: Rc<Self>, line: Line) -> std::io::Result<()> {
+        // Tokio has no type for sockets of its kind (SOCK_SEQPACKET); to wait for it, this one does as well.
+        let waiting = UnixDatagram::from_std(line.try_clone()?.into_socket().into())?;
+        let mut room = vec![0; forward::MESSAGE_BYTES];
+        loop {
+            waiting.readable().await?;
+            let (now, mut touched) = (Instant::now(), Vec::new());
+            for _ in 0..MESSAGES_PER_TURN {
+                match waiting.try_io(Interest::READABLE, || line.receive(&mut room)) {
+                    Ok(Some(passed)) => self.take_passed(&passed, now, &mut touched),
+                    Ok(None) => {}
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(()),
+                    Err(error) => return Err(error),
+                }
+            }
+            self.settle_all(touched);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Takes datagrams that other workers have passed on.
+    fn take_mail(self: &Rc<Self>, first: Passed, mail: &mut Mail) {
+        let now = Instant::now();
+        let mut touched = Vec::new();
+        let mut next = Some(first);
+        while let Some(passed) = next {
+            self.take_passed(&passed, now, &mut touched);
+            next = mail.try_recv().ok();
+        }
+        self.settle_all(touched);
+    }
+
+    /// Takes one datagram that was passed on.
+    fn take_passed(self: &Rc<Self>, passed: &Passed, now: Instant, touched: &mut Vec<Rc<Connection>>) {
+        let ports = self.ports.borrow();
+        let Some(port) = ports.iter().rfind(|port| port.socket.address() == passed.endpoint).cloned() else {
+            return self.counts.dropped(Dropped::NoSocket);
+        };
+        drop(ports);
+        self.take(&port, &passed.arrived(), now, touched);
+    }
+
+    /// Moves on the connections that something has arrived for.
+    fn settle_all(self: &Rc<Self>, touched: Vec<Rc<Connection>>) {
+        touched.iter().for_each(|connection| self.settle(connection));
+        // Only now: whoever was woken writes first, and what it writes goes out with the acknowledgements.
+        self.wake_sender();
+    }
+
+    fn take(
+        self: &Rc<Self>,
+        port: &Rc<Port>,
+        arrived: &Arrived<'_>,
+        now: Instant,
+        touched: &mut Vec<Rc<Connection>>,
+    ) {
+        let place = cid::destination(arrived.bytes).and_then(|id| Some((id, cid::place(&self.keys, id)?)));
+        match place {
+            Some((id, place)) if place != self.place && self.pass_on(port, arrived, id, place) => {}
+            _ => self.handle(port, arrived, now, touched),
+        }
+    }
+
+    /// Passes a datagram on to whom it belongs; `false` when there is nobody else.
+    fn pass_on(&self, port: &Port, arrived: &Arrived<'_>, id: &[u8], place: Place) -> bool {
+        let passed = || Passed::of(port.socket.address(), arrived);
+        let sent = if place.process == self.place.process {
+            let Some(sibling) = self.siblings.get(usize::from(place.worker)) else { return false };
+            // Asked late: few datagrams come this far by chance.
+            if !cid::is_genuine(&self.keys, id) {
+                return false;
+            }
+            sibling.try_send(passed()).is_ok()
+        } else {
+            if !self.kin.knows(place.process) || !cid::is_genuine(&self.keys, id) {
+                return false;
+            }
+            match self.kin.send(place, passed) {
+                Some(sent) => sent,
+                // It has ended: its connections have too, and the client is told so by a stateless reset.
+                None => return false,
+            }
+        };
+        if sent {
+            self.counts.forwarded()
+        } else {
+            self.counts.dropped(Dropped::QueueFull)
+        }
+        true
+    }
+
+    /// Gives a datagram to the protocol.
+    fn handle(
+        self: &Rc<Self>,
+        port: &Rc<Port>,
+        arrived: &Arrived<'_>,
+        now: Instant,
+        touched: &mut Vec<Rc<Connection>>,
+    ) {
+        let mut buffer = port.socket.buffer();
+        let endpoint = &mut *self.endpoint.borrow_mut();
+        if arrived.bytes.first().is_some_and(|first| first & 0x80 != 0) {
+            endpoint.set_server_config(port.front.settings().map(|settings| settings.server));
+        }
+        let ecn = EcnCodepoint::from_bits(arrived.ecn);
+        let bytes = BytesMut::from(arrived.bytes);
+        match endpoint.handle(now, arrived.remote, arrived.local, ecn, bytes, &mut buffer) {
+            None => {
+                self.counts.dropped(Dropped::Unknown);
+                port.socket.put_back(buffer);
+            }
+            Some(DatagramEvent::Response(transmit)) => {
+                self.counts.responded();
+                self.send(port, transmit, buffer);
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => {
+                self.begin(endpoint, port, incoming, buffer, now, touched);
+            }
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                port.socket.put_back(buffer);
+                let Some(connection) = self.connection(handle) else { return };
+                // A connection stays with the listener that it began with, and with its rules.
+                if !Rc::ptr_eq(&connection.port, port)
+                    && connection.port.socket.address() != port.socket.address()
+                {
+                    return self.counts.dropped(Dropped::OtherListener);
+                }
+                connection.note_received(arrived.remote, arrived.bytes.len());
+                connection.inner.borrow_mut().quic.handle_event(event);
+                note_touched(&connection, touched);
+            }
+        }
+    }
+
+    /// Lets a client in, has it prove its address first, or turns it away.
+    fn begin(
+        self: &Rc<Self>,
+        endpoint: &mut quinn_proto::Endpoint,
+        port: &Rc<Port>,
+        incoming: Incoming,
+        mut buffer: Vec<u8>,
+        now: Instant,
+        touched: &mut Vec<Rc<Connection>>,
+    ) {
+        let Some(settings) = port.front.settings() else {
+            let transmit = endpoint.refuse(incoming, &mut buffer);
+            self.counts.refused();
+            return self.send(port, transmit, buffer);
+        };
+        let is_proved = incoming.remote_address_validated();
+        if !is_proved && self.half_open.get() >= RETRY_ABOVE && incoming.may_retry() {
+            if let Ok(transmit) = endpoint.retry(incoming, &mut buffer) {
+                self.counts.retried();
+                self.send(port, transmit, buffer);
+            }
+            return;
+        }
+        let remote = incoming.remote_address();
+        let guard = if self.half_open.get() < REFUSE_ABOVE { port.front.admit(remote) } else { None };
+        let Some(guard) = guard else {
+            // Without a word: it will ask again, by when there may be room, and a flood gets no answer.
+            endpoint.ignore(incoming);
+            self.counts.dropped(Dropped::NoRoom);
+            return port.socket.put_back(buffer);
+        };
+        match endpoint.accept(incoming, now, &mut buffer, Some(settings.server)) {
+            Ok(accepted) => {
+                port.socket.put_back(buffer);
+                let handle = accepted.0;
+                let connection =
+                    Rc::new(Connection::new(self, port, accepted, (guard, settings.idle_timeout)));
+                connection.own_due.set(Some(now + settings.handshake_timeout));
+                connection.is_half_open.set(true);
+                self.half_open.set(self.half_open.get() + 1);
+                let connections = &mut *self.connections.borrow_mut();
+                if connections.len() <= handle.0 {
+                    connections.resize(handle.0 + 1, None);
+                }
+                connections[handle.0] = Some(connection.clone());
+                port.connections.set(port.connections.get() + 1);
+                self.counts.began();
+                note_touched(&connection, touched);
+            }
+            Err(error) => {
+                tracing::debug!(%remote, cause = %error.cause, "quic connection refused");
+                self.counts.refused();
+                match error.response {
+                    Some(transmit) => self.send(port, transmit, buffer),
+                    None => port.socket.put_back(buffer),
+                }
+            }
+        }
+    }
+
+    pub(super) fn connection(&self, handle: ConnectionHandle) -> Option<Rc<Connection>> {
+        self.connections.borrow().get(handle.0)?.clone()
+    }
+
+    pub(super) fn leave_handshake(&self, connection: &Connection) {
+        if connection.is_half_open.replace(false) {
+            self.half_open.set(self.half_open.get() - 1);
+        }
+    }
+
+    /// Exchanges what the connection and the endpoint have for each other, and hands out events.
+    fn settle(self: &Rc<Self>, connection: &Rc<Connection>) {
+        connection.is_queued.set(true);
+        self.queue.borrow_mut().push_back(connection.clone());
+        self.exchange_events(connection);
+    }
+
+    fn exchange_events(self: &Rc<Self>, connection: &Rc<Connection>) {
+        let mut is_drained = false;
+        {
+            let endpoint = &mut *self.endpoint.borrow_mut();
+            let inner = &mut *connection.inner.borrow_mut();
+            while let Some(event) = inner.quic.poll_endpoint_events() {
+                is_drained |= event.is_drained();
+                if let Some(event) = endpoint.handle_event(connection.handle, event) {
+                    inner.quic.handle_event(event);
+                }
+            }
+        }
+        if connection.dispatch() {
+            self.leave_handshake(connection);
+            connection.own_due.set(None);
+            self.counts.established();
+            connection.port.front.serve(connection.clone());
+        }
+        if is_drained {
+            connection.end();
+            if let Some(place) = self.connections.borrow_mut().get_mut(connection.handle.0) {
+                *place = None;
+            }
+            let port = &connection.port;
+            port.connections.set(port.connections.get() - 1);
+            if !port.is_open.get() {
+                self.close_unused();
+            }
+        }
+    }
+
+    /// Puts a connection in line to send, unless it is.
+    pub(super) fn queue(&self, connection: &Rc<Connection>) {
+        if !connection.is_queued.replace(true) {
+            self.queue.borrow_mut().push_back(connection.clone());
+            self.wake_sender();
+        }
+    }
+
+    fn wake_sender(&self) {
+        if let Some(waker) = self.sender.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    fn send(&self, port: &Port, transmit: Transmit, bytes: Vec<u8>) {
+        port.socket.enqueue(transmit, bytes);
+        self.wake_sender();
+    }
+
+    /// Sends for all connections, for ever. One such task runs per worker.
+    pub async fn run_sender(self: Rc<Self>) {
+        poll_fn(|context| self.poll_send(context)).await
+    }
+
+    fn poll_send(self: &Rc<Self>, context: &mut Context<'_>) -> Poll<()> {
+        *self.sender.borrow_mut() = Some(context.waker().clone());
+        let now = Instant::now();
+        let mut sent = 0;
+        let mut held = Vec::new();
+        while sent < TRANSMITS_PER_ROUND {
+            let Some(connection) = self.queue.borrow_mut().pop_front() else { break };
+            match self.transmit(&connection, now, context) {
+                Sent::All(count) => sent += count,
+                Sent::Some(count) => {
+                    sent += count;
+                    self.queue.borrow_mut().push_back(connection);
+                }
+                Sent::Blocked => held.push(connection),
+            }
+        }
+        let is_blocked = !held.is_empty();
+        self.queue.borrow_mut().extend(held);
+        for port in self.ports.borrow().iter() {
+            let _ = port.socket.poll_flush(context);
+        }
+        if !is_blocked && !self.queue.borrow().is_empty() {
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    /// Sends what one connection has, as far as its turn goes.
+    fn transmit(
+        self: &Rc<Self>,
+        connection: &Rc<Connection>,
+        now: Instant,
+        context: &mut Context<'_>,
+    ) -> Sent {
+        let socket = &connection.port.socket;
+        let mut sent = 0;
+        while sent < TRANSMITS_PER_TURN {
+            if socket.is_full() && socket.poll_flush(context).is_pending() {
+                return Sent::Blocked;
+            }
+            let mut buffer = socket.buffer();
+            let inner = &mut *connection.inner.borrow_mut();
+            Connection::fit_send_window(inner);
+            let unproved = connection.unproved(inner);
+            let Some(transmit) = inner.quic.poll_transmit(now, socket.segments(), &mut buffer) else {
+                socket.put_back(buffer);
+                break;
+            };
+            if let Some(before) = unproved {
+                connection.note_path(inner, transmit.destination, before);
+            }
+            sent += 1;
+            if connection.may_send(transmit.destination, transmit.size, now) {
+                socket.enqueue(transmit, buffer);
+            } else {
+                socket.put_back(buffer);
+            }
+        }
+        if sent == TRANSMITS_PER_TURN {
+            return Sent::Some(sent);
+        }
+        connection.is_queued.set(false);
+        self.exchange_events(connection);
+        self.arm(connection);
+        Sent::All(sent)
+    }
+
+    fn arm(&self, connection: &Rc<Connection>) {
+        let protocol = connection.inner.borrow_mut().quic.poll_timeout();
+        let due = [protocol, connection.own_due.get()].into_iter().flatten().min();
+        if let Some(due) = due {
+            self.timers.arm(connection.handle.0, &connection.timer, due);
+        }
+    }
+
+    /// Keeps the time for all connections, for ever. One such task runs per worker.
+    pub async fn run_timers(self: Rc<Self>) {
+        loop {
+            self.timers.wait().await;
+            let now = Instant::now();
+            let mut touched = Vec::new();
+            while let Some((at, handle)) = self.timers.take_due(now) {
+                let Some(connection) = self.connection(ConnectionHandle(handle)) else { continue };
+                if !connection.timer.take(at) {
+                    continue;
+                }
+                let is_due = {
+                    let inner = &mut *connection.inner.borrow_mut();
+                    let is_due = inner.quic.poll_timeout().is_some_and(|due| due <= now);
+                    if is_due {
+                        inner.quic.handle_timeout(now);
+                    }
+                    is_due
+                };
+                let own_is_due = connection.own_due.get().is_some_and(|due| due <= now);
+                connection.own_timeout(now);
+                if is_due || own_is_due {
+                    note_touched(&connection, &mut touched);
+                } else {
+                    self.arm(&connection);
+                }
+            }
+            self.settle_all(touched);
+        }
+    }
+
+    /// Takes what other workers pass on, for ever. One such task runs per worker.
+    pub async fn run_mail(self: Rc<Self>, mut mail: Mail) {
+        while let Some(first) = mail.recv().await {
+            self.take_mail(first, &mut mail);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Closes what is left, so that clients need not find out by waiting.
+    pub fn close_all(self: &Rc<Self>, code: u64, reason: &'static str) {
+        let all: Vec<Rc<Connection>> = self.connections.borrow().iter().flatten().cloned().collect();
+        all.iter().for_each(|connection| connection.close(code, reason));
+        let mut context = Context::from_waker(Waker::noop());
+        while !self.queue.borrow().is_empty() && !self.is_blocked(&mut context) {
+            let _ = self.poll_send(&mut context);
+        }
+    }
+
+    fn is_blocked(&self, context: &mut Context<'_>) -> bool {
+        self.ports.borrow().iter().any(|port| port.socket.poll_flush(context).is_pending())
+    }
+}
+
+/// How far a connection's turn went.
+enum Sent {
+    /// It has nothing more; so many transmits.
+    All(usize),
+    /// It may have more.
+    Some(usize),
+    /// The kernel takes no more on its socket for now.
+    Blocked,
+}
+
+fn note_touched(connection: &Rc<Connection>, touched: &mut Vec<Rc<Connection>>) {
+    // Datagrams of one connection mostly follow one another.
+    if !touched.last().is_some_and(|last| Rc::ptr_eq(last, connection)) {
+        touched.push(connection.clone());
+    }
+}

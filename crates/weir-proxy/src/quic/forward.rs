@@ -1,0 +1,210 @@
+//! Datagrams that reached the wrong worker or the wrong process, on their way to the right one.
+//!
+//! The kernel steers by connection ID where it may ([`super::cid::steering_program`]), so within a process this is for the machines where it
+//! may not. Between processes it is the rule for as long as an old process drains after an upgrade: both hold the same sockets, only the
+//! new one receives from them, and it passes on what belongs to the old one's connections. The old one sends by itself.
+//!
+//! Datagrams that do not fit the queue are dropped, as a network would.
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::OwnedFd;
+
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair, sockopt};
+use tokio::sync::mpsc;
+
+use super::socket::Arrived;
+
+/// Datagrams that may wait for one worker.
+const QUEUE: usize = 1024;
+/// Bytes that the kernel keeps for a process that is slow to receive.
+const KERNEL_QUEUE_BYTES: usize = 1 << 20;
+/// Bytes before the payload in a message to another process.
+const HEADER_BYTES: usize = 1 + 3 * ADDRESS_BYTES;
+const ADDRESS_BYTES: usize = 16 + 2 + 4 + 1;
+/// Longest message: a datagram and the header.
+pub const MESSAGE_BYTES: usize = HEADER_BYTES + (64 << 10);
+
+/// A datagram passed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// The address of the socket that received it.
+    pub endpoint: SocketAddr,
+    /// Who sent it.
+    pub remote: SocketAddr,
+    /// Which of our addresses it was sent to.
+    pub local: Option<IpAddr>,
+    /// The two bits of explicit congestion notification.
+    pub ecn: u8,
+    /// Its payload.
+    pub bytes: Box<[u8]>,
+}
+
+impl Passed {
+    /// A copy of what arrived at the socket bound to `endpoint`.
+    pub fn of(endpoint: SocketAddr, arrived: &Arrived<'_>) -> Passed {
+        let Arrived { bytes, remote, local, ecn } = *arrived;
+        Passed { endpoint, remote, local, ecn, bytes: bytes.into() }
+    }
+
+    /// The datagram as if it had just arrived.
+    pub fn arrived(&self) -> Arrived<'_> {
+        Arrived { bytes: &self.bytes, remote: self.remote, local: self.local, ecn: self.ecn }
+    }
+
+    /// As a message to another process.
+    fn encode(&self) -> Vec<u8> {
+        let mut message = Vec::with_capacity(HEADER_BYTES + self.bytes.len());
+        message.push(self.ecn | if self.local.is_some() { 4 } else { 0 });
+        let local = self.local.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
+        for address in [self.endpoint, self.remote, SocketAddr::new(local, 0)] {
+            write_address(&mut message, address);
+        }
+        message.extend_from_slice(&self.bytes);
+        message
+    }
+
+    /// Reads [`Self::encode`]; `None` when it is something else.
+    fn decode(message: &[u8]) -> Option<Passed> {
+        let (&flags, rest) = message.split_first()?;
+        let (endpoint, rest) = read_address(rest)?;
+        let (remote, rest) = read_address(rest)?;
+        let (local, bytes) = read_address(rest)?;
+        let local = (flags & 4 != 0).then_some(local.ip());
+        Some(Passed { endpoint, remote, local, ecn: flags & 3, bytes: bytes.into() })
+    }
+}
+
+fn write_address(out: &mut Vec<u8>, address: SocketAddr) {
+    let (ip, scope) = match address {
+        SocketAddr::V4(address) => (address.ip().to_ipv6_mapped(), 0),
+        SocketAddr::V6(address) => (*address.ip(), address.scope_id()),
+    };
+    out.extend_from_slice(&ip.octets());
+    out.extend_from_slice(&address.port().to_be_bytes());
+    out.extend_from_slice(&scope.to_be_bytes());
+    out.push(u8::from(address.is_ipv4()));
+}
+
+fn read_address(bytes: &[u8]) -> Option<(SocketAddr, &[u8])> {
+    let (fields, rest) = bytes.split_first_chunk::<ADDRESS_BYTES>()?;
+    let ip = Ipv6Addr::from(<[u8; 16]>::try_from(&fields[..16]).ok()?);
+    let port = u16::from_be_bytes([fields[16], fields[17]]);
+    let scope = u32::from_be_bytes([fields[18], fields[19], fields[20], fields[21]]);
+    let address = match fields[22] {
+        0 => SocketAddrV6::new(ip, port, 0, scope).into(),
+        _ => SocketAddr::new(ip.to_ipv4_mapped()?.into(), port),
+    };
+    Some((address, rest))
+}
+
+/// The way into one worker of this process.
+pub type Mailbox = mpsc::Sender<Passed>;
+/// A worker's end of its [`Mailbox`].
+pub type Mail = mpsc::Receiver<Passed>;
+
+/// A queue of bounded length.
+pub fn mailbox() -> (Mailbox, Mail) {
+    mpsc::channel(QUEUE)
+}
+
+/// The way to one worker of another process, older or newer than this one, and back.
+#[derive(Debug)]
+pub struct Line {
+    socket: OwnedFd,
+}
+
+impl Line {
+    /// Both ends of a new line.
+    pub fn pair() -> io::Result<(Line, Line)> {
+        // Messages keep their limits and neither end can be connected to by anybody else.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        for end in [&ours, &theirs] {
+            // The kernel's own limit is for a few datagrams; what it does not grant is done without.
+            let _ = sockopt::set_socket_send_buffer_size(end, KERNEL_QUEUE_BYTES);
+        }
+        Ok((Line { socket: ours }, Line { socket: theirs }))
+    }
+
+    /// An end that another process handed over.
+    pub fn adopt(socket: OwnedFd) -> Line {
+        Line { socket }
+    }
+
+    /// A second descriptor for the same end.
+    pub fn try_clone(&self) -> io::Result<Line> {
+        Ok(Line { socket: self.socket.try_clone()? })
+    }
+
+    /// The descriptor, to be handed over.
+    pub fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
+    /// Passes a datagram on. Never waits; Err when the queue is full or the other process has gone.
+    pub fn send(&self, passed: &Passed) -> io::Result<()> {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        rustix::net::send(&self.socket, &passed.encode(), flags)?;
+        Ok(())
+    }
+
+    /// Receives one datagram; `None` when what came was none. `WouldBlock` when there is nothing, `UnexpectedEof` when the other
+    /// process has gone.
+    pub fn receive(&self, room: &mut [u8]) -> io::Result<Option<Passed>> {
+        let (_, count) = rustix::net::recv(&self.socket, &mut *room, RecvFlags::DONTWAIT)?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(Passed::decode(&room[..count]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passed(endpoint: &str, remote: &str, local: Option<&str>) -> Passed {
+        Passed {
+            endpoint: endpoint.parse().unwrap(),
+            remote: remote.parse().unwrap(),
+            local: local.map(|ip| ip.parse().unwrap()),
+            ecn: 2,
+            bytes: b"datagram".as_slice().into(),
+        }
+    }
+
+    #[test]
+    fn a_datagram_reaches_another_process_with_its_addresses() {
+        let (ours, theirs) = Line::pair().unwrap();
+        let mut room = vec![0; MESSAGE_BYTES];
+        for sent in [
+            passed("0.0.0.0:443", "192.0.2.7:5555", Some("198.51.100.1")),
+            passed("[::]:443", "[fe80::1%3]:5555", Some("2001:db8::1")),
+            passed("127.0.0.1:8443", "127.0.0.1:1", None),
+        ] {
+            ours.send(&sent).unwrap();
+            assert_eq!(theirs.receive(&mut room).unwrap(), Some(sent));
+        }
+        assert_eq!(theirs.receive(&mut room).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(ours);
+        assert_eq!(theirs.receive(&mut room).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_slow_process_makes_us_drop_and_not_wait() {
+        let (ours, _theirs) = Line::pair().unwrap();
+        let mut sent = passed("127.0.0.1:443", "127.0.0.1:1", None);
+        sent.bytes = vec![7; 1200].into();
+        let refused = (0..100_000).find_map(|_| ours.send(&sent).err()).expect("the queue is bounded");
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_message_cut_short_is_no_datagram() {
+        let whole = passed("127.0.0.1:443", "[2001:db8::1]:1", Some("127.0.0.1")).encode();
+        for length in 0..HEADER_BYTES {
+            assert_eq!(Passed::decode(&whole[..length]), None, "{length} bytes");
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! QUIC (RFC 9000): the transport of HTTP/3, on datagram sockets of our own.
+//!
+//! The protocol itself is `quinn-proto`'s, which does no I/O. This module receives and sends for it, steers datagrams to the worker that has their
+//! connection, decides who may begin one, and offers streams. Start reading at [`endpoint`].
+
+pub mod cid;
+pub mod connection;
+pub mod counts;
+pub mod endpoint;
+pub mod forward;
+pub mod keys;
+pub mod kin;
+pub mod port;
+pub mod socket;
+#[cfg(test)]
+mod tests;
+mod timers;

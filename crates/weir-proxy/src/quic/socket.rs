@@ -1,0 +1,231 @@
+//! A UDP socket as QUIC uses it: many datagrams per call in both directions, with congestion marks and our own address.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::task::{Context, Poll, ready};
+
+use quinn_proto::{EcnCodepoint, Transmit};
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+
+use crate::system::datagrams::{self, BATCH, Inbox, Outgoing, Route};
+
+/// Sends gathered before they go out in one call.
+const SENDS: usize = 8;
+/// Datagrams in one send at most. With the largest packets that a path of 1,500 bytes takes they stay below the 64 KiB that one call takes.
+const SEGMENTS: usize = 40;
+/// Bytes of buffer that a send may leave behind for the next; what a large one took goes back to the allocator.
+const KEPT_BYTES: usize = 16 << 10;
+
+/// One socket of one worker.
+pub struct Socket {
+    socket: UdpSocket,
+    address: SocketAddr,
+    outbox: RefCell<Outbox>,
+    /// Whether the kernel cuts what we send into datagrams; found out by trying.
+    segments: Cell<bool>,
+    /// Whether datagrams are never fragmented, so that larger ones may be tried.
+    may_probe: bool,
+}
+
+#[derive(Default)]
+struct Outbox {
+    waiting: Vec<(Transmit, Vec<u8>)>,
+    spare: Vec<Vec<u8>>,
+}
+
+/// A datagram on its way in.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived<'a> {
+    /// Its payload.
+    pub bytes: &'a [u8],
+    /// Who sent it.
+    pub remote: SocketAddr,
+    /// Which of our addresses it was sent to, if the kernel said so.
+    pub local: Option<IpAddr>,
+    /// The two bits of explicit congestion notification.
+    pub ecn: u8,
+}
+
+impl Socket {
+    /// Prepares `socket`, bound to `address`. What the kernel does not offer is done without.
+    pub fn new(socket: UdpSocket, address: SocketAddr) -> Socket {
+        let is_ipv6 = address.is_ipv6();
+        let note = |what: &str, result: io::Result<()>| match result {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::debug!(%address, %error, "quic socket does without {what}");
+                false
+            }
+        };
+        if address.ip().is_unspecified() {
+            note("destination addresses", datagrams::tell_destinations(&socket, is_ipv6));
+        }
+        note("congestion marks", datagrams::tell_congestion(&socket, is_ipv6));
+        note("merged datagrams", datagrams::merge_received(&socket));
+        let may_probe = note("path MTU discovery", datagrams::never_fragment(&socket, is_ipv6));
+        let outbox = RefCell::default();
+        Socket { socket, address, outbox, segments: Cell::new(true), may_probe }
+    }
+
+    /// The address it is bound to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether larger datagrams may be tried without being fragmented.
+    pub fn may_probe(&self) -> bool {
+        self.may_probe
+    }
+
+    /// Has the kernel hand each datagram to the worker that its connection ID names.
+    pub fn steer(&self, program: &[libc::sock_filter]) -> io::Result<()> {
+        datagrams::steer_group(&self.socket, program)
+    }
+
+    /// Receives a batch when the socket has one; gives how many messages it holds.
+    pub fn poll_receive(&self, inbox: &mut Inbox, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.socket.poll_recv_ready(context))?;
+            let mut received = None;
+            let result = self.socket.try_io(Interest::READABLE, || match inbox.receive(&self.socket) {
+                // A batch that is not full has emptied the socket. Saying so to tokio saves the call that would only find out.
+                Ok(count) if count < BATCH => {
+                    received = Some(count);
+                    Err(io::ErrorKind::WouldBlock.into())
+                }
+                other => other,
+            });
+            match (received, result) {
+                (Some(count), _) | (None, Ok(count)) => return Poll::Ready(Ok(count)),
+                (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
+                (None, Err(error)) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    /// Datagrams that one transmit may hold.
+    pub fn segments(&self) -> usize {
+        if self.segments.get() { SEGMENTS } else { 1 }
+    }
+
+    /// An empty buffer for one transmit.
+    pub fn buffer(&self) -> Vec<u8> {
+        self.outbox.borrow_mut().spare.pop().unwrap_or_default()
+    }
+
+    /// Gives a buffer back that nothing was put in.
+    pub fn put_back(&self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        buffer.shrink_to(KEPT_BYTES);
+        let spare = &mut self.outbox.borrow_mut().spare;
+        if spare.len() < SENDS {
+            spare.push(buffer);
+        }
+    }
+
+    /// Puts a transmit in line.
+    pub fn enqueue(&self, transmit: Transmit, bytes: Vec<u8>) {
+        self.outbox.borrow_mut().waiting.push((transmit, bytes));
+    }
+
+    /// Whether enough is in line to be sent in one call.
+    pub fn is_full(&self) -> bool {
+        self.outbox.borrow().waiting.len() >= SENDS
+    }
+
+    /// Sends what is in line. `Pending` when the kernel takes no more for now; the task is woken when it does.
+    pub fn poll_flush(&self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if self.outbox.borrow().waiting.is_empty() {
+                return Poll::Ready(());
+            }
+            match self.socket.try_io(Interest::WRITABLE, || self.send_some()) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // An error here shows with the next send.
+                    let _ = ready!(self.socket.poll_send_ready(context));
+                }
+                Err(error) => self.drop_first(&error),
+            }
+        }
+    }
+
+    /// One call's worth.
+    fn send_some(&self) -> io::Result<()> {
+        let outbox = &mut *self.outbox.borrow_mut();
+        let count = outbox.waiting.len().min(SENDS);
+        let (first, bytes) = &outbox.waiting[0];
+        let sent = if count == 1 {
+            datagrams::send_each(&self.socket, &[outgoing(first, bytes)])?
+        } else {
+            let mut list = [outgoing(first, bytes); SENDS];
+            for (place, (transmit, bytes)) in list.iter_mut().zip(&outbox.waiting) {
+                *place = outgoing(transmit, bytes);
+            }
+            datagrams::send_each(&self.socket, &list[..count])?
+        };
+        for (_, mut bytes) in outbox.waiting.drain(..sent) {
+            bytes.clear();
+            bytes.shrink_to(KEPT_BYTES);
+            if outbox.spare.len() < SENDS {
+                outbox.spare.push(bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// The kernel refused the first in line, which is as good as lost on the way: QUIC sends again what matters.
+    fn drop_first(&self, error: &io::Error) {
+        let outbox = &mut *self.outbox.borrow_mut();
+        let (transmit, bytes) = outbox.waiting.remove(0);
+        let refuses_segments = matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL));
+        if let Some(size) = transmit.segment_size
+            && refuses_segments
+            && self.segments.replace(false)
+        {
+            tracing::debug!(address = %self.address, %error, "quic socket sends datagrams one by one");
+            for (index, part) in bytes.chunks(size).enumerate() {
+                let single = Transmit { size: part.len(), segment_size: None, ..copy(&transmit) };
+                outbox.waiting.insert(index, (single, part.to_vec()));
+            }
+            return;
+        }
+        // A probe for a larger path that does not fit ends here by design.
+        tracing::trace!(address = %self.address, to = %transmit.destination, %error, "quic send");
+    }
+}
+
+fn copy(transmit: &Transmit) -> Transmit {
+    Transmit {
+        destination: transmit.destination,
+        ecn: transmit.ecn,
+        size: transmit.size,
+        segment_size: transmit.segment_size,
+        src_ip: transmit.src_ip,
+    }
+}
+
+fn outgoing<'a>(transmit: &Transmit, bytes: &'a [u8]) -> Outgoing<'a> {
+    // One segment is an ordinary datagram; the kernel refuses to cut what is no longer than the cut.
+    let segment = transmit.segment_size.filter(|&size| size < transmit.size);
+    Outgoing {
+        bytes: &bytes[..transmit.size],
+        route: Route { to: transmit.destination, from: transmit.src_ip },
+        ecn: transmit.ecn.map_or(0, |ecn: EcnCodepoint| ecn as u8),
+        segment_bytes: segment.and_then(|size| u16::try_from(size).ok()),
+    }
+}
+
+/// Calls `take` for every datagram in `inbox`, those that the kernel had put together one by one again.
+pub fn each_datagram(inbox: &Inbox, mut take: impl FnMut(Arrived<'_>)) {
+    for index in 0..inbox.len() {
+        let message = inbox.datagram(index);
+        let Some(remote) = message.source else { continue };
+        let length = message.segment_bytes.unwrap_or(message.bytes.len()).max(1);
+        for bytes in message.bytes.chunks(length) {
+            take(Arrived { bytes, remote, local: message.destination, ecn: message.ecn });
+        }
+    }
+}
