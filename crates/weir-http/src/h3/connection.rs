@@ -363,9 +363,9 @@ impl Connection {
     }
 
     /// Bytes that a stream of ours is to send next, its type included; write as many as flow control lets you and say so
-    /// with [`Self::sent`].
+    /// with [`Self::sent`]. Ask after a batch of input rather than after each: what is acknowledged then takes fewer bytes.
     #[inline]
-    pub fn pending(&self, stream: OwnStream) -> &[u8] {
+    pub fn pending(&mut self, stream: OwnStream) -> &[u8] {
         match stream {
             OwnStream::Control => &self.control_output,
             OwnStream::QpackDecoder if self.has_decoder_stream => self.decoder.output(),

@@ -127,10 +127,6 @@ impl Decoder {
     pub fn receive_instructions(&mut self, input: &[u8]) -> Result<(), Fault> {
         self.instructions.receive(input)?;
         let inserted = self.instructions.table().insert_count();
-        if inserted > self.known_received {
-            self.push_output(0x00, 6, inserted - self.known_received)?;
-            self.known_received = inserted;
-        }
         let unblocked = &mut self.unblocked;
         self.blocked.retain(|blocked| {
             let waits = blocked.required > inserted;
@@ -184,8 +180,15 @@ impl Decoder {
     }
 
     /// What the decoder stream is to say next, without the stream type.
+    ///
+    /// Insertions that no section has acknowledged by now are acknowledged here, all at once.
     #[inline]
-    pub fn output(&self) -> &[u8] {
+    pub fn output(&mut self) -> &[u8] {
+        let inserted = self.instructions.table().insert_count();
+        if inserted > self.known_received && self.push_output(0x00, 6, inserted - self.known_received).is_ok()
+        {
+            self.known_received = inserted;
+        }
         &self.output
     }
 
