@@ -10,25 +10,29 @@ use super::{
 };
 use crate::h1::encode::Digits;
 use crate::known::KnownHeader;
-use crate::message::{Field, Fields, RequestHead, ResponseHead, TargetForm};
+use crate::message::{Field, Fields, Method, RequestHead, ResponseHead, TargetForm};
 use crate::sink::{FieldSink, Visitor};
 
 /// Gives the head of a request for a backend of HTTP/2 or HTTP/3 to `visit`, one field after another.
 ///
-/// An upgrade that is passed on (`context.upgrade`) becomes an extended CONNECT, which only a backend that announced
-/// `SETTINGS_ENABLE_CONNECT_PROTOCOL` may get (RFC 8441 §3). The body follows as [`RequestHead::body`] says, the stream
-/// ends with the head where that is empty and nothing is upgraded. `buffer` is what `head` was parsed from or built into.
-/// Allocates only for composed values of more than 256 bytes.
-pub fn request_fields(
+/// An upgrade that is passed on (`context.upgrade`) becomes an extended CONNECT if it is a GET without a body, all that
+/// one can stand for; only a backend that announced `SETTINGS_ENABLE_CONNECT_PROTOCOL` may get it (RFC 8441 §3). `Some`
+/// is then its protocol, for [`crate::Asked::upgrade`], and the stream stays open; `None` says that the body follows as
+/// [`RequestHead::body`] says, and that the stream ends with the head where that is empty.
+///
+/// `buffer` is what `head` was parsed from or built into. Allocates only for composed values of more than 256 bytes.
+pub fn request_fields<'b>(
     head: &RequestHead,
-    buffer: &[u8],
+    buffer: &'b [u8],
     context: &RequestContext<'_>,
     visit: &mut impl FnMut(&[u8], &[u8]),
-) {
+) -> Option<&'b [u8]> {
     let sink = &mut Visitor::new(visit);
     let replaced = replaced_names(context.added);
     let mut rule = request_rule(head, context, replaced);
-    let upgrade = head.upgrade(buffer).filter(|_| context.upgrade);
+    let has_target = matches!(head.form, TargetForm::Origin | TargetForm::Absolute);
+    let connects = context.upgrade && head.method == Method::Get && has_target && head.body.is_empty();
+    let upgrade = head.upgrade(buffer).filter(|_| connects);
     put_request_control(head, buffer, context, upgrade, sink);
     //= https://www.rfc-editor.org/rfc/rfc9113#section-8.3.1
     //# An intermediary that converts a request from another HTTP version to
@@ -49,6 +53,7 @@ pub fn request_fields(
         sink.field(b"te", b"trailers");
     }
     put_max_forwards(head, sink);
+    upgrade
 }
 
 /// The pseudo-headers (RFC 9113 §8.3.1, §8.5, RFC 8441 §4).

@@ -10,6 +10,7 @@ mod proxy_protocol;
 mod request_framing;
 mod request_head;
 mod responses;
+mod section_properties;
 mod section_responses;
 mod sections;
 mod visited;

@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, Hasher};
 use weir_http::{Field, ResponseContext, Version, path, write_response};
 
 /// Bytes that look like a head: pieces that matter to the parser in any order.
-fn head_like(first: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
+pub(super) fn head_like(first: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         6 => prop::sample::select(PIECES).prop_map(|text| text.as_bytes().to_vec()),
         1 => prop::collection::vec(any::<u8>(), 1..6),
@@ -18,7 +18,7 @@ fn head_like(first: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|(first, pieces)| [first, pieces.concat(), b"\r\n\r\n".to_vec()].concat())
 }
 
-const FIRST: &[&str] = &[
+pub(super) const FIRST: &[&str] = &[
     "GET / HTTP/1.1\r\nhost: a\r\n",
     "POST /x?y HTTP/1.1\r\nHost: shop.example:80\r\n",
     "OPTIONS * HTTP/1.1\r\nhost: a\r\n",
@@ -29,7 +29,7 @@ const FIRST: &[&str] = &[
     "",
 ];
 
-const STATUS: &[&str] = &[
+pub(super) const STATUS: &[&str] = &[
     "HTTP/1.1 200 OK\r\n",
     "HTTP/1.1 204\r\n",
     "HTTP/1.0 304 x y\r\n",
@@ -89,7 +89,7 @@ fn parse_split(bytes: &[u8], ends: &[usize], limits: &Limits) -> (Result<Progres
 }
 
 /// No line of a head holds a control byte but tab, and lines end in CRLF only.
-fn assert_clean(head: &[u8]) {
+pub(super) fn assert_clean(head: &[u8]) {
     assert!(head.ends_with(b"\r\n\r\n"), "{}", head.escape_ascii());
     let lines = head[..head.len() - 4].split(|&byte| byte == b'\n');
     let count = lines.clone().count();
@@ -110,7 +110,7 @@ fn small_limits() -> Limits {
 
 /// A seed from `WEIR_SEED`, or a new one; printed, so that a failure can be had again.
 #[expect(clippy::disallowed_methods, reason = "a run without a seed makes one")]
-fn config() -> ProptestConfig {
+pub(super) fn config() -> ProptestConfig {
     let given = std::env::var("WEIR_SEED").ok().and_then(|text| text.parse().ok());
     let seed = given.unwrap_or_else(|| RandomState::new().build_hasher().finish());
     println!("WEIR_SEED={seed}");

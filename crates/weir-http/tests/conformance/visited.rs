@@ -33,7 +33,9 @@ fn request_visited<'c>(
     let head = request(bytes).unwrap();
     let mut context = RequestContext::new(identity, b"made-id");
     change(&mut context);
-    visited(|mut visit| request_fields(&head, bytes, &context, &mut visit))
+    visited(|mut visit| {
+        request_fields(&head, bytes, &context, &mut visit);
+    })
 }
 
 /// What an HTTP/2 client gets of a response that came in HTTP/1.1.
@@ -144,6 +146,12 @@ fn an_upgrade_becomes_an_extended_connect_and_its_handshake_stays_here() {
     assert!(!seen.iter().any(|(name, _)| name == "sec-websocket-key" || name == "upgrade"));
     let refused = request_visited(bytes, &client(false), |_| {});
     assert_eq!(refused[0].1, "GET");
+    // An extended CONNECT stands for a GET without a body, and for nothing else.
+    for other in [&b"POST /"[..], b"OPTIONS *"] {
+        let bytes = [other, &bytes[b"GET /chat?x".len()..]].concat();
+        let seen = request_visited(&bytes, &client(false), |context| context.upgrade = true);
+        assert!(!seen.iter().any(|(name, value)| name == ":protocol" || value == "CONNECT"), "{seen:?}");
+    }
     // The backend's 200 is a 101 for the client, with the answer to its key.
     let (mut head, mut text) = (ResponseHead::new(), Vec::new());
     let asked = Asked { method: Method::Get, upgrade: Some(b"websocket") };
