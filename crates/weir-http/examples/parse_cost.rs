@@ -9,8 +9,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
 use weir_http::{
-    BodyReader, ClientIdentity, Limits, Method, RequestContext, RequestHead, ResponseContext, ResponseHead,
-    Scheme, Version, parse_request, parse_response, write_request, write_response,
+    BodyReader, ClientIdentity, Limits, Method, RequestBuilder, RequestContext, RequestHead, ResponseContext,
+    ResponseHead, Scheme, Version, parse_request, parse_response, request_fields, write_request,
+    write_response,
 };
 
 const ROUNDS: usize = 201;
@@ -27,6 +28,12 @@ fn main() {
     request_cost("request from wrk", &wrk);
     request_cost("request from a browser", &browser);
     response_cost("response from nginx", &nginx);
+    println!(
+        "{:<32} {:>6} {:>10} {:>10} {:>12}",
+        "message in fields", "bytes", "build ns", "write ns", "visit ns"
+    );
+    section_cost("request from curl in HTTP/2", &wrk);
+    section_cost("request from a browser in HTTP/2", &browser);
     let mut body = BodyReader::new(weir_http::BodyLength::Length(u64::MAX >> 1), &Limits::default());
     let nanoseconds = median(|| {
         black_box(body.advance(black_box(b"hello, world\n")).ok());
@@ -77,6 +84,42 @@ fn request_cost(name: &str, bytes: &[u8]) {
         black_box(&out);
     });
     println!("{name:<32} {:>6} {parse:>10.1} {write:>10.1} {together:>12.1}", bytes.len());
+}
+
+/// What the same request costs that comes in HTTP/2, and goes to a backend of HTTP/1.1 or HTTP/2.
+fn section_cost(name: &str, bytes: &[u8]) {
+    let limits = Limits::default();
+    let identity = ClientIdentity::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7)), Scheme::Https, false)
+        .of_version(Version::Http2);
+    let context = RequestContext::new(&identity, b"0190f5a1c3d27b3e8a4455667788");
+    let mut head = RequestHead::new();
+    assert!(parse_request(bytes, &limits, &mut head).is_ok(), "the sample request must parse");
+    let mut fields = Vec::new();
+    request_fields(&head, bytes, &context, &mut |name, value| {
+        if !name.starts_with(b"via") && !name.starts_with(b"x-") && name != b"forwarded" {
+            fields.push((name.to_vec(), value.to_vec()));
+        }
+    });
+    let (mut text, mut out) = (Vec::with_capacity(4096), Vec::with_capacity(4096));
+    let build = median(|| {
+        text.clear();
+        let mut builder = RequestBuilder::new(Version::Http2, &limits, &mut head, &mut text);
+        let taken =
+            fields.iter().try_for_each(|(name, value)| builder.field(black_box(name), black_box(value)));
+        black_box(taken.and_then(|()| builder.finish(true)).ok());
+    });
+    assert!(head.is_complete(), "the sample fields must be good");
+    let write = median(|| {
+        out.clear();
+        write_request(black_box(&head), black_box(&text), &context, &mut out);
+        black_box(&out);
+    });
+    let visit = median(|| {
+        request_fields(black_box(&head), black_box(&text), &context, &mut |name, value| {
+            black_box((name, value));
+        });
+    });
+    println!("{name:<32} {:>6} {build:>10.1} {write:>10.1} {visit:>12.1}", text.len());
 }
 
 fn response_cost(name: &str, bytes: &[u8]) {

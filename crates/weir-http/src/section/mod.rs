@@ -162,23 +162,13 @@ impl Lines {
 // A name is a token besides (RFC 9110 §5.1): what HTTP/1.1 could not carry never gets past here.
 #[inline]
 fn check_name(name: &[u8]) -> Result<(KnownHeader, u8), Violation> {
-    if name.is_empty() {
-        return Err(Violation::FieldNameEmpty);
+    let known = KnownHeader::classify(name);
+    if known == KnownHeader::Other {
+        return Ok((known, check_other_name(name)?));
     }
-    let (mut union, mut is_token, mut is_upper) = (0, TOKEN, false);
-    for &byte in name {
-        let class = CLASS[byte as usize];
-        union |= class;
-        is_token &= class;
-        is_upper |= byte.is_ascii_uppercase();
-    }
-    if is_token == 0 {
-        return Err(Violation::FieldNameSyntax);
-    }
-    if is_upper {
+    if name != known.name().as_bytes() {
         return Err(Violation::FieldNameUppercase);
     }
-    let known = KnownHeader::classify(name);
     //= https://www.rfc-editor.org/rfc/rfc9113#section-8.2.2
     //# An endpoint MUST NOT generate an HTTP/2 message containing
     //# connection-specific header fields.  This includes the Connection
@@ -196,8 +186,25 @@ fn check_name(name: &[u8]) -> Result<(KnownHeader, u8), Violation> {
     ) {
         return Err(Violation::ConnectionField);
     }
-    let flags = if union & UNDERSCORE != 0 { underscore_flags(name) } else { 0 };
-    Ok((known, flags))
+    Ok((known, 0))
+}
+
+/// Checks a name byte by byte; its flags.
+fn check_other_name(name: &[u8]) -> Result<u8, Violation> {
+    let (mut union, mut is_token, mut is_upper) = (0, TOKEN, false);
+    for &byte in name {
+        let class = CLASS[byte as usize];
+        union |= class;
+        is_token &= class;
+        is_upper |= byte.is_ascii_uppercase();
+    }
+    match (name.is_empty(), is_token == 0, is_upper) {
+        (true, ..) => Err(Violation::FieldNameEmpty),
+        (_, true, _) => Err(Violation::FieldNameSyntax),
+        (.., true) => Err(Violation::FieldNameUppercase),
+        _ if union & UNDERSCORE != 0 => Ok(underscore_flags(name)),
+        _ => Ok(0),
+    }
 }
 
 /// Checks a value, also of a pseudo-header.

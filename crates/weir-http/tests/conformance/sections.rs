@@ -145,7 +145,7 @@ fn each_method_needs_its_pseudo_headers() {
 }
 
 #[test]
-fn pseudo_headers_come_once_each_before_others_and_only_known_ones() {
+fn b12_pseudo_headers_come_once_each_before_others_and_only_known_ones() {
     // B12, B13; RFC 9113 §8.3
     for repeated in GET {
         let fields = [GET, &[*repeated]].concat();
@@ -165,7 +165,7 @@ fn pseudo_headers_come_once_each_before_others_and_only_known_ones() {
 }
 
 #[test]
-fn a_path_is_refused_where_http_1_would_refuse_it() {
+fn b12_a_path_is_refused_where_http_1_would_refuse_it() {
     // B12; RFC 9113 §8.3.1
     let with_path = |method, path| {
         built(&[(":method", method), (":scheme", "https"), (":authority", "a"), (":path", path)], true)
@@ -230,7 +230,7 @@ fn method_scheme_and_protocol_are_checked() {
 }
 
 #[test]
-fn host_beside_authority_must_name_the_same() {
+fn b12_host_beside_authority_must_name_the_same() {
     // B12; RFC 9113 §8.3.1, RFC 9114 §4.3.1
     assert_eq!(
         text_of(get_with(&[("host", "A.TEST:443"), ("x", "y")])),
@@ -252,7 +252,7 @@ fn host_beside_authority_must_name_the_same() {
 }
 
 #[test]
-fn names_and_values_that_http_1_could_not_carry_are_refused() {
+fn b11_names_and_values_that_http_1_could_not_carry_are_refused() {
     // B11; RFC 9113 §8.2.1
     for (name, violation) in [
         ("", Violation::FieldNameEmpty),
@@ -286,7 +286,7 @@ fn names_and_values_that_http_1_could_not_carry_are_refused() {
 }
 
 #[test]
-fn fields_of_http_1_connections_are_refused() {
+fn b10_fields_of_http_1_connections_are_refused() {
     // B10; RFC 9113 §8.2.2
     for (name, value) in [
         ("connection", "close"),
@@ -305,7 +305,7 @@ fn fields_of_http_1_connections_are_refused() {
 }
 
 #[test]
-fn a_declared_length_is_one_number_and_a_body_must_follow_it() {
+fn c3_a_declared_length_is_one_number_and_a_body_must_follow_it() {
     // B10, C3; RFC 9113 §8.1.1, RFC 9114 §4.1.2
     let body = |length: Pairs<'_>, end| built(&[POST, length].concat(), end).map(|(head, _)| head.body());
     assert_eq!(body(&[], true), Ok(BodyLength::None));
@@ -327,7 +327,7 @@ fn a_declared_length_is_one_number_and_a_body_must_follow_it() {
 }
 
 #[test]
-fn a_body_on_a_stream_is_complete_when_the_stream_ends_and_not_before() {
+fn b10_a_body_on_a_stream_is_complete_when_the_stream_ends_and_not_before() {
     let mut body = BodyReader::of_stream(BodyLength::Length(5));
     assert_eq!(body.advance(b"123").unwrap().data, 0..3);
     body.receive(2).unwrap();
@@ -392,7 +392,7 @@ fn crumbs_of_a_cookie_become_one_line() {
 }
 
 #[test]
-fn every_field_counts_for_more_than_its_bytes_also_a_crumb() {
+fn b5_every_field_counts_for_more_than_its_bytes_also_a_crumb() {
     // B5: 2000 one-byte references to a short crumb are 64000 bytes and more to hold, however small they came.
     let limits = Limits { header_block_bytes: 1000, ..Limits::default() };
     for (name, value) in [("cookie", "a"), ("x", ""), ("te", "trailers")] {
@@ -452,7 +452,7 @@ fn what_a_request_expects_is_known_as_in_http_1() {
 }
 
 #[test]
-fn trailers_are_checked_and_those_that_frame_or_authenticate_are_left_out() {
+fn b13_trailers_are_checked_and_those_that_frame_or_authenticate_are_left_out() {
     // B13; RFC 9113 §8.1, RFC 9110 §6.5.1
     let limits = Limits { trailer_count: 8, ..Limits::default() };
     let mut builder = TrailerBuilder::new(&limits);
