@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
+use crate::certificate;
 use crate::namespace;
 use crate::process::{Output, Placement, Running};
 
@@ -64,6 +65,10 @@ struct Manifest {
     version: Vec<String>,
     /// How its config templates' names end.
     extension: String,
+    /// The command that ends with 0 when a config is one it can carry out. What a scenario calls not built yet takes part
+    /// from the day on which this does not refuse its template any more.
+    #[serde(default)]
+    check: Vec<String>,
     /// Whether it is a bound that the others are held against rather than a rival.
     #[serde(default)]
     reference: bool,
@@ -217,6 +222,31 @@ impl Contender {
         self.manifest.command.iter().map(|word| fill(word, &values)).collect()
     }
 
+    /// Whether it says itself that it can carry out this config, at sample addresses, in the empty `directory`.
+    ///
+    /// Err, with what it said, when it refuses or when it has no command that checks.
+    pub fn check(&self, tools: &Tools, directory: &Path) -> io::Result<()> {
+        const BACKENDS: u16 = 3;
+        if self.manifest.check.is_empty() {
+            return Err(io::Error::other(format!("{} has no command that checks a config", self.name)));
+        }
+        let backends = (1..=BACKENDS).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port))).collect();
+        let mut seat = Seat::on_loopback(backends)?;
+        if self.template.contains("{certificate") {
+            seat.more = certificate::make(directory)?;
+        }
+        let values = self.values(tools, &seat, directory);
+        fs::write(self.config(directory), fill(&self.template, &values)?)?;
+        let command: Vec<String> =
+            self.manifest.check.iter().map(|word| fill(word, &values)).collect::<Result<_, _>>()?;
+        let output = Command::new(&command[0]).args(&command[1..]).output()?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).trim().to_owned();
+            return Err(io::Error::other(format!("{} refuses this config: {said}", self.name)));
+        }
+        Ok(())
+    }
+
     fn config(&self, directory: &Path) -> PathBuf {
         directory.join("config").with_extension(&self.manifest.extension)
     }
@@ -345,6 +375,27 @@ mod tests {
     fn a_misspelt_placeholder_is_an_error() {
         let error = fill("bind {prot}", &values()).unwrap_err().to_string();
         assert_eq!(error, "`{prot}` has no meaning; there are: port, config");
+    }
+
+    #[test]
+    fn a_contender_says_itself_what_it_can_carry_out() {
+        let directory = std::env::temp_dir().join(format!("weir-lab-check-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let lab = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let check = |name: &str, weir: &str| {
+            let [lab_program, peers, peers_root] = [String::new(), String::new(), String::new()];
+            let tools = Tools { lab: lab_program, peers, peers_root, weir: weir.to_owned() };
+            Contender::read(lab, name).unwrap().check(&tools, &directory).map_err(|error| error.to_string())
+        };
+        let accepted = check("weir/round-robin-tls", "true");
+        let config = fs::read_to_string(directory.join("config.toml")).unwrap();
+        let refused = check("weir/round-robin", "false");
+        let silent = check("floor/relay", "true");
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(accepted, Ok(()));
+        assert!(config.contains("/certificate.pem\"") && config.contains("127.0.0.1:3\"]"), "{config}");
+        assert_eq!(refused, Err("weir/round-robin refuses this config: ".to_owned()));
+        assert_eq!(silent, Err("floor/relay has no command that checks a config".to_owned()));
     }
 
     #[test]

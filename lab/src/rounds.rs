@@ -13,7 +13,7 @@ use crate::contender::Contender;
 use crate::metric::Metric;
 use crate::runner::{self, Cell, Options, Runner, Turn};
 use crate::sample::{Outcome, Sample, State};
-use crate::scenario::{Length, Published, Scenario, Series, Setup, Sweep, VariantName};
+use crate::scenario::{Published, Scenario, Series, Setup, Sweep, VariantName};
 use crate::workplace::Workplace;
 
 /// What a run is asked for.
@@ -79,7 +79,6 @@ pub struct SeriesOutcome {
 /// One variant of one scenario with everyone who takes part, before it is run.
 struct Plan {
     setup: Setup,
-    length: Length,
     entrants: Vec<Entrant>,
 }
 
@@ -97,7 +96,7 @@ impl Entrant {
 impl Plan {
     fn cells(&self) -> usize {
         let playing = self.entrants.iter().filter(|entrant| entrant.plays()).count();
-        playing * self.setup.points.len() * self.length.rounds as usize
+        playing * self.setup.points.len() * self.setup.length.rounds as usize
     }
 }
 
@@ -118,7 +117,7 @@ pub fn run(
     for (_, scenarios) in all {
         let mut of_series = Vec::new();
         for scenario in scenarios {
-            of_series.push(plans_of(scenario, wish, options, &mut versions)?);
+            of_series.push(plans_of(scenario, wish, options, workplace, &mut versions)?);
         }
         plans.push(of_series);
     }
@@ -127,12 +126,12 @@ pub fn run(
     for ((series, scenarios), plans) in all.iter().zip(plans) {
         outcomes.push(SeriesOutcome { series: series.clone(), scenarios: Vec::new() });
         for (scenario, plans) in scenarios.iter().zip(plans) {
-            if plans.iter().all(|plan| plan.length.rounds == 0) {
+            if plans.iter().all(|plan| plan.setup.length.rounds == 0) {
                 eprintln!("{}: only in the full form, or with --rounds", scenario.name);
                 continue;
             }
             let mut variants = Vec::new();
-            for plan in plans {
+            for plan in plans.into_iter().filter(|plan| plan.setup.length.rounds > 0) {
                 eprintln!("{} ({}): {}", scenario.name, plan.setup.variant.name(), scenario.title);
                 variants.push(run_variant(scenario, plan, options, workplace, &mut progress)?);
             }
@@ -159,24 +158,25 @@ fn plans_of(
     scenario: &Scenario,
     wish: &Wish,
     options: &Options,
+    workplace: &Workplace,
     versions: &mut BTreeMap<String, Result<String, String>>,
 ) -> io::Result<Vec<Plan>> {
     let setups = scenario.setups(wish.full)?;
     // A scenario with one variant takes part whichever is wished for: it has nothing else to offer.
     let single = setups.len() == 1;
-    let mut length = scenario.length(wish.full);
-    length.rounds = wish.rounds.unwrap_or(length.rounds);
-    length.seconds = wish.seconds.unwrap_or(length.seconds);
     Ok(setups
         .into_iter()
         .filter(|setup| single || wish.variant.is_none_or(|variant| variant == setup.variant))
         .map(|mut setup| {
-            let entrants = line_up(scenario, &setup, wish, options, versions);
+            let length = &mut setup.length;
+            length.rounds = wish.rounds.unwrap_or(length.rounds);
+            length.seconds = wish.seconds.unwrap_or(length.seconds);
+            let entrants = line_up(scenario, &setup, wish, options, workplace, versions);
             // A runner that lets all contenders go through one event together must know who is left.
             setup.entrants.retain(|entrant| {
                 entrants.iter().any(|one| one.plays() && one.outcome.contender == entrant.name)
             });
-            Plan { setup, length, entrants }
+            Plan { setup, entrants }
         })
         .collect())
 }
@@ -187,6 +187,7 @@ fn line_up(
     setup: &Setup,
     wish: &Wish,
     options: &Options,
+    workplace: &Workplace,
     versions: &mut BTreeMap<String, Result<String, String>>,
 ) -> Vec<Entrant> {
     let folder_of = |template: &str| template.split('/').next().unwrap_or_default().to_owned();
@@ -202,7 +203,13 @@ fn line_up(
             title: Contender::title_of_folder(&options.lab, &folder).unwrap_or_else(|| entrant.name.clone()),
             ..Outcome::default()
         };
-        if let Some(reason) = scenario.not_built.get(&entrant.name) {
+        let is_built = || -> io::Result<()> {
+            let contender = Contender::read(&options.lab, &entrant.template)?;
+            contender.check(&options.tools, &workplace.directory("check")?)
+        };
+        if let Some(reason) = scenario.not_built.get(&entrant.name)
+            && is_built().is_err()
+        {
             outcome.state = State::NotBuilt(reason.clone());
             entrants.push(Entrant { contender: None, outcome });
             continue;
@@ -255,7 +262,7 @@ fn run_variant(
     if plan.cells() > 0 {
         match runner::prepare(&plan.setup, options, workplace) {
             Ok(mut runner) => {
-                for round in 1..=plan.length.rounds {
+                for round in 1..=plan.setup.length.rounds {
                     run_round(scenario, &mut plan, round, runner.as_mut(), options, workplace, progress)?;
                 }
             }
@@ -271,8 +278,8 @@ fn run_variant(
     Ok(VariantOutcome {
         variant: plan.setup.variant,
         about: plan.setup.about.trim().to_owned(),
-        rounds: plan.length.rounds,
-        seconds: plan.length.seconds,
+        rounds: plan.setup.length.rounds,
+        seconds: plan.setup.length.seconds,
         points: plan.setup.points.iter().map(|point| point.at).collect(),
         outcomes: plan.entrants.into_iter().map(|entrant| entrant.outcome).collect(),
     })
@@ -295,11 +302,17 @@ fn run_round(
                 continue;
             };
             let directory = workplace.directory("cell")?;
-            let cell = Cell { contender, point, length: plan.length, directory: &directory };
+            let cell = Cell { contender, point, length: plan.setup.length, directory: &directory };
             match runner.cell(&cell) {
                 Ok(Turn { mut sample, commands }) => {
                     (sample.round, sample.at) = (round, point.at);
-                    progress.tell(scenario, round, plan.length.rounds, &entrant.outcome.contender, &sample);
+                    progress.tell(
+                        scenario,
+                        round,
+                        plan.setup.length.rounds,
+                        &entrant.outcome.contender,
+                        &sample,
+                    );
                     if entrant.outcome.commands.is_empty() {
                         entrant.outcome.commands =
                             commands.iter().map(|command| options.tools.shown(command)).collect();
@@ -308,7 +321,7 @@ fn run_round(
                 }
                 Err(error) => {
                     eprintln!("  {}: left out: {error}", entrant.outcome.contender);
-                    progress.skip((plan.length.rounds - round) as usize * points + points - index - 1);
+                    progress.skip((plan.setup.length.rounds - round) as usize * points + points - index - 1);
                     entrant.outcome.state = State::Failed(error.to_string());
                 }
             }

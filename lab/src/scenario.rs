@@ -131,6 +131,12 @@ struct Variant {
     /// Keys that replace those of the scenario's topology.
     #[serde(default)]
     topology: Table,
+    /// Keys that replace those of the scenario's short form; no rounds leave the variant out of it.
+    #[serde(default)]
+    short: Table,
+    /// The same of the full form.
+    #[serde(default)]
+    full: Table,
 }
 
 /// A scenario's file.
@@ -202,6 +208,8 @@ pub struct Setup {
     pub entrants: Vec<Entrant>,
     /// Where the load is put, one after the other in every round.
     pub points: Vec<Point>,
+    /// How long it takes.
+    pub length: Length,
 }
 
 /// Who takes part in a variant.
@@ -221,11 +229,6 @@ impl Scenario {
         variants.iter().map(|(name, variant)| self.setup(*name, variant, full)).collect()
     }
 
-    /// The length of one form.
-    pub fn length(&self, full: bool) -> Length {
-        if full { self.full } else { self.short }
-    }
-
     fn setup(&self, name: VariantName, variant: &Variant, full: bool) -> io::Result<Setup> {
         let explain = |error: String| io::Error::other(format!("scenario {}: {error}", self.name));
         let contenders = variant.contenders.as_ref().unwrap_or(&self.contenders);
@@ -239,7 +242,10 @@ impl Scenario {
             .map(|value| self.point(variant, value))
             .collect::<Result<Vec<Point>, String>>()
             .map_err(explain)?;
-        Ok(Setup { variant: name, about: variant.about.clone(), entrants: entrants(contenders), points })
+        let (length, changes) = if full { (self.full, &variant.full) } else { (self.short, &variant.short) };
+        let length = changed(length, changes).map_err(|error| explain(format!("length: {error}")))?;
+        let about = variant.about.clone();
+        Ok(Setup { variant: name, about, entrants: entrants(contenders), points, length })
     }
 
     fn point(&self, variant: &Variant, value: Option<&Value>) -> Result<Point, String> {
@@ -269,6 +275,11 @@ fn merged(base: &Table, changes: &Table) -> Table {
     let mut table = base.clone();
     table.extend(changes.clone());
     table
+}
+
+fn changed(length: Length, changes: &Table) -> Result<Length, String> {
+    let table = Table::try_from(length).map_err(|error| error.to_string())?;
+    merged(&table, changes).try_into().map_err(|error: toml::de::Error| error.message().to_owned())
 }
 
 fn number(value: &Value) -> Option<f64> {
@@ -377,6 +388,19 @@ mod tests {
         assert!(matches!(&setups[0].points[0].load, Load::Wrk { path, .. } if path == "/x"));
         assert!(matches!(&setups[1].points[0].load, Load::Wrk { path, .. } if path == "/"));
         assert_eq!(scenario.setups(false).unwrap()[1].points[1].at, Some(10.0));
+    }
+
+    #[test]
+    fn a_variant_may_be_shorter_than_the_other_in_one_form() {
+        let text = format!("{SWEPT}[variant.published.short]\nrounds = 1\n");
+        let scenario: Scenario = toml::from_str(&text).unwrap();
+        let lengths =
+            |full| scenario.setups(full).unwrap().iter().map(|setup| setup.length).collect::<Vec<_>>();
+        assert_eq!(lengths(false), [Length { rounds: 1, ..short_length() }, short_length()]);
+        assert_eq!(lengths(true), [full_length(), full_length()]);
+        let slip: Scenario = toml::from_str(&text.replace("rounds = 1", "round = 1")).unwrap();
+        let error = slip.setups(false).unwrap_err().to_string();
+        assert!(error.contains("length: unknown field `round`"), "{error}");
     }
 
     #[test]

@@ -59,8 +59,9 @@ pub fn obstacle(plan: &Plan, room: &Room) -> Option<String> {
     let cores = f64::from(plan.users) / plan.pause.as_secs_f64() * SECONDS_PER_REQUEST;
     let gigabytes = |bytes: u64| bytes as f64 / 1e9;
     if memory_bytes > room.memory_bytes / 2 {
-        let (needs, has) = (gigabytes(memory_bytes), gigabytes(room.memory_bytes));
-        return Some(format!("k6 needs {needs:.1} GB of memory, and of {has:.1} GB it may have half"));
+        // What is free just now is left out: it differs from cell to cell, and the same remark is told once.
+        let needs = gigabytes(memory_bytes);
+        return Some(format!("k6 needs {needs:.1} GB of memory, more than half of what is free"));
     }
     if processes(plan.users, room.descriptors) > 1 {
         let (users, has) = (plan.users, room.descriptors);
@@ -193,7 +194,7 @@ mod tests {
         assert_eq!(obstacle(&plan(20_000), &ample), None);
         let told = |room| obstacle(&plan(20_000), &room).unwrap_or_default();
         assert!(
-            told(Room { memory_bytes: 2_000_000_000, ..ample }).contains("5.2 GB of memory, and of 2.0 GB")
+            told(Room { memory_bytes: 2_000_000_000, ..ample }).contains("5.2 GB of memory, more than half")
         );
         assert!(told(Room { descriptors: 20_000, ..ample }).contains("may have 20000"));
         assert!(told(Room { cores: 1, ..ample }).contains("7.0 cores"));

@@ -19,6 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
 use super::LoadResult;
@@ -57,6 +58,8 @@ impl Test {
 const CONTROL_PORT: u16 = 12_865;
 /// Whether sockets may be bound to addresses that are not this network's.
 const NONLOCAL_BIND: &str = "/proc/sys/net/ipv4/ip_nonlocal_bind";
+/// How long after the last of them has started and its time is over, all netperfs are taken to be done.
+const GRACE: Duration = Duration::from_millis(500);
 /// What each netperf is asked to tell.
 const SELECTED: &str = "THROUGHPUT,ELAPSED_TIME,MIN_LATENCY,MEAN_LATENCY,MAX_LATENCY";
 
@@ -87,7 +90,7 @@ pub fn run(
         .map_err(|error| io::Error::new(error.kind(), format!("{NONLOCAL_BIND}: {error}")))?;
     let [server, client] = [words(peers, "netserver")?, words(peers, "netperf")?];
     // Its children end when their netperf does; all of them with this process.
-    let _server = Ended(start(&server, &["-D", "-L", "127.0.0.1,4", "-p", &CONTROL_PORT.to_string()])?);
+    let server = Ended(start(&server, &["-D", "-L", "127.0.0.1,4", "-p", &CONTROL_PORT.to_string()])?);
     wait_for_server()?;
     let mut clients = Vec::new();
     for stream in 0..streams {
@@ -95,6 +98,8 @@ pub fn run(
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         clients.push(Ended(start(&client, &arguments)?));
     }
+    thread::sleep(Duration::from_secs(seconds) + GRACE);
+    end_vain_waits(server.0.id());
     let (mut told, mut complaints) = (Vec::new(), Vec::new());
     for client in clients {
         match client.printed() {
@@ -106,6 +111,29 @@ pub fn run(
         }
     }
     summed_up(&told, &complaints)
+}
+
+/// Ends what the children of the netserver `server` wait for: a data connection, which never comes to them. Each would end
+/// by itself, by the alarm it has set, seconds after its netperf is done; here it gets that alarm now.
+///
+/// One that has not said yet what an alarm is to do to it would be killed, and is left alone.
+fn end_vain_waits(server: u32) {
+    let children = fs::read_to_string(format!("/proc/{server}/task/{server}/children")).unwrap_or_default();
+    for child in children.split_ascii_whitespace() {
+        let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
+        let process = child.parse().ok().and_then(Pid::from_raw).filter(|_| catches_alarms(&status));
+        if let Some(process) = process {
+            // It may have ended by itself in between.
+            let _ = kill_process(process, Signal::ALARM);
+        }
+    }
+}
+
+/// Whether a process with this `/proc/PID/status` handles SIGALRM.
+fn catches_alarms(status: &str) -> bool {
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    caught & (1 << (Signal::ALARM.as_raw() - 1)) != 0
 }
 
 /// The words that start a peer without the script in between: a hundred of them would take the load's core for a second.
@@ -266,6 +294,13 @@ mod tests {
     fn streams_that_all_fail_are_an_error_with_the_first_complaint() {
         let error = summed_up(&[], &["no route\n".to_owned(), "x".to_owned()]).unwrap_err().to_string();
         assert_eq!(error, "no netperf ended well; the first one said: no route");
+    }
+
+    #[test]
+    fn only_who_handles_alarms_gets_one() {
+        assert!(catches_alarms("Name:\tnetserver\nSigIgn:\t0000000000000000\nSigCgt:\t0000000000002000\n"));
+        assert!(!catches_alarms("SigCgt:\t0000000000001fff\nSigBlk:\t0000000000002000\n"));
+        assert!(!catches_alarms(""));
     }
 
     #[test]

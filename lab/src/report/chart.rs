@@ -62,10 +62,14 @@ pub fn bars(rows: &[Row], unit: &str, width: f64) -> String {
     let place = |value: f64| left + (right - left) * value / top;
     let height = ROW * rows.len() as f64 + 26.0;
     let mut svg = open(width, height);
-    for tick in &ticks {
+    let labelled = labelled_every(&ticks, (right - left) / (ticks.len() - 1).max(1) as f64);
+    for (index, tick) in ticks.iter().enumerate() {
         let x = place(*tick);
         let _ =
             write!(svg, r#"<line class="grid" x1="{x:.1}" y1="2" x2="{x:.1}" y2="{:.1}"/>"#, height - 22.0);
+        if index % labelled != 0 {
+            continue;
+        }
         let _ = write!(
             svg,
             r#"<text class="tick" x="{x:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
@@ -311,6 +315,14 @@ fn diamond(row: &Row, x: f64, y: f64, said: &str) -> String {
     )
 }
 
+/// Every how many `ticks`, which are `pitch` pixels apart, there is room for a label.
+fn labelled_every(ticks: &[f64], pitch: f64) -> usize {
+    const DIGIT: f64 = 7.0;
+    const GAP: f64 = 8.0;
+    let digits = ticks.iter().map(|tick| plain(*tick).chars().count()).max().unwrap_or(1);
+    (((digits as f64).mul_add(DIGIT, GAP) / pitch).ceil() as usize).max(1)
+}
+
 /// Round numbers from at most `low` to at least `high`, about `count` steps of 1, 2 or 5 times a power of ten.
 fn ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     if high <= low || !(high - low).is_finite() {
@@ -329,6 +341,14 @@ fn ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn labels_that_would_touch_are_left_out() {
+        let ticks = [0.0, 10_000.0, 20_000.0, 30_000.0, 40_000.0];
+        assert_eq!(labelled_every(&ticks, 38.0), 2);
+        assert_eq!(labelled_every(&ticks, 120.0), 1);
+        assert_eq!(labelled_every(&[0.0, 1.0], 20.0), 1);
+    }
 
     #[test]
     fn ticks_are_round_and_hold_both_ends() {

@@ -173,18 +173,27 @@ pub fn directed(scenario: &ScenarioOutcome) -> Vec<Metric> {
     scenario.measures.iter().copied().filter(|metric| metric.direction() != Direction::Neither).collect()
 }
 
-/// What the cells of `variant` remarked, each once, with whom it concerns.
+/// What the cells of `variant` remarked, each once, with whom it concerns unless that is everyone who ran.
 pub fn remarks(variant: &VariantOutcome) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
+    let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
     for outcome in &variant.outcomes {
         for remark in outcome.samples.iter().flat_map(|sample| &sample.remarks) {
-            let remark = format!("{}: {remark}", outcome.title);
-            if !found.contains(&remark) {
-                found.push(remark);
+            let index = found.iter().position(|(known, _)| *known == remark.as_str()).unwrap_or_else(|| {
+                found.push((remark, Vec::new()));
+                found.len() - 1
+            });
+            let titles = &mut found[index].1;
+            if !titles.contains(&outcome.title.as_str()) {
+                titles.push(&outcome.title);
             }
         }
     }
-    found
+    let ran = variant.outcomes.iter().filter(|outcome| !outcome.samples.is_empty()).count();
+    let told = |(remark, titles): (&str, Vec<&str>)| match titles.len() {
+        count if count == ran && ran > 1 => remark.to_owned(),
+        _ => format!("{}: {remark}", titles.join(", ")),
+    };
+    found.into_iter().map(told).collect()
 }
 
 /// What this run has beside a ratio that somebody published: the same ratio, as the geometric mean over the points
@@ -232,6 +241,26 @@ mod tests {
         let standings = standings(&[scenario(vec![weir, outcome("nginx", &[1.0; 5])])]);
         assert_eq!(standings[0].against, []);
         assert_eq!(standings[0].absent, [("weir".to_owned(), State::NotBuilt("later".to_owned()))]);
+    }
+
+    #[test]
+    fn a_remark_is_told_once_with_whom_it_concerns() {
+        let remarking = |name: &str, remarks: &[&str]| {
+            let mut outcome = outcome(name, &[1.0, 1.0]);
+            for sample in &mut outcome.samples {
+                sample.remarks = remarks.iter().map(|remark| (*remark).to_owned()).collect();
+            }
+            outcome
+        };
+        let mut absent = outcome("absent", &[]);
+        absent.state = State::NotBuilt("later".to_owned());
+        let series = scenario(vec![
+            remarking("weir", &["the lab played the users"]),
+            remarking("nginx", &["the lab played the users", "two instances"]),
+            absent,
+        ]);
+        let told = remarks(&series.scenarios[0].variants[0]);
+        assert_eq!(told, ["the lab played the users", "nginx: two instances"]);
     }
 
     #[test]

@@ -132,6 +132,7 @@ fn comparisons(scenario: &ScenarioOutcome, variant: &VariantOutcome) -> String {
             }
             let mut row = vec![other.contender.clone()];
             row.extend(at.map(plain));
+            let told = |found| told(found, other.reference);
             row.extend(found.into_iter().map(|found| found.map_or_else(|| "-".to_owned(), told)));
             rows.push(row);
         }
@@ -139,9 +140,11 @@ fn comparisons(scenario: &ScenarioOutcome, variant: &VariantOutcome) -> String {
     if rows.len() == 1 { String::new() } else { format!("\n{}", aligned(&rows)) }
 }
 
-fn told(found: Comparison) -> String {
+/// A bound gets no verdict: nobody is behind for not being ahead of what cannot be beaten.
+fn told(found: Comparison, reference: bool) -> String {
     let it = found.ratio;
     let verdict = match found.verdict {
+        _ if reference => "of a bound",
         Verdict::Better => "better",
         Verdict::Worse => "WORSE",
         Verdict::NoDifferenceShown => "no difference shown",
@@ -208,4 +211,22 @@ pub fn aligned(rows: &[Vec<String>]) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{outcome, scenario};
+    use super::*;
+
+    #[test]
+    fn a_bound_gets_a_ratio_and_no_verdict() {
+        let mut floor = outcome("floor", &[4.0; 5]);
+        floor.reference = true;
+        let contenders = vec![outcome("weir", &[8.0; 5]), outcome("nginx", &[4.0; 5]), floor];
+        let report = Report::new(Circumstances::default(), vec![scenario(contenders)]);
+        let text = of(&report);
+        let line = |name: &str| text.lines().rfind(|line| line.starts_with(name)).unwrap().to_owned();
+        assert!(line("| nginx").contains("2.00 (2.00-2.00) WORSE"), "{text}");
+        assert!(line("| floor").contains("2.00 (2.00-2.00) of a bound"), "{text}");
+    }
 }

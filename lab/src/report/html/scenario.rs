@@ -414,25 +414,31 @@ fn cells(scenario: &ScenarioOutcome, metric: Metric, name: &str, at: Option<f64>
             (Some(first), Some(outcome)) if first.contender != name => compare(first, outcome, metric, at),
             _ => None,
         };
-        let _ = write!(text, "<td{class}>{said}</td><td>{}</td>", compared.map(told).unwrap_or_default());
+        let reference = outcome.is_some_and(|outcome| outcome.reference);
+        let compared = compared.map(|found| told(found, reference)).unwrap_or_default();
+        let _ = write!(text, "<td{class}>{said}</td><td>{compared}</td>");
         class = "";
     }
     text
 }
 
-fn told(found: Comparison) -> String {
+/// A bound gets no verdict: nobody is behind for not being ahead of what cannot be beaten.
+fn told(found: Comparison, reference: bool) -> String {
     let (class, sign) = match found.verdict {
+        _ if reference => ("few", ""),
         Verdict::Better => ("better", " ▲"),
         Verdict::Worse => ("worse", " ▼"),
         Verdict::NoDifferenceShown => ("same", " ="),
         Verdict::TooFewRounds => ("few", ""),
     };
-    format!(
-        "<span class=\"verdict-{class}\">{}{sign}</span><span class=\"spread\">{}–{}</span>",
-        ratio(found.ratio.ratio),
-        ratio(found.ratio.low),
-        ratio(found.ratio.high)
-    )
+    let [middle, low, high] = [found.ratio.ratio, found.ratio.low, found.ratio.high].map(ratio);
+    // A single round has no interval.
+    let interval = if found.ratio.low < found.ratio.high {
+        format!("<span class=\"spread\">{low}–{high}</span>")
+    } else {
+        String::new()
+    };
+    format!("<span class=\"verdict-{class}\">{middle}{sign}</span>{interval}")
 }
 
 /// Ratios that somebody published, beside the same ratios of this run.
