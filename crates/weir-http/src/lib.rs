@@ -37,7 +37,7 @@ pub use forward::{
     trailer_fields, write_request, write_response,
 };
 pub use h1::{Progress, parse_request, parse_response};
-pub use identity::{ClientIdentity, Scheme};
+pub use identity::{ClientIdentity, Scheme, write_address};
 pub use known::KnownHeader;
 pub use limits::Limits;
 pub use message::{Field, Method, RequestHead, ResponseHead, Span, TargetForm, Version};

@@ -1,8 +1,11 @@
 //! One record as one line, in three formats.
 
+use std::io::Write as _;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use weir_config::AccessFormat;
+use weir_http::write_address;
 use weir_stats::table::End;
 
 use super::timestamp::Calendar;
@@ -62,8 +65,8 @@ impl Renderer {
     ///
     /// Source: nginx, ngx_http_log_module; Apache, "Log Files", Combined Log Format.
     fn combined(&mut self, out: &mut Vec<u8>, record: &Record<'_>) {
-        use std::io::Write as _;
-        let _ = write!(out, "{} - - [", record.client.ip());
+        write_address(out, record.client.ip());
+        out.extend_from_slice(b" - - [");
         self.calendar.common(out, record.time);
         out.extend_from_slice(b"] \"");
         request_line(out, record, b"-", escape::combined);
@@ -185,9 +188,17 @@ fn request_line(
 }
 
 fn address(out: &mut Vec<u8>, record: &Record<'_>) {
-    use std::io::Write as _;
-    // Writing to a vector can't fail.
-    let _ = write!(out, "{}", record.client);
+    match record.client {
+        SocketAddr::V4(client) => {
+            write_address(out, IpAddr::V4(*client.ip()));
+            out.push(b':');
+            number(out, u64::from(client.port()));
+        }
+        SocketAddr::V6(client) => {
+            // Writing to a vector can't fail.
+            let _ = write!(out, "{client}");
+        }
+    }
 }
 
 fn json_key(out: &mut Vec<u8>, key: &str) {
