@@ -187,6 +187,8 @@ fn listener(name: &str, fields: &Fields) -> Listener {
             header_bytes: size("header"),
             header_count: size("header_count"),
             min_body_rate: limits.number("min_body_rate"),
+            streams: limits.number("streams") as u32,
+            control_frames: limits.number("control_frames") as u32,
         },
         routes: routes.collect(),
     }

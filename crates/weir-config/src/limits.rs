@@ -92,6 +92,12 @@ pub const HEADER_COUNT: Limit<u64> =
 /// `limits.min_body_rate`, bytes per second.
 pub const MIN_BODY_RATE: Limit<u64> =
     limit(100, 0, 100 * MIB, "0B/s switches it off; a high rate locks out mobile clients");
+/// `limits.streams`, requests at once.
+pub const STREAMS: Limit<u64> =
+    limit(128, 1, 10_000, "each may occupy a backend; RFC 9113 section 6.5.2 asks for at least 100");
+/// `limits.control_frames`, frames.
+pub const CONTROL_FRAMES: Limit<u64> =
+    limit(1_000, 50, 1_000_000, "each costs work and brings nothing; a browser sends some per page");
 
 /// `route.body_limit`, bytes.
 pub const BODY_LIMIT: Limit<u64> = optional(0, 64 * TIB, "0B takes no body at all");

@@ -165,6 +165,11 @@ pub struct HttpLimits {
     pub header_count: usize,
     /// Slowest client body, bytes per second averaged since the body began after a 5 s grace. Default 100; 0 switches it off.
     pub min_body_rate: u64,
+    /// Requests under way at once on one multiplexed connection, count. Default 128.
+    pub streams: u32,
+    /// Frames without content that an HTTP/2 client may send ahead of the requests it gets answered, count. Default 1000; beyond it the
+    /// connection is closed.
+    pub control_frames: u32,
 }
 
 /// One `[[listener.NAME.route]]`.

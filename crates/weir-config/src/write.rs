@@ -230,6 +230,8 @@ fn listener(listener: &Listener, sections: &mut Vec<Section>) {
                 ("header", size(limits.header_bytes as u64)),
                 ("header_count", limits.header_count.to_string()),
                 ("min_body_rate", text(&show_byte_rate(limits.min_body_rate))),
+                ("streams", limits.streams.to_string()),
+                ("control_frames", limits.control_frames.to_string()),
             ]),
         ));
     }
@@ -459,7 +461,7 @@ mod tests {
         merge_slashes = true
         http = ["h2", "h3"]
         timeout = { client_idle = "1s", header = "1s", handshake = "1s", connect = "1s", backend = "1s", client_body = "1s" }
-        limits = { request_line = "1KiB", header = "2KiB", header_count = 9, min_body_rate = "1B/s" }
+        limits = { request_line = "1KiB", header = "2KiB", header_count = 9, min_body_rate = "1B/s", streams = 9, control_frames = 99 }
         [listener.a.tls]
         certificates = [{ cert = "c.pem", key = "c.key", ocsp = "c.ocsp" }]
         client_ca = "ca.pem"

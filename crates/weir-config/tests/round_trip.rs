@@ -166,16 +166,26 @@ fn pool_tls() -> impl Strategy<Value = PoolTls> {
 }
 
 fn limits(protocol: Protocol) -> impl Strategy<Value = HttpLimits> {
-    (256..=1usize << 20, 1024..=16usize << 20, 8..=10_000usize, 0..=100u64 << 20).prop_map(
-        move |(request_line_bytes, header_bytes, header_count, min_body_rate)| {
+    let sizes = (256..=1usize << 20, 1024..=16usize << 20, 8..=10_000usize, 0..=100u64 << 20);
+    (sizes, 1..=10_000u32, 50..=1_000_000u32).prop_map(
+        move |((request_line_bytes, header_bytes, header_count, min_body_rate), streams, control_frames)| {
             if protocol == Protocol::Http {
-                HttpLimits { request_line_bytes, header_bytes, header_count, min_body_rate }
+                HttpLimits {
+                    request_line_bytes,
+                    header_bytes,
+                    header_count,
+                    min_body_rate,
+                    streams,
+                    control_frames,
+                }
             } else {
                 HttpLimits {
                     request_line_bytes: 8 << 10,
                     header_bytes: 64 << 10,
                     header_count: 100,
                     min_body_rate: 100,
+                    streams: 128,
+                    control_frames: 1000,
                 }
             }
         },

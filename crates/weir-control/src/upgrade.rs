@@ -60,7 +60,9 @@ impl Purpose {
         match self {
             Purpose::Listener(Endpoint { transport: Transport::Tcp, address }) => format!("tcp {address}\n"),
             Purpose::Listener(Endpoint { transport: Transport::Udp, address }) => format!("udp {address}\n"),
-            Purpose::Listener(Endpoint { transport: Transport::Quic, address }) => format!("quic {address}\n"),
+            Purpose::Listener(Endpoint { transport: Transport::Quic, address }) => {
+                format!("quic {address}\n")
+            }
             Purpose::Admin(address) => format!("admin {address}\n"),
         }
     }

@@ -220,6 +220,19 @@ static LIMITS: Table = Table {
             "Slowest client body, averaged since it began, after 5 s of grace.",
         )
         .http(),
+        Key::new(
+            "streams",
+            Kind::Count(&at::STREAMS),
+            "Requests under way at once on one HTTP/2 or HTTP/3 connection; what is beyond waits or is refused.",
+        )
+        .http()
+        .also(&["max_concurrent_streams", "concurrent_streams"]),
+        Key::new(
+            "control_frames",
+            Kind::Count(&at::CONTROL_FRAMES),
+            "HTTP/2 frames without content that a client may send ahead of the requests it gets answered; beyond it the connection is closed.",
+        )
+        .http(),
     ],
 };
 

@@ -92,6 +92,8 @@ fn listener(listener: &Listener) -> Value {
             "header_bytes": limits.header_bytes,
             "header_count": limits.header_count,
             "min_body_rate": limits.min_body_rate,
+            "streams": limits.streams,
+            "control_frames": limits.control_frames,
         },
         "route": listener.routes.iter().map(route).collect::<Vec<_>>(),
     })
