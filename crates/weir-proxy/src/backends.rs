@@ -19,6 +19,7 @@ use weir_stats::table::{BackendCells, PoolCells};
 
 use crate::clock;
 use crate::deadline::Deadline;
+use crate::http::h2::Carriers;
 use crate::io::WaitError;
 use crate::plane::Event;
 use crate::snapshot::{Backend, Pool};
@@ -41,16 +42,41 @@ pub struct WorkerPool {
 pub struct WorkerBackend {
     pub shared: Arc<Backend>,
     idle: RefCell<Vec<Kept>>,
+    /// Connections that are shared, of a pool whose backends are spoken to in HTTP/2.
+    pub carriers: Rc<Carriers>,
     number: usize,
 }
 
-/// A connection to a backend. Counted as open on it until dropped.
+/// A connection to a backend, or one of the streams of a shared one.
 pub struct Connection {
     stream: Stream,
-    cells: Arc<PerWorker<BackendCells>>,
-    number: u32,
+    /// `None` for a stream: the connection below it is counted.
+    count: Option<OpenCount>,
     /// [`crate::snapshot::Resolved::moves`] when it was opened: once that is another, this goes to where the backend was.
     moves: u32,
+}
+
+/// Counts a connection as open on its backend until dropped.
+pub struct OpenCount {
+    cells: Arc<PerWorker<BackendCells>>,
+    number: u32,
+}
+
+impl Connection {
+    /// A stream of a shared connection, for one exchange.
+    pub fn of_stream(stream: Stream) -> Connection {
+        Connection { stream, count: None, moves: 0 }
+    }
+
+    /// See [`crate::snapshot::Resolved::moves`].
+    pub fn moves(&self) -> u32 {
+        self.moves
+    }
+
+    /// The bytes, and the count to be held as long as they flow.
+    pub fn into_parts(self) -> (Stream, Option<OpenCount>) {
+        (self.stream, self.count)
+    }
 }
 
 impl Deref for Connection {
@@ -69,7 +95,7 @@ impl DerefMut for Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for OpenCount {
     fn drop(&mut self) {
         self.cells.of(self.number as usize).connections_ended.increment();
     }
@@ -100,7 +126,8 @@ impl WorkerPool {
                     pool.backends.iter().find(|old| Arc::ptr_eq(&old.shared.resolved, &backend.resolved))
                 });
                 let idle = kept.map_or_else(Vec::new, |old| old.idle.take());
-                Rc::new(WorkerBackend { shared: backend.clone(), idle: RefCell::new(idle), number })
+                let carriers = kept.map(|old| old.carriers.clone()).unwrap_or_default();
+                Rc::new(WorkerBackend { shared: backend.clone(), idle: RefCell::new(idle), carriers, number })
             })
             .collect();
         let picker = Picker::new(shared.balance.clone());
@@ -149,6 +176,7 @@ impl WorkerPool {
     pub fn retire_idle(&self, now: Duration) {
         let longest = self.shared.config.keep_alive.idle;
         for backend in &self.backends {
+            backend.carriers.retire(now, longest, backend.shared.resolved.moves());
             backend.idle.borrow_mut().retain(|idle| {
                 now.saturating_sub(idle.since) < longest
                     && backend.is_at(&idle.connection)
@@ -241,7 +269,8 @@ impl WorkerBackend {
                 let _ = stream.set_nodelay(true);
                 self.cells().connections.increment();
                 let stream = Stream::plain(stream);
-                Ok(Connection { stream, cells: self.shared.cells.clone(), number: self.number as u32, moves })
+                let count = OpenCount { cells: self.shared.cells.clone(), number: self.number as u32 };
+                Ok(Connection { stream, count: Some(count), moves })
             }
             Err(WaitError::TimedOut) => Err(ConnectError::TimedOut { backend: address }),
             Err(WaitError::Broken(source)) if system::is_shortage(&source) => {
@@ -313,9 +342,19 @@ pub enum ConnectError {
     TimedOut { backend: SocketAddr },
     /// This process has no descriptor left: not the backend's fault.
     OutOfDescriptors,
+    /// It takes no further request on a shared connection, and promises that it did nothing with this one (RFC 9113 §8.7).
+    Declined,
 }
 
 impl ConnectError {
+    /// Of a wait on a connection on which nothing of a request was sent yet.
+    pub fn from_wait(error: WaitError, backend: SocketAddr) -> ConnectError {
+        match error {
+            WaitError::TimedOut => ConnectError::TimedOut { backend },
+            WaitError::Broken(source) => ConnectError::Refused { backend, source },
+        }
+    }
+
     /// Whether the backend is to blame, for passive health: not where it has not been tried at all.
     pub fn blames_backend(&self) -> bool {
         matches!(self, ConnectError::Refused { .. } | ConnectError::TimedOut { .. })
@@ -332,6 +371,7 @@ impl std::fmt::Display for ConnectError {
                 write!(out, "backend {backend} did not accept: {source}")
             }
             ConnectError::TimedOut { backend } => write!(out, "backend {backend} did not accept in time"),
+            ConnectError::Declined => write!(out, "the backend took no further request on its connection"),
             ConnectError::OutOfDescriptors => {
                 write!(out, "no file descriptor is left for a connection; raise LimitNOFILE")
             }

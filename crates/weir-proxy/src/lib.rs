@@ -16,6 +16,7 @@ pub mod clock;
 mod deadline;
 pub mod http;
 mod io;
+mod muxed;
 mod pipes;
 pub mod plane;
 mod queue;

@@ -10,10 +10,13 @@ use std::task::{Context, Poll, ready};
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use tokio::io::{AsyncWrite as _, Interest, ReadBuf};
+use tokio::io::{AsyncRead as _, AsyncWrite as _, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
+use weir_http::{Field, StreamError, Trailers};
+
 use crate::buffers::Buffer;
+use crate::muxed::Muxed;
 use crate::tls::Tls;
 use crate::{io as socket_io, system};
 
@@ -24,6 +27,8 @@ pub struct Stream(Kind);
 enum Kind {
     Plain(TcpStream),
     Encrypted(Box<Encrypted>),
+    /// One of many on a connection, which somebody else drives.
+    Muxed(Box<Muxed>),
 }
 
 struct Encrypted {
@@ -53,10 +58,30 @@ impl Stream {
         Stream(Kind::Encrypted(Box::new(Encrypted { socket, tls })))
     }
 
+    /// One of the streams of a multiplexed connection. Its end is the message's: see [`Stream::poll_finish`].
+    pub fn muxed(stream: Muxed) -> Stream {
+        Stream(Kind::Muxed(Box::new(stream)))
+    }
+
+    /// The stream of a multiplexed connection that this is.
+    #[inline]
+    pub fn as_muxed(&mut self) -> Option<&mut Muxed> {
+        match &mut self.0 {
+            Kind::Muxed(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
+    /// Whether this is one of the streams of a multiplexed connection.
+    #[inline]
+    pub fn is_muxed(&self) -> bool {
+        matches!(self.0, Kind::Muxed(_))
+    }
+
     /// The encryption, if there is any.
     pub fn tls(&self) -> Option<&Tls> {
         match &self.0 {
-            Kind::Plain(_) => None,
+            Kind::Plain(_) | Kind::Muxed(_) => None,
             Kind::Encrypted(encrypted) => Some(&encrypted.tls),
         }
     }
@@ -66,37 +91,42 @@ impl Stream {
     pub fn bare(&self) -> Option<&TcpStream> {
         match &self.0 {
             Kind::Plain(socket) => Some(socket),
-            Kind::Encrypted(_) => None,
+            Kind::Encrypted(_) | Kind::Muxed(_) => None,
         }
     }
 
-    /// The socket below, whatever stands between it and the bytes.
-    fn socket(&self) -> &TcpStream {
+    /// The socket below, whatever stands between it and the bytes; `None` when it is not for this stream alone.
+    fn socket(&self) -> Option<&TcpStream> {
         match &self.0 {
-            Kind::Plain(socket) => socket,
-            Kind::Encrypted(encrypted) => &encrypted.socket,
+            Kind::Plain(socket) => Some(socket),
+            Kind::Encrypted(encrypted) => Some(&encrypted.socket),
+            Kind::Muxed(_) => None,
         }
     }
 
     /// Keeps small messages from waiting for the acknowledgement of those before (TCP_NODELAY).
     pub fn send_at_once(&self) {
         // A failure costs time only, and comes from a connection that is gone already.
-        let _ = self.socket().set_nodelay(true);
+        let _ = self.socket().map(|socket| socket.set_nodelay(true));
     }
 
     /// Makes the drop of the connection send a reset, so that the peer sees that what it got is not whole.
-    pub fn reset_on_close(&self) {
-        system::reset_on_close(self.socket());
+    pub fn reset_on_close(&mut self) {
+        match &mut self.0 {
+            Kind::Plain(socket) => system::reset_on_close(socket),
+            Kind::Encrypted(encrypted) => system::reset_on_close(&encrypted.socket),
+            Kind::Muxed(stream) => stream.reset(StreamError::Internal),
+        }
     }
 
     /// Our address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket().local_addr()
+        self.socket().ok_or(io::ErrorKind::Unsupported)?.local_addr()
     }
 
     /// The peer's address.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.socket().peer_addr()
+        self.socket().ok_or(io::ErrorKind::Unsupported)?.peer_addr()
     }
 
     /// Ready when something can be received: bytes, the end, or an error.
@@ -105,6 +135,7 @@ impl Stream {
         match &mut self.0 {
             Kind::Plain(socket) => socket.poll_read_ready(context),
             Kind::Encrypted(encrypted) => encrypted.tls.poll_readable(&encrypted.socket, context),
+            Kind::Muxed(stream) => stream.poll_readable(context),
         }
     }
 
@@ -129,6 +160,21 @@ impl Stream {
         match &mut self.0 {
             Kind::Plain(socket) => socket_io::receive_ready(socket, context, buffer),
             Kind::Encrypted(encrypted) => Poll::Ready(encrypted.tls.take(buffer)),
+            Kind::Muxed(stream) => Poll::Ready(stream.take(buffer)),
+        }
+    }
+
+    /// Receives once, for readers that bring room of their own.
+    pub fn poll_read(&mut self, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Kind::Plain(socket) => Pin::new(socket).poll_read(context, room),
+            Kind::Encrypted(encrypted) => {
+                ready!(encrypted.tls.poll_readable(&encrypted.socket, context))?;
+                let count = encrypted.tls.take_into(room.initialize_unfilled())?;
+                room.advance(count);
+                Poll::Ready(Ok(()))
+            }
+            Kind::Muxed(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
         }
     }
 
@@ -139,6 +185,7 @@ impl Stream {
         match &mut self.0 {
             Kind::Plain(socket) => socket_io::poll_send(socket, context, bytes),
             Kind::Encrypted(encrypted) => encrypted.tls.poll_send(&encrypted.socket, context, &[bytes]),
+            Kind::Muxed(stream) => stream.poll_send(context, bytes),
         }
     }
 
@@ -154,7 +201,51 @@ impl Stream {
                 socket_io::poll_send_vectored(socket, context, &parts.map(io::IoSlice::new))
             }
             Kind::Encrypted(encrypted) => encrypted.tls.poll_send(&encrypted.socket, context, parts),
+            Kind::Muxed(stream) => {
+                let first = parts.iter().find(|part| !part.is_empty());
+                stream.poll_send(context, first.unwrap_or(&parts[0]))
+            }
         }
+    }
+
+    /// As [`Self::poll_send`], from as many places as the caller has.
+    pub fn poll_send_slices(
+        &mut self,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            Kind::Plain(socket) => socket_io::poll_send_vectored(socket, context, parts),
+            Kind::Encrypted(encrypted) => {
+                let mut few: [&[u8]; 8] = [&[]; 8];
+                few.iter_mut().zip(parts).for_each(|(place, part)| *place = part);
+                encrypted.tls.poll_send(&encrypted.socket, context, &few)
+            }
+            Kind::Muxed(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+        }
+    }
+
+    /// Ends the message, with `trailers` where there are any, on a stream whose end that is; on others its framing is its end, and
+    /// nothing is to be done.
+    pub fn poll_finish<'a>(
+        &mut self,
+        context: &mut Context<'_>,
+        trailers: impl Iterator<Item = Field<'a>>,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Kind::Plain(_) | Kind::Encrypted(_) => Poll::Ready(Ok(())),
+            Kind::Muxed(stream) => stream.poll_finish(context, trailers),
+        }
+    }
+
+    /// Whether this is a stream of which everything was taken, its end too.
+    pub fn is_ended(&self) -> bool {
+        matches!(&self.0, Kind::Muxed(stream) if stream.is_ended())
+    }
+
+    /// The fields behind the message, once its end was received; given once. `None` where they are part of its framing.
+    pub fn take_trailers(&mut self) -> Option<Box<Trailers>> {
+        self.as_muxed().and_then(Muxed::take_trailers)
     }
 
     /// Says that nothing more will be sent.
@@ -165,6 +256,7 @@ impl Stream {
                 ready!(encrypted.tls.poll_close(&encrypted.socket, context))?;
                 &mut encrypted.socket
             }
+            Kind::Muxed(stream) => return stream.poll_finish(context, std::iter::empty()),
         };
         Pin::new(socket).poll_shutdown(context)
     }
@@ -176,6 +268,8 @@ impl Stream {
         let (socket, mut is_quiet) = match &self.0 {
             Kind::Plain(socket) => (socket, true),
             Kind::Encrypted(encrypted) => (&encrypted.socket, encrypted.tls.is_quiet()),
+            // It carries one message, and is never kept.
+            Kind::Muxed(_) => return false,
         };
         // Entered only while tokio takes the socket for readable.
         let _ = socket.try_io(Interest::READABLE, || {
@@ -200,6 +294,12 @@ impl Stream {
                     Poll::Ready(Ok(())) if encrypted.tls.has_content() => Ok(Sight::Speaking),
                     Poll::Ready(Ok(())) => Ok(Sight::Ended),
                     Poll::Ready(Err(error)) => Err(error),
+                };
+            }
+            Kind::Muxed(stream) => {
+                return match stream.poll_gone(context) {
+                    Poll::Pending => Ok(Sight::Quiet),
+                    Poll::Ready(()) => Err(io::ErrorKind::ConnectionReset.into()),
                 };
             }
         };

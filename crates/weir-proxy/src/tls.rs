@@ -184,6 +184,16 @@ impl Tls {
     /// # Errors
     /// The connection closed without saying so: what came may not be all.
     pub fn take(&mut self, buffer: &mut Buffer) -> io::Result<usize> {
+        let count = self.take_into(buffer.free())?;
+        buffer.fill(count);
+        Ok(count)
+    }
+
+    /// As [`Self::take`], into `room`.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn take_into(&mut self, room: &mut [u8]) -> io::Result<usize> {
         let content = &self.content[self.taken..];
         if content.is_empty() {
             return match self.ended {
@@ -191,10 +201,8 @@ impl Tls {
                 _ => Err(io::ErrorKind::UnexpectedEof.into()),
             };
         }
-        let room = buffer.free();
         let count = content.len().min(room.len());
         room[..count].copy_from_slice(&content[..count]);
-        buffer.fill(count);
         self.taken += count;
         if self.taken == self.content.len() {
             self.taken = 0;

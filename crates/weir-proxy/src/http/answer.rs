@@ -1,19 +1,17 @@
 //! Answers of Weir's own: failures, redirects, fixed responses.
 
-use weir_http::h1::encode::{self, OwnResponse};
-use weir_http::{AddedField, Method};
+use weir_http::{AddedField, OwnAnswer};
 use weir_stats::table::End;
 
 use crate::buffers::Buffer;
 use crate::clock;
-use crate::http::date;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forward::Forwarding;
+use crate::http::reply;
 use crate::http::route::{Route, without_port};
 use crate::http::session::{Session, due};
 use crate::http::upload::Upload;
-use crate::io::send_all;
 use crate::worker::WorkerListener;
 
 /// Seconds after which a client told 503 may try again.
@@ -35,12 +33,9 @@ pub async fn failure(
         return After::Reset;
     };
     let keep = !failure.closes_client() && may_keep(session, exchange);
-    exchange.reply.clear();
-    let retry_after = (status == 503).then_some(RETRY_AFTER_SECONDS);
-    with_own(exchange, keep, |own, out| {
-        encode::error_response(status, failure.word(), retry_after, own, out)
-    });
-    finish(session, listener, exchange, status, failure.end(), keep).await
+    let retry_after_seconds = (status == 503).then_some(RETRY_AFTER_SECONDS);
+    let answer = OwnAnswer::Error { status, word: failure.word(), retry_after_seconds };
+    send(session, listener, exchange, &answer, failure.end(), keep).await
 }
 
 /// As [`failure`], for an exchange that had a backend: what is left of the request's body decides whether the client's
@@ -78,10 +73,8 @@ pub async fn redirect(
     let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
     let location = expand(to, exchange, received);
     let keep = may_keep(session, exchange);
-    with_own(exchange, keep, |own, out| {
-        encode::redirect(status, &location, &route.response_fields, own, out)
-    });
-    finish(session, listener, exchange, status, End::Responded, keep).await
+    let answer = OwnAnswer::Redirect { status, location: &location, fields: &route.response_fields };
+    send(session, listener, exchange, &answer, End::Responded, keep).await
 }
 
 fn expand(to: &str, exchange: &Exchange, received: &[u8]) -> Vec<u8> {
@@ -125,18 +118,17 @@ pub async fn respond(
     let mut fields = Vec::with_capacity(1 + route.response_fields.len());
     fields.extend(AddedField::replacing(b"content-type", content_type.as_bytes()));
     fields.extend(route.response_fields.iter().cloned());
-    with_own(exchange, keep, |own, out| encode::simple_response(status, &fields, body.as_bytes(), own, out));
-    finish(session, listener, exchange, status, End::Responded, keep).await
+    let answer = OwnAnswer::Simple { status, fields: &fields, body: body.as_bytes() };
+    send(session, listener, exchange, &answer, End::Responded, keep).await
 }
 
 /// Answers TRACE or OPTIONS whose `max-forwards` is used up (RFC 9110 §7.6.2).
 pub async fn trace(session: &mut Session, listener: &WorkerListener, exchange: &mut Exchange) -> After {
     let keep = may_keep(session, exchange);
-    let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
-    let request = std::mem::take(&mut exchange.request);
-    with_request(exchange, &request, keep, |own, out| encode::trace_response(&request, received, own, out));
-    exchange.request = request;
-    finish(session, listener, exchange, 200, End::Responded, keep).await
+    let head = exchange.request.clone();
+    let received = session.buffer.as_ref().map(|buffer| buffer.filled().to_vec()).unwrap_or_default();
+    let answer = OwnAnswer::Trace { head: &head, buffer: &received };
+    send(session, listener, exchange, &answer, End::Responded, keep).await
 }
 
 /// Whether the client's connection can be kept: it wishes so, and no body of its request is left unread.
@@ -148,41 +140,16 @@ fn may_keep(session: &Session, exchange: &Exchange) -> bool {
         && session.slot.draining_until().is_none()
 }
 
-fn with_own(exchange: &mut Exchange, keep: bool, write: impl FnOnce(&OwnResponse<'_>, &mut Vec<u8>)) {
-    let request = std::mem::take(&mut exchange.request);
-    with_request(exchange, &request, keep, write);
-    exchange.request = request;
-}
-
-fn with_request(
-    exchange: &mut Exchange,
-    request: &weir_http::RequestHead,
-    keep_alive: bool,
-    write: impl FnOnce(&OwnResponse<'_>, &mut Vec<u8>),
-) {
-    let Exchange { reply, request_id, .. } = exchange;
-    reply.clear();
-    date::now(|date| {
-        let own = OwnResponse {
-            keep_alive,
-            version: request.version(),
-            head_only: request.is_complete() && request.method() == Method::Head,
-            request_id,
-            date,
-        };
-        write(&own, reply);
-    });
-}
-
 /// Sends the answer and ends the exchange.
-async fn finish(
+async fn send(
     session: &mut Session,
     listener: &WorkerListener,
     exchange: &mut Exchange,
-    status: u16,
+    answer: &OwnAnswer<'_>,
     end: End,
     keep: bool,
 ) -> After {
+    let began = reply::begin_own(session, exchange, answer, keep);
     if !exchange.forwarded
         && let Some(buffer) = &mut session.buffer
         && keep
@@ -192,11 +159,14 @@ async fn finish(
             session.buffer = None;
         }
     }
-    exchange.ledger.status = status;
+    exchange.ledger.status = answer.status();
     exchange.ledger.bytes_sent = exchange.reply.len() as u64;
     let patience = listener.shared.config.timeout.client_body;
     session.deadline.set(due(&session.slot, clock::now(), patience));
-    let sent = send_all(&mut session.stream, &exchange.reply, &session.deadline, || {}).await;
+    let sent = match began {
+        Ok(()) => reply::send_own(session, exchange).await,
+        Err(error) => Err(error.into()),
+    };
     session.idle_since = Some(exchange.ledger.close(session, listener, &exchange.request_id, end));
     match sent {
         Err(_) => After::Reset,

@@ -1,20 +1,24 @@
 //! One attempt of an exchange on one backend: connect or reuse, send, receive the response's head.
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use weir_http::h1::connection::Busy;
-use weir_http::h1::encode;
 
 use crate::backends::{Chosen, ConnectError, Connection};
 use crate::buffers::Buffer;
 use crate::clock;
-use crate::http::drive;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
+use crate::http::h2::Place;
 use crate::http::session::{Session, due};
 use crate::http::upload::Upload;
-use crate::io::{WaitError, send_all};
+use crate::http::{drive, reply};
+use crate::io::{WaitError, send_all, timed_out};
+use crate::muxed::Muxed;
+use crate::stream::Stream;
 
 /// How long an idle backend connection may have been idle to carry a request that must not be sent twice: one that the
 /// backend closes at the very moment would lose it.
@@ -48,18 +52,18 @@ pub async fn make(
     let is_repeatable = facts.method.is_idempotent() && upload.is_done();
     let max_idle = if is_repeatable { Duration::MAX } else { FRESH };
     let max_idle = (!only_new).then_some(max_idle);
-    let (mut connection, reused) = match open(session, exchange, forwarding, chosen, max_idle).await {
+    let opened = match forwarding.over_h2() {
+        false => open(session, exchange, forwarding, chosen, max_idle).await,
+        true => open_stream(session, exchange, forwarding, chosen, upload.is_none()).await,
+    };
+    let (mut connection, reused) = match opened {
         Ok(opened) => opened,
         Err(failure) => return Err(Failed { failure, reused: false }),
     };
     let failed = |failure| Failed { failure, reused };
     if facts.expect_continue && upload.is_awaited() && !exchange.continued {
         exchange.continued = true;
-        let mut interim = Vec::with_capacity(32);
-        encode::write_continue(&mut interim);
-        send_all(&mut session.stream, &interim, &session.deadline, || {})
-            .await
-            .map_err(|error| failed(error.into()))?;
+        reply::send_continue(session).await.map_err(|error| failed(error.into()))?;
     }
     let sent_at = if reused { exchange.ledger.nearly_now() } else { clock::now() };
     let timeout = &forwarding.listener.shared.config.timeout;
@@ -76,7 +80,14 @@ pub async fn make(
     let received =
         drive::until_response(session, connection.connection(), exchange, forwarding, facts, upload)
             .await
-            .map_err(failed)?;
+            .map_err(|failure| {
+                if let (Failure::BackendTimeout, Some(stream)) =
+                    (&failure, connection.connection().as_muxed())
+                {
+                    stream.give_up_connection();
+                }
+                failed(failure)
+            })?;
     let latency = clock::now().saturating_sub(sent_at);
     exchange.ledger.backend_header = Some(latency);
     cells.response_seconds.record(latency);
@@ -103,6 +114,66 @@ async fn open(
     Ok((Busy::first(stream), false))
 }
 
+/// A stream of a connection that the backend shares among exchanges, with the request's head sent; `is_whole` when that is all of it.
+async fn open_stream(
+    session: &Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    chosen: &Chosen,
+    is_whole: bool,
+) -> Result<(Busy<Connection>, bool), Failure> {
+    let backend = chosen.backend();
+    let moves = backend.shared.resolved.moves();
+    let (place, reused) = match backend.carriers.place(moves) {
+        Some(place) => (place, true),
+        None => (Box::pin(wait_for_place(session, exchange, forwarding, chosen)).await?, false),
+    };
+    if reused {
+        backend.cells().reused.increment();
+    }
+    let Some(head) = exchange.stream_head.clone() else {
+        return Err(Failure::Connect(ConnectError::Declined));
+    };
+    let stream = place.send(head, is_whole).map_err(|_| Failure::Connect(ConnectError::Declined))?;
+    Ok((Busy::first(Connection::of_stream(Stream::muxed(Muxed::H2(stream)))), reused))
+}
+
+/// Opens a connection to be shared, or waits until another exchange has.
+async fn wait_for_place(
+    session: &Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    chosen: &Chosen,
+) -> Result<Place, Failure> {
+    let backend = chosen.backend();
+    let header_bytes = forwarding.listener.shared.config.limits.header_bytes as u32;
+    let began = clock::now();
+    loop {
+        session.deadline.set(due(&session.slot, began, forwarding.listener.shared.config.timeout.connect));
+        if let Some(place) = backend.carriers.place(backend.shared.resolved.moves()) {
+            exchange.ledger.connect = Some(clock::now().saturating_sub(began));
+            return Ok(place);
+        }
+        if let Some(opening) = backend.carriers.open() {
+            let connection = connect(session, exchange, forwarding, chosen).await?;
+            return opening.begin(connection, header_bytes, &session.deadline).await.map_err(|error| {
+                let backend = backend.shared.resolved.address().unwrap_or(session.client.peer);
+                Failure::Connect(ConnectError::from_wait(error, backend))
+            });
+        }
+        let mut asked = false;
+        poll_fn(|context| match backend.carriers.poll_changed(context, &mut asked) {
+            Poll::Ready(()) => Poll::Ready(Ok(())),
+            Poll::Pending => timed_out(&session.deadline),
+        })
+        .await
+        .map_err(|_| {
+            let backend = backend.shared.resolved.address().unwrap_or(session.client.peer);
+            Failure::Connect(ConnectError::TimedOut { backend })
+        })?;
+    }
+}
+
 /// A new connection, with the PROXY header sent where the pool wants one.
 async fn connect(
     session: &Session,
@@ -121,10 +192,7 @@ async fn connect(
         let header = session.client.proxy_header(version, &session.stream);
         send_all(&mut stream, &header, &session.deadline, || {}).await.map_err(|error| {
             let backend = backend.shared.resolved.address().unwrap_or(session.client.peer);
-            Failure::Connect(match error {
-                WaitError::TimedOut => ConnectError::TimedOut { backend },
-                WaitError::Broken(source) => ConnectError::Refused { backend, source },
-            })
+            Failure::Connect(ConnectError::from_wait(error, backend))
         })?;
     }
     Ok(stream)

@@ -1,19 +1,22 @@
 //! The waits of an exchange in which both directions may move at once.
 
 use std::future::poll_fn;
+use std::io;
 use std::task::{Context, Poll};
 
-use weir_http::{Progress, Version, parse_response, write_response};
+use weir_http::{Asked, Progress, parse_response};
 
+use crate::backends::ConnectError;
 use crate::buffers::{Buffer, SMALL};
 use crate::clock;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
 use crate::http::pump::{Pump, PumpError};
+use crate::http::reply;
 use crate::http::session::{Session, due};
 use crate::http::upload::Upload;
-use crate::io::send_all;
+use crate::muxed::Muxed;
 use crate::stream::{Sight, Stream};
 
 /// Receives the response's head, moving the request's body meanwhile. Interim responses are passed on as they come.
@@ -59,7 +62,7 @@ pub async fn until_response(
         if interim_count > facts.limits.interim_responses {
             return Err(Failure::InterimFlood);
         }
-        pass_interim_on(session, exchange, facts, &buffer).await?;
+        reply::pass_interim_on(session, exchange, facts, buffer.filled()).await?;
         if !upload.is_awaited() {
             // It says that the backend is at work on it; how often it may do so is bounded.
             let patience = forwarding.listener.shared.config.timeout.backend;
@@ -107,6 +110,9 @@ fn poll_head(
     received: &mut Option<Buffer>,
     context: &mut Context<'_>,
 ) -> Poll<Result<(), Failure>> {
+    if let Some(stream) = backend.as_muxed() {
+        return poll_stream_head(session, stream, exchange, facts, received, context);
+    }
     loop {
         if let Some(buffer) = received.as_ref() {
             match parse_response(buffer.filled(), &facts.limits, facts.method, &mut exchange.response) {
@@ -124,6 +130,38 @@ fn poll_head(
             Err(failure) => return Poll::Ready(Err(failure)),
         }
     }
+}
+
+/// Takes the next head of a stream, whose text then is what was received.
+fn poll_stream_head(
+    session: &Session,
+    stream: &mut Muxed,
+    exchange: &mut Exchange,
+    facts: &Facts,
+    received: &mut Option<Buffer>,
+    context: &mut Context<'_>,
+) -> Poll<Result<(), Failure>> {
+    let Exchange { response, reply, upgrade, .. } = exchange;
+    let upgrade = facts.upgrade.then_some(upgrade.as_slice());
+    // The vector for the reply is free until there is a response.
+    reply.clear();
+    let asked = Asked { method: facts.method, upgrade };
+    let polled = std::task::ready!(stream.poll_response(context, &facts.limits, asked, response, reply));
+    Poll::Ready(match polled {
+        Ok(Ok(())) => match session.worker.buffers.borrow(reply.len()) {
+            Some(mut buffer) => {
+                buffer.append(reply);
+                *received = Some(buffer);
+                Ok(())
+            }
+            None => Err(Failure::OutOfMemory),
+        },
+        Ok(Err(violation)) => Err(Failure::BadResponse(violation)),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            Err(Failure::Connect(ConnectError::Declined))
+        }
+        Err(_) => Err(Failure::BackendClosed),
+    })
 }
 
 /// Receives once; a buffer is borrowed only when there is something to receive.
@@ -166,24 +204,6 @@ fn poll_receive_head(
 /// Looks at the client without taking anything. `Err` when it reset the connection.
 pub fn look_at_client(client: &mut Stream, context: &mut Context<'_>) -> Result<Sight, Failure> {
     client.poll_present(context).map_err(|_| Failure::ClientClosed)
-}
-
-/// Sends an interim response to a client that knows such (RFC 9110 §15.2). 100 is not among them: Weir has answered
-/// the client's expectation itself.
-async fn pass_interim_on(
-    session: &mut Session,
-    exchange: &mut Exchange,
-    facts: &Facts,
-    buffer: &Buffer,
-) -> Result<(), Failure> {
-    if facts.version < Version::Http11 || exchange.response.status() == 100 {
-        return Ok(());
-    }
-    exchange.reply.clear();
-    write_response(&exchange.response, buffer.filled(), &facts.response_context(true), &mut exchange.reply);
-    let sent = send_all(&mut session.stream, &exchange.reply, &session.deadline, || {}).await;
-    exchange.reply.clear();
-    sent.map_err(Failure::from)
 }
 
 /// Moves both bodies until the response's is over.

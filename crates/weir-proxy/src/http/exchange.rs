@@ -37,6 +37,8 @@ pub struct Exchange {
     pub response: ResponseHead,
     /// The request as it goes to backends, with the part of its body that came with it.
     pub outgoing: Vec<u8>,
+    /// The head for backends that are spoken to in HTTP/2: then `outgoing` holds content only.
+    pub stream_head: Option<::http::Request<()>>,
     /// The response's head, and small bodies, as they go to the client.
     pub reply: Vec<u8>,
     /// The path for the backend where it is not the one sent.
@@ -95,6 +97,7 @@ impl Exchange {
             request: RequestHead::new(),
             response: ResponseHead::new(),
             outgoing: Vec::new(),
+            stream_head: None,
             reply: Vec::new(),
             path: Vec::new(),
             request_id: Vec::new(),
@@ -111,6 +114,7 @@ impl Exchange {
     pub fn begin(&mut self, now: Duration) {
         self.request.clear();
         self.outgoing.clear();
+        self.stream_head = None;
         self.reply.clear();
         self.tried.clear();
         self.request_id.clear();

@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::task::Context;
 
 use weir_balance::NoPick;
-use weir_config::RetryOn;
+use weir_config::{HttpVersion, RetryOn};
 use weir_http::{
     BodyLength, BodyReader, KnownHeader, Limits, Method, RequestContext, ResponseContext, Version,
-    write_request,
+    request_fields, write_request,
 };
 use weir_stats::table::Rejected;
 
@@ -23,8 +23,9 @@ use crate::http::attempt::{self, Answered, Failed};
 use crate::http::drive;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
+use crate::http::h2;
 use crate::http::key::{KeySource, choice_key};
-use crate::http::pump::Pump;
+use crate::http::pump::{Framing, Pump};
 use crate::http::respond;
 use crate::http::retry::{self, Attempt, Verdict};
 use crate::http::route::Route;
@@ -44,6 +45,13 @@ pub struct Forwarding<'l> {
     pub route: Option<&'l Route>,
     /// Whether the path for the backend is in `exchange.path`.
     pub rewritten: bool,
+}
+
+impl Forwarding<'_> {
+    /// Whether the pool's backends are spoken to in HTTP/2.
+    pub fn over_h2(&self) -> bool {
+        self.pool.shared.config.protocol == HttpVersion::H2
+    }
 }
 
 /// The request's facts that outlive its bytes.
@@ -201,7 +209,14 @@ fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
     if let Some(route) = forwarding.route {
         context.added = &route.request_fields;
     }
-    write_request(request, received, &context, &mut exchange.outgoing);
+    if forwarding.over_h2() {
+        let mut head = h2::RequestParts::default();
+        request_fields(request, received, &context, &mut |name, value| head.field(name, value));
+        // What the encoder refuses fails the attempt: there is no head to send then.
+        exchange.stream_head = head.into_request().ok();
+    } else {
+        write_request(request, received, &context, &mut exchange.outgoing);
+    }
     let pool = &forwarding.pool.shared.config;
     let cookies = || {
         request.fields(received).filter(|field| field.known == KnownHeader::Cookie).map(|field| field.value)
@@ -246,9 +261,18 @@ fn begin_upload(
         return Ok(Upload::none());
     }
     let limit = forwarding.route.and_then(|route| route.body_limit_bytes);
-    let reader = BodyReader::new(body, &facts.limits);
-    let mut pump = Pump::new(reader, body == BodyLength::Chunked, session.buffer.take(), limit);
+    let reader = match session.stream.is_muxed() {
+        true => BodyReader::of_stream(body),
+        false => BodyReader::new(body, &facts.limits),
+    };
+    let announced = if body.is_open_ended() { BodyLength::Chunked } else { body };
+    let framing = Framing::on(forwarding.over_h2(), announced);
+    let mut pump = Pump::new(reader, framing, session.buffer.take(), limit);
     pump.take_received(&mut exchange.outgoing, WITH_HEAD_BYTES).map_err(upload::failure_of)?;
+    if session.stream.is_ended() && pump.waits_for_source() {
+        pump.end_source(&mut session.stream).map_err(upload::failure_of)?;
+        pump.take_received(&mut exchange.outgoing, WITH_HEAD_BYTES).map_err(upload::failure_of)?;
+    }
     Ok(Upload::of(pump, exchange.ledger.head))
 }
 

@@ -7,15 +7,18 @@ mod drive;
 pub(crate) mod exchange;
 mod failure;
 mod forward;
+pub(crate) mod h2;
 pub mod key;
 mod ledger;
 mod linger;
 mod pump;
+mod reply;
 mod respond;
 mod retry;
 pub mod route;
 pub(crate) mod session;
 pub mod sticky;
+pub(crate) mod stream_exchange;
 mod tunnel;
 mod upload;
 

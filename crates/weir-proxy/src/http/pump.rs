@@ -10,7 +10,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use weir_http::h1::chunked::{write_chunk_end, write_chunk_head, write_last_chunk};
 use weir_http::h1::connection::Drained;
-use weir_http::{BodyReader, Violation};
+use weir_http::{BodyLength, BodyReader, Violation};
 
 use crate::buffers::{Buffer, Buffers, LARGE};
 use crate::io::poll_call;
@@ -28,8 +28,7 @@ const TURN_BYTES: u64 = 1 << 20;
 /// One body on its way.
 pub struct Pump {
     reader: BodyReader,
-    /// Whether we frame it in chunks; else its length was announced, or closing ends it.
-    chunked: bool,
+    framing_kind: Framing,
     /// Framing bytes that go out before the content at the front of `buffer`.
     framing: Vec<u8>,
     framing_sent: usize,
@@ -54,6 +53,28 @@ pub struct Pump {
     limit: u64,
 }
 
+/// How the sink is told where the body ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// Its length was announced, or closing ends it.
+    Plain,
+    /// We frame it in chunks.
+    Chunked,
+    /// The end of the sink's stream is that of the body.
+    Stream,
+}
+
+impl Framing {
+    /// What a body of `length`, as it was announced to it, needs on `sink`.
+    pub fn on(sink_is_muxed: bool, length: BodyLength) -> Framing {
+        match length {
+            _ if sink_is_muxed => Framing::Stream,
+            BodyLength::Chunked => Framing::Chunked,
+            _ => Framing::Plain,
+        }
+    }
+}
+
 /// Why a body did not get across.
 #[derive(Debug)]
 pub enum PumpError {
@@ -71,10 +92,10 @@ pub enum PumpError {
 
 impl Pump {
     /// A body read by `reader`. `rest` is what was received behind the head already.
-    pub fn new(reader: BodyReader, chunked: bool, rest: Option<Buffer>, limit: Option<u64>) -> Pump {
+    pub fn new(reader: BodyReader, framing: Framing, rest: Option<Buffer>, limit: Option<u64>) -> Pump {
         Pump {
             reader,
-            chunked,
+            framing_kind: framing,
             framing: Vec::new(),
             framing_sent: 0,
             buffer: rest.filter(|buffer| !buffer.is_empty()),
@@ -97,7 +118,7 @@ impl Pump {
             && self.content == 0
             && self.pipe.is_none()
             && self.framing_sent == self.framing.len()
-            && (!self.chunked || self.end_written)
+            && (self.framing_kind == Framing::Plain || self.end_written)
     }
 
     /// Whether it can only go on once the source sends more.
@@ -159,6 +180,11 @@ impl Pump {
                     self.pipe = None;
                 }
             }
+            if self.framing_kind == Framing::Stream && self.reader.is_complete() && !self.end_written {
+                ready!(sink.poll_finish(context, self.reader.trailers()))
+                    .map_err(|_| PumpError::SinkClosed)?;
+                self.end_written = true;
+            }
             if self.is_done() {
                 return Poll::Ready(Ok(()));
             }
@@ -172,7 +198,7 @@ impl Pump {
                     (Some(pipe), Some(source)) => self.poll_splice(context, source, pipe),
                     _ => self.poll_fill(context, source, buffers),
                 })?;
-                *moved = true;
+                *moved |= self.buffer.is_some() || self.pipe.is_some();
             }
         }
     }
@@ -180,7 +206,7 @@ impl Pump {
     /// An empty pipe for no more than belongs to the body, when what is to come is better spliced.
     fn bulk(&mut self, sink: &Stream, buffers: &Rc<Buffers>) -> Option<Pipe> {
         let most = self.reader.remaining().filter(|remaining| *remaining >= BULKY_BYTES)?;
-        if self.chunked || self.small_pieces >= SMALL_PIECES || sink.bare().is_none() {
+        if self.framing_kind != Framing::Plain || self.small_pieces >= SMALL_PIECES || sink.bare().is_none() {
             return None;
         }
         Pipe::borrow(buffers, most)
@@ -217,15 +243,28 @@ impl Pump {
         }
         let mut buffer = buffers.borrow(LARGE).ok_or(PumpError::OutOfMemory)?;
         match ready!(source.receive_ready(context, &mut buffer)) {
-            Ok(0) => {
-                self.reader.finish_at_eof().map_err(|_| PumpError::SourceClosed)?;
-                Poll::Ready(Ok(()))
-            }
+            Ok(0) => Poll::Ready(self.end_source(source)),
             Ok(_) => {
                 self.buffer = Some(buffer);
                 Poll::Ready(Ok(()))
             }
             Err(_) => Poll::Ready(Err(PumpError::SourceClosed)),
+        }
+    }
+
+    /// The source has said that nothing more comes. On a multiplexed stream that is the end of the body, which may be one too early.
+    pub fn end_source(&mut self, source: &mut Stream) -> Result<(), PumpError> {
+        let ended = self.reader.end_stream(source.take_trailers());
+        ended.map_err(|violation| match source.is_muxed() {
+            true => PumpError::Malformed(violation),
+            false => PumpError::SourceClosed,
+        })
+    }
+
+    /// Makes ready for another sink, which gets no end yet.
+    pub fn begin_again(&mut self) {
+        if self.framing_kind == Framing::Stream {
+            self.end_written = false;
         }
     }
 
@@ -243,13 +282,14 @@ impl Pump {
             }
             if self.content == 0 {
                 self.content_sent(0);
-            } else if self.chunked {
+            } else if self.framing_kind == Framing::Chunked {
                 self.begin_framing();
                 write_chunk_head(&mut self.framing, self.content as u64);
                 self.chunk_open = true;
             }
         }
-        if self.content == 0 && self.reader.is_complete() && self.chunked && !self.end_written {
+        let is_chunked = self.framing_kind == Framing::Chunked;
+        if self.content == 0 && self.reader.is_complete() && is_chunked && !self.end_written {
             self.begin_framing();
             write_last_chunk(&mut self.framing, self.reader.trailers());
             self.end_written = true;
@@ -314,19 +354,19 @@ impl Pump {
 
 #[cfg(test)]
 mod tests {
-    use weir_http::{BodyLength, Limits};
+    use weir_http::Limits;
 
     use super::*;
 
-    fn pump(length: BodyLength, chunked: bool, received: &[u8]) -> Pump {
+    fn pump(length: BodyLength, framing: Framing, received: &[u8]) -> Pump {
         let mut buffer = Buffers::new(1 << 20).borrow(LARGE).unwrap();
         buffer.append(received);
-        Pump::new(BodyReader::new(length, &Limits::default()), chunked, Some(buffer), None)
+        Pump::new(BodyReader::new(length, &Limits::default()), framing, Some(buffer), None)
     }
 
     #[test]
     fn a_body_that_came_with_its_head_leaves_with_its_head() {
-        let mut body = pump(BodyLength::Length(5), false, b"helloGET / ");
+        let mut body = pump(BodyLength::Length(5), Framing::Plain, b"helloGET / ");
         let mut out = b"head:".to_vec();
         body.take_received(&mut out, 4096).unwrap();
         assert_eq!(out, b"head:hello");
@@ -338,7 +378,7 @@ mod tests {
 
     #[test]
     fn chunks_are_framed_anew_and_extensions_dropped() {
-        let mut body = pump(BodyLength::Chunked, true, b"3;x=y\r\nabc\r\n002\r\nde\r\n0\r\n\r\n");
+        let mut body = pump(BodyLength::Chunked, Framing::Chunked, b"3;x=y\r\nabc\r\n002\r\nde\r\n0\r\n\r\n");
         let mut out = Vec::new();
         body.take_received(&mut out, 4096).unwrap();
         assert_eq!(out, b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
@@ -348,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_chunked_body_that_is_not_whole_stays_open() {
-        let mut body = pump(BodyLength::Chunked, true, b"5\r\nabc");
+        let mut body = pump(BodyLength::Chunked, Framing::Chunked, b"5\r\nabc");
         let mut out = Vec::new();
         body.take_received(&mut out, 4096).unwrap();
         assert_eq!(out, b"3\r\nabc\r\n", "a reader that waits for whole chunks has one");
@@ -361,7 +401,7 @@ mod tests {
         let mut buffer = Buffers::new(1 << 20).borrow(LARGE).unwrap();
         buffer.append(b"5\r\nabcde\r\n");
         let reader = BodyReader::new(BodyLength::Chunked, &Limits::default());
-        let mut body = Pump::new(reader, true, Some(buffer), Some(4));
+        let mut body = Pump::new(reader, Framing::Chunked, Some(buffer), Some(4));
         assert!(matches!(body.take_received(&mut Vec::new(), 4096), Err(PumpError::TooLarge)));
     }
 }

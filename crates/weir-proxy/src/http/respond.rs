@@ -1,9 +1,11 @@
 //! Sends a backend's response to the client and ends the exchange.
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
+use weir_http::BodyReader;
 use weir_http::h1::connection::{Busy, Drained};
-use weir_http::{BodyLength, BodyReader, KnownHeader, ResponseContext, write_response};
 use weir_stats::table::End;
 
 use crate::backends::{Chosen, Connection};
@@ -13,10 +15,10 @@ use crate::http::attempt::Answered;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
-use crate::http::pump::Pump;
+use crate::http::pump::{Framing, Pump};
 use crate::http::session::{Session, due};
 use crate::http::upload::Upload;
-use crate::http::{answer, date, drive, tunnel};
+use crate::http::{answer, drive, reply, tunnel};
 use crate::io::send_all;
 
 /// Most bytes of a body that leave together with the head.
@@ -38,16 +40,24 @@ pub async fn run(
             .await;
     }
     let keep_client = facts.keep_alive && session.slot.draining_until().is_none() && upload.is_done();
-    let framing = write_head(exchange, forwarding, facts, received.filled(), keep_client);
+    let written = reply::write_head(session, exchange, forwarding, facts, received.filled(), keep_client);
+    let framing = match written {
+        Ok(framing) => framing,
+        Err(failure) => {
+            return Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failure)).await;
+        }
+    };
     received.consume(exchange.response.head_bytes());
     let body = exchange.response.body();
-    let mut download = Pump::new(
-        BodyReader::new(body, &facts.limits),
-        framing.body == BodyLength::Chunked,
-        Some(received),
-        None,
-    );
-    if let Err(error) = download.take_received(&mut exchange.reply, WITH_HEAD_BYTES) {
+    let reader = match connection.connection().is_muxed() {
+        true => BodyReader::of_stream(body),
+        false => BodyReader::new(body, &facts.limits),
+    };
+    let to_stream = session.stream.is_muxed();
+    // What ended with its head has been told so.
+    let marked = to_stream && !framing.body.is_empty();
+    let mut download = Pump::new(reader, Framing::on(marked, framing.body), Some(received), None);
+    if !to_stream && let Err(error) = download.take_received(&mut exchange.reply, WITH_HEAD_BYTES) {
         let failure = drive::download_failure(error);
         return Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failure)).await;
     }
@@ -75,7 +85,9 @@ pub async fn run(
     if rest.is_some() {
         session.buffer = rest;
     }
-    let keep_backend = exchange.response.keep_alive() && forwarding.pool.shared.config.send_proxy.is_none();
+    let keep_backend = exchange.response.keep_alive()
+        && forwarding.pool.shared.config.send_proxy.is_none()
+        && !connection.connection().is_muxed();
     let request_done = request_drained.is_some();
     keep(
         &chosen,
@@ -94,29 +106,6 @@ pub async fn run(
     }
 }
 
-fn write_head(
-    exchange: &mut Exchange,
-    forwarding: &Forwarding<'_>,
-    facts: &Facts,
-    received: &[u8],
-    keep_alive: bool,
-) -> weir_http::SentFraming {
-    let has_date = exchange.response.value(KnownHeader::Date, received).is_some();
-    let Exchange { response, reply, request_id, .. } = exchange;
-    let mut write = |date: &[u8]| {
-        let context = ResponseContext {
-            added: forwarding.route.map_or(&[], |route| &route.response_fields),
-            sticky: facts.sticky_field(),
-            request_id,
-            date,
-            ..facts.response_context(keep_alive)
-        };
-        reply.clear();
-        write_response(response, received, &context, reply)
-    };
-    if has_date { write(b"") } else { date::now(write) }
-}
-
 /// Sends the head with what came of the body, then whatever is left of both bodies.
 async fn send(
     session: &mut Session,
@@ -130,10 +119,33 @@ async fn send(
     session.deadline.set(due(&session.slot, exchange.ledger.response_at(), patience));
     let Session { stream, slot, deadline, .. } = session;
     send_all(stream, &exchange.reply, deadline, || deadline.set(due(slot, clock::now(), patience))).await?;
-    if download.is_done() {
+    if download.is_done()
+        || (session.stream.is_muxed() && sends_at_once(session, connection, upload, download).await?)
+    {
         return Ok(());
     }
     Box::pin(drive::until_sent(session, connection.connection(), forwarding, upload, download)).await
+}
+
+/// Hands a small body that is here already to a client's stream; false when there is more to be done.
+async fn sends_at_once(
+    session: &mut Session,
+    connection: &mut Busy<Connection>,
+    upload: &Upload,
+    download: &mut Pump,
+) -> Result<bool, Failure> {
+    if !upload.is_done() {
+        return Ok(false);
+    }
+    let Session { stream, worker, .. } = session;
+    poll_fn(|context| {
+        let mut moved = false;
+        match download.poll(context, connection.connection(), stream, &worker.buffers, &mut moved) {
+            Poll::Ready(result) => Poll::Ready(result.map(|()| true).map_err(drive::download_failure)),
+            Poll::Pending => Poll::Ready(Ok(false)),
+        }
+    })
+    .await
 }
 
 /// Keeps the backend's connection for another exchange when this one ended cleanly in both directions.

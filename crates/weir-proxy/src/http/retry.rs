@@ -52,7 +52,10 @@ pub fn decide(retry: &Retry, attempt: &Attempt) -> Verdict {
 pub fn kind_of(failure: &Failure) -> Option<RetryOn> {
     match failure {
         Failure::Connect(
-            ConnectError::TimedOut { .. } | ConnectError::Refused { .. } | ConnectError::Unresolved { .. },
+            ConnectError::TimedOut { .. }
+            | ConnectError::Refused { .. }
+            | ConnectError::Unresolved { .. }
+            | ConnectError::Declined,
         ) => Some(RetryOn::Connect),
         Failure::Empty => Some(RetryOn::Empty),
         Failure::BackendTimeout => Some(RetryOn::Timeout),

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
+use weir_config::HttpVersion;
 use weir_http::{ClientIdentity, Limits, Progress, Scheme, parse_request};
 use weir_stats::table::{End, Rejected};
 
@@ -17,7 +18,7 @@ use crate::clock;
 use crate::deadline::Deadline;
 use crate::http::exchange::{self, After, Exchange};
 use crate::http::failure::Failure;
-use crate::http::linger;
+use crate::http::{h2, linger};
 use crate::io::WaitError;
 use crate::stream::Stream;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
@@ -28,7 +29,7 @@ const PARKED_BYTES: usize = SMALL / 4;
 
 /// While the listener drains, an idle client may send one more request for this long: it may have sent it before it could know,
 /// and is told to close in the answer. A connection closed at once would lose it.
-const LAST_CHANCE: Duration = Duration::from_secs(2);
+pub const LAST_CHANCE: Duration = Duration::from_secs(2);
 
 /// Requests that follow each other within this time are served by one boxed future: making one for each costs more than
 /// anything else that Weir itself does with a small request.
@@ -41,7 +42,7 @@ pub struct Session {
     pub stream: Stream,
     pub client: Client,
     /// Rendered once; goes into every request.
-    pub identity: ClientIdentity,
+    pub identity: Rc<ClientIdentity>,
     pub deadline: Deadline,
     /// What was received and not yet used: the head under way, or pipelined requests.
     pub buffer: Option<Buffer>,
@@ -80,13 +81,49 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
         };
     // A balancer that only carries bytes says nothing of whoever speaks through it: trust goes by the address it names.
     let is_trusted = listener.shared.trusts(client.address.ip());
-    let identity = ClientIdentity::new(client.address.ip(), Scheme::Http, is_trusted);
+    let identity = Rc::new(ClientIdentity::new(client.address.ip(), Scheme::Http, is_trusted));
     drop(listener);
     let mut session = Session { worker, slot, stream, client, identity, deadline, buffer, idle_since: None };
-    session.run().await;
+    match session.spoken().await {
+        Ok(Spoken::Http1) => session.run().await,
+        Ok(Spoken::Http2) => Box::pin(h2::serve(session)).await,
+        Err(end) => session.end_idle(end),
+    }
+}
+
+/// What a client speaks.
+enum Spoken {
+    Http1,
+    Http2,
 }
 
 impl Session {
+    /// Finds out what the client speaks. Without TLS, which would have said it, HTTP/2 is known by the first bytes of its preface, and
+    /// only where the listener offers it (threat B16).
+    async fn spoken(&mut self) -> Result<Spoken, End> {
+        let listener = self.slot.current();
+        let offers = |version| listener.shared.config.http.contains(&version);
+        match (offers(HttpVersion::H1), offers(HttpVersion::H2)) {
+            (_, false) => return Ok(Spoken::Http1),
+            (false, true) => return Ok(Spoken::Http2),
+            (true, true) => {}
+        }
+        self.await_first_byte(true).await?;
+        let limits = Limits::default();
+        loop {
+            let received = self.buffer.as_ref().map_or(&[][..], Buffer::filled);
+            let compared = received.len().min(h2::PREFACE.len());
+            if received[..compared] != h2::PREFACE[..compared] {
+                return Ok(Spoken::Http1);
+            }
+            if compared == h2::PREFACE.len() {
+                return Ok(Spoken::Http2);
+            }
+            self.deadline.set(clock::now() + self.slot.current().shared.config.timeout.header);
+            self.receive_more(&limits).await.map_err(|failure| failure.end())?;
+        }
+    }
+
     async fn run(&mut self) {
         let mut is_first = true;
         loop {

@@ -1,17 +1,17 @@
 //! After a 101: both connections become one byte stream each way (RFC 9110 §7.8).
 
+use weir_http::Violation;
 use weir_http::h1::connection::Busy;
-use weir_http::{Violation, write_response};
 
 use crate::backends::{Chosen, Connection};
 use crate::buffers::Buffer;
 use crate::clock;
-use crate::http::answer;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
 use crate::http::session::{Session, due};
 use crate::http::upload::Upload;
+use crate::http::{answer, reply};
 use crate::io::send_all;
 use crate::tcp::relay::{self, FirstBytes, Pair, Terms};
 
@@ -31,8 +31,9 @@ pub async fn run(
         let failure = Failure::BadResponse(Violation::UpgradeNotNamed);
         return answer::failed_exchange(session, forwarding, exchange, Upload::none(), &failure).await;
     }
-    exchange.reply.clear();
-    write_response(&exchange.response, received.filled(), &facts.response_context(true), &mut exchange.reply);
+    if let Err(failure) = reply::write_head(session, exchange, forwarding, facts, received.filled(), true) {
+        return answer::failed_exchange(session, forwarding, exchange, Upload::none(), &failure).await;
+    }
     received.consume(exchange.response.head_bytes());
     exchange.ledger.status = 101;
     let timeout = forwarding.listener.shared.config.timeout;

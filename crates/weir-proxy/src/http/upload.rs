@@ -36,6 +36,11 @@ impl Upload {
         Upload { pump: Some(pump), streamed: false, refused: false, began: now }
     }
 
+    /// Whether there is none.
+    pub fn is_none(&self) -> bool {
+        self.pump.is_none()
+    }
+
     /// Whether all of it was received and sent.
     #[inline]
     pub fn is_done(&self) -> bool {
@@ -60,6 +65,9 @@ impl Upload {
     /// Makes ready for another backend, which gets the part that left with the head once more.
     pub fn retry(&mut self) {
         self.refused = false;
+        if let Some(pump) = &mut self.pump {
+            pump.begin_again();
+        }
     }
 
     /// Whether there is more to move to a backend that takes it.

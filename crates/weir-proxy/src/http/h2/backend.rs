@@ -1,0 +1,201 @@
+//! HTTP/2 connections to one backend on one worker: few of them, shared by the exchanges of many clients.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::future::{Future as _, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::{Builder, SendRequest};
+use http::Request;
+
+use crate::backends::{Connection, OpenCount};
+use crate::clock;
+use crate::deadline::Deadline;
+use crate::http::h2::stream::Stream as RequestStream;
+use crate::http::h2::wire::Wire;
+use crate::io::WaitError;
+
+/// What a backend may send of one response before the client has taken any of it.
+const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+/// The same for all responses of a connection together.
+const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+/// Most content of requests that waits in a connection to be sent, per stream.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
+
+/// The connections to one backend.
+#[derive(Default)]
+pub struct Carriers {
+    open: RefCell<Vec<Rc<Carrier>>>,
+    /// Whether somebody opens a connection; others wait for it instead of opening one each.
+    opening: Cell<bool>,
+    /// Who waits for it, or for a stream to end.
+    waiting: RefCell<Vec<Waker>>,
+}
+
+/// One connection.
+pub struct Carrier {
+    sender: RefCell<SendRequest<Bytes>>,
+    streams: Cell<usize>,
+    /// No further requests go over it: the backend said so, or it seems dead.
+    is_over: Cell<bool>,
+    /// [`crate::snapshot::Resolved::moves`] when it was opened.
+    moves: u32,
+    idle_since: Cell<Duration>,
+}
+
+/// Room for one request on a connection; kept by its stream until it is gone.
+pub struct Place {
+    carrier: Rc<Carrier>,
+    owner: Rc<Carriers>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.carrier.streams.set(self.carrier.streams.get() - 1);
+        self.carrier.idle_since.set(clock::now());
+        self.owner.wake_waiting();
+    }
+}
+
+impl Place {
+    /// Sends a request's head; `is_whole` when nothing follows it.
+    ///
+    /// # Errors
+    /// The connection takes no further requests: nothing was sent.
+    pub fn send(self, head: Request<()>, is_whole: bool) -> io::Result<RequestStream> {
+        let sent = self.carrier.sender.borrow_mut().send_request(head, is_whole);
+        let (response, stream) = sent.map_err(|error| {
+            self.carrier.is_over.set(true);
+            io::Error::new(io::ErrorKind::ConnectionRefused, error)
+        })?;
+        let carrier = self.carrier.clone();
+        let place: Rc<dyn Any> = Rc::new(self);
+        Ok(RequestStream::of_backend(response, stream, is_whole, place, carrier))
+    }
+}
+
+impl Carrier {
+    /// Nothing was heard for too long: later requests had better go over another connection.
+    pub fn give_up(&self) {
+        self.is_over.set(true);
+    }
+}
+
+impl Carriers {
+    /// Room on an open connection that goes to where the backend is now; `None` when there is none.
+    pub fn place(self: &Rc<Self>, moves: u32) -> Option<Place> {
+        let mut open = self.open.borrow_mut();
+        open.retain(|carrier| !carrier.is_over.get());
+        let carrier = open.iter().find(|carrier| carrier.moves == moves && carrier.has_room())?;
+        carrier.streams.set(carrier.streams.get() + 1);
+        Some(Place { carrier: carrier.clone(), owner: self.clone() })
+    }
+
+    /// Leave to open a connection; `None` when another exchange has it: wait with [`Self::poll_changed`].
+    pub fn open(self: &Rc<Self>) -> Option<Opening> {
+        (!self.opening.replace(true)).then(|| Opening(self.clone()))
+    }
+
+    /// Ready once something may have changed since the caller looked. `asked` tells whether this was polled before.
+    pub fn poll_changed(&self, context: &mut std::task::Context<'_>, asked: &mut bool) -> Poll<()> {
+        if std::mem::replace(asked, true) {
+            return Poll::Ready(());
+        }
+        self.waiting.borrow_mut().push(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Drops connections that carry nothing and have not for `longest`, or that lead to where the backend no longer is.
+    pub fn retire(&self, now: Duration, longest: Duration, moves: u32) {
+        self.open.borrow_mut().retain(|carrier| {
+            let is_old = now.saturating_sub(carrier.idle_since.get()) >= longest;
+            let is_useless = carrier.is_over.get() || carrier.moves != moves;
+            !(is_useless || (carrier.streams.get() == 0 && is_old))
+        });
+    }
+
+    fn wake_waiting(&self) {
+        let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
+        waiting.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Leave to open a connection. Others wait until this is dropped.
+pub struct Opening(Rc<Carriers>);
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.0.opening.set(false);
+        self.0.wake_waiting();
+    }
+}
+
+impl Opening {
+    /// Begins HTTP/2 on a new connection and takes room on it.
+    pub async fn begin(
+        self,
+        connection: Connection,
+        header_bytes: u32,
+        deadline: &Deadline,
+    ) -> Result<Place, WaitError> {
+        let moves = connection.moves();
+        let (stream, count) = connection.into_parts();
+        let mut builder = Builder::new();
+        builder
+            .enable_push(false)
+            .max_header_list_size(header_bytes)
+            .initial_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_send_buffer_size(SEND_BUFFER_BYTES);
+        let mut handshake = pin!(builder.handshake::<Wire, Bytes>(Wire::new(stream, None, None)));
+        let (sender, connection) = poll_fn(|context| match handshake.as_mut().poll(context) {
+            Poll::Ready(result) => {
+                Poll::Ready(result.map_err(|error| WaitError::Broken(io::Error::other(error))))
+            }
+            Poll::Pending => crate::io::timed_out(deadline),
+        })
+        .await?;
+        let carrier = Rc::new(Carrier {
+            sender: RefCell::new(sender),
+            streams: Cell::new(1),
+            is_over: Cell::new(false),
+            moves,
+            idle_since: Cell::new(clock::now()),
+        });
+        let owner = self.0.clone();
+        tokio::task::spawn_local(drive(connection, Rc::downgrade(&carrier), Rc::downgrade(&owner), count));
+        owner.open.borrow_mut().push(carrier.clone());
+        Ok(Place { carrier, owner })
+    }
+}
+
+impl Carrier {
+    fn has_room(&self) -> bool {
+        self.streams.get() < self.sender.borrow().current_max_send_streams()
+    }
+}
+
+/// Moves the frames of one connection until it is over.
+async fn drive(
+    mut connection: h2::client::Connection<Wire, Bytes>,
+    carrier: std::rc::Weak<Carrier>,
+    owner: std::rc::Weak<Carriers>,
+    count: Option<OpenCount>,
+) {
+    let _count = count;
+    let ended = poll_fn(|context| std::pin::Pin::new(&mut connection).poll(context)).await;
+    if let Err(error) = ended {
+        tracing::debug!(%error, "an HTTP/2 connection to a backend ended");
+    }
+    if let Some(carrier) = carrier.upgrade() {
+        carrier.is_over.set(true);
+    }
+    if let Some(owner) = owner.upgrade() {
+        owner.wake_waiting();
+    }
+}

@@ -1,0 +1,176 @@
+//! How much work without content a client may make on one HTTP/2 connection (threats B1, B2, B4, B6).
+//!
+//! Frames that carry no content cost credit. Credit comes with time and with what the connection is for: requests that were answered and
+//! content that moved. A client that only sends `PING`, `SETTINGS`, `RST_STREAM` or empty frames runs out of it and is closed.
+
+use std::time::Duration;
+
+use crate::clock;
+
+/// Bytes of a frame's header (RFC 9113 §4.1).
+const HEADER_BYTES: usize = 9;
+/// Bytes of the client's connection preface (RFC 9113 §3.4).
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// What a frame without content costs.
+const CONTROL_COST: f64 = 1.0;
+/// What a reset costs: besides the frame there was a request, whose work is thrown away.
+const RESET_COST: f64 = 10.0;
+/// What an answered request brings: its client may need some windows and a reset.
+const ANSWER_CREDIT: f64 = 12.0;
+/// Content bytes, either way, that bring credit for one frame: a client opens its windows no more often than that.
+const BYTES_PER_CREDIT: f64 = 1024.0;
+/// The part of the most credit that comes back per second.
+const REFILL: f64 = 0.1;
+
+/// Counts the frames of one connection.
+pub struct Gauge {
+    /// The part of a frame's header, or of the preface, that was received.
+    header: [u8; HEADER_BYTES],
+    header_bytes: usize,
+    /// Bytes of the preface still to come.
+    preface_bytes: usize,
+    /// Bytes of the payload under way still to come.
+    payload_bytes: usize,
+    most: f64,
+    credit: f64,
+    at: Duration,
+    is_exhausted: bool,
+}
+
+impl Gauge {
+    /// For a new connection whose client may send `most` frames without content before any request is answered.
+    pub fn new(most: u32, now: Duration) -> Gauge {
+        Gauge {
+            header: [0; HEADER_BYTES],
+            header_bytes: 0,
+            preface_bytes: PREFACE.len(),
+            payload_bytes: 0,
+            most: f64::from(most),
+            credit: f64::from(most),
+            at: now,
+            is_exhausted: false,
+        }
+    }
+
+    /// Takes what was received next. False once the credit is used up.
+    pub fn see(&mut self, mut received: &[u8]) -> bool {
+        loop {
+            let skipped = (self.preface_bytes + self.payload_bytes).min(received.len());
+            received = &received[skipped..];
+            let of_preface = skipped.min(self.preface_bytes);
+            self.preface_bytes -= of_preface;
+            self.payload_bytes -= skipped - of_preface;
+            if received.is_empty() {
+                return true;
+            }
+            let count = (HEADER_BYTES - self.header_bytes).min(received.len());
+            self.header[self.header_bytes..self.header_bytes + count].copy_from_slice(&received[..count]);
+            self.header_bytes += count;
+            received = &received[count..];
+            if self.header_bytes < HEADER_BYTES {
+                return true;
+            }
+            self.header_bytes = 0;
+            let [high, middle, low, kind, flags, ..] = self.header;
+            self.payload_bytes = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+            if !self.charge(kind, flags) {
+                self.is_exhausted = true;
+                return false;
+            }
+        }
+    }
+
+    /// Whether the client has sent more than it may.
+    pub fn is_exhausted(&self) -> bool {
+        self.is_exhausted
+    }
+
+    /// A request was answered.
+    pub fn answered(&mut self) {
+        self.credit = (self.credit + ANSWER_CREDIT).min(self.most);
+    }
+
+    /// Content was sent.
+    pub fn moved(&mut self, bytes: usize) {
+        self.credit = (self.credit + bytes as f64 / BYTES_PER_CREDIT).min(self.most);
+    }
+
+    fn charge(&mut self, kind: u8, flags: u8) -> bool {
+        const DATA: u8 = 0;
+        const HEADERS: u8 = 1;
+        const RST_STREAM: u8 = 3;
+        const CONTINUATION: u8 = 9;
+        const END_STREAM: u8 = 1;
+        let cost = match kind {
+            DATA if self.payload_bytes > 0 => {
+                self.moved(self.payload_bytes);
+                return true;
+            }
+            DATA if flags & END_STREAM != 0 => return true,
+            HEADERS if self.payload_bytes > 0 => return true,
+            CONTINUATION if self.payload_bytes > 0 => CONTROL_COST,
+            RST_STREAM => RESET_COST,
+            _ => CONTROL_COST,
+        };
+        self.credit -= cost;
+        if self.credit < 0.0 {
+            // The clock is asked only by those who are near the end.
+            let now = clock::now();
+            let passed = now.saturating_sub(self.at).as_secs_f64();
+            self.at = now;
+            self.credit = (self.credit + passed * self.most * REFILL).min(self.most);
+        }
+        self.credit >= 0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+        bytes.extend([kind, flags, 0, 0, 0, 1]);
+        bytes.extend(payload);
+        bytes
+    }
+
+    fn gauge(most: u32) -> Gauge {
+        let mut gauge = Gauge::new(most, clock::now());
+        assert!(gauge.see(PREFACE));
+        gauge
+    }
+
+    #[test]
+    fn a_flood_of_frames_without_content_is_noticed_however_it_is_cut_into_pieces() {
+        for (kind, most) in [(4, 100), (6, 100), (2, 100), (8, 100), (3, 10)] {
+            for piece in [1, 7, 9, 1000] {
+                let mut gauge = gauge(100);
+                let flood: Vec<u8> = (0..most + 2).flat_map(|_| frame(kind, 0, b"12345678")).collect();
+                let (good, bad) = flood.split_at(most * 17);
+                assert!(good.chunks(piece).all(|bytes| gauge.see(bytes)), "{kind} {piece}");
+                assert!(!bad.chunks(piece).all(|bytes| gauge.see(bytes)), "{kind} {piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn empty_data_costs_and_content_earns() {
+        let mut gauge = gauge(3);
+        assert!(gauge.see(&frame(0, 0, b"")) && gauge.see(&frame(0, 0, b"")) && gauge.see(&frame(0, 0, b"")));
+        assert!(gauge.see(&frame(0, 0, &[0; 8192])));
+        assert!(gauge.see(&frame(8, 0, b"1234")));
+        assert!(gauge.see(&frame(0, 1, b"")), "the end of a stream is free");
+    }
+
+    #[test]
+    fn resets_are_paid_for_by_answers() {
+        let mut gauge = gauge(100);
+        for _ in 0..1000 {
+            assert!(gauge.see(&frame(3, 0, b"1234")));
+            gauge.answered();
+        }
+        assert!((0..11).any(|_| !gauge.see(&frame(3, 0, b"1234"))));
+    }
+}

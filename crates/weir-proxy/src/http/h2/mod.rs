@@ -1,0 +1,15 @@
+//! HTTP/2 (RFC 9113). The `h2` crate reads and writes frames; what a message means, and what becomes of it, is decided where it is for
+//! every other protocol.
+
+mod backend;
+mod gauge;
+mod head;
+mod server;
+mod stream;
+mod wire;
+
+pub use backend::{Carriers, Place};
+pub use gauge::PREFACE;
+pub use head::{RequestParts, ResponseParts};
+pub use server::serve;
+pub use stream::Stream;

@@ -1,0 +1,260 @@
+//! A client's HTTP/2 connection: requests in, each to an exchange of its own.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::{Builder, Connection, SendResponse};
+use h2::{Reason, RecvStream};
+use http::Request;
+use weir_config::HttpLimits;
+use weir_stats::table::{End, Rejected};
+
+use crate::clock;
+use crate::deadline::Deadline;
+use crate::http::h2::gauge::Gauge;
+use crate::http::h2::head;
+use crate::http::h2::stream::Stream as RequestStream;
+use crate::http::h2::wire::Wire;
+use crate::http::session::{LAST_CHANCE, Session};
+use crate::http::stream_exchange::{self, Peer};
+use crate::muxed::Muxed;
+use crate::worker::WorkerListener;
+
+/// What a client may send of one request's body before the exchange has taken any of it.
+const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+/// The same for all requests of a connection together.
+const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+/// Most content that waits in the connection to be sent, per stream.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
+/// Requests that a client may have broken off before we took them up; `h2` closes the connection beyond.
+const RESETS_BEFORE_ACCEPT: usize = 20;
+/// Requests that a client may make us break off by errors of its own; `h2` closes the connection beyond (threat B2).
+const RESETS_FOR_ERRORS: usize = 32;
+
+/// Serves a connection on which HTTP/2 is spoken, to its end. What was received already is in `session.buffer`.
+pub async fn serve(session: Session) {
+    let Session { worker, slot, stream, client, identity, deadline, buffer, .. } = session;
+    let listener = slot.current();
+    let limits = &listener.shared.config.limits;
+    let gauge = Rc::new(RefCell::new(Gauge::new(limits.control_frames, clock::now())));
+    let wire = Wire::new(stream, buffer, Some(gauge.clone()));
+    deadline.set(clock::now() + listener.shared.config.timeout.header);
+    let mut handshake = pin!(builder(limits).handshake::<Wire, Bytes>(wire));
+    let connection = poll_fn(|context| match handshake.as_mut().poll(context) {
+        Poll::Ready(result) => Poll::Ready(result.map_err(|_| End::BadRequest)),
+        Poll::Pending if deadline.has_passed() => Poll::Ready(Err(End::ClientHeader)),
+        Poll::Pending => Poll::Pending,
+    })
+    .await;
+    let connection = match connection {
+        Ok(connection) => connection,
+        Err(end) => return count_end(&listener, worker.number, end),
+    };
+    let streams = limits.streams;
+    drop(listener);
+    let peer = Rc::new(Peer { worker, slot, client, identity });
+    let running = Rc::new(Running::default());
+    Driver {
+        connection,
+        peer,
+        running,
+        gauge,
+        deadline,
+        streams,
+        idle_since: None,
+        closing: false,
+        told: false,
+    }
+    .run()
+    .await;
+}
+
+fn builder(limits: &HttpLimits) -> Builder {
+    let mut builder = Builder::new();
+    builder
+        .max_concurrent_streams(limits.streams)
+        .max_header_list_size(limits.header_bytes as u32)
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_send_buffer_size(SEND_BUFFER_BYTES)
+        .max_pending_accept_reset_streams(RESETS_BEFORE_ACCEPT)
+        .max_local_error_reset_streams(Some(RESETS_FOR_ERRORS))
+        .enable_connect_protocol();
+    builder
+}
+
+/// How many exchanges of a connection are under way, whatever its client thinks: one whose stream was reset counts until it has let go of
+/// its backend (threats B1, B4).
+#[derive(Default)]
+struct Running {
+    count: Cell<u32>,
+    /// Woken when one ends.
+    driver: RefCell<Option<Waker>>,
+}
+
+/// One of [`Running`], until dropped.
+struct Place(Rc<Running>);
+
+impl Place {
+    fn take(running: &Rc<Running>) -> Rc<dyn Any> {
+        running.count.set(running.count.get() + 1);
+        Rc::new(Place(running.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.count.set(self.0.count.get() - 1);
+        if let Some(driver) = self.0.driver.borrow_mut().take() {
+            driver.wake();
+        }
+    }
+}
+
+/// What drives one connection.
+struct Driver {
+    connection: Connection<Wire, Bytes>,
+    peer: Rc<Peer>,
+    running: Rc<Running>,
+    gauge: Rc<RefCell<Gauge>>,
+    deadline: Deadline,
+    /// Most exchanges at once.
+    streams: u32,
+    /// Since when no exchange is under way.
+    idle_since: Option<Duration>,
+    /// The client was told to open no further streams.
+    told: bool,
+    /// Why, when what is left is to let the client know.
+    closing: bool,
+}
+
+/// What came of the connection.
+enum Step {
+    Request(Request<RecvStream>, SendResponse<Bytes>),
+    Over,
+    Ended(End),
+}
+
+impl Driver {
+    async fn run(mut self) {
+        loop {
+            match poll_fn(|context| self.poll_step(context)).await {
+                Step::Request(request, response) => self.begin(request, response),
+                Step::Over => return,
+                Step::Ended(end) => {
+                    return count_end(&self.peer.slot.current(), self.peer.worker.number, end);
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, request: Request<RecvStream>, response: SendResponse<Bytes>) {
+        let peer = self.peer.clone();
+        let gauge = self.gauge.clone();
+        let place = Place::take(&self.running);
+        tokio::task::spawn_local(async move {
+            let (parts, body) = request.into_parts();
+            let is_whole = body.is_end_stream();
+            let stream = Muxed::H2(RequestStream::of_client(body, response, place));
+            let is_answered = stream_exchange::serve(&peer, stream, |limits, exchange, text| {
+                head::read_request(&parts, is_whole, limits, &mut exchange.request, text)
+            })
+            .await;
+            if is_answered {
+                gauge.borrow_mut().answered();
+            }
+        });
+    }
+
+    fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Step> {
+        loop {
+            let polled = if self.running.count.get() < self.streams {
+                self.connection.poll_accept(context)
+            } else {
+                // Driven, but no further request is taken up.
+                self.connection.poll_closed(context).map(|closed| closed.err().map(Err))
+            };
+            match polled {
+                Poll::Ready(Some(Ok((request, response)))) => {
+                    return Poll::Ready(Step::Request(request, response));
+                }
+                // How connections end: the client closed, or broke the protocol and has been told.
+                Poll::Ready(None | Some(Err(_))) => return Poll::Ready(Step::Over),
+                Poll::Pending => {}
+            }
+            *self.running.driver.borrow_mut() = Some(context.waker().clone());
+            if !self.closing && self.gauge.borrow().is_exhausted() {
+                self.count_flood();
+                self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+                self.close_within(LAST_CHANCE);
+                continue;
+            }
+            if let Some(until) = self.peer.slot.draining_until()
+                && !self.told
+            {
+                self.told = true;
+                self.connection.graceful_shutdown();
+                self.deadline.set(until);
+                continue;
+            }
+            self.watch_idleness();
+            if self.deadline.has_passed() {
+                if self.closing || self.told {
+                    return Poll::Ready(Step::Ended(match self.peer.slot.draining_until() {
+                        Some(_) => End::Draining,
+                        None => End::ClientIdle,
+                    }));
+                }
+                self.tell_and_close();
+                continue;
+            }
+            if self.deadline.is_shed() && self.running.count.get() == 0 {
+                return Poll::Ready(Step::Ended(End::Overload));
+            }
+            return Poll::Pending;
+        }
+    }
+
+    /// A connection without exchanges is idle, and closed after `timeout.client_idle`.
+    fn watch_idleness(&mut self) {
+        let is_idle = self.running.count.get() == 0;
+        if is_idle == self.idle_since.is_some() {
+            return;
+        }
+        self.idle_since = is_idle.then(clock::now);
+        self.deadline.set_idle(self.idle_since);
+        if self.told || self.closing {
+            return;
+        }
+        self.deadline.set(match self.idle_since {
+            Some(since) => since + self.peer.slot.current().shared.config.timeout.client_idle,
+            None => Duration::MAX,
+        });
+    }
+
+    /// Tells the client that it is over; it may have sent a request before it could know, which is served.
+    fn tell_and_close(&mut self) {
+        self.connection.graceful_shutdown();
+        self.close_within(LAST_CHANCE);
+    }
+
+    fn close_within(&mut self, time: Duration) {
+        self.closing = true;
+        self.deadline.set(clock::now() + time);
+    }
+
+    fn count_flood(&self) {
+        let cells = self.peer.slot.current();
+        cells.shared.cells.of(self.peer.worker.number).rejected[Rejected::FrameFlood as usize].increment();
+    }
+}
+
+fn count_end(listener: &WorkerListener, worker: usize, end: End) {
+    listener.shared.cells.of(worker).ends[end as usize].increment();
+}

@@ -1,0 +1,247 @@
+//! One stream of an HTTP/2 connection, of either role: content in, content out, a head and an end.
+//!
+//! Flow control is tied to whoever takes the content: a peer's window opens again only when what it sent has moved on into a buffer of
+//! the exchange, and nothing is handed to the connection that the peer's window has no room for.
+
+use std::future::Future as _;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::client::ResponseFuture;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, SendStream};
+use http::Response;
+use weir_http::section::Asked;
+use weir_http::{Field, Limits, ResponseHead, StreamError, Trailers, Violation};
+
+use crate::buffers::Buffer;
+use crate::http::h2::backend::Carrier;
+use crate::http::h2::head;
+
+/// Most content handed to the connection at once: it is copied, and copies count against nobody's budget until they are sent.
+const PIECE_BYTES: usize = 16 << 10;
+
+/// One stream.
+pub struct Stream {
+    receiving: Receiving,
+    sending: Sending,
+    /// Content received and not yet taken.
+    content: Bytes,
+    trailers: Option<Box<Trailers>>,
+    /// The connection to a backend that carries it.
+    carrier: Option<Rc<Carrier>>,
+    /// Whatever must live as long as the stream: its place among those of the connection.
+    _place: Rc<dyn std::any::Any>,
+}
+
+enum Receiving {
+    /// A backend's head has not come yet.
+    Head(ResponseFuture),
+    Content(RecvStream),
+    /// `END_STREAM` was received and all before it taken.
+    Ended,
+}
+
+enum Sending {
+    /// A client's stream that was not answered yet.
+    Head(SendResponse<Bytes>),
+    Content(SendStream<Bytes>),
+    /// `END_STREAM` or a reset was sent.
+    Ended,
+}
+
+impl Stream {
+    /// A request's stream on a client's connection.
+    pub fn of_client(
+        receiving: RecvStream,
+        sending: SendResponse<Bytes>,
+        place: Rc<dyn std::any::Any>,
+    ) -> Stream {
+        let receiving =
+            if receiving.is_end_stream() { Receiving::Ended } else { Receiving::Content(receiving) };
+        Stream {
+            receiving,
+            sending: Sending::Head(sending),
+            content: Bytes::new(),
+            trailers: None,
+            carrier: None,
+            _place: place,
+        }
+    }
+
+    /// A stream to a backend on which the request's head was sent.
+    pub fn of_backend(
+        receiving: ResponseFuture,
+        sending: SendStream<Bytes>,
+        is_ended: bool,
+        place: Rc<dyn std::any::Any>,
+        carrier: Rc<Carrier>,
+    ) -> Stream {
+        Stream {
+            receiving: Receiving::Head(receiving),
+            sending: if is_ended { Sending::Ended } else { Sending::Content(sending) },
+            content: Bytes::new(),
+            trailers: None,
+            carrier: Some(carrier),
+            _place: place,
+        }
+    }
+
+    /// Ready when there is content to take, or the end of the stream.
+    pub fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.content.is_empty() {
+            let Receiving::Content(stream) = &mut self.receiving else { return Poll::Ready(Ok(())) };
+            match ready!(stream.poll_data(context)) {
+                Some(data) => self.content = data.map_err(broken)?,
+                None => {
+                    if let Some(map) = ready!(stream.poll_trailers(context)).map_err(broken)? {
+                        let trailers = head::read_trailers(&map, &Limits::default());
+                        self.trailers = Some(trailers.map_err(|violation| {
+                            io::Error::new(io::ErrorKind::InvalidData, violation.word())
+                        })?);
+                    }
+                    self.receiving = Receiving::Ended;
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Moves content into the free room of `buffer`, after [`Self::poll_readable`]; zero is the end of the stream.
+    pub fn take(&mut self, buffer: &mut Buffer) -> io::Result<usize> {
+        let room = buffer.free();
+        let count = self.content.len().min(room.len());
+        room[..count].copy_from_slice(&self.content[..count]);
+        buffer.fill(count);
+        bytes::Buf::advance(&mut self.content, count);
+        if let Receiving::Content(stream) = &mut self.receiving {
+            stream.flow_control().release_capacity(count).map_err(broken)?;
+        }
+        Ok(count)
+    }
+
+    /// Whether the end of the stream was received and everything before it taken.
+    pub fn is_ended(&self) -> bool {
+        self.content.is_empty() && matches!(self.receiving, Receiving::Ended)
+    }
+
+    /// The fields behind the content, once the end was received; given once.
+    pub fn take_trailers(&mut self) -> Option<Box<Trailers>> {
+        self.trailers.take()
+    }
+
+    /// A backend's next head: an interim one, or the final one, after which its content can be received.
+    pub fn poll_response(
+        &mut self,
+        context: &mut Context<'_>,
+        limits: &Limits,
+        asked: Asked<'_>,
+        head: &mut ResponseHead,
+        text: &mut Vec<u8>,
+    ) -> Poll<io::Result<Result<(), Violation>>> {
+        let Receiving::Head(response) = &mut self.receiving else {
+            return Poll::Ready(Err(io::ErrorKind::InvalidInput.into()));
+        };
+        if let Poll::Ready(Some(interim)) = response.poll_informational(context) {
+            let interim = interim.map_err(broken)?;
+            return Poll::Ready(Ok(head::read_response(&interim, false, limits, asked, head, text)));
+        }
+        let (parts, content) = ready!(Pin::new(response).poll(context)).map_err(broken)?.into_parts();
+        let is_whole = content.is_end_stream();
+        self.receiving = if is_whole { Receiving::Ended } else { Receiving::Content(content) };
+        let response = Response::from_parts(parts, ());
+        Poll::Ready(Ok(head::read_response(&response, is_whole, limits, asked, head, text)))
+    }
+
+    /// Sends a response's head, interim or final; `is_last` when nothing follows.
+    pub fn send_head(&mut self, head: Response<()>, is_last: bool) -> io::Result<()> {
+        let Sending::Head(stream) = &mut self.sending else { return Err(io::ErrorKind::BrokenPipe.into()) };
+        if head.status().is_informational() {
+            return stream.send_informational(head).map_err(broken);
+        }
+        let stream = stream.send_response(head, is_last).map_err(broken)?;
+        self.sending = if is_last { Sending::Ended } else { Sending::Content(stream) };
+        Ok(())
+    }
+
+    /// Sends as much of `content` as the peer's windows have room for now, at least one byte when ready.
+    pub fn poll_send(&mut self, context: &mut Context<'_>, content: &[u8]) -> Poll<io::Result<usize>> {
+        let Sending::Content(stream) = &mut self.sending else {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        };
+        let wanted = content.len().min(PIECE_BYTES);
+        if wanted == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        stream.reserve_capacity(wanted);
+        let mut room = stream.capacity();
+        while room == 0 {
+            room = match ready!(stream.poll_capacity(context)) {
+                Some(room) => room.map_err(broken)?,
+                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            };
+        }
+        let count = wanted.min(room);
+        stream.send_data(Bytes::copy_from_slice(&content[..count]), false).map_err(broken)?;
+        Poll::Ready(Ok(count))
+    }
+
+    /// Ends what we send, with `trailers` where there are any. Nothing when it has ended already.
+    pub fn finish<'a>(&mut self, trailers: impl Iterator<Item = Field<'a>>) -> io::Result<()> {
+        match std::mem::replace(&mut self.sending, Sending::Ended) {
+            Sending::Ended => Ok(()),
+            Sending::Content(mut stream) => {
+                let trailers = head::write_trailers(trailers)?;
+                match trailers.is_empty() {
+                    true => stream.send_data(Bytes::new(), true),
+                    false => stream.send_trailers(trailers),
+                }
+                .map_err(broken)
+            }
+            Sending::Head(_) => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// Nothing was heard of a backend for too long: its connection is not used for further requests.
+    pub fn give_up_connection(&self) {
+        if let Some(carrier) = &self.carrier {
+            carrier.give_up();
+        }
+    }
+
+    /// Breaks the stream off: the peer sees that what it got is not whole.
+    pub fn reset(&mut self, why: StreamError) {
+        let reason = Reason::from(why.h2_code());
+        match std::mem::replace(&mut self.sending, Sending::Ended) {
+            Sending::Head(mut stream) => stream.send_reset(reason),
+            Sending::Content(mut stream) => stream.send_reset(reason),
+            Sending::Ended => {}
+        }
+    }
+
+    /// Pending, and the task is woken, for as long as the peer wants the stream.
+    pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.sending {
+            Sending::Head(stream) => stream.poll_reset(context).map(|_| ()),
+            Sending::Content(stream) => stream.poll_reset(context).map(|_| ()),
+            Sending::Ended => Poll::Pending,
+        }
+    }
+}
+
+/// Why `error` came, for those who decide whether the request may be sent once more.
+///
+/// `ConnectionRefused`: the peer promises that it did nothing with it (RFC 9113 §8.7).
+fn broken(error: h2::Error) -> io::Error {
+    let kind = match error.reason() {
+        Some(Reason::REFUSED_STREAM) => io::ErrorKind::ConnectionRefused,
+        Some(Reason::NO_ERROR) if error.is_go_away() && error.is_remote() => io::ErrorKind::ConnectionRefused,
+        _ if error.is_io() => io::ErrorKind::ConnectionReset,
+        Some(Reason::CANCEL | Reason::NO_ERROR) => io::ErrorKind::ConnectionReset,
+        _ => io::ErrorKind::InvalidData,
+    };
+    io::Error::new(kind, error)
+}

@@ -1,0 +1,93 @@
+//! The bytes under an HTTP/2 connection, as the `h2` crate wants them: what was received before it began, then the stream.
+//!
+//! On the way in, frames are counted ([`Gauge`]): `h2` answers or ignores most of what a peer may send too much of, and a proxy pays for that.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::buffers::Buffer;
+use crate::http::h2::gauge::Gauge;
+use crate::stream::Stream;
+
+/// A connection's bytes.
+pub struct Wire {
+    stream: Stream,
+    /// Received before it was known that this is HTTP/2.
+    first: Option<Buffer>,
+    gauge: Option<Rc<RefCell<Gauge>>>,
+}
+
+impl Wire {
+    /// The bytes of `stream`, those in `first` before all others. Where a `gauge` is given, it sees every byte received.
+    pub fn new(stream: Stream, first: Option<Buffer>, gauge: Option<Rc<RefCell<Gauge>>>) -> Wire {
+        Wire { stream, first, gauge }
+    }
+
+    /// Whether the peer is heard no longer: it has sent too much, which whoever drives the connection tells it.
+    fn is_deaf(&self) -> bool {
+        self.gauge.as_ref().is_some_and(|gauge| gauge.borrow().is_exhausted())
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        room: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.is_deaf() {
+            return Poll::Pending;
+        }
+        let before = room.filled().len();
+        if let Some(first) = &mut self.first {
+            let count = first.filled().len().min(room.remaining());
+            room.put_slice(&first.filled()[..count]);
+            first.consume(count);
+            if first.is_empty() {
+                self.first = None;
+            }
+        } else {
+            ready!(self.stream.poll_read(context, room))?;
+        }
+        if let Some(gauge) = &self.gauge {
+            gauge.borrow_mut().see(&room.filled()[before..]);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.stream.poll_send(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.stream.poll_send_slices(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // What a stream counts as sent is with the kernel.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.poll_shutdown(context)
+    }
+}

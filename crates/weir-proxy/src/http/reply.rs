@@ -1,0 +1,129 @@
+//! Heads of responses on their way to a client, in whichever version of HTTP it speaks.
+//!
+//! On a connection of its own a client gets text, which waits in `exchange.reply` so that it leaves together with what there is of the
+//! content. On a stream the fields go to the encoder of its connection at once, which sends them together with what follows soon.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+
+use weir_http::h1::encode;
+use weir_http::{
+    Method, OwnAnswer, OwnResponse, ResponseContext, SentFraming, Version, continue_fields, response_fields,
+    write_response,
+};
+
+use crate::http::date;
+use crate::http::exchange::Exchange;
+use crate::http::failure::Failure;
+use crate::http::forward::{Facts, Forwarding};
+use crate::http::session::Session;
+use crate::io::{WaitError, send_all, timed_out};
+
+/// Sends `100 Continue` (RFC 9110 §10.1.1).
+pub async fn send_continue(session: &mut Session) -> Result<(), WaitError> {
+    if let Some(stream) = session.stream.as_muxed() {
+        let mut head = stream.head();
+        continue_fields(&mut |name, value| head.field(name, value));
+        return Ok(stream.send_head(head, false)?);
+    }
+    let mut interim = Vec::with_capacity(32);
+    encode::write_continue(&mut interim);
+    send_all(&mut session.stream, &interim, &session.deadline, || {}).await
+}
+
+/// Passes an interim response on to a client that knows such (RFC 9110 §15.2). 100 is not among them: Weir has answered the client's
+/// expectation itself.
+pub async fn pass_interim_on(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    facts: &Facts,
+    received: &[u8],
+) -> Result<(), Failure> {
+    if facts.version < Version::Http11 || exchange.response.status() == 100 {
+        return Ok(());
+    }
+    let context = facts.response_context(true);
+    if let Some(stream) = session.stream.as_muxed() {
+        let mut head = stream.head();
+        response_fields(&exchange.response, received, &context, &mut |name, value| head.field(name, value));
+        return stream.send_head(head, false).map_err(|_| Failure::ClientClosed);
+    }
+    exchange.reply.clear();
+    write_response(&exchange.response, received, &context, &mut exchange.reply);
+    let sent = send_all(&mut session.stream, &exchange.reply, &session.deadline, || {}).await;
+    exchange.reply.clear();
+    sent.map_err(Failure::from)
+}
+
+/// Writes the final head into `exchange.reply`, or sends it where the client has a stream. Gives how the content must follow.
+pub fn write_head(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    facts: &Facts,
+    received: &[u8],
+    keep_alive: bool,
+) -> Result<SentFraming, Failure> {
+    let Exchange { response, reply, request_id, .. } = exchange;
+    let has_date = response.value(weir_http::KnownHeader::Date, received).is_some();
+    reply.clear();
+    let stream = session.stream.as_muxed();
+    let write = |date: &[u8]| {
+        let context = ResponseContext {
+            added: forwarding.route.map_or(&[], |route| &route.response_fields),
+            sticky: facts.sticky_field(),
+            request_id,
+            date,
+            ..facts.response_context(keep_alive)
+        };
+        let Some(stream) = stream else { return Ok(write_response(response, received, &context, reply)) };
+        let mut head = stream.head();
+        let framing =
+            response_fields(response, received, &context, &mut |name, value| head.field(name, value));
+        let is_last = framing.body.is_empty() && response.status() != 101;
+        stream.send_head(head, is_last).map_err(|_| Failure::ClientClosed)?;
+        Ok(framing)
+    };
+    if has_date { write(b"") } else { date::now(write) }
+}
+
+/// Writes an answer of Weir's own into `exchange.reply`; where the client has a stream, its head is sent and only the content is left
+/// there. [`send_own`] sends what was left.
+pub fn begin_own(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    answer: &OwnAnswer<'_>,
+    keep_alive: bool,
+) -> io::Result<()> {
+    let Exchange { request, reply, request_id, .. } = exchange;
+    reply.clear();
+    let stream = session.stream.as_muxed();
+    date::now(|date| {
+        let own = OwnResponse {
+            keep_alive,
+            version: request.version(),
+            head_only: request.is_complete() && request.method() == Method::Head,
+            request_id,
+            date,
+        };
+        let Some(stream) = stream else {
+            answer.write(&own, reply);
+            return Ok(());
+        };
+        let mut head = stream.head();
+        answer.visit(&own, &mut |name, value| head.field(name, value), reply);
+        stream.send_head(head, reply.is_empty())
+    })
+}
+
+/// Sends what [`begin_own`] left, and the end.
+pub async fn send_own(session: &mut Session, exchange: &Exchange) -> Result<(), WaitError> {
+    let Session { stream, deadline, .. } = session;
+    send_all(stream, &exchange.reply, deadline, || {}).await?;
+    poll_fn(|context| match stream.poll_finish(context, std::iter::empty()) {
+        Poll::Ready(finished) => Poll::Ready(finished.map_err(WaitError::Broken)),
+        Poll::Pending => timed_out(deadline),
+    })
+    .await
+}

@@ -1,0 +1,104 @@
+//! Serves the one request of a stream, as `session` serves the many of a connection.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use weir_http::{ClientIdentity, Limits, Violation};
+
+use crate::accept::Client;
+use crate::clock;
+use crate::http::exchange::{self, After, Exchange};
+use crate::http::failure::Failure;
+use crate::http::session::{Session, limits_of};
+use crate::muxed::Muxed;
+use crate::stream::Stream;
+use crate::worker::{ListenerSlot, Worker};
+
+/// The client at the other end of a multiplexed connection.
+pub struct Peer {
+    pub worker: Rc<Worker>,
+    pub slot: Rc<ListenerSlot>,
+    pub client: Client,
+    pub identity: Rc<ClientIdentity>,
+}
+
+/// Serves the request on `stream`, whose head `read` puts into the exchange, with its text behind what is in the given vector.
+///
+/// True when it was answered in full.
+pub async fn serve(
+    peer: &Peer,
+    stream: Muxed,
+    read: impl FnOnce(&Limits, &mut Exchange, &mut Vec<u8>) -> Result<(), Violation>,
+) -> bool {
+    let Peer { worker, slot, client, identity } = peer;
+    let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+    let deadline = worker.deadlines.register(waker);
+    let listener = slot.current();
+    deadline.belongs_to(listener.shared.number());
+    let mut exchange = worker.exchanges.take();
+    exchange.begin(clock::now());
+    let mut session = Session {
+        worker: worker.clone(),
+        slot: slot.clone(),
+        stream: Stream::muxed(stream),
+        client: *client,
+        identity: identity.clone(),
+        deadline,
+        buffer: None,
+        idle_since: None,
+    };
+    let head = read_head(&mut session, &limits_of(&listener.shared.config.limits), &mut exchange, read);
+    let after = match head {
+        Ok(()) => {
+            take_early_content(&mut session).await;
+            exchange::run(&mut session, listener, &mut exchange).await
+        }
+        Err(failure) => Box::pin(exchange::refuse(&mut session, &listener, &mut exchange, failure)).await,
+    };
+    worker.exchanges.give_back(exchange);
+    let is_answered = !matches!(after, After::Reset);
+    if !is_answered {
+        session.stream.reset_on_close();
+    }
+    is_answered
+}
+
+fn read_head(
+    session: &mut Session,
+    limits: &Limits,
+    exchange: &mut Exchange,
+    read: impl FnOnce(&Limits, &mut Exchange, &mut Vec<u8>) -> Result<(), Violation>,
+) -> Result<(), Failure> {
+    // The vector that the request for the backend is written into later is free until then.
+    let mut text = std::mem::take(&mut exchange.outgoing);
+    let result = read(limits, exchange, &mut text);
+    if result.is_ok() {
+        let mut buffer = session.worker.buffers.borrow(text.len()).ok_or(Failure::OutOfMemory)?;
+        buffer.append(&text);
+        session.buffer = Some(buffer);
+    }
+    text.clear();
+    exchange.outgoing = text;
+    result.map_err(Failure::BadRequest)
+}
+
+/// Puts what of the content is here already behind the head, as on a connection of its own: it leaves together with the head, and can be
+/// sent once more.
+async fn take_early_content(session: &mut Session) {
+    if session.stream.is_ended() {
+        return;
+    }
+    let Session { stream, buffer: Some(buffer), .. } = session else { return };
+    poll_fn(|context| {
+        while !buffer.free().is_empty() {
+            match stream.poll_receive(context, buffer) {
+                Poll::Ready(Ok(1..)) => {}
+                // The end, an error, or nothing yet: whoever reads the body finds out.
+                _ => break,
+            }
+        }
+        Poll::Ready(())
+    })
+    .await;
+}

@@ -1,0 +1,127 @@
+//! A stream of a connection that carries many: what HTTP/2 and HTTP/3 have in common for an exchange.
+
+use std::io;
+use std::task::{Context, Poll};
+
+use weir_http::section::Asked;
+use weir_http::{Field, Limits, ResponseHead, StreamError, Trailers, Violation};
+
+use crate::buffers::Buffer;
+use crate::http::h2;
+
+/// One request and its response on a multiplexed connection. The peer is a client or a backend.
+pub enum Muxed {
+    /// Of an HTTP/2 connection.
+    H2(h2::Stream),
+}
+
+/// The head of a response under way. What an encoder refuses is told by [`Muxed::send_head`].
+pub enum Head {
+    H2(h2::ResponseParts),
+}
+
+impl Head {
+    /// Puts a field behind those there are; `:status` is one.
+    pub fn field(&mut self, name: &[u8], value: &[u8]) {
+        match self {
+            Head::H2(parts) => parts.field(name, value),
+        }
+    }
+}
+
+impl Muxed {
+    /// Ready when there is content to take, or the end of the stream.
+    pub fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Muxed::H2(stream) => stream.poll_readable(context),
+        }
+    }
+
+    /// Moves content into the free room of `buffer`, after [`Self::poll_readable`]; zero is the end of the stream.
+    pub fn take(&mut self, buffer: &mut Buffer) -> io::Result<usize> {
+        match self {
+            Muxed::H2(stream) => stream.take(buffer),
+        }
+    }
+
+    /// Whether the end of the stream was received and everything before it taken.
+    pub fn is_ended(&self) -> bool {
+        match self {
+            Muxed::H2(stream) => stream.is_ended(),
+        }
+    }
+
+    /// The fields behind the content, once the end was received; given once.
+    pub fn take_trailers(&mut self) -> Option<Box<Trailers>> {
+        match self {
+            Muxed::H2(stream) => stream.take_trailers(),
+        }
+    }
+
+    /// Begins the head of a response.
+    pub fn head(&self) -> Head {
+        match self {
+            Muxed::H2(_) => Head::H2(h2::ResponseParts::default()),
+        }
+    }
+
+    /// Sends a response's head; `is_last` when nothing follows. Interim ones are told by their status.
+    pub fn send_head(&mut self, head: Head, is_last: bool) -> io::Result<()> {
+        match (self, head) {
+            (Muxed::H2(stream), Head::H2(parts)) => stream.send_head(parts.into_response()?, is_last),
+        }
+    }
+
+    /// Sends as much of `content` as the peer has room for now, at least one byte when ready.
+    pub fn poll_send(&mut self, context: &mut Context<'_>, content: &[u8]) -> Poll<io::Result<usize>> {
+        match self {
+            Muxed::H2(stream) => stream.poll_send(context, content),
+        }
+    }
+
+    /// Ends what we send, with `trailers` where there are any. Nothing when it has ended already.
+    pub fn poll_finish<'a>(
+        &mut self,
+        _context: &mut Context<'_>,
+        trailers: impl Iterator<Item = Field<'a>>,
+    ) -> Poll<io::Result<()>> {
+        match self {
+            Muxed::H2(stream) => Poll::Ready(stream.finish(trailers)),
+        }
+    }
+
+    /// Breaks the stream off.
+    pub fn reset(&mut self, why: StreamError) {
+        match self {
+            Muxed::H2(stream) => stream.reset(why),
+        }
+    }
+
+    /// Pending, and the task is woken, for as long as the peer wants the stream.
+    pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Muxed::H2(stream) => stream.poll_gone(context),
+        }
+    }
+
+    /// A backend's next head, interim or final. Its text goes behind what is in `text`.
+    pub fn poll_response(
+        &mut self,
+        context: &mut Context<'_>,
+        limits: &Limits,
+        asked: Asked<'_>,
+        head: &mut ResponseHead,
+        text: &mut Vec<u8>,
+    ) -> Poll<io::Result<Result<(), Violation>>> {
+        match self {
+            Muxed::H2(stream) => stream.poll_response(context, limits, asked, head, text),
+        }
+    }
+
+    /// Nothing was heard of a backend for too long: the connection is not used for further requests.
+    pub fn give_up_connection(&self) {
+        match self {
+            Muxed::H2(stream) => stream.give_up_connection(),
+        }
+    }
+}
