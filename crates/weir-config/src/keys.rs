@@ -3,6 +3,7 @@
 //!
 //! [`ROOT`] is the file; the tables themselves are in [`tables`].
 
+mod bounds;
 pub mod tables;
 mod tls;
 
