@@ -21,7 +21,7 @@ use crate::http::h2::gauge::Gauge;
 use crate::http::h2::head;
 use crate::http::h2::stream::Stream as RequestStream;
 use crate::http::h2::wire::Wire;
-use crate::http::session::{LAST_CHANCE, Session};
+use crate::http::session::{LAST_CHANCE, Session, limits_of};
 use crate::http::stream_exchange::{self, Peer};
 use crate::muxed::Muxed;
 use crate::worker::WorkerListener;
@@ -79,7 +79,8 @@ fn builder(limits: &HttpLimits) -> Builder {
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(limits.streams)
-        .max_header_list_size(limits.header_bytes as u32)
+        // Above our own, so that what is too large gets our answer, in the words of every other version.
+        .max_header_list_size(limits_of(limits).section_bytes() as u32)
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_send_buffer_size(SEND_BUFFER_BYTES)
@@ -135,6 +136,8 @@ struct Driver {
 }
 
 /// What came of the connection.
+// Made once per request and taken apart at once: a box would cost more than the move.
+#[allow(clippy::large_enum_variant)]
 enum Step {
     Request(Request<RecvStream>, SendResponse<Bytes>),
     Over,
