@@ -212,12 +212,12 @@ impl KnownHeader {
     }
 }
 
-/// Whether `name` is `lower` but for case. `lower` has only `a-z`, `0-9` and `-`.
+/// Whether `name` is `lower` but for case. `lower` has only `a-z`, `0-9`, `-` and `:`.
 ///
 /// Words at a time: bytes may differ in the case bit only, and only where `lower` has a letter (bit 6 says so). The
 /// last word may overlap the one before.
 #[inline(always)]
-fn same(lower: &[u8], name: &[u8]) -> bool {
+pub(crate) fn same(lower: &[u8], name: &[u8]) -> bool {
     if lower.len() != name.len() {
         return false;
     }

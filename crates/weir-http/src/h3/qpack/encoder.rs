@@ -105,7 +105,7 @@ impl<'a> SectionWriter<'a> {
         let coded_length = huffman::encoded_length(text);
         if coded_length < text.len() {
             integer::write(self.out, flags | 1 << prefix_bits, prefix_bits, coded_length as u64);
-            huffman::encode(text, self.out);
+            huffman::encode(text, coded_length, self.out);
         } else {
             integer::write(self.out, flags, prefix_bits, text.len() as u64);
             self.out.extend_from_slice(text);

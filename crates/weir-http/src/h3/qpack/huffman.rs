@@ -1,7 +1,7 @@
 //! Huffman strings, read and written (RFC 7541 §5.2).
 //!
-//! Reading looks ten bits up at a time: they hold one code, or two of the shortest. What texts are made of has codes of
-//! five to eight bits; codes above ten bits are rare and take a longer way.
+//! Reading looks eleven bits up at a time: they hold one code, or two short ones. What texts are made of has codes of five
+//! to eight bits; codes above eleven bits are rare and take a longer way.
 
 use super::huffman_codes::CODES;
 
@@ -25,23 +25,14 @@ const fn most_decoded_bytes(length: usize) -> usize {
 }
 
 /// Bits looked up at once.
-const LOOKUP_BITS: u32 = 10;
+const LOOKUP_BITS: u32 = 11;
 
-/// What the next ten bits begin with.
-#[derive(Clone, Copy)]
-struct Lookup {
-    symbols: [u8; 2],
-    /// Symbols that are whole within the ten bits; 0 for a longer code.
-    count: u8,
-    /// Bits of the first symbol, and of all.
-    first_bits: u8,
-    bits: u8,
-}
-
-static LOOKUPS: [Lookup; 1 << LOOKUP_BITS] = lookups();
+/// What the next bits begin with, packed so that one load gives all: from the lowest bit on, 6 bits for how many bits are
+/// used, 2 unused, 8 for eight times the count of symbols, and two symbols. All zero for a code that is longer.
+static LOOKUPS: [u32; 1 << LOOKUP_BITS] = lookups();
 
 /// Codes are canonical: those of one length are consecutive numbers in the order of their symbols, and larger than the
-/// start of any longer one. One row per length above ten bits.
+/// start of any longer one. One row per length above those looked up.
 struct LongCodes {
     bits: u32,
     /// The first code of that length, left-aligned in 32 bits.
@@ -51,82 +42,125 @@ struct LongCodes {
     start: usize,
 }
 
-const LONG_LENGTHS: usize = 16;
-const LONG_SYMBOL_COUNT: usize = 178;
+const LONG_LENGTHS: usize = 15;
+const LONG_SYMBOL_COUNT: usize = 175;
 static LONG_CODES: ([LongCodes; LONG_LENGTHS], [u16; LONG_SYMBOL_COUNT]) = long_codes();
+
+/// How much is written at once.
+const WRITE_BYTES: usize = 8;
 
 /// Reads `input` into the start of `out`, and says how many bytes it stands for, of which there may be at most `limit`.
 ///
-/// `out` grows to what the string can need, never beyond `limit` by more than two bytes, and is not cleared.
+/// `out` grows to what the string can need, never beyond `limit` by more than eight bytes, and is not cleared.
 pub(super) fn decode(input: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<usize, Failure> {
-    let room = most_decoded_bytes(input.len()).min(limit) + 2;
+    let room = most_decoded_bytes(input.len()).min(limit) + WRITE_BYTES;
     if out.len() < room {
         out.resize(room, 0);
     }
-    let out = out.get_mut(..room).ok_or(Failure::TooLong)?;
-    // The next bit is the highest one of the window.
-    let (mut window, mut bits, mut count) = (0_u64, 0_u32, 0_usize);
-    let mut words = input.chunks_exact(4);
-    for word in &mut words {
-        let word = word.first_chunk::<4>().map_or(0, |word| u32::from_be_bytes(*word));
-        window |= u64::from(word) << (32 - bits);
-        bits += 32;
-        // Long codes have up to 30 bits, so that no code is cut off here.
-        while bits >= 30 {
-            let lookup = lookup(window);
-            let slot = out.get_mut(count..count + 2).ok_or(Failure::TooLong)?;
-            let used = if lookup.count > 0 {
-                slot.copy_from_slice(&lookup.symbols);
-                count += usize::from(lookup.count);
-                u32::from(lookup.bits)
-            } else {
-                let (symbol, used) = long_code(window)?;
-                slot.fill(symbol);
-                count += 1;
-                used
-            };
-            window <<= used;
-            bits -= used;
+    let mut reader =
+        Reader { window: 0, bits: 0, out: out.get_mut(..room).ok_or(Failure::TooLong)?, count: 0 };
+    let mut rest = input;
+    while let Some(word) = rest.first_chunk::<8>() {
+        let taken = reader.refill(u64::from_be_bytes(*word));
+        rest = rest.get(taken..).unwrap_or_default();
+        let step = reader.step()?;
+        if step.stands_still && step.used <= 56 - LONGEST_CODE_BITS {
+            reader.long_code()?;
         }
     }
-    for &byte in words.remainder() {
-        window |= u64::from(byte) << (56 - bits);
-        bits += 8;
-    }
-    count = decode_tail(window, bits, count, out)?;
-    if count <= limit { Ok(count) } else { Err(Failure::TooLong) }
+    reader.finish(rest)?;
+    if reader.count <= limit { Ok(reader.count) } else { Err(Failure::TooLong) }
 }
 
-/// Reads what is left when no more input comes: at most 29 bits and three bytes, then the padding.
-fn decode_tail(mut window: u64, mut bits: u32, mut count: usize, out: &mut [u8]) -> Result<usize, Failure> {
-    // Padding is the start of the code for the end, which is all ones: so are the bits behind it.
-    window |= u64::MAX >> bits;
-    loop {
-        //= https://www.rfc-editor.org/rfc/rfc7541#section-5.2
-        //# A padding strictly longer than 7 bits MUST be treated as a decoding
-        //# error.  A padding not corresponding to the most significant bits of
-        //# the code for the EOS symbol MUST be treated as a decoding error.  A
-        //# Huffman-encoded string literal containing the EOS symbol MUST be
-        //# treated as a decoding error.
-        if bits < 8 && window == u64::MAX {
-            return Ok(count);
+struct Reader<'a> {
+    /// The next bit is the highest one.
+    window: u64,
+    /// How many bits of the window count; those below are zero, or what the input has there.
+    bits: u32,
+    out: &'a mut [u8],
+    count: usize,
+}
+
+impl Reader<'_> {
+    /// Takes as many whole bytes of `word` as there is room for, and says how many: 56 bits at least count then.
+    #[inline(always)]
+    fn refill(&mut self, word: u64) -> usize {
+        self.window |= word >> self.bits;
+        let taken = (63 - self.bits) >> 3;
+        self.bits |= 56;
+        taken as usize
+    }
+
+    /// Reads up to eight symbols. At least 56 bits must be there.
+    #[inline(always)]
+    fn step(&mut self) -> Result<Step, Failure> {
+        // Four lookups use at most 44 bits. What they use, and eight times the count of symbols, add up side by side.
+        let (mut symbols, mut sums, mut lookup) = (0_u64, 0_u32, 0_u32);
+        for _ in 0..4 {
+            lookup = LOOKUPS[(self.window >> (64 - LOOKUP_BITS)) as usize];
+            symbols |= u64::from(lookup >> 16).wrapping_shl(sums >> 8);
+            sums += lookup & 0xffff;
+            self.window = self.window.wrapping_shl(lookup);
         }
-        let lookup = lookup(window);
-        let (symbol, used) = match lookup.count {
-            0 => long_code(window)?,
-            _ => (lookup.symbols[0], u32::from(lookup.first_bits)),
-        };
-        bits = bits.checked_sub(used).ok_or(Failure::Malformed)?;
-        *out.get_mut(count).ok_or(Failure::TooLong)? = symbol;
-        count += 1;
-        window = window << used | ((1 << used) - 1);
+        let slot = self.out.get_mut(self.count..).and_then(|rest| rest.first_chunk_mut::<WRITE_BYTES>());
+        *slot.ok_or(Failure::TooLong)? = symbols.to_le_bytes();
+        self.count += (sums >> 11) as usize;
+        let used = sums & 0xff;
+        self.bits -= used;
+        Ok(Step { used, stands_still: lookup == 0 })
+    }
+
+    /// Reads one symbol of a code that is too long for a lookup, and says how many bits it has. All of them must be there.
+    #[cold]
+    fn long_code(&mut self) -> Result<u32, Failure> {
+        let (symbol, used) = long_code(self.window)?;
+        *self.out.get_mut(self.count).ok_or(Failure::TooLong)? = symbol;
+        self.count += 1;
+        self.window <<= used;
+        self.bits -= used;
+        Ok(used)
+    }
+
+    /// Reads the last bytes, fewer than eight, and the padding.
+    fn finish(&mut self, rest: &[u8]) -> Result<(), Failure> {
+        let mut last = [0xff; 8];
+        for (place, &byte) in last.iter_mut().zip(rest) {
+            *place = byte;
+        }
+        // Padding is the start of the code for the end, which is all ones: behind the last byte there are only ones here, at
+        // which the lookups stand still.
+        let mut word = u64::from_be_bytes(last);
+        let mut bits_left = self.bits + 8 * rest.len() as u32;
+        loop {
+            let taken = self.refill(word);
+            word = !(!word << (8 * taken));
+            //= https://www.rfc-editor.org/rfc/rfc7541#section-5.2
+            //# A padding strictly longer than 7 bits MUST be treated as a decoding
+            //# error.  A padding not corresponding to the most significant bits of
+            //# the code for the EOS symbol MUST be treated as a decoding error.  A
+            //# Huffman-encoded string literal containing the EOS symbol MUST be
+            //# treated as a decoding error.
+            if bits_left < 8 && self.window == u64::MAX {
+                return Ok(());
+            }
+            let Step { mut used, stands_still } = self.step()?;
+            let is_padding = used + 8 > bits_left && self.window | u64::MAX >> self.bits == u64::MAX;
+            if stands_still && !is_padding && used <= 56 - LONGEST_CODE_BITS {
+                used += self.long_code()?;
+            }
+            // A code that took some of the ones was not whole.
+            bits_left = bits_left.checked_sub(used).ok_or(Failure::Malformed)?;
+        }
     }
 }
 
-#[inline(always)]
-fn lookup(window: u64) -> Lookup {
-    LOOKUPS[(window >> (64 - LOOKUP_BITS)) as usize]
+struct Step {
+    used: u32,
+    stands_still: bool,
 }
+
+/// Longest code of a symbol, in bits.
+const LONGEST_CODE_BITS: u32 = 30;
 
 #[cold]
 fn long_code(window: u64) -> Result<(u8, u32), Failure> {
@@ -151,8 +185,12 @@ pub(super) fn encoded_length(text: &[u8]) -> usize {
     bits.div_ceil(8)
 }
 
-/// Appends `text` as a Huffman string.
-pub(super) fn encode(text: &[u8], out: &mut Vec<u8>) {
+/// Appends `text` as a Huffman string, which has `coded_length` bytes: see [`encoded_length`].
+pub(super) fn encode(text: &[u8], coded_length: usize, out: &mut Vec<u8>) {
+    let mut at = out.len();
+    let end = at + coded_length;
+    // Room for whole words, so that each is written at once.
+    out.resize(end + 4, 0);
     let (mut window, mut bits) = (0_u64, 0_u32);
     for &byte in text {
         let (code, length) = CODES[usize::from(byte)];
@@ -161,56 +199,50 @@ pub(super) fn encode(text: &[u8], out: &mut Vec<u8>) {
         bits += u32::from(length);
         if bits >= 32 {
             bits -= 32;
-            out.extend_from_slice(&((window >> bits) as u32).to_be_bytes());
+            put(out, at, (window >> bits) as u32);
+            at += 4;
         }
     }
     if bits > 0 {
-        let padded = window << (32 - bits) | u64::from(u32::MAX >> bits);
-        let bytes = (padded as u32).to_be_bytes();
-        out.extend_from_slice(bytes.get(..bits.div_ceil(8) as usize).unwrap_or_default());
+        put(out, at, (window << (32 - bits)) as u32 | u32::MAX >> bits);
+    }
+    out.truncate(end);
+}
+
+#[inline(always)]
+fn put(out: &mut [u8], at: usize, word: u32) {
+    if let Some(room) = out.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<4>()) {
+        *room = word.to_be_bytes();
     }
 }
 
-const fn lookups() -> [Lookup; 1 << LOOKUP_BITS] {
-    let mut table = [Lookup { symbols: [0; 2], count: 0, first_bits: 0, bits: 0 }; 1 << LOOKUP_BITS];
-    // First every code alone, with anything behind it; then pairs over them.
-    let mut first = 0;
-    while first < 256 {
-        let (code, length) = CODES[first];
-        let bits = length as u32;
-        if bits <= LOOKUP_BITS {
-            let low = (code as usize) << (LOOKUP_BITS - bits);
-            let mut index = 0;
-            while index < 1 << (LOOKUP_BITS - bits) {
-                table[low + index] =
-                    Lookup { symbols: [first as u8, 0], count: 1, first_bits: length, bits: length };
-                index += 1;
-            }
-        }
-        first += 1;
-    }
+const fn lookups() -> [u32; 1 << LOOKUP_BITS] {
+    let mut table = [0; 1 << LOOKUP_BITS];
     let mut index = 0;
     while index < table.len() {
-        let alone = table[index];
-        if alone.count == 1 {
-            // What follows the first code, with ones behind it: a code that is whole within the ten bits is found there.
-            let left = LOOKUP_BITS - alone.bits as u32;
-            let rest = ((index << alone.bits) | ((1 << alone.bits) - 1)) & ((1 << LOOKUP_BITS) - 1);
-            let mut second = 0;
-            while second < 256 {
-                let (code, length) = CODES[second];
-                let bits = length as u32;
-                if bits <= left && (rest >> (LOOKUP_BITS - bits)) as u32 == code {
-                    table[index].symbols[1] = second as u8;
-                    table[index].count = 2;
-                    table[index].bits = alone.bits + length;
-                }
-                second += 1;
+        if let Some((first, used)) = code_at(index, LOOKUP_BITS) {
+            table[index] = (first as u32) << 16 | 8 << 8 | used;
+            if let Some((second, more)) = code_at(index, LOOKUP_BITS - used) {
+                table[index] = (second as u32) << 24 | (first as u32) << 16 | 16 << 8 | (used + more);
             }
         }
         index += 1;
     }
     table
+}
+
+/// The symbol and length of the code that the low `bits` bits of `index` begin with, if all of it is there.
+const fn code_at(index: usize, bits: u32) -> Option<(u8, u32)> {
+    let mut symbol = 0;
+    while symbol < 256 {
+        let (code, length) = CODES[symbol];
+        let length = length as u32;
+        if length <= bits && (index & ((1 << bits) - 1)) >> (bits - length) == code as usize {
+            return Some((symbol as u8, length));
+        }
+        symbol += 1;
+    }
+    None
 }
 
 const fn long_codes() -> ([LongCodes; LONG_LENGTHS], [u16; LONG_SYMBOL_COUNT]) {
@@ -279,8 +311,8 @@ mod tests {
             let code = hex(code);
             assert_eq!(decoded(&code).as_deref(), Ok(text.as_bytes()));
             let mut out = Vec::new();
-            encode(text.as_bytes(), &mut out);
-            assert_eq!((out.as_slice(), encoded_length(text.as_bytes())), (code.as_slice(), code.len()));
+            encode(text.as_bytes(), encoded_length(text.as_bytes()), &mut out);
+            assert_eq!(out, code);
         }
     }
 
@@ -290,7 +322,7 @@ mod tests {
             for second in 0..=255 {
                 let text = [first, second, first, b'a', second];
                 let mut out = Vec::new();
-                encode(&text, &mut out);
+                encode(&text, encoded_length(&text), &mut out);
                 assert_eq!(decoded(&out).as_deref(), Ok(&text[..]));
             }
         }
@@ -312,14 +344,14 @@ mod tests {
     #[test]
     fn a_string_over_its_limit_is_refused_and_takes_no_room_beyond_it() {
         let mut code = Vec::new();
-        encode(&[b'0'; 100], &mut code);
+        encode(&[b'0'; 100], 63, &mut code);
         let mut out = Vec::new();
         assert_eq!(decode(&code, 100, &mut out), Ok(100));
         assert_eq!(decode(&code, 99, &mut out), Err(Failure::TooLong));
-        assert_eq!(out.len(), 102);
+        assert_eq!(out.len(), 108);
         out = Vec::new();
         assert_eq!(decode(&[0; 4096], 10, &mut out), Err(Failure::TooLong));
-        assert_eq!(out.len(), 12);
+        assert_eq!(out.len(), 18);
         for length in 0..200 {
             assert!(fewest_decoded_bytes(length) <= most_decoded_bytes(length));
         }

@@ -1,6 +1,7 @@
 //! The table of fields that both sides know (RFC 9204 §3.1), and a way from a field to its index.
 
 use super::static_entries::ENTRIES;
+use crate::known;
 
 /// The entry of that index; `None` above 98.
 #[inline]
@@ -42,8 +43,8 @@ fn find_name(name: &[u8]) -> Option<&'static Slot> {
         if slot.run.1 == 0 {
             return None;
         }
-        let known = ENTRIES.get(usize::from(slot.run.0))?.0;
-        if known.eq_ignore_ascii_case(name) {
+        let entry_name = ENTRIES.get(usize::from(slot.run.0))?.0;
+        if known::same(entry_name, name) {
             return Some(slot);
         }
         at += 1;
