@@ -93,6 +93,8 @@ pub struct Timers {
 pub enum Spoken {
     Http10,
     Http11,
+    Http2,
+    Http3,
     Tcp,
     Udp,
 }
@@ -103,6 +105,8 @@ impl Spoken {
         match self {
             Spoken::Http10 => "HTTP/1.0",
             Spoken::Http11 => "HTTP/1.1",
+            Spoken::Http2 => "HTTP/2.0",
+            Spoken::Http3 => "HTTP/3.0",
             Spoken::Tcp => "TCP",
             Spoken::Udp => "UDP",
         }

@@ -24,6 +24,9 @@ use crate::stream::Stream;
 /// backend closes at the very moment would lose it.
 const FRESH: Duration = Duration::from_secs(1);
 
+/// Wait between two looks at whether a backend's settings have come.
+const SETTINGS_PAUSE: Duration = Duration::from_millis(5);
+
 /// A response whose head is complete.
 pub struct Answered {
     pub connection: Busy<Connection>,
@@ -54,7 +57,7 @@ pub async fn make(
     let max_idle = (!only_new).then_some(max_idle);
     let opened = match forwarding.over_h2() {
         false => open(session, exchange, forwarding, chosen, max_idle).await,
-        true => open_stream(session, exchange, forwarding, chosen, upload.is_none()).await,
+        true => open_stream(session, exchange, forwarding, facts, chosen, upload.is_none()).await,
     };
     let (mut connection, reused) = match opened {
         Ok(opened) => opened,
@@ -114,13 +117,14 @@ async fn open(
     Ok((Busy::first(stream), false))
 }
 
-/// A stream of a connection that the backend shares among exchanges, with the request's head sent; `is_whole` when that is all of it.
+/// A stream of a connection that the backend shares among exchanges, with the request's head sent.
 async fn open_stream(
     session: &Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
+    facts: &Facts,
     chosen: &Chosen,
-    is_whole: bool,
+    without_body: bool,
 ) -> Result<(Busy<Connection>, bool), Failure> {
     let backend = chosen.backend();
     let moves = backend.shared.resolved.moves();
@@ -134,8 +138,24 @@ async fn open_stream(
     let Some(head) = exchange.stream_head.clone() else {
         return Err(Failure::Connect(ConnectError::Declined));
     };
+    if facts.upgrade && !Box::pin(allows_tunnels(session, &place)).await {
+        return Err(Failure::Connect(ConnectError::Declined));
+    }
+    // A tunnel's stream goes on behind its head.
+    let is_whole = without_body && !facts.upgrade;
     let stream = place.send(head, is_whole).map_err(|_| Failure::Connect(ConnectError::Declined))?;
     Ok((Busy::first(Connection::of_stream(Stream::muxed(Muxed::H2(stream)))), reused))
+}
+
+/// Whether the backend takes extended CONNECT (RFC 8441 §3). On a connection just opened it may not have said so yet.
+async fn allows_tunnels(session: &Session, place: &Place) -> bool {
+    while !place.allows_tunnels() {
+        if session.deadline.has_passed() || !place.is_new() {
+            return false;
+        }
+        tokio::time::sleep(SETTINGS_PAUSE).await;
+    }
+    true
 }
 
 /// Opens a connection to be shared, or waits until another exchange has.

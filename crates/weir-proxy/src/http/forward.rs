@@ -24,6 +24,7 @@ use crate::http::drive;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::h2;
+use crate::http::handshake::Handshake;
 use crate::http::key::{KeySource, choice_key};
 use crate::http::pump::{Framing, Pump};
 use crate::http::respond;
@@ -61,6 +62,9 @@ pub struct Facts {
     pub keep_alive: bool,
     /// Whether an upgrade was passed on.
     pub upgrade: bool,
+    /// Whether the client takes any 2xx for the beginning of a tunnel (RFC 8441 §4).
+    pub extended_connect: bool,
+    pub handshake: Handshake,
     pub expect_continue: bool,
     pub limits: Limits,
     key: Option<u64>,
@@ -203,20 +207,27 @@ fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
     let mut context = RequestContext::new(&session.identity, &exchange.request_id);
     context.path = forwarding.rewritten.then_some(&exchange.path);
     context.upgrade = upgrade.is_some();
+    let over_h2 = forwarding.over_h2();
+    let handshake = upgrade.map_or(Handshake::Theirs, |protocol| {
+        Handshake::of(request, received, protocol, over_h2, || session.worker.draw())
+    });
+    context.websocket_key = handshake.key();
     context.close = forwarding.pool.shared.config.send_proxy.is_some();
     let any_backend = forwarding.pool.backends.first().map_or("", |backend| backend.shared.address.as_str());
     context.default_host = any_backend.as_bytes();
     if let Some(route) = forwarding.route {
         context.added = &route.request_fields;
     }
-    if forwarding.over_h2() {
+    let is_upgrade = if over_h2 {
         let mut head = h2::RequestParts::default();
-        request_fields(request, received, &context, &mut |name, value| head.field(name, value));
+        let connect = request_fields(request, received, &context, &mut |name, value| head.field(name, value));
         // What the encoder refuses fails the attempt: there is no head to send then.
         exchange.stream_head = head.into_request().ok();
+        connect.is_some()
     } else {
         write_request(request, received, &context, &mut exchange.outgoing);
-    }
+        upgrade.is_some()
+    };
     let pool = &forwarding.pool.shared.config;
     let cookies = || {
         request.fields(received).filter(|field| field.known == KnownHeader::Cookie).map(|field| field.value)
@@ -232,7 +243,9 @@ fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
         method: request.method(),
         version: request.version(),
         keep_alive: request.keep_alive(),
-        upgrade: upgrade.is_some(),
+        upgrade: is_upgrade,
+        extended_connect: request.is_extended_connect(),
+        handshake,
         expect_continue: request.expect_continue(),
         limits: limits_of(&forwarding.listener.shared.config.limits),
         key: choice_key(pool, &source),

@@ -47,7 +47,7 @@ struct Text {
     target: Range<usize>,
     user_agent: Option<Range<usize>>,
     referer: Option<Range<usize>>,
-    is_http10: bool,
+    version: Version,
 }
 
 impl Ledger {
@@ -114,7 +114,7 @@ impl Ledger {
             target,
             user_agent,
             referer,
-            is_http10: request.version() == Version::Http10,
+            version: request.version(),
         };
     }
 
@@ -167,7 +167,12 @@ impl Ledger {
             pool: pool.map(|pool| pool.shared.config.name.as_str()),
             backend: pool.zip(self.backend).map(|(pool, index)| pool.backends[index].shared.address.as_str()),
             client: session.client.address,
-            protocol: if text.is_http10 { Spoken::Http10 } else { Spoken::Http11 },
+            protocol: match text.version {
+                Version::Http10 => Spoken::Http10,
+                Version::Http11 => Spoken::Http11,
+                Version::Http2 => Spoken::Http2,
+                Version::Http3 => Spoken::Http3,
+            },
             method: quote(&text.method),
             host: text.host.as_ref().and_then(quote),
             path: quote(&text.target),

@@ -73,6 +73,7 @@ pub fn write_head(
         let context = ResponseContext {
             added: forwarding.route.map_or(&[], |route| &route.response_fields),
             sticky: facts.sticky_field(),
+            websocket_accept: facts.handshake.accept(),
             request_id,
             date,
             ..facts.response_context(keep_alive)

@@ -4,8 +4,8 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use weir_http::BodyReader;
 use weir_http::h1::connection::{Busy, Drained};
+use weir_http::{BodyReader, Violation};
 use weir_stats::table::End;
 
 use crate::backends::{Chosen, Connection};
@@ -38,6 +38,11 @@ pub async fn run(
     if exchange.response.status() == 101 {
         return Box::pin(tunnel::run(session, exchange, forwarding, facts, chosen, connection, received))
             .await;
+    }
+    if facts.extended_connect && (200..300).contains(&exchange.response.status()) {
+        // The client would take what follows for the tunnel it asked for (RFC 8441 §5).
+        let failure = Failure::BadResponse(Violation::UpgradeNotNamed);
+        return Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failure)).await;
     }
     let keep_client = facts.keep_alive && session.slot.draining_until().is_none() && upload.is_done();
     let written = reply::write_head(session, exchange, forwarding, facts, received.filled(), keep_client);

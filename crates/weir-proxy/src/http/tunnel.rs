@@ -27,7 +27,10 @@ pub async fn run(
     mut connection: Busy<Connection>,
     mut received: Buffer,
 ) -> After {
-    if !facts.upgrade || !exchange.response.accepts_upgrade(received.filled(), &exchange.upgrade) {
+    if !facts.upgrade
+        || !exchange.response.accepts_upgrade(received.filled(), &exchange.upgrade)
+        || !facts.handshake.is_proven_by(&exchange.response, received.filled())
+    {
         let failure = Failure::BadResponse(Violation::UpgradeNotNamed);
         return answer::failed_exchange(session, forwarding, exchange, Upload::none(), &failure).await;
     }

@@ -27,6 +27,9 @@ const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 /// Most content of requests that waits in a connection to be sent, per stream.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 
+/// A backend has this long to say what it takes (RFC 9113 §3.4: its settings come first).
+const SETTINGS_PATIENCE: Duration = Duration::from_secs(1);
+
 /// The connections to one backend.
 #[derive(Default)]
 pub struct Carriers {
@@ -45,6 +48,7 @@ pub struct Carrier {
     is_over: Cell<bool>,
     /// [`crate::snapshot::Resolved::moves`] when it was opened.
     moves: u32,
+    opened: Duration,
     idle_since: Cell<Duration>,
 }
 
@@ -63,6 +67,16 @@ impl Drop for Place {
 }
 
 impl Place {
+    /// Whether the backend has said that it takes extended CONNECT.
+    pub fn allows_tunnels(&self) -> bool {
+        self.carrier.sender.borrow().is_extended_connect_protocol_enabled()
+    }
+
+    /// Whether the backend may not have said yet what it takes.
+    pub fn is_new(&self) -> bool {
+        !self.carrier.is_over.get() && clock::now().saturating_sub(self.carrier.opened) < SETTINGS_PATIENCE
+    }
+
     /// Sends a request's head; `is_whole` when nothing follows it.
     ///
     /// # Errors
@@ -165,6 +179,7 @@ impl Opening {
             streams: Cell::new(1),
             is_over: Cell::new(false),
             moves,
+            opened: clock::now(),
             idle_since: Cell::new(clock::now()),
         });
         let owner = self.0.clone();

@@ -13,6 +13,7 @@ use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason, RecvStream};
 use http::Request;
 use weir_config::HttpLimits;
+use weir_http::Version;
 use weir_stats::table::{End, Rejected};
 
 use crate::clock;
@@ -58,6 +59,7 @@ pub async fn serve(session: Session) {
     };
     let streams = limits.streams;
     drop(listener);
+    let identity = Rc::new(Rc::unwrap_or_clone(identity).of_version(Version::Http2));
     let peer = Rc::new(Peer { worker, slot, client, identity });
     let running = Rc::new(Running::default());
     Driver {
