@@ -386,9 +386,9 @@ impl Connection {
     }
 
     //= https://www.rfc-editor.org/rfc/rfc9114#section-5.2
-    //# A server that is attempting to gracefully shut down a
-    //# connection can send an initial GOAWAY frame with the last possible
-    //# value (2^62-4 for servers, 2^62-1 for clients).
+    //# An endpoint that is attempting to gracefully shut down a connection
+    //# can send a GOAWAY frame with a value set to the maximum possible value
+    //# (2^62-4 for servers, 2^62-1 for clients).
     /// Announces that the connection will end: requests still come, and are taken, until [`Self::refuse_requests`] is
     /// called, at least a round trip later.
     pub fn announce_end(&mut self) {

@@ -237,9 +237,9 @@ impl RequestStream {
             return Err(Fault::TruncatedFrame);
         }
         //= https://www.rfc-editor.org/rfc/rfc9114#section-4.1
-        //# When the server does not receive a
-        //# complete request, it SHOULD abort its response stream with the error
-        //# code H3_REQUEST_INCOMPLETE.
+        //# If a client-initiated stream terminates without enough of the HTTP
+        //# message to provide a complete response, the server SHOULD abort its
+        //# response stream with the error code H3_REQUEST_INCOMPLETE.
         if self.phase == Phase::Head { Err(Fault::RequestIncomplete) } else { Ok(()) }
     }
 

@@ -139,6 +139,18 @@ fn c4_streams_beyond_the_promised_number_of_blocked_ones_end_the_connection() {
 }
 
 #[test]
+fn a_section_that_is_tried_again_too_early_counts_as_blocked_once() {
+    let mut decoder = Decoder::new(4096, 2);
+    for _ in 0..10 {
+        assert_eq!(count_fields(&mut decoder, &hex("02 00 80"), SMALL), (Ok(SectionRead::Blocked), 0));
+    }
+    assert_eq!(decoder.blocked_count(), 1);
+    decoder.receive_instructions(&hex("3fe11f c00161")).unwrap();
+    assert_eq!((decoder.poll_unblocked(), decoder.poll_unblocked()), (Some(0), None));
+    assert_eq!(count_fields(&mut decoder, &hex("02 00 80"), SMALL), (Ok(SectionRead::Complete), 1));
+}
+
+#[test]
 fn c4_a_peer_that_reads_no_acknowledgements_is_closed_before_they_fill_memory() {
     let mut decoder = Decoder::new(4096, 16);
     let refused = (0..1_000_000).find(|stream_id| decoder.cancel(4 * stream_id).is_err()).unwrap();

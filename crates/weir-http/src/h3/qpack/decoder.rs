@@ -29,7 +29,8 @@ pub enum SectionRead {
 
 /// The decoder of one connection.
 ///
-/// Holds at most twice the announced capacity in text, one begun instruction, and one decoded name and value.
+/// Holds at most twice the announced capacity in text, one begun instruction of less than four times that, and between
+/// sections 8 KiB.
 #[derive(Debug)]
 pub struct Decoder {
     instructions: Instructions,
@@ -52,6 +53,9 @@ struct Blocked {
 
 /// Most bytes that may wait for the decoder stream: a peer that takes none of them and goes on is out for our memory.
 const OUTPUT_LIMIT_BYTES: usize = 16 * 1024;
+
+/// Most room that is kept for the next name or value: one long cookie must not cost a connection memory for good.
+const KEPT_ROOM_BYTES: usize = 4096;
 
 impl Decoder {
     /// A decoder that announces these; `table_capacity` in bytes, 0 for none.
@@ -100,6 +104,11 @@ impl Decoder {
             fields_left: limits.field_count,
         };
         let result = lines.read(visit);
+        for room in [&mut self.names, &mut self.values] {
+            if room.len() > KEPT_ROOM_BYTES {
+                *room = Vec::new();
+            }
+        }
         // A section that is refused or over a limit holds no entry any longer either.
         if prefix.required > 0 {
             self.acknowledge_section(stream_id, prefix.required)?;
@@ -113,6 +122,8 @@ impl Decoder {
     //# QPACK_DECOMPRESSION_FAILED.
     #[cold]
     fn block(&mut self, stream_id: u64, required: u64) -> Result<(), Fault> {
+        // A section that was tried again too early has its place already.
+        self.blocked.retain(|blocked| blocked.stream_id != stream_id);
         if self.blocked.len() >= self.blocked_limit {
             return Err(Fault::TooManyBlocked);
         }

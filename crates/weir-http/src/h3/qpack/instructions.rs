@@ -23,6 +23,8 @@ pub(super) struct Instructions {
 const SAVED_TABLES: u64 = 16;
 /// What each section allows, in tables of the announced capacity.
 const TABLES_PER_SECTION: u64 = 4;
+/// Smaller tables count as one of this size, in bytes.
+const SMALLEST_COUNTED_BYTES: usize = 1024;
 /// What an instruction costs beside the entry.
 const INSTRUCTION_COST: u64 = 32;
 
@@ -45,7 +47,7 @@ impl Instructions {
     #[inline]
     pub(super) fn earn(&mut self) {
         let capacity = self.table.max_capacity();
-        let earned = self.allowance + TABLES_PER_SECTION * capacity as u64;
+        let earned = self.allowance + TABLES_PER_SECTION * counted_table(capacity);
         self.allowance = earned.min(saved(capacity));
     }
 
@@ -60,7 +62,8 @@ impl Instructions {
         begun.extend_from_slice(input);
         let done = self.carry_out(&begun)?;
         begun.drain(..done);
-        self.partial = begun;
+        // Few are cut off: their room is not kept.
+        self.partial = if begun.is_empty() { Vec::new() } else { begun };
         Ok(())
     }
 
@@ -148,7 +151,12 @@ fn spend(allowance: &mut u64, bytes: usize) -> Result<(), Fault> {
 
 /// Enough to set a capacity a few times even where the table is off.
 fn saved(max_capacity: usize) -> u64 {
-    SAVED_TABLES * max_capacity as u64 + 16 * INSTRUCTION_COST
+    SAVED_TABLES * counted_table(max_capacity) + 16 * INSTRUCTION_COST
+}
+
+/// A small table is filled anew for each section by an encoder that tries.
+fn counted_table(max_capacity: usize) -> u64 {
+    if max_capacity == 0 { 0 } else { max_capacity.max(SMALLEST_COUNTED_BYTES) as u64 }
 }
 
 /// Why an instruction is not carried out.
