@@ -11,7 +11,7 @@ fn python(script: &str, arguments: &[&str]) -> String {
     run_tool(&tool("python3", "python3"), &all, b"", PATIENCE * 3).succeeded().to_owned()
 }
 
-fn node(script: &str, arguments: &[&str]) -> String {
+pub fn node(script: &str, arguments: &[&str]) -> String {
     let mut all = vec!["--input-type=module", "-e", script];
     all.extend(arguments);
     run_tool(&tool("node", "nodejs"), &all, b"", PATIENCE * 3).succeeded().to_owned()

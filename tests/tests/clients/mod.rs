@@ -3,6 +3,7 @@
 mod curl;
 mod languages;
 mod load_generators;
+mod websocket_over_http2;
 
 use weir_tests::dialogue::{After, Backend, pattern};
 
