@@ -160,7 +160,7 @@ async fn send(
         }
     }
     exchange.ledger.status = answer.status();
-    exchange.ledger.bytes_sent = exchange.reply.len() as u64;
+    exchange.ledger.bytes_sent = exchange.reply.len() as u64 + exchange.reply_head_bytes;
     let patience = listener.shared.config.timeout.client_body;
     session.deadline.set(due(&session.slot, clock::now(), patience));
     let sent = match began {

@@ -41,6 +41,8 @@ pub struct Exchange {
     pub stream_head: Option<::http::Request<()>>,
     /// The response's head, and small bodies, as they go to the client.
     pub reply: Vec<u8>,
+    /// Text of a response's head that went to the encoder of a stream, bytes.
+    pub reply_head_bytes: u64,
     /// The path for the backend where it is not the one sent.
     pub path: Vec<u8>,
     /// What `x-request-id` says towards both sides: the client's own where it sent an acceptable one.
@@ -99,6 +101,7 @@ impl Exchange {
             outgoing: Vec::new(),
             stream_head: None,
             reply: Vec::new(),
+            reply_head_bytes: 0,
             path: Vec::new(),
             request_id: Vec::new(),
             upgrade: Vec::new(),
@@ -116,6 +119,7 @@ impl Exchange {
         self.outgoing.clear();
         self.stream_head = None;
         self.reply.clear();
+        self.reply_head_bytes = 0;
         self.tried.clear();
         self.request_id.clear();
         self.upgrade.clear();

@@ -65,7 +65,7 @@ pub fn write_head(
     received: &[u8],
     keep_alive: bool,
 ) -> Result<SentFraming, Failure> {
-    let Exchange { response, reply, request_id, .. } = exchange;
+    let Exchange { response, reply, reply_head_bytes, request_id, .. } = exchange;
     let has_date = response.value(weir_http::KnownHeader::Date, received).is_some();
     reply.clear();
     let stream = session.stream.as_muxed();
@@ -80,8 +80,10 @@ pub fn write_head(
         };
         let Some(stream) = stream else { return Ok(write_response(response, received, &context, reply)) };
         let mut head = stream.head();
-        let framing =
-            response_fields(response, received, &context, &mut |name, value| head.field(name, value));
+        let framing = response_fields(response, received, &context, &mut |name, value| {
+            *reply_head_bytes += text_bytes(name, value);
+            head.field(name, value);
+        });
         let is_last = framing.body.is_empty() && response.status() != 101;
         stream.send_head(head, is_last).map_err(|_| Failure::ClientClosed)?;
         Ok(framing)
@@ -97,7 +99,7 @@ pub fn begin_own(
     answer: &OwnAnswer<'_>,
     keep_alive: bool,
 ) -> io::Result<()> {
-    let Exchange { request, reply, request_id, .. } = exchange;
+    let Exchange { request, reply, reply_head_bytes, request_id, .. } = exchange;
     reply.clear();
     let stream = session.stream.as_muxed();
     date::now(|date| {
@@ -113,7 +115,11 @@ pub fn begin_own(
             return Ok(());
         };
         let mut head = stream.head();
-        answer.visit(&own, &mut |name, value| head.field(name, value), reply);
+        let mut field = |name: &[u8], value: &[u8]| {
+            *reply_head_bytes += text_bytes(name, value);
+            head.field(name, value);
+        };
+        answer.visit(&own, &mut field, reply);
         stream.send_head(head, reply.is_empty())
     })
 }
@@ -127,4 +133,9 @@ pub async fn send_own(session: &mut Session, exchange: &Exchange) -> Result<(), 
         Poll::Pending => timed_out(deadline),
     })
     .await
+}
+
+/// What a field counts for in logs and counters: its text as in HTTP/1.1, for what an encoder makes of it says nothing.
+fn text_bytes(name: &[u8], value: &[u8]) -> u64 {
+    (name.len() + value.len() + 4) as u64
 }

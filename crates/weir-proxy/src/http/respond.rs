@@ -68,7 +68,7 @@ pub async fn run(
     }
     let status = exchange.response.status();
     exchange.ledger.status = status;
-    let head_bytes = exchange.reply.len() as u64;
+    let head_bytes = exchange.reply.len() as u64 + exchange.reply_head_bytes;
     let sent = send(session, exchange, forwarding, &mut connection, &mut upload, &mut download).await;
     let cells = chosen.backend().cells();
     cells.bytes_sent.add(upload.streamed_bytes());

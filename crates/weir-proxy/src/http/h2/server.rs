@@ -35,8 +35,9 @@ const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// Requests that a client may have broken off before we took them up; `h2` closes the connection beyond.
 const RESETS_BEFORE_ACCEPT: usize = 20;
-/// Requests that a client may make us break off by errors of its own; `h2` closes the connection beyond (threat B2).
-const RESETS_FOR_ERRORS: usize = 32;
+/// Requests that a client may make us break off by errors of its own in the life of a connection, those above the announced number of streams
+/// among them; `h2` closes the connection beyond (threat B2). A client may open as many streams as it likes before it knows our limit.
+const RESETS_FOR_ERRORS: usize = 1024;
 
 /// Serves a connection on which HTTP/2 is spoken, to its end. What was received already is in `session.buffer`.
 pub async fn serve(session: Session) {
