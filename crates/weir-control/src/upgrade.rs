@@ -20,6 +20,10 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair, sockopt,
 };
+use weir_proxy::quic::cid::Place;
+use weir_proxy::quic::forward::Line;
+use weir_proxy::quic::keys::Keys;
+use weir_proxy::quic::seat::Heritage;
 use weir_proxy::sockets::{Endpoint, Sockets, Transport};
 
 use crate::carried::Carried;
@@ -37,6 +41,18 @@ const PER_MESSAGE: usize = 64;
 /// Longest message: 64 lines of at most 60 bytes for sockets, as many lines as fit for what is known.
 const MESSAGE_BYTES: usize = 8 * 1024;
 
+/// The first word of the line with QUIC's keys.
+const QUIC_KEYS: &str = "quic-keys ";
+
+/// What hands `heritage` over: sockets, and a line among what is known.
+pub fn pass_quic(heritage: Heritage) -> (Vec<Passed>, Option<String>) {
+    let keys = heritage.keys.map(|keys| format!("{QUIC_KEYS}{}\n", keys.to_text()));
+    let lines = heritage.lines.into_iter();
+    let passed =
+        lines.map(|(place, line)| Passed { purpose: Purpose::QuicLine(place), socket: line.into_socket() });
+    (passed.collect(), keys)
+}
+
 /// A listening socket on its way.
 #[derive(Debug)]
 pub struct Passed {
@@ -53,6 +69,8 @@ pub enum Purpose {
     Listener(Endpoint),
     /// The admin API's.
     Admin(SocketAddr),
+    /// The way to one worker of a process that still has QUIC connections.
+    QuicLine(Place),
 }
 
 impl Purpose {
@@ -64,11 +82,17 @@ impl Purpose {
                 format!("quic {address}\n")
             }
             Purpose::Admin(address) => format!("admin {address}\n"),
+            Purpose::QuicLine(Place { process, worker }) => format!("quic-line {process}.{worker}\n"),
         }
     }
 
     fn of_line(line: &str) -> Option<Purpose> {
         let (kind, address) = line.split_once(' ')?;
+        if kind == "quic-line" {
+            let (process, worker) = address.split_once('.')?;
+            let place = Place { process: process.parse().ok()?, worker: worker.parse().ok()? };
+            return Some(Purpose::QuicLine(place));
+        }
         let address = address.parse().ok()?;
         match kind {
             "tcp" => Some(Purpose::Listener(Endpoint { transport: Transport::Tcp, address })),
@@ -86,6 +110,7 @@ pub struct Handoff {
     channel: OwnedFd,
     sockets: Vec<Passed>,
     carried: Carried,
+    quic_keys: Option<Keys>,
 }
 
 impl Handoff {
@@ -102,17 +127,22 @@ impl Handoff {
 
     fn receive(channel: OwnedFd) -> io::Result<Handoff> {
         sockopt::set_socket_timeout(&channel, sockopt::Timeout::Recv, Some(READY_TIMEOUT))?;
-        let (mut sockets, mut carried) = (Vec::new(), Carried::default());
+        let (mut sockets, mut carried, mut quic_keys) = (Vec::new(), Carried::default(), None);
         loop {
             let (text, descriptors) = receive(&channel)?;
             if text == "end" {
-                return Ok(Handoff { channel, sockets, carried });
+                return Ok(Handoff { channel, sockets, carried, quic_keys });
             }
             if text.is_empty() {
                 return Err(io::Error::other("the old process ended before it had handed over its sockets"));
             }
             if descriptors.is_empty() && !text.lines().any(|line| Purpose::of_line(line).is_some()) {
-                text.lines().for_each(|line| carried.take(line));
+                for line in text.lines() {
+                    match line.strip_prefix(QUIC_KEYS) {
+                        Some(keys) => quic_keys = Keys::of_text(keys),
+                        None => carried.take(line),
+                    }
+                }
                 continue;
             }
             if text.lines().count() != descriptors.len() {
@@ -135,8 +165,21 @@ impl Handoff {
         self.sockets = rest;
         Sockets::adopt(listeners.into_iter().filter_map(|passed| match passed.purpose {
             Purpose::Listener(endpoint) => Some((endpoint, passed.socket)),
-            Purpose::Admin(_) => None,
+            Purpose::Admin(_) | Purpose::QuicLine(_) => None,
         }))
+    }
+
+    /// Takes out what the old process hands over of QUIC.
+    pub fn take_quic(&mut self) -> Heritage {
+        let all = std::mem::take(&mut self.sockets);
+        let mut heritage = Heritage { keys: self.quic_keys.take(), lines: Vec::new() };
+        for passed in all {
+            match passed.purpose {
+                Purpose::QuicLine(place) => heritage.lines.push((place, Line::adopt(passed.socket))),
+                _ => self.sockets.push(passed),
+            }
+        }
+        heritage
     }
 
     /// Takes out what the old process knew about the backends.
@@ -295,6 +338,8 @@ mod tests {
     use super::*;
     use std::io::{Read as _, Write as _};
     use std::net::{TcpListener, TcpStream};
+    use weir_proxy::quic::forward::{MESSAGE_BYTES as MESSAGE_BYTES_QUIC, Passed as PassedOn};
+    use weir_proxy::quic::seat::Office;
 
     fn pair() -> (OwnedFd, OwnedFd) {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
@@ -335,6 +380,38 @@ mod tests {
         let mut heard = String::new();
         client.read_to_string(&mut heard).unwrap();
         assert_eq!(heard, "new");
+    }
+
+    #[test]
+    fn quic_connections_can_be_passed_on_to_the_old_process() {
+        let (old, new) = pair();
+        let (office, _seats) = Office::open(Heritage::default(), 2).unwrap();
+        let (heritage, ends) = office.bequeath().unwrap();
+        let (lines, keys) = pass_quic(heritage);
+        let keys = keys.unwrap();
+        let text = keys.clone();
+        let old_process = std::thread::spawn(move || exchange(&old, &lines, &[text]).map(|()| drop(lines)));
+        let mut handoff = Handoff::receive(new).unwrap();
+        let heritage = handoff.take_quic();
+        handoff.ready().unwrap();
+        old_process.join().unwrap().unwrap();
+
+        let adopted = heritage.keys.unwrap();
+        assert_eq!(format!("{QUIC_KEYS}{}\n", adopted.to_text()), keys);
+        let mut room = vec![0; MESSAGE_BYTES_QUIC];
+        assert_eq!(heritage.lines.len(), 2);
+        for ((place, line), end) in heritage.lines.iter().zip(&ends) {
+            assert_eq!(place.process, adopted.process().wrapping_sub(1));
+            let passed = PassedOn {
+                endpoint: "127.0.0.1:443".parse().unwrap(),
+                remote: "192.0.2.1:9".parse().unwrap(),
+                local: None,
+                ecn: 0,
+                bytes: place.worker.to_be_bytes().into(),
+            };
+            line.send(&passed).unwrap();
+            assert_eq!(end.receive(&mut room).unwrap(), Some(passed), "the end of that very worker");
+        }
     }
 
     #[test]

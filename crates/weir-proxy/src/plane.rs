@@ -9,6 +9,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::access_log::AccessLog;
+use crate::quic;
+use crate::quic::seat::{Heritage, Office};
 use crate::seats::Evictions;
 use crate::snapshot::Snapshot;
 use crate::sockets::Sockets;
@@ -26,6 +28,8 @@ pub struct Options {
     pub events: mpsc::UnboundedSender<Event>,
     /// The access log's writer.
     pub access_log: AccessLog,
+    /// What the process before has handed over of QUIC.
+    pub quic: Heritage,
 }
 
 /// Something a worker found out that the control side acts on or tells the operator.
@@ -69,6 +73,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct Plane {
     workers: Vec<Worker>,
     totals: Arc<Totals>,
+    quic: Office,
 }
 
 struct Worker {
@@ -84,7 +89,8 @@ impl Plane {
         let evictions: Arc<[Evictions]> = (0..workers).map(|_| Evictions::default()).collect();
         let cpus = crate::system::allowed_cpus();
         let mut started = Vec::with_capacity(workers);
-        for number in 0..workers {
+        let (quic, seats) = Office::open(options.quic, workers)?;
+        for (number, seat) in seats.into_iter().enumerate() {
             let (commands, inbox) = mpsc::unbounded_channel();
             let setup = worker::Setup {
                 number,
@@ -94,6 +100,7 @@ impl Plane {
                 access_log: options.access_log.clone(),
                 totals: totals.clone(),
                 evictions: evictions.clone(),
+                quic: seat,
                 inbox,
             };
             let thread = std::thread::Builder::new()
@@ -101,7 +108,7 @@ impl Plane {
                 .spawn(move || worker::run(setup))?;
             started.push(Worker { commands, thread: Some(thread) });
         }
-        Ok(Plane { workers: started, totals })
+        Ok(Plane { workers: started, totals, quic })
     }
 
     /// Puts `snapshot` in force on every worker and returns when all of them serve it.
@@ -142,6 +149,25 @@ impl Plane {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         self.totals.cut_off.load(Ordering::Relaxed) + self.sessions()
+    }
+
+    /// What the next process needs of QUIC, to pass on to this one what belongs to its connections.
+    pub fn bequeath_quic(&self) -> io::Result<Heritage> {
+        let (heritage, lines) = self.quic.bequeath()?;
+        for (worker, line) in self.workers.iter().zip(lines) {
+            let _ = worker.commands.send(Command::Listen { line });
+        }
+        Ok(heritage)
+    }
+
+    /// What the workers have counted of QUIC, each for itself.
+    pub fn quic_counts(&self) -> &[quic::counts::Counts] {
+        self.quic.counts()
+    }
+
+    /// The next process has not come about.
+    pub fn disown_quic(&self) {
+        self.quic.disown();
     }
 
     /// Sessions open now.

@@ -92,17 +92,10 @@ impl Sockets {
     pub fn bind(config: &Config, workers: usize, previous: &Sockets) -> Result<Sockets, BindError> {
         let mut bound = Sockets::default();
         for listener in &config.listeners {
-            let transport = match listener.protocol {
-                weir_config::Protocol::Udp => Transport::Udp,
-                weir_config::Protocol::Http | weir_config::Protocol::Tcp => Transport::Tcp,
-            };
-            for &address in &listener.bind {
-                let endpoint = Endpoint { transport, address };
+            for endpoint in endpoints_of(listener) {
                 let fail = |source| BindError { listener: listener.name.clone(), endpoint, source };
                 let sockets = match previous.by_endpoint.get(&endpoint) {
-                    Some(old) => {
-                        old.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>().map_err(fail)?
-                    }
+                    Some(old) => keep_group(endpoint, old, workers.max(1)).map_err(fail)?,
                     None => {
                         let is_ours = previous.holds_port_of(endpoint) || bound.holds_port_of(endpoint);
                         open_group(endpoint, workers.max(1), is_ours).map_err(fail)?
@@ -167,6 +160,30 @@ impl Sockets {
         let socket = self.by_endpoint.get(&endpoint)?.first()?;
         socket2::SockRef::from(socket).local_addr().ok()?.as_socket()
     }
+}
+
+/// What a listener accepts at.
+pub fn endpoints_of(listener: &weir_config::Listener) -> impl Iterator<Item = Endpoint> + '_ {
+    let first = match listener.protocol {
+        weir_config::Protocol::Udp => Transport::Udp,
+        weir_config::Protocol::Http | weir_config::Protocol::Tcp => Transport::Tcp,
+    };
+    listener.bind.iter().map(move |&address| Endpoint { transport: first, address })
+}
+
+/// Second descriptors of a group that exists, and for QUIC further members where an upgrade made the workers more: two that shared one socket
+/// would each get half of what belongs together.
+fn keep_group(endpoint: Endpoint, old: &[OwnedFd], workers: usize) -> io::Result<Vec<OwnedFd>> {
+    let mut group = old.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
+    if endpoint.transport == Transport::Quic
+        && let Some(first) = old.first()
+    {
+        let address = socket2::SockRef::from(first).local_addr()?.as_socket().unwrap_or(endpoint.address);
+        while group.len() < workers {
+            group.push(open(Endpoint { address, ..endpoint }, true)?);
+        }
+    }
+    Ok(group)
 }
 
 /// One socket per worker on one endpoint.

@@ -20,10 +20,11 @@ use crate::clock;
 use crate::deadline::Deadlines;
 use crate::http::exchange::Exchanges;
 use crate::plane::{Event, Totals};
+use crate::quic::seat::{Place, Seat};
 use crate::seats::{Eviction, Evictions};
 use crate::snapshot::{Listener, Snapshot};
-use crate::sockets::{Endpoint, Transport};
-use crate::{accept, system, udp};
+use crate::sockets::{self, Endpoint, Transport};
+use crate::{accept, quic, system, udp};
 
 /// How often idle backend connections are looked through for ones that are too old or closed by the backend.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
@@ -37,6 +38,7 @@ pub struct Setup {
     pub access_log: AccessLog,
     pub totals: Arc<Totals>,
     pub evictions: Arc<[Evictions]>,
+    pub quic: Seat,
     pub inbox: mpsc::UnboundedReceiver<Command>,
 }
 
@@ -48,6 +50,8 @@ pub enum Command {
         sockets: Vec<(Endpoint, OwnedFd)>,
         done: oneshot::Sender<io::Result<()>>,
     },
+    /// The process that follows passes datagrams on, which belong to connections of this worker.
+    Listen { line: quic::forward::Line },
     /// Stop accepting; sessions end after what they are doing, at the latest after `limit`.
     Drain { limit: Duration },
     /// End the thread.
@@ -66,6 +70,7 @@ pub struct Worker {
     pub exchanges: Exchanges,
     /// See [`system::accept_ceiling`].
     pub accept_ceiling: i32,
+    pub quic: Place,
     evictions: Arc<[Evictions]>,
     /// When a shortage of descriptors was last reported.
     reported: Cell<Option<Duration>>,
@@ -214,6 +219,7 @@ async fn serve(setup: Setup) {
         log: setup.access_log.for_worker(),
         exchanges: Exchanges::default(),
         accept_ceiling: system::accept_ceiling(),
+        quic: Place::new(setup.quic),
         evictions: setup.evictions,
         reported: Cell::new(None),
         random: Cell::new(seed | 1),
@@ -231,10 +237,12 @@ async fn serve(setup: Setup) {
             Command::Apply { snapshot, sockets, done } => {
                 let _ = done.send(apply(&worker, &snapshot, sockets));
             }
+            Command::Listen { line } => worker.quic.listen(line),
             Command::Drain { limit } => drain(&worker, clock::now() + limit),
             Command::Stop => break,
         }
     }
+    worker.quic.close();
     worker.log.flush();
 }
 
@@ -299,12 +307,7 @@ fn move_sockets(
 }
 
 fn accepts_at(slot: &ListenerSlot, endpoint: Endpoint) -> bool {
-    let listener = &slot.current().shared;
-    let transport = match listener.config.protocol {
-        weir_config::Protocol::Udp => Transport::Udp,
-        weir_config::Protocol::Http | weir_config::Protocol::Tcp => Transport::Tcp,
-    };
-    transport == endpoint.transport && listener.config.bind.contains(&endpoint.address)
+    sockets::endpoints_of(&slot.current().shared.config).any(|accepted| accepted == endpoint)
 }
 
 fn open(
@@ -324,7 +327,8 @@ fn open(
             let listener = tokio::net::TcpListener::from_std(descriptor.into())?;
             tokio::task::spawn_local(accept::run(worker.clone(), socket.clone(), listener));
         }
-        Transport::Quic => {}
+        // No listener asks for it yet.
+        Transport::Quic => return Err(io::ErrorKind::Unsupported.into()),
         Transport::Udp => {
             let datagrams = tokio::net::UdpSocket::from_std(descriptor.into())?;
             tokio::task::spawn_local(udp::run(worker.clone(), socket.clone(), datagrams));

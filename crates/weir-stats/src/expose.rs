@@ -75,6 +75,12 @@ metrics! {
     ENDS = "weir_ends_total" Counter ["listener", "reason"] "Exchanges, TCP sessions and UDP flows that ended, by the end reason of the access log.";
     LOG_DROPPED = "weir_access_log_dropped_total" Counter ["listener"] "Access-log lines dropped because the queue to the writer was full.";
     LOG_LOST = "weir_access_log_lost_total" Counter [] "Access-log lines that their target did not take: a full disk, a reader that is gone or stands still.";
+    QUIC_HANDSHAKES = "weir_quic_handshakes_total" Counter ["result"] "QUIC handshakes begun, by what came of them: `established`, `timed_out` or `refused`.";
+    QUIC_RETRIES = "weir_quic_retries_total" Counter [] "QUIC clients told to prove their address first, because many handshakes were under way.";
+    QUIC_FORWARDED = "weir_quic_forwarded_total" Counter [] "QUIC datagrams passed on to another worker, or to the process before or after an upgrade.";
+    QUIC_DROPPED = "weir_quic_dropped_total" Counter ["reason"] "QUIC datagrams dropped: no connection has them (`unknown`), a queue between workers was full (`queue_full`), passed on for a socket that is closed (`no_socket`), of a connection of another listener (`other_listener`), a new connection without room (`no_room`).";
+    QUIC_STATELESS = "weir_quic_stateless_answers_total" Counter [] "Answers to QUIC datagrams without a connection: version negotiation, stateless resets, refusals.";
+    QUIC_MIGRATIONS = "weir_quic_migrations_total" Counter [] "QUIC clients that moved to another address and proved it.";
     BACKEND_UP = "weir_backend_up" Gauge ["pool", "backend"] "1 if the backend may be chosen for new work, else 0.";
     POOL_BACKENDS = "weir_pool_backends" Gauge ["pool", "state"] "Backends of the pool by state.";
     BACKEND_WEIGHT = "weir_backend_weight" Gauge ["pool", "backend"] "Weight in force.";

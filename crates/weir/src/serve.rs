@@ -126,6 +126,7 @@ async fn start(plan: Plan, threshold: log::Threshold) -> Result<Process, String>
         .transpose()?;
     let inherited = handoff.as_mut().map_or_else(Sockets::default, Handoff::take_listeners);
     let carried = handoff.as_mut().map(Handoff::take_carried).unwrap_or_default();
+    let quic = handoff.as_mut().map(Handoff::take_quic).unwrap_or_default();
 
     let access_log =
         AccessLog::start(&config.log).map_err(|error| format!("the access log can't be opened: {error}"))?;
@@ -138,6 +139,7 @@ async fn start(plan: Plan, threshold: log::Threshold) -> Result<Process, String>
         memory_bytes: config.runtime.memory_bytes.unwrap_or_else(limits::default_memory_bytes),
         events,
         access_log: access_log.clone(),
+        quic,
     });
     let plane = plane.map_err(|error| format!("the worker threads could not be started: {error}"))?;
     let control = Control::start(Start {
@@ -304,9 +306,18 @@ impl Process {
         {
             sockets.push(Passed { purpose: *purpose, socket });
         }
+        let (lines, quic_keys) = match self.control.quic_for_successor() {
+            Ok(quic) => quic,
+            Err(error) => {
+                tracing::error!(%error, "upgrade failed: QUIC connections can't be kept");
+                return None;
+            }
+        };
+        sockets.extend(lines);
         tracing::info!(sockets = sockets.len(), "upgrading: starting the new process");
         self.tell("upgrading", String::new());
-        let (program, known) = (self.program.clone(), self.control.carried_lines());
+        let (program, mut known) = (self.program.clone(), self.control.carried_lines());
+        known.extend(quic_keys);
         Some(tokio::task::spawn_blocking(move || upgrade::hand_over(&sockets, &known, &program)))
     }
 
@@ -321,6 +332,7 @@ impl Process {
             }
             Err(error) => {
                 tracing::error!(%error, "upgrade failed, this process serves on");
+                self.control.keep_quic();
                 self.tell("upgrade_failed", error.to_string());
                 false
             }

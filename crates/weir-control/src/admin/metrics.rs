@@ -1,8 +1,10 @@
 //! Fills the table of metrics from the cells.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_balance::State;
+use weir_proxy::quic::counts::{Counts as QuicCounts, DROP_NAMES};
 use weir_proxy::snapshot::{Backend, Listener, Pool};
 use weir_stats::Counter;
 use weir_stats::expose::{self, Exposition, Metric};
@@ -43,6 +45,26 @@ fn about_weir(out: &mut Exposition, control: &Control, generation: u64) {
     out.single(&expose::SESSIONS, control.sessions() as f64);
     out.single(&expose::PANICS, control.panics() as f64);
     out.single(&expose::LOG_LOST, control.lost_log_lines() as f64);
+    quic(out, control.quic_counts());
+}
+
+fn quic(out: &mut Exposition, workers: &[QuicCounts]) {
+    let sum = |count: fn(&QuicCounts) -> &AtomicU64| {
+        workers.iter().map(|worker| count(worker).load(Ordering::Relaxed)).sum::<u64>() as f64
+    };
+    let mut handshakes = out.family(&expose::QUIC_HANDSHAKES);
+    handshakes.sample(&["established"], sum(|counts| &counts.established_count));
+    handshakes.sample(&["timed_out"], sum(|counts| &counts.timed_out_count));
+    handshakes.sample(&["refused"], sum(|counts| &counts.refused_count));
+    out.single(&expose::QUIC_RETRIES, sum(|counts| &counts.retried_count));
+    out.single(&expose::QUIC_FORWARDED, sum(|counts| &counts.forwarded_count));
+    let mut dropped = out.family(&expose::QUIC_DROPPED);
+    for (index, name) in DROP_NAMES.iter().enumerate() {
+        let count = workers.iter().map(|worker| worker.drops[index].load(Ordering::Relaxed)).sum::<u64>();
+        dropped.sample(&[name], count as f64);
+    }
+    out.single(&expose::QUIC_STATELESS, sum(|counts| &counts.responded_count));
+    out.single(&expose::QUIC_MIGRATIONS, sum(|counts| &counts.migrated_count));
 }
 
 fn listeners(out: &mut Exposition, listeners: &[Arc<Listener>]) {

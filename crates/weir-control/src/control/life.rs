@@ -9,7 +9,7 @@ use super::Control;
 use crate::carried;
 use crate::events::What;
 use crate::timestamp::Timestamp;
-use crate::upgrade::{Passed, Purpose};
+use crate::upgrade::{self, Passed, Purpose};
 
 /// Where the process is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,30 @@ impl Control {
             .into_iter()
             .map(|(endpoint, socket)| Passed { purpose: Purpose::Listener(endpoint), socket })
             .collect())
+    }
+
+    /// What a new process needs of QUIC: sockets, and a line among what is known.
+    ///
+    /// # Errors
+    /// The kernel has no descriptors left.
+    pub fn quic_for_successor(&self) -> std::io::Result<(Vec<Passed>, Option<String>)> {
+        let speaks_h3 = |listener: &std::sync::Arc<weir_proxy::snapshot::Listener>| {
+            listener.config.http.contains(&weir_config::HttpVersion::H3)
+        };
+        if !self.snapshot().listeners.iter().any(speaks_h3) {
+            return Ok((Vec::new(), None));
+        }
+        Ok(upgrade::pass_quic(self.publisher.plane().bequeath_quic()?))
+    }
+
+    /// What the workers have counted of QUIC.
+    pub fn quic_counts(&self) -> &[weir_proxy::quic::counts::Counts] {
+        self.publisher.plane().quic_counts()
+    }
+
+    /// The new process has not come about.
+    pub fn keep_quic(&self) {
+        self.publisher.plane().disown_quic();
     }
 
     /// What is known about the backends, for a new process.

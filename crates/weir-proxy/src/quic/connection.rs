@@ -261,43 +261,31 @@ impl Connection {
         outcome
     }
 
-    /// Takes as many of `parts` as the send window has room for, in order. Gives the number of bytes, at least one when ready.
+    /// Takes as much from the front of `bytes` as the windows have room for, at least one byte when ready. Nothing is copied.
     pub fn poll_write(
         self: &Rc<Self>,
         id: StreamId,
-        parts: &[&[u8]],
+        bytes: &mut Bytes,
         context: &mut Context<'_>,
-    ) -> Poll<Result<usize, StreamError>> {
+    ) -> Poll<Result<(), StreamError>> {
         let inner = &mut *self.inner.borrow_mut();
         if inner.is_over() {
             return Poll::Ready(Err(StreamError::ConnectionLost));
         }
-        let mut written = 0;
-        for part in parts.iter().filter(|part| !part.is_empty()) {
-            match inner.quic.send_stream(id).write(part) {
-                Ok(count) => {
-                    written += count;
-                    if count < part.len() {
-                        break;
-                    }
-                }
-                Err(WriteError::Blocked) => break,
-                Err(WriteError::Stopped(code)) => {
-                    return Poll::Ready(Err(StreamError::Reset(code.into_inner())));
-                }
-                Err(WriteError::ClosedStream) => return Poll::Ready(Err(StreamError::ConnectionLost)),
-            }
-        }
-        if written > 0 {
-            self.touch();
-            return Poll::Ready(Ok(written));
-        }
-        if let Some(entry) = inner.watches.get_mut(&id) {
-            watch(&mut entry.writable, context);
-        }
-        // Being blocked may have to be told.
+        let written = inner.quic.send_stream(id).write_chunks(std::slice::from_mut(bytes));
+        // Being blocked may have to be told, too.
         self.touch();
-        Poll::Pending
+        match written {
+            Ok(_) => Poll::Ready(Ok(())),
+            Err(WriteError::Blocked) => {
+                if let Some(entry) = inner.watches.get_mut(&id) {
+                    watch(&mut entry.writable, context);
+                }
+                Poll::Pending
+            }
+            Err(WriteError::Stopped(code)) => Poll::Ready(Err(StreamError::Reset(code.into_inner()))),
+            Err(WriteError::ClosedStream) => Poll::Ready(Err(StreamError::ConnectionLost)),
+        }
     }
 
     /// Ends our side of a stream in order.
@@ -381,7 +369,7 @@ impl Connection {
         }
         self.own_due.set(None);
         if self.is_half_open.get() {
-            self.driver.counts.handshakes_timed_out();
+            self.driver.counts().handshakes_timed_out();
             self.inner.borrow_mut().quic.close(now, VarInt::from_u32(0), Bytes::new());
             self.end();
         } else if self.requests.get() > 0 {
@@ -451,7 +439,7 @@ impl Connection {
         if destination == path && !inner.quic.is_closed() && self.unproved(inner) == Some(before) {
             tracing::debug!(from = %self.client.get(), to = %path, "quic client moved");
             self.client.set(path);
-            self.driver.counts.migrated();
+            self.driver.counts().migrated();
         }
     }
 }

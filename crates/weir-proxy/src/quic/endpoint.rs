@@ -55,12 +55,18 @@ pub struct Driver {
     timers: Timers,
     siblings: Arc<[Mailbox]>,
     kin: Arc<Kin>,
-    pub(super) counts: Counts,
+    counts: Arc<[Counts]>,
 }
 
 impl Driver {
-    /// For worker number `worker`, one of as many as there are `siblings`.
-    pub fn new(keys: Arc<Keys>, worker: u16, siblings: Arc<[Mailbox]>, kin: Arc<Kin>) -> Rc<Driver> {
+    /// For worker number `worker`, one of as many as there are `siblings` and `counts`.
+    pub fn new(
+        keys: Arc<Keys>,
+        worker: u16,
+        siblings: Arc<[Mailbox]>,
+        kin: Arc<Kin>,
+        counts: Arc<[Counts]>,
+    ) -> Rc<Driver> {
         let mut config = EndpointConfig::new(keys.reset());
         let generator_keys = keys.clone();
         config.cid_generator(move || Box::new(Generator::new(generator_keys.clone(), worker)));
@@ -78,13 +84,13 @@ impl Driver {
             timers: Timers::default(),
             siblings,
             kin,
-            counts: Counts::default(),
+            counts,
         })
     }
 
     /// What has been counted so far.
     pub fn counts(&self) -> &Counts {
-        &self.counts
+        &self.counts[usize::from(self.place.worker)]
     }
 
     /// Connections that have not ended, those in their handshake included.
@@ -196,7 +202,7 @@ impl Driver {
     fn take_passed(self: &Rc<Self>, passed: &Passed, now: Instant, touched: &mut Vec<Rc<Connection>>) {
         let ports = self.ports.borrow();
         let Some(port) = ports.iter().rfind(|port| port.socket.address() == passed.endpoint).cloned() else {
-            return self.counts.dropped(Dropped::NoSocket);
+            return self.counts().dropped(Dropped::NoSocket);
         };
         drop(ports);
         self.take(&port, &passed.arrived(), now, touched);
@@ -244,9 +250,9 @@ impl Driver {
             }
         };
         if sent {
-            self.counts.forwarded()
+            self.counts().forwarded()
         } else {
-            self.counts.dropped(Dropped::QueueFull)
+            self.counts().dropped(Dropped::QueueFull)
         }
         true
     }
@@ -268,11 +274,11 @@ impl Driver {
         let bytes = BytesMut::from(arrived.bytes);
         match endpoint.handle(now, arrived.remote, arrived.local, ecn, bytes, &mut buffer) {
             None => {
-                self.counts.dropped(Dropped::Unknown);
+                self.counts().dropped(Dropped::Unknown);
                 port.socket.put_back(buffer);
             }
             Some(DatagramEvent::Response(transmit)) => {
-                self.counts.responded();
+                self.counts().responded();
                 self.send(port, transmit, buffer);
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
@@ -285,7 +291,7 @@ impl Driver {
                 if !Rc::ptr_eq(&connection.port, port)
                     && connection.port.socket.address() != port.socket.address()
                 {
-                    return self.counts.dropped(Dropped::OtherListener);
+                    return self.counts().dropped(Dropped::OtherListener);
                 }
                 connection.note_received(arrived.remote, arrived.bytes.len());
                 connection.inner.borrow_mut().quic.handle_event(event);
@@ -306,13 +312,13 @@ impl Driver {
     ) {
         let Some(settings) = port.front.settings() else {
             let transmit = endpoint.refuse(incoming, &mut buffer);
-            self.counts.refused();
+            self.counts().refused();
             return self.send(port, transmit, buffer);
         };
         let is_proved = incoming.remote_address_validated();
         if !is_proved && self.half_open.get() >= RETRY_ABOVE && incoming.may_retry() {
             if let Ok(transmit) = endpoint.retry(incoming, &mut buffer) {
-                self.counts.retried();
+                self.counts().retried();
                 self.send(port, transmit, buffer);
             }
             return;
@@ -322,7 +328,7 @@ impl Driver {
         let Some(guard) = guard else {
             // Without a word: it will ask again, by when there may be room, and a flood gets no answer.
             endpoint.ignore(incoming);
-            self.counts.dropped(Dropped::NoRoom);
+            self.counts().dropped(Dropped::NoRoom);
             return port.socket.put_back(buffer);
         };
         match endpoint.accept(incoming, now, &mut buffer, Some(settings.server)) {
@@ -340,12 +346,12 @@ impl Driver {
                 }
                 connections[handle.0] = Some(connection.clone());
                 port.connections.set(port.connections.get() + 1);
-                self.counts.began();
+                self.counts().began();
                 note_touched(&connection, touched);
             }
             Err(error) => {
                 tracing::debug!(%remote, cause = %error.cause, "quic connection refused");
-                self.counts.refused();
+                self.counts().refused();
                 match error.response {
                     Some(transmit) => self.send(port, transmit, buffer),
                     None => port.socket.put_back(buffer),
@@ -386,7 +392,7 @@ impl Driver {
         if connection.dispatch() {
             self.leave_handshake(connection);
             connection.own_due.set(None);
-            self.counts.established();
+            self.counts().established();
             connection.port.front.serve(connection.clone());
         }
         if is_drained {

@@ -11,6 +11,7 @@ pub mod forward;
 pub mod keys;
 pub mod kin;
 pub mod port;
+pub mod seat;
 pub mod socket;
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,8 @@
 //! Weir's encoder inserts nothing, which RFC 9204 §2.1 leaves to it: a section never refers to what could be lost, no stream
 //! of a client ever waits for another, and nothing is kept for a client that does not acknowledge.
 
+use std::borrow::BorrowMut;
+
 use super::huffman;
 use super::integer;
 use super::static_table::{self, Match};
@@ -28,18 +30,18 @@ const SHORT_PAYLOAD_BYTES: usize = 0x3fff;
 /// ```
 #[derive(Debug)]
 #[must_use = "the frame has no length before `finish`"]
-pub struct SectionWriter<'a> {
-    out: &'a mut Vec<u8>,
+pub struct SectionWriter<B> {
+    out: B,
     start: usize,
 }
 
-impl<'a> SectionWriter<'a> {
-    /// Begins the frame at the end of `out`.
+impl<B: BorrowMut<Vec<u8>>> SectionWriter<B> {
+    /// Begins the frame at the end of `out`, which is a vector or a borrowed one.
     #[inline]
-    pub fn new(out: &'a mut Vec<u8>) -> SectionWriter<'a> {
-        let start = out.len();
+    pub fn new(mut out: B) -> SectionWriter<B> {
+        let start = out.borrow().len();
         // The length is filled in at the end. Behind it the prefix: no insertions are needed, the base is 0.
-        out.extend_from_slice(&[0x01, 0x40, 0x00, 0x00, 0x00]);
+        out.borrow_mut().extend_from_slice(&[0x01, 0x40, 0x00, 0x00, 0x00]);
         SectionWriter { out, start }
     }
 
@@ -60,7 +62,7 @@ impl<'a> SectionWriter<'a> {
                 return self.field(b":status", &digits);
             }
         };
-        integer::write(self.out, 0xc0, 6, index);
+        integer::write(self.out.borrow_mut(), 0xc0, 6, index);
     }
 
     /// Writes a field. The name is written in lower case, as HTTP/3 wants it; whether it is a name was checked before.
@@ -69,10 +71,10 @@ impl<'a> SectionWriter<'a> {
     #[inline]
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
         match static_table::find(name, value) {
-            Match::Field(index) => integer::write(self.out, 0xc0, 6, u64::from(index)),
+            Match::Field(index) => integer::write(self.out.borrow_mut(), 0xc0, 6, u64::from(index)),
             Match::Name(index) => {
                 let never_indexed = if matches!(index, 5 | 14 | 84) { 0x20 } else { 0 };
-                integer::write(self.out, 0x50 | never_indexed, 4, u64::from(index));
+                integer::write(self.out.borrow_mut(), 0x50 | never_indexed, 4, u64::from(index));
                 self.text(0x00, 7, value);
             }
             Match::Nothing => self.literal(0x20, name, value),
@@ -83,7 +85,7 @@ impl<'a> SectionWriter<'a> {
     pub fn sensitive_field(&mut self, name: &[u8], value: &[u8]) {
         match static_table::find(name, b"") {
             Match::Field(index) | Match::Name(index) => {
-                integer::write(self.out, 0x70, 4, u64::from(index));
+                integer::write(self.out.borrow_mut(), 0x70, 4, u64::from(index));
                 self.text(0x00, 7, value);
             }
             Match::Nothing => self.literal(0x30, name, value),
@@ -104,27 +106,38 @@ impl<'a> SectionWriter<'a> {
     fn text(&mut self, flags: u8, prefix_bits: u32, text: &[u8]) {
         let coded_length = huffman::encoded_length(text);
         if coded_length < text.len() {
-            integer::write(self.out, flags | 1 << prefix_bits, prefix_bits, coded_length as u64);
-            huffman::encode(text, coded_length, self.out);
+            integer::write(self.out.borrow_mut(), flags | 1 << prefix_bits, prefix_bits, coded_length as u64);
+            huffman::encode(text, coded_length, self.out.borrow_mut());
         } else {
-            integer::write(self.out, flags, prefix_bits, text.len() as u64);
-            self.out.extend_from_slice(text);
+            integer::write(self.out.borrow_mut(), flags, prefix_bits, text.len() as u64);
+            self.out.borrow_mut().extend_from_slice(text);
         }
     }
 
     /// Ends the frame. How many bytes it has.
-    pub fn finish(self) -> usize {
-        let payload = self.out.len() - self.start - HEADER_BYTES;
+    pub fn finish(mut self) -> usize {
+        self.close();
+        self.out.borrow().len() - self.start
+    }
+
+    /// Ends the frame and gives back what it was written to.
+    pub fn into_out(mut self) -> B {
+        self.close();
+        self.out
+    }
+
+    fn close(&mut self) {
+        let out = self.out.borrow_mut();
+        let payload = out.len() - self.start - HEADER_BYTES;
         if payload <= SHORT_PAYLOAD_BYTES {
             let length = (payload as u16 | 0x4000).to_be_bytes();
-            if let Some(room) = self.out.get_mut(self.start + 1..self.start + HEADER_BYTES) {
+            if let Some(room) = out.get_mut(self.start + 1..self.start + HEADER_BYTES) {
                 room.copy_from_slice(&length);
             }
         } else {
             let mut length = Vec::new();
             varint::write(&mut length, payload as u64);
-            self.out.splice(self.start + 1..self.start + HEADER_BYTES, length);
+            out.splice(self.start + 1..self.start + HEADER_BYTES, length);
         }
-        self.out.len() - self.start
     }
 }

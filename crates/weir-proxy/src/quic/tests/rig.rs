@@ -86,11 +86,13 @@ impl Rig {
     ) -> Rc<Rig> {
         let (mailboxes, mails): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox()).unzip();
         let mailboxes: Arc<[_]> = mailboxes.into();
+        let counts: Arc<[Counts]> = (0..workers).map(|_| Counts::default()).collect();
         let address = socket2::SockRef::from(&sockets[0]).local_addr().unwrap().as_socket().unwrap();
         let closing: Rc<RefCell<(bool, Vec<Waker>)>> = Rc::default();
         let mut drivers = Vec::new();
         for ((number, mail), socket) in mails.into_iter().enumerate().zip(&sockets) {
-            let driver = Driver::new(keys.clone(), number as u16, mailboxes.clone(), kin.clone());
+            let (siblings, kin) = (mailboxes.clone(), kin.clone());
+            let driver = Driver::new(keys.clone(), number as u16, siblings, kin, counts.clone());
             let socket = UdpSocket::from_std(socket.try_clone().unwrap().into()).unwrap();
             let front = Echo { server: server_config(&identity, &keys) };
             let port = Port::new(Socket::new(socket, address), Rc::new(front));
@@ -261,13 +263,10 @@ impl Front for Echo {
 
 async fn echo(connection: Rc<Connection>, id: StreamId) {
     connection.enter_request();
-    while let Ok(Some(bytes)) = poll_fn(|context| connection.poll_read(id, 1 << 14, context)).await {
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            let (first, second) = rest.split_at(rest.len() / 2);
-            match poll_fn(|context| connection.poll_write(id, &[first, second], context)).await {
-                Ok(count) => rest = &rest[count..],
-                Err(_) => return,
+    while let Ok(Some(mut bytes)) = poll_fn(|context| connection.poll_read(id, 1 << 14, context)).await {
+        while !bytes.is_empty() {
+            if poll_fn(|context| connection.poll_write(id, &mut bytes, context)).await.is_err() {
+                return;
             }
         }
     }
