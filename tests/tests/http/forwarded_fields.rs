@@ -2,7 +2,7 @@
 
 use weir_tests::dialogue::{Backend, Fields, Setup, Weir};
 
-use super::plain;
+use super::{PLAIN, plain};
 
 /// Sends a GET with these fields and gives the fields the backend saw.
 fn seen_by_backend(weir: &Weir, backend: &Backend, fields: &str) -> Fields {
@@ -229,4 +229,17 @@ fn hop_by_hop_fields_of_a_response_end_here_too() {
         assert!(fields.all(name).is_empty(), "{fields:?}");
     }
     assert_eq!(fields.one("x-kept"), Some("1"));
+}
+
+#[test]
+fn a_backend_learns_that_its_connection_is_not_kept() {
+    // RFC 9112 §9.3: or it would keep the connection open for a request that never comes.
+    let backend = Backend::saying("ok");
+    let seen = |keep_alive: &str| {
+        let config = format!("{PLAIN}keep_alive = {{ {keep_alive} }}\n");
+        let weir = Setup::of(&config).with("app", backend.address()).start();
+        seen_by_backend(&weir, &backend, "")
+    };
+    assert!(seen("max = 0").lists("connection", "close"));
+    assert!(seen("max = 1").all("connection").is_empty());
 }

@@ -212,7 +212,11 @@ fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
         Handshake::of(request, received, protocol, over_h2, || session.worker.draw())
     });
     context.websocket_key = handshake.key();
-    context.close = forwarding.pool.shared.config.send_proxy.is_some();
+    let pool = &forwarding.pool.shared.config;
+    //= https://www.rfc-editor.org/rfc/rfc9112#section-9.3
+    //# A client that does not support persistent connections MUST send the
+    //# "close" connection option in every request message.
+    context.close = pool.send_proxy.is_some() || pool.keep_alive.max == 0;
     let any_backend = forwarding.pool.backends.first().map_or("", |backend| backend.shared.address.as_str());
     context.default_host = any_backend.as_bytes();
     if let Some(route) = forwarding.route {
@@ -228,7 +232,6 @@ fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
         write_request(request, received, &context, &mut exchange.outgoing);
         upgrade.is_some()
     };
-    let pool = &forwarding.pool.shared.config;
     let cookies = || {
         request.fields(received).filter(|field| field.known == KnownHeader::Cookie).map(|field| field.value)
     };
