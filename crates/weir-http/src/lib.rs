@@ -7,7 +7,8 @@
 //! Where to start reading: [`h1::parse_request`] turns bytes into a [`RequestHead`], [`body::BodyReader`] says which of
 //! the following bytes are its body, [`forward::write_request`] and [`forward::request_fields`] write what a backend gets to see, and
 //! [`Violation`] lists everything a peer can do wrong. The types in [`message`] and [`body`] are the same for all
-//! versions: [`section`] fills them from the decoded fields of HTTP/2 and HTTP/3.
+//! versions: [`section`] fills them from the decoded fields of HTTP/2 and HTTP/3. The frames, streams and QPACK of
+//! HTTP/3 are in [`h3`].
 #![forbid(unsafe_code)]
 
 pub mod added;

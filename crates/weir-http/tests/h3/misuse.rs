@@ -332,6 +332,24 @@ fn c10_sections_that_do_not_decode_earn_qpack_decompression_failed() {
 }
 
 #[test]
+fn c10_a_reference_at_or_above_the_declared_insert_count_earns_qpack_decompression_failed() {
+    let limits = SectionLimits { bytes: 1000, field_count: 10 };
+    // Required Insert Count 1, base 2 or 1, though two entries are there: the second must not be named.
+    for section in ["02 01 80", "02 01 40 01 61", "02 00 10", "02 00 00 01 61"] {
+        let mut decoder = Decoder::new(4096, 16);
+        decoder.receive_instructions(&hex("3fe11f c00161 c00162")).unwrap();
+        let read = decoder.read_section(0, &hex(section), limits, |_, _| Ok::<(), ()>(()));
+        assert_eq!(read, Err(SectionError::Fault(Fault::SectionReference)), "{section}");
+    }
+    let mut decoder = Decoder::new(4096, 16);
+    decoder.receive_instructions(&hex("3fe11f c00161 c00162")).unwrap();
+    for section in ["02 01 81", "02 80 10", "03 01 81"] {
+        let read = decoder.read_section(0, &hex(section), limits, |_, _| Ok::<(), ()>(()));
+        assert_eq!(read, Ok(SectionRead::Complete), "{section}");
+    }
+}
+
+#[test]
 fn every_fault_has_a_word_and_a_sentence_of_its_own() {
     let words: std::collections::BTreeSet<_> = Fault::ALL.iter().map(|fault| fault.word()).collect();
     assert_eq!(words.len(), Fault::ALL.len());
