@@ -167,7 +167,7 @@ fn request(name: &'static str, frame: Vec<u8>) -> Case {
 fn response(name: &'static str, fields: Pairs) -> Case {
     let mut out = Vec::new();
     let write = move |out: &mut Vec<u8>| {
-        let mut writer = SectionWriter::new(out);
+        let mut writer = SectionWriter::new(&mut *out);
         writer.status(200);
         for (name, value) in black_box(fields) {
             writer.field(name.as_bytes(), value.as_bytes());
