@@ -322,13 +322,24 @@ fn run_round(
                 Err(error) => {
                     eprintln!("  {}: left out: {error}", entrant.outcome.contender);
                     progress.skip((plan.setup.length.rounds - round) as usize * points + points - index - 1);
-                    entrant.outcome.state = State::Failed(error.to_string());
+                    entrant.outcome.state = match scenario.not_built.get(&entrant.outcome.contender) {
+                        // Its check was content, but it cannot do it yet.
+                        Some(reason) if entrant.outcome.samples.is_empty() => State::NotBuilt(format!(
+                            "{reason} (it tried: {})",
+                            first_line(&error.to_string())
+                        )),
+                        _ => State::Failed(error.to_string()),
+                    };
                 }
             }
             progress.done += 1;
         }
     }
     Ok(())
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
 }
 
 /// How far the run has come.

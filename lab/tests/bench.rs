@@ -35,6 +35,8 @@ fn who_cannot_run_is_told_and_the_rest_is_measured() {
     assert!(report.contains("**broken did not take part**: ended with exit status: 2"), "{report}");
     assert!(report.contains("line 3: no such thing as a lisener"), "{report}");
     assert!(report.contains("later: not built yet: comes later"), "{report}");
+    let tried = "trying: not built yet: is being built (it tried: ended with exit status: 3";
+    assert!(report.contains(tried), "{report}");
 
     let written: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(out().join("samples.json")).unwrap()).unwrap();
