@@ -1,0 +1,79 @@
+//! One certificate with its key, and for which names it is good.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::sign::CertifiedKey;
+use rustls::{Error, InconsistentKeys};
+use weir_config::Certificate;
+
+use crate::der;
+use crate::files::{self, LoadError};
+
+/// Certificates in a chain (threat D4).
+const CHAIN_COUNT: usize = 10;
+/// Bytes of a chain (threat D4).
+const CHAIN_BYTES: usize = 64 << 10;
+
+/// What people want to know of a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// As configured.
+    pub file: PathBuf,
+    /// DNS names, lower case, wildcards among them as `*.example`.
+    pub names: Vec<String>,
+    /// Seconds since 1970; `None` when the certificate does not say it in any form that is known.
+    pub not_before: Option<i64>,
+    /// As [`Self::not_before`].
+    pub not_after: Option<i64>,
+    /// Whether an OCSP response is stapled.
+    pub is_stapled: bool,
+}
+
+/// A certificate that can be served with.
+#[derive(Clone)]
+pub(crate) struct Loaded {
+    pub key: Arc<CertifiedKey>,
+    pub facts: Facts,
+}
+
+/// Reads the certificate and its key, and makes sure that they belong together.
+pub(crate) fn load(config: &Certificate, provider: &CryptoProvider) -> Result<Loaded, LoadError> {
+    let chain = files::certificates(&config.cert)?;
+    if chain.len() > CHAIN_COUNT || chain.iter().map(|each| each.len()).sum::<usize>() > CHAIN_BYTES {
+        let reason = format!(
+            "holds {} certificates; expected a chain of at most {CHAIN_COUNT} and {CHAIN_BYTES} bytes",
+            chain.len()
+        );
+        return Err(LoadError::new(&config.cert, reason));
+    }
+    let names: Vec<String> = match webpki::EndEntityCert::try_from(&chain[0]) {
+        Ok(parsed) => parsed.valid_dns_names().map(str::to_ascii_lowercase).collect(),
+        Err(error) => {
+            return Err(LoadError::new(
+                &config.cert,
+                format!("is no certificate that can be served: {error}"),
+            ));
+        }
+    };
+    let (not_before, not_after) = der::validity(&chain[0]).unzip();
+    let secret = files::private_key(&config.key)?;
+    let mut key = CertifiedKey::from_der(chain, secret, provider).map_err(|error| match error {
+        Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+            LoadError::new(&config.key, format!("is not the key of {}", config.cert.display()))
+        }
+        error => LoadError::new(&config.key, format!("is no key that can be used: {error}")),
+    })?;
+    if let Some(ocsp) = &config.ocsp {
+        let response = files::read(ocsp)?;
+        // An OCSPResponse is a SEQUENCE (RFC 6960 section 4.2.1).
+        if response.first() != Some(&0x30) {
+            return Err(LoadError::new(ocsp, "is no OCSP response; expected DER"));
+        }
+        key.ocsp = Some(response);
+    }
+    let facts =
+        Facts { file: config.cert.clone(), names, not_before, not_after, is_stapled: config.ocsp.is_some() };
+    Ok(Loaded { key: Arc::new(key), facts })
+}

@@ -1,0 +1,160 @@
+//! TLS towards the backends of one pool.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use weir_config::{CipherPolicy, HttpVersion, PoolTls};
+
+use crate::files::{self, LoadError};
+use crate::{provider, server};
+
+/// Where systems keep the public authorities, the first that exists counts.
+const SYSTEM_FILES: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// Sessions that are remembered for one backend.
+const SESSIONS: usize = 64;
+
+/// What a pool's backends are spoken to with.
+#[derive(Debug)]
+pub struct ClientTls {
+    base: ClientConfig,
+    server_name: Option<String>,
+}
+
+/// What one backend is spoken to with. Sessions are its own: another backend could not resume them.
+#[derive(Clone, Debug)]
+pub struct BackendTls {
+    /// With a memory of sessions that is shared by all workers.
+    pub config: Arc<ClientConfig>,
+    /// Whom the backend must prove to be.
+    pub name: ServerName<'static>,
+}
+
+impl ClientTls {
+    /// Reads everything that `config` names.
+    ///
+    /// # Errors
+    /// A file that can't be used.
+    pub fn load(config: &PoolTls, protocol: HttpVersion) -> Result<ClientTls, LoadError> {
+        let provider = provider::of(CipherPolicy::Default);
+        let verifier: Arc<dyn ServerCertVerifier> = if config.verify {
+            let (file, authorities) = authorities(config.ca.as_deref())?;
+            let roots = match &config.ca {
+                Some(file) => server::roots(file, &authorities)?,
+                None => {
+                    let mut roots = RootCertStore::empty();
+                    roots.add_parsable_certificates(authorities);
+                    roots
+                }
+            };
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+                .build()
+                .map_err(|error| LoadError::new(&file, error.to_string()))?
+        } else {
+            Arc::new(AnyCertificate(provider.clone()))
+        };
+        let file = config.client.as_ref().map_or(Path::new("tls"), |(cert, _)| cert);
+        let broken = |error: Error| LoadError::new(file, error.to_string());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13, &TLS12])
+            .map_err(broken)?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
+        let mut base = match &config.client {
+            None => builder.with_no_client_auth(),
+            Some((cert, key)) => {
+                let (chain, secret) = (files::certificates(cert)?, files::private_key(key)?);
+                builder.with_client_auth_cert(chain, secret).map_err(|error| {
+                    LoadError::new(key, format!("does not go with {}: {error}", cert.display()))
+                })?
+            }
+        };
+        base.alpn_protocols = match protocol {
+            HttpVersion::H2 => vec![b"h2".to_vec()],
+            _ => vec![b"http/1.1".to_vec()],
+        };
+        Ok(ClientTls { base, server_name: config.server_name.clone() })
+    }
+
+    /// As this, for connections whose protocol is not Weir's business.
+    pub fn without_alpn(mut self) -> ClientTls {
+        self.base.alpn_protocols.clear();
+        self
+    }
+
+    /// For the backend at `address`, a host and port as configured. `None` when its host can't be a server name, which the config's check
+    /// does not let through.
+    pub fn for_backend(&self, address: &str) -> Option<BackendTls> {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
+        let name = ServerName::try_from(self.server_name.as_deref().unwrap_or(host).to_owned()).ok()?;
+        let mut config = self.base.clone();
+        config.resumption = Resumption::in_memory_sessions(SESSIONS);
+        Some(BackendTls { config: Arc::new(config), name })
+    }
+}
+
+/// The configured authorities, or the system's.
+fn authorities(configured: Option<&Path>) -> Result<(PathBuf, Vec<CertificateDer<'static>>), LoadError> {
+    let said = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let file = match configured.map(Path::to_owned).or(said) {
+        Some(file) => file,
+        None => SYSTEM_FILES.iter().map(PathBuf::from).find(|file| file.exists()).ok_or_else(|| {
+            LoadError::new(
+                Path::new(SYSTEM_FILES[0]),
+                "is not there; expected `ca` or the system's authorities",
+            )
+        })?,
+    };
+    let found = files::certificates(&file)?;
+    Ok((file, found))
+}
+
+/// Takes any certificate: for `verify = false`. What is signed with it must still be signed with its key.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,26 @@
+//! With which keys does Weir speak TLS, and whom does it believe?
+//!
+//! Reads the files that a config names (certificates, keys, authorities) and makes of them what rustls serves with: one [`ServerTls`] for
+//! each listener, one [`ClientTls`] for each pool. A file that can't be used is an error that names it, so that a config is put in force
+//! whole or not at all. Moves no bytes and opens no socket; that is weir-proxy's work.
+//!
+//! Start reading at [`loaded`].
+#![forbid(unsafe_code)]
+
+mod certificate;
+mod client;
+mod der;
+mod files;
+mod loaded;
+mod provider;
+mod resolver;
+mod server;
+pub mod tickets;
+
+pub use certificate::Facts;
+pub use client::{BackendTls, ClientTls};
+pub use files::LoadError;
+pub use loaded::Loaded;
+pub use provider::warm_up;
+pub use server::ServerTls;
+pub use tickets::TicketKeys;

@@ -1,0 +1,69 @@
+//! Everything that a config names, read at once: all of it can be used, or none of it is put in force.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use weir_config::{Config, Protocol};
+
+use crate::client::ClientTls;
+use crate::files::LoadError;
+use crate::server::ServerTls;
+use crate::tickets::TicketKeys;
+
+/// What listeners and pools speak TLS with, by their names.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    listeners: HashMap<String, Arc<ServerTls>>,
+    pools: HashMap<String, Arc<ClientTls>>,
+}
+
+impl Loaded {
+    /// Reads every file that `config` names for TLS.
+    ///
+    /// # Errors
+    /// All files that can't be used.
+    pub fn load(config: &Config, tickets: &Arc<TicketKeys>) -> Result<Loaded, Vec<LoadError>> {
+        let (mut loaded, mut errors) = (Loaded::default(), Vec::new());
+        for listener in &config.listeners {
+            let Some(tls) = &listener.tls else { continue };
+            match ServerTls::load(&listener.name, tls, &listener.http, tickets) {
+                Ok(tls) => drop(loaded.listeners.insert(listener.name.clone(), Arc::new(tls))),
+                Err(error) => errors.push(error),
+            }
+        }
+        for pool in &config.pools {
+            let Some(tls) = &pool.tls else { continue };
+            match ClientTls::load(tls, pool.protocol) {
+                Ok(tls) => {
+                    let tls = if speaks_http(config, &pool.name) { tls } else { tls.without_alpn() };
+                    loaded.pools.insert(pool.name.clone(), Arc::new(tls));
+                }
+                Err(error) => errors.push(error),
+            }
+        }
+        if errors.is_empty() { Ok(loaded) } else { Err(errors) }
+    }
+
+    /// `None` for a listener without TLS.
+    pub fn listener(&self, name: &str) -> Option<&Arc<ServerTls>> {
+        self.listeners.get(name)
+    }
+
+    /// `None` for a pool without TLS.
+    pub fn pool(&self, name: &str) -> Option<&Arc<ClientTls>> {
+        self.pools.get(name)
+    }
+}
+
+/// Whether an HTTP listener uses the pool, or nobody does.
+fn speaks_http(config: &Config, pool: &str) -> bool {
+    let uses = |listener: &weir_config::Listener| {
+        let by_route = listener
+            .routes
+            .iter()
+            .any(|route| matches!(&route.action, weir_config::RouteAction::Pool(name) if name == pool));
+        by_route || listener.pool.as_deref() == Some(pool)
+    };
+    let mut users = config.listeners.iter().filter(|listener| uses(listener)).peekable();
+    users.peek().is_none() || users.any(|listener| listener.protocol == Protocol::Http)
+}

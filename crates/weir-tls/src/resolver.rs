@@ -1,0 +1,84 @@
+//! Which certificate a client gets: by the name that it asks for, and by the signatures that it takes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use crate::certificate::Loaded;
+
+/// The certificates of one listener, by name.
+pub(crate) struct Resolver {
+    /// Group by name, lower case.
+    exact: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
+    /// Group by what stands behind `*.`: one label more is taken, no less and no more (RFC 9525 section 6.3).
+    wildcard: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
+    /// The certificates that are for the same names, in file order; the first group is for everyone else.
+    groups: Vec<Vec<Arc<CertifiedKey>>>,
+}
+
+impl Resolver {
+    /// Of at least one certificate.
+    pub fn new(certificates: &[Loaded]) -> Resolver {
+        let mut resolver =
+            Resolver { exact: HashMap::default(), wildcard: HashMap::default(), groups: Vec::new() };
+        // Names with the same certificates share a group, so that a group says what a client was shown.
+        let mut groups: HashMap<Vec<usize>, u32> = HashMap::new();
+        let holders = |name: &str| -> Vec<usize> {
+            let numbered = certificates.iter().enumerate();
+            numbered
+                .filter(|(_, each)| each.facts.names.iter().any(|own| own == name))
+                .map(|(number, _)| number)
+                .collect()
+        };
+        let mut group_of = |members: Vec<usize>| {
+            *groups.entry(members).or_insert_with_key(|members| {
+                resolver
+                    .groups
+                    .push(members.iter().map(|number| certificates[*number].key.clone()).collect());
+                resolver.groups.len() as u32 - 1
+            })
+        };
+        let everyone = match certificates.first().and_then(|first| first.facts.names.first()) {
+            Some(name) => holders(name),
+            None => vec![0],
+        };
+        group_of(everyone);
+        for name in certificates.iter().flat_map(|each| &each.facts.names) {
+            let group = group_of(holders(name));
+            match name.strip_prefix("*.") {
+                Some(rest) => resolver.wildcard.insert(rest.into(), group),
+                None => resolver.exact.insert(name.as_str().into(), group),
+            };
+        }
+        resolver
+    }
+
+    /// The group that a client gets who asks for `name`, which must be lower case.
+    pub fn group(&self, name: Option<&str>) -> u32 {
+        let Some(name) = name else { return 0 };
+        let name = name.strip_suffix('.').unwrap_or(name);
+        if let Some(group) = self.exact.get(name) {
+            return *group;
+        }
+        let rest = name.split_once('.').map(|(_, rest)| rest);
+        rest.and_then(|rest| self.wildcard.get(rest)).copied().unwrap_or(0)
+    }
+}
+
+impl ResolvesServerCert for Resolver {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let lower = hello.server_name().map(str::to_ascii_lowercase);
+        let group = &self.groups[self.group(lower.as_deref()) as usize];
+        let taken = group.iter().find(|each| each.key.choose_scheme(hello.signature_schemes()).is_some());
+        // Rustls ends the handshake in its own words when even the first does not fit.
+        taken.or(group.first()).cloned()
+    }
+}
+
+impl std::fmt::Debug for Resolver {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Resolver of {} groups", self.groups.len())
+    }
+}

@@ -1,0 +1,201 @@
+//! TLS towards the clients of one listener.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use aws_lc_rs::digest;
+use rustls::crypto::CryptoProvider;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::version::{TLS12, TLS13};
+use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+use weir_config::{ClientAuth, HttpVersion, ListenerTls, TlsVersion};
+
+use crate::certificate::{self, Facts, Loaded};
+use crate::files::{self, LoadError};
+use crate::provider;
+use crate::resolver::Resolver;
+use crate::tickets::{BoundTickets, TicketKeys};
+
+/// ALPN names (IANA, TLS ALPN protocol IDs).
+const HTTP_1_1: &[u8] = b"http/1.1";
+const HTTP_2: &[u8] = b"h2";
+const HTTP_3: &[u8] = b"h3";
+
+/// Tickets sent after a full handshake. Each is to be used once (RFC 8446 appendix C.4), and browsers open several connections.
+const TICKET_COUNT: usize = 2;
+
+/// What a listener serves TLS with. Made anew by each reload; connections keep what they began with.
+#[derive(Debug)]
+pub struct ServerTls {
+    stream: Arc<ServerConfig>,
+    quic: Option<Arc<ServerConfig>>,
+    resolver: Arc<Resolver>,
+    keys: Vec<Arc<CertifiedKey>>,
+    certificates: Vec<Facts>,
+    asks_for_certificate: bool,
+}
+
+impl ServerTls {
+    /// Reads everything that `config` names. `listener` is the listener's name, which tickets are bound to.
+    ///
+    /// # Errors
+    /// A file that can't be used.
+    pub fn load(
+        listener: &str,
+        config: &ListenerTls,
+        http: &[HttpVersion],
+        tickets: &Arc<TicketKeys>,
+    ) -> Result<ServerTls, LoadError> {
+        let provider = provider::of(config.ciphers);
+        let certificates: Vec<Loaded> = config
+            .certificates
+            .iter()
+            .map(|each| certificate::load(each, &provider))
+            .collect::<Result<_, _>>()?;
+        if certificates.is_empty() {
+            return Err(LoadError::new(Path::new(listener), "has no certificate; expected at least one"));
+        }
+        let resolver = Arc::new(Resolver::new(&certificates));
+        let mut bound_to = digest::Context::new(&digest::SHA256);
+        bound_to.update(&(listener.len() as u64).to_be_bytes());
+        bound_to.update(listener.as_bytes());
+        let verifier = match &config.client_ca {
+            Some(file) => {
+                let (verifier, authorities) = client_verifier(file, config.client_auth, &provider)?;
+                bound_to.update(&[1, u8::from(config.client_auth == ClientAuth::Required)]);
+                authorities.iter().for_each(|each| bound_to.update(each));
+                verifier
+            }
+            None => WebPkiClientVerifier::no_client_auth(),
+        };
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(bound_to.finish().as_ref());
+        let tickets =
+            config.tickets.then(|| Arc::new(BoundTickets { keys: tickets.clone(), bound_to: bytes }));
+        let versions: &[&SupportedProtocolVersion] = match config.min_version {
+            TlsVersion::V12 => &[&TLS13, &TLS12],
+            TlsVersion::V13 => &[&TLS13],
+        };
+        let parts = Parts { listener, provider, verifier, resolver: resolver.clone(), tickets };
+        let alpn = http.iter().filter_map(|version| match version {
+            HttpVersion::H1 => Some(HTTP_1_1.to_vec()),
+            HttpVersion::H2 => Some(HTTP_2.to_vec()),
+            HttpVersion::H3 => None,
+        });
+        let stream = parts.config(versions, alpn.collect())?;
+        let quic = http.contains(&HttpVersion::H3).then(|| parts.config(&[&TLS13], vec![HTTP_3.to_vec()]));
+        Ok(ServerTls {
+            stream: Arc::new(stream),
+            quic: quic.transpose()?.map(Arc::new),
+            resolver,
+            keys: certificates.iter().map(|each| each.key.clone()).collect(),
+            certificates: certificates.into_iter().map(|each| each.facts).collect(),
+            asks_for_certificate: config.client_ca.is_some(),
+        })
+    }
+
+    /// For connections over TCP: TLS 1.2 and 1.3, ALPN as the listener's `http` says.
+    pub fn stream_config(&self) -> &Arc<ServerConfig> {
+        &self.stream
+    }
+
+    /// For QUIC: TLS 1.3, ALPN `h3`, the same certificates, tickets and policy. `None` where the listener does not speak h3.
+    pub fn quic_config(&self) -> Option<&Arc<ServerConfig>> {
+        self.quic.as_ref()
+    }
+
+    /// In the order of the config.
+    pub fn certificates(&self) -> &[Facts] {
+        &self.certificates
+    }
+
+    pub(crate) fn keys(&self) -> &[Arc<CertifiedKey>] {
+        &self.keys
+    }
+
+    /// Whether clients are asked for certificates.
+    pub fn asks_for_certificate(&self) -> bool {
+        self.asks_for_certificate
+    }
+
+    /// Whether a client that asked for `server_name` may ask for `host` on that connection: it was shown what it would have been shown for
+    /// that (RFC 9110 section 7.4, threat B14). `host` is without port, in any case.
+    pub fn covers(&self, server_name: Option<&str>, host: &str) -> bool {
+        let (asked, host) = (server_name.map(str::to_ascii_lowercase), host.to_ascii_lowercase());
+        self.resolver.group(asked.as_deref()) == self.resolver.group(Some(&host))
+    }
+}
+
+/// What the configs of one listener have in common.
+struct Parts<'p> {
+    listener: &'p str,
+    provider: Arc<CryptoProvider>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    resolver: Arc<Resolver>,
+    tickets: Option<Arc<BoundTickets>>,
+}
+
+impl Parts<'_> {
+    fn config(
+        &self,
+        versions: &[&'static SupportedProtocolVersion],
+        alpn: Vec<Vec<u8>>,
+    ) -> Result<ServerConfig, LoadError> {
+        let builder = ServerConfig::builder_with_provider(self.provider.clone())
+            .with_protocol_versions(versions)
+            .map_err(|error| {
+                LoadError::new(Path::new(self.listener), format!("can't speak TLS so: {error}"))
+            })?;
+        let mut config = builder
+            .with_client_cert_verifier(self.verifier.clone())
+            .with_cert_resolver(self.resolver.clone());
+        config.alpn_protocols = alpn;
+        // Sessions live in tickets only: what a worker remembered would mean nothing to the others.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        match &self.tickets {
+            Some(tickets) => {
+                config.ticketer = tickets.clone();
+                config.send_tls13_tickets = TICKET_COUNT;
+            }
+            None => config.send_tls13_tickets = 0,
+        }
+        Ok(config)
+    }
+}
+
+/// The verifier of client certificates, and the authorities that it believes.
+#[allow(clippy::type_complexity, reason = "named by its one caller")]
+fn client_verifier(
+    file: &Path,
+    auth: ClientAuth,
+    provider: &Arc<CryptoProvider>,
+) -> Result<(Arc<dyn ClientCertVerifier>, Vec<rustls::pki_types::CertificateDer<'static>>), LoadError> {
+    let authorities = files::certificates(file)?;
+    let roots = roots(file, &authorities)?;
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+    let builder = match auth {
+        ClientAuth::Required => builder,
+        ClientAuth::Optional => builder.allow_unauthenticated(),
+    };
+    let verifier = builder.build().map_err(|error| LoadError::new(file, error.to_string()))?;
+    Ok((verifier, authorities))
+}
+
+/// Authorities to be believed, every one of which must be readable.
+pub(crate) fn roots(
+    file: &Path,
+    authorities: &[rustls::pki_types::CertificateDer<'static>],
+) -> Result<RootCertStore, LoadError> {
+    let mut roots = RootCertStore::empty();
+    for (number, each) in authorities.iter().enumerate() {
+        roots.add(each.clone()).map_err(|error| {
+            LoadError::new(
+                file,
+                format!("certificate {} is no authority that can be used: {error}", number + 1),
+            )
+        })?;
+    }
+    Ok(roots)
+}

@@ -1,0 +1,251 @@
+//! Session tickets: a server's memory of a session, kept by the client (RFC 8446 section 2.2, RFC 5077).
+//!
+//! One set of keys for all workers and listeners, made anew every [`ROTATION`] and handed over to the process that an upgrade starts. A
+//! ticket is sealed for one listener with one policy for client certificates: it opens nowhere else, so that nobody enters by a resumed
+//! session where a handshake would have asked for more (threat D6).
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use arc_swap::ArcSwap;
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::rand;
+use rustls::server::ProducesTickets;
+
+/// A key seals tickets for so long.
+pub const ROTATION: Duration = Duration::from_secs(6 * 3600);
+/// And opens them for so long from then on.
+pub const GRACE: Duration = Duration::from_secs(12 * 3600);
+
+const NAME_BYTES: usize = 16;
+const NONCE_BYTES: usize = 12;
+const SECRET_BYTES: usize = 32;
+
+/// The first word of a line that hands a key over.
+pub const WORD: &str = "ticket";
+
+/// The keys of a process.
+pub struct TicketKeys {
+    /// The newest first; never empty.
+    keys: ArcSwap<Vec<Arc<Key>>>,
+    rotating: Mutex<()>,
+}
+
+struct Key {
+    name: [u8; NAME_BYTES],
+    secret: [u8; SECRET_BYTES],
+    sealing: LessSafeKey,
+    made: SystemTime,
+}
+
+impl Key {
+    fn new(name: [u8; NAME_BYTES], secret: [u8; SECRET_BYTES], made: SystemTime) -> Option<Key> {
+        let sealing = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &secret).ok()?);
+        Some(Key { name, secret, sealing, made })
+    }
+
+    fn random(made: SystemTime) -> Option<Key> {
+        let (mut name, mut secret) = ([0; NAME_BYTES], [0; SECRET_BYTES]);
+        rand::fill(&mut name).ok()?;
+        rand::fill(&mut secret).ok()?;
+        Key::new(name, secret, made)
+    }
+
+    /// Zero for one of the future: a clock that was set back.
+    fn age(&self, now: SystemTime) -> Duration {
+        now.duration_since(self.made).unwrap_or_default()
+    }
+}
+
+impl TicketKeys {
+    /// Keys for a new process: those that `lines` hand over, or a new one.
+    ///
+    /// Without randomness nothing can be served, least of all TLS; the keys are then empty and no ticket is made.
+    pub fn new<'l>(lines: impl IntoIterator<Item = &'l str>) -> Arc<TicketKeys> {
+        let mut keys: Vec<Arc<Key>> = lines.into_iter().filter_map(of_line).map(Arc::new).collect();
+        keys.sort_by_key(|key| std::cmp::Reverse(key.made));
+        let all = TicketKeys { keys: ArcSwap::from_pointee(keys), rotating: Mutex::default() };
+        all.rotate(SystemTime::now());
+        Arc::new(all)
+    }
+
+    /// Lines that hand the keys over, each with its line end. Secret: they go from process to process, never to a disk.
+    pub fn lines(&self) -> Vec<String> {
+        self.keys.load().iter().map(|key| line(key)).collect()
+    }
+
+    /// Makes a new key when the newest is old, and forgets those that open nothing more.
+    fn rotate(&self, now: SystemTime) {
+        let _alone = self.rotating.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.keys.load();
+        if keys.first().is_some_and(|newest| newest.age(now) < ROTATION) {
+            return;
+        }
+        let kept = keys.iter().filter(|key| key.age(now) < ROTATION + GRACE).cloned();
+        self.keys.store(Arc::new(Key::random(now).map(Arc::new).into_iter().chain(kept).collect()));
+    }
+
+    fn seal(&self, plain: &[u8], bound_to: &[u8], now: SystemTime) -> Option<Vec<u8>> {
+        if self.keys.load().first().is_none_or(|newest| newest.age(now) >= ROTATION) {
+            self.rotate(now);
+        }
+        let keys = self.keys.load();
+        let key = keys.first()?;
+        let mut nonce = [0; NONCE_BYTES];
+        rand::fill(&mut nonce).ok()?;
+        let mut ticket = Vec::with_capacity(NAME_BYTES + NONCE_BYTES + plain.len() + AES_256_GCM.tag_len());
+        ticket.extend_from_slice(&key.name);
+        ticket.extend_from_slice(&nonce);
+        let mut sealed = plain.to_vec();
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        key.sealing.seal_in_place_append_tag(nonce, Aad::from(bound_to), &mut sealed).ok()?;
+        ticket.append(&mut sealed);
+        Some(ticket)
+    }
+
+    fn open(&self, ticket: &[u8], bound_to: &[u8], now: SystemTime) -> Option<Vec<u8>> {
+        let (name, rest) = ticket.split_at_checked(NAME_BYTES)?;
+        let (nonce, sealed) = rest.split_at_checked(NONCE_BYTES)?;
+        let keys = self.keys.load();
+        let key = keys.iter().find(|key| key.name == name && key.age(now) < ROTATION + GRACE)?;
+        let mut sealed = sealed.to_vec();
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let plain_bytes = key.sealing.open_in_place(nonce, Aad::from(bound_to), &mut sealed).ok()?.len();
+        sealed.truncate(plain_bytes);
+        Some(sealed)
+    }
+}
+
+impl fmt::Debug for TicketKeys {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} ticket keys", self.keys.load().len())
+    }
+}
+
+/// The tickets of one listener.
+#[derive(Debug)]
+pub(crate) struct BoundTickets {
+    pub keys: Arc<TicketKeys>,
+    /// A digest of the listener's name and of everything that a handshake would ask of a client.
+    pub bound_to: [u8; 32],
+}
+
+impl ProducesTickets for BoundTickets {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn lifetime(&self) -> u32 {
+        GRACE.as_secs() as u32
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        self.keys.seal(plain, &self.bound_to, SystemTime::now())
+    }
+
+    fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
+        self.keys.open(ticket, &self.bound_to, SystemTime::now())
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digits = text.as_bytes();
+    if digits.len() != 2 * N || !digits.is_ascii() {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// `ticket NAME SECRET MADE`, the last in seconds since 1970.
+fn line(key: &Key) -> String {
+    let made = key.made.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    format!("{WORD} {} {} {made}\n", hex(&key.name), hex(&key.secret))
+}
+
+fn of_line(line: &str) -> Option<Key> {
+    let mut words = line.split_whitespace();
+    if words.next()? != WORD {
+        return None;
+    }
+    let (name, secret) = (unhex(words.next()?)?, unhex(words.next()?)?);
+    let made = UNIX_EPOCH.checked_add(Duration::from_secs(words.next()?.parse().ok()?))?;
+    Key::new(name, secret, made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: &[u8] = b"web, nobody is asked";
+    const NOW: SystemTime = UNIX_EPOCH;
+
+    fn later(hours: u64) -> SystemTime {
+        SystemTime::now() + Duration::from_secs(hours * 3600)
+    }
+
+    #[test]
+    fn a_ticket_opens_only_where_it_was_sealed_for() {
+        let keys = TicketKeys::new([]);
+        let ticket = keys.seal(b"session", HERE, SystemTime::now()).unwrap();
+        assert_eq!(keys.open(&ticket, HERE, SystemTime::now()).as_deref(), Some(&b"session"[..]));
+        assert_eq!(keys.open(&ticket, b"web, everyone is asked", SystemTime::now()), None);
+        assert_eq!(
+            TicketKeys::new([]).open(&ticket, HERE, SystemTime::now()),
+            None,
+            "keys of another process"
+        );
+    }
+
+    #[test]
+    fn no_byte_of_a_ticket_can_be_changed() {
+        let keys = TicketKeys::new([]);
+        let ticket = keys.seal(b"session", HERE, SystemTime::now()).unwrap();
+        for index in 0..ticket.len() {
+            let mut changed = ticket.clone();
+            changed[index] ^= 1;
+            assert_eq!(keys.open(&changed, HERE, SystemTime::now()), None, "byte {index}");
+            assert_eq!(keys.open(&ticket[..index], HERE, SystemTime::now()), None, "cut at {index}");
+        }
+    }
+
+    #[test]
+    fn tickets_outlive_the_next_key_and_die_with_their_own() {
+        let keys = TicketKeys::new([]);
+        let ticket = keys.seal(b"session", HERE, SystemTime::now()).unwrap();
+        let newer = keys.seal(b"newer", HERE, later(7)).unwrap();
+        assert_ne!(ticket[..NAME_BYTES], newer[..NAME_BYTES], "a key seals for six hours");
+        assert!(keys.open(&ticket, HERE, later(17)).is_some());
+        assert!(keys.open(&ticket, HERE, later(19)).is_none());
+        keys.seal(b"last", HERE, later(40)).unwrap();
+        assert_eq!(keys.keys.load().len(), 1, "keys that open nothing are forgotten");
+    }
+
+    #[test]
+    fn a_process_that_is_handed_the_keys_opens_the_tickets() {
+        let old = TicketKeys::new([]);
+        let ticket = old.seal(b"session", HERE, SystemTime::now()).unwrap();
+        let lines = old.lines();
+        let new = TicketKeys::new(lines.iter().map(String::as_str));
+        assert_eq!(new.open(&ticket, HERE, SystemTime::now()).as_deref(), Some(&b"session"[..]));
+        let back = new.seal(b"back", HERE, SystemTime::now()).unwrap();
+        assert!(old.open(&back, HERE, SystemTime::now()).is_some(), "both processes serve for a while");
+    }
+
+    #[test]
+    fn lines_that_are_no_keys_are_left_out() {
+        for text in ["", "ticket", "ticket 00 11 22", "state app 10.0.0.1:80 ready up 0 -", "ticket é é 1"]
+        {
+            assert!(of_line(text).is_none(), "{text}");
+        }
+        assert!(Key::random(NOW).is_some());
+    }
+}
