@@ -1,16 +1,18 @@
 //! What an upgrade carries from the old process to the new one besides sockets: what operators, probes and traffic have found out
-//! about the backends. Without it a new process would send work to backends that are known to be out.
+//! about the backends, and the keys that session tickets are sealed with. Without it a new process would send work to backends that are known to be out.
 //!
 //! One line of text for each backend: `state POOL ADDRESS ADMIN HEALTH EJECTED_MS WEIGHT`. HEALTH is `up` (or not known), `late`
 //! (down, merely for want of an answer in time) or `down`; WEIGHT is `-` unless it was set by hand. A line that a process
 //! does not understand says nothing to it, so that versions can differ.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_balance::{AdminState, Health};
 use weir_config::Check;
 use weir_proxy::snapshot::{Backend, Pool, Snapshot};
+use weir_tls::{TicketKeys, tickets};
 
 /// The first word of each line.
 pub const WORD: &str = "state";
@@ -117,14 +119,24 @@ impl Known {
 #[derive(Debug, Default)]
 pub struct Carried {
     pools: HashMap<String, HashMap<String, Known>>,
+    /// Lines of [`weir_tls::tickets`].
+    tickets: Vec<String>,
 }
 
 impl Carried {
     /// Takes a line; what can't be understood is left out.
     pub fn take(&mut self, line: &str) {
+        if line.split(' ').next() == Some(tickets::WORD) {
+            self.tickets.push(line.to_owned());
+        }
         if let Some((pool, address, known)) = Known::of_line(line) {
             self.pools.entry(pool.to_owned()).or_default().insert(address.to_owned(), known);
         }
+    }
+
+    /// The keys that session tickets are sealed with: those of the old process, or new ones.
+    pub fn ticket_keys(&self) -> Arc<TicketKeys> {
+        TicketKeys::new(self.tickets.iter().map(String::as_str))
     }
 
     /// Backends that something is known of, over all pools.
@@ -187,7 +199,7 @@ mod tests {
     fn snapshot(pool: &str) -> Snapshot {
         let text = format!("[listener.web]\nbind = \"127.0.0.1:80\"\npool = \"app\"\n[pool.app]\n{pool}\n");
         let config = weir_config::parse("weir.toml", &text).unwrap_or_else(|report| panic!("{report}"));
-        Snapshot::compile(std::sync::Arc::new(config), None, 1)
+        Snapshot::compile(Arc::new(config), &Default::default(), None, 1)
     }
 
     #[test]

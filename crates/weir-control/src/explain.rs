@@ -308,7 +308,7 @@ mod tests {
 
     fn snapshot(text: &str) -> Snapshot {
         let config = weir_config::parse("test.toml", text).unwrap_or_else(|report| panic!("{report}"));
-        Snapshot::compile(Arc::new(config), None, 1)
+        Snapshot::compile(Arc::new(config), &Default::default(), None, 1)
     }
 
     const CONFIG: &str = "

@@ -13,6 +13,7 @@ use weir_proxy::clock;
 use weir_proxy::plane::Plane;
 use weir_proxy::snapshot::Snapshot;
 use weir_proxy::sockets::{BindError, Endpoint, Sockets};
+use weir_tls::{LoadError, Loaded, TicketKeys};
 
 use crate::carried::Carried;
 use crate::dns::Names;
@@ -23,6 +24,7 @@ pub struct Publisher {
     current: ArcSwap<Snapshot>,
     plane: Plane,
     followers: Arc<Followers>,
+    tickets: Arc<TicketKeys>,
     /// Locked over a whole publication, so that two never interleave; the next waits.
     sockets: Mutex<Sockets>,
 }
@@ -64,6 +66,8 @@ impl Followers {
 pub enum PublishError {
     /// A listening socket did not come about; nothing was touched.
     Bind(BindError),
+    /// Files that TLS needs can't be used; nothing was touched.
+    Tls(Vec<LoadError>),
     /// A worker did not take the snapshot; the one before was put back.
     Apply(io::Error),
 }
@@ -72,6 +76,12 @@ impl fmt::Display for PublishError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PublishError::Bind(error) => write!(out, "{error}"),
+            PublishError::Tls(errors) => {
+                for (index, error) in errors.iter().enumerate() {
+                    write!(out, "{}{error}", if index > 0 { "\n" } else { "" })?;
+                }
+                Ok(())
+            }
             PublishError::Apply(error) => write!(out, "a worker did not take the new configuration: {error}"),
         }
     }
@@ -89,17 +99,30 @@ impl Publisher {
         carried: &Carried,
         followers: Arc<Followers>,
     ) -> Result<Publisher, PublishError> {
+        let tickets = carried.ticket_keys();
+        let tls = Loaded::load(&config, &tickets).map_err(PublishError::Tls)?;
         let sockets = Sockets::bind(&config, plane.workers(), &inherited).map_err(PublishError::Bind)?;
-        let snapshot = Arc::new(Snapshot::compile(config, None, plane.workers()));
+        let snapshot = Arc::new(Snapshot::compile(config, &tls, None, plane.workers()));
         followers.prepare(&snapshot).await;
         carried.apply(&snapshot, clock::now());
         plane.apply(snapshot.clone(), &sockets).await.map_err(PublishError::Apply)?;
-        Ok(Publisher { current: ArcSwap::new(snapshot), plane, followers, sockets: Mutex::new(sockets) })
+        Ok(Publisher {
+            current: ArcSwap::new(snapshot),
+            plane,
+            followers,
+            tickets,
+            sockets: Mutex::new(sockets),
+        })
     }
 
     /// What is in force now.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.current.load_full()
+    }
+
+    /// The keys that session tickets are sealed with.
+    pub fn tickets(&self) -> &TicketKeys {
+        &self.tickets
     }
 
     /// The workers.
@@ -117,11 +140,12 @@ impl Publisher {
         let before = self.snapshot();
         let Some(change) = change(&before.config)? else { return Ok(None) };
         let (Change::File(config) | Change::Edit(config)) = &change;
+        let tls = Loaded::load(config, &self.tickets).map_err(PublishError::Tls)?;
         let bound = Sockets::bind(config, self.plane.workers(), &sockets).map_err(PublishError::Bind)?;
         let workers = self.plane.workers();
         let snapshot = Arc::new(match change {
-            Change::File(config) => Snapshot::compile(config, Some(&before), workers),
-            Change::Edit(config) => Snapshot::compile_edited(config, &before, workers),
+            Change::File(config) => Snapshot::compile(config, &tls, Some(&before), workers),
+            Change::Edit(config) => Snapshot::compile_edited(config, &tls, &before, workers),
         });
         self.followers.prepare(&snapshot).await;
         if let Err(error) = self.plane.apply(snapshot.clone(), &bound).await {

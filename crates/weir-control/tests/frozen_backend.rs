@@ -74,7 +74,7 @@ fn a_frozen_backend_is_out_within_the_promised_time() -> Vec<Duration> {
          [pool.app.health]\ninterval = '100ms'\n"
     );
     let config = weir_config::parse("test.toml", &text).unwrap_or_else(|report| panic!("{report}"));
-    let snapshot = Snapshot::compile(Arc::new(config), None, 1);
+    let snapshot = Snapshot::compile(Arc::new(config), &Default::default(), None, 1);
     let cell = snapshot.pools[0].backends[0].balance.clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut took = runtime.block_on(async {

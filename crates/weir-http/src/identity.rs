@@ -42,7 +42,9 @@ pub struct ClientIdentity {
     pub(crate) address: Box<[u8]>,
     /// `for=203.0.113.7;proto=http`
     pub(crate) element: Box<[u8]>,
-    /// `via`, `x-forwarded-for` and `x-forwarded-proto` lines for a client that is not trusted and sent no `via`.
+    /// The certificate that the client has proved to hold, as a value of `client-cert`.
+    pub(crate) certificate: Option<Box<[u8]>>,
+    /// `via`, `x-forwarded-for`, `x-forwarded-proto` and `client-cert` lines for a client that is not trusted and sent no `via`.
     pub(crate) lines: Box<[u8]>,
     pub(crate) scheme: Scheme,
     /// The version of the requests that `lines` is for.
@@ -65,16 +67,25 @@ impl ClientIdentity {
             IpAddr::V6(_) => [b"for=\"[", &text[..], b"]\";proto=", proto].concat(),
         };
         let version = Version::Http11;
-        let lines = lines(version, &text, scheme);
-        ClientIdentity { trusted, address: text.into(), element: element.into(), lines, scheme, version }
+        let lines = lines(version, &text, scheme, None);
+        let (address, element) = (text.into(), element.into());
+        ClientIdentity { certificate: None, trusted, address, element, lines, scheme, version }
     }
 
     /// The same for a connection whose requests come in another version than HTTP/1.1. Identities say the same of all
     /// versions; this only makes the usual request cheap.
     pub fn of_version(mut self, version: Version) -> ClientIdentity {
-        self.lines = lines(version, &self.address, self.scheme);
+        self.lines = lines(version, &self.address, self.scheme, self.certificate.as_deref());
         self.version = version;
         self
+    }
+
+    /// The same for a client that has proved to hold a certificate, given in DER: backends are told with `client-cert` (RFC 9440).
+    pub fn of_certificate(mut self, certificate: &[u8]) -> ClientIdentity {
+        let value = [b":", base64(certificate).as_slice(), b":"].concat();
+        self.certificate = Some(value.into_boxed_slice());
+        let version = self.version;
+        self.of_version(version)
     }
 
     /// Whether the client's own forwarding fields are kept.
@@ -88,7 +99,27 @@ impl ClientIdentity {
     }
 }
 
-fn lines(version: Version, address: &[u8], scheme: Scheme) -> Box<[u8]> {
+/// RFC 4648 section 4, as byte sequences of structured fields are written (RFC 8941 section 3.3.5).
+fn base64(bytes: &[u8]) -> Vec<u8> {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let mut word = [0; 4];
+        word[1..=group.len()].copy_from_slice(group);
+        let word = u32::from_be_bytes(word);
+        for digit in 0..4 {
+            let value = (word >> (18 - 6 * digit)) as usize & 63;
+            text.push(if digit <= group.len() { DIGITS[value] } else { b'=' });
+        }
+    }
+    text
+}
+
+fn lines(version: Version, address: &[u8], scheme: Scheme, certificate: Option<&[u8]>) -> Box<[u8]> {
+    let (name, value, end): (&[u8], &[u8], &[u8]) = match certificate {
+        Some(value) => (b"client-cert: ", value, b"\r\n"),
+        None => (b"", b"", b""),
+    };
     let parts = [
         b"via: ",
         version.received_protocol(),
@@ -97,6 +128,9 @@ fn lines(version: Version, address: &[u8], scheme: Scheme) -> Box<[u8]> {
         b"\r\nx-forwarded-proto: ",
         scheme.word().as_bytes(),
         b"\r\n",
+        name,
+        value,
+        end,
     ];
     parts.concat().into_boxed_slice()
 }
@@ -150,5 +184,29 @@ mod tests {
         let found = identity("2001:db8::7", Scheme::Https);
         assert_eq!(&*found.element, b"for=\"[2001:db8::7]\";proto=https");
         assert!(found.lines.ends_with(b"x-forwarded-for: 2001:db8::7\r\nx-forwarded-proto: https\r\n"));
+    }
+
+    #[test]
+    fn base64_is_that_of_the_rfc() {
+        // The test vectors of RFC 4648 section 10.
+        for (bytes, text) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+            ("foobar", "Zm9vYmFy"),
+        ] {
+            assert_eq!(base64(bytes.as_bytes()), text.as_bytes());
+        }
+        assert_eq!(base64(&[0xfb, 0xff, 0xfe]), b"+//+");
+    }
+
+    #[test]
+    fn a_certificate_stands_among_the_lines_of_every_version() {
+        let identity = ClientIdentity::new("10.0.0.1".parse().unwrap(), Scheme::Https, false);
+        let identity = identity.of_certificate(b"foo").of_version(Version::Http2);
+        assert!(identity.lines.ends_with(b"x-forwarded-proto: https\r\nclient-cert: :Zm9v:\r\n"));
     }
 }

@@ -46,6 +46,8 @@ known_headers! {
     XForwardedHost "x-forwarded-host";
     XForwardedPort "x-forwarded-port";
     XRealIp "x-real-ip";
+    ClientCert "client-cert";
+    ClientCertChain "client-cert-chain";
     XRequestId "x-request-id";
     Authorization "authorization";
     ProxyAuthorization "proxy-authorization";
@@ -156,6 +158,8 @@ pub(crate) const IDENTITY: KnownSet = KnownSet::of(&[
     K::XForwardedHost,
     K::XForwardedPort,
     K::XRealIp,
+    K::ClientCert,
+    K::ClientCertChain,
 ]);
 
 /// Fields that a `Connection` option must never remove (threat A23), and whose underscore twins are dropped (A24).
@@ -277,6 +281,7 @@ fn candidate(length: usize, first: u8, name: &[u8]) -> KnownHeader {
         (10, b'u') => K::UserAgent,
         (10, b'e') => K::EarlyData,
         (11, b'r') => K::RetryAfter,
+        (11, b'c') => K::ClientCert,
         (12, b'm') => K::MaxForwards,
         (12, b'x') => K::XRequestId,
         (12, b'c') if last == b's' => K::CacheStatus,
@@ -299,6 +304,7 @@ fn candidate(length: usize, first: u8, name: &[u8]) -> KnownHeader {
         (16, b'w') => K::WwwAuthenticate,
         (16, b'c') => K::ContentEncoding,
         (17, b't') => K::TransferEncoding,
+        (17, b'c') => K::ClientCertChain,
         (17, b'x') => K::XForwardedProto,
         (17, b'i') => K::IfModifiedSince,
         (17, b's') => K::SecWebsocketKey,

@@ -19,6 +19,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
 use weir_stats::table::{End, ListenerCells};
 
+use crate::handshake::Secure;
 use render::Renderer;
 use writer::Shared;
 
@@ -68,6 +69,8 @@ pub struct Record<'a> {
     pub end: End,
     /// `user-agent`, as sent.
     pub user_agent: Option<&'a [u8]>,
+    /// What the connection is encrypted with; `None` without TLS.
+    pub tls: Option<&'a Secure>,
     /// `referer`, as sent.
     pub referer: Option<&'a [u8]>,
 }

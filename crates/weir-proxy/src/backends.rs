@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use rustls::HandshakeKind;
 use tokio::net::TcpStream;
 use weir_balance::{NoPick, Outcome, PickInput, Picker, TierKind};
 use weir_http::h1::connection::Idle;
@@ -19,6 +20,7 @@ use weir_stats::table::{BackendCells, PoolCells};
 
 use crate::clock;
 use crate::deadline::Deadline;
+use crate::handshake;
 use crate::http::h2::Carriers;
 use crate::io::WaitError;
 use crate::plane::Event;
@@ -252,6 +254,39 @@ impl WorkerBackend {
         }
     }
 
+    /// Makes the TLS handshake where the pool wants one, on a connection on which the PROXY header, if any, has been sent: nothing that
+    /// comes before it is taken for an answer (threat A21). The deadline is the caller's.
+    pub async fn secure(
+        &self,
+        worker: &Worker,
+        connection: Connection,
+        deadline: &Deadline,
+    ) -> Result<Connection, ConnectError> {
+        let Some(tls) = &self.shared.tls else { return Ok(connection) };
+        let Ok(backend) = connection.stream.peer_addr() else {
+            return Err(ConnectError::Unresolved { backend: self.shared.address.clone() });
+        };
+        let moves = connection.moves;
+        let (stream, count) = connection.into_parts();
+        match handshake::with_backend(tls, stream, &worker.buffers, deadline).await {
+            Ok((stream, kind)) => {
+                match kind {
+                    HandshakeKind::Resumed => self.cells().tls_resumed.increment(),
+                    _ => self.cells().tls_full.increment(),
+                }
+                Ok(Connection { stream, count, moves })
+            }
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                self.cells().tls_failures.increment();
+                Err(ConnectError::TimedOut { backend })
+            }
+            Err(error) => {
+                self.cells().tls_failures.increment();
+                Err(ConnectError::Tls { backend, reason: handshake::describe(&error) })
+            }
+        }
+    }
+
     async fn try_to_connect(&self, deadline: &Deadline) -> Result<Connection, ConnectError> {
         let moves = self.shared.resolved.moves();
         let Some(address) = self.shared.resolved.address() else {
@@ -340,6 +375,8 @@ pub enum ConnectError {
     Refused { backend: SocketAddr, source: io::Error },
     /// It did not accept within `timeout.connect`.
     TimedOut { backend: SocketAddr },
+    /// It accepted, and no TLS came about.
+    Tls { backend: SocketAddr, reason: String },
     /// This process has no descriptor left: not the backend's fault.
     OutOfDescriptors,
     /// It takes no further request on a shared connection, and promises that it did nothing with this one (RFC 9113 §8.7).
@@ -357,7 +394,10 @@ impl ConnectError {
 
     /// Whether the backend is to blame, for passive health: not where it has not been tried at all.
     pub fn blames_backend(&self) -> bool {
-        matches!(self, ConnectError::Refused { .. } | ConnectError::TimedOut { .. })
+        matches!(
+            self,
+            ConnectError::Refused { .. } | ConnectError::TimedOut { .. } | ConnectError::Tls { .. }
+        )
     }
 }
 
@@ -372,6 +412,9 @@ impl std::fmt::Display for ConnectError {
             }
             ConnectError::TimedOut { backend } => write!(out, "backend {backend} did not accept in time"),
             ConnectError::Declined => write!(out, "the backend took no further request on its connection"),
+            ConnectError::Tls { backend, reason } => {
+                write!(out, "backend {backend} could not be spoken TLS with: {reason}")
+            }
             ConnectError::OutOfDescriptors => {
                 write!(out, "no file descriptor is left for a connection; raise LimitNOFILE")
             }

@@ -14,6 +14,7 @@ mod buffers;
 mod choose;
 pub mod clock;
 mod deadline;
+mod handshake;
 pub mod http;
 mod io;
 mod muxed;
@@ -30,3 +31,5 @@ mod tcp;
 mod tls;
 mod udp;
 mod worker;
+
+pub use handshake::describe as describe_tls_failure;

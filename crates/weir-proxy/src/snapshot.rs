@@ -15,6 +15,7 @@ use weir_balance::Refreshed;
 use weir_config::Config;
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, ListenerCells, PoolCells};
+use weir_tls::{BackendTls, ClientTls, Loaded, ServerTls};
 
 use crate::clock;
 use crate::http::route::RouteTable;
@@ -37,6 +38,8 @@ pub struct Snapshot {
 pub struct Listener {
     /// As configured.
     pub config: weir_config::Listener,
+    /// What TLS is served with; `None` where it is not.
+    pub tls: Option<Arc<ServerTls>>,
     /// Which pool takes a request, and why.
     pub routes: RouteTable,
     /// Counters, one copy per worker.
@@ -92,6 +95,8 @@ pub struct Backend {
     pub cells: Arc<PerWorker<BackendCells>>,
     /// Where connections go.
     pub resolved: Arc<Resolved>,
+    /// What TLS is spoken with; `None` where it is not.
+    pub tls: Option<BackendTls>,
 }
 
 /// The socket address a backend's name stands for at the moment.
@@ -138,24 +143,40 @@ enum Weights {
 impl Snapshot {
     /// Compiles `config`, taking over live state from `previous`.
     ///
-    /// `workers` is the number of copies new counters get; it must be the same for the life of the process.
-    pub fn compile(config: Arc<Config>, previous: Option<&Snapshot>, workers: usize) -> Snapshot {
-        Snapshot::build(config, previous, workers, Weights::OfConfig)
+    /// `tls` is what was read of the files that `config` names. `workers` is the number of copies new counters get; it must be the same for the life of the process.
+    pub fn compile(
+        config: Arc<Config>,
+        tls: &Loaded,
+        previous: Option<&Snapshot>,
+        workers: usize,
+    ) -> Snapshot {
+        Snapshot::build(config, tls, previous, workers, Weights::OfConfig)
     }
 
     /// As [`Self::compile`], for a config that is the one before but for what an operator changed: the weights that were set at
     /// run time stay.
-    pub fn compile_edited(config: Arc<Config>, previous: &Snapshot, workers: usize) -> Snapshot {
-        Snapshot::build(config, Some(previous), workers, Weights::OfPrevious)
+    pub fn compile_edited(
+        config: Arc<Config>,
+        tls: &Loaded,
+        previous: &Snapshot,
+        workers: usize,
+    ) -> Snapshot {
+        Snapshot::build(config, tls, Some(previous), workers, Weights::OfPrevious)
     }
 
-    fn build(config: Arc<Config>, previous: Option<&Snapshot>, workers: usize, weights: Weights) -> Snapshot {
+    fn build(
+        config: Arc<Config>,
+        tls: &Loaded,
+        previous: Option<&Snapshot>,
+        workers: usize,
+        weights: Weights,
+    ) -> Snapshot {
         let pools: Vec<Arc<Pool>> = config
             .pools
             .iter()
             .map(|pool| {
                 let old = previous.and_then(|old| old.pool(&pool.name));
-                Arc::new(Pool::compile(pool, old, workers, weights))
+                Arc::new(Pool::compile(pool, tls.pool(&pool.name), old, workers, weights))
             })
             .collect();
         let listeners = config
@@ -163,7 +184,7 @@ impl Snapshot {
             .iter()
             .map(|listener| {
                 let old = previous.and_then(|old| old.listener(&listener.name));
-                Arc::new(Listener::compile(listener, old, &pools, workers))
+                Arc::new(Listener::compile(listener, tls.listener(&listener.name), old, &pools, workers))
             })
             .collect();
         Snapshot { generation: previous.map_or(1, |old| old.generation + 1), config, listeners, pools }
@@ -183,6 +204,7 @@ impl Snapshot {
 impl Pool {
     fn compile(
         config: &weir_config::Pool,
+        tls: Option<&Arc<ClientTls>>,
         old: Option<&Arc<Pool>>,
         workers: usize,
         weights: Weights,
@@ -193,7 +215,7 @@ impl Pool {
             .iter()
             .map(|backend| {
                 let old = old.and_then(|old| old.backends.iter().find(|old| old.address == backend.address));
-                Arc::new(Backend::compile(backend, old, workers, weights))
+                Arc::new(Backend::compile(backend, tls.map(AsRef::as_ref), old, workers, weights))
             })
             .collect();
         let members = backends.iter().map(|backend| backend.balance.clone()).collect();
@@ -243,6 +265,7 @@ fn settings_of(config: &weir_config::Pool) -> weir_balance::Settings {
 impl Backend {
     fn compile(
         config: &weir_config::Backend,
+        tls: Option<&ClientTls>,
         old: Option<&Arc<Backend>>,
         workers: usize,
         weights: Weights,
@@ -257,6 +280,7 @@ impl Backend {
             // A name that has not been resolved stays out over a reload. A new backend's is resolved before anybody serves it.
             assumed_up: old.is_none_or(|old| old.resolved.address().is_some()),
         };
+        let tls = tls.and_then(|tls| tls.for_backend(&config.address, old.and_then(|old| old.tls.as_ref())));
         match old {
             Some(old) => {
                 old.balance.reconfigure(settings);
@@ -265,6 +289,7 @@ impl Backend {
                     balance: old.balance.clone(),
                     cells: old.cells.clone(),
                     resolved: old.resolved.clone(),
+                    tls,
                 }
             }
             None => Backend {
@@ -272,6 +297,7 @@ impl Backend {
                 balance: Arc::new(weir_balance::Backend::new(config.address.as_str(), settings)),
                 cells: Arc::new(PerWorker::new(workers)),
                 resolved: Arc::new(Resolved::of(&config.address)),
+                tls,
             },
         }
     }
@@ -280,12 +306,14 @@ impl Backend {
 impl Listener {
     fn compile(
         config: &weir_config::Listener,
+        tls: Option<&Arc<ServerTls>>,
         old: Option<&Arc<Listener>>,
         pools: &[Arc<Pool>],
         workers: usize,
     ) -> Listener {
         Listener {
             config: config.clone(),
+            tls: tls.cloned(),
             routes: RouteTable::compile(config, pools),
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
             seats: old.map_or_else(Default::default, |old| old.seats.clone()),

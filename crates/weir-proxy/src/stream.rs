@@ -78,6 +78,14 @@ impl Stream {
         matches!(self.0, Kind::Muxed(_))
     }
 
+    /// The socket, given up by a connection whose bytes go over the wire as they are; `None` for any other.
+    pub fn into_socket(self) -> Option<TcpStream> {
+        match self.0 {
+            Kind::Plain(socket) => Some(socket),
+            _ => None,
+        }
+    }
+
     /// The encryption, if there is any.
     pub fn tls(&self) -> Option<&Tls> {
         match &self.0 {

@@ -14,8 +14,9 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 use rustls::{ClientConfig, CommonState, ServerConfig};
 use tokio::net::TcpStream;
+use weir_tls::observing_name;
 
-use crate::buffers::{Buffer, Buffers, LARGE};
+use crate::buffers::{Buffer, Buffers, LARGE, SMALL};
 use crate::io as socket_io;
 
 /// Most content bytes encrypted at once: three full records, whose ciphertext fits a large buffer with room to spare.
@@ -23,12 +24,20 @@ const PIECE_BYTES: usize = 3 * (16 << 10);
 /// A vector of content above this size is not kept by a connection that waits.
 const KEPT_BYTES: usize = 1 << 10;
 
+/// Most bytes received for a handshake, PROXY header not counted (threat D4): certificates of a client fit, a flood does not.
+const HANDSHAKE_BYTES: usize = 64 << 10;
+
 /// One TLS connection.
 pub struct Tls {
     side: Side,
     buffers: Rc<Buffers>,
     /// Records received and not yet processed.
     incoming: Option<Buffer>,
+    server_name: Option<Box<str>>,
+    /// Bytes received in all while the handshake lasts; `None` once it is over.
+    shaking: Option<usize>,
+    /// Bytes to have room for at the next receive: large only while much comes at once.
+    room: usize,
     /// Whether `incoming` holds something that rustls has not seen.
     is_fresh: bool,
     /// Content of the last record, from `taken` on not yet taken.
@@ -104,6 +113,9 @@ impl Tls {
             side,
             buffers: buffers.clone(),
             incoming: None,
+            server_name: None,
+            shaking: Some(0),
+            room: SMALL,
             is_fresh: true,
             content: Vec::new(),
             taken: 0,
@@ -114,7 +126,7 @@ impl Tls {
         };
         if let Some(first) = first {
             // A record may be longer than the buffer this came in.
-            let mut incoming = tls.borrow()?;
+            let mut incoming = tls.borrow(LARGE)?;
             incoming.append(first.filled());
             tls.incoming = Some(incoming);
         }
@@ -129,6 +141,11 @@ impl Tls {
         }
     }
 
+    /// The name that the client asked for, lower case; `None` on a client's own side too.
+    pub fn server_name(&self) -> Option<&str> {
+        self.server_name.as_deref()
+    }
+
     /// Brings the handshake on. Content that came with its last message stays to be taken.
     pub fn poll_handshake(&mut self, socket: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
@@ -141,7 +158,10 @@ impl Tls {
                 }
             }
             match step? {
-                Step::Open => return Poll::Ready(Ok(())),
+                Step::Open => {
+                    self.shaking = None;
+                    return Poll::Ready(Ok(()));
+                }
                 Step::Content => {}
                 Step::Ended => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
                 Step::Hungry => {
@@ -282,11 +302,18 @@ impl Tls {
         loop {
             let mut outgoing = match self.outgoing.take() {
                 Some(outgoing) => outgoing,
-                None => self.borrow()?,
+                None => self.borrow(LARGE)?,
             };
             let mut turn = Turn { content: &mut self.content, outgoing: &mut outgoing, wish };
             let incoming = self.incoming.as_mut().map_or(&mut [][..], Buffer::filled_mut);
             let (discard, result) = match &mut self.side {
+                Side::Server(connection) if self.shaking.is_some() => {
+                    let (status, name) = observing_name(|| connection.process_tls_records(incoming));
+                    if name.is_some() {
+                        self.server_name = name;
+                    }
+                    turn.take(status)
+                }
                 Side::Server(connection) => turn.take(connection.process_tls_records(incoming)),
                 Side::Client(connection) => turn.take(connection.process_tls_records(incoming)),
             };
@@ -317,7 +344,7 @@ impl Tls {
 
     /// After an error rustls has one more record: the alert that names it.
     fn collect_alert(&mut self) {
-        let Ok(mut outgoing) = self.borrow() else { return };
+        let Ok(mut outgoing) = self.borrow(LARGE) else { return };
         for _ in 0..2 {
             let mut turn = Turn { content: &mut self.content, outgoing: &mut outgoing, wish: Wish::Nothing };
             let result = match &mut self.side {
@@ -333,26 +360,41 @@ impl Tls {
         }
     }
 
-    fn borrow(&self) -> io::Result<Buffer> {
-        self.buffers.borrow(LARGE).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    fn borrow(&self, bytes: usize) -> io::Result<Buffer> {
+        self.buffers.borrow(bytes).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// The same in a larger buffer: a record may be longer than a small one.
+    fn larger(&self, full: &Buffer) -> io::Result<Buffer> {
+        if full.capacity() >= LARGE {
+            return Err(malformed("a handshake message is longer than a buffer"));
+        }
+        let mut larger = self.borrow(LARGE)?;
+        larger.append(full.filled());
+        Ok(larger)
     }
 
     /// Receives records behind those that wait. Zero is the end of the stream.
     fn poll_fill(&mut self, socket: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         ready!(socket.poll_read_ready(context))?;
         let mut incoming = match self.incoming.take() {
-            Some(incoming) => incoming,
-            None => self.borrow()?,
+            Some(mut incoming) => {
+                incoming.compact();
+                if incoming.is_full() { self.larger(&incoming)? } else { incoming }
+            }
+            None => self.borrow(self.room)?,
         };
-        incoming.compact();
-        if incoming.is_full() {
-            return Poll::Ready(Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "a handshake message is longer than a buffer",
-            )));
-        }
         let polled = socket_io::receive_ready(socket, context, &mut incoming);
-        self.is_fresh |= matches!(polled, Poll::Ready(Ok(1..)));
+        if let Poll::Ready(Ok(count)) = &polled {
+            self.is_fresh |= *count > 0;
+            self.room = if incoming.is_full() { LARGE } else { SMALL };
+            if let Some(total) = &mut self.shaking {
+                *total += count;
+                if *total > HANDSHAKE_BYTES {
+                    return Poll::Ready(Err(malformed("a handshake takes more bytes than any should")));
+                }
+            }
+        }
         if !incoming.is_empty() {
             self.incoming = Some(incoming);
         }
@@ -422,6 +464,10 @@ impl Turn<'_> {
         };
         (discard, result)
     }
+}
+
+fn malformed(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 fn broken(error: rustls::Error) -> io::Error {

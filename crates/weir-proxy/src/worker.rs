@@ -75,6 +75,8 @@ pub struct Worker {
     /// When a shortage of descriptors was last reported.
     reported: Cell<Option<Duration>>,
     random: Cell<u64>,
+    /// Whether the cryptography has been used once on this thread.
+    is_warm: Cell<bool>,
     slots: RefCell<Vec<Rc<ListenerSlot>>>,
     sockets: RefCell<Vec<Rc<ListenerSocket>>>,
     pools: RefCell<Rc<[Rc<WorkerPool>]>>,
@@ -223,6 +225,7 @@ async fn serve(setup: Setup) {
         evictions: setup.evictions,
         reported: Cell::new(None),
         random: Cell::new(seed | 1),
+        is_warm: Cell::new(false),
         slots: RefCell::default(),
         sockets: RefCell::default(),
         pools: RefCell::new(Rc::new([])),
@@ -274,10 +277,19 @@ fn apply(worker: &Rc<Worker>, snapshot: &Arc<Snapshot>, sockets: Vec<(Endpoint, 
     for gone in old_slots.iter().filter(|old| !slots.iter().any(|slot| Rc::ptr_eq(slot, old))) {
         gone.draining_until.set(Some(until));
     }
+    warm_up(worker, snapshot);
     let served = move_sockets(worker, &slots, sockets);
     *worker.slots.borrow_mut() = slots;
     worker.deadlines.wake_all();
     served
+}
+
+/// Before the first listener with TLS is served: the first handshake of a thread must not be slower than those that follow.
+fn warm_up(worker: &Worker, snapshot: &Snapshot) {
+    let mut served = snapshot.listeners.iter().filter_map(|listener| listener.tls.as_deref()).peekable();
+    if served.peek().is_some() && !worker.is_warm.replace(true) {
+        served.for_each(weir_tls::warm_up);
+    }
 }
 
 /// Keeps the sockets whose endpoint is still wanted, opens new ones, closes the rest.

@@ -73,6 +73,8 @@ metrics! {
     BYTES = "weir_bytes_total" Counter ["listener", "direction"] "Bytes from clients (`received`) and to clients (`sent`).";
     REJECTED = "weir_rejected_total" Counter ["listener", "reason"] "What was refused before or instead of forwarding, by reason.";
     ENDS = "weir_ends_total" Counter ["listener", "reason"] "Exchanges, TCP sessions and UDP flows that ended, by the end reason of the access log.";
+    TLS_HANDSHAKES = "weir_tls_handshakes_total" Counter ["listener", "result"] "TLS handshakes with clients, by result: `full` and `resumed` came about, the others say why not.";
+    CERTIFICATE_EXPIRY = "weir_certificate_expiry_timestamp_seconds" Gauge ["listener", "certificate"] "When the certificate stops being good, Unix time.";
     LOG_DROPPED = "weir_access_log_dropped_total" Counter ["listener"] "Access-log lines dropped because the queue to the writer was full.";
     LOG_LOST = "weir_access_log_lost_total" Counter [] "Access-log lines that their target did not take: a full disk, a reader that is gone or stands still.";
     QUIC_HANDSHAKES = "weir_quic_handshakes_total" Counter ["result"] "QUIC handshakes begun, by what came of them: `established`, `timed_out` or `refused`.";
@@ -92,6 +94,7 @@ metrics! {
     BACKEND_REQUESTS = "weir_backend_requests_total" Counter ["pool", "backend", "code"] "Requests sent to the backend, by class of status; `none` got no response.";
     BACKEND_RESPONSE = "weir_backend_response_seconds" Histogram ["pool", "backend"] "From the request sent to the head of the response received.";
     BACKEND_BYTES = "weir_backend_bytes_total" Counter ["pool", "backend", "direction"] "Bytes from the backend (`received`) and to it (`sent`).";
+    BACKEND_TLS = "weir_backend_tls_handshakes_total" Counter ["pool", "backend", "result"] "TLS handshakes with the backend: `full`, `resumed` or `failed`.";
     BACKEND_FAILURES = "weir_backend_failures_total" Counter ["pool", "backend"] "Failures of real traffic that passive health counted.";
     BACKEND_EJECTIONS = "weir_backend_ejections_total" Counter ["pool", "backend"] "Times passive health ejected the backend.";
     PROBES = "weir_probes_total" Counter ["pool", "backend", "result"] "Health probes, by result: `good` or `bad`.";

@@ -35,17 +35,20 @@ words! {
         ClientIdle = "client_idle", "The client was idle for `timeout.client_idle`.";
         ClientHeader = "client_header_timeout", "The request head did not end within `timeout.header`; answered 408.";
         ClientBody = "client_body_timeout", "The client sent its body, or read its response, too slowly.";
+        Handshake = "tls_handshake", "The TLS handshake did not come about, or not within `timeout.handshake`; closed.";
         BadRequest = "bad_request", "The request broke the protocol; answered 4xx or 5xx and closed.";
         BadProxyHeader = "bad_proxy_header", "The PROXY protocol header was missing, malformed or not allowed.";
         BodyTooLarge = "body_too_large", "The body exceeded `body_limit`; answered 413.";
         NoRoute = "no_route", "No route took the request and the listener has no pool; answered 404.";
         Responded = "responded", "The config answered (`respond`, `redirect`).";
         MethodRefused = "method_refused", "CONNECT or another method that is never forwarded; answered 405 or 501.";
+        Misdirected = "misdirected", "The host is not one of the certificate that the client was shown, on a listener that asks for client certificates; answered 421.";
         NoBackend = "no_backend", "No backend of the pool is up; answered 503.";
         QueueFull = "queue_full", "Every backend was at `max_connections` and the queue was full; answered 503.";
         QueueTimeout = "queue_timeout", "Waited in the queue for its whole timeout; answered 503.";
         ConnectFailed = "connect_failed", "No backend accepted a connection; answered 502.";
         ConnectTimeout = "connect_timeout", "No backend accepted within `timeout.connect`; answered 504.";
+        BackendTls = "backend_tls", "No backend could be spoken TLS with, most often because its certificate is not good; answered 502.";
         BackendTimeout = "backend_timeout", "The backend sent nothing for `timeout.backend`; answered 504, or cut off.";
         BackendClosed = "backend_closed", "The backend closed before the response was whole; answered 502, or cut off.";
         BadResponse = "bad_response", "The backend's response broke the protocol; answered 502, or cut off.";
@@ -65,6 +68,8 @@ words! {
         BodyTooLarge = "body_too_large", "Body over `body_limit`.";
         BodyTimeout = "body_timeout", "Body below `min_body_rate` or stalled.";
         BadProxyHeader = "bad_proxy_header", "PROXY protocol header missing, malformed or not allowed.";
+        Handshake = "tls_handshake", "TLS handshake failed or too slow.";
+        Misdirected = "misdirected", "Host of another certificate than the one shown, where clients have certificates too.";
         MethodRefused = "method_refused", "Method that is never forwarded.";
         NoRoute = "no_route", "No route and no default pool.";
         NoBackend = "no_backend", "No backend up.";
@@ -77,6 +82,23 @@ words! {
         RetryBudget = "retry_budget", "A retry was due and the pool's retry budget was used up.";
         FlowLimit = "flow_limit", "UDP flow table full.";
         FrameFlood = "frame_flood", "HTTP/2 client sent more frames without content than `control_frames` allows; closed.";
+    }
+}
+
+words! {
+    /// How a TLS handshake with a client ended: label `result` of `weir_tls_handshakes_total`.
+    Handshake {
+        Full = "full", "Made, with certificate and key exchange.";
+        Resumed = "resumed", "Made, by a session ticket.";
+        TimedOut = "timed_out", "Not done within `timeout.handshake`.";
+        Closed = "closed", "The client closed or reset the connection; clients that do not trust the certificate may do so without a word.";
+        Alert = "alert", "The client said what it did not like: an unknown authority, an expired certificate.";
+        NoProtocol = "no_protocol", "No application protocol in common (ALPN).";
+        NoCommon = "no_common", "No version, cipher suite, key exchange or signature in common.";
+        ClientCertificate = "client_certificate", "The client's certificate is missing or not good.";
+        NotTls = "not_tls", "What the client sent is no TLS.";
+        Malformed = "malformed", "The client broke the protocol.";
+        Overload = "overload", "Weir's own memory or descriptors ran short.";
     }
 }
 
@@ -102,6 +124,8 @@ pub struct ListenerCells {
     pub rejected: [Counter; Rejected::ALL.len()],
     /// Ends by [`End`].
     pub ends: [Counter; End::ALL.len()],
+    /// TLS handshakes by [`Handshake`].
+    pub handshakes: [Counter; Handshake::ALL.len()],
     /// Access-log lines dropped because the queue to the writer was full.
     pub log_dropped: Counter,
 }
@@ -117,6 +141,12 @@ pub struct BackendCells {
     pub connections_ended: Counter,
     /// Connections that did not come about.
     pub connect_failures: Counter,
+    /// TLS handshakes, full.
+    pub tls_full: Counter,
+    /// TLS handshakes that resumed a session.
+    pub tls_resumed: Counter,
+    /// TLS handshakes that failed.
+    pub tls_failures: Counter,
     /// Requests that used a connection kept from before.
     pub reused: Counter,
     /// From the request sent to the response's head received.

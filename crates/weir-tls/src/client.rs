@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use aws_lc_rs::digest;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
@@ -30,6 +31,8 @@ const SESSIONS: usize = 64;
 pub struct ClientTls {
     base: ClientConfig,
     server_name: Option<String>,
+    /// A digest of everything that was read.
+    digest: [u8; 32],
 }
 
 /// What one backend is spoken to with. Sessions are its own: another backend could not resume them.
@@ -39,6 +42,14 @@ pub struct BackendTls {
     pub config: Arc<ClientConfig>,
     /// Whom the backend must prove to be.
     pub name: ServerName<'static>,
+    digest: [u8; 32],
+}
+
+impl BackendTls {
+    /// Whether both speak with the same keys, believe the same authorities and ask for the same name.
+    pub fn is_same(&self, other: &BackendTls) -> bool {
+        self.digest == other.digest && self.name == other.name
+    }
 }
 
 impl ClientTls {
@@ -48,8 +59,11 @@ impl ClientTls {
     /// A file that can't be used.
     pub fn load(config: &PoolTls, protocol: HttpVersion) -> Result<ClientTls, LoadError> {
         let provider = provider::of(CipherPolicy::Default);
+        let mut digest = digest::Context::new(&digest::SHA256);
+        digest.update(&[u8::from(config.verify), u8::from(protocol == HttpVersion::H2)]);
         let verifier: Arc<dyn ServerCertVerifier> = if config.verify {
             let (file, authorities) = authorities(config.ca.as_deref())?;
+            authorities.iter().for_each(|each| digest.update(each));
             let roots = match &config.ca {
                 Some(file) => server::roots(file, &authorities)?,
                 None => {
@@ -75,6 +89,8 @@ impl ClientTls {
             None => builder.with_no_client_auth(),
             Some((cert, key)) => {
                 let (chain, secret) = (files::certificates(cert)?, files::private_key(key)?);
+                chain.iter().for_each(|each| digest.update(each));
+                digest.update(secret.secret_der());
                 builder.with_client_auth_cert(chain, secret).map_err(|error| {
                     LoadError::new(key, format!("does not go with {}: {error}", cert.display()))
                 })?
@@ -84,23 +100,30 @@ impl ClientTls {
             HttpVersion::H2 => vec![b"h2".to_vec()],
             _ => vec![b"http/1.1".to_vec()],
         };
-        Ok(ClientTls { base, server_name: config.server_name.clone() })
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(digest.finish().as_ref());
+        Ok(ClientTls { base, server_name: config.server_name.clone(), digest: bytes })
     }
 
     /// As this, for connections whose protocol is not Weir's business.
     pub fn without_alpn(mut self) -> ClientTls {
         self.base.alpn_protocols.clear();
+        self.digest[0] ^= 1;
         self
     }
 
-    /// For the backend at `address`, a host and port as configured. `None` when its host can't be a server name, which the config's check
-    /// does not let through.
-    pub fn for_backend(&self, address: &str) -> Option<BackendTls> {
+    /// For the backend at `address`, a host and port as configured. What was `before` is kept with its sessions when nothing has changed.
+    ///
+    /// `None` when its host can't be a server name, which [`crate::Loaded`] does not let through.
+    pub fn for_backend(&self, address: &str, before: Option<&BackendTls>) -> Option<BackendTls> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
         let name = ServerName::try_from(self.server_name.as_deref().unwrap_or(host).to_owned()).ok()?;
+        if let Some(before) = before.filter(|before| before.digest == self.digest && before.name == name) {
+            return Some(before.clone());
+        }
         let mut config = self.base.clone();
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
-        Some(BackendTls { config: Arc::new(config), name })
+        Some(BackendTls { config: Arc::new(config), name, digest: self.digest })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Which certificate a client gets: by the name that it asks for, and by the signatures that it takes.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -7,6 +8,20 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
 use crate::certificate::Loaded;
+
+thread_local! {
+    /// The name in the greeting that was read last.
+    static ASKED: Cell<Option<Box<str>>> = const { Cell::new(None) };
+}
+
+/// Runs `read`, which lets rustls read records, and gives the server name (lower case) of a greeting that was among them.
+///
+/// Rustls's unbuffered connections do not tell it, but ask the resolver for a certificate by it, on the same thread, for each greeting.
+pub fn observing_name<R>(read: impl FnOnce() -> R) -> (R, Option<Box<str>>) {
+    ASKED.set(None);
+    let result = read();
+    (result, ASKED.take())
+}
 
 /// The certificates of one listener, by name.
 pub(crate) struct Resolver {
@@ -71,6 +86,7 @@ impl ResolvesServerCert for Resolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let lower = hello.server_name().map(str::to_ascii_lowercase);
         let group = &self.groups[self.group(lower.as_deref()) as usize];
+        ASKED.set(lower.map(String::into_boxed_str));
         let taken = group.iter().find(|each| each.key.choose_scheme(hello.signature_schemes()).is_some());
         // Rustls ends the handshake in its own words when even the first does not fit.
         taken.or(group.first()).cloned()

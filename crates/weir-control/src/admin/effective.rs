@@ -226,7 +226,7 @@ mod tests {
             path.display()
         );
         let config_read = weir_config::parse("test.toml", &text).unwrap_or_else(|report| panic!("{report}"));
-        let shown = config(&Snapshot::compile(Arc::new(config_read), None, 1));
+        let shown = config(&Snapshot::compile(Arc::new(config_read), &Default::default(), None, 1));
         std::fs::remove_file(&path).unwrap();
         assert_eq!(shown["listener"]["web"]["route"][0]["path"][0], "/a/*");
         assert_eq!(shown["listener"]["web"]["timeout"]["header"], "10s");

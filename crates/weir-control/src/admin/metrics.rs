@@ -8,7 +8,7 @@ use weir_proxy::quic::counts::{Counts as QuicCounts, DROP_NAMES};
 use weir_proxy::snapshot::{Backend, Listener, Pool};
 use weir_stats::Counter;
 use weir_stats::expose::{self, Exposition, Metric};
-use weir_stats::table::{BackendCells, CODE_CLASSES, End, ListenerCells, PoolCells, Rejected};
+use weir_stats::table::{BackendCells, CODE_CLASSES, End, Handshake, ListenerCells, PoolCells, Rejected};
 
 use crate::control::Control;
 use crate::process;
@@ -113,7 +113,27 @@ fn listeners(out: &mut Exposition, listeners: &[Arc<Listener>]) {
             ends.sample(&[&listener.config.name, end.word()], count as f64);
         }
     }
+    tls(out, listeners);
     counter(out, &expose::LOG_DROPPED, |cells| &cells.log_dropped);
+}
+
+fn tls(out: &mut Exposition, listeners: &[Arc<Listener>]) {
+    let mut handshakes = out.family(&expose::TLS_HANDSHAKES);
+    for listener in listeners.iter().filter(|listener| listener.tls.is_some()) {
+        for result in Handshake::ALL {
+            let count = listener.cells.sum(|cells| cells.handshakes[*result as usize].total());
+            handshakes.sample(&[&listener.config.name, result.word()], count as f64);
+        }
+    }
+    let mut expiry = out.family(&expose::CERTIFICATE_EXPIRY);
+    for listener in listeners {
+        for certificate in listener.tls.iter().flat_map(|tls| tls.certificates()) {
+            if let Some(time) = certificate.not_after {
+                let file = certificate.file.to_string_lossy();
+                expiry.sample(&[&listener.config.name, &file], time as f64);
+            }
+        }
+    }
 }
 
 fn backends(out: &mut Exposition, pools: &[Arc<Pool>]) {
@@ -166,6 +186,18 @@ fn backends(out: &mut Exposition, pools: &[Arc<Pool>]) {
         let (pool, address, cells) = (&*pool.config.name, &*backend.address, &backend.cells);
         bytes.sample(&[pool, address, "received"], cells.sum(|cells| cells.bytes_received.total()) as f64);
         bytes.sample(&[pool, address, "sent"], cells.sum(|cells| cells.bytes_sent.total()) as f64);
+    });
+    let mut handshakes = out.family(&expose::BACKEND_TLS);
+    each(&mut |pool, _, backend| {
+        if backend.tls.is_some() {
+            let mut put = |result, count: fn(&BackendCells) -> &Counter| {
+                let total = backend.cells.sum(|cells| count(cells).total());
+                handshakes.sample(&[&pool.config.name, &backend.address, result], total as f64);
+            };
+            put("full", |cells| &cells.tls_full);
+            put("resumed", |cells| &cells.tls_resumed);
+            put("failed", |cells| &cells.tls_failures);
+        }
     });
     counter(out, &expose::BACKEND_FAILURES, |cells| &cells.failures);
     counter(out, &expose::BACKEND_EJECTIONS, |cells| &cells.ejections);

@@ -87,7 +87,9 @@ impl Control {
 
     /// What is known about the backends, for a new process.
     pub fn carried_lines(&self) -> Vec<String> {
-        carried::lines(&self.snapshot(), clock::now())
+        let mut lines = carried::lines(&self.snapshot(), clock::now());
+        lines.extend(self.publisher.tickets().lines());
+        lines
     }
 
     /// Opens the log file anew.

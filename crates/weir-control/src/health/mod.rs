@@ -108,6 +108,7 @@ impl Board {
 
     /// Makes the probers be what `snapshot` asks for: starts those that are missing, ends those nobody needs, tells all others
     /// whom they work for now. Must be called on the control runtime.
+    #[allow(clippy::mutable_key_type, reason = "a key is compared by digest and name, which never change")]
     pub fn adopt(&self, snapshot: &Snapshot) {
         let now = clock::now();
         let mut wanted: HashMap<Key, Vec<Subscriber>> = HashMap::new();
@@ -207,6 +208,7 @@ impl Board {
         }
     }
 
+    #[allow(clippy::mutable_key_type, reason = "a key is compared by digest and name, which never change")]
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Prober>> {
         self.probers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -225,7 +227,8 @@ fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
         },
     };
     let send_proxy = pool.config.send_proxy.map(Into::into);
-    let target = Target { address: backend.resolved.address()?, send_proxy, question };
+    let tls = backend.tls.clone().map(probe::Secured);
+    let target = Target { address: backend.resolved.address()?, tls, send_proxy, question };
     Some(Key { target, pace: Pace::of(health) })
 }
 

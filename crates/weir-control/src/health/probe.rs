@@ -1,14 +1,17 @@
 //! One health probe: connect, and for HTTP ask and read the answer's head. Never more than a few KiB, never longer than its limit.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 use weir_config::ProxyVersion;
+use weir_tls::BackendTls;
 
 /// Most of an answer that is read: a status line and a head fit, a body is nobody's business here.
 const HEAD_BYTES: usize = 16 * 1024;
@@ -18,10 +21,30 @@ const HEAD_BYTES: usize = 16 * 1024;
 pub struct Target {
     /// Where.
     pub address: SocketAddr,
+    /// TLS; for a mere connect its handshake is part of the question.
+    pub tls: Option<Secured>,
     /// PROXY protocol header that the backend expects before anything else.
     pub send_proxy: Option<Announce>,
     /// What is asked.
     pub question: Question,
+}
+
+/// What TLS is spoken with; the same as another that says the same to the backend.
+#[derive(Clone, Debug)]
+pub struct Secured(pub BackendTls);
+
+impl PartialEq for Secured {
+    fn eq(&self, other: &Secured) -> bool {
+        self.0.is_same(&other.0)
+    }
+}
+
+impl Eq for Secured {}
+
+impl Hash for Secured {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.name.hash(state);
+    }
 }
 
 /// PROXY protocol version of the announcement; a probe speaks for itself, so v1 says UNKNOWN and v2 says LOCAL.
@@ -73,6 +96,8 @@ pub enum Question {
 pub enum Failure {
     /// No connection came about.
     Connect(io::Error),
+    /// No TLS came about.
+    Tls(String),
     /// The connection broke.
     Broken(io::Error),
     /// No whole answer in time.
@@ -101,6 +126,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Connect(error) => write!(out, "no connection: {}", plain(error)),
+            Failure::Tls(what) => write!(out, "no TLS: {what}"),
             Failure::Broken(error) => write!(out, "connection broke: {}", plain(error)),
             Failure::TimedOut { after, connected: false } => write!(out, "did not accept within {after:?}"),
             Failure::TimedOut { after, connected: true } => {
@@ -135,7 +161,22 @@ async fn ask(target: &Target, connected: &mut bool) -> Result<Option<u16>, Failu
     if let Some(announce) = target.send_proxy {
         stream.write_all(announce.bytes()).await.map_err(Failure::Broken)?;
     }
-    let Question::Get { path, host, expect_status } = &target.question else { return Ok(None) };
+    match &target.tls {
+        None => put(stream, &target.question).await,
+        Some(Secured(tls)) => {
+            let shaken = TlsConnector::from(tls.config.clone()).connect(tls.name.clone(), stream).await;
+            let stream = shaken.map_err(|error| Failure::Tls(weir_proxy::describe_tls_failure(&error)))?;
+            put(stream, &target.question).await
+        }
+    }
+}
+
+/// Puts the question on a connection that came about.
+async fn put(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    question: &Question,
+) -> Result<Option<u16>, Failure> {
+    let Question::Get { path, host, expect_status } = question else { return Ok(None) };
     let request = format!(
         "GET {path} HTTP/1.1\r\nhost: {host}\r\nuser-agent: weir-health/{}\r\naccept: */*\r\nconnection: close\r\n\r\n",
         env!("CARGO_PKG_VERSION")
@@ -150,7 +191,7 @@ async fn ask(target: &Target, connected: &mut bool) -> Result<Option<u16>, Failu
 }
 
 /// Reads to the end of the head, or of the bound, so that a backend does not see its answer cut off in the status line.
-async fn read_status(stream: &mut TcpStream) -> Result<u16, Failure> {
+async fn read_status(stream: &mut (impl AsyncRead + Unpin)) -> Result<u16, Failure> {
     let mut head = Vec::with_capacity(1024);
     loop {
         let read = stream.read_buf(&mut head).await.map_err(Failure::Broken)?;
@@ -199,7 +240,7 @@ mod tests {
             host: "shop".into(),
             expect_status: vec![(200, 299), (401, 401)],
         };
-        Target { address, send_proxy, question }
+        Target { address, tls: None, send_proxy, question }
     }
 
     /// A backend that answers one connection with `answer` and gives what it was asked.

@@ -204,6 +204,9 @@ fn dropped_from_request(head: &RequestHead, context: &RequestContext<'_>) -> Kno
     }
     if context.identity.trusted {
         dropped = dropped.with(KnownHeader::XForwardedFor).with(KnownHeader::Forwarded);
+        if context.identity.certificate.is_some() {
+            dropped = dropped.with(KnownHeader::ClientCert).with(KnownHeader::ClientCertChain);
+        }
     } else {
         dropped = dropped.union(IDENTITY);
     }
@@ -275,6 +278,11 @@ fn put_identity(
     }
     if !replaced.has(KnownHeader::XForwardedProto) && !kept(KnownHeader::XForwardedProto) {
         sink.field(b"x-forwarded-proto", identity.scheme.word().as_bytes());
+    }
+    if let Some(certificate) = &identity.certificate
+        && !replaced.has(KnownHeader::ClientCert)
+    {
+        sink.field(b"client-cert", certificate);
     }
     let host = head.host(buffer);
     if let Some(host) = host

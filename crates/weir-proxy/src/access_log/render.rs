@@ -58,6 +58,11 @@ impl Renderer {
         json_text(out, "end", Some(record.end.word().as_bytes()));
         json_text(out, "user_agent", record.user_agent);
         json_text(out, "referer", record.referer);
+        if let Some(tls) = record.tls {
+            json_text(out, "tls_version", Some(tls.version_word().as_bytes()));
+            json_text(out, "tls_cipher", Some(tls.cipher_word().as_bytes()));
+            json_text(out, "server_name", tls.server_name.as_deref().map(str::as_bytes));
+        }
         out.push(b'}');
     }
 
@@ -155,7 +160,8 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
         End::BadRequest | End::BadProxyHeader | End::BodyTooLarge | End::NoRoute | End::MethodRefused => {
             *b"PR"
         }
-        End::NoBackend | End::ConnectFailed => *b"SC",
+        End::NoBackend | End::ConnectFailed | End::BackendTls => *b"SC",
+        End::Misdirected | End::Handshake => *b"PR",
         End::QueueFull => *b"SQ",
         End::QueueTimeout => *b"sQ",
         End::ConnectTimeout => *b"sC",

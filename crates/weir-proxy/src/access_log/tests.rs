@@ -35,6 +35,7 @@ fn request<'a>() -> Record<'a> {
         end: End::Done,
         user_agent: Some(b"curl/8"),
         referer: None,
+        tls: None,
     }
 }
 
@@ -162,6 +163,7 @@ proptest! {
             host: Some(&host),
             user_agent: Some(&agent),
             referer: Some(&path),
+            tls: None,
             request_id: Some(&agent),
             pool: Some(&pool.replace('\n', "_")),
             ..request()

@@ -215,5 +215,10 @@ async fn connect(
             Failure::Connect(ConnectError::from_wait(error, backend))
         })?;
     }
+    if backend.shared.tls.is_some() {
+        let secured = backend.secure(&session.worker, stream, &session.deadline).await;
+        exchange.ledger.connect = Some(clock::now().saturating_sub(began));
+        return secured.map_err(Failure::Connect);
+    }
     Ok(stream)
 }

@@ -136,6 +136,8 @@ pub fn count_refused_session(worker: &Worker, listener: &WorkerListener, end: En
     cells.ends[end as usize].increment();
     match end {
         End::BadProxyHeader => cells.rejected[Rejected::BadProxyHeader as usize].increment(),
+        End::Handshake => cells.rejected[Rejected::Handshake as usize].increment(),
+        End::Overload => cells.rejected[Rejected::Memory as usize].increment(),
         End::TooManyConnections => cells.rejected[Rejected::ClientConnections as usize].increment(),
         _ => {}
     }
@@ -208,6 +210,11 @@ fn plan<'l>(
     let request = &exchange.request;
     if request.method() == Method::Connect {
         return Err(Failure::MethodRefused);
+    }
+    if let Some(secure) = &session.secure
+        && !secure.covers(without_port(request.host(received).unwrap_or_default()))
+    {
+        return Err(Failure::Misdirected);
     }
     if request.max_forwards() == Some(0) {
         return Ok(Plan::Trace);

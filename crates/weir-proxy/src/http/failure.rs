@@ -18,6 +18,8 @@ pub enum Failure {
     BodyTooLarge,
     /// CONNECT, for Weir is no forward proxy; TRACE, for a backend would echo secrets.
     MethodRefused,
+    /// The host is of another certificate than the one that the client was shown.
+    Misdirected,
     /// No route and no default pool.
     NoRoute,
     /// No backend of the pool is up.
@@ -57,6 +59,7 @@ impl Failure {
             Failure::HeaderTimeout | Failure::BodyTimeout => 408,
             Failure::BodyTooLarge => 413,
             Failure::MethodRefused => 405,
+            Failure::Misdirected => 421,
             Failure::NoRoute => 404,
             Failure::NoBackend
             | Failure::QueueFull
@@ -81,12 +84,14 @@ impl Failure {
             Failure::BodyTimeout | Failure::ClientStalled => End::ClientBody,
             Failure::BodyTooLarge => End::BodyTooLarge,
             Failure::MethodRefused => End::MethodRefused,
+            Failure::Misdirected => End::Misdirected,
             Failure::NoRoute => End::NoRoute,
             Failure::NoBackend => End::NoBackend,
             Failure::QueueFull => End::QueueFull,
             Failure::QueueTimeout => End::QueueTimeout,
             Failure::Connect(ConnectError::TimedOut { .. }) => End::ConnectTimeout,
             Failure::Connect(ConnectError::OutOfDescriptors) => End::Overload,
+            Failure::Connect(ConnectError::Tls { .. }) => End::BackendTls,
             Failure::Connect(_) => End::ConnectFailed,
             Failure::Empty | Failure::BackendClosed => End::BackendClosed,
             Failure::BackendTimeout => End::BackendTimeout,
@@ -108,6 +113,7 @@ impl Failure {
             Failure::BodyTimeout => Rejected::BodyTimeout,
             Failure::BodyTooLarge => Rejected::BodyTooLarge,
             Failure::MethodRefused => Rejected::MethodRefused,
+            Failure::Misdirected => Rejected::Misdirected,
             Failure::NoRoute => Rejected::NoRoute,
             Failure::NoBackend => Rejected::NoBackend,
             Failure::QueueFull => Rejected::QueueFull,

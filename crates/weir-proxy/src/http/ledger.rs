@@ -190,6 +190,7 @@ impl Ledger {
                 total,
             },
             end,
+            tls: session.secure.as_deref(),
             user_agent: text.user_agent.as_ref().and_then(quote),
             referer: text.referer.as_ref().and_then(quote),
         };

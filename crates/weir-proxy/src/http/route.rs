@@ -229,7 +229,8 @@ impl Route {
             response_fields: fields(&config.add_response_header),
             rewrite_prefix: config.rewrite_prefix.as_ref().map(|prefix| prefix.as_bytes().into()),
             body_limit_bytes: config.body_limit_bytes,
-            host: config.host.clone(),
+            // A connection of a tcp listener is looked at as a request for the name that its client asks for.
+            host: config.host.iter().chain(&config.sni).cloned().collect(),
             path: config.path.clone(),
             method: config.method.iter().map(|method| method.as_bytes().into()).collect(),
             header: config

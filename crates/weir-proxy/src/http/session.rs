@@ -16,6 +16,7 @@ use crate::accept::{self, Client};
 use crate::buffers::{Buffer, SMALL};
 use crate::clock;
 use crate::deadline::Deadline;
+use crate::handshake::{self, Secure};
 use crate::http::exchange::{self, After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::{h2, linger};
@@ -40,6 +41,8 @@ pub struct Session {
     pub worker: Rc<Worker>,
     pub slot: Rc<ListenerSlot>,
     pub stream: Stream,
+    /// What the TLS handshake came to; `None` without TLS.
+    pub secure: Option<Rc<Secure>>,
     pub client: Client,
     /// Rendered once; goes into every request.
     pub identity: Rc<ClientIdentity>,
@@ -79,11 +82,22 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
                 return;
             }
         };
+    let shaken = Box::pin(handshake::with_client(&worker, &listener, stream, &mut buffer, &deadline)).await;
+    let (stream, secure) = match shaken {
+        Ok(shaken) => shaken,
+        Err(end) => return exchange::count_refused_session(&worker, &listener, end),
+    };
     // A balancer that only carries bytes says nothing of whoever speaks through it: trust goes by the address it names.
     let is_trusted = listener.shared.trusts(client.address.ip());
-    let identity = Rc::new(ClientIdentity::new(client.address.ip(), Scheme::Http, is_trusted));
+    let scheme = if secure.is_some() { Scheme::Https } else { Scheme::Http };
+    let mut identity = ClientIdentity::new(client.address.ip(), scheme, is_trusted);
+    if let Some(certificate) = secure.as_ref().and_then(|secure| secure.client_certificate.as_deref()) {
+        identity = identity.of_certificate(certificate);
+    }
+    let identity = Rc::new(identity);
     drop(listener);
-    let mut session = Session { worker, slot, stream, client, identity, deadline, buffer, idle_since: None };
+    let mut session =
+        Session { worker, slot, stream, secure, client, identity, deadline, buffer, idle_since: None };
     match session.spoken().await {
         Ok(Spoken::Http1) => session.run().await,
         Ok(Spoken::Http2) => Box::pin(h2::serve(session)).await,
@@ -101,6 +115,9 @@ impl Session {
     /// Finds out what the client speaks. Without TLS, which would have said it, HTTP/2 is known by the first bytes of its preface, and
     /// only where the listener offers it (threat B16).
     async fn spoken(&mut self) -> Result<Spoken, End> {
+        if let Some(agreed) = self.secure.as_ref().and_then(|secure| secure.alpn.as_deref()) {
+            return Ok(if agreed == b"h2" { Spoken::Http2 } else { Spoken::Http1 });
+        }
         let listener = self.slot.current();
         let offers = |version| listener.shared.config.http.contains(&version);
         match (offers(HttpVersion::H1), offers(HttpVersion::H2)) {

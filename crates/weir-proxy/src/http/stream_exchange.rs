@@ -8,6 +8,7 @@ use weir_http::{ClientIdentity, Limits, Violation};
 
 use crate::accept::Client;
 use crate::clock;
+use crate::handshake::Secure;
 use crate::http::exchange::{self, After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::session::{Session, limits_of};
@@ -19,6 +20,8 @@ use crate::worker::{ListenerSlot, Worker};
 pub struct Peer {
     pub worker: Rc<Worker>,
     pub slot: Rc<ListenerSlot>,
+    /// What the TLS handshake came to; `None` without TLS.
+    pub secure: Option<Rc<Secure>>,
     pub client: Client,
     pub identity: Rc<ClientIdentity>,
 }
@@ -31,7 +34,7 @@ pub async fn serve(
     stream: Muxed,
     read: impl FnOnce(&Limits, &mut Exchange, &mut Vec<u8>) -> Result<(), Violation>,
 ) -> bool {
-    let Peer { worker, slot, client, identity } = peer;
+    let Peer { worker, slot, secure, client, identity } = peer;
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     let listener = slot.current();
@@ -42,6 +45,7 @@ pub async fn serve(
         worker: worker.clone(),
         slot: slot.clone(),
         stream: Stream::muxed(stream),
+        secure: secure.clone(),
         client: *client,
         identity: identity.clone(),
         deadline,

@@ -2,3 +2,4 @@
 
 pub mod relay;
 pub mod session;
+mod sni;

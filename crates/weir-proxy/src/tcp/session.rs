@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
@@ -12,6 +13,7 @@ use weir_config::RetryOn;
 use weir_stats::table::{End, Rejected};
 
 use super::relay::{self, FirstBytes, Pair, Relayed, Terms};
+use super::sni;
 use crate::accept::{self, Client};
 use crate::access_log::{Record, Spoken, Timers};
 use crate::backends::{Chosen, ConnectError, Connection, WorkerPool, elapsed};
@@ -19,6 +21,8 @@ use crate::buffers::Buffer;
 use crate::choose::{Unavailable, Wish, choose_or_wait};
 use crate::clock;
 use crate::deadline::Deadline;
+use crate::handshake::{self, Secure};
+use crate::http::route::{Action, Decision, RequestView};
 use crate::io::{WaitError, send_all};
 use crate::snapshot::ClientSeat;
 use crate::stream::{Sight, Stream};
@@ -26,15 +30,23 @@ use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// Serves one connection to its end.
 pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream, peer: SocketAddr) {
-    let mut stream = Stream::plain(stream);
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     let listener = slot.current();
     let client = Client { peer, address: peer, destination: None };
-    let mut session =
-        Session { worker, slot, listener, client, _client_seat: None, deadline, report: Report::new() };
+    let mut session = Session {
+        worker,
+        slot,
+        listener,
+        secure: None,
+        client,
+        _client_seat: None,
+        deadline,
+        report: Report::new(),
+    };
+    let mut stream = Some(Stream::plain(stream));
     let end = session.run(&mut stream).await;
-    if !matches!(end, End::Done) && !session.report.is_relayed {
+    if let Some(stream) = stream.as_mut().filter(|_| end != End::Done && !session.report.is_relayed) {
         // No backend ever spoke: the client must not take silence for a whole answer.
         stream.reset_on_close();
     }
@@ -46,6 +58,8 @@ struct Session {
     slot: Rc<ListenerSlot>,
     /// As it was configured when the session began.
     listener: Rc<WorkerListener>,
+    /// What the TLS handshake came to; `None` without TLS.
+    secure: Option<Rc<Secure>>,
     client: Client,
     /// Held while the session lasts, when a PROXY header named the client.
     _client_seat: Option<ClientSeat>,
@@ -56,6 +70,8 @@ struct Session {
 /// What counters and the access log are told at the end.
 struct Report {
     begun: Duration,
+    /// Name of the route that took the connection.
+    route: Option<Arc<str>>,
     pool: Option<Rc<WorkerPool>>,
     /// Index of the backend used last.
     backend: Option<usize>,
@@ -73,6 +89,7 @@ impl Report {
     fn new() -> Report {
         Report {
             begun: clock::now(),
+            route: None,
             pool: None,
             backend: None,
             queue: None,
@@ -87,7 +104,9 @@ impl Report {
 }
 
 impl Session {
-    async fn run(&mut self, stream: &mut Stream) -> End {
+    /// `held` is empty afterwards when the connection has been given up.
+    async fn run(&mut self, held: &mut Option<Stream>) -> End {
+        let Some(stream) = held else { return End::Internal };
         // Small messages must not wait for the acknowledgement of the ones before.
         stream.send_at_once();
         let mut first = None;
@@ -107,12 +126,55 @@ impl Session {
             }
             Err(end) => return end,
         }
-        let Some(index) = self.listener.shared.routes.default_pool() else { return End::NoBackend };
+        let listener = self.listener.clone();
+        if let Some(plain) = held.take_if(|_| listener.shared.tls.is_some()) {
+            let shaken = handshake::with_client(&self.worker, &listener, plain, &mut first, &self.deadline);
+            match Box::pin(shaken).await {
+                Ok((shaken, secure)) => (*held, self.secure) = (Some(shaken), secure),
+                // An alert has said what there was to say.
+                Err(end) => return end,
+            }
+        }
+        let Some(stream) = held else { return End::Internal };
+        let index = match self.pool(stream, &mut first).await {
+            Ok(index) => index,
+            Err(end) => return end,
+        };
         let pool = self.listener.pools[index].clone();
         self.report.pool = Some(pool.clone());
         match self.reach(&pool, stream, first.is_some()).await {
             Ok((chosen, backend)) => self.relay(stream, backend, &chosen, first).await,
             Err(end) => end,
+        }
+    }
+
+    /// Which pool takes the connection: by the server name that the client asks for, where there are routes.
+    async fn pool(&mut self, stream: &mut Stream, first: &mut Option<Buffer>) -> Result<usize, End> {
+        let routes = &self.listener.shared.routes;
+        if routes.is_empty() {
+            return routes.default_pool().ok_or(End::NoBackend);
+        }
+        let name = match &self.secure {
+            Some(secure) => secure.server_name.as_deref().map(str::to_owned),
+            None => Box::pin(sni::read(&self.worker, &self.listener, stream, first, &self.deadline)).await?,
+        };
+        let view = RequestView {
+            host: name.as_deref().unwrap_or_default().as_bytes(),
+            path: b"/",
+            method: b"",
+            header: &|_| None,
+        };
+        match self.listener.shared.routes.decide(&view) {
+            Decision::Default { pool } => Ok(pool),
+            Decision::Route { route, .. } => {
+                self.report.route = Some(route.name.clone());
+                match route.action {
+                    Action::Pool(pool) => Ok(pool),
+                    // The config's check lets no other action through.
+                    _ => Err(End::NoRoute),
+                }
+            }
+            Decision::Nowhere => Err(End::NoRoute),
         }
     }
 
@@ -167,6 +229,7 @@ impl Session {
             }
             let end = match failure {
                 ConnectError::TimedOut { .. } => End::ConnectTimeout,
+                ConnectError::Tls { .. } => End::BackendTls,
                 _ => End::ConnectFailed,
             };
             if self.report.retries >= retry.attempts || !retry.on.contains(&RetryOn::Connect) {
@@ -204,6 +267,7 @@ impl Session {
             }
             chosen.backend().cells().bytes_sent.add(header.len() as u64);
         }
+        let backend = chosen.backend().secure(&self.worker, backend, &self.deadline).await?;
         let now = clock::now();
         let latency = now.saturating_sub(begun);
         chosen.observe_success(now, latency);
@@ -266,7 +330,7 @@ impl Session {
         let record = Record {
             time: SystemTime::now(),
             listener: &self.listener.shared.config.name,
-            route: None,
+            route: report.route.as_deref(),
             pool: pool.map(|pool| pool.shared.config.name.as_str()),
             backend,
             client: self.client.address,
@@ -290,6 +354,7 @@ impl Session {
             end,
             user_agent: None,
             referer: None,
+            tls: self.secure.as_deref(),
         };
         self.worker.log.write(&record, cells);
     }
@@ -306,6 +371,8 @@ fn rejection(end: End) -> Option<Rejected> {
     Some(match end {
         End::BadProxyHeader => Rejected::BadProxyHeader,
         End::ClientHeader => Rejected::HeaderTimeout,
+        End::Handshake => Rejected::Handshake,
+        End::NoRoute => Rejected::NoRoute,
         End::NoBackend => Rejected::NoBackend,
         End::QueueFull => Rejected::QueueFull,
         End::QueueTimeout => Rejected::QueueTimeout,

@@ -362,6 +362,7 @@ impl Flow {
             end,
             user_agent: None,
             referer: None,
+            tls: None,
         };
         worker.log.write(&record, cells);
     }

@@ -48,7 +48,7 @@ impl Rig {
         };
         let plane = Plane::start(options).unwrap();
         let sockets = Sockets::bind(&config, 1, &Sockets::default()).unwrap();
-        let snapshot = Arc::new(Snapshot::compile(config, None, 1));
+        let snapshot = Arc::new(Snapshot::compile(config, &Default::default(), None, 1));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         Rig { plane: Some(plane), sockets, snapshot, log, runtime }
     }
@@ -57,7 +57,7 @@ impl Rig {
     pub fn reload_at_once(&mut self, next: &str) {
         let config = Arc::new(parse(next));
         let sockets = Sockets::bind(&config, 1, &Sockets::default()).unwrap();
-        let snapshot = Arc::new(Snapshot::compile(config, Some(&self.snapshot), 1));
+        let snapshot = Arc::new(Snapshot::compile(config, &Default::default(), Some(&self.snapshot), 1));
         let plane = self.plane.as_ref().unwrap();
         let both = async {
             tokio::join!(
@@ -74,7 +74,7 @@ impl Rig {
     pub fn reload(&mut self, config: &str) {
         let config = Arc::new(parse(config));
         let sockets = Sockets::bind(&config, 1, &self.sockets).unwrap();
-        let snapshot = Arc::new(Snapshot::compile(config, Some(&self.snapshot), 1));
+        let snapshot = Arc::new(Snapshot::compile(config, &Default::default(), Some(&self.snapshot), 1));
         let plane = self.plane.as_ref().unwrap();
         self.runtime.block_on(plane.apply(snapshot.clone(), &sockets)).unwrap();
         (self.sockets, self.snapshot) = (sockets, snapshot);

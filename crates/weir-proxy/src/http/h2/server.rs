@@ -41,7 +41,7 @@ const RESETS_FOR_ERRORS: usize = 1024;
 
 /// Serves a connection on which HTTP/2 is spoken, to its end. What was received already is in `session.buffer`.
 pub async fn serve(session: Session) {
-    let Session { worker, slot, stream, client, identity, deadline, buffer, .. } = session;
+    let Session { worker, slot, stream, secure, client, identity, deadline, buffer, .. } = session;
     let listener = slot.current();
     let limits = &listener.shared.config.limits;
     let gauge = Rc::new(RefCell::new(Gauge::new(limits.control_frames, clock::now())));
@@ -61,7 +61,7 @@ pub async fn serve(session: Session) {
     let streams = limits.streams;
     drop(listener);
     let identity = Rc::new(Rc::unwrap_or_clone(identity).of_version(Version::Http2));
-    let peer = Rc::new(Peer { worker, slot, client, identity });
+    let peer = Rc::new(Peer { worker, slot, secure, client, identity });
     let running = Rc::new(Running::default());
     Driver {
         connection,
