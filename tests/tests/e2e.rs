@@ -11,4 +11,5 @@ mod logs;
 mod reload;
 mod resources;
 mod tcp;
+mod tls;
 mod udp;

@@ -123,7 +123,7 @@ pub struct Listener {
     pub max_connections: u32,
     /// Most client connections at once from one address; `None` means no limit of its own.
     pub max_connections_per_client: Option<u32>,
-    /// HTTP versions that are spoken, the preferred first; empty when `protocol` is not http.
+    /// HTTP versions that are spoken; empty when `protocol` is not http.
     pub http: Vec<HttpVersion>,
     /// `[listener.NAME.tls]`
     pub tls: Option<ListenerTls>,

@@ -345,16 +345,13 @@ impl Tls {
     /// After an error rustls has one more record: the alert that names it.
     fn collect_alert(&mut self) {
         let Ok(mut outgoing) = self.borrow(LARGE) else { return };
-        for _ in 0..2 {
-            let mut turn = Turn { content: &mut self.content, outgoing: &mut outgoing, wish: Wish::Nothing };
-            let result = match &mut self.side {
-                Side::Server(connection) => turn.take(connection.process_tls_records(&mut [])).1,
-                Side::Client(connection) => turn.take(connection.process_tls_records(&mut [])).1,
-            };
-            if !matches!(result, Ok(None)) {
-                break;
-            }
-        }
+        let mut turn = Turn { content: &mut self.content, outgoing: &mut outgoing, wish: Wish::Nothing };
+        // What is left must be shown again: rustls keeps places in it.
+        let incoming = self.incoming.as_mut().map_or(&mut [][..], Buffer::filled_mut);
+        let _ = match &mut self.side {
+            Side::Server(connection) => turn.take(connection.process_tls_records(incoming)),
+            Side::Client(connection) => turn.take(connection.process_tls_records(incoming)),
+        };
         if !outgoing.is_empty() && self.outgoing.is_none() {
             self.outgoing = Some(outgoing);
         }

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use crate::cells::{BUCKET_COUNT, HistogramSum};
-use crate::table::{CODE_CLASSES, End, Rejected};
+use crate::table::{CODE_CLASSES, End, Handshake, Rejected};
 
 /// The `content-type` of what [`Exposition::into_text`] gives.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -232,6 +232,10 @@ pub fn reference_page() -> String {
     page.push_str("\n## `weir_ends_total{reason}`, and the end reason in the access log\n\n| reason | meaning |\n|---|---|\n");
     for end in End::ALL {
         let _ = writeln!(page, "| `{}` | {} |", end.word(), end.meaning());
+    }
+    page.push_str("\n## `weir_tls_handshakes_total{result}`\n\n| result | meaning |\n|---|---|\n");
+    for handshake in Handshake::ALL {
+        let _ = writeln!(page, "| `{}` | {} |", handshake.word(), handshake.meaning());
     }
     page
 }

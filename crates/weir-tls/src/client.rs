@@ -40,6 +40,8 @@ pub struct ClientTls {
 pub struct BackendTls {
     /// With a memory of sessions that is shared by all workers.
     pub config: Arc<ClientConfig>,
+    /// As `config`, for those who speak HTTP/1.1 whatever the pool does: probes.
+    pub for_http1: Arc<ClientConfig>,
     /// Whom the backend must prove to be.
     pub name: ServerName<'static>,
     digest: [u8; 32],
@@ -123,7 +125,9 @@ impl ClientTls {
         }
         let mut config = self.base.clone();
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
-        Some(BackendTls { config: Arc::new(config), name, digest: self.digest })
+        let mut http1 = config.clone();
+        http1.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Some(BackendTls { config: Arc::new(config), for_http1: Arc::new(http1), name, digest: self.digest })
     }
 }
 

@@ -79,11 +79,10 @@ impl ServerTls {
             TlsVersion::V13 => &[&TLS13],
         };
         let parts = Parts { listener, provider, verifier, resolver: resolver.clone(), tickets };
-        let alpn = http.iter().filter_map(|version| match version {
-            HttpVersion::H1 => Some(HTTP_1_1.to_vec()),
-            HttpVersion::H2 => Some(HTTP_2.to_vec()),
-            HttpVersion::H3 => None,
-        });
+        // Rustls takes the first of ours that the client offers too, and whoever knows HTTP/2 is better off with it.
+        let alpn = [(HttpVersion::H2, HTTP_2), (HttpVersion::H1, HTTP_1_1)];
+        let alpn =
+            alpn.into_iter().filter(|(version, _)| http.contains(version)).map(|(_, name)| name.to_vec());
         let stream = parts.config(versions, alpn.collect())?;
         let quic = http.contains(&HttpVersion::H3).then(|| parts.config(&[&TLS13], vec![HTTP_3.to_vec()]));
         Ok(ServerTls {

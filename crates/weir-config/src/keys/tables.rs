@@ -159,7 +159,7 @@ static LISTENER: Table = Table {
                 ],
                 None,
             )),
-            "HTTP versions that are spoken, the preferred first.",
+            "HTTP versions that are spoken. A client that knows several gets HTTP/2 by TLS.",
         )
         .default("`[\"h1\", \"h2\"]` with `tls`, else `[\"h1\"]`")
         .http()

@@ -164,7 +164,8 @@ async fn ask(target: &Target, connected: &mut bool) -> Result<Option<u16>, Failu
     match &target.tls {
         None => put(stream, &target.question).await,
         Some(Secured(tls)) => {
-            let shaken = TlsConnector::from(tls.config.clone()).connect(tls.name.clone(), stream).await;
+            let config = if target.question == Question::Connect { &tls.config } else { &tls.for_http1 };
+            let shaken = TlsConnector::from(config.clone()).connect(tls.name.clone(), stream).await;
             let stream = shaken.map_err(|error| Failure::Tls(weir_proxy::describe_tls_failure(&error)))?;
             put(stream, &target.question).await
         }

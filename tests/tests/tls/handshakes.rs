@@ -1,0 +1,158 @@
+//! Which certificate, which version, which protocol; and handshakes that are not meant well (threats D1, D4, D5, D7).
+
+use std::time::Instant;
+
+use weir_tests::dialogue::Backend;
+
+use super::{Authority, LAST, curl, mirror, s_client};
+
+const CONFIG: &str = r#"
+[runtime]
+workers = 2
+[log]
+access = "@dir/access.log"
+[listener.web]
+bind = "@web"
+http = ["h1"]
+pool = "app"
+timeout = { handshake = "700ms" }
+[listener.web.tls]
+certificates = [
+    { cert = "@dir/first.pem", key = "@dir/first.key" },
+    { cert = "@dir/shop.pem", key = "@dir/shop.key" },
+    { cert = "@dir/shoprsa.pem", key = "@dir/shoprsa.key" },
+    { cert = "@dir/wild.pem", key = "@dir/wild.key" },
+]
+[listener.pass]
+protocol = "tcp"
+bind = "@pass"
+timeout = { handshake = "700ms" }
+[[listener.pass.route]]
+sni = "*.wild.example"
+pool = "through"
+[pool.through]
+backends = ["@web"]
+health = "off"
+[pool.app]
+backends = ["@app"]
+health = "off"
+"#;
+
+fn authority() -> Authority {
+    Authority::new()
+        .signs("first", &["first.example"])
+        .signs("shop", &["shop.example"])
+        .signs_with("shoprsa", &["shop.example"], "rsa:2048", 30)
+        .signs("wild", &["*.wild.example"])
+}
+
+fn running(backend: &Backend) -> (Authority, weir_tests::dialogue::Weir) {
+    let authority = authority();
+    let weir = authority.setup(CONFIG).with("app", backend.address()).start();
+    (authority, weir)
+}
+
+#[test]
+fn a_client_gets_the_certificate_of_the_name_it_asks_for_and_the_first_for_any_other() {
+    let backend = mirror();
+    let (_authority, weir) = running(&backend);
+    for (name, subject) in [
+        ("-servername shop.example", "shop"),
+        ("-servername SHOP.example", "shop"),
+        ("-servername a.wild.example", "wild"),
+        ("-servername a.b.wild.example", "first"),
+        ("-servername wild.example", "first"),
+        ("-servername nobody.example", "first"),
+        // D5: an address is no server name.
+        ("-servername 127.0.0.1", "first"),
+        ("-noservername", "first"),
+        ("-servername shop.example -sigalgs RSA-PSS+SHA256", "shoprsa"),
+        ("-servername shop.example -tls1_2", "shop"),
+    ] {
+        let shown = s_client(weir.address("web"), name, LAST).stdout;
+        assert!(shown.contains(&format!("subject=CN = {subject}\n")), "{name}: {shown}");
+        assert!(shown.contains("HTTP/1.1 200 OK"), "{name}: {shown}");
+    }
+    assert!(weir.metric("weir_tls_handshakes_total", &[("listener", "web"), ("result", "full")]) >= 10.0);
+    assert!(weir.metric("weir_certificate_expiry_timestamp_seconds", &[("listener", "web")]) > 1.7e9);
+    let lines = weir.lines_of("access.log", 10);
+    assert!(lines[0].contains(r#""tls_version":"TLSv1.3","tls_cipher":"TLS_"#), "{}", lines[0]);
+    assert!(lines[0].contains(r#""server_name":"shop.example""#), "{}", lines[0]);
+}
+
+#[test]
+fn backends_are_told_that_the_client_came_by_https() {
+    let backend = mirror();
+    let (authority, weir) = running(&backend);
+    let answer = curl(&weir, "web", "shop.example", &["--cacert", &authority.path("ca.pem")]);
+    assert!(answer.succeeded().contains("x-forwarded-proto: https\r\n"), "{answer:?}");
+}
+
+#[test]
+fn what_is_passed_through_is_chosen_by_name_and_never_opened() {
+    let backend = mirror();
+    let (authority, weir) = running(&backend);
+    let answer = curl(&weir, "pass", "a.wild.example", &["--cacert", &authority.path("ca.pem")]);
+    assert!(answer.succeeded().ends_with("status 200"), "{answer:?}");
+    let refused = curl(&weir, "pass", "shop.example", &["--cacert", &authority.path("ca.pem")]);
+    assert_ne!(refused.code, 0, "no route has this name: {refused:?}");
+    weir.reaches("weir_ends_total", &[("listener", "pass"), ("reason", "no_route")], 1.0);
+}
+
+/// Threat D7: a client that means another protocol is told so before it says a word of it.
+#[test]
+fn d7_a_client_that_offers_only_another_protocol_gets_an_alert() {
+    let backend = mirror();
+    let (_authority, weir) = running(&backend);
+    let shown = s_client(weir.address("web"), "-alpn smtp,ftp", "");
+    assert!(shown.stderr.contains("no application protocol"), "{shown:?}");
+    weir.reaches("weir_tls_handshakes_total", &[("listener", "web"), ("result", "no_protocol")], 1.0);
+    assert!(backend.requests().is_empty());
+}
+
+/// Threat D4 (CVE-2011-1473): a second handshake on a connection is refused; nobody makes us compute for ever.
+#[test]
+fn d4_renegotiation_is_refused() {
+    let backend = mirror();
+    let (_authority, weir) = running(&backend);
+    let address = weir.address("web").to_string();
+    let arguments = ["s_client", "-connect", &address, "-tls1_2"];
+    let openssl = weir_tests::dialogue::tool("openssl", "openssl");
+    let shown = weir_tests::dialogue::run_tool(&openssl, &arguments, b"R\n", weir_tests::dialogue::PATIENCE);
+    assert!(shown.stderr.contains("no renegotiation") || shown.stderr.contains("error"), "{shown:?}");
+    assert!(s_client(weir.address("web"), "", LAST).stdout.contains("200 OK"));
+}
+
+/// Threats D1 and D4: a greeting that does not end is cut off in time, one that is too long at once, and both where it is only read.
+#[test]
+fn d4_a_greeting_without_an_end_is_cut_off() {
+    let backend = mirror();
+    let (_authority, weir) = running(&backend);
+    for listener in ["web", "pass"] {
+        let mut slow = weir.client(listener);
+        let begun = Instant::now();
+        slow.sends(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03");
+        slow.receives_close();
+        let took = begun.elapsed().as_millis();
+        assert!((600..5000).contains(&took), "{listener}: closed after {took} ms");
+        weir.reaches("weir_tls_handshakes_total", &[("listener", "web"), ("result", "timed_out")], 1.0);
+    }
+    let mut flood = weir.client("web");
+    // A greeting of 16 MiB is announced, in records of 16 KiB.
+    let record = [&b"\x16\x03\x01\x40\x00"[..], &[1, 0xff, 0xff, 0xff], &[0; (16 << 10) - 4]].concat();
+    let begun = Instant::now();
+    while flood.tries_to_send(&record).is_ok() && begun.elapsed().as_millis() < 500 {}
+    assert!(begun.elapsed().as_millis() < 500, "it was not cut off before its time was over");
+    assert!(s_client(weir.address("web"), "", LAST).stdout.contains("200 OK"));
+}
+
+#[test]
+fn what_is_no_tls_gets_no_answer_from_a_backend() {
+    let backend = mirror();
+    let (_authority, weir) = running(&backend);
+    let mut plain = weir.client("web");
+    plain.sends(LAST);
+    plain.receives_to_the_end();
+    weir.reaches("weir_tls_handshakes_total", &[("listener", "web"), ("result", "not_tls")], 1.0);
+    assert!(backend.requests().is_empty());
+}
