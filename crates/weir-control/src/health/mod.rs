@@ -4,6 +4,7 @@
 //! reloads: one whose check did not change goes on as if nothing had happened.
 
 pub mod probe;
+mod probe_h2;
 pub mod schedule;
 
 use std::collections::{HashMap, VecDeque};
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use weir_balance::{Health, HealthMachine, Transition};
-use weir_config::Check;
+use weir_config::{Check, HttpVersion};
 use weir_proxy::clock;
 use weir_proxy::snapshot::{Backend, Pool, Snapshot};
 
@@ -224,6 +225,7 @@ fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
             path: path.clone(),
             host: host.clone().unwrap_or_else(|| backend.address.clone()),
             expect_status: expect_status.clone(),
+            over_h2: pool.config.protocol == HttpVersion::H2,
         },
     };
     let send_proxy = pool.config.send_proxy.map(Into::into);

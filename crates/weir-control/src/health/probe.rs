@@ -16,6 +16,9 @@ use weir_tls::BackendTls;
 /// Most of an answer that is read: a status line and a head fit, a body is nobody's business here.
 const HEAD_BYTES: usize = 16 * 1024;
 
+/// How probes name themselves.
+pub const USER_AGENT: &str = concat!("weir-health/", env!("CARGO_PKG_VERSION"));
+
 /// What is probed, and how.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
@@ -88,6 +91,8 @@ pub enum Question {
         host: String,
         /// Inclusive ranges of good statuses.
         expect_status: Vec<(u16, u16)>,
+        /// In HTTP/2, as exchanges are spoken with this backend.
+        over_h2: bool,
     },
 }
 
@@ -111,6 +116,8 @@ pub enum Failure {
     ClosedEarly,
     /// What came was no HTTP/1 status line.
     NotHttp(String),
+    /// What came was no HTTP/2.
+    NotHttp2(String),
     /// Exchanges could not use such an answer; says what was found and expected.
     Unusable(String),
     /// The answer's status is not one of the expected.
@@ -134,6 +141,7 @@ impl fmt::Display for Failure {
             }
             Failure::ClosedEarly => write!(out, "closed before a status line"),
             Failure::NotHttp(start) => write!(out, "answered {start:?}, expected an HTTP/1 status line"),
+            Failure::NotHttp2(what) => write!(out, "answered against HTTP/2: {what}"),
             Failure::Unusable(what) => write!(out, "answered what an exchange can't use: {what}"),
             Failure::Status { status, expected } => write!(out, "answered {status}, expected {expected}"),
         }
@@ -162,12 +170,12 @@ async fn ask(target: &Target, connected: &mut bool) -> Result<Option<u16>, Failu
         stream.write_all(announce.bytes()).await.map_err(Failure::Broken)?;
     }
     match &target.tls {
-        None => put(stream, &target.question).await,
+        None => put(stream, &target.question, false).await,
         Some(Secured(tls)) => {
             let config = if target.question == Question::Connect { &tls.config } else { &tls.for_http1 };
             let shaken = TlsConnector::from(config.clone()).connect(tls.name.clone(), stream).await;
             let stream = shaken.map_err(|error| Failure::Tls(weir_proxy::describe_tls_failure(&error)))?;
-            put(stream, &target.question).await
+            put(stream, &target.question, true).await
         }
     }
 }
@@ -176,14 +184,22 @@ async fn ask(target: &Target, connected: &mut bool) -> Result<Option<u16>, Failu
 async fn put(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     question: &Question,
+    is_secured: bool,
 ) -> Result<Option<u16>, Failure> {
-    let Question::Get { path, host, expect_status } = question else { return Ok(None) };
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nhost: {host}\r\nuser-agent: weir-health/{}\r\naccept: */*\r\nconnection: close\r\n\r\n",
-        env!("CARGO_PKG_VERSION")
-    );
-    stream.write_all(request.as_bytes()).await.map_err(Failure::Broken)?;
-    let status = read_status(&mut stream).await?;
+    let Question::Get { path, host, expect_status, over_h2 } = question else { return Ok(None) };
+    let status = match over_h2 {
+        true => {
+            let scheme = if is_secured { "https" } else { "http" };
+            super::probe_h2::status(stream, scheme, host, path).await?
+        }
+        false => {
+            let request = format!(
+                "GET {path} HTTP/1.1\r\nhost: {host}\r\nuser-agent: {USER_AGENT}\r\naccept: */*\r\nconnection: close\r\n\r\n"
+            );
+            stream.write_all(request.as_bytes()).await.map_err(Failure::Broken)?;
+            read_status(&mut stream).await?
+        }
+    };
     if expect_status.iter().any(|&(from, to)| (from..=to).contains(&status)) {
         Ok(Some(status))
     } else {
@@ -240,6 +256,7 @@ mod tests {
             path: "/healthz".into(),
             host: "shop".into(),
             expect_status: vec![(200, 299), (401, 401)],
+            over_h2: false,
         };
         Target { address, tls: None, send_proxy, question }
     }
