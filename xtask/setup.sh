@@ -15,6 +15,7 @@ make              | build | the entry points
 git               | build | cargo and the tidy checks read the tree through it
 ca-certificates   | build | crates are fetched over TLS
 curl              | test  | a client of the end-to-end tests, and of the demo
+openssl           | test  | makes certificates, and is a TLS client of the end-to-end tests
 netcat-openbsd    | test  | a client that half-closes
 python3           | test  | clients with parsers of their own
 nodejs            | test  | a client whose agent keeps connections
@@ -34,7 +35,7 @@ there_already() {
     case $1 in
     gcc) command -v cc >/dev/null ;;
     nodejs) command -v node >/dev/null ;;
-    git | make | curl | wrk | python3 | strace) command -v "$1" >/dev/null ;;
+    git | make | curl | wrk | python3 | strace | openssl) command -v "$1" >/dev/null ;;
     *) false ;;
     esac
 }

@@ -269,6 +269,19 @@ impl Stream {
         Pin::new(socket).poll_shutdown(context)
     }
 
+    /// Says that the end is meant, where that has words of its own (RFC 8446 section 6.1), if the kernel takes them now: a client must not take
+    /// the end of a connection for an attack that cut it off.
+    pub async fn say_farewell(&mut self) {
+        if let Kind::Encrypted(encrypted) = &mut self.0 {
+            let Encrypted { socket, tls } = &mut **encrypted;
+            std::future::poll_fn(|context| {
+                let _ = tls.poll_close(socket, context);
+                Poll::Ready(())
+            })
+            .await;
+        }
+    }
+
     /// Whether nothing, not even an end of stream, has arrived that was not received. Costs no system call while tokio knows the socket as
     /// drained, which it is after an exchange that ended cleanly.
     #[inline]

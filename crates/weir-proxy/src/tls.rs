@@ -27,6 +27,10 @@ const KEPT_BYTES: usize = 1 << 10;
 /// Most bytes received for a handshake, PROXY header not counted (threat D4): certificates of a client fit, a flood does not.
 const HANDSHAKE_BYTES: usize = 64 << 10;
 
+/// Types of records that may stand before an alert (RFC 8446 section 5.1).
+const CHANGE_CIPHER_SPEC: u8 = 20;
+const HANDSHAKE: u8 = 22;
+
 /// One TLS connection.
 pub struct Tls {
     side: Side,
@@ -342,17 +346,27 @@ impl Tls {
         }
     }
 
-    /// After an error rustls has one more record: the alert that names it.
+    /// After an error rustls has more to send: the alert that names it is the last.
     fn collect_alert(&mut self) {
-        let Ok(mut outgoing) = self.borrow(LARGE) else { return };
-        let mut turn = Turn { content: &mut self.content, outgoing: &mut outgoing, wish: Wish::Nothing };
-        // What is left must be shown again: rustls keeps places in it.
-        let incoming = self.incoming.as_mut().map_or(&mut [][..], Buffer::filled_mut);
-        let _ = match &mut self.side {
-            Side::Server(connection) => turn.take(connection.process_tls_records(incoming)),
-            Side::Client(connection) => turn.take(connection.process_tls_records(incoming)),
-        };
-        if !outgoing.is_empty() && self.outgoing.is_none() {
+        // It goes behind what is to be sent already.
+        let outgoing = self.outgoing.take().map_or_else(|| self.borrow(LARGE), Ok);
+        let Ok(mut outgoing) = outgoing else { return };
+        // Before the alert there may be messages that the error came behind of.
+        for _ in 0..4 {
+            let before = outgoing.filled().len();
+            let mut turn = Turn { content: &mut self.content, outgoing: &mut outgoing, wish: Wish::Nothing };
+            // What is left must be shown again: rustls keeps places in it.
+            let incoming = self.incoming.as_mut().map_or(&mut [][..], Buffer::filled_mut);
+            let _ = match &mut self.side {
+                Side::Server(connection) => turn.take(connection.process_tls_records(incoming)),
+                Side::Client(connection) => turn.take(connection.process_tls_records(incoming)),
+            };
+            // Shown again once the alert is out, the same input would only fail again.
+            if !matches!(outgoing.filled().get(before), Some(&CHANGE_CIPHER_SPEC | &HANDSHAKE)) {
+                break;
+            }
+        }
+        if !outgoing.is_empty() {
             self.outgoing = Some(outgoing);
         }
     }

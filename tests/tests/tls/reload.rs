@@ -84,12 +84,14 @@ fn files_that_cannot_be_used_are_named_and_the_old_ones_serve_on() {
         assert!(matches!(finished.code, 1 | 2), "{finished:?}");
         let said = format!("{}{}", finished.stdout, finished.stderr);
         assert!(said.contains(file) && said.contains(reason), "{file} {reason}: {said}");
-        assert!(s_client(weir.address("web"), "-servername shop.example", LAST).stdout.contains("200 OK"));
+        assert!(
+            s_client(weir.address("web"), "-servername shop.example", LAST).stdout.contains("HTTP/1.1 200")
+        );
         put("live.pem", &authority.text("first.pem"));
         put("live.key", &authority.text("first.key"));
     }
     assert_eq!(weir.metric("weir_config_generation", &[]), generation);
     std::fs::remove_file(weir.dir().join("live.pem")).expect("remove");
     assert!(matches!(weir.command(&["reload"]).code, 1 | 2));
-    assert!(s_client(weir.address("web"), "-servername shop.example", LAST).stdout.contains("200 OK"));
+    assert!(s_client(weir.address("web"), "-servername shop.example", LAST).stdout.contains("HTTP/1.1 200"));
 }

@@ -78,10 +78,13 @@ impl Control {
         self.access_log.reconfigure(&config.log).map_err(ReloadError::Log)?;
         let mut lines = Vec::new();
         let published = self.publisher.publish(|before| {
-            if *before == *config && !self.is_tuned() {
+            if *before == *config && !self.is_tuned() && !names_files(&config) {
                 return Ok(None);
             }
             lines = changes(before, &config);
+            if names_files(&config) {
+                lines.push("certificates and keys read again".to_owned());
+            }
             Ok::<_, ReloadError>(Some(Change::File(config.clone())))
         });
         match published.await {
@@ -132,4 +135,10 @@ struct Done {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether the config names certificates or keys, whose files may say something new under an old name.
+fn names_files(config: &weir_config::Config) -> bool {
+    config.listeners.iter().any(|listener| listener.tls.is_some())
+        || config.pools.iter().any(|pool| pool.tls.is_some())
 }

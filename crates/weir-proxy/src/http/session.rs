@@ -145,6 +145,7 @@ impl Session {
         let mut is_first = true;
         loop {
             if let Err(end) = self.await_first_byte(is_first).await {
+                self.stream.say_farewell().await;
                 return self.end_idle(end);
             }
             is_first = false;
@@ -170,7 +171,10 @@ impl Session {
             self.worker.exchanges.give_back(exchange);
             match after {
                 After::Keep => {}
-                After::Close => return ControlFlow::Break(()),
+                After::Close => {
+                    self.stream.say_farewell().await;
+                    return ControlFlow::Break(());
+                }
                 After::Linger => {
                     Box::pin(linger::until_quiet(self)).await;
                     return ControlFlow::Break(());
