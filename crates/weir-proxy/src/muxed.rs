@@ -7,17 +7,20 @@ use weir_http::section::Asked;
 use weir_http::{Field, Limits, ResponseHead, StreamError, Trailers, Violation};
 
 use crate::buffers::Buffer;
-use crate::http::h2;
+use crate::http::{h2, h3};
 
 /// One request and its response on a multiplexed connection. The peer is a client or a backend.
 pub enum Muxed {
     /// Of an HTTP/2 connection.
     H2(h2::Stream),
+    /// Of an HTTP/3 connection; the peer is a client.
+    H3(h3::Stream),
 }
 
 /// The head of a response under way. What an encoder refuses is told by [`Muxed::send_head`].
 pub enum Head {
     H2(h2::ResponseParts),
+    H3(h3::ResponseParts),
 }
 
 impl Head {
@@ -25,6 +28,7 @@ impl Head {
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
         match self {
             Head::H2(parts) => parts.field(name, value),
+            Head::H3(parts) => parts.field(name, value),
         }
     }
 }
@@ -34,6 +38,7 @@ impl Muxed {
     pub fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Muxed::H2(stream) => stream.poll_readable(context),
+            Muxed::H3(stream) => stream.poll_readable(context),
         }
     }
 
@@ -41,6 +46,7 @@ impl Muxed {
     pub fn take(&mut self, buffer: &mut Buffer) -> io::Result<usize> {
         match self {
             Muxed::H2(stream) => stream.take(buffer),
+            Muxed::H3(stream) => stream.take(buffer),
         }
     }
 
@@ -48,6 +54,7 @@ impl Muxed {
     pub fn is_ended(&self) -> bool {
         match self {
             Muxed::H2(stream) => stream.is_ended(),
+            Muxed::H3(stream) => stream.is_ended(),
         }
     }
 
@@ -55,6 +62,7 @@ impl Muxed {
     pub fn take_trailers(&mut self) -> Option<Box<Trailers>> {
         match self {
             Muxed::H2(stream) => stream.take_trailers(),
+            Muxed::H3(stream) => stream.take_trailers(),
         }
     }
 
@@ -62,6 +70,7 @@ impl Muxed {
     pub fn head(&self) -> Head {
         match self {
             Muxed::H2(_) => Head::H2(h2::ResponseParts::default()),
+            Muxed::H3(_) => Head::H3(h3::ResponseParts::default()),
         }
     }
 
@@ -69,6 +78,8 @@ impl Muxed {
     pub fn send_head(&mut self, head: Head, is_last: bool) -> io::Result<()> {
         match (self, head) {
             (Muxed::H2(stream), Head::H2(parts)) => stream.send_head(parts.into_response()?, is_last),
+            (Muxed::H3(stream), Head::H3(parts)) => stream.send_head(parts, is_last),
+            _ => Err(io::ErrorKind::InvalidInput.into()),
         }
     }
 
@@ -76,17 +87,19 @@ impl Muxed {
     pub fn poll_send(&mut self, context: &mut Context<'_>, content: &[u8]) -> Poll<io::Result<usize>> {
         match self {
             Muxed::H2(stream) => stream.poll_send(context, content),
+            Muxed::H3(stream) => stream.poll_send(context, content),
         }
     }
 
     /// Ends what we send, with `trailers` where there are any. Nothing when it has ended already.
     pub fn poll_finish<'a>(
         &mut self,
-        _context: &mut Context<'_>,
+        context: &mut Context<'_>,
         trailers: impl Iterator<Item = Field<'a>>,
     ) -> Poll<io::Result<()>> {
         match self {
             Muxed::H2(stream) => Poll::Ready(stream.finish(trailers)),
+            Muxed::H3(stream) => stream.poll_finish(context, trailers),
         }
     }
 
@@ -94,6 +107,7 @@ impl Muxed {
     pub fn reset(&mut self, why: StreamError) {
         match self {
             Muxed::H2(stream) => stream.reset(why),
+            Muxed::H3(stream) => stream.reset(why),
         }
     }
 
@@ -101,6 +115,7 @@ impl Muxed {
     pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match self {
             Muxed::H2(stream) => stream.poll_gone(context),
+            Muxed::H3(stream) => stream.poll_gone(context),
         }
     }
 
@@ -115,6 +130,8 @@ impl Muxed {
     ) -> Poll<io::Result<Result<(), Violation>>> {
         match self {
             Muxed::H2(stream) => stream.poll_response(context, limits, asked, head, text),
+            // Backends are not spoken to in HTTP/3.
+            Muxed::H3(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
         }
     }
 
@@ -122,6 +139,7 @@ impl Muxed {
     pub fn give_up_connection(&self) {
         match self {
             Muxed::H2(stream) => stream.give_up_connection(),
+            Muxed::H3(_) => {}
         }
     }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use weir_balance::Refreshed;
 use weir_config::Config;
+use weir_http::AddedField;
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, ListenerCells, PoolCells};
 use weir_tls::{BackendTls, ClientTls, Loaded, ServerTls};
@@ -40,6 +41,8 @@ pub struct Listener {
     pub config: weir_config::Listener,
     /// What TLS is served with; `None` where it is not.
     pub tls: Option<Arc<ServerTls>>,
+    /// `alt-svc`, which tells clients that HTTP/3 is spoken here too; `None` where it is not.
+    pub alternative: Option<AddedField>,
     /// Which pool takes a request, and why.
     pub routes: RouteTable,
     /// Counters, one copy per worker.
@@ -243,6 +246,13 @@ impl Pool {
     }
 }
 
+/// A day is how long clients may remember it; they come back to HTTP/2 by themselves where it fails (RFC 7838 section 2.4).
+fn alternative(config: &weir_config::Listener, tls: &ServerTls) -> Option<AddedField> {
+    tls.quic_config()?;
+    let port = config.bind.first()?.port();
+    AddedField::appending(b"alt-svc", format!("h3=\":{port}\"; ma=86400").as_bytes()).ok()
+}
+
 /// What the config says of choosing, in the balancer's terms.
 fn settings_of(config: &weir_config::Pool) -> weir_balance::Settings {
     weir_balance::Settings {
@@ -314,6 +324,7 @@ impl Listener {
         Listener {
             config: config.clone(),
             tls: tls.cloned(),
+            alternative: tls.and_then(|tls| alternative(config, tls)),
             routes: RouteTable::compile(config, pools),
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
             seats: old.map_or_else(Default::default, |old| old.seats.clone()),

@@ -162,13 +162,15 @@ impl Sockets {
     }
 }
 
-/// What a listener accepts at.
+/// What a listener accepts at: QUIC has the ports of TCP once more.
 pub fn endpoints_of(listener: &weir_config::Listener) -> impl Iterator<Item = Endpoint> + '_ {
     let first = match listener.protocol {
         weir_config::Protocol::Udp => Transport::Udp,
         weir_config::Protocol::Http | weir_config::Protocol::Tcp => Transport::Tcp,
     };
-    listener.bind.iter().map(move |&address| Endpoint { transport: first, address })
+    let has_quic = listener.http.contains(&weir_config::HttpVersion::H3) && listener.tls.is_some();
+    let transports = [Some(first), has_quic.then_some(Transport::Quic)].into_iter().flatten();
+    transports.flat_map(|transport| listener.bind.iter().map(move |&address| Endpoint { transport, address }))
 }
 
 /// Second descriptors of a group that exists, and for QUIC further members where an upgrade made the workers more: two that shared one socket

@@ -19,7 +19,9 @@ use crate::buffers::Buffers;
 use crate::clock;
 use crate::deadline::Deadlines;
 use crate::http::exchange::Exchanges;
+use crate::http::h3::ListenerFront;
 use crate::plane::{Event, Totals};
+use crate::quic::port::Port;
 use crate::quic::seat::{Place, Seat};
 use crate::seats::{Eviction, Evictions};
 use crate::snapshot::{Listener, Snapshot};
@@ -339,8 +341,17 @@ fn open(
             let listener = tokio::net::TcpListener::from_std(descriptor.into())?;
             tokio::task::spawn_local(accept::run(worker.clone(), socket.clone(), listener));
         }
-        // No listener asks for it yet.
-        Transport::Quic => return Err(io::ErrorKind::Unsupported.into()),
+        Transport::Quic => {
+            let datagrams = tokio::net::UdpSocket::from_std(descriptor.into())?;
+            let driver = worker.quic.driver();
+            let front = ListenerFront::new(worker.clone(), socket.clone(), worker.quic.keys());
+            front.warm_up();
+            let port = Port::new(quic::socket::Socket::new(datagrams, endpoint.address), Rc::new(front));
+            driver.open(&port);
+            driver.steer(&port);
+            let closing = socket.clone();
+            tokio::task::spawn_local(driver.run_socket(port, move |waker| closing.is_closing(waker)));
+        }
         Transport::Udp => {
             let datagrams = tokio::net::UdpSocket::from_std(descriptor.into())?;
             tokio::task::spawn_local(udp::run(worker.clone(), socket.clone(), datagrams));

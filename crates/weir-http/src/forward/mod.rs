@@ -101,6 +101,8 @@ pub struct ResponseContext<'a> {
     pub websocket_accept: &'a [u8],
     /// A further field, such as the stickiness cookie.
     pub sticky: Option<&'a AddedField>,
+    /// `alt-svc`, for clients that could speak a newer version (RFC 7838 §3).
+    pub alternative: Option<&'a AddedField>,
     /// `x-request-id` to name where the backend named none; empty for none.
     pub request_id: &'a [u8],
     /// `date` to name where the backend gave none (RFC 9110 §6.6.1); empty for none.
@@ -121,6 +123,7 @@ impl ResponseContext<'_> {
             added: &[],
             websocket_accept: b"",
             sticky: None,
+            alternative: None,
             request_id: b"",
             date: b"",
         }
@@ -376,7 +379,7 @@ fn put_response_tail(
     if !context.request_id.is_empty() && !head.fields.seen.has(KnownHeader::XRequestId) {
         sink.field(b"x-request-id", context.request_id);
     }
-    for field in context.added.iter().chain(context.sticky) {
+    for field in context.added.iter().chain(context.sticky).chain(context.alternative) {
         sink.line(&field.line, field.name_bytes);
     }
 }

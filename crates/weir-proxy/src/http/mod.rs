@@ -8,6 +8,7 @@ pub(crate) mod exchange;
 mod failure;
 mod forward;
 pub(crate) mod h2;
+pub(crate) mod h3;
 mod handshake;
 pub mod key;
 mod ledger;

@@ -73,6 +73,12 @@ pub fn write_head(
         let context = ResponseContext {
             added: forwarding.route.map_or(&[], |route| &route.response_fields),
             sticky: facts.sticky_field(),
+            alternative: forwarding
+                .listener
+                .shared
+                .alternative
+                .as_ref()
+                .filter(|_| facts.version != Version::Http3),
             websocket_accept: facts.handshake.accept(),
             request_id,
             date,

@@ -4,10 +4,11 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
-use weir_http::{ClientIdentity, Limits, Violation};
+use weir_http::{ClientIdentity, Limits};
 
 use crate::accept::Client;
 use crate::clock;
+use crate::deadline::Deadline;
 use crate::handshake::Secure;
 use crate::http::exchange::{self, After, Exchange};
 use crate::http::failure::Failure;
@@ -26,13 +27,14 @@ pub struct Peer {
     pub identity: Rc<ClientIdentity>,
 }
 
-/// Serves the request on `stream`, whose head `read` puts into the exchange, with its text behind what is in the given vector.
+/// Serves the request on `stream`, whose head `read` puts into the exchange, with its text behind what is in the given vector. It may take until
+/// the deadline passes.
 ///
 /// True when it was answered in full.
 pub async fn serve(
     peer: &Peer,
     stream: Muxed,
-    read: impl FnOnce(&Limits, &mut Exchange, &mut Vec<u8>) -> Result<(), Violation>,
+    read: impl AsyncFnOnce(&mut Muxed, &Limits, &Deadline, &mut Exchange, &mut Vec<u8>) -> Result<(), Failure>,
 ) -> bool {
     let Peer { worker, slot, secure, client, identity } = peer;
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
@@ -52,7 +54,8 @@ pub async fn serve(
         buffer: None,
         idle_since: None,
     };
-    let head = read_head(&mut session, &limits_of(&listener.shared.config.limits), &mut exchange, read);
+    session.deadline.set(clock::now() + listener.shared.config.timeout.header);
+    let head = read_head(&mut session, &limits_of(&listener.shared.config.limits), &mut exchange, read).await;
     let after = match head {
         Ok(()) => {
             take_early_content(&mut session).await;
@@ -68,15 +71,17 @@ pub async fn serve(
     is_answered
 }
 
-fn read_head(
+async fn read_head(
     session: &mut Session,
     limits: &Limits,
     exchange: &mut Exchange,
-    read: impl FnOnce(&Limits, &mut Exchange, &mut Vec<u8>) -> Result<(), Violation>,
+    read: impl AsyncFnOnce(&mut Muxed, &Limits, &Deadline, &mut Exchange, &mut Vec<u8>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     // The vector that the request for the backend is written into later is free until then.
     let mut text = std::mem::take(&mut exchange.outgoing);
-    let result = read(limits, exchange, &mut text);
+    let Session { stream, deadline, .. } = session;
+    let stream = stream.as_muxed().ok_or(Failure::ClientClosed)?;
+    let result = read(stream, limits, deadline, exchange, &mut text).await;
     if result.is_ok() {
         let mut buffer = session.worker.buffers.borrow(text.len()).ok_or(Failure::OutOfMemory)?;
         buffer.append(&text);
@@ -84,7 +89,7 @@ fn read_head(
     }
     text.clear();
     exchange.outgoing = text;
-    result.map_err(Failure::BadRequest)
+    result
 }
 
 /// Puts what of the content is here already behind the head, as on a connection of its own: it leaves together with the head, and can be

@@ -18,6 +18,7 @@ use weir_stats::table::{End, Rejected};
 
 use crate::clock;
 use crate::deadline::Deadline;
+use crate::http::failure::Failure;
 use crate::http::h2::gauge::Gauge;
 use crate::http::h2::head;
 use crate::http::h2::stream::Stream as RequestStream;
@@ -168,8 +169,9 @@ impl Driver {
             let (parts, body) = request.into_parts();
             let is_whole = body.is_end_stream();
             let stream = Muxed::H2(RequestStream::of_client(body, response, place));
-            let is_answered = stream_exchange::serve(&peer, stream, |limits, exchange, text| {
+            let is_answered = stream_exchange::serve(&peer, stream, async |_, limits, _, exchange, text| {
                 head::read_request(&parts, is_whole, limits, &mut exchange.request, text)
+                    .map_err(Failure::BadRequest)
             })
             .await;
             if is_answered {

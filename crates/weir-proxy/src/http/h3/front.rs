@@ -1,0 +1,137 @@
+//! A listener as the QUIC transport sees it: who may connect, with which settings, and what is spoken then.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn_proto::crypto::rustls::QuicServerConfig;
+use quinn_proto::{IdleTimeout, ServerConfig, TransportConfig, VarInt};
+use weir_http::h3::Code;
+use weir_stats::table::Rejected;
+
+use super::server;
+use crate::quic::connection::Connection;
+use crate::quic::keys::Keys;
+use crate::quic::port::{Front, Settings};
+use crate::snapshot::Listener;
+use crate::worker::{ListenerSocket, SessionCount, Worker};
+
+/// What a client may send of one request's body before the exchange has taken any of it.
+const STREAM_WINDOW_BYTES: u32 = 128 << 10;
+/// The same for all requests of a connection together (threat row S4).
+const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+/// Unidirectional streams of a client: three that steer, and some for extensions that we do not know (RFC 9114 section 6.2).
+const STEERING_STREAMS: u32 = 16;
+/// Bytes of handshake messages that may arrive out of order (threat D4).
+const CRYPTO_BYTES: usize = 64 << 10;
+
+/// One listener on one worker.
+pub struct ListenerFront {
+    worker: Rc<Worker>,
+    socket: Rc<ListenerSocket>,
+    keys: Arc<Keys>,
+    /// Made for the listener as it was then.
+    made: RefCell<Option<(Arc<Listener>, Arc<ServerConfig>)>>,
+}
+
+impl ListenerFront {
+    /// For what `socket` belongs to, now and after each reload.
+    pub fn new(worker: Rc<Worker>, socket: Rc<ListenerSocket>, keys: Arc<Keys>) -> ListenerFront {
+        ListenerFront { worker, socket, keys, made: RefCell::default() }
+    }
+
+    /// Uses the cryptography once before the first client does, who would take the time for the round trip's.
+    pub fn warm_up(&self) {
+        if let Some(tls) = &self.socket.slot().current().shared.tls {
+            weir_tls::warm_up(tls);
+        }
+    }
+
+    fn server_config(&self, listener: &Arc<Listener>) -> Option<Arc<ServerConfig>> {
+        let made = &mut *self.made.borrow_mut();
+        if let Some((of, config)) = made
+            && Arc::ptr_eq(of, listener)
+        {
+            return Some(config.clone());
+        }
+        let tls = listener.tls.as_ref()?.quic_config()?.clone();
+        let crypto = match QuicServerConfig::try_from(tls) {
+            Ok(crypto) => crypto,
+            Err(error) => {
+                // Its one cause is a policy without the cipher suite of first packets.
+                tracing::error!(listener = listener.config.name, %error, "http/3 can't be served");
+                return None;
+            }
+        };
+        let mut config = ServerConfig::new(Arc::new(crypto), self.keys.token());
+        config.transport_config(Arc::new(transport(listener)));
+        let config = Arc::new(config);
+        *made = Some((listener.clone(), config.clone()));
+        Some(config)
+    }
+
+    fn reject(&self, listener: &Listener, reason: Rejected) {
+        listener.cells.of(self.worker.number).rejected[reason as usize].increment();
+    }
+}
+
+fn transport(listener: &Listener) -> TransportConfig {
+    let config = &listener.config;
+    let idle = IdleTimeout::try_from(config.timeout.client_idle).ok();
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(VarInt::from_u32(config.limits.streams))
+        .max_concurrent_uni_streams(VarInt::from_u32(STEERING_STREAMS))
+        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
+        .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
+        .max_idle_timeout(idle)
+        .crypto_buffer_size(CRYPTO_BYTES)
+        // Nobody here listens to datagrams (RFC 9221).
+        .datagram_receive_buffer_size(None);
+    transport
+}
+
+impl Front for ListenerFront {
+    fn settings(&self) -> Option<Settings> {
+        let slot = self.socket.slot();
+        if slot.draining_until().is_some() {
+            return None;
+        }
+        let listener = slot.current();
+        let timeout = listener.shared.config.timeout;
+        Some(Settings {
+            server: self.server_config(&listener.shared)?,
+            handshake_timeout: timeout.handshake,
+            idle_timeout: timeout.client_idle.max(Duration::from_secs(1)),
+        })
+    }
+
+    fn admit(&self, _: SocketAddr) -> Option<Box<dyn Any>> {
+        let listener = self.socket.slot().current();
+        if !listener.shared.admit() {
+            // Somebody idle makes room for when the client asks again.
+            self.worker.evict_idle(listener.shared.number());
+            self.reject(&listener.shared, Rejected::ListenerConnections);
+            return None;
+        }
+        Some(Box::new(SessionCount::enter(&self.worker, &listener.shared)))
+    }
+
+    fn serve(&self, connection: Rc<Connection>) {
+        let slot = self.socket.slot();
+        let listener = slot.current();
+        // Only now: an address that is not proved may be anybody's, and must not use up that one's share.
+        let Ok(seat) = listener.shared.seat_client(connection.client().ip()) else {
+            self.reject(&listener.shared, Rejected::ClientConnections);
+            return connection.close(Code::ExcessiveLoad.value(), "");
+        };
+        let worker = self.worker.clone();
+        tokio::task::spawn_local(async move {
+            let _held = seat;
+            server::serve(worker, slot, connection).await;
+        });
+    }
+}

@@ -1,0 +1,10 @@
+//! HTTP/3 towards clients (RFC 9114): requests of QUIC connections to exchanges. What frames and fields mean is `weir_http::h3`'s, how
+//! datagrams go is [`crate::quic`]'s.
+
+mod front;
+mod resets;
+mod server;
+mod stream;
+
+pub use front::ListenerFront;
+pub use stream::{ResponseParts, Stream};

@@ -1,0 +1,472 @@
+//! A client's HTTP/3 connection: requests in, each to an exchange of its own.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use quinn_proto::{Dir, StreamId};
+use rustls::ProtocolVersion;
+use weir_http::h3::{self, Code, Config, Event, Fault, OwnStream, PeerStream, Role};
+use weir_http::{ClientIdentity, Scheme, Version};
+use weir_stats::table::{End, Rejected};
+
+use super::resets::Resets;
+use super::stream::{Blocked, HeadError, Stream};
+use crate::accept::Client;
+use crate::clock;
+use crate::deadline::Deadline;
+use crate::handshake::Secure;
+use crate::http::failure::Failure;
+use crate::http::session::{LAST_CHANCE, limits_of};
+use crate::http::stream_exchange::{self, Peer};
+use crate::muxed::Muxed;
+use crate::quic::connection::Connection;
+use crate::worker::{ListenerSlot, Worker};
+
+/// Bytes taken at once from a stream that steers the connection.
+const READ_BYTES: usize = 4 << 10;
+/// How long the end of an answer may wait for the client to make room.
+const LATE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What the streams of a connection share.
+pub struct Shared {
+    pub quic: Rc<Connection>,
+    pub protocol: RefCell<h3::Connection>,
+    /// Our control stream and our QPACK decoder's, once they are open.
+    own: [Cell<Option<StreamId>>; 2],
+    /// Streams that wait for the client's encoder.
+    blocked: RefCell<Blocked>,
+    resets: RefCell<Resets>,
+    is_flooded: Cell<bool>,
+    /// Exchanges under way, whatever the client thinks: one whose stream was reset counts until it has let go of its backend (threat B1).
+    running: Cell<u32>,
+    driver: RefCell<Option<Waker>>,
+}
+
+impl Shared {
+    /// Closes the connection for what the client did.
+    pub fn fail(&self, fault: Fault) {
+        tracing::debug!(client = %self.quic.client(), fault = fault.word(), "http/3 connection closed");
+        self.quic.close(fault.code().value(), fault.sentence());
+    }
+
+    /// A request was broken off for no reason of ours.
+    pub fn count_broken(&self) {
+        if self.resets.borrow_mut().broken() {
+            self.is_flooded.set(true);
+            self.wake_driver();
+        }
+    }
+
+    /// Nothing more of a request's stream is read.
+    pub fn abandon(&self, id: StreamId) {
+        self.blocked.borrow_mut().remove(&number(id));
+        let abandoned = self.protocol.borrow_mut().abandon(number(id));
+        if let Err(fault) = abandoned {
+            self.fail(fault);
+        }
+        self.note_instructions();
+    }
+
+    /// A stream waits for the client's encoder.
+    pub fn block(&self, id: StreamId, context: &Context<'_>) {
+        self.blocked.borrow_mut().insert(number(id), Some(context.waker().clone()));
+    }
+
+    /// Whether it still does.
+    pub fn is_blocked(&self, id: StreamId, context: &Context<'_>) -> bool {
+        match self.blocked.borrow_mut().get_mut(&number(id)) {
+            Some(waker) => {
+                *waker = Some(context.waker().clone());
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The driver sends what our QPACK decoder has to say.
+    pub fn note_instructions(&self) {
+        if !self.protocol.borrow_mut().pending(OwnStream::QpackDecoder).is_empty() {
+            self.wake_driver();
+        }
+    }
+
+    /// Sends the end of an answer whose exchange is over already.
+    pub fn send_late(&self, id: StreamId, mut bytes: Bytes) {
+        let quic = self.quic.clone();
+        tokio::task::spawn_local(async move {
+            let send = async {
+                while !bytes.is_empty() {
+                    poll_fn(|context| quic.poll_write(id, &mut bytes, context)).await?;
+                }
+                quic.finish(id)
+            };
+            if !matches!(tokio::time::timeout(LATE_TIMEOUT, send).await, Ok(Ok(()))) {
+                quic.reset(id, Code::RequestCancelled.value());
+            }
+            quic.forget(id);
+        });
+    }
+
+    fn wake_driver(&self) {
+        if let Some(waker) = self.driver.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}
+
+fn number(id: StreamId) -> u64 {
+    quinn_proto::VarInt::from(id).into_inner()
+}
+
+/// One of the exchanges of a connection, until dropped.
+struct Place(Rc<Shared>);
+
+impl Place {
+    fn take(shared: &Rc<Shared>) -> Rc<dyn Any> {
+        shared.running.set(shared.running.get() + 1);
+        Rc::new(Place(shared.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.running.set(self.0.running.get() - 1);
+        self.0.wake_driver();
+    }
+}
+
+/// Serves a connection whose handshake is over, to its end.
+pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connection>) {
+    let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+    let deadline = worker.deadlines.register(waker);
+    let listener = slot.current();
+    deadline.belongs_to(listener.shared.number());
+    let limits = &listener.shared.config.limits;
+    // An origin's server of WebSockets would have to be asked in HTTP/1.1: see RFC 9220.
+    let config = Config::new(&limits_of(limits));
+    let shared = Rc::new(Shared {
+        protocol: RefCell::new(h3::Connection::new(Role::Server, &config, worker.draw() as u32)),
+        quic,
+        own: [Cell::new(None), Cell::new(None)],
+        blocked: RefCell::default(),
+        resets: RefCell::default(),
+        is_flooded: Cell::new(false),
+        running: Cell::new(0),
+        driver: RefCell::new(None),
+    });
+    let streams = limits.streams;
+    drop(listener);
+    let secure = secure(&slot, &shared.quic);
+    let peer = peer(&worker, &slot, &shared.quic, &secure);
+    let driver = Driver {
+        shared,
+        peer,
+        deadline,
+        streams,
+        steering: Vec::new(),
+        idle_since: None,
+        draining: Draining::Not,
+    };
+    driver.run().await;
+}
+
+/// Who the client is: its address as it has proved it.
+fn peer(
+    worker: &Rc<Worker>,
+    slot: &Rc<ListenerSlot>,
+    quic: &Connection,
+    secure: &Option<Rc<Secure>>,
+) -> Rc<Peer> {
+    let address = quic.client();
+    let is_trusted = slot.current().shared.trusts(address.ip());
+    let mut identity =
+        ClientIdentity::new(address.ip(), Scheme::Https, is_trusted).of_version(Version::Http3);
+    if let Some(certificate) = secure.as_ref().and_then(|secure| secure.client_certificate.as_ref()) {
+        identity = identity.of_certificate(certificate);
+    }
+    let client = Client { peer: address, address, destination: Some(quic.local()) };
+    Rc::new(Peer {
+        worker: worker.clone(),
+        slot: slot.clone(),
+        secure: secure.clone(),
+        client,
+        identity: Rc::new(identity),
+    })
+}
+
+/// What the TLS handshake came to.
+fn secure(slot: &ListenerSlot, quic: &Connection) -> Option<Rc<Secure>> {
+    let server = slot.current().shared.tls.clone()?;
+    let agreed = quic.handshake();
+    let (alpn, name) = agreed.map_or((None, None), |agreed| (agreed.protocol, agreed.server_name));
+    let certificates = quic.client_certificates();
+    let client_certificate = certificates.and_then(|chain| chain.first().map(|first| Box::from(&**first)));
+    Some(Rc::new(Secure {
+        server,
+        server_name: name.map(|name| name.to_ascii_lowercase().into()),
+        alpn: alpn.map(Vec::into_boxed_slice),
+        version: ProtocolVersion::TLSv1_3,
+        // Quinn keeps it to itself.
+        cipher: None,
+        client_certificate,
+    }))
+}
+
+/// How far the connection is on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Draining {
+    Not,
+    /// The client was told that an end will come; what it sent before it could know is still taken.
+    Announced {
+        since: Duration,
+    },
+    /// No more requests are taken.
+    Refusing,
+}
+
+/// What drives one connection.
+struct Driver {
+    shared: Rc<Shared>,
+    peer: Rc<Peer>,
+    deadline: Deadline,
+    /// Most exchanges at once.
+    streams: u32,
+    /// The client's unidirectional streams.
+    steering: Vec<StreamId>,
+    /// Since when no exchange is under way.
+    idle_since: Option<Duration>,
+    draining: Draining,
+}
+
+impl Driver {
+    async fn run(mut self) {
+        let end = poll_fn(|context| self.poll_end(context)).await;
+        if let Some((end, code)) = end {
+            self.shared.quic.close(code.value(), "");
+            let listener = self.peer.slot.current();
+            listener.shared.cells.of(self.peer.worker.number).ends[end as usize].increment();
+        }
+    }
+
+    /// Moves everything on; ready when the connection is over, and with what ended it when it was us.
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Option<(End, Code)>> {
+        *self.shared.driver.borrow_mut() = Some(context.waker().clone());
+        if self.shared.quic.poll_lost(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        if let Err(fault) = self.steer(context) {
+            self.shared.fail(fault);
+            return Poll::Ready(None);
+        }
+        self.take_requests(context);
+        if let Err(fault) = self.send_own(context) {
+            self.shared.fail(fault);
+            return Poll::Ready(None);
+        }
+        if self.shared.is_flooded.get() {
+            let listener = self.peer.slot.current();
+            let cells = listener.shared.cells.of(self.peer.worker.number);
+            cells.rejected[Rejected::FrameFlood as usize].increment();
+            return Poll::Ready(Some((End::BadRequest, Code::ExcessiveLoad)));
+        }
+        self.watch_idleness();
+        match self.drain(context) {
+            Some(end) => Poll::Ready(Some((end, Code::NoError))),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Takes what the client's control and QPACK streams say.
+    fn steer(&mut self, context: &mut Context<'_>) -> Result<(), Fault> {
+        while let Poll::Ready(Some(id)) = self.shared.quic.poll_accept(Dir::Uni, context) {
+            self.steering.push(id);
+        }
+        let shared = self.shared.clone();
+        let mut fault = Ok(());
+        self.steering.retain(|&id| match read_steering(&shared, id, context) {
+            Ok(goes_on) => goes_on,
+            Err(error) => {
+                fault = Err(error);
+                false
+            }
+        });
+        fault?;
+        while let Some(event) = shared.protocol.borrow_mut().poll_event() {
+            if let Event::Unblocked(id) = event
+                && let Some(Some(waker)) = shared.blocked.borrow_mut().remove(&id)
+            {
+                waker.wake();
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins an exchange for each new request, as many as may be under way at once.
+    fn take_requests(&mut self, context: &mut Context<'_>) {
+        while self.shared.running.get() < self.streams
+            && let Poll::Ready(Some(id)) = self.shared.quic.poll_accept(Dir::Bi, context)
+        {
+            let admitted = self.shared.protocol.borrow_mut().admit(number(id));
+            let Some(reader) = admitted else {
+                self.shared.quic.reset(id, h3::Connection::REFUSED.value());
+                self.shared.quic.stop(id, h3::Connection::REFUSED.value());
+                self.shared.quic.forget(id);
+                continue;
+            };
+            if self.shared.quic.client() != self.peer.client.address {
+                let Peer { worker, slot, secure, .. } = &*self.peer;
+                self.peer = peer(worker, slot, &self.shared.quic, secure);
+            }
+            let stream = Stream::of_client(&self.shared, id, reader, Place::take(&self.shared));
+            tokio::task::spawn_local(serve_request(self.shared.clone(), self.peer.clone(), stream));
+        }
+    }
+
+    /// Sends what our own unidirectional streams have to say.
+    fn send_own(&mut self, context: &mut Context<'_>) -> Result<(), Fault> {
+        let shared = &self.shared;
+        for (own, place) in OwnStream::ALL.into_iter().zip(&shared.own) {
+            loop {
+                let pending = Bytes::copy_from_slice(shared.protocol.borrow_mut().pending(own));
+                if pending.is_empty() {
+                    break;
+                }
+                if place.get().is_none() {
+                    place.set(shared.quic.open(Dir::Uni));
+                }
+                // A client that allows none can't be told anything; RFC 9114 section 6.2 wants it to allow three.
+                let Some(id) = place.get() else { break };
+                let mut rest = pending.clone();
+                match shared.quic.poll_write(id, &mut rest, context) {
+                    Poll::Ready(Ok(())) => {
+                        shared.protocol.borrow_mut().sent(own, pending.len() - rest.len());
+                    }
+                    Poll::Ready(Err(_)) => return Err(Fault::CriticalStreamClosed),
+                    Poll::Pending => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A connection without exchanges is idle; QUIC closes it after `timeout.client_idle` by itself.
+    fn watch_idleness(&mut self) {
+        let is_idle = self.shared.running.get() == 0;
+        if is_idle != self.idle_since.is_some() {
+            self.idle_since = is_idle.then(clock::now);
+            self.deadline.set_idle(self.idle_since);
+        }
+    }
+
+    /// Tells the client of the end that is to come, refuses requests a round trip later, and closes once all are done.
+    fn drain(&mut self, context: &mut Context<'_>) -> Option<End> {
+        let until = self.peer.slot.draining_until();
+        if until.is_none() && !self.deadline.is_shed() {
+            return None;
+        }
+        let reason = if until.is_some() { End::Draining } else { End::Overload };
+        let now = clock::now();
+        if self.draining == Draining::Not {
+            self.draining = Draining::Announced { since: now };
+            self.shared.protocol.borrow_mut().announce_end();
+            let last = now + LAST_CHANCE;
+            self.deadline.set(until.map_or(last, |until| until.min(last)));
+        }
+        if let Draining::Announced { since } = self.draining
+            && (self.deadline.has_passed() || now >= since + LAST_CHANCE)
+        {
+            self.draining = Draining::Refusing;
+            self.shared.protocol.borrow_mut().refuse_requests();
+            self.deadline.set(until.unwrap_or(now + LAST_CHANCE));
+        }
+        let _ = self.send_own(context);
+        let is_over = self.draining == Draining::Refusing
+            && (self.shared.running.get() == 0 || self.deadline.has_passed());
+        is_over.then_some(reason)
+    }
+}
+
+/// Whether a unidirectional stream of the client goes on.
+fn read_steering(shared: &Shared, id: StreamId, context: &mut Context<'_>) -> Result<bool, Fault> {
+    loop {
+        match shared.quic.poll_read(id, READ_BYTES, context) {
+            Poll::Ready(Ok(Some(bytes))) => {
+                let said = shared.protocol.borrow_mut().receive(number(id), &bytes)?;
+                if said == PeerStream::Ignore {
+                    shared.quic.stop(id, Code::StreamCreationError.value());
+                    shared.quic.forget(id);
+                    return Ok(false);
+                }
+            }
+            Poll::Ready(_) => {
+                shared.quic.forget(id);
+                shared.protocol.borrow_mut().closed(number(id))?;
+                return Ok(false);
+            }
+            Poll::Pending => return Ok(true),
+        }
+    }
+}
+
+/// Serves one request.
+async fn serve_request(shared: Rc<Shared>, peer: Rc<Peer>, mut stream: Stream) {
+    // Before anything is set aside for it: its head must be here.
+    match await_section(&peer, &mut stream).await {
+        Ok(()) => {}
+        Err(reason) => return count_rejected(&peer, reason),
+    }
+    let is_answered =
+        stream_exchange::serve(&peer, Muxed::H3(stream), async |stream, limits, deadline, exchange, text| {
+            let Muxed::H3(stream) = stream else { return Err(Failure::ClientClosed) };
+            let read =
+                poll_fn(|context| match stream.poll_head(context, limits, &mut exchange.request, text) {
+                    Poll::Ready(read) => Poll::Ready(Some(read)),
+                    // It waits for the client's encoder (threat C4).
+                    Poll::Pending if deadline.has_passed() => Poll::Ready(None),
+                    Poll::Pending => Poll::Pending,
+                });
+            match read.await {
+                Some(Ok(())) => Ok(()),
+                Some(Err(HeadError::Refused(violation))) => Err(Failure::BadRequest(violation)),
+                Some(Err(HeadError::Gone)) => Err(Failure::ClientClosed),
+                None => Err(Failure::HeaderTimeout),
+            }
+        })
+        .await;
+    if is_answered {
+        shared.resets.borrow_mut().answered();
+    }
+}
+
+/// Waits for the bytes of the head, for `timeout.header` at the most.
+async fn await_section(peer: &Peer, stream: &mut Stream) -> Result<(), Option<Rejected>> {
+    let mut deadline: Option<Deadline> = None;
+    poll_fn(|context| match stream.poll_section(context) {
+        Poll::Ready(found) => Poll::Ready(found.map_err(|_| None)),
+        Poll::Pending => {
+            let deadline = deadline.get_or_insert_with(|| {
+                let deadline = peer.worker.deadlines.register(context.waker().clone());
+                let timeout = peer.slot.current().shared.config.timeout.header;
+                deadline.set(clock::now() + timeout);
+                deadline
+            });
+            match deadline.has_passed() {
+                true => Poll::Ready(Err(Some(Rejected::HeaderTimeout))),
+                false => Poll::Pending,
+            }
+        }
+    })
+    .await
+}
+
+fn count_rejected(peer: &Peer, reason: Option<Rejected>) {
+    if let Some(reason) = reason {
+        let listener = peer.slot.current();
+        listener.shared.cells.of(peer.worker.number).rejected[reason as usize].increment();
+    }
+}

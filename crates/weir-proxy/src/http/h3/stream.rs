@@ -1,0 +1,432 @@
+//! One request stream of an HTTP/3 connection: a head and content in, a head and content out, an end.
+//!
+//! Flow control is tied to whoever takes the content: nothing is read of the QUIC stream before somebody asks for it, and what was not read
+//! keeps the client's window closed.
+
+use std::any::Any;
+use std::collections::hash_map::HashMap;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::{Buf as _, Bytes};
+use quinn_proto::StreamId;
+use weir_http::h3::{
+    Code, Fault, RequestStream, Scope, Section, SectionError, SectionRead, SectionWriter, StreamEvent,
+};
+use weir_http::{
+    Field, Limits, RequestBuilder, RequestHead, StreamError, TrailerBuilder, Trailers, Version, Violation,
+};
+
+use super::server::Shared;
+use crate::buffers::Buffer;
+use crate::quic::connection::StreamError as Broken;
+
+/// Most content put into one DATA frame: it is copied, and copies count against nobody's budget until they are acknowledged, but only as
+/// many as the path carries at once.
+const PIECE_BYTES: usize = 32 << 10;
+/// Most bytes taken from the QUIC stream at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// Streams whose fields wait for the client's encoder, and who waits for them.
+pub type Blocked = HashMap<u64, Option<Waker>, foldhash::fast::RandomState>;
+
+/// One stream.
+pub struct Stream {
+    shared: Rc<Shared>,
+    id: StreamId,
+    reader: RequestStream,
+    /// Received and not yet looked at.
+    input: Bytes,
+    /// The head or the trailers, found and not yet read; they lie at the start of `input`, and are so long.
+    section: Option<(Section, usize)>,
+    /// Content found and not yet taken.
+    content: Bytes,
+    /// The client ended the stream.
+    is_ended: bool,
+    trailers: Option<Box<Trailers>>,
+    sending: Sending,
+    /// To be sent before anything else.
+    pending: Bytes,
+    /// Whatever must live as long as the stream: its place among those of the connection.
+    _place: Rc<dyn Any>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sending {
+    /// No final head was sent.
+    Head,
+    Content,
+    /// Nothing will follow what is pending, but the end.
+    Ending,
+    /// The end or a reset was sent.
+    Ended,
+}
+
+/// What reading a head came to.
+#[derive(Debug)]
+pub enum HeadError {
+    /// The request is not as it must be; it is to be answered so.
+    Refused(Violation),
+    /// The stream or the connection is broken, and has been dealt with.
+    Gone,
+}
+
+/// The head of a response under way.
+pub struct ResponseParts {
+    frame: SectionWriter<Vec<u8>>,
+    is_interim: bool,
+}
+
+impl Default for ResponseParts {
+    fn default() -> ResponseParts {
+        ResponseParts { frame: SectionWriter::new(Vec::with_capacity(256)), is_interim: false }
+    }
+}
+
+impl ResponseParts {
+    /// Puts a field behind those there are; `:status` is the first.
+    pub fn field(&mut self, name: &[u8], value: &[u8]) {
+        if let (b":status", &[a, b, c]) = (name, value) {
+            let digit = |byte: u8| u16::from(byte.wrapping_sub(b'0') % 10);
+            self.is_interim = a == b'1';
+            return self.frame.status(100 * digit(a) + 10 * digit(b) + digit(c));
+        }
+        self.frame.field(name, value);
+    }
+}
+
+impl Stream {
+    /// A request's stream on a client's connection.
+    pub fn of_client(shared: &Rc<Shared>, id: StreamId, reader: RequestStream, place: Rc<dyn Any>) -> Stream {
+        shared.quic.enter_request();
+        Stream {
+            shared: shared.clone(),
+            id,
+            reader,
+            input: Bytes::new(),
+            section: None,
+            content: Bytes::new(),
+            is_ended: false,
+            trailers: None,
+            sending: Sending::Head,
+            pending: Bytes::new(),
+            _place: place,
+        }
+    }
+
+    /// Receives until the bytes of the head are there, whole.
+    pub fn poll_section(&mut self, context: &mut Context<'_>) -> Poll<Result<(), HeadError>> {
+        match ready!(self.poll_advance(context)) {
+            Ok(()) if self.section.is_some() => Poll::Ready(Ok(())),
+            // Content cannot stand before the head, and the end was noticed as a fault.
+            Ok(()) => Poll::Ready(Err(HeadError::Gone)),
+            Err(_) => Poll::Ready(Err(HeadError::Gone)),
+        }
+    }
+
+    /// Reads the head, once [`Self::poll_section`] has found it. Its text goes behind what is in `text`.
+    pub fn poll_head(
+        &mut self,
+        context: &mut Context<'_>,
+        limits: &Limits,
+        head: &mut RequestHead,
+        text: &mut Vec<u8>,
+    ) -> Poll<Result<(), HeadError>> {
+        let start = text.len();
+        let mut builder = RequestBuilder::new(Version::Http3, limits, head, text);
+        let Poll::Ready(read) = self.poll_fields(context, |name, value| builder.field(name, value)) else {
+            drop(builder);
+            text.truncate(start);
+            return Poll::Pending;
+        };
+        let read = read.and_then(|()| {
+            // What is known of the end now decides whether the request has a body at all.
+            let is_whole = match self.poll_advance(context) {
+                Poll::Ready(Ok(())) => self.is_ended(),
+                Poll::Ready(Err(_)) => return Err(HeadError::Gone),
+                Poll::Pending => false,
+            };
+            builder.finish(is_whole).map_err(HeadError::Refused)
+        });
+        if read.is_err() {
+            text.truncate(start);
+        }
+        Poll::Ready(read)
+    }
+
+    /// Gives the fields of the section that was found to `visit`.
+    fn poll_fields(
+        &mut self,
+        context: &mut Context<'_>,
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), Violation>,
+    ) -> Poll<Result<(), HeadError>> {
+        let read = match self.section.take() {
+            Some((section, consumed)) => {
+                let protocol = &mut *self.shared.protocol.borrow_mut();
+                let read = protocol.read_section(&mut self.reader, &self.input, section, &mut visit);
+                self.input.advance(consumed);
+                read
+            }
+            None if self.shared.is_blocked(self.id, context) => return Poll::Pending,
+            None => self.shared.protocol.borrow_mut().retry_section(&mut self.reader, &mut visit),
+        };
+        self.shared.note_instructions();
+        Poll::Ready(match read {
+            Ok(SectionRead::Complete) => Ok(()),
+            Ok(SectionRead::Blocked) => {
+                self.shared.block(self.id, context);
+                return Poll::Pending;
+            }
+            Err(SectionError::Refused(violation)) => Err(HeadError::Refused(violation)),
+            Err(SectionError::Fault(Fault::SectionTooLarge)) => {
+                Err(HeadError::Refused(Violation::HeaderBlockTooLarge))
+            }
+            Err(SectionError::Fault(Fault::TooManyFields)) => {
+                Err(HeadError::Refused(Violation::TooManyFields))
+            }
+            Err(SectionError::Fault(fault)) => {
+                self.break_off(fault);
+                Err(HeadError::Gone)
+            }
+        })
+    }
+
+    /// Receives until there is content, a section, or the end of the stream.
+    fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.content.is_empty() && self.section.is_none() && !self.is_ended {
+            if self.input.is_empty() {
+                match ready!(self.shared.quic.poll_read(self.id, READ_BYTES, context)) {
+                    Ok(Some(bytes)) => self.input = bytes,
+                    Ok(None) => {
+                        if let Err(fault) = self.reader.finish() {
+                            return Poll::Ready(Err(self.break_off(fault)));
+                        }
+                        self.is_ended = true;
+                        break;
+                    }
+                    Err(broken) => return Poll::Ready(Err(self.abandoned(&broken))),
+                }
+            }
+            let step = match self.reader.advance(&self.input) {
+                Ok(step) => step,
+                Err(fault) => return Poll::Ready(Err(self.break_off(fault))),
+            };
+            match step.event {
+                StreamEvent::Section(section) => self.section = Some((section, step.consumed)),
+                StreamEvent::Data(range) => {
+                    self.content = self.input.slice(range);
+                    self.input.advance(step.consumed);
+                }
+                StreamEvent::NeedMore | StreamEvent::Blocked => self.input.advance(step.consumed),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ready when there is content to take, or the end of the stream.
+    pub fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if self.section.is_some() || self.reader.is_blocked() {
+                ready!(self.poll_trailers(context))?;
+                continue;
+            }
+            ready!(self.poll_advance(context))?;
+            if self.section.is_none() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+
+    fn poll_trailers(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let limits = Limits::default();
+        let mut builder = TrailerBuilder::new(&limits);
+        match ready!(self.poll_fields(context, |name, value| builder.field(name, value))) {
+            Ok(()) => {
+                self.trailers = Some(builder.finish());
+                Poll::Ready(Ok(()))
+            }
+            Err(HeadError::Refused(violation)) => {
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, violation.word())))
+            }
+            Err(HeadError::Gone) => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+        }
+    }
+
+    /// Moves content into the free room of `buffer`, after [`Self::poll_readable`]; zero is the end of the stream.
+    pub fn take(&mut self, buffer: &mut Buffer) -> io::Result<usize> {
+        let room = buffer.free();
+        let count = self.content.len().min(room.len());
+        room[..count].copy_from_slice(&self.content[..count]);
+        buffer.fill(count);
+        self.content.advance(count);
+        Ok(count)
+    }
+
+    /// Whether the end of the stream was received and everything before it taken.
+    pub fn is_ended(&self) -> bool {
+        self.is_ended && self.content.is_empty()
+    }
+
+    /// The fields behind the content, once the end was received; given once.
+    pub fn take_trailers(&mut self) -> Option<Box<Trailers>> {
+        self.trailers.take()
+    }
+
+    /// Sends a response's head; `is_last` when nothing follows.
+    pub fn send_head(&mut self, head: ResponseParts, is_last: bool) -> io::Result<()> {
+        if self.sending != Sending::Head {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        if !head.is_interim {
+            self.sending = if is_last { Sending::Ending } else { Sending::Content };
+        }
+        let frame = Bytes::from(head.frame.into_out());
+        self.pending =
+            if self.pending.is_empty() { frame } else { [&self.pending[..], &frame].concat().into() };
+        // As far as the client has room now; the rest goes before whatever comes next.
+        match self.poll_pending(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(sent) => sent,
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    /// Sends what is pending, and the end behind it if nothing else follows.
+    fn poll_pending(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.pending.is_empty() {
+            if let Err(broken) = ready!(self.shared.quic.poll_write(self.id, &mut self.pending, context)) {
+                return Poll::Ready(Err(self.refused(&broken)));
+            }
+        }
+        if self.sending == Sending::Ending {
+            self.sending = Sending::Ended;
+            if let Err(broken) = self.shared.quic.finish(self.id) {
+                return Poll::Ready(Err(self.refused(&broken)));
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends as much of `content` as fits a frame, at least one byte when ready; what the client has no room for yet is kept.
+    pub fn poll_send(&mut self, context: &mut Context<'_>, content: &[u8]) -> Poll<io::Result<usize>> {
+        if self.sending != Sending::Content {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        ready!(self.poll_pending(context))?;
+        let count = content.len().min(PIECE_BYTES);
+        if count == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        let mut frame = Vec::with_capacity(count + 9);
+        weir_http::h3::write_data_header(&mut frame, count as u64);
+        frame.extend_from_slice(&content[..count]);
+        self.pending = frame.into();
+        match self.poll_pending(context) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(count)),
+        }
+    }
+
+    /// Ends what we send, with `trailers` where there are any. Nothing when it has ended already. Ready once the end is on its way.
+    pub fn poll_finish<'a>(
+        &mut self,
+        context: &mut Context<'_>,
+        trailers: impl Iterator<Item = Field<'a>>,
+    ) -> Poll<io::Result<()>> {
+        match self.sending {
+            Sending::Head => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            Sending::Content => {
+                let mut trailers = trailers.peekable();
+                if trailers.peek().is_some() {
+                    let mut frame = SectionWriter::new(self.pending.to_vec());
+                    trailers.for_each(|field| frame.field(field.name, field.value));
+                    self.pending = frame.into_out().into();
+                }
+                self.sending = Sending::Ending;
+            }
+            Sending::Ending | Sending::Ended => {}
+        }
+        self.poll_pending(context)
+    }
+
+    /// Breaks the stream off: the client sees that what it got is not whole.
+    pub fn reset(&mut self, why: StreamError) {
+        self.reset_with(why.h3_code());
+    }
+
+    fn reset_with(&mut self, code: u64) {
+        self.pending = Bytes::new();
+        if self.sending != Sending::Ended {
+            self.sending = Sending::Ended;
+            self.shared.quic.reset(self.id, code);
+        }
+        self.stop_reading(code);
+    }
+
+    fn stop_reading(&mut self, code: u64) {
+        if !self.is_ended {
+            self.is_ended = true;
+            self.shared.quic.stop(self.id, code);
+            self.shared.abandon(self.id);
+        }
+    }
+
+    /// Pending, and the task is woken, for as long as the client wants the stream.
+    pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.sending == Sending::Ended {
+            return Poll::Pending;
+        }
+        let broken = ready!(self.shared.quic.poll_stopped(self.id, context));
+        self.refused(&broken);
+        Poll::Ready(())
+    }
+
+    /// The client broke off what it sends.
+    fn abandoned(&mut self, broken: &Broken) -> io::Error {
+        if let Broken::Reset(_) = broken {
+            self.is_ended = true;
+            self.shared.abandon(self.id);
+            self.shared.count_broken();
+        }
+        io::ErrorKind::ConnectionReset.into()
+    }
+
+    /// The client does not want what we send.
+    fn refused(&mut self, broken: &Broken) -> io::Error {
+        if let Broken::Reset(_) = broken
+            && self.sending != Sending::Ended
+        {
+            self.shared.count_broken();
+            self.reset_with(Code::RequestCancelled.value());
+        }
+        io::ErrorKind::ConnectionReset.into()
+    }
+
+    /// The client broke the protocol.
+    fn break_off(&mut self, fault: Fault) -> io::Error {
+        match fault.scope() {
+            Scope::Connection => self.shared.fail(fault),
+            Scope::Stream => {
+                self.shared.count_broken();
+                self.reset_with(fault.code().value());
+            }
+        }
+        io::Error::new(io::ErrorKind::InvalidData, fault)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        match self.sending {
+            Sending::Ended => {}
+            // The client's window was too small for all of it.
+            Sending::Ending => self.shared.send_late(self.id, std::mem::take(&mut self.pending)),
+            // Nobody answered: it is to be seen that this is no answer.
+            Sending::Head | Sending::Content => self.reset_with(Code::InternalError.value()),
+        }
+        // The answer is complete without the rest of the request (RFC 9114 section 4.1).
+        self.stop_reading(Code::NoError.value());
+        self.shared.quic.leave_request();
+        self.shared.quic.forget(self.id);
+    }
+}
