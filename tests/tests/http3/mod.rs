@@ -1,0 +1,166 @@
+//! HTTP/3, by the `h3` crate over quinn.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes};
+use h3::client::SendRequest;
+use h3_quinn::OpenStreams;
+use weir_tests::dialogue::{After, Backend, PATIENCE, Signal, Weir, pattern, run_tool, tool};
+
+use super::tls::Authority;
+
+const CONFIG: &str = r#"
+[listener.web]
+bind = "@web"
+http = ["h1", "h2", "h3"]
+pool = "app"
+tls = { certificates = [{ cert = "@dir/shop.pem", key = "@dir/shop.key" }] }
+[pool.app]
+backends = ["@app"]
+health = "off"
+[log]
+access = "@dir/access.log"
+"#;
+
+/// A site that says hello, and sends back what it is sent.
+fn site() -> Backend {
+    Backend::serving(|request, wire| {
+        let body = if request.body.is_empty() { b"hello".to_vec() } else { request.body.clone() };
+        wire.sends(&format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()));
+        wire.sends(&body);
+        After::Keep
+    })
+}
+
+fn start(authority: &Authority, backend: &Backend) -> Weir {
+    authority.setup(CONFIG).with("app", backend.address()).start()
+}
+
+struct Client {
+    endpoint: quinn::Endpoint,
+    connection: quinn::Connection,
+    requests: SendRequest<OpenStreams, Bytes>,
+}
+
+impl Client {
+    async fn connect(authority: &Authority, address: SocketAddr) -> Client {
+        use rustls::pki_types::pem::PemObject as _;
+        let mut roots = rustls::RootCertStore::empty();
+        roots
+            .add(rustls::pki_types::CertificateDer::from_pem_file(authority.path("ca.pem")).unwrap())
+            .unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        tls.alpn_protocols = vec![b"h3".to_vec()];
+        let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
+        let mut endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+        endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
+        let connection = endpoint.connect(address, "shop.example").unwrap().await.unwrap();
+        let (mut driver, requests) =
+            h3::client::new(h3_quinn::Connection::new(connection.clone())).await.unwrap();
+        tokio::spawn(async move { std::future::poll_fn(|context| driver.poll_close(context)).await });
+        Client { endpoint, connection, requests }
+    }
+
+    /// The status and the content of the answer.
+    async fn asks(&mut self, body: &[u8]) -> (u16, Vec<u8>) {
+        let method = if body.is_empty() { "GET" } else { "POST" };
+        let request = http::Request::builder().method(method).uri("https://shop.example/").body(()).unwrap();
+        let mut stream = self.requests.send_request(request).await.unwrap();
+        if !body.is_empty() {
+            stream.send_data(Bytes::copy_from_slice(body)).await.unwrap();
+        }
+        stream.finish().await.unwrap();
+        let answer = stream.recv_response().await.unwrap();
+        let mut content = Vec::new();
+        while let Some(mut data) = stream.recv_data().await.unwrap() {
+            content.extend_from_slice(&data.copy_to_bytes(data.remaining()));
+        }
+        (answer.status().as_u16(), content)
+    }
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(PATIENCE * 3, test).await.expect("in time") });
+}
+
+fn authority() -> Authority {
+    Authority::new().signs("shop", &["shop.example"])
+}
+
+#[test]
+fn requests_and_large_bodies_pass_in_http_3() {
+    let (authority, backend) = (authority(), site());
+    let weir = start(&authority, &backend);
+    run(async {
+        let mut client = Client::connect(&authority, weir.address("web")).await;
+        assert_eq!(client.asks(b"").await, (200, b"hello".to_vec()));
+        let body = pattern(7, 3 << 20);
+        assert!(client.asks(&body).await == (200, body), "the content came back changed");
+    });
+    assert!(weir.lines_of("access.log", 1)[0].contains("HTTP/3"));
+}
+
+#[test]
+fn connections_go_on_over_a_reload() {
+    let (authority, backend) = (authority(), site());
+    let mut weir = start(&authority, &backend);
+    run(async {
+        let mut client = Client::connect(&authority, weir.address("web")).await;
+        for round in 0..5 {
+            assert_eq!(client.asks(b"").await.0, 200);
+            weir.reloads(&format!("{CONFIG}\n[runtime]\ndrain = \"{}s\"\n", 20 + round));
+            assert_eq!(client.asks(b"").await, (200, b"hello".to_vec()));
+        }
+        assert!(client.connection.close_reason().is_none());
+    });
+}
+
+#[test]
+fn a_client_that_moves_keeps_its_connection() {
+    let (authority, backend) = (authority(), site());
+    let weir = start(&authority, &backend);
+    run(async {
+        let mut client = Client::connect(&authority, weir.address("web")).await;
+        assert_eq!(client.asks(b"").await.0, 200);
+        client.endpoint.rebind(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        assert_eq!(client.asks(b"").await, (200, b"hello".to_vec()));
+        assert!(client.connection.close_reason().is_none());
+    });
+    weir.reaches("weir_quic_migrations_total", &[], 1.0);
+}
+
+#[test]
+fn a_drain_says_goaway_and_lets_what_runs_end() {
+    let (authority, backend) = (authority(), site());
+    let weir = start(&authority, &backend);
+    run(async {
+        let mut client = Client::connect(&authority, weir.address("web")).await;
+        assert_eq!(client.asks(b"").await.0, 200);
+        weir.signals(Signal::TERM);
+        let closed = tokio::time::timeout(Duration::from_secs(10), client.connection.closed()).await.unwrap();
+        let quinn::ConnectionError::ApplicationClosed(closed) = closed else { panic!("{closed}") };
+        assert_eq!(closed.error_code.into_inner(), 0x100, "H3_NO_ERROR");
+    });
+}
+
+#[test]
+fn other_versions_are_told_of_http_3() {
+    let (authority, backend) = (authority(), site());
+    let weir = start(&authority, &backend);
+    let address = weir.address("web");
+    let (ca, resolve) = (authority.path("ca.pem"), format!("shop.example:{}:127.0.0.1", address.port()));
+    let url = format!("https://shop.example:{}/", address.port());
+    let curl = tool("curl", "curl");
+    let arguments =
+        ["-s", "--cacert", &ca, "--resolve", &resolve, "--noproxy", "*", "-D", "-", "-o", "/dev/null", &url];
+    let head = run_tool(&curl, &arguments, b"", PATIENCE).succeeded().to_lowercase();
+    assert!(head.contains(&format!("alt-svc: h3=\":{}\"", address.port())), "{head}");
+}
