@@ -28,7 +28,7 @@ access = "@dir/access.log"
 fn site() -> Backend {
     Backend::serving(|request, wire| {
         let body = if request.body.is_empty() { b"hello".to_vec() } else { request.body.clone() };
-        wire.sends(&format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()));
+        wire.sends(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()));
         wire.sends(&body);
         After::Keep
     })
