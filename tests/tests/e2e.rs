@@ -7,6 +7,7 @@ mod admin;
 mod clients;
 mod health;
 mod http;
+mod http2;
 mod http3;
 mod logs;
 mod reload;

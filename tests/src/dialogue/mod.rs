@@ -6,6 +6,7 @@
 mod admin;
 mod backend;
 mod bodies;
+pub mod http2;
 mod message;
 mod ports;
 mod process;

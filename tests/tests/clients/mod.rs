@@ -5,6 +5,8 @@ mod languages;
 mod load_generators;
 mod websocket_over_http2;
 
+pub use languages::node;
+
 use weir_tests::dialogue::{After, Backend, pattern};
 
 /// A small site: `/bytes/N` gives N pattern bytes and honours `Range`, `/echo` gives the request's body, `/gzip` says that it is

@@ -1,0 +1,169 @@
+//! Floods of frames that cost the client nothing (threats B1 to B4, B6). The one who sends them is closed; the others notice nothing.
+
+use weir_tests::dialogue::http2::{
+    END_HEADERS, END_STREAM, Http2, Outcome, block, code, frame, get, headers, kind, literal, request, reset,
+    setting, window_update,
+};
+use weir_tests::dialogue::{Backend, Weir, usage_of};
+
+use super::honest::beside;
+use super::{both, connect};
+
+/// Sends what `next` makes, again and again until nobody takes it any more or `most` were sent; then how the connection ended.
+fn floods(client: &mut Http2, most: u32, next: impl FnMut(u32) -> Vec<u8>) -> (Option<u32>, Vec<u32>) {
+    floods_in_pieces(client, 8_192, most, next)
+}
+
+/// [`floods`] with so many bytes to a write.
+fn floods_in_pieces(
+    client: &mut Http2,
+    piece_bytes: usize,
+    most: u32,
+    mut next: impl FnMut(u32) -> Vec<u8>,
+) -> (Option<u32>, Vec<u32>) {
+    let mut number = 0;
+    while number < most {
+        let mut piece = Vec::new();
+        while piece.len() < piece_bytes && number < most {
+            piece.extend(next(number));
+            number += 1;
+        }
+        if client.wire.tries_to_send(&piece).is_err() || client.wire.has_ended() {
+            break;
+        }
+    }
+    client.receives_the_end()
+}
+
+fn floods_counted(weir: &Weir) -> f64 {
+    weir.metric("weir_rejected_total", &[("reason", "frame_flood")])
+}
+
+/// The `n`th stream that a client opens.
+fn stream(n: u32) -> u32 {
+    2 * n + 1
+}
+
+#[test]
+fn b1_requests_that_are_reset_at_once_end_the_connection_and_reach_few_backends() {
+    let backend = Backend::saying("hello");
+    let weir = both(&backend);
+    // Each request in a packet of its own, so that many have reached their exchange when they are reset; and many in one.
+    for piece_bytes in [1, 8_192] {
+        let before = (backend.served(), floods_counted(&weir));
+        let honest_before = backend.requests().iter().filter(|request| request.target == "/honest").count();
+        let (goaway, _) = beside("rapid reset", &weir, || {
+            let mut client = connect(&weir, b"");
+            floods_in_pieces(&mut client, piece_bytes, 100_000, |n| {
+                [get(stream(n), "/attack"), reset(stream(n), code::CANCEL)].concat()
+            })
+        });
+        assert_eq!(goaway, Some(code::ENHANCE_YOUR_CALM));
+        assert_eq!(floods_counted(&weir), before.1 + 1.0);
+        let honest = backend.requests().iter().filter(|request| request.target == "/honest").count();
+        let reached = backend.served() - before.0 - (honest - honest_before);
+        assert!(reached < 200, "{reached} of the requests reached the backend");
+    }
+}
+
+#[test]
+fn b2_streams_that_the_client_makes_weir_reset_end_the_connection() {
+    let backend = Backend::saying("hello");
+    let weir = both(&backend);
+    // CVE-2025-8671: each makes the server reset the stream.
+    let ways: [(&str, fn(u32) -> Vec<u8>); 6] = [
+        ("a window opened by nothing", |stream| window_update(stream, 0)),
+        ("a window opened too far", |stream| window_update(stream, 0x7fff_ffff)),
+        ("content behind the end", |stream| frame(kind::DATA, 0, stream, b"x")),
+        ("a head behind the end", |stream| headers(stream, &[("x", "y")], true)),
+        ("a priority of another length", |stream| frame(kind::PRIORITY, 0, stream, b"1234")),
+        ("a stream that depends on itself", |stream| {
+            frame(kind::PRIORITY, 0, stream, &[&stream.to_be_bytes()[..], &[0]].concat())
+        }),
+    ];
+    for (name, way) in ways {
+        let (goaway, _) = beside(name, &weir, || {
+            let mut client = connect(&weir, b"");
+            floods(&mut client, 100_000, |n| [get(stream(n), "/attack"), way(stream(n))].concat())
+        });
+        assert!(goaway.is_some_and(|code| code != 0), "{name}: {goaway:?}");
+        let attacks = backend.requests().iter().filter(|request| request.target == "/attack").count();
+        backend.forgets();
+        assert!(attacks < 1_200, "{name}: {attacks} requests reached the backend");
+    }
+}
+
+#[test]
+fn b3_a_head_in_endless_continuations_is_cut_off() {
+    let backend = Backend::saying("hello");
+    let weir = both(&backend);
+    let pieces = [block(&[("x-a", &"v".repeat(1000))]), block(&[("x", "y")]), Vec::new()];
+    for piece in pieces {
+        let (goaway, resets) = beside("continuations", &weir, || {
+            let mut client = connect(&weir, b"");
+            client.sends(frame(kind::HEADERS, END_STREAM, 1, &block(&request("GET", "/attack"))));
+            floods(&mut client, 1_000_000, |_| frame(kind::CONTINUATION, 0, 1, &piece))
+        });
+        assert!(goaway.is_some_and(|code| code != 0), "{} bytes: {goaway:?} {resets:?}", piece.len());
+    }
+    assert!(backend.requests().iter().all(|request| request.target == "/honest"));
+    let peak = usage_of(weir.pid()).expect("running").peak_bytes;
+    assert!(peak < 128 << 20, "{peak} bytes");
+}
+
+#[test]
+fn b4_short_references_to_a_long_field_are_refused_before_they_take_memory() {
+    let backend = Backend::saying("hello");
+    let weir = both(&backend);
+    beside("hpack bomb", &weir, || {
+        let mut client = connect(&weir, b"");
+        let name_it = literal(0x40, b"x-bomb", &[b'v'; 4000]);
+        let references = vec![0xbe; 15_000 - name_it.len()];
+        for n in 0..50 {
+            let mut fields = block(&request("GET", "/attack"));
+            if n == 0 {
+                fields.extend(&name_it);
+            }
+            fields.extend(&references);
+            let bomb = frame(kind::HEADERS, END_HEADERS | END_STREAM, stream(n), &fields);
+            if client.wire.tries_to_send(bomb).is_err() {
+                return;
+            }
+        }
+        let outcome = client.outcome_of(stream(0));
+        assert!(
+            matches!(outcome, Outcome::Answered(431, _) | Outcome::Reset(..) | Outcome::GoneAway(_)),
+            "{outcome:?}"
+        );
+    });
+    assert!(backend.requests().iter().all(|request| request.target == "/honest"));
+    let peak = usage_of(weir.pid()).expect("running").peak_bytes;
+    // 50 bombs of 60 MB.
+    assert!(peak < 128 << 20, "{peak} bytes");
+}
+
+#[test]
+fn b6_floods_of_frames_without_content_are_closed_and_counted() {
+    let backend = Backend::saying("hello");
+    let weir = both(&backend);
+    // Stream 1 waits for the rest of its body, so that there is one to aim at.
+    let ways: [(&str, fn(u32) -> Vec<u8>); 7] = [
+        ("settings", |_| frame(kind::SETTINGS, 0, 0, b"")),
+        ("a table's size to and fro", |n| frame(kind::SETTINGS, 0, 0, &setting(1, n % 2 * 4096))),
+        ("ping", |_| frame(kind::PING, 0, 0, b"12345678")),
+        ("priority", |n| frame(kind::PRIORITY, 0, 1, &[0, 0, 0, 0, n as u8])),
+        ("empty data", |_| frame(kind::DATA, 0, 1, b"")),
+        ("windows opened by one", |_| window_update(1, 1)),
+        ("unknown frames", |_| frame(0x42, 0, 0, b"")),
+    ];
+    for (name, way) in ways {
+        let before = floods_counted(&weir);
+        let (goaway, _) = beside(name, &weir, || {
+            let mut client = connect(&weir, b"");
+            client.sends(headers(1, &request("POST", "/attack"), false));
+            floods(&mut client, 1_000_000, way)
+        });
+        assert_eq!(goaway, Some(code::ENHANCE_YOUR_CALM), "{name}");
+        assert_eq!(floods_counted(&weir), before + 1.0, "{name}");
+    }
+}

@@ -1,0 +1,124 @@
+//! Windows: closed, opened by nothing, opened too far (threats B5, B7, B8).
+
+use weir_tests::dialogue::http2::{
+    Http2, Outcome, code, get, headers, kind, request, setting, window_update,
+};
+use weir_tests::dialogue::{After, Backend, Setup, until, usage_of};
+
+use super::{both, connect};
+
+/// `SETTINGS_INITIAL_WINDOW_SIZE`.
+const INITIAL_WINDOW: u16 = 4;
+
+#[test]
+fn b5_crumbs_of_a_cookie_beside_a_closed_window_are_refused_by_their_number() {
+    let backend = Backend::saying("hello");
+    let weir = both(&backend);
+    let before = usage_of(weir.pid()).expect("running").resident_bytes;
+    let mut clients = Vec::new();
+    for _ in 0..20 {
+        let mut client = connect(&weir, &setting(INITIAL_WINDOW, 0));
+        let mut fields = request("GET", "/attack").to_vec();
+        fields.extend(vec![("cookie", "a"); 2_000]);
+        for stream in (1..100).step_by(2) {
+            client.sends(headers(stream, &fields[..], true).get(..).expect("all"));
+        }
+        clients.push(client);
+    }
+    for client in &mut clients {
+        let first = client.receives(kind::HEADERS, 1);
+        assert_ne!(first.payload.first(), Some(&0x88), "answered 200");
+    }
+    assert_eq!(backend.served(), 0);
+    let grown = usage_of(weir.pid()).expect("running").resident_bytes.saturating_sub(before);
+    assert!(grown < 64 << 20, "1000 refused requests hold {grown} bytes");
+}
+
+#[test]
+fn b7_a_stream_whose_window_stays_closed_is_given_up_and_its_backend_released() {
+    let backend = Backend::serving(|_, wire| {
+        wire.answers(200, &[], vec![b'x'; 8 << 20]);
+        After::Keep
+    });
+    let weir = Setup::of(
+        r#"
+        [listener.web]
+        bind = "@web"
+        http = ["h2"]
+        pool = "app"
+        timeout = { client_body = "300ms" }
+        [pool.app]
+        backends = ["@app"]
+        health = { check = "off" }
+        "#,
+    )
+    .with("app", backend.address())
+    .start();
+    // Closed from the start, and opened for a single byte.
+    for window in [0, 1] {
+        let mut client = connect(&weir, &setting(INITIAL_WINDOW, window));
+        client.sends(get(1, "/"));
+        let outcome = client.outcome_of(1);
+        assert!(matches!(outcome, Outcome::Reset(_, Some(200))), "{outcome:?}");
+        until("the backend to be released", || (backend.busy() == 0).then_some(()));
+        client.sends(headers(3, &request("HEAD", "/"), true));
+        let head = client.receives(kind::HEADERS, 3);
+        assert_eq!(head.flags & 1, 1, "the connection serves on");
+    }
+}
+
+#[test]
+fn b8_a_window_opened_too_far_or_by_nothing_is_an_error() {
+    let backend = Backend::saying("hello");
+    let weir = both(&backend);
+    let mut client = connect(&weir, b"");
+    client.sends([window_update(0, 0x7fff_ffff), window_update(0, 0x7fff_ffff)].concat());
+    assert_eq!(client.receives_the_end().0, Some(code::FLOW_CONTROL_ERROR));
+
+    let opened = |by: u32| {
+        let mut client = connect(&weir, b"");
+        client.sends(headers(1, &request("POST", "/"), false));
+        client.sends(window_update(1, by));
+        client.outcome_of(1)
+    };
+    assert_eq!(opened(0x7fff_ffff), Outcome::Reset(code::FLOW_CONTROL_ERROR, None));
+    assert_eq!(opened(0), Outcome::Reset(code::PROTOCOL_ERROR, None));
+
+    // Settings may make a window too large as well (RFC 9113 §6.9.2).
+    let mut client = connect(&weir, b"");
+    client.sends(headers(1, &request("POST", "/"), false));
+    client.sends(window_update(1, 0x7fff_0000));
+    let grown = setting(INITIAL_WINDOW, 0x7fff_ffff);
+    client.sends(weir_tests::dialogue::http2::frame(kind::SETTINGS, 0, 0, &grown));
+    let ended = client.outcome_of(1);
+    let expected =
+        [Outcome::GoneAway(code::FLOW_CONTROL_ERROR), Outcome::Reset(code::FLOW_CONTROL_ERROR, None)];
+    assert!(expected.contains(&ended), "{ended:?}");
+}
+
+#[test]
+fn b8_content_beyond_the_window_is_an_error() {
+    let weir = {
+        let silent = weir_tests::dialogue::ScriptedBackend::start();
+        let weir = Setup::of(super::BOTH).with("app", silent.address()).start();
+        let mut client: Http2 = connect(&weir, b"");
+        client.sends(headers(1, &request("POST", "/"), false));
+        let piece = weir_tests::dialogue::http2::frame(kind::DATA, 0, 1, &[0; 16_384]);
+        // The backend takes nothing, so the window never opens again.
+        for _ in 0..2_000 {
+            if client.wire.tries_to_send(&piece).is_err() || client.wire.has_ended() {
+                break;
+            }
+        }
+        let ended = client.outcome_of(1);
+        assert!(
+            matches!(
+                ended,
+                Outcome::Reset(code::FLOW_CONTROL_ERROR, _) | Outcome::GoneAway(code::FLOW_CONTROL_ERROR)
+            ),
+            "{ended:?}"
+        );
+        weir
+    };
+    assert!(usage_of(weir.pid()).expect("running").peak_bytes < 128 << 20);
+}

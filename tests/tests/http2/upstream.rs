@@ -1,0 +1,219 @@
+//! Backends that speak HTTP/2 badly (threat B15), and what is sent once more when they go away.
+
+use weir_tests::dialogue::http2::{
+    END_HEADERS, END_STREAM, Http2, Outcome, code, frame, headers, kind, request, reset, setting,
+};
+use weir_tests::dialogue::{ScriptedBackend, Setup, Weir};
+
+use super::connect;
+
+fn weir_before(backend: &ScriptedBackend) -> Weir {
+    Setup::of(
+        r#"
+        [listener.web]
+        bind = "@web"
+        http = ["h1", "h2"]
+        pool = "app"
+        timeout = { backend = "2s" }
+        [pool.app]
+        backends = ["@app"]
+        protocol = "h2"
+        health = { check = "off", passive = "off" }
+        "#,
+    )
+    .with("app", backend.address())
+    .start()
+}
+
+/// A connection of Weir's to this backend, which has sent its settings.
+fn accepts(backend: &ScriptedBackend) -> Http2 {
+    Http2::server(backend.accepts(), b"")
+}
+
+/// `GOAWAY`: nothing was done with streams above `last`.
+fn goaway(last: u32, code: u32) -> Vec<u8> {
+    frame(kind::GOAWAY, 0, 0, &[last.to_be_bytes(), code.to_be_bytes()].concat())
+}
+
+fn answers(server: &mut Http2, stream: u32) {
+    server.sends(headers(stream, &[(":status", "200")], false));
+    server.sends(frame(kind::DATA, END_STREAM, stream, b"hello"));
+}
+
+/// Sends a request, with a body where it is a POST.
+fn asks(client: &mut Http2, method: &str) {
+    client.sends(headers(1, &request(method, "/"), method == "GET"));
+    if method != "GET" {
+        client.sends(frame(kind::DATA, END_STREAM, 1, b"once"));
+    }
+}
+
+fn is_hello(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Answered(200, content) if content == b"hello")
+}
+
+#[test]
+fn b15_a_request_that_a_backend_refused_is_sent_once_more_whatever_its_method() {
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend);
+    for method in ["GET", "POST"] {
+        let mut client = connect(&weir, b"");
+        asks(&mut client, method);
+        let mut server = accepts(&backend);
+        let first = server.receives_request();
+        server.sends(reset(first, code::REFUSED_STREAM));
+        let second = server.receives_request();
+        answers(&mut server, second);
+        let outcome = client.outcome_of(1);
+        assert!(is_hello(&outcome), "{method}: {outcome:?}");
+        assert!(second > first);
+    }
+}
+
+#[test]
+fn b15_requests_above_the_last_stream_of_a_goaway_are_sent_over_another_connection() {
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend);
+    for method in ["GET", "POST"] {
+        let mut client = connect(&weir, b"");
+        asks(&mut client, method);
+        let mut server = accepts(&backend);
+        server.receives_request();
+        server.sends(goaway(0, 0));
+        let mut next = accepts(&backend);
+        let stream = next.receives_request();
+        answers(&mut next, stream);
+        let outcome = client.outcome_of(1);
+        assert!(is_hello(&outcome), "{method}: {outcome:?}");
+        next.sends(goaway(stream, 0));
+    }
+}
+
+#[test]
+fn b15_a_post_that_a_backend_may_have_worked_on_is_not_sent_again() {
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend);
+    let mut client = connect(&weir, b"");
+    asks(&mut client, "POST");
+    let mut server = accepts(&backend);
+    let stream = server.receives_request();
+    server.sends(goaway(stream, 0));
+    drop(server);
+    let outcome = client.outcome_of(1);
+    assert!(matches!(outcome, Outcome::Answered(502, _)), "{outcome:?}");
+    backend.has_nobody_waiting();
+}
+
+#[test]
+fn b15_after_a_goaway_running_streams_finish_and_new_ones_go_elsewhere() {
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend);
+    let mut client = connect(&weir, b"");
+    asks(&mut client, "GET");
+    let mut server = accepts(&backend);
+    let stream = server.receives_request();
+    server.sends(goaway(stream, 0));
+    // Its acknowledgement shows that what came before was read.
+    server.sends(frame(kind::PING, 0, 0, b"12345678"));
+    server.receives(kind::PING, 0);
+    let mut other = connect(&weir, b"");
+    asks(&mut other, "POST");
+    let mut next = accepts(&backend);
+    let of_other = next.receives_request();
+    answers(&mut next, of_other);
+    assert!(is_hello(&other.outcome_of(1)));
+    answers(&mut server, stream);
+    assert!(is_hello(&client.outcome_of(1)));
+}
+
+/// Lets a backend answer a request with `bytes` of a stream, and gives what its client got.
+fn answered_with(bytes: impl FnOnce(u32) -> Vec<u8>) -> Outcome {
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend);
+    let mut client = connect(&weir, b"");
+    asks(&mut client, "POST");
+    let mut server = accepts(&backend);
+    let stream = server.receives_request();
+    // It may be cut off before all was taken.
+    let _ = server.wire.tries_to_send(bytes(stream));
+    client.outcome_of(1)
+}
+
+#[test]
+fn b15_a_push_is_refused_with_its_connection() {
+    let outcome = answered_with(|stream| {
+        let promise = [&[0, 0, 0, 2][..], &weir_tests::dialogue::http2::block(&request("GET", "/pushed"))];
+        frame(kind::PUSH_PROMISE, END_HEADERS, stream, &promise.concat())
+    });
+    assert!(matches!(outcome, Outcome::Answered(502, _)), "{outcome:?}");
+}
+
+#[test]
+fn b15_heads_of_backends_are_bounded_and_checked_as_in_http_1() {
+    let many: Vec<(&str, &str)> =
+        [(":status", "200")].into_iter().chain(std::iter::repeat_n(("x", "y"), 1_500)).collect();
+    let cases: [(&str, &[(&str, &str)]); 9] = [
+        ("more fields than allowed", &many),
+        ("no status", &[("x", "y")]),
+        ("a status that is none", &[(":status", "2000")]),
+        ("a status twice", &[(":status", "200"), (":status", "200")]),
+        ("a request's field", &[(":status", "200"), (":path", "/")]),
+        ("a line break", &[(":status", "200"), ("x", "a\r\nset-cookie: b")]),
+        ("a coding of HTTP/1.1", &[(":status", "200"), ("transfer-encoding", "chunked")]),
+        ("an upgrade", &[(":status", "101")]),
+        ("two lengths", &[(":status", "200"), ("content-length", "1"), ("content-length", "2")]),
+    ];
+    for (name, fields) in cases {
+        let outcome = answered_with(|stream| headers(stream, fields, false));
+        assert!(matches!(outcome, Outcome::Answered(502, _)), "{name}: {outcome:?}");
+    }
+    let endless = answered_with(|stream| {
+        let large = weir_tests::dialogue::http2::block(&[(":status", "200"), ("x", &"v".repeat(10_000))]);
+        let mut bytes = frame(kind::HEADERS, 0, stream, &large);
+        for _ in 0..1_000 {
+            bytes.extend(frame(kind::CONTINUATION, 0, stream, &large[1..]));
+        }
+        bytes
+    });
+    assert!(matches!(endless, Outcome::Answered(502, _)), "endless: {endless:?}");
+}
+
+#[test]
+fn b15_a_body_that_is_not_as_long_as_the_backend_declared_is_visibly_cut_off() {
+    for body in [&b"abc"[..], b"abcdefgh"] {
+        let outcome = answered_with(|stream| {
+            let head = headers(stream, &[(":status", "200"), ("content-length", "5")], false);
+            [head, frame(kind::DATA, END_STREAM, stream, body)].concat()
+        });
+        let cut = matches!(outcome, Outcome::Reset(_, _) | Outcome::Answered(502, _) | Outcome::Closed);
+        assert!(cut, "{body:?}: {outcome:?}");
+    }
+}
+
+#[test]
+fn b15_interim_answers_without_end_are_cut_off() {
+    let outcome = answered_with(|stream| {
+        (0..2_000).flat_map(|_| headers(stream, &[(":status", "103"), ("link", "</a>")], false)).collect()
+    });
+    assert!(matches!(outcome, Outcome::Answered(502, _) | Outcome::Reset(..)), "{outcome:?}");
+}
+
+#[test]
+fn b15_a_backend_that_allows_one_stream_at_a_time_gets_one_at_a_time() {
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend);
+    const MAX_CONCURRENT_STREAMS: u16 = 3;
+    let mut first = connect(&weir, b"");
+    asks(&mut first, "GET");
+    let mut server = Http2::server(backend.accepts(), &setting(MAX_CONCURRENT_STREAMS, 1));
+    let stream = server.receives_request();
+    server.sends(frame(kind::PING, 0, 0, b"12345678"));
+    server.receives(kind::PING, 0);
+    let mut second = connect(&weir, b"");
+    asks(&mut second, "GET");
+    let mut other = accepts(&backend);
+    let of_other = other.receives_request();
+    answers(&mut other, of_other);
+    answers(&mut server, stream);
+    assert!(is_hello(&first.outcome_of(1)) && is_hello(&second.outcome_of(1)));
+}
