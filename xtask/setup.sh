@@ -23,6 +23,9 @@ wrk               | test  | a load generator
 apache2-utils     | test  | ab, a load generator that speaks HTTP/1.0
 strace            | test  | makes system calls fail
 libfaketime       | test  | makes the wall clock jump
+nghttp2-client    | test  | h2load, a load generator that speaks HTTP/2
+nghttp2-server    | test  | nghttpd, a backend that speaks HTTP/2
+golang-go         | test  | builds h2spec, the conformance suite of HTTP/2
 util-linux        | test  | prlimit takes descriptors away, unshare gives a test its own files
 '
 
@@ -36,6 +39,9 @@ there_already() {
     gcc) command -v cc >/dev/null ;;
     nodejs) command -v node >/dev/null ;;
     git | make | curl | wrk | python3 | strace | openssl) command -v "$1" >/dev/null ;;
+    golang-go) command -v go >/dev/null || command -v h2spec >/dev/null ;;
+    nghttp2-client) command -v h2load >/dev/null ;;
+    nghttp2-server) command -v nghttpd >/dev/null ;;
     *) false ;;
     esac
 }
@@ -64,6 +70,18 @@ install_packages() {
     DEBIAN_FRONTEND=noninteractive apt-get -q=2 -o=Dpkg::Use-Pty=0 install -y --no-install-recommends "${missing[@]}" >/dev/null
 }
 
+# h2spec is in no Debian package. Its versions, and those of what it is made of, are pinned in tests/h2spec.
+install_h2spec() {
+    ! command -v h2spec >/dev/null || return 0
+    if [ "$(id -u)" -ne 0 ]; then
+        say "h2spec is missing; as root run:"
+        say "  cd tests/h2spec && GOBIN=/usr/local/bin go install github.com/summerwind/h2spec/cmd/h2spec"
+        return 1
+    fi
+    say "building h2spec"
+    (cd tests/h2spec && GOBIN=/usr/local/bin go install github.com/summerwind/h2spec/cmd/h2spec)
+}
+
 check_rust() {
     local wanted found
     wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
@@ -82,7 +100,8 @@ check_rust() {
 
 cd "$(dirname "$0")/.."
 case ${1:-test} in
-build | test) install_packages "${1:-test}" && check_rust ;;
+build) install_packages build && check_rust ;;
+test) install_packages test && install_h2spec && check_rust ;;
 *)
     say "expected \`build\` or \`test\`, found \`$1\`"
     exit 2

@@ -3,7 +3,7 @@
 use weir_tests::dialogue::{After, Backend, PATIENCE, Setup, Weir, fingerprint, pattern, run_tool, tool};
 
 use super::super::clients::site;
-use super::both;
+use super::{BOTH, both};
 
 /// Runs curl with these arguments and a path of `web`.
 fn curl(weir: &Weir, arguments: &[&str], path: &str) -> String {
@@ -134,8 +134,9 @@ fn trailers_interim_answers_and_codings_pass() {
 #[test]
 fn large_heads_are_refused_and_crumbs_of_cookies_are_joined() {
     let backend = site();
-    let weir = both(&backend);
-    let large = format!("x-large: {}", "v".repeat(66_000));
+    let limited = BOTH.replace("pool = \"app\"\n", "pool = \"app\"\nlimits = { header = \"8KiB\" }\n");
+    let weir = Setup::of(&limited).with("app", backend.address()).start();
+    let large = format!("x-large: {}", "v".repeat(12_000));
     assert_eq!(status(&weir, &["--header", &large], "/"), "2 431");
     let cookies: Vec<String> = (0..50).map(|number| format!("cookie: c{number}=v")).collect();
     let arguments: Vec<&str> = cookies.iter().flat_map(|cookie| ["--header", cookie]).collect();

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use weir_tests::dialogue::{Setup, Weir, run_tool, tool};
+use weir_tests::dialogue::{After, Backend, Setup, Weir, run_tool, tool};
+
+use super::BOTH;
 
 /// Runs all cases; gives their closing line, and the names of those that failed.
 fn h2spec(weir: &Weir) -> (String, String) {
@@ -16,21 +18,24 @@ fn h2spec(weir: &Weir) -> (String, String) {
     (closing, failures.to_owned())
 }
 
-fn weir_speaking(versions: &str) -> Weir {
-    let config = r#"
-        [listener.web]
-        bind = "@web"
-        http = VERSIONS
-        [[listener.web.route]]
-        path = "/*"
-        respond = { status = 200, body = "some content that takes several frames where a window is small" }
-        "#;
-    Setup::of(&config.replace("VERSIONS", versions)).start()
+/// A backend that takes its time: an answer that overtakes the next frame of a case ends the stream before the case has begun.
+fn unhurried() -> Backend {
+    Backend::serving(|_, wire| {
+        std::thread::sleep(Duration::from_millis(50));
+        wire.answers(200, &[], "some content that takes several frames where a window is small");
+        After::Keep
+    })
+}
+
+fn weir_speaking(versions: &str, backend: &Backend) -> Weir {
+    let config = BOTH.replace(r#"["h1", "h2"]"#, versions);
+    Setup::of(&config).with("app", backend.address()).start()
 }
 
 #[test]
 fn every_case_of_h2spec_passes_in_strict_mode() {
-    let weir = weir_speaking(r#"["h2"]"#);
+    let backend = unhurried();
+    let weir = weir_speaking(r#"["h2"]"#, &backend);
     let (closing, failures) = h2spec(&weir);
     println!("{closing}");
     assert!(closing.ends_with(" 0 failed"), "{closing}\n{failures}");
@@ -45,7 +50,8 @@ fn every_case_of_h2spec_passes_in_strict_mode() {
 #[test]
 fn beside_http1_only_a_broken_preface_is_answered_otherwise_than_h2spec_expects() {
     // What does not begin as HTTP/2 is HTTP/1.1 there, and answered 400 in its words.
-    let weir = weir_speaking(r#"["h1", "h2"]"#);
+    let backend = unhurried();
+    let weir = weir_speaking(r#"["h1", "h2"]"#, &backend);
     let (closing, failures) = h2spec(&weir);
     assert!(closing.ends_with(" 1 failed"), "{closing}\n{failures}");
     assert!(failures.contains("Sends invalid connection preface"), "{failures}");

@@ -16,19 +16,33 @@ fn b5_crumbs_of_a_cookie_beside_a_closed_window_are_refused_by_their_number() {
     let weir = both(&backend);
     let before = usage_of(weir.pid()).expect("running").resident_bytes;
     let mut clients = Vec::new();
+    let mut refused = 0;
     for _ in 0..20 {
         let mut client = connect(&weir, &setting(INITIAL_WINDOW, 0));
-        let mut fields = request("GET", "/attack").to_vec();
-        fields.extend(vec![("cookie", "a"); 2_000]);
+        let mut fields = block(&request("GET", "/attack"));
+        fields.extend(literal(0x40, b"cookie", b"a"));
+        // Each a byte that refers to the field just named.
+        fields.extend([0xbe; 1_800]);
+        // Until it is closed for sending so much of this.
         for stream in (1..100).step_by(2) {
-            client.sends(headers(stream, &fields[..], true).get(..).expect("all"));
+            if client
+                .wire
+                .tries_to_send(frame(kind::HEADERS, END_HEADERS | END_STREAM, stream, &fields))
+                .is_err()
+            {
+                break;
+            }
+        }
+        while let Ok(found) = client.receives_frame() {
+            if found.kind == kind::HEADERS {
+                assert_ne!(found.payload.first(), Some(&0x88), "answered 200");
+                refused += 1;
+                break;
+            }
         }
         clients.push(client);
     }
-    for client in &mut clients {
-        let first = client.receives(kind::HEADERS, 1);
-        assert_ne!(first.payload.first(), Some(&0x88), "answered 200");
-    }
+    assert_eq!(refused, 20);
     assert_eq!(backend.served(), 0);
     let grown = usage_of(weir.pid()).expect("running").resident_bytes.saturating_sub(before);
     assert!(grown < 64 << 20, "1000 refused requests hold {grown} bytes");
@@ -82,14 +96,15 @@ fn b8_a_window_opened_too_far_or_by_nothing_is_an_error() {
         client.outcome_of(1)
     };
     assert_eq!(opened(0x7fff_ffff), Outcome::Reset(code::FLOW_CONTROL_ERROR, None));
-    assert_eq!(opened(0), Outcome::Reset(code::PROTOCOL_ERROR, None));
+    let by_nothing = [Outcome::Reset(code::PROTOCOL_ERROR, None), Outcome::GoneAway(code::PROTOCOL_ERROR)];
+    assert!(by_nothing.contains(&opened(0)));
 
     // Settings may make a window too large as well (RFC 9113 §6.9.2).
     let mut client = connect(&weir, b"");
     client.sends(headers(1, &request("POST", "/"), false));
     client.sends(window_update(1, 0x7fff_0000));
     let grown = setting(INITIAL_WINDOW, 0x7fff_ffff);
-    client.sends(weir_tests::dialogue::http2::frame(kind::SETTINGS, 0, 0, &grown));
+    client.sends(frame(kind::SETTINGS, 0, 0, &grown));
     let ended = client.outcome_of(1);
     let expected =
         [Outcome::GoneAway(code::FLOW_CONTROL_ERROR), Outcome::Reset(code::FLOW_CONTROL_ERROR, None)];
@@ -103,7 +118,7 @@ fn b8_content_beyond_the_window_is_an_error() {
         let weir = Setup::of(super::BOTH).with("app", silent.address()).start();
         let mut client: Http2 = connect(&weir, b"");
         client.sends(headers(1, &request("POST", "/"), false));
-        let piece = weir_tests::dialogue::http2::frame(kind::DATA, 0, 1, &[0; 16_384]);
+        let piece = frame(kind::DATA, 0, 1, &[0; 16_384]);
         // The backend takes nothing, so the window never opens again.
         for _ in 0..2_000 {
             if client.wire.tries_to_send(&piece).is_err() || client.wire.has_ended() {

@@ -120,10 +120,9 @@ impl Session {
         }
         let listener = self.slot.current();
         let offers = |version| listener.shared.config.http.contains(&version);
-        match (offers(HttpVersion::H1), offers(HttpVersion::H2)) {
-            (_, false) => return Ok(Spoken::Http1),
-            (false, true) => return Ok(Spoken::Http2),
-            (true, true) => {}
+        let offers_http1 = offers(HttpVersion::H1);
+        if !offers(HttpVersion::H2) {
+            return Ok(Spoken::Http1);
         }
         self.await_first_byte(true).await?;
         let limits = Limits::default();
@@ -131,7 +130,12 @@ impl Session {
             let received = self.buffer.as_ref().map_or(&[][..], Buffer::filled);
             let compared = received.len().min(h2::PREFACE.len());
             if received[..compared] != h2::PREFACE[..compared] {
-                return Ok(Spoken::Http1);
+                if offers_http1 {
+                    return Ok(Spoken::Http1);
+                }
+                // No answer is one to a client that speaks something else; but it should see that it ended, and not a reset.
+                Box::pin(linger::until_quiet(self)).await;
+                return Err(End::BadRequest);
             }
             if compared == h2::PREFACE.len() {
                 return Ok(Spoken::Http2);

@@ -24,6 +24,9 @@ use crate::io::WaitError;
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 /// The same for all responses of a connection together.
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+/// Requests sent before the backend has said how many it takes: what RFC 9113 §6.5.2 asks every one to allow. The `h2` crate would send any
+/// number, and a backend that allows fewer closes a connection that takes no notice.
+const STREAMS_BEFORE_SETTINGS: usize = 100;
 /// Most content of requests that waits in a connection to be sent, per stream.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 
@@ -162,6 +165,7 @@ impl Opening {
         let mut builder = Builder::new();
         builder
             .enable_push(false)
+            .initial_max_send_streams(STREAMS_BEFORE_SETTINGS)
             .max_header_list_size(header_bytes)
             .initial_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)

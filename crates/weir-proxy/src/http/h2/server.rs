@@ -193,7 +193,12 @@ impl Driver {
                     return Poll::Ready(Step::Request(request, response));
                 }
                 // How connections end: the client closed, or broke the protocol and has been told.
-                Poll::Ready(None | Some(Err(_))) => return Poll::Ready(Step::Over),
+                Poll::Ready(ended) => {
+                    if matches!(ended, Some(Err(error)) if is_flood(&error)) {
+                        self.count_flood();
+                    }
+                    return Poll::Ready(Step::Over);
+                }
                 Poll::Pending => {}
             }
             *self.running.driver.borrow_mut() = Some(context.waker().clone());
@@ -261,6 +266,12 @@ impl Driver {
         let cells = self.peer.slot.current();
         cells.shared.cells.of(self.peer.worker.number).rejected[Rejected::FrameFlood as usize].increment();
     }
+}
+
+/// Whether `h2` ended the connection over what it counts by itself: requests reset before they were taken up, resets that the client's errors
+/// made us send, continuations, tiny frames of content. What we end by ourselves was counted then.
+fn is_flood(error: &h2::Error) -> bool {
+    error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM)
 }
 
 fn count_end(listener: &WorkerListener, worker: usize, end: End) {
