@@ -39,6 +39,9 @@ fn floods_counted(weir: &Weir) -> f64 {
     weir.metric("weir_rejected_total", &[("reason", "frame_flood")])
 }
 
+/// A name, and what makes the frames of one stream or number.
+type Way = (&'static str, fn(u32) -> Vec<u8>);
+
 /// The `n`th stream that a client opens.
 fn stream(n: u32) -> u32 {
     2 * n + 1
@@ -71,7 +74,7 @@ fn b2_streams_that_the_client_makes_weir_reset_end_the_connection() {
     let backend = Backend::saying("hello");
     let weir = both(&backend);
     // CVE-2025-8671: each makes the server reset the stream.
-    let ways: [(&str, fn(u32) -> Vec<u8>); 6] = [
+    let ways: [Way; 6] = [
         ("a window opened by nothing", |stream| window_update(stream, 0)),
         ("a window opened too far", |stream| window_update(stream, 0x7fff_ffff)),
         ("content behind the end", |stream| frame(kind::DATA, 0, stream, b"x")),
@@ -147,7 +150,7 @@ fn b6_floods_of_frames_without_content_are_closed_and_counted() {
     let backend = Backend::saying("hello");
     let weir = both(&backend);
     // Stream 1 waits for the rest of its body, so that there is one to aim at.
-    let ways: [(&str, fn(u32) -> Vec<u8>); 7] = [
+    let ways: [Way; 7] = [
         ("settings", |_| frame(kind::SETTINGS, 0, 0, b"")),
         ("a table's size to and fro", |n| frame(kind::SETTINGS, 0, 0, &setting(1, n % 2 * 4096))),
         ("ping", |_| frame(kind::PING, 0, 0, b"12345678")),

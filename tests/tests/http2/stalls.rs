@@ -1,7 +1,8 @@
 //! Windows: closed, opened by nothing, opened too far (threats B5, B7, B8).
 
 use weir_tests::dialogue::http2::{
-    Http2, Outcome, code, get, headers, kind, request, setting, window_update,
+    END_HEADERS, END_STREAM, Http2, Outcome, block, code, frame, get, headers, kind, literal, request,
+    setting, window_update,
 };
 use weir_tests::dialogue::{After, Backend, Setup, until, usage_of};
 
