@@ -47,6 +47,7 @@ fn b5_crumbs_of_a_cookie_beside_a_closed_window_are_refused_by_their_number() {
     assert_eq!(backend.served(), 0);
     let grown = usage_of(weir.pid()).expect("running").resident_bytes.saturating_sub(before);
     println!("1000 refused requests hold {grown} bytes");
+    assert!(grown < 64 << 20, "{grown} bytes are held for requests that were refused");
 }
 
 #[test]

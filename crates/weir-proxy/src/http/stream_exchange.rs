@@ -88,7 +88,8 @@ async fn read_head(
         session.buffer = Some(buffer);
     }
     text.clear();
-    exchange.outgoing = text;
+    // What was too large is not held while its refusal waits for room.
+    exchange.outgoing = if result.is_ok() { text } else { Vec::new() };
     result
 }
 
