@@ -8,9 +8,15 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
 use weir_config::Config;
+
+/// Longest wait for an address that somebody is just giving up.
+const RELEASE_PATIENCE: Duration = Duration::from_millis(200);
+/// Wait between two tries.
+const RELEASE_PAUSE: Duration = Duration::from_millis(5);
 
 /// What a listening socket carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -196,7 +202,7 @@ fn keep_group(endpoint: Endpoint, old: &[OwnedFd], workers: usize) -> io::Result
 pub(crate) fn open_group(endpoint: Endpoint, workers: usize, is_ours: bool) -> io::Result<Vec<OwnedFd>> {
     // Port 0 is nobody's yet; the kernel chooses it, and all workers share the choice.
     if endpoint.address.port() != 0 && !is_ours {
-        drop(open(endpoint, false)?);
+        drop(open_alone(endpoint)?);
     }
     let first = open(endpoint, true)?;
     let chosen = socket2::SockRef::from(&first).local_addr()?.as_socket().unwrap_or(endpoint.address);
@@ -205,6 +211,20 @@ pub(crate) fn open_group(endpoint: Endpoint, workers: usize, is_ours: bool) -> i
 }
 
 /// Opens and binds one socket; listens on it only as a member of a group.
+/// Binds without a group. A listener that a reload took out a moment ago may still be serving what waited in its queue: its address is busy until
+/// then, and the reload that puts it back must not fail for it.
+fn open_alone(endpoint: Endpoint) -> io::Result<OwnedFd> {
+    let begun = Instant::now();
+    loop {
+        match open(endpoint, false) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < RELEASE_PATIENCE => {
+                std::thread::sleep(RELEASE_PAUSE);
+            }
+            opened => return opened,
+        }
+    }
+}
+
 fn open(endpoint: Endpoint, in_group: bool) -> io::Result<OwnedFd> {
     let domain = Domain::for_address(endpoint.address);
     let (kind, protocol) = match endpoint.transport {

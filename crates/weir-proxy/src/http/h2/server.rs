@@ -170,12 +170,13 @@ impl Driver {
             let is_whole = body.is_end_stream();
             let stream = Muxed::H2(RequestStream::of_client(body, response, place));
             // The fields go with what reads them: an answer may wait for its window long after, with thousands beside it (threat B5).
-            let is_answered = stream_exchange::serve(&peer, stream, async move |_, limits, _, exchange, text| {
-                let read = head::read_request(&parts, is_whole, limits, &mut exchange.request, text);
-                drop(parts);
-                read.map_err(Failure::BadRequest)
-            })
-            .await;
+            let is_answered =
+                stream_exchange::serve(&peer, stream, async move |_, limits, _, exchange, text| {
+                    let read = head::read_request(&parts, is_whole, limits, &mut exchange.request, text);
+                    drop(parts);
+                    read.map_err(Failure::BadRequest)
+                })
+                .await;
             if is_answered {
                 gauge.borrow_mut().answered();
             }
