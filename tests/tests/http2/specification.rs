@@ -10,7 +10,7 @@ use super::BOTH;
 fn h2spec(weir: &Weir) -> (String, String) {
     let port = weir.address("web").port().to_string();
     let arguments = ["--strict", "--timeout", "5", "--host", "127.0.0.1", "--port", &port];
-    let program = tool("h2spec", "golang-go, then run xtask/setup.sh");
+    let program = tool("h2spec", "golang-go");
     let finished = run_tool(&program, &arguments, b"", Duration::from_secs(300));
     let text = finished.stdout;
     let closing = text.lines().rfind(|line| line.contains(" tests, ")).unwrap_or_default().to_owned();

@@ -86,6 +86,9 @@ fn b15_requests_above_the_last_stream_of_a_goaway_are_sent_over_another_connecti
         let outcome = client.outcome_of(1);
         assert!(is_hello(&outcome), "{method}: {outcome:?}");
         next.sends(goaway(stream, 0));
+        // Its acknowledgement shows that the end was read: what comes now finds no connection.
+        next.sends(frame(kind::PING, 0, 0, b"12345678"));
+        next.receives(kind::PING, 0);
     }
 }
 
