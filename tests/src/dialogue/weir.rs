@@ -65,7 +65,12 @@ pub struct Weir {
 struct Output {
     stdout: String,
     stderr: String,
+    /// How many of the two were read to their end.
+    ended: u32,
 }
+
+/// Longest wait for the last words of a process that has ended.
+const LAST_WORDS: Duration = Duration::from_millis(300);
 
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
@@ -185,6 +190,7 @@ fn gather(from: impl std::io::Read, into: &Mutex<Output>, part: fn(&mut Output) 
         part(&mut output).push_str(&String::from_utf8_lossy(&line));
         line.clear();
     }
+    into.lock().unwrap_or_else(PoisonError::into_inner).ended += 1;
 }
 
 /// Replaces `@name` behind a quote, or `@dir` anywhere, handing out free addresses to names not seen before.
@@ -368,6 +374,13 @@ impl Weir {
         let begun = Instant::now();
         loop {
             if let Some(status) = child.try_wait().expect("wait for weir") {
+                // What it said last may still be in the pipes, which end with it, unless a successor has inherited them.
+                let ended = Instant::now();
+                while output.lock().unwrap_or_else(PoisonError::into_inner).ended < 2
+                    && ended.elapsed() < LAST_WORDS
+                {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 return status;
             }
             let stderr = &output.lock().unwrap_or_else(PoisonError::into_inner).stderr;
