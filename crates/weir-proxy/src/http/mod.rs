@@ -18,6 +18,7 @@ mod reply;
 mod respond;
 mod retry;
 pub mod route;
+mod running;
 pub(crate) mod session;
 pub mod sticky;
 pub(crate) mod stream_exchange;

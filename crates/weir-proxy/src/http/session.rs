@@ -1,7 +1,7 @@
 //! One client connection: requests in, one exchange after another, until either side has had enough.
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -87,14 +87,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
         Ok(shaken) => shaken,
         Err(end) => return exchange::count_refused_session(&worker, &listener, end),
     };
-    // A balancer that only carries bytes says nothing of whoever speaks through it: trust goes by the address it names.
-    let is_trusted = listener.shared.trusts(client.address.ip());
-    let scheme = if secure.is_some() { Scheme::Https } else { Scheme::Http };
-    let mut identity = ClientIdentity::new(client.address.ip(), scheme, is_trusted);
-    if let Some(certificate) = secure.as_ref().and_then(|secure| secure.client_certificate.as_deref()) {
-        identity = identity.of_certificate(certificate);
-    }
-    let identity = Rc::new(identity);
+    let identity = Rc::new(identify(&listener, client.address.ip(), secure.as_deref()));
     drop(listener);
     let mut session =
         Session { worker, slot, stream, secure, client, identity, deadline, buffer, idle_since: None };
@@ -102,6 +95,18 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
         Ok(Spoken::Http1) => session.run().await,
         Ok(Spoken::Http2) => Box::pin(h2::serve(session)).await,
         Err(end) => session.end_idle(end),
+    }
+}
+
+/// What backends are told of the client at `address`, and what may be believed of what it says.
+pub fn identify(listener: &WorkerListener, address: IpAddr, secure: Option<&Secure>) -> ClientIdentity {
+    // A balancer that only carries bytes says nothing of whoever speaks through it: trust goes by the address it names.
+    let is_trusted = listener.shared.trusts(address);
+    let scheme = if secure.is_some() { Scheme::Https } else { Scheme::Http };
+    let identity = ClientIdentity::new(address, scheme, is_trusted);
+    match secure.and_then(|secure| secure.client_certificate.as_deref()) {
+        Some(certificate) => identity.of_certificate(certificate),
+        None => identity,
     }
 }
 

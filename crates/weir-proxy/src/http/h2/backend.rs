@@ -1,6 +1,5 @@
 //! HTTP/2 connections to one backend on one worker: few of them, shared by the exchanges of many clients.
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::{Future as _, poll_fn};
 use std::io;
@@ -90,16 +89,12 @@ impl Place {
             self.carrier.is_over.set(true);
             io::Error::new(io::ErrorKind::ConnectionRefused, error)
         })?;
-        let carrier = self.carrier.clone();
-        let place: Rc<dyn Any> = Rc::new(self);
-        Ok(RequestStream::of_backend(response, stream, is_whole, place, carrier))
+        Ok(RequestStream::of_backend(response, stream, is_whole, self))
     }
-}
 
-impl Carrier {
     /// Nothing was heard for too long: later requests had better go over another connection.
-    pub fn give_up(&self) {
-        self.is_over.set(true);
+    pub fn give_up_connection(&self) {
+        self.carrier.is_over.set(true);
     }
 }
 

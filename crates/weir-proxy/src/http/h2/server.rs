@@ -1,11 +1,10 @@
 //! A client's HTTP/2 connection: requests in, each to an exchange of its own.
 
-use std::any::Any;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,6 +22,7 @@ use crate::http::h2::gauge::Gauge;
 use crate::http::h2::head;
 use crate::http::h2::stream::Stream as RequestStream;
 use crate::http::h2::wire::Wire;
+use crate::http::running::Running;
 use crate::http::session::{LAST_CHANCE, Session, limits_of};
 use crate::http::stream_exchange::{self, Peer};
 use crate::muxed::Muxed;
@@ -63,11 +63,10 @@ pub async fn serve(session: Session) {
     drop(listener);
     let identity = Rc::new(Rc::unwrap_or_clone(identity).of_version(Version::Http2));
     let peer = Rc::new(Peer { worker, slot, secure, client, identity });
-    let running = Rc::new(Running::default());
     Driver {
         connection,
         peer,
-        running,
+        running: Rc::default(),
         gauge,
         deadline,
         streams,
@@ -94,34 +93,6 @@ fn builder(limits: &HttpLimits) -> Builder {
     builder
 }
 
-/// How many exchanges of a connection are under way, whatever its client thinks: one whose stream was reset counts until it has let go of
-/// its backend (threats B1, B4).
-#[derive(Default)]
-struct Running {
-    count: Cell<u32>,
-    /// Woken when one ends.
-    driver: RefCell<Option<Waker>>,
-}
-
-/// One of [`Running`], until dropped.
-struct Place(Rc<Running>);
-
-impl Place {
-    fn take(running: &Rc<Running>) -> Rc<dyn Any> {
-        running.count.set(running.count.get() + 1);
-        Rc::new(Place(running.clone()))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.count.set(self.0.count.get() - 1);
-        if let Some(driver) = self.0.driver.borrow_mut().take() {
-            driver.wake();
-        }
-    }
-}
-
 /// What drives one connection.
 struct Driver {
     connection: Connection<Wire, Bytes>,
@@ -135,7 +106,7 @@ struct Driver {
     idle_since: Option<Duration>,
     /// The client was told to open no further streams.
     told: bool,
-    /// Why, when what is left is to let the client know.
+    /// No more is expected of the client; what is left is to let it know.
     closing: bool,
 }
 
@@ -164,11 +135,12 @@ impl Driver {
     fn begin(&mut self, request: Request<RecvStream>, response: SendResponse<Bytes>) {
         let peer = self.peer.clone();
         let gauge = self.gauge.clone();
-        let place = Place::take(&self.running);
+        let place = self.running.enter();
         tokio::task::spawn_local(async move {
+            let _place = place;
             let (parts, body) = request.into_parts();
             let is_whole = body.is_end_stream();
-            let stream = Muxed::H2(RequestStream::of_client(body, response, place));
+            let stream = Muxed::H2(RequestStream::of_client(body, response));
             // The fields go with what reads them: an answer may wait for its window long after, with thousands beside it (threat B5).
             let is_answered =
                 stream_exchange::serve(&peer, stream, async move |_, limits, _, exchange, text| {
@@ -185,7 +157,7 @@ impl Driver {
 
     fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Step> {
         loop {
-            let polled = if self.running.count.get() < self.streams {
+            let polled = if self.running.count() < self.streams {
                 self.connection.poll_accept(context)
             } else {
                 // Driven, but no further request is taken up.
@@ -204,7 +176,7 @@ impl Driver {
                 }
                 Poll::Pending => {}
             }
-            *self.running.driver.borrow_mut() = Some(context.waker().clone());
+            self.running.driven_by(context);
             if !self.closing && self.gauge.borrow().is_exhausted() {
                 self.count_flood();
                 self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
@@ -230,7 +202,7 @@ impl Driver {
                 self.tell_and_close();
                 continue;
             }
-            if self.deadline.is_shed() && self.running.count.get() == 0 {
+            if self.deadline.is_shed() && self.running.count() == 0 {
                 return Poll::Ready(Step::Ended(End::Overload));
             }
             return Poll::Pending;
@@ -239,7 +211,7 @@ impl Driver {
 
     /// A connection without exchanges is idle, and closed after `timeout.client_idle`.
     fn watch_idleness(&mut self) {
-        let is_idle = self.running.count.get() == 0;
+        let is_idle = self.running.count() == 0;
         if is_idle == self.idle_since.is_some() {
             return;
         }

@@ -6,7 +6,6 @@
 use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -18,7 +17,7 @@ use weir_http::section::Asked;
 use weir_http::{Field, Limits, ResponseHead, StreamError, Trailers, Violation};
 
 use crate::buffers::Buffer;
-use crate::http::h2::backend::Carrier;
+use crate::http::h2::backend::Place;
 use crate::http::h2::head;
 
 /// Most content handed to the connection at once: it is copied, and copies count against nobody's budget until they are sent.
@@ -31,10 +30,8 @@ pub struct Stream {
     /// Content received and not yet taken.
     content: Bytes,
     trailers: Option<Box<Trailers>>,
-    /// The connection to a backend that carries it.
-    carrier: Option<Rc<Carrier>>,
-    /// Whatever must live as long as the stream: its place among those of the connection.
-    _place: Rc<dyn std::any::Any>,
+    /// Its place on the connection to a backend that carries it.
+    place: Option<Place>,
 }
 
 enum Receiving {
@@ -55,11 +52,7 @@ enum Sending {
 
 impl Stream {
     /// A request's stream on a client's connection.
-    pub fn of_client(
-        receiving: RecvStream,
-        sending: SendResponse<Bytes>,
-        place: Rc<dyn std::any::Any>,
-    ) -> Stream {
+    pub fn of_client(receiving: RecvStream, sending: SendResponse<Bytes>) -> Stream {
         let receiving =
             if receiving.is_end_stream() { Receiving::Ended } else { Receiving::Content(receiving) };
         Stream {
@@ -67,8 +60,7 @@ impl Stream {
             sending: Sending::Head(sending),
             content: Bytes::new(),
             trailers: None,
-            carrier: None,
-            _place: place,
+            place: None,
         }
     }
 
@@ -77,16 +69,14 @@ impl Stream {
         receiving: ResponseFuture,
         sending: SendStream<Bytes>,
         is_ended: bool,
-        place: Rc<dyn std::any::Any>,
-        carrier: Rc<Carrier>,
+        place: Place,
     ) -> Stream {
         Stream {
             receiving: Receiving::Head(receiving),
             sending: if is_ended { Sending::Ended } else { Sending::Content(sending) },
             content: Bytes::new(),
             trailers: None,
-            carrier: Some(carrier),
-            _place: place,
+            place: Some(place),
         }
     }
 
@@ -207,8 +197,8 @@ impl Stream {
 
     /// Nothing was heard of a backend for too long: its connection is not used for further requests.
     pub fn give_up_connection(&self) {
-        if let Some(carrier) = &self.carrier {
-            carrier.give_up();
+        if let Some(place) = &self.place {
+            place.give_up_connection();
         }
     }
 

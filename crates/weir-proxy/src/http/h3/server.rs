@@ -1,17 +1,16 @@
 //! A client's HTTP/3 connection: requests in, each to an exchange of its own.
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use quinn_proto::{Dir, StreamId};
 use rustls::ProtocolVersion;
 use weir_http::h3::{self, Code, Config, Event, Fault, OwnStream, PeerStream, Role};
-use weir_http::{ClientIdentity, Scheme, Version};
+use weir_http::Version;
 use weir_stats::table::{End, Rejected};
 
 use super::resets::Resets;
@@ -21,7 +20,8 @@ use crate::clock;
 use crate::deadline::Deadline;
 use crate::handshake::Secure;
 use crate::http::failure::Failure;
-use crate::http::session::{LAST_CHANCE, limits_of};
+use crate::http::running::{Place, Running};
+use crate::http::session::{LAST_CHANCE, identify, limits_of};
 use crate::http::stream_exchange::{self, Peer};
 use crate::muxed::Muxed;
 use crate::quic::connection::Connection;
@@ -42,9 +42,7 @@ pub struct Shared {
     blocked: RefCell<Blocked>,
     resets: RefCell<Resets>,
     is_flooded: Cell<bool>,
-    /// Exchanges under way, whatever the client thinks: one whose stream was reset counts until it has let go of its backend (threat B1).
-    running: Cell<u32>,
-    driver: RefCell<Option<Waker>>,
+    running: Rc<Running>,
 }
 
 impl Shared {
@@ -58,7 +56,7 @@ impl Shared {
     pub fn count_broken(&self) {
         if self.resets.borrow_mut().broken() {
             self.is_flooded.set(true);
-            self.wake_driver();
+            self.running.wake_driver();
         }
     }
 
@@ -91,7 +89,7 @@ impl Shared {
     /// The driver sends what our QPACK decoder has to say.
     pub fn note_instructions(&self) {
         if !self.protocol.borrow_mut().pending(OwnStream::QpackDecoder).is_empty() {
-            self.wake_driver();
+            self.running.wake_driver();
         }
     }
 
@@ -110,12 +108,6 @@ impl Shared {
             }
             quic.forget(id);
         });
-    }
-
-    fn wake_driver(&self) {
-        if let Some(waker) = self.driver.borrow_mut().take() {
-            waker.wake();
-        }
     }
 }
 
@@ -156,8 +148,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
         blocked: RefCell::default(),
         resets: RefCell::default(),
         is_flooded: Cell::new(false),
-        running: Cell::new(0),
-        driver: RefCell::new(None),
+        running: Rc::default(),
     });
     let streams = limits.streams;
     drop(listener);
@@ -183,12 +174,7 @@ fn peer(
     secure: &Option<Rc<Secure>>,
 ) -> Rc<Peer> {
     let address = quic.client();
-    let is_trusted = slot.current().shared.trusts(address.ip());
-    let mut identity =
-        ClientIdentity::new(address.ip(), Scheme::Https, is_trusted).of_version(Version::Http3);
-    if let Some(certificate) = secure.as_ref().and_then(|secure| secure.client_certificate.as_ref()) {
-        identity = identity.of_certificate(certificate);
-    }
+    let identity = identify(&slot.current(), address.ip(), secure.as_deref()).of_version(Version::Http3);
     let client = Client { peer: address, address, destination: Some(quic.local()) };
     Rc::new(Peer {
         worker: worker.clone(),
@@ -255,7 +241,7 @@ impl Driver {
 
     /// Moves everything on; ready when the connection is over, and with what ended it when it was us.
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Option<(End, Code)>> {
-        *self.shared.driver.borrow_mut() = Some(context.waker().clone());
+        self.shared.running.driven_by(context);
         if self.shared.quic.poll_lost(context).is_ready() {
             return Poll::Ready(None);
         }
@@ -308,7 +294,7 @@ impl Driver {
 
     /// Begins an exchange for each new request, as many as may be under way at once.
     fn take_requests(&mut self, context: &mut Context<'_>) {
-        while self.shared.running.get() < self.streams
+        while self.shared.running.count() < self.streams
             && let Poll::Ready(Some(id)) = self.shared.quic.poll_accept(Dir::Bi, context)
         {
             let admitted = self.shared.protocol.borrow_mut().admit(number(id));
@@ -322,8 +308,9 @@ impl Driver {
                 let Peer { worker, slot, secure, .. } = &*self.peer;
                 self.peer = peer(worker, slot, &self.shared.quic, secure);
             }
-            let stream = Stream::of_client(&self.shared, id, reader, Place::take(&self.shared));
-            tokio::task::spawn_local(serve_request(self.shared.clone(), self.peer.clone(), stream));
+            let stream = Stream::of_client(&self.shared, id, reader);
+            let place = self.shared.running.enter();
+            tokio::task::spawn_local(serve_request(self.shared.clone(), self.peer.clone(), stream, place));
         }
     }
 
@@ -356,7 +343,7 @@ impl Driver {
 
     /// A connection without exchanges is idle; QUIC closes it after `timeout.client_idle` by itself.
     fn watch_idleness(&mut self) {
-        let is_idle = self.shared.running.get() == 0;
+        let is_idle = self.shared.running.count() == 0;
         if is_idle != self.idle_since.is_some() {
             self.idle_since = is_idle.then(clock::now);
             self.deadline.set_idle(self.idle_since);
@@ -386,7 +373,7 @@ impl Driver {
         }
         let _ = self.send_own(context);
         let is_over = self.draining == Draining::Refusing
-            && (self.shared.running.get() == 0 || self.deadline.has_passed());
+            && (self.shared.running.count() == 0 || self.deadline.has_passed());
         is_over.then_some(reason)
     }
 }
@@ -413,8 +400,8 @@ fn read_steering(shared: &Shared, id: StreamId, context: &mut Context<'_>) -> Re
     }
 }
 
-/// Serves one request.
-async fn serve_request(shared: Rc<Shared>, peer: Rc<Peer>, mut stream: Stream) {
+/// Serves one request, which has its place until then.
+async fn serve_request(shared: Rc<Shared>, peer: Rc<Peer>, mut stream: Stream, _place: Place) {
     // Before anything is set aside for it: its head must be here.
     match await_section(&peer, &mut stream).await {
         Ok(()) => {}

@@ -3,7 +3,6 @@
 //! Flow control is tied to whoever takes the content: nothing is read of the QUIC stream before somebody asks for it, and what was not read
 //! keeps the client's window closed.
 
-use std::any::Any;
 use std::collections::hash_map::HashMap;
 use std::io;
 use std::rc::Rc;
@@ -48,8 +47,6 @@ pub struct Stream {
     sending: Sending,
     /// To be sent before anything else.
     pending: Bytes,
-    /// Whatever must live as long as the stream: its place among those of the connection.
-    _place: Rc<dyn Any>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +95,7 @@ impl ResponseParts {
 
 impl Stream {
     /// A request's stream on a client's connection.
-    pub fn of_client(shared: &Rc<Shared>, id: StreamId, reader: RequestStream, place: Rc<dyn Any>) -> Stream {
+    pub fn of_client(shared: &Rc<Shared>, id: StreamId, reader: RequestStream) -> Stream {
         shared.quic.enter_request();
         Stream {
             shared: shared.clone(),
@@ -111,7 +108,6 @@ impl Stream {
             trailers: None,
             sending: Sending::Head,
             pending: Bytes::new(),
-            _place: place,
         }
     }
 
