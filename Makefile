@@ -27,7 +27,7 @@ lint: setup          ## rustfmt, clippy with warnings as errors, the house rules
 	@cargo xtask lint
 
 dist: setup          ## build target/dist/weir, optimised for what it did in a training run: what packages hold
-	lab/peers install wrk
+	lab/peers install wrk h2load
 	@cargo xtask dist
 
 bench: dist          ## measure Weir beside HAProxy and nginx on this machine

@@ -10,7 +10,19 @@ use std::process::Command;
 use crate::run::{cargo, succeeds};
 
 /// What the training runs: each way through the data path that has a scenario, short.
-const TRAINING: [&str; 6] = ["http1", "http1-close", "http1-body", "tcp-rr", "tcp-crr", "tcp-bulk"];
+const TRAINING: [&str; 11] = [
+    "http1",
+    "http1-close",
+    "http1-body",
+    "http1-tls",
+    "http2",
+    "http2-body",
+    "http3",
+    "http3-body",
+    "tcp-rr",
+    "tcp-crr",
+    "tcp-bulk",
+];
 
 /// Builds `dist/weir` in the target directory; says whether it is there.
 pub fn build(root: &Path) -> bool {

@@ -86,7 +86,16 @@ impl Muxed {
     /// Sends as much of `content` as the peer has room for now, at least one byte when ready.
     pub fn poll_send(&mut self, context: &mut Context<'_>, content: &[u8]) -> Poll<io::Result<usize>> {
         match self {
-            Muxed::H2(stream) => stream.poll_send(context, content),
+            Muxed::H2(stream) => stream.poll_send(context, content, false),
+            Muxed::H3(stream) => stream.poll_send(context, content),
+        }
+    }
+
+    /// As [`Self::poll_send`], for content that nothing but the end follows: where it goes in one piece, the end goes with it.
+    pub fn poll_send_last(&mut self, context: &mut Context<'_>, content: &[u8]) -> Poll<io::Result<usize>> {
+        match self {
+            Muxed::H2(stream) => stream.poll_send(context, content, true),
+            // The end is put into the packet of what goes before it in any case.
             Muxed::H3(stream) => stream.poll_send(context, content),
         }
     }

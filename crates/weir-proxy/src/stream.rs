@@ -178,9 +178,8 @@ impl Stream {
             Kind::Plain(socket) => Pin::new(socket).poll_read(context, room),
             Kind::Encrypted(encrypted) => {
                 ready!(encrypted.tls.poll_readable(&encrypted.socket, context))?;
-                let count = encrypted.tls.take_into(room.initialize_unfilled())?;
-                room.advance(count);
-                Poll::Ready(Ok(()))
+                let taken = encrypted.tls.take_with(room.remaining(), |content| room.put_slice(content));
+                Poll::Ready(taken.map(|_| ()))
             }
             Kind::Muxed(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
         }
@@ -194,6 +193,16 @@ impl Stream {
             Kind::Plain(socket) => socket_io::poll_send(socket, context, bytes),
             Kind::Encrypted(encrypted) => encrypted.tls.poll_send(&encrypted.socket, context, &[bytes]),
             Kind::Muxed(stream) => stream.poll_send(context, bytes),
+        }
+    }
+
+    /// As [`Self::poll_send`], for bytes that end the message with nothing behind them: where they go in one piece, the end goes with them.
+    /// [`Self::poll_finish`] is still to be called.
+    #[inline]
+    pub fn poll_send_last(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            Kind::Muxed(stream) => stream.poll_send_last(context, bytes),
+            _ => self.poll_send(context, bytes),
         }
     }
 

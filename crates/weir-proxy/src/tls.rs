@@ -208,16 +208,17 @@ impl Tls {
     /// # Errors
     /// The connection closed without saying so: what came may not be all.
     pub fn take(&mut self, buffer: &mut Buffer) -> io::Result<usize> {
-        let count = self.take_into(buffer.free())?;
+        let room = buffer.free();
+        let count = self.take_with(room.len(), |content| room[..content.len()].copy_from_slice(content))?;
         buffer.fill(count);
         Ok(count)
     }
 
-    /// As [`Self::take`], into `room`.
+    /// As [`Self::take`], given to `put`, at most `most` bytes.
     ///
     /// # Errors
     /// The same.
-    pub fn take_into(&mut self, room: &mut [u8]) -> io::Result<usize> {
+    pub fn take_with(&mut self, most: usize, put: impl FnOnce(&[u8])) -> io::Result<usize> {
         let content = &self.content[self.taken..];
         if content.is_empty() {
             return match self.ended {
@@ -225,8 +226,8 @@ impl Tls {
                 _ => Err(io::ErrorKind::UnexpectedEof.into()),
             };
         }
-        let count = content.len().min(room.len());
-        room[..count].copy_from_slice(&content[..count]);
+        let count = content.len().min(most);
+        put(&content[..count]);
         self.taken += count;
         if self.taken == self.content.len() {
             self.taken = 0;
@@ -258,8 +259,7 @@ impl Tls {
                 (None, _) => return Poll::Ready(Ok(0)),
                 (Some(only), None) => &only[..only.len().min(PIECE_BYTES)],
                 _ => {
-                    gathered =
-                        parts.iter().copied().flatten().copied().take(PIECE_BYTES).collect::<Vec<u8>>();
+                    gathered = gather(parts);
                     &gathered[..]
                 }
             };
@@ -475,6 +475,17 @@ impl Turn<'_> {
         };
         (discard, result)
     }
+}
+
+/// What stands in `parts`, up to [`PIECE_BYTES`] of it, in one place.
+fn gather(parts: &[&[u8]]) -> Vec<u8> {
+    let total: usize = parts.iter().map(|part| part.len()).sum();
+    let mut gathered = Vec::with_capacity(total.min(PIECE_BYTES));
+    for part in parts {
+        let room = PIECE_BYTES - gathered.len();
+        gathered.extend_from_slice(&part[..part.len().min(room)]);
+    }
+    gathered
 }
 
 fn malformed(what: &'static str) -> io::Error {

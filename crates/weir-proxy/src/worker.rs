@@ -18,6 +18,7 @@ use crate::backends::WorkerPool;
 use crate::buffers::Buffers;
 use crate::clock;
 use crate::deadline::Deadlines;
+use crate::http::crew::Crew;
 use crate::http::exchange::Exchanges;
 use crate::http::h3::ListenerFront;
 use crate::plane::{Event, Totals};
@@ -70,6 +71,7 @@ pub struct Worker {
     pub totals: Arc<Totals>,
     pub log: WorkerLog,
     pub exchanges: Exchanges,
+    pub crew: Crew,
     /// See [`system::accept_ceiling`].
     pub accept_ceiling: i32,
     pub quic: Place,
@@ -222,6 +224,7 @@ async fn serve(setup: Setup) {
         totals: setup.totals,
         log: setup.access_log.for_worker(),
         exchanges: Exchanges::default(),
+        crew: Crew::default(),
         accept_ceiling: system::accept_ceiling(),
         quic: Place::new(setup.quic),
         evictions: setup.evictions,
@@ -382,6 +385,7 @@ async fn sweep(worker: Rc<Worker>) {
 pub struct SessionCount {
     worker: Rc<Worker>,
     listener: Arc<Listener>,
+    _panic: PanicCount,
 }
 
 impl SessionCount {
@@ -389,7 +393,7 @@ impl SessionCount {
     pub fn enter(worker: &Rc<Worker>, listener: &Arc<Listener>) -> SessionCount {
         worker.totals.sessions.fetch_add(1, Ordering::Relaxed);
         listener.cells.of(worker.number).connections.increment();
-        SessionCount { worker: worker.clone(), listener: listener.clone() }
+        SessionCount { worker: worker.clone(), listener: listener.clone(), _panic: PanicCount::new(worker) }
     }
 }
 
@@ -404,8 +408,23 @@ impl Drop for SessionCount {
         totals.sessions.fetch_sub(1, Ordering::Release);
         self.listener.cells.of(self.worker.number).connections_ended.increment();
         self.listener.leave();
+    }
+}
+
+/// Counts a panic of the task that holds it.
+pub struct PanicCount(Rc<Worker>);
+
+impl PanicCount {
+    /// For a task of `worker`.
+    pub fn new(worker: &Rc<Worker>) -> PanicCount {
+        PanicCount(worker.clone())
+    }
+}
+
+impl Drop for PanicCount {
+    fn drop(&mut self) {
         if std::thread::panicking() {
-            self.worker.totals.panics.fetch_add(1, Ordering::Relaxed);
+            self.0.totals.panics.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

@@ -13,6 +13,7 @@ macro_rules! say {
 
 mod cli;
 mod client;
+mod copying;
 mod exit;
 mod limits;
 mod log;

@@ -2,6 +2,7 @@
 
 mod answer;
 mod attempt;
+pub(crate) mod crew;
 mod date;
 mod drive;
 pub(crate) mod exchange;

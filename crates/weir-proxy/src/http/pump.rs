@@ -308,7 +308,12 @@ impl Pump {
         let framing = &self.framing[self.framing_sent..];
         let content = self.buffer.as_ref().map_or(&[][..], |buffer| &buffer.filled()[..self.content]);
         let end: &[u8] = if self.chunk_open { CHUNK_END } else { b"" };
-        let sent = if framing.is_empty() && end.is_empty() {
+        let is_last = self.framing_kind == Framing::Stream
+            && self.reader.is_complete()
+            && self.reader.trailers().next().is_none();
+        let sent = if is_last {
+            ready!(sink.poll_send_last(context, content))?
+        } else if framing.is_empty() && end.is_empty() {
             ready!(sink.poll_send(context, content))?
         } else {
             ready!(sink.poll_send_parts(context, &[framing, content, end]))?

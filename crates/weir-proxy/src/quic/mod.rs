@@ -6,10 +6,12 @@
 pub mod cid;
 pub mod connection;
 pub mod counts;
+pub mod crypto;
 pub mod endpoint;
 pub mod forward;
 pub mod keys;
 pub mod kin;
+mod padding;
 pub mod port;
 pub mod seat;
 pub mod socket;

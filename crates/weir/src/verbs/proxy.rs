@@ -8,6 +8,7 @@ use weir_control::admin::server::WhenTaken;
 use weir_control::reload::Source;
 
 use super::run::refuse;
+use crate::copying;
 use crate::exit::Exit;
 use crate::serve::{Plan, serve};
 
@@ -33,6 +34,7 @@ pub struct Arguments {
 
 /// Prints the equivalent config and serves by it.
 pub fn proxy(arguments: &Arguments) -> Exit {
+    copying::avoid_slow_moves();
     let text = match config(arguments) {
         Ok(text) => text,
         Err(error) => {

@@ -5,11 +5,13 @@ use weir_control::reload::{ReadError, Source};
 
 use crate::cli::ConfigArgument;
 use crate::client::config_path;
+use crate::copying;
 use crate::exit::Exit;
 use crate::serve::{Plan, serve};
 
 /// Serves what the config file says.
 pub fn run(config: &ConfigArgument, workers: Option<usize>) -> Exit {
+    copying::avoid_slow_moves();
     let Some(path) = config_path(config) else {
         eprintln!(
             "weir: no config file: looked for --config, $WEIR_CONFIG, ./weir.toml and /etc/weir/weir.toml; try `weir demo`"

@@ -168,7 +168,9 @@ impl RequestParts {
 /// field that silently vanishes.
 fn push(map: &mut HeaderMap, name: &[u8], value: &[u8]) -> io::Result<()> {
     let name = HeaderName::from_bytes(name).map_err(io::Error::other)?;
-    let value = HeaderValue::from_bytes(value).map_err(io::Error::other)?;
+    let mut value = HeaderValue::from_bytes(value).map_err(io::Error::other)?;
+    // Never the same twice: in the encoder's table it would only push out what is.
+    value.set_sensitive(name == "x-request-id");
     map.try_append(name, value).map_err(io::Error::other)?;
     Ok(())
 }

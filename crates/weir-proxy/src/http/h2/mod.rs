@@ -11,5 +11,5 @@ mod wire;
 pub use backend::{Carriers, Place};
 pub use gauge::PREFACE;
 pub use head::{RequestParts, ResponseParts};
-pub use server::serve;
+pub use server::{Order, serve, serve_request};
 pub use stream::Stream;

@@ -17,12 +17,13 @@ use weir_stats::table::{End, Rejected};
 
 use crate::clock;
 use crate::deadline::Deadline;
+use crate::http::crew;
 use crate::http::failure::Failure;
 use crate::http::h2::gauge::Gauge;
 use crate::http::h2::head;
 use crate::http::h2::stream::Stream as RequestStream;
 use crate::http::h2::wire::Wire;
-use crate::http::running::Running;
+use crate::http::running::{Place, Running};
 use crate::http::session::{LAST_CHANCE, Session, limits_of};
 use crate::http::stream_exchange::{self, Peer};
 use crate::muxed::Muxed;
@@ -133,26 +134,14 @@ impl Driver {
     }
 
     fn begin(&mut self, request: Request<RecvStream>, response: SendResponse<Bytes>) {
-        let peer = self.peer.clone();
-        let gauge = self.gauge.clone();
-        let place = self.running.enter();
-        tokio::task::spawn_local(async move {
-            let _place = place;
-            let (parts, body) = request.into_parts();
-            let is_whole = body.is_end_stream();
-            let stream = Muxed::H2(RequestStream::of_client(body, response));
-            // The fields go with what reads them: an answer may wait for its window long after, with thousands beside it (threat B5).
-            let is_answered =
-                stream_exchange::serve(&peer, stream, async move |_, limits, _, exchange, text| {
-                    let read = head::read_request(&parts, is_whole, limits, &mut exchange.request, text);
-                    drop(parts);
-                    read.map_err(Failure::BadRequest)
-                })
-                .await;
-            if is_answered {
-                gauge.borrow_mut().answered();
-            }
-        });
+        let order = Order {
+            peer: self.peer.clone(),
+            gauge: self.gauge.clone(),
+            place: self.running.enter(),
+            request,
+            response,
+        };
+        crew::serve(&self.peer.worker, crew::Order::H2(order));
     }
 
     fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Step> {
@@ -240,6 +229,33 @@ impl Driver {
     fn count_flood(&self) {
         let cells = self.peer.slot.current();
         cells.shared.cells.of(self.peer.worker.number).rejected[Rejected::FrameFlood as usize].increment();
+    }
+}
+
+/// A request, and its place among those of its connection until it is served.
+pub struct Order {
+    peer: Rc<Peer>,
+    gauge: Rc<RefCell<Gauge>>,
+    place: Place,
+    request: Request<RecvStream>,
+    response: SendResponse<Bytes>,
+}
+
+/// Serves one request.
+pub async fn serve_request(order: Order) {
+    let Order { peer, gauge, place: _place, request, response } = order;
+    let (parts, body) = request.into_parts();
+    let is_whole = body.is_end_stream();
+    let stream = Muxed::H2(RequestStream::of_client(body, response));
+    // The fields go with what reads them: an answer may wait for its window long after, with thousands beside it (threat B5).
+    let is_answered = stream_exchange::serve(&peer, stream, async move |_, limits, _, exchange, text| {
+        let read = head::read_request(&parts, is_whole, limits, &mut exchange.request, text);
+        drop(parts);
+        read.map_err(Failure::BadRequest)
+    })
+    .await;
+    if is_answered {
+        gauge.borrow_mut().answered();
     }
 }
 

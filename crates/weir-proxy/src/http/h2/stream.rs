@@ -157,8 +157,14 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends as much of `content` as the peer's windows have room for now, at least one byte when ready.
-    pub fn poll_send(&mut self, context: &mut Context<'_>, content: &[u8]) -> Poll<io::Result<usize>> {
+    /// Sends as much of `content` as the peer's windows have room for now, at least one byte when ready, and the end with all of it when it is
+    /// the last.
+    pub fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        content: &[u8],
+        is_last: bool,
+    ) -> Poll<io::Result<usize>> {
         let Sending::Content(stream) = &mut self.sending else {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         };
@@ -175,7 +181,11 @@ impl Stream {
             };
         }
         let count = wanted.min(room);
-        stream.send_data(Bytes::copy_from_slice(&content[..count]), false).map_err(broken)?;
+        let ends = is_last && count == content.len();
+        stream.send_data(Bytes::copy_from_slice(&content[..count]), ends).map_err(broken)?;
+        if ends {
+            self.sending = Sending::Ended;
+        }
         Poll::Ready(Ok(count))
     }
 

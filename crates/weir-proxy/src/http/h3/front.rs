@@ -14,6 +14,7 @@ use weir_stats::table::Rejected;
 
 use super::server;
 use crate::quic::connection::Connection;
+use crate::quic::crypto::Unpadded;
 use crate::quic::keys::Keys;
 use crate::quic::port::{Front, Settings};
 use crate::snapshot::Listener;
@@ -66,7 +67,7 @@ impl ListenerFront {
                 return None;
             }
         };
-        let mut config = ServerConfig::new(Arc::new(crypto), self.keys.token());
+        let mut config = ServerConfig::new(Arc::new(Unpadded::new(Arc::new(crypto))), self.keys.token());
         config.transport_config(Arc::new(transport(listener)));
         let config = Arc::new(config);
         *made = Some((listener.clone(), config.clone()));

@@ -7,4 +7,5 @@ mod server;
 mod stream;
 
 pub use front::ListenerFront;
+pub use server::{Order, serve_request};
 pub use stream::{ResponseParts, Stream};

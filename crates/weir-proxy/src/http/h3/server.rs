@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use quinn_proto::{Dir, StreamId};
 use rustls::ProtocolVersion;
-use weir_http::h3::{self, Code, Config, Event, Fault, OwnStream, PeerStream, Role};
 use weir_http::Version;
+use weir_http::h3::{self, Code, Config, Event, Fault, OwnStream, PeerStream, Role};
 use weir_stats::table::{End, Rejected};
 
 use super::resets::Resets;
@@ -19,6 +19,7 @@ use crate::accept::Client;
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::handshake::Secure;
+use crate::http::crew;
 use crate::http::failure::Failure;
 use crate::http::running::{Place, Running};
 use crate::http::session::{LAST_CHANCE, identify, limits_of};
@@ -113,23 +114,6 @@ impl Shared {
 
 fn number(id: StreamId) -> u64 {
     quinn_proto::VarInt::from(id).into_inner()
-}
-
-/// One of the exchanges of a connection, until dropped.
-struct Place(Rc<Shared>);
-
-impl Place {
-    fn take(shared: &Rc<Shared>) -> Rc<dyn Any> {
-        shared.running.set(shared.running.get() + 1);
-        Rc::new(Place(shared.clone()))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.running.set(self.0.running.get() - 1);
-        self.0.wake_driver();
-    }
 }
 
 /// Serves a connection whose handshake is over, to its end.
@@ -308,9 +292,13 @@ impl Driver {
                 let Peer { worker, slot, secure, .. } = &*self.peer;
                 self.peer = peer(worker, slot, &self.shared.quic, secure);
             }
-            let stream = Stream::of_client(&self.shared, id, reader);
-            let place = self.shared.running.enter();
-            tokio::task::spawn_local(serve_request(self.shared.clone(), self.peer.clone(), stream, place));
+            let order = Order {
+                peer: self.peer.clone(),
+                place: self.shared.running.enter(),
+                stream: Stream::of_client(&self.shared, id, reader),
+                shared: self.shared.clone(),
+            };
+            crew::serve(&self.peer.worker, crew::Order::H3(order));
         }
     }
 
@@ -400,8 +388,17 @@ fn read_steering(shared: &Shared, id: StreamId, context: &mut Context<'_>) -> Re
     }
 }
 
-/// Serves one request, which has its place until then.
-async fn serve_request(shared: Rc<Shared>, peer: Rc<Peer>, mut stream: Stream, _place: Place) {
+/// A request, and its place among those of its connection until it is served.
+pub struct Order {
+    shared: Rc<Shared>,
+    peer: Rc<Peer>,
+    stream: Stream,
+    place: Place,
+}
+
+/// Serves one request.
+pub async fn serve_request(order: Order) {
+    let Order { shared, peer, mut stream, place: _place } = order;
     // Before anything is set aside for it: its head must be here.
     match await_section(&peer, &mut stream).await {
         Ok(()) => {}

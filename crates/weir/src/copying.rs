@@ -1,0 +1,82 @@
+//! How the C library copies memory.
+//!
+//! glibc before 2.40 copies from 2 KiB on with `rep movsb` where the processor says that it is good at it, and on AMD's Zen 3 to 5 it is not: for
+//! most alignments several times slower than a loop of vector moves. A proxy does little else with large bodies. The library has a setting
+//! for it, which it reads before the program begins; so the program begins once more, with the setting.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::{env, fs};
+
+/// Where glibc looks for settings: names and values, parted by colons (the manual's chapter "Tunables").
+const SETTINGS: &str = "GLIBC_TUNABLES";
+const THRESHOLD: &str = "glibc.cpu.x86_rep_movsb_threshold";
+/// More bytes than are ever copied at once.
+const NEVER: &str = "0x7fffffff";
+
+/// Starts this program anew, under the same process number, if copies would be slow otherwise. To be called before anything is opened.
+/// Returns when there is nothing to be done, or it can't be.
+pub fn avoid_slow_moves() {
+    let settings = env::var_os(SETTINGS);
+    let is_set = settings.as_ref().is_some_and(|set| set.to_string_lossy().contains(THRESHOLD));
+    if is_set || !cfg!(all(target_arch = "x86_64", target_env = "gnu")) {
+        return;
+    }
+    let Ok(processors) = fs::read_to_string("/proc/cpuinfo") else { return };
+    if !moves_slowly(&processors) {
+        return;
+    }
+    let Ok(program) = env::current_exe() else { return };
+    let mut arguments = env::args_os();
+    let mut command = Command::new(program);
+    if let Some(name) = arguments.next() {
+        command.arg0(name);
+    }
+    // It comes back only with an error, and then things are as they were.
+    let _ = command.args(arguments).env(SETTINGS, with_threshold(settings)).exec();
+}
+
+fn with_threshold(settings: Option<OsString>) -> OsString {
+    let mut all = settings.unwrap_or_default();
+    if !all.is_empty() {
+        all.push(":");
+    }
+    all.push(format!("{THRESHOLD}={NEVER}"));
+    all
+}
+
+/// Whether the first processor in the kernel's list claims fast string moves and is one of those that have none.
+fn moves_slowly(processors: &str) -> bool {
+    let value = |name: &str| {
+        let line = processors.lines().take_while(|line| !line.is_empty()).find(|line| line.starts_with(name));
+        line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim())
+    };
+    let claims =
+        value("flags").is_some_and(|flags| flags.split(' ').any(|flag| matches!(flag, "erms" | "fsrm")));
+    claims && value("vendor_id") == Some("AuthenticAMD")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_processors_that_claim_what_they_can_not_do_are_meant() {
+        let processor = |vendor: &str, flags: &str| {
+            format!("processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: fpu {flags} sse2\n\n")
+        };
+        assert!(moves_slowly(&processor("AuthenticAMD", "erms fsrm")));
+        assert!(moves_slowly(&processor("AuthenticAMD", "erms")));
+        assert!(!moves_slowly(&processor("AuthenticAMD", "avx2")), "it is not used there");
+        assert!(!moves_slowly(&processor("GenuineIntel", "erms fsrm")));
+        assert!(!moves_slowly(""));
+    }
+
+    #[test]
+    fn settings_of_the_user_stay() {
+        assert_eq!(with_threshold(None), format!("{THRESHOLD}={NEVER}").as_str());
+        let others = Some("glibc.malloc.arena_max=1".into());
+        assert_eq!(with_threshold(others), format!("glibc.malloc.arena_max=1:{THRESHOLD}={NEVER}").as_str());
+    }
+}
