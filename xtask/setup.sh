@@ -25,6 +25,7 @@ strace            | test  | makes system calls fail
 libfaketime       | test  | makes the wall clock jump
 nghttp2-client    | test  | h2load, a load generator that speaks HTTP/2
 nghttp2-server    | test  | nghttpd, a backend that speaks HTTP/2
+pebble            | test  | a certificate authority, for the tests of ACME
 golang-go         | test  | builds h2spec, the conformance suite of HTTP/2
 util-linux        | test  | prlimit takes descriptors away, unshare gives a test its own files
 '

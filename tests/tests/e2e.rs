@@ -3,6 +3,7 @@
 //! One module a subject; threat rows (A1 … H6) are named in the comments of the tests that guard them.
 #![forbid(unsafe_code)]
 
+mod acme;
 mod admin;
 mod clients;
 mod health;

@@ -2,6 +2,7 @@
 //!
 //! Runs over whatever could be read; a key that could not be read has been reported and is not mentioned again.
 
+mod acme;
 mod binds;
 mod health;
 mod listeners;
@@ -30,7 +31,7 @@ pub(crate) fn check(draft: &Draft, findings: &mut Findings<'_>) {
     binds::check(draft, findings);
     for (listener, fields) in draft.config.listeners.iter().zip(&draft.listeners) {
         listeners::check(listener, fields, findings);
-        tls::listener(listener, fields, findings);
+        tls::listener(draft, listener, fields, findings);
         pool_exists(draft, fields, findings);
         routes::check(draft, listener, fields, findings);
     }

@@ -1,5 +1,6 @@
 //! Texts with a form of their own: addresses, networks, patterns, header fields. Each [`Shape`] reads one.
 
+mod acme;
 mod address;
 mod http;
 
@@ -15,8 +16,9 @@ use crate::report::{Span, quote};
 use crate::schema::{AccessTarget, HashKey, HostPattern, PathPattern};
 use crate::units::Refused;
 
+pub(crate) use acme::{CONTACT, DIRECTORY_URL, DOMAIN};
 pub(crate) use address::{
-    ACCESS_TARGET, ADMIN_BIND, BACKEND_ADDRESS, BIND, FILE, NETWORK, PEM_FILE, same_backend,
+    ACCESS_TARGET, ADMIN_BIND, BACKEND_ADDRESS, BIND, FILE, FOLDER, NETWORK, PEM_FILE, same_backend,
 };
 pub(crate) use http::{
     CONTENT_TYPE, COOKIE_NAME, FIELD_VALUE, HASH_KEY, HOST, HOST_FIELD, METHOD, PATH, PREFIX, PROBE_PATH,

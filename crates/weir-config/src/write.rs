@@ -469,6 +469,7 @@ mod tests {
         min_version = "1.3"
         ciphers = "strong"
         tickets = false
+        acme = { directory = "https://ca.example/d", domains = ["a.example"], contact = "mailto:a@a.example", challenges = "tls-alpn-01", ca = "ca.pem", store = "s" }
         [[listener.a.route]]
         name = "r"
         host = "h"

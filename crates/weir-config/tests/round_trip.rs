@@ -138,6 +138,25 @@ fn file() -> impl Strategy<Value = PathBuf> {
     "/[ -~é]{1,10}[a-z]\\.pem".prop_map(PathBuf::from)
 }
 
+/// Always by a handshake, which needs no other listener.
+fn acme() -> impl Strategy<Value = Acme> {
+    let domains = proptest::collection::btree_set("[a-z]{1,8}\\.example", 1..4);
+    (domains, vec("mailto:[a-z]{1,5}@a\\.example", 0..2), of(file()), file(), 0..1_000_000u32).prop_map(
+        |(domains, contact, ca, store, number)| Acme {
+            directory: format!("https://ca.example/{number}"),
+            domains: domains.into_iter().collect(),
+            contact,
+            challenges: if number % 2 == 0 {
+                AcmeChallenge::ALL.to_vec()
+            } else {
+                vec![AcmeChallenge::TlsAlpn01]
+            },
+            ca,
+            store,
+        },
+    )
+}
+
 fn listener_tls() -> impl Strategy<Value = ListenerTls> {
     let certificates = vec((file(), of(file())), 1..3).prop_map(|files| {
         let numbered = files.into_iter().enumerate().map(|(number, (key, ocsp))| Certificate {
@@ -150,11 +169,11 @@ fn listener_tls() -> impl Strategy<Value = ListenerTls> {
     let auth = select(vec![ClientAuth::Required, ClientAuth::Optional]);
     let version = select(vec![TlsVersion::V12, TlsVersion::V13]);
     let ciphers = select(vec![CipherPolicy::Default, CipherPolicy::Strong, CipherPolicy::Nist]);
-    (certificates, of((file(), auth)), version, ciphers, any::<bool>()).prop_map(
-        |(certificates, client, min_version, ciphers, tickets)| {
+    (certificates, of(acme()), of((file(), auth)), version, ciphers, any::<bool>()).prop_map(
+        |(certificates, acme, client, min_version, ciphers, tickets)| {
             let (client_ca, client_auth) = client.unzip();
             let client_auth = client_auth.unwrap_or(ClientAuth::Required);
-            ListenerTls { certificates, client_ca, client_auth, min_version, ciphers, tickets }
+            ListenerTls { certificates, acme, client_ca, client_auth, min_version, ciphers, tickets }
         },
     )
 }

@@ -88,6 +88,15 @@ pub enum What {
         /// What it stands for.
         address: String,
     },
+    /// A certificate was got by ACME, or could not be.
+    Certificate {
+        /// What it is for.
+        names: String,
+        /// `issued`, `renewed` or `failed`.
+        change: &'static str,
+        /// Until when it is good, or what went wrong.
+        detail: String,
+    },
     /// File descriptors ran out and idle connections were shed.
     DescriptorsShort {
         /// How many.
@@ -113,6 +122,7 @@ impl What {
             What::Pool { .. } => "pool",
             What::Backend { .. } => "backend",
             What::Resolved { .. } => "resolved",
+            What::Certificate { .. } => "certificate",
             What::DescriptorsShort { .. } => "descriptors_short",
             What::Process { .. } => "process",
         }

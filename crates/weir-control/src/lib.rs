@@ -7,8 +7,10 @@
 //! [`health`] (who is up) and [`admin`] (what others see of it).
 #![forbid(unsafe_code)]
 
+pub mod acme;
 pub mod admin;
 pub mod carried;
+pub mod certificates;
 pub mod control;
 pub mod dns;
 pub mod events;

@@ -15,6 +15,7 @@ use weir_proxy::snapshot::Snapshot;
 use weir_proxy::sockets::{BindError, Endpoint, Sockets};
 use weir_tls::{LoadError, Loaded, TicketKeys};
 
+use crate::acme::Orders;
 use crate::carried::Carried;
 use crate::dns::Names;
 use crate::health::Board;
@@ -43,6 +44,8 @@ pub struct Followers {
     pub names: Names,
     /// Probes.
     pub board: Board,
+    /// Certificates on order.
+    pub orders: Orders,
 }
 
 impl Followers {
@@ -54,10 +57,11 @@ impl Followers {
         self.board.settle_names(snapshot);
     }
 
-    /// Lets name resolution and probes follow a snapshot that is in force.
+    /// Lets name resolution, probes and orders follow a snapshot that is in force.
     pub fn follow(&self, snapshot: &Snapshot) {
         self.names.adopt(snapshot);
         self.board.adopt(snapshot);
+        self.orders.adopt(snapshot);
     }
 }
 
@@ -100,7 +104,8 @@ impl Publisher {
         followers: Arc<Followers>,
     ) -> Result<Publisher, PublishError> {
         let tickets = carried.ticket_keys();
-        let tls = Loaded::load(&config, &tickets).map_err(PublishError::Tls)?;
+        let tls =
+            Loaded::load(&config, &tickets, followers.orders.challenges()).map_err(PublishError::Tls)?;
         let sockets = Sockets::bind(&config, plane.workers(), &inherited).map_err(PublishError::Bind)?;
         let snapshot = Arc::new(Snapshot::compile(config, &tls, None, plane.workers()));
         followers.prepare(&snapshot).await;
@@ -140,7 +145,8 @@ impl Publisher {
         let before = self.snapshot();
         let Some(change) = change(&before.config)? else { return Ok(None) };
         let (Change::File(config) | Change::Edit(config)) = &change;
-        let tls = Loaded::load(config, &self.tickets).map_err(PublishError::Tls)?;
+        let tls = Loaded::load(config, &self.tickets, self.followers.orders.challenges());
+        let tls = tls.map_err(PublishError::Tls)?;
         let bound = Sockets::bind(config, self.plane.workers(), &sockets).map_err(PublishError::Bind)?;
         let workers = self.plane.workers();
         let snapshot = Arc::new(match change {

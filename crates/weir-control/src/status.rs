@@ -1,6 +1,7 @@
 //! The state of everything as one value: what `GET /v1/status`, `weir status` and the status page show.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use weir_balance::{AdminState, Health, State, TierKind};
@@ -9,7 +10,9 @@ use weir_proxy::clock;
 use weir_proxy::snapshot::{Backend, Listener, Pool};
 use weir_stats::table::{BackendCells, CODE_CLASSES, ListenerCells, PoolCells, Rejected};
 use weir_stats::{Counter, Histogram, PerWorker};
+use weir_tls::Facts;
 
+use crate::acme::OrderStatus;
 use crate::control::Control;
 use crate::health::Findings;
 use crate::reload::Outcome;
@@ -73,6 +76,27 @@ pub struct ListenerStatus {
     pub bytes_sent: u64,
     /// From first byte of a request to last byte of its response.
     pub request_seconds: Option<Quantiles>,
+    /// What it serves TLS with, in the order of the config; one on order is the last, whether it is there yet or not.
+    pub certificates: Vec<CertificateStatus>,
+}
+
+/// One certificate of a listener.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CertificateStatus {
+    /// As configured, or where it is kept.
+    pub file: String,
+    /// Names that it is for, or is to be for.
+    pub names: Vec<String>,
+    /// From when it is good; `None` while it is not there, or does not say.
+    pub not_before: Option<Timestamp>,
+    /// When it stops being good; `None` as for `not_before`.
+    pub not_after: Option<Timestamp>,
+    /// Until then, in seconds; negative when it is good no more.
+    pub expires_in_seconds: Option<f64>,
+    /// Whether an OCSP response is stapled.
+    pub is_stapled: bool,
+    /// How its order stands; `None` for one that is not got by ACME.
+    pub acme: Option<OrderStatus>,
 }
 
 /// Upper bounds of quantiles since the start, in seconds.
@@ -162,12 +186,12 @@ pub fn of(control: &Control) -> Status {
         generation: snapshot.generation,
         sessions: control.sessions(),
         last_reload: control.last_reload(),
-        listeners: snapshot.listeners.iter().map(|it| listener(it)).collect(),
+        listeners: snapshot.listeners.iter().map(|it| listener(control, it)).collect(),
         pools: snapshot.pools.iter().map(|it| pool(control, it)).collect(),
     }
 }
 
-fn listener(listener: &Listener) -> ListenerStatus {
+fn listener(control: &Control, listener: &Listener) -> ListenerStatus {
     let (config, cells) = (&listener.config, &listener.cells);
     ListenerStatus {
         name: config.name.clone(),
@@ -183,6 +207,48 @@ fn listener(listener: &Listener) -> ListenerStatus {
         bytes_received: cells.sum(|cells| cells.bytes_received.total()),
         bytes_sent: cells.sum(|cells| cells.bytes_sent.total()),
         request_seconds: quantiles(cells, |cells| &cells.request_seconds),
+        certificates: certificates(control, listener),
+    }
+}
+
+fn certificates(control: &Control, listener: &Listener) -> Vec<CertificateStatus> {
+    let Some(tls) = &listener.tls else { return Vec::new() };
+    let mut all: Vec<_> = tls.certificates().iter().map(certificate).collect();
+    let Some(acme) = listener.config.tls.as_ref().and_then(|tls| tls.acme.as_ref()) else { return all };
+    let file = weir_tls::acme::file(acme);
+    let name = file.display().to_string();
+    if !all.iter().any(|certificate| certificate.file == name) {
+        let (file, names) = (name.clone(), acme.domains.clone());
+        let (not_before, not_after, expires_in_seconds) = (None, None, None);
+        let is_stapled = false;
+        all.push(CertificateStatus {
+            file,
+            names,
+            not_before,
+            not_after,
+            expires_in_seconds,
+            is_stapled,
+            acme: None,
+        });
+    }
+    for certificate in all.iter_mut().filter(|certificate| certificate.file == name) {
+        certificate.acme = control.orders().standing(&file).map(|standing| standing.status(acme));
+    }
+    all
+}
+
+fn certificate(facts: &Facts) -> CertificateStatus {
+    let moment = |seconds: Option<i64>| {
+        Some(Timestamp::of(UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds?).ok()?)))
+    };
+    CertificateStatus {
+        file: facts.file.display().to_string(),
+        names: facts.names.clone(),
+        not_before: moment(facts.not_before),
+        not_after: moment(facts.not_after),
+        expires_in_seconds: facts.not_after.map(|ends| ends as f64 - Timestamp::now().unix_seconds()),
+        is_stapled: facts.is_stapled,
+        acme: None,
     }
 }
 

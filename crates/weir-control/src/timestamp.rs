@@ -11,8 +11,12 @@ pub struct Timestamp(u64);
 impl Timestamp {
     /// Now.
     pub fn now() -> Timestamp {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        Timestamp(since.as_millis() as u64)
+        Timestamp::of(SystemTime::now())
+    }
+
+    /// A moment of the wall clock; 1970 for one before that.
+    pub fn of(moment: SystemTime) -> Timestamp {
+        Timestamp(moment.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_millis() as u64)
     }
 
     /// Seconds since 1970.

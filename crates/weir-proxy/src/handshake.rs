@@ -8,14 +8,16 @@ use std::task::Poll;
 
 use rustls::{
     AlertDescription, CertificateError, CipherSuite, Error, HandshakeKind, InvalidMessage, ProtocolVersion,
+    ServerConfig,
 };
 use weir_stats::table::{End, Handshake};
-use weir_tls::{BackendTls, ServerTls};
+use weir_tls::{BackendTls, ServerTls, acme, hello};
 
 use crate::buffers::{Buffer, Buffers};
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::stream::Stream;
+use crate::tcp::sni;
 use crate::tls::Tls;
 use crate::worker::{Worker, WorkerListener};
 
@@ -76,11 +78,11 @@ impl Secure {
 /// as idle meanwhile: when room is needed, those that do not get on go first (threat D1).
 ///
 /// # Errors
-/// No connection came about; it has been counted, and there is nobody to answer.
+/// No connection came about, or none that is to last; it has been counted, and there is nobody to answer.
 pub async fn with_client(
     worker: &Worker,
     listener: &WorkerListener,
-    stream: Stream,
+    mut stream: Stream,
     buffer: &mut Option<Buffer>,
     deadline: &Deadline,
 ) -> Result<(Stream, Option<Rc<Secure>>), End> {
@@ -88,10 +90,25 @@ pub async fn with_client(
     let now = clock::now();
     deadline.set(now + listener.shared.config.timeout.handshake);
     deadline.set_idle(Some(now));
-    let made = make(server, stream, &worker.buffers, buffer.take(), deadline).await;
+    let mut config = server.stream_config();
+    if let Some(awaited) = listener.shared.challenges.stream_config() {
+        let read = Box::pin(sni::read(worker, listener, &mut stream, buffer, deadline)).await;
+        read.inspect_err(|_| deadline.set_idle(None))?;
+        let received = buffer.as_ref().map_or(&[][..], Buffer::filled);
+        if hello::offers_only(received, acme::PROTOCOL) {
+            config = awaited;
+        }
+    }
+    let made = make((server, config), stream, &worker.buffers, buffer.take(), deadline).await;
     deadline.set_idle(None);
     let cells = listener.shared.cells.of(worker.number);
     match made {
+        Ok((mut stream, secure, _)) if secure.alpn.as_deref() == Some(acme::PROTOCOL) => {
+            // The handshake was all that it was for (RFC 8737 section 3).
+            cells.handshakes[Handshake::Challenge as usize].increment();
+            stream.say_farewell().await;
+            Err(End::Responded)
+        }
         Ok((stream, secure, result)) => {
             cells.handshakes[result as usize].increment();
             Ok((stream, Some(Rc::new(secure))))
@@ -104,15 +121,14 @@ pub async fn with_client(
 }
 
 async fn make(
-    server: &Arc<ServerTls>,
+    (server, config): (&Arc<ServerTls>, &Arc<ServerConfig>),
     stream: Stream,
     buffers: &Rc<Buffers>,
     first: Option<Buffer>,
     deadline: &Deadline,
 ) -> Result<(Stream, Secure, Handshake), Handshake> {
     let Some(socket) = stream.into_socket() else { return Err(Handshake::Malformed) };
-    let mut tls =
-        Tls::server(server.stream_config().clone(), buffers, first).map_err(|error| reason(&error))?;
+    let mut tls = Tls::server(config.clone(), buffers, first).map_err(|error| reason(&error))?;
     let shaken = poll_fn(|context| match tls.poll_handshake(&socket, context) {
         Poll::Ready(result) => Poll::Ready(result.map_err(|error| {
             tracing::debug!(peer = ?socket.peer_addr().ok(), %error, "TLS handshake");
@@ -175,6 +191,8 @@ fn reason(error: &io::Error) -> Handshake {
     };
     match error {
         Error::NoApplicationProtocol => Handshake::NoProtocol,
+        // What rustls says when the resolver has none.
+        Error::General(_) => Handshake::NoCertificate,
         Error::PeerIncompatible(_) => Handshake::NoCommon,
         Error::NoCertificatesPresented | Error::InvalidCertificate(_) => Handshake::ClientCertificate,
         Error::AlertReceived(_) => Handshake::Alert,

@@ -16,6 +16,7 @@ use weir_config::Config;
 use weir_http::AddedField;
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, ListenerCells, PoolCells};
+use weir_tls::acme::Challenges;
 use weir_tls::{BackendTls, ClientTls, Loaded, ServerTls};
 
 use crate::clock;
@@ -41,6 +42,8 @@ pub struct Listener {
     pub config: weir_config::Listener,
     /// What TLS is served with; `None` where it is not.
     pub tls: Option<Arc<ServerTls>>,
+    /// What certificate authorities are waiting to see.
+    pub challenges: Arc<Challenges>,
     /// `alt-svc`, which tells clients that HTTP/3 is spoken here too; `None` where it is not.
     pub alternative: Option<AddedField>,
     /// Which pool takes a request, and why.
@@ -187,7 +190,7 @@ impl Snapshot {
             .iter()
             .map(|listener| {
                 let old = previous.and_then(|old| old.listener(&listener.name));
-                Arc::new(Listener::compile(listener, tls.listener(&listener.name), old, &pools, workers))
+                Arc::new(Listener::compile(listener, tls, old, &pools, workers))
             })
             .collect();
         Snapshot { generation: previous.map_or(1, |old| old.generation + 1), config, listeners, pools }
@@ -316,14 +319,16 @@ impl Backend {
 impl Listener {
     fn compile(
         config: &weir_config::Listener,
-        tls: Option<&Arc<ServerTls>>,
+        loaded: &Loaded,
         old: Option<&Arc<Listener>>,
         pools: &[Arc<Pool>],
         workers: usize,
     ) -> Listener {
+        let tls = loaded.listener(&config.name);
         Listener {
             config: config.clone(),
             tls: tls.cloned(),
+            challenges: loaded.challenges().clone(),
             alternative: tls.and_then(|tls| alternative(config, tls)),
             routes: RouteTable::compile(config, pools),
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),

@@ -75,6 +75,10 @@ metrics! {
     ENDS = "weir_ends_total" Counter ["listener", "reason"] "Exchanges, TCP sessions and UDP flows that ended, by the end reason of the access log.";
     TLS_HANDSHAKES = "weir_tls_handshakes_total" Counter ["listener", "result"] "TLS handshakes with clients, by result: `full` and `resumed` came about, the others say why not.";
     CERTIFICATE_EXPIRY = "weir_certificate_expiry_timestamp_seconds" Gauge ["listener", "certificate"] "When the certificate stops being good, Unix time.";
+    ACME_ORDERS = "weir_acme_orders_total" Counter ["certificate", "result"] "Attempts to get a certificate, by result: `issued`, `away` (the authority could not be spoken with), `refused` (by it) or `store` (our disk).";
+    ACME_LAST_SUCCESSFUL = "weir_acme_last_attempt_successful" Gauge ["certificate"] "1 if the last attempt to get the certificate succeeded or none was needed, 0 if it failed.";
+    ACME_NEXT = "weir_acme_next_attempt_timestamp_seconds" Gauge ["certificate"] "When the certificate will be renewed, or tried again, Unix time.";
+    ACME_CAME = "weir_acme_issued_timestamp_seconds" Gauge ["certificate"] "When the certificate was got, Unix time.";
     LOG_DROPPED = "weir_access_log_dropped_total" Counter ["listener"] "Access-log lines dropped because the queue to the writer was full.";
     LOG_LOST = "weir_access_log_lost_total" Counter [] "Access-log lines that their target did not take: a full disk, a reader that is gone or stands still.";
     QUIC_HANDSHAKES = "weir_quic_handshakes_total" Counter ["result"] "QUIC handshakes begun, by what came of them: `established`, `timed_out` or `refused`.";

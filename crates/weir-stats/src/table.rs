@@ -40,7 +40,7 @@ words! {
         BadProxyHeader = "bad_proxy_header", "The PROXY protocol header was missing, malformed or not allowed.";
         BodyTooLarge = "body_too_large", "The body exceeded `body_limit`; answered 413.";
         NoRoute = "no_route", "No route took the request and the listener has no pool; answered 404.";
-        Responded = "responded", "The config answered (`respond`, `redirect`).";
+        Responded = "responded", "The config answered (`respond`, `redirect`), or a certificate authority was shown what it asked for (`acme`).";
         MethodRefused = "method_refused", "CONNECT or another method that is never forwarded; answered 405 or 501.";
         Misdirected = "misdirected", "The host is not one of the certificate that the client was shown, on a listener that asks for client certificates; answered 421.";
         NoBackend = "no_backend", "No backend of the pool is up; answered 503.";
@@ -96,6 +96,8 @@ words! {
         NoProtocol = "no_protocol", "No application protocol in common (ALPN).";
         NoCommon = "no_common", "No version, cipher suite, key exchange or signature in common.";
         ClientCertificate = "client_certificate", "The client's certificate is missing or not good.";
+        NoCertificate = "no_certificate", "The listener has no certificate yet: the first is on order.";
+        Challenge = "challenge", "Made to prove a domain to a certificate authority (`acme`), and closed.";
         NotTls = "not_tls", "What the client sent is no TLS.";
         Malformed = "malformed", "The client broke the protocol.";
         Overload = "overload", "Weir's own memory or descriptors ran short.";

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys};
 use weir_config::Certificate;
@@ -29,6 +30,17 @@ pub struct Facts {
     pub not_after: Option<i64>,
     /// Whether an OCSP response is stapled.
     pub is_stapled: bool,
+    /// By what its authority knows it; `None` when it does not say.
+    pub identity: Option<Identity>,
+}
+
+/// By what an authority knows a certificate (RFC 9773 section 4.1), both as in its DER, without tag and length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Of the key that signed it.
+    pub authority_key: Vec<u8>,
+    /// Given by the authority.
+    pub serial: Vec<u8>,
 }
 
 /// A certificate that can be served with.
@@ -40,7 +52,19 @@ pub(crate) struct Loaded {
 
 /// Reads the certificate and its key, and makes sure that they belong together.
 pub(crate) fn load(config: &Certificate, provider: &CryptoProvider) -> Result<Loaded, LoadError> {
-    let chain = files::certificates(&config.cert)?;
+    join(config, files::certificates(&config.cert)?, files::private_key(&config.key)?, provider)
+}
+
+/// Makes sure that a chain and a key, which `config` names, belong together and can be served.
+pub(crate) fn join(
+    config: &Certificate,
+    chain: Vec<CertificateDer<'static>>,
+    secret: PrivateKeyDer<'static>,
+    provider: &CryptoProvider,
+) -> Result<Loaded, LoadError> {
+    if chain.is_empty() {
+        return Err(LoadError::new(&config.cert, "holds no certificate"));
+    }
     if chain.len() > CHAIN_COUNT || chain.iter().map(|each| each.len()).sum::<usize>() > CHAIN_BYTES {
         let reason = format!(
             "holds {} certificates; expected a chain of at most {CHAIN_COUNT} and {CHAIN_BYTES} bytes",
@@ -58,7 +82,7 @@ pub(crate) fn load(config: &Certificate, provider: &CryptoProvider) -> Result<Lo
         }
     };
     let (not_before, not_after) = der::validity(&chain[0]).unzip();
-    let secret = files::private_key(&config.key)?;
+    let identity = der::identity(&chain[0]).map(|(authority_key, serial)| Identity { authority_key, serial });
     let mut key = CertifiedKey::from_der(chain, secret, provider).map_err(|error| match error {
         Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
             LoadError::new(&config.key, format!("is not the key of {}", config.cert.display()))
@@ -73,7 +97,13 @@ pub(crate) fn load(config: &Certificate, provider: &CryptoProvider) -> Result<Lo
         }
         key.ocsp = Some(response);
     }
-    let facts =
-        Facts { file: config.cert.clone(), names, not_before, not_after, is_stapled: config.ocsp.is_some() };
+    let facts = Facts {
+        file: config.cert.clone(),
+        names,
+        not_before,
+        not_after,
+        is_stapled: config.ocsp.is_some(),
+        identity,
+    };
     Ok(Loaded { key: Arc::new(key), facts })
 }

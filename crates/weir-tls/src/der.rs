@@ -1,4 +1,4 @@
-//! Just enough of DER (X.690) to find when a certificate is good (RFC 5280 section 4.1).
+//! Just enough of DER (X.690) to find when a certificate is good, and by what its authority knows it (RFC 5280 section 4.1).
 
 /// One element: its tag and content, and what stands behind it.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
@@ -24,19 +24,62 @@ const SEQUENCE: u8 = 0x30;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 const EXPLICIT_VERSION: u8 = 0xa0;
+const EXPLICIT_EXTENSIONS: u8 = 0xa3;
+const OCTET_STRING: u8 = 0x04;
+const BOOLEAN: u8 = 0x01;
+/// `[0] IMPLICIT KeyIdentifier` (RFC 5280 section 4.2.1.1).
+const KEY_IDENTIFIER: u8 = 0x80;
+/// The object identifier 2.5.29.35, authorityKeyIdentifier, with tag and length.
+const AUTHORITY_KEY: &[u8] = &[0x06, 0x03, 0x55, 0x1d, 0x23];
+
+/// The content of the sequence that `bytes` begin with, and what stands behind it.
+fn sequence(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (_, content, behind) = element(bytes).filter(|(tag, ..)| *tag == SEQUENCE)?;
+    Some((content, behind))
+}
+
+/// What is signed of a certificate, from the serial number on.
+fn from_serial_number(certificate: &[u8]) -> Option<&[u8]> {
+    let (body, _) = sequence(sequence(certificate)?.0)?;
+    match element(body) {
+        Some((EXPLICIT_VERSION, _, behind)) => Some(behind),
+        _ => Some(body),
+    }
+}
+
+/// By what an authority knows a certificate: the identifier of the key that signed it, and its serial number, each without tag and length
+/// (RFC 9773 section 4.1). `None` when the certificate does not say both.
+pub(crate) fn identity(certificate: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let (_, serial, mut rest) = element(from_serial_number(certificate)?)?;
+    let extensions = loop {
+        let (tag, content, behind) = element(rest)?;
+        if tag == EXPLICIT_EXTENSIONS {
+            break content;
+        }
+        rest = behind;
+    };
+    let (mut extensions, _) = sequence(extensions)?;
+    loop {
+        let (extension, behind) = sequence(extensions)?;
+        extensions = behind;
+        let Some(mut value) = extension.strip_prefix(AUTHORITY_KEY) else { continue };
+        if let Some((BOOLEAN, _, behind)) = element(value) {
+            value = behind;
+        }
+        let (_, value, _) = element(value).filter(|(tag, ..)| *tag == OCTET_STRING)?;
+        let (_, key, _) = element(sequence(value)?.0).filter(|(tag, ..)| *tag == KEY_IDENTIFIER)?;
+        return Some((key.to_vec(), serial.to_vec()));
+    }
+}
 
 /// From when to when a certificate is good, in seconds since 1970; `None` when it can't be found out.
 pub(crate) fn validity(certificate: &[u8]) -> Option<(i64, i64)> {
-    let (_, certificate, _) = element(certificate).filter(|(tag, ..)| *tag == SEQUENCE)?;
-    let (_, mut body, _) = element(certificate).filter(|(tag, ..)| *tag == SEQUENCE)?;
-    if let Some((EXPLICIT_VERSION, _, behind)) = element(body) {
-        body = behind;
-    }
+    let mut body = from_serial_number(certificate)?;
     // Serial number, signature algorithm and issuer.
     for _ in 0..3 {
         body = element(body)?.2;
     }
-    let (_, validity, _) = element(body).filter(|(tag, ..)| *tag == SEQUENCE)?;
+    let (validity, _) = sequence(body)?;
     let (tag, not_before, rest) = element(validity)?;
     let not_before = time(tag, not_before)?;
     let (tag, not_after, _) = element(rest)?;

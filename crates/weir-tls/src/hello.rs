@@ -1,6 +1,6 @@
 //! Reads the server name out of a TLS client's greeting without answering it (RFC 8446 section 4.1.2, RFC 6066 section 3).
 //!
-//! For listeners that choose a pool by name and pass the connection on as it is. Pure; never looks at the same bytes twice in one call, and
+//! For listeners that choose a pool by name and pass the connection on as it is, and for handshakes that are made for one protocol only. Pure; never looks at the same bytes twice in one call, and
 //! takes no memory but for a greeting that is spread over several records.
 
 /// Most bytes of a greeting, records included (threat D4): key shares that resist quantum computers take two KiB.
@@ -22,46 +22,71 @@ pub enum Greeting {
 const HANDSHAKE_RECORD: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
+const APPLICATION_PROTOCOLS: u16 = 16;
 /// RFC 8446 section 5.1.
 const RECORD_BYTES: usize = 16 << 10;
 
 /// Reads what was received so far, from the first byte on.
 pub fn read(received: &[u8]) -> Greeting {
+    match message(received) {
+        Ok(hello) => name(&hello).map_or(Greeting::Malformed, Greeting::Hello),
+        Err(greeting) => greeting,
+    }
+}
+
+/// Whether a whole greeting offers this application protocol (ALPN, RFC 7301) and no other.
+pub fn offers_only(received: &[u8], protocol: &[u8]) -> bool {
+    let Ok(hello) = message(received) else { return false };
+    let mut only = false;
+    let whole = each_extension(&hello, |kind, mut body| {
+        if kind == APPLICATION_PROTOCOLS {
+            let mut names = vector(&mut body, 2)?;
+            only = vector(&mut names, 1)? == protocol && names.is_empty() && body.is_empty();
+        }
+        Some(())
+    });
+    whole.is_some() && only
+}
+
+/// The body of a whole greeting, without the records; `Err` when there is none, or not yet.
+fn message(received: &[u8]) -> Result<Vec<u8>, Greeting> {
     let mut message: Vec<u8> = Vec::new();
     let mut rest = received;
     loop {
         match *rest {
-            [] => return too_long(received),
+            [] => return Err(too_long(received)),
             [HANDSHAKE_RECORD, ..] => {}
-            _ if message.is_empty() => return Greeting::NotTls,
-            _ => return Greeting::Malformed,
+            _ if message.is_empty() => return Err(Greeting::NotTls),
+            _ => return Err(Greeting::Malformed),
         }
         if rest.get(1).is_some_and(|major| *major != 3) {
-            return if message.is_empty() { Greeting::NotTls } else { Greeting::Malformed };
+            return Err(if message.is_empty() { Greeting::NotTls } else { Greeting::Malformed });
         }
-        let Some((head, body)) = rest.split_at_checked(5) else { return too_long(received) };
+        let Some((head, body)) = rest.split_at_checked(5) else { return Err(too_long(received)) };
         let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
         if length == 0 || length > RECORD_BYTES {
-            return Greeting::Malformed;
+            return Err(Greeting::Malformed);
         }
         message.extend_from_slice(&body[..body.len().min(length)]);
         match *message {
             [] => {}
             [CLIENT_HELLO, ..] => {}
-            _ => return Greeting::Malformed,
+            _ => return Err(Greeting::Malformed),
         }
         if let [_, a, b, c, ..] = *message {
             let length = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
             if length > HELLO_BYTES {
-                return Greeting::Malformed;
+                return Err(Greeting::Malformed);
             }
-            if let Some(hello) = message.get(4..4 + length) {
-                return name(hello).map_or(Greeting::Malformed, Greeting::Hello);
+            if message.len() >= 4 + length {
+                message.truncate(4 + length);
+                message.drain(..4);
+                return Ok(message);
             }
         }
         match body.get(length..) {
             Some(behind) => rest = behind,
-            None => return too_long(received),
+            None => return Err(too_long(received)),
         }
     }
 }
@@ -81,6 +106,22 @@ fn vector<'b>(bytes: &mut &'b [u8], width: usize) -> Option<&'b [u8]> {
 
 /// `None` when the greeting is malformed.
 fn name(hello: &[u8]) -> Option<Option<String>> {
+    let mut found = None;
+    each_extension(hello, |kind, body| {
+        if kind == SERVER_NAME {
+            // Said twice, two readers may take different ones.
+            if found.is_some() {
+                return None;
+            }
+            found = Some(host_name(body)?);
+        }
+        Some(())
+    })?;
+    Some(found.flatten())
+}
+
+/// Shows every extension of a greeting; `None` when the greeting is malformed, or `see` says so.
+fn each_extension<'h>(hello: &'h [u8], mut see: impl FnMut(u16, &'h [u8]) -> Option<()>) -> Option<()> {
     // Version and random.
     let (_, mut rest) = hello.split_at_checked(34)?;
     let session = vector(&mut rest, 1)?;
@@ -94,26 +135,18 @@ fn name(hello: &[u8]) -> Option<Option<String>> {
     vector(&mut rest, 1)?;
     if rest.is_empty() {
         // TLS 1.2 knows greetings without extensions.
-        return Some(None);
+        return Some(());
     }
     let mut extensions = vector(&mut rest, 2)?;
     if !rest.is_empty() {
         return None;
     }
-    let mut found = None;
     while !extensions.is_empty() {
         let (kind, behind) = extensions.split_at_checked(2)?;
         extensions = behind;
-        let body = vector(&mut extensions, 2)?;
-        if u16::from_be_bytes([kind[0], kind[1]]) == SERVER_NAME {
-            // Said twice, two readers may take different ones.
-            if found.is_some() {
-                return None;
-            }
-            found = Some(host_name(body)?);
-        }
+        see(u16::from_be_bytes([kind[0], kind[1]]), vector(&mut extensions, 2)?)?;
     }
-    Some(found.flatten())
+    Some(())
 }
 
 /// The one host name of the extension; `Some(None)` for an address, which is no name (RFC 6066 section 3).
@@ -200,6 +233,20 @@ mod tests {
         assert_eq!(with([sni(b"a"), sni(b"b")].concat()), Greeting::Malformed);
         let two = [&[0][..], &vector_of(2, b"a"), &[0], &vector_of(2, b"b")].concat();
         assert_eq!(with(extension(0, &vector_of(2, &two))), Greeting::Malformed);
+    }
+
+    #[test]
+    fn a_greeting_for_one_protocol_only_is_known() {
+        let offers = |names: &[u8]| {
+            let hello = message(&[sni(b"a.example"), extension(16, &vector_of(2, names))].concat());
+            offers_only(&records(&hello, 40), b"acme-tls/1")
+        };
+        assert!(offers(b"\x0aacme-tls/1"));
+        assert!(!offers(b"\x0aacme-tls/1\x02h2"));
+        assert!(!offers(b"\x02h2\x0aacme-tls/1"));
+        assert!(!offers(b"\x02h2") && !offers(b"") && !offers(b"\x0bacme-tls/1"));
+        assert!(!offers_only(&records(&message(&sni(b"a.example")), 40), b"acme-tls/1"));
+        assert!(!offers_only(b"GET / HTTP/1.1\r\n", b"acme-tls/1"));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! Start reading at [`loaded`].
 #![forbid(unsafe_code)]
 
+pub mod acme;
 mod certificate;
 mod client;
 mod der;
@@ -18,7 +19,7 @@ mod resolver;
 mod server;
 pub mod tickets;
 
-pub use certificate::Facts;
+pub use certificate::{Facts, Identity};
 pub use client::{BackendTls, ClientTls};
 pub use files::LoadError;
 pub use loaded::Loaded;

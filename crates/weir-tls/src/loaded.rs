@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use weir_config::{Config, Protocol};
 
+use crate::acme::Challenges;
 use crate::client::ClientTls;
 use crate::files::LoadError;
 use crate::server::ServerTls;
@@ -15,15 +16,21 @@ use crate::tickets::TicketKeys;
 pub struct Loaded {
     listeners: HashMap<String, Arc<ServerTls>>,
     pools: HashMap<String, Arc<ClientTls>>,
+    challenges: Arc<Challenges>,
 }
 
 impl Loaded {
-    /// Reads every file that `config` names for TLS.
+    /// Reads every file that `config` names for TLS. `challenges` is what the process shares of them.
     ///
     /// # Errors
     /// All files that can't be used.
-    pub fn load(config: &Config, tickets: &Arc<TicketKeys>) -> Result<Loaded, Vec<LoadError>> {
-        let (mut loaded, mut errors) = (Loaded::default(), Vec::new());
+    pub fn load(
+        config: &Config,
+        tickets: &Arc<TicketKeys>,
+        challenges: &Arc<Challenges>,
+    ) -> Result<Loaded, Vec<LoadError>> {
+        let mut loaded = Loaded { challenges: challenges.clone(), ..Loaded::default() };
+        let mut errors = Vec::new();
         for listener in &config.listeners {
             let Some(tls) = &listener.tls else { continue };
             match ServerTls::load(&listener.name, tls, &listener.http, tickets) {
@@ -56,6 +63,11 @@ impl Loaded {
     /// `None` for a listener without TLS.
     pub fn listener(&self, name: &str) -> Option<&Arc<ServerTls>> {
         self.listeners.get(name)
+    }
+
+    /// What certificate authorities are waiting to see.
+    pub fn challenges(&self) -> &Arc<Challenges> {
+        &self.challenges
     }
 
     /// `None` for a pool without TLS.

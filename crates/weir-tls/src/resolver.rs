@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
@@ -23,21 +24,46 @@ pub fn observing_name<R>(read: impl FnOnce() -> R) -> (R, Option<Box<str>>) {
     (result, ASKED.take())
 }
 
-/// The certificates of one listener, by name.
-pub(crate) struct Resolver {
+/// The certificates of one listener, which one that was renewed joins while they are served.
+pub(crate) struct Resolver(ArcSwap<Served>);
+
+/// Certificates at one moment, by name.
+pub(crate) struct Served {
+    /// All of them, in order.
+    pub certificates: Vec<Loaded>,
     /// Group by name, lower case.
     exact: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
     /// Group by what stands behind `*.`: one label more is taken, no less and no more (RFC 9525 section 6.3).
     wildcard: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
-    /// The certificates that are for the same names, in file order; the first group is for everyone else.
+    /// The certificates that are for the same names, in file order; the first group is for everyone else. None without certificates.
     groups: Vec<Vec<Arc<CertifiedKey>>>,
 }
 
 impl Resolver {
-    /// Of at least one certificate.
-    pub fn new(certificates: &[Loaded]) -> Resolver {
-        let mut resolver =
-            Resolver { exact: HashMap::default(), wildcard: HashMap::default(), groups: Vec::new() };
+    pub fn new(certificates: Vec<Loaded>) -> Resolver {
+        Resolver(ArcSwap::from_pointee(Served::new(certificates)))
+    }
+
+    /// What is served from now on; handshakes that have begun keep what they were given.
+    pub fn replace(&self, certificates: Vec<Loaded>) {
+        self.0.store(Arc::new(Served::new(certificates)));
+    }
+
+    /// What is served now.
+    pub fn served(&self) -> Arc<Served> {
+        self.0.load_full()
+    }
+
+    /// [`Served::group`].
+    pub fn group(&self, name: Option<&str>) -> u32 {
+        self.0.load().group(name)
+    }
+}
+
+impl Served {
+    fn new(certificates: Vec<Loaded>) -> Served {
+        let (exact, wildcard) = (HashMap::default(), HashMap::default());
+        let mut served = Served { certificates: Vec::new(), exact, wildcard, groups: Vec::new() };
         // Names with the same certificates share a group, so that a group says what a client was shown.
         let mut groups: HashMap<Vec<usize>, u32> = HashMap::new();
         let holders = |name: &str| -> Vec<usize> {
@@ -49,13 +75,12 @@ impl Resolver {
         };
         let mut group_of = |members: Vec<usize>| {
             *groups.entry(members).or_insert_with_key(|members| {
-                resolver
-                    .groups
-                    .push(members.iter().map(|number| certificates[*number].key.clone()).collect());
-                resolver.groups.len() as u32 - 1
+                served.groups.push(members.iter().map(|number| certificates[*number].key.clone()).collect());
+                served.groups.len() as u32 - 1
             })
         };
-        let everyone = match certificates.first().and_then(|first| first.facts.names.first()) {
+        let Some(first) = certificates.first() else { return served };
+        let everyone = match first.facts.names.first() {
             Some(name) => holders(name),
             None => vec![0],
         };
@@ -63,11 +88,12 @@ impl Resolver {
         for name in certificates.iter().flat_map(|each| &each.facts.names) {
             let group = group_of(holders(name));
             match name.strip_prefix("*.") {
-                Some(rest) => resolver.wildcard.insert(rest.into(), group),
-                None => resolver.exact.insert(name.as_str().into(), group),
+                Some(rest) => served.wildcard.insert(rest.into(), group),
+                None => served.exact.insert(name.as_str().into(), group),
             };
         }
-        resolver
+        served.certificates = certificates;
+        served
     }
 
     /// The group that a client gets who asks for `name`, which must be lower case.
@@ -85,8 +111,11 @@ impl Resolver {
 impl ResolvesServerCert for Resolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let lower = hello.server_name().map(str::to_ascii_lowercase);
-        let group = &self.groups[self.group(lower.as_deref()) as usize];
+        let served = self.0.load();
+        let group = served.groups.get(served.group(lower.as_deref()) as usize);
         ASKED.set(lower.map(String::into_boxed_str));
+        // Without any certificate yet the handshake is refused (access_denied).
+        let group = group?;
         let taken = group.iter().find(|each| each.key.choose_scheme(hello.signature_schemes()).is_some());
         // Rustls ends the handshake in its own words when even the first does not fit.
         taken.or(group.first()).cloned()
@@ -95,6 +124,6 @@ impl ResolvesServerCert for Resolver {
 
 impl std::fmt::Debug for Resolver {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "Resolver of {} groups", self.groups.len())
+        write!(out, "Resolver of {} groups", self.0.load().groups.len())
     }
 }

@@ -1,6 +1,6 @@
 //! TLS towards the clients of one listener.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
@@ -12,6 +12,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 use weir_config::{ClientAuth, HttpVersion, ListenerTls, TlsVersion};
 
+use crate::acme;
 use crate::certificate::{self, Facts, Loaded};
 use crate::files::{self, LoadError};
 use crate::provider;
@@ -32,9 +33,18 @@ pub struct ServerTls {
     stream: Arc<ServerConfig>,
     quic: Option<Arc<ServerConfig>>,
     resolver: Arc<Resolver>,
-    keys: Vec<Arc<CertifiedKey>>,
-    certificates: Vec<Facts>,
+    /// The certificate that is got by ACME, once it is there, stands behind those that the config names.
+    ordered: Option<Ordered>,
     asks_for_certificate: bool,
+}
+
+/// A certificate that is got by ACME.
+#[derive(Debug)]
+struct Ordered {
+    file: PathBuf,
+    provider: Arc<CryptoProvider>,
+    /// How many certificates the config names.
+    before: usize,
 }
 
 impl ServerTls {
@@ -49,15 +59,22 @@ impl ServerTls {
         tickets: &Arc<TicketKeys>,
     ) -> Result<ServerTls, LoadError> {
         let provider = provider::of(config.ciphers);
-        let certificates: Vec<Loaded> = config
+        let mut certificates: Vec<Loaded> = config
             .certificates
             .iter()
             .map(|each| certificate::load(each, &provider))
             .collect::<Result<_, _>>()?;
-        if certificates.is_empty() {
+        if certificates.is_empty() && config.acme.is_none() {
             return Err(LoadError::new(Path::new(listener), "has no certificate; expected at least one"));
         }
-        let resolver = Arc::new(Resolver::new(&certificates));
+        let ordered = config.acme.as_ref().map(|acme| Ordered {
+            file: acme::file(acme),
+            provider: provider.clone(),
+            before: certificates.len(),
+        });
+        // One that is not there yet, or can't be used, is ordered: no reason not to serve what there is.
+        certificates.extend(ordered.as_ref().and_then(|ordered| ordered.load().ok()));
+        let resolver = Arc::new(Resolver::new(certificates));
         let mut bound_to = digest::Context::new(&digest::SHA256);
         bound_to.update(&(listener.len() as u64).to_be_bytes());
         bound_to.update(listener.as_bytes());
@@ -89,8 +106,7 @@ impl ServerTls {
             stream: Arc::new(stream),
             quic: quic.transpose()?.map(Arc::new),
             resolver,
-            keys: certificates.iter().map(|each| each.key.clone()).collect(),
-            certificates: certificates.into_iter().map(|each| each.facts).collect(),
+            ordered,
             asks_for_certificate: config.client_ca.is_some(),
         })
     }
@@ -105,13 +121,31 @@ impl ServerTls {
         self.quic.as_ref()
     }
 
-    /// In the order of the config.
-    pub fn certificates(&self) -> &[Facts] {
-        &self.certificates
+    /// Those that are served now, in the order of the config; the one that is got by ACME is the last.
+    pub fn certificates(&self) -> Vec<Facts> {
+        self.resolver.served().certificates.iter().map(|each| each.facts.clone()).collect()
     }
 
-    pub(crate) fn keys(&self) -> &[Arc<CertifiedKey>] {
-        &self.keys
+    pub(crate) fn keys(&self) -> Vec<Arc<CertifiedKey>> {
+        self.resolver.served().certificates.iter().map(|each| each.key.clone()).collect()
+    }
+
+    /// Reads the certificate that is got by ACME again, and serves it to whoever connects from now on. Open connections keep what they began with.
+    /// `Ok(false)` when it is the one that is served already, or the listener has none.
+    ///
+    /// # Errors
+    /// It is not there or can't be used; what was served is served on.
+    pub fn take_up_ordered(&self) -> Result<bool, LoadError> {
+        let Some(ordered) = &self.ordered else { return Ok(false) };
+        let found = ordered.load()?;
+        let served = self.resolver.served();
+        if served.certificates.get(ordered.before).is_some_and(|own| own.key.cert == found.key.cert) {
+            return Ok(false);
+        }
+        let mut certificates = served.certificates[..ordered.before].to_vec();
+        certificates.push(found);
+        self.resolver.replace(certificates);
+        Ok(true)
     }
 
     /// Whether clients are asked for certificates.
@@ -124,6 +158,12 @@ impl ServerTls {
     pub fn covers(&self, server_name: Option<&str>, host: &str) -> bool {
         let (asked, host) = (server_name.map(str::to_ascii_lowercase), host.to_ascii_lowercase());
         self.resolver.group(asked.as_deref()) == self.resolver.group(Some(&host))
+    }
+}
+
+impl Ordered {
+    fn load(&self) -> Result<Loaded, LoadError> {
+        acme::load(&self.file, &self.provider)
     }
 }
 

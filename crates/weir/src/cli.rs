@@ -40,7 +40,7 @@ enum Verb {
     Check {
         /// The file; default as for `run`
         file: Option<PathBuf>,
-        /// Also resolve and connect to every backend
+        /// Also read certificates and keys, and resolve and connect to every backend
         #[arg(long)]
         online: bool,
     },

@@ -35,6 +35,7 @@ pub(super) fn listener_tls(fields: &Fields) -> Option<ListenerTls> {
             }),
             _ => None,
         }),
+        acme: acme(fields),
         client_ca: path(fields, "client_ca"),
         client_auth: match fields.word("client_auth") {
             "optional" => ClientAuth::Optional,
@@ -50,6 +51,28 @@ pub(super) fn listener_tls(fields: &Fields) -> Option<ListenerTls> {
             _ => CipherPolicy::Default,
         },
         tickets: fields.flag("tickets"),
+    })
+}
+
+fn acme(tls: &Fields) -> Option<Acme> {
+    let Some(Value::Table(fields)) = tls.value("acme") else { return None };
+    let texts = |name: &str| {
+        collect(fields, name, |value| match value {
+            Value::Text(text) => Some(text.clone()),
+            _ => None,
+        })
+    };
+    let said = collect(fields, "challenges", |value| match value {
+        Value::Word(word) => AcmeChallenge::from_word(word),
+        _ => None,
+    });
+    Some(Acme {
+        directory: fields.text("directory").unwrap_or_default().to_owned(),
+        domains: texts("domains"),
+        contact: texts("contact"),
+        challenges: if said.is_empty() { AcmeChallenge::ALL.to_vec() } else { said },
+        ca: fields.text("ca").map(PathBuf::from),
+        store: PathBuf::from(fields.text("store").unwrap_or(ACME_STORE)),
     })
 }
 

@@ -8,11 +8,18 @@ use crate::schema::{HttpVersion, Listener, Pool, Protocol};
 use crate::values::Value;
 
 /// A listener's `http` and `tls`.
-pub(super) fn listener(listener: &Listener, fields: &Fields, findings: &mut Findings<'_>) {
+pub(super) fn listener(draft: &Draft, listener: &Listener, fields: &Fields, findings: &mut Findings<'_>) {
     if protocol(fields) == Some(Protocol::Http) {
         http_versions(listener, fields, findings);
     }
     let Some(Value::Table(tls)) = fields.value("tls") else { return };
+    if tls.lacks("certificates") && tls.lacks("acme") {
+        let message = format!("`[listener.{}.tls]` has no `certificates`", listener.name);
+        let hint =
+            "expected `certificates = [{ cert = \"shop.pem\", key = \"shop.key\" }]`, or `acme = { … }`";
+        findings.error(tls.at, message, hint);
+    }
+    super::acme::check(draft, listener, tls, findings);
     if let Some(entry) = tls.get("client_auth").filter(|_| tls.lacks("client_ca")) {
         let hint = "expected `client_ca = \"clients.pem\"` beside it, or leave it out";
         findings.error(entry.key, "`client_auth` needs a `client_ca`", hint);

@@ -18,7 +18,7 @@ pub static LISTENER_TLS: Table = Table {
             Kind::Many(&Kind::Table(&CERTIFICATE)),
             "Chosen by the server name that a client asks for (SNI) and by the signatures it takes; the first is for everyone else.",
         )
-        .required()
+        .default("none: expected unless there is `acme`")
         .also(&["certificate", "ssl_certificate", "crt", "cert"]),
         Key::new(
             "client_ca",
@@ -69,7 +69,65 @@ pub static LISTENER_TLS: Table = Table {
              and outlive reloads and USR2.",
         )
         .also(&["session_tickets", "ssl_session_tickets"]),
-        Key::new("acme", Kind::Unread("a table"), "Gets and renews certificates by itself (RFC 8555).").not_built(&[]),
+        Key::new(
+            "acme",
+            Kind::Table(&ACME),
+            "Gets a certificate from a certificate authority and renews it (RFC 8555). It stands behind those in `certificates`.",
+        )
+        .default("none")
+        .also(&["letsencrypt", "certresolver", "auto"]),
+    ],
+};
+
+static ACME: Table = Table {
+    path: "acme = { … }",
+    doc: "One certificate for all of `domains`, ordered when there is none yet and renewed when its authority suggests it (RFC 9773), or else when a \
+          third of its life is left. Until the first has come, handshakes that no other certificate is for are refused. Listeners with the same `directory` and `domains` share it.",
+    keys: &[
+        Key::new(
+            "directory",
+            Kind::Text(&shape::DIRECTORY_URL),
+            "The certificate authority: the URL of its directory. To name one is to agree to its terms of service.",
+        )
+        .required()
+        .also(&["server", "url", "ca_url", "endpoint"]),
+        Key::new(
+            "domains",
+            Kind::OneOrMany(&Kind::Text(&shape::DOMAIN)),
+            "Names that the certificate is to be for. The authority connects to each of them: on port 80 for `http-01`, on port 443 for `tls-alpn-01`.",
+        )
+        .required()
+        .also(&["domain", "names", "hosts"]),
+        Key::new("contact", Kind::OneOrMany(&Kind::Text(&shape::CONTACT)), "Whom the authority may write to.")
+            .default("nobody")
+            .also(&["email", "contacts"]),
+        Key::new(
+            "challenges",
+            Kind::OneOrMany(&Kind::Word(
+                &[
+                    word("http-01", "answered by every listener that speaks HTTP without TLS, before its routes are looked at"),
+                    word("tls-alpn-01", "answered by every listener with TLS, while a challenge is open"),
+                ],
+                None,
+            )),
+            "Ways to prove that the domains are ours, in the order in which they are tried.",
+        )
+        .default("`[\"http-01\", \"tls-alpn-01\"]`, the first only with a listener for it")
+        .also(&["challenge"]),
+        Key::new(
+            "ca",
+            Kind::Text(&shape::PEM_FILE),
+            "PEM file of the authorities that the directory's own certificate must come from.",
+        )
+        .default("those of the system")
+        .also(&["ca_file"]),
+        Key::new(
+            "store",
+            Kind::Text(&shape::FOLDER),
+            "Folder for the account's key, certificates and their keys. It is made when it is not there; nobody else may read what is in it.",
+        )
+        .default("`\"/var/lib/weir/acme\"`")
+        .also(&["storage", "state", "dir"]),
     ],
 };
 

@@ -32,8 +32,10 @@ impl HttpVersion {
 /// `[listener.NAME.tls]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerTls {
-    /// Not empty; the first is for clients whose server name none is for.
+    /// The first is for clients whose server name none is for. Not empty where there is no `acme`.
     pub certificates: Vec<Certificate>,
+    /// A certificate that is got and renewed; it stands behind `certificates`.
+    pub acme: Option<Acme>,
     /// Authorities of client certificates; `None` asks clients for none.
     pub client_ca: Option<PathBuf>,
     /// Default required. Means nothing without `client_ca`.
@@ -55,6 +57,53 @@ pub struct Certificate {
     pub key: PathBuf,
     /// DER, stapled as it is.
     pub ocsp: Option<PathBuf>,
+}
+
+/// `acme` of a listener's `tls`: one certificate, ordered from a certificate authority (RFC 8555).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acme {
+    /// URL of the authority's directory, `https://…`.
+    pub directory: String,
+    /// Names that the certificate is to be for, lower case; at least one, none twice.
+    pub domains: Vec<String>,
+    /// Whom the authority may write to: `mailto:` URLs.
+    pub contact: Vec<String>,
+    /// Ways to prove that the domains are ours, in the order in which they are tried; at least one.
+    pub challenges: Vec<AcmeChallenge>,
+    /// Authorities that the directory's own certificate must come from; `None` takes the system's.
+    pub ca: Option<PathBuf>,
+    /// Folder for account keys, certificates and their keys. Default [`ACME_STORE`].
+    pub store: PathBuf,
+}
+
+/// Where certificates and keys are kept when the file says nothing.
+pub const ACME_STORE: &str = "/var/lib/weir/acme";
+
+/// A way to prove to a certificate authority that a domain is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcmeChallenge {
+    /// A file under `/.well-known/acme-challenge/` on port 80 (RFC 8555 section 8.3).
+    Http01,
+    /// A TLS handshake on port 443 (RFC 8737).
+    TlsAlpn01,
+}
+
+impl AcmeChallenge {
+    /// Every way, in the order in which they are tried when the file says nothing.
+    pub const ALL: [AcmeChallenge; 2] = [AcmeChallenge::Http01, AcmeChallenge::TlsAlpn01];
+
+    /// As written in the file, and as the RFCs name it.
+    pub fn word(self) -> &'static str {
+        match self {
+            AcmeChallenge::Http01 => "http-01",
+            AcmeChallenge::TlsAlpn01 => "tls-alpn-01",
+        }
+    }
+
+    /// The challenge of that word.
+    pub fn from_word(word: &str) -> Option<AcmeChallenge> {
+        AcmeChallenge::ALL.into_iter().find(|each| each.word() == word)
+    }
 }
 
 /// Whether a client must have a certificate.

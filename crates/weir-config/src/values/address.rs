@@ -32,6 +32,9 @@ pub(crate) static FILE: Shape = Shape::new("a file name", "/etc/weir/admin.token
 /// A file of a certificate or a key.
 pub(crate) static PEM_FILE: Shape = Shape::new("a file name", "shop.pem", file);
 
+/// A folder.
+pub(crate) static FOLDER: Shape = Shape::new("a folder", "/var/lib/weir/acme", file);
+
 /// `log.access`
 pub(crate) static ACCESS_TARGET: Shape =
     Shape::new("`\"off\"`, `\"stdout\"`, `\"stderr\"` or a file name", "/var/log/weir/access.log", access);

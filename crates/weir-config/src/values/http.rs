@@ -160,7 +160,7 @@ fn normal_escapes(path: &str) -> String {
 }
 
 /// Checks that a text can stand in a URI (RFC 3986). `Err` says what to write.
-fn uri_characters(text: &str) -> Result<(), String> {
+pub(super) fn uri_characters(text: &str) -> Result<(), String> {
     if let Some(bad) = text
         .chars()
         .find(|c| !c.is_ascii_graphic() || matches!(c, '"' | '<' | '>' | '\\' | '^' | '`' | '{' | '|' | '}'))

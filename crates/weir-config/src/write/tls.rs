@@ -13,7 +13,11 @@ pub(super) fn listener(tls: &ListenerTls) -> Vec<(&'static str, String)> {
         keys.extend(certificate.ocsp.as_ref().map(|ocsp| ("ocsp", file(ocsp))));
         inline(keys)
     };
-    let mut keys = vec![("certificates", list(&tls.certificates, certificate))];
+    let mut keys = Vec::new();
+    if !tls.certificates.is_empty() {
+        keys.push(("certificates", list(&tls.certificates, certificate)));
+    }
+    keys.extend(tls.acme.as_ref().map(|each| ("acme", acme(each))));
     if let Some(ca) = &tls.client_ca {
         keys.push(("client_ca", file(ca)));
         let auth = match tls.client_auth {
@@ -35,6 +39,21 @@ pub(super) fn listener(tls: &ListenerTls) -> Vec<(&'static str, String)> {
     keys.push(("ciphers", text(ciphers)));
     keys.push(("tickets", tls.tickets.to_string()));
     keys
+}
+
+fn acme(acme: &Acme) -> String {
+    let mut keys =
+        vec![("directory", text(&acme.directory)), ("domains", list(&acme.domains, |domain| text(domain)))];
+    if !acme.contact.is_empty() {
+        keys.push(("contact", list(&acme.contact, |contact| text(contact))));
+    }
+    // Said, each must have a listener that meets it; unsaid, those count that have one.
+    if acme.challenges != AcmeChallenge::ALL {
+        keys.push(("challenges", list(&acme.challenges, |challenge| text(challenge.word()))));
+    }
+    keys.extend(acme.ca.as_ref().map(|ca| ("ca", file(ca))));
+    keys.push(("store", file(&acme.store)));
+    inline(keys)
 }
 
 pub(super) fn pool(tls: &PoolTls) -> String {

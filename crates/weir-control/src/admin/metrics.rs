@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use weir_balance::State;
 use weir_proxy::quic::counts::{Counts as QuicCounts, DROP_NAMES};
@@ -10,16 +11,18 @@ use weir_stats::Counter;
 use weir_stats::expose::{self, Exposition, Metric};
 use weir_stats::table::{BackendCells, CODE_CLASSES, End, Handshake, ListenerCells, PoolCells, Rejected};
 
+use crate::acme::{Blame, Standing};
 use crate::control::Control;
 use crate::process;
 use crate::reload::Verdict;
+use crate::timestamp::Timestamp;
 
 /// One scrape.
 pub(super) fn text(control: &Control) -> String {
     let snapshot = control.snapshot();
     let mut out = Exposition::default();
     about_weir(&mut out, control, snapshot.generation);
-    listeners(&mut out, &snapshot.listeners);
+    listeners(&mut out, control, &snapshot.listeners);
     backends(&mut out, &snapshot.pools);
     pools(&mut out, control, &snapshot.pools);
     about_process(&mut out, control);
@@ -67,7 +70,7 @@ fn quic(out: &mut Exposition, workers: &[QuicCounts]) {
     out.single(&expose::QUIC_MIGRATIONS, sum(|counts| &counts.migrated_count));
 }
 
-fn listeners(out: &mut Exposition, listeners: &[Arc<Listener>]) {
+fn listeners(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>]) {
     let counter = |out: &mut Exposition, metric: &'static Metric, count: fn(&ListenerCells) -> &Counter| {
         let mut family = out.family(metric);
         for listener in listeners {
@@ -114,6 +117,7 @@ fn listeners(out: &mut Exposition, listeners: &[Arc<Listener>]) {
         }
     }
     tls(out, listeners);
+    acme(out, control);
     counter(out, &expose::LOG_DROPPED, |cells| &cells.log_dropped);
 }
 
@@ -134,6 +138,32 @@ fn tls(out: &mut Exposition, listeners: &[Arc<Listener>]) {
             }
         }
     }
+}
+
+fn acme(out: &mut Exposition, control: &Control) {
+    let standings: Vec<_> = control.orders().standings();
+    let standings = || standings.iter().map(|(file, standing)| (file.to_string_lossy(), standing));
+    let mut orders = out.family(&expose::ACME_ORDERS);
+    for (file, standing) in standings() {
+        orders.sample(&[&file, "issued"], standing.issued_count as f64);
+        for blame in Blame::ALL {
+            orders.sample(&[&file, blame.word()], standing.failed_counts[blame as usize] as f64);
+        }
+    }
+    let mut last = out.family(&expose::ACME_LAST_SUCCESSFUL);
+    for (file, standing) in standings() {
+        last.sample(&[&file], f64::from(u8::from(standing.failures_in_a_row == 0)));
+    }
+    let mut gauge = |metric, moment: fn(&Standing) -> Option<SystemTime>| {
+        let mut family = out.family(metric);
+        for (file, standing) in standings() {
+            if let Some(moment) = moment(standing) {
+                family.sample(&[&file], Timestamp::of(moment).unix_seconds());
+            }
+        }
+    };
+    gauge(&expose::ACME_NEXT, |standing| standing.next);
+    gauge(&expose::ACME_CAME, |standing| standing.came);
 }
 
 fn backends(out: &mut Exposition, pools: &[Arc<Pool>]) {

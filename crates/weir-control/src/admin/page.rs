@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use crate::acme::OrderStatus;
 use crate::events::{Event, What};
 use crate::status::{BackendStatus, ListenerStatus, PoolStatus, Quantiles, Status};
+use crate::timestamp::Timestamp;
 
 const STYLE: &str = "
 :root{color-scheme:light dark;--line:#d5dae1;--soft:#f3f5f8;--dim:#66707d;--good:#1a7f4b;--warn:#a15c00;--bad:#b3261e;--off:#6a5acd}
@@ -37,6 +39,7 @@ pub(super) fn render(status: &Status, events: &[Event]) -> String {
     head(&mut out, status);
     banner(&mut out, status);
     listeners(&mut out, &status.listeners);
+    certificates(&mut out, &status.listeners);
     status.pools.iter().for_each(|it| pool(&mut out, it));
     happened(&mut out, events);
     out.push_str(
@@ -113,6 +116,64 @@ fn listeners(out: &mut String, listeners: &[ListenerStatus]) {
         );
     }
     out.push_str("</table></div>");
+}
+
+/// Soon enough to be looked at by somebody, and late enough that what renews certificates should have done so.
+const SOON_SECONDS: f64 = 14.0 * 86_400.0;
+
+fn certificates(out: &mut String, listeners: &[ListenerStatus]) {
+    if listeners.iter().all(|listener| listener.certificates.is_empty()) {
+        return;
+    }
+    out.push_str(
+        "<h2>Certificates</h2><div class=\"scroll\"><table><tr><th>listener<th class=\"l\">state<th class=\"l\">names\
+         <th class=\"l\">good until<th>left<th class=\"l\">file<th class=\"l\">order</tr>",
+    );
+    for listener in listeners {
+        for it in &listener.certificates {
+            let (class, word) = match it.expires_in_seconds {
+                None => ("down", "missing"),
+                Some(left) if left <= 0.0 => ("down", "expired"),
+                Some(left) if left < SOON_SECONDS && it.acme.is_none() => ("ejected", "expires soon"),
+                Some(_) => ("ready", "good"),
+            };
+            let left = it.expires_in_seconds.map_or_else(|| "-".to_owned(), |left| span(left.max(0.0)));
+            let _ = write!(
+                out,
+                "<tr><td>{}<td class=\"l\"><span class=\"s {class}\">{word}</span><td class=\"l\">{}<td class=\"l\">{}<td>{left}<td class=\"l\">{}\
+                 <td class=\"why\">{}</tr>",
+                escape(&listener.name),
+                escape(&some(&it.names)),
+                it.not_after.map_or_else(|| "-".to_owned(), day),
+                escape(&it.file),
+                it.acme.as_ref().map_or_else(String::new, order),
+            );
+        }
+    }
+    out.push_str("</table></div>");
+}
+
+/// The first few names, and how many more there are.
+fn some(names: &[String]) -> String {
+    match names.get(..3).filter(|_| names.len() > 3) {
+        Some(first) => format!("{} and {} more", first.join(", "), names.len() - 3),
+        None => names.join(", "),
+    }
+}
+
+/// To the minute: nobody renews by the second.
+fn day(time: Timestamp) -> String {
+    time.rfc3339()[..16].replace('T', " ")
+}
+
+fn order(order: &OrderStatus) -> String {
+    let next = match (order.state.as_str(), order.next) {
+        ("issued", Some(next)) => format!(", to be renewed {}", day(next)),
+        ("failing", Some(next)) => format!(", again at {}", next.rfc3339()),
+        _ => String::new(),
+    };
+    let error = if order.error.is_empty() { String::new() } else { format!(": {}", order.error) };
+    escape(&format!("{}{next}{error}", order.state))
 }
 
 fn pool(out: &mut String, pool: &PoolStatus) {
@@ -192,6 +253,9 @@ fn happened(out: &mut String, events: &[Event]) {
             What::Pool { pool, serving_from } => format!("{pool} serves from {serving_from}"),
             What::Backend { pool, backend, change } => format!("operator: {pool}/{backend} {change}"),
             What::Resolved { backend, address } => format!("{backend} is {address}"),
+            What::Certificate { names, change, detail } => {
+                format!("certificate for {names} {change}: {detail}")
+            }
             What::DescriptorsShort { shed } => {
                 format!("file descriptors ran out, {shed} idle connections shed")
             }

@@ -92,6 +92,7 @@ impl Control {
                 if let Some(snapshot) = &snapshot {
                     (self.on_level)(snapshot.config.log.level);
                     self.follow(snapshot);
+                    self.orders().hasten();
                 }
                 Ok(Done { published: snapshot.is_some(), warnings, changes: lines, needs_restart })
             }

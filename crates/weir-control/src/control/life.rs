@@ -43,6 +43,8 @@ impl Control {
             self.notifier.stopping(&format!("draining {sessions} sessions, at most {limit:?}"));
         }
         self.bus.tell(What::Process { phase: "draining", detail: format!("{sessions} sessions") });
+        // Whoever comes after must not wait for what nobody here will serve.
+        self.orders().stop();
         self.publisher.close_sockets().await;
         self.publisher.plane().drain(limit).await
     }

@@ -21,6 +21,7 @@ use weir_proxy::plane::{self, Plane};
 use weir_proxy::snapshot::Snapshot;
 use weir_proxy::sockets::Sockets;
 
+use crate::acme::Orders;
 use crate::carried::Carried;
 use crate::dns::Names;
 use crate::events::{Bus, What};
@@ -87,6 +88,7 @@ impl Control {
         let followers = Arc::new(Followers {
             names: Names::new(bus.clone(), resolved.clone()),
             board: Board::new(bus.clone()),
+            orders: Orders::new(bus.clone()),
         });
         let publisher =
             Publisher::start(start.plane, config, start.inherited, &start.carried, followers.clone()).await?;
@@ -117,7 +119,7 @@ impl Control {
         self.publisher.snapshot()
     }
 
-    /// Lets name resolution and probes follow a snapshot.
+    /// Lets name resolution, probes and orders follow a snapshot.
     fn follow(&self, snapshot: &Snapshot) {
         self.followers.follow(snapshot);
     }
@@ -139,6 +141,10 @@ impl Control {
 
     pub(crate) fn board(&self) -> &Board {
         &self.followers.board
+    }
+
+    pub(crate) fn orders(&self) -> &Orders {
+        &self.followers.orders
     }
 
     pub(crate) fn names(&self) -> &Names {

@@ -122,6 +122,20 @@ pub async fn respond(
     send(session, listener, exchange, &answer, End::Responded, keep).await
 }
 
+/// Shows a certificate authority that it is we whom it reached (RFC 8555 §8.3).
+pub async fn prove(
+    session: &mut Session,
+    listener: &WorkerListener,
+    exchange: &mut Exchange,
+    authorization: &str,
+) -> After {
+    let keep = may_keep(session, exchange);
+    let fields: Vec<_> =
+        AddedField::replacing(b"content-type", b"application/octet-stream").into_iter().collect();
+    let answer = OwnAnswer::Simple { status: 200, fields: &fields, body: authorization.as_bytes() };
+    send(session, listener, exchange, &answer, End::Responded, keep).await
+}
+
 /// Answers TRACE or OPTIONS whose `max-forwards` is used up (RFC 9110 §7.6.2).
 pub async fn trace(session: &mut Session, listener: &WorkerListener, exchange: &mut Exchange) -> After {
     let keep = may_keep(session, exchange);

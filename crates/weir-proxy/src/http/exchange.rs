@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_http::{BodyLength, Method, RequestHead, ResponseHead, path};
@@ -175,6 +176,9 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
             Box::pin(answer::respond(session, &listener, exchange, route, status, body, content_type)).await
         }
         Plan::Trace => Box::pin(answer::trace(session, &listener, exchange)).await,
+        Plan::Prove { authorization } => {
+            Box::pin(answer::prove(session, &listener, exchange, &authorization)).await
+        }
     }
 }
 
@@ -198,7 +202,14 @@ enum Plan<'l> {
     },
     /// `Max-Forwards: 0`: the answer is ours (RFC 9110 §7.6.2).
     Trace,
+    /// A certificate authority looks whether the host is ours (RFC 8555 §8.3).
+    Prove {
+        authorization: Arc<str>,
+    },
 }
+
+/// Where certificate authorities look.
+const CHALLENGES: &[u8] = b"/.well-known/acme-challenge/";
 
 /// Decides; leaves the path for the backend in `exchange.path` when it differs from the one sent.
 fn plan<'l>(
@@ -210,6 +221,13 @@ fn plan<'l>(
     let request = &exchange.request;
     if request.method() == Method::Connect {
         return Err(Failure::MethodRefused);
+    }
+    if session.secure.is_none()
+        && let Some(token) = request.path(received).strip_prefix(CHALLENGES)
+        && let Some(authorization) =
+            std::str::from_utf8(token).ok().and_then(|token| listener.shared.challenges.answer(token))
+    {
+        return Ok(Plan::Prove { authorization });
     }
     if let Some(secure) = &session.secure
         && !secure.covers(without_port(request.host(received).unwrap_or_default()))

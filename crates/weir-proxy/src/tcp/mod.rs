@@ -2,4 +2,4 @@
 
 pub mod relay;
 pub mod session;
-mod sni;
+pub(crate) mod sni;

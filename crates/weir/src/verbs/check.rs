@@ -15,7 +15,7 @@ use crate::exit::Exit;
 /// For one name and one connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Says whether the file would be taken; with `online`, whether its backends can be reached from here.
+/// Says whether the file would be taken; with `online`, whether its certificates can be served and its backends be reached from here.
 pub fn check(file: Option<PathBuf>, online: bool) -> Exit {
     let Some(path) = config_path(&ConfigArgument { config: file }) else {
         eprintln!("weir: no config file: looked for $WEIR_CONFIG, ./weir.toml and /etc/weir/weir.toml");
@@ -36,8 +36,10 @@ pub fn check(file: Option<PathBuf>, online: bool) -> Exit {
     if !online {
         return Exit::Done;
     }
+    let are_readable = read_all(&checked.config);
     match block_on(reach_all(&checked.config)) {
-        Ok(true) => Exit::Done,
+        Ok(true) if are_readable => Exit::Done,
+        Ok(true) => Exit::Failed,
         Ok(false) => Exit::Failed,
         Err(exit) => exit,
     }
@@ -45,6 +47,19 @@ pub fn check(file: Option<PathBuf>, online: bool) -> Exit {
 
 fn count(count: usize, word: &str) -> String {
     if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
+}
+
+/// Reads every certificate, key and authority; prints them in the order of the file.
+fn read_all(config: &Config) -> bool {
+    let mut all = true;
+    for found in weir_control::certificates::look(config) {
+        all &= found.said.is_ok();
+        match found.said {
+            Ok(said) => say!("  {}: {said}", found.what),
+            Err(error) => say!("  {}: FAILED, {error}", found.what),
+        }
+    }
+    all
 }
 
 /// Resolves and connects to every backend, all at once; prints them in the order of the file.

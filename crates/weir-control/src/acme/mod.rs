@@ -1,0 +1,412 @@
+//! Certificates that are got and renewed by ACME (RFC 8555): what is ordered when, and what has come of it.
+//!
+//! One task for each certificate, however many listeners serve it. A new certificate is written to the store first, and then taken up from there by
+//! the listeners, as it is after a restart; no snapshot is published for it and no connection notices. Challenges reach the workers by
+//! [`Challenges`], which they look into. Start reading at [`Orders::adopt`], then at [`keep`].
+
+mod client;
+mod order;
+mod schedule;
+mod store;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use weir_config::{Acme, AcmeChallenge, Protocol};
+use weir_proxy::snapshot::Snapshot;
+use weir_tls::acme::Challenges;
+use weir_tls::{Facts, ServerTls};
+
+use self::client::Client;
+use self::order::{Accounts, Failure};
+pub use self::schedule::Blame;
+use self::schedule::{Life, Window};
+use crate::events::{Bus, What};
+use crate::timestamp::Timestamp;
+
+/// Longest sleep: the wall clock, which certificates go by, may be set meanwhile, and another process may have renewed the certificate.
+const NAP: Duration = Duration::from_secs(600);
+/// From an order's first word to its last; an authority that dawdles is asked again later.
+const ORDER_TIME: Duration = Duration::from_secs(300);
+
+/// All certificates on order.
+pub struct Orders {
+    orders: Mutex<HashMap<PathBuf, Running>>,
+    challenges: Arc<Challenges>,
+    bus: Arc<Bus>,
+}
+
+struct Running {
+    wanted: Wanted,
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What is ordered, and how.
+#[derive(Clone, PartialEq, Eq)]
+struct Wanted {
+    acme: Acme,
+    /// The ways to prove a domain that are open to us.
+    ways: Vec<AcmeChallenge>,
+}
+
+#[derive(Default)]
+struct Shared {
+    standing: Mutex<Standing>,
+    listeners: Mutex<Vec<Arc<ServerTls>>>,
+    hasten: Notify,
+}
+
+/// How one order stands.
+#[derive(Clone, Debug, Default)]
+pub struct Standing {
+    /// When the next attempt is due, if one is planned.
+    pub next: Option<SystemTime>,
+    /// Whether an attempt is being made.
+    pub is_ordering: bool,
+    /// When the certificate was got, by this process or before it.
+    pub came: Option<SystemTime>,
+    /// Certificates got by this process.
+    pub issued_count: u64,
+    /// Attempts that failed, by [`Blame`].
+    pub failed_counts: [u64; Blame::ALL.len()],
+    /// Attempts that failed since the last one that did not.
+    pub failures_in_a_row: u32,
+    /// Why the last attempt failed; empty when it did not.
+    pub error: String,
+}
+
+/// How one order stands, in the status.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OrderStatus {
+    /// The certificate authority's directory.
+    pub directory: String,
+    /// `ordering`, `failing`, `issued`, or `waiting` before the first attempt.
+    pub state: String,
+    /// When it will be renewed, or tried again; `None` while it is ordered.
+    pub next: Option<Timestamp>,
+    /// Why the last attempt failed; empty when it did not.
+    pub error: String,
+}
+
+impl Standing {
+    /// In the status.
+    pub fn status(&self, acme: &Acme) -> OrderStatus {
+        let state = match self {
+            Standing { is_ordering: true, .. } => "ordering",
+            Standing { failures_in_a_row: 1.., .. } => "failing",
+            Standing { came: Some(_), .. } => "issued",
+            _ => "waiting",
+        };
+        OrderStatus {
+            directory: acme.directory.clone(),
+            state: state.to_owned(),
+            next: self.next.filter(|_| !self.is_ordering).map(Timestamp::of),
+            error: self.error.clone(),
+        }
+    }
+}
+
+impl Orders {
+    /// None yet.
+    pub fn new(bus: Arc<Bus>) -> Orders {
+        Orders { orders: Mutex::default(), challenges: Arc::default(), bus }
+    }
+
+    /// What the workers show to certificate authorities.
+    pub fn challenges(&self) -> &Arc<Challenges> {
+        &self.challenges
+    }
+
+    /// Orders what `snapshot` wants, from now on. What was on order before and is still wanted in the same way goes on.
+    pub fn adopt(&self, snapshot: &Snapshot) {
+        let speaks_plain_http =
+            |listener: &weir_config::Listener| listener.protocol == Protocol::Http && listener.tls.is_none();
+        let has_plain_http = snapshot.config.listeners.iter().any(speaks_plain_http);
+        let mut wanted: HashMap<PathBuf, (Wanted, Vec<Arc<ServerTls>>)> = HashMap::new();
+        for listener in &snapshot.listeners {
+            let acme = listener.config.tls.as_ref().and_then(|tls| tls.acme.as_ref());
+            let Some((acme, served)) = acme.zip(listener.tls.as_ref()) else { continue };
+            let open = |way: &AcmeChallenge| *way != AcmeChallenge::Http01 || has_plain_http;
+            let ways = acme.challenges.iter().copied().filter(open).collect();
+            let entry = wanted.entry(weir_tls::acme::file(acme));
+            entry.or_insert_with(|| (Wanted { acme: acme.clone(), ways }, Vec::new())).1.push(served.clone());
+        }
+        let mut orders = self.lock();
+        orders.retain(|file, running| wanted.get(file).is_some_and(|(wanted, _)| *wanted == running.wanted));
+        for (file, (wanted, listeners)) in wanted {
+            // What came while these listeners were read is not served by them yet.
+            listeners.iter().for_each(|listener| drop(listener.take_up_ordered()));
+            if let Some(running) = orders.get(&file) {
+                *lock(&running.shared.listeners) = listeners;
+                continue;
+            }
+            let shared = Arc::new(Shared { listeners: Mutex::new(listeners), ..Shared::default() });
+            let keeper = Keeper {
+                file: file.clone(),
+                wanted: wanted.clone(),
+                shared: shared.clone(),
+                challenges: self.challenges.clone(),
+                bus: self.bus.clone(),
+            };
+            orders.insert(file, Running { wanted, shared, task: tokio::spawn(keep(keeper)) });
+        }
+    }
+
+    /// Has every order looked at again now, and tried again if it failed: an operator has changed something.
+    pub fn hasten(&self) {
+        self.lock().values().for_each(|running| running.shared.hasten.notify_waiters());
+    }
+
+    /// Ends all orders: what is half done is done again by the process that comes after.
+    pub fn stop(&self) {
+        self.lock().clear();
+    }
+
+    /// How the order for the certificate in `file` stands; `None` when it is not on order.
+    pub fn standing(&self, file: &Path) -> Option<Standing> {
+        self.lock().get(file).map(|running| lock(&running.shared.standing).clone())
+    }
+
+    /// How every order stands, with the certificate's file, in its order.
+    pub fn standings(&self) -> Vec<(PathBuf, Standing)> {
+        let orders = self.lock();
+        let mut all: Vec<_> = orders
+            .iter()
+            .map(|(file, running)| (file.clone(), lock(&running.shared.standing).clone()))
+            .collect();
+        all.sort_by(|(one, _), (other, _)| one.cmp(other));
+        all
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, Running>> {
+        lock(&self.orders)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps one certificate.
+struct Keeper {
+    file: PathBuf,
+    wanted: Wanted,
+    shared: Arc<Shared>,
+    challenges: Arc<Challenges>,
+    bus: Arc<Bus>,
+}
+
+/// Whether an attempt brought anything.
+enum Got {
+    New,
+    /// Somebody else had been there.
+    Found,
+}
+
+/// Gets the certificate when there is none, and renews it, until the config says otherwise.
+async fn keep(keeper: Keeper) {
+    let mut asked: Option<Asked> = None;
+    loop {
+        let due = keeper.due(&mut asked).await;
+        if let Some(due) = due {
+            lock(&keeper.shared.standing).next = Some(due);
+            let now = SystemTime::now();
+            if let Ok(left) = due.duration_since(now).map(|left| left.min(NAP))
+                && !left.is_zero()
+            {
+                let _ = tokio::time::timeout(left, keeper.shared.hasten.notified()).await;
+                keeper.take_up();
+                continue;
+            }
+        }
+        let pause = keeper.attempt().await;
+        if let Some(pause) = pause {
+            lock(&keeper.shared.standing).next = Some(SystemTime::now() + pause);
+            // The clock of a computer that sleeps stands still: a short nap more does no harm.
+            let _ = tokio::time::timeout(pause, keeper.shared.hasten.notified()).await;
+        }
+    }
+}
+
+/// What the authority said of renewal, for which certificate.
+struct Asked {
+    of: Facts,
+    window: Option<Window>,
+    until: SystemTime,
+    /// The draw for this certificate: chosen once, or it would be another moment each time.
+    draw: f64,
+}
+
+impl Keeper {
+    /// When the stored certificate is to be renewed; `None` when there is none that can be served.
+    async fn due(&self, asked: &mut Option<Asked>) -> Option<SystemTime> {
+        let stored = self.stored()?;
+        let life = self.life(&stored)?;
+        {
+            let mut standing = lock(&self.shared.standing);
+            standing.came = Some(life.came);
+        }
+        let now = SystemTime::now();
+        if asked.as_ref().is_none_or(|asked| asked.of != stored || asked.until <= now) {
+            let draw =
+                asked.as_ref().filter(|asked| asked.of == stored).map_or_else(draw, |asked| asked.draw);
+            let (window, good_for) = self.ask(&stored).await;
+            *asked = Some(Asked { of: stored, window, until: now + good_for, draw });
+        }
+        asked.as_ref().map(|asked| schedule::renewal(life, asked.window, asked.draw))
+    }
+
+    fn stored(&self) -> Option<Facts> {
+        weir_tls::acme::stored(&self.wanted.acme).ok()
+    }
+
+    fn life(&self, stored: &Facts) -> Option<Life> {
+        let moment =
+            |seconds: Option<i64>| Some(UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds?).ok()?));
+        let came = store::written(&self.file).unwrap_or_else(SystemTime::now);
+        Some(Life { begins: moment(stored.not_before)?, ends: moment(stored.not_after)?, came })
+    }
+
+    /// When the authority suggests to renew, and for how long not to ask it again.
+    async fn ask(&self, stored: &Facts) -> (Option<Window>, Duration) {
+        let nothing = (None, schedule::window_is_good_for(Duration::from_secs(6 * 3600)));
+        let Some(identity) = &stored.identity else { return nothing };
+        let asking = async {
+            let accounts = self.accounts()?;
+            let Some(account) = accounts.kept().await? else { return Ok(None) };
+            match account.renewal_info(&order::identifier(identity)).await {
+                Ok((info, good_for)) => {
+                    let window = info.suggested_window;
+                    let window = Window { start: window.start.into(), end: window.end.into() };
+                    Ok(Some((window, good_for)))
+                }
+                Err(instant_acme::Error::Unsupported(_)) => Ok(None),
+                Err(error) => Err(Failure::from(error)),
+            }
+        };
+        match asking.await {
+            Ok(Some((window, good_for))) => (Some(window), schedule::window_is_good_for(good_for)),
+            Ok(None) => nothing,
+            Err(failure) => {
+                tracing::debug!(certificate = %self.file.display(), %failure, "no renewal information");
+                (None, schedule::window_is_good_for(Duration::from_secs(3600)))
+            }
+        }
+    }
+
+    fn accounts(&self) -> Result<Accounts<'_>, Failure> {
+        let acme = &self.wanted.acme;
+        let client = Client::new(acme.ca.as_deref())
+            .map_err(|error| Failure { blame: Blame::Store, reason: error.to_string() })?;
+        Ok(Accounts { acme, client })
+    }
+
+    /// Tries once; gives how long to wait after a failure.
+    async fn attempt(&self) -> Option<Duration> {
+        lock(&self.shared.standing).is_ordering = true;
+        let mut asked_for = None;
+        let limited = tokio::time::timeout(ORDER_TIME, self.order(&mut asked_for)).await;
+        let done = limited.unwrap_or_else(|_| {
+            Err(Failure { blame: Blame::Away, reason: format!("no certificate came within {ORDER_TIME:?}") })
+        });
+        let mut standing = lock(&self.shared.standing);
+        standing.is_ordering = false;
+        let names = self.wanted.acme.domains.join(", ");
+        match done {
+            Ok(got) => {
+                standing.failures_in_a_row = 0;
+                standing.error.clear();
+                standing.issued_count += u64::from(matches!(got, Got::New));
+                let is_first = standing.came.is_none();
+                drop(standing);
+                self.take_up();
+                if matches!(got, Got::New) {
+                    let change = if is_first { "issued" } else { "renewed" };
+                    tracing::info!(names, certificate = %self.file.display(), "certificate {change}");
+                    self.bus.tell(What::Certificate { names, change, detail: self.expiry() });
+                }
+                None
+            }
+            Err(failure) => {
+                standing.failures_in_a_row = standing.failures_in_a_row.saturating_add(1);
+                standing.failed_counts[failure.blame as usize] += 1;
+                standing.error = failure.reason.clone();
+                let pause = schedule::pause(failure.blame, standing.failures_in_a_row, asked_for, draw());
+                drop(standing);
+                let reason = &failure.reason;
+                tracing::warn!(names, blame = failure.blame.word(), reason, again_in = ?pause, "no certificate could be got");
+                self.bus.tell(What::Certificate { names, change: "failed", detail: failure.reason });
+                Some(pause)
+            }
+        }
+    }
+
+    async fn order(&self, asked_for: &mut Option<Duration>) -> Result<Got, Failure> {
+        let before = self.stored();
+        let _lock = store::Lock::take(&self.file).await.map_err(|error| Failure::store(&error))?;
+        let now = self.stored();
+        // Whoever held the lock before has got what we wanted.
+        if now.is_some() && now != before {
+            return Ok(Got::Found);
+        }
+        let accounts = self.accounts()?;
+        let turn = lock(&self.shared.standing).failures_in_a_row as usize;
+        let replaces = now.as_ref().and_then(|facts| facts.identity.as_ref());
+        let ordered = order::run(&accounts, &self.challenges, &self.wanted.ways, turn, replaces).await;
+        *asked_for = accounts.client.take_asked_for();
+        let written = store::write(self.file.clone(), self.checked(ordered?)?.into_bytes()).await;
+        written.map_err(|error| Failure::store(&error))?;
+        match weir_tls::acme::stored(&self.wanted.acme) {
+            Ok(_) => Ok(Got::New),
+            Err(error) => Err(Failure { blame: Blame::Store, reason: error.to_string() }),
+        }
+    }
+
+    /// Takes no certificate that could not be served for every domain.
+    fn checked(&self, pem: String) -> Result<String, Failure> {
+        let refuse = |reason: String| Failure { blame: Blame::Refused, reason };
+        let facts = weir_tls::acme::look(&pem)
+            .map_err(|reason| refuse(format!("the certificate that came can't be served: {reason}")))?;
+        if let Some(domain) = self.wanted.acme.domains.iter().find(|domain| !facts.names.contains(domain)) {
+            return Err(refuse(format!("the certificate that came is not for {domain}")));
+        }
+        match self.life(&facts) {
+            Some(life) if life.ends > SystemTime::now() => Ok(pem),
+            _ => Err(refuse(
+                "the certificate that came is good no more; is the clock of this machine right?".to_owned(),
+            )),
+        }
+    }
+
+    /// Has the listeners serve what is stored.
+    fn take_up(&self) {
+        for listener in lock(&self.shared.listeners).iter() {
+            if let Err(error) = listener.take_up_ordered() {
+                tracing::debug!(%error, "stored certificate");
+            }
+        }
+    }
+
+    fn expiry(&self) -> String {
+        let life = self.stored().and_then(|stored| self.life(&stored));
+        life.map_or_else(String::new, |life| format!("good until {}", Timestamp::of(life.ends).rfc3339()))
+    }
+}
+
+/// From 0 to 1.
+fn draw() -> f64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    RandomState::new().hash_one(0u8) as f64 / u64::MAX as f64
+}

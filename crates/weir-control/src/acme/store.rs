@@ -1,0 +1,170 @@
+//! What is kept on disk: the account's key, certificates with theirs. Nobody else may read it, and no moment leaves half of it.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// Longest account file that is read, bytes.
+const ACCOUNT_BYTES: u64 = 64 << 10;
+/// Between two looks at a lock that somebody else holds.
+const LOCK_EVERY: Duration = Duration::from_millis(250);
+
+/// An exclusive hold on one thing of the store, over all processes; given back when dropped, and by the kernel when the process ends.
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "its being open is what counts")] File);
+
+impl Lock {
+    /// Waits for the lock that goes with `path` (`shop.pem` has `shop.lock`), making its folder first.
+    ///
+    /// # Errors
+    /// The store can't be written.
+    pub async fn take(path: &Path) -> io::Result<Lock> {
+        let path = path.with_extension("lock");
+        make_folder(path.parent().unwrap_or(&path))?;
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(naming(&path))?;
+        let mut waited = false;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Lock(file)),
+                Err(rustix::io::Errno::WOULDBLOCK) => {}
+                Err(error) => return Err(naming(&path)(error.into())),
+            }
+            if !waited {
+                tracing::debug!(lock = %path.display(), "somebody else orders this certificate: waiting");
+            }
+            waited = true;
+            tokio::time::sleep(LOCK_EVERY).await;
+        }
+    }
+}
+
+/// Makes a folder that is for us alone, and those above it that are missing. One that is there already is closed to others.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(naming(folder))?;
+    let mode = fs::metadata(folder).map_err(naming(folder))?.permissions().mode();
+    if mode & 0o077 != 0 {
+        fs::set_permissions(folder, Permissions::from_mode(0o700)).map_err(naming(folder))?;
+    }
+    Ok(())
+}
+
+/// Puts `content` where `path` says, at once or not at all, for us alone to read. Waits for the disk; not for the control thread to call.
+fn write_at_once(path: &Path, content: &[u8]) -> io::Result<()> {
+    let next = path.with_extension("next");
+    // What a process left that was killed meanwhile may have other permissions than ours would have.
+    match fs::remove_file(&next) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(naming(&next)(error)),
+        _ => {}
+    }
+    let mut file =
+        OpenOptions::new().create_new(true).write(true).mode(0o600).open(&next).map_err(naming(&next))?;
+    file.write_all(content).and_then(|()| file.sync_all()).map_err(naming(&next))?;
+    fs::rename(&next, path).map_err(naming(path))?;
+    let folder = path.parent().unwrap_or(path);
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(naming(folder))
+}
+
+/// [`write_at_once`] on a thread that may wait.
+///
+/// # Errors
+/// The store can't be written; what was there before still is.
+pub async fn write(path: PathBuf, content: Vec<u8>) -> io::Result<()> {
+    let written = tokio::task::spawn_blocking(move || write_at_once(&path, &content)).await;
+    written.unwrap_or_else(|panicked| Err(io::Error::other(panicked.to_string())))
+}
+
+/// The text of a file of the store; `None` when there is none.
+pub fn read(path: &Path) -> io::Result<Option<String>> {
+    let mut text = String::new();
+    match File::open(path) {
+        Ok(file) => {
+            file.take(ACCOUNT_BYTES).read_to_string(&mut text).map_err(naming(path))?;
+            Ok(Some(text))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(naming(path)(error)),
+    }
+}
+
+/// When a file was written; `None` when it is not there.
+pub fn written(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
+}
+
+fn naming(path: &Path) -> impl FnOnce(io::Error) -> io::Error {
+    let name = path.display().to_string();
+    move |error| io::Error::new(error.kind(), format!("{name}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("weir-store-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        folder
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[tokio::test]
+    async fn nobody_else_can_read_what_is_stored_and_leftovers_do_no_harm() {
+        let folder = folder("modes");
+        DirBuilder::new().mode(0o755).create(&folder).unwrap();
+        let file = folder.join("ca").join("shop.pem");
+        let _lock = Lock::take(&file).await.unwrap();
+        fs::write(file.with_extension("next"), "half of somethi").unwrap();
+        fs::set_permissions(file.with_extension("next"), Permissions::from_mode(0o644)).unwrap();
+        write(file.clone(), b"secret".to_vec()).await.unwrap();
+        write(file.clone(), b"newer".to_vec()).await.unwrap();
+        assert_eq!(read(&file).unwrap().as_deref(), Some("newer"));
+        assert_eq!((mode(&file), mode(&folder.join("ca"))), (0o600, 0o700));
+        assert!(!file.with_extension("next").exists());
+        assert!(read(&folder.join("nothing")).unwrap().is_none());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_others_could_read_is_closed_to_them() {
+        let folder = folder("closed");
+        fs::create_dir_all(folder.join("ca")).unwrap();
+        fs::set_permissions(folder.join("ca"), Permissions::from_mode(0o755)).unwrap();
+        let _lock = Lock::take(&folder.join("ca/shop.pem")).await.unwrap();
+        assert_eq!(mode(&folder.join("ca")), 0o700);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[tokio::test]
+    async fn only_one_at_a_time_holds_a_lock() {
+        let folder = folder("lock");
+        let file = folder.join("shop.pem");
+        let held = Lock::take(&file).await.unwrap();
+        let other = folder.join("other.pem");
+        let _other = Lock::take(&other).await.unwrap();
+        let mut second = std::pin::pin!(Lock::take(&file));
+        let early = tokio::time::timeout(Duration::from_millis(50), second.as_mut()).await;
+        assert!(early.is_err(), "two hold it");
+        drop(held);
+        second.await.unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_store_that_cannot_be_written_is_named() {
+        let error = Lock::take(Path::new("/proc/nowhere/shop.pem")).await.unwrap_err();
+        assert!(error.to_string().contains("/proc/nowhere"), "{error}");
+    }
+}

@@ -1,0 +1,136 @@
+//! What the files say that a config names for TLS, for `weir check --online`: read as a reload would, without touching anything.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use weir_config::{Config, Listener, ListenerTls};
+use weir_tls::acme::Challenges;
+use weir_tls::{Facts, Loaded, TicketKeys};
+
+use crate::timestamp::Timestamp;
+
+/// What one file, or one listener's or pool's files together, came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The listener or pool, and the file where it is one: `web/shop.pem`.
+    pub what: String,
+    /// Names and expiry; `Err` says why it can't be served.
+    pub said: Result<String, String>,
+}
+
+/// Reads everything that `config` names for TLS; in the order of the file.
+pub fn look(config: &Config) -> Vec<Found> {
+    let mut all = Vec::new();
+    for listener in &config.listeners {
+        if let Some(tls) = &listener.tls {
+            of_listener(config, listener, tls, &mut all);
+        }
+    }
+    for pool in config.pools.iter().filter(|pool| pool.tls.is_some()) {
+        let alone = Config { listeners: Vec::new(), pools: vec![pool.clone()], ..config.clone() };
+        let errors = load(&alone).err().unwrap_or_default();
+        if errors.is_empty() {
+            all.push(Found {
+                what: pool.name.clone(),
+                said: Ok("authorities and keys for its backends are good".to_owned()),
+            });
+        }
+        all.extend(errors.into_iter().map(|error| Found { what: pool.name.clone(), said: Err(error) }));
+    }
+    all
+}
+
+fn of_listener(config: &Config, listener: &Listener, tls: &ListenerTls, all: &mut Vec<Found>) {
+    let with = |tls: ListenerTls| {
+        let listener = Listener { tls: Some(tls), ..listener.clone() };
+        Config { listeners: vec![listener], pools: Vec::new(), ..config.clone() }
+    };
+    let mut are_good = true;
+    for certificate in &tls.certificates {
+        let one = ListenerTls {
+            certificates: vec![certificate.clone()],
+            acme: None,
+            client_ca: None,
+            ..tls.clone()
+        };
+        let what = format!("{}/{}", listener.name, certificate.cert.display());
+        match load(&with(one)) {
+            Ok(loaded) => {
+                let facts = loaded.listener(&listener.name).map(|tls| tls.certificates()).unwrap_or_default();
+                all.extend(
+                    facts.first().map(|facts| Found { what, said: describe(facts, SystemTime::now()) }),
+                );
+            }
+            Err(errors) => {
+                are_good = false;
+                all.extend(errors.into_iter().map(|error| Found { what: what.clone(), said: Err(error) }));
+            }
+        }
+    }
+    if let Some(acme) = &tls.acme {
+        let file = weir_tls::acme::file(acme);
+        let said = match weir_tls::acme::stored(acme) {
+            Ok(facts) => describe(&facts, SystemTime::now()),
+            Err(_) if !file.exists() => {
+                Ok("not there yet: it is ordered as soon as this is served".to_owned())
+            }
+            Err(error) => Err(format!("{error}; it is ordered anew as soon as this is served")),
+        };
+        all.push(Found { what: format!("{}/{}", listener.name, file.display()), said });
+    }
+    // What is about clients, which only the whole has.
+    if are_good && let Err(errors) = load(&with(tls.clone())) {
+        all.extend(errors.into_iter().map(|error| Found { what: listener.name.clone(), said: Err(error) }));
+    }
+}
+
+fn load(config: &Config) -> Result<Loaded, Vec<String>> {
+    Loaded::load(config, &TicketKeys::new([]), &std::sync::Arc::new(Challenges::default()))
+        .map_err(|errors| errors.iter().map(ToString::to_string).collect())
+}
+
+/// Names and expiry; `Err` when it is not good at `now`.
+fn describe(facts: &Facts, now: SystemTime) -> Result<String, String> {
+    let moment = |seconds: Option<i64>| Some(UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds?).ok()?));
+    let names = match facts.names.as_slice() {
+        [] => "no names (subject alternative names)".to_owned(),
+        names => names.join(", "),
+    };
+    let (begins, ends) = (moment(facts.not_before), moment(facts.not_after));
+    if let Some(begins) = begins.filter(|begins| *begins > now) {
+        return Err(format!("{names}; good only from {} on", Timestamp::of(begins).rfc3339()));
+    }
+    let Some(ends) = ends else { return Ok(format!("{names}; does not say until when it is good")) };
+    let until = Timestamp::of(ends).rfc3339();
+    match ends.duration_since(now) {
+        Ok(left) => Ok(format!("{names}; good until {until} ({} days)", left.as_secs() / 86_400)),
+        Err(_) => Err(format!("{names}; expired {until}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(not_before: i64, not_after: i64) -> Facts {
+        Facts {
+            file: "shop.pem".into(),
+            names: vec!["shop.example".to_owned(), "*.shop.example".to_owned()],
+            not_before: Some(not_before),
+            not_after: Some(not_after),
+            is_stapled: false,
+            identity: None,
+        }
+    }
+
+    #[test]
+    fn a_certificate_is_good_between_its_two_moments() {
+        let at = |seconds: u64| UNIX_EPOCH + Duration::from_secs(seconds);
+        let facts = facts(86_400, 10 * 86_400);
+        assert_eq!(
+            describe(&facts, at(86_400)).unwrap(),
+            "shop.example, *.shop.example; good until 1970-01-11T00:00:00.000Z (9 days)"
+        );
+        assert!(describe(&facts, at(0)).unwrap_err().contains("good only from 1970-01-02"));
+        assert!(describe(&facts, at(10 * 86_400 + 1)).unwrap_err().contains("expired 1970-01-11"));
+    }
+}

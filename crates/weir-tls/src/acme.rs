@@ -1,0 +1,288 @@
+//! Certificates that are got by ACME, as far as handshakes and requests see of it: where they are kept, and what proves to an authority that
+//! a domain is ours while it looks.
+
+use std::collections::HashMap;
+use std::fmt::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use arc_swap::ArcSwap;
+use aws_lc_rs::digest;
+use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::version::{TLS12, TLS13};
+use weir_config::{Acme, Certificate, CipherPolicy};
+
+use crate::certificate::{self, Facts};
+use crate::files::LoadError;
+use crate::provider;
+
+/// The ALPN name of the handshake that proves a domain (RFC 8737 section 6.1).
+pub const PROTOCOL: &[u8] = b"acme-tls/1";
+
+/// Bytes of a digest that tell names apart in the store.
+const DIGEST_BYTES: usize = 4;
+
+/// The folder for everything that one authority gave.
+pub fn folder(acme: &Acme) -> PathBuf {
+    let host = acme.directory.strip_prefix("https://").unwrap_or(&acme.directory);
+    let host = host.split(['/', '?']).next().unwrap_or_default();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '-') { c } else { '_' };
+    let host: String = host.chars().map(plain).collect();
+    acme.store.join(format!("{host}-{}", short_digest(&[acme.directory.as_str()])))
+}
+
+/// The file with the certificate's chain and its key, PEM both: one file, so that there is no moment with one of them.
+pub fn file(acme: &Acme) -> PathBuf {
+    let mut domains: Vec<&str> = acme.domains.iter().map(String::as_str).collect();
+    domains.sort_unstable();
+    let first = domains.first().copied().unwrap_or_default();
+    // A domain name has at most 253 bytes and a file name 255.
+    let first = &first[..first.len().min(200)];
+    folder(acme).join(format!("{first}-{}.pem", short_digest(&domains)))
+}
+
+/// Reads what [`file`] has.
+///
+/// # Errors
+/// It is not there, or can't be served.
+pub fn stored(acme: &Acme) -> Result<Facts, LoadError> {
+    load(&file(acme), &provider::of(CipherPolicy::Default)).map(|loaded| loaded.facts)
+}
+
+/// What a chain with its key says, PEM both, that is not stored yet.
+///
+/// # Errors
+/// It can't be served; says why.
+pub fn look(pem: &str) -> Result<Facts, String> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+    let chain = chain.map_err(|error| error.to_string())?;
+    let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|error| error.to_string())?;
+    let provider = provider::of(CipherPolicy::Default);
+    let both = Certificate { cert: PathBuf::new(), key: PathBuf::new(), ocsp: None };
+    certificate::join(&both, chain, key, &provider).map(|loaded| loaded.facts).map_err(|error| error.reason)
+}
+
+/// Reads a file with chain and key.
+pub(crate) fn load(
+    file: &Path,
+    provider: &rustls::crypto::CryptoProvider,
+) -> Result<certificate::Loaded, LoadError> {
+    let both = Certificate { cert: file.to_owned(), key: file.to_owned(), ocsp: None };
+    certificate::load(&both, provider)
+}
+
+fn short_digest(words: &[&str]) -> String {
+    let mut context = digest::Context::new(&digest::SHA256);
+    for word in words {
+        context.update(word.as_bytes());
+        context.update(&[0]);
+    }
+    context.finish().as_ref()[..DIGEST_BYTES].iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// What authorities are waiting to see. One for a process, shared by its listeners; empty nearly always.
+#[derive(Default)]
+pub struct Challenges {
+    /// What to answer, by the last part of the path that is asked for (RFC 8555 section 8.3).
+    tokens: Shelf<Arc<str>>,
+    /// What to show in the handshake, by domain (RFC 8737).
+    certificates: Arc<Shelf<Arc<CertifiedKey>>>,
+    /// What such handshakes are made with: nobody is asked for a certificate, and nothing is resumed.
+    config: OnceLock<Arc<ServerConfig>>,
+}
+
+/// Things that are there for a while, for many readers.
+struct Shelf<T> {
+    things: ArcSwap<HashMap<String, T>>,
+    /// Whether there is anything; set by whoever holds `changing`.
+    is_used: AtomicBool,
+    changing: Mutex<()>,
+}
+
+impl<T> Default for Shelf<T> {
+    fn default() -> Shelf<T> {
+        Shelf { things: ArcSwap::default(), is_used: AtomicBool::new(false), changing: Mutex::default() }
+    }
+}
+
+impl<T: Clone> Shelf<T> {
+    fn change(&self, change: impl FnOnce(&mut HashMap<String, T>)) {
+        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut things = HashMap::clone(&self.things.load());
+        change(&mut things);
+        let is_used = !things.is_empty();
+        self.things.store(Arc::new(things));
+        self.is_used.store(is_used, Ordering::Release);
+    }
+
+    fn find(&self, name: &str) -> Option<T> {
+        self.things.load().get(name).cloned()
+    }
+}
+
+/// A challenge that can be met for as long as this is kept.
+#[must_use = "the challenge can be met for as long as this is kept"]
+pub struct Offer {
+    challenges: Arc<Challenges>,
+    what: What,
+}
+
+enum What {
+    Token(String),
+    Domain(String),
+}
+
+impl Challenges {
+    /// What a request for this token is answered with; `None` for one that no authority was told of. Costs no lock.
+    pub fn answer(&self, token: &str) -> Option<Arc<str>> {
+        self.tokens.find(token)
+    }
+
+    /// What a handshake for a challenge is made with; `None` while none is expected, which costs one load.
+    #[inline]
+    pub fn stream_config(&self) -> Option<&Arc<ServerConfig>> {
+        if self.certificates.is_used.load(Ordering::Acquire) { self.config.get() } else { None }
+    }
+
+    /// Has requests for `token` answered with `authorization`, on every listener that speaks HTTP without TLS.
+    pub fn offer_token(self: &Arc<Challenges>, token: &str, authorization: &str) -> Offer {
+        self.tokens.change(|tokens| {
+            tokens.insert(token.to_owned(), authorization.into());
+        });
+        Offer { challenges: self.clone(), what: What::Token(token.to_owned()) }
+    }
+
+    /// Has handshakes of [`PROTOCOL`] for `domain` shown a certificate with `digest` in it, on every listener with TLS.
+    ///
+    /// # Errors
+    /// The certificate can't be made; says why.
+    pub fn offer_handshake(self: &Arc<Challenges>, domain: &str, digest: &[u8; 32]) -> Result<Offer, String> {
+        let shown = proof(domain, digest)?;
+        if self.config.get().is_none() {
+            let config = config(self.certificates.clone()).map_err(|error| error.to_string())?;
+            let _ = self.config.set(Arc::new(config));
+        }
+        self.certificates.change(|certificates| {
+            certificates.insert(domain.to_owned(), Arc::new(shown));
+        });
+        Ok(Offer { challenges: self.clone(), what: What::Domain(domain.to_owned()) })
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        match &self.what {
+            What::Token(token) => self.challenges.tokens.change(|tokens| drop(tokens.remove(token))),
+            What::Domain(domain) => self.challenges.certificates.change(|shown| drop(shown.remove(domain))),
+        }
+    }
+}
+
+impl fmt::Debug for Challenges {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (tokens, domains) = (self.tokens.things.load().len(), self.certificates.things.load().len());
+        write!(out, "{tokens} tokens and {domains} handshakes awaited")
+    }
+}
+
+/// The certificate that proves a domain: signed by itself, with the digest of the key authorization (RFC 8737 section 3).
+fn proof(domain: &str, digest: &[u8; 32]) -> Result<CertifiedKey, String> {
+    let made = || {
+        let mut params = CertificateParams::new([domain.to_owned()])?;
+        params.distinguished_name = DistinguishedName::new();
+        params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
+        let key = KeyPair::generate()?;
+        Ok((params.self_signed(&key)?, key))
+    };
+    let (certificate, key) = made().map_err(|error: rcgen::Error| error.to_string())?;
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let provider = provider::of(CipherPolicy::Default);
+    let key = provider.key_provider.load_private_key(key).map_err(|error| error.to_string())?;
+    // Not looked at once more: what makes it a proof is an extension that nobody else may believe.
+    Ok(CertifiedKey::new(vec![certificate.der().clone()], key))
+}
+
+fn config(certificates: Arc<Shelf<Arc<CertifiedKey>>>) -> Result<ServerConfig, rustls::Error> {
+    let mut config = ServerConfig::builder_with_provider(provider::of(CipherPolicy::Default))
+        .with_protocol_versions(&[&TLS13, &TLS12])?
+        .with_no_client_auth()
+        .with_cert_resolver(certificates);
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+impl ResolvesServerCert for Shelf<Arc<CertifiedKey>> {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.find(&hello.server_name()?.to_ascii_lowercase())
+    }
+}
+
+impl fmt::Debug for Shelf<Arc<CertifiedKey>> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} domains", self.things.load().len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn acme(domains: &[&str]) -> Acme {
+        Acme {
+            directory: "https://ca.example:14000/dir".to_owned(),
+            domains: domains.iter().map(|domain| (*domain).to_owned()).collect(),
+            contact: Vec::new(),
+            challenges: weir_config::AcmeChallenge::ALL.to_vec(),
+            ca: None,
+            store: PathBuf::from("/store"),
+        }
+    }
+
+    #[test]
+    fn a_certificate_has_one_place_whatever_the_order_of_its_domains() {
+        let (one, other) =
+            (file(&acme(&["a.example", "b.example"])), file(&acme(&["b.example", "a.example"])));
+        assert_eq!(one, other);
+        assert_ne!(one, file(&acme(&["a.example"])));
+        let folder = folder(&acme(&["a.example"])).display().to_string();
+        assert!(folder.starts_with("/store/ca.example_14000-"), "{folder}");
+    }
+
+    #[test]
+    fn a_challenge_can_be_met_for_as_long_as_it_is_offered() {
+        let challenges = Arc::new(Challenges::default());
+        assert!(challenges.answer("token").is_none() && challenges.stream_config().is_none());
+        let token = challenges.offer_token("token", "token.thumb");
+        let shaken = challenges.offer_handshake("shop.example", &[7; 32]).unwrap();
+        assert_eq!(challenges.answer("token").as_deref(), Some("token.thumb"));
+        assert!(challenges.answer("other").is_none());
+        assert!(challenges.certificates.find("shop.example").is_some());
+        let config = challenges.stream_config().unwrap();
+        assert_eq!(config.alpn_protocols, [PROTOCOL.to_vec()]);
+        drop((token, shaken));
+        assert!(challenges.answer("token").is_none() && challenges.stream_config().is_none());
+    }
+
+    #[test]
+    fn the_proof_of_a_domain_has_its_name_and_the_digest_and_nothing_else() {
+        let shown = proof("shop.example", &[7; 32]).unwrap();
+        let Err(parsed) = webpki::EndEntityCert::try_from(&shown.cert[0]) else { panic!("it is believed") };
+        // Critical, and known to nobody but those who ask for it: it can't be mistaken for a certificate of the domain.
+        assert_eq!(parsed, webpki::Error::UnsupportedCriticalExtension);
+        let der = shown.cert[0].as_ref();
+        let digest = [&[0x04, 0x22, 0x04, 0x20][..], &[7; 32]].concat();
+        assert!(der.windows(digest.len()).any(|window| window == digest));
+        assert!(der.windows(12).any(|window| window == b"shop.example"));
+    }
+}
