@@ -167,6 +167,11 @@ impl Tls {
                     return Poll::Ready(Ok(()));
                 }
                 Step::Content => {}
+                // What a client sends after its part of the handshake may come along with that: content, and that it has no more to say.
+                Step::Ended if !self.state().is_handshaking() => {
+                    self.shaking = None;
+                    return Poll::Ready(Ok(()));
+                }
                 Step::Ended => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
                 Step::Hungry => {
                     if ready!(self.poll_fill(socket, context))? == 0 {

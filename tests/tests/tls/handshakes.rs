@@ -146,6 +146,45 @@ fn d4_a_greeting_without_an_end_is_cut_off() {
     assert!(s_client(weir.address("web"), "", LAST).stdout.contains("HTTP/1.1 200"));
 }
 
+/// Sends the end of its handshake, a request and its own end in one piece.
+const HASTY: &str = "
+import socket, ssl, sys
+context = ssl.create_default_context(cafile=sys.argv[3])
+incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+tls = context.wrap_bio(incoming, outgoing, server_hostname='shop.example')
+wire = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+while True:
+    try:
+        tls.do_handshake()
+        break
+    except ssl.SSLWantReadError:
+        wire.sendall(outgoing.read())
+        incoming.write(wire.recv(65536))
+tls.write(b'GET / HTTP/1.1\\r\\nhost: shop.example\\r\\nconnection: close\\r\\n\\r\\n')
+try:
+    tls.unwrap()
+except ssl.SSLWantReadError:
+    pass
+wire.sendall(outgoing.read())
+received = 0
+while chunk := wire.recv(65536):
+    received += len(chunk)
+print(received)
+";
+
+/// The mirror's answer is longer than tickets and alerts are.
+#[test]
+fn a_request_that_comes_along_with_the_end_of_the_handshake_and_of_the_client_is_answered() {
+    let backend = mirror();
+    let (authority, weir) = running(&backend);
+    let (address, ca) = (weir.address("web"), authority.path("ca.pem"));
+    let arguments = ["-c", HASTY, &address.ip().to_string(), &address.port().to_string(), &ca];
+    let python = weir_tests::dialogue::tool("python3", "python3");
+    let finished = weir_tests::dialogue::run_tool(&python, &arguments, b"", weir_tests::dialogue::PATIENCE);
+    assert_eq!(backend.requests().len(), 1, "{finished:?}");
+    weir.reaches("weir_requests_total", &[("listener", "web"), ("code", "2xx")], 1.0);
+}
+
 #[test]
 fn what_is_no_tls_gets_no_answer_from_a_backend() {
     let backend = mirror();

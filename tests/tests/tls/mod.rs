@@ -1,8 +1,11 @@
 //! TLS, by `openssl s_client` and `curl`, with certificates that each test makes for itself.
 
 mod backends;
+mod expiry;
 mod handshakes;
 mod mutual;
+mod policy;
+mod probes;
 mod reload;
 mod resumption;
 
@@ -48,7 +51,7 @@ impl Authority {
         self
     }
 
-    fn openssl(&self, words: &str) {
+    pub fn openssl(&self, words: &str) {
         let script = format!("cd '{}' && openssl {words}", self.dir.display());
         run_tool(Path::new("/bin/sh"), &["-c", &script], b"", PATIENCE).succeeded();
     }

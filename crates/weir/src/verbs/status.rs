@@ -56,6 +56,7 @@ fn words(status: &Status, colours: bool) -> String {
         rows.push(row);
     }
     out.push_str(&table(&rows, |_, text| text));
+    certificates(&mut out, status, colours);
     for pool in &status.pools {
         let (ready, all) = (pool.ready_count, pool.backends.len());
         let _ = writeln!(
@@ -75,6 +76,34 @@ fn words(status: &Status, colours: bool) -> String {
         }));
     }
     out
+}
+
+fn certificates(out: &mut String, status: &Status, colours: bool) {
+    let heads = ["certificate", "listener", "names", "good until", "left", "order"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for listener in &status.listeners {
+        for it in &listener.certificates {
+            let left = match it.expires_in_seconds {
+                None => "missing".to_owned(),
+                Some(left) if left <= 0.0 => "expired".to_owned(),
+                Some(left) => span(left),
+            };
+            let order = it.acme.as_ref().map_or_else(String::new, |order| match order.error.as_str() {
+                "" => order.state.clone(),
+                error => format!("{}: {error}", order.state),
+            });
+            let until = it.not_after.map_or_else(|| "-".to_owned(), |until| until.rfc3339()[..10].to_owned());
+            let names = it.names.join(",");
+            rows.push(vec![it.file.clone(), listener.name.clone(), names, until, left, order]);
+        }
+    }
+    if rows.len() > 1 {
+        out.push('\n');
+        out.push_str(&table(&rows, |column, text| match (column, text.trim_end()) {
+            (4, "missing" | "expired") => paint(&text, "31", colours),
+            _ => text,
+        }));
+    }
 }
 
 fn row(it: &BackendStatus) -> Vec<String> {
