@@ -345,11 +345,11 @@ fn open(
             tokio::task::spawn_local(accept::run(worker.clone(), socket.clone(), listener));
         }
         Transport::Quic => {
-            let datagrams = tokio::net::UdpSocket::from_std(descriptor.into())?;
+            let datagrams = quic::socket::Socket::new(descriptor.into(), endpoint.address)?;
             let driver = worker.quic.driver();
             let front = ListenerFront::new(worker.clone(), socket.clone(), worker.quic.keys());
             front.warm_up();
-            let port = Port::new(quic::socket::Socket::new(datagrams, endpoint.address), Rc::new(front));
+            let port = Port::new(datagrams, Rc::new(front));
             driver.open(&port);
             driver.steer(&port);
             let closing = socket.clone();

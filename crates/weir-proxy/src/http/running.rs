@@ -11,6 +11,8 @@ pub struct Running {
     count: Cell<u32>,
     /// What drives the connection.
     driver: RefCell<Option<Waker>>,
+    /// Whether it is to be woken by the end of any exchange, and not of the last alone.
+    awaited: Cell<bool>,
 }
 
 impl Running {
@@ -33,6 +35,11 @@ impl Running {
         }
     }
 
+    /// Has the driver woken by the end of the next exchange, whichever it is; else by that of the last one only.
+    pub fn await_each(&self, awaited: bool) {
+        self.awaited.set(awaited);
+    }
+
     /// The connection has something to do, or may have.
     pub fn wake_driver(&self) {
         if let Some(driver) = &*self.driver.borrow() {
@@ -46,7 +53,10 @@ pub struct Place(Rc<Running>);
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.count.set(self.0.count.get() - 1);
-        self.0.wake_driver();
+        let left = self.0.count.get() - 1;
+        self.0.count.set(left);
+        if left == 0 || self.0.awaited.get() {
+            self.0.wake_driver();
+        }
     }
 }

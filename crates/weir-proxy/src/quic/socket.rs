@@ -2,12 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::task::{Context, Poll, ready};
 
 use quinn_proto::{EcnCodepoint, Transmit};
 use tokio::io::Interest;
-use tokio::net::UdpSocket;
+use tokio::io::unix::AsyncFd;
 
 use crate::system::datagrams::{self, BATCH, Inbox, Outgoing, Route};
 
@@ -20,7 +20,10 @@ const KEPT_BYTES: usize = 16 << 10;
 
 /// One socket of one worker.
 pub struct Socket {
-    socket: UdpSocket,
+    /// Waited for to receive only: to whoever waits for room as well, the kernel tells of it behind every datagram that has left.
+    socket: AsyncFd<UdpSocket>,
+    /// The same socket, waited for to send; there while the kernel takes no more.
+    blocked: RefCell<Option<AsyncFd<UdpSocket>>>,
     address: SocketAddr,
     outbox: RefCell<Outbox>,
     /// Whether the kernel cuts what we send into datagrams; found out by trying.
@@ -49,8 +52,11 @@ pub struct Arrived<'a> {
 }
 
 impl Socket {
-    /// Prepares `socket`, bound to `address`. What the kernel does not offer is done without.
-    pub fn new(socket: UdpSocket, address: SocketAddr) -> Socket {
+    /// Prepares `socket`, bound to `address` and never blocking. What the kernel does not offer is done without.
+    ///
+    /// # Errors
+    /// It can't be waited for.
+    pub fn new(socket: UdpSocket, address: SocketAddr) -> io::Result<Socket> {
         let is_ipv6 = address.is_ipv6();
         let note = |what: &str, result: io::Result<()>| match result {
             Ok(()) => true,
@@ -65,8 +71,14 @@ impl Socket {
         note("congestion marks", datagrams::tell_congestion(&socket, is_ipv6));
         note("merged datagrams", datagrams::merge_received(&socket));
         let may_probe = note("path MTU discovery", datagrams::never_fragment(&socket, is_ipv6));
-        let outbox = RefCell::default();
-        Socket { socket, address, outbox, segments: Cell::new(true), may_probe }
+        Ok(Socket {
+            socket: datagrams::watch(socket, Interest::READABLE)?,
+            blocked: RefCell::default(),
+            address,
+            outbox: RefCell::default(),
+            segments: Cell::new(true),
+            may_probe,
+        })
     }
 
     /// The address it is bound to.
@@ -81,26 +93,23 @@ impl Socket {
 
     /// Has the kernel hand each datagram to the worker that its connection ID names.
     pub fn steer(&self, program: &[libc::sock_filter]) -> io::Result<()> {
-        datagrams::steer_group(&self.socket, program)
+        datagrams::steer_group(self.socket.get_ref(), program)
     }
 
     /// Receives a batch when the socket has one; gives how many messages it holds.
     pub fn poll_receive(&self, inbox: &mut Inbox, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         loop {
-            ready!(self.socket.poll_recv_ready(context))?;
-            let mut received = None;
-            let result = self.socket.try_io(Interest::READABLE, || match inbox.receive(&self.socket) {
-                // A batch that is not full has emptied the socket. Saying so to tokio saves the call that would only find out.
-                Ok(count) if count < BATCH => {
-                    received = Some(count);
-                    Err(io::ErrorKind::WouldBlock.into())
+            let mut ready = ready!(self.socket.poll_read_ready(context))?;
+            match inbox.receive(self.socket.get_ref()) {
+                Ok(count) => {
+                    // A batch that is not full has emptied the socket. Saying so to tokio saves the call that would only find out.
+                    if count < BATCH {
+                        ready.clear_ready();
+                    }
+                    return Poll::Ready(Ok(count));
                 }
-                other => other,
-            });
-            match (received, result) {
-                (Some(count), _) | (None, Ok(count)) => return Poll::Ready(Ok(count)),
-                (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
-                (None, Err(error)) => return Poll::Ready(Err(error)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+                Err(error) => return Poll::Ready(Err(error)),
             }
         }
     }
@@ -141,15 +150,32 @@ impl Socket {
             if self.outbox.borrow().waiting.is_empty() {
                 return Poll::Ready(());
             }
-            match self.socket.try_io(Interest::WRITABLE, || self.send_some()) {
-                Ok(()) => {}
+            match self.send_some() {
+                Ok(()) => {
+                    self.blocked.take();
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // An error here shows with the next send.
-                    let _ = ready!(self.socket.poll_send_ready(context));
+                    if let Err(error) = ready!(self.poll_room(context)) {
+                        self.drop_first(&error);
+                    }
                 }
                 Err(error) => self.drop_first(&error),
             }
         }
+    }
+
+    /// Ready when the kernel may take more.
+    fn poll_room(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let blocked = &mut *self.blocked.borrow_mut();
+        let socket = match blocked {
+            Some(socket) => socket,
+            None => {
+                let socket = self.socket.get_ref().try_clone()?;
+                blocked.insert(datagrams::watch(socket, Interest::WRITABLE)?)
+            }
+        };
+        ready!(socket.poll_write_ready(context))?.clear_ready();
+        Poll::Ready(Ok(()))
     }
 
     /// One call's worth.
@@ -158,13 +184,13 @@ impl Socket {
         let count = outbox.waiting.len().min(SENDS);
         let (first, bytes) = &outbox.waiting[0];
         let sent = if count == 1 {
-            datagrams::send_each(&self.socket, &[outgoing(first, bytes)])?
+            datagrams::send_each(self.socket.get_ref(), &[outgoing(first, bytes)])?
         } else {
             let mut list = [outgoing(first, bytes); SENDS];
             for (place, (transmit, bytes)) in list.iter_mut().zip(&outbox.waiting) {
                 *place = outgoing(transmit, bytes);
             }
-            datagrams::send_each(&self.socket, &list[..count])?
+            datagrams::send_each(self.socket.get_ref(), &list[..count])?
         };
         for (_, mut bytes) in outbox.waiting.drain(..sent) {
             bytes.clear();

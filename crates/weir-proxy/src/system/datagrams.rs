@@ -5,11 +5,13 @@
 
 use std::io;
 use std::mem;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::ptr;
 
 use libc::{c_int, c_void, iovec, mmsghdr, sockaddr_in, sockaddr_in6, sockaddr_storage};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// Datagrams per call.
 pub const BATCH: usize = 32;
@@ -18,6 +20,12 @@ pub const BATCH: usize = 32;
 const STRIDE: usize = (64 << 10) + 64;
 /// Room for an `IP_PKTINFO` or `IPV6_PKTINFO` message, a traffic class and a segment size.
 const CONTROL_BYTES: usize = 128;
+
+/// Has tokio tell when `socket`, which never blocks, is ready for what is of `interest`, and for nothing else.
+pub fn watch(socket: UdpSocket, interest: Interest) -> io::Result<AsyncFd<UdpSocket>> {
+    // SAFETY: the socket owns its descriptor, always the same one, and lives as long as it is registered.
+    Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
+}
 
 /// Control messages must be aligned as their header is.
 #[derive(Clone, Copy)]

@@ -166,6 +166,7 @@ impl Driver {
                 Poll::Pending => {}
             }
             self.running.driven_by(context);
+            self.running.await_each(self.running.count() >= self.streams);
             if !self.closing && self.gauge.borrow().is_exhausted() {
                 self.count_flood();
                 self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);

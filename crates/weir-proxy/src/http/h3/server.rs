@@ -33,6 +33,9 @@ const READ_BYTES: usize = 4 << 10;
 /// How long the end of an answer may wait for the client to make room.
 const LATE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// So many bytes of instructions for the client's QPACK encoder do not wait for an answer that takes them along.
+const INSTRUCTION_BYTES: usize = 64;
+
 /// What the streams of a connection share.
 pub struct Shared {
     pub quic: Rc<Connection>,
@@ -87,11 +90,38 @@ impl Shared {
         }
     }
 
-    /// The driver sends what our QPACK decoder has to say.
+    /// Our QPACK decoder may have something to say. It is said together with the next answer: by itself it would be a packet of ours and one
+    /// more of the client's for each request. Only much of it is sent at once.
     pub fn note_instructions(&self) {
-        if !self.protocol.borrow_mut().pending(OwnStream::QpackDecoder).is_empty() {
+        if self.protocol.borrow_mut().pending(OwnStream::QpackDecoder).len() >= INSTRUCTION_BYTES {
             self.running.wake_driver();
         }
+    }
+
+    /// Sends what our own unidirectional streams have to say.
+    pub fn send_own(&self, context: &mut Context<'_>) -> Result<(), Fault> {
+        for (own, place) in OwnStream::ALL.into_iter().zip(&self.own) {
+            loop {
+                let pending = Bytes::copy_from_slice(self.protocol.borrow_mut().pending(own));
+                if pending.is_empty() {
+                    break;
+                }
+                if place.get().is_none() {
+                    place.set(self.quic.open(Dir::Uni));
+                }
+                // A client that allows none can't be told anything; RFC 9114 section 6.2 wants it to allow three.
+                let Some(id) = place.get() else { break };
+                let mut rest = pending.clone();
+                match self.quic.poll_write(id, &mut rest, context) {
+                    Poll::Ready(Ok(())) => {
+                        self.protocol.borrow_mut().sent(own, pending.len() - rest.len());
+                    }
+                    Poll::Ready(Err(_)) => return Err(Fault::CriticalStreamClosed),
+                    Poll::Pending => break,
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Sends the end of an answer whose exchange is over already.
@@ -234,7 +264,7 @@ impl Driver {
             return Poll::Ready(None);
         }
         self.take_requests(context);
-        if let Err(fault) = self.send_own(context) {
+        if let Err(fault) = self.shared.send_own(context) {
             self.shared.fail(fault);
             return Poll::Ready(None);
         }
@@ -245,6 +275,8 @@ impl Driver {
             return Poll::Ready(Some((End::BadRequest, Code::ExcessiveLoad)));
         }
         self.watch_idleness();
+        let is_draining = self.peer.slot.draining_until().is_some() || self.deadline.is_shed();
+        self.shared.running.await_each(is_draining || self.shared.running.count() >= self.streams);
         match self.drain(context) {
             Some(end) => Poll::Ready(Some((end, Code::NoError))),
             None => Poll::Pending,
@@ -302,33 +334,6 @@ impl Driver {
         }
     }
 
-    /// Sends what our own unidirectional streams have to say.
-    fn send_own(&mut self, context: &mut Context<'_>) -> Result<(), Fault> {
-        let shared = &self.shared;
-        for (own, place) in OwnStream::ALL.into_iter().zip(&shared.own) {
-            loop {
-                let pending = Bytes::copy_from_slice(shared.protocol.borrow_mut().pending(own));
-                if pending.is_empty() {
-                    break;
-                }
-                if place.get().is_none() {
-                    place.set(shared.quic.open(Dir::Uni));
-                }
-                // A client that allows none can't be told anything; RFC 9114 section 6.2 wants it to allow three.
-                let Some(id) = place.get() else { break };
-                let mut rest = pending.clone();
-                match shared.quic.poll_write(id, &mut rest, context) {
-                    Poll::Ready(Ok(())) => {
-                        shared.protocol.borrow_mut().sent(own, pending.len() - rest.len());
-                    }
-                    Poll::Ready(Err(_)) => return Err(Fault::CriticalStreamClosed),
-                    Poll::Pending => break,
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// A connection without exchanges is idle; QUIC closes it after `timeout.client_idle` by itself.
     fn watch_idleness(&mut self) {
         let is_idle = self.shared.running.count() == 0;
@@ -359,7 +364,7 @@ impl Driver {
             self.shared.protocol.borrow_mut().refuse_requests();
             self.deadline.set(until.unwrap_or(now + LAST_CHANCE));
         }
-        let _ = self.send_own(context);
+        let _ = self.shared.send_own(context);
         let is_over = self.draining == Draining::Refusing
             && (self.shared.running.count() == 0 || self.deadline.has_passed());
         is_over.then_some(reason)

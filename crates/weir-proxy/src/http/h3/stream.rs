@@ -280,8 +280,10 @@ impl Stream {
         let frame = Bytes::from(head.frame.into_out());
         self.pending =
             if self.pending.is_empty() { frame } else { [&self.pending[..], &frame].concat().into() };
-        // As far as the client has room now; the rest goes before whatever comes next.
-        match self.poll_pending(&mut Context::from_waker(Waker::noop())) {
+        // As far as the client has room now; the rest goes before whatever comes next. What is wrong with our own streams, the driver finds out.
+        let mut context = Context::from_waker(Waker::noop());
+        let _ = self.shared.send_own(&mut context);
+        match self.poll_pending(&mut context) {
             Poll::Ready(sent) => sent,
             Poll::Pending => Ok(()),
         }

@@ -93,9 +93,9 @@ impl Rig {
         for ((number, mail), socket) in mails.into_iter().enumerate().zip(&sockets) {
             let (siblings, kin) = (mailboxes.clone(), kin.clone());
             let driver = Driver::new(keys.clone(), number as u16, siblings, kin, counts.clone());
-            let socket = UdpSocket::from_std(socket.try_clone().unwrap().into()).unwrap();
+            let socket = Socket::new(socket.try_clone().unwrap().into(), address).unwrap();
             let front = Echo { server: server_config(&identity, &keys) };
-            let port = Port::new(Socket::new(socket, address), Rc::new(front));
+            let port = Port::new(socket, Rc::new(front));
             driver.open(&port);
             let closing = closing.clone();
             let is_closing = move |waker: &Waker| {
