@@ -7,6 +7,7 @@ pub mod ab;
 pub mod bulk;
 pub mod fetch;
 pub mod h2load;
+pub mod handshakes;
 pub mod idle;
 pub mod iperf3;
 mod k6;
@@ -61,6 +62,13 @@ pub enum Load {
         /// Requests in flight on each connection.
         #[serde(default = "one")]
         streams: u32,
+        #[serde(default = "root_path")]
+        path: String,
+    },
+    /// New TLS connections by openssl's `s_time`, one after another, each with one request.
+    Handshakes {
+        /// Whether the session of the first is used by the others.
+        resumed: bool,
         #[serde(default = "root_path")]
         path: String,
     },
@@ -218,6 +226,7 @@ impl Load {
             | Self::Sysbench { threads: connections, .. }
             | Self::Users { users: connections, .. } => *connections,
             Self::Ab { concurrency, .. } => *concurrency,
+            Self::Handshakes { .. } => 1,
             Self::Ledger { .. } => CLIENTS,
         }
     }
@@ -237,7 +246,7 @@ impl Load {
             | Self::Iperf3 { connections, .. } => *connections = FEW.min(*connections),
             Self::Ab { requests, .. } => *requests = 2000.min(*requests),
             // Threads of a load that keeps connections open cost nothing more when they are many.
-            Self::Sysbench { .. } | Self::Ledger { .. } => {}
+            Self::Sysbench { .. } | Self::Ledger { .. } | Self::Handshakes { .. } => {}
             // As many requests as a warm-up of a second or two can hold, so that every worker has the answer cached.
             Self::Users { users, pause_ms, tool } => {
                 (*users, *pause_ms, *tool) = (FEW.min(*users), 1, UserTool::Own);
@@ -252,6 +261,7 @@ impl Load {
             Self::H2load { protocol, path, .. } if protocol.is_encrypted() => {
                 Some(h2load::command(tools, target, h2load::Extent::Requests(1), *protocol, 1, 1, path))
             }
+            Self::Handshakes { path, .. } => Some(handshakes::command(target, 1, false, path)),
             _ => None,
         }
     }
@@ -290,6 +300,7 @@ impl Load {
                 let extent = h2load::Extent::Seconds(seconds);
                 h2load::command(tools, target, extent, *protocol, *connections, *streams, path)
             }
+            Self::Handshakes { resumed, path } => handshakes::command(target, seconds, *resumed, path),
             Self::Fetch { body_bytes, .. } => {
                 own("fetch", &[format!("--seconds={seconds}"), format!("--body-bytes={body_bytes}")])
             }
@@ -358,7 +369,11 @@ impl Load {
 
     /// Whether clients speak TLS to the load balancer, which then needs a certificate.
     pub fn is_encrypted(&self) -> bool {
-        matches!(self, Self::H2load { protocol, .. } if protocol.is_encrypted())
+        match self {
+            Self::H2load { protocol, .. } => protocol.is_encrypted(),
+            Self::Handshakes { .. } => true,
+            _ => false,
+        }
     }
 
     /// How long its command may take, after which it is called stuck.
@@ -378,6 +393,7 @@ impl Load {
             Self::Wrk { .. } => wrk::parse(printed),
             Self::Ab { .. } => ab::parse(printed),
             Self::H2load { .. } => h2load::parse(printed),
+            Self::Handshakes { resumed, .. } => handshakes::parse(printed, *resumed),
             Self::Sysbench { .. } => sysbench::parse(printed),
             Self::Ledger { .. } => Err(io::Error::other("a ledger is kept by the lab and prints nothing")),
             Self::Users { .. } if k6::printed_it(printed) => k6::parse(printed),
