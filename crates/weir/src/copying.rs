@@ -15,12 +15,16 @@ const THRESHOLD: &str = "glibc.cpu.x86_rep_movsb_threshold";
 /// More bytes than are ever copied at once.
 const NEVER: &str = "0x7fffffff";
 
+/// Says that the program was begun anew. The setting alone does not: of a program with capabilities of its own (setcap(8)), the library removes it
+/// from the environment, and there would be no end to beginnings.
+const BEGUN_ANEW: &str = "WEIR_BEGUN_ANEW";
+
 /// Starts this program anew, under the same process number, if copies would be slow otherwise. To be called before anything is opened.
 /// Returns when there is nothing to be done, or it can't be.
 pub fn avoid_slow_moves() {
     let settings = env::var_os(SETTINGS);
     let is_set = settings.as_ref().is_some_and(|set| set.to_string_lossy().contains(THRESHOLD));
-    if is_set || !cfg!(all(target_arch = "x86_64", target_env = "gnu")) {
+    if is_set || env::var_os(BEGUN_ANEW).is_some() || !cfg!(all(target_arch = "x86_64", target_env = "gnu")) {
         return;
     }
     let Ok(processors) = fs::read_to_string("/proc/cpuinfo") else { return };
@@ -34,7 +38,7 @@ pub fn avoid_slow_moves() {
         command.arg0(name);
     }
     // It comes back only with an error, and then things are as they were.
-    let _ = command.args(arguments).env(SETTINGS, with_threshold(settings)).exec();
+    let _ = command.args(arguments).env(SETTINGS, with_threshold(settings)).env(BEGUN_ANEW, "1").exec();
 }
 
 fn with_threshold(settings: Option<OsString>) -> OsString {
