@@ -191,6 +191,8 @@ impl Parts<'_> {
             .with_client_cert_verifier(self.verifier.clone())
             .with_cert_resolver(self.resolver.clone());
         config.alpn_protocols = alpn;
+        // Keys of 256 bits first, whatever a client says that knows several suites.
+        config.ignore_client_order = true;
         // Sessions live in tickets only: what a worker remembered would mean nothing to the others.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         match &self.tickets {

@@ -149,6 +149,9 @@ fn while_the_authority_is_away_everything_else_is_served_and_it_is_asked_again()
     let order = certificate(&weir, "secure")["acme"].clone();
     assert_eq!(order["state"], "failing");
     assert!(order["error"].as_str().is_some_and(|error| error.contains("connection refused")), "{order}");
+    let page = weir.admin().reads("/").response.text();
+    assert!(page.contains("<title>Weir: a certificate is missing or expired"), "{page}");
+    assert_eq!(page.matches("certificate for shop.example, www.shop.example failed").count(), 1, "{page}");
     let refused = s_client(weir.address("secure"), "-servername shop.example", "");
     assert!(refused.stderr.contains("alert access denied"), "{refused:?}");
     weir.reaches("weir_tls_handshakes_total", &[("listener", "secure"), ("result", "no_certificate")], 1.0);
@@ -252,7 +255,10 @@ fn a_binary_upgrade_orders_nothing() {
     is_issued(&weir, "secure");
     let (old, before) = (weir.pid(), shown(&weir, "shop.example"));
     weir.signals_pid(old, Signal::USR2);
-    until("the old process to end", || (weir.pids().len() == 1 && weir.pid() != old).then_some(()));
+    until_within(ORDER, "the old process to end", || {
+        let pids = weir.pids();
+        (pids.len() == 1 && pids[0] != old).then_some(())
+    });
     assert_eq!(shown(&weir, "shop.example"), before);
     assert_eq!(
         (certificate(&weir, "secure")["acme"]["state"].as_str(), orders(&weir, "issued")),

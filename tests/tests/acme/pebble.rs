@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use weir_tests::dialogue::{PATIENCE, Weir, free_address, run_tool, tool, until, until_within};
+use weir_tests::dialogue::{PATIENCE, Weir, free_address, run_tool, tool, until_within};
 
 use crate::tls::Authority;
 
@@ -94,7 +94,8 @@ impl Pebble {
             self.processes.push(child);
         }
         for address in [self.address, self.management, self.names] {
-            until("pebble to listen", || TcpStream::connect(address).ok());
+            // It makes several RSA keys first, which takes a busy machine long.
+            until_within(ORDER, "pebble to listen", || TcpStream::connect(address).ok());
         }
     }
 

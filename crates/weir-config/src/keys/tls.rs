@@ -53,7 +53,7 @@ pub static LISTENER_TLS: Table = Table {
             "ciphers",
             Kind::Word(
                 &[
-                    word("default", "AES-GCM and ChaCha20-Poly1305 with forward secrecy, as the client prefers"),
+                    word("default", "AES-GCM and ChaCha20-Poly1305 with forward secrecy, in this order and keys of 256 bits first, of those that the client knows"),
                     word("strong", "of these only those with keys of 256 bits"),
                     word("nist", "AES-GCM and the curves P-256 and P-384 only"),
                 ],

@@ -342,12 +342,16 @@ impl Keeper {
             Err(failure) => {
                 standing.failures_in_a_row = standing.failures_in_a_row.saturating_add(1);
                 standing.failed_counts[failure.blame as usize] += 1;
+                let is_news = standing.error != failure.reason;
                 standing.error = failure.reason.clone();
                 let pause = schedule::pause(failure.blame, standing.failures_in_a_row, asked_for, draw());
                 drop(standing);
                 let reason = &failure.reason;
                 tracing::warn!(names, blame = failure.blame.word(), reason, again_in = ?pause, "no certificate could be got");
-                self.bus.tell(What::Certificate { names, change: "failed", detail: failure.reason });
+                // Said once: there is room for a few hundred events, and a long outage has many tries.
+                if is_news {
+                    self.bus.tell(What::Certificate { names, change: "failed", detail: failure.reason });
+                }
                 Some(pause)
             }
         }

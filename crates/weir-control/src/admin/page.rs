@@ -53,8 +53,11 @@ pub(super) fn render(status: &Status, events: &[Event]) -> String {
 fn headline(status: &Status) -> String {
     let all = status.pools.iter().flat_map(|pool| &pool.backends);
     let down = all.filter(|backend| !matches!(backend.state.as_str(), "ready" | "weight-zero")).count();
+    let certificates = status.listeners.iter().flat_map(|listener| &listener.certificates);
+    let bad = certificates.filter(|it| it.expires_in_seconds.is_none_or(|left| left <= 0.0)).count();
     match (status.last_reload.as_ref().is_some_and(|last| !last.result.is_good()), down) {
         (true, _) => "reload refused".to_owned(),
+        (false, 0) if bad > 0 => "a certificate is missing or expired".to_owned(),
         (false, 0) => "all ready".to_owned(),
         (false, 1) => "1 backend not ready".to_owned(),
         (false, count) => format!("{count} backends not ready"),
@@ -127,7 +130,7 @@ fn certificates(out: &mut String, listeners: &[ListenerStatus]) {
     }
     out.push_str(
         "<h2>Certificates</h2><div class=\"scroll\"><table><tr><th>listener<th class=\"l\">state<th class=\"l\">names\
-         <th class=\"l\">good until<th>left<th class=\"l\">file<th class=\"l\">order</tr>",
+         <th class=\"l\">good until<th>left<th class=\"l\">order<th class=\"l\">file</tr>",
     );
     for listener in listeners {
         for it in &listener.certificates {
@@ -140,13 +143,14 @@ fn certificates(out: &mut String, listeners: &[ListenerStatus]) {
             let left = it.expires_in_seconds.map_or_else(|| "-".to_owned(), |left| span(left.max(0.0)));
             let _ = write!(
                 out,
-                "<tr><td>{}<td class=\"l\"><span class=\"s {class}\">{word}</span><td class=\"l\">{}<td class=\"l\">{}<td>{left}<td class=\"l\">{}\
-                 <td class=\"why\">{}</tr>",
+                "<tr><td>{}<td class=\"l\"><span class=\"s {class}\">{word}</span><td class=\"l\">{}<td class=\"l\">{}<td>{left}<td class=\"why\">{}\
+                 <td class=\"l\" title=\"{}\">{}</tr>",
                 escape(&listener.name),
                 escape(&some(&it.names)),
                 it.not_after.map_or_else(|| "-".to_owned(), day),
-                escape(&it.file),
                 it.acme.as_ref().map_or_else(String::new, order),
+                escape(&it.file),
+                escape(it.file.rsplit('/').next().unwrap_or_default()),
             );
         }
     }
