@@ -81,7 +81,7 @@ words! {
         Memory = "memory", "Memory budget used up.";
         RetryBudget = "retry_budget", "A retry was due and the pool's retry budget was used up.";
         FlowLimit = "flow_limit", "UDP flow table full.";
-        FrameFlood = "frame_flood", "HTTP/2 client sent more frames without content than `control_frames` allows; closed.";
+        FrameFlood = "frame_flood", "HTTP/2 or HTTP/3 client sent more frames without content than `control_frames` allows; closed.";
     }
 }
 

@@ -58,7 +58,7 @@ pub static LIMITS: Table = Table {
         Key::new(
             "control_frames",
             Kind::Count(&at::CONTROL_FRAMES),
-            "HTTP/2 frames without content that a client may send ahead of the requests it gets answered; beyond it the connection is closed.",
+            "Frames without content that a client may send in HTTP/2 or HTTP/3 ahead of the requests it gets answered; beyond it the connection is closed.",
         )
         .http(),
     ],

@@ -27,15 +27,26 @@ pub struct Peer {
     pub identity: Rc<ClientIdentity>,
 }
 
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// It was answered in full.
+    Answered,
+    /// Its head was not as it must be, and it was told so.
+    Refused,
+    /// It was not answered, or not in full.
+    BrokenOff,
+}
+
 /// Serves the request on `stream`, whose head `read` puts into the exchange, with its text behind what is in the given vector. It may take until
 /// the deadline passes.
 ///
-/// True when it was answered in full.
+/// Gives what became of it.
 pub async fn serve(
     peer: &Peer,
     stream: Muxed,
     read: impl AsyncFnOnce(&mut Muxed, &Limits, &Deadline, &mut Exchange, &mut Vec<u8>) -> Result<(), Failure>,
-) -> bool {
+) -> Served {
     let Peer { worker, slot, secure, client, identity } = peer;
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
@@ -56,6 +67,7 @@ pub async fn serve(
     };
     session.deadline.set(clock::now() + listener.shared.config.timeout.header);
     let head = read_head(&mut session, &limits_of(&listener.shared.config.limits), &mut exchange, read).await;
+    let is_good = head.is_ok();
     let after = match head {
         Ok(()) => {
             take_early_content(&mut session).await;
@@ -64,11 +76,11 @@ pub async fn serve(
         Err(failure) => Box::pin(exchange::refuse(&mut session, &listener, &mut exchange, failure)).await,
     };
     worker.exchanges.give_back(exchange);
-    let is_answered = !matches!(after, After::Reset);
-    if !is_answered {
+    if matches!(after, After::Reset) {
         session.stream.reset_on_close();
+        return Served::BrokenOff;
     }
-    is_answered
+    if is_good { Served::Answered } else { Served::Refused }
 }
 
 async fn read_head(

@@ -15,12 +15,34 @@ use quinn_proto::{
 };
 
 use super::endpoint::Driver;
-use super::port::Port;
+use super::gauge::Gauge;
+use super::port::{Port, Settings};
 use super::timers::Entry;
 
 /// Smallest and largest number of bytes that wait to be acknowledged, per connection. In between it is twice what the path carries at once:
 /// a client that acknowledges nothing, or slowly, makes us hold little.
 const SEND_WINDOW: (u64, u64) = (128 << 10, 8 << 20);
+
+/// What the send windows of all connections of a worker may come to beyond the smallest (threat S4): a client that first takes much and then
+/// acknowledges nothing keeps its window until it is given up.
+const SEND_WINDOWS_BYTES: u64 = 64 << 20;
+
+/// The send windows of all connections of a worker.
+#[derive(Default)]
+pub(super) struct SendWindows {
+    /// Bytes beyond the smallest window, in all.
+    granted: Cell<u64>,
+}
+
+impl SendWindows {
+    /// Takes back a window of `before` (0: none yet) and gives one of `wanted`, or what there is; never less than the smallest.
+    fn exchange(&self, before: u64, wanted: u64) -> u64 {
+        let others = self.granted.get() - before.saturating_sub(SEND_WINDOW.0);
+        let granted = (wanted - SEND_WINDOW.0).min(SEND_WINDOWS_BYTES.saturating_sub(others));
+        self.granted.set(others + granted);
+        SEND_WINDOW.0 + granted
+    }
+}
 
 /// A path that is still to be proved gets no more than three times what came from it, but for one datagram in this time: the protocol pads its
 /// challenge to 1,200 bytes, which one short packet of a client behind a new address translation would not allow. So whoever names others' addresses
@@ -43,6 +65,7 @@ pub struct Connection {
     /// What counts the connection, dropped when it is over.
     guard: RefCell<Option<Box<dyn Any>>>,
     idle_timeout: Duration,
+    gauge: RefCell<Gauge>,
     /// When the handshake must be over, later when a silent client is asked whether it is there.
     pub(super) own_due: Cell<Option<Instant>>,
     requests: Cell<u32>,
@@ -91,7 +114,9 @@ impl Connection {
         driver: &Rc<Driver>,
         port: &Rc<Port>,
         (handle, quic): (ConnectionHandle, quinn_proto::Connection),
-        (guard, idle_timeout): (Box<dyn Any>, Duration),
+        guard: Box<dyn Any>,
+        settings: &Settings,
+        now: Instant,
     ) -> Connection {
         let client = Cell::new(quic.remote_address());
         let inner = Inner {
@@ -112,7 +137,8 @@ impl Connection {
             client,
             is_half_open: Cell::new(false),
             guard: RefCell::new(Some(guard)),
-            idle_timeout,
+            idle_timeout: settings.idle_timeout,
+            gauge: RefCell::new(Gauge::new(settings.control_frames, now)),
             own_due: Cell::new(None),
             requests: Cell::new(0),
             unproved_path: RefCell::new(None),
@@ -129,6 +155,18 @@ impl Connection {
         match path {
             Some(path) if path.address == remote => path.received_bytes += bytes as u64,
             _ => *path = Some(UnprovedPath { address: remote, received_bytes: bytes as u64, sent_bytes: 0 }),
+        }
+    }
+
+    /// A datagram was given to the protocol: closes the connection when its frames were too many for what they brought (threat C5).
+    pub(super) fn gauge_frames(self: &Rc<Self>, now: Instant) {
+        let has_room = {
+            let gauge = &mut *self.gauge.borrow_mut();
+            !gauge.is_due() || gauge.look(&self.inner.borrow().quic.stats(), now)
+        };
+        if !has_room && !self.inner.borrow().is_over() {
+            tracing::debug!(client = %self.client.get(), "quic connection closed for its many frames");
+            self.close(self.port.front.flooded(), "too many frames without content");
         }
     }
 
@@ -354,6 +392,7 @@ impl Connection {
 
     /// Counts a request out.
     pub fn leave_request(&self) {
+        self.gauge.borrow_mut().served();
         self.requests.set(self.requests.get().saturating_sub(1));
     }
 
@@ -413,12 +452,15 @@ impl Connection {
         drop(self.guard.take());
     }
 
-    /// Bounds what waits to be acknowledged by what the path carries.
-    pub(super) fn fit_send_window(inner: &mut Inner) {
+    /// Bounds what waits to be acknowledged by what the path carries, and by what all connections of the worker may hold together.
+    pub(super) fn fit_send_window(&self, inner: &mut Inner) {
         let wanted = (2 * inner.quic.congestion_state().window()).clamp(SEND_WINDOW.0, SEND_WINDOW.1);
         if wanted != inner.send_window {
-            inner.send_window = wanted;
-            inner.quic.set_send_window(wanted);
+            let granted = self.driver.send_windows.exchange(inner.send_window, wanted);
+            if granted != inner.send_window {
+                inner.send_window = granted;
+                inner.quic.set_send_window(granted);
+            }
         }
     }
 
@@ -502,4 +544,29 @@ fn watch(place: &mut Option<Waker>, context: &Context<'_>) {
 
 fn code_of(code: u64) -> VarInt {
     VarInt::from_u64(code).unwrap_or(VarInt::MAX)
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let before = self.inner.get_mut().send_window;
+        self.driver.send_windows.exchange(before, SEND_WINDOW.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s4_send_windows_grow_only_as_far_as_all_of_a_worker_may() {
+        let windows = SendWindows::default();
+        let (least, most) = SEND_WINDOW;
+        let granted: Vec<u64> = (0..20).map(|_| windows.exchange(0, most)).collect();
+        let beyond: u64 = granted.iter().map(|window| window - least).sum();
+        assert_eq!(beyond, SEND_WINDOWS_BYTES);
+        assert_eq!((granted[0], granted[19]), (most, least));
+        // What one gives back another gets.
+        assert_eq!(windows.exchange(granted[0], least), least);
+        assert!(windows.exchange(granted[19], most) > most / 2);
+    }
 }

@@ -18,7 +18,7 @@ use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
 use super::cid::{self, Generator, Place};
-use super::connection::Connection;
+use super::connection::{Connection, SendWindows};
 use super::counts::{Counts, Drop as Dropped};
 use super::forward::{self, Line, Mail, Mailbox, Passed};
 use super::keys::Keys;
@@ -49,6 +49,7 @@ pub struct Driver {
     /// By handle.
     connections: RefCell<Vec<Option<Rc<Connection>>>>,
     half_open: Cell<usize>,
+    pub(super) send_windows: SendWindows,
     queue: RefCell<VecDeque<Rc<Connection>>>,
     sender: RefCell<Option<Waker>>,
     ports: RefCell<Vec<Rc<Port>>>,
@@ -78,6 +79,7 @@ impl Driver {
             endpoint: RefCell::new(endpoint),
             connections: RefCell::default(),
             half_open: Cell::new(0),
+            send_windows: SendWindows::default(),
             queue: RefCell::default(),
             sender: RefCell::default(),
             ports: RefCell::default(),
@@ -295,6 +297,7 @@ impl Driver {
                 }
                 connection.note_received(arrived.remote, arrived.bytes.len());
                 connection.inner.borrow_mut().quic.handle_event(event);
+                connection.gauge_frames(now);
                 note_touched(&connection, touched);
             }
         }
@@ -331,12 +334,11 @@ impl Driver {
             self.counts().dropped(Dropped::NoRoom);
             return port.socket.put_back(buffer);
         };
-        match endpoint.accept(incoming, now, &mut buffer, Some(settings.server)) {
+        match endpoint.accept(incoming, now, &mut buffer, Some(settings.server.clone())) {
             Ok(accepted) => {
                 port.socket.put_back(buffer);
                 let handle = accepted.0;
-                let connection =
-                    Rc::new(Connection::new(self, port, accepted, (guard, settings.idle_timeout)));
+                let connection = Rc::new(Connection::new(self, port, accepted, guard, &settings, now));
                 connection.own_due.set(Some(now + settings.handshake_timeout));
                 connection.is_half_open.set(true);
                 self.half_open.set(self.half_open.get() + 1);
@@ -474,7 +476,7 @@ impl Driver {
             }
             let mut buffer = socket.buffer();
             let inner = &mut *connection.inner.borrow_mut();
-            Connection::fit_send_window(inner);
+            connection.fit_send_window(inner);
             let unproved = connection.unproved(inner);
             let Some(transmit) = inner.quic.poll_transmit(now, socket.segments(), &mut buffer) else {
                 socket.put_back(buffer);

@@ -9,6 +9,7 @@ pub mod counts;
 pub mod crypto;
 pub mod endpoint;
 pub mod forward;
+mod gauge;
 pub mod keys;
 pub mod kin;
 mod padding;

@@ -20,6 +20,8 @@ pub trait Front {
     fn admit(&self, remote: SocketAddr) -> Option<Box<dyn Any>>;
     /// Serves a connection whose handshake is over.
     fn serve(&self, connection: Rc<Connection>);
+    /// Counts a client that sent more frames without content than it may, and gives the code that its connection is closed with.
+    fn flooded(&self) -> u64;
 }
 
 /// See [`Front::settings`].
@@ -30,6 +32,8 @@ pub struct Settings {
     pub handshake_timeout: Duration,
     /// How long a silent connection is kept.
     pub idle_timeout: Duration,
+    /// Frames without content that a client may send ahead of what earns it more.
+    pub control_frames: u32,
 }
 
 /// A socket and the listener that it is for.

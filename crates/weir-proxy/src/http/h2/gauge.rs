@@ -14,6 +14,8 @@ pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// What a frame without content costs.
 const CONTROL_COST: f64 = 1.0;
+/// Bytes of a head that cost as much as a frame does.
+const HEAD_BYTES_PER_COST: f64 = 1024.0;
 /// What a reset costs: besides the frame there was a request, whose work is thrown away.
 const RESET_COST: f64 = 10.0;
 /// What an answered request brings: its client may need some windows and a reset.
@@ -91,6 +93,12 @@ impl Gauge {
         self.credit = (self.credit + ANSWER_CREDIT).min(self.most);
     }
 
+    /// A request was refused for its head: reading it may have been most of the work.
+    pub fn refused(&mut self) {
+        self.credit -= RESET_COST;
+        self.is_exhausted |= self.credit < 0.0;
+    }
+
     /// Content was sent.
     pub fn moved(&mut self, bytes: usize) {
         self.credit = (self.credit + bytes as f64 / BYTES_PER_CREDIT).min(self.most);
@@ -108,8 +116,7 @@ impl Gauge {
                 return true;
             }
             DATA if flags & END_STREAM != 0 => return true,
-            HEADERS if self.payload_bytes > 0 => return true,
-            CONTINUATION if self.payload_bytes > 0 => CONTROL_COST,
+            HEADERS | CONTINUATION => CONTROL_COST + self.payload_bytes as f64 / HEAD_BYTES_PER_COST,
             RST_STREAM => RESET_COST,
             _ => CONTROL_COST,
         };
@@ -162,6 +169,17 @@ mod tests {
         assert!(gauge.see(&frame(0, 0, &[0; 8192])));
         assert!(gauge.see(&frame(8, 0, b"1234")));
         assert!(gauge.see(&frame(0, 1, b"")), "the end of a stream is free");
+    }
+
+    #[test]
+    fn heads_cost_by_their_length_and_answers_pay_for_them() {
+        let (mut gauge, large) = (gauge(1000), frame(1, 5, &[0xbe; 16_384]));
+        assert_eq!((0..).take_while(|_| gauge.see(&large)).count(), 58);
+        let mut gauge = self::gauge(1000);
+        for _ in 0..1000 {
+            assert!(gauge.see(&frame(1, 5, &[0x82; 4000])));
+            gauge.answered();
+        }
     }
 
     #[test]

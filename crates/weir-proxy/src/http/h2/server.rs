@@ -25,14 +25,14 @@ use crate::http::h2::stream::Stream as RequestStream;
 use crate::http::h2::wire::Wire;
 use crate::http::running::{Place, Running};
 use crate::http::session::{LAST_CHANCE, Session, limits_of};
-use crate::http::stream_exchange::{self, Peer};
+use crate::http::stream_exchange::{self, Peer, Served};
 use crate::muxed::Muxed;
 use crate::worker::WorkerListener;
 
 /// What a client may send of one request's body before the exchange has taken any of it.
-const STREAM_WINDOW_BYTES: u32 = 256 << 10;
-/// The same for all requests of a connection together.
-const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+const STREAM_WINDOW_BYTES: u32 = 128 << 10;
+/// The same for all requests of a connection together (threat S4).
+const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 /// Most content that waits in the connection to be sent, per stream.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// Requests that a client may have broken off before we took them up; `h2` closes the connection beyond.
@@ -40,6 +40,9 @@ const RESETS_BEFORE_ACCEPT: usize = 20;
 /// Requests that a client may make us break off by errors of its own in the life of a connection, those above the announced number of streams
 /// among them; `h2` closes the connection beyond (threat B2). A client may open as many streams as it likes before it knows our limit.
 const RESETS_FOR_ERRORS: usize = 1024;
+
+/// How long a client that sent too much may take to take the news.
+const FLOOD_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Serves a connection on which HTTP/2 is spoken, to its end. What was received already is in `session.buffer`.
 pub async fn serve(session: Session) {
@@ -170,7 +173,7 @@ impl Driver {
             if !self.closing && self.gauge.borrow().is_exhausted() {
                 self.count_flood();
                 self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-                self.close_within(LAST_CHANCE);
+                self.close_within(FLOOD_PATIENCE);
                 continue;
             }
             if let Some(until) = self.peer.slot.draining_until()
@@ -249,14 +252,16 @@ pub async fn serve_request(order: Order) {
     let is_whole = body.is_end_stream();
     let stream = Muxed::H2(RequestStream::of_client(body, response));
     // The fields go with what reads them: an answer may wait for its window long after, with thousands beside it (threat B5).
-    let is_answered = stream_exchange::serve(&peer, stream, async move |_, limits, _, exchange, text| {
+    let served = stream_exchange::serve(&peer, stream, async move |_, limits, _, exchange, text| {
         let read = head::read_request(&parts, is_whole, limits, &mut exchange.request, text);
         drop(parts);
         read.map_err(Failure::BadRequest)
     })
     .await;
-    if is_answered {
-        gauge.borrow_mut().answered();
+    match served {
+        Served::Answered => gauge.borrow_mut().answered(),
+        Served::Refused => gauge.borrow_mut().refused(),
+        Served::BrokenOff => {}
     }
 }
 

@@ -107,6 +107,7 @@ impl Front for ListenerFront {
             server: self.server_config(&listener.shared)?,
             handshake_timeout: timeout.handshake,
             idle_timeout: timeout.client_idle.max(Duration::from_secs(1)),
+            control_frames: listener.shared.config.limits.control_frames,
         })
     }
 
@@ -134,5 +135,10 @@ impl Front for ListenerFront {
             let _held = seat;
             server::serve(worker, slot, connection).await;
         });
+    }
+
+    fn flooded(&self) -> u64 {
+        self.reject(&self.socket.slot().current().shared, Rejected::FrameFlood);
+        Code::ExcessiveLoad.value()
     }
 }

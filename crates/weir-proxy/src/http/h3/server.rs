@@ -23,7 +23,7 @@ use crate::http::crew;
 use crate::http::failure::Failure;
 use crate::http::running::{Place, Running};
 use crate::http::session::{LAST_CHANCE, identify, limits_of};
-use crate::http::stream_exchange::{self, Peer};
+use crate::http::stream_exchange::{self, Peer, Served};
 use crate::muxed::Muxed;
 use crate::quic::connection::Connection;
 use crate::worker::{ListenerSlot, Worker};
@@ -409,7 +409,7 @@ pub async fn serve_request(order: Order) {
         Ok(()) => {}
         Err(reason) => return count_rejected(&peer, reason),
     }
-    let is_answered =
+    let served =
         stream_exchange::serve(&peer, Muxed::H3(stream), async |stream, limits, deadline, exchange, text| {
             let Muxed::H3(stream) = stream else { return Err(Failure::ClientClosed) };
             let read =
@@ -427,8 +427,11 @@ pub async fn serve_request(order: Order) {
             }
         })
         .await;
-    if is_answered {
-        shared.resets.borrow_mut().answered();
+    match served {
+        Served::Answered => shared.resets.borrow_mut().answered(),
+        // Reading it may have been most of the work (threat C4).
+        Served::Refused => shared.count_broken(),
+        Served::BrokenOff => {}
     }
 }
 

@@ -245,6 +245,7 @@ impl Front for Echo {
             server: self.server.clone(),
             handshake_timeout: Duration::from_secs(2),
             idle_timeout: Duration::from_secs(30),
+            control_frames: 1000,
         })
     }
 
@@ -258,6 +259,10 @@ impl Front for Echo {
                 tokio::task::spawn_local(echo(connection.clone(), id));
             }
         });
+    }
+
+    fn flooded(&self) -> u64 {
+        7
     }
 }
 

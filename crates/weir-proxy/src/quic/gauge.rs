@@ -1,0 +1,157 @@
+//! How much work without content a client may make on one QUIC connection (threat C5).
+//!
+//! QUIC bounds what a frame can make us hold, and not how many come: `PING`, `PATH_CHALLENGE`, `RETIRE_CONNECTION_ID`, windows and the rest are
+//! answered for ever, up to a thousand of them in a datagram. So they cost credit, which comes back with time, with requests and with bytes that
+//! move. The protocol counts frames anyway; its counters are looked at once in some datagrams.
+
+use std::time::Instant;
+
+use quinn_proto::ConnectionStats;
+
+/// Datagrams between two looks.
+const DATAGRAMS: u32 = 64;
+/// What a request brings: its client may need some windows.
+const REQUEST_CREDIT: f64 = 12.0;
+/// Bytes, either way, that bring credit for one frame.
+const BYTES_PER_CREDIT: f64 = 1024.0;
+/// The part of the most credit that comes back per second.
+const REFILL: f64 = 0.1;
+
+/// Counts the frames of one connection.
+pub struct Gauge {
+    /// Datagrams since the last look.
+    datagrams: u32,
+    most: f64,
+    credit: f64,
+    at: Instant,
+    /// What was paid for: frames, and bytes that moved.
+    charged: f64,
+    moved_bytes: u64,
+}
+
+impl Gauge {
+    /// For a new connection whose client may send `most` frames without content ahead of what earns credit.
+    pub fn new(most: u32, now: Instant) -> Gauge {
+        let most = f64::from(most);
+        Gauge { datagrams: 0, most, credit: most, at: now, charged: 0.0, moved_bytes: 0 }
+    }
+
+    /// A datagram was taken; true when it is time to look at what was counted.
+    pub fn is_due(&mut self) -> bool {
+        self.datagrams += 1;
+        self.datagrams >= DATAGRAMS
+    }
+
+    /// A request has ended.
+    pub fn served(&mut self) {
+        self.credit = (self.credit + REQUEST_CREDIT).min(self.most);
+    }
+
+    /// Charges what came since the last look. False once the credit is used up.
+    pub fn look(&mut self, stats: &ConnectionStats, now: Instant) -> bool {
+        self.datagrams = 0;
+        let moved_bytes = stats.udp_rx.bytes + stats.udp_tx.bytes;
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        let earned = (moved_bytes - self.moved_bytes) as f64 / BYTES_PER_CREDIT + passed * self.most * REFILL;
+        let cost = cost(stats);
+        // It falls when acknowledged packets follow on acknowledgements.
+        let owed = (cost - self.charged).max(0.0);
+        (self.at, self.moved_bytes, self.charged) = (now, moved_bytes, cost.max(self.charged));
+        self.credit = (self.credit + earned - owed).min(self.most);
+        self.credit >= 0.0
+    }
+}
+
+/// What all frames so far cost.
+fn cost(stats: &ConnectionStats) -> f64 {
+    let frames = &stats.frame_rx;
+    let control: u64 = [
+        frames.ack_frequency,
+        frames.crypto,
+        frames.data_blocked,
+        frames.immediate_ack,
+        frames.max_data,
+        frames.max_stream_data,
+        frames.max_streams_bidi,
+        frames.max_streams_uni,
+        frames.new_connection_id,
+        frames.path_challenge,
+        frames.path_response,
+        frames.ping,
+        frames.reset_stream,
+        frames.retire_connection_id,
+        frames.stop_sending,
+        frames.stream_data_blocked,
+        frames.streams_blocked_bidi,
+        frames.streams_blocked_uni,
+    ]
+    .iter()
+    .sum();
+    // Every packet of ours may be acknowledged once, and every datagram may bring a piece of a stream.
+    let acks = frames.acks.saturating_sub(stats.udp_tx.datagrams);
+    let streams = frames.stream.saturating_sub(stats.udp_rx.datagrams);
+    (control + acks + streams) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Looks after each of `rounds` rounds of `round`, a second apart each `per_second`; whether the credit lasted.
+    fn lasts(rounds: u64, per_second: u64, mut round: impl FnMut(&mut ConnectionStats, &mut Gauge)) -> bool {
+        let start = Instant::now();
+        let mut gauge = Gauge::new(1000, start);
+        let mut stats = ConnectionStats::default();
+        (0..rounds).all(|number| {
+            round(&mut stats, &mut gauge);
+            gauge.look(&stats, start + Duration::from_secs(1) * (number / per_second) as u32)
+        })
+    }
+
+    #[test]
+    fn floods_use_it_up() {
+        assert!(!lasts(100, 10, |stats, _| {
+            stats.frame_rx.ping += 64;
+            stats.udp_rx.bytes += 64 * 40;
+            stats.udp_tx.bytes += 32 * 40;
+            stats.udp_tx.datagrams += 32;
+        }));
+        assert!(!lasts(100, 10, |stats, _| stats.frame_rx.path_challenge += 100));
+        assert!(!lasts(100, 10, |stats, _| stats.frame_rx.retire_connection_id += 100));
+        assert!(!lasts(100, 10, |stats, _| stats.frame_rx.acks += 64), "of nothing new");
+        assert!(!lasts(100, 10, |stats, _| {
+            stats.udp_rx.datagrams += 64;
+            stats.frame_rx.stream += 64 * 300;
+            stats.udp_rx.bytes += 64 * 1200;
+        }));
+    }
+
+    #[test]
+    fn downloads_uploads_and_requests_do_not() {
+        assert!(lasts(10_000, 1000, |stats, _| {
+            stats.frame_rx.acks += 64;
+            stats.frame_rx.max_stream_data += 20;
+            stats.frame_rx.max_data += 20;
+            stats.udp_rx.bytes += 64 * 40;
+            stats.udp_tx.datagrams += 128;
+            stats.udp_tx.bytes += 128 * 1200;
+        }));
+        assert!(lasts(10_000, 1000, |stats, _| {
+            stats.frame_rx.stream += 64;
+            stats.frame_rx.acks += 64;
+            stats.frame_rx.stream_data_blocked += 10;
+            stats.udp_rx.datagrams += 64;
+            stats.udp_rx.bytes += 64 * 1200;
+            stats.udp_tx.datagrams += 16;
+        }));
+        // Requests in crowds, and a client that says it is still there.
+        assert!(lasts(10_000, 1000, |stats, gauge| {
+            stats.frame_rx.stream += 640;
+            stats.udp_rx.datagrams += 64;
+            (0..640).for_each(|_| gauge.served());
+        }));
+        assert!(lasts(100, 1, |stats, _| stats.frame_rx.ping += 64));
+    }
+}
