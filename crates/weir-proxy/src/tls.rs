@@ -54,6 +54,8 @@ pub struct Tls {
     /// The peer ended its stream, in order or not.
     ended: Option<End>,
     close_queued: bool,
+    /// Rustls has found an error and must not be asked again: shown the same records it would fail anew, with another alert.
+    is_broken: bool,
 }
 
 enum Side {
@@ -127,6 +129,7 @@ impl Tls {
             accepted: 0,
             ended: None,
             close_queued: false,
+            is_broken: false,
         };
         if let Some(first) = first {
             // A record may be longer than the buffer this came in.
@@ -308,6 +311,9 @@ impl Tls {
 
     /// Processes until there is content or nothing is left to do.
     fn process(&mut self, wish: Wish<'_>) -> io::Result<Step> {
+        if self.is_broken {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         loop {
             let mut outgoing = match self.outgoing.take() {
                 Some(outgoing) => outgoing,
@@ -345,6 +351,7 @@ impl Tls {
                 Err(error) => {
                     self.ended = Some(End::Cut);
                     self.collect_alert();
+                    self.is_broken = true;
                     return Err(error);
                 }
             }
@@ -500,3 +507,6 @@ fn malformed(what: &'static str) -> io::Error {
 fn broken(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
+
+#[cfg(test)]
+mod tests;

@@ -131,18 +131,18 @@ impl ClientTls {
     }
 }
 
+/// The file of the configured authorities, or of the system's; `None` when there is none.
+pub(crate) fn authorities_file(configured: Option<&Path>) -> Option<PathBuf> {
+    let said = || std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let found = || SYSTEM_FILES.iter().map(PathBuf::from).find(|file| file.exists());
+    configured.map(Path::to_owned).or_else(said).or_else(found)
+}
+
 /// The configured authorities, or the system's.
 fn authorities(configured: Option<&Path>) -> Result<(PathBuf, Vec<CertificateDer<'static>>), LoadError> {
-    let said = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
-    let file = match configured.map(Path::to_owned).or(said) {
-        Some(file) => file,
-        None => SYSTEM_FILES.iter().map(PathBuf::from).find(|file| file.exists()).ok_or_else(|| {
-            LoadError::new(
-                Path::new(SYSTEM_FILES[0]),
-                "is not there; expected `ca` or the system's authorities",
-            )
-        })?,
-    };
+    let file = authorities_file(configured).ok_or_else(|| {
+        LoadError::new(Path::new(SYSTEM_FILES[0]), "is not there; expected `ca` or the system's authorities")
+    })?;
     let found = files::certificates(&file)?;
     Ok((file, found))
 }

@@ -95,3 +95,30 @@ fn files_that_cannot_be_used_are_named_and_the_old_ones_serve_on() {
     assert!(matches!(weir.command(&["reload"]).code, 1 | 2));
     assert!(s_client(weir.address("web"), "-servername shop.example", LAST).stdout.contains("HTTP/1.1 200"));
 }
+
+#[test]
+fn a_reload_changes_something_only_when_a_file_says_something_new() {
+    let (authority, backend) = (authority(), mirror());
+    let weir = setup(&authority).with("app", backend.address()).start();
+    let put = |file: &str, text: &str| std::fs::write(weir.dir().join(file), text).expect("write");
+    let reloads = || {
+        let finished = weir.command(&["reload"]);
+        finished.succeeded().to_owned()
+    };
+    let generation = || weir.metric("weir_config_generation", &[]);
+    let first = generation();
+    assert!(reloads().contains("unchanged"));
+    assert_eq!(generation(), first);
+    put("live.pem", &authority.text("next.pem"));
+    put("live.key", &authority.text("next.key"));
+    let said = reloads();
+    assert!(said.contains("files of certificates, keys or authorities have changed"), "{said}");
+    assert_eq!(generation(), first + 1.0);
+    assert!(reloads().contains("unchanged"));
+    assert_eq!(generation(), first + 1.0);
+    // A file that cannot be used is no news twice: what is in force is still what was read before.
+    put("live.key", "nothing");
+    assert_ne!(weir.command(&["reload"]).code, 0);
+    put("live.key", &authority.text("next.key"));
+    assert!(reloads().contains("unchanged"));
+}

@@ -77,18 +77,22 @@ impl Control {
         // The log first: a path that can't be opened must refuse the reload before anything else has changed.
         self.access_log.reconfigure(&config.log).map_err(ReloadError::Log)?;
         let mut lines = Vec::new();
+        // Before they are read in earnest: should they change in between, the next reload finds it out.
+        let files = weir_tls::fingerprint(&config);
+        let are_files_as_before = files.is_some() && files == *lock(&self.files);
         let published = self.publisher.publish(|before| {
-            if *before == *config && !self.is_tuned() && !names_files(&config) {
+            if *before == *config && !self.is_tuned() && are_files_as_before {
                 return Ok(None);
             }
             lines = changes(before, &config);
-            if names_files(&config) {
-                lines.push("certificates and keys read again".to_owned());
+            if *before == *config && !are_files_as_before {
+                lines.push("files of certificates, keys or authorities have changed".to_owned());
             }
             Ok::<_, ReloadError>(Some(Change::File(config.clone())))
         });
         match published.await {
             Ok(snapshot) => {
+                *lock(&self.files) = files;
                 if let Some(snapshot) = &snapshot {
                     (self.on_level)(snapshot.config.log.level);
                     self.follow(snapshot);
@@ -136,10 +140,4 @@ struct Done {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whether the config names certificates or keys, whose files may say something new under an old name.
-fn names_files(config: &weir_config::Config) -> bool {
-    config.listeners.iter().any(|listener| listener.tls.is_some())
-        || config.pools.iter().any(|pool| pool.tls.is_some())
 }

@@ -69,6 +69,8 @@ pub struct Control {
     /// One reload at a time; the next one waits and then reads the file anew.
     reloading: tokio::sync::Mutex<()>,
     source: Source,
+    /// What the files for TLS said when the config in force was read.
+    files: Mutex<Option<[u8; 32]>>,
     workers: Option<usize>,
     access_log: AccessLog,
     on_level: Box<dyn Fn(weir_config::Level) + Send + Sync>,
@@ -83,6 +85,7 @@ impl Control {
     pub async fn start(mut start: Start) -> Result<Arc<Control>, PublishError> {
         start.config.runtime.workers = start.workers.or(start.config.runtime.workers);
         let config = Arc::new(start.config);
+        let files = Mutex::new(weir_tls::fingerprint(&config));
         let bus = Arc::new(Bus::default());
         let resolved = Arc::new(Notify::new());
         let followers = Arc::new(Followers {
@@ -99,6 +102,7 @@ impl Control {
             ejections: Mutex::default(),
             reloading: tokio::sync::Mutex::default(),
             source: start.source,
+            files,
             workers: start.workers,
             access_log: start.access_log,
             on_level: start.on_level,

@@ -1,0 +1,46 @@
+//! Whether the files that a config names still say the same.
+
+use std::path::Path;
+
+use aws_lc_rs::digest;
+use weir_config::Config;
+
+use crate::client;
+use crate::files;
+
+/// A digest of all files that `config` names for TLS: certificates, keys, stapled responses, authorities. Two that are equal were made of the
+/// same files with the same contents.
+///
+/// `None` when a file can't be read; [`crate::Loaded::load`] says which and why. Reads every file.
+pub fn fingerprint(config: &Config) -> Option<[u8; 32]> {
+    let mut digest = digest::Context::new(&digest::SHA256);
+    let mut take = |file: &Path| {
+        let bytes = files::read(file).ok()?;
+        let name = file.as_os_str().as_encoded_bytes();
+        for part in [name, &bytes] {
+            digest.update(&(part.len() as u64).to_be_bytes());
+            digest.update(part);
+        }
+        Some(())
+    };
+    for tls in config.listeners.iter().filter_map(|listener| listener.tls.as_ref()) {
+        for certificate in &tls.certificates {
+            take(&certificate.cert)?;
+            take(&certificate.key)?;
+            certificate.ocsp.as_deref().map_or(Some(()), &mut take)?;
+        }
+        tls.client_ca.as_deref().map_or(Some(()), &mut take)?;
+    }
+    for tls in config.pools.iter().filter_map(|pool| pool.tls.as_ref()) {
+        if tls.verify {
+            take(&client::authorities_file(tls.ca.as_deref())?)?;
+        }
+        if let Some((cert, key)) = &tls.client {
+            take(cert)?;
+            take(key)?;
+        }
+    }
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(digest.finish().as_ref());
+    Some(bytes)
+}
