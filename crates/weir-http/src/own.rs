@@ -24,6 +24,8 @@ pub struct OwnResponse<'a> {
     pub request_id: &'a [u8],
     /// `date` to name (RFC 9110 §6.6.1); empty for none.
     pub date: &'a [u8],
+    /// `alt-svc`, for clients that could speak a newer version (RFC 7838 §3).
+    pub alternative: Option<&'a AddedField>,
 }
 
 /// One response of Weir's own.
@@ -123,6 +125,9 @@ impl OwnAnswer<'_> {
         }
         if !own.request_id.is_empty() {
             sink.field(b"x-request-id", own.request_id);
+        }
+        if let Some(field) = own.alternative {
+            sink.line(&field.line, field.name_bytes);
         }
         match *self {
             OwnAnswer::Error { status, retry_after_seconds, .. } => {

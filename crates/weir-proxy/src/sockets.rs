@@ -168,14 +168,15 @@ impl Sockets {
     }
 }
 
-/// What a listener accepts at: QUIC has the ports of TCP once more.
+/// What a listener accepts at: QUIC has the ports of TCP once more, or alone where nothing but HTTP/3 is spoken.
 pub fn endpoints_of(listener: &weir_config::Listener) -> impl Iterator<Item = Endpoint> + '_ {
     let first = match listener.protocol {
-        weir_config::Protocol::Udp => Transport::Udp,
-        weir_config::Protocol::Http | weir_config::Protocol::Tcp => Transport::Tcp,
+        weir_config::Protocol::Udp => Some(Transport::Udp),
+        weir_config::Protocol::Http if listener.http == [weir_config::HttpVersion::H3] => None,
+        weir_config::Protocol::Http | weir_config::Protocol::Tcp => Some(Transport::Tcp),
     };
     let has_quic = listener.http.contains(&weir_config::HttpVersion::H3) && listener.tls.is_some();
-    let transports = [Some(first), has_quic.then_some(Transport::Quic)].into_iter().flatten();
+    let transports = [first, has_quic.then_some(Transport::Quic)].into_iter().flatten();
     transports.flat_map(|transport| listener.bind.iter().map(move |&address| Endpoint { transport, address }))
 }
 

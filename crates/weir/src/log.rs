@@ -33,11 +33,13 @@ impl Threshold {
     }
 }
 
+/// What libraries have to say of a peer's mistakes is for those who look for them: a client could fill a disk with it (threat D11), and what matters
+/// of it is in metrics and in lines of our own.
 fn filter(level: Level) -> EnvFilter {
     EnvFilter::new(match level {
-        Level::Error => "error",
-        Level::Warn => "warn",
-        Level::Info => "info",
+        Level::Error => "error,h2=off,quinn_proto=off,rustls=off",
+        Level::Warn => "warn,h2=off,quinn_proto=off,rustls=off",
+        Level::Info => "info,h2=off,quinn_proto=off,rustls=off",
         Level::Debug => "debug",
         Level::Trace => "trace",
     })

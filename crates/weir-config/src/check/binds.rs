@@ -60,10 +60,10 @@ pub(super) fn check(draft: &Draft, findings: &mut Findings<'_>) {
     }
 }
 
-/// Whether each socket of a listener is UDP. HTTP/3 has one beside that of the others.
+/// Whether each socket of a listener is UDP. HTTP/3 has one beside that of the others, if there are others.
 fn transports(listener: &Listener, protocol: Protocol) -> impl Iterator<Item = bool> + use<> {
-    let is_udp = protocol == Protocol::Udp;
-    [is_udp].into_iter().chain(listener.http.contains(&HttpVersion::H3).then_some(true))
+    let first = (listener.http != [HttpVersion::H3]).then_some(protocol == Protocol::Udp);
+    first.into_iter().chain(listener.http.contains(&HttpVersion::H3).then_some(true))
 }
 
 /// Whether two addresses with the same port take the same clients. `[::]` is IPv6 only, so it leaves IPv4 alone.

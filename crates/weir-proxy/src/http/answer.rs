@@ -163,7 +163,7 @@ async fn send(
     end: End,
     keep: bool,
 ) -> After {
-    let began = reply::begin_own(session, exchange, answer, keep);
+    let began = reply::begin_own(session, listener, exchange, answer, keep);
     if !exchange.forwarded
         && let Some(buffer) = &mut session.buffer
         && keep

@@ -9,8 +9,8 @@ use std::task::Poll;
 
 use weir_http::h1::encode;
 use weir_http::{
-    Method, OwnAnswer, OwnResponse, ResponseContext, SentFraming, Version, continue_fields, response_fields,
-    write_response,
+    AddedField, Method, OwnAnswer, OwnResponse, ResponseContext, SentFraming, Version, continue_fields,
+    response_fields, write_response,
 };
 
 use crate::http::date;
@@ -19,6 +19,7 @@ use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
 use crate::http::session::Session;
 use crate::io::{WaitError, send_all, timed_out};
+use crate::worker::WorkerListener;
 
 /// Sends `100 Continue` (RFC 9110 §10.1.1).
 pub async fn send_continue(session: &mut Session) -> Result<(), WaitError> {
@@ -73,12 +74,7 @@ pub fn write_head(
         let context = ResponseContext {
             added: forwarding.route.map_or(&[], |route| &route.response_fields),
             sticky: facts.sticky_field(),
-            alternative: forwarding
-                .listener
-                .shared
-                .alternative
-                .as_ref()
-                .filter(|_| facts.version != Version::Http3),
+            alternative: alternative(forwarding.listener, facts.version),
             websocket_accept: facts.handshake.accept(),
             request_id,
             date,
@@ -101,6 +97,7 @@ pub fn write_head(
 /// there. [`send_own`] sends what was left.
 pub fn begin_own(
     session: &mut Session,
+    listener: &WorkerListener,
     exchange: &mut Exchange,
     answer: &OwnAnswer<'_>,
     keep_alive: bool,
@@ -115,6 +112,7 @@ pub fn begin_own(
             head_only: request.is_complete() && request.method() == Method::Head,
             request_id,
             date,
+            alternative: alternative(listener, request.version()),
         };
         let Some(stream) = stream else {
             answer.write(&own, reply);
@@ -139,6 +137,11 @@ pub async fn send_own(session: &mut Session, exchange: &Exchange) -> Result<(), 
         Poll::Pending => timed_out(deadline),
     })
     .await
+}
+
+/// The `alt-svc` for a client that speaks `version`: whoever speaks HTTP/3 knows of it.
+fn alternative(listener: &WorkerListener, version: Version) -> Option<&AddedField> {
+    listener.shared.alternative.as_ref().filter(|_| version != Version::Http3)
 }
 
 /// What a field counts for in logs and counters: its text as in HTTP/1.1, for what an encoder makes of it says nothing.

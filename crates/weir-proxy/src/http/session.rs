@@ -117,8 +117,8 @@ enum Spoken {
 }
 
 impl Session {
-    /// Finds out what the client speaks. Without TLS, which would have said it, HTTP/2 is known by the first bytes of its preface, and
-    /// only where the listener offers it (threat B16).
+    /// Finds out what the client speaks. TLS says it; without, HTTP/2 is known by the first bytes of its preface, and only where the listener
+    /// offers it (threat B16). Who has TLS and agreed on nothing speaks HTTP/1.1 where that is offered (RFC 9113 §3.2 wants HTTP/2 agreed).
     async fn spoken(&mut self) -> Result<Spoken, End> {
         if let Some(agreed) = self.secure.as_ref().and_then(|secure| secure.alpn.as_deref()) {
             return Ok(if agreed == b"h2" { Spoken::Http2 } else { Spoken::Http1 });
@@ -126,7 +126,7 @@ impl Session {
         let listener = self.slot.current();
         let offers = |version| listener.shared.config.http.contains(&version);
         let offers_http1 = offers(HttpVersion::H1);
-        if !offers(HttpVersion::H2) {
+        if !offers(HttpVersion::H2) || (offers_http1 && self.secure.is_some()) {
             return Ok(Spoken::Http1);
         }
         self.await_first_byte(true).await?;
