@@ -7,5 +7,6 @@
 //! Start reading at [`dialogue`], then any file of `tests/http/`.
 #![forbid(unsafe_code)]
 
+pub mod attack;
 pub mod dialogue;
 pub mod storm;

@@ -266,25 +266,28 @@ fn status_in(block: &[u8]) -> Option<u16> {
     match *block {
         [indexed @ 0x88..=0x8e, ..] => Some(COMMON[usize::from(indexed - 0x88)]),
         [0x48 | 0x08 | 0x18, 3, a, b, c, ..] => std::str::from_utf8(&[a, b, c]).ok()?.parse().ok(),
-        [0x48 | 0x08 | 0x18, 0x82 | 0x83, a, b, ..] => {
-            // Huffman codes of the digits (RFC 7541, appendix B): 0 to 2 have five bits, 3 to 9 six.
-            let third = if block[1] & 0x7f == 3 { *block.get(4)? } else { 0xff };
-            let bits = u32::from(a) << 16 | u32::from(b) << 8 | u32::from(third);
-            let mut left = 24;
-            let mut status = 0;
-            for _ in 0..3 {
-                let five = bits >> (left - 5) & 0x1f;
-                let digit = if five < 3 {
-                    left -= 5;
-                    five
-                } else {
-                    left -= 6;
-                    (bits >> left & 0x3f).checked_sub(0x16)?
-                };
-                status = status * 10 + digit;
-            }
-            u16::try_from(status).ok()
-        }
+        [0x48 | 0x08 | 0x18, ref value @ ..] => huffman_status(value),
         _ => None,
     }
+}
+
+/// A status in Huffman codes, behind its length (RFC 7541 §5.2). Of the digits, 0 to 2 have five bits and 3 to 9 six (appendix B).
+pub(super) fn huffman_status(value: &[u8]) -> Option<u16> {
+    let [length @ (0x82 | 0x83), a, b, ..] = *value else { return None };
+    let third = if length & 0x7f == 3 { *value.get(3)? } else { 0xff };
+    let bits = u32::from(a) << 16 | u32::from(b) << 8 | u32::from(third);
+    let mut left = 24;
+    let mut status = 0;
+    for _ in 0..3 {
+        let five = bits >> (left - 5) & 0x1f;
+        let digit = if five < 3 {
+            left -= 5;
+            five
+        } else {
+            left -= 6;
+            (bits >> left & 0x3f).checked_sub(0x16)?
+        };
+        status = status * 10 + digit;
+    }
+    u16::try_from(status).ok()
 }

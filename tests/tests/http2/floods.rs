@@ -67,6 +67,8 @@ fn b1_requests_that_are_reset_at_once_end_the_connection_and_reach_few_backends(
         let reached = backend.served() - before.0 - (honest - honest_before);
         assert!(reached < 200, "{reached} of the requests reached the backend");
     }
+    // Threat D11: nor does it fill the log.
+    assert!(!weir.stderr().contains("WARN"), "{}", weir.stderr());
 }
 
 #[test]

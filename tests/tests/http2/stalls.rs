@@ -139,3 +139,35 @@ fn b8_content_beyond_the_window_is_an_error() {
     };
     assert!(usage_of(weir.pid()).expect("running").peak_bytes < 128 << 20);
 }
+
+/// Threat S4: what clients may send ahead of anybody who takes it is little for each connection, and no more is held than was sent.
+#[test]
+fn s4_windows_that_many_clients_fill_hold_what_was_sent_and_not_more() {
+    const CLIENTS: usize = 40;
+    let silent = weir_tests::dialogue::ScriptedBackend::start();
+    let weir = Setup::of(super::BOTH).with("app", silent.address()).start();
+    let before = usage_of(weir.pid()).expect("running").resident_bytes;
+    let mut sent = 0;
+    let clients: Vec<Http2> = (0..CLIENTS)
+        .map(|_| {
+            let mut client = connect(&weir, b"");
+            let opened = client.receives(kind::WINDOW_UPDATE, 0).payload;
+            let window = 65_535 + u32::from_be_bytes(opened[..4].try_into().expect("four bytes"));
+            assert!(window <= 256 << 10, "{window} bytes");
+            for stream in [1, 3, 5, 7] {
+                client.sends(headers(stream, &request("POST", "/"), false));
+                for _ in 0..window / 4 / 16_384 {
+                    client.sends(frame(kind::DATA, 0, stream, &[0; 16_384]));
+                    sent += 16_384;
+                }
+            }
+            // Its acknowledgement shows that all was read.
+            client.sends(frame(kind::PING, 0, 0, b"12345678"));
+            client.receives(kind::PING, 0);
+            client
+        })
+        .collect();
+    let grown = usage_of(weir.pid()).expect("running").resident_bytes.saturating_sub(before);
+    println!("{} connections that sent {sent} bytes hold {grown}", clients.len());
+    assert!(grown < 4 * sent, "{grown} bytes for {sent}");
+}

@@ -1,5 +1,7 @@
 //! HTTP/3, by the `h3` crate over quinn.
 
+mod attacks;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +40,11 @@ fn start(authority: &Authority, backend: &Backend) -> Weir {
     authority.setup(CONFIG).with("app", backend.address()).start()
 }
 
+/// TLS of a client that believes this authority.
+fn tls(authority: &Authority) -> Arc<rustls::ClientConfig> {
+    weir_tests::dialogue::quic::trusting(authority.path("ca.pem").as_ref())
+}
+
 struct Client {
     endpoint: quinn::Endpoint,
     connection: quinn::Connection,
@@ -46,22 +53,14 @@ struct Client {
 
 impl Client {
     async fn connect(authority: &Authority, address: SocketAddr) -> Client {
-        use rustls::pki_types::pem::PemObject as _;
-        let mut roots = rustls::RootCertStore::empty();
-        roots
-            .add(rustls::pki_types::CertificateDer::from_pem_file(authority.path("ca.pem")).unwrap())
-            .unwrap();
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut tls = rustls::ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        tls.alpn_protocols = vec![b"h3".to_vec()];
-        let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
+        let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls(authority)).unwrap();
         let mut endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
         endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
         let connection = endpoint.connect(address, "shop.example").unwrap().await.unwrap();
+        Client::over(endpoint, connection).await
+    }
+
+    async fn over(endpoint: quinn::Endpoint, connection: quinn::Connection) -> Client {
         let (mut driver, requests) =
             h3::client::new(h3_quinn::Connection::new(connection.clone())).await.unwrap();
         tokio::spawn(async move { std::future::poll_fn(|context| driver.poll_close(context)).await });
@@ -152,15 +151,89 @@ fn a_drain_says_goaway_and_lets_what_runs_end() {
 }
 
 #[test]
-fn other_versions_are_told_of_http_3() {
+fn other_versions_are_told_of_http_3_by_every_answer() {
     let (authority, backend) = (authority(), site());
-    let weir = start(&authority, &backend);
+    let routes = r#"
+        [[listener.web.route]]
+        path = "/own"
+        respond = { status = 418, body = "short and stout" }
+        [[listener.web.route]]
+        path = "/old"
+        redirect = { to = "https://$host/new" }
+        [[listener.web.route]]
+        path = "/*"
+        pool = "app"
+        [pool.app]"#;
+    let config = CONFIG.replace("[pool.app]", routes).replace("pool = \"app\"\ntls", "tls");
+    let weir = authority.setup(&config).with("app", backend.address()).start();
     let address = weir.address("web");
     let (ca, resolve) = (authority.path("ca.pem"), format!("shop.example:{}:127.0.0.1", address.port()));
-    let url = format!("https://shop.example:{}/", address.port());
     let curl = tool("curl", "curl");
-    let arguments =
-        ["-s", "--cacert", &ca, "--resolve", &resolve, "--noproxy", "*", "-D", "-", "-o", "/dev/null", &url];
-    let head = run_tool(&curl, &arguments, b"", PATIENCE).succeeded().to_lowercase();
-    assert!(head.contains(&format!("alt-svc: h3=\":{}\"", address.port())), "{head}");
+    let said = format!("alt-svc: h3=\":{}\"", address.port());
+    for version in ["--http1.1", "--http2"] {
+        for (path, status) in [("/", "200"), ("/own", "418"), ("/old", "308"), ("/%00", "400")] {
+            let url = format!("https://shop.example:{}{path}", address.port());
+            let arguments = [
+                "-s",
+                version,
+                "--cacert",
+                &ca,
+                "--resolve",
+                &resolve,
+                "--noproxy",
+                "*",
+                "-D",
+                "-",
+                "-o",
+                "/dev/null",
+                &url,
+            ];
+            let head = run_tool(&curl, &arguments, b"", PATIENCE).succeeded().to_lowercase();
+            let first = head.lines().next().unwrap_or_default();
+            assert!(first.contains(status) && head.contains(&said), "{version} {path}: {head}");
+        }
+    }
+}
+
+#[test]
+fn a_listener_for_nothing_but_http_3_leaves_tcp_alone() {
+    let (authority, backend) = (authority(), site());
+    let config = CONFIG.replace(r#"["h1", "h2", "h3"]"#, r#"["h3"]"#);
+    let weir = authority.setup(&config).with("app", backend.address()).start();
+    let refused = std::net::TcpStream::connect(weir.address("web")).expect_err("nobody listens");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    run(async {
+        let mut client = Client::connect(&authority, weir.address("web")).await;
+        assert_eq!(client.asks(b"").await, (200, b"hello".to_vec()));
+    });
+}
+
+/// Threat C7: nothing is offered, so nothing is taken before the handshake is over.
+#[test]
+fn c7_requests_before_the_end_of_the_handshake_are_not_offered_and_not_taken() {
+    let (authority, backend) = (authority(), site());
+    let weir = start(&authority, &backend);
+    run(async {
+        let mut tls = (*tls(&authority)).clone();
+        tls.enable_early_data = true;
+        let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
+        let mut endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+        endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
+        for _ in 0..2 {
+            // The second begins with a ticket of the first.
+            let connecting = endpoint.connect(weir.address("web"), "shop.example").unwrap();
+            let connection = match connecting.into_0rtt() {
+                Ok((connection, accepted)) => {
+                    // Even a ticket that says more than it may: whatever was sent early is thrown away.
+                    assert!(!accepted.await, "taken early");
+                    connection
+                }
+                Err(connecting) => connecting.await.unwrap(),
+            };
+            let mut client = Client::over(endpoint.clone(), connection).await;
+            assert_eq!(client.asks(b"").await.0, 200);
+            // The tickets come behind the handshake.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
 }

@@ -185,6 +185,20 @@ fn a_request_that_comes_along_with_the_end_of_the_handshake_and_of_the_client_is
     weir.reaches("weir_requests_total", &[("listener", "web"), ("code", "2xx")], 1.0);
 }
 
+/// Threat D4: records of a byte each make of a greeting of 16 KiB one of 96; it is cut off by what it takes, long before its time is over.
+#[test]
+fn d4_a_greeting_in_tiny_records_is_cut_off_by_its_bytes() {
+    let backend = mirror();
+    let config = CONFIG.replace(r#"handshake = "700ms""#, r#"handshake = "30s""#);
+    let weir = authority().setup(&config).with("app", backend.address()).start();
+    let mut flood = weir.client("web");
+    let greeting = [&[1, 0, 0x3e, 0x80, 3, 3][..], &[0; 16_000]].concat();
+    let records: Vec<u8> = greeting.iter().flat_map(|byte| [0x16, 3, 1, 0, 1, *byte]).collect();
+    let cut_off = records.chunks(1_200).take(60).any(|piece| flood.tries_to_send(piece).is_err());
+    assert!(cut_off || flood.receives_to_the_end().len() < 16);
+    weir.reaches("weir_tls_handshakes_total", &[("listener", "web"), ("result", "malformed")], 1.0);
+}
+
 #[test]
 fn what_is_no_tls_gets_no_answer_from_a_backend() {
     let backend = mirror();
@@ -194,4 +208,32 @@ fn what_is_no_tls_gets_no_answer_from_a_backend() {
     plain.receives_to_the_end();
     weir.reaches("weir_tls_handshakes_total", &[("listener", "web"), ("result", "not_tls")], 1.0);
     assert!(backend.requests().is_empty());
+}
+
+/// Threat C7: a ticket promises no early data, and a client that sends some all the same is not served before the handshake is over.
+#[test]
+fn c7_early_data_over_tcp_is_not_taken() {
+    let backend = mirror();
+    let (_authority, weir) = running(&backend);
+    let (session, early) = (weir.dir().join("session"), weir.dir().join("early"));
+    std::fs::write(&early, LAST).expect("write");
+    let (session, early) = (session.display(), early.display());
+    s_client(weir.address("web"), &format!("-sess_out {session}"), LAST).succeeded();
+    let shown = s_client(weir.address("web"), &format!("-sess_in {session} -early_data {early}"), LAST);
+    assert!(shown.stdout.contains("Reused, TLSv1.3"), "{shown:?}");
+    assert!(shown.stdout.contains("Early data was not sent"), "{shown:?}");
+    assert!(shown.stdout.contains("HTTP/1.1 200"), "{shown:?}");
+}
+
+/// Threat B16: HTTP/2 over TLS is agreed on by ALPN (RFC 9113 section 3.2); who did not agree does not get it by its preface.
+#[test]
+fn b16_http2_over_tls_is_spoken_only_with_those_who_agreed_to_it() {
+    let backend = mirror();
+    let config = CONFIG.replace(r#"http = ["h1"]"#, r#"http = ["h1", "h2"]"#);
+    let weir = authority().setup(&config).with("app", backend.address()).start();
+    let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let shown = s_client(weir.address("web"), "-quiet", preface);
+    assert!(shown.stdout.contains("HTTP/1.1 400") || shown.stdout.contains("HTTP/1.1 505"), "{shown:?}");
+    assert!(s_client(weir.address("web"), "", LAST).stdout.contains("HTTP/1.1 200"));
+    assert!(backend.requests().iter().all(|request| request.method != "PRI"));
 }
