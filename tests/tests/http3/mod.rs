@@ -1,6 +1,7 @@
 //! HTTP/3, by the `h3` crate over quinn.
 
 mod attacks;
+mod drain;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

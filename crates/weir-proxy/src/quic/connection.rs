@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -84,6 +84,9 @@ struct UnprovedPath {
 pub(super) struct Inner {
     pub(super) quic: quinn_proto::Connection,
     watches: HashMap<StreamId, Watch, foldhash::fast::RandomState>,
+    /// Streams that we have ended and whose end the client has not acknowledged.
+    ending: HashSet<StreamId, foldhash::fast::RandomState>,
+    ended: Option<Waker>,
     accepting: [Option<Waker>; 2],
     closed: Option<Waker>,
     lost: Option<ConnectionError>,
@@ -122,6 +125,8 @@ impl Connection {
         let inner = Inner {
             quic,
             watches: HashMap::default(),
+            ending: HashSet::default(),
+            ended: None,
             accepting: [None, None],
             closed: None,
             lost: None,
@@ -328,10 +333,14 @@ impl Connection {
 
     /// Ends our side of a stream in order.
     pub fn finish(self: &Rc<Self>, id: StreamId) -> Result<(), StreamError> {
-        let finished = self.inner.borrow_mut().quic.send_stream(id).finish();
+        let inner = &mut *self.inner.borrow_mut();
+        let finished = inner.quic.send_stream(id).finish();
         self.touch();
         match finished {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                inner.ending.insert(id);
+                Ok(())
+            }
             Err(FinishError::Stopped(code)) => Err(StreamError::Reset(code.into_inner())),
             Err(FinishError::ClosedStream) => Err(StreamError::ConnectionLost),
         }
@@ -339,8 +348,10 @@ impl Connection {
 
     /// Gives up our side of a stream: the client learns that what it got is not whole.
     pub fn reset(self: &Rc<Self>, id: StreamId, code: u64) {
+        let inner = &mut *self.inner.borrow_mut();
         // A stream that has ended needs none.
-        let _ = self.inner.borrow_mut().quic.send_stream(id).reset(code_of(code));
+        let _ = inner.quic.send_stream(id).reset(code_of(code));
+        inner.has_ended(id);
         self.touch();
     }
 
@@ -362,6 +373,17 @@ impl Connection {
         if let Some(entry) = inner.watches.get_mut(&id) {
             watch(&mut entry.stopped, context);
         }
+        Poll::Pending
+    }
+
+    /// Ready while the client has everything of the streams that we have ended, as far as it wants it: what it has not acknowledged is lost when
+    /// the connection is closed.
+    pub fn poll_acknowledged(&self, context: &mut Context<'_>) -> Poll<()> {
+        let inner = &mut *self.inner.borrow_mut();
+        if inner.ending.is_empty() || inner.is_over() {
+            return Poll::Ready(());
+        }
+        watch(&mut inner.ended, context);
         Poll::Pending
     }
 
@@ -505,12 +527,14 @@ impl Inner {
                 }
             }
             StreamEvent::Stopped { id, .. } => {
+                self.has_ended(*id);
                 if let Some(watch) = self.watches.get_mut(id) {
                     wake(&mut watch.writable);
                     wake(&mut watch.stopped);
                 }
             }
             StreamEvent::Finished { id } => {
+                self.has_ended(*id);
                 if let Some(watch) = self.watches.get_mut(id) {
                     watch.finished = true;
                 }
@@ -519,9 +543,17 @@ impl Inner {
         }
     }
 
+    /// The client has all of a stream, or wants no more of it.
+    fn has_ended(&mut self, id: StreamId) {
+        if self.ending.remove(&id) && self.ending.is_empty() {
+            wake(&mut self.ended);
+        }
+    }
+
     fn wake_all(&mut self) {
         self.accepting.iter_mut().for_each(wake);
         wake(&mut self.closed);
+        wake(&mut self.ended);
         for watch in self.watches.values_mut() {
             wake(&mut watch.readable);
             wake(&mut watch.writable);

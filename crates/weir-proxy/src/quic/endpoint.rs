@@ -134,28 +134,41 @@ impl Driver {
         self.ports.borrow_mut().retain(|port| port.is_open.get() || port.connections.get() > 0);
     }
 
-    /// Receives on a socket until it is closed. One such task runs per socket.
+    /// Receives on a socket until it is closed and its last connection is over, or another process receives for them. One such task runs per
+    /// socket.
     pub async fn run_socket(self: Rc<Self>, port: Rc<Port>, is_closing: impl Fn(&Waker) -> bool) {
         let mut inbox = Inbox::new();
         loop {
             let received = poll_fn(|context| match port.socket.poll_receive(&mut inbox, context) {
                 Poll::Ready(result) => Poll::Ready(Some(result)),
-                Poll::Pending if is_closing(context.waker()) => Poll::Ready(None),
+                Poll::Pending
+                    if is_closing(context.waker())
+                        && port.is_released(self.has_successor(), context.waker()) =>
+                {
+                    Poll::Ready(None)
+                }
                 Poll::Pending => Poll::Pending,
             });
             match received.await {
                 None => break,
-                Some(Ok(_)) => self.receive(&port, &inbox),
+                Some(Ok(_)) => {
+                    let heir = port.heir(&self.ports.borrow());
+                    self.receive(&heir, &inbox);
+                }
                 Some(Err(error)) => {
                     tracing::debug!(address = %port.socket.address(), %error, "quic receive");
                 }
             }
-            if is_closing(Waker::noop()) {
+            if is_closing(Waker::noop()) && port.is_released(self.has_successor(), Waker::noop()) {
                 break;
             }
             tokio::task::coop::consume_budget().await;
         }
         self.retire(&port);
+    }
+
+    fn has_successor(&self) -> bool {
+        self.kin.knows(self.keys.of_successor().process())
     }
 
     /// Takes datagrams that have just arrived at `port`.
@@ -403,7 +416,7 @@ impl Driver {
                 *place = None;
             }
             let port = &connection.port;
-            port.connections.set(port.connections.get() - 1);
+            port.leave();
             if !port.is_open.get() {
                 self.close_unused();
             }

@@ -1,10 +1,11 @@
 //! A socket together with the listener that decides about its connections.
 
 use std::any::Any;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use quinn_proto::ServerConfig;
@@ -42,15 +43,47 @@ pub struct Port {
     pub socket: Socket,
     /// The listener.
     pub front: Rc<dyn Front>,
-    /// Whether it receives.
+    /// Whether it takes new connections.
     pub(super) is_open: Cell<bool>,
     /// Connections that send on it.
     pub(super) connections: Cell<usize>,
+    /// Woken when the last of them is over.
+    pub(super) unused: RefCell<Option<Waker>>,
 }
 
 impl Port {
     /// A socket that serves `front`.
     pub fn new(socket: Socket, front: Rc<dyn Front>) -> Rc<Port> {
-        Rc::new(Port { socket, front, is_open: Cell::new(true), connections: Cell::new(0) })
+        let (is_open, connections) = (Cell::new(true), Cell::new(0));
+        Rc::new(Port { socket, front, is_open, connections, unused: RefCell::default() })
+    }
+
+    /// For a socket that is being closed: whether nobody needs what arrives at it, because it has no connections, or because the next process
+    /// receives and passes on what is theirs. `waker` is woken when that may have changed.
+    pub(super) fn is_released(&self, has_successor: bool, waker: &Waker) -> bool {
+        self.is_open.set(false);
+        if self.connections.get() == 0 || has_successor {
+            return true;
+        }
+        *self.unused.borrow_mut() = Some(waker.clone());
+        false
+    }
+
+    /// Who takes new connections that come to this one: itself, or one of `ports` that was opened at its address since it began to close.
+    pub(super) fn heir(self: &Rc<Self>, ports: &[Rc<Port>]) -> Rc<Port> {
+        let address = self.socket.address();
+        let is_heir = |other: &&Rc<Port>| other.is_open.get() && other.socket.address() == address;
+        let heir = if self.is_open.get() { None } else { ports.iter().rfind(is_heir) };
+        heir.unwrap_or(self).clone()
+    }
+
+    /// One of its connections is over.
+    pub(super) fn leave(&self) {
+        self.connections.set(self.connections.get() - 1);
+        if self.connections.get() == 0
+            && let Some(waker) = self.unused.take()
+        {
+            waker.wake();
+        }
     }
 }

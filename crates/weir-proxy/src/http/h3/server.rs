@@ -47,6 +47,8 @@ pub struct Shared {
     resets: RefCell<Resets>,
     is_flooded: Cell<bool>,
     running: Rc<Running>,
+    /// Ends of answers that wait for the client to make room; their exchanges are over.
+    late: Cell<u32>,
 }
 
 impl Shared {
@@ -125,9 +127,11 @@ impl Shared {
     }
 
     /// Sends the end of an answer whose exchange is over already.
-    pub fn send_late(&self, id: StreamId, mut bytes: Bytes) {
-        let quic = self.quic.clone();
+    pub fn send_late(self: &Rc<Self>, id: StreamId, mut bytes: Bytes) {
+        let shared = self.clone();
+        self.late.set(self.late.get() + 1);
         tokio::task::spawn_local(async move {
+            let quic = &shared.quic;
             let send = async {
                 while !bytes.is_empty() {
                     poll_fn(|context| quic.poll_write(id, &mut bytes, context)).await?;
@@ -138,6 +142,8 @@ impl Shared {
                 quic.reset(id, Code::RequestCancelled.value());
             }
             quic.forget(id);
+            shared.late.set(shared.late.get() - 1);
+            shared.running.wake_driver();
         });
     }
 }
@@ -163,6 +169,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
         resets: RefCell::default(),
         is_flooded: Cell::new(false),
         running: Rc::default(),
+        late: Cell::new(0),
     });
     let streams = limits.streams;
     drop(listener);
@@ -365,9 +372,13 @@ impl Driver {
             self.deadline.set(until.unwrap_or(now + LAST_CHANCE));
         }
         let _ = self.shared.send_own(context);
-        let is_over = self.draining == Draining::Refusing
-            && (self.shared.running.count() == 0 || self.deadline.has_passed());
-        is_over.then_some(reason)
+        if self.draining != Draining::Refusing {
+            return None;
+        }
+        let is_answered = self.shared.running.count() == 0 && self.shared.late.get() == 0;
+        // Closing takes back what the client does not have yet, so its answers must have arrived.
+        let is_over = is_answered && self.shared.quic.poll_acknowledged(context).is_ready();
+        (is_over || self.deadline.has_passed()).then_some(reason)
     }
 }
 

@@ -1,0 +1,85 @@
+//! The end of a process with answers under way.
+
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes};
+use weir_tests::dialogue::{Signal, Weir, fingerprint, pattern};
+
+use super::{CONFIG, Client, authority, run, site, start};
+
+#[test]
+fn a_drain_waits_until_the_client_has_all_of_its_answer() {
+    let (authority, backend) = (authority(), site());
+    let weir = start(&authority, &backend);
+    run(async {
+        let mut client = Client::connect(&authority, weir.address("web")).await;
+        // More than the client's window for a stream, by less than Weir lets wait: for Weir the exchange is over when the client has read nothing.
+        let content = pattern(8, 1_250_000 + 100_000);
+        let request = http::Request::post("https://shop.example/").body(()).unwrap();
+        let mut stream = client.requests.send_request(request).await.unwrap();
+        stream.send_data(Bytes::from(content.clone())).await.unwrap();
+        stream.finish().await.unwrap();
+        assert_eq!(stream.recv_response().await.unwrap().status(), 200);
+        weir.signals(Signal::TERM);
+        // Longer than requests are still taken.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert!(client.connection.close_reason().is_none(), "{:?}", client.connection.close_reason());
+        let mut received = Vec::new();
+        while let Some(mut data) = stream.recv_data().await.unwrap() {
+            received.extend_from_slice(&data.copy_to_bytes(data.remaining()));
+        }
+        assert!(received == content, "{} bytes, changed", received.len());
+        let closed = tokio::time::timeout(Duration::from_secs(5), client.connection.closed()).await.unwrap();
+        assert!(matches!(closed, quinn::ConnectionError::ApplicationClosed(_)), "{closed}");
+    });
+}
+
+/// Runs `change` in the middle of a request, which must be answered all the same.
+fn a_request_survives(change: impl FnOnce(&mut Weir)) {
+    let (authority, backend) = (authority(), site());
+    let mut weir = start(&authority, &backend);
+    run(async {
+        let mut client = Client::connect(&authority, weir.address("web")).await;
+        let content = pattern(9, 600_000);
+        let request = http::Request::post("https://shop.example/").body(()).unwrap();
+        let mut stream = client.requests.send_request(request).await.unwrap();
+        stream.send_data(Bytes::copy_from_slice(&content[..1_000])).await.unwrap();
+        change(&mut weir);
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        // More than its windows: it has to hear that they are open again.
+        stream.send_data(Bytes::copy_from_slice(&content[1_000..])).await.unwrap();
+        stream.finish().await.unwrap();
+        assert_eq!(stream.recv_response().await.unwrap().status(), 200);
+        let mut received = Vec::new();
+        while let Some(mut data) = stream.recv_data().await.unwrap() {
+            received.extend_from_slice(&data.copy_to_bytes(data.remaining()));
+        }
+        assert_eq!((received.len(), fingerprint(&received)), (content.len(), fingerprint(&content)));
+    });
+}
+
+#[test]
+fn a_request_under_way_is_finished_when_the_process_is_told_to_end() {
+    a_request_survives(|weir| weir.signals(Signal::TERM));
+}
+
+#[test]
+fn a_request_under_way_is_finished_when_a_reload_takes_http_3_away() {
+    a_request_survives(|weir| weir.reloads(&CONFIG.replace(r#"["h1", "h2", "h3"]"#, r#"["h1", "h2"]"#)));
+}
+
+#[test]
+fn a_request_under_way_is_finished_when_a_reload_takes_the_listener_away() {
+    a_request_survives(|weir| {
+        let other = CONFIG.replace("[listener.web]", "[listener.other]").replace("@web", "@other");
+        weir.reloads(&other);
+    });
+}
+
+#[test]
+fn a_request_under_way_is_finished_by_the_old_process_of_an_upgrade() {
+    a_request_survives(|weir| {
+        let old = weir.pid();
+        weir.signals_pid(old, Signal::USR2);
+    });
+}
