@@ -10,3 +10,4 @@
 pub mod attack;
 pub mod dialogue;
 pub mod storm;
+pub mod versions;

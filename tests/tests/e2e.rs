@@ -16,3 +16,4 @@ mod resources;
 mod tcp;
 mod tls;
 mod udp;
+mod versions;

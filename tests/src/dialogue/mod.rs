@@ -4,6 +4,7 @@
 //! fails with what was received so far; no test sleeps to let something happen, it polls until it has happened.
 
 mod admin;
+mod authority;
 mod backend;
 mod bodies;
 pub mod http2;
@@ -19,6 +20,7 @@ mod weir;
 mod wire;
 
 pub use admin::{Admin, Answer, Sample};
+pub use authority::Authority;
 pub use backend::{After, Backend};
 pub use bodies::{Draws, fingerprint, pattern};
 pub use message::{Broken, Fields, Request, Response};
@@ -26,7 +28,7 @@ pub use ports::{datagram_socket, free_address, listen_at};
 pub use process::{Usage, processes_mentioning, usage_of};
 pub use quiet::{Quiet, alone};
 pub use scripted::ScriptedBackend;
-pub use tools::{Finished, run_tool, tool};
+pub use tools::{Finished, client_program, run_tool, tool};
 pub use weir::{Setup, Signal, Weir, weir_binary};
 pub use wire::Wire;
 

@@ -34,6 +34,15 @@ pub fn tool(program: &str, package: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("this test needs `{program}`: apt-get install {package}"))
 }
 
+/// Where a program is that `xtask/setup.sh` puts into `clients` in the target directory, such as `bin/nethttp`.
+pub fn client_program(path: &str) -> PathBuf {
+    let here = std::env::current_exe().expect("own path");
+    let mut places = here.ancestors().map(|place| place.join("clients").join(path));
+    places
+        .find(|place| place.is_file())
+        .unwrap_or_else(|| panic!("this test needs {path} in the target directory: run xtask/setup.sh"))
+}
+
 /// Runs `program` to its end, with `input` on standard input, at most for `patience`; a longer run is killed and fails.
 pub fn run_tool(program: &Path, arguments: &[&str], input: &[u8], patience: Duration) -> Finished {
     let mut child = Command::new(program)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::load::{Load, LoadReport, Traffic};
+use super::load::{Load, LoadReport, Targets, Traffic};
 use super::{Failures, table};
 use crate::dialogue::{Setup, Weir, free_address, until};
 
@@ -149,11 +149,14 @@ pub fn kill_and_restart(plan: &KillPlan) -> KillReport {
         keeping: clients.div_ceil(2),
         closing: clients / 2,
         relaying: 0,
+        http2: 0,
+        http3: 0,
         one_post_in: 10,
         posts_may_fail: true,
         seed: plan.seed,
     };
-    let load = Load::start(weir.address("web"), None, plan.requests, traffic);
+    let targets = Targets { web: weir.address("web"), relay: None, secure: None };
+    let load = Load::start(targets, plan.requests, traffic);
     let mut ejected_after = Vec::new();
     for kill in 0..plan.kills {
         let due = plan.requests * (kill + 1) / (plan.kills + 1);

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::Failures;
 use super::backends::{body_of, receipt};
-use crate::dialogue::{Draws, Response, Wire};
+use super::multiplexed::multiplexed;
+use crate::dialogue::{Authority, Draws, Response, Wire};
+use crate::versions::Front;
 
 /// What is sent.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +21,10 @@ pub struct Traffic {
     pub closing: usize,
     /// Threads that send a line over a TCP relay, a connection each time.
     pub relaying: usize,
+    /// Connections of HTTP/2 over TLS, each with some requests at once.
+    pub http2: usize,
+    /// Connections of HTTP/3, likewise.
+    pub http3: usize,
     /// One request in this many is a POST; 0 for none.
     pub one_post_in: u64,
     /// Whether a POST may be answered 502 or 504 (its backend was killed) without that being a failure.
@@ -35,11 +41,21 @@ pub struct Load {
     begun: Instant,
 }
 
+/// Where it is sent.
+#[derive(Clone, Debug)]
+pub struct Targets {
+    /// HTTP/1.1.
+    pub web: SocketAddr,
+    /// A TCP relay to the same backends.
+    pub relay: Option<SocketAddr>,
+    /// HTTP/2 and HTTP/3 over TLS, as `storm.test` by this authority.
+    pub secure: Option<(SocketAddr, Arc<Authority>)>,
+}
+
 #[derive(Debug)]
-struct Shared {
-    web: SocketAddr,
-    relay: Option<SocketAddr>,
-    traffic: Traffic,
+pub(super) struct Shared {
+    pub(super) targets: Targets,
+    pub(super) traffic: Traffic,
     requests: u64,
     begun: AtomicU64,
     done: AtomicU64,
@@ -51,9 +67,11 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct Part {
-    micros: Vec<u32>,
-    posts_failed: u64,
+pub(super) struct Part {
+    pub(super) micros: Vec<u32>,
+    pub(super) posts_failed: u64,
+    /// Requests sent again because the server had promised that it did nothing with them.
+    pub(super) repeated: u64,
 }
 
 /// What came of it.
@@ -65,6 +83,8 @@ pub struct LoadReport {
     pub failures: Failures,
     /// POSTs that were answered 502 or 504 where that is allowed.
     pub posts_failed: u64,
+    /// Requests that were sent again because the server had promised that it did nothing with them.
+    pub repeated: u64,
     /// Numbers of the POSTs answered 200.
     pub answered_posts: Vec<usize>,
     /// How long it took.
@@ -83,11 +103,11 @@ impl LoadReport {
 }
 
 impl Load {
-    /// Starts sending `requests` requests to `web`, and lines to `relay`.
-    pub fn start(web: SocketAddr, relay: Option<SocketAddr>, requests: u64, traffic: Traffic) -> Load {
+    /// Starts sending `requests` requests, relayed lines among them.
+    pub fn start(targets: Targets, requests: u64, traffic: Traffic) -> Load {
+        let (has_relay, has_secure) = (targets.relay.is_some(), targets.secure.is_some());
         let shared = Arc::new(Shared {
-            web,
-            relay,
+            targets,
             traffic,
             requests,
             begun: AtomicU64::new(0),
@@ -100,7 +120,9 @@ impl Load {
         let kinds = [
             (traffic.keeping, keeping as fn(&Shared, &mut Part, u64)),
             (traffic.closing, closing),
-            (if relay.is_some() { traffic.relaying } else { 0 }, relaying),
+            (if has_relay { traffic.relaying } else { 0 }, relaying),
+            (if has_secure { traffic.http2 } else { 0 }, http2),
+            (if has_secure { traffic.http3 } else { 0 }, http3),
         ];
         let mut threads = Vec::new();
         for (count, client) in kinds {
@@ -144,6 +166,7 @@ impl Load {
                 Ok(mut part) => {
                     report.micros.append(&mut part.micros);
                     report.posts_failed += part.posts_failed;
+                    report.repeated += part.repeated;
                 }
                 Err(_) => report.failures.add("a client thread panicked".to_owned()),
             }
@@ -159,34 +182,45 @@ impl Load {
     }
 }
 
+/// A proxy that is down answers nothing quickly; do not turn that into a busy loop.
+pub(super) const AFTER_A_FAILURE: Duration = Duration::from_millis(5);
+
 impl Shared {
     /// Takes the right to send one more request.
-    fn takes_one(&self) -> bool {
+    pub(super) fn takes_one(&self) -> bool {
         !self.stop.load(Ordering::Relaxed) && self.begun.fetch_add(1, Ordering::Relaxed) < self.requests
     }
 
+    /// Counts a request that has ended; a failure costs a moment.
     fn ends(&self, part: &mut Part, begun: Instant, outcome: Result<(), String>) {
+        if self.notes(part, begun, outcome) {
+            std::thread::sleep(AFTER_A_FAILURE);
+        }
+    }
+
+    /// Counts a request that has ended; whether it failed.
+    pub(super) fn notes(&self, part: &mut Part, begun: Instant, outcome: Result<(), String>) -> bool {
         self.done.fetch_add(1, Ordering::Relaxed);
         part.micros.push(u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX));
-        if let Err(what) = outcome {
-            self.failures.lock().unwrap_or_else(PoisonError::into_inner).add(what);
-            // A proxy that is down answers nothing quickly; do not turn that into a busy loop.
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let Err(what) = outcome else { return false };
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).add(what);
+        true
     }
 }
 
 /// A request and what must come back.
-struct Question {
-    head: String,
-    body: Vec<u8>,
+pub(super) struct Question {
+    pub(super) path: String,
+    /// What is posted; `None` for a GET.
+    pub(super) content: Option<Vec<u8>>,
+    /// Whether the length of the content is told before it.
+    pub(super) is_declared: bool,
     expected: Vec<u8>,
     post: Option<usize>,
 }
 
 impl Question {
-    fn draw(shared: &Shared, draws: &mut Draws, close: bool) -> Question {
-        let connection = if close { "connection: close\r\n" } else { "" };
+    pub(super) fn draw(shared: &Shared, draws: &mut Draws) -> Question {
         let length = match draws.below(100) {
             0..80 => draws.below(200),
             80..97 => draws.below(8_192),
@@ -195,65 +229,109 @@ impl Question {
         let seed = draws.below(1 << 30);
         let one_in = shared.traffic.one_post_in;
         if one_in == 0 || draws.below(one_in) > 0 {
-            let head = format!("GET /r/{seed}/{length} HTTP/1.1\r\nhost: storm.test\r\n{connection}\r\n");
-            return Question { head, body: Vec::new(), expected: body_of(seed, length), post: None };
+            let (path, expected) = (format!("/r/{seed}/{length}"), body_of(seed, length));
+            return Question { path, content: None, is_declared: true, expected, post: None };
         }
         let number = shared.posts.fetch_add(1, Ordering::Relaxed);
         let content = body_of(seed, length);
-        let expected = receipt(&content).into_bytes();
-        let start = format!("POST /p/{number} HTTP/1.1\r\nhost: storm.test\r\n{connection}");
-        if draws.below(4) > 0 {
-            let head = format!("{start}content-length: {length}\r\n\r\n");
-            return Question { head, body: content, expected, post: Some(number) };
+        Question {
+            path: format!("/p/{number}"),
+            expected: receipt(&content).into_bytes(),
+            content: Some(content),
+            is_declared: draws.below(4) > 0,
+            post: Some(number),
         }
-        let head = format!("{start}transfer-encoding: chunked\r\n\r\n");
-        let mut body = Vec::with_capacity(length + 64);
+    }
+
+    pub(super) fn method(&self) -> &'static str {
+        if self.content.is_some() { "POST" } else { "GET" }
+    }
+
+    /// All of it in HTTP/1.1.
+    fn text(&self, close: bool) -> Vec<u8> {
+        let connection = if close { "connection: close\r\n" } else { "" };
+        let start = format!("{} {} HTTP/1.1\r\nhost: storm.test\r\n{connection}", self.method(), self.path);
+        let Some(content) = &self.content else { return format!("{start}\r\n").into_bytes() };
+        if self.is_declared {
+            let head = format!("{start}content-length: {}\r\n\r\n", content.len());
+            return [head.as_bytes(), content].concat();
+        }
+        let mut text = format!("{start}transfer-encoding: chunked\r\n\r\n").into_bytes();
         for piece in content.chunks(3001) {
-            body.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
-            body.extend_from_slice(piece);
-            body.extend_from_slice(b"\r\n");
+            text.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
+            text.extend_from_slice(piece);
+            text.extend_from_slice(b"\r\n");
         }
-        body.extend_from_slice(b"0\r\n\r\n");
-        Question { head, body, expected, post: Some(number) }
+        text.extend_from_slice(b"0\r\n\r\n");
+        text
     }
 
     /// Sends it and checks the answer.
-    fn ask(&self, shared: &Shared, part: &mut Part, wire: &mut Wire) -> Result<Response, String> {
-        let line = self.head.lines().next().unwrap_or_default();
-        let mut all = self.head.clone().into_bytes();
-        all.extend_from_slice(&self.body);
+    fn ask(
+        &self,
+        shared: &Shared,
+        part: &mut Part,
+        wire: &mut Wire,
+        close: bool,
+    ) -> Result<Response, String> {
         // A proxy may answer before it has read everything; the answer tells more than the broken pipe.
-        let sent = wire.tries_to_send(&all);
+        let sent = wire.tries_to_send(self.text(close));
         let response = match wire.tries_to_receive_response("GET") {
             Ok(response) => response,
             Err((broken, partial)) => {
                 let part = partial.map_or("nothing".to_owned(), |partial| format!("{partial:?}"));
-                return Err(format!("{line}: {broken}; sent: {sent:?}; got {part}; local {}", wire.local()));
+                let asked = (self.method(), &self.path);
+                return Err(format!(
+                    "{asked:?}: {broken}; sent: {sent:?}; got {part}; local {}",
+                    wire.local()
+                ));
             }
         };
-        if self.post.is_some() && shared.traffic.posts_may_fail && matches!(response.status, 502 | 504) {
+        self.judge(shared, part, response.status, &response.body)
+            .map_err(|what| format!("{what}: {response:?}"))?;
+        Ok(response)
+    }
+
+    /// Fails unless this is the right answer.
+    pub(super) fn judge(
+        &self,
+        shared: &Shared,
+        part: &mut Part,
+        status: u16,
+        content: &[u8],
+    ) -> Result<(), String> {
+        if self.post.is_some() && shared.traffic.posts_may_fail && matches!(status, 502 | 504) {
             part.posts_failed += 1;
-            return Ok(response);
+            return Ok(());
         }
-        if response.status != 200 || response.body != self.expected {
-            return Err(format!("{line}: expected {} bytes, got {response:?}", self.expected.len()));
+        if status != 200 || content != self.expected {
+            let (method, path, expected) = (self.method(), &self.path, self.expected.len());
+            return Err(format!("{method} {path}: {status} with {} bytes for {expected}", content.len()));
         }
         if let Some(number) = self.post {
             shared.answered.lock().unwrap_or_else(PoisonError::into_inner).push(number);
         }
-        Ok(response)
+        Ok(())
     }
+}
+
+fn http2(shared: &Shared, part: &mut Part, seed: u64) {
+    multiplexed(shared, part, seed, Front::Http2Tls);
+}
+
+fn http3(shared: &Shared, part: &mut Part, seed: u64) {
+    multiplexed(shared, part, seed, Front::Http3);
 }
 
 fn keeping(shared: &Shared, part: &mut Part, seed: u64) {
     let mut draws = Draws::seeded(seed);
     let mut kept: Option<Wire> = None;
     while shared.takes_one() {
-        let question = Question::draw(shared, &mut draws, false);
+        let question = Question::draw(shared, &mut draws);
         let begun = Instant::now();
-        let wire = kept.take().map_or_else(|| Wire::try_connect(shared.web), Ok);
+        let wire = kept.take().map_or_else(|| Wire::try_connect(shared.targets.web), Ok);
         let outcome = match wire {
-            Ok(mut wire) => question.ask(shared, part, &mut wire).map(|response| {
+            Ok(mut wire) => question.ask(shared, part, &mut wire, false).map(|response| {
                 // Now and then a client goes on with a fresh connection.
                 if !response.closes() && draws.below(500) > 0 {
                     kept = Some(wire);
@@ -268,10 +346,10 @@ fn keeping(shared: &Shared, part: &mut Part, seed: u64) {
 fn closing(shared: &Shared, part: &mut Part, seed: u64) {
     let mut draws = Draws::seeded(seed);
     while shared.takes_one() {
-        let question = Question::draw(shared, &mut draws, true);
+        let question = Question::draw(shared, &mut draws);
         let begun = Instant::now();
-        let outcome = match Wire::try_connect(shared.web) {
-            Ok(mut wire) => question.ask(shared, part, &mut wire).map(drop),
+        let outcome = match Wire::try_connect(shared.targets.web) {
+            Ok(mut wire) => question.ask(shared, part, &mut wire, true).map(drop),
             Err(problem) => Err(format!("can't connect: {problem}")),
         };
         shared.ends(part, begun, outcome);
@@ -279,14 +357,14 @@ fn closing(shared: &Shared, part: &mut Part, seed: u64) {
 }
 
 fn relaying(shared: &Shared, part: &mut Part, seed: u64) {
-    let Some(address) = shared.relay else { return };
+    let Some(address) = shared.targets.relay else { return };
     let mut draws = Draws::seeded(seed);
     while shared.takes_one() {
         // The relay leads to the same backends, so a line is a request here too; but Weir passes it on unread.
-        let question = Question::draw(shared, &mut draws, false);
+        let question = Question::draw(shared, &mut draws);
         let begun = Instant::now();
         let outcome = match Wire::try_connect(address) {
-            Ok(mut wire) => question.ask(shared, part, &mut wire).map(drop),
+            Ok(mut wire) => question.ask(shared, part, &mut wire, false).map(drop),
             Err(problem) => Err(format!("can't connect to the relay: {problem}")),
         };
         shared.ends(part, begun, outcome);

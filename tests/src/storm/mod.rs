@@ -6,11 +6,13 @@
 mod backends;
 mod kill;
 mod load;
+mod long_lived;
+mod multiplexed;
 mod reloads;
 
 pub use backends::{Executed, body_of, serve_process, serving};
 pub use kill::{KillPlan, KillReport, kill_and_restart};
-pub use load::{Load, LoadReport, Traffic};
+pub use load::{Load, LoadReport, Targets, Traffic};
 pub use reloads::{StormPlan, StormReport, reload_storm};
 
 /// Prints `rows` as two aligned columns.

@@ -1,12 +1,15 @@
 //! Reloads and binary upgrades under load (R1, R2, R3).
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::backends::{Executed, serving};
-use super::load::{Load, LoadReport, Traffic};
+use super::load::{Load, LoadReport, Targets, Traffic};
+use super::long_lived::LongLived;
 use super::{Failures, table};
-use crate::dialogue::{Setup, Signal, Weir, Wire, free_address, until_within};
+use crate::dialogue::{Authority, Signal, Weir, free_address, until_within};
+use crate::versions::{Behind, Front, VersionedBackend};
 
 /// How much of everything.
 #[derive(Clone, Copy, Debug)]
@@ -17,17 +20,30 @@ pub struct StormPlan {
     pub reloads: u64,
     /// USR2 upgrades.
     pub upgrades: u64,
-    /// WebSockets, and as many relayed TCP connections, that stay open over all reloads.
+    /// WebSockets, relayed TCP connections, streams of HTTP/2 and of HTTP/3, so many of each, that stay open over all reloads.
     pub long_lived: u64,
-    /// Client threads: half of them keep their connections.
+    /// Client threads of HTTP/1.1: half of them keep their connections.
     pub clients: u64,
+    /// Connections of HTTP/2 over TLS.
+    pub http2: u64,
+    /// Connections of HTTP/3.
+    pub http3: u64,
     /// Seed of all draws.
     pub seed: u64,
 }
 
 impl Default for StormPlan {
     fn default() -> StormPlan {
-        StormPlan { requests: 1_000_000, reloads: 100, upgrades: 10, long_lived: 20, clients: 16, seed: 1 }
+        StormPlan {
+            requests: 1_000_000,
+            reloads: 100,
+            upgrades: 10,
+            long_lived: 20,
+            clients: 16,
+            http2: 4,
+            http3: 4,
+            seed: 1,
+        }
     }
 }
 
@@ -63,6 +79,7 @@ impl StormReport {
                 ("requests", self.load.done.to_string()),
                 ("failed", self.load.failures.count().to_string()),
                 ("failed otherwise", self.failures.count().to_string()),
+                ("sent again as refused", self.load.repeated.to_string()),
                 ("reloads", self.reloads.to_string()),
                 ("upgrades", self.upgrades.to_string()),
                 ("slowest reload", format!("{:.1?}", self.slowest_reload)),
@@ -101,6 +118,17 @@ fn config(extra: bool) -> String {
         protocol = "tcp"
         bind = "@relay"
         pool = "raw"
+        [listener.secure]
+        bind = "@secure"
+        http = ["h2", "h3"]
+        pool = "app"
+        tls = {{ certificates = [{{ cert = "@dir/storm.pem", key = "@dir/storm.key" }}] }}
+        [[listener.secure.route]]
+        path = "/echo"
+        pool = "live"
+        [pool.live]
+        backends = ["@live"]
+        health = "off"
         [pool.app]
         backends = ["@a", "@b"{third}]
         health = {{ check = "http", interval = "500ms", fast_interval = "100ms", timeout = "500ms" }}
@@ -117,17 +145,27 @@ pub fn reload_storm(plan: StormPlan) -> StormReport {
     let addresses: [SocketAddr; 3] = [free_address(), free_address(), free_address()];
     let _backends = addresses.map(|address| serving(address, executed.clone()));
     let [a, b, c] = addresses;
-    let mut weir = Setup::of(&config(false)).with("a", a).with("b", b).with("c", c).start();
+    let authority = Arc::new(Authority::new().signs("storm", &["storm.test"]));
+    let live = VersionedBackend::start(free_address(), Behind::Http1, &authority, "storm");
+    let setup = authority.setup(&config(false)).with("live", live.address());
+    let mut weir = setup.with("a", a).with("b", b).with("c", c).start();
     let half = usize::try_from(plan.clients / 2).unwrap_or(1).max(1);
     let traffic = Traffic {
         keeping: half,
         closing: half - half / 3,
         relaying: half / 3,
+        http2: usize::try_from(plan.http2).unwrap_or(0),
+        http3: usize::try_from(plan.http3).unwrap_or(0),
         one_post_in: 5,
         posts_may_fail: false,
         seed: plan.seed,
     };
-    let load = Load::start(weir.address("web"), Some(weir.address("relay")), plan.requests, traffic);
+    let targets = Targets {
+        web: weir.address("web"),
+        relay: Some(weir.address("relay")),
+        secure: Some((weir.address("secure"), authority.clone())),
+    };
+    let load = Load::start(targets, plan.requests, traffic);
     let mut report = Progress {
         failures: Failures::default(),
         reloads: 0,
@@ -135,6 +173,7 @@ pub fn reload_storm(plan: StormPlan) -> StormReport {
         slowest_reload: Duration::ZERO,
         slowest_upgrade: Duration::ZERO,
         long_lived: Vec::new(),
+        authority,
     };
     report.open_long_lived(&weir, plan.long_lived);
     let events = plan.reloads + plan.upgrades;
@@ -152,6 +191,7 @@ pub fn reload_storm(plan: StormPlan) -> StormReport {
         }
     }
     report.check_long_lived("the last reload");
+    report.end_long_lived();
     let load = load.report();
     let mut failures = report.failures;
     for number in executed.repeated() {
@@ -178,7 +218,8 @@ struct Progress {
     upgrades: u64,
     slowest_reload: Duration,
     slowest_upgrade: Duration,
-    long_lived: Vec<Wire>,
+    long_lived: Vec<LongLived>,
+    authority: Arc<Authority>,
 }
 
 const HANDSHAKE: &str = "GET /ws HTTP/1.1\r\nhost: storm.test\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
@@ -191,26 +232,37 @@ impl Progress {
                 let mut wire = weir.client(listener);
                 wire.sends(HANDSHAKE);
                 match wire.tries_to_receive_response("GET") {
-                    Ok(response) if response.status == 101 => self.long_lived.push(wire),
+                    Ok(response) if response.status == 101 => self.long_lived.push(LongLived::Wire(wire)),
                     other => self.failures.add(format!("a WebSocket over {listener} was refused: {other:?}")),
                 }
+            }
+        }
+        for front in [Front::Http2Tls, Front::Http3] {
+            for _ in 0..count {
+                let address = weir.address("secure");
+                self.long_lived.push(LongLived::stream(front, self.authority.clone(), address));
             }
         }
         self.check_long_lived("opening");
     }
 
+    fn end_long_lived(&mut self) {
+        for (number, living) in std::mem::take(&mut self.long_lived).into_iter().enumerate() {
+            if let Err(why) = living.ends() {
+                self.failures.add(format!("long-lived connection {number} did not end well: {why}"));
+            }
+        }
+    }
+
     /// Every long-lived connection still echoes.
     fn check_long_lived(&mut self, when: &str) {
         let mut kept = Vec::new();
-        for (number, mut wire) in std::mem::take(&mut self.long_lived).into_iter().enumerate() {
-            let text = format!("{when} {number};");
-            let sent = wire.tries_to_send(&text);
-            let echoed =
-                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| wire.receives_exactly(&text)));
-            if sent.is_ok() && echoed.is_ok() {
-                kept.push(wire);
+        for (number, mut living) in std::mem::take(&mut self.long_lived).into_iter().enumerate() {
+            if living.answers(&format!("{when} {number};")) {
+                kept.push(living);
             } else {
-                self.failures.add(format!("long-lived connection {number} was gone after {when}"));
+                let why = living.ends();
+                self.failures.add(format!("long-lived connection {number} was gone after {when}: {why:?}"));
             }
         }
         self.long_lived = kept;
@@ -251,7 +303,7 @@ impl Progress {
         });
         // R2: what was open goes on in the old process until its drain deadline.
         self.check_long_lived("an upgrade");
-        self.long_lived.clear();
+        self.end_long_lived();
         until_within(Duration::from_secs(60), "the old process to end", || {
             (!weir.is_running(old)).then_some(())
         });

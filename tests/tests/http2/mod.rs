@@ -3,6 +3,7 @@
 mod curl;
 mod floods;
 mod honest;
+mod ignored;
 mod load;
 mod malformed;
 mod matrix;

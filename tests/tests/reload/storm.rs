@@ -13,6 +13,8 @@ fn no_client_notices_reloads_and_upgrades_under_load() {
         upgrades: 2,
         long_lived: 5,
         clients: 8,
+        http2: 2,
+        http3: 2,
         seed,
     });
     print!("{}", report.text());

@@ -1,0 +1,206 @@
+//! A backend in either version, with and without TLS, whose answers show what it was asked in.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::channel::Channel;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, Empty, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::oneshot;
+use tokio_rustls::TlsAcceptor;
+
+use super::tls;
+use crate::dialogue::{Authority, fingerprint, listen_at, pattern};
+
+/// What a backend may send before what it was sent has been taken: small, so that a body of some megabytes fills all windows on the way.
+const WINDOW_BYTES: u32 = 64 << 10;
+
+/// What a backend speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Behind {
+    Http1,
+    Http1Tls,
+    Http2,
+    Http2Tls,
+}
+
+impl Behind {
+    /// All of them.
+    pub const ALL: [Behind; 4] = [Behind::Http1, Behind::Http1Tls, Behind::Http2, Behind::Http2Tls];
+
+    /// A word for names in a config.
+    pub fn word(self) -> &'static str {
+        match self {
+            Behind::Http1 => "http1",
+            Behind::Http1Tls => "http1_tls",
+            Behind::Http2 => "http2",
+            Behind::Http2Tls => "http2_tls",
+        }
+    }
+
+    /// Whether it speaks TLS.
+    pub fn is_tls(self) -> bool {
+        matches!(self, Behind::Http1Tls | Behind::Http2Tls)
+    }
+
+    /// Whether it speaks HTTP/2.
+    pub fn is_http2(self) -> bool {
+        matches!(self, Behind::Http2 | Behind::Http2Tls)
+    }
+
+    /// What its answers say of it in `x-behind`.
+    pub fn name(self) -> String {
+        format!("{} {}", if self.is_http2() { "HTTP/2.0" } else { "HTTP/1.1" }, self.is_tls())
+    }
+}
+
+/// A backend with these paths:
+///
+/// - `/echo`: the request's content, as it comes, and its trailers
+/// - `/digest`: length and fingerprint of the request's content
+/// - `/bytes/N`: N bytes of `pattern(1, N)`
+/// - `/unknown`: `one two three`, in pieces, of a length that is not told
+/// - `/early`: 403 before any of the request's content is read
+/// - anything else: `hello`
+#[derive(Debug)]
+pub struct VersionedBackend {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl VersionedBackend {
+    /// Starts one at this address; with TLS it shows `NAME.pem` of the authority.
+    pub fn start(address: SocketAddr, behind: Behind, authority: &Authority, name: &str) -> VersionedBackend {
+        let listener = listen_at(address);
+        let acceptor = behind.is_tls().then(|| {
+            let protocol: &[u8] = if behind.is_http2() { b"h2" } else { b"http/1.1" };
+            TlsAcceptor::from(Arc::new(tls::of_server(authority, name, protocol)))
+        });
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                listener.set_nonblocking(true).expect("non-blocking");
+                let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+                tokio::select! {
+                    () = accept(listener, behind, acceptor) => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        VersionedBackend { address, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for VersionedBackend {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn accept(listener: tokio::net::TcpListener, behind: Behind, acceptor: Option<TlsAcceptor>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let _ = stream.set_nodelay(true);
+        let acceptor = acceptor.clone();
+        tokio::spawn(async move {
+            match acceptor {
+                None => serve(stream, behind).await,
+                Some(acceptor) => {
+                    if let Ok(stream) = acceptor.accept(stream).await {
+                        serve(stream, behind).await;
+                    }
+                }
+            }
+        });
+    }
+}
+
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, behind: Behind) {
+    let (io, service) = (TokioIo::new(stream), service_fn(move |request| answer(request, behind)));
+    // How a connection ends is for the client to judge.
+    let _ = if behind.is_http2() {
+        hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
+            .serve_connection(io, service)
+            .await
+    } else {
+        hyper::server::conn::http1::Builder::new().serve_connection(io, service).await
+    };
+}
+
+type Content = BoxBody<Bytes, hyper::Error>;
+
+fn whole(bytes: impl Into<Bytes>) -> Content {
+    Full::new(bytes.into()).map_err(|never: Infallible| match never {}).boxed()
+}
+
+async fn answer(request: Request<Incoming>, behind: Behind) -> Result<Response<Content>, hyper::Error> {
+    let name = format!("{:?} {}", request.version(), behind.is_tls());
+    let is_head = request.method() == Method::HEAD;
+    let path = request.uri().path().to_owned();
+    let mut response = match path.as_str() {
+        "/echo" => {
+            let named = request.headers().get(header::TRAILER).cloned();
+            let mut response = Response::new(request.into_body().boxed());
+            // hyper sends trailers in HTTP/1.1 only where they are named.
+            named.map(|named| response.headers_mut().insert(header::TRAILER, named));
+            response
+        }
+        "/digest" => {
+            let content = request.into_body().collect().await?.to_bytes();
+            Response::new(whole(format!("{} {:016x}", content.len(), fingerprint(&content))))
+        }
+        "/unknown" => Response::new(in_pieces()),
+        "/early" => {
+            let mut response = Response::new(whole("not for you"));
+            *response.status_mut() = StatusCode::FORBIDDEN;
+            response
+        }
+        other => {
+            let count = other.strip_prefix("/bytes/").and_then(|count| count.parse().ok());
+            let content = count.map_or(b"hello".to_vec(), |count| pattern(1, count));
+            let length = HeaderValue::from(content.len());
+            let content =
+                if is_head { Empty::new().map_err(|never| match never {}).boxed() } else { whole(content) };
+            let mut response = Response::new(content);
+            response.headers_mut().insert(header::CONTENT_LENGTH, length);
+            response
+        }
+    };
+    response.headers_mut().insert("x-behind", HeaderValue::from_str(&name).expect("a value"));
+    Ok(response)
+}
+
+fn in_pieces() -> Content {
+    let (mut sender, body) = Channel::<Bytes, Infallible>::new(1);
+    tokio::spawn(async move {
+        for piece in ["one ", "two ", "three"] {
+            if sender.send_data(Bytes::from_static(piece.as_bytes())).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    body.map_err(|never| match never {}).boxed()
+}
