@@ -18,15 +18,17 @@ curl              | test  | a client of the end-to-end tests, and of the demo
 openssl           | test  | makes certificates, and is a TLS client of the end-to-end tests
 netcat-openbsd    | test  | a client that half-closes
 python3           | test  | clients with parsers of their own
+python3-venv      | test  | keeps httpx, a client that speaks HTTP/2, to ourselves
 nodejs            | test  | a client whose agent keeps connections
 wrk               | test  | a load generator
 apache2-utils     | test  | ab, a load generator that speaks HTTP/1.0
 strace            | test  | makes system calls fail
 libfaketime       | test  | makes the wall clock jump
-nghttp2-client    | test  | h2load, a load generator that speaks HTTP/2
+nghttp2-client    | test  | nghttp and h2load, a client and a load generator that speak HTTP/2
 nghttp2-server    | test  | nghttpd, a backend that speaks HTTP/2
 pebble            | test  | a certificate authority, for the tests of ACME
-golang-go         | test  | builds h2spec, the conformance suite of HTTP/2
+golang-go         | test  | builds h2spec, the conformance suite of HTTP/2, and clients
+chromium          | test  | a browser
 util-linux        | test  | prlimit takes descriptors away, unshare gives a test its own files
 '
 
@@ -40,7 +42,8 @@ there_already() {
     gcc) command -v cc >/dev/null ;;
     nodejs) command -v node >/dev/null ;;
     git | make | curl | wrk | python3 | strace | openssl) command -v "$1" >/dev/null ;;
-    golang-go) command -v go >/dev/null || command -v h2spec >/dev/null ;;
+    python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
+    golang-go) command -v go >/dev/null ;;
     nghttp2-client) command -v h2load >/dev/null ;;
     nghttp2-server) command -v nghttpd >/dev/null ;;
     *) false ;;
@@ -83,6 +86,26 @@ install_h2spec() {
     (cd tests/h2spec && GOBIN=/usr/local/bin go install github.com/summerwind/h2spec/cmd/h2spec)
 }
 
+# Clients that no Debian package holds go into the target directory. Both steps are quick when there is nothing new.
+install_clients() {
+    local clients=${CARGO_TARGET_DIR:-target}/clients
+    mkdir -p "$clients/bin"
+    clients=$(cd "$clients" && pwd)
+    (
+        cd tests/go
+        go build -o "$clients/bin/nethttp" ./nethttp
+        go build -o "$clients/bin/grpc-interop-client" google.golang.org/grpc/interop/client
+        go build -o "$clients/bin/grpc-interop-server" google.golang.org/grpc/interop/server
+    )
+    cmp -s tests/python/requirements.txt "$clients/python/requirements.txt" && return 0
+    say "installing httpx"
+    rm -rf "$clients/python"
+    python3 -m venv "$clients/python"
+    "$clients/python/bin/pip" install --quiet --disable-pip-version-check --no-deps --require-hashes \
+        --requirement tests/python/requirements.txt
+    cp tests/python/requirements.txt "$clients/python/"
+}
+
 check_rust() {
     local wanted found
     wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
@@ -102,7 +125,7 @@ check_rust() {
 cd "$(dirname "$0")/.."
 case ${1:-test} in
 build) install_packages build && check_rust ;;
-test) install_packages test && install_h2spec && check_rust ;;
+test) install_packages test && install_h2spec && install_clients && check_rust ;;
 *)
     say "expected \`build\` or \`test\`, found \`$1\`"
     exit 2

@@ -1,8 +1,14 @@
 //! Other people's programs as clients.
 
+mod chromium;
 mod curl;
+mod go;
+mod grpc;
+mod httpx;
 mod languages;
 mod load_generators;
+mod nghttp;
+mod secure;
 mod websocket_over_http2;
 
 pub use languages::node;

@@ -1,0 +1,100 @@
+//! Chromium without a window.
+
+use std::path::Path;
+
+use weir_tests::dialogue::{After, Authority, Backend, PATIENCE, Weir, pattern, run_tool, tool};
+
+/// Asks for much at once and tells in the page what came of it, and in which protocols.
+const PAGE: &str = r#"<!doctype html><title>test</title><body>waiting</body><script type="module">
+const body = new Uint8Array(3 << 20).map((_, at) => at * 7);
+const echoed = new Uint8Array(await (await fetch("/echo", { method: "POST", body })).arrayBuffer());
+const same = echoed.length === body.length && echoed.every((byte, at) => byte === body[at]);
+const lengths = await Promise.all([...Array(60).keys()].map(async n =>
+  (await (await fetch(`/bytes/${n * 700}`)).arrayBuffer()).byteLength === n * 700));
+const protocols = new Set(performance.getEntriesByType("resource").map(entry => entry.nextHopProtocol));
+document.body.textContent = `echo ${same}, all ${lengths.every(good => good)}, ${[...protocols].join(" and ")}`;
+</script>"#;
+
+fn site() -> Backend {
+    Backend::serving(|request, wire| {
+        if let Some(count) = request.target.strip_prefix("/bytes/") {
+            wire.answers(200, &[], pattern(1, count.parse().unwrap_or(0)));
+        } else if request.target == "/echo" {
+            wire.answers(200, &[], &request.body);
+        } else {
+            wire.answers(200, &[("content-type", "text/html")], PAGE);
+        }
+        After::Keep
+    })
+}
+
+fn start(authority: &Authority, backend: &Backend) -> Weir {
+    let config = r#"
+        [listener.web]
+        bind = "@web"
+        http = ["h1", "h2", "h3"]
+        pool = "app"
+        tls = { certificates = [{ cert = "@dir/shop.pem", key = "@dir/shop.key" }] }
+        [pool.app]
+        backends = ["@app"]
+        health = "off"
+        [log]
+        access = "@dir/access.log"
+        "#;
+    authority.setup(config).with("app", backend.address()).start()
+}
+
+/// What the page says in the end.
+fn chromium(authority: &Authority, weir: &Weir, more: &[&str]) -> String {
+    let digest = format!(
+        "openssl x509 -in '{}' -pubkey -noout | openssl pkey -pubin -outform der | openssl dgst -sha256 -binary | openssl base64",
+        authority.path("shop.pem")
+    );
+    let digest =
+        run_tool(Path::new("/bin/sh"), &["-c", &digest], b"", PATIENCE).succeeded().trim().to_owned();
+    let trusted = format!("--ignore-certificate-errors-spki-list={digest}");
+    let profile = format!("--user-data-dir={}", weir.dir().join("profile").display());
+    let url = format!("https://shop.example:{}/", weir.address("web").port());
+    let mut arguments = vec![
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--no-proxy-server",
+        "--host-resolver-rules=MAP * 127.0.0.1",
+        "--virtual-time-budget=30000",
+        "--dump-dom",
+        &trusted,
+        &profile,
+    ];
+    arguments.extend(more);
+    arguments.push(&url);
+    let finished = run_tool(&tool("chromium", "chromium"), &arguments, b"", PATIENCE * 6);
+    let page = finished.succeeded();
+    let body = page.split_once("<body>").and_then(|(_, rest)| rest.split_once("</body>"));
+    let said = body.map(|(text, _)| text.trim().to_owned());
+    said.unwrap_or_else(|| panic!("no page: {finished:?}\n{}", weir.story()))
+}
+
+#[test]
+fn chromium_speaks_http_2_where_it_may_not_speak_http_3() {
+    let (authority, backend) = (Authority::new().signs("shop", &["shop.example"]), site());
+    let weir = start(&authority, &backend);
+    assert_eq!(chromium(&authority, &weir, &["--disable-quic"]), "echo true, all true, h2");
+    let lines = weir.lines_of("access.log", 62);
+    assert!(lines.iter().all(|line| line.contains("\"protocol\":\"HTTP/2.0\"")), "{lines:?}");
+    assert_eq!(weir.metric("weir_connections_total", &[("listener", "web")]), 1.0);
+}
+
+#[test]
+fn chromium_speaks_http_3_where_it_is_told_to() {
+    let (authority, backend) = (Authority::new().signs("shop", &["shop.example"]), site());
+    let weir = start(&authority, &backend);
+    let origin = format!("--origin-to-force-quic-on=shop.example:{}", weir.address("web").port());
+    assert_eq!(chromium(&authority, &weir, &["--enable-quic", &origin]), "echo true, all true, h3");
+    let lines = weir.lines_of("access.log", 62);
+    assert!(lines.iter().all(|line| line.contains("\"protocol\":\"HTTP/3.0\"")), "{lines:?}");
+}
