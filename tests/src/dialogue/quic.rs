@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::quic::{ClientConnection, KeyChange, Keys, Version};
+use rustls::quic::{ClientConnection, KeyChange, Keys, PacketKeySet, Secrets, Version};
 use rustls::{ClientConfig, RootCertStore, Side};
 
 use super::PATIENCE;
@@ -55,6 +55,11 @@ pub struct Quic {
     peer_id: Vec<u8>,
     token: Vec<u8>,
     keys: [Option<Keys>; 3],
+    /// What the keys after these come from, those keys once they were asked for, and how often keys were changed. Servers change them
+    /// early on, to see whether clients can (RFC 9001 §6).
+    secrets: Option<Secrets>,
+    coming: Option<PacketKeySet>,
+    key_updates: u32,
     next: [u64; 3],
     received: [BTreeSet<u64>; 3],
     handshake: [Incoming; 3],
@@ -134,6 +139,9 @@ impl Quic {
             tls,
             own_id,
             keys: [Some(first_keys(&peer_id)), None, None],
+            secrets: None,
+            coming: None,
+            key_updates: 0,
             peer_id,
             token: Vec::new(),
             next: [0; 3],
@@ -163,8 +171,9 @@ impl Quic {
                     self.keys[1] = Some(keys);
                     self.level = Space::Handshake;
                 }
-                Some(KeyChange::OneRtt { keys, .. }) => {
+                Some(KeyChange::OneRtt { keys, next }) => {
                     self.keys[2] = Some(keys);
+                    self.secrets = Some(next);
                     self.level = Space::Data;
                 }
                 None if said.is_empty() => return,
@@ -206,7 +215,8 @@ impl Quic {
         payload.resize(payload.len().max(least), 0);
         let mut bytes = Vec::new();
         if space == Space::Data {
-            bytes.push(0x40 | (NUMBER_BYTES as u8 - 1));
+            let phase = (self.key_updates % 2) as u8;
+            bytes.push(0x40 | phase << 2 | (NUMBER_BYTES as u8 - 1));
             bytes.extend(&self.peer_id);
         } else {
             let kind = if space == Space::Initial { 0 } else { 2 };
@@ -339,7 +349,7 @@ impl Quic {
     }
 
     /// Removes the protection of one packet, whose number stands at `at`.
-    fn unprotect(&self, space: Space, bytes: &mut [u8], at: usize) -> Option<(u64, Vec<u8>)> {
+    fn unprotect(&mut self, space: Space, bytes: &mut [u8], at: usize) -> Option<(u64, Vec<u8>)> {
         let keys = &self.keys[space as usize].as_ref()?.remote;
         let (header, body) = bytes.split_at_mut_checked(at + NUMBER_BYTES)?;
         let sample = body.get(..keys.header.sample_len())?.to_vec();
@@ -357,9 +367,20 @@ impl Quic {
         } else if number > expected + window / 2 && number >= window {
             number -= window;
         }
+        let is_changed = space == Space::Data && u32::from(*first >> 2 & 1) != self.key_updates % 2;
         let (header, body) = bytes.split_at_mut(at + count);
-        let payload = keys.packet.decrypt_in_place(number, header, body).ok()?;
-        Some((number, payload.to_vec()))
+        if !is_changed {
+            let payload = keys.packet.decrypt_in_place(number, header, body).ok()?;
+            return Some((number, payload.to_vec()));
+        }
+        let secrets = self.secrets.as_mut()?;
+        let coming = self.coming.get_or_insert_with(|| secrets.next_packet_keys());
+        let payload = coming.remote.decrypt_in_place(number, header, body).ok()?.to_vec();
+        let keys = self.keys[space as usize].as_mut()?;
+        let PacketKeySet { local, remote } = self.coming.take()?;
+        (keys.local.packet, keys.remote.packet) = (local, remote);
+        self.key_updates += 1;
+        Some((number, payload))
     }
 
     /// Begins again, with what a Retry demands.
