@@ -86,7 +86,9 @@ fn chromium_speaks_http_2_where_it_may_not_speak_http_3() {
     assert_eq!(chromium(&authority, &weir, &["--disable-quic"]), "echo true, all true, h2");
     let lines = weir.lines_of("access.log", 62);
     assert!(lines.iter().all(|line| line.contains("\"protocol\":\"HTTP/2.0\"")), "{lines:?}");
-    assert_eq!(weir.metric("weir_connections_total", &[("listener", "web")]), 1.0);
+    // A browser may open a second connection ahead of need; 62 requests by HTTP/1.1 would have taken six.
+    let connections = weir.metric("weir_connections_total", &[("listener", "web")]);
+    assert!(connections <= 2.0, "{connections} connections");
 }
 
 #[test]

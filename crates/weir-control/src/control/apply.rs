@@ -96,8 +96,9 @@ impl Control {
                 if let Some(snapshot) = &snapshot {
                     (self.on_level)(snapshot.config.log.level);
                     self.follow(snapshot);
-                    self.orders().hasten();
                 }
+                // Whoever reloads wants to see something done, if only what another process has put in the store.
+                self.orders().hasten();
                 Ok(Done { published: snapshot.is_some(), warnings, changes: lines, needs_restart })
             }
             Err(error) => {

@@ -20,6 +20,9 @@ const HEAD_BYTES_PER_COST: f64 = 1024.0;
 const RESET_COST: f64 = 10.0;
 /// What an answered request brings: its client may need some windows and a reset.
 const ANSWER_CREDIT: f64 = 12.0;
+/// Bytes received before other tasks get their turn. Of heads they can be ten thousand fields to read, which the `h2` crate does without a pause
+/// for as long as there is something to receive.
+const TURN_BYTES: usize = 16 << 10;
 /// Content bytes, either way, that bring credit for one frame: a client opens its windows no more often than that.
 const BYTES_PER_CREDIT: f64 = 1024.0;
 /// The part of the most credit that comes back per second.
@@ -38,6 +41,8 @@ pub struct Gauge {
     credit: f64,
     at: Duration,
     is_exhausted: bool,
+    /// Bytes received in this turn of the connection.
+    turn_bytes: usize,
 }
 
 impl Gauge {
@@ -52,11 +57,23 @@ impl Gauge {
             credit: f64::from(most),
             at: now,
             is_exhausted: false,
+            turn_bytes: 0,
         }
+    }
+
+    /// Others have their turn now.
+    pub fn end_turn(&mut self) {
+        self.turn_bytes = 0;
+    }
+
+    /// Whether others have waited long enough.
+    pub fn is_turn_over(&self) -> bool {
+        self.turn_bytes >= TURN_BYTES
     }
 
     /// Takes what was received next. False once the credit is used up.
     pub fn see(&mut self, mut received: &[u8]) -> bool {
+        self.turn_bytes += received.len();
         loop {
             let skipped = (self.preface_bytes + self.payload_bytes).min(received.len());
             received = &received[skipped..];

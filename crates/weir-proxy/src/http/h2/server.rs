@@ -149,7 +149,8 @@ impl Driver {
 
     fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Step> {
         loop {
-            let polled = if self.running.count() < self.streams {
+            let is_exhausted = self.gauge.borrow().is_exhausted();
+            let polled = if self.running.count() < self.streams && !is_exhausted {
                 self.connection.poll_accept(context)
             } else {
                 // Driven, but no further request is taken up.
@@ -198,6 +199,7 @@ impl Driver {
             if self.deadline.is_shed() && self.running.count() == 0 {
                 return Poll::Ready(Step::Ended(End::Overload));
             }
+            self.gauge.borrow_mut().end_turn();
             return Poll::Pending;
         }
     }

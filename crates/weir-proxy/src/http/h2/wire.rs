@@ -50,6 +50,10 @@ impl AsyncRead for Wire {
         if self.is_deaf() {
             return Poll::Pending;
         }
+        if self.gauge.as_ref().is_some_and(|gauge| gauge.borrow().is_turn_over()) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = room.filled().len();
         if let Some(first) = &mut self.first {
             let count = first.filled().len().min(room.remaining());
