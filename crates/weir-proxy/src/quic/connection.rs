@@ -18,6 +18,7 @@ use super::endpoint::Driver;
 use super::gauge::Gauge;
 use super::port::{Port, Settings};
 use super::timers::Entry;
+use super::wakers::{wake, watch};
 
 /// Smallest and largest number of bytes that wait to be acknowledged, per connection. In between it is twice what the path carries at once:
 /// a client that acknowledges nothing, or slowly, makes us hold little.
@@ -559,18 +560,6 @@ impl Inner {
             wake(&mut watch.writable);
             wake(&mut watch.stopped);
         }
-    }
-}
-
-fn wake(waker: &mut Option<Waker>) {
-    if let Some(waker) = waker.take() {
-        waker.wake();
-    }
-}
-
-fn watch(place: &mut Option<Waker>, context: &Context<'_>) {
-    if !place.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
-        *place = Some(context.waker().clone());
     }
 }
 

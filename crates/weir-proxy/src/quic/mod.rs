@@ -19,3 +19,4 @@ pub mod socket;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod wakers;
