@@ -14,8 +14,8 @@ use crate::io::receive;
 
 /// Longest wait for the client to have read the answer and closed.
 const LONGEST: Duration = Duration::from_secs(2);
-/// Most bytes read away.
-const MOST_BYTES: usize = 1 << 20;
+/// Most bytes read away. A client on a fast line has sent several MiB of an upload before it looks at the answer that refuses it.
+const MOST_BYTES: usize = 16 << 20;
 
 /// Half-closes, then reads until the client closes or one of the bounds is met.
 pub async fn until_quiet(session: &mut Session) {
