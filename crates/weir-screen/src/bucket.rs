@@ -1,0 +1,119 @@
+//! A token bucket in one number: the generic cell rate algorithm.
+//!
+//! A bucket is the time at which it will be full again. Taking a token moves that time one interval ahead; where this would put it further ahead than
+//! the whole bucket takes to fill, the bucket is empty. So a bucket needs no timer that fills it, one that is full need not be kept, and the
+//! long-term rate is exact whatever the order in which threads come.
+//!
+//! Source: ITU-T Recommendation I.371, annex A.
+
+use std::time::Duration;
+
+use crate::rate::Rate;
+
+/// Time in sixteenths of a nanosecond, so that even ten million a second are rounded by less than a thousandth. Lasts for 36 years.
+pub(crate) type Ticks = u64;
+
+const TICKS_PER_NS: u64 = 16;
+
+/// `now` as a number.
+pub(crate) fn ticks(now: Duration) -> Ticks {
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).saturating_mul(TICKS_PER_NS)
+}
+
+/// A number of ticks as a duration.
+pub(crate) fn duration(ticks: Ticks) -> Duration {
+    Duration::from_nanos(ticks.div_ceil(TICKS_PER_NS))
+}
+
+/// What all buckets of a limit have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bucket {
+    /// Time in which one token comes.
+    interval: Ticks,
+    /// Time in which an empty bucket is full again.
+    depth: Ticks,
+}
+
+impl Bucket {
+    /// A bucket that holds `burst` tokens (at least one) and gets them at `rate`.
+    pub fn new(rate: Rate, burst: u32) -> Bucket {
+        let interval = (ticks(rate.per) / u64::from(rate.count)).max(1);
+        Bucket { interval, depth: interval.saturating_mul(u64::from(burst.max(1))) }
+    }
+
+    /// Takes a token from a bucket that is full at `full_at`: when it is full now, or how long until there is a token.
+    #[inline]
+    pub fn take(&self, full_at: Ticks, now: Ticks) -> Result<Ticks, Ticks> {
+        let after = full_at.max(now).saturating_add(self.interval);
+        match (after - now).checked_sub(self.depth) {
+            None | Some(0) => Ok(after),
+            Some(wait) => Err(wait),
+        }
+    }
+
+    /// Puts back a token that was taken and not used.
+    pub fn give_back(&self, full_at: Ticks) -> Ticks {
+        full_at.saturating_sub(self.interval)
+    }
+
+    /// Whole tokens in a bucket.
+    pub fn tokens(&self, full_at: Ticks, now: Ticks) -> u64 {
+        self.depth.saturating_sub(full_at.saturating_sub(now)) / self.interval
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bucket(rate: &str, burst: u32) -> Bucket {
+        Bucket::new(Rate::parse(rate).unwrap(), burst)
+    }
+
+    const SECOND: Ticks = 1_000_000_000 * TICKS_PER_NS;
+
+    #[test]
+    fn a_full_bucket_gives_its_burst_at_once_and_then_one_each_interval() {
+        let bucket = bucket("10/s", 3);
+        let now = 7 * SECOND;
+        let mut full_at = 0;
+        for left in [3, 2, 1] {
+            assert_eq!(bucket.tokens(full_at, now), left);
+            full_at = bucket.take(full_at, now).unwrap();
+        }
+        assert_eq!(bucket.tokens(full_at, now), 0);
+        assert_eq!(bucket.take(full_at, now), Err(SECOND / 10));
+        assert_eq!(bucket.take(full_at, now + SECOND / 10 - 1), Err(1));
+        full_at = bucket.take(full_at, now + SECOND / 10).unwrap();
+        assert_eq!(bucket.take(full_at, now + SECOND / 10), Err(SECOND / 10));
+        assert_eq!(bucket.tokens(full_at, now + SECOND), 3, "never more than its burst");
+    }
+
+    #[test]
+    fn what_was_given_back_can_be_taken_again() {
+        let bucket = bucket("1/h", 1);
+        let taken = bucket.take(0, SECOND).unwrap();
+        assert!(bucket.take(taken, SECOND).is_err());
+        assert!(bucket.take(bucket.give_back(taken), SECOND).is_ok());
+    }
+
+    #[test]
+    fn a_clock_that_is_a_little_behind_takes_nothing_from_nobody() {
+        let bucket = bucket("100/s", 1);
+        let full_at = bucket.take(0, 5 * SECOND).unwrap();
+        assert!(bucket.take(full_at, 5 * SECOND - 3).is_err());
+        assert!(bucket.take(full_at, 5 * SECOND + SECOND / 100).is_ok());
+    }
+
+    #[test]
+    fn the_slowest_and_the_fastest_rate_neither_overflow_nor_round_away() {
+        for (rate, burst) in [("1/7d", 10_000_000), ("10000000/s", 10_000_000), ("9999999/s", 1)] {
+            let bucket = bucket(rate, burst);
+            let full_at = bucket.take(0, 36 * 365 * 86_400 * SECOND / 40).unwrap();
+            assert!(full_at > 0);
+            let exact = SECOND as f64 * Rate::parse(rate).unwrap().per.as_secs_f64()
+                / f64::from(Rate::parse(rate).unwrap().count);
+            assert!((bucket.interval as f64 / exact - 1.0).abs() < 0.001, "{rate}");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! How many requests are under way at once.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::digest::Digest;
+use crate::screen::Facts;
+use crate::settings::ConcurrencyLimit;
+
+/// Shards of the counts by key, each with a lock of its own.
+const SHARDS: usize = 32;
+/// A shard that has room for more than this, and uses less than an eighth of it, gives the rest back.
+const KEPT: usize = 256;
+
+type Counts = HashMap<Digest, u32, BuildHasherDefault<Already>>;
+
+/// A limit with its counts, shared by all workers. Only keys with requests under way are remembered, so that memory is bounded by what
+/// bounds those: connections and streams.
+pub(crate) struct ConcurrencyLimiter {
+    pub settings: ConcurrencyLimit,
+    counts: Shares,
+    seed: [u64; 2],
+}
+
+enum Shares {
+    One(AtomicU32),
+    Each(Box<[Mutex<Counts>]>),
+}
+
+/// A request under way, counted until this is dropped.
+pub struct Slot {
+    limiter: Arc<ConcurrencyLimiter>,
+    key: Option<Digest>,
+}
+
+impl ConcurrencyLimiter {
+    pub fn new(settings: &ConcurrencyLimit, seed: [u64; 2]) -> ConcurrencyLimiter {
+        let counts = match settings.key.is_whole() {
+            true => Shares::One(AtomicU32::new(0)),
+            false => Shares::Each((0..SHARDS).map(|_| Mutex::default()).collect()),
+        };
+        ConcurrencyLimiter { settings: settings.clone(), counts, seed }
+    }
+
+    /// Counts a request in; `None` when as many as may be are under way.
+    pub fn enter(self: &Arc<Self>, facts: &Facts<'_>) -> Option<Slot> {
+        let key = self.settings.key.digest(self.seed, facts);
+        let max = self.settings.max;
+        let entered = match (&self.counts, key) {
+            (Shares::Each(shards), Some(key)) => {
+                let mut counts = shard(shards, key).lock().unwrap_or_else(PoisonError::into_inner);
+                let count = counts.entry(key).or_insert(0);
+                let room = *count < max;
+                *count += u32::from(room);
+                room
+            }
+            (Shares::One(count), _) => {
+                count.fetch_update(Relaxed, Relaxed, |count| (count < max).then_some(count + 1)).is_ok()
+            }
+            // No limit by key gives no digest.
+            (Shares::Each(_), None) => true,
+        };
+        entered.then(|| Slot { limiter: self.clone(), key })
+    }
+
+    /// Requests of this key that are under way.
+    pub fn under_way(&self, facts: &Facts<'_>) -> u32 {
+        match (&self.counts, self.settings.key.digest(self.seed, facts)) {
+            (Shares::Each(shards), Some(key)) => {
+                let counts = shard(shards, key).lock().unwrap_or_else(PoisonError::into_inner);
+                counts.get(&key).copied().unwrap_or(0)
+            }
+            (Shares::One(count), _) => count.load(Relaxed),
+            (Shares::Each(_), None) => 0,
+        }
+    }
+}
+
+fn shard(shards: &[Mutex<Counts>], key: Digest) -> &Mutex<Counts> {
+    &shards[key[0] as usize % shards.len()]
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        match (&self.limiter.counts, self.key) {
+            (Shares::Each(shards), Some(key)) => {
+                let mut counts = shard(shards, key).lock().unwrap_or_else(PoisonError::into_inner);
+                if let Entry::Occupied(mut count) = counts.entry(key) {
+                    *count.get_mut() -= 1;
+                    if *count.get() == 0 {
+                        count.remove();
+                    }
+                }
+                if counts.capacity() > KEPT && counts.len() < counts.capacity() / 8 {
+                    let half = counts.capacity() / 2;
+                    counts.shrink_to(half);
+                }
+            }
+            (Shares::One(count), _) => {
+                count.fetch_sub(1, Relaxed);
+            }
+            (Shares::Each(_), None) => {}
+        }
+    }
+}
+
+/// Keys are digests already: their second half, which the choice of a shard has left whole.
+#[derive(Default)]
+struct Already(u64);
+
+impl Hasher for Already {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for word in bytes.as_chunks::<8>().0 {
+            self.0 = u64::from_ne_bytes(*word);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Key;
+    use crate::settings::Place;
+
+    fn limiter(key: Key, max: u32) -> Arc<ConcurrencyLimiter> {
+        let settings = ConcurrencyLimit { max, key, at: Place::Edge, dry_run: false, status: 429 };
+        Arc::new(ConcurrencyLimiter::new(&settings, [1, 2]))
+    }
+
+    fn facts(client: &str) -> Facts<'static> {
+        let none = &|_: &[u8]| None;
+        Facts {
+            client: client.parse().unwrap(),
+            path: b"/",
+            method: b"GET",
+            user_agent: b"",
+            header: none,
+            cookie: none,
+        }
+    }
+
+    #[test]
+    fn no_more_are_under_way_than_may_be_and_each_that_ends_makes_room() {
+        for key in [Key::Route, Key::CLIENT] {
+            let limiter = limiter(key, 2);
+            let one = facts("192.0.2.1");
+            let first = limiter.enter(&one).unwrap();
+            let second = limiter.enter(&one).unwrap();
+            assert!(limiter.enter(&one).is_none());
+            assert_eq!(limiter.under_way(&one), 2);
+            drop(first);
+            let third = limiter.enter(&one).unwrap();
+            assert!(limiter.enter(&one).is_none());
+            drop((second, third));
+            assert_eq!(limiter.under_way(&one), 0);
+        }
+    }
+
+    #[test]
+    fn keys_are_counted_apart_and_forgotten_when_nothing_is_under_way() {
+        let limiter = limiter(Key::CLIENT, 1);
+        let clients: Vec<String> =
+            (0..50_000).map(|n| format!("10.{}.{}.{}", n >> 16, n >> 8 & 255, n & 255)).collect();
+        let slots: Vec<_> = clients.iter().map(|client| limiter.enter(&facts(client)).unwrap()).collect();
+        assert!(limiter.enter(&facts(&clients[7])).is_none());
+        drop(slots);
+        let Shares::Each(shards) = &limiter.counts else { panic!() };
+        let kept: usize = shards.iter().map(|shard| shard.lock().unwrap().capacity()).sum();
+        assert!(kept <= SHARDS * KEPT * 4, "room for {kept} keys is kept");
+        assert!(shards.iter().all(|shard| shard.lock().unwrap().is_empty()));
+    }
+
+    #[test]
+    fn threads_that_race_for_slots_never_hold_too_many_and_lose_none() {
+        for key in [Key::Route, Key::CLIENT] {
+            let limiter = limiter(key, 5);
+            let most = AtomicU32::new(0);
+            let held = AtomicU32::new(0);
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        for _ in 0..20_000 {
+                            let slots: Vec<_> =
+                                (0..3).filter_map(|_| limiter.enter(&facts("192.0.2.1"))).collect();
+                            let count = slots.len() as u32;
+                            most.fetch_max(held.fetch_add(count, Relaxed) + count, Relaxed);
+                            held.fetch_sub(count, Relaxed);
+                        }
+                    });
+                }
+            });
+            assert!(most.load(Relaxed) <= 5);
+            assert_eq!(limiter.under_way(&facts("192.0.2.1")), 0);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What a screen would say of a request, step by step, without counting it.
+
+use std::time::Duration;
+
+use crate::addresses::{Addresses, Standing};
+use crate::concurrency::ConcurrencyLimiter;
+use crate::rate_limiter::RateLimiter;
+use crate::screen::{Facts, Screen, Texts};
+use crate::settings::Place;
+
+/// One question that a screen asks of a request, and the answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The key of the config.
+    pub name: String,
+    /// Whether the request passes.
+    pub passes: bool,
+    /// Why, in words.
+    pub reason: String,
+    /// Where it is asked.
+    pub at: Place,
+    /// What a request that does not pass is answered with.
+    pub status: u16,
+}
+
+impl Step {
+    fn of_list(name: &str, passes: bool, reason: String) -> Step {
+        Step { name: name.to_owned(), passes, reason, at: Place::Edge, status: 403 }
+    }
+}
+
+impl Screen {
+    /// Every step, in the order in which they are taken; a request that is refused takes none after the first that says so. Nothing is counted.
+    pub fn explain(&self, facts: &Facts<'_>, now: Duration) -> Vec<Step> {
+        let mut steps = Vec::new();
+        if let Some(addresses) = &self.addresses {
+            steps.push(of_address(addresses, facts));
+        }
+        for (name, texts, text) in [
+            ("method", &self.methods, facts.method),
+            ("path", &self.paths, facts.path),
+            ("user_agent", &self.user_agents, facts.user_agent),
+        ] {
+            of_text(name, texts, text, &mut steps);
+        }
+        steps.extend(self.concurrencies.iter().map(|limiter| of_concurrency(limiter, facts)));
+        steps.extend(self.rates.iter().map(|limiter| of_rate(limiter, facts, now)));
+        steps
+    }
+}
+
+fn of_address(addresses: &Addresses, facts: &Facts<'_>) -> Step {
+    let client = facts.client.to_canonical();
+    let passes = addresses.passes(client);
+    let (allowed, denied) = addresses.counts();
+    let name = if denied > 0 && (allowed == 0 || !passes) { "deny_address" } else { "allow_address" };
+    let reason = match addresses.standing(client) {
+        Standing::Allowed(network) => format!("`{network}` of `allow_address` holds {client}"),
+        Standing::Denied(network) => format!("`{network}` of `deny_address` holds {client}"),
+        Standing::Unlisted if allowed == 0 => format!("no entry of {denied} holds {client}"),
+        Standing::Unlisted => format!("no entry of {allowed} in `allow_address` holds {client}"),
+    };
+    Step::of_list(name, passes, reason)
+}
+
+fn of_text(name: &str, texts: &Texts, text: &[u8], steps: &mut Vec<Step>) {
+    let shown = String::from_utf8_lossy(text);
+    if let Some(deny) = &texts.deny {
+        let found = deny.first(text);
+        let reason = match found {
+            Some(pattern) => format!("`{pattern}` matches `{shown}`"),
+            None => format!("no entry matches `{shown}`"),
+        };
+        steps.push(Step::of_list(&format!("deny_{name}"), found.is_none(), reason));
+    }
+    if let Some(allow) = &texts.allow {
+        let found = allow.first(text);
+        let reason = match found {
+            Some(pattern) => format!("`{pattern}` matches `{shown}`"),
+            None => format!("no entry matches `{shown}`"),
+        };
+        steps.push(Step::of_list(&format!("allow_{name}"), found.is_some(), reason));
+    }
+}
+
+fn of_rate(limiter: &RateLimiter, facts: &Facts<'_>, now: Duration) -> Step {
+    let settings = &limiter.settings;
+    let left = limiter.tokens(facts, now);
+    let passes = left > 0 || settings.dry_run;
+    let (rate, burst, at, key) =
+        (settings.rate, settings.burst, settings.at.word(), settings.key.describe(facts));
+    let dry = if settings.dry_run { ", dry run" } else { "" };
+    let reason = format!("{left} of {burst} tokens left for {key}; {rate} at {at}{dry}");
+    Step { name: "rate_limit".to_owned(), passes, reason, at: settings.at, status: settings.status }
+}
+
+fn of_concurrency(limiter: &ConcurrencyLimiter, facts: &Facts<'_>) -> Step {
+    let settings = &limiter.settings;
+    let under_way = limiter.under_way(facts);
+    let passes = under_way < settings.max || settings.dry_run;
+    let (max, at, key) = (settings.max, settings.at.word(), settings.key.describe(facts));
+    let dry = if settings.dry_run { ", dry run" } else { "" };
+    let reason = format!("{under_way} of {max} under way for {key}; at {at}{dry}");
+    Step { name: "concurrency_limit".to_owned(), passes, reason, at: settings.at, status: settings.status }
+}

@@ -1,0 +1,171 @@
+//! What requests are counted by.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+use crate::digest::{Digest, digest};
+use crate::screen::Facts;
+
+/// What requests are counted by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// The client's network: its address, cut to so many bits.
+    ClientIp {
+        /// Bits of an IPv4 address, up to 32.
+        v4_bits: u8,
+        /// Bits of an IPv6 address, up to 128. One customer has at least a /64, and can come from each of its addresses.
+        v6_bits: u8,
+    },
+    /// All of the route together.
+    Route,
+    /// All of the listener together.
+    Listener,
+    /// The value of a header field (lower case).
+    Header(Box<str>),
+    /// The value of a cookie.
+    Cookie(Box<str>),
+}
+
+impl Key {
+    /// By client, as it is where nothing else is said.
+    pub const CLIENT: Key = Key::ClientIp { v4_bits: 32, v6_bits: 64 };
+
+    /// Whether there is only one count.
+    pub fn is_whole(&self) -> bool {
+        matches!(self, Key::Route | Key::Listener)
+    }
+
+    /// What stands for the key of a request; `None` where there is only one count. A request without the header or cookie is counted by its
+    /// client: otherwise leaving it out would be the way around the limit.
+    pub(crate) fn digest(&self, seed: [u64; 2], facts: &Facts<'_>) -> Option<Digest> {
+        Some(match self {
+            Key::Route | Key::Listener => return None,
+            Key::ClientIp { v4_bits, v6_bits } => by_client(seed, facts.client, *v4_bits, *v6_bits),
+            Key::Header(name) => match (facts.header)(name.as_bytes()) {
+                Some(value) => digest(seed, 1, value),
+                None => by_client(seed, facts.client, 32, 64),
+            },
+            Key::Cookie(name) => match (facts.cookie)(name.as_bytes()) {
+                Some(value) => digest(seed, 1, value),
+                None => by_client(seed, facts.client, 32, 64),
+            },
+        })
+    }
+
+    /// The key of a request, in words.
+    pub(crate) fn describe(&self, facts: &Facts<'_>) -> String {
+        let of_client = || format!("client {} (it has no such value)", Network::of(facts.client, 32, 64));
+        let of_value = |name: &str, value: Option<&[u8]>| {
+            value.map_or_else(of_client, |value| format!("{name} `{}`", String::from_utf8_lossy(value)))
+        };
+        match self {
+            Key::Route => "the route".to_owned(),
+            Key::Listener => "the listener".to_owned(),
+            Key::ClientIp { v4_bits, v6_bits } => {
+                format!("client {}", Network::of(facts.client, *v4_bits, *v6_bits))
+            }
+            Key::Header(name) => of_value(name, (facts.header)(name.as_bytes())),
+            Key::Cookie(name) => of_value(name, (facts.cookie)(name.as_bytes())),
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    /// As it is written in the config.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Key::ClientIp { .. } => write!(out, "client_ip"),
+            Key::Route => write!(out, "route"),
+            Key::Listener => write!(out, "listener"),
+            Key::Header(name) => write!(out, "header:{name}"),
+            Key::Cookie(name) => write!(out, "cookie:{name}"),
+        }
+    }
+}
+
+/// The network that a client is counted by.
+struct Network {
+    address: IpAddr,
+    bits: u8,
+}
+
+impl Network {
+    fn of(client: IpAddr, v4_bits: u8, v6_bits: u8) -> Network {
+        match client.to_canonical() {
+            IpAddr::V4(address) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(v4_bits.min(32))).unwrap_or(0);
+                Network { address: IpAddr::V4((u32::from(address) & mask).into()), bits: v4_bits }
+            }
+            IpAddr::V6(address) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(v6_bits.min(128))).unwrap_or(0);
+                Network { address: IpAddr::V6((u128::from(address) & mask).into()), bits: v6_bits }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = if self.address.is_ipv4() { 32 } else { 128 };
+        match self.bits >= all {
+            true => write!(out, "{}", self.address),
+            false => write!(out, "{}/{}", self.address, self.bits),
+        }
+    }
+}
+
+/// The network that a client at this address is counted by where nothing else is said: an IPv4 address, an IPv6 /64.
+pub fn address_key(client: IpAddr) -> IpAddr {
+    Network::of(client, 32, 64).address
+}
+
+fn by_client(seed: [u64; 2], client: IpAddr, v4_bits: u8, v6_bits: u8) -> Digest {
+    let bytes = match Network::of(client, v4_bits, v6_bits).address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    };
+    digest(seed, 0, &Ipv6Addr::octets(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts<'a>(client: &str, header: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>) -> Facts<'a> {
+        Facts {
+            client: client.parse().unwrap(),
+            path: b"/",
+            method: b"GET",
+            user_agent: b"",
+            header,
+            cookie: header,
+        }
+    }
+
+    fn same(key: &Key, one: &str, other: &str) -> bool {
+        let none = |_: &[u8]| None;
+        key.digest([1, 2], &facts(one, &none)) == key.digest([1, 2], &facts(other, &none))
+    }
+
+    #[test]
+    fn clients_are_told_apart_by_their_address_and_in_ipv6_by_their_64() {
+        assert!(!same(&Key::CLIENT, "192.0.2.1", "192.0.2.2"));
+        assert!(same(&Key::CLIENT, "192.0.2.1", "::ffff:192.0.2.1"));
+        assert!(same(&Key::CLIENT, "2001:db8:1:2::1", "2001:db8:1:2:ffff:ffff:ffff:ffff"));
+        assert!(!same(&Key::CLIENT, "2001:db8:1:2::1", "2001:db8:1:3::1"));
+        assert!(!same(&Key::CLIENT, "::", "0.0.0.0"));
+        let wide = Key::ClientIp { v4_bits: 24, v6_bits: 128 };
+        assert!(same(&wide, "192.0.2.1", "192.0.2.255") && !same(&wide, "192.0.2.1", "192.0.3.1"));
+        assert!(!same(&wide, "2001:db8::1", "2001:db8::2"));
+    }
+
+    #[test]
+    fn who_leaves_the_header_out_is_counted_by_address() {
+        let key = Key::Header("x-user".into());
+        assert!(!same(&key, "192.0.2.1", "192.0.2.2"));
+        let green = |name: &[u8]| (name == b"x-user").then_some(&b"green"[..]);
+        let by = |client| key.digest([1, 2], &facts(client, &green));
+        assert_eq!(by("192.0.2.1"), by("192.0.2.2"));
+        assert_eq!(key.describe(&facts("192.0.2.1", &green)), "x-user `green`");
+    }
+}

@@ -1,0 +1,304 @@
+//! Lists of texts: exact, prefix, suffix, contained, regular expression, and the negation of each.
+
+use std::fmt;
+
+use regex::bytes::{Regex, RegexBuilder};
+
+/// Patterns up to this many are compared one after the other; more are joined into one automaton, whose time does not grow with their
+/// number.
+const FEW: usize = 8;
+
+/// Memory that the automaton of one list may take, bytes. A list that needs more is compared one by one.
+const AUTOMATON_BYTES: usize = 64 << 20;
+
+/// Whether upper and lower case ASCII letters are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Case {
+    /// They differ: paths, methods.
+    Sensitive,
+    /// They do not: user agents.
+    Ignored,
+}
+
+/// One entry of a list.
+///
+/// Written `text` (exactly this), `text*` (begins so), `*text` (ends so), `*text*` (contains it), `*` (everything), `~regex` (a regular
+/// expression that matches anywhere), each with a leading `!` for its negation. [`fmt::Display`] writes it so again.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    negated: bool,
+    form: Form,
+    case: Case,
+    /// What is compared where bytes are not enough.
+    regex: Option<Regex>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Form {
+    Exact(Box<str>),
+    Prefix(Box<str>),
+    Suffix(Box<str>),
+    Contains(Box<str>),
+    Regex(Box<str>),
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Pattern) -> bool {
+        (self.negated, &self.form, self.case) == (other.negated, &other.form, other.case)
+    }
+}
+
+impl Eq for Pattern {}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let not = if self.negated { "!" } else { "" };
+        match &self.form {
+            Form::Exact(text) => write!(out, "{not}{text}"),
+            Form::Prefix(text) => write!(out, "{not}{text}*"),
+            Form::Suffix(text) => write!(out, "{not}*{text}"),
+            Form::Contains(text) => write!(out, "{not}*{text}*"),
+            Form::Regex(text) => write!(out, "{not}~{text}"),
+        }
+    }
+}
+
+impl Pattern {
+    /// Reads an entry as it is written in the config.
+    ///
+    /// # Errors
+    /// It is not a pattern; the text says what to write instead.
+    pub fn parse(text: &str, case: Case) -> Result<Pattern, String> {
+        let (negated, rest) = match text.strip_prefix('!') {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
+        let form = if let Some(expression) = rest.strip_prefix('~') {
+            if expression.is_empty() {
+                return Err(
+                    "expected a regular expression behind the `~`, such as \"~^bot/[0-9]+\"".to_owned()
+                );
+            }
+            Form::Regex(expression.into())
+        } else {
+            simple(rest)?
+        };
+        let regex = match &form {
+            Form::Regex(expression) => Some(build(expression, case).map_err(|error| reason(&error))?),
+            Form::Contains(part) => build(&regex::escape(part), case).ok(),
+            _ => None,
+        };
+        Ok(Pattern { negated, form, case, regex })
+    }
+
+    /// Whether it is the negation of what follows its `!`.
+    pub fn is_negated(&self) -> bool {
+        self.negated
+    }
+
+    /// Whether `text` is one that the entry means. Linear in the length of `text`; does not allocate.
+    pub fn matches(&self, text: &[u8]) -> bool {
+        self.matches_unnegated(text) != self.negated
+    }
+
+    fn matches_unnegated(&self, text: &[u8]) -> bool {
+        let same = |part: Option<&[u8]>, wanted: &str| {
+            part.is_some_and(|part| match self.case {
+                Case::Sensitive => part == wanted.as_bytes(),
+                Case::Ignored => part.eq_ignore_ascii_case(wanted.as_bytes()),
+            })
+        };
+        match &self.form {
+            Form::Exact(wanted) => same(Some(text), wanted),
+            Form::Prefix(wanted) => same(text.get(..wanted.len()), wanted),
+            Form::Suffix(wanted) => {
+                same(text.len().checked_sub(wanted.len()).map(|start| &text[start..]), wanted)
+            }
+            Form::Contains(_) | Form::Regex(_) => {
+                self.regex.as_ref().is_some_and(|regex| regex.is_match(text))
+            }
+        }
+    }
+
+    /// The same, without its negation, as a regular expression.
+    fn expression(&self) -> String {
+        match &self.form {
+            Form::Exact(text) => format!(r"\A(?:{})\z", regex::escape(text)),
+            Form::Prefix(text) => format!(r"\A(?:{})", regex::escape(text)),
+            Form::Suffix(text) => format!(r"(?:{})\z", regex::escape(text)),
+            Form::Contains(text) => regex::escape(text),
+            Form::Regex(text) => format!("(?:{text})"),
+        }
+    }
+}
+
+fn simple(text: &str) -> Result<Form, String> {
+    let (starts, inner) = match text.strip_prefix('*') {
+        Some(inner) => (true, inner),
+        None => (false, text),
+    };
+    let (ends, inner) = match inner.strip_suffix('*') {
+        Some(inner) => (true, inner),
+        None => (false, inner),
+    };
+    if inner.contains('*') || (starts && ends && inner.is_empty()) {
+        let expression = text.split('*').map(regex::escape).collect::<Vec<_>>().join(".*");
+        return Err(format!(
+            "a `*` stands only at the beginning and the end; as a regular expression: '~^{expression}$'"
+        ));
+    }
+    Ok(match (starts, ends) {
+        (false, false) => Form::Exact(inner.into()),
+        (false, true) => Form::Prefix(inner.into()),
+        // A `*` alone.
+        (true, false) if inner.is_empty() => Form::Prefix(inner.into()),
+        (true, false) => Form::Suffix(inner.into()),
+        (true, true) => Form::Contains(inner.into()),
+    })
+}
+
+/// Bytes, because header values need not be UTF-8; and ASCII classes, because `\w` of all Unicode makes automata a hundred times larger.
+fn build(expression: &str, case: Case) -> Result<Regex, regex::Error> {
+    RegexBuilder::new(expression)
+        .unicode(false)
+        .case_insensitive(case == Case::Ignored)
+        .size_limit(AUTOMATON_BYTES)
+        .build()
+}
+
+/// The last line of the engine's explanation, which says what is wrong; those before it draw where.
+fn reason(error: &regex::Error) -> String {
+    let text = error.to_string();
+    let last = text.lines().last().unwrap_or_default();
+    let what = last.strip_prefix("error: ").unwrap_or(last);
+    format!("not a regular expression of linear time: {what}")
+}
+
+/// A list, ready for use.
+#[derive(Debug)]
+pub(crate) struct Patterns {
+    list: Box<[Pattern]>,
+    /// All that are not negated, joined; `None` where there are few.
+    joined: Option<Regex>,
+}
+
+impl Patterns {
+    /// `None` for an empty list.
+    pub fn compile(list: &[Pattern]) -> Option<Patterns> {
+        let case = list.first()?.case;
+        let positive: Vec<_> = list.iter().filter(|pattern| !pattern.negated).collect();
+        let joined = (positive.len() > FEW)
+            .then(|| positive.iter().map(|pattern| pattern.expression()).collect::<Vec<_>>().join("|"))
+            .and_then(|expression| build(&expression, case).ok());
+        Some(Patterns { list: list.into(), joined })
+    }
+
+    /// Whether any entry matches.
+    pub fn any(&self, text: &[u8]) -> bool {
+        match &self.joined {
+            Some(joined) => {
+                joined.is_match(text)
+                    || self.list.iter().any(|pattern| pattern.negated && pattern.matches(text))
+            }
+            None => self.list.iter().any(|pattern| pattern.matches(text)),
+        }
+    }
+
+    /// The first entry that matches.
+    pub fn first(&self, text: &[u8]) -> Option<&Pattern> {
+        self.list.iter().find(|pattern| pattern.matches(text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(text: &str) -> Pattern {
+        Pattern::parse(text, Case::Sensitive).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn each_form_matches_what_it_says_and_its_negation_the_rest() {
+        for (text, good, bad) in [
+            ("curl", &["curl"][..], &["curl/8", "", "xcurl"][..]),
+            ("curl/*", &["curl/", "curl/8.5"], &["curl", "xcurl/8", ""]),
+            ("*bot", &["bot", "Googlebot"], &["bots", "bo", ""]),
+            ("*bot*", &["bot", "a bot 1"], &["bo", "b ot", ""]),
+            ("*", &["", "anything"], &[]),
+            ("", &[""], &["x"]),
+            ("~^bot/[0-9]+$", &["bot/12"], &["bot/", "xbot/1", "bot/1x"]),
+            ("~bot|spider", &["a spider", "bots"], &["crawler"]),
+            ("a.b*", &["a.bc"], &["aXbc"]),
+        ] {
+            for (texts, expected) in [(good, true), (bad, false)] {
+                for tried in texts {
+                    assert_eq!(pattern(text).matches(tried.as_bytes()), expected, "{text} on {tried:?}");
+                    let negation = pattern(&format!("!{text}"));
+                    assert_eq!(negation.matches(tried.as_bytes()), !expected, "!{text} on {tried:?}");
+                }
+            }
+            assert_eq!(pattern(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn case_counts_only_where_it_is_asked_for() {
+        for text in ["Curl/8", "CURL*", "*RL/8", "*uRl*", "~^CURL"] {
+            assert!(Pattern::parse(text, Case::Ignored).unwrap().matches(b"cUrl/8"), "{text}");
+            assert!(!pattern(text).matches(b"cUrl/8"), "{text}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_compared_too() {
+        assert!(pattern("*bot*").matches(b"\xff\xfe bot \x80"));
+        assert!(pattern("~^.bot").matches(b"\xffbot"));
+    }
+
+    #[test]
+    fn what_is_no_pattern_says_what_to_write() {
+        let error = |text| Pattern::parse(text, Case::Sensitive).unwrap_err();
+        assert_eq!(
+            error("/a/*/b"),
+            "a `*` stands only at the beginning and the end; as a regular expression: '~^/a/.*/b$'"
+        );
+        assert!(error("**").contains("a `*` stands only"));
+        assert!(error("~(").contains("unclosed group"), "{}", error("~("));
+        assert!(error("~a(?=b)").contains("look-around"), "{}", error("~a(?=b)"));
+        assert!(error("!~").contains("expected a regular expression"));
+        assert!(error("~((a{999}){999}){999}").contains("linear time"));
+    }
+
+    #[test]
+    fn a_long_list_answers_as_its_entries_one_by_one() {
+        let texts: Vec<String> = (0..2_000)
+            .flat_map(|n| {
+                [format!("bot-{n}/*"), format!("*agent{n}x*"), format!("tool {n}"), format!("*/v{n}")]
+            })
+            .chain(["!*a*".to_owned(), "~^x[0-9]{3}$".to_owned()])
+            .collect();
+        let list: Vec<_> = texts.iter().map(|text| Pattern::parse(text, Case::Ignored).unwrap()).collect();
+        let patterns = Patterns::compile(&list).unwrap();
+        assert!(patterns.joined.is_some());
+        for tried in [
+            "BOT-7/1",
+            "a bot-7/1",
+            "an AGENT1999X",
+            "an agent1999",
+            "tool 3",
+            "a tool 3",
+            "tool 3 a",
+            "a/v5",
+            "x123",
+            "xa123",
+            "b",
+            "",
+        ] {
+            let single = list.iter().any(|pattern| pattern.matches(tried.as_bytes()));
+            assert_eq!(patterns.any(tried.as_bytes()), single, "{tried}");
+            assert_eq!(patterns.first(tried.as_bytes()).is_some(), single, "{tried}");
+        }
+        assert!(!patterns.any(b"an ordinary browser"));
+    }
+}

@@ -1,0 +1,271 @@
+//! The screen of a listener or of a route: the one place that decides whether a request may pass, and why not.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::addresses::Addresses;
+use crate::concurrency::{ConcurrencyLimiter, Slot};
+use crate::pattern::Patterns;
+use crate::rate_limiter::RateLimiter;
+use crate::settings::{Place, Settings};
+
+/// What a screen looks at.
+pub struct Facts<'a> {
+    /// The client, as far as it is believed.
+    pub client: IpAddr,
+    /// The normalised path.
+    pub path: &'a [u8],
+    /// The method, as sent.
+    pub method: &'a [u8],
+    /// `user-agent`; empty where there is none.
+    pub user_agent: &'a [u8],
+    /// Value of the first header field of a name (given in lower case).
+    pub header: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>,
+    /// Value of the first cookie of a name.
+    pub cookie: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>,
+}
+
+/// What a request was refused for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Reason {
+    /// `deny_address`, `allow_address`
+    Address,
+    /// `deny_method`, `allow_method`
+    Method,
+    /// `deny_path`, `allow_path`
+    Path,
+    /// `deny_user_agent`, `allow_user_agent`
+    UserAgent,
+    /// `rate_limit`
+    Rate,
+    /// `concurrency_limit`
+    Concurrency,
+}
+
+impl Reason {
+    /// Every reason, in the order in which they are looked at.
+    pub const ALL: [Reason; 6] =
+        [Reason::Address, Reason::Method, Reason::Path, Reason::UserAgent, Reason::Rate, Reason::Concurrency];
+}
+
+/// A request may not pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why.
+    pub reason: Reason,
+    /// 403, or what the limit says.
+    pub status: u16,
+    /// When it may try again; `None` where trying again is of no use.
+    pub retry_after: Option<Duration>,
+}
+
+impl Refusal {
+    /// `retry-after`: whole seconds, rounded up and at least one (RFC 9110 section 10.2.3).
+    pub fn retry_after_seconds(&self) -> Option<u64> {
+        let wait = self.retry_after?;
+        Some((wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1))
+    }
+}
+
+/// After which time those may try again who found too many requests under way: nobody knows when one ends.
+const CONCURRENCY_RETRY: Duration = Duration::from_secs(1);
+
+/// What a request that is under way holds, and what would have happened to it.
+#[derive(Default)]
+pub struct Passage {
+    /// Requests counted as under way until this is dropped.
+    slots: Vec<Slot>,
+    /// Bits of [`Reason`].
+    would_refuse: u8,
+}
+
+impl Passage {
+    /// The request is over.
+    pub fn end(&mut self) {
+        self.slots.clear();
+        self.would_refuse = 0;
+    }
+
+    /// What limits with `dry_run` would have refused it for.
+    pub fn would_refuse(&self) -> impl Iterator<Item = Reason> {
+        let bits = self.would_refuse;
+        Reason::ALL.into_iter().filter(move |reason| bits & (1 << *reason as u8) != 0)
+    }
+
+    fn note(&mut self, reason: Reason) {
+        self.would_refuse |= 1 << reason as u8;
+    }
+}
+
+/// A deny list and an allow list of texts.
+#[derive(Default)]
+pub(crate) struct Texts {
+    pub deny: Option<Patterns>,
+    pub allow: Option<Patterns>,
+}
+
+impl Texts {
+    fn passes(&self, text: &[u8]) -> bool {
+        !self.deny.as_ref().is_some_and(|list| list.any(text))
+            && self.allow.as_ref().is_none_or(|list| list.any(text))
+    }
+}
+
+/// The limiter that goes on as that of `limit`; of several that are alike the n-th goes on as the n-th.
+fn kept<L, S: PartialEq>(old: &[Arc<L>], settings: fn(&L) -> &S, earlier: &[S], limit: &S) -> Option<Arc<L>> {
+    let alike = earlier.iter().filter(|other| *other == limit).count();
+    old.iter().filter(|old| settings(old) == limit).nth(alike).cloned()
+}
+
+/// What a listener or a route asks of its requests, ready for use and shared by all workers.
+pub struct Screen {
+    settings: Settings,
+    pub(crate) addresses: Option<Addresses>,
+    pub(crate) methods: Texts,
+    pub(crate) paths: Texts,
+    pub(crate) user_agents: Texts,
+    pub(crate) rates: Box<[Arc<RateLimiter>]>,
+    pub(crate) concurrencies: Box<[Arc<ConcurrencyLimiter>]>,
+    asks_at_origin: bool,
+}
+
+impl Screen {
+    /// Makes a screen of what the config says; `None` when it asks nothing.
+    ///
+    /// Limits that `before` has with the same settings go on where they are. `seed` is secret and drawn once per process; a screen of `before`
+    /// keeps its own.
+    pub fn compile(settings: &Settings, seed: [u64; 2], before: Option<&Screen>) -> Option<Screen> {
+        if settings.is_empty() {
+            return None;
+        }
+        let texts = |deny, allow| Texts { deny: Patterns::compile(deny), allow: Patterns::compile(allow) };
+        let old_rates = before.map_or(&[][..], |before| &before.rates);
+        let rates = settings.rate_limit.iter().enumerate().map(|(number, limit)| {
+            let kept = kept(old_rates, |old| &old.settings, &settings.rate_limit[..number], limit);
+            kept.unwrap_or_else(|| Arc::new(RateLimiter::new(limit, seed)))
+        });
+        let old_concurrencies = before.map_or(&[][..], |before| &before.concurrencies);
+        let concurrencies = settings.concurrency_limit.iter().enumerate().map(|(number, limit)| {
+            let earlier = &settings.concurrency_limit[..number];
+            let kept = kept(old_concurrencies, |old| &old.settings, earlier, limit);
+            kept.unwrap_or_else(|| Arc::new(ConcurrencyLimiter::new(limit, seed)))
+        });
+        let places = settings.rate_limit.iter().map(|limit| limit.at);
+        let mut places = places.chain(settings.concurrency_limit.iter().map(|limit| limit.at));
+        Some(Screen {
+            addresses: Addresses::compile(&settings.allow_address, &settings.deny_address),
+            methods: texts(&settings.deny_method, &settings.allow_method),
+            paths: texts(&settings.deny_path, &settings.allow_path),
+            user_agents: texts(&settings.deny_user_agent, &settings.allow_user_agent),
+            rates: rates.collect(),
+            concurrencies: concurrencies.collect(),
+            asks_at_origin: places.any(|place| place == Place::Origin),
+            settings: settings.clone(),
+        })
+    }
+
+    /// What it was made of.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Whether anything is asked of requests that go to a backend.
+    pub fn asks_at_origin(&self) -> bool {
+        self.asks_at_origin
+    }
+
+    /// Times a key found no bucket of its own, over all limits, count.
+    pub fn overflowed(&self) -> u64 {
+        self.rates.iter().map(|limiter| limiter.overflowed()).sum()
+    }
+
+    /// Whether a request may pass at this place. Lists are looked at on the edge. What it then holds is in `passage`.
+    ///
+    /// Linear in the length of what is compared; allocates only where requests under way are counted. A request that a limit refuses takes nothing
+    /// from the other limits of this screen.
+    ///
+    /// # Errors
+    /// It may not; `http/failure` of weir-proxy makes an answer of it.
+    pub fn admit(
+        &self,
+        place: Place,
+        facts: &Facts<'_>,
+        now: Duration,
+        passage: &mut Passage,
+    ) -> Result<(), Refusal> {
+        if place == Place::Edge
+            && let Some(reason) = self.listed(facts)
+        {
+            return Err(Refusal { reason, status: 403, retry_after: None });
+        }
+        let held = passage.slots.len();
+        self.count(place, facts, now, passage).inspect_err(|_| passage.slots.truncate(held))
+    }
+
+    /// What the lists refuse a request for.
+    fn listed(&self, facts: &Facts<'_>) -> Option<Reason> {
+        if self.addresses.as_ref().is_some_and(|addresses| !addresses.passes(facts.client)) {
+            return Some(Reason::Address);
+        }
+        let texts = [
+            (&self.methods, facts.method, Reason::Method),
+            (&self.paths, facts.path, Reason::Path),
+            (&self.user_agents, facts.user_agent, Reason::UserAgent),
+        ];
+        texts.into_iter().find(|(texts, text, _)| !texts.passes(text)).map(|(_, _, reason)| reason)
+    }
+
+    fn count(
+        &self,
+        place: Place,
+        facts: &Facts<'_>,
+        now: Duration,
+        passage: &mut Passage,
+    ) -> Result<(), Refusal> {
+        // Requests under way first: what is counted there is given back by itself.
+        for limiter in self.concurrencies.iter().filter(|limiter| limiter.settings.at == place) {
+            let settings = &limiter.settings;
+            match limiter.enter(facts) {
+                Some(slot) => passage.slots.push(slot),
+                None if settings.dry_run => passage.note(Reason::Concurrency),
+                None => {
+                    return Err(Refusal {
+                        reason: Reason::Concurrency,
+                        status: settings.status,
+                        retry_after: Some(CONCURRENCY_RETRY),
+                    });
+                }
+            }
+        }
+        // Bits of the limits that gave a token.
+        let mut gave = 0u64;
+        for (number, limiter) in self.rates.iter().enumerate() {
+            let settings = &limiter.settings;
+            if settings.at != place {
+                continue;
+            }
+            match limiter.take(facts, now) {
+                Ok(()) => gave |= 1 << number.min(63),
+                Err(_) if settings.dry_run => passage.note(Reason::Rate),
+                Err(wait) => {
+                    for (_, limiter) in
+                        self.rates[..number].iter().enumerate().filter(|(other, _)| gave & (1 << other) != 0)
+                    {
+                        limiter.give_back(facts, now);
+                    }
+                    return Err(Refusal {
+                        reason: Reason::Rate,
+                        status: settings.status,
+                        retry_after: Some(wait),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::*;
+use crate::key::Key;
+use crate::pattern::{Case, Pattern};
+use crate::rate::Rate;
+use crate::settings::{ConcurrencyLimit, RateLimit};
+
+const SEED: [u64; 2] = [7, 8];
+const NOW: Duration = Duration::from_secs(100);
+
+fn rate(rate: &str, burst: u32, key: Key) -> RateLimit {
+    let rate = Rate::parse(rate).unwrap();
+    RateLimit { rate, burst, key, at: Place::Edge, dry_run: false, status: 429, keys: 10_000 }
+}
+
+fn concurrency(max: u32) -> ConcurrencyLimit {
+    ConcurrencyLimit { max, key: Key::Route, at: Place::Edge, dry_run: false, status: 503 }
+}
+
+fn patterns(texts: &[&str]) -> Vec<Pattern> {
+    texts.iter().map(|text| Pattern::parse(text, Case::Ignored).unwrap()).collect()
+}
+
+fn facts(client: &str) -> Facts<'static> {
+    let none = &|_: &[u8]| None;
+    let client = client.parse().unwrap();
+    Facts { client, path: b"/a", method: b"GET", user_agent: b"curl/8.5", header: none, cookie: none }
+}
+
+fn screen(settings: &Settings) -> Screen {
+    Screen::compile(settings, SEED, None).unwrap()
+}
+
+fn admit(screen: &Screen, place: Place, now: Duration) -> Result<Passage, Refusal> {
+    let mut passage = Passage::default();
+    screen.admit(place, &facts("192.0.2.1"), now, &mut passage).map(|()| passage)
+}
+
+fn reason(settings: &Settings) -> Option<Reason> {
+    admit(&screen(settings), Place::Edge, NOW).err().map(|refusal| refusal.reason)
+}
+
+#[test]
+fn settings_that_ask_nothing_make_no_screen() {
+    assert!(Screen::compile(&Settings::default(), SEED, None).is_none());
+}
+
+#[test]
+fn each_list_refuses_what_it_denies_and_what_it_does_not_allow() {
+    let network = |text: &str| vec![text.parse().unwrap()];
+    for (settings, expected) in [
+        (Settings { deny_user_agent: patterns(&["CURL/*"]), ..Settings::default() }, Some(Reason::UserAgent)),
+        (Settings { deny_user_agent: patterns(&["wget*"]), ..Settings::default() }, None),
+        (Settings { allow_user_agent: patterns(&["curl*"]), ..Settings::default() }, None),
+        (
+            Settings { allow_user_agent: patterns(&["wget*", "x"]), ..Settings::default() },
+            Some(Reason::UserAgent),
+        ),
+        (Settings { deny_path: patterns(&["/a"]), ..Settings::default() }, Some(Reason::Path)),
+        (
+            Settings { allow_path: patterns(&["/a*"]), deny_path: patterns(&["*b"]), ..Settings::default() },
+            None,
+        ),
+        (Settings { deny_method: patterns(&["!POST"]), ..Settings::default() }, Some(Reason::Method)),
+        (Settings { allow_method: patterns(&["GET"]), ..Settings::default() }, None),
+        (Settings { deny_address: network("192.0.2.0/24"), ..Settings::default() }, Some(Reason::Address)),
+        (Settings { allow_address: network("10.0.0.0/8"), ..Settings::default() }, Some(Reason::Address)),
+    ] {
+        assert_eq!(reason(&settings), expected, "{settings:?}");
+        let screen = screen(&settings);
+        let steps = screen.explain(&facts("192.0.2.1"), NOW);
+        assert_eq!(steps.iter().all(|step| step.passes), expected.is_none(), "{steps:?}");
+        assert!(admit(&screen, Place::Origin, NOW).is_ok(), "lists are looked at once");
+    }
+}
+
+#[test]
+fn a_refusal_by_rate_says_when_to_come_again() {
+    let screen = screen(&Settings { rate_limit: vec![rate("1/10s", 1, Key::CLIENT)], ..Settings::default() });
+    assert!(admit(&screen, Place::Edge, NOW).is_ok());
+    let refusal = admit(&screen, Place::Edge, NOW + Duration::from_millis(6_500)).err().unwrap();
+    assert_eq!((refusal.status, refusal.retry_after), (429, Some(Duration::from_millis(3_500))));
+    assert_eq!(refusal.retry_after_seconds(), Some(4));
+    let at_last = admit(&screen, Place::Edge, NOW + Duration::from_micros(9_999_999)).err().unwrap();
+    assert_eq!(at_last.retry_after_seconds(), Some(1));
+    assert!(admit(&screen, Place::Edge, NOW + Duration::from_secs(10)).is_ok());
+}
+
+#[test]
+fn a_limit_counts_only_at_its_own_place() {
+    let limit = RateLimit { at: Place::Origin, ..rate("1/h", 1, Key::Route) };
+    let screen = screen(&Settings { rate_limit: vec![limit], ..Settings::default() });
+    assert!(screen.asks_at_origin());
+    (0..10).for_each(|_| assert!(admit(&screen, Place::Edge, NOW).is_ok()));
+    assert!(admit(&screen, Place::Origin, NOW).is_ok());
+    assert_eq!(admit(&screen, Place::Origin, NOW).err().unwrap().reason, Reason::Rate);
+}
+
+#[test]
+fn a_dry_run_refuses_nothing_and_says_what_it_would_refuse() {
+    let limit = RateLimit { dry_run: true, ..rate("1/h", 1, Key::CLIENT) };
+    let slots = ConcurrencyLimit { dry_run: true, ..concurrency(1) };
+    let settings =
+        Settings { rate_limit: vec![limit], concurrency_limit: vec![slots], ..Settings::default() };
+    let screen = screen(&settings);
+    let first = admit(&screen, Place::Edge, NOW).unwrap();
+    assert_eq!(first.would_refuse().count(), 0);
+    let second = admit(&screen, Place::Edge, NOW).unwrap();
+    assert_eq!(second.would_refuse().collect::<Vec<_>>(), [Reason::Rate, Reason::Concurrency]);
+}
+
+#[test]
+fn what_a_later_limit_refuses_costs_nothing_of_the_earlier_ones() {
+    let limits = vec![rate("1/h", 5, Key::CLIENT), rate("1/h", 1, Key::Route)];
+    let settings =
+        Settings { rate_limit: limits, concurrency_limit: vec![concurrency(9)], ..Settings::default() };
+    let screen = screen(&settings);
+    let kept = admit(&screen, Place::Edge, NOW).unwrap();
+    (0..10).for_each(|_| assert!(admit(&screen, Place::Edge, NOW).is_err()));
+    assert_eq!(screen.rates[0].tokens(&facts("192.0.2.1"), NOW), 4);
+    assert_eq!(screen.concurrencies[0].under_way(&facts("192.0.2.1")), 1);
+    drop(kept);
+    assert_eq!(screen.concurrencies[0].under_way(&facts("192.0.2.1")), 0);
+}
+
+#[test]
+fn a_limit_that_is_unchanged_goes_on_where_it_is() {
+    let limits = vec![rate("1/h", 1, Key::CLIENT), rate("1/h", 1, Key::CLIENT), rate("2/h", 2, Key::Route)];
+    let old = screen(&Settings { rate_limit: limits.clone(), ..Settings::default() });
+    assert!(admit(&old, Place::Edge, NOW).is_ok());
+    let with = |rate_limit: Vec<RateLimit>| {
+        Screen::compile(&Settings { rate_limit, ..Settings::default() }, [0, 0], Some(&old)).unwrap()
+    };
+    let same = with(limits.clone());
+    assert!((0..3).all(|number| Arc::ptr_eq(&same.rates[number], &old.rates[number])));
+    assert!(admit(&with(vec![limits[2].clone(), limits[0].clone()]), Place::Edge, NOW).is_err());
+    assert!(admit(&with(vec![rate("1/h", 2, Key::CLIENT)]), Place::Edge, NOW).is_ok());
+}
+
+/// Threads that ask ten times as often as is allowed for a minute of a clock that all of them drive.
+fn admitted_of_ten_times(limit: RateLimit, per_second: u64) -> u64 {
+    let screen = screen(&Settings { rate_limit: vec![limit], ..Settings::default() });
+    let step = 1_000_000_000 / (10 * per_second);
+    let (clock, admitted) = (AtomicU64::new(1_000_000_000), AtomicU64::new(0));
+    let end = 61_000_000_000;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut passage = Passage::default();
+                loop {
+                    let now = clock.fetch_add(step, Relaxed);
+                    if now >= end {
+                        break;
+                    }
+                    let now = Duration::from_nanos(now);
+                    if screen.admit(Place::Edge, &facts("2001:db8::7"), now, &mut passage).is_ok() {
+                        admitted.fetch_add(1, Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    admitted.load(Relaxed)
+}
+
+#[test]
+fn a_minute_of_ten_times_the_rate_lets_exactly_the_rate_pass_whoever_counts() {
+    for key in [Key::Route, Key::CLIENT] {
+        for (text, per_second) in [("100/s", 100), ("1000/s", 1_000), ("6000/m", 100)] {
+            let burst = 20;
+            let admitted = admitted_of_ten_times(rate(text, burst, key.clone()), per_second);
+            let exact = 60 * per_second + u64::from(burst);
+            let error = admitted as f64 / exact as f64 - 1.0;
+            assert!(
+                error.abs() <= 0.01,
+                "{text} by {key}: {admitted} of {exact}, {:.3} % off",
+                error * 100.0
+            );
+        }
+    }
+}

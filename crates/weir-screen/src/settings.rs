@@ -1,0 +1,101 @@
+//! What an operator asks of requests, as the config says it.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::key::Key;
+use crate::pattern::Pattern;
+use crate::rate::Rate;
+
+/// What a listener or a route asks of its requests.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    /// Networks whose clients are refused.
+    pub deny_address: Vec<IpNet>,
+    /// Where not empty: the only networks whose clients pass.
+    pub allow_address: Vec<IpNet>,
+    /// Methods that are refused.
+    pub deny_method: Vec<Pattern>,
+    /// Where not empty: the only methods that pass.
+    pub allow_method: Vec<Pattern>,
+    /// Normalised paths that are refused.
+    pub deny_path: Vec<Pattern>,
+    /// Where not empty: the only normalised paths that pass.
+    pub allow_path: Vec<Pattern>,
+    /// User agents that are refused; a request without one has the empty one.
+    pub deny_user_agent: Vec<Pattern>,
+    /// Where not empty: the only user agents that pass.
+    pub allow_user_agent: Vec<Pattern>,
+    /// All of them hold.
+    pub rate_limit: Vec<RateLimit>,
+    /// All of them hold.
+    pub concurrency_limit: Vec<ConcurrencyLimit>,
+}
+
+impl Settings {
+    /// Whether nothing is asked.
+    pub fn is_empty(&self) -> bool {
+        *self == Settings::default()
+    }
+
+    /// Whether clients at this address are let in at all; for connections whose requests nobody reads.
+    pub fn lets_in(&self, address: IpAddr) -> bool {
+        crate::addresses::Addresses::compile(&self.allow_address, &self.deny_address)
+            .is_none_or(|addresses| addresses.passes(address))
+    }
+}
+
+/// Where a limit counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// Every request.
+    #[default]
+    Edge,
+    /// Only requests that go to a backend; not what is answered from memory or from the config.
+    Origin,
+}
+
+impl Place {
+    /// As it is written in the config.
+    pub fn word(self) -> &'static str {
+        match self {
+            Place::Edge => "edge",
+            Place::Origin => "origin",
+        }
+    }
+}
+
+/// `rate_limit = { … }`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RateLimit {
+    /// In the long run.
+    pub rate: Rate,
+    /// At once, after a pause; at least 1.
+    pub burst: u32,
+    /// What is counted.
+    pub key: Key,
+    /// Which requests are counted.
+    pub at: Place,
+    /// Only says what it would refuse.
+    pub dry_run: bool,
+    /// 429 or 503.
+    pub status: u16,
+    /// Keys that are told apart at once, at most; 32 bytes each. Those beyond share buckets.
+    pub keys: u32,
+}
+
+/// `concurrency_limit = { … }`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConcurrencyLimit {
+    /// Requests under way at once; at least 1.
+    pub max: u32,
+    /// What is counted.
+    pub key: Key,
+    /// Which requests are counted.
+    pub at: Place,
+    /// Only says what it would refuse.
+    pub dry_run: bool,
+    /// 429 or 503.
+    pub status: u16,
+}

@@ -1,0 +1,1 @@
+//! Does this text carry SQL into a statement that was not meant to have it?

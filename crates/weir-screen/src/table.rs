@@ -1,0 +1,227 @@
+//! Buckets by key: bounded memory, constant time, and nobody loses a debt because others make new ones.
+//!
+//! Each key has two places of eight cells, and lives in whichever was emptier when it came. A bucket that is full says nothing, so its cell is
+//! free for the next key: nothing is swept, grown or moved. Where both places hold sixteen debts, the newcomer shares one of a fixed
+//! number of overflow buckets with others like it: it is never allowed more than its rate, though it may get less, and it is counted.
+//!
+//! Source: Azar, Broder, Karlin, Upfal, "Balanced Allocations", 1999.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use crate::bucket::{Bucket, Ticks};
+use crate::digest::Digest;
+
+/// Cells of one place, count.
+const WAYS: usize = 8;
+/// Most shards of a table, count: each has a lock of its own, held for some dozens of nanoseconds.
+const SHARDS: usize = 64;
+/// Keys that make another shard worth while, count.
+const SHARD_KEYS: usize = 256;
+/// Buckets shared by those for whom there is no room, count.
+const OVERFLOW: usize = 1024;
+
+/// Digest, and when the bucket is full; all zero for none.
+type Cell = [u64; 3];
+
+/// The buckets of one limit.
+pub(crate) struct Table {
+    shards: Box<[Shard]>,
+    places: u64,
+    overflow: Box<[AtomicU64]>,
+    overflowed: AtomicU64,
+}
+
+#[repr(align(128))]
+struct Shard {
+    cells: Mutex<Box<[Cell]>>,
+}
+
+/// Where the bucket of a key is.
+enum Found {
+    /// In this cell.
+    There(usize),
+    /// Nowhere; this cell is free.
+    Room(usize),
+    /// Nowhere, and nothing is free.
+    Full,
+}
+
+impl Table {
+    /// For so many keys at once. Memory that is never touched is never used.
+    pub fn new(keys: u32) -> Table {
+        let keys = keys.max(1) as usize;
+        let shards = (keys / SHARD_KEYS).next_power_of_two().clamp(1, SHARDS);
+        // A third more than asked for: then two places of eight have room for all.
+        let places = (keys + keys / 3).div_ceil(shards * WAYS) + 1;
+        let shard = || Shard { cells: Mutex::new(vec![[0; 3]; places * WAYS].into_boxed_slice()) };
+        Table {
+            shards: (0..shards).map(|_| shard()).collect(),
+            places: places as u64,
+            overflow: (0..OVERFLOW).map(|_| AtomicU64::new(0)).collect(),
+            overflowed: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes a token of the key's bucket; `Err` says how long until there is one.
+    pub fn take(&self, [low, high]: Digest, bucket: &Bucket, now: Ticks) -> Result<(), Ticks> {
+        let mut cells = self.shard(low).lock().unwrap_or_else(PoisonError::into_inner);
+        match self.find(&cells, [low, high], now) {
+            Found::There(at) => {
+                cells[at][2] = bucket.take(cells[at][2], now)?;
+                Ok(())
+            }
+            Found::Room(at) => {
+                // What it owes from when there was no room for it, or what others owe with whom it shared.
+                let owed = self.shared(high).load(Relaxed);
+                cells[at] = [low, high, bucket.take(owed, now)?];
+                Ok(())
+            }
+            Found::Full => {
+                drop(cells);
+                self.overflowed.fetch_add(1, Relaxed);
+                take_shared(self.shared(high), bucket, now)
+            }
+        }
+    }
+
+    /// Puts a token back.
+    pub fn give_back(&self, [low, high]: Digest, bucket: &Bucket, now: Ticks) {
+        let mut cells = self.shard(low).lock().unwrap_or_else(PoisonError::into_inner);
+        if let Found::There(at) = self.find(&cells, [low, high], now) {
+            cells[at][2] = bucket.give_back(cells[at][2]);
+        }
+    }
+
+    /// When the key's bucket is full.
+    pub fn full_at(&self, [low, high]: Digest, now: Ticks) -> Ticks {
+        let cells = self.shard(low).lock().unwrap_or_else(PoisonError::into_inner);
+        match self.find(&cells, [low, high], now) {
+            Found::There(at) => cells[at][2],
+            Found::Room(_) | Found::Full => self.shared(high).load(Relaxed),
+        }
+    }
+
+    /// Times a key found no room of its own, count.
+    pub fn overflowed(&self) -> u64 {
+        self.overflowed.load(Relaxed)
+    }
+
+    fn shard(&self, low: u64) -> &Mutex<Box<[Cell]>> {
+        &self.shards[low as usize & (self.shards.len() - 1)].cells
+    }
+
+    fn shared(&self, high: u64) -> &AtomicU64 {
+        &self.overflow[high as usize % OVERFLOW]
+    }
+
+    fn find(&self, cells: &[Cell], [low, high]: Digest, now: Ticks) -> Found {
+        // The upper halves choose the places, the lower ones the shard and the shared bucket.
+        let place = |bits: u64| (((bits >> 32) * self.places) >> 32) as usize * WAYS;
+        let (first, second) = (place(low), place(high));
+        let mut best = (None, 0);
+        for start in [first, second] {
+            let (mut free, mut free_count) = (None, 0);
+            for (at, cell) in cells[start..start + WAYS].iter().enumerate() {
+                if cell[0] == low && cell[1] == high {
+                    return Found::There(start + at);
+                }
+                if cell[2] <= now {
+                    free = Some(start + at);
+                    free_count += 1;
+                }
+            }
+            if free_count > best.1 {
+                best = (free, free_count);
+            }
+        }
+        best.0.map_or(Found::Full, Found::Room)
+    }
+}
+
+/// Takes a token of a bucket that several threads use.
+pub(crate) fn take_shared(full_at: &AtomicU64, bucket: &Bucket, now: Ticks) -> Result<(), Ticks> {
+    let mut before = full_at.load(Relaxed);
+    loop {
+        let after = bucket.take(before, now)?;
+        match full_at.compare_exchange_weak(before, after, Relaxed, Relaxed) {
+            Ok(_) => return Ok(()),
+            Err(changed) => before = changed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bucket::ticks;
+    use crate::digest::digest;
+    use crate::rate::Rate;
+    use std::time::Duration;
+
+    fn key(number: u64) -> Digest {
+        digest([3, 4], 0, &number.to_le_bytes())
+    }
+
+    fn slow() -> Bucket {
+        Bucket::new(Rate::parse("1/h").unwrap(), 1)
+    }
+
+    #[test]
+    fn as_many_keys_as_asked_for_have_a_bucket_of_their_own() {
+        for keys in [1u32, 10, 100, 1_000, 50_000] {
+            let table = Table::new(keys);
+            for number in 0..u64::from(keys) {
+                assert!(table.take(key(number), &slow(), ticks(Duration::from_secs(1))).is_ok());
+            }
+            // A few may be unlucky: fewer than one in a thousand.
+            assert!(table.overflowed() <= u64::from(keys) / 1_000, "{} of {keys}", table.overflowed());
+        }
+    }
+
+    #[test]
+    fn a_flood_of_keys_makes_nobody_forget_what_another_owes() {
+        let (table, now) = (Table::new(1_000), ticks(Duration::from_secs(1)));
+        let victims = || (0..500).map(key);
+        assert!(victims().all(|victim| table.take(victim, &slow(), now).is_ok()));
+        let before = table.overflowed();
+        for number in 1_000..1_000_000 {
+            let _ = table.take(key(number), &slow(), now);
+        }
+        assert!(table.overflowed() > before + 900_000, "the flood found no room");
+        assert!(victims().all(|victim| table.take(victim, &slow(), now).is_err()), "every debt stands");
+    }
+
+    #[test]
+    fn who_finds_no_room_is_limited_all_the_same() {
+        let (table, now) = (Table::new(100), ticks(Duration::from_secs(1)));
+        (0..10_000).for_each(|number| _ = table.take(key(number), &slow(), now));
+        let bucket = Bucket::new(Rate::parse("10/s").unwrap(), 10);
+        let newcomer = key(99_999_999);
+        let passed = (0..100).filter(|_| table.take(newcomer, &bucket, now + 1).is_ok()).count();
+        assert!(passed <= 10, "{passed} of 100 passed");
+    }
+
+    #[test]
+    fn room_comes_back_when_debts_are_paid_and_what_was_owed_in_common_is_taken_along() {
+        let (table, now) = (Table::new(100), ticks(Duration::from_secs(1)));
+        let bucket = Bucket::new(Rate::parse("1/s").unwrap(), 1);
+        (0..10_000).for_each(|number| _ = table.take(key(number), &bucket, now));
+        let newcomer = key(99_999_999);
+        assert!(table.take(newcomer, &bucket, now).is_err(), "shares a bucket that is empty");
+        let later = now + ticks(Duration::from_secs(1));
+        assert!(table.take(newcomer, &bucket, later).is_ok());
+        let overflowed = table.overflowed();
+        (20_000..20_050).for_each(|number| assert!(table.take(key(number), &bucket, later).is_ok()));
+        assert_eq!(table.overflowed(), overflowed, "their cells are free again");
+    }
+
+    #[test]
+    fn what_is_given_back_is_there_again() {
+        let (table, now) = (Table::new(10), ticks(Duration::from_secs(1)));
+        assert!(table.take(key(1), &slow(), now).is_ok());
+        assert!(table.take(key(1), &slow(), now).is_err());
+        table.give_back(key(1), &slow(), now);
+        assert!(table.take(key(1), &slow(), now).is_ok());
+    }
+}
