@@ -1,6 +1,7 @@
 //! From read fields to the typed [`Config`], with every default filled in. What could not be read gets its default here; the
 //! file is refused anyway.
 
+mod cache;
 mod tls;
 
 use std::collections::BTreeMap;
@@ -93,6 +94,7 @@ pub(crate) fn build(root: Fields) -> Draft {
                 _ => Level::Info,
             },
         },
+        cache: cache::cache(&root.table("cache")),
         listeners,
         pools,
     };
@@ -243,6 +245,7 @@ fn route(listener: &str, position: usize, fields: &Fields) -> Route {
         add_response_header: header_map(fields.map("add_response_header")),
         rewrite_prefix: fields.table("rewrite").text("prefix").map(str::to_owned),
         body_limit_bytes: fields.optional_number("body_limit"),
+        cache: cache::route_cache(fields),
     }
 }
 

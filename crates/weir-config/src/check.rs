@@ -4,6 +4,7 @@
 
 mod acme;
 mod binds;
+mod cache;
 mod health;
 mod listeners;
 mod pools;

@@ -4,6 +4,7 @@
 //! [`ROOT`] is the file; the tables themselves are in [`tables`].
 
 mod bounds;
+mod cache;
 pub mod tables;
 mod tls;
 

@@ -34,6 +34,7 @@ const fn optional<T: Copy>(least: T, most: T, reason: &'static str) -> Limit<T> 
 const MINUTES_5: Duration = seconds(300);
 const HOUR: Duration = seconds(3600);
 const DAY: Duration = seconds(86_400);
+const YEAR: Duration = seconds(31_536_000);
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
@@ -101,6 +102,22 @@ pub const CONTROL_FRAMES: Limit<u64> =
 
 /// `route.body_limit`, bytes.
 pub const BODY_LIMIT: Limit<u64> = optional(0, 64 * TIB, "0B takes no body at all");
+
+/// `cache.memory`, bytes.
+pub const CACHE_MEMORY: Limit<u64> =
+    optional(MIB, 64 * TIB, "leave `cache` out of the routes to keep nothing");
+/// `cache.ttl`, `cache.ttl_max`, `cache.negative_ttl`.
+pub const CACHE_TTL: Limit<Duration> =
+    optional(seconds(1), YEAR, "ages are told to clients in whole seconds; nothing is fresh for ever");
+/// `cache.stale_while_revalidate`, `cache.stale_if_error`.
+pub const CACHE_STALE: Limit<Duration> =
+    optional(seconds(1), YEAR, "ages are told to clients in whole seconds");
+/// `cache.object_max`, bytes.
+pub const CACHE_OBJECT_MAX: Limit<u64> =
+    limit(16 * MIB, 0, TIB, "each one puts out that much else; 0B keeps heads only");
+/// `cache.collapse_timeout`.
+pub const COLLAPSE_TIMEOUT: Limit<Duration> =
+    limit(seconds(5), millis(1), HOUR, "a backend that is slower gets one request per client again");
 
 /// `respond.status`.
 pub const RESPOND_STATUS: Limit<u64> = limit(200, 200, 599, "1xx is not an answer; there is none above 599");

@@ -1,5 +1,6 @@
 //! The typed form of `weir.toml`: one struct per table, one field per key, defaults in one place.
 
+mod cache;
 mod tls;
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use weir_balance::{Algorithm, LastResort};
 
+pub use cache::*;
 pub use tls::*;
 
 /// A whole configuration, checked: every pool that is named exists, every bound holds.
@@ -21,6 +23,8 @@ pub struct Config {
     pub admin: Option<Admin>,
     /// `[log]`
     pub log: Log,
+    /// `[cache]`
+    pub cache: Cache,
     /// `[listener.NAME]`, in file order.
     pub listeners: Vec<Listener>,
     /// `[pool.NAME]`, in file order.
@@ -197,6 +201,8 @@ pub struct Route {
     pub rewrite_prefix: Option<String>,
     /// Largest request body, bytes; `None` means no limit. Beyond it 413.
     pub body_limit_bytes: Option<u64>,
+    /// What is kept of responses; `None` keeps nothing.
+    pub cache: Option<RouteCache>,
 }
 
 /// A host that a route takes.

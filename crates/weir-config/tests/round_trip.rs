@@ -81,6 +81,46 @@ fn action(pools: Vec<String>) -> impl Strategy<Value = RouteAction> {
     ]
 }
 
+fn cache() -> impl Strategy<Value = RouteCache> {
+    let whole = |least: u64, most: u64| (least..=most).prop_map(Duration::from_secs);
+    let times = (of(whole(1, 100)), of(whole(100, 31_536_000)), of(whole(1, 100)));
+    let names = || vec("[a-z_]{1,6}\\*?", 0..3);
+    let query = prop_oneof![
+        Just((true, vec![], vec![], false)),
+        (names(), any::<bool>()).prop_map(|(only, sort)| (false, only, vec![], sort)),
+        (names(), any::<bool>()).prop_map(|(without, sort)| (false, vec![], without, sort)),
+    ];
+    let key = (vec("x-[a-z]{1,5}", 0..3), vec("[a-z]{1,5}", 0..3));
+    let stale = (of(whole(1, 31_536_000)), of(whole(1, 31_536_000)));
+    let set_cookie = select(vec![SetCookie::Refuse, SetCookie::Strip]);
+    (times, query, key, set_cookie, stale, (0..=1u64 << 40, millis(1, 3_600_000), any::<bool>())).prop_map(
+        |(
+            (ttl, ttl_max, negative_ttl),
+            (ignore_query, query_only, query_without, query_sort),
+            (key_headers, key_cookies),
+            set_cookie,
+            (stale_while_revalidate, stale_if_error),
+            (object_max_bytes, collapse_timeout, honour_client),
+        )| RouteCache {
+            ttl,
+            ttl_max,
+            negative_ttl,
+            ignore_query,
+            query_only,
+            query_without,
+            query_sort,
+            key_headers,
+            key_cookies,
+            set_cookie,
+            stale_while_revalidate,
+            stale_if_error,
+            object_max_bytes,
+            collapse_timeout,
+            honour_client,
+        },
+    )
+}
+
 fn route(pools: Vec<String>) -> impl Strategy<Value = Route> {
     let matching = (
         vec(host(), 0..3),
@@ -88,33 +128,35 @@ fn route(pools: Vec<String>) -> impl Strategy<Value = Route> {
         subsequence(vec!["GET", "HEAD", "POST", "PURGE"], 0..3),
         fields(),
     );
-    (matching, action(pools), fields(), fields(), of("/[a-z]{0,3}/?"), of(0..=1u64 << 46)).prop_map(
-        |(
-            (host, path, method, header),
-            action,
-            add_request_header,
-            add_response_header,
-            rewrite,
-            body_limit_bytes,
-        )| {
-            let all_prefixes =
-                !path.is_empty() && path.iter().all(|path| matches!(path, PathPattern::Prefix(_)));
-            let forwards = matches!(action, RouteAction::Pool(_));
-            Route {
-                name: String::new(),
-                host,
-                sni: Vec::new(),
-                path,
-                method: method.into_iter().map(str::to_owned).collect(),
-                header,
+    (matching, action(pools), fields(), fields(), of("/[a-z]{0,3}/?"), (of(0..=1u64 << 46), of(cache())))
+        .prop_map(
+            |(
+                (host, path, method, header),
                 action,
                 add_request_header,
                 add_response_header,
-                rewrite_prefix: rewrite.filter(|_| all_prefixes && forwards),
-                body_limit_bytes,
-            }
-        },
-    )
+                rewrite,
+                (body_limit_bytes, cache),
+            )| {
+                let all_prefixes =
+                    !path.is_empty() && path.iter().all(|path| matches!(path, PathPattern::Prefix(_)));
+                let forwards = matches!(action, RouteAction::Pool(_));
+                Route {
+                    name: String::new(),
+                    host,
+                    sni: Vec::new(),
+                    path,
+                    method: method.into_iter().map(str::to_owned).collect(),
+                    header,
+                    action,
+                    add_request_header,
+                    add_response_header,
+                    rewrite_prefix: rewrite.filter(|_| all_prefixes && forwards),
+                    body_limit_bytes,
+                    cache: cache.filter(|_| forwards),
+                }
+            },
+        )
 }
 
 /// A route of a tcp listener.
@@ -131,6 +173,7 @@ fn sni_route(pools: Vec<String>) -> impl Strategy<Value = Route> {
         add_response_header: BTreeMap::new(),
         rewrite_prefix: None,
         body_limit_bytes: None,
+        cache: None,
     })
 }
 
@@ -426,14 +469,16 @@ fn config() -> impl Strategy<Value = Config> {
         .iter()
         .flat_map(|(protocol, pools)| pools.iter().map(|name| pool(name.clone(), *protocol)))
         .collect();
-    (runtime, admin, log, listeners, pools).prop_map(
-        |((workers, drain, memory_bytes), admin, log, listeners, pools)| Config {
+    let cache = of((1u64 << 20)..=(1 << 46));
+    (runtime, admin, log, cache, listeners, pools).prop_map(
+        |((workers, drain, memory_bytes), admin, log, cache, listeners, pools)| Config {
             runtime: Runtime { workers, drain, memory_bytes },
             admin: admin.map(|(port, token)| Admin {
                 bind: SocketAddr::from(([127, 0, 0, 1], port)),
                 token_file: token.then(|| PathBuf::from("/etc/weir/\"quoted\" token")),
             }),
             log,
+            cache: Cache { memory_bytes: cache },
             listeners,
             pools,
         },

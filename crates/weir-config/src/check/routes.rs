@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{pool_exists, shadow};
+use super::{cache, pool_exists, shadow};
 use crate::build::{Draft, protocol};
 use crate::fields::Fields;
 use crate::report::{Findings, Span};
@@ -21,6 +21,7 @@ pub(super) fn check(draft: &Draft, listener: &Listener, fields: &Fields, finding
         pool_exists(draft, route, findings);
         action(route, protocol(fields), findings);
         rewrite(route, findings);
+        cache::check(route, findings);
         respond(&route.table("respond"), findings);
         if let Some(name) = route.text("name") {
             match names.get(name) {

@@ -1,12 +1,13 @@
 //! Every table and key of `weir.toml`.
 
 use super::bounds::{LIMITS, TIMEOUT};
+use super::cache::{CACHE, ROUTE_CACHE};
 use super::tls::{LISTENER_TLS, POOL_TLS};
 use super::{Key, Kind, Table, Word};
 use crate::limits as at;
 use crate::values as shape;
 
-const fn word(word: &'static str, doc: &'static str) -> Word {
+pub(super) const fn word(word: &'static str, doc: &'static str) -> Word {
     Word { word, doc, built: true }
 }
 
@@ -17,11 +18,12 @@ const fn not_built(word: &'static str, doc: &'static str) -> Word {
 /// The file.
 pub static ROOT: Table = Table {
     path: "the file",
-    doc: "Five kinds of tables. At least one listener is needed; all the rest has defaults.",
+    doc: "Six kinds of tables. At least one listener is needed; all the rest has defaults.",
     keys: &[
         Key::new("runtime", Kind::Table(&RUNTIME), "Settings of the whole process."),
         Key::new("admin", Kind::Table(&ADMIN), "The admin API, metrics and dashboard."),
         Key::new("log", Kind::Table(&LOG), "Access log and program log."),
+        Key::new("cache", Kind::Table(&CACHE), "The memory that routes with a `cache` share."),
         Key::new("listener", Kind::NamedTables(&LISTENER), "Where clients are accepted.")
             .also(&["frontend", "server", "listen"]),
         Key::new("pool", Kind::NamedTables(&POOL), "Backends, and how to choose among them.")
@@ -254,9 +256,10 @@ static ROUTE: Table = Table {
         .not_built(&["off"]),
         Key::new("deny_user_agent", Kind::Unread("a list of patterns"), "User agents that get 403.")
             .not_built(&[]),
-        Key::new("cache", Kind::Unread("a table"), "Keep and reuse responses.")
-            .not_built(&[])
-            .also(&["proxy_cache"]),
+        Key::new("cache", Kind::Table(&ROUTE_CACHE), "Keeps responses and answers from memory; only with `pool`.")
+            .http()
+            .default("off")
+            .also(&["proxy_cache", "caching"]),
     ],
 };
 

@@ -23,6 +23,8 @@ pub(crate) static RESPONSE_HEADER: Shape = Shape::new("a header field", "x-serve
 pub(crate) static FIELD_VALUE: Shape = Shape::new("a header value", "weir", field_value);
 /// `respond.content_type`
 pub(crate) static CONTENT_TYPE: Shape = Shape::new("a media type", "text/html; charset=utf-8", content_type);
+/// `cache.query_only`, `cache.query_without`
+pub(crate) static PARAMETER: Shape = Shape::new("a query parameter", "utm_*", parameter);
 /// A cookie name (RFC 6265 section 4.1.1).
 pub(crate) static COOKIE_NAME: Shape = Shape::new("a cookie name", "weir", cookie_name);
 /// `hash.key`
@@ -340,6 +342,22 @@ fn content_type(text: &str) -> Result<Value, Refused> {
             "expected something like \"text/html; charset=utf-8\"",
         );
     }
+    Ok(Value::Text(text.to_owned()))
+}
+
+fn parameter(text: &str) -> Result<Value, Refused> {
+    let message = format!("{} is not a query parameter", quote(text));
+    let name = text.strip_suffix('*').unwrap_or(text);
+    if text.is_empty() || text == "*" {
+        return refuse(message, "expected a name such as \"utm_*\"; `ignore_query = true` leaves out all");
+    }
+    if name.contains('*') {
+        return refuse(message, "a `*` stands only at the end, such as \"utm_*\"");
+    }
+    if let Some(at) = name.find(['=', '&', '?', '#']) {
+        return refuse(message, format!("expected the name alone: \"{}\"", &name[..at]));
+    }
+    uri_characters(name).map_err(|hint| Refused { message, hint })?;
     Ok(Value::Text(text.to_owned()))
 }
 
