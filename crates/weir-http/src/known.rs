@@ -150,6 +150,16 @@ pub(crate) const HOP_BY_HOP: KnownSet = KnownSet::of(&[
     K::Proxy,
 ]);
 
+/// Fields that ask for less than the whole of what is there (RFC 9110 §13.1, §14.2).
+pub(crate) const CONDITIONAL: KnownSet = KnownSet::of(&[
+    K::Range,
+    K::IfMatch,
+    K::IfNoneMatch,
+    K::IfModifiedSince,
+    K::IfUnmodifiedSince,
+    K::IfRange,
+]);
+
 /// Fields that tell a backend who asks. From clients that are not trusted they are overwritten or dropped.
 pub(crate) const IDENTITY: KnownSet = KnownSet::of(&[
     K::Forwarded,

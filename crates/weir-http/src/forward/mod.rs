@@ -16,7 +16,7 @@ pub use visit::{request_fields, response_fields, trailer_fields};
 use crate::added::AddedField;
 use crate::body::BodyLength;
 use crate::identity::{ClientIdentity, Scheme};
-use crate::known::{HOP_BY_HOP, IDENTITY, KnownHeader, KnownSet};
+use crate::known::{CONDITIONAL, HOP_BY_HOP, IDENTITY, KnownHeader, KnownSet};
 use crate::message::{
     FieldLine, Fields, Method, NOMINATED, RequestHead, ResponseHead, TargetForm, UNDERSCORE_TWIN,
     UNDERSCORED, Version,
@@ -37,6 +37,30 @@ pub enum Underscores {
     Keep,
 }
 
+/// Which part of a resource, and under which conditions, is asked for (RFC 9110 §13.1, §14.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Conditions<'a> {
+    /// What the client asked for.
+    #[default]
+    AsSent,
+    /// The whole, unless it is still what a cache has (RFC 9111 §4.3.1). Without either of the two: the whole, whatever it is.
+    Of {
+        /// Value of `if-none-match`.
+        if_none_match: Option<&'a [u8]>,
+        /// Value of `if-modified-since`.
+        if_modified_since: Option<&'a [u8]>,
+    },
+}
+
+/// What a response says of the cache that it went past or came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheFields<'a> {
+    /// Value of `age`, in seconds, for a response that was kept (RFC 9111 §5.1); `None` leaves what the backend said.
+    pub age_seconds: Option<u64>,
+    /// Our member of `cache-status` (RFC 9211 §2).
+    pub status: &'a [u8],
+}
+
 /// What a request becomes on its way to a backend.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestContext<'a> {
@@ -49,6 +73,8 @@ pub struct RequestContext<'a> {
     pub request_id: &'a [u8],
     /// `host` for an HTTP/1.0 request that has none.
     pub default_host: &'a [u8],
+    /// Which part of the resource is asked for.
+    pub conditions: Conditions<'a>,
     /// Fields the route adds.
     pub added: &'a [AddedField],
     /// Pass `Upgrade` on: the route allows that protocol.
@@ -74,6 +100,7 @@ impl<'a> RequestContext<'a> {
             path: None,
             request_id,
             default_host: b"",
+            conditions: Conditions::AsSent,
             added: &[],
             upgrade: false,
             websocket_key: b"",
@@ -107,6 +134,8 @@ pub struct ResponseContext<'a> {
     pub request_id: &'a [u8],
     /// `date` to name where the backend gave none (RFC 9110 §6.6.1); empty for none.
     pub date: &'a [u8],
+    /// What is said of the cache; `None` where there is none.
+    pub cache: Option<CacheFields<'a>>,
 }
 
 impl ResponseContext<'_> {
@@ -126,6 +155,7 @@ impl ResponseContext<'_> {
             alternative: None,
             request_id: b"",
             date: b"",
+            cache: None,
         }
     }
 }
@@ -225,6 +255,9 @@ fn dropped_from_request(head: &RequestHead, context: &RequestContext<'_>) -> Kno
     }
     if head.max_forwards.is_some() {
         dropped = dropped.with(KnownHeader::MaxForwards);
+    }
+    if context.conditions != Conditions::AsSent {
+        dropped = dropped.union(CONDITIONAL);
     }
     dropped
 }
@@ -336,6 +369,18 @@ fn put_request_id(
     }
 }
 
+/// The conditions of a cache.
+#[inline]
+fn put_conditions(context: &RequestContext<'_>, sink: &mut impl FieldSink) {
+    let Conditions::Of { if_none_match, if_modified_since } = context.conditions else { return };
+    if let Some(tags) = if_none_match {
+        sink.field(b"if-none-match", tags);
+    }
+    if let Some(date) = if_modified_since {
+        sink.field(b"if-modified-since", date);
+    }
+}
+
 /// `max-forwards` of a TRACE or OPTIONS request.
 #[inline]
 fn put_max_forwards(head: &RequestHead, sink: &mut impl FieldSink) {
@@ -353,6 +398,10 @@ fn response_rule<'a>(head: &ResponseHead, context: &ResponseContext<'a>) -> Keep
     // What is left of Content-Length must be true: it was declared, and is what we send or what HEAD would get.
     if head.declared.is_none() {
         dropped = dropped.with(KnownHeader::ContentLength);
+    }
+    if context.cache.is_some_and(|cache| cache.age_seconds.is_some()) {
+        // That of the request it was fetched for says nothing of this one.
+        dropped = dropped.with(KnownHeader::Age).with(KnownHeader::XRequestId);
     }
     KeepRule { dropped, flags: NOMINATED, replacing: context.added, underscores: Underscores::Keep }
 }
@@ -373,10 +422,17 @@ fn put_response_tail(
     if head.is_interim() {
         return;
     }
+    if let Some(cache) = &context.cache {
+        if let Some(age) = cache.age_seconds {
+            sink.number(b"age", age);
+        }
+        sink.field(b"cache-status", cache.status);
+    }
     if !context.date.is_empty() && !head.fields.seen.has(KnownHeader::Date) {
         sink.field(b"date", context.date);
     }
-    if !context.request_id.is_empty() && !head.fields.seen.has(KnownHeader::XRequestId) {
+    let is_kept = context.cache.is_some_and(|cache| cache.age_seconds.is_some());
+    if !context.request_id.is_empty() && (is_kept || !head.fields.seen.has(KnownHeader::XRequestId)) {
         sink.field(b"x-request-id", context.request_id);
     }
     for field in context.added.iter().chain(context.sticky).chain(context.alternative) {
