@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use crate::cells::{BUCKET_COUNT, HistogramSum};
-use crate::table::{CODE_CLASSES, End, Handshake, Rejected};
+use crate::table::{CODE_CLASSES, CacheResult, End, Handshake, Rejected};
 
 /// The `content-type` of what [`Exposition::into_text`] gives.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -79,6 +79,12 @@ metrics! {
     ACME_LAST_SUCCESSFUL = "weir_acme_last_attempt_successful" Gauge ["certificate"] "1 if the last attempt to get the certificate succeeded or none was needed, 0 if it failed.";
     ACME_NEXT = "weir_acme_next_attempt_timestamp_seconds" Gauge ["certificate"] "When the certificate will be renewed, or tried again, Unix time.";
     ACME_CAME = "weir_acme_issued_timestamp_seconds" Gauge ["certificate"] "When the certificate was got, Unix time.";
+    CACHE_REQUESTS = "weir_cache_requests_total" Counter ["listener", "result"] "Requests on routes with a cache, by what became of them there.";
+    CACHE_BYTES = "weir_cache_bytes" Gauge [] "Memory that what is kept takes.";
+    CACHE_BUDGET = "weir_cache_budget_bytes" Gauge [] "Memory that what is kept may take (`[cache] memory`).";
+    CACHE_OBJECTS = "weir_cache_objects" Gauge [] "Responses kept.";
+    CACHE_EVICTIONS = "weir_cache_evictions_total" Counter [] "Responses that gave way to others.";
+    CACHE_PURGED = "weir_cache_purged_total" Counter [] "Responses that purges took out or made out of date.";
     LOG_DROPPED = "weir_access_log_dropped_total" Counter ["listener"] "Access-log lines dropped because the queue to the writer was full.";
     LOG_LOST = "weir_access_log_lost_total" Counter [] "Access-log lines that their target did not take: a full disk, a reader that is gone or stands still.";
     QUIC_HANDSHAKES = "weir_quic_handshakes_total" Counter ["result"] "QUIC handshakes begun, by what came of them: `established`, `timed_out` or `refused`.";
@@ -236,6 +242,10 @@ pub fn reference_page() -> String {
     page.push_str("\n## `weir_ends_total{reason}`, and the end reason in the access log\n\n| reason | meaning |\n|---|---|\n");
     for end in End::ALL {
         let _ = writeln!(page, "| `{}` | {} |", end.word(), end.meaning());
+    }
+    page.push_str("\n## `weir_cache_requests_total{result}`, and `cache` in the access log\n\n| result | meaning |\n|---|---|\n");
+    for result in CacheResult::ALL {
+        let _ = writeln!(page, "| `{}` | {} |", result.word(), result.meaning());
     }
     page.push_str("\n## `weir_tls_handshakes_total{result}`\n\n| result | meaning |\n|---|---|\n");
     for handshake in Handshake::ALL {

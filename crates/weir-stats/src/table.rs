@@ -54,6 +54,7 @@ words! {
         BadResponse = "bad_response", "The backend's response broke the protocol; answered 502, or cut off.";
         Overload = "overload", "Weir's own memory or descriptors ran short; answered 503 or closed.";
         TooManyConnections = "too_many_connections", "The listener or the client address was at its connection limit; closed.";
+        NotCached = "not_cached", "The client wanted what the cache has or nothing (`only-if-cached`), and it has nothing fit; answered 504.";
         Draining = "draining", "The listener or the process was going away and the drain time was over.";
         Internal = "internal", "A mistake of Weir's own; only this connection ended.";
     }
@@ -104,6 +105,20 @@ words! {
     }
 }
 
+words! {
+    /// What became of a request on a route with a cache: label `result` of `weir_cache_requests_total`, and `cache` in the access log.
+    CacheResult {
+        Hit = "hit", "Answered from memory.";
+        Stale = "stale", "Answered from memory, out of date, while it is fetched anew (`stale_while_revalidate`).";
+        ErrorStale = "error_stale", "Answered from memory, out of date, because the backend failed (`stale_if_error`).";
+        Revalidated = "revalidated", "Answered from memory after the backend confirmed it.";
+        Collapsed = "collapsed", "Answered by what another request had asked for at that moment.";
+        Miss = "miss", "Fetched from a backend.";
+        Pass = "pass", "Forwarded past the cache: an answer to the same request proved a moment ago not to be one that is kept, or took too long.";
+        Bypass = "bypass", "Forwarded past the cache: not a request that memory may answer.";
+    }
+}
+
 /// Classes of status codes: index `status / 100`, 0 for none.
 pub const CODE_CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
@@ -128,6 +143,8 @@ pub struct ListenerCells {
     pub ends: [Counter; End::ALL.len()],
     /// TLS handshakes by [`Handshake`].
     pub handshakes: [Counter; Handshake::ALL.len()],
+    /// Requests on routes with a cache by [`CacheResult`].
+    pub cache: [Counter; CacheResult::ALL.len()],
     /// Access-log lines dropped because the queue to the writer was full.
     pub log_dropped: Counter,
 }
