@@ -156,6 +156,9 @@ pub struct Scenario {
     /// Who takes part, as folder/template under `lab/contenders`. The first is compared with the others.
     #[serde(default)]
     contenders: Vec<String>,
+    /// Those of them that the short form has no time for.
+    #[serde(default)]
+    full_only: Vec<String>,
     /// Contenders that cannot do this yet, and why; they are shown as that, not as failures.
     #[serde(default)]
     pub not_built: BTreeMap<String, String>,
@@ -245,7 +248,9 @@ impl Scenario {
         let (length, changes) = if full { (self.full, &variant.full) } else { (self.short, &variant.short) };
         let length = changed(length, changes).map_err(|error| explain(format!("length: {error}")))?;
         let about = variant.about.clone();
-        Ok(Setup { variant: name, about, entrants: entrants(contenders), points, length })
+        let mut entrants = entrants(contenders);
+        entrants.retain(|entrant| full || !self.full_only.contains(&entrant.template));
+        Ok(Setup { variant: name, about, entrants, points, length })
     }
 
     fn point(&self, variant: &Variant, value: Option<&Value>) -> Result<Point, String> {
@@ -401,6 +406,18 @@ mod tests {
         let slip: Scenario = toml::from_str(&text.replace("rounds = 1", "round = 1")).unwrap();
         let error = slip.setups(false).unwrap_err().to_string();
         assert!(error.contains("length: unknown field `round`"), "{error}");
+    }
+
+    #[test]
+    fn a_contender_may_be_left_to_the_full_form() {
+        let text = SWEPT.replace("topology =", "full_only = ['nginx/b']\ntopology =");
+        let scenario: Scenario = toml::from_str(&text).unwrap();
+        let templates = |full: bool| -> Vec<String> {
+            let setup = scenario.setups(full).unwrap().remove(1);
+            setup.entrants.into_iter().map(|entrant| entrant.template).collect()
+        };
+        assert_eq!(templates(false), ["weir/a", "nginx/a"]);
+        assert_eq!(templates(true), ["weir/a", "nginx/a", "nginx/b"]);
     }
 
     #[test]
