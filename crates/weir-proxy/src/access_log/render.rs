@@ -160,6 +160,7 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
         End::BadRequest | End::BadProxyHeader | End::BodyTooLarge | End::NoRoute | End::MethodRefused => {
             *b"PR"
         }
+        End::NotCached => *b"PH",
         End::NoBackend | End::ConnectFailed | End::BackendTls => *b"SC",
         End::Misdirected | End::Handshake => *b"PR",
         End::QueueFull => *b"SQ",
