@@ -61,6 +61,8 @@ known_headers! {
     Age "age";
     CacheControl "cache-control";
     CacheStatus "cache-status";
+    CdnCacheControl "cdn-cache-control";
+    ContentLocation "content-location";
     ContentType "content-type";
     ContentEncoding "content-encoding";
     ContentRange "content-range";
@@ -312,8 +314,10 @@ fn candidate(length: usize, first: u8, name: &[u8]) -> KnownHeader {
         }
         (16, b'x') => K::XForwardedPort,
         (16, b'w') => K::WwwAuthenticate,
+        (16, b'c') if last == b'n' => K::ContentLocation,
         (16, b'c') => K::ContentEncoding,
         (17, b't') => K::TransferEncoding,
+        (17, b'c') if last == b'l' => K::CdnCacheControl,
         (17, b'c') => K::ClientCertChain,
         (17, b'x') => K::XForwardedProto,
         (17, b'i') => K::IfModifiedSince,

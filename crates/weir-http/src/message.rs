@@ -3,7 +3,7 @@
 
 use crate::body::BodyLength;
 use crate::identity::Scheme;
-use crate::known::{KnownHeader, KnownSet};
+use crate::known::{HOP_BY_HOP, KnownHeader, KnownSet};
 
 /// Positions in the buffer a head was parsed from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -203,7 +203,7 @@ impl Fields {
         &'a self,
         known: KnownHeader,
         buffer: &'a [u8],
-    ) -> impl Iterator<Item = &'a [u8]> {
+    ) -> impl Iterator<Item = &'a [u8]> + Clone {
         let lines = if self.seen.has(known) { self.lines.as_slice() } else { &[] };
         lines.iter().filter(move |line| line.known == known).map(move |line| line.value.of(buffer))
     }
@@ -400,6 +400,15 @@ impl RequestHead {
         self.fields.first(known).map(|line| line.value.of(buffer))
     }
 
+    /// The values of all fields of that known name, in order. O(1) when there is none.
+    pub fn values<'a>(
+        &'a self,
+        known: KnownHeader,
+        buffer: &'a [u8],
+    ) -> impl Iterator<Item = &'a [u8]> + Clone {
+        self.fields.values(known, buffer)
+    }
+
     /// The value of the first field of any name, compared without regard to case. O(fields).
     pub fn value_by_name<'a>(&self, name: &[u8], buffer: &'a [u8]) -> Option<&'a [u8]> {
         value_by_name(&self.fields, name, buffer)
@@ -539,9 +548,43 @@ impl ResponseHead {
         self.fields.first(known).map(|line| line.value.of(buffer))
     }
 
+    /// The values of all fields of that known name, in order. O(1) when there is none.
+    pub fn values<'a>(
+        &'a self,
+        known: KnownHeader,
+        buffer: &'a [u8],
+    ) -> impl Iterator<Item = &'a [u8]> + Clone {
+        self.fields.values(known, buffer)
+    }
+
     /// The value of the first field of any name, compared without regard to case. O(fields).
     pub fn value_by_name<'a>(&self, name: &[u8], buffer: &'a [u8]) -> Option<&'a [u8]> {
         value_by_name(&self.fields, name, buffer)
+    }
+
+    /// The fields that are not of the connection the message came by (RFC 9110 §7.6.1): what may be kept of it, and be given to
+    /// others.
+    pub fn end_to_end_fields<'a>(&'a self, buffer: &'a [u8]) -> impl Iterator<Item = Field<'a>> {
+        let lines = self.fields.lines.iter();
+        lines.filter(|line| !HOP_BY_HOP.has(line.known) && line.flags & NOMINATED == 0).map(|line| Field {
+            name: line.name.of(buffer),
+            value: line.value.of(buffer),
+            known: line.known,
+        })
+    }
+
+    /// Gives back room that the head does not need: for heads that are kept for long.
+    pub fn shrink(&mut self) {
+        self.fields.lines.shrink_to_fit();
+        self.connection.others.shrink_to_fit();
+    }
+
+    /// Bytes of the allocations that it owns, one after another, beside its own size.
+    pub fn allocations(&self) -> [usize; 2] {
+        [
+            self.fields.lines.capacity() * size_of::<FieldLine>(),
+            self.connection.others.capacity() * size_of::<Span>(),
+        ]
     }
 
     /// How the body is delimited (RFC 9112 §6.3).
