@@ -1,0 +1,260 @@
+//! How long a response is fresh, and how old it is (RFC 9111 §4.2).
+
+use std::time::Duration;
+
+use weir_http::values::cache_control::{ResponseDirectives, Scope};
+use weir_http::values::{delta_seconds, http_date};
+use weir_http::{KnownHeader, ResponseHead};
+
+use crate::rules::Rules;
+
+/// The two clocks: ages are measured with the one that never jumps, dates are compared with the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Since an arbitrary origin, the same for all calls.
+    pub now: Duration,
+    /// Seconds since the epoch.
+    pub wall_seconds: u64,
+}
+
+/// Where a lifetime comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// `cdn-cache-control` (RFC 9213).
+    Targeted,
+    /// `s-maxage`
+    SharedMaxAge,
+    /// `max-age`
+    MaxAge,
+    /// `expires`
+    Expires,
+    /// The operator's `ttl`.
+    Ttl,
+    /// The operator's `negative_ttl`.
+    NegativeTtl,
+    /// A tenth of the time since `last-modified`.
+    Heuristic,
+    /// It has none, and is asked for anew each time.
+    Nothing,
+}
+
+impl Source {
+    /// The word for it, for `weir explain`.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Source::Targeted => "cdn-cache-control",
+            Source::SharedMaxAge => "s-maxage",
+            Source::MaxAge => "max-age",
+            Source::Expires => "expires",
+            Source::Ttl => "ttl",
+            Source::NegativeTtl => "negative_ttl",
+            Source::Heuristic => "last-modified",
+            Source::Nothing => "nothing",
+        }
+    }
+}
+
+/// How fresh a response was when it came, and for how long it stays so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Freshness {
+    /// When it came.
+    pub received_at: Duration,
+    /// How old it was then.
+    pub initial_age: Duration,
+    /// At which age it becomes stale.
+    pub lifetime: Duration,
+    /// Where that comes from.
+    pub source: Source,
+    /// How long it may answer when stale while it is fetched anew; zero for not at all.
+    pub stale_while_revalidate: Duration,
+    /// How long it may answer when stale while the origin fails; zero for not at all.
+    pub stale_if_error: Duration,
+    /// Never to be used without asking the origin: `no-cache`.
+    pub always_validate: bool,
+    /// Not to be used when stale, whatever the client says (RFC 9111 §4.2.4).
+    pub never_stale: bool,
+    /// Its `date`, or when it came: seconds since the epoch.
+    pub date_seconds: u64,
+    /// Its `last-modified`, in seconds since the epoch.
+    pub last_modified_seconds: Option<u64>,
+}
+
+/// Longest that anything is taken to be fresh for on a guess.
+const HEURISTIC_MOST: Duration = Duration::from_secs(86_400);
+
+impl Freshness {
+    /// Its age.
+    pub fn age(&self, now: Duration) -> Duration {
+        //= https://www.rfc-editor.org/rfc/rfc9111#section-4.2.3
+        //# resident_time = now - response_time;
+        //# current_age = corrected_initial_age + resident_time;
+        self.initial_age.saturating_add(now.saturating_sub(self.received_at))
+    }
+
+    /// Reckons it up for a response that came `times` and was asked for at `asked_at`.
+    pub(crate) fn of(
+        head: &ResponseHead,
+        buffer: &[u8],
+        said: &Said,
+        rules: &Rules,
+        asked_at: Duration,
+        times: Times,
+    ) -> Freshness {
+        let date_seconds = date(head, buffer, KnownHeader::Date, times).unwrap_or(times.wall_seconds);
+        let last_modified_seconds = date(head, buffer, KnownHeader::LastModified, times);
+        let (lifetime, source) =
+            lifetime(head, buffer, said, rules, date_seconds, last_modified_seconds, times);
+        let lifetime = rules.ttl_max.map_or(lifetime, |most| lifetime.min(most));
+        let directives = &said.directives;
+        let always_validate = directives.no_cache == Scope::Whole;
+        let forbidden = directives.must_revalidate || directives.proxy_revalidate || always_validate;
+        //= https://www.rfc-editor.org/rfc/rfc9111#section-4.2.4
+        //# A cache MUST NOT generate a stale response if it is prohibited by an
+        //# explicit in-protocol directive (e.g., by a no-cache response
+        //# directive, a must-revalidate response directive, or an applicable
+        //# s-maxage or proxy-revalidate response directive; see Section 5.2.2).
+        // A response that says both `s-maxage` and for how long it may be used when stale means the latter: the extension is the more
+        // particular word. Nothing that the operator or a client says makes up for its absence.
+        let never_stale = forbidden || directives.s_maxage.is_some();
+        let window = |own: Option<u32>, configured: Option<Duration>| match own {
+            _ if forbidden => Duration::ZERO,
+            Some(seconds) => Duration::from_secs(u64::from(seconds)),
+            None if never_stale => Duration::ZERO,
+            None => configured.unwrap_or_default(),
+        };
+        Freshness {
+            received_at: times.now,
+            initial_age: initial_age(head, buffer, date_seconds, asked_at, times),
+            lifetime,
+            source,
+            stale_while_revalidate: window(directives.stale_while_revalidate, rules.stale_while_revalidate),
+            stale_if_error: window(directives.stale_if_error, rules.stale_if_error),
+            always_validate,
+            never_stale,
+            date_seconds,
+            last_modified_seconds,
+        }
+    }
+}
+
+/// What a response says of caching, from whichever field holds.
+pub(crate) struct Said {
+    pub directives: ResponseDirectives,
+    /// It is `cdn-cache-control` that holds: `expires` does not.
+    pub targeted: bool,
+}
+
+impl Said {
+    //= https://www.rfc-editor.org/rfc/rfc9213#section-2.2
+    //# When a cache that implements this specification receives a response
+    //# with one or more of the header field names on its target list, the
+    //# cache MUST select the first (in target list order) field with a valid,
+    //# non-empty value and use its value to determine the caching policy for
+    //# the response, and it MUST ignore the Cache-Control and Expires header
+    //# fields in that response, unless no valid, non-empty value is available
+    //# from the listed header fields.
+    pub fn by(head: &ResponseHead, buffer: &[u8]) -> Said {
+        let lines = head.values(KnownHeader::CdnCacheControl, buffer);
+        match weir_http::values::cdn_cache_control::parse(lines) {
+            Some(directives) => Said { directives, targeted: true },
+            None => {
+                let directives = ResponseDirectives::of(head.values(KnownHeader::CacheControl, buffer));
+                Said { directives, targeted: false }
+            }
+        }
+    }
+
+    /// Whether the response says for how long it is fresh.
+    pub fn has_lifetime(&self, head: &ResponseHead, buffer: &[u8]) -> bool {
+        self.directives.has_lifetime()
+            || (!self.targeted && head.value(KnownHeader::Expires, buffer).is_some())
+    }
+}
+
+/// Statuses of which a cache may guess for how long they hold (RFC 9110 §15.1). 206 is among them too, but is never kept.
+pub(crate) fn is_heuristic(status: u16) -> bool {
+    matches!(status, 200 | 203 | 204 | 300 | 301 | 308) || is_negative(status)
+}
+
+/// Those among them that say that there is nothing.
+pub(crate) fn is_negative(status: u16) -> bool {
+    matches!(status, 404 | 405 | 410 | 414 | 501)
+}
+
+fn lifetime(
+    head: &ResponseHead,
+    buffer: &[u8],
+    said: &Said,
+    rules: &Rules,
+    date_seconds: u64,
+    last_modified_seconds: Option<u64>,
+    times: Times,
+) -> (Duration, Source) {
+    let seconds = |count: u32| Duration::from_secs(u64::from(count));
+    let directives = &said.directives;
+    if let Some(count) = directives.s_maxage {
+        return (seconds(count), if said.targeted { Source::Targeted } else { Source::SharedMaxAge });
+    }
+    if let Some(count) = directives.max_age {
+        return (seconds(count), if said.targeted { Source::Targeted } else { Source::MaxAge });
+    }
+    if !said.targeted && head.value(KnownHeader::Expires, buffer).is_some() {
+        return (expires(head, buffer, date_seconds, times), Source::Expires);
+    }
+    let status = head.status();
+    if is_negative(status) {
+        return rules
+            .negative_ttl
+            .map_or((Duration::ZERO, Source::Nothing), |ttl| (ttl, Source::NegativeTtl));
+    }
+    if !is_heuristic(status) && !directives.public {
+        return (Duration::ZERO, Source::Nothing);
+    }
+    if let Some(ttl) = rules.ttl {
+        return (ttl, Source::Ttl);
+    }
+    let unchanged_for = last_modified_seconds.map(|modified| date_seconds.saturating_sub(modified));
+    match unchanged_for {
+        //= https://www.rfc-editor.org/rfc/rfc9111#section-4.2.2
+        //# If the response has a Last-Modified header field (Section 8.8.2 of
+        //# [HTTP]), caches are encouraged to use a heuristic expiration value
+        //# that is no more than some fraction of the interval since that time.
+        //# A typical setting of this fraction might be 10%.
+        Some(seconds) => (Duration::from_secs(seconds / 10).min(HEURISTIC_MOST), Source::Heuristic),
+        None => (Duration::ZERO, Source::Nothing),
+    }
+}
+
+/// RFC 9111 §5.3: what cannot be read, `0` in particular, lies in the past. Of several lines the earliest holds.
+fn expires(head: &ResponseHead, buffer: &[u8], date_seconds: u64, times: Times) -> Duration {
+    let moments = head.values(KnownHeader::Expires, buffer);
+    let earliest = moments.map(|text| http_date::parse(text, times.wall_seconds).unwrap_or(0)).min();
+    Duration::from_secs(earliest.unwrap_or(0).saturating_sub(date_seconds))
+}
+
+/// `None` when there is no such field, more than one, or none that can be read.
+fn date(head: &ResponseHead, buffer: &[u8], name: KnownHeader, times: Times) -> Option<u64> {
+    let mut lines = head.values(name, buffer);
+    let text = lines.next()?;
+    if lines.next().is_some() { None } else { http_date::parse(text, times.wall_seconds) }
+}
+
+//= https://www.rfc-editor.org/rfc/rfc9111#section-4.2.3
+//# apparent_age = max(0, response_time - date_value);
+//#
+//# response_delay = response_time - request_time;
+//# corrected_age_value = age_value + response_delay;
+//#
+//# corrected_initial_age = max(apparent_age, corrected_age_value);
+fn initial_age(
+    head: &ResponseHead,
+    buffer: &[u8],
+    date_seconds: u64,
+    asked_at: Duration,
+    times: Times,
+) -> Duration {
+    let apparent = Duration::from_secs(times.wall_seconds.saturating_sub(date_seconds));
+    let age_value = delta_seconds::age(head.values(KnownHeader::Age, buffer)).unwrap_or(0);
+    let delay = times.now.saturating_sub(asked_at);
+    apparent.max(Duration::from_secs(u64::from(age_value)).saturating_add(delay))
+}

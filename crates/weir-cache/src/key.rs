@@ -1,0 +1,420 @@
+//! The key under which a response is kept: everything that says which response it is.
+//!
+//! Parts stand one behind another, each with its length before it, so that no two requests have one key by the way their parts meet
+//! (threat E4). The key's hash only finds the place; the bytes are compared. What `vary` selects by is appended to it: see
+//! [`crate::variants`].
+
+use std::hash::{BuildHasher as _, Hasher as _};
+
+use foldhash::quality::FixedState;
+use weir_http::{KnownHeader, RequestHead, Scheme};
+
+use crate::rules::{Pattern, QueryRule, Rules};
+
+/// What a key is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct KeySource<'a> {
+    /// Whose answers these are: the pool's name. Routes to other origins never share answers.
+    pub scope: &'a [u8],
+    /// By which scheme the client asks.
+    pub scheme: Scheme,
+    /// Host and port as the client sent them.
+    pub authority: &'a [u8],
+    /// The normalised path as it is forwarded.
+    pub path: &'a [u8],
+    /// The query as it is forwarded, without its `?`.
+    pub query: Option<&'a [u8]>,
+    /// The request.
+    pub head: &'a RequestHead,
+    /// What it was parsed from.
+    pub buffer: &'a [u8],
+    /// The client is a trusted proxy: what it says of the host and scheme it was asked for reaches the origin, and so is part of the
+    /// key (threat E1).
+    pub trusted: bool,
+}
+
+/// Room for a key, used for one request after another.
+#[derive(Clone, Debug, Default)]
+pub struct KeyBuffer {
+    bytes: Vec<u8>,
+    hash: u64,
+    seed: u64,
+    /// Where the part that `vary` adds begins.
+    primary_end: usize,
+    primary_hash: u64,
+    /// Room for the parameters of a query that is sorted or filtered: their places in it.
+    parameters: Vec<(usize, usize)>,
+}
+
+impl KeyBuffer {
+    /// An empty one.
+    pub fn new() -> KeyBuffer {
+        KeyBuffer::default()
+    }
+
+    /// Makes the key of a request. `seed` is [`crate::Store::seed`]. Does not allocate once there is room.
+    pub fn build(&mut self, source: &KeySource<'_>, rules: &Rules, seed: u64) {
+        self.bytes.clear();
+        self.seed = seed;
+        self.part(source.scope);
+        self.bytes.push(match source.scheme {
+            Scheme::Http => b'h',
+            Scheme::Https => b's',
+        });
+        let authority = without_default_port(source.authority, source.scheme);
+        self.lower_part(authority);
+        self.part(source.path);
+        self.query(source.query, rules);
+        if source.trusted {
+            for name in
+                [KnownHeader::XForwardedHost, KnownHeader::XForwardedProto, KnownHeader::XForwardedPort]
+            {
+                self.values(source.head.values(name, source.buffer));
+            }
+        }
+        for name in &rules.key_headers {
+            let named =
+                source.head.fields(source.buffer).filter(|field| field.name.eq_ignore_ascii_case(name));
+            self.values(named.map(|field| field.value));
+        }
+        for name in &rules.key_cookies {
+            let cookies = source.head.values(KnownHeader::Cookie, source.buffer);
+            self.values(cookies.flat_map(|line| cookie(line, name)));
+        }
+        self.primary_end = self.bytes.len();
+        self.primary_hash = hash(seed, &self.bytes);
+        self.hash = self.primary_hash;
+    }
+
+    /// The key: that of the variant, once one was selected.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The hash of [`Self::bytes`].
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The key without what `vary` adds.
+    pub fn primary(&self) -> &[u8] {
+        self.bytes.get(..self.primary_end).unwrap_or_default()
+    }
+
+    /// The hash of [`Self::primary`].
+    pub fn primary_hash(&self) -> u64 {
+        self.primary_hash
+    }
+
+    /// Takes off what `vary` has added.
+    pub(crate) fn back_to_primary(&mut self) {
+        self.bytes.truncate(self.primary_end);
+        self.hash = self.primary_hash;
+    }
+
+    /// Lets `write` append what `vary` adds.
+    pub(crate) fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        self.back_to_primary();
+        write(&mut self.bytes);
+        self.hash = hash(self.seed, &self.bytes);
+    }
+
+    fn part(&mut self, part: &[u8]) {
+        push_part(&mut self.bytes, part);
+    }
+
+    fn lower_part(&mut self, part: &[u8]) {
+        push_length(&mut self.bytes, part.len());
+        self.bytes.extend(part.iter().map(u8::to_ascii_lowercase));
+    }
+
+    /// How many values there are, and each of them.
+    fn values<'a>(&mut self, values: impl Iterator<Item = &'a [u8]>) {
+        let count_at = self.bytes.len();
+        self.bytes.push(0);
+        let mut count = 0_u8;
+        for value in values {
+            self.part(value);
+            // A request has at most some hundred fields; beyond this many the parts alone tell keys apart.
+            count = count.saturating_add(1);
+        }
+        if let Some(place) = self.bytes.get_mut(count_at) {
+            *place = count;
+        }
+    }
+
+    fn query(&mut self, query: Option<&[u8]>, rules: &Rules) {
+        let Some(query) = query.filter(|_| rules.query != QueryRule::Ignore) else {
+            self.bytes.push(b'-');
+            return;
+        };
+        if rules.query == QueryRule::Whole && !rules.query_sort {
+            self.bytes.push(b'?');
+            return self.part(query);
+        }
+        let mut parameters = std::mem::take(&mut self.parameters);
+        parameters.clear();
+        let mut start = 0;
+        for parameter in query.split(|&byte| byte == b'&') {
+            let end = start + parameter.len();
+            if !parameter.is_empty() && keeps(&rules.query, name_of(parameter)) {
+                parameters.push((start, end));
+            }
+            start = end + 1;
+        }
+        let text = |(start, end): (usize, usize)| query.get(start..end).unwrap_or_default();
+        if rules.query_sort {
+            // By name only, and stably: the order of several values of one name may mean something.
+            parameters.sort_by(|one, other| name_of(text(*one)).cmp(name_of(text(*other))));
+        }
+        // Without any left it is the same as no query.
+        self.bytes.push(if parameters.is_empty() { b'-' } else { b'&' });
+        if !parameters.is_empty() {
+            push_length(&mut self.bytes, parameters.len());
+            for parameter in &parameters {
+                push_part(&mut self.bytes, text(*parameter));
+            }
+        }
+        self.parameters = parameters;
+    }
+}
+
+/// The hash of a key. `seed` is secret, so that clients cannot choose requests whose keys meet.
+pub(crate) fn hash(seed: u64, bytes: &[u8]) -> u64 {
+    let mut hasher = FixedState::with_seed(seed).build_hasher();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+fn keeps(rule: &QueryRule, name: &[u8]) -> bool {
+    let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(name));
+    match rule {
+        QueryRule::Whole => true,
+        QueryRule::Ignore => false,
+        QueryRule::Only(patterns) => any(patterns),
+        QueryRule::Without(patterns) => !any(patterns),
+    }
+}
+
+fn name_of(parameter: &[u8]) -> &[u8] {
+    parameter.split(|&byte| byte == b'=').next().unwrap_or_default()
+}
+
+/// The values of the cookies of that name in a `cookie` line.
+fn cookie<'a>(line: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    line.split(|&byte| byte == b';').filter_map(move |pair| {
+        let pair = pair.trim_ascii();
+        pair.strip_prefix(name)?.strip_prefix(b"=")
+    })
+}
+
+/// `host` for `host:80` over HTTP and `host:443` over HTTPS (RFC 9110 §4.2.3), and for `host:`.
+fn without_default_port(authority: &[u8], scheme: Scheme) -> &[u8] {
+    let port: &[u8] = match scheme {
+        Scheme::Http => b":80",
+        Scheme::Https => b":443",
+    };
+    let host = authority.strip_suffix(port).or_else(|| authority.strip_suffix(b":"));
+    host.unwrap_or(authority)
+}
+
+fn push_part(out: &mut Vec<u8>, part: &[u8]) {
+    push_length(out, part.len());
+    out.extend_from_slice(part);
+}
+
+/// Seven bits a byte, the lowest first.
+fn push_length(out: &mut Vec<u8>, mut length: usize) {
+    while length >= 0x80 {
+        out.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    out.push(length as u8);
+}
+
+/// Parts of a key that is kept, for purges and `weir explain`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyParts<'a> {
+    /// The pool's name.
+    pub scope: &'a [u8],
+    /// By which scheme clients ask.
+    pub scheme: Scheme,
+    /// In lower case, without a port that goes without saying.
+    pub authority: &'a [u8],
+    /// The normalised path.
+    pub path: &'a [u8],
+}
+
+impl<'a> KeyParts<'a> {
+    /// Reads what [`KeyBuffer::build`] wrote; `None` for anything else.
+    pub fn of(key: &'a [u8]) -> Option<KeyParts<'a>> {
+        let (scope, rest) = take_part(key)?;
+        let (scheme, rest) = match rest {
+            [b'h', rest @ ..] => (Scheme::Http, rest),
+            [b's', rest @ ..] => (Scheme::Https, rest),
+            _ => return None,
+        };
+        let (authority, rest) = take_part(rest)?;
+        let (path, _) = take_part(rest)?;
+        Some(KeyParts { scope, scheme, authority, path })
+    }
+}
+
+fn take_part(mut bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (mut length, mut shift) = (0_usize, 0);
+    loop {
+        let (&byte, rest) = bytes.split_first()?;
+        bytes = rest;
+        length |= usize::from(byte & 0x7f).checked_shl(shift)?;
+        if byte & 0x80 == 0 {
+            return bytes.split_at_checked(length);
+        }
+        shift += 7;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::tests::request;
+
+    /// The key of a GET for this authority, target and these field lines.
+    fn key(authority: &str, target: &str, lines: &str, rules: &Rules) -> Vec<u8> {
+        let (head, buffer) = request(&format!("GET {target} HTTP/1.1\r\nhost: {authority}\r\n{lines}"));
+        let mut key = KeyBuffer::new();
+        let source = KeySource {
+            scope: b"app",
+            scheme: Scheme::Http,
+            authority: head.host(&buffer).unwrap(),
+            path: head.path(&buffer),
+            query: head.query(&buffer),
+            head: &head,
+            buffer: &buffer,
+            trusted: false,
+        };
+        key.build(&source, rules, 7);
+        assert_eq!(key.hash(), hash(7, key.bytes()));
+        key.bytes().to_vec()
+    }
+
+    fn plain(target: &str) -> Vec<u8> {
+        key("a", target, "", &Rules::default())
+    }
+
+    fn patterns(names: &[&str]) -> Vec<Pattern> {
+        names.iter().map(|name| Pattern::new(name.as_bytes())).collect()
+    }
+
+    #[test]
+    fn hosts_are_the_same_in_any_case_and_with_a_port_that_goes_without_saying() {
+        let of = |authority| key(authority, "/", "", &Rules::default());
+        assert_eq!(of("shop.example"), of("Shop.Example"));
+        assert_eq!(of("shop.example"), of("shop.example:80"));
+        assert_ne!(of("shop.example"), of("shop.example:443"));
+        assert_ne!(of("shop.example"), of("shop.example:8080"));
+    }
+
+    #[test]
+    fn paths_queries_and_their_absence_tell_requests_apart() {
+        let all = ["/", "/a", "/A", "/a?", "/a?b", "/a?b=", "/a?b&c", "/a?c&b", "/ab", "/a/b"];
+        let keys: std::collections::BTreeSet<_> = all.iter().map(|target| plain(target)).collect();
+        assert_eq!(keys.len(), all.len());
+    }
+
+    #[test]
+    fn queries_are_filtered_and_sorted_as_the_operator_says() {
+        let with = |query, query_sort| {
+            let rules = Rules { query, query_sort, ..Rules::default() };
+            move |target: &str| key("a", target, "", &rules)
+        };
+        let ignore = with(QueryRule::Ignore, false);
+        assert_eq!(ignore("/a?b=1"), ignore("/a"));
+        let only = with(QueryRule::Only(patterns(&["id", "page*"])), true);
+        assert_eq!(only("/a?utm=1&page=2&id=1"), only("/a?id=1&&page=2"));
+        assert_eq!(only("/a?utm=1"), only("/a"));
+        assert_ne!(only("/a?id=1"), only("/a?id=2"));
+        assert_ne!(only("/a?id=1"), only("/a?ID=1"));
+        let without = with(QueryRule::Without(patterns(&["utm_*"])), false);
+        assert_eq!(without("/a?utm_source=x&id=1"), without("/a?id=1"));
+        assert_ne!(without("/a?x=1&id=1"), without("/a?id=1&x=1"));
+        let sorted = with(QueryRule::Whole, true);
+        assert_eq!(sorted("/a?b=1&a=1"), sorted("/a?a=1&b=1"));
+        assert_ne!(sorted("/a?a=1&a=2"), sorted("/a?a=2&a=1"));
+    }
+
+    #[test]
+    fn declared_fields_and_cookies_tell_requests_apart_and_others_do_not() {
+        let rules = Rules {
+            key_headers: vec![b"x-tenant".as_slice().into()],
+            key_cookies: vec![b"lang".as_slice().into()],
+            ..Rules::default()
+        };
+        let of = |lines: &str| key("a", "/", lines, &rules);
+        assert_ne!(of("x-tenant: 1\r\n"), of("x-tenant: 2\r\n"));
+        assert_ne!(of("x-tenant: \r\n"), of(""));
+        assert_ne!(of("x-tenant: 1\r\nx-tenant: 2\r\n"), of("x-tenant: 12\r\n"));
+        assert_eq!(of("cookie: lang=de; session=1\r\n"), of("cookie: session=2;lang=de\r\n"));
+        assert_ne!(of("cookie: lang=de\r\n"), of("cookie: lang=en\r\n"));
+        assert_ne!(of("cookie: lang=de\r\n"), of("cookie: xlang=de\r\n"));
+        assert_eq!(of("x-other: 1\r\n"), of(""));
+    }
+
+    /// Threat E1.
+    #[test]
+    fn what_a_trusted_proxy_says_of_the_host_is_part_of_the_key() {
+        let (head, buffer) = request("GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-host: evil\r\n");
+        let (clean, clean_buffer) = request("GET / HTTP/1.1\r\nhost: a\r\n");
+        let of = |head, buffer, trusted| {
+            let mut key = KeyBuffer::new();
+            let (authority, path) = (b"a".as_slice(), b"/".as_slice());
+            let source = KeySource {
+                scope: b"s",
+                scheme: Scheme::Http,
+                authority,
+                path,
+                query: None,
+                head,
+                buffer,
+                trusted,
+            };
+            key.build(&source, &Rules::default(), 0);
+            key.bytes().to_vec()
+        };
+        assert_eq!(of(&head, &buffer, false), of(&clean, &clean_buffer, false));
+        assert_ne!(of(&head, &buffer, true), of(&clean, &clean_buffer, true));
+    }
+
+    #[test]
+    fn the_parts_of_a_key_are_read_back() {
+        let long = format!("/{}", "x".repeat(300));
+        let key = plain(&long);
+        let parts = KeyParts::of(&key).unwrap();
+        assert_eq!((parts.scope, parts.authority, parts.path), (&b"app"[..], &b"a"[..], long.as_bytes()));
+        for end in 0..300 {
+            assert_eq!(KeyParts::of(&key[..end]), None);
+        }
+    }
+
+    proptest! {
+        /// Threat E4: however the parts are cut, two requests have one key only if all parts are the same.
+        #[test]
+        fn no_two_requests_have_one_key(
+            one in ("[ab]{0,3}", "/[ab/]{0,3}", proptest::option::of("[ab&=]{0,3}")),
+            other in ("[ab]{0,3}", "/[ab/]{0,3}", proptest::option::of("[ab&=]{0,3}")),
+        ) {
+            let (head, buffer) = request("GET / HTTP/1.1\r\nhost: a\r\n");
+            let build = |(scope, path, query): &(String, String, Option<String>)| {
+                let mut key = KeyBuffer::new();
+                let source = KeySource {
+                    scope: scope.as_bytes(), scheme: Scheme::Http, authority: b"a", path: path.as_bytes(),
+                    query: query.as_ref().map(|query| query.as_bytes()), head: &head, buffer: &buffer, trusted: false,
+                };
+                key.build(&source, &Rules::default(), 0);
+                key.bytes().to_vec()
+            };
+            prop_assert_eq!(build(&one) == build(&other), one == other);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What is kept of a response.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use weir_http::ResponseHead;
+use weir_http::values::accept_encoding::Coding;
+
+use crate::freshness::Freshness;
+use crate::key::KeyParts;
+use crate::weight;
+
+/// Content in memory: the pieces it came in, one behind another.
+#[derive(Clone, Debug)]
+pub struct Body {
+    chunks: Chunks,
+    length: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Chunks {
+    One(Bytes),
+    Many(Box<[Bytes]>),
+}
+
+impl Body {
+    /// Content of these pieces; empty ones are left out. What a piece owns beyond its length is held with it: give pieces that are cut to
+    /// size.
+    pub fn new(mut chunks: Vec<Bytes>) -> Body {
+        chunks.retain(|chunk| !chunk.is_empty());
+        let length = chunks.iter().map(|chunk| chunk.len() as u64).sum();
+        let chunks = match chunks.len() {
+            0 | 1 => Chunks::One(chunks.pop().unwrap_or_default()),
+            _ => Chunks::Many(chunks.into_boxed_slice()),
+        };
+        Body { chunks, length }
+    }
+
+    /// The pieces. One, which may be empty, where there was at most one.
+    pub fn chunks(&self) -> &[Bytes] {
+        match &self.chunks {
+            Chunks::One(chunk) => std::slice::from_ref(chunk),
+            Chunks::Many(chunks) => chunks,
+        }
+    }
+
+    /// In bytes.
+    pub fn len(&self) -> u64 {
+        self.length
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The pieces of the bytes from `start` to `end`, cut to them; none of them empty. What lies beyond the end is not there.
+    pub fn slices(&self, start: u64, end: u64) -> impl Iterator<Item = &[u8]> {
+        let mut at = 0_u64;
+        self.chunks().iter().filter_map(move |chunk| {
+            let begins = at;
+            at += chunk.len() as u64;
+            let from = start.saturating_sub(begins).min(chunk.len() as u64) as usize;
+            let to = end.saturating_sub(begins).min(chunk.len() as u64) as usize;
+            chunk.get(from..to).filter(|slice| !slice.is_empty())
+        })
+    }
+
+    /// What it takes in memory beside itself.
+    fn weight(&self) -> usize {
+        let pieces: usize = self.chunks().iter().map(|chunk| weight::of_bytes(chunk.len())).sum();
+        let list = match &self.chunks {
+            Chunks::One(_) => 0,
+            Chunks::Many(chunks) => weight::of(size_of_val(&**chunks)),
+        };
+        pieces + list
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Body {
+        Body { length: bytes.len() as u64, chunks: Chunks::One(bytes) }
+    }
+}
+
+/// The same content in other codings, made when first asked for.
+#[derive(Debug, Default)]
+struct Encodings {
+    of: [OnceLock<Body>; 3],
+}
+
+/// A response in memory. Its head is text that Weir would write, with a `content-length`.
+#[derive(Debug)]
+pub struct Object {
+    head: ResponseHead,
+    text: Box<[u8]>,
+    body: Body,
+    freshness: Freshness,
+    pub(crate) tags: Box<[u64]>,
+    encodings: OnceLock<Box<Encodings>>,
+    /// Set by the store.
+    pub(crate) key: Box<[u8]>,
+    pub(crate) hash: u64,
+    /// The last purge when its fetch began.
+    pub(crate) began: u64,
+    /// What it takes in memory, in bytes; what is added to it later too.
+    weight: AtomicU64,
+    /// When it was purged softly, in nanoseconds and one; 0 for never.
+    soft_purged: AtomicU64,
+    /// How often it was used since it was last looked at for eviction, up to 3.
+    frequency: AtomicU8,
+    /// It is not in the store any more.
+    removed: AtomicBool,
+}
+
+impl Object {
+    pub(crate) fn new(
+        head: ResponseHead,
+        text: Box<[u8]>,
+        freshness: Freshness,
+        tags: Box<[u64]>,
+        body: Body,
+    ) -> Object {
+        Object {
+            head,
+            text,
+            body,
+            freshness,
+            tags,
+            encodings: OnceLock::new(),
+            key: Box::default(),
+            hash: 0,
+            began: 0,
+            weight: AtomicU64::new(0),
+            soft_purged: AtomicU64::new(0),
+            frequency: AtomicU8::new(0),
+            removed: AtomicBool::new(false),
+        }
+    }
+
+    /// Its head.
+    pub fn head(&self) -> &ResponseHead {
+        &self.head
+    }
+
+    /// What the head's methods take.
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+
+    /// Its status.
+    pub fn status(&self) -> u16 {
+        self.head.status()
+    }
+
+    /// Its content.
+    pub fn body(&self) -> &Body {
+        &self.body
+    }
+
+    /// How long it is fresh.
+    pub fn freshness(&self) -> &Freshness {
+        &self.freshness
+    }
+
+    /// The parts of the key it is kept under; `None` when it is not kept.
+    pub fn key(&self) -> Option<KeyParts<'_>> {
+        KeyParts::of(&self.key)
+    }
+
+    /// How many tags it has.
+    pub fn tag_count(&self) -> usize {
+        self.tags.len()
+    }
+
+    /// The content in another coding, once [`crate::Store::encode`] has kept it.
+    pub fn encoded(&self, coding: Coding) -> Option<&Body> {
+        self.encodings.get()?.of.get(coding as usize)?.get()
+    }
+
+    pub(crate) fn set_encoded(&self, coding: Coding, body: Body) -> bool {
+        let encodings = self.encodings.get_or_init(Box::default);
+        encodings.of.get(coding as usize).is_some_and(|place| place.set(body).is_ok())
+    }
+
+    /// Notes that it was used: what is used stays longer. A load, and at most three times a store.
+    #[inline]
+    pub fn touch(&self) {
+        // Two at once may count as one; it is a guess at the future either way.
+        let before = self.frequency.load(Ordering::Relaxed);
+        if before < MOST_FREQUENT {
+            self.frequency.store(before + 1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn frequency(&self) -> u8 {
+        self.frequency.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_frequency(&self, frequency: u8) {
+        self.frequency.store(frequency, Ordering::Relaxed);
+    }
+
+    /// Whether the store still has it: false once it was removed, evicted or replaced.
+    #[inline]
+    pub fn is_current(&self) -> bool {
+        !self.removed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_removed(&self) {
+        self.removed.store(true, Ordering::Release);
+    }
+
+    /// Since when it counts as stale whatever its age, if it was purged softly.
+    pub fn soft_purged_at(&self) -> Option<Duration> {
+        self.soft_purged.load(Ordering::Acquire).checked_sub(1).map(Duration::from_nanos)
+    }
+
+    pub(crate) fn set_soft_purged(&self, now: Duration) {
+        let at = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX - 1).saturating_add(1);
+        // The first purge counts: windows in which a stale response may be used run from then.
+        let _ = self.soft_purged.compare_exchange(0, at, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// What it takes in memory, in bytes.
+    pub fn weight(&self) -> u64 {
+        self.weight.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn weigh(&mut self) {
+        let owned = [self.text.len(), self.key.len(), size_of_val(&*self.tags)];
+        let owned = owned.into_iter().chain(self.head.allocations()).map(weight::of).sum::<usize>();
+        let own = weight::of(size_of::<Object>() + 2 * size_of::<usize>());
+        *self.weight.get_mut() = (own + owned + self.body.weight()) as u64;
+    }
+
+    /// What keeping `body` as another coding adds.
+    pub(crate) fn encoding_weight(&self, body: &Body) -> u64 {
+        let list = if self.encodings.get().is_none() { weight::of(size_of::<Encodings>()) } else { 0 };
+        (list + body.weight()) as u64
+    }
+
+    pub(crate) fn add_weight(&self, added: u64) {
+        self.weight.fetch_add(added, Ordering::Relaxed);
+    }
+}
+
+/// Where counting uses ends: two bits, as in the paper (see [`crate::store`]).
+pub(crate) const MOST_FREQUENT: u8 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(chunks: &[&'static str]) -> Body {
+        Body::new(chunks.iter().map(|chunk| Bytes::from_static(chunk.as_bytes())).collect())
+    }
+
+    #[test]
+    fn the_pieces_of_any_range_are_its_bytes() {
+        let whole = "abcdefghij";
+        for body in [body(&["abc", "", "defg", "hij"]), body(&["abcdefghij"])] {
+            assert_eq!(body.len(), 10);
+            for start in 0..12_usize {
+                for end in start..12 {
+                    let pieces: Vec<&[u8]> = body.slices(start as u64, end as u64).collect();
+                    assert!(pieces.iter().all(|piece| !piece.is_empty()));
+                    let expected = &whole.as_bytes()[start.min(10)..end.min(10)];
+                    assert_eq!(pieces.concat(), expected, "{start}..{end}");
+                }
+            }
+        }
+        assert_eq!(body(&[]).chunks().len(), 1);
+        assert!(body(&[""]).is_empty());
+    }
+}

@@ -1,0 +1,216 @@
+//! Whether memory may answer a request.
+
+use weir_http::values::cache_control::RequestDirectives;
+use weir_http::{BodyLength, KnownHeader, Method, RequestHead, TargetForm};
+
+use crate::rules::Rules;
+
+/// Why a request goes past the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Bypass {
+    /// Only GET and HEAD are answered from memory. An unsafe one may invalidate: [`crate::invalidates`].
+    Method,
+    /// It has a body, which the key does not hold and an origin may act on (threat E1).
+    Body,
+    /// It asks for another protocol.
+    Upgrade,
+    /// Its target is no path.
+    Target,
+    /// It names no host.
+    Host,
+    /// Its preconditions are for the origin to judge (RFC 9111 §4.3.2: `if-match`, `if-unmodified-since`).
+    Precondition,
+    /// It has a field that some origins take for another method, path or host, and the key does not hold (threat E1).
+    Override,
+}
+
+impl Bypass {
+    /// The word for it, for `cache-status` and `weir explain`.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Bypass::Method => "method",
+            Bypass::Body => "request-body",
+            Bypass::Upgrade => "upgrade",
+            Bypass::Target => "target",
+            Bypass::Host => "no-host",
+            Bypass::Precondition => "precondition",
+            Bypass::Override => "override-field",
+        }
+    }
+}
+
+/// What policy has to know of a request that memory may answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestFacts {
+    /// GET or HEAD.
+    pub method: Method,
+    /// What its `cache-control` says; nothing where [`Rules::honour_client`] is false.
+    pub directives: RequestDirectives,
+    /// It has `authorization` (RFC 9111 §3.5).
+    pub authorization: bool,
+    /// It has `range`.
+    pub range: bool,
+    /// It has `if-none-match` or `if-modified-since`.
+    pub conditional: bool,
+}
+
+impl RequestFacts {
+    /// Whether it is to be answered from memory or with a 504 (RFC 9111 §5.2.1.7).
+    pub fn only_if_cached(&self) -> bool {
+        self.directives.only_if_cached
+    }
+
+    /// Whether a response to it may be kept as far as it is concerned: not to HEAD, which has no content, and not when it says `no-store`.
+    pub fn may_store(&self) -> bool {
+        self.method == Method::Get && !self.directives.no_store
+    }
+}
+
+/// Fields that origins and frameworks take for another method, path or host than the request has, whoever sends them.
+const OVERRIDES: [&[u8]; 11] = [
+    b"x-http-method-override",
+    b"x-http-method",
+    b"x-method-override",
+    b"x-original-url",
+    b"x-rewrite-url",
+    b"x-original-uri",
+    b"x-original-host",
+    b"x-host",
+    b"x-forwarded-server",
+    b"x-forwarded-prefix",
+    b"x-forwarded-path",
+];
+
+/// Whether memory may answer the request, and what policy has to know of it. O(fields), does not allocate.
+///
+/// # Errors
+/// Forward it, and keep nothing of the response.
+pub fn admits(head: &RequestHead, buffer: &[u8], rules: &Rules) -> Result<RequestFacts, Bypass> {
+    let method = head.method();
+    if !matches!(method, Method::Get | Method::Head) {
+        return Err(Bypass::Method);
+    }
+    if head.upgrade(buffer).is_some() || head.is_extended_connect() {
+        return Err(Bypass::Upgrade);
+    }
+    if !matches!(head.body(), BodyLength::None | BodyLength::Length(0)) {
+        return Err(Bypass::Body);
+    }
+    if !matches!(head.target_form(), TargetForm::Origin | TargetForm::Absolute) {
+        return Err(Bypass::Target);
+    }
+    // Without one, all hosts of a listener would share an empty name (CVE-2026-2836).
+    if head.host(buffer).is_none_or(<[u8]>::is_empty) {
+        return Err(Bypass::Host);
+    }
+    let has = |known| head.value(known, buffer).is_some();
+    if has(KnownHeader::IfMatch) || has(KnownHeader::IfUnmodifiedSince) {
+        return Err(Bypass::Precondition);
+    }
+    if overrides(head, buffer, rules) {
+        return Err(Bypass::Override);
+    }
+    Ok(RequestFacts {
+        method,
+        directives: directives(head, buffer, rules),
+        authorization: has(KnownHeader::Authorization),
+        range: has(KnownHeader::Range),
+        conditional: has(KnownHeader::IfNoneMatch) || has(KnownHeader::IfModifiedSince),
+    })
+}
+
+fn overrides(head: &RequestHead, buffer: &[u8], rules: &Rules) -> bool {
+    head.fields(buffer).any(|field| {
+        // All of them begin with an x and are known to nothing else in Weir.
+        field.known == KnownHeader::Other
+            && matches!(field.name, [b'x' | b'X', b'-' | b'_', ..])
+            && OVERRIDES.iter().any(|name| same_to_backends(field.name, name))
+            && !rules.key_headers.iter().any(|name| field.name.eq_ignore_ascii_case(name))
+    })
+}
+
+/// Whether a backend may take `name` for `lower`: many read an underscore as a dash.
+fn same_to_backends(name: &[u8], lower: &[u8]) -> bool {
+    name.len() == lower.len()
+        && name
+            .iter()
+            .zip(lower)
+            .all(|(byte, lower)| byte.to_ascii_lowercase() == *lower || (*byte == b'_' && *lower == b'-'))
+}
+
+fn directives(head: &RequestHead, buffer: &[u8], rules: &Rules) -> RequestDirectives {
+    if !rules.honour_client {
+        return RequestDirectives::default();
+    }
+    if head.value(KnownHeader::CacheControl, buffer).is_some() {
+        return RequestDirectives::of(head.values(KnownHeader::CacheControl, buffer));
+    }
+    // RFC 9111 §5.4 deprecates it; whoever still sends it means this.
+    let pragma = head.value(KnownHeader::Pragma, buffer);
+    let no_cache = pragma.is_some_and(|value| value.eq_ignore_ascii_case(b"no-cache"));
+    RequestDirectives { no_cache, ..RequestDirectives::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::request;
+
+    fn verdict(text: &str) -> Result<RequestFacts, Bypass> {
+        let (head, buffer) = request(text);
+        admits(&head, &buffer, &Rules::default())
+    }
+
+    #[test]
+    fn only_get_and_head_without_a_body_are_looked_up() {
+        let get = RequestFacts::default();
+        assert_eq!(verdict("GET / HTTP/1.1\r\nhost: a\r\n"), Ok(get));
+        assert_eq!(
+            verdict("HEAD / HTTP/1.1\r\nhost: a\r\n"),
+            Ok(RequestFacts { method: Method::Head, ..get })
+        );
+        assert_eq!(verdict("GET http://a/ HTTP/1.1\r\nhost: a\r\n"), Ok(get));
+        assert_eq!(verdict("GET / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n"), Ok(get));
+        for (bypass, text) in [
+            (Bypass::Method, "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n"),
+            (Bypass::Method, "OPTIONS / HTTP/1.1\r\nhost: a\r\n"),
+            (Bypass::Method, "get / HTTP/1.1\r\nhost: a\r\n"),
+            (Bypass::Body, "GET / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n"),
+            (Bypass::Body, "GET / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n"),
+            (Bypass::Upgrade, "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n"),
+            (Bypass::Host, "GET / HTTP/1.0\r\n"),
+            (Bypass::Precondition, "GET / HTTP/1.1\r\nhost: a\r\nif-match: \"a\"\r\n"),
+            (Bypass::Precondition, "GET / HTTP/1.1\r\nhost: a\r\nif-unmodified-since: 0\r\n"),
+        ] {
+            assert_eq!(verdict(text), Err(bypass), "{text}");
+        }
+    }
+
+    /// Threat E1.
+    #[test]
+    fn fields_that_make_origins_answer_another_request_go_past_the_cache() {
+        for name in ["X-HTTP-Method-Override", "x-original-url", "X_REWRITE_URL", "x-host"] {
+            let text = format!("GET / HTTP/1.1\r\nhost: a\r\n{name}: DELETE\r\n");
+            assert_eq!(verdict(&text), Err(Bypass::Override), "{name}");
+        }
+        assert!(verdict("GET / HTTP/1.1\r\nhost: a\r\nx-hosts: b\r\n").is_ok());
+        let keyed = Rules { key_headers: vec![b"x-host".as_slice().into()], ..Rules::default() };
+        let (head, buffer) = request("GET / HTTP/1.1\r\nhost: a\r\nx-host: b\r\n");
+        assert!(admits(&head, &buffer, &keyed).is_ok());
+    }
+
+    #[test]
+    fn clients_have_a_say_unless_the_operator_says_otherwise() {
+        let text = "GET / HTTP/1.1\r\nhost: a\r\ncache-control: no-cache, max-age=5\r\npragma: x\r\n";
+        let facts = verdict(text).unwrap();
+        assert!(facts.directives.no_cache);
+        assert_eq!(facts.directives.max_age, Some(5));
+        assert!(verdict("GET / HTTP/1.1\r\nhost: a\r\npragma: no-cache\r\n").unwrap().directives.no_cache);
+        // RFC 9111 section 5.4: cache-control wins.
+        let both = "GET / HTTP/1.1\r\nhost: a\r\npragma: no-cache\r\ncache-control: max-age=5\r\n";
+        assert!(!verdict(both).unwrap().directives.no_cache);
+        let (head, buffer) = request(text);
+        let deaf = Rules { honour_client: false, ..Rules::default() };
+        assert_eq!(admits(&head, &buffer, &deaf), Ok(RequestFacts::default()));
+    }
+}

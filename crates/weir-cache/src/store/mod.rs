@@ -1,0 +1,425 @@
+//! Where objects are kept: shared by all threads, bounded by what they take in memory.
+//!
+//! Keys are spread over shards by their hash, each behind a lock that is held for one lookup or a bounded number of moves
+//! ([`shard::STEPS`]). A hit finds its object, counts its use in the object itself, and moves nothing. What is evicted is decided by
+//! S3-FIFO: new objects stand in a small queue, from which only those that were used again reach the main one, so that a flood of
+//! requests that come once sweeps nothing else out (threat E6); the ghost queue remembers which were turned away of late.
+//!
+//! The budget is one for all shards. Whoever inserts evicts, from its own shard where that has its share and from the next that has
+//! otherwise, and one lock at a time.
+//!
+//! Source: Yang, Zhang, Qiu, Yue, Rashmi, "FIFO queues are all you need for cache eviction", SOSP 2023.
+
+mod ghost;
+mod index;
+mod purges;
+mod queue;
+mod shard;
+
+pub use purges::{Purge, PurgeSequence};
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use weir_http::values::accept_encoding::Coding;
+use weir_http::values::vary::Vary;
+use weir_http::{KnownHeader, RequestHead};
+
+use crate::key::KeyBuffer;
+use crate::object::{Body, Object};
+use purges::Log;
+use shard::{Found, Shard};
+
+/// Most shards. With more workers than this on one store, some would wait for each other; with more shards, each is small.
+const SHARDS: u64 = 64;
+
+/// Least that a shard is worth, in bytes: the queues of smaller ones say little.
+const SHARD_BYTES: u64 = 1 << 20;
+
+/// No object takes more than this part of the budget: it would sweep too much out.
+const LARGEST_PART: u64 = 4;
+
+/// What a lookup has found.
+#[derive(Clone, Debug)]
+pub enum Lookup {
+    /// The object that the request selects. Whether it may answer says [`crate::reuse`].
+    Hit(Arc<Object>),
+    /// Nothing under this key.
+    Absent,
+    /// Something, but not for a request such as this one (`vary`).
+    VariantAbsent,
+}
+
+/// Why an object was not taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refused {
+    /// A purge, or an unsafe method that succeeded, has come between its fetch and now.
+    Purged,
+    /// It takes more than a quarter of the budget.
+    TooLarge,
+    /// What it was to take the place of is not there any more, or another has taken it already.
+    Outdated,
+}
+
+impl Refused {
+    /// The word for it, for `cache-status` and `weir explain`.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Refused::Purged => "purged",
+            Refused::TooLarge => "too-large",
+            Refused::Outdated => "outdated",
+        }
+    }
+}
+
+/// Objects by their keys, within a budget.
+#[derive(Debug)]
+pub struct Store {
+    shards: Box<[Mutex<Shard>]>,
+    seed: u64,
+    budget: AtomicU64,
+    /// What all of it takes, in bytes.
+    bytes: AtomicU64,
+    objects: AtomicU64,
+    evictions: AtomicU64,
+    purged: AtomicU64,
+    purges: Log,
+    /// Where to look next for something to evict.
+    next_shard: AtomicUsize,
+    /// The last generation of variants that was given out.
+    generation: AtomicU64,
+}
+
+impl Store {
+    /// An empty store that takes at most `budget_bytes`. `seed` is a secret random number: with it known, clients could choose requests
+    /// whose keys all fall into one place.
+    pub fn new(budget_bytes: u64, seed: u64) -> Store {
+        let count = (budget_bytes / SHARD_BYTES).clamp(1, SHARDS);
+        let count = 1_usize << count.ilog2();
+        Store {
+            shards: (0..count).map(|_| Mutex::new(Shard::new())).collect(),
+            seed,
+            budget: AtomicU64::new(budget_bytes),
+            bytes: AtomicU64::new(0),
+            objects: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
+            purged: AtomicU64::new(0),
+            purges: Log::default(),
+            next_shard: AtomicUsize::new(0),
+            generation: AtomicU64::new(0),
+        }
+    }
+
+    /// The seed, for [`KeyBuffer::build`].
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// What the store takes, in bytes. Objects that were removed while they are being sent are not in it.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// What it may take, in bytes.
+    pub fn budget(&self) -> u64 {
+        self.budget.load(Ordering::Relaxed)
+    }
+
+    /// How many objects there are.
+    pub fn objects(&self) -> u64 {
+        self.objects.load(Ordering::Relaxed)
+    }
+
+    /// How many objects were evicted to make room, ever.
+    pub fn evictions(&self) -> u64 {
+        self.evictions.load(Ordering::Relaxed)
+    }
+
+    /// How many objects were purged, ever; softly too.
+    pub fn purged(&self) -> u64 {
+        self.purged.load(Ordering::Relaxed)
+    }
+
+    /// The object that a request selects of those under its key, and a count of its use.
+    ///
+    /// Leaves in `key` what to wait for and what to fetch under: with what the request says by the fields that `vary` names, where it is
+    /// known which those are. At most two locks, one after the other; allocates nothing once `key` has room.
+    pub fn get(&self, key: &mut KeyBuffer, head: &RequestHead, buffer: &[u8]) -> Lookup {
+        key.back_to_primary();
+        let found = self.shard(key.hash()).find(key.hash(), key.bytes());
+        let choice = match found {
+            None => return Lookup::Absent,
+            Some(Found::Object(object)) => return Lookup::Hit(object),
+            Some(Found::Choice(choice)) => choice,
+        };
+        key.select_names(&choice.names, choice.generation, head, buffer);
+        let found = self.shard(key.hash()).find(key.hash(), key.bytes());
+        match found {
+            Some(Found::Object(object)) => Lookup::Hit(object),
+            _ => Lookup::VariantAbsent,
+        }
+    }
+
+    /// The state of purges, to be taken when a fetch begins and given to [`Self::insert`] when it has ended.
+    pub fn purge_sequence(&self) -> PurgeSequence {
+        self.purges.sequence()
+    }
+
+    /// Takes an object in, in the place of the one under its key. `key`, `head` and `buffer` are those of the request that it was fetched
+    /// for; whatever variant was selected in `key` does not matter.
+    ///
+    /// Evicts what there is no room for, and holds no lock for more than a bounded number of steps.
+    ///
+    /// # Errors
+    /// It is not taken in.
+    pub fn insert(
+        &self,
+        key: &KeyBuffer,
+        head: &RequestHead,
+        buffer: &[u8],
+        object: Object,
+        began: PurgeSequence,
+    ) -> Result<Arc<Object>, Refused> {
+        let mut key = key.clone();
+        key.back_to_primary();
+        if let Vary::Names(names) = Vary::of(object.head().values(KnownHeader::Vary, object.text())) {
+            let generation = self.choose_by(&key, names.clone().into_boxed_slice());
+            key.select_names(&names, generation, head, buffer);
+        }
+        self.put(&key, object, began)
+    }
+
+    /// The generation of variants under this key that are told apart by these names, which it makes them to be.
+    fn choose_by(&self, key: &KeyBuffer, names: Box<[Box<[u8]>]>) -> u64 {
+        let fresh = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
+        let (generation, replaced) =
+            self.with_shard(key.hash(), |shard| shard.choose_by(key.hash(), key.bytes(), names, fresh));
+        if replaced.is_some() {
+            self.objects.fetch_sub(1, Ordering::Relaxed);
+        }
+        generation
+    }
+
+    fn put(&self, key: &KeyBuffer, mut object: Object, began: PurgeSequence) -> Result<Arc<Object>, Refused> {
+        object.key = key.bytes().into();
+        object.hash = key.hash();
+        object.began = began.number();
+        object.weigh();
+        if object.weight() > self.budget() / LARGEST_PART {
+            return Err(Refused::TooLarge);
+        }
+        let object = Arc::new(object);
+        let primary = key.primary_hash();
+        let replaced = self.with_shard(key.hash(), |shard| {
+            // Behind the lock: a purge that is noted after this will find the object in the shard.
+            if self.purges.covers(&object, primary, began) {
+                return Err(Refused::Purged);
+            }
+            Ok(shard.put(Arc::clone(&object)))
+        })?;
+        if replaced.is_none() {
+            self.objects.fetch_add(1, Ordering::Relaxed);
+        }
+        self.make_room(self.place(key.hash()));
+        Ok(object)
+    }
+
+    /// Puts `new`, which [`crate::freshen`] has made of `old`, in its place.
+    ///
+    /// # Errors
+    /// It is not taken in. `Outdated` when `old` is not there any more.
+    pub fn freshened(
+        &self,
+        old: &Arc<Object>,
+        mut new: Object,
+        began: PurgeSequence,
+    ) -> Result<Arc<Object>, Refused> {
+        new.key = old.key.clone();
+        new.hash = old.hash;
+        new.began = began.number();
+        new.set_frequency(old.frequency());
+        new.weigh();
+        let new = Arc::new(new);
+        let replaced = self.with_shard(old.hash, |shard| {
+            if !shard.holds(old) {
+                return Err(Refused::Outdated);
+            }
+            // Without the primary key's hash: an unsafe method has removed the old one, if it has come between.
+            if self.purges.covers(&new, old.hash, began) {
+                return Err(Refused::Purged);
+            }
+            Ok(shard.put(Arc::clone(&new)))
+        });
+        replaced?;
+        self.make_room(self.place(old.hash));
+        Ok(new)
+    }
+
+    /// Removes all that is kept under the key, whatever it varies by, and lets no fetch that has begun put it there again. Says whether there
+    /// was anything.
+    pub fn remove(&self, key: &KeyBuffer) -> bool {
+        self.purges.note_key(key.primary_hash());
+        let removed =
+            self.with_shard(key.primary_hash(), |shard| shard.remove(key.primary_hash(), key.primary()));
+        // Variants are out of reach without their choice, and go when their turn comes.
+        if let Some(Found::Object(_)) = &removed {
+            self.objects.fetch_sub(1, Ordering::Relaxed);
+        }
+        removed.is_some()
+    }
+
+    /// Removes this one object, if it is still there.
+    pub fn discard(&self, object: &Arc<Object>) -> bool {
+        let removed = self.with_shard(object.hash, |shard| {
+            if shard.holds(object) { shard.remove(object.hash, &object.key) } else { None }
+        });
+        if removed.is_some() {
+            self.objects.fetch_sub(1, Ordering::Relaxed);
+        }
+        removed.is_some()
+    }
+
+    /// Keeps the content of an object in another coding too. False when the object is not there any more, has it in that coding already,
+    /// or it is too large.
+    pub fn encode(&self, object: &Arc<Object>, coding: Coding, body: Body) -> bool {
+        let added = object.encoding_weight(&body);
+        if coding == Coding::Identity || object.weight() + added > self.budget() / LARGEST_PART {
+            return false;
+        }
+        let kept = self.with_shard(object.hash, |shard| {
+            let kept = shard.holds(object) && object.set_encoded(coding, body);
+            if kept {
+                object.add_weight(added);
+                shard.grow(object, added);
+            }
+            kept
+        });
+        self.make_room(self.place(object.hash));
+        kept
+    }
+
+    /// Removes, or with `soft` makes stale as of `now`, all that the purge covers and whose fetch had begun before. How many those were.
+    ///
+    /// Looks at all objects, and holds no lock for more than [`shard::STEPS`] of them.
+    pub fn purge(&self, purge: &Purge, soft: bool, now: Duration) -> u64 {
+        let number = self.purges.note(purge);
+        let count: u64 =
+            self.shards.iter().map(|shard| self.purge_shard(shard, purge, soft, now, number)).sum();
+        self.purged.fetch_add(count, Ordering::Relaxed);
+        count
+    }
+
+    fn purge_shard(
+        &self,
+        shard: &Mutex<Shard>,
+        purge: &Purge,
+        soft: bool,
+        now: Duration,
+        number: u64,
+    ) -> u64 {
+        let (mut count, mut at) = (0, Some(0));
+        while let Some(from) = at {
+            let mut removed = Vec::new();
+            let mut guard = lock(shard);
+            let before = guard.bytes();
+            at = guard.visit(
+                from,
+                |object| {
+                    let covered = object.began < number && purge.covers(object);
+                    if !covered {
+                        return false;
+                    }
+                    count += 1;
+                    if soft {
+                        object.set_soft_purged(now);
+                    }
+                    !soft
+                },
+                &mut removed,
+            );
+            let after = guard.bytes();
+            drop(guard);
+            self.account(before, after);
+            self.objects.fetch_sub(removed.len() as u64, Ordering::Relaxed);
+        }
+        count
+    }
+
+    /// Gives it another budget, and evicts what there is no room for then.
+    pub fn resize(&self, budget_bytes: u64) {
+        self.budget.store(budget_bytes, Ordering::Relaxed);
+        self.make_room(0);
+    }
+
+    /// Evicts until all fits, one lock at a time.
+    fn make_room(&self, home: usize) {
+        let mut place = home;
+        // Shards that had nothing to evict, one after another.
+        let mut barren = 0;
+        while self.bytes() > self.budget() && barren <= 2 * self.shards.len() {
+            let share = self.budget() / self.shards.len() as u64;
+            let Some(shard) = self.shards.get(place) else { return };
+            let mut evicted = Vec::new();
+            let mut guard = lock(shard);
+            let before = guard.bytes();
+            // In the second round every shard has to give: none may have more than its share, when tables have grown.
+            let mut moved = false;
+            if before > share || barren >= self.shards.len() {
+                let over = self.bytes().saturating_sub(self.budget());
+                moved = guard.evict(over, &mut evicted);
+            }
+            let after = guard.bytes();
+            drop(guard);
+            self.account(before, after);
+            let count = evicted.len() as u64;
+            self.objects.fetch_sub(count, Ordering::Relaxed);
+            self.evictions.fetch_add(count, Ordering::Relaxed);
+            // Freed here, with no lock held.
+            drop(evicted);
+            if moved {
+                barren = 0;
+            } else {
+                barren += 1;
+                place = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
+            }
+        }
+    }
+
+    fn place(&self, hash: u64) -> usize {
+        // The lowest bits choose the place within a shard.
+        (hash >> 48) as usize & (self.shards.len() - 1)
+    }
+
+    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
+        #[allow(
+            clippy::indexing_slicing,
+            reason = "the number of shards is a power of two, and the place is masked by it"
+        )]
+        lock(&self.shards[self.place(hash)])
+    }
+
+    /// Changes a shard, and accounts for what that has changed.
+    fn with_shard<T>(&self, hash: u64, change: impl FnOnce(&mut Shard) -> T) -> T {
+        let mut shard = self.shard(hash);
+        let before = shard.bytes();
+        let result = change(&mut shard);
+        let after = shard.bytes();
+        drop(shard);
+        self.account(before, after);
+        result
+    }
+
+    fn account(&self, before: u64, after: u64) {
+        if after >= before {
+            self.bytes.fetch_add(after - before, Ordering::Relaxed);
+        } else {
+            self.bytes.fetch_sub(before - after, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A panic while a lock was held has left the shard as consistent as any of its methods do: they do not call out.
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}

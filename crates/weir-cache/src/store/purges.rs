@@ -1,0 +1,142 @@
+//! What was purged of late, so that a fetch which began before does not put it back.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::object::Object;
+use crate::tags;
+
+/// What to purge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Purge {
+    /// All that is kept of this path, whatever its query and whatever it varies by.
+    Path {
+        /// Of this host, with its port or without; of all hosts where there is none.
+        host: Option<Box<[u8]>>,
+        /// The normalised path.
+        path: Box<[u8]>,
+    },
+    /// All whose path begins so.
+    Prefix {
+        /// As above.
+        host: Option<Box<[u8]>>,
+        /// What the normalised path begins with; empty for all paths.
+        prefix: Box<[u8]>,
+    },
+    /// All with this tag (`surrogate-key`, `cache-tag`).
+    Tag(Box<[u8]>),
+    /// Everything.
+    All,
+}
+
+impl Purge {
+    /// Whether it means this object. O(length of the key), does not allocate.
+    pub(crate) fn covers(&self, object: &Object) -> bool {
+        match self {
+            Purge::All => true,
+            Purge::Tag(tag) => object.tags.binary_search(&tags::hash(tag)).is_ok(),
+            Purge::Path { host, path } => {
+                object.key().is_some_and(|key| is_of(host.as_deref(), key.authority) && key.path == &**path)
+            }
+            Purge::Prefix { host, prefix } => object
+                .key()
+                .is_some_and(|key| is_of(host.as_deref(), key.authority) && key.path.starts_with(prefix)),
+        }
+    }
+}
+
+/// Whether the authority is that host, with whatever port unless the host is given with one.
+fn is_of(host: Option<&[u8]>, authority: &[u8]) -> bool {
+    let Some(host) = host else { return true };
+    let Some((found, rest)) = authority.split_at_checked(host.len()) else { return false };
+    let port = |rest: &[u8]| matches!(rest, [b':', digits @ ..] if digits.iter().all(u8::is_ascii_digit));
+    found.eq_ignore_ascii_case(host) && (rest.is_empty() || port(rest))
+}
+
+/// A point in the history of purges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PurgeSequence(u64);
+
+impl PurgeSequence {
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+}
+
+#[derive(Debug)]
+enum Noted {
+    Purge(Purge),
+    /// What was removed under one key.
+    Key(u64),
+}
+
+/// Most purges that are remembered. A fetch that began before all of them is taken to be covered: it is not kept.
+const REMEMBERED: usize = 4096;
+
+/// The history.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    /// The number of the last one.
+    last: AtomicU64,
+    /// The last ones with their numbers, oldest first.
+    noted: Mutex<VecDeque<(u64, Noted)>>,
+}
+
+impl Log {
+    pub fn sequence(&self) -> PurgeSequence {
+        PurgeSequence(self.last.load(Ordering::SeqCst))
+    }
+
+    /// Notes a purge. Its number is greater than that of every fetch that has begun.
+    ///
+    /// A soft one is noted too: what a fetch brings that began before it is stale, and it is simplest not to keep it.
+    pub fn note(&self, purge: &Purge) -> u64 {
+        self.add(Noted::Purge(purge.clone()))
+    }
+
+    /// Notes that what was under one key was removed.
+    pub fn note_key(&self, primary_hash: u64) {
+        self.add(Noted::Key(primary_hash));
+    }
+
+    fn add(&self, noted: Noted) -> u64 {
+        let mut log = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = self.last.load(Ordering::SeqCst) + 1;
+        if log.len() >= REMEMBERED {
+            log.pop_front();
+        }
+        log.push_back((number, noted));
+        self.last.store(number, Ordering::SeqCst);
+        number
+    }
+
+    /// Whether a purge has come since `began` that covers the object. One load unless there was any.
+    pub fn covers(&self, object: &Object, primary_hash: u64, began: PurgeSequence) -> bool {
+        if self.last.load(Ordering::SeqCst) <= began.0 {
+            return false;
+        }
+        let log = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is not remembered any more may have covered it.
+        if log.front().is_none_or(|(oldest, _)| *oldest > began.0 + 1) {
+            return true;
+        }
+        log.iter().rev().take_while(|(number, _)| *number > began.0).any(|(_, noted)| match noted {
+            Noted::Purge(purge) => purge.covers(object),
+            Noted::Key(hash) => *hash == primary_hash,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_meant_with_any_port_unless_it_has_one() {
+        assert!(is_of(None, b"a"));
+        assert!(is_of(Some(b"A"), b"a") && is_of(Some(b"a"), b"a:8080") && is_of(Some(b"a:8080"), b"a:8080"));
+        assert!(!is_of(Some(b"a:80"), b"a:8080") && !is_of(Some(b"a"), b"ab") && !is_of(Some(b"ab"), b"a"));
+        assert!(!is_of(Some(b"a:8080"), b"a"));
+    }
+}

@@ -1,0 +1,335 @@
+//! One part of the store, behind one lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::ghost::Ghost;
+use super::index::Index;
+use super::queue::{Links, NONE, Queue};
+use crate::object::{MOST_FREQUENT, Object};
+use crate::weight;
+
+/// Most entries that are moved or evicted while the lock is held once.
+pub(super) const STEPS: usize = 64;
+
+/// Most entries that a purge looks at while the lock is held once.
+pub(super) const VISITS: usize = 1024;
+
+/// The small queue's part of what there is.
+const SMALL_PART: u64 = 10;
+
+/// What tells the variants of one key apart.
+#[derive(Debug)]
+pub(super) struct Choice {
+    key: Box<[u8]>,
+    /// Names of request fields, in lower case and sorted.
+    pub names: Box<[Box<[u8]>]>,
+    /// Part of the variants' keys: those of an earlier choice are never found again.
+    pub generation: u64,
+    frequency: AtomicU8,
+}
+
+impl Choice {
+    fn weight(&self) -> u64 {
+        let names: usize = self.names.iter().map(|name| weight::of(name.len())).sum();
+        let own = weight::of(size_of::<Choice>() + 2 * size_of::<usize>());
+        (own + weight::of(self.key.len()) + weight::of(size_of_val(&*self.names)) + names) as u64
+    }
+}
+
+/// What is under a key.
+#[derive(Clone, Debug)]
+pub(super) enum Found {
+    Object(Arc<Object>),
+    Choice(Arc<Choice>),
+}
+
+impl Found {
+    fn key(&self) -> &[u8] {
+        match self {
+            Found::Object(object) => &object.key,
+            Found::Choice(choice) => &choice.key,
+        }
+    }
+
+    fn weight(&self) -> u64 {
+        match self {
+            Found::Object(object) => object.weight(),
+            Found::Choice(choice) => choice.weight(),
+        }
+    }
+
+    fn frequency(&self) -> u8 {
+        match self {
+            Found::Object(object) => object.frequency(),
+            Found::Choice(choice) => choice.frequency.load(Ordering::Relaxed),
+        }
+    }
+
+    fn set_frequency(&self, frequency: u8) {
+        match self {
+            Found::Object(object) => object.set_frequency(frequency),
+            Found::Choice(choice) => choice.frequency.store(frequency, Ordering::Relaxed),
+        }
+    }
+
+    fn touch(&self) {
+        match self {
+            Found::Object(object) => object.touch(),
+            Found::Choice(choice) => {
+                let before = choice.frequency.load(Ordering::Relaxed);
+                choice.frequency.store((before + 1).min(MOST_FREQUENT), Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn into_object(self) -> Option<Arc<Object>> {
+        match self {
+            Found::Object(object) => {
+                object.set_removed();
+                Some(object)
+            }
+            Found::Choice(_) => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// `None` for one that is free; `links.older` is the next free one then.
+    found: Option<Found>,
+    hash: u64,
+    links: Links,
+    in_main: bool,
+}
+
+fn links(entries: &mut [Entry], entry: u32) -> Option<&mut Links> {
+    entries.get_mut(entry as usize).map(|entry| &mut entry.links)
+}
+
+fn hash_of(entries: &[Entry]) -> impl Fn(u32) -> u64 {
+    |entry| entries.get(entry as usize).map_or(0, |entry| entry.hash)
+}
+
+/// See [`super`].
+#[derive(Debug)]
+pub(super) struct Shard {
+    index: Index,
+    entries: Vec<Entry>,
+    free: u32,
+    small: Queue,
+    main: Queue,
+    ghost: Ghost,
+}
+
+impl Shard {
+    pub fn new() -> Shard {
+        Shard {
+            index: Index::new(),
+            entries: Vec::new(),
+            free: NONE,
+            small: Queue::new(),
+            main: Queue::new(),
+            ghost: Ghost::new(),
+        }
+    }
+
+    /// What it takes, in bytes, its own books included.
+    pub fn bytes(&self) -> u64 {
+        let books = self.entries.capacity() * size_of::<Entry>() + self.index.bytes() + self.ghost.bytes();
+        self.held() + books as u64
+    }
+
+    fn held(&self) -> u64 {
+        self.small.bytes + self.main.bytes
+    }
+
+    fn count(&self) -> usize {
+        self.small.count + self.main.count
+    }
+
+    fn locate(&self, hash: u64, key: &[u8]) -> Option<u32> {
+        let entries = &self.entries;
+        self.index.find(hash, |entry| {
+            entries.get(entry as usize).is_some_and(|entry| {
+                entry.hash == hash && entry.found.as_ref().is_some_and(|found| found.key() == key)
+            })
+        })
+    }
+
+    fn found(&self, entry: u32) -> Option<&Found> {
+        self.entries.get(entry as usize)?.found.as_ref()
+    }
+
+    /// What is under the key; counts as a use of it.
+    pub fn find(&self, hash: u64, key: &[u8]) -> Option<Found> {
+        let found = self.found(self.locate(hash, key)?)?;
+        found.touch();
+        Some(found.clone())
+    }
+
+    /// Whether this very object is in it.
+    pub fn holds(&self, object: &Arc<Object>) -> bool {
+        let found = self.locate(object.hash, &object.key).and_then(|entry| self.found(entry));
+        matches!(found, Some(Found::Object(found)) if Arc::ptr_eq(found, object))
+    }
+
+    /// Makes these names tell apart what is under the key, unless they do. Gives the generation of its variants, and the object that was there
+    /// in its stead.
+    pub fn choose_by(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        names: Box<[Box<[u8]>]>,
+        generation: u64,
+    ) -> (u64, Option<Arc<Object>>) {
+        let found = self.locate(hash, key).and_then(|entry| self.found(entry));
+        if let Some(Found::Choice(choice)) = found
+            && choice.names == names
+        {
+            return (choice.generation, None);
+        }
+        let choice = Choice { key: key.into(), names, generation, frequency: AtomicU8::new(0) };
+        (generation, self.set(hash, Found::Choice(Arc::new(choice))))
+    }
+
+    /// Puts an object under its key; gives the one that was there.
+    pub fn put(&mut self, object: Arc<Object>) -> Option<Arc<Object>> {
+        self.set(object.hash, Found::Object(object))
+    }
+
+    fn set(&mut self, hash: u64, found: Found) -> Option<Arc<Object>> {
+        let weight = found.weight();
+        let Some(place) = self.locate(hash, found.key()) else {
+            self.add(hash, found, weight);
+            return None;
+        };
+        let entry = self.entries.get_mut(place as usize)?;
+        let queue = if entry.in_main { &mut self.main } else { &mut self.small };
+        let replaced = entry.found.replace(found)?;
+        queue.bytes = queue.bytes + weight - replaced.weight();
+        // What was asked for often will be, whatever it is now.
+        if let Some(found) = &entry.found {
+            found.set_frequency(found.frequency().max(replaced.frequency()));
+        }
+        replaced.into_object()
+    }
+
+    fn add(&mut self, hash: u64, found: Found, weight: u64) {
+        let in_main = self.ghost.recall(hash, self.count());
+        let entry = Entry { found: Some(found), hash, links: Links::ALONE, in_main };
+        let place = self.free;
+        let place = if let Some(free) = self.entries.get_mut(place as usize) {
+            self.free = free.links.older;
+            *free = entry;
+            place
+        } else {
+            self.entries.push(entry);
+            (self.entries.len() - 1) as u32
+        };
+        let queue = if in_main { &mut self.main } else { &mut self.small };
+        queue.push(place, weight, &mut *self.entries, links);
+        self.index.insert(hash, place, hash_of(&self.entries));
+    }
+
+    /// Notes that an object which is in it takes so much more.
+    pub fn grow(&mut self, object: &Object, added: u64) {
+        let place = self.locate(object.hash, &object.key);
+        let Some(entry) = place.and_then(|place| self.entries.get(place as usize)) else { return };
+        let queue = if entry.in_main { &mut self.main } else { &mut self.small };
+        queue.bytes += added;
+    }
+
+    /// Removes what is under the key.
+    pub fn remove(&mut self, hash: u64, key: &[u8]) -> Option<Found> {
+        let place = self.locate(hash, key)?;
+        self.take(place)
+    }
+
+    fn take(&mut self, place: u32) -> Option<Found> {
+        let entry = self.entries.get_mut(place as usize)?;
+        let found = entry.found.take()?;
+        let (hash, in_main) = (entry.hash, entry.in_main);
+        let queue = if in_main { &mut self.main } else { &mut self.small };
+        queue.remove(place, found.weight(), &mut *self.entries, links);
+        self.index.remove(hash, place, hash_of(&self.entries));
+        if let Some(own) = links(&mut self.entries, place) {
+            own.older = self.free;
+        }
+        self.free = place;
+        if let Found::Object(object) = &found {
+            object.set_removed();
+        }
+        Some(found)
+    }
+
+    /// Evicts until `over` bytes are free or [`STEPS`] are done. Adds the objects to `evicted`, for the caller to drop without the lock, and
+    /// says whether there was anything to do.
+    pub fn evict(&mut self, over: u64, evicted: &mut Vec<Arc<Object>>) -> bool {
+        let mut freed = 0;
+        for step in 0..STEPS {
+            if freed >= over {
+                break;
+            }
+            let small_is_large = self.small.bytes.saturating_mul(SMALL_PART) > self.held();
+            let from_small = small_is_large || self.main.count == 0;
+            let oldest = if from_small { self.small.oldest() } else { self.main.oldest() };
+            let Some(place) = oldest else { return step > 0 };
+            freed += self.step(place, evicted);
+        }
+        true
+    }
+
+    /// Evicts the oldest of its queue, or gives it another chance. How many bytes that frees.
+    fn step(&mut self, place: u32, evicted: &mut Vec<Arc<Object>>) -> u64 {
+        let Some(entry) = self.entries.get_mut(place as usize) else { return 0 };
+        let Some(found) = &entry.found else { return 0 };
+        let (weight, frequency, hash) = (found.weight(), found.frequency(), entry.hash);
+        if entry.in_main && frequency > 0 {
+            found.set_frequency(frequency - 1);
+            self.main.remove(place, weight, &mut *self.entries, links);
+            self.main.push(place, weight, &mut *self.entries, links);
+            return 0;
+        }
+        if !entry.in_main && frequency > 1 {
+            found.set_frequency(0);
+            entry.in_main = true;
+            self.small.remove(place, weight, &mut *self.entries, links);
+            self.main.push(place, weight, &mut *self.entries, links);
+            return 0;
+        }
+        if !entry.in_main {
+            self.ghost.note(hash, self.small.count + self.main.count);
+        }
+        evicted.extend(self.take(place).and_then(Found::into_object));
+        weight
+    }
+
+    /// Shows the next [`VISITS`] entries from `from` on to `decide`, and removes the objects it wants removed. Where to go on; `None` at the end.
+    pub fn visit(
+        &mut self,
+        from: usize,
+        mut decide: impl FnMut(&Object) -> bool,
+        removed: &mut Vec<Arc<Object>>,
+    ) -> Option<usize> {
+        let end = (from + VISITS).min(self.entries.len());
+        for place in from..end {
+            let found = self.found(place as u32);
+            let doomed = matches!(found, Some(Found::Object(object)) if decide(object));
+            if doomed {
+                removed.extend(self.take(place as u32).and_then(Found::into_object));
+            }
+        }
+        (end < self.entries.len()).then_some(end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_takes_no_more_than_a_cache_line() {
+        assert!(size_of::<Entry>() <= 64, "{}", size_of::<Entry>());
+    }
+}
