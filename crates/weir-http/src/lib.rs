@@ -23,6 +23,7 @@ pub mod message;
 mod own;
 pub mod path;
 pub mod proxy_protocol;
+mod response_head;
 mod scan;
 pub mod section;
 mod sink;
