@@ -15,6 +15,8 @@ mod index;
 mod purges;
 mod queue;
 mod shard;
+#[cfg(test)]
+mod tests;
 
 pub use purges::{Purge, PurgeSequence};
 
