@@ -58,5 +58,7 @@ fn main() {
             report.closed.open,
         );
     }
+    // It ends its Weir, which leaving at once would not.
+    drop(scene);
     std::process::exit(i32::from(stayed > 0));
 }

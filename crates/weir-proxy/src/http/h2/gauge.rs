@@ -23,6 +23,10 @@ const ANSWER_CREDIT: f64 = 12.0;
 /// Bytes received before other tasks get their turn. Of heads they can be ten thousand fields to read, which the `h2` crate does without a pause
 /// for as long as there is something to receive.
 const TURN_BYTES: usize = 16 << 10;
+/// The same before a first request was answered, and once one was refused: room for the head of an ordinary request.
+const FIRST_TURN_BYTES: usize = 2 << 10;
+/// Fields of a head refused that cost as much as a frame does.
+const FIELDS_PER_COST: f64 = 4.0;
 /// Content bytes, either way, that bring credit for one frame: a client opens its windows no more often than that.
 const BYTES_PER_CREDIT: f64 = 1024.0;
 /// The part of the most credit that comes back per second.
@@ -43,6 +47,8 @@ pub struct Gauge {
     is_exhausted: bool,
     /// Bytes received in this turn of the connection.
     turn_bytes: usize,
+    /// Whether the last request was answered, and not refused for its head.
+    is_known: bool,
 }
 
 impl Gauge {
@@ -58,6 +64,7 @@ impl Gauge {
             at: now,
             is_exhausted: false,
             turn_bytes: 0,
+            is_known: false,
         }
     }
 
@@ -66,9 +73,10 @@ impl Gauge {
         self.turn_bytes = 0;
     }
 
-    /// Whether others have waited long enough.
-    pub fn is_turn_over(&self) -> bool {
-        self.turn_bytes >= TURN_BYTES
+    /// Bytes that may still be received before others have waited long enough.
+    pub fn turn_left(&self) -> usize {
+        let turn = if self.is_known { TURN_BYTES } else { FIRST_TURN_BYTES };
+        turn.saturating_sub(self.turn_bytes)
     }
 
     /// Takes what was received next. False once the credit is used up.
@@ -107,12 +115,14 @@ impl Gauge {
 
     /// A request was answered.
     pub fn answered(&mut self) {
+        self.is_known = true;
         self.credit = (self.credit + ANSWER_CREDIT).min(self.most);
     }
 
-    /// A request was refused for its head: reading it may have been most of the work.
-    pub fn refused(&mut self) {
-        self.credit -= RESET_COST;
+    /// A request was refused for its head, of so many fields: reading it may have been most of the work.
+    pub fn refused(&mut self, fields: usize) {
+        self.is_known = false;
+        self.credit -= RESET_COST + fields as f64 / FIELDS_PER_COST;
         self.is_exhausted |= self.credit < 0.0;
     }
 
@@ -197,6 +207,23 @@ mod tests {
             assert!(gauge.see(&frame(1, 5, &[0x82; 4000])));
             gauge.answered();
         }
+    }
+
+    #[test]
+    fn a_turn_is_short_until_a_request_was_answered_and_again_once_one_was_refused() {
+        let mut gauge = gauge(1000);
+        gauge.end_turn();
+        assert_eq!(gauge.turn_left(), FIRST_TURN_BYTES);
+        gauge.answered();
+        assert!(gauge.see(&frame(0, 0, &[0; 1000])));
+        assert_eq!(gauge.turn_left(), TURN_BYTES - 1009);
+        gauge.refused(1500);
+        assert_eq!(gauge.turn_left(), FIRST_TURN_BYTES - 1009);
+        let heads = (0..).take_while(|_| {
+            gauge.refused(1500);
+            !gauge.is_exhausted()
+        });
+        assert_eq!(heads.count(), 1);
     }
 
     #[test]

@@ -252,6 +252,7 @@ pub async fn serve_request(order: Order) {
     let Order { peer, gauge, place: _place, request, response } = order;
     let (parts, body) = request.into_parts();
     let is_whole = body.is_end_stream();
+    let fields = parts.headers.len();
     let stream = Muxed::H2(RequestStream::of_client(body, response));
     // The fields go with what reads them: an answer may wait for its window long after, with thousands beside it (threat B5).
     let served = stream_exchange::serve(&peer, stream, async move |_, limits, _, exchange, text| {
@@ -262,7 +263,7 @@ pub async fn serve_request(order: Order) {
     .await;
     match served {
         Served::Answered => gauge.borrow_mut().answered(),
-        Served::Refused => gauge.borrow_mut().refused(),
+        Served::Refused => gauge.borrow_mut().refused(fields),
         Served::BrokenOff => {}
     }
 }

@@ -50,10 +50,25 @@ impl AsyncRead for Wire {
         if self.is_deaf() {
             return Poll::Pending;
         }
-        if self.gauge.as_ref().is_some_and(|gauge| gauge.borrow().is_turn_over()) {
+        let most = self.gauge.as_ref().map_or(usize::MAX, |gauge| gauge.borrow().turn_left());
+        if most == 0 {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
+        if most < room.remaining() {
+            let mut part = ReadBuf::new(room.initialize_unfilled_to(most));
+            ready!(self.poll_receive(context, &mut part))?;
+            let count = part.filled().len();
+            room.advance(count);
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_receive(context, room)
+    }
+}
+
+impl Wire {
+    /// Receives once, and counts it.
+    fn poll_receive(&mut self, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = room.filled().len();
         if let Some(first) = &mut self.first {
             let count = first.filled().len().min(room.remaining());
