@@ -5,6 +5,7 @@
 
 mod acme;
 mod admin;
+mod cache;
 mod clients;
 mod health;
 mod http;

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use weir_balance::{PickInput, Picker, TierKind, address_hash};
 use weir_config::Protocol;
 use weir_proxy::clock;
+use weir_proxy::http::cache::explain::Asked;
 use weir_proxy::http::key::{KeySource, choice_key};
-use weir_proxy::http::route::{Action, Decision, RequestView, without_port};
+use weir_proxy::http::route::{Action, Decision, RequestView, RouteTable, without_port};
 use weir_proxy::http::sticky::{self, Sticky};
 use weir_proxy::snapshot::{Listener, Pool, Snapshot};
 
@@ -51,6 +52,9 @@ pub struct Answer {
     pub routes: Vec<Verdict>,
     /// What happens: `forward to pool app`, `redirect 308 to …`, `respond 200`, `404, no route`.
     pub action: String,
+    /// What the cache of the route would say; `None` where it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<String>,
     /// The choice among the pool's backends; `None` when the request goes to no pool.
     pub pool: Option<Choice>,
 }
@@ -212,10 +216,43 @@ fn http(snapshot: &Snapshot, request: &Request<'_>, wanted: Option<&str>) -> Res
         },
     };
     let pool = pool.and_then(|index| snapshot.pools.get(index));
+    let cache = cached(&listener.routes, &view, request, &path)?;
     let action = action.or_else(|| pool.map(|pool| format!("forward to pool {}", pool.config.name)));
     let choice = pool.map(|pool| choose(pool, request.key(pool), request.sticky(pool)));
     let listener = listener.config.name.clone();
-    Ok(Answer { listener, listener_reason, path, routes, action: action.unwrap_or_default(), pool: choice })
+    Ok(Answer {
+        listener,
+        listener_reason,
+        path,
+        routes,
+        action: action.unwrap_or_default(),
+        cache,
+        pool: choice,
+    })
+}
+
+/// What the cache of the route that takes the request says.
+fn cached(
+    routes: &RouteTable,
+    view: &RequestView<'_>,
+    request: &Request<'_>,
+    path: &str,
+) -> Result<Option<String>, String> {
+    let Decision::Route { route, prefix } = routes.decide(view) else { return Ok(None) };
+    let Some(cache) = &route.cache else { return Ok(None) };
+    let rewritten = route
+        .rewrite_prefix
+        .as_ref()
+        .map(|new| format!("{}{}", String::from_utf8_lossy(new), path.get(prefix..).unwrap_or_default()));
+    let asked = Asked {
+        method: request.method,
+        secure: request.secure,
+        authority: request.authority,
+        path: rewritten.as_deref().unwrap_or(path),
+        target: request.target,
+        headers: request.headers,
+    };
+    weir_proxy::http::cache::explain::explain(cache, &asked).map(Some)
 }
 
 /// The listener a client would reach: the one named, the one at the URL's port, or the only one there is.
@@ -272,6 +309,7 @@ fn tcp(snapshot: &Snapshot, source: SocketAddr, destination: SocketAddr) -> Resu
         path: String::new(),
         routes: Vec::new(),
         action: format!("forward to pool {}", pool.config.name),
+        cache: None,
         pool: Some(choose(pool, Some(address_hash(source.ip())), None)),
     })
 }

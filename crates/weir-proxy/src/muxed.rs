@@ -3,10 +3,12 @@
 use std::io;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use weir_http::section::Asked;
 use weir_http::{Field, Limits, ResponseHead, StreamError, Trailers, Violation};
 
 use crate::buffers::Buffer;
+use crate::http::cache::Fetch;
 use crate::http::{h2, h3};
 
 /// One request and its response on a multiplexed connection. The peer is a client or a backend.
@@ -15,12 +17,16 @@ pub enum Muxed {
     H2(h2::Stream),
     /// Of an HTTP/3 connection; the peer is a client.
     H3(h3::Stream),
+    /// Of no connection: the peer is the cache, which asks for a response to keep it.
+    Fetch(Box<Fetch>),
 }
 
 /// The head of a response under way. What an encoder refuses is told by [`Muxed::send_head`].
 pub enum Head {
     H2(h2::ResponseParts),
     H3(h3::ResponseParts),
+    /// The cache takes final heads as they were received, by [`Fetch::begin`], and no others.
+    Fetch,
 }
 
 impl Head {
@@ -29,6 +35,7 @@ impl Head {
         match self {
             Head::H2(parts) => parts.field(name, value),
             Head::H3(parts) => parts.field(name, value),
+            Head::Fetch => {}
         }
     }
 }
@@ -39,6 +46,7 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => stream.poll_readable(context),
             Muxed::H3(stream) => stream.poll_readable(context),
+            Muxed::Fetch(_) => Poll::Ready(Ok(())),
         }
     }
 
@@ -47,6 +55,7 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => stream.take(buffer),
             Muxed::H3(stream) => stream.take(buffer),
+            Muxed::Fetch(_) => Ok(0),
         }
     }
 
@@ -55,6 +64,8 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => stream.is_ended(),
             Muxed::H3(stream) => stream.is_ended(),
+            // What is asked for has no content.
+            Muxed::Fetch(_) => true,
         }
     }
 
@@ -63,6 +74,7 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => stream.take_trailers(),
             Muxed::H3(stream) => stream.take_trailers(),
+            Muxed::Fetch(_) => None,
         }
     }
 
@@ -71,6 +83,7 @@ impl Muxed {
         match self {
             Muxed::H2(_) => Head::H2(h2::ResponseParts::default()),
             Muxed::H3(_) => Head::H3(h3::ResponseParts::default()),
+            Muxed::Fetch(_) => Head::Fetch,
         }
     }
 
@@ -79,6 +92,7 @@ impl Muxed {
         match (self, head) {
             (Muxed::H2(stream), Head::H2(parts)) => stream.send_head(parts.into_response()?, is_last),
             (Muxed::H3(stream), Head::H3(parts)) => stream.send_head(parts, is_last),
+            (Muxed::Fetch(_), Head::Fetch) => Ok(()),
             _ => Err(io::ErrorKind::InvalidInput.into()),
         }
     }
@@ -88,6 +102,7 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => stream.poll_send(context, content, false),
             Muxed::H3(stream) => stream.poll_send(context, content),
+            Muxed::Fetch(fetch) => fetch.poll_send(context, content),
         }
     }
 
@@ -97,6 +112,22 @@ impl Muxed {
             Muxed::H2(stream) => stream.poll_send(context, content, true),
             // The end is put into the packet of what goes before it in any case.
             Muxed::H3(stream) => stream.poll_send(context, content),
+            Muxed::Fetch(fetch) => fetch.poll_send(context, content),
+        }
+    }
+
+    /// Sends as much of `content` as the peer has room for now and takes it off, without a copy; some of it is gone when ready. The end goes with
+    /// the last byte where `is_last`; [`Self::poll_finish`] is still to be called.
+    pub fn poll_send_bytes(
+        &mut self,
+        context: &mut Context<'_>,
+        content: &mut Bytes,
+        is_last: bool,
+    ) -> Poll<io::Result<()>> {
+        match self {
+            Muxed::H2(stream) => stream.poll_send_bytes(context, content, is_last),
+            Muxed::H3(stream) => stream.poll_send_bytes(context, content),
+            Muxed::Fetch(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
         }
     }
 
@@ -109,6 +140,8 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => Poll::Ready(stream.finish(trailers)),
             Muxed::H3(stream) => stream.poll_finish(context, trailers),
+            // Trailers may be dropped (RFC 9110 section 6.5.1), and are not kept.
+            Muxed::Fetch(fetch) => Poll::Ready(Ok(fetch.finish())),
         }
     }
 
@@ -117,6 +150,8 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => stream.reset(why),
             Muxed::H3(stream) => stream.reset(why),
+            // Its drop tells those who wait.
+            Muxed::Fetch(_) => {}
         }
     }
 
@@ -125,6 +160,7 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => stream.poll_gone(context),
             Muxed::H3(stream) => stream.poll_gone(context),
+            Muxed::Fetch(fetch) => fetch.poll_gone(context),
         }
     }
 
@@ -140,7 +176,7 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => stream.poll_response(context, limits, asked, head, text),
             // Backends are not spoken to in HTTP/3.
-            Muxed::H3(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+            Muxed::H3(_) | Muxed::Fetch(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
         }
     }
 
@@ -148,7 +184,7 @@ impl Muxed {
     pub fn give_up_connection(&self) {
         match self {
             Muxed::H2(stream) => stream.give_up_connection(),
-            Muxed::H3(_) => {}
+            Muxed::H3(_) | Muxed::Fetch(_) => {}
         }
     }
 }

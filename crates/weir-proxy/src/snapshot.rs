@@ -20,7 +20,9 @@ use weir_tls::acme::Challenges;
 use weir_tls::{BackendTls, ClientTls, Loaded, ServerTls};
 
 use crate::clock;
+use crate::http::cache::Cache;
 use crate::http::route::RouteTable;
+use crate::memory;
 use crate::queue::WaitingRoom;
 use crate::seats::Seats;
 
@@ -34,6 +36,8 @@ pub struct Snapshot {
     pub listeners: Vec<Arc<Listener>>,
     /// In the order of the config.
     pub pools: Vec<Arc<Pool>>,
+    /// What is kept of responses; `None` where no route keeps any.
+    pub cache: Option<Arc<Cache>>,
 }
 
 /// One listener and its live cells.
@@ -185,15 +189,16 @@ impl Snapshot {
                 Arc::new(Pool::compile(pool, tls.pool(&pool.name), old, workers, weights))
             })
             .collect();
+        let cache = cache_of(&config, previous);
         let listeners = config
             .listeners
             .iter()
             .map(|listener| {
                 let old = previous.and_then(|old| old.listener(&listener.name));
-                Arc::new(Listener::compile(listener, tls, old, &pools, workers))
+                Arc::new(Listener::compile(listener, tls, old, (&pools, cache.as_ref()), workers))
             })
             .collect();
-        Snapshot { generation: previous.map_or(1, |old| old.generation + 1), config, listeners, pools }
+        Snapshot { generation: previous.map_or(1, |old| old.generation + 1), config, listeners, pools, cache }
     }
 
     /// The pool of that name.
@@ -204,6 +209,18 @@ impl Snapshot {
     /// The listener of that name.
     pub fn listener(&self, name: &str) -> Option<&Arc<Listener>> {
         self.listeners.iter().find(|listener| listener.config.name == name)
+    }
+}
+
+/// What is kept lives on as long as there are routes that keep something.
+fn cache_of(config: &Config, previous: Option<&Snapshot>) -> Option<Arc<Cache>> {
+    let budget_bytes = memory::for_cache(config)?;
+    match previous.and_then(|old| old.cache.as_ref()) {
+        Some(cache) => {
+            cache.resize(budget_bytes);
+            Some(cache.clone())
+        }
+        None => Some(Cache::new(budget_bytes)),
     }
 }
 
@@ -321,7 +338,7 @@ impl Listener {
         config: &weir_config::Listener,
         loaded: &Loaded,
         old: Option<&Arc<Listener>>,
-        pools: &[Arc<Pool>],
+        (pools, cache): (&[Arc<Pool>], Option<&Arc<Cache>>),
         workers: usize,
     ) -> Listener {
         let tls = loaded.listener(&config.name);
@@ -330,7 +347,7 @@ impl Listener {
             tls: tls.cloned(),
             challenges: loaded.challenges().clone(),
             alternative: tls.and_then(|tls| alternative(config, tls)),
-            routes: RouteTable::compile(config, pools),
+            routes: RouteTable::compile(config, pools, cache),
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
             seats: old.map_or_else(Default::default, |old| old.seats.clone()),
             client_seats: old.map_or_else(Default::default, |old| old.client_seats.clone()),
@@ -349,6 +366,11 @@ impl Listener {
         }
         *taken += 1;
         Ok(Some(ClientSeat { address, seats: self.client_seats.clone() }))
+    }
+
+    /// Whether any of its routes keeps responses.
+    pub fn keeps(&self) -> bool {
+        self.config.routes.iter().any(|route| route.cache.is_some())
     }
 
     /// Whether `peer` must open with a PROXY protocol header; nobody else may (D8: never guessed).

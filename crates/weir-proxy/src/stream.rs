@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use weir_http::{Field, StreamError, Trailers};
 
 use crate::buffers::Buffer;
+use crate::http::cache::Fetch;
 use crate::muxed::Muxed;
 use crate::tls::Tls;
 use crate::{io as socket_io, system};
@@ -68,6 +69,17 @@ impl Stream {
     pub fn as_muxed(&mut self) -> Option<&mut Muxed> {
         match &mut self.0 {
             Kind::Muxed(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
+    /// The fetch that this answers on, where its peer is the cache.
+    pub fn as_fetch(&self) -> Option<&Fetch> {
+        match &self.0 {
+            Kind::Muxed(stream) => match &**stream {
+                Muxed::Fetch(fetch) => Some(fetch),
+                _ => None,
+            },
             _ => None,
         }
     }

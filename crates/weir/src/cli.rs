@@ -70,6 +70,11 @@ enum Verb {
         #[command(flatten)]
         running: Running,
     },
+    /// What is kept of responses
+    Cache {
+        #[command(subcommand)]
+        what: CacheVerb,
+    },
     /// Take a backend back in
     Enable {
         #[command(flatten)]
@@ -173,6 +178,41 @@ pub struct Running {
     pub token_file: Option<PathBuf>,
 }
 
+#[derive(Debug, Subcommand)]
+enum CacheVerb {
+    /// Take kept responses out, or make them out of date
+    Purge(Purge),
+}
+
+/// What `weir cache purge` takes out.
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("what").args(["path", "prefix", "tag", "all"]))]
+pub struct Purge {
+    /// Of this host; default every host
+    #[arg(long, conflicts_with_all = ["tag", "all"])]
+    pub host: Option<String>,
+    /// Of this path as backends see it, whatever the query
+    #[arg(long)]
+    pub path: Option<String>,
+    /// Of all paths that begin so
+    #[arg(long)]
+    pub prefix: Option<String>,
+    /// With this tag in `surrogate-key` or `cache-tag`
+    #[arg(long)]
+    pub tag: Option<String>,
+    /// Everything
+    #[arg(long)]
+    pub all: bool,
+    /// Make them out of date instead: they are confirmed before they are given again
+    #[arg(long)]
+    pub soft: bool,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub running: Running,
+}
+
 #[derive(Debug, Args)]
 pub struct BackendArgument {
     /// Name of the pool
@@ -205,6 +245,7 @@ pub fn main() -> Exit {
         Verb::Enable { backend, wait, timeout, running } => {
             verbs::backend::enable(&running, &backend, wait.then_some(timeout))
         }
+        Verb::Cache { what: CacheVerb::Purge(purge) } => verbs::cache::purge(&purge),
         Verb::Explain { what } => explain(what),
         Verb::Completions { shell } => {
             let mut script = Vec::new();
@@ -287,6 +328,10 @@ mod tests {
             "weir status --json",
             "weir drain app 127.0.0.1:9001 --wait --timeout 5s",
             "weir enable app [::1]:9001",
+            "weir cache purge --host shop.example --path /a --soft",
+            "weir cache purge --prefix /static/",
+            "weir cache purge --tag news --json",
+            "weir cache purge --all",
             "weir explain http GET http://shop.example/ --from 10.0.0.1 --header x-canary:1",
             "weir explain tcp 10.0.0.1:999 10.0.0.2:80",
             "weir explain sql select 1",

@@ -18,7 +18,7 @@ use weir_proxy::snapshot::Snapshot;
 
 use super::auth::{Auth, Refusal};
 use super::endpoints::{Call, Endpoint, openapi};
-use super::{effective, metrics, page};
+use super::{effective, metrics, page, purge};
 use crate::control::{ChangeError, Control, Phase};
 use crate::events::Event;
 use crate::explain::{Question, explain};
@@ -42,7 +42,7 @@ pub(super) struct Context {
 
 /// A refusal: status, code, message.
 #[derive(Debug)]
-struct Error(StatusCode, &'static str, String);
+pub(super) struct Error(pub StatusCode, pub &'static str, pub String);
 
 impl From<ChangeError> for Error {
     fn from(error: ChangeError) -> Error {
@@ -57,7 +57,7 @@ impl From<ChangeError> for Error {
 }
 
 impl Error {
-    fn bad_request(message: impl Into<String>) -> Error {
+    pub(super) fn bad_request(message: impl Into<String>) -> Error {
         Error(StatusCode::BAD_REQUEST, "bad_request", message.into())
     }
 
@@ -128,10 +128,7 @@ async fn dispatch(context: &Context, request: Request) -> Result<Response, Error
             let snapshot = control.remove_backend(parameter("pool"), parameter("address")).await?;
             Ok(ok(&edited("removed", &snapshot, parameter("address"))))
         }
-        Call::CachePurge => {
-            let message = "this version has no cache; responses are never stored".to_owned();
-            Err(Error(StatusCode::NOT_IMPLEMENTED, "not_built", message))
-        }
+        Call::CachePurge => purge::purge(control, &read_json::<purge::Order>(body).await?),
         Call::Explain => {
             let question = read_json::<Question>(body).await?;
             explain(&control.snapshot(), &question).map(|answer| ok(&answer)).map_err(Error::bad_request)
@@ -266,7 +263,7 @@ pub(super) async fn no_such_method() -> Response {
     Error(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).response()
 }
 
-fn ok(value: &impl Serialize) -> Response {
+pub(super) fn ok(value: &impl Serialize) -> Response {
     answer_json(StatusCode::OK, value)
 }
 

@@ -5,11 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use weir_balance::State;
+use weir_proxy::http::cache::Cache;
 use weir_proxy::quic::counts::{Counts as QuicCounts, DROP_NAMES};
 use weir_proxy::snapshot::{Backend, Listener, Pool};
 use weir_stats::Counter;
 use weir_stats::expose::{self, Exposition, Metric};
-use weir_stats::table::{BackendCells, CODE_CLASSES, End, Handshake, ListenerCells, PoolCells, Rejected};
+use weir_stats::table::{
+    BackendCells, CODE_CLASSES, CacheResult, End, Handshake, ListenerCells, PoolCells, Rejected,
+};
 
 use crate::acme::{Blame, Standing};
 use crate::control::Control;
@@ -25,6 +28,9 @@ pub(super) fn text(control: &Control) -> String {
     listeners(&mut out, control, &snapshot.listeners);
     backends(&mut out, &snapshot.pools);
     pools(&mut out, control, &snapshot.pools);
+    if let Some(cache) = &snapshot.cache {
+        about_cache(&mut out, cache);
+    }
     about_process(&mut out, control);
     out.into_text()
 }
@@ -49,6 +55,14 @@ fn about_weir(out: &mut Exposition, control: &Control, generation: u64) {
     out.single(&expose::PANICS, control.panics() as f64);
     out.single(&expose::LOG_LOST, control.lost_log_lines() as f64);
     quic(out, control.quic_counts());
+}
+
+fn about_cache(out: &mut Exposition, cache: &Cache) {
+    out.single(&expose::CACHE_BYTES, cache.store.bytes() as f64);
+    out.single(&expose::CACHE_BUDGET, cache.budget_bytes() as f64);
+    out.single(&expose::CACHE_OBJECTS, cache.store.objects() as f64);
+    out.single(&expose::CACHE_EVICTIONS, cache.store.evictions() as f64);
+    out.single(&expose::CACHE_PURGED, cache.store.purged() as f64);
 }
 
 fn quic(out: &mut Exposition, workers: &[QuicCounts]) {
@@ -114,6 +128,13 @@ fn listeners(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>
         for end in End::ALL {
             let count = listener.cells.sum(|cells| cells.ends[*end as usize].total());
             ends.sample(&[&listener.config.name, end.word()], count as f64);
+        }
+    }
+    let mut cache = out.family(&expose::CACHE_REQUESTS);
+    for listener in listeners.iter().filter(|listener| listener.keeps()) {
+        for result in CacheResult::ALL {
+            let count = listener.cells.sum(|cells| cells.cache[*result as usize].total());
+            cache.sample(&[&listener.config.name, result.word()], count as f64);
         }
     }
     tls(out, listeners);

@@ -6,5 +6,6 @@ mod effective;
 pub mod endpoints;
 mod metrics;
 mod page;
+mod purge;
 pub mod server;
 mod slots;

@@ -5,6 +5,7 @@ use weir_stats::table::End;
 
 use crate::buffers::Buffer;
 use crate::clock;
+use crate::http::cache;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forward::Forwarding;
@@ -24,6 +25,9 @@ pub async fn failure(
     exchange: &mut Exchange,
     failure: &Failure,
 ) -> After {
+    if let Some(after) = cache::failed(session, exchange, failure) {
+        return after;
+    }
     let cells = listener.shared.cells.of(session.worker.number);
     if let Some(rejected) = failure.rejected() {
         cells.rejected[rejected as usize].increment();
@@ -146,12 +150,25 @@ pub async fn trace(session: &mut Session, listener: &WorkerListener, exchange: &
 }
 
 /// Whether the client's connection can be kept: it wishes so, and no body of its request is left unread.
-fn may_keep(session: &Session, exchange: &Exchange) -> bool {
+pub fn may_keep(session: &Session, exchange: &Exchange) -> bool {
     let body_left = exchange.body_left || (!exchange.forwarded && !exchange.request.body().is_empty());
     exchange.request.keep_alive()
         && exchange.request.is_complete()
         && !body_left
         && session.slot.draining_until().is_none()
+}
+
+/// Takes the request that is being answered off the session's buffer, unless it was forwarded, which did that.
+pub fn take_request(session: &mut Session, exchange: &Exchange, keep: bool) {
+    if !exchange.forwarded
+        && let Some(buffer) = &mut session.buffer
+        && keep
+    {
+        buffer.consume(exchange.request.head_bytes());
+        if buffer.is_empty() {
+            session.buffer = None;
+        }
+    }
 }
 
 /// Sends the answer and ends the exchange.
@@ -164,15 +181,7 @@ async fn send(
     keep: bool,
 ) -> After {
     let began = reply::begin_own(session, listener, exchange, answer, keep);
-    if !exchange.forwarded
-        && let Some(buffer) = &mut session.buffer
-        && keep
-    {
-        buffer.consume(exchange.request.head_bytes());
-        if buffer.is_empty() {
-            session.buffer = None;
-        }
-    }
+    take_request(session, exchange, keep);
     exchange.ledger.status = answer.status();
     exchange.ledger.bytes_sent = exchange.reply.len() as u64 + exchange.reply_head_bytes;
     let patience = listener.shared.config.timeout.client_body;

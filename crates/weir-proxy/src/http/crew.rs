@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use crate::http::{h2, h3};
+use crate::http::{cache, h2, h3};
 use crate::worker::{PanicCount, Worker};
 
 /// Tasks that wait for a request, kept per worker; those above end.
@@ -20,6 +20,8 @@ const KEPT: usize = 256;
 pub enum Order {
     H2(h2::Order),
     H3(h3::Order),
+    /// Of no client: what the cache has fetched.
+    Fetch(Box<cache::Order>),
 }
 
 /// The tasks of one worker that wait. The last to come is the first to go: what it needs is in the processor's cache.
@@ -55,6 +57,7 @@ async fn work(worker: Rc<Worker>, member: Rc<Member>) {
         match member.next().await {
             Order::H2(order) => h2::serve_request(order).await,
             Order::H3(order) => h3::serve_request(order).await,
+            Order::Fetch(order) => Box::pin(cache::serve_fetch(*order)).await,
         }
         let waiting = &mut *worker.crew.waiting.borrow_mut();
         if waiting.len() >= KEPT {

@@ -7,12 +7,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_cache::KeyBuffer;
 use weir_http::{BodyLength, Method, RequestHead, ResponseHead, path};
 use weir_stats::table::{End, Rejected};
 
 use crate::buffers::Buffer;
 use crate::clock;
 use crate::http::answer;
+use crate::http::cache;
 use crate::http::failure::Failure;
 use crate::http::forward::{self, Forwarding};
 use crate::http::ledger::Ledger;
@@ -51,6 +53,8 @@ pub struct Exchange {
     /// The protocol the client asks to upgrade to.
     pub upgrade: Vec<u8>,
     pub ledger: Ledger,
+    /// The key that the request is looked up by.
+    pub key: KeyBuffer,
     /// Backends that failed in this exchange.
     pub tried: Vec<usize>,
     /// Whether `100 Continue` was sent.
@@ -107,6 +111,7 @@ impl Exchange {
             request_id: Vec::new(),
             upgrade: Vec::new(),
             ledger: Ledger::default(),
+            key: KeyBuffer::new(),
             tried: Vec::new(),
             continued: false,
             forwarded: false,
@@ -167,7 +172,12 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
             let pool = listener.pools[pool].clone();
             exchange.ledger.pool = Some(pool.clone());
             let forwarding = Forwarding { listener: &listener, pool, route, rewritten };
-            forward::run(session, exchange, &forwarding).await
+            match route.and_then(|route| route.cache.as_deref().map(|cache| (route, cache))) {
+                None => forward::run(session, exchange, &forwarding).await,
+                Some((route, cache)) => {
+                    cache::run(session, exchange, &forwarding, &listener, route, cache).await
+                }
+            }
         }
         Plan::Redirect { to, status, route } => {
             Box::pin(answer::redirect(session, &listener, exchange, route, to, status)).await

@@ -4,6 +4,7 @@ use weir_http::Violation;
 use weir_stats::table::{End, Rejected};
 
 use crate::backends::ConnectError;
+use crate::http::cache::Failed;
 
 /// Why an exchange did not go as it should.
 #[derive(Debug)]
@@ -48,6 +49,10 @@ pub enum Failure {
     OutOfMemory,
     /// The drain time was over.
     Drained,
+    /// Nothing fit to answer with is kept, and the client wants nothing else (RFC 9111 §5.2.1.7).
+    NotCached,
+    /// What another request had asked for on behalf of this one too did not come.
+    Fetch(Failed),
 }
 
 impl Failure {
@@ -66,7 +71,10 @@ impl Failure {
             | Failure::QueueTimeout
             | Failure::OutOfMemory
             | Failure::Drained => 503,
-            Failure::Connect(ConnectError::TimedOut { .. }) | Failure::BackendTimeout => 504,
+            Failure::Connect(ConnectError::TimedOut { .. })
+            | Failure::BackendTimeout
+            | Failure::NotCached => 504,
+            Failure::Fetch(failed) => failed.status,
             Failure::Connect(_)
             | Failure::Empty
             | Failure::BackendClosed
@@ -99,6 +107,8 @@ impl Failure {
             Failure::ClientClosed => End::ClientClosed,
             Failure::OutOfMemory => End::Overload,
             Failure::Drained => End::Draining,
+            Failure::NotCached => End::NotCached,
+            Failure::Fetch(failed) => failed.end,
         }
     }
 
@@ -120,6 +130,7 @@ impl Failure {
             Failure::QueueTimeout => Rejected::QueueTimeout,
             Failure::OutOfMemory => Rejected::Memory,
             Failure::Connect(ConnectError::OutOfDescriptors) => Rejected::Descriptors,
+            Failure::Fetch(failed) => return failed.rejected,
             _ => return None,
         })
     }
@@ -128,6 +139,7 @@ impl Failure {
     pub fn word(&self) -> &'static str {
         match self {
             Failure::BadRequest(violation) | Failure::BadResponse(violation) => violation.word(),
+            Failure::Fetch(failed) => failed.word,
             other => other.end().word(),
         }
     }

@@ -222,6 +222,9 @@ fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
     if let Some(route) = forwarding.route {
         context.added = &route.request_fields;
     }
+    if let Some(fetch) = session.stream.as_fetch() {
+        context.conditions = fetch.conditions();
+    }
     let is_upgrade = if over_h2 {
         let mut head = h2::RequestParts::default();
         let connect = request_fields(request, received, &context, &mut |name, value| head.field(name, value));

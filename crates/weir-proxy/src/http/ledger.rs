@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use weir_http::{KnownHeader, RequestHead, Version};
-use weir_stats::table::End;
+use weir_stats::table::{CacheResult, End};
 
 use crate::access_log::{Record, Spoken, Timers};
 use crate::backends::{Chosen, WorkerPool};
 use crate::clock;
+use crate::http::cache::{Note, Origin};
 use crate::http::session::Session;
 use crate::worker::{Worker, WorkerListener};
 
@@ -32,8 +33,12 @@ pub struct Ledger {
     /// Status sent to the client; 0 for none.
     pub status: u16,
     pub pool: Option<Rc<WorkerPool>>,
+    /// Whether this is what the cache asks for, which is no client's request.
+    pub is_fetch: bool,
     /// Index of the backend used last.
     pub backend: Option<usize>,
+    /// What is said of the cache; nothing on routes without one.
+    pub cache: Note,
     route: Option<Arc<str>>,
     text: Text,
 }
@@ -54,7 +59,9 @@ impl Ledger {
     /// Starts a new page.
     pub fn begin(&mut self, now: Duration) {
         let text = Text { bytes: std::mem::take(&mut self.text.bytes), ..Text::default() };
-        *self = Ledger { began: now, head: now, text, ..Ledger::default() };
+        let mut cache = std::mem::take(&mut self.cache);
+        cache.clear();
+        *self = Ledger { began: now, head: now, text, cache, ..Ledger::default() };
         self.text.bytes.clear();
     }
 
@@ -85,6 +92,15 @@ impl Ledger {
         if !self.pool.as_ref().is_some_and(|pool| Rc::ptr_eq(pool, &chosen.pool)) {
             self.pool = Some(chosen.pool.clone());
         }
+    }
+
+    /// Notes what the fetch took that this exchange had made.
+    pub fn note_origin(&mut self, origin: Origin) {
+        let Origin { backend, retries, queue, connect, backend_header } = origin;
+        let known = self.pool.as_ref().map_or(0, |pool| pool.backends.len());
+        self.backend = backend.filter(|backend| *backend < known);
+        (self.retries, self.queue, self.connect, self.backend_header) =
+            (retries, queue, connect, backend_header);
     }
 
     /// Notes which route took the request.
@@ -135,6 +151,9 @@ impl Ledger {
     ) -> Duration {
         let worker = &session.worker;
         let now = clock::now();
+        if self.is_fetch {
+            return now;
+        }
         let total = now.saturating_sub(self.began);
         let cells = listener.shared.cells.of(worker.number);
         cells.requests[usize::from(self.status / 100).min(5)].increment();
@@ -142,6 +161,9 @@ impl Ledger {
         cells.bytes_received.add(self.bytes_received);
         cells.bytes_sent.add(self.bytes_sent);
         cells.ends[end as usize].increment();
+        if let Some(result) = self.cache.result {
+            cells.cache[result as usize].increment();
+        }
         if worker.log.enabled() {
             self.write_line(session, listener, request_id, end, total);
         }
@@ -180,7 +202,7 @@ impl Ledger {
             bytes_received: self.bytes_received + self.tunnelled.0,
             bytes_sent: self.bytes_sent + self.tunnelled.1,
             request_id: (!request_id.is_empty()).then_some(request_id),
-            cache: None,
+            cache: self.cache.result.map(CacheResult::word),
             retries: self.retries,
             timers: Timers {
                 client_header: Some(self.head.saturating_sub(self.began)),

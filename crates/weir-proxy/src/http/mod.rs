@@ -2,6 +2,7 @@
 
 mod answer;
 mod attempt;
+pub mod cache;
 pub(crate) mod crew;
 mod date;
 mod drive;
@@ -37,6 +38,19 @@ pub fn probe_status(answer: &[u8]) -> Result<Option<u16>, String> {
     match weir_http::parse_response(answer, &Limits::default(), Method::Get, &mut head) {
         Ok(weir_http::Progress::Complete { .. }) => Ok(Some(head.status())),
         Ok(weir_http::Progress::Partial) => Ok(None),
+        Err(violation) => Err(violation.to_string()),
+    }
+}
+
+/// A path as it stands in the keys of what is kept.
+///
+/// # Errors
+/// It would be refused with 400; says why.
+pub fn normal_path(path: &str) -> Result<Vec<u8>, String> {
+    let mut normal = Vec::new();
+    match weir_http::path::normalise_into(path.as_bytes(), &mut normal) {
+        Ok(true) => Ok(normal),
+        Ok(false) => Ok(path.as_bytes().to_vec()),
         Err(violation) => Err(violation.to_string()),
     }
 }

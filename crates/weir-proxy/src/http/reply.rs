@@ -19,6 +19,7 @@ use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
 use crate::http::session::Session;
 use crate::io::{WaitError, send_all, timed_out};
+use crate::muxed::Muxed;
 use crate::worker::WorkerListener;
 
 /// Sends `100 Continue` (RFC 9110 §10.1.1).
@@ -66,7 +67,13 @@ pub fn write_head(
     received: &[u8],
     keep_alive: bool,
 ) -> Result<SentFraming, Failure> {
-    let Exchange { response, reply, reply_head_bytes, request_id, .. } = exchange;
+    if let Some(Muxed::Fetch(fetch)) = session.stream.as_muxed() {
+        return Ok(fetch.begin(&exchange.response, received, &exchange.ledger, facts.sticky_field()));
+    }
+    if exchange.ledger.cache.result.is_some() {
+        exchange.ledger.cache.answered(exchange.response.status());
+    }
+    let Exchange { response, reply, reply_head_bytes, request_id, ledger, .. } = exchange;
     let has_date = response.value(weir_http::KnownHeader::Date, received).is_some();
     reply.clear();
     let stream = session.stream.as_muxed();
@@ -78,6 +85,7 @@ pub fn write_head(
             websocket_accept: facts.handshake.accept(),
             request_id,
             date,
+            cache: ledger.cache.fields(),
             ..facts.response_context(keep_alive)
         };
         let Some(stream) = stream else { return Ok(write_response(response, received, &context, reply)) };
@@ -140,11 +148,11 @@ pub async fn send_own(session: &mut Session, exchange: &Exchange) -> Result<(), 
 }
 
 /// The `alt-svc` for a client that speaks `version`: whoever speaks HTTP/3 knows of it.
-fn alternative(listener: &WorkerListener, version: Version) -> Option<&AddedField> {
+pub fn alternative(listener: &WorkerListener, version: Version) -> Option<&AddedField> {
     listener.shared.alternative.as_ref().filter(|_| version != Version::Http3)
 }
 
 /// What a field counts for in logs and counters: its text as in HTTP/1.1, for what an encoder makes of it says nothing.
-fn text_bytes(name: &[u8], value: &[u8]) -> u64 {
+pub fn text_bytes(name: &[u8], value: &[u8]) -> u64 {
     (name.len() + value.len() + 4) as u64
 }

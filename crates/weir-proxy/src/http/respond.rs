@@ -18,7 +18,7 @@ use crate::http::forward::{Facts, Forwarding};
 use crate::http::pump::{Framing, Pump};
 use crate::http::session::{Session, due};
 use crate::http::upload::Upload;
-use crate::http::{answer, drive, reply, tunnel};
+use crate::http::{answer, cache, drive, reply, tunnel};
 use crate::io::send_all;
 
 /// Most bytes of a body that leave together with the head.
@@ -43,6 +43,9 @@ pub async fn run(
         // The client would take what follows for the tunnel it asked for (RFC 8441 §5).
         let failure = Failure::BadResponse(Violation::UpgradeNotNamed);
         return Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failure)).await;
+    }
+    if !exchange.ledger.cache.unsafe_request.is_empty() {
+        cache::invalidate(session, exchange, forwarding, received.filled());
     }
     let keep_client = facts.keep_alive && session.slot.draining_until().is_none() && upload.is_done();
     let written = reply::write_head(session, exchange, forwarding, facts, received.filled(), keep_client);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use weir_config::{HostPattern, PathPattern, RouteAction};
 use weir_http::AddedField;
 
+use crate::http::cache::{Cache, RouteCache};
 use crate::snapshot::Pool;
 
 /// What a route looks at.
@@ -33,6 +34,8 @@ pub struct RouteTable {
 
 /// One route, ready for use.
 pub struct Route {
+    /// Its place in [`RouteTable::route`].
+    pub number: usize,
     /// Its name in logs and explanations.
     pub name: Arc<str>,
     /// What happens to a request it takes.
@@ -45,6 +48,8 @@ pub struct Route {
     pub rewrite_prefix: Option<Box<[u8]>>,
     /// Largest request body in bytes.
     pub body_limit_bytes: Option<u64>,
+    /// What is kept of its responses; `None` keeps nothing.
+    pub cache: Option<Box<RouteCache>>,
     host: Vec<HostPattern>,
     path: Vec<PathPattern>,
     method: Vec<Box<[u8]>>,
@@ -118,10 +123,19 @@ pub struct RouteVerdict {
 
 impl RouteTable {
     /// Compiles a listener's routes. Pools are looked up by name; the config's check has made sure that they exist.
-    pub fn compile(config: &weir_config::Listener, pools: &[Arc<Pool>]) -> RouteTable {
+    ///
+    /// Those that keep responses keep them in `cache`; without one nothing is kept.
+    pub fn compile(
+        config: &weir_config::Listener,
+        pools: &[Arc<Pool>],
+        cache: Option<&Arc<Cache>>,
+    ) -> RouteTable {
         let pool_index = |name: &str| pools.iter().position(|pool| pool.config.name == name);
-        let routes: Vec<Route> =
-            config.routes.iter().filter_map(|route| Route::compile(route, &pool_index)).collect();
+        let mut routes: Vec<Route> =
+            config.routes.iter().filter_map(|route| Route::compile(route, &pool_index, cache)).collect();
+        for (number, route) in routes.iter_mut().enumerate() {
+            route.number = number;
+        }
         let mut by_host: HashMap<Box<[u8]>, Vec<u32>, foldhash::fast::RandomState> = HashMap::default();
         for pattern in routes.iter().flat_map(|route| &route.host) {
             if let HostPattern::Exact(host) = pattern {
@@ -192,6 +206,11 @@ impl RouteTable {
         verdicts
     }
 
+    /// The route of that number.
+    pub fn route(&self, number: usize) -> Option<&Route> {
+        self.routes.get(number)
+    }
+
     /// Index of the pool that takes what no route takes.
     pub fn default_pool(&self) -> Option<usize> {
         self.default_pool
@@ -204,7 +223,11 @@ impl RouteTable {
 }
 
 impl Route {
-    fn compile(config: &weir_config::Route, pool_index: &dyn Fn(&str) -> Option<usize>) -> Option<Route> {
+    fn compile(
+        config: &weir_config::Route,
+        pool_index: &dyn Fn(&str) -> Option<usize>,
+        cache: Option<&Arc<Cache>>,
+    ) -> Option<Route> {
         let action = match &config.action {
             RouteAction::Pool(name) => Action::Pool(pool_index(name)?),
             RouteAction::Redirect { to, status } => {
@@ -222,10 +245,19 @@ impl Route {
                 .filter_map(|(name, value)| AddedField::replacing(name.as_bytes(), value.as_bytes()).ok())
                 .collect()
         };
+        let request_fields: Vec<AddedField> = fields(&config.add_request_header);
+        let kept = match (&config.action, &config.cache, cache) {
+            (RouteAction::Pool(pool), Some(config), Some(cache)) => {
+                Some(Box::new(RouteCache::new(config, pool, &request_fields, cache)))
+            }
+            _ => None,
+        };
         Some(Route {
+            number: 0,
+            cache: kept,
             name: config.name.as_str().into(),
             action,
-            request_fields: fields(&config.add_request_header),
+            request_fields,
             response_fields: fields(&config.add_response_header),
             rewrite_prefix: config.rewrite_prefix.as_ref().map(|prefix| prefix.as_bytes().into()),
             body_limit_bytes: config.body_limit_bytes,

@@ -38,6 +38,9 @@ fn words(answer: &Answer) -> String {
         );
     }
     let _ = writeln!(out, "action   {}", answer.action);
+    if let Some(cache) = &answer.cache {
+        let _ = writeln!(out, "cache    {cache}");
+    }
     if let Some(choice) = &answer.pool {
         let chosen = choice.backend.as_deref().unwrap_or("no backend");
         let _ = writeln!(out, "pool     {}, {}: {chosen}, {}", choice.pool, choice.balance, choice.reason);

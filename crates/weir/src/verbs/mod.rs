@@ -1,6 +1,7 @@
 //! What each verb of the command line does.
 
 pub mod backend;
+pub mod cache;
 pub mod check;
 pub mod demo;
 pub mod explain;

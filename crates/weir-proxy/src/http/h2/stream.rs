@@ -189,6 +189,36 @@ impl Stream {
         Poll::Ready(Ok(count))
     }
 
+    /// Sends as much of `content` as the peer's windows have room for now, and takes it off: the frames hold on to it where it is.
+    pub fn poll_send_bytes(
+        &mut self,
+        context: &mut Context<'_>,
+        content: &mut Bytes,
+        is_last: bool,
+    ) -> Poll<io::Result<()>> {
+        let Sending::Content(stream) = &mut self.sending else {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        };
+        if content.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        stream.reserve_capacity(content.len());
+        let mut room = stream.capacity();
+        while room == 0 {
+            room = match ready!(stream.poll_capacity(context)) {
+                Some(room) => room.map_err(broken)?,
+                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            };
+        }
+        let piece = content.split_to(content.len().min(room));
+        let ends = is_last && content.is_empty();
+        stream.send_data(piece, ends).map_err(broken)?;
+        if ends {
+            self.sending = Sending::Ended;
+        }
+        Poll::Ready(Ok(()))
+    }
+
     /// Ends what we send, with `trailers` where there are any. Nothing when it has ended already.
     pub fn finish<'a>(&mut self, trailers: impl Iterator<Item = Field<'a>>) -> io::Result<()> {
         match std::mem::replace(&mut self.sending, Sending::Ended) {

@@ -47,6 +47,8 @@ pub struct Stream {
     sending: Sending,
     /// To be sent before anything else.
     pending: Bytes,
+    /// The content of the frame whose header is pending, to be sent behind it from where it is kept.
+    pending_content: Bytes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +110,7 @@ impl Stream {
             trailers: None,
             sending: Sending::Head,
             pending: Bytes::new(),
+            pending_content: Bytes::new(),
         }
     }
 
@@ -296,6 +299,12 @@ impl Stream {
                 return Poll::Ready(Err(self.refused(&broken)));
             }
         }
+        while !self.pending_content.is_empty() {
+            let sent = ready!(self.shared.quic.poll_write(self.id, &mut self.pending_content, context));
+            if let Err(broken) = sent {
+                return Poll::Ready(Err(self.refused(&broken)));
+            }
+        }
         if self.sending == Sending::Ending {
             self.sending = Sending::Ended;
             if let Err(broken) = self.shared.quic.finish(self.id) {
@@ -322,6 +331,29 @@ impl Stream {
         match self.poll_pending(context) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(count)),
+        }
+    }
+
+    /// Puts `content` into a frame, to be sent from where it is; what the client has no room for yet is kept.
+    pub fn poll_send_bytes(
+        &mut self,
+        context: &mut Context<'_>,
+        content: &mut Bytes,
+    ) -> Poll<io::Result<()>> {
+        if self.sending != Sending::Content {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        ready!(self.poll_pending(context))?;
+        if content.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        let mut header = Vec::with_capacity(9);
+        weir_http::h3::write_data_header(&mut header, content.len() as u64);
+        self.pending = header.into();
+        self.pending_content = std::mem::take(content);
+        match self.poll_pending(context) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(())),
         }
     }
 
@@ -354,6 +386,7 @@ impl Stream {
 
     fn reset_with(&mut self, code: u64) {
         self.pending = Bytes::new();
+        self.pending_content = Bytes::new();
         if self.sending != Sending::Ended {
             self.sending = Sending::Ended;
             self.shared.quic.reset(self.id, code);

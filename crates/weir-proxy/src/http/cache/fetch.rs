@@ -1,0 +1,380 @@
+//! Fetches a response for the cache: an exchange like any other, whose client is a [`super::fill::Fill`].
+//!
+//! So it is chosen, connected, timed and tried again for as every other exchange is; it has no client that could leave or be slow.
+
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use weir_cache::{
+    Body, Exchange as Asked, KeyBuffer, Object, PurgeSequence, RequestFacts, Storing, freshen,
+    judge_response, validators,
+};
+use weir_http::{AddedField, Conditions, RequestHead, ResponseHead, SentFraming};
+
+use super::fill::{Failed, FillHead, Origin};
+use super::fills::{BACK_OFF, Lease, PASS_FOR};
+use super::times;
+use crate::accept::Client;
+use crate::clock;
+use crate::handshake::Secure;
+use crate::http::crew;
+use crate::http::exchange::{After, Exchange};
+use crate::http::failure::Failure;
+use crate::http::forward::{self, Forwarding};
+use crate::http::ledger::Ledger;
+use crate::http::route::Route;
+use crate::http::session::Session;
+use crate::muxed::Muxed;
+use crate::stream::Stream;
+use crate::worker::{ListenerSlot, Worker, WorkerListener};
+
+/// Pieces of content smaller than this on average are put together before they are kept.
+const PIECE_BYTES: usize = 16 << 10;
+/// What they are put together to, bytes.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// A fetch that is to be made.
+pub struct Order {
+    worker: Rc<Worker>,
+    slot: Rc<ListenerSlot>,
+    listener: Rc<WorkerListener>,
+    pool: Rc<crate::backends::WorkerPool>,
+    route: usize,
+    rewritten: bool,
+    secure: Option<Rc<Secure>>,
+    client: Client,
+    identity: Rc<weir_http::ClientIdentity>,
+    request: RequestHead,
+    text: Vec<u8>,
+    path: Vec<u8>,
+    request_id: Vec<u8>,
+    fetch: Fetch,
+}
+
+/// The stream that a fetch answers on.
+pub struct Fetch {
+    lease: Lease,
+    route: usize,
+    listener: Rc<WorkerListener>,
+    key: KeyBuffer,
+    facts: RequestFacts,
+    /// The request, for what the response varies by.
+    request: RequestHead,
+    text: Vec<u8>,
+    /// What is asked whether it is still good.
+    stale: Option<Arc<Object>>,
+    storing: Option<Storing>,
+    began: PurgeSequence,
+    asked_at: Duration,
+    /// The backend confirmed something else than there is: to be asked without conditions.
+    is_mismatched: bool,
+}
+
+/// Has a worker fetch what `exchange` asks for, or ask whether `stale` is still good.
+pub fn order(
+    session: &Session,
+    exchange: &Exchange,
+    forwarding: &Forwarding<'_>,
+    listener: Rc<WorkerListener>,
+    route: &Route,
+    lease: Lease,
+    facts: RequestFacts,
+    stale: Option<Arc<Object>>,
+) {
+    let received = session.buffer.as_ref().map_or(&[][..], crate::buffers::Buffer::filled);
+    let text = received[..exchange.request.head_bytes()].to_vec();
+    let Some(cache) = &route.cache else { return };
+    let fetch = Fetch {
+        lease,
+        route: route.number,
+        listener: listener.clone(),
+        key: exchange.key.clone(),
+        facts,
+        request: exchange.request.clone(),
+        text: text.clone(),
+        // Without either there is nothing to ask by.
+        stale: stale.filter(|object| !validators(object).is_empty()),
+        storing: None,
+        began: cache.cache.store.purge_sequence(),
+        asked_at: exchange.ledger.head,
+        is_mismatched: false,
+    };
+    let order = Order {
+        worker: session.worker.clone(),
+        slot: session.slot.clone(),
+        pool: forwarding.pool.clone(),
+        listener,
+        route: route.number,
+        rewritten: forwarding.rewritten,
+        secure: session.secure.clone(),
+        client: session.client,
+        identity: session.identity.clone(),
+        request: exchange.request.clone(),
+        text,
+        path: exchange.path.clone(),
+        request_id: exchange.request_id.clone(),
+        fetch,
+    };
+    crew::serve(&session.worker, crew::Order::Fetch(Box::new(order)));
+}
+
+/// Makes the fetch.
+pub async fn serve(order: Order) {
+    let Order { worker, slot, listener, pool, route, rewritten, fetch, text, .. } = &order;
+    let _ = fetch;
+    let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+    let deadline = worker.deadlines.register(waker);
+    deadline.belongs_to(listener.shared.number());
+    let (worker, slot, listener, pool) = (worker.clone(), slot.clone(), listener.clone(), pool.clone());
+    let (route, rewritten, text) = (*route, *rewritten, text.clone());
+    let mut exchange = worker.exchanges.take();
+    let mut session = Session {
+        worker: worker.clone(),
+        slot,
+        secure: order.secure,
+        client: order.client,
+        identity: order.identity,
+        deadline,
+        stream: Stream::muxed(Muxed::Fetch(Box::new(order.fetch))),
+        buffer: None,
+        idle_since: None,
+    };
+    // The second time without conditions.
+    for _ in 0..2 {
+        exchange.begin(clock::now());
+        exchange.ledger.is_fetch = true;
+        exchange.ledger.pool = Some(pool.clone());
+        exchange.request.clone_from(&order.request);
+        exchange.path.clone_from(&order.path);
+        exchange.request_id.clone_from(&order.request_id);
+        let Some(mut buffer) = worker.buffers.borrow(text.len()) else {
+            let failure = Failure::OutOfMemory;
+            failed(&mut session, &mut exchange, &failure);
+            break;
+        };
+        buffer.append(&text);
+        session.buffer = Some(buffer);
+        let route = listener.shared.routes.route(route);
+        let forwarding = Forwarding { listener: &listener, pool: pool.clone(), route, rewritten };
+        forward::run(&mut session, &mut exchange, &forwarding).await;
+        let Some(Muxed::Fetch(fetch)) = session.stream.as_muxed() else { break };
+        if !std::mem::take(&mut fetch.is_mismatched) {
+            break;
+        }
+    }
+    worker.exchanges.give_back(exchange);
+}
+
+/// Where the exchange is a fetch, tells those who wait why there is no answer. `None` for any other exchange.
+pub fn failed(session: &mut Session, exchange: &mut Exchange, failure: &Failure) -> Option<After> {
+    let Some(Muxed::Fetch(fetch)) = session.stream.as_muxed() else { return None };
+    exchange.ledger.status = failure.status().unwrap_or_default();
+    fetch.fail(Failed::of(failure));
+    Some(After::Reset)
+}
+
+impl Fetch {
+    fn cache(&self) -> Option<&super::RouteCache> {
+        self.listener.shared.routes.route(self.route)?.cache.as_deref()
+    }
+
+    /// What the backend is asked for: the whole, or whether what there is is still good.
+    pub fn conditions(&self) -> Conditions<'_> {
+        let known = self.stale.as_deref().map(validators);
+        Conditions::Of {
+            if_none_match: known.as_ref().and_then(|known| known.if_none_match),
+            if_modified_since: known.as_ref().and_then(|known| known.if_modified_since),
+        }
+    }
+
+    /// Takes the head of the response.
+    pub fn begin(
+        &mut self,
+        head: &ResponseHead,
+        received: &[u8],
+        ledger: &Ledger,
+        sticky: Option<&AddedField>,
+    ) -> SentFraming {
+        let framing = SentFraming { body: head.body(), keep_alive: true };
+        if head.status() == 304 && self.stale.is_some() {
+            self.confirm(head, received);
+            return framing;
+        }
+        let text = &received[..head.head_bytes()];
+        let judged = self.judge(head, text);
+        let mut key = self.key.clone();
+        let variant = judged.as_ref().and_then(|storing| {
+            key.select(storing.vary(), &self.request, &self.text);
+            Some((storing.vary().clone(), key.bytes().into()))
+        });
+        self.storing = judged;
+        let fill = FillHead {
+            head: head.clone(),
+            text: text.into(),
+            variant,
+            is_personal: head.value(weir_http::KnownHeader::SetCookie, text).is_some(),
+            sticky: sticky.cloned(),
+            origin: Origin {
+                backend: ledger.backend,
+                retries: ledger.retries,
+                queue: ledger.queue,
+                connect: ledger.connect,
+                backend_header: ledger.backend_header,
+            },
+        };
+        let is_kept = self.storing.is_some();
+        self.lease.filling.begin(Arc::new(fill), is_kept);
+        if !is_kept {
+            self.lease.leave();
+        }
+        if head.body().is_empty() {
+            self.finish();
+        }
+        framing
+    }
+
+    /// Whether what comes is to be kept.
+    fn judge(&self, head: &ResponseHead, text: &[u8]) -> Option<Storing> {
+        let route = self.cache()?;
+        let asked = Asked { asked_at: self.asked_at, times: times() };
+        match judge_response(&self.facts, head, text, &route.rules, asked) {
+            Ok(storing) => Some(storing),
+            Err(_) => {
+                let now = clock::now();
+                let is_error = head.status() >= 500;
+                let long = if is_error { BACK_OFF } else { PASS_FOR };
+                route.cache.fills.pass(self.key.hash(), now, now + long);
+                if let Some(stale) = self.stale.as_ref().filter(|_| !is_error) {
+                    // The origin no longer has what is kept.
+                    route.cache.store.discard(stale);
+                }
+                None
+            }
+        }
+    }
+
+    /// What there is is still good (RFC 9111 §4.3.4).
+    fn confirm(&mut self, head: &ResponseHead, received: &[u8]) {
+        let Some(stale) = self.stale.take() else { return };
+        let Some(route) = self.cache() else { return };
+        let asked = Asked { asked_at: self.asked_at, times: times() };
+        match freshen(&stale, head, received, &self.facts, &route.rules, asked) {
+            Ok(freshened) => {
+                let store = &route.cache.store;
+                let object = match freshened.kept {
+                    // Where it was purged or replaced meanwhile, it still answers those who wait.
+                    Ok(()) => store.freshened(&stale, freshened.object, self.began).unwrap_or(stale),
+                    Err(_) => {
+                        store.discard(&stale);
+                        Arc::new(freshened.object)
+                    }
+                };
+                self.lease.filling.confirm(object);
+                self.lease.leave();
+            }
+            Err(_) => {
+                route.cache.store.discard(&stale);
+                self.is_mismatched = true;
+            }
+        }
+    }
+
+    /// Takes content.
+    pub fn poll_send(&mut self, context: &Context<'_>, content: &[u8]) -> Poll<io::Result<usize>> {
+        if self.is_mismatched {
+            return Poll::Ready(Ok(content.len()));
+        }
+        let most = self.cache().map_or(0, |route| route.rules.object_max_bytes);
+        let was_kept = self.storing.is_some();
+        let polled = self.lease.filling.poll_append(context, content, most);
+        if was_kept && !self.lease.filling.is_kept() {
+            // It proved too large.
+            self.storing = None;
+            self.lease.leave();
+            if let Some(route) = self.cache() {
+                let now = clock::now();
+                route.cache.fills.pass(self.key.hash(), now, now + PASS_FOR);
+            }
+        }
+        polled
+    }
+
+    /// All of it has come.
+    pub fn finish(&mut self) {
+        if self.is_mismatched {
+            return;
+        }
+        let storing = self.storing.take();
+        let gathered = self.lease.filling.gathered();
+        let object = storing.zip(gathered).and_then(|(storing, gathered)| {
+            let route = self.cache()?;
+            let head = &gathered.head;
+            let body = Body::new(put_together(gathered.chunks));
+            let object = storing.object(&head.head, &head.text, body).ok()?;
+            let store = &route.cache.store;
+            store.insert(&self.key, &self.request, &self.text, object, self.began).ok()
+        });
+        self.lease.filling.finish(object);
+        self.lease.leave();
+    }
+
+    /// There is no answer, or not all of it.
+    pub fn fail(&mut self, failed: Failed) {
+        if let (Some(route), Some(_)) = (self.cache(), &self.stale) {
+            let now = clock::now();
+            route.cache.fills.pass(self.key.hash(), now, now + BACK_OFF);
+        }
+        self.lease.filling.fail(failed);
+        self.lease.leave();
+    }
+
+    /// Ready once nobody wants the answer any more.
+    pub fn poll_gone(&mut self, context: &Context<'_>) -> Poll<()> {
+        self.lease.filling.poll_unwanted(context)
+    }
+}
+
+/// Small pieces are copied into larger ones, once: each costs some bytes and a step of every send.
+fn put_together(pieces: Vec<Bytes>) -> Vec<Bytes> {
+    let length: usize = pieces.iter().map(Bytes::len).sum();
+    if pieces.len() <= 1 || length / pieces.len() >= PIECE_BYTES {
+        return pieces;
+    }
+    let mut chunks = Vec::with_capacity(length / CHUNK_BYTES + 1);
+    let mut chunk = Vec::with_capacity(length.min(CHUNK_BYTES));
+    for mut piece in pieces {
+        while !piece.is_empty() {
+            let count = piece.len().min(CHUNK_BYTES - chunk.len());
+            chunk.extend_from_slice(&piece.split_to(count));
+            if chunk.len() == CHUNK_BYTES {
+                chunks.push(Bytes::from(std::mem::take(&mut chunk)));
+            }
+        }
+    }
+    if !chunk.is_empty() {
+        chunk.shrink_to_fit();
+        chunks.push(Bytes::from(chunk));
+    }
+    chunks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_pieces_become_few_chunks_with_the_same_bytes() {
+        let bytes: Vec<u8> = (0..200_000u32).map(|number| number as u8).collect();
+        let pieces: Vec<Bytes> = bytes.chunks(1000).map(Bytes::copy_from_slice).collect();
+        let chunks = put_together(pieces);
+        assert_eq!(chunks.len(), 4);
+        assert_eq!(chunks.concat(), bytes);
+        let large = vec![Bytes::from(vec![0; PIECE_BYTES]), Bytes::from(vec![1; PIECE_BYTES])];
+        assert_eq!(put_together(large.clone()), large, "large ones stay where they are");
+    }
+}

@@ -1,0 +1,433 @@
+//! A response on its way from a backend into the cache, and everybody who waits for it.
+//!
+//! One fetch writes, any number of clients on any worker read. While it is to be kept, nothing that a reader does holds the fetch up. What is
+//! not to be kept goes through a window: the fetch waits for its slowest reader, and ends when none is left.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use weir_cache::Object;
+use weir_http::values::vary::Vary;
+use weir_http::{AddedField, BodyLength, ResponseHead};
+use weir_stats::table::{End, Rejected};
+
+use crate::http::failure::Failure;
+
+/// Content that is not kept and that readers have not taken yet, most bytes.
+const WINDOW_BYTES: u64 = 256 << 10;
+
+/// One fetch and who waits for it.
+#[derive(Default)]
+pub struct Fill {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    stage: Stage,
+    /// Whether what comes is gathered to be kept.
+    is_kept: bool,
+    /// Content from chunk number `first` on.
+    chunks: VecDeque<Bytes>,
+    first: usize,
+    /// Bytes in `chunks`.
+    held_bytes: u64,
+    /// All content so far, bytes.
+    length: u64,
+    end: Option<Ending>,
+    seats: Vec<Seat>,
+    /// Seats that nobody has.
+    free: Vec<usize>,
+    /// The fetch, while it waits for room or for its last reader to leave.
+    driver: Option<Waker>,
+}
+
+#[derive(Default)]
+enum Stage {
+    #[default]
+    Asked,
+    Streaming(Arc<FillHead>),
+    /// A backend said that what the cache has is still good.
+    Confirmed(Arc<Object>),
+    Failed(Failed),
+    Lost,
+}
+
+#[derive(Clone)]
+enum Ending {
+    /// All of it came; the object is there where it could be kept.
+    Whole(Option<Arc<Object>>),
+    Broken,
+}
+
+#[derive(Default)]
+struct Seat {
+    is_taken: bool,
+    /// The number of the chunk that is read next.
+    position: usize,
+    waker: Option<Waker>,
+}
+
+/// The head of a response under way, and what goes with it.
+pub struct FillHead {
+    /// As received, but for what belongs to the backend's connection.
+    pub head: ResponseHead,
+    /// What `head` points into.
+    pub text: Box<[u8]>,
+    /// What the response varies by, and the key of the variant that it is.
+    pub variant: Option<(Vary, Box<[u8]>)>,
+    /// Whether nobody but who asked may get this head as it is.
+    pub is_personal: bool,
+    /// The stickiness cookie for who asked.
+    pub sticky: Option<AddedField>,
+    /// What the log says of the backend.
+    pub origin: Origin,
+}
+
+/// What an exchange with a backend took, for the log of who waited for it.
+#[derive(Clone, Copy, Default)]
+pub struct Origin {
+    /// Its number in the pool.
+    pub backend: Option<usize>,
+    pub retries: u32,
+    pub queue: Option<Duration>,
+    pub connect: Option<Duration>,
+    pub backend_header: Option<Duration>,
+}
+
+/// Why no response came.
+#[derive(Clone, Copy, Debug)]
+pub struct Failed {
+    pub status: u16,
+    pub end: End,
+    pub word: &'static str,
+    pub rejected: Option<Rejected>,
+}
+
+impl Failed {
+    /// What the others are told of a failure of the fetch.
+    pub fn of(failure: &Failure) -> Failed {
+        Failed {
+            status: failure.status().unwrap_or(503),
+            end: failure.end(),
+            word: failure.word(),
+            rejected: failure.rejected(),
+        }
+    }
+}
+
+/// What a waiting client learns first.
+pub enum Arrived {
+    /// A head; content follows.
+    Streaming(Arc<FillHead>),
+    /// An object to answer from.
+    Object(Arc<Object>),
+    /// What came is for who asked first only.
+    Released,
+    /// Nothing came.
+    Failed(Failed),
+    /// The fetch ended without a word, as in a panic or with its worker.
+    Lost,
+}
+
+/// The next of the content.
+pub enum Piece {
+    Content(Bytes),
+    End,
+    /// It broke off.
+    Broken,
+}
+
+impl Fill {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // What a panic of the fetch leaves is told to the readers by the drop of its `Filling`.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state and wakes whoever waits.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.lock();
+        let result = change(&mut state);
+        let wakers: Vec<Waker> = state.seats.iter_mut().filter_map(|seat| seat.waker.take()).collect();
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        result
+    }
+
+    /// A place among those who wait; `leads` for who asked first.
+    pub fn join(self: &Arc<Fill>, leads: bool) -> Reader {
+        let mut state = self.lock();
+        let position = state.first;
+        let seat = Seat { is_taken: true, position, waker: None };
+        let number = match state.free.pop() {
+            Some(free) => {
+                state.seats[free] = seat;
+                free
+            }
+            None => {
+                state.seats.push(seat);
+                state.seats.len() - 1
+            }
+        };
+        Reader { fill: self.clone(), number, leads }
+    }
+}
+
+/// One who waits. Leaves when dropped.
+pub struct Reader {
+    fill: Arc<Fill>,
+    number: usize,
+    leads: bool,
+}
+
+impl Reader {
+    /// Ready once it is known what comes.
+    pub fn poll_arrived(&self, context: &Context<'_>) -> Poll<Arrived> {
+        let mut state = self.fill.lock();
+        Poll::Ready(match (&state.stage, &state.end) {
+            (Stage::Asked, _) => {
+                state.seats[self.number].wait(context);
+                return Poll::Pending;
+            }
+            (Stage::Confirmed(object), _) => Arrived::Object(object.clone()),
+            (Stage::Failed(failed), _) => Arrived::Failed(*failed),
+            (Stage::Lost, _) => Arrived::Lost,
+            (Stage::Streaming(_), _) if !state.is_kept && !self.leads => Arrived::Released,
+            (Stage::Streaming(head), _) => Arrived::Streaming(head.clone()),
+        })
+    }
+
+    /// The object, once the content is whole and where it could be kept. `None`: there will be none.
+    pub fn poll_object(&self, context: &Context<'_>) -> Poll<Option<Arc<Object>>> {
+        let mut state = self.fill.lock();
+        match &state.end {
+            Some(Ending::Whole(object)) => Poll::Ready(object.clone()),
+            Some(Ending::Broken) => Poll::Ready(None),
+            None if !state.is_kept => Poll::Ready(None),
+            None => {
+                state.seats[self.number].wait(context);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// The object where all of it is there already.
+    pub fn object(&self) -> Option<Arc<Object>> {
+        match &self.fill.lock().end {
+            Some(Ending::Whole(object)) => object.clone(),
+            _ => None,
+        }
+    }
+
+    /// Whether [`Self::poll_piece`] is ready.
+    pub fn has_piece(&self) -> bool {
+        let state = self.fill.lock();
+        state.end.is_some() || state.first + state.chunks.len() > state.seats[self.number].position
+    }
+
+    /// The next piece of the content.
+    pub fn poll_piece(&self, context: &Context<'_>) -> Poll<Piece> {
+        let mut state = self.fill.lock();
+        let position = state.seats[self.number].position;
+        if let Some(chunk) = state.chunks.get(position - state.first).cloned() {
+            state.seats[self.number].position = position + 1;
+            let driver = state.free_read();
+            drop(state);
+            driver.into_iter().for_each(Waker::wake);
+            return Poll::Ready(Piece::Content(chunk));
+        }
+        match &state.end {
+            Some(Ending::Whole(_)) => Poll::Ready(Piece::End),
+            Some(Ending::Broken) => Poll::Ready(Piece::Broken),
+            None => {
+                state.seats[self.number].wait(context);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut state = self.fill.lock();
+        state.seats[self.number] = Seat::default();
+        state.free.push(self.number);
+        let driver = state.free_read().or_else(|| state.driver.take());
+        drop(state);
+        driver.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Seat {
+    fn wait(&mut self, context: &Context<'_>) {
+        if !self.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            self.waker = Some(context.waker().clone());
+        }
+    }
+}
+
+impl State {
+    fn has_readers(&self) -> bool {
+        self.seats.iter().any(|seat| seat.is_taken)
+    }
+
+    /// Lets go of what everybody has read, unless it is to be kept. Gives the fetch to wake where there is room again.
+    fn free_read(&mut self) -> Option<Waker> {
+        if self.is_kept {
+            return None;
+        }
+        let positions = self.seats.iter().filter(|seat| seat.is_taken).map(|seat| seat.position);
+        let least = positions.min().unwrap_or(usize::MAX);
+        while self.first < least
+            && let Some(chunk) = self.chunks.pop_front()
+        {
+            self.first += 1;
+            self.held_bytes -= chunk.len() as u64;
+        }
+        if self.held_bytes < WINDOW_BYTES { self.driver.take() } else { None }
+    }
+}
+
+/// The end of a fill that writes. Whatever becomes of it, the readers are told: at the latest when it is dropped.
+pub struct Filling {
+    fill: Arc<Fill>,
+    /// Bytes gathered by all fills, and the most they may gather.
+    gathered: Arc<AtomicU64>,
+    gathered_most: u64,
+    /// Of these, ours.
+    ours: u64,
+    is_over: bool,
+}
+
+/// What was gathered of a response that is whole.
+pub struct Gathered {
+    pub head: Arc<FillHead>,
+    pub chunks: Vec<Bytes>,
+}
+
+impl Filling {
+    /// A new fill. `gathered` counts the bytes of all fills, of which there may be `gathered_most`.
+    pub fn new(gathered: &Arc<AtomicU64>, gathered_most: u64) -> Filling {
+        let gathered = gathered.clone();
+        Filling { fill: Arc::default(), gathered, gathered_most, ours: 0, is_over: false }
+    }
+
+    /// Where readers join.
+    pub fn fill(&self) -> &Arc<Fill> {
+        &self.fill
+    }
+
+    /// A head came. What follows is gathered where `is_kept`.
+    pub fn begin(&mut self, head: Arc<FillHead>, is_kept: bool) {
+        self.fill.change(|state| {
+            state.stage = Stage::Streaming(head);
+            state.is_kept = is_kept;
+        });
+    }
+
+    /// Whether what came so far is still to be kept.
+    pub fn is_kept(&self) -> bool {
+        self.fill.lock().is_kept
+    }
+
+    /// Whether nobody wants what comes any more: it is not to be kept and nobody reads it. The task is woken when that changes.
+    pub fn poll_unwanted(&self, context: &Context<'_>) -> Poll<()> {
+        let mut state = self.fill.lock();
+        if matches!(state.stage, Stage::Streaming(_)) && !state.is_kept && !state.has_readers() {
+            return Poll::Ready(());
+        }
+        state.driver = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Takes all of `content` as soon as there is room. What is gathered stays below `most` bytes, or is not kept.
+    pub fn poll_append(
+        &mut self,
+        context: &Context<'_>,
+        content: &[u8],
+        most: u64,
+    ) -> Poll<io::Result<usize>> {
+        let added = content.len() as u64;
+        let mut state = self.fill.lock();
+        if state.is_kept {
+            let all = self.gathered.fetch_add(added, Ordering::Relaxed) + added;
+            self.ours += added;
+            if state.length + added > most || all > self.gathered_most {
+                state.is_kept = false;
+                self.gathered.fetch_sub(self.ours, Ordering::Relaxed);
+                self.ours = 0;
+                state.free_read();
+            }
+        }
+        if !state.is_kept {
+            if !state.has_readers() {
+                return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+            }
+            if state.held_bytes >= WINDOW_BYTES {
+                state.driver = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+        }
+        drop(state);
+        let chunk = Bytes::copy_from_slice(content);
+        self.fill.change(|state| {
+            state.chunks.push_back(chunk);
+            state.held_bytes += added;
+            state.length += added;
+        });
+        Poll::Ready(Ok(content.len()))
+    }
+
+    /// What was gathered, now that all of it has come; `None` where it is not to be kept.
+    pub fn gathered(&self) -> Option<Gathered> {
+        let state = self.fill.lock();
+        let Stage::Streaming(head) = &state.stage else { return None };
+        state.is_kept.then(|| Gathered { head: head.clone(), chunks: state.chunks.iter().cloned().collect() })
+    }
+
+    /// All of it has come. `object` is what was kept.
+    pub fn finish(&mut self, object: Option<Arc<Object>>) {
+        self.is_over = true;
+        self.fill.change(|state| state.end = Some(Ending::Whole(object)));
+    }
+
+    /// What the cache has is still good.
+    pub fn confirm(&mut self, object: Arc<Object>) {
+        self.is_over = true;
+        self.fill.change(|state| state.stage = Stage::Confirmed(object));
+    }
+
+    /// No response, or not all of it, came.
+    pub fn fail(&mut self, failed: Failed) {
+        self.is_over = true;
+        self.fill.change(|state| match state.stage {
+            Stage::Streaming(_) => state.end = Some(Ending::Broken),
+            _ => state.stage = Stage::Failed(failed),
+        });
+    }
+}
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        self.gathered.fetch_sub(self.ours, Ordering::Relaxed);
+        if self.is_over {
+            return;
+        }
+        self.fill.change(|state| match state.stage {
+            Stage::Streaming(_) => state.end = Some(Ending::Broken),
+            _ => state.stage = Stage::Lost,
+        });
+    }
+}
+
+impl FillHead {
+    /// How its content is delimited.
+    pub fn body(&self) -> BodyLength {
+        self.head.body()
+    }
+}

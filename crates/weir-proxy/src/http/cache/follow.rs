@@ -1,0 +1,202 @@
+//! Sends a response to a client while it is being fetched.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use weir_http::h1::chunked::{write_chunk_end, write_chunk_head, write_last_chunk};
+use weir_http::{BodyLength, ResponseContext, SentFraming, response_fields, write_response};
+use weir_stats::table::End;
+
+use super::fill::{FillHead, Piece, Reader};
+use crate::clock;
+use crate::http::answer;
+use crate::http::date;
+use crate::http::exchange::{After, Exchange};
+use crate::http::failure::Failure;
+use crate::http::forward::Forwarding;
+use crate::http::reply;
+use crate::http::session::{Session, due};
+use crate::io::{WaitError, send_all, timed_out};
+
+/// The fetch has its own timers, which end it. Who reads of it waits for that with this much on top, in case its worker stands still.
+const FETCH_GRACE: Duration = Duration::from_secs(5);
+
+/// Sends `head` and what `reader` gives; `leads` for who asked first, whose cookie it is.
+pub async fn run(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    reader: &Reader,
+    head: &FillHead,
+    leads: bool,
+) -> After {
+    let keep = answer::may_keep(session, exchange);
+    let Ok(framing) = write_head(session, exchange, forwarding, head, leads, keep) else {
+        exchange.ledger.close(session, forwarding.listener, &exchange.request_id, End::ClientClosed);
+        return After::Reset;
+    };
+    answer::take_request(session, exchange, keep);
+    exchange.ledger.status = head.head.status();
+    exchange.ledger.bytes_sent = exchange.reply.len() as u64 + exchange.reply_head_bytes;
+    let sent = send(session, exchange, forwarding, reader, framing).await;
+    let end = sent.as_ref().err().map_or(End::Done, Failure::end);
+    let ended = exchange.ledger.close(session, forwarding.listener, &exchange.request_id, end);
+    session.idle_since = Some(ended);
+    match sent {
+        // What reached the client is not whole, and it must be able to tell.
+        Err(_) => After::Reset,
+        Ok(()) if keep && framing.keep_alive => After::Keep,
+        Ok(()) if !exchange.request.keep_alive() => After::Close,
+        Ok(()) => After::Linger,
+    }
+}
+
+fn write_head(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    fill: &FillHead,
+    leads: bool,
+    keep: bool,
+) -> io::Result<SentFraming> {
+    let Exchange { request, reply, reply_head_bytes, request_id, ledger, .. } = exchange;
+    reply.clear();
+    let version = request.version();
+    let stream = session.stream.as_muxed();
+    let write = |date: &[u8]| {
+        let context = ResponseContext {
+            added: forwarding.route.map_or(&[], |route| &route.response_fields),
+            sticky: fill.sticky.as_ref().filter(|_| leads),
+            alternative: reply::alternative(forwarding.listener, version),
+            request_id,
+            date,
+            cache: ledger.cache.fields(),
+            ..ResponseContext::new(version, request.method(), keep)
+        };
+        let Some(stream) = stream else {
+            return io::Result::Ok(write_response(&fill.head, &fill.text, &context, reply));
+        };
+        let mut parts = stream.head();
+        let framing = response_fields(&fill.head, &fill.text, &context, &mut |name, value| {
+            *reply_head_bytes += reply::text_bytes(name, value);
+            parts.field(name, value);
+        });
+        stream.send_head(parts, framing.body.is_empty())?;
+        Ok(framing)
+    };
+    let has_date = fill.head.value(weir_http::KnownHeader::Date, &fill.text).is_some();
+    if has_date { write(b"") } else { date::now(write) }
+}
+
+/// Sends the head that was written, then the content as it comes.
+async fn send(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    reader: &Reader,
+    framing: SentFraming,
+) -> Result<(), Failure> {
+    let timeout = forwarding.listener.shared.config.timeout;
+    let patience = |session: &Session| {
+        session.deadline.set(due(&session.slot, clock::now(), timeout.client_body));
+    };
+    patience(session);
+    let is_chunked = framing.body == BodyLength::Chunked;
+    if framing.body.is_empty() {
+        send_all(&mut session.stream, &exchange.reply, &session.deadline, || {}).await?;
+        return Ok(());
+    }
+    // The head waits for the first content, to leave together with it.
+    let mut lead = std::mem::take(&mut exchange.reply);
+    let ended = loop {
+        if !lead.is_empty() && !reader.has_piece() {
+            send_all(&mut session.stream, &lead, &session.deadline, || {}).await?;
+            lead.clear();
+        }
+        session.deadline.set(due(&session.slot, clock::now(), timeout.backend + FETCH_GRACE));
+        let piece = poll_fn(|context| match reader.poll_piece(context) {
+            Poll::Ready(piece) => Poll::Ready(Ok(piece)),
+            Poll::Pending if session.deadline.has_passed() => Poll::Ready(Err(Failure::BackendTimeout)),
+            Poll::Pending => Poll::Pending,
+        })
+        .await?;
+        patience(session);
+        match piece {
+            Piece::Content(content) if content.is_empty() => {}
+            Piece::Content(content) => {
+                exchange.ledger.bytes_sent += content.len() as u64;
+                if is_chunked {
+                    write_chunk_head(&mut lead, content.len() as u64);
+                }
+                send_piece(session, &lead, content, is_chunked).await?;
+                lead.clear();
+            }
+            Piece::End => break Ok(()),
+            Piece::Broken => break Err(Failure::BackendClosed),
+        }
+    };
+    if ended.is_ok() {
+        if is_chunked {
+            write_last_chunk(&mut lead, std::iter::empty());
+        }
+        send_all(&mut session.stream, &lead, &session.deadline, || {}).await?;
+        finish(session).await?;
+    }
+    exchange.reply = lead;
+    ended
+}
+
+/// Sends what stands before the content, the content, and what stands behind it.
+async fn send_piece(
+    session: &mut Session,
+    lead: &[u8],
+    mut content: Bytes,
+    is_chunked: bool,
+) -> Result<(), WaitError> {
+    let Session { stream, deadline, .. } = session;
+    if let Some(stream) = stream.as_muxed() {
+        while !content.is_empty() {
+            poll_fn(|context| match stream.poll_send_bytes(context, &mut content, false) {
+                Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
+                Poll::Pending => timed_out(deadline),
+            })
+            .await?;
+        }
+        return Ok(());
+    }
+    let mut end = Vec::new();
+    if is_chunked {
+        write_chunk_end(&mut end);
+    }
+    let mut parts: [&[u8]; 3] = [lead, &content, &end];
+    while parts.iter().any(|part| !part.is_empty()) {
+        let mut sent = poll_fn(|context| {
+            let places = parts.map(IoSlice::new);
+            let first = parts.iter().position(|part| !part.is_empty()).unwrap_or(0);
+            match stream.poll_send_slices(context, &places[first..]) {
+                Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
+                Poll::Pending => timed_out(deadline),
+            }
+        })
+        .await?;
+        for part in &mut parts {
+            let of_part = sent.min(part.len());
+            *part = &part[of_part..];
+            sent -= of_part;
+        }
+    }
+    Ok(())
+}
+
+/// Ends the message where that takes more than its last byte.
+async fn finish(session: &mut Session) -> Result<(), WaitError> {
+    let Session { stream, deadline, .. } = session;
+    poll_fn(|context| match stream.poll_finish(context, std::iter::empty()) {
+        Poll::Ready(finished) => Poll::Ready(finished.map_err(WaitError::Broken)),
+        Poll::Pending => timed_out(deadline),
+    })
+    .await
+}

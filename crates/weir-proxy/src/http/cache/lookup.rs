@@ -1,0 +1,158 @@
+//! What the cache says to a request: the one place that asks it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_cache::{
+    Bypass, Conditional, KeyBuffer, KeySource, Lookup, Object, Part, RequestFacts, Reuse, Why, admits,
+    conditional, heads, range, reuse,
+};
+use weir_http::{Method, RequestHead, Scheme};
+
+use super::note::Forward;
+use super::{RouteCache, wall_seconds};
+use crate::buffers::Buffer;
+use crate::http::exchange::Exchange;
+use crate::http::forward::Forwarding;
+use crate::http::session::Session;
+
+/// What a request meets.
+pub enum Found {
+    /// An answer.
+    Hit { object: Arc<Object>, facts: RequestFacts, age: Duration, ttl: Duration },
+    /// An answer that is given once more while another is fetched.
+    Stale { object: Arc<Object>, facts: RequestFacts, age: Duration },
+    /// Nothing that answers it. What there is may be confirmed, or given if nothing better can be had.
+    Nothing { facts: RequestFacts, stale: Option<Arc<Object>>, why: Forward },
+    /// As [`Found::Nothing`], for a client that wants nothing else.
+    NotCached,
+    /// It does not concern the cache.
+    Past(Bypass),
+    /// It is for a key whose answers are not kept.
+    Passes,
+}
+
+/// Looks up; leaves the key in `exchange.key`.
+pub fn look_up(
+    session: &Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    route: &RouteCache,
+) -> Found {
+    let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+    let now = exchange.ledger.head;
+    let admitted = admits(&exchange.request, received, &route.rules);
+    if let Ok(_) | Err(Bypass::Method) = admitted {
+        build_key(session, exchange, forwarding, route, received);
+    }
+    let Exchange { request, key, .. } = exchange;
+    let facts = match admitted {
+        Ok(facts) => facts,
+        Err(bypass) => return Found::Past(bypass),
+    };
+    match route.cache.store.get(key, request, received) {
+        Lookup::Hit(object) => judge(object, facts, now),
+        _ if facts.only_if_cached() => Found::NotCached,
+        Lookup::Absent | Lookup::VariantAbsent if route.cache.fills.passes(key.hash(), now) => Found::Passes,
+        Lookup::Absent => Found::Nothing { facts, stale: None, why: Forward::UriMiss },
+        Lookup::VariantAbsent => Found::Nothing { facts, stale: None, why: Forward::VaryMiss },
+    }
+}
+
+fn judge(object: Arc<Object>, facts: RequestFacts, now: Duration) -> Found {
+    match reuse(&object, &facts, now) {
+        Reuse::Fresh { age, ttl } => Found::Hit { object, facts, age, ttl },
+        Reuse::Stale { age, while_revalidate: true } => Found::Stale { object, facts, age },
+        // The client takes it as it is.
+        Reuse::Stale { age, while_revalidate: false } => {
+            Found::Hit { object, facts, age, ttl: Duration::ZERO }
+        }
+        Reuse::OnlyIfCached => Found::NotCached,
+        Reuse::Validate { why, .. } => {
+            let by_client = matches!(why, Why::ClientNoCache | Why::ClientAge);
+            let why = if by_client { Forward::Request } else { Forward::Stale };
+            Found::Nothing { facts, stale: Some(object), why }
+        }
+    }
+}
+
+/// Builds the key of `path` and `query` of the request's host.
+pub fn key_of(
+    key: &mut KeyBuffer,
+    (request, received): (&RequestHead, &[u8]),
+    (path, query): (&[u8], Option<&[u8]>),
+    session: &Session,
+    route: &RouteCache,
+) {
+    let source = KeySource {
+        scope: &route.scope,
+        scheme: scheme_of(session),
+        authority: request.host(received).unwrap_or_default(),
+        path,
+        query,
+        head: request,
+        buffer: received,
+        trusted: session.identity.is_trusted(),
+    };
+    key.build(&source, &route.rules, route.cache.store.seed());
+}
+
+/// By which scheme the client asks.
+pub fn scheme_of(session: &Session) -> Scheme {
+    if session.secure.is_some() { Scheme::Https } else { Scheme::Http }
+}
+
+fn build_key(
+    session: &Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    route: &RouteCache,
+    received: &[u8],
+) {
+    let Exchange { request, key, path, .. } = exchange;
+    let path = if forwarding.rewritten { path } else { request.path(received) };
+    key_of(key, (request, received), (path, request.query(received)), session, route);
+}
+
+/// What of an object a request gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// All of it.
+    Whole,
+    /// Its head, for it has the rest.
+    NotModified,
+    /// Content bytes `start..end`.
+    Part { start: u64, end: u64 },
+    /// There are not so many.
+    Unsatisfiable,
+}
+
+/// Decides; where it is not the whole, the head to send is left in `exchange.response` and its text in `exchange.outgoing`.
+pub fn share_of(session: &Session, exchange: &mut Exchange, object: &Object, facts: &RequestFacts) -> Share {
+    if !facts.conditional && !facts.range {
+        return Share::Whole;
+    }
+    let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+    let Exchange { request, response, outgoing, .. } = exchange;
+    let wall = wall_seconds();
+    outgoing.clear();
+    if facts.conditional && conditional(object, request, received, wall) == Conditional::NotModified {
+        heads::not_modified(object, response, outgoing);
+        return Share::NotModified;
+    }
+    // RFC 9110 §14.2: a range means nothing for any other method.
+    if !facts.range || facts.method != Method::Get {
+        return Share::Whole;
+    }
+    match range(object, request, received, wall) {
+        Part::Whole => Share::Whole,
+        Part::Part { start, end } => {
+            heads::partial(object, &(start..end), response, outgoing);
+            Share::Part { start, end }
+        }
+        Part::Unsatisfiable => {
+            heads::unsatisfiable(object, response, outgoing);
+            Share::Unsatisfiable
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! A request on a route with a cache, from the look-up to its answer.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use weir_cache::{Bypass, Object, RequestFacts, Reuse, invalidated, invalidates, may_serve_on_error, reuse};
+use weir_http::Method;
+use weir_stats::table::CacheResult;
+
+use super::fetch;
+use super::fill::{Arrived, FillHead, Reader};
+use super::fills::Joined;
+use super::lookup::{Found, key_of, look_up, scheme_of};
+use super::note::Forward;
+use super::{RouteCache, follow, hit};
+use crate::buffers::Buffer;
+use crate::clock;
+use crate::http::answer;
+use crate::http::drive;
+use crate::http::exchange::{After, Exchange};
+use crate::http::failure::Failure;
+use crate::http::forward::{self, Forwarding};
+use crate::http::route::Route;
+use crate::http::session::{Session, due};
+use crate::stream::Sight;
+use crate::worker::WorkerListener;
+
+/// Fetches that one request waits for, when they are lost or prove to be of another variant, before it goes its own way.
+const FETCHES_MOST: u32 = 3;
+/// The longest wait for a fetch of one's own, which ends by its own timers long before.
+const LONGEST: Duration = Duration::from_secs(86_400);
+
+/// Answers from memory, or has it fetched.
+pub async fn run(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    listener: &Rc<WorkerListener>,
+    route: &Route,
+    cache: &RouteCache,
+) -> After {
+    match look_up(session, exchange, forwarding, cache) {
+        Found::Hit { object, facts, age, ttl } => {
+            exchange.ledger.cache.hit(CacheResult::Hit, age.as_secs(), ttl.as_secs() as i64);
+            hit::send(session, exchange, forwarding, object, &facts).await
+        }
+        // Boxed: what waits for a backend is large, and every idle session would hold room for it.
+        found => Box::pin(Miss { forwarding, listener, route, cache }.run(session, exchange, found)).await,
+    }
+}
+
+/// A request that memory does not answer by itself.
+struct Miss<'a> {
+    forwarding: &'a Forwarding<'a>,
+    listener: &'a Rc<WorkerListener>,
+    route: &'a Route,
+    cache: &'a RouteCache,
+}
+
+impl Miss<'_> {
+    async fn run(&self, session: &mut Session, exchange: &mut Exchange, found: Found) -> After {
+        match found {
+            Found::Hit { object, facts, age, ttl } => {
+                exchange.ledger.cache.hit(CacheResult::Hit, age.as_secs(), ttl.as_secs() as i64);
+                hit::send(session, exchange, self.forwarding, object, &facts).await
+            }
+            Found::Stale { object, facts, age } => {
+                self.give_stale(session, exchange, object, facts, age).await
+            }
+            Found::Nothing { facts, why, .. } if facts.method == Method::Head => {
+                // The answer has no content to keep.
+                exchange.ledger.cache.forwarded(CacheResult::Miss, why);
+                forward::run(session, exchange, self.forwarding).await
+            }
+            Found::Nothing { facts, stale, why } => self.fetch(session, exchange, facts, stale, why).await,
+            Found::NotCached => {
+                answer::failure(session, self.forwarding.listener, exchange, &Failure::NotCached).await
+            }
+            Found::Passes => {
+                exchange.ledger.cache.forwarded(CacheResult::Pass, Forward::UriMiss);
+                exchange.ledger.cache.detail("hit-for-miss");
+                forward::run(session, exchange, self.forwarding).await
+            }
+            Found::Past(bypass) => {
+                let is_method = bypass == Bypass::Method;
+                let why = if is_method { Forward::Method } else { Forward::Bypass };
+                exchange.ledger.cache.forwarded(CacheResult::Bypass, why);
+                if is_method {
+                    let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+                    let text = &received[..exchange.request.head_bytes()];
+                    exchange.ledger.cache.unsafe_request.extend_from_slice(text);
+                } else {
+                    exchange.ledger.cache.detail(bypass.word());
+                }
+                forward::run(session, exchange, self.forwarding).await
+            }
+        }
+    }
+
+    /// Gives what is out of date, and has it fetched anew unless somebody does so already.
+    async fn give_stale(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        object: Arc<Object>,
+        facts: RequestFacts,
+        age: Duration,
+    ) -> After {
+        if let Some(lease) = self.cache.cache.lease(&exchange.key, exchange.ledger.head) {
+            let stale = Some(object.clone());
+            fetch::order(
+                session,
+                exchange,
+                self.forwarding,
+                self.listener.clone(),
+                self.route,
+                lease,
+                facts,
+                stale,
+            );
+        }
+        exchange.ledger.cache.hit(CacheResult::Stale, age.as_secs(), -1);
+        hit::send(session, exchange, self.forwarding, object, &facts).await
+    }
+
+    /// Waits for a fetch, which is begun where there is none for the key.
+    async fn fetch(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        facts: RequestFacts,
+        stale: Option<Arc<Object>>,
+        why: Forward,
+    ) -> After {
+        for _ in 0..FETCHES_MOST {
+            let (reader, leads) = match self.join(session, exchange, &facts, stale.is_some()) {
+                Joined::Found(object) => {
+                    self.note_age(exchange, CacheResult::Hit, &object, &facts);
+                    return hit::send(session, exchange, self.forwarding, object, &facts).await;
+                }
+                Joined::Follows(reader) => (reader, false),
+                Joined::Leads(lease, reader) => {
+                    let (listener, stale) = (self.listener.clone(), stale.clone());
+                    fetch::order(
+                        session,
+                        exchange,
+                        self.forwarding,
+                        listener,
+                        self.route,
+                        lease,
+                        facts,
+                        stale,
+                    );
+                    (reader, true)
+                }
+            };
+            let arrived = match self.await_head(session, &reader, leads).await {
+                Ok(arrived) => arrived,
+                Err(Failure::QueueTimeout) => {
+                    return self.go_past(session, exchange, why, "collapse-timeout").await;
+                }
+                Err(failure) => {
+                    drop(reader);
+                    return answer::failure(session, self.forwarding.listener, exchange, &failure).await;
+                }
+            };
+            match arrived {
+                Arrived::Lost => {}
+                Arrived::Released => return self.go_past(session, exchange, why, "not-stored").await,
+                Arrived::Failed(failed) => {
+                    drop(reader);
+                    if let Some(object) = self.instead(stale, &facts, exchange) {
+                        return hit::send(session, exchange, self.forwarding, object, &facts).await;
+                    }
+                    exchange.ledger.cache.forwarded(CacheResult::Miss, why);
+                    let failure = Failure::Fetch(failed);
+                    return answer::failure(session, self.forwarding.listener, exchange, &failure).await;
+                }
+                Arrived::Object(object) => {
+                    drop(reader);
+                    let result = if leads { CacheResult::Revalidated } else { CacheResult::Collapsed };
+                    exchange.ledger.cache.forwarded(result, why);
+                    exchange.ledger.cache.answered(304);
+                    self.note_shared(exchange, &object, &facts, leads);
+                    return hit::send(session, exchange, self.forwarding, object, &facts).await;
+                }
+                Arrived::Streaming(head) => {
+                    let is_error = matches!(head.head.status(), 500 | 502 | 503 | 504);
+                    if is_error && let Some(object) = self.instead(stale.clone(), &facts, exchange) {
+                        drop(reader);
+                        return hit::send(session, exchange, self.forwarding, object, &facts).await;
+                    }
+                    if leads || self.is_for(session, exchange, &head) {
+                        return self.take(session, exchange, reader, &head, facts, why, leads).await;
+                    }
+                    // It is another variant; `exchange.key` is now that of ours.
+                }
+            }
+        }
+        self.go_past(session, exchange, why, "lost").await
+    }
+
+    fn join(
+        &self,
+        session: &Session,
+        exchange: &mut Exchange,
+        facts: &RequestFacts,
+        has_stale: bool,
+    ) -> Joined<Arc<Object>> {
+        let cache = &self.cache.cache;
+        let Exchange { key, request, .. } = exchange;
+        let mut fresh_key = key.clone();
+        cache.join(key, || {
+            if has_stale {
+                return None;
+            }
+            // What a fetch that has just ended has put there.
+            let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+            let weir_cache::Lookup::Hit(object) = cache.store.get(&mut fresh_key, request, received) else {
+                return None;
+            };
+            matches!(reuse(&object, facts, clock::now()), Reuse::Fresh { .. }).then_some(object)
+        })
+    }
+
+    /// Waits for what comes first.
+    async fn await_head(
+        &self,
+        session: &mut Session,
+        reader: &Reader,
+        leads: bool,
+    ) -> Result<Arrived, Failure> {
+        let patience = if leads { LONGEST } else { self.cache.collapse_timeout };
+        session.deadline.set(due(&session.slot, clock::now(), patience));
+        let mut watched = true;
+        poll_fn(|context| {
+            if let Poll::Ready(arrived) = reader.poll_arrived(context) {
+                return Poll::Ready(Ok(arrived));
+            }
+            if watched {
+                match drive::look_at_client(&mut session.stream, context) {
+                    Ok(sight) => watched = sight == Sight::Quiet,
+                    Err(failure) => return Poll::Ready(Err(failure)),
+                }
+            }
+            match session.deadline.has_passed() {
+                true if session.slot.draining_until().is_some_and(|until| until <= clock::now()) => {
+                    Poll::Ready(Err(Failure::Drained))
+                }
+                true => Poll::Ready(Err(Failure::QueueTimeout)),
+                false => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Whether a response under way is what this request asks for too; else the key becomes that of its own variant.
+    fn is_for(&self, session: &Session, exchange: &mut Exchange, head: &FillHead) -> bool {
+        let Some((vary, variant)) = &head.variant else { return false };
+        let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+        let Exchange { key, request, .. } = exchange;
+        key.select(vary, request, received);
+        *key.bytes() == **variant
+    }
+
+    /// Sends a response under way, or what it has become.
+    #[allow(clippy::too_many_arguments)]
+    async fn take(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        reader: Reader,
+        head: &FillHead,
+        facts: RequestFacts,
+        why: Forward,
+        leads: bool,
+    ) -> After {
+        exchange.ledger.cache.forwarded(if leads { CacheResult::Miss } else { CacheResult::Collapsed }, why);
+        exchange.ledger.cache.answered(head.head.status());
+        if leads {
+            exchange.ledger.note_origin(head.origin);
+        }
+        let wants_part = facts.conditional || facts.range;
+        let object = match reader.object() {
+            None if wants_part || (head.is_personal && !leads) => self.await_object(session, &reader).await,
+            object => object,
+        };
+        if let Some(object) = object {
+            drop(reader);
+            exchange.ledger.cache.flag("stored");
+            self.note_shared(exchange, &object, &facts, leads);
+            return hit::send(session, exchange, self.forwarding, object, &facts).await;
+        }
+        if (wants_part && head.variant.is_none()) || (head.is_personal && !leads) {
+            // The whole was asked for in order to keep it, which is not to be: what the client wants is asked for as it did.
+            drop(reader);
+            return self.go_past(session, exchange, why, "not-stored").await;
+        }
+        if head.variant.is_some() {
+            exchange.ledger.cache.flag("stored");
+        }
+        if !leads {
+            exchange.ledger.cache.flag("collapsed");
+        }
+        follow::run(session, exchange, self.forwarding, &reader, head, leads).await
+    }
+
+    /// The whole object, if there comes to be one while the client can be kept waiting.
+    async fn await_object(&self, session: &mut Session, reader: &Reader) -> Option<Arc<Object>> {
+        session.deadline.set(due(&session.slot, clock::now(), self.cache.collapse_timeout));
+        poll_fn(|context| match reader.poll_object(context) {
+            Poll::Ready(object) => Poll::Ready(object),
+            Poll::Pending if session.deadline.has_passed() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
+    /// What is out of date but better than an error (RFC 5861 §4).
+    fn instead(
+        &self,
+        stale: Option<Arc<Object>>,
+        facts: &RequestFacts,
+        exchange: &mut Exchange,
+    ) -> Option<Arc<Object>> {
+        let now = clock::now();
+        let object = stale.filter(|object| may_serve_on_error(object, facts, &self.cache.rules, now))?;
+        self.note_age(exchange, CacheResult::ErrorStale, &object, facts);
+        Some(object)
+    }
+
+    fn note_age(&self, exchange: &mut Exchange, result: CacheResult, object: &Object, facts: &RequestFacts) {
+        let (age, ttl) = self.age_of(object, facts);
+        exchange.ledger.cache.hit(result, age, ttl);
+    }
+
+    /// For an answer that was fetched for several: who did not ask for it himself is told how old it is.
+    fn note_shared(&self, exchange: &mut Exchange, object: &Object, facts: &RequestFacts, leads: bool) {
+        if !leads {
+            exchange.ledger.cache.flag("collapsed");
+        }
+        exchange.ledger.cache.age_seconds = Some(self.age_of(object, facts).0);
+    }
+
+    /// Age and remaining freshness, seconds.
+    fn age_of(&self, object: &Object, facts: &RequestFacts) -> (u64, i64) {
+        match reuse(object, facts, clock::now()) {
+            Reuse::Fresh { age, ttl } => (age.as_secs(), ttl.as_secs() as i64),
+            Reuse::Stale { age, .. } | Reuse::Validate { age, .. } => (age.as_secs(), -1),
+            Reuse::OnlyIfCached => (0, -1),
+        }
+    }
+
+    /// Asks a backend as if there were no cache.
+    async fn go_past(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        why: Forward,
+        detail: &str,
+    ) -> After {
+        exchange.ledger.cache.forwarded(CacheResult::Pass, why);
+        exchange.ledger.cache.detail(detail);
+        forward::run(session, exchange, self.forwarding).await
+    }
+}
+
+/// After a backend's answer to an unsafe request: what is kept of its URI, and of those that the answer names, is out of date
+/// (RFC 9111 §4.4).
+pub fn invalidate(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding<'_>, received: &[u8]) {
+    let Some(route) = forwarding.route.and_then(|route| route.cache.as_deref()) else { return };
+    let Exchange { request, response, key, ledger, .. } = exchange;
+    if !invalidates(request.method(), response.status()) {
+        return;
+    }
+    let text = &ledger.cache.unsafe_request[..];
+    let store = &route.cache.store;
+    store.remove(key);
+    for target in invalidated(request, text, scheme_of(session), response, received) {
+        key_of(key, (request, text), (&target.path, target.query.as_deref()), session, route);
+        store.remove(key);
+    }
+}

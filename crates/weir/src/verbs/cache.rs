@@ -1,0 +1,29 @@
+//! `weir cache purge`
+
+use hyper::Method;
+use serde_json::json;
+
+use crate::cli::Purge;
+use crate::client::ask_and_print;
+use crate::exit::Exit;
+
+/// Has the running Weir take out what it keeps, and says how much that was.
+pub fn purge(purge: &Purge) -> Exit {
+    let Purge { host, path, prefix, tag, all, soft, json, running } = purge;
+    let mut order = json!({ "soft": soft });
+    for (name, value) in [("host", host), ("path", path), ("prefix", prefix), ("tag", tag)] {
+        if let Some(value) = value {
+            order[name] = json!(value);
+        }
+    }
+    if *all {
+        order["all"] = json!(true);
+    }
+    ask_and_print(running, Method::POST, "/v1/cache/purge", Some(&order), *json, |body| {
+        let what = if *soft { "made out of date" } else { "taken out" };
+        Ok(match body["purged"].as_u64().unwrap_or_default() {
+            1 => format!("1 response {what}"),
+            count => format!("{count} responses {what}"),
+        })
+    })
+}
