@@ -14,6 +14,7 @@ mod http3;
 mod logs;
 mod reload;
 mod resources;
+mod screening;
 mod tcp;
 mod tls;
 mod udp;

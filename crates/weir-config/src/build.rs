@@ -2,6 +2,7 @@
 //! file is refused anyway.
 
 mod cache;
+mod screen;
 mod tls;
 
 use std::collections::BTreeMap;
@@ -47,6 +48,8 @@ impl Uses {
         self.of(pool).iter().filter_map(|place| place.protocol)
     }
 }
+
+pub(crate) use screen::rate as request_rate;
 
 /// Where the admin API listens when the file says nothing.
 pub(crate) const ADMIN_BIND: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9900);
@@ -192,6 +195,7 @@ fn listener(name: &str, fields: &Fields) -> Listener {
             streams: limits.number("streams") as u32,
             control_frames: limits.number("control_frames") as u32,
         },
+        screen: screen::screen(fields),
         routes: routes.collect(),
     }
 }
@@ -246,6 +250,7 @@ fn route(listener: &str, position: usize, fields: &Fields) -> Route {
         rewrite_prefix: fields.table("rewrite").text("prefix").map(str::to_owned),
         body_limit_bytes: fields.optional_number("body_limit"),
         cache: cache::route_cache(fields),
+        screen: screen::screen(fields),
     }
 }
 

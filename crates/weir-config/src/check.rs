@@ -9,6 +9,7 @@ mod health;
 mod listeners;
 mod pools;
 mod routes;
+mod screen;
 mod shadow;
 mod tls;
 
@@ -35,6 +36,7 @@ pub(crate) fn check(draft: &Draft, findings: &mut Findings<'_>) {
         tls::listener(draft, listener, fields, findings);
         pool_exists(draft, fields, findings);
         routes::check(draft, listener, fields, findings);
+        screen::check(fields, findings);
     }
     for (pool, fields) in draft.config.pools.iter().zip(&draft.pools) {
         pools::check(draft, pool, fields, findings);

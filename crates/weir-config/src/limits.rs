@@ -118,6 +118,22 @@ pub const CACHE_OBJECT_MAX: Limit<u64> =
 /// `cache.collapse_timeout`.
 pub const COLLAPSE_TIMEOUT: Limit<Duration> =
     limit(seconds(5), millis(1), HOUR, "a backend that is slower gets one request per client again");
+/// `rate_limit.burst`, requests.
+pub const RATE_BURST: Limit<u64> = optional(1, 10_000_000, "a bucket that holds nothing lets nobody pass");
+/// `rate_limit.keys`, keys.
+pub const RATE_KEYS: Limit<u64> =
+    limit(250_000, 100, 10_000_000, "each takes 32 bytes while it owes; those beyond share buckets");
+/// `rate_limit.ipv4_prefix` and `concurrency_limit.ipv4_prefix`, bits.
+pub const IPV4_PREFIX: Limit<u64> = limit(32, 8, 32, "fewer bits count half the Internet as one client");
+/// `rate_limit.ipv6_prefix` and `concurrency_limit.ipv6_prefix`, bits.
+pub const IPV6_PREFIX: Limit<u64> =
+    limit(64, 16, 128, "one customer has at least a /64, and can come from each of its addresses");
+/// `concurrency_limit.max`, requests.
+pub const CONCURRENCY: Limit<u64> = optional(1, 10_000_000, "use a deny list to let nobody pass");
+/// Longest time in which a bucket may fill.
+pub const BURST_FILL: Duration = seconds(7 * 86_400);
+/// Rate limits, and concurrency limits, of one route or listener (count).
+pub const LIMIT_COUNT: usize = 16;
 
 /// `respond.status`.
 pub const RESPOND_STATUS: Limit<u64> = limit(200, 200, 599, "1xx is not an answer; there is none above 599");

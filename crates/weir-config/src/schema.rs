@@ -13,6 +13,8 @@ use weir_balance::{Algorithm, LastResort};
 
 pub use cache::*;
 pub use tls::*;
+/// `rate_limit`, `concurrency_limit`, `deny_…` and `allow_…`.
+pub use weir_screen::Settings as Screen;
 
 /// A whole configuration, checked: every pool that is named exists, every bound holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -137,6 +139,8 @@ pub struct Listener {
     pub timeout: Timeouts,
     /// Sizes a client may make Weir hold or parse.
     pub limits: HttpLimits,
+    /// What is asked of every request, before its route is asked.
+    pub screen: Screen,
     /// First match wins.
     pub routes: Vec<Route>,
 }
@@ -203,6 +207,8 @@ pub struct Route {
     pub body_limit_bytes: Option<u64>,
     /// What is kept of responses; `None` keeps nothing.
     pub cache: Option<RouteCache>,
+    /// What is asked of its requests.
+    pub screen: Screen,
 }
 
 /// A host that a route takes.

@@ -3,12 +3,14 @@
 mod acme;
 mod address;
 mod http;
+mod screen;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
 use weir_balance::Algorithm;
+use weir_screen::{Key, Pattern, Rate};
 
 use crate::fields::{Entry, Fields};
 use crate::limits;
@@ -24,6 +26,7 @@ pub(crate) use http::{
     CONTENT_TYPE, COOKIE_NAME, FIELD_VALUE, HASH_KEY, HOST, HOST_FIELD, METHOD, PARAMETER, PATH, PREFIX,
     PROBE_PATH, PROBED_HEADER, REDIRECT_TO, REQUEST_HEADER, RESPONSE_HEADER, SERVER_NAME, STATUS_RANGE,
 };
+pub(crate) use screen::{LIMIT_KEY, METHOD_PATTERN, PATH_PATTERN, REQUEST_RATE, USER_AGENT_PATTERN};
 
 /// A text with a form of its own.
 pub struct Shape {
@@ -80,6 +83,9 @@ pub(crate) enum Value {
     Path(PathPattern),
     HashKey(HashKey),
     StatusRange(u16, u16),
+    RequestRate(Rate),
+    LimitKey(Key),
+    Pattern(Pattern),
     List(Vec<(Span, Value)>),
     Map(Vec<Entry>),
     Table(Fields),

@@ -1,6 +1,7 @@
 //! A [`Config`] as text again: every key, defaults included, so that nobody has to know them by heart.
 
 mod cache;
+mod screen;
 mod tls;
 mod users;
 
@@ -238,6 +239,7 @@ fn listener(listener: &Listener, sections: &mut Vec<Section>) {
             ]),
         ));
     }
+    keys.extend(screen::keys(&listener.screen));
     let header = format!("listener.{}", key(&listener.name));
     sections.push(Section::new(header.clone(), keys));
     sections.extend(listener.tls.as_ref().map(|each| Section {
@@ -319,6 +321,7 @@ fn route(listener: &Listener, position: usize, route: &Route) -> Vec<(&'static s
         route.rewrite_prefix.as_ref().map(|prefix| ("rewrite", inline(vec![("prefix", text(prefix))]))),
     );
     keys.extend(route.body_limit_bytes.map(|most| ("body_limit", size(most))));
+    keys.extend(screen::keys(&route.screen));
     keys
 }
 

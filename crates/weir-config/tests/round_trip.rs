@@ -1,5 +1,7 @@
 //! Any config that can be said at all is written and read back as the same config.
 
+mod screens;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -128,15 +130,15 @@ fn route(pools: Vec<String>) -> impl Strategy<Value = Route> {
         subsequence(vec!["GET", "HEAD", "POST", "PURGE"], 0..3),
         fields(),
     );
-    (matching, action(pools), fields(), fields(), of("/[a-z]{0,3}/?"), (of(0..=1u64 << 46), of(cache())))
-        .prop_map(
+    let rest = (of(0..=1u64 << 46), of(cache()), screens::screen(true));
+    (matching, action(pools), fields(), fields(), of("/[a-z]{0,3}/?"), rest).prop_map(
             |(
                 (host, path, method, header),
                 action,
                 add_request_header,
                 add_response_header,
                 rewrite,
-                (body_limit_bytes, cache),
+                (body_limit_bytes, cache, screen),
             )| {
                 let all_prefixes =
                     !path.is_empty() && path.iter().all(|path| matches!(path, PathPattern::Prefix(_)));
@@ -154,6 +156,7 @@ fn route(pools: Vec<String>) -> impl Strategy<Value = Route> {
                     rewrite_prefix: rewrite.filter(|_| all_prefixes && forwards),
                     body_limit_bytes,
                     cache: cache.filter(|_| forwards),
+                    screen,
                 }
             },
         )
@@ -174,6 +177,7 @@ fn sni_route(pools: Vec<String>) -> impl Strategy<Value = Route> {
         rewrite_prefix: None,
         body_limit_bytes: None,
         cache: None,
+        screen: Screen::default(),
     })
 }
 
@@ -276,7 +280,7 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
         numbers,
         timeouts(protocol),
         limits(protocol),
-        (routes, any::<bool>(), merge_slashes, secure),
+        (routes, any::<bool>(), merge_slashes, secure, screens::screen(false)),
     )
         .prop_map(
             move |(
@@ -287,7 +291,7 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
                 (max_connections, max_connections_per_client, bare),
                 timeout,
                 limits,
-                (routes, named, merge_slashes, (tls, mut versions)),
+                (routes, named, merge_slashes, (tls, mut versions), screen),
             )| {
                 let name = format!("listener{index}{}", if named { ".x" } else { "_x" });
                 let routes = routes.into_iter().enumerate().map(|(position, route)| Route {
@@ -314,6 +318,7 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
                     max_connections,
                     max_connections_per_client,
                     merge_slashes: merge_slashes && http,
+                    screen: if http { screen } else { Screen::default() },
                     timeout,
                     limits,
                     routes: routes.collect(),

@@ -9,6 +9,7 @@ use weir_proxy::clock;
 use weir_proxy::http::cache::explain::Asked;
 use weir_proxy::http::key::{KeySource, choice_key};
 use weir_proxy::http::route::{Action, Decision, RequestView, RouteTable, without_port};
+use weir_proxy::http::screening::{self, Facts, Place, Step};
 use weir_proxy::http::sticky::{self, Sticky};
 use weir_proxy::snapshot::{Listener, Pool, Snapshot};
 
@@ -50,7 +51,10 @@ pub struct Answer {
     pub path: String,
     /// What became of each route, in order; empty for TCP.
     pub routes: Vec<Verdict>,
-    /// What happens: `forward to pool app`, `redirect 308 to …`, `respond 200`, `404, no route`.
+    /// What is asked of the request before that, in order; empty where nothing is.
+    #[serde(default)]
+    pub screens: Vec<Screened>,
+    /// What happens: `forward to pool app`, `redirect 308 to …`, `respond 200`, `404, no route`, `refuse 403, deny_path`.
     pub action: String,
     /// What the cache of the route would say; `None` where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -67,6 +71,19 @@ pub struct Verdict {
     /// Whether it took the request.
     pub taken: bool,
     /// Why, or why not.
+    pub reason: String,
+}
+
+/// One question that a listener or a route asks of a request, and the answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Screened {
+    /// `listener` or `route`.
+    pub of: String,
+    /// The key of the config.
+    pub name: String,
+    /// Whether the request passes.
+    pub passes: bool,
+    /// Why, in words.
     pub reason: String,
 }
 
@@ -206,7 +223,10 @@ fn http(snapshot: &Snapshot, request: &Request<'_>, wanted: Option<&str>) -> Res
         reason: it.reason,
     };
     let routes = listener.routes.explain(&view).into_iter().map(verdict).collect();
-    let (action, pool) = match listener.routes.decide(&view) {
+    let decision = listener.routes.decide(&view);
+    let (screens, refused) = screen(listener, &decision, request, &path);
+    let (action, pool) = match decision {
+        _ if refused.is_some() => (refused, None),
         Decision::Default { pool } => (None, Some(pool)),
         Decision::Nowhere => (Some("404, no route".to_owned()), None),
         Decision::Route { route, .. } => match &route.action {
@@ -225,6 +245,7 @@ fn http(snapshot: &Snapshot, request: &Request<'_>, wanted: Option<&str>) -> Res
         listener_reason,
         path,
         routes,
+        screens,
         action: action.unwrap_or_default(),
         cache,
         pool: choice,
@@ -253,6 +274,45 @@ fn cached(
         headers: request.headers,
     };
     weir_proxy::http::cache::explain::explain(cache, &asked).map(Some)
+}
+
+/// What the listener and the route ask of the request, and what they answer it with when they do not let it pass.
+fn screen(
+    listener: &Listener,
+    decision: &Decision<'_>,
+    request: &Request<'_>,
+    path: &str,
+) -> (Vec<Screened>, Option<String>) {
+    let (route, is_forwarded) = match decision {
+        Decision::Nowhere => return (Vec::new(), None),
+        Decision::Default { .. } => (None, true),
+        Decision::Route { route, .. } => (Some(*route), matches!(route.action, Action::Pool(_))),
+    };
+    let values = |wanted: &'static str| {
+        let named = request.headers.iter().filter(move |(name, _)| name.eq_ignore_ascii_case(wanted));
+        named.map(|(_, value)| value.as_bytes())
+    };
+    let facts = Facts {
+        client: screening::believed(listener, request.client, values("x-forwarded-for")),
+        path: path.as_bytes(),
+        method: request.method.as_bytes(),
+        user_agent: request.header(b"user-agent").unwrap_or_default().as_bytes(),
+        header: &|name| request.header(name).map(str::as_bytes),
+        cookie: &|name| sticky::cookie(request.cookies(), name),
+    };
+    let mut steps = screening::explain(listener, route, &facts, clock::now());
+    steps.retain(|(_, step)| is_forwarded || step.at == Place::Edge);
+    // What is asked on the edge is asked first, of both.
+    steps.sort_by_key(|(_, step)| step.at == Place::Origin);
+    let refused = steps.iter().find(|(_, step)| !step.passes);
+    let refused = refused.map(|(of, step)| format!("refuse {}, {} of the {of}", step.status, step.name));
+    let screened = |(of, step): (&str, Step)| Screened {
+        of: of.to_owned(),
+        name: step.name,
+        passes: step.passes,
+        reason: step.reason,
+    };
+    (steps.into_iter().map(screened).collect(), refused)
 }
 
 /// The listener a client would reach: the one named, the one at the URL's port, or the only one there is.
@@ -308,6 +368,7 @@ fn tcp(snapshot: &Snapshot, source: SocketAddr, destination: SocketAddr) -> Resu
         listener_reason: format!("accepts at {destination}"),
         path: String::new(),
         routes: Vec::new(),
+        screens: Vec::new(),
         action: format!("forward to pool {}", pool.config.name),
         cache: None,
         pool: Some(choose(pool, Some(address_hash(source.ip())), None)),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
-use weir_stats::table::{End, ListenerCells};
+use weir_stats::table::{End, ListenerCells, Rejected};
 
 use crate::handshake::Secure;
 use render::Renderer;
@@ -67,6 +67,8 @@ pub struct Record<'a> {
     pub timers: Timers,
     /// Why it ended.
     pub end: End,
+    /// What would have refused it, but for a dry run.
+    pub would_reject: Reasons,
     /// `user-agent`, as sent.
     pub user_agent: Option<&'a [u8]>,
     /// What the connection is encrypted with; `None` without TLS.
@@ -74,6 +76,31 @@ pub struct Record<'a> {
     /// `referer`, as sent.
     pub referer: Option<&'a [u8]>,
 }
+
+/// A set of reasons.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reasons(u64);
+
+impl Reasons {
+    /// Adds one; gives whether it was not there yet.
+    pub fn add(&mut self, reason: Rejected) -> bool {
+        let before = self.0;
+        self.0 |= 1 << reason as u8;
+        self.0 != before
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Those that are there.
+    pub fn iter(self) -> impl Iterator<Item = Rejected> {
+        Rejected::ALL.iter().copied().filter(move |reason| self.0 & (1 << *reason as u8) != 0)
+    }
+}
+
+const _: () = assert!(Rejected::ALL.len() <= 64, "a set of reasons is one number");
 
 /// How long the phases took. `None`: the phase was never reached, or does not exist in this protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

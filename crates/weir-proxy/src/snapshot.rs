@@ -14,6 +14,7 @@ use arc_swap::ArcSwapOption;
 use weir_balance::Refreshed;
 use weir_config::Config;
 use weir_http::AddedField;
+use weir_screen::Screen;
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, ListenerCells, PoolCells};
 use weir_tls::acme::Challenges;
@@ -22,6 +23,7 @@ use weir_tls::{BackendTls, ClientTls, Loaded, ServerTls};
 use crate::clock;
 use crate::http::cache::Cache;
 use crate::http::route::RouteTable;
+use crate::http::screening;
 use crate::memory;
 use crate::queue::WaitingRoom;
 use crate::seats::Seats;
@@ -50,6 +52,8 @@ pub struct Listener {
     pub challenges: Arc<Challenges>,
     /// `alt-svc`, which tells clients that HTTP/3 is spoken here too; `None` where it is not.
     pub alternative: Option<AddedField>,
+    /// What is asked of every request, before its route is asked; `None` for nothing.
+    pub screen: Option<Box<Screen>>,
     /// Which pool takes a request, and why.
     pub routes: RouteTable,
     /// Counters, one copy per worker.
@@ -347,11 +351,18 @@ impl Listener {
             tls: tls.cloned(),
             challenges: loaded.challenges().clone(),
             alternative: tls.and_then(|tls| alternative(config, tls)),
-            routes: RouteTable::compile(config, pools, cache),
+            screen: screening::compile(&config.screen, old.and_then(|old| old.screen.as_deref())),
+            routes: RouteTable::compile(config, pools, cache, old.map(|old| &old.routes)),
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
             seats: old.map_or_else(Default::default, |old| old.seats.clone()),
             client_seats: old.map_or_else(Default::default, |old| old.client_seats.clone()),
         }
+    }
+
+    /// Times a key found no bucket of its own, over all its rate limits, count.
+    pub fn rate_limit_overflow(&self) -> u64 {
+        let of_routes = self.routes.routes().iter().filter_map(|route| route.screen.as_deref());
+        of_routes.chain(self.screen.as_deref()).map(Screen::overflowed).sum()
     }
 
     /// A seat for one more connection from `address`; `Err` when it has as many as `max_connections_per_client`.

@@ -9,7 +9,10 @@ use regex::bytes::{Regex, RegexBuilder};
 const FEW: usize = 8;
 
 /// Memory that the automaton of one list may take, bytes. A list that needs more is compared one by one.
-const AUTOMATON_BYTES: usize = 64 << 20;
+const LIST_BYTES: usize = 64 << 20;
+
+/// Memory that the automaton of one entry may take, bytes.
+const ENTRY_BYTES: usize = 4 << 20;
 
 /// Whether upper and lower case ASCII letters are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +87,10 @@ impl Pattern {
             simple(rest)?
         };
         let regex = match &form {
-            Form::Regex(expression) => Some(build(expression, case).map_err(|error| reason(&error))?),
-            Form::Contains(part) => build(&regex::escape(part), case).ok(),
+            Form::Regex(expression) => {
+                Some(build(expression, case, ENTRY_BYTES).map_err(|error| reason(&error))?)
+            }
+            Form::Contains(part) => build(&regex::escape(part), case, ENTRY_BYTES).ok(),
             _ => None,
         };
         Ok(Pattern { negated, form, case, regex })
@@ -158,11 +163,11 @@ fn simple(text: &str) -> Result<Form, String> {
 }
 
 /// Bytes, because header values need not be UTF-8; and ASCII classes, because `\w` of all Unicode makes automata a hundred times larger.
-fn build(expression: &str, case: Case) -> Result<Regex, regex::Error> {
+fn build(expression: &str, case: Case, most_bytes: usize) -> Result<Regex, regex::Error> {
     RegexBuilder::new(expression)
         .unicode(false)
         .case_insensitive(case == Case::Ignored)
-        .size_limit(AUTOMATON_BYTES)
+        .size_limit(most_bytes)
         .build()
 }
 
@@ -189,7 +194,7 @@ impl Patterns {
         let positive: Vec<_> = list.iter().filter(|pattern| !pattern.negated).collect();
         let joined = (positive.len() > FEW)
             .then(|| positive.iter().map(|pattern| pattern.expression()).collect::<Vec<_>>().join("|"))
-            .and_then(|expression| build(&expression, case).ok());
+            .and_then(|expression| build(&expression, case, LIST_BYTES).ok());
         Some(Patterns { list: list.into(), joined })
     }
 

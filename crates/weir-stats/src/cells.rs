@@ -28,6 +28,25 @@ impl Counter {
     }
 }
 
+/// A counter for each word of a closed set, by its number.
+#[derive(Debug)]
+pub struct Counters<const COUNT: usize>([Counter; COUNT]);
+
+// Longer arrays than 32 have no default of their own.
+impl<const COUNT: usize> Default for Counters<COUNT> {
+    fn default() -> Self {
+        Counters(std::array::from_fn(|_| Counter::default()))
+    }
+}
+
+impl<const COUNT: usize> std::ops::Deref for Counters<COUNT> {
+    type Target = [Counter; COUNT];
+
+    fn deref(&self) -> &[Counter; COUNT] {
+        &self.0
+    }
+}
+
 /// Buckets of a [`Histogram`], the last one unbounded.
 pub const BUCKET_COUNT: usize = 2 * OCTAVES + 2;
 /// Powers of two that the bounded buckets span.

@@ -9,4 +9,4 @@ mod cells;
 pub mod expose;
 pub mod table;
 
-pub use cells::{BUCKET_COUNT, Counter, Histogram, HistogramSum, PerWorker};
+pub use cells::{BUCKET_COUNT, Counter, Counters, Histogram, HistogramSum, PerWorker};

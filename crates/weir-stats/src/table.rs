@@ -1,6 +1,6 @@
 //! The cells of each object and the closed sets of label values.
 
-use crate::cells::{Counter, Histogram};
+use crate::cells::{Counter, Counters, Histogram};
 
 /// Declares a closed set of label values: the enum, its words and what each means (which the reference page prints).
 macro_rules! words {
@@ -43,6 +43,12 @@ words! {
         Responded = "responded", "The config answered (`respond`, `redirect`), or a certificate authority was shown what it asked for (`acme`).";
         MethodRefused = "method_refused", "CONNECT or another method that is never forwarded; answered 405 or 501.";
         Misdirected = "misdirected", "The host is not one of the certificate that the client was shown, on a listener that asks for client certificates; answered 421.";
+        DeniedAddress = "denied_address", "The client is denied, or not allowed (`deny_address`, `allow_address`); answered 403.";
+        DeniedMethod = "denied_method", "The method is denied, or not allowed (`deny_method`, `allow_method`); answered 403.";
+        DeniedPath = "denied_path", "The path is denied, or not allowed (`deny_path`, `allow_path`); answered 403.";
+        DeniedUserAgent = "denied_user_agent", "The user agent is denied, or not allowed (`deny_user_agent`, `allow_user_agent`); answered 403.";
+        RateLimited = "rate_limited", "Over a `rate_limit`; answered 429 with `retry-after`, or as the limit says.";
+        ConcurrencyLimited = "concurrency_limited", "Over a `concurrency_limit`; answered 429 with `retry-after`, or as the limit says.";
         NoBackend = "no_backend", "No backend of the pool is up; answered 503.";
         QueueFull = "queue_full", "Every backend was at `max_connections` and the queue was full; answered 503.";
         QueueTimeout = "queue_timeout", "Waited in the queue for its whole timeout; answered 503.";
@@ -73,6 +79,12 @@ words! {
         Misdirected = "misdirected", "Host of another certificate than the one shown, where clients have certificates too.";
         MethodRefused = "method_refused", "Method that is never forwarded.";
         NoRoute = "no_route", "No route and no default pool.";
+        DeniedAddress = "denied_address", "Client denied, or not allowed.";
+        DeniedMethod = "denied_method", "Method denied, or not allowed.";
+        DeniedPath = "denied_path", "Path denied, or not allowed.";
+        DeniedUserAgent = "denied_user_agent", "User agent denied, or not allowed.";
+        RateLimited = "rate_limited", "Over a `rate_limit`.";
+        ConcurrencyLimited = "concurrency_limited", "Over a `concurrency_limit`.";
         NoBackend = "no_backend", "No backend up.";
         QueueFull = "queue_full", "Queue full.";
         QueueTimeout = "queue_timeout", "Queue timeout over.";
@@ -119,6 +131,11 @@ words! {
     }
 }
 
+impl Rejected {
+    /// Reasons for which something can be let pass and only counted: label `reason` of `weir_would_reject_total`.
+    pub const WOULD: &'static [Rejected] = &[Rejected::RateLimited, Rejected::ConcurrencyLimited];
+}
+
 /// Classes of status codes: index `status / 100`, 0 for none.
 pub const CODE_CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
@@ -138,9 +155,11 @@ pub struct ListenerCells {
     /// Bytes to clients.
     pub bytes_sent: Counter,
     /// Refusals by [`Rejected`].
-    pub rejected: [Counter; Rejected::ALL.len()],
+    pub rejected: Counters<{ Rejected::ALL.len() }>,
+    /// What passed and would have been refused, but for a dry run, by [`Rejected`].
+    pub would_reject: Counters<{ Rejected::ALL.len() }>,
     /// Ends by [`End`].
-    pub ends: [Counter; End::ALL.len()],
+    pub ends: Counters<{ End::ALL.len() }>,
     /// TLS handshakes by [`Handshake`].
     pub handshakes: [Counter; Handshake::ALL.len()],
     /// Requests on routes with a cache by [`CacheResult`].

@@ -2,6 +2,7 @@
 
 use super::bounds::{LIMITS, TIMEOUT};
 use super::cache::{CACHE, ROUTE_CACHE};
+use super::screen;
 use super::tls::{LISTENER_TLS, POOL_TLS};
 use super::{Key, Kind, Table, Word};
 use crate::limits as at;
@@ -176,6 +177,16 @@ static LISTENER: Table = Table {
         Key::new("forward", Kind::Unread("`\"nat\"`, `\"full-nat\"` or `\"dsr\"`"), "How the kernel plane forwards.").not_built(&[]),
         Key::new("access", Kind::Unread("`\"read-write\"`, `\"read-only\"` or `\"auto\"`"), "Which MySQL members are used.").not_built(&[]),
         Key::new("tls", Kind::Table(&LISTENER_TLS), "Certificates and TLS settings.").default("off").stream().also(&["ssl"]),
+        screen::RATE_LIMIT,
+        screen::CONCURRENCY_LIMIT,
+        screen::DENY_ADDRESS,
+        screen::ALLOW_ADDRESS,
+        screen::DENY_METHOD,
+        screen::ALLOW_METHOD,
+        screen::DENY_PATH,
+        screen::ALLOW_PATH,
+        screen::DENY_USER_AGENT,
+        screen::ALLOW_USER_AGENT,
         Key::new("route", Kind::Tables(&ROUTE), "In file order, first match wins.").stream().also(&["routes", "location", "rule", "acl"]),
     ],
 };
@@ -245,17 +256,22 @@ static ROUTE: Table = Table {
         Key::new("body_limit", Kind::Size(&at::BODY_LIMIT), "Largest request body; beyond it 413.").http()
             .default("no limit")
             .also(&["client_max_body_size", "max_body_size"]),
-        Key::new("rate_limit", Kind::Unread("a table"), "Most requests in a time.")
-            .not_built(&[])
-            .also(&["limit_req"]),
+        screen::RATE_LIMIT,
+        screen::CONCURRENCY_LIMIT,
+        screen::DENY_ADDRESS,
+        screen::ALLOW_ADDRESS,
+        screen::DENY_METHOD,
+        screen::ALLOW_METHOD,
+        screen::DENY_PATH,
+        screen::ALLOW_PATH,
+        screen::DENY_USER_AGENT,
+        screen::ALLOW_USER_AGENT,
         Key::new(
             "sqli",
             Kind::Unread("`\"off\"`, `\"report\"` or `\"block\"`"),
             "Detection of SQL injection.",
         )
         .not_built(&["off"]),
-        Key::new("deny_user_agent", Kind::Unread("a list of patterns"), "User agents that get 403.")
-            .not_built(&[]),
         Key::new("cache", Kind::Table(&ROUTE_CACHE), "Keeps responses and answers from memory; only with `pool`.")
             .http()
             .default("off")

@@ -43,7 +43,8 @@ pub(crate) static HOST_FIELD: Shape = Shape::new("a host", "shop.example", host_
 pub(crate) static STATUS_RANGE: Shape =
     Shape::new("a status or a range", "200-399", status_range).or_number();
 
-const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+pub(super) const METHODS: [&str; 9] =
+    ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
 
 fn server_name(text: &str) -> Result<Value, Refused> {
     match host(text)? {
@@ -122,7 +123,7 @@ fn path(text: &str) -> Result<Value, Refused> {
 }
 
 /// Checks an absolute path without query. `Err` says what to write.
-fn plain_path(path: &str, whole: &str) -> Result<(), String> {
+pub(super) fn plain_path(path: &str, whole: &str) -> Result<(), String> {
     if !path.starts_with('/') {
         return Err(format!("a path begins with a slash: \"/{whole}\""));
     }
@@ -254,7 +255,7 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-fn field_name(text: &str) -> Result<String, Refused> {
+pub(super) fn field_name(text: &str) -> Result<String, Refused> {
     let message = format!("{} is not a header field name", quote(text));
     if let Some(name) = text.strip_suffix(':') {
         return refuse(message, format!("leave out the colon: `{name}`"));
@@ -361,7 +362,7 @@ fn parameter(text: &str) -> Result<Value, Refused> {
     Ok(Value::Text(text.to_owned()))
 }
 
-fn cookie_name(text: &str) -> Result<Value, Refused> {
+pub(super) fn cookie_name(text: &str) -> Result<Value, Refused> {
     if text.is_empty() || !text.bytes().all(is_token) {
         return refuse(
             format!("{} is not a cookie name", quote(text)),

@@ -95,8 +95,56 @@ fn listener(listener: &Listener) -> Value {
             "streams": limits.streams,
             "control_frames": limits.control_frames,
         },
+        "screen": screen(&listener.screen),
         "route": listener.routes.iter().map(route).collect::<Vec<_>>(),
     })
+}
+
+/// What is asked of requests, by the key of the config; what asks nothing is left out.
+fn screen(screen: &weir_config::Screen) -> Value {
+    let mut shown = serde_json::Map::new();
+    let mut put = |name: &str, list: Vec<Value>| {
+        if !list.is_empty() {
+            shown.insert(name.to_owned(), Value::Array(list));
+        }
+    };
+    let lists = [("deny_address", &screen.deny_address), ("allow_address", &screen.allow_address)];
+    for (name, networks) in lists {
+        put(name, networks.iter().map(|network| json!(network.to_string())).collect());
+    }
+    for (name, patterns) in [
+        ("deny_method", &screen.deny_method),
+        ("allow_method", &screen.allow_method),
+        ("deny_path", &screen.deny_path),
+        ("allow_path", &screen.allow_path),
+        ("deny_user_agent", &screen.deny_user_agent),
+        ("allow_user_agent", &screen.allow_user_agent),
+    ] {
+        put(name, patterns.iter().map(|pattern| json!(pattern.to_string())).collect());
+    }
+    let rates = screen.rate_limit.iter().map(|limit| {
+        json!({
+            "rate": limit.rate.to_string(),
+            "burst": limit.burst,
+            "key": limit.key.to_string(),
+            "at": limit.at.word(),
+            "dry_run": limit.dry_run,
+            "status": limit.status,
+            "keys": limit.keys,
+        })
+    });
+    put("rate_limit", rates.collect());
+    let concurrencies = screen.concurrency_limit.iter().map(|limit| {
+        json!({
+            "max": limit.max,
+            "key": limit.key.to_string(),
+            "at": limit.at.word(),
+            "dry_run": limit.dry_run,
+            "status": limit.status,
+        })
+    });
+    put("concurrency_limit", concurrencies.collect());
+    Value::Object(shown)
 }
 
 fn route(route: &Route) -> Value {
@@ -118,6 +166,7 @@ fn route(route: &Route) -> Value {
         "add_response_header": route.add_response_header,
         "rewrite_prefix": route.rewrite_prefix,
         "body_limit_bytes": route.body_limit_bytes,
+        "screen": screen(&route.screen),
     });
     match &route.action {
         RouteAction::Pool(pool) => shown["pool"] = json!(pool),

@@ -123,6 +123,17 @@ fn listeners(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>
             rejected.sample(&[&listener.config.name, reason.word()], count as f64);
         }
     }
+    let mut would = out.family(&expose::WOULD_REJECT);
+    for listener in listeners {
+        for reason in Rejected::WOULD {
+            let count = listener.cells.sum(|cells| cells.would_reject[*reason as usize].total());
+            would.sample(&[&listener.config.name, reason.word()], count as f64);
+        }
+    }
+    let mut overflow = out.family(&expose::RATE_LIMIT_OVERFLOW);
+    for listener in listeners {
+        overflow.sample(&[&listener.config.name], listener.rate_limit_overflow() as f64);
+    }
     let mut ends = out.family(&expose::ENDS);
     for listener in listeners {
         for end in End::ALL {

@@ -9,7 +9,7 @@ use weir_http::write_address;
 use weir_stats::table::End;
 
 use super::timestamp::Calendar;
-use super::{Record, Spoken, escape};
+use super::{Reasons, Record, Spoken, escape};
 
 /// Renders lines; remembers the calendar fields of the current second.
 #[derive(Debug, Default)]
@@ -56,6 +56,7 @@ impl Renderer {
         json_seconds(out, "backend_header", record.timers.backend_header);
         json_seconds(out, "total", Some(record.timers.total));
         json_text(out, "end", Some(record.end.word().as_bytes()));
+        would_reject(out, record.would_reject);
         json_text(out, "user_agent", record.user_agent);
         json_text(out, "referer", record.referer);
         if let Some(tls) = record.tls {
@@ -163,6 +164,12 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
         End::NotCached => *b"PH",
         End::NoBackend | End::ConnectFailed | End::BackendTls => *b"SC",
         End::Misdirected | End::Handshake => *b"PR",
+        End::DeniedAddress
+        | End::DeniedMethod
+        | End::DeniedPath
+        | End::DeniedUserAgent
+        | End::RateLimited
+        | End::ConcurrencyLimited => *b"PR",
         End::QueueFull => *b"SQ",
         End::QueueTimeout => *b"sQ",
         End::ConnectTimeout => *b"sC",
@@ -219,6 +226,23 @@ fn json_text(out: &mut Vec<u8>, key: &str, value: Option<&[u8]>) {
         json_key(out, key);
         out.push(b'"');
         escape::json(out, value);
+        out.push(b'"');
+    }
+}
+
+/// The words of what would have refused the request, one behind the other.
+fn would_reject(out: &mut Vec<u8>, reasons: Reasons) {
+    for (number, reason) in reasons.iter().enumerate() {
+        match number {
+            0 => {
+                json_key(out, "would_reject");
+                out.push(b'"');
+            }
+            _ => out.push(b','),
+        }
+        out.extend_from_slice(reason.word().as_bytes());
+    }
+    if !reasons.is_empty() {
         out.push(b'"');
     }
 }

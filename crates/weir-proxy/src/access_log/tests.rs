@@ -5,6 +5,8 @@ use std::time::UNIX_EPOCH;
 use proptest::prelude::*;
 use weir_config::{AccessFormat, AccessTarget, Level, Log};
 
+use weir_stats::table::Rejected;
+
 use super::*;
 
 fn request<'a>() -> Record<'a> {
@@ -33,6 +35,7 @@ fn request<'a>() -> Record<'a> {
             total: Duration::from_micros(1_109_999),
         },
         end: End::Done,
+        would_reject: Reasons::default(),
         user_agent: Some(b"curl/8"),
         referer: None,
         tls: None,
@@ -54,6 +57,17 @@ fn relayed<'a>() -> Record<'a> {
         client: "[2001:db8::1]:5".parse().unwrap(),
         ..request()
     }
+}
+
+#[test]
+fn a_line_says_what_would_have_refused_the_request() {
+    let mut would_reject = Reasons::default();
+    assert!(would_reject.add(Rejected::RateLimited));
+    assert!(!would_reject.add(Rejected::RateLimited));
+    let shown = |would_reject| line(AccessFormat::Json, &Record { would_reject, ..request() });
+    assert!(shown(would_reject).contains(r#""end":"done","would_reject":"rate_limited","user_agent""#));
+    would_reject.add(Rejected::ConcurrencyLimited);
+    assert!(shown(would_reject).contains(r#""would_reject":"rate_limited,concurrency_limited","#));
 }
 
 fn line(format: AccessFormat, record: &Record<'_>) -> String {

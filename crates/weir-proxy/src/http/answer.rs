@@ -15,9 +15,6 @@ use crate::http::session::{Session, due};
 use crate::http::upload::Upload;
 use crate::worker::WorkerListener;
 
-/// Seconds after which a client told 503 may try again.
-const RETRY_AFTER_SECONDS: u64 = 1;
-
 /// Answers a request that was not forwarded, or whose forwarding failed before anything reached the client.
 pub async fn failure(
     session: &mut Session,
@@ -37,7 +34,7 @@ pub async fn failure(
         return After::Reset;
     };
     let keep = !failure.closes_client() && may_keep(session, exchange);
-    let retry_after_seconds = (status == 503).then_some(RETRY_AFTER_SECONDS);
+    let retry_after_seconds = failure.retry_after_seconds();
     let answer = OwnAnswer::Error { status, word: failure.word(), retry_after_seconds };
     send(session, listener, exchange, &answer, failure.end(), keep).await
 }

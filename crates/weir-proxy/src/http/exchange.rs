@@ -19,6 +19,7 @@ use crate::http::failure::Failure;
 use crate::http::forward::{self, Forwarding};
 use crate::http::ledger::Ledger;
 use crate::http::route::{Action, Decision, RequestView, Route, without_port};
+use crate::http::screening;
 use crate::http::session::Session;
 use crate::worker::{Worker, WorkerListener};
 
@@ -252,14 +253,7 @@ fn plan<'l>(
         return Err(Failure::MethodRefused);
     }
     let raw = request.path(received);
-    let mut rewritten = false;
-    if listener.shared.config.merge_slashes {
-        if !request.path_is_plain() || path::has_empty_segment(raw) {
-            rewritten = path::normalise_merging_into(raw, &mut exchange.path).map_err(Failure::BadRequest)?;
-        }
-    } else if !request.path_is_plain() {
-        rewritten = path::normalise_into(raw, &mut exchange.path).map_err(Failure::BadRequest)?;
-    }
+    let mut rewritten = normalise(listener, request, raw, &mut exchange.path)?;
     let routed: &[u8] = if rewritten { &exchange.path } else { raw };
     let decision = if listener.shared.routes.is_empty() {
         listener.shared.routes.default_pool().map_or(Decision::Nowhere, |pool| Decision::Default { pool })
@@ -272,12 +266,21 @@ fn plan<'l>(
             header: &header,
         })
     };
+    let of_route = match &decision {
+        Decision::Nowhere => return Err(Failure::NoRoute),
+        Decision::Default { .. } => None,
+        Decision::Route { route, .. } => {
+            exchange.ledger.note_route(&session.worker, &route.name);
+            Some(*route)
+        }
+    };
+    let head = (request, received, routed);
+    screening::at_edge(session, listener, of_route, head, &mut exchange.ledger)?;
     let (route, prefix) = match decision {
         Decision::Nowhere => return Err(Failure::NoRoute),
         Decision::Default { pool } => return Ok(Plan::Forward { pool, route: None, rewritten }),
         Decision::Route { route, prefix } => (route, prefix),
     };
-    exchange.ledger.note_route(&session.worker, &route.name);
     if let (Some(limit), BodyLength::Length(length)) = (route.body_limit_bytes, request.body())
         && length > limit
     {
@@ -299,6 +302,23 @@ fn plan<'l>(
             Plan::Respond { status: *status, body, content_type, route }
         }
     })
+}
+
+/// Puts the normal form of the path into `out` where it is another; gives whether it is.
+fn normalise(
+    listener: &WorkerListener,
+    request: &RequestHead,
+    raw: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<bool, Failure> {
+    let normalised = match listener.shared.config.merge_slashes {
+        true if !request.path_is_plain() || path::has_empty_segment(raw) => {
+            path::normalise_merging_into(raw, out)
+        }
+        false if !request.path_is_plain() => path::normalise_into(raw, out),
+        _ => return Ok(false),
+    };
+    normalised.map_err(Failure::BadRequest)
 }
 
 /// Keeps what the log and the answer need of the request's bytes, which are gone once it has been forwarded.

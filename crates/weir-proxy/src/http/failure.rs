@@ -1,6 +1,7 @@
 //! Which status, which log word and which counter a failure gets: the one place that decides it.
 
 use weir_http::Violation;
+use weir_screen::{Reason, Refusal};
 use weir_stats::table::{End, Rejected};
 
 use crate::backends::ConnectError;
@@ -21,6 +22,8 @@ pub enum Failure {
     MethodRefused,
     /// The host is of another certificate than the one that the client was shown.
     Misdirected,
+    /// A list or a limit of the listener or the route did not let it pass.
+    Screened(Refusal),
     /// No route and no default pool.
     NoRoute,
     /// No backend of the pool is up.
@@ -55,7 +58,30 @@ pub enum Failure {
     Fetch(Failed),
 }
 
+/// Seconds after which a client told 503 may try again, where nothing better is known.
+const RETRY_AFTER_SECONDS: u64 = 1;
+
+/// The counter of refusals that a screen's reason belongs to.
+pub fn counted_as(reason: Reason) -> Rejected {
+    match reason {
+        Reason::Address => Rejected::DeniedAddress,
+        Reason::Method => Rejected::DeniedMethod,
+        Reason::Path => Rejected::DeniedPath,
+        Reason::UserAgent => Rejected::DeniedUserAgent,
+        Reason::Rate => Rejected::RateLimited,
+        Reason::Concurrency => Rejected::ConcurrencyLimited,
+    }
+}
+
 impl Failure {
+    /// When the client may try again (RFC 9110 §10.2.3); `None` where that is of no use.
+    pub fn retry_after_seconds(&self) -> Option<u64> {
+        match self {
+            Failure::Screened(refusal) => refusal.retry_after_seconds(),
+            _ => (self.status() == Some(503)).then_some(RETRY_AFTER_SECONDS),
+        }
+    }
+
     /// The status Weir answers with while nothing has reached the client (RFC 9110 §15.5, §15.6); `None` when there is
     /// nobody to answer.
     pub fn status(&self) -> Option<u16> {
@@ -65,6 +91,7 @@ impl Failure {
             Failure::BodyTooLarge => 413,
             Failure::MethodRefused => 405,
             Failure::Misdirected => 421,
+            Failure::Screened(refusal) => refusal.status,
             Failure::NoRoute => 404,
             Failure::NoBackend
             | Failure::QueueFull
@@ -93,6 +120,14 @@ impl Failure {
             Failure::BodyTooLarge => End::BodyTooLarge,
             Failure::MethodRefused => End::MethodRefused,
             Failure::Misdirected => End::Misdirected,
+            Failure::Screened(refusal) => match refusal.reason {
+                Reason::Address => End::DeniedAddress,
+                Reason::Method => End::DeniedMethod,
+                Reason::Path => End::DeniedPath,
+                Reason::UserAgent => End::DeniedUserAgent,
+                Reason::Rate => End::RateLimited,
+                Reason::Concurrency => End::ConcurrencyLimited,
+            },
             Failure::NoRoute => End::NoRoute,
             Failure::NoBackend => End::NoBackend,
             Failure::QueueFull => End::QueueFull,
@@ -124,6 +159,7 @@ impl Failure {
             Failure::BodyTooLarge => Rejected::BodyTooLarge,
             Failure::MethodRefused => Rejected::MethodRefused,
             Failure::Misdirected => Rejected::Misdirected,
+            Failure::Screened(refusal) => counted_as(refusal.reason),
             Failure::NoRoute => Rejected::NoRoute,
             Failure::NoBackend => Rejected::NoBackend,
             Failure::QueueFull => Rejected::QueueFull,

@@ -30,6 +30,7 @@ use crate::http::pump::{Framing, Pump};
 use crate::http::respond;
 use crate::http::retry::{self, Attempt, Verdict};
 use crate::http::route::Route;
+use crate::http::screening;
 use crate::http::session::{Session, limits_of};
 use crate::http::sticky::{self, Sticky};
 use crate::http::upload::{self, Upload};
@@ -85,6 +86,9 @@ impl Facts {
 
 /// Runs the exchange from here to its end.
 pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Forwarding<'_>) -> After {
+    if let Err(failure) = screening::at_origin(session, exchange, forwarding) {
+        return Box::pin(answer::failure(session, forwarding.listener, exchange, &failure)).await;
+    }
     let mut facts = serialise(session, exchange, forwarding);
     let mut upload = match begin_upload(session, exchange, forwarding, &facts) {
         Ok(upload) => upload,

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use weir_http::{KnownHeader, RequestHead, Version};
-use weir_stats::table::{CacheResult, End};
+use weir_screen::Passage;
+use weir_stats::table::{CacheResult, End, ListenerCells, Rejected};
 
-use crate::access_log::{Record, Spoken, Timers};
+use crate::access_log::{Reasons, Record, Spoken, Timers};
 use crate::backends::{Chosen, WorkerPool};
 use crate::clock;
 use crate::http::cache::{Note, Origin};
@@ -39,6 +40,9 @@ pub struct Ledger {
     pub backend: Option<usize>,
     /// What is said of the cache; nothing on routes without one.
     pub cache: Note,
+    /// Requests that it is counted as one of, for as long as it is under way.
+    pub passage: Passage,
+    would_reject: Reasons,
     route: Option<Arc<str>>,
     text: Text,
 }
@@ -84,6 +88,7 @@ impl Ledger {
     pub fn release(&mut self) {
         self.pool = None;
         self.route = None;
+        self.passage.end();
     }
 
     /// Notes which backend was chosen; after a wait it may belong to a newer snapshot of the pool.
@@ -101,6 +106,13 @@ impl Ledger {
         self.backend = backend.filter(|backend| *backend < known);
         (self.retries, self.queue, self.connect, self.backend_header) =
             (retries, queue, connect, backend_header);
+    }
+
+    /// Notes and counts what would have refused the request, but for a dry run; once per request.
+    pub fn note_would_reject(&mut self, cells: &ListenerCells, reason: Rejected) {
+        if self.would_reject.add(reason) {
+            cells.would_reject[reason as usize].increment();
+        }
     }
 
     /// Notes which route took the request.
@@ -212,6 +224,7 @@ impl Ledger {
                 total,
             },
             end,
+            would_reject: self.would_reject,
             tls: session.secure.as_deref(),
             user_agent: text.user_agent.as_ref().and_then(quote),
             referer: text.referer.as_ref().and_then(quote),

@@ -21,6 +21,7 @@ mod respond;
 mod retry;
 pub mod route;
 mod running;
+pub mod screening;
 pub(crate) mod session;
 pub mod sticky;
 pub(crate) mod stream_exchange;

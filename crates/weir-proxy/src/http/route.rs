@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use weir_config::{HostPattern, PathPattern, RouteAction};
 use weir_http::AddedField;
+use weir_screen::Screen;
 
 use crate::http::cache::{Cache, RouteCache};
+use crate::http::screening;
 use crate::snapshot::Pool;
 
 /// What a route looks at.
@@ -50,6 +52,8 @@ pub struct Route {
     pub body_limit_bytes: Option<u64>,
     /// What is kept of its responses; `None` keeps nothing.
     pub cache: Option<Box<RouteCache>>,
+    /// What is asked of its requests; `None` for nothing.
+    pub screen: Option<Box<Screen>>,
     host: Vec<HostPattern>,
     path: Vec<PathPattern>,
     method: Vec<Box<[u8]>>,
@@ -122,17 +126,19 @@ pub struct RouteVerdict {
 }
 
 impl RouteTable {
-    /// Compiles a listener's routes. Pools are looked up by name; the config's check has made sure that they exist.
+    /// Compiles a listener's routes. Pools are looked up by name; the config's check has made sure that they exist. Limits go on
+    /// where the routes of `old` have them.
     ///
     /// Those that keep responses keep them in `cache`; without one nothing is kept.
     pub fn compile(
         config: &weir_config::Listener,
         pools: &[Arc<Pool>],
         cache: Option<&Arc<Cache>>,
+        old: Option<&RouteTable>,
     ) -> RouteTable {
         let pool_index = |name: &str| pools.iter().position(|pool| pool.config.name == name);
-        let mut routes: Vec<Route> =
-            config.routes.iter().filter_map(|route| Route::compile(route, &pool_index, cache)).collect();
+        let compile = |route| Route::compile(route, &pool_index, cache, old);
+        let mut routes: Vec<Route> = config.routes.iter().filter_map(compile).collect();
         for (number, route) in routes.iter_mut().enumerate() {
             route.number = number;
         }
@@ -216,6 +222,11 @@ impl RouteTable {
         self.default_pool
     }
 
+    /// The routes, in order.
+    pub fn routes(&self) -> &[Route] {
+        &self.routes
+    }
+
     /// Whether any route looks at header fields other than the host.
     pub fn is_empty(&self) -> bool {
         self.routes.is_empty()
@@ -227,6 +238,7 @@ impl Route {
         config: &weir_config::Route,
         pool_index: &dyn Fn(&str) -> Option<usize>,
         cache: Option<&Arc<Cache>>,
+        old: Option<&RouteTable>,
     ) -> Option<Route> {
         let action = match &config.action {
             RouteAction::Pool(name) => Action::Pool(pool_index(name)?),
@@ -252,11 +264,12 @@ impl Route {
             }
             _ => None,
         };
-        Some(Route {
+        let mut route = Route {
             number: 0,
             cache: kept,
             name: config.name.as_str().into(),
             action,
+            screen: None,
             request_fields,
             response_fields: fields(&config.add_response_header),
             rewrite_prefix: config.rewrite_prefix.as_ref().map(|prefix| prefix.as_bytes().into()),
@@ -270,7 +283,16 @@ impl Route {
                 .iter()
                 .map(|(name, value)| (name.as_bytes().into(), value.as_bytes().into()))
                 .collect(),
-        })
+        };
+        let before = old.and_then(|old| old.routes.iter().find(|old| old.takes_the_same(&route)));
+        route.screen = screening::compile(&config.screen, before.and_then(|old| old.screen.as_deref()));
+        Some(route)
+    }
+
+    /// Whether both are asked for the same requests: a route is known again by this, for its name may be only its position.
+    fn takes_the_same(&self, other: &Route) -> bool {
+        (&self.host, &self.path, &self.method, &self.header)
+            == (&other.host, &other.path, &other.method, &other.header)
     }
 
     /// The length of the path's prefix that the route's path named (all of an exact path), or why it does not match.

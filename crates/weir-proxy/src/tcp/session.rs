@@ -352,6 +352,7 @@ impl Session {
                 total: elapsed(report.begun),
             },
             end,
+            would_reject: Default::default(),
             user_agent: None,
             referer: None,
             tls: self.secure.as_deref(),

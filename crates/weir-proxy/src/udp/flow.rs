@@ -360,6 +360,7 @@ impl Flow {
             retries: self.moves.get(),
             timers: Timers { total: elapsed(self.begun), ..Timers::default() },
             end,
+            would_reject: Default::default(),
             user_agent: None,
             referer: None,
             tls: None,

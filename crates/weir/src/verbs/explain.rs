@@ -37,6 +37,10 @@ fn words(answer: &Answer) -> String {
             route.reason
         );
     }
+    for screen in &answer.screens {
+        let mark = if screen.passes { "  " } else { " !" };
+        let _ = writeln!(out, "{mark} {} of the {}: {}", screen.name, screen.of, screen.reason);
+    }
     let _ = writeln!(out, "action   {}", answer.action);
     if let Some(cache) = &answer.cache {
         let _ = writeln!(out, "cache    {cache}");

@@ -1,0 +1,64 @@
+//! What is asked of requests, as text again.
+
+use weir_screen::{ConcurrencyLimit, Key, Pattern, RateLimit, Settings};
+
+use super::{inline, list, text};
+
+/// Only what asks something: a route without any of it says nothing.
+pub(super) fn keys(screen: &Settings) -> Vec<(&'static str, String)> {
+    let mut keys = Vec::new();
+    if !screen.rate_limit.is_empty() {
+        keys.push(("rate_limit", list(&screen.rate_limit, rate_limit)));
+    }
+    if !screen.concurrency_limit.is_empty() {
+        keys.push(("concurrency_limit", list(&screen.concurrency_limit, concurrency_limit)));
+    }
+    for (name, networks) in [("deny_address", &screen.deny_address), ("allow_address", &screen.allow_address)]
+    {
+        if !networks.is_empty() {
+            keys.push((name, list(networks, |network| text(&network.to_string()))));
+        }
+    }
+    for (name, patterns) in [
+        ("deny_method", &screen.deny_method),
+        ("allow_method", &screen.allow_method),
+        ("deny_path", &screen.deny_path),
+        ("allow_path", &screen.allow_path),
+        ("deny_user_agent", &screen.deny_user_agent),
+        ("allow_user_agent", &screen.allow_user_agent),
+    ] {
+        if !patterns.is_empty() {
+            keys.push((name, list(patterns, |pattern: &Pattern| text(&pattern.to_string()))));
+        }
+    }
+    keys
+}
+
+fn rate_limit(limit: &RateLimit) -> String {
+    let mut keys = vec![("rate", text(&limit.rate.to_string())), ("burst", limit.burst.to_string())];
+    keys.extend(counted(&limit.key, limit.at.word(), limit.dry_run, limit.status));
+    if !limit.key.is_whole() {
+        keys.push(("keys", limit.keys.to_string()));
+    }
+    inline(keys)
+}
+
+fn concurrency_limit(limit: &ConcurrencyLimit) -> String {
+    let mut keys = vec![("max", limit.max.to_string())];
+    keys.extend(counted(&limit.key, limit.at.word(), limit.dry_run, limit.status));
+    inline(keys)
+}
+
+fn counted(key: &Key, at: &str, dry_run: bool, status: u16) -> Vec<(&'static str, String)> {
+    let mut keys = vec![
+        ("key", text(&key.to_string())),
+        ("at", text(at)),
+        ("dry_run", dry_run.to_string()),
+        ("status", status.to_string()),
+    ];
+    if let Key::ClientIp { v4_bits, v6_bits } = key {
+        keys.push(("ipv4_prefix", v4_bits.to_string()));
+        keys.push(("ipv6_prefix", v6_bits.to_string()));
+    }
+    keys
+}

@@ -1,0 +1,161 @@
+//! Asks the screens of the listener and of the route whether a request may pass. What they decide by, and how, is weir-screen's.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use weir_http::{KnownHeader, RequestHead};
+pub use weir_screen::{Facts, Place, Step};
+use weir_screen::{Screen, Settings};
+
+use crate::buffers::Buffer;
+use crate::http::exchange::Exchange;
+use crate::http::failure::{Failure, counted_as};
+use crate::http::forward::Forwarding;
+use crate::http::ledger::Ledger;
+use crate::http::route::Route;
+use crate::http::session::Session;
+use crate::http::sticky;
+use crate::snapshot::Listener;
+use crate::worker::WorkerListener;
+
+/// Makes a screen; limits of `before` go on. `None` when nothing is asked: then a request costs one comparison.
+pub fn compile(settings: &Settings, before: Option<&Screen>) -> Option<Box<Screen>> {
+    Screen::compile(settings, seed(), before).map(Box::new)
+}
+
+/// Drawn once per process, and told to nobody: who knew it could make keys meet.
+fn seed() -> [u64; 2] {
+    static SEED: OnceLock<[u64; 2]> = OnceLock::new();
+    *SEED.get_or_init(|| {
+        let mut bytes = [0; 16];
+        // It does not fail on any system that has `getrandom(2)`; without it the seed is at least another in each process.
+        if aws_lc_rs::rand::fill(&mut bytes).is_err() {
+            let state = foldhash::fast::RandomState::default();
+            for (part, bytes) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                *bytes = std::hash::BuildHasher::hash_one(&state, part).to_ne_bytes();
+            }
+        }
+        let [low, high] = [0, 8].map(|at| u64::from_ne_bytes(std::array::from_fn(|byte| bytes[at + byte])));
+        [low, high]
+    })
+}
+
+/// Asks for a request whose route is known, on the edge. `path` is the normalised one.
+#[inline]
+pub(super) fn at_edge(
+    session: &Session,
+    listener: &WorkerListener,
+    route: Option<&Route>,
+    (request, received, path): (&RequestHead, &[u8], &[u8]),
+    ledger: &mut Ledger,
+) -> Result<(), Failure> {
+    let screens = [listener.shared.screen.as_deref(), route.and_then(|route| route.screen.as_deref())];
+    if screens.iter().all(Option::is_none) {
+        return Ok(());
+    }
+    ask(screens, Place::Edge, session, listener, (request, received, path), ledger)
+}
+
+/// Asks for a request that goes to a backend.
+#[inline]
+pub(super) fn at_origin(
+    session: &Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+) -> Result<(), Failure> {
+    let of_route = forwarding.route.and_then(|route| route.screen.as_deref());
+    let screens = [forwarding.listener.shared.screen.as_deref(), of_route]
+        .map(|screen| screen.filter(|screen| screen.asks_at_origin()));
+    if screens.iter().all(Option::is_none) {
+        return Ok(());
+    }
+    let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+    let request = &exchange.request;
+    let path = request.path(received);
+    ask(screens, Place::Origin, session, forwarding.listener, (request, received, path), &mut exchange.ledger)
+}
+
+fn ask(
+    screens: [Option<&Screen>; 2],
+    place: Place,
+    session: &Session,
+    listener: &WorkerListener,
+    (request, received, path): (&RequestHead, &[u8], &[u8]),
+    ledger: &mut Ledger,
+) -> Result<(), Failure> {
+    let values =
+        |known| request.fields(received).filter(move |field| field.known == known).map(|field| field.value);
+    let peer = session.client.address.ip();
+    let client = match session.identity.is_trusted() {
+        true => believed(&listener.shared, peer, values(KnownHeader::XForwardedFor)),
+        false => peer,
+    };
+    let facts = Facts {
+        client,
+        path,
+        method: request.method_text(received),
+        user_agent: request.value(KnownHeader::UserAgent, received).unwrap_or_default(),
+        header: &|name| request.value_by_name(name, received),
+        cookie: &|name| sticky::cookie(values(KnownHeader::Cookie), name),
+    };
+    // The head came a moment ago, and a limit at the origin is asked before anything is waited for.
+    let now = ledger.nearly_now();
+    let cells = listener.shared.cells.of(session.worker.number);
+    for screen in screens.into_iter().flatten() {
+        let mut passage = std::mem::take(&mut ledger.passage);
+        let admitted = screen.admit(place, &facts, now, &mut passage);
+        for reason in passage.would_refuse() {
+            ledger.note_would_reject(cells, counted_as(reason));
+        }
+        ledger.passage = passage;
+        admitted.map_err(Failure::Screened)?;
+    }
+    Ok(())
+}
+
+/// The client that is counted and listed: who connected, or, where that is a trusted proxy, the last one before it in `x-forwarded-for` that is
+/// none. An entry that is no address ends the search, and so does the first.
+pub fn believed<'a>(
+    listener: &Listener,
+    peer: IpAddr,
+    forwarded_for: impl Iterator<Item = &'a [u8]>,
+) -> IpAddr {
+    if !listener.trusts(peer) {
+        return peer;
+    }
+    // What stands further right was written by whoever is nearer to us.
+    let mut found = None;
+    for entry in forwarded_for.flat_map(|value| value.split(|&byte| byte == b',')) {
+        match address_of(entry.trim_ascii()) {
+            Some(address) if listener.trusts(address) => found = found.or(Some(address)),
+            Some(address) => found = Some(address),
+            None => found = None,
+        }
+    }
+    found.unwrap_or(peer)
+}
+
+/// An address, with or without brackets and port.
+fn address_of(text: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let address =
+        bare.parse::<IpAddr>().or_else(|_| text.parse::<SocketAddr>().map(|with_port| with_port.ip()));
+    address.ok().map(|address| address.to_canonical())
+}
+
+/// Every step of the screens of a listener and of a route, without counting; each with whose it is.
+pub fn explain(
+    listener: &Listener,
+    route: Option<&Route>,
+    facts: &Facts<'_>,
+    now: Duration,
+) -> Vec<(&'static str, Step)> {
+    let steps = |whose, screen: Option<&Screen>| {
+        let steps = screen.map(|screen| screen.explain(facts, now)).unwrap_or_default();
+        steps.into_iter().map(move |step| (whose, step))
+    };
+    let of_route = route.and_then(|route| route.screen.as_deref());
+    steps("listener", listener.screen.as_deref()).chain(steps("route", of_route)).collect()
+}

@@ -1,0 +1,117 @@
+//! Limits of requests under way: counted in with the head, counted out however it ends.
+
+use weir_tests::dialogue::{ScriptedBackend, Setup, Weir, Wire, until};
+
+use super::{ask, rejected};
+
+fn before(backend: &ScriptedBackend, limit: &str) -> Weir {
+    let config = format!(
+        r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        timeout = {{ backend = "500ms" }}
+        concurrency_limit = {limit}
+        [[listener.web.route]]
+        path = "/own"
+        respond = {{ status = 200, body = "own" }}
+        [pool.app]
+        backends = ["@app"]
+        health = {{ check = "off", passive = "off" }}
+        retry = {{ attempts = 0 }}
+        "#
+    );
+    Setup::of(&config).with("app", backend.address()).start()
+}
+
+fn begins(weir: &Weir) -> Wire {
+    let mut client = weir.client("web");
+    client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    client
+}
+
+const ONE: &str = r#"{ max = 1, key = "client_ip" }"#;
+
+#[test]
+fn the_second_is_told_429_while_the_first_is_under_way_and_served_when_it_is_done() {
+    let backend = ScriptedBackend::start();
+    let weir = before(&backend, ONE);
+    let mut first = begins(&weir);
+    let mut behind = backend.accepts();
+    behind.receives_request();
+    let refused = ask(&weir, "GET", "/", "");
+    assert_eq!((refused.status, refused.fields.one("retry-after")), (429, Some("1")));
+    assert_eq!(refused.text(), "429 Too Many Requests concurrency_limited\n");
+    assert_eq!(ask(&weir, "GET", "/own", "").status, 429, "it is a limit of the whole listener");
+    behind.answers(200, &[], "done");
+    first.receives_status(200);
+    assert_eq!(ask(&weir, "GET", "/own", "").status, 200);
+    assert_eq!(rejected(&weir, "concurrency_limited"), 2.0);
+}
+
+/// However a request ends, the next one finds its place.
+#[test]
+fn a_place_is_given_back_whatever_becomes_of_the_request() {
+    let backend = ScriptedBackend::start();
+    let weir = before(&backend, ONE);
+    let free = |how: &str| {
+        until(&format!("a place after {how}"), || {
+            (ask(&weir, "GET", "/own", "").status == 200).then_some(())
+        });
+    };
+    let client = begins(&weir);
+    backend.accepts().receives_request();
+    client.resets();
+    free("the client reset");
+    let mut client = begins(&weir);
+    backend.accepts().resets();
+    client.receives_status(502);
+    free("the backend reset");
+    let mut client = begins(&weir);
+    let silent = backend.accepts();
+    client.receives_status(504);
+    drop(silent);
+    free("a timeout");
+    let mut client = begins(&weir);
+    let mut behind = backend.accepts();
+    behind.receives_request();
+    behind.sends("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nshort");
+    drop(behind);
+    client.receives_to_the_end();
+    free("a cut answer");
+    let mut client = begins(&weir);
+    let mut behind = backend.accepts();
+    behind.receives_request();
+    behind.sends("not HTTP at all\r\n\r\n");
+    client.receives_status(502);
+    free("a bad answer");
+}
+
+#[test]
+fn a_tunnel_holds_its_place_to_its_end() {
+    let backend = ScriptedBackend::start();
+    let weir = before(&backend, ONE);
+    let mut client = weir.client("web");
+    client.sends("GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n");
+    let mut behind = backend.accepts();
+    behind.receives_request();
+    behind.sends("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n");
+    client.receives_until("\r\n\r\n");
+    behind.sends("x");
+    client.receives_exactly("x");
+    assert_eq!(ask(&weir, "GET", "/own", "").status, 429);
+    drop((client, behind));
+    until("the tunnel's end", || (ask(&weir, "GET", "/own", "").status == 200).then_some(()));
+}
+
+#[test]
+fn at_the_origin_what_is_answered_by_the_config_needs_no_place() {
+    let backend = ScriptedBackend::start();
+    let weir = before(&backend, r#"{ max = 1, key = "listener", at = "origin", status = 503 }"#);
+    let _first = begins(&weir);
+    let mut behind = backend.accepts();
+    behind.receives_request();
+    assert_eq!(ask(&weir, "GET", "/own", "").status, 200);
+    assert_eq!(ask(&weir, "GET", "/", "").status, 503);
+    behind.answers(200, &[], "done");
+}

@@ -1,0 +1,166 @@
+//! Limits of rate: how exact they are, what they count by, and what those are told who are over.
+
+use std::time::{Duration, Instant};
+
+use weir_tests::dialogue::{Backend, PATIENCE, run_tool, tool};
+
+use super::{ask, rejected, with_route};
+
+#[test]
+fn who_is_over_is_told_when_to_come_again_and_comes_again() {
+    let backend = Backend::saying("hello");
+    let weir = with_route(&backend, r#"rate_limit = { rate = "1/2s", burst = 2 }"#).start();
+    let statuses: Vec<u16> = (0..4).map(|_| ask(&weir, "GET", "/", "").status).collect();
+    assert_eq!(statuses, [200, 200, 429, 429]);
+    let refused = ask(&weir, "GET", "/", "");
+    assert_eq!(refused.text(), "429 Too Many Requests rate_limited\n");
+    let wait: u64 = refused.fields.one("retry-after").unwrap().parse().unwrap();
+    assert!((1..=2).contains(&wait), "{wait} s");
+    std::thread::sleep(Duration::from_secs(wait));
+    assert_eq!(ask(&weir, "GET", "/", "").status, 200);
+    assert_eq!(rejected(&weir, "rate_limited"), 3.0);
+    assert_eq!(backend.requests().len(), 3);
+    let lines = weir.lines_of("access.log", 6);
+    assert_eq!(
+        lines
+            .iter()
+            .filter(|line| line.contains(r#""status":429"#) && line.contains(r#""end":"rate_limited""#))
+            .count(),
+        3
+    );
+}
+
+#[test]
+fn keys_are_counted_apart_and_who_hides_the_header_is_counted_by_address() {
+    let backend = Backend::saying("hello");
+    let limit = |key: &str| format!(r#"rate_limit = {{ rate = "1/h", key = "{key}" }}"#);
+    let weir = with_route(&backend, &limit("header:x-user")).start();
+    for (fields, status) in [
+        ("x-user: a\r\n", 200),
+        ("x-user: a\r\n", 429),
+        ("X-User: b\r\n", 200),
+        ("", 200),
+        ("", 429),
+        ("x-user: a\r\n", 429),
+    ] {
+        assert_eq!(ask(&weir, "GET", "/", fields).status, status, "{fields}");
+    }
+    let weir = with_route(&backend, &limit("cookie:session")).start();
+    for (fields, status) in [
+        ("cookie: x=1; session=a\r\n", 200),
+        ("cookie: session=a; x=2\r\n", 429),
+        ("cookie: session=b\r\n", 200),
+    ] {
+        assert_eq!(ask(&weir, "GET", "/", fields).status, status, "{fields}");
+    }
+    let weir = with_route(&backend, &limit("route")).start();
+    assert_eq!(ask(&weir, "GET", "/a", "").status, 200);
+    assert_eq!(ask(&weir, "GET", "/b", "x-user: a\r\n").status, 429);
+}
+
+#[test]
+fn the_strictest_of_several_holds_and_what_it_refuses_costs_nothing_of_the_others() {
+    let backend = Backend::saying("hello");
+    let keys = r#"rate_limit = [{ rate = "1/h", burst = 3, key = "client_ip" }, { rate = "1/h", key = "header:x-user", status = 503 }]"#;
+    let weir = with_route(&backend, keys).start();
+    let of = |user: &str| ask(&weir, "GET", "/", &format!("x-user: {user}\r\n")).status;
+    assert_eq!([of("a"), of("a"), of("a"), of("a")], [200, 503, 503, 503]);
+    assert_eq!([of("b"), of("c"), of("d")], [200, 200, 429]);
+}
+
+#[test]
+fn a_dry_run_refuses_nothing_and_is_counted_and_logged() {
+    let backend = Backend::saying("hello");
+    let weir = with_route(&backend, r#"rate_limit = { rate = "1/h", dry_run = true }"#).start();
+    (0..5).for_each(|_| assert_eq!(ask(&weir, "GET", "/", "").status, 200));
+    assert_eq!(rejected(&weir, "rate_limited"), 0.0);
+    let would = weir.metric("weir_would_reject_total", &[("listener", "web"), ("reason", "rate_limited")]);
+    assert_eq!(would, 4.0);
+    let lines = weir.lines_of("access.log", 5);
+    let noted = |line: &&String| line.contains(r#""end":"done","would_reject":"rate_limited""#);
+    assert_eq!(lines.iter().filter(noted).count(), 4);
+}
+
+#[test]
+fn at_the_origin_only_what_goes_to_a_backend_counts() {
+    let backend = Backend::saying("hello");
+    let weir = weir_tests::dialogue::Setup::of(
+        r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        rate_limit = { rate = "1/h", burst = 2, key = "listener", at = "origin" }
+        [[listener.web.route]]
+        path = "/own"
+        respond = { status = 200, body = "own" }
+        [pool.app]
+        backends = ["@app"]
+        health = "off"
+        "#,
+    )
+    .with("app", backend.address())
+    .start();
+    (0..5).for_each(|_| assert_eq!(ask(&weir, "GET", "/own", "").status, 200));
+    let statuses: Vec<u16> = (0..3).map(|_| ask(&weir, "GET", "/", "").status).collect();
+    assert_eq!(statuses, [200, 200, 429]);
+    // A body that nobody read ends the connection; the refusal comes all the same.
+    let mut client = weir.client("web");
+    client.sends("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc");
+    assert!(client.receives_status(429).closes());
+    assert_eq!(backend.requests().len(), 2);
+}
+
+/// Both workers, many connections, and far more than is allowed, for some seconds of real time.
+#[test]
+fn ten_times_the_rate_from_many_connections_gets_exactly_the_rate() {
+    let backend = Backend::saying("hello");
+    const RATE: u32 = 500;
+    const BURST: u32 = 50;
+    for key in ["route", "client_ip"] {
+        let keys = format!(r#"rate_limit = {{ rate = "{RATE}/s", burst = {BURST}, key = "{key}" }}"#);
+        let weir = with_route(&backend, &keys).start();
+        let url = format!("http://{}/", weir.address("web"));
+        let begun = Instant::now();
+        let arguments = ["--h1", "-c", "32", "-D", "6", &url];
+        let finished = run_tool(&tool("h2load", "nghttp2-client"), &arguments, b"", PATIENCE * 3);
+        let longest = begun.elapsed().as_secs_f64();
+        let text = finished.succeeded();
+        let codes = text.lines().find_map(|line| line.strip_prefix("status codes: ")).unwrap_or(text);
+        let count = |class: &str| -> f64 {
+            let part = codes.split(", ").find(|part| part.ends_with(class)).unwrap_or("0");
+            part.split(' ').next().and_then(|count| count.parse().ok()).unwrap_or(0.0)
+        };
+        let (passed, refused) = (count("2xx"), count("4xx"));
+        let least = f64::from(RATE) * 6.0 * 0.99;
+        let most = f64::from(RATE) * longest * 1.01 + f64::from(BURST);
+        println!("{key}: {passed} passed and {refused} were refused in 6 to {longest:.2} s");
+        assert!((least..=most).contains(&passed), "{passed} passed, {least} to {most} expected\n{text}");
+        assert!(passed + refused > 5.0 * least, "the load was too small to prove anything\n{text}");
+    }
+}
+
+/// More keys than there is room for: the flood is told apart no more, and nobody who owes is let pass for it.
+#[test]
+fn a_flood_of_keys_takes_bounded_memory_and_frees_nobody() {
+    let backend = Backend::saying("hello");
+    let keys = r#"rate_limit = { rate = "1/h", key = "header:x-key", keys = 1000 }"#;
+    let weir = with_route(&backend, keys).start();
+    let victim = || ask(&weir, "GET", "/", "x-key: victim\r\n").status;
+    assert_eq!((victim(), victim()), (200, 429));
+    let before = weir.usage().resident_bytes;
+    let mut client = weir.client("web");
+    for round in 0..200 {
+        let requests: String =
+            (0..100).map(|n| format!("GET / HTTP/1.1\r\nhost: a\r\nx-key: {round}-{n}\r\n\r\n")).collect();
+        client.sends(requests);
+        for _ in 0..100 {
+            let status = client.receives_response().status;
+            assert!(matches!(status, 200 | 429), "{status}");
+        }
+    }
+    assert_eq!(victim(), 429);
+    let overflow = weir.metric("weir_rate_limit_overflow_total", &[("listener", "web")]);
+    assert!(overflow > 10_000.0, "{overflow}");
+    let grown = weir.usage().resident_bytes.saturating_sub(before) >> 10;
+    assert!(grown < 8 << 10, "grown by {grown} KiB");
+}
