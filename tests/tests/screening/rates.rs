@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use weir_tests::dialogue::{Backend, PATIENCE, run_tool, tool};
+use weir_tests::dialogue::{After, Backend, PATIENCE, run_tool, tool};
 
 use super::{ask, rejected, with_route};
 
@@ -163,4 +163,27 @@ fn a_flood_of_keys_takes_bounded_memory_and_frees_nobody() {
     assert!(overflow > 10_000.0, "{overflow}");
     let grown = weir.usage().resident_bytes.saturating_sub(before) >> 10;
     assert!(grown < 8 << 10, "grown by {grown} KiB");
+}
+
+/// What memory answers is not counted at the origin, and what is over there is answered from memory too where that may be stale.
+#[test]
+fn at_the_origin_what_memory_answers_is_free_and_a_fetch_that_is_refused_says_when() {
+    let backend = Backend::serving(|request, wire| {
+        wire.answers(200, &[("cache-control", "max-age=60")], &request.target);
+        After::Keep
+    });
+    let keys = r#"
+        rate_limit = { rate = "1/h", burst = 2, key = "route", at = "origin" }
+        cache = { ttl = "60s" }
+    "#;
+    let weir = with_route(&backend, keys).start();
+    for _ in 0..5 {
+        for target in ["/a", "/b"] {
+            assert_eq!(ask(&weir, "GET", target, "").status, 200, "{target}");
+        }
+    }
+    let refused = ask(&weir, "GET", "/c", "");
+    assert_eq!((refused.status, refused.text()), (429, "429 Too Many Requests rate_limited\n".to_owned()));
+    assert!(refused.fields.one("retry-after").is_some());
+    assert_eq!(backend.requests().len(), 2);
 }

@@ -78,6 +78,7 @@ impl Failure {
     pub fn retry_after_seconds(&self) -> Option<u64> {
         match self {
             Failure::Screened(refusal) => refusal.retry_after_seconds(),
+            Failure::Fetch(failed) => failed.retry_after_seconds,
             _ => (self.status() == Some(503)).then_some(RETRY_AFTER_SECONDS),
         }
     }

@@ -107,6 +107,7 @@ pub struct Failed {
     pub end: End,
     pub word: &'static str,
     pub rejected: Option<Rejected>,
+    pub retry_after_seconds: Option<u64>,
 }
 
 impl Failed {
@@ -117,6 +118,7 @@ impl Failed {
             end: failure.end(),
             word: failure.word(),
             rejected: failure.rejected(),
+            retry_after_seconds: failure.retry_after_seconds(),
         }
     }
 }
