@@ -14,6 +14,7 @@ mod http3;
 mod logs;
 mod reload;
 mod resources;
+mod rfc9111;
 mod screening;
 mod tcp;
 mod tls;
