@@ -104,6 +104,12 @@ impl Storing {
         &self.vary
     }
 
+    /// Whether the response itself keeps some of its fields from caches (`no-cache="set-cookie"`, RFC 9111 §5.2.2.4): only who asked for
+    /// it gets those.
+    pub fn withholds(&self) -> bool {
+        !self.kept.withheld.is_empty()
+    }
+
     /// What is kept. `head` and `buffer` are those that were judged, `body` all of the content.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weir_cache::{
-    Body, Exchange as Asked, KeyBuffer, Object, PurgeSequence, RequestFacts, Storing, freshen,
+    Body, Exchange as Asked, KeyBuffer, NotStored, Object, PurgeSequence, RequestFacts, Storing, freshen,
     judge_response, validators,
 };
 use weir_http::{AddedField, Conditions, RequestHead, ResponseHead, SentFraming};
@@ -212,12 +212,14 @@ impl Fetch {
             key.select(storing.vary(), &self.request, &self.text);
             Some((storing.vary().clone(), key.bytes().into()))
         });
+        let has_cookie = head.value(weir_http::KnownHeader::SetCookie, text).is_some();
+        let is_personal = has_cookie || judged.as_ref().is_some_and(Storing::withholds);
         self.storing = judged;
         let fill = FillHead {
             head: head.clone(),
             text: text.into(),
             variant,
-            is_personal: head.value(weir_http::KnownHeader::SetCookie, text).is_some(),
+            is_personal,
             sticky: sticky.cloned(),
             origin: Origin {
                 backend: ledger.backend,
@@ -244,6 +246,8 @@ impl Fetch {
         let asked = Asked { asked_at: self.asked_at, times: times() };
         match judge_response(&self.facts, head, text, &route.rules, asked) {
             Ok(storing) => Some(storing),
+            // That says something of this request only. If it counted, whoever sends `no-store` could keep a key out of the cache.
+            Err(NotStored::RequestNoStore | NotStored::Authorization | NotStored::Method) => None,
             Err(_) => {
                 let now = clock::now();
                 let is_error = head.status() >= 500;

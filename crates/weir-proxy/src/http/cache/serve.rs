@@ -286,6 +286,8 @@ impl Miss<'_> {
         let wants_part = facts.conditional || facts.range;
         let object = match reader.object() {
             None if wants_part || (head.is_personal && !leads) => self.await_object(session, &reader).await,
+            // What is kept lacks what was for who asked.
+            Some(_) if head.is_personal && leads && !wants_part => None,
             object => object,
         };
         if let Some(object) = object {
