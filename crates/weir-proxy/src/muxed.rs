@@ -141,7 +141,10 @@ impl Muxed {
             Muxed::H2(stream) => Poll::Ready(stream.finish(trailers)),
             Muxed::H3(stream) => stream.poll_finish(context, trailers),
             // Trailers may be dropped (RFC 9110 section 6.5.1), and are not kept.
-            Muxed::Fetch(fetch) => Poll::Ready(Ok(fetch.finish())),
+            Muxed::Fetch(fetch) => {
+                fetch.finish();
+                Poll::Ready(Ok(()))
+            }
         }
     }
 

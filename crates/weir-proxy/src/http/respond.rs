@@ -44,9 +44,7 @@ pub async fn run(
         let failure = Failure::BadResponse(Violation::UpgradeNotNamed);
         return Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failure)).await;
     }
-    if !exchange.ledger.cache.unsafe_request.is_empty() {
-        cache::invalidate(session, exchange, forwarding, received.filled());
-    }
+    cache::invalidate(session, exchange, forwarding, received.filled());
     let keep_client = facts.keep_alive && session.slot.draining_until().is_none() && upload.is_done();
     let written = reply::write_head(session, exchange, forwarding, facts, received.filled(), keep_client);
     let framing = match written {
@@ -69,8 +67,7 @@ pub async fn run(
         let failure = drive::download_failure(error);
         return Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failure)).await;
     }
-    let status = exchange.response.status();
-    exchange.ledger.status = status;
+    exchange.ledger.status = exchange.response.status();
     let head_bytes = exchange.reply.len() as u64 + exchange.reply_head_bytes;
     let sent = send(session, exchange, forwarding, &mut connection, &mut upload, &mut download).await;
     let cells = chosen.backend().cells();

@@ -79,9 +79,7 @@ pub struct Fetch {
 pub fn order(
     session: &Session,
     exchange: &Exchange,
-    forwarding: &Forwarding<'_>,
-    listener: Rc<WorkerListener>,
-    route: &Route,
+    (forwarding, listener, route): (&Forwarding<'_>, &Rc<WorkerListener>, &Route),
     lease: Lease,
     facts: RequestFacts,
     stale: Option<Arc<Object>>,
@@ -108,7 +106,7 @@ pub fn order(
         worker: session.worker.clone(),
         slot: session.slot.clone(),
         pool: forwarding.pool.clone(),
-        listener,
+        listener: listener.clone(),
         route: route.number,
         rewritten: forwarding.rewritten,
         secure: session.secure.clone(),
@@ -208,9 +206,9 @@ impl Fetch {
         let text = &received[..head.head_bytes()];
         let judged = self.judge(head, text);
         let mut key = self.key.clone();
-        let variant = judged.as_ref().and_then(|storing| {
+        let variant = judged.as_ref().map(|storing| {
             key.select(storing.vary(), &self.request, &self.text);
-            Some((storing.vary().clone(), key.bytes().into()))
+            (storing.vary().clone(), key.bytes().into())
         });
         let has_cookie = head.value(weir_http::KnownHeader::SetCookie, text).is_some();
         let is_personal = has_cookie || judged.as_ref().is_some_and(Storing::withholds);

@@ -111,16 +111,8 @@ impl Miss<'_> {
     ) -> After {
         if let Some(lease) = self.cache.cache.lease(&exchange.key, exchange.ledger.head) {
             let stale = Some(object.clone());
-            fetch::order(
-                session,
-                exchange,
-                self.forwarding,
-                self.listener.clone(),
-                self.route,
-                lease,
-                facts,
-                stale,
-            );
+            let place = (self.forwarding, self.listener, self.route);
+            fetch::order(session, exchange, place, lease, facts, stale);
         }
         exchange.ledger.cache.hit(CacheResult::Stale, age.as_secs(), -1);
         hit::send(session, exchange, self.forwarding, object, &facts).await
@@ -143,17 +135,8 @@ impl Miss<'_> {
                 }
                 Joined::Follows(reader) => (reader, false),
                 Joined::Leads(lease, reader) => {
-                    let (listener, stale) = (self.listener.clone(), stale.clone());
-                    fetch::order(
-                        session,
-                        exchange,
-                        self.forwarding,
-                        listener,
-                        self.route,
-                        lease,
-                        facts,
-                        stale,
-                    );
+                    let place = (self.forwarding, self.listener, self.route);
+                    fetch::order(session, exchange, place, lease, facts, stale.clone());
                     (reader, true)
                 }
             };
@@ -373,6 +356,9 @@ impl Miss<'_> {
 /// After a backend's answer to an unsafe request: what is kept of its URI, and of those that the answer names, is out of date
 /// (RFC 9111 §4.4).
 pub fn invalidate(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding<'_>, received: &[u8]) {
+    if exchange.ledger.cache.unsafe_request.is_empty() {
+        return;
+    }
     let Some(route) = forwarding.route.and_then(|route| route.cache.as_deref()) else { return };
     let Exchange { request, response, key, ledger, .. } = exchange;
     if !invalidates(request.method(), response.status()) {
