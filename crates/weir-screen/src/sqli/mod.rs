@@ -1,1 +1,113 @@
-//! Does this text carry SQL into a statement that was not meant to have it?
+//! **Would this value change the statement it is put into?** A screen for SQL injection.
+//!
+//! An injection is a value that does not stay the literal that the application took it for: put into the statement, it changes the
+//! statement's structure. So that is what is asked, of each value on its own: it is read as what stands in place of a number, right behind
+//! an operand, and within single and double quotes ([`grammar`]); what was read is noted as facts, and [`rules`] decides from them. There is
+//! no list of bad words: `O'Reilly`, `1 or 2 items` and a question about `union select` stop being SQL at their second or third word.
+//!
+//! [`decode`] undoes the encodings behind which values hide; [`place`] finds the values of a request.
+
+pub mod decode;
+pub mod grammar;
+mod json;
+mod multipart;
+pub mod place;
+pub mod rules;
+mod statement;
+pub mod token;
+mod words;
+
+pub use place::{BodyKind, Found, Place, Screen};
+pub use rules::Reason;
+
+use grammar::{Context, Frame};
+
+/// Room that is used again from value to value.
+#[derive(Default)]
+pub struct Scratch {
+    stack: Vec<Frame>,
+    pub(crate) decoded: Vec<u8>,
+    pub(crate) folded: Vec<u8>,
+}
+
+/// An injection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What makes it one.
+    pub reason: Reason,
+    /// Where in a statement it works.
+    pub context: Context,
+}
+
+impl Finding {
+    /// Where in a statement the value works, in words.
+    pub fn context_sentence(&self) -> &'static str {
+        match self.context {
+            Context::Bare => "in place of a number",
+            Context::Behind => "behind an operand",
+            Context::Quoted(b'"') => "within double quotes",
+            Context::Quoted(b'`') => "within backticks",
+            Context::Quoted(_) => "within single quotes",
+        }
+    }
+}
+
+/// Judges one value as the application sees it, with its encodings undone. `None`: it stays what it is. O(n) in time.
+pub fn judge(value: &[u8], scratch: &mut Scratch) -> Option<Finding> {
+    if value
+        .iter()
+        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'~' | b':'))
+    {
+        return None;
+    }
+    let mut read = |at: usize, context: Context| {
+        let facts = grammar::read(value, at, context, &mut scratch.stack);
+        let head = match context {
+            Context::Quoted(_) => value.get(..at.saturating_sub(1)).unwrap_or_default(),
+            _ => b"",
+        };
+        rules::decide(&facts, context, head).map(|reason| Finding { reason, context })
+    };
+    for quote in [b'\'', b'"', b'`'] {
+        let mut last = None;
+        for at in ends_of_string(value, quote).into_iter().flatten() {
+            if last.replace(at) != Some(at)
+                && let Some(found) = read(at, Context::Quoted(quote))
+            {
+                return Some(found);
+            }
+        }
+    }
+    read(0, Context::Bare).or_else(|| read(0, Context::Behind))
+}
+
+/// Where a string that begins before `value` may end: behind its first quote; behind the first that is not written twice; behind the
+/// first without a backslash. Databases differ in what of this is an escape.
+fn ends_of_string(value: &[u8], quote: u8) -> [Option<usize>; 3] {
+    let Some(first) = value.iter().position(|&byte| byte == quote) else { return [None; 3] };
+    let mut ends = [Some(first + 1), None, None];
+    let mut at = first;
+    while let Some(&byte) = value.get(at) {
+        if byte != quote {
+            at += 1;
+        } else if value.get(at + 1) == Some(&quote) {
+            at += 2;
+        } else {
+            ends[1] = Some(at + 1);
+            break;
+        }
+    }
+    let mut at = 0;
+    while let Some(&byte) = value.get(at) {
+        match byte {
+            b'\\' => at += 2,
+            _ if byte != quote => at += 1,
+            _ if value.get(at + 1) == Some(&quote) => at += 2,
+            _ => {
+                ends[2] = Some(at + 1);
+                break;
+            }
+        }
+    }
+    ends
+}

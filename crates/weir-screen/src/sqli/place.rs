@@ -1,0 +1,435 @@
+//! Finds the values of a request, and has each of them judged.
+
+use std::fmt;
+
+use crate::sqli::{Finding, Scratch, decode, json, judge, multipart};
+
+/// Where in a request a value stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A segment of the path.
+    Path,
+    /// A query parameter.
+    Query(Box<[u8]>),
+    /// The name of a query parameter.
+    QueryName,
+    /// A header field.
+    Header(Box<[u8]>),
+    /// A cookie.
+    Cookie(Box<[u8]>),
+    /// A field of a form.
+    Form(Box<[u8]>),
+    /// The name of a form's field, or of its file.
+    FormName,
+    /// A string in JSON, with its key.
+    Json(Box<[u8]>),
+    /// A key in JSON.
+    JsonKey,
+}
+
+impl Place {
+    /// One word, for metrics.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Place::Path => "path",
+            Place::Query(_) | Place::QueryName => "query",
+            Place::Header(_) => "header",
+            Place::Cookie(_) => "cookie",
+            Place::Form(_) | Place::FormName => "form",
+            Place::Json(_) | Place::JsonKey => "json",
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Path => f.write_str("path"),
+            Place::Query(name) => write!(f, "query parameter `{}`", name.escape_ascii()),
+            Place::QueryName => f.write_str("name of a query parameter"),
+            Place::Header(name) => write!(f, "header `{}`", name.escape_ascii()),
+            Place::Cookie(name) => write!(f, "cookie `{}`", name.escape_ascii()),
+            Place::Form(name) => write!(f, "form field `{}`", name.escape_ascii()),
+            Place::FormName => f.write_str("name of a form field"),
+            Place::Json(key) => write!(f, "JSON string `{}`", key.escape_ascii()),
+            Place::JsonKey => f.write_str("JSON key"),
+        }
+    }
+}
+
+/// An injection, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Where in the request.
+    pub place: Place,
+    /// What.
+    pub finding: Finding,
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}, {}", self.place, self.finding.reason.sentence(), self.finding.context_sentence())
+    }
+}
+
+/// A body that the screen reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BodyKind {
+    /// `application/x-www-form-urlencoded`.
+    Form,
+    /// `multipart/form-data`, with its boundary.
+    Multipart(Box<[u8]>),
+    /// `application/json` and all that ends in `+json`.
+    Json,
+}
+
+impl BodyKind {
+    /// What a `content-type` announces; `None` for what is not looked at.
+    pub fn of(content_type: &[u8]) -> Option<BodyKind> {
+        let end = content_type.iter().position(|&byte| byte == b';').unwrap_or(content_type.len());
+        let kind = content_type.get(..end)?.trim_ascii().to_ascii_lowercase();
+        match kind.as_slice() {
+            b"application/x-www-form-urlencoded" => Some(BodyKind::Form),
+            b"multipart/form-data" => multipart::parameter(content_type, b"boundary")
+                .filter(|boundary| !boundary.is_empty())
+                .map(|boundary| BodyKind::Multipart(boundary.into())),
+            b"application/json" | b"text/json" | b"application/x-ndjson" => Some(BodyKind::Json),
+            kind if kind.ends_with(b"+json") => Some(BodyKind::Json),
+            _ => None,
+        }
+    }
+}
+
+/// Header fields that are not judged: their values have a grammar of their own that servers read, are opaque, or are Weir's to check.
+const SKIPPED: [&[u8]; 30] = [
+    b"accept",
+    b"accept-charset",
+    b"accept-encoding",
+    b"access-control-request-headers",
+    b"access-control-request-method",
+    b"authorization",
+    b"cache-control",
+    b"connection",
+    b"content-encoding",
+    b"content-length",
+    b"content-type",
+    b"date",
+    b"dnt",
+    b"expect",
+    b"host",
+    b"if-match",
+    b"if-modified-since",
+    b"if-none-match",
+    b"if-range",
+    b"if-unmodified-since",
+    b"keep-alive",
+    b"max-forwards",
+    b"priority",
+    b"proxy-authorization",
+    b"range",
+    b"te",
+    b"trailer",
+    b"transfer-encoding",
+    b"upgrade",
+    b"upgrade-insecure-requests",
+];
+
+/// Layers of encoding that are undone at most, after the first.
+const LAYERS: usize = 2;
+/// Places in a path from which on it is read as a whole.
+const PATH_STARTS: usize = 4;
+
+/// Judges requests, one after another. Keeps its room from one to the next.
+#[derive(Default)]
+pub struct Screen {
+    scratch: Scratch,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    raw: Vec<u8>,
+}
+
+/// How a value is written where it stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Written {
+    /// Percent-encoded, `+` for spaces.
+    Form,
+    /// Percent-encoded.
+    Percent,
+    /// As it is.
+    Plain,
+}
+
+impl Screen {
+    /// The first injection in a path. A payload may have slashes of its own, so the path is also read on from where a number begins.
+    pub fn path(&mut self, path: &[u8]) -> Option<Found> {
+        let found = |finding| Found { place: Place::Path, finding };
+        let mut starts = 0;
+        let mut at = 0;
+        for segment in path.split(|&byte| byte == b'/') {
+            if let Some(finding) = self.examine(segment, Written::Percent) {
+                return Some(found(finding));
+            }
+            let rest = path.get(at..).unwrap_or_default();
+            at += segment.len() + 1;
+            let may_hold_more = rest.len() > segment.len()
+                && (segment.first().is_some_and(|byte| byte.is_ascii_digit() || *byte == b'-')
+                    || segment.iter().any(|byte| matches!(byte, b'\'' | b'"' | b'%' | b'*')));
+            if may_hold_more && starts < PATH_STARTS {
+                starts += 1;
+                if let Some(finding) = self.examine(rest, Written::Percent) {
+                    return Some(found(finding));
+                }
+            }
+        }
+        None
+    }
+
+    /// The first injection in a query, without its `?`.
+    pub fn query(&mut self, query: &[u8]) -> Option<Found> {
+        self.pairs(query, |name| match name {
+            Some(name) => Place::Query(name.into()),
+            None => Place::QueryName,
+        })
+    }
+
+    /// The first injection in a header field; `name` is in lower case.
+    pub fn header(&mut self, name: &[u8], value: &[u8]) -> Option<Found> {
+        if SKIPPED.binary_search(&name).is_ok() || name.starts_with(b"sec-") {
+            return None;
+        }
+        match name {
+            b"cookie" => self.cookies(value),
+            b"referer" => {
+                let place = || Place::Header(name.into());
+                let query = value.iter().position(|&byte| byte == b'?').unwrap_or(value.len());
+                let (before, query) = value.split_at_checked(query)?;
+                let query = query.strip_prefix(b"?").unwrap_or_default();
+                self.path(before)
+                    .or_else(|| self.query(query))
+                    .map(|found| Found { place: place(), finding: found.finding })
+            }
+            _ => self
+                .examine(value, Written::Plain)
+                .map(|finding| Found { place: Place::Header(name.into()), finding }),
+        }
+    }
+
+    /// Judges one value as the application sees it, and with up to two more layers of encoding undone.
+    pub fn value(&mut self, value: &[u8]) -> Option<Finding> {
+        self.layers(value)
+    }
+
+    fn cookies(&mut self, value: &[u8]) -> Option<Found> {
+        for pair in value.split(|&byte| byte == b';') {
+            let pair = pair.trim_ascii();
+            let equals = pair.iter().position(|&byte| byte == b'=');
+            let (name, value) = match equals {
+                Some(at) => (pair.get(..at)?, pair.get(at + 1..)?),
+                None => (&b""[..], pair),
+            };
+            let value =
+                value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+            let judged = self.examine(value, Written::Form).or_else(|| self.examine(name, Written::Percent));
+            if let Some(finding) = judged {
+                return Some(Found { place: Place::Cookie(name.into()), finding });
+            }
+        }
+        // A payload may have semicolons of its own.
+        let finding = value.contains(&b'\'').then(|| self.examine(value, Written::Percent)).flatten()?;
+        Some(Found { place: Place::Cookie(Box::default()), finding })
+    }
+
+    /// The first injection in what was received of a body.
+    pub fn body(&mut self, kind: &BodyKind, body: &[u8]) -> Option<Found> {
+        match kind {
+            BodyKind::Form => self.pairs(body, |name| match name {
+                Some(name) => Place::Form(name.into()),
+                None => Place::FormName,
+            }),
+            BodyKind::Json => self.json(body),
+            BodyKind::Multipart(boundary) => {
+                for part in multipart::parts(body, boundary) {
+                    let found = |finding, place| Some(Found { place, finding });
+                    if let Some(finding) = self.examine(part.name, Written::Plain) {
+                        return found(finding, Place::FormName);
+                    }
+                    match part.filename {
+                        Some(filename) => {
+                            if let Some(finding) = self.examine(filename, Written::Plain) {
+                                return found(finding, Place::FormName);
+                            }
+                        }
+                        None => {
+                            if let Some(finding) = self.examine(part.content, Written::Plain) {
+                                return found(finding, Place::Form(part.name.into()));
+                            }
+                        }
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    fn json(&mut self, body: &[u8]) -> Option<Found> {
+        let (mut key, mut value) = (std::mem::take(&mut self.key), std::mem::take(&mut self.value));
+        let found = json::strings(body, &mut key, &mut value, |key, value, is_key| {
+            let finding = self.layers(value)?;
+            let place = if is_key { Place::JsonKey } else { Place::Json(key.into()) };
+            Some(Found { place, finding })
+        });
+        (self.key, self.value) = (key, value);
+        found
+    }
+
+    fn pairs(&mut self, text: &[u8], place: impl Fn(Option<&[u8]>) -> Place) -> Option<Found> {
+        for pair in text.split(|&byte| byte == b'&') {
+            let equals = pair.iter().position(|&byte| byte == b'=');
+            let (name, value) = match equals {
+                Some(at) => (pair.get(..at)?, pair.get(at + 1..)?),
+                None => (pair, &b""[..]),
+            };
+            if let Some(finding) = self.examine(value, Written::Form) {
+                return Some(Found { place: place(Some(name)), finding });
+            }
+            if let Some(finding) = self.examine(name, Written::Form) {
+                return Some(Found { place: place(None), finding });
+            }
+        }
+        None
+    }
+
+    /// Judges a value as it is written, and with up to two more layers of encoding undone. What looks like JSON is read as that too.
+    fn examine(&mut self, text: &[u8], written: Written) -> Option<Finding> {
+        if text.len() < 2 || text.iter().all(u8::is_ascii_alphanumeric) {
+            return None;
+        }
+        let mut raw = std::mem::take(&mut self.raw);
+        let value: &[u8] = match written {
+            Written::Plain => text,
+            Written::Form | Written::Percent => {
+                decode::percent_into(text, written == Written::Form, &mut raw);
+                &raw
+            }
+        };
+        let mut found = self.layers(value);
+        if found.is_none()
+            && matches!(value.trim_ascii_start().first(), Some(b'{' | b'['))
+            && value.contains(&b'"')
+        {
+            found = self.json(value).map(|found| found.finding);
+        }
+        self.raw = raw;
+        found
+    }
+
+    fn layers(&mut self, value: &[u8]) -> Option<Finding> {
+        if let Some(finding) = judge(value, &mut self.scratch) {
+            return Some(finding);
+        }
+        let (mut folded, mut next) =
+            (std::mem::take(&mut self.scratch.decoded), std::mem::take(&mut self.scratch.folded));
+        let mut found = None;
+        let mut changed = decode::fold_into(value, &mut folded);
+        for _ in 0..LAYERS {
+            if !changed || found.is_some() {
+                break;
+            }
+            found = judge(&folded, &mut self.scratch);
+            changed = decode::fold_into(&folded, &mut next);
+            std::mem::swap(&mut folded, &mut next);
+        }
+        (self.scratch.decoded, self.scratch.folded) = (folded, next);
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqli::Reason;
+
+    #[test]
+    fn skipped_headers_are_sorted_so_that_they_are_found() {
+        assert!(SKIPPED.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+
+    #[test]
+    fn a_finding_says_in_words_where_and_why() {
+        let found = Screen::default().query(b"page=2&id=1%27+or+%271%27%3D%271").unwrap();
+        assert_eq!(
+            found.to_string(),
+            "query parameter `id`: makes a condition of constants, which is always true or always false, within single quotes"
+        );
+        assert_eq!(found.finding.reason, Reason::Tautology);
+    }
+
+    #[test]
+    fn each_place_of_a_request_is_looked_at() {
+        let mut screen = Screen::default();
+        let attack = "1' union select password from users--";
+        let encoded = "1%27+union+select+password+from+users--";
+        let json = format!("{{\"a\":{{\"b\":[\"{attack}\"]}}}}");
+        let multipart = format!("--B\r\nContent-Disposition: form-data; name=\"c\"\r\n\r\n{attack}\r\n--B--");
+        let places = [
+            screen.path(format!("/item/{}", encoded.replace('+', "%20")).as_bytes()),
+            screen.query(format!("a=1&q={encoded}").as_bytes()),
+            screen.query(format!("{encoded}=1").as_bytes()),
+            screen.header(b"x-forwarded-for", attack.as_bytes()),
+            screen.header(b"user-agent", attack.as_bytes()),
+            screen.header(b"referer", format!("https://a/b?c={encoded}").as_bytes()),
+            screen.header(b"cookie", format!("a=b; id={encoded}").as_bytes()),
+            screen.body(&BodyKind::Form, format!("c={encoded}").as_bytes()),
+            screen.body(&BodyKind::Json, json.as_bytes()),
+            screen.body(&BodyKind::Multipart(b"B"[..].into()), multipart.as_bytes()),
+        ];
+        let words: Vec<String> = places
+            .iter()
+            .map(|found| found.as_ref().map_or("nothing".to_owned(), |found| found.place.to_string()))
+            .collect();
+        let expected = [
+            "path",
+            "query parameter `q`",
+            "name of a query parameter",
+            "header `x-forwarded-for`",
+            "header `user-agent`",
+            "header `referer`",
+            "cookie `id`",
+            "form field `c`",
+            "JSON string `b`",
+            "form field `c`",
+        ];
+        assert_eq!(words, expected);
+        assert_eq!(screen.header(b"if-none-match", attack.as_bytes()), None);
+    }
+
+    #[test]
+    fn encodings_within_encodings_hide_nothing() {
+        let mut screen = Screen::default();
+        for query in [
+            "id=1%2527%2520or%25201%253D1--",
+            "id=1&#39;",
+            "id=1%26%2339%3B+or+1%3D1--+",
+            "id=1%u0027+or+1%3D1--+",
+            "id=%EF%BC%87+or+1%3D1--+",
+            "id=%7B%22a%22%3A%221%27+or+1%3D1--+%22%7D",
+            "id=1%C0%A7+or+1%3D1--+",
+        ] {
+            let is_payload = query != "id=1&#39;";
+            assert_eq!(screen.query(query.as_bytes()).is_some(), is_payload, "{query}");
+        }
+    }
+
+    #[test]
+    fn content_types_say_how_a_body_is_read() {
+        assert_eq!(BodyKind::of(b"Application/JSON; charset=utf-8"), Some(BodyKind::Json));
+        assert_eq!(BodyKind::of(b"application/problem+json"), Some(BodyKind::Json));
+        assert_eq!(BodyKind::of(b"application/x-www-form-urlencoded"), Some(BodyKind::Form));
+        assert_eq!(
+            BodyKind::of(b"multipart/form-data; boundary=xyz"),
+            Some(BodyKind::Multipart(b"xyz"[..].into()))
+        );
+        assert_eq!(BodyKind::of(b"multipart/form-data"), None);
+        assert_eq!(BodyKind::of(b"image/png"), None);
+    }
+}
