@@ -3,141 +3,12 @@
 //! Two states are enough: an operand is due, or an operand has just been read. Almost every sentence of a natural language fails here at
 //! its second or third word, because two words in a row are no expression. Parentheses are kept on a stack that is as deep as they are.
 
+use crate::sqli::facts::{Context, Ending, Facts, List};
 use crate::sqli::token::{Token, Tokens};
 use crate::sqli::words::{Verb, Word};
 
-/// Where in a statement the value is taken to stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Context {
-    /// In place of a number or another bare operand.
-    Bare,
-    /// Right behind an operand.
-    Behind,
-    /// Within a string in these quotes.
-    Quoted(u8),
-}
-
-/// How reading ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending<'v> {
-    /// The value is over, and an operand was the last of it.
-    Whole,
-    /// The value is over, and an operand was due.
-    Unfinished,
-    /// A comment hides what the application has behind the value.
-    Comment {
-        /// What stands in the comment.
-        rest: &'v [u8],
-        /// The comment's mark.
-        mark: u8,
-        /// Whether an operand was due.
-        unfinished: bool,
-    },
-    /// The value ends within a string whose second quote is the application's own.
-    Reopened {
-        /// What stands in that string.
-        content: &'v [u8],
-    },
-    /// The value is over but for the quote that would begin a string behind an operand.
-    Dangling,
-    /// The statement is over: `;`.
-    Semicolon,
-    /// This is not SQL, from some token on.
-    Broken,
-}
-
-/// What a value would do to the statement it is put into.
-#[derive(Clone, Debug)]
-pub struct Facts<'v> {
-    /// How reading ended.
-    pub ending: Ending<'v>,
-    /// Tokens read.
-    pub tokens_count: u32,
-    /// `and`, `or` and the like.
-    pub logic_count: u32,
-    /// `||`.
-    pub pipes_count: u32,
-    /// Comparisons whose both sides were read.
-    pub compares_count: u32,
-    /// Of those, the ones of constants.
-    pub constant_compares_count: u32,
-    /// Conditions that are a constant.
-    pub constants_count: u32,
-    /// Arithmetic.
-    pub arithmetic_count: u32,
-    /// Parentheses closed that the application has opened.
-    pub popped_count: u32,
-    /// Names read as operands.
-    pub names_count: u32,
-    /// Whether the first operand of a bare value is a number or the like.
-    pub begins_number: bool,
-    /// Whether `union` and its `select` were read.
-    pub union: bool,
-    /// Whether that `select` is in parentheses.
-    pub union_opened: bool,
-    /// What the `select` behind `union` names.
-    pub union_list: List,
-    /// What a `select` in parentheses names.
-    pub inner_list: List,
-    /// What a `select` of a statement of its own names.
-    pub stacked_list: List,
-    /// Whether a statement of its own was begun that is not a `select`.
-    pub stacked: bool,
-    /// Whether there was a `;` between statements.
-    pub semicolon: bool,
-    /// Tokens before the first `;`.
-    pub before_semicolon_count: u32,
-    /// Whether the first token is `<`.
-    pub begins_bracket: bool,
-    /// Whether the last operator is `>`.
-    pub ends_bracket: bool,
-    /// Whether an operator is missing before a query.
-    pub lacking: bool,
-    /// A function that waits, writes or leaks.
-    pub hostile: bool,
-    /// `sleep`.
-    pub delay: bool,
-    /// A function or variable that tells of the server.
-    pub telling: bool,
-    /// Ordinary functions of SQL.
-    pub functions_count: u32,
-    /// Names of the database's own dictionary.
-    pub dictionary: bool,
-    /// `order by`, `group by`.
-    pub sort: bool,
-    /// `where`, `having`.
-    pub condition: bool,
-    /// `limit` and such.
-    pub limit: bool,
-    /// `into outfile`.
-    pub into_file: bool,
-    /// `procedure analyse()`.
-    pub procedure: bool,
-    /// `in boolean mode`.
-    pub full_text: bool,
-    /// `is null`, `in (…)`, `between`, `like`.
-    pub predicates_count: u32,
-    /// Comments between tokens, and MySQL's hidden ones.
-    pub obfuscation_count: u32,
-    /// Numbers in hexadecimal notation.
-    pub hex_count: u32,
-}
-
-/// What a `select` names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct List {
-    /// Items.
-    pub items_count: u32,
-    /// Of those, the ones that are not just a name.
-    pub rich_count: u32,
-    /// Whether it says from where.
-    pub from: bool,
-    /// Whether it says under which condition.
-    pub condition: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Root,
     Group,
     Call(Word),
@@ -145,7 +16,7 @@ enum Kind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+pub(super) enum Part {
     List,
     From,
     Condition,
@@ -154,7 +25,7 @@ enum Part {
 
 /// Whose `select` a query is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
+pub(super) enum Whose {
     Nobody,
     Union,
     Inner,
@@ -164,10 +35,10 @@ enum Whose {
 /// Parentheses, or the statement itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
-    kind: Kind,
-    whose: Whose,
+    pub(super) kind: Kind,
+    pub(super) whose: Whose,
     /// Whether an operand is due.
-    due: bool,
+    pub(super) due: bool,
     /// Whether nothing was read in it yet.
     fresh: bool,
     /// Whether all operands since the last border were constants.
@@ -175,11 +46,11 @@ pub struct Frame {
     /// Whether what stood before a comparison was one.
     compared: Option<bool>,
     /// Borders (`and`) that belong to `between`.
-    betweens: u8,
+    pub(super) betweens: u8,
     /// Whether the item has its other name already.
-    named: bool,
+    pub(super) named: bool,
     /// Whether `case` was read.
-    cased: bool,
+    pub(super) cased: bool,
 }
 
 impl Frame {
@@ -215,53 +86,10 @@ pub(crate) struct Stop;
 /// Reads.
 pub(crate) struct Reader<'v, 's> {
     pub(crate) tokens: Tokens<'v>,
-    context: Context,
-    below: &'s mut Vec<Frame>,
-    frame: Frame,
+    pub(super) context: Context,
+    pub(super) below: &'s mut Vec<Frame>,
+    pub(super) frame: Frame,
     pub(crate) facts: Facts<'v>,
-}
-
-impl Default for Facts<'_> {
-    fn default() -> Self {
-        Facts {
-            ending: Ending::Broken,
-            tokens_count: 0,
-            logic_count: 0,
-            pipes_count: 0,
-            compares_count: 0,
-            constant_compares_count: 0,
-            constants_count: 0,
-            arithmetic_count: 0,
-            popped_count: 0,
-            names_count: 0,
-            begins_number: false,
-            union: false,
-            union_opened: false,
-            union_list: List::default(),
-            inner_list: List::default(),
-            stacked_list: List::default(),
-            stacked: false,
-            semicolon: false,
-            before_semicolon_count: 0,
-            begins_bracket: false,
-            ends_bracket: false,
-            lacking: false,
-            hostile: false,
-            delay: false,
-            telling: false,
-            functions_count: 0,
-            dictionary: false,
-            sort: false,
-            condition: false,
-            limit: false,
-            into_file: false,
-            procedure: false,
-            full_text: false,
-            predicates_count: 0,
-            obfuscation_count: 0,
-            hex_count: 0,
-        }
-    }
 }
 
 /// Reads `value` from `at` on, as it would be read in `context`. O(n) in time; `stack` is room that is used again, at most one entry
@@ -290,12 +118,12 @@ impl<'v> Reader<'v, '_> {
         if self.frame.due { self.operand_due(token, fresh) } else { self.operand_read(token) }
     }
 
-    fn stop(&mut self, ending: Ending<'v>) -> Result<(), Stop> {
+    pub(super) fn stop(&mut self, ending: Ending<'v>) -> Result<(), Stop> {
         self.facts.ending = ending;
         Err(Stop)
     }
 
-    fn broken(&mut self) -> Result<(), Stop> {
+    pub(super) fn broken(&mut self) -> Result<(), Stop> {
         self.stop(Ending::Broken)
     }
 
@@ -427,7 +255,7 @@ impl<'v> Reader<'v, '_> {
         self.facts.dictionary |= word == Word::Dictionary;
     }
 
-    fn push(&mut self, kind: Kind) {
+    pub(super) fn push(&mut self, kind: Kind) {
         self.below.push(self.frame);
         self.frame = Frame::new(kind);
     }
@@ -451,7 +279,7 @@ impl<'v> Reader<'v, '_> {
         self.frame.due = true;
     }
 
-    fn begin_query(&mut self, whose: Whose) {
+    pub(super) fn begin_query(&mut self, whose: Whose) {
         self.settle();
         self.frame.kind = Kind::Query(Part::List);
         self.frame.whose = whose;
@@ -489,7 +317,7 @@ impl<'v> Reader<'v, '_> {
         Ok(())
     }
 
-    fn list(&mut self) -> Option<&mut List> {
+    pub(super) fn list(&mut self) -> Option<&mut List> {
         match self.frame.whose {
             Whose::Nobody => None,
             Whose::Union => Some(&mut self.facts.union_list),
@@ -499,7 +327,7 @@ impl<'v> Reader<'v, '_> {
     }
 
     /// A condition or an item is over.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         let frame = &mut self.frame;
         if frame.due {
             // Nothing was compared with what did not come.
@@ -508,6 +336,7 @@ impl<'v> Reader<'v, '_> {
             self.facts.constant_compares_count += u32::from(left && frame.constant);
         } else if frame.constant {
             self.facts.constants_count += 1;
+            self.facts.sort_constants_count += u32::from(frame.kind == Kind::Query(Part::Sort));
         }
         frame.compared = None;
         frame.constant = true;
@@ -544,12 +373,12 @@ impl<'v> Reader<'v, '_> {
         }
     }
 
-    fn due(&mut self) -> Result<(), Stop> {
+    pub(super) fn due(&mut self) -> Result<(), Stop> {
         self.frame.due = true;
         Ok(())
     }
 
-    fn compare(&mut self) -> Result<(), Stop> {
+    pub(super) fn compare(&mut self) -> Result<(), Stop> {
         if self.frame.compared.is_none() {
             self.frame.compared = Some(self.frame.constant);
             self.frame.constant = true;
@@ -557,7 +386,7 @@ impl<'v> Reader<'v, '_> {
         self.due()
     }
 
-    fn logic(&mut self) -> Result<(), Stop> {
+    pub(super) fn logic(&mut self) -> Result<(), Stop> {
         if self.frame.betweens > 0 {
             self.frame.betweens -= 1;
             return self.due();
@@ -632,211 +461,12 @@ impl<'v> Reader<'v, '_> {
     }
 
     /// Another name for an item or a table.
-    fn other_name(&mut self) -> Result<(), Stop> {
+    pub(super) fn other_name(&mut self) -> Result<(), Stop> {
         let may = matches!(self.frame.kind, Kind::Query(Part::List | Part::From)) && !self.frame.named;
         if !may {
             return self.broken();
         }
         self.frame.named = true;
         Ok(())
-    }
-
-    fn word_read(&mut self, word: Word, text: &'v [u8]) -> Result<(), Stop> {
-        match word {
-            Word::Logic => self.logic(),
-            Word::Not => match self.tokens.peek() {
-                Token::Word(Word::Compare | Word::In | Word::Between, _) => Ok(()),
-                _ => self.broken(),
-            },
-            Word::Compare => self.predicate(text),
-            Word::Is => {
-                self.facts.predicates_count += 1;
-                self.compare()
-            }
-            Word::In => self.within(),
-            Word::Between => {
-                self.facts.predicates_count += 1;
-                self.frame.betweens = self.frame.betweens.saturating_add(1);
-                self.compare()
-            }
-            Word::Arithmetic => {
-                self.facts.arithmetic_count += 1;
-                self.due()
-            }
-            Word::Link if text.eq_ignore_ascii_case(b"for") && !matches!(self.frame.kind, Kind::Call(_)) => {
-                // `for update`, `for xml path('')`.
-                match self.tokens.next_token() {
-                    Token::Word(Word::Verb(_) | Word::Name | Word::Limit, _) => Ok(()),
-                    _ => self.broken(),
-                }
-            }
-            Word::Branch | Word::Link => self.due(),
-            Word::End if self.frame.cased => Ok(()),
-            Word::Suffix => Ok(()),
-            Word::As => match self.tokens.next_token() {
-                // `as` names an item; in cast(… as …) it names a type.
-                Token::Word(..) | Token::Name | Token::Text { .. } => {
-                    self.frame.named = true;
-                    Ok(())
-                }
-                _ => self.broken(),
-            },
-            Word::Verb(verb) => match self.below.is_empty() && self.begins_statement(verb, text, false) {
-                true => {
-                    self.facts.stacked = true;
-                    self.facts.hostile |= verb == Verb::WaitFor;
-                    self.stop(Ending::Semicolon)
-                }
-                false if self.frame.kind != Kind::Root => self.other_name(),
-                false => self.broken(),
-            },
-            Word::Select if self.below.is_empty() && self.frame.kind == Kind::Root && self.is_quoted() => {
-                self.begin_query(Whose::Stacked);
-                Ok(())
-            }
-            _ => self.clause(word, text),
-        }
-    }
-
-    fn is_quoted(&self) -> bool {
-        matches!(self.context, Context::Quoted(_))
-    }
-
-    fn predicate(&mut self, text: &'v [u8]) -> Result<(), Stop> {
-        self.facts.predicates_count += 1;
-        let stands_alone = text.eq_ignore_ascii_case(b"isnull") || text.eq_ignore_ascii_case(b"notnull");
-        if stands_alone {
-            self.facts.compares_count += 1;
-            return Ok(());
-        }
-        // `sounds like`, `similar to`, `member of`.
-        if let Token::Word(Word::Compare, _) = self.tokens.peek() {
-            self.tokens.next_token();
-        }
-        self.compare()
-    }
-
-    fn within(&mut self) -> Result<(), Stop> {
-        match self.tokens.peek() {
-            // position('a' in b)
-            _ if matches!(self.frame.kind, Kind::Call(_)) => self.due(),
-            Token::Open => {
-                self.facts.predicates_count += 1;
-                self.compare()
-            }
-            Token::Word(Word::FullText | Word::Join, _) => {
-                while let Token::Word(Word::FullText | Word::Join, _) = self.tokens.peek() {
-                    self.tokens.next_token();
-                }
-                self.facts.full_text = true;
-                Ok(())
-            }
-            _ => self.broken(),
-        }
-    }
-
-    /// `from`, `where` and the other parts of a query.
-    fn clause(&mut self, word: Word, _text: &'v [u8]) -> Result<(), Stop> {
-        let is_root = self.frame.kind == Kind::Root;
-        match word {
-            Word::Union => self.union(),
-            Word::From if matches!(self.frame.kind, Kind::Call(_)) => self.due(),
-            Word::From => {
-                if let Some(list) = self.list() {
-                    list.from = true;
-                }
-                self.part(Part::From)
-            }
-            Word::Condition => {
-                match self.list() {
-                    Some(list) => list.condition = true,
-                    None => self.facts.condition = true,
-                }
-                self.settle();
-                if !is_root {
-                    self.frame.kind = Kind::Query(Part::Condition);
-                }
-                self.due()
-            }
-            Word::Sort => match self.tokens.next_token() {
-                Token::Word(Word::By, _) => {
-                    self.facts.sort |= self.frame.whose == Whose::Nobody;
-                    self.part(Part::Sort)
-                }
-                _ => self.broken(),
-            },
-            Word::Limit => {
-                self.facts.limit = true;
-                self.part(Part::Sort)
-            }
-            Word::Join => {
-                while let Token::Word(Word::Join, _) = self.tokens.peek() {
-                    self.tokens.next_token();
-                }
-                self.part(Part::From)
-            }
-            Word::Into => match self.tokens.next_token() {
-                Token::Word(Word::OutFile, _) => {
-                    self.facts.into_file = true;
-                    self.due()
-                }
-                Token::Variable { .. } | Token::Word(Word::Name, _) | Token::Name => Ok(()),
-                _ => self.broken(),
-            },
-            Word::Procedure => match self.tokens.next_token() {
-                Token::Word(Word::Name, name) if name.eq_ignore_ascii_case(b"analyse") => {
-                    self.facts.procedure = true;
-                    match self.tokens.next_token() {
-                        Token::Open => {
-                            self.push(Kind::Call(Word::Function));
-                            Ok(())
-                        }
-                        _ => self.broken(),
-                    }
-                }
-                _ => self.broken(),
-            },
-            _ => self.other_name(),
-        }
-    }
-
-    fn part(&mut self, part: Part) -> Result<(), Stop> {
-        self.settle();
-        self.frame.kind = Kind::Query(part);
-        self.due()
-    }
-
-    fn union(&mut self) -> Result<(), Stop> {
-        while let Token::Word(Word::Quantifier, _) = self.tokens.peek() {
-            self.tokens.next_token();
-        }
-        match self.tokens.next_token() {
-            Token::Word(Word::Select, _) => {
-                self.facts.union = true;
-                self.begin_query(Whose::Union);
-                Ok(())
-            }
-            Token::Open => {
-                let mut tokens = self.tokens.clone();
-                let mut depth = 1;
-                while tokens.peek() == Token::Open {
-                    tokens.next_token();
-                    depth += 1;
-                }
-                if !matches!(tokens.next_token(), Token::Word(Word::Select, _)) {
-                    return self.broken();
-                }
-                self.facts.union = true;
-                self.facts.union_opened = true;
-                self.settle();
-                for _ in 0..depth {
-                    self.push(Kind::Group);
-                }
-                self.tokens = tokens;
-                self.begin_query(Whose::Union);
-                Ok(())
-            }
-            _ => self.broken(),
-        }
     }
 }

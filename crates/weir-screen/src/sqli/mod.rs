@@ -7,7 +7,9 @@
 //!
 //! [`decode`] undoes the encodings behind which values hide; [`place`] finds the values of a request.
 
+mod clause;
 pub mod decode;
+pub mod facts;
 pub mod grammar;
 mod json;
 mod multipart;
@@ -20,7 +22,8 @@ mod words;
 pub use place::{BodyKind, Found, Place, Screen};
 pub use rules::Reason;
 
-use grammar::{Context, Frame};
+use facts::Context;
+use grammar::Frame;
 
 /// Room that is used again from value to value.
 #[derive(Default)]

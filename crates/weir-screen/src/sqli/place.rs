@@ -172,8 +172,8 @@ impl Screen {
             let rest = path.get(at..).unwrap_or_default();
             at += segment.len() + 1;
             let may_hold_more = rest.len() > segment.len()
-                && (segment.first().is_some_and(|byte| byte.is_ascii_digit() || *byte == b'-')
-                    || segment.iter().any(|byte| matches!(byte, b'\'' | b'"' | b'%' | b'*')));
+                && (rest.windows(2).any(|pair| pair == b"/*")
+                    || segment.iter().any(|byte| matches!(byte, b'\'' | b'"' | b'%')));
             if may_hold_more && starts < PATH_STARTS {
                 starts += 1;
                 if let Some(finding) = self.examine(rest, Written::Percent) {

@@ -3,7 +3,7 @@
 //! Each rule wants two things: that the value plausibly leaves its place (it closes a quote or a parenthesis of the application's, or
 //! stands where a number should), and that what it adds has a meaning that ordinary text does not come to by chance.
 
-use crate::sqli::grammar::{Context, Ending, Facts, List};
+use crate::sqli::facts::{Context, Ending, Facts, List};
 
 /// What makes a value an injection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -196,7 +196,7 @@ impl Case<'_, '_> {
         let list = self.facts.stacked_list;
         let is_close = self.is_quoted() && self.is_terse() && !self.head.ends_with(b" ");
         let is_separated =
-            self.facts.semicolon && (self.is_anchored() || self.facts.before_semicolon_count <= 2);
+            self.facts.separated && (self.is_anchored() || self.facts.before_semicolon_count <= 2);
         let is_query = match is_separated {
             true => list.rich_count > 0 || (list.from && self.is_clean()),
             // SQL in quotes is how programs are written; only what goes on behind it is odd.
@@ -259,13 +259,13 @@ impl Case<'_, '_> {
         if facts.constant_compares_count == 0 || (self.joins() == 0 && facts.functions_count == 0) {
             return false;
         }
-        self.is_anchored() || self.context == Context::Behind || facts.ending != Ending::Broken
+        self.is_anchored() || self.context == Context::Behind || self.is_clean()
     }
 
     fn is_sort(&self) -> bool {
         let facts = self.facts;
         facts.sort
-            && facts.constants_count > 0
+            && facts.sort_constants_count > 0
             && (self.is_quoted() || facts.popped_count > 0 || facts.begins_number || self.is_commented())
             && self.is_clean()
             || (facts.sort && self.is_quoted() && self.is_commented())

@@ -1,6 +1,7 @@
 //! What begins another statement behind the one that the value is put into.
 
-use crate::sqli::grammar::{Ending, Reader, Stop};
+use crate::sqli::facts::Ending;
+use crate::sqli::grammar::{Reader, Stop};
 use crate::sqli::token::{Token, Tokens};
 use crate::sqli::words::{Verb, Word};
 
@@ -17,6 +18,7 @@ impl<'v> Reader<'v, '_> {
             Token::End => Ending::Semicolon,
             Token::Comment { rest, mark } => Ending::Comment { rest, mark, unfinished: false },
             Token::Word(Word::Select, _) => {
+                self.facts.separated = true;
                 self.begin_select(true);
                 return Ok(());
             }
@@ -30,6 +32,7 @@ impl<'v> Reader<'v, '_> {
             }
             Token::Word(Word::Verb(verb), text) if self.begins_statement(verb, text, true) => {
                 self.facts.stacked = true;
+                self.facts.separated = true;
                 Ending::Semicolon
             }
             _ => Ending::Broken,
@@ -107,7 +110,10 @@ fn updates(tokens: &mut Tokens<'_>) -> bool {
         }
         match tokens.next_token() {
             Token::Dot => {}
-            Token::Word(_, word) => return word.eq_ignore_ascii_case(b"set"),
+            Token::Word(_, word) => {
+                let is_set = word.eq_ignore_ascii_case(b"set");
+                return is_set && names(tokens) && matches!(tokens.next_token(), Token::Compare | Token::Dot);
+            }
             _ => return false,
         }
     }

@@ -123,8 +123,12 @@ pub fn class_of(word: &[u8]) -> Word {
     room.copy_from_slice(word);
     room.make_ascii_lowercase();
     let wanted: &[u8] = room;
-    match TABLE.binary_search_by(|(known, _)| known.as_bytes().cmp(wanted)) {
-        Ok(at) => TABLE.get(at).map_or(Word::Name, |(_, class)| *class),
+    let Some(first) = wanted.first().and_then(|first| first.checked_sub(b'a')) else { return Word::Name };
+    let from = STARTS.get(usize::from(first)).copied().unwrap_or(0);
+    let to = STARTS.get(usize::from(first) + 1).copied().unwrap_or(0);
+    let same_first = TABLE.get(from..to).unwrap_or_default();
+    match same_first.binary_search_by(|(known, _)| known.as_bytes().cmp(wanted)) {
+        Ok(at) => same_first.get(at).map_or(Word::Name, |(_, class)| *class),
         Err(_) => special(wanted),
     }
 }
@@ -145,6 +149,22 @@ fn special(word: &[u8]) -> Word {
         Word::Name
     }
 }
+
+/// Where in the table the words of each first letter begin.
+static STARTS: [usize; 27] = {
+    let mut starts = [TABLE.len(); 27];
+    let mut at = TABLE.len();
+    while at > 0 {
+        at -= 1;
+        let letter = (TABLE[at].0.as_bytes()[0] - b'a') as usize;
+        let mut before = letter as isize;
+        while before >= 0 && starts[before as usize] > at {
+            starts[before as usize] = at;
+            before -= 1;
+        }
+    }
+    starts
+};
 
 /// Short, for the table.
 type V = Verb;

@@ -1,0 +1,4 @@
+//! Corpora and made-up traffic.
+
+pub mod corpus;
+pub mod traffic;
