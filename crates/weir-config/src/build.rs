@@ -249,6 +249,12 @@ fn route(listener: &str, position: usize, fields: &Fields) -> Route {
         add_response_header: header_map(fields.map("add_response_header")),
         rewrite_prefix: fields.table("rewrite").text("prefix").map(str::to_owned),
         body_limit_bytes: fields.optional_number("body_limit"),
+        sqli: match fields.word("sqli") {
+            "report" => SqliMode::Report,
+            "block" => SqliMode::Block,
+            _ => SqliMode::Off,
+        },
+        sqli_body_bytes: fields.number("sqli_body"),
         cache: cache::route_cache(fields),
         screen: screen::screen(fields),
     }

@@ -135,6 +135,10 @@ pub const BURST_FILL: Duration = seconds(7 * 86_400);
 /// Rate limits, and concurrency limits, of one route or listener (count).
 pub const LIMIT_COUNT: usize = 16;
 
+/// `route.sqli_body`, bytes.
+pub const SQLI_BODY: Limit<u64> =
+    limit(64 * KIB, 0, MIB, "it is held in memory for each request whose body is under way");
+
 /// `respond.status`.
 pub const RESPOND_STATUS: Limit<u64> = limit(200, 200, 599, "1xx is not an answer; there is none above 599");
 

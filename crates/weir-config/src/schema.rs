@@ -205,10 +205,37 @@ pub struct Route {
     pub rewrite_prefix: Option<String>,
     /// Largest request body, bytes; `None` means no limit. Beyond it 413.
     pub body_limit_bytes: Option<u64>,
+    /// What becomes of requests that look like SQL injection.
+    pub sqli: SqliMode,
+    /// Most of a request's body that is held back and looked at for that, bytes; default 64 KiB.
+    pub sqli_body_bytes: u64,
     /// What is kept of responses; `None` keeps nothing.
     pub cache: Option<RouteCache>,
     /// What is asked of its requests.
     pub screen: Screen,
+}
+
+/// What becomes of a request that looks like SQL injection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SqliMode {
+    /// No request is looked at (default).
+    #[default]
+    Off,
+    /// It passes, and is logged and counted.
+    Report,
+    /// It gets 403.
+    Block,
+}
+
+impl SqliMode {
+    /// The word of the config.
+    pub fn word(self) -> &'static str {
+        match self {
+            SqliMode::Off => "off",
+            SqliMode::Report => "report",
+            SqliMode::Block => "block",
+        }
+    }
 }
 
 /// A host that a route takes.

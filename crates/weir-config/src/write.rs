@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 
 use self::users::protocols;
 use crate::build::{CONTENT_TYPE, RETRY_ON, default_hash_key, default_pool};
+use crate::limits;
 use crate::schema::*;
 use crate::units::{show_byte_rate, show_duration, show_size};
 
@@ -322,6 +323,12 @@ fn route(listener: &Listener, position: usize, route: &Route) -> Vec<(&'static s
     );
     keys.extend(route.body_limit_bytes.map(|most| ("body_limit", size(most))));
     keys.extend(screen::keys(&route.screen));
+    if route.sqli != SqliMode::Off {
+        keys.push(("sqli", text(route.sqli.word())));
+    }
+    if Some(route.sqli_body_bytes) != limits::SQLI_BODY.default {
+        keys.push(("sqli_body", size(route.sqli_body_bytes)));
+    }
     keys
 }
 

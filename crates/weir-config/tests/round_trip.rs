@@ -123,6 +123,10 @@ fn cache() -> impl Strategy<Value = RouteCache> {
     )
 }
 
+fn sqli() -> impl Strategy<Value = (SqliMode, u64)> {
+    (select(vec![SqliMode::Off, SqliMode::Report, SqliMode::Block]), 0..=1u64 << 20)
+}
+
 fn route(pools: Vec<String>) -> impl Strategy<Value = Route> {
     let matching = (
         vec(host(), 0..3),
@@ -130,7 +134,7 @@ fn route(pools: Vec<String>) -> impl Strategy<Value = Route> {
         subsequence(vec!["GET", "HEAD", "POST", "PURGE"], 0..3),
         fields(),
     );
-    let rest = (of(0..=1u64 << 46), of(cache()), screens::screen(true));
+    let rest = (of(0..=1u64 << 46), of(cache()), screens::screen(true), sqli());
     (matching, action(pools), fields(), fields(), of("/[a-z]{0,3}/?"), rest).prop_map(
             |(
                 (host, path, method, header),
@@ -138,7 +142,7 @@ fn route(pools: Vec<String>) -> impl Strategy<Value = Route> {
                 add_request_header,
                 add_response_header,
                 rewrite,
-                (body_limit_bytes, cache, screen),
+                (body_limit_bytes, cache, screen, (sqli, sqli_body_bytes)),
             )| {
                 let all_prefixes =
                     !path.is_empty() && path.iter().all(|path| matches!(path, PathPattern::Prefix(_)));
@@ -155,6 +159,8 @@ fn route(pools: Vec<String>) -> impl Strategy<Value = Route> {
                     add_response_header,
                     rewrite_prefix: rewrite.filter(|_| all_prefixes && forwards),
                     body_limit_bytes,
+                    sqli,
+                    sqli_body_bytes,
                     cache: cache.filter(|_| forwards),
                     screen,
                 }
@@ -176,6 +182,8 @@ fn sni_route(pools: Vec<String>) -> impl Strategy<Value = Route> {
         add_response_header: BTreeMap::new(),
         rewrite_prefix: None,
         body_limit_bytes: None,
+        sqli: SqliMode::Off,
+        sqli_body_bytes: 64 << 10,
         cache: None,
         screen: Screen::default(),
     })

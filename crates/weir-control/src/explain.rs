@@ -8,8 +8,9 @@ use weir_config::Protocol;
 use weir_proxy::clock;
 use weir_proxy::http::cache::explain::Asked;
 use weir_proxy::http::key::{KeySource, choice_key};
-use weir_proxy::http::route::{Action, Decision, RequestView, RouteTable, without_port};
+use weir_proxy::http::route::{Action, Decision, RequestView, Route, RouteTable, without_port};
 use weir_proxy::http::screening::{self, Facts, Place, Step};
+use weir_proxy::http::sqli;
 use weir_proxy::http::sticky::{self, Sticky};
 use weir_proxy::snapshot::{Listener, Pool, Snapshot};
 
@@ -54,7 +55,10 @@ pub struct Answer {
     /// What is asked of the request before that, in order; empty where nothing is.
     #[serde(default)]
     pub screens: Vec<Screened>,
-    /// What happens: `forward to pool app`, `redirect 308 to …`, `respond 200`, `404, no route`, `refuse 403, deny_path`.
+    /// What the screen for SQL injection says of the request's head, where the route has one.
+    #[serde(default)]
+    pub sqli: Option<String>,
+    /// What happens: `forward to pool app`, `redirect 308 to …`, `respond 200`, `404, no route`, `refuse 403, deny_path`, `refuse 403, sqli`.
     pub action: String,
     /// What the cache of the route would say; `None` where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -225,8 +229,13 @@ fn http(snapshot: &Snapshot, request: &Request<'_>, wanted: Option<&str>) -> Res
     let routes = listener.routes.explain(&view).into_iter().map(verdict).collect();
     let decision = listener.routes.decide(&view);
     let (screens, refused) = screen(listener, &decision, request, &path);
+    let (sqli, is_injection) = match &decision {
+        Decision::Route { route, .. } if refused.is_none() => injection(route, request),
+        _ => (None, false),
+    };
     let (action, pool) = match decision {
         _ if refused.is_some() => (refused, None),
+        _ if is_injection => (Some("refuse 403, sqli".to_owned()), None),
         Decision::Default { pool } => (None, Some(pool)),
         Decision::Nowhere => (Some("404, no route".to_owned()), None),
         Decision::Route { route, .. } => match &route.action {
@@ -246,6 +255,7 @@ fn http(snapshot: &Snapshot, request: &Request<'_>, wanted: Option<&str>) -> Res
         path,
         routes,
         screens,
+        sqli,
         action: action.unwrap_or_default(),
         cache,
         pool: choice,
@@ -315,6 +325,15 @@ fn screen(
     (steps.into_iter().map(screened).collect(), refused)
 }
 
+/// What the route's screen for SQL injection says, and whether it refuses the request.
+fn injection(route: &Route, request: &Request<'_>) -> (Option<String>, bool) {
+    let Some(asked) = route.sqli else { return (None, false) };
+    let query = request.target.split_once('?').map(|(_, query)| query.as_bytes());
+    let fields = request.headers.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    let (sentence, refuses) = sqli::explain(asked, request.path.as_bytes(), query, fields);
+    (Some(sentence), refuses)
+}
+
 /// The listener a client would reach: the one named, the one at the URL's port, or the only one there is.
 fn http_listener<'s>(
     snapshot: &'s Snapshot,
@@ -369,6 +388,7 @@ fn tcp(snapshot: &Snapshot, source: SocketAddr, destination: SocketAddr) -> Resu
         path: String::new(),
         routes: Vec::new(),
         screens: Vec::new(),
+        sqli: None,
         action: format!("forward to pool {}", pool.config.name),
         cache: None,
         pool: Some(choose(pool, Some(address_hash(source.ip())), None)),

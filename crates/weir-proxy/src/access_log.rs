@@ -69,6 +69,8 @@ pub struct Record<'a> {
     pub end: End,
     /// What would have refused it, but for a dry run.
     pub would_reject: Reasons,
+    /// Where in the request SQL injection was found, and of what kind.
+    pub sqli: Option<&'a str>,
     /// `user-agent`, as sent.
     pub user_agent: Option<&'a [u8]>,
     /// What the connection is encrypted with; `None` without TLS.

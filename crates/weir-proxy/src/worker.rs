@@ -12,6 +12,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
+use weir_screen::sqli::Screen;
 
 use crate::access_log::{AccessLog, WorkerLog};
 use crate::backends::WorkerPool;
@@ -71,6 +72,8 @@ pub struct Worker {
     pub totals: Arc<Totals>,
     pub log: WorkerLog,
     pub exchanges: Exchanges,
+    /// Room for looking at requests.
+    pub sqli: RefCell<Screen>,
     pub crew: Crew,
     /// See [`system::accept_ceiling`].
     pub accept_ceiling: i32,
@@ -224,6 +227,7 @@ async fn serve(setup: Setup) {
         totals: setup.totals,
         log: setup.access_log.for_worker(),
         exchanges: Exchanges::default(),
+        sqli: RefCell::default(),
         crew: Crew::default(),
         accept_ceiling: system::accept_ceiling(),
         quic: Place::new(setup.quic),

@@ -74,6 +74,7 @@ metrics! {
     REJECTED = "weir_rejected_total" Counter ["listener", "reason"] "What was refused before or instead of forwarding, by reason.";
     WOULD_REJECT = "weir_would_reject_total" Counter ["listener", "reason"] "What was let pass and would have been refused, but for `dry_run` or `report`, by reason.";
     RATE_LIMIT_OVERFLOW = "weir_rate_limit_overflow_total" Counter ["listener"] "Times a key of a `rate_limit` found no room among its `keys` and shared a bucket.";
+    SQLI = "weir_sqli_requests_total" Counter ["listener", "verdict"] "Requests of routes with `sqli`, by what was found.";
     ENDS = "weir_ends_total" Counter ["listener", "reason"] "Exchanges, TCP sessions and UDP flows that ended, by the end reason of the access log.";
     TLS_HANDSHAKES = "weir_tls_handshakes_total" Counter ["listener", "result"] "TLS handshakes with clients, by result: `full` and `resumed` came about, the others say why not.";
     CERTIFICATE_EXPIRY = "weir_certificate_expiry_timestamp_seconds" Gauge ["listener", "certificate"] "When the certificate stops being good, Unix time.";

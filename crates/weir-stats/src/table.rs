@@ -49,6 +49,7 @@ words! {
         DeniedUserAgent = "denied_user_agent", "The user agent is denied, or not allowed (`deny_user_agent`, `allow_user_agent`); answered 403.";
         RateLimited = "rate_limited", "Over a `rate_limit`; answered 429 with `retry-after`, or as the limit says.";
         ConcurrencyLimited = "concurrency_limited", "Over a `concurrency_limit`; answered 429 with `retry-after`, or as the limit says.";
+        Sqli = "sqli", "The request looks like SQL injection (`sqli = \"block\"`); answered 403.";
         NoBackend = "no_backend", "No backend of the pool is up; answered 503.";
         QueueFull = "queue_full", "Every backend was at `max_connections` and the queue was full; answered 503.";
         QueueTimeout = "queue_timeout", "Waited in the queue for its whole timeout; answered 503.";
@@ -85,6 +86,7 @@ words! {
         DeniedUserAgent = "denied_user_agent", "User agent denied, or not allowed.";
         RateLimited = "rate_limited", "Over a `rate_limit`.";
         ConcurrencyLimited = "concurrency_limited", "Over a `concurrency_limit`.";
+        Sqli = "sqli", "Looks like SQL injection.";
         NoBackend = "no_backend", "No backend up.";
         QueueFull = "queue_full", "Queue full.";
         QueueTimeout = "queue_timeout", "Queue timeout over.";
@@ -95,6 +97,16 @@ words! {
         RetryBudget = "retry_budget", "A retry was due and the pool's retry budget was used up.";
         FlowLimit = "flow_limit", "UDP flow table full.";
         FrameFlood = "frame_flood", "HTTP/2 or HTTP/3 client sent more frames without content than `control_frames` allows; closed.";
+    }
+}
+
+words! {
+    /// What the screen for SQL injection said: label `verdict` of `weir_sqli_requests_total`.
+    SqliVerdict {
+        Passed = "passed", "Nothing was found.";
+        Reported = "reported", "An injection was found, and passed (`sqli = \"report\"`).";
+        Blocked = "blocked", "An injection was found, and refused (`sqli = \"block\"`).";
+        Cut = "cut", "Of a body, besides, something passed unread: it was larger than `sqli_body`, or memory was short.";
     }
 }
 
@@ -158,6 +170,8 @@ pub struct ListenerCells {
     pub rejected: Counters<{ Rejected::ALL.len() }>,
     /// What passed and would have been refused, but for a dry run, by [`Rejected`].
     pub would_reject: Counters<{ Rejected::ALL.len() }>,
+    /// Requests looked at, by [`SqliVerdict`].
+    pub sqli: Counters<{ SqliVerdict::ALL.len() }>,
     /// Ends by [`End`].
     pub ends: Counters<{ End::ALL.len() }>,
     /// TLS handshakes by [`Handshake`].

@@ -2,6 +2,7 @@
 
 mod attacks;
 mod drain;
+mod sqli;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -268,10 +268,24 @@ static ROUTE: Table = Table {
         screen::ALLOW_USER_AGENT,
         Key::new(
             "sqli",
-            Kind::Unread("`\"off\"`, `\"report\"` or `\"block\"`"),
-            "Detection of SQL injection.",
+            Kind::Word(
+                &[
+                    word("off", "no request is looked at"),
+                    word("report", "what looks like an injection is logged and counted, and passes"),
+                    word("block", "what looks like an injection gets 403"),
+                ],
+                Some("off"),
+            ),
+            "Detection of SQL injection in path, query, headers, cookies, forms and JSON.",
         )
-        .not_built(&["off"]),
+        .http(),
+        Key::new(
+            "sqli_body",
+            Kind::Size(&at::SQLI_BODY),
+            "With `sqli`: how much of a form or of JSON is held back and looked at before it is forwarded; what follows passes unread, and is \
+             counted. `\"0B\"` looks at no body.",
+        )
+        .http(),
         Key::new("cache", Kind::Table(&ROUTE_CACHE), "Keeps responses and answers from memory; only with `pool`.")
             .http()
             .default("off")

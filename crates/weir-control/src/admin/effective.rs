@@ -167,6 +167,8 @@ fn route(route: &Route) -> Value {
         "rewrite_prefix": route.rewrite_prefix,
         "body_limit_bytes": route.body_limit_bytes,
         "screen": screen(&route.screen),
+        "sqli": route.sqli.word(),
+        "sqli_body_bytes": route.sqli_body_bytes,
     });
     match &route.action {
         RouteAction::Pool(pool) => shown["pool"] = json!(pool),

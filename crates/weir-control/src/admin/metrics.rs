@@ -11,7 +11,7 @@ use weir_proxy::snapshot::{Backend, Listener, Pool};
 use weir_stats::Counter;
 use weir_stats::expose::{self, Exposition, Metric};
 use weir_stats::table::{
-    BackendCells, CODE_CLASSES, CacheResult, End, Handshake, ListenerCells, PoolCells, Rejected,
+    BackendCells, CODE_CLASSES, CacheResult, End, Handshake, ListenerCells, PoolCells, Rejected, SqliVerdict,
 };
 
 use crate::acme::{Blame, Standing};
@@ -133,6 +133,13 @@ fn listeners(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>
     let mut overflow = out.family(&expose::RATE_LIMIT_OVERFLOW);
     for listener in listeners {
         overflow.sample(&[&listener.config.name], listener.rate_limit_overflow() as f64);
+    }
+    let mut sqli = out.family(&expose::SQLI);
+    for listener in listeners {
+        for verdict in SqliVerdict::ALL {
+            let count = listener.cells.sum(|cells| cells.sqli[*verdict as usize].total());
+            sqli.sample(&[&listener.config.name, verdict.word()], count as f64);
+        }
     }
     let mut ends = out.family(&expose::ENDS);
     for listener in listeners {

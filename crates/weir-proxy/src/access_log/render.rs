@@ -57,6 +57,7 @@ impl Renderer {
         json_seconds(out, "total", Some(record.timers.total));
         json_text(out, "end", Some(record.end.word().as_bytes()));
         would_reject(out, record.would_reject);
+        json_text(out, "sqli", record.sqli.map(str::as_bytes));
         json_text(out, "user_agent", record.user_agent);
         json_text(out, "referer", record.referer);
         if let Some(tls) = record.tls {
@@ -163,7 +164,7 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
         }
         End::NotCached => *b"PH",
         End::NoBackend | End::ConnectFailed | End::BackendTls => *b"SC",
-        End::Misdirected | End::Handshake => *b"PR",
+        End::Misdirected | End::Handshake | End::Sqli => *b"PR",
         End::DeniedAddress
         | End::DeniedMethod
         | End::DeniedPath

@@ -36,6 +36,7 @@ fn request<'a>() -> Record<'a> {
         },
         end: End::Done,
         would_reject: Reasons::default(),
+        sqli: None,
         user_agent: Some(b"curl/8"),
         referer: None,
         tls: None,

@@ -21,6 +21,7 @@ use crate::http::ledger::Ledger;
 use crate::http::route::{Action, Decision, RequestView, Route, without_port};
 use crate::http::screening;
 use crate::http::session::Session;
+use crate::http::sqli;
 use crate::worker::{Worker, WorkerListener};
 
 /// What becomes of the client's connection.
@@ -281,6 +282,7 @@ fn plan<'l>(
         Decision::Default { pool } => return Ok(Plan::Forward { pool, route: None, rewritten }),
         Decision::Route { route, prefix } => (route, prefix),
     };
+    sqli::head(session, listener, route, (request, received), &mut exchange.ledger)?;
     if let (Some(limit), BodyLength::Length(length)) = (route.body_limit_bytes, request.body())
         && length > limit
     {

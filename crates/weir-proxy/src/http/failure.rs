@@ -24,6 +24,8 @@ pub enum Failure {
     Misdirected,
     /// A list or a limit of the listener or the route did not let it pass.
     Screened(Refusal),
+    /// It looks like SQL injection.
+    Injection,
     /// No route and no default pool.
     NoRoute,
     /// No backend of the pool is up.
@@ -93,6 +95,7 @@ impl Failure {
             Failure::MethodRefused => 405,
             Failure::Misdirected => 421,
             Failure::Screened(refusal) => refusal.status,
+            Failure::Injection => 403,
             Failure::NoRoute => 404,
             Failure::NoBackend
             | Failure::QueueFull
@@ -129,6 +132,7 @@ impl Failure {
                 Reason::Rate => End::RateLimited,
                 Reason::Concurrency => End::ConcurrencyLimited,
             },
+            Failure::Injection => End::Sqli,
             Failure::NoRoute => End::NoRoute,
             Failure::NoBackend => End::NoBackend,
             Failure::QueueFull => End::QueueFull,
@@ -161,6 +165,7 @@ impl Failure {
             Failure::MethodRefused => Rejected::MethodRefused,
             Failure::Misdirected => Rejected::Misdirected,
             Failure::Screened(refusal) => counted_as(refusal.reason),
+            Failure::Injection => Rejected::Sqli,
             Failure::NoRoute => Rejected::NoRoute,
             Failure::NoBackend => Rejected::NoBackend,
             Failure::QueueFull => Rejected::QueueFull,

@@ -12,6 +12,7 @@ use weir_http::{
     BodyLength, BodyReader, KnownHeader, Limits, Method, RequestContext, ResponseContext, Version,
     request_fields, write_request,
 };
+use weir_screen::sqli::BodyKind;
 use weir_stats::table::Rejected;
 
 use crate::backends::{Chosen, WorkerPool, elapsed};
@@ -32,6 +33,7 @@ use crate::http::retry::{self, Attempt, Verdict};
 use crate::http::route::Route;
 use crate::http::screening;
 use crate::http::session::{Session, limits_of};
+use crate::http::sqli;
 use crate::http::sticky::{self, Sticky};
 use crate::http::upload::{self, Upload};
 use crate::stream::Sight;
@@ -67,6 +69,8 @@ pub struct Facts {
     pub extended_connect: bool,
     pub handshake: Handshake,
     pub expect_continue: bool,
+    /// How the body is read before it is forwarded; `None`: it is not.
+    pub inspected: Option<BodyKind>,
     pub limits: Limits,
     key: Option<u64>,
     sticky: Sticky,
@@ -96,6 +100,12 @@ pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Fo
             return Box::pin(answer::failure(session, forwarding.listener, exchange, &failure)).await;
         }
     };
+    if let Some(kind) = facts.inspected.take()
+        && let Err(failure) =
+            Box::pin(sqli::body(session, exchange, forwarding, (&facts, &kind), &mut upload)).await
+    {
+        return Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failure)).await;
+    }
     let retry_config = &forwarding.pool.shared.config.retry;
     if retry_config.attempts > 0 {
         forwarding.pool.shared.balance.retry_budget().deposit(exchange.ledger.head);
@@ -257,6 +267,7 @@ fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
         extended_connect: request.is_extended_connect(),
         handshake,
         expect_continue: request.expect_continue(),
+        inspected: forwarding.route.and_then(|route| sqli::body_kind(route, request, received)),
         limits: limits_of(&forwarding.listener.shared.config.limits),
         key: choice_key(pool, &source),
         sticky: Sticky::of(pool, cookies()),
@@ -291,6 +302,10 @@ fn begin_upload(
     let announced = if body.is_open_ended() { BodyLength::Chunked } else { body };
     let framing = Framing::on(forwarding.over_h2(), announced);
     let mut pump = Pump::new(reader, framing, session.buffer.take(), limit);
+    if facts.inspected.is_some() {
+        pump.keep_copy();
+        return Ok(Upload::of(pump, exchange.ledger.head));
+    }
     pump.take_received(&mut exchange.outgoing, WITH_HEAD_BYTES).map_err(upload::failure_of)?;
     if session.stream.is_ended() && pump.waits_for_source() {
         pump.end_source(&mut session.stream).map_err(upload::failure_of)?;

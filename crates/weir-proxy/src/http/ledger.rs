@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use weir_http::{KnownHeader, RequestHead, Version};
 use weir_screen::Passage;
+use weir_screen::sqli::Found;
 use weir_stats::table::{CacheResult, End, ListenerCells, Rejected};
 
 use crate::access_log::{Reasons, Record, Spoken, Timers};
@@ -44,6 +45,8 @@ pub struct Ledger {
     pub passage: Passage,
     would_reject: Reasons,
     route: Option<Arc<str>>,
+    /// Where in the request SQL injection was found first, and of what kind.
+    injection: Option<Box<str>>,
     text: Text,
 }
 
@@ -113,6 +116,17 @@ impl Ledger {
         if self.would_reject.add(reason) {
             cells.would_reject[reason as usize].increment();
         }
+    }
+
+    /// Notes where an injection was found, for the log: the first of a request.
+    pub fn note_injection(&mut self, found: &Found) {
+        let note = || format!("{}: {}", found.place, found.finding.reason.word()).into();
+        self.injection.get_or_insert_with(note);
+    }
+
+    /// Whether one was.
+    pub fn is_injection(&self) -> bool {
+        self.injection.is_some()
     }
 
     /// Notes which route took the request.
@@ -225,6 +239,7 @@ impl Ledger {
             },
             end,
             would_reject: self.would_reject,
+            sqli: self.injection.as_deref(),
             tls: session.secure.as_deref(),
             user_agent: text.user_agent.as_ref().and_then(quote),
             referer: text.referer.as_ref().and_then(quote),

@@ -23,6 +23,7 @@ pub mod route;
 mod running;
 pub mod screening;
 pub(crate) mod session;
+pub mod sqli;
 pub mod sticky;
 pub(crate) mod stream_exchange;
 mod tunnel;

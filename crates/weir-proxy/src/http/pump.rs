@@ -51,6 +51,8 @@ pub struct Pump {
     pub streamed: u64,
     /// Most content bytes allowed.
     limit: u64,
+    /// What [`Self::poll_hold`] moved, without framing, for whoever looks at it.
+    copy: Option<Vec<u8>>,
 }
 
 /// How the sink is told where the body ends.
@@ -108,6 +110,69 @@ impl Pump {
             received: 0,
             streamed: 0,
             limit: limit.unwrap_or(u64::MAX),
+            copy: None,
+        }
+    }
+
+    /// Has what leaves with the head kept, to be looked at before.
+    pub fn keep_copy(&mut self) {
+        self.copy = Some(Vec::new());
+    }
+
+    /// What was kept; no more is.
+    pub fn take_copy(&mut self) -> Vec<u8> {
+        self.copy.take().unwrap_or_default()
+    }
+
+    /// Whether all of it was received.
+    pub fn is_received(&self) -> bool {
+        self.reader.is_complete() && self.content == 0
+    }
+
+    /// As [`Self::take_received`], but at most `room` bytes of content, and of what there is as much as fits.
+    fn take_some(&mut self, out: &mut Vec<u8>, room: usize) -> Result<(), PumpError> {
+        let mut left = room;
+        loop {
+            self.frame_next()?;
+            if left == 0 || (self.framing.is_empty() && self.content == 0) {
+                return Ok(());
+            }
+            out.append(&mut self.framing);
+            let count = self.content.min(left);
+            if let Some(buffer) = &self.buffer {
+                let content = &buffer.filled()[..count];
+                out.extend_from_slice(content);
+                if let Some(copy) = &mut self.copy {
+                    copy.extend_from_slice(content);
+                }
+            }
+            left -= count;
+            if count == self.content && std::mem::take(&mut self.chunk_open) {
+                write_chunk_end(out);
+            }
+            self.content_sent(count);
+        }
+    }
+
+    /// Moves what comes behind the head in `out`, until the body is over or `most` bytes of content were moved.
+    pub fn poll_hold(
+        &mut self,
+        context: &mut Context<'_>,
+        source: &mut Stream,
+        buffers: &Rc<Buffers>,
+        out: &mut Vec<u8>,
+        most: u64,
+    ) -> Poll<Result<(), PumpError>> {
+        loop {
+            let held = self.copy.as_ref().map_or(0, Vec::len) as u64;
+            let Some(room) = most.checked_sub(held).filter(|room| *room > 0) else {
+                return Poll::Ready(Ok(()));
+            };
+            self.take_some(out, room as usize)?;
+            if self.reader.is_complete() || self.content > 0 {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(self.poll_fill(context, source, buffers))?;
         }
     }
 
@@ -367,6 +432,20 @@ mod tests {
         let mut buffer = Buffers::new(1 << 20).borrow(LARGE).unwrap();
         buffer.append(received);
         Pump::new(BodyReader::new(length, &Limits::default()), framing, Some(buffer), None)
+    }
+
+    #[test]
+    fn a_body_is_held_up_to_a_bound_and_what_was_taken_of_a_chunk_is_its_beginning() {
+        let mut body = pump(BodyLength::Chunked, Framing::Chunked, b"8\r\nabcdefgh\r\n0\r\n\r\n");
+        body.keep_copy();
+        let mut out = b"head:".to_vec();
+        body.take_some(&mut out, 3).unwrap();
+        assert_eq!(out, b"head:8\r\nabc");
+        assert!(!body.is_received());
+        body.take_some(&mut out, 100).unwrap();
+        assert_eq!(out, b"head:8\r\nabcdefgh\r\n0\r\n\r\n");
+        assert_eq!(body.take_copy(), b"abcdefgh");
+        assert!(body.is_received() && body.is_done());
     }
 
     #[test]

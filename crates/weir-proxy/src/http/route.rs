@@ -9,6 +9,7 @@ use weir_screen::Screen;
 
 use crate::http::cache::{Cache, RouteCache};
 use crate::http::screening;
+use crate::http::sqli;
 use crate::snapshot::Pool;
 
 /// What a route looks at.
@@ -54,6 +55,8 @@ pub struct Route {
     pub cache: Option<Box<RouteCache>>,
     /// What is asked of its requests; `None` for nothing.
     pub screen: Option<Box<Screen>>,
+    /// Whether its requests are looked at for SQL injection.
+    pub sqli: Option<sqli::Asked>,
     host: Vec<HostPattern>,
     path: Vec<PathPattern>,
     method: Vec<Box<[u8]>>,
@@ -274,6 +277,7 @@ impl Route {
             response_fields: fields(&config.add_response_header),
             rewrite_prefix: config.rewrite_prefix.as_ref().map(|prefix| prefix.as_bytes().into()),
             body_limit_bytes: config.body_limit_bytes,
+            sqli: sqli::Asked::of(config),
             // A connection of a tcp listener is looked at as a request for the name that its client asks for.
             host: config.host.iter().chain(&config.sni).cloned().collect(),
             path: config.path.clone(),

@@ -47,6 +47,31 @@ impl Upload {
         self.pump.as_ref().is_none_or(Pump::is_done)
     }
 
+    /// Whether all of it was received.
+    pub fn is_received(&self) -> bool {
+        self.pump.as_ref().is_none_or(Pump::is_received)
+    }
+
+    /// What leaves with the head, where it was kept.
+    pub fn take_copy(&mut self) -> Vec<u8> {
+        self.pump.as_mut().map_or_else(Vec::new, Pump::take_copy)
+    }
+
+    /// Moves what comes behind the head in `out`, until the body is over or `most` bytes of content were moved.
+    pub fn poll_hold(
+        &mut self,
+        context: &mut Context<'_>,
+        client: &mut Stream,
+        buffers: &Rc<Buffers>,
+        out: &mut Vec<u8>,
+        most: u64,
+    ) -> Poll<Result<(), PumpError>> {
+        match &mut self.pump {
+            Some(pump) => pump.poll_hold(context, client, buffers, out, most),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+
     /// Whether the client is still to send some of it, as far as is known.
     pub fn is_awaited(&self) -> bool {
         self.pump.as_ref().is_some_and(|pump| !pump.is_done() && pump.waits_for_source())

@@ -353,6 +353,7 @@ impl Session {
             },
             end,
             would_reject: Default::default(),
+            sqli: None,
             user_agent: None,
             referer: None,
             tls: self.secure.as_deref(),

@@ -361,6 +361,7 @@ impl Flow {
             timers: Timers { total: elapsed(self.begun), ..Timers::default() },
             end,
             would_reject: Default::default(),
+            sqli: None,
             user_agent: None,
             referer: None,
             tls: None,

@@ -56,6 +56,10 @@ pub struct Facts<'v> {
     pub compares_count: u32,
     /// Of those, the ones of constants.
     pub constant_compares_count: u32,
+    /// Of those, the ones that an `and`, `or`, `where` or `having` brings in.
+    pub tautologies_count: u32,
+    /// Comparison signs.
+    pub signs_count: u32,
     /// Conditions that are a constant.
     pub constants_count: u32,
     /// Arithmetic.

@@ -333,7 +333,10 @@ impl<'v> Reader<'v, '_> {
             // Nothing was compared with what did not come.
         } else if let Some(left) = frame.compared {
             self.facts.compares_count += 1;
-            self.facts.constant_compares_count += u32::from(left && frame.constant);
+            let is_constant = left && frame.constant;
+            self.facts.constant_compares_count += u32::from(is_constant);
+            let is_joined = self.facts.logic_count > 0 || self.facts.condition;
+            self.facts.tautologies_count += u32::from(is_constant && is_joined);
         } else if frame.constant {
             self.facts.constants_count += 1;
             self.facts.sort_constants_count += u32::from(frame.kind == Kind::Query(Part::Sort));
@@ -407,6 +410,7 @@ impl<'v> Reader<'v, '_> {
                 self.due()
             }
             Token::Compare => {
+                self.facts.signs_count += 1;
                 let sign = self.tokens.last_byte();
                 self.facts.begins_bracket |= self.facts.tokens_count == 1 && sign == Some(b'<');
                 self.facts.ends_bracket = sign == Some(b'>');

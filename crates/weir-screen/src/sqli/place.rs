@@ -45,16 +45,21 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Place::Path => f.write_str("path"),
-            Place::Query(name) => write!(f, "query parameter `{}`", name.escape_ascii()),
+            Place::Query(name) => write!(f, "query parameter `{}`", shown(name)),
             Place::QueryName => f.write_str("name of a query parameter"),
-            Place::Header(name) => write!(f, "header `{}`", name.escape_ascii()),
-            Place::Cookie(name) => write!(f, "cookie `{}`", name.escape_ascii()),
-            Place::Form(name) => write!(f, "form field `{}`", name.escape_ascii()),
+            Place::Header(name) => write!(f, "header `{}`", shown(name)),
+            Place::Cookie(name) => write!(f, "cookie `{}`", shown(name)),
+            Place::Form(name) => write!(f, "form field `{}`", shown(name)),
             Place::FormName => f.write_str("name of a form field"),
-            Place::Json(key) => write!(f, "JSON string `{}`", key.escape_ascii()),
+            Place::Json(key) => write!(f, "JSON string `{}`", shown(key)),
             Place::JsonKey => f.write_str("JSON key"),
         }
     }
+}
+
+/// As much of a name as tells it apart.
+fn shown(name: &[u8]) -> impl fmt::Display {
+    name.get(..name.len().min(LONGEST_NAME)).unwrap_or_default().escape_ascii()
 }
 
 /// An injection, and where.
@@ -136,6 +141,8 @@ const SKIPPED: [&[u8]; 30] = [
 
 /// Layers of encoding that are undone at most, after the first.
 const LAYERS: usize = 2;
+/// Names of header fields that are longer are none that this screen knows.
+const LONGEST_NAME: usize = 64;
 /// Places in a path from which on it is read as a whole.
 const PATH_STARTS: usize = 4;
 
@@ -173,7 +180,8 @@ impl Screen {
             at += segment.len() + 1;
             let may_hold_more = rest.len() > segment.len()
                 && (rest.windows(2).any(|pair| pair == b"/*")
-                    || segment.iter().any(|byte| matches!(byte, b'\'' | b'"' | b'%')));
+                    || segment.iter().any(|byte| matches!(byte, b'\'' | b'"'))
+                    || segment.windows(3).any(|three| matches!(three, b"%27" | b"%22")));
             if may_hold_more && starts < PATH_STARTS {
                 starts += 1;
                 if let Some(finding) = self.examine(rest, Written::Percent) {
@@ -192,8 +200,17 @@ impl Screen {
         })
     }
 
-    /// The first injection in a header field; `name` is in lower case.
+    /// The first injection in a header field. Names are compared without regard to case.
     pub fn header(&mut self, name: &[u8], value: &[u8]) -> Option<Found> {
+        let mut lower = [0; LONGEST_NAME];
+        let name = match lower.get_mut(..name.len()) {
+            Some(room) => {
+                room.copy_from_slice(name);
+                room.make_ascii_lowercase();
+                &*room
+            }
+            None => name,
+        };
         if SKIPPED.binary_search(&name).is_ok() || name.starts_with(b"sec-") {
             return None;
         }

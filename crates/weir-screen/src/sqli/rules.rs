@@ -186,6 +186,7 @@ impl Case<'_, '_> {
         }
         let is_told = items_count > 1 || from || self.facts.dictionary || self.facts.obfuscation_count > 0;
         rich_count > 0 && (is_told || self.is_clean())
+            || (is_nested && self.facts.functions_count > 0)
             || (self.facts.union_opened && (from || rich_count > 0))
             || self.facts.dictionary
             || (items_count > 1 && self.is_commented())
@@ -204,7 +205,7 @@ impl Case<'_, '_> {
         };
         let is_begun =
             self.facts.stacked && (is_separated || is_close || (self.is_anchored() && !self.is_quoted()));
-        is_query || is_begun
+        is_query || is_begun || (self.facts.stacked && self.facts.hostile)
     }
 
     fn is_hostile(&self) -> bool {
@@ -245,7 +246,9 @@ impl Case<'_, '_> {
         }
         let is_joined = self.context == Context::Behind && self.facts.logic_count > 0;
         if self.facts.begins_number || self.facts.popped_count > 0 || is_joined {
-            return rich_count > 0 || condition || (from && !self.facts.lacking);
+            return rich_count > 0
+                || condition
+                || (from && (!self.facts.lacking || self.facts.obfuscation_count > 0));
         }
         if self.context == Context::Behind && self.facts.condition {
             return false;
@@ -256,16 +259,23 @@ impl Case<'_, '_> {
 
     fn is_tautology(&self) -> bool {
         let facts = self.facts;
-        if facts.constant_compares_count == 0 || (self.joins() == 0 && facts.functions_count == 0) {
-            return false;
+        if facts.constant_compares_count > 0 && facts.functions_count > 0 && self.is_clean() {
+            return true;
         }
-        self.is_anchored() || self.context == Context::Behind || self.is_clean()
+        if self.is_quoted() || facts.popped_count > 0 {
+            return facts.constant_compares_count > 0 && self.joins() > 0;
+        }
+        let is_meant = facts.signs_count > 0
+            || facts.names_count == 0
+            || self.is_commented()
+            || facts.obfuscation_count > 0;
+        facts.tautologies_count > 0 && is_meant && (self.context == Context::Behind || self.is_clean())
     }
 
     fn is_sort(&self) -> bool {
         let facts = self.facts;
         facts.sort
-            && facts.sort_constants_count > 0
+            && facts.sort_constants_count + facts.functions_count > 0
             && (self.is_quoted() || facts.popped_count > 0 || facts.begins_number || self.is_commented())
             && self.is_clean()
             || (facts.sort && self.is_quoted() && self.is_commented())
@@ -294,7 +304,9 @@ impl Case<'_, '_> {
         }
         let is_placed = facts.begins_number || facts.popped_count > 0;
         let is_built = facts.functions_count > 0 && facts.logic_count > 0 && self.context == Context::Bare;
-        let is_built = is_built || is_placed;
+        let is_meant =
+            facts.signs_count + facts.pipes_count + facts.functions_count > 0 || self.is_commented();
+        let is_built = is_built || (is_placed && is_meant);
         if is_built && self.is_clean() && judged > 0 {
             return true;
         }
@@ -359,6 +371,7 @@ impl Case<'_, '_> {
                     || facts.functions_count + facts.compares_count > 0;
                 let is_bracketed = facts.begins_bracket && facts.ends_bracket;
                 works > 0
+                    && !(self.head.ends_with(b" ") || content.starts_with(b" "))
                     && has_sense
                     && !is_bracketed
                     && self.is_terse()

@@ -41,6 +41,9 @@ fn words(answer: &Answer) -> String {
         let mark = if screen.passes { "  " } else { " !" };
         let _ = writeln!(out, "{mark} {} of the {}: {}", screen.name, screen.of, screen.reason);
     }
+    if let Some(sqli) = &answer.sqli {
+        let _ = writeln!(out, "sqli     {sqli}");
+    }
     let _ = writeln!(out, "action   {}", answer.action);
     if let Some(cache) = &answer.cache {
         let _ = writeln!(out, "cache    {cache}");

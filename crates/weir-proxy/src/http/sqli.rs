@@ -1,0 +1,181 @@
+//! Has requests judged for SQL injection before they are forwarded. What an injection is, is weir-screen's to say.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use weir_config::SqliMode;
+use weir_http::RequestHead;
+use weir_screen::sqli::{BodyKind, Found, Screen};
+use weir_stats::table::{ListenerCells, SqliVerdict};
+
+use crate::clock;
+use crate::http::exchange::Exchange;
+use crate::http::failure::Failure;
+use crate::http::forward::{Facts, Forwarding};
+use crate::http::ledger::Ledger;
+use crate::http::reply;
+use crate::http::route::Route;
+use crate::http::session::{Session, due};
+use crate::http::upload::{Upload, failure_of};
+use crate::worker::WorkerListener;
+
+/// What a route asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// What becomes of an injection; never `Off`.
+    mode: SqliMode,
+    /// Most content that is held back and looked at, bytes.
+    body_bytes: u64,
+}
+
+impl Asked {
+    /// What the config says; `None` where nothing is looked at.
+    pub fn of(config: &weir_config::Route) -> Option<Asked> {
+        let body_bytes = config.sqli_body_bytes;
+        (config.sqli != SqliMode::Off).then_some(Asked { mode: config.sqli, body_bytes })
+    }
+
+    /// Whether an injection is refused.
+    pub fn blocks(self) -> bool {
+        self.mode == SqliMode::Block
+    }
+}
+
+/// The first injection in a request's head.
+pub fn in_head<'a>(
+    screen: &mut Screen,
+    path: &[u8],
+    query: Option<&[u8]>,
+    fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+) -> Option<Found> {
+    let in_target = screen.path(path).or_else(|| screen.query(query?));
+    in_target.or_else(|| fields.into_iter().find_map(|(name, value)| screen.header(name, value)))
+}
+
+/// What `weir explain` says of a request's head: the sentence, and whether the request is refused.
+pub fn explain<'a>(
+    asked: Asked,
+    path: &[u8],
+    query: Option<&[u8]>,
+    fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+) -> (String, bool) {
+    match in_head(&mut Screen::default(), path, query, fields) {
+        None => ("nothing was found in path, query and headers".to_owned(), false),
+        Some(found) if asked.blocks() => (found.to_string(), true),
+        Some(found) => (format!("{found}; reported, and passed"), false),
+    }
+}
+
+/// Looks at a request's head.
+pub(super) fn head(
+    session: &Session,
+    listener: &WorkerListener,
+    route: &Route,
+    (request, received): (&RequestHead, &[u8]),
+    ledger: &mut Ledger,
+) -> Result<(), Failure> {
+    let Some(asked) = route.sqli else { return Ok(()) };
+    let fields = request.fields(received).map(|field| (field.name, field.value));
+    let screen = &mut *session.worker.sqli.borrow_mut();
+    let found = in_head(screen, request.path(received), request.query(received), fields);
+    let cells = listener.shared.cells.of(session.worker.number);
+    if found.is_none() && body_kind(route, request, received).is_none() {
+        cells.sqli[SqliVerdict::Passed as usize].increment();
+    }
+    settle(asked, found, cells, ledger)
+}
+
+/// How a request's body is to be read; `None` when it is not.
+pub(super) fn body_kind(route: &Route, request: &RequestHead, received: &[u8]) -> Option<BodyKind> {
+    let asked = route.sqli?;
+    if request.body().is_empty() || asked.body_bytes == 0 {
+        return None;
+    }
+    let coding = request.value_by_name(b"content-encoding", received);
+    if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
+        return None;
+    }
+    BodyKind::of(request.value_by_name(b"content-type", received)?)
+}
+
+/// Notes and counts what was found; `Err` when it is refused.
+fn settle(
+    asked: Asked,
+    found: Option<Found>,
+    cells: &ListenerCells,
+    ledger: &mut Ledger,
+) -> Result<(), Failure> {
+    let Some(found) = found else { return Ok(()) };
+    ledger.note_injection(&found);
+    if asked.blocks() {
+        cells.sqli[SqliVerdict::Blocked as usize].increment();
+        return Err(Failure::Injection);
+    }
+    cells.sqli[SqliVerdict::Reported as usize].increment();
+    Ok(())
+}
+
+/// Holds back as much of a request's body as the route says, and looks at it. It leaves with the head, and can be sent once more.
+pub(super) async fn body(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    (facts, kind): (&Facts, &BodyKind),
+    upload: &mut Upload,
+) -> Result<(), Failure> {
+    let Some(asked) = forwarding.route.and_then(|route| route.sqli) else { return Ok(()) };
+    let cells = forwarding.listener.shared.cells.of(session.worker.number);
+    let Some(_charge) = session.worker.buffers.charge(asked.body_bytes) else {
+        // What can't be held can't be looked at.
+        cells.sqli[SqliVerdict::Cut as usize].increment();
+        return if asked.blocks() { Err(Failure::OutOfMemory) } else { Ok(()) };
+    };
+    if facts.expect_continue && upload.is_awaited() && !exchange.continued {
+        exchange.continued = true;
+        reply::send_continue(session).await?;
+    }
+    hold(session, exchange, forwarding, asked, upload).await?;
+    let content = upload.take_copy();
+    if !upload.is_received() {
+        cells.sqli[SqliVerdict::Cut as usize].increment();
+    }
+    let found = session.worker.sqli.borrow_mut().body(kind, &content);
+    // What the head was reported for has been counted.
+    if found.is_none() && !exchange.ledger.is_injection() {
+        cells.sqli[SqliVerdict::Passed as usize].increment();
+    }
+    settle(asked, found, cells, &mut exchange.ledger)
+}
+
+/// Receives until the body is over or there is enough of it.
+async fn hold(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    asked: Asked,
+    upload: &mut Upload,
+) -> Result<(), Failure> {
+    let config = &forwarding.listener.shared.config;
+    let patience = config.timeout.client_body;
+    let mut held = u64::MAX;
+    poll_fn(|context| {
+        let Session { stream, worker, .. } = &mut *session;
+        let polled =
+            upload.poll_hold(context, stream, &worker.buffers, &mut exchange.outgoing, asked.body_bytes);
+        if let Poll::Ready(result) = polled {
+            return Poll::Ready(result.map_err(failure_of));
+        }
+        if held != upload.received_bytes() {
+            held = upload.received_bytes();
+            let now = clock::now();
+            if upload.is_too_slow(now, config.limits.min_body_rate) {
+                return Poll::Ready(Err(Failure::BodyTimeout));
+            }
+            session.deadline.set(due(&session.slot, now, patience));
+        } else if session.deadline.has_passed() {
+            return Poll::Ready(Err(Failure::BodyTimeout));
+        }
+        Poll::Pending
+    })
+    .await
+}
