@@ -86,7 +86,7 @@ fn main() -> ExitCode {
                 7 => screen.body(&BodyKind::Multipart(b"B"[..].into()), bytes),
                 _ => {
                     let kind = BodyKind::of(bytes);
-                    return kind.and_then(|kind| screen.body(&kind, bytes));
+                    kind.and_then(|kind| screen.body(&kind, bytes))
                 }
             }
         };

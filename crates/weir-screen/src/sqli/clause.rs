@@ -58,11 +58,17 @@ impl<'v> Reader<'v, '_> {
                 false if self.frame.kind != Kind::Root => self.other_name(),
                 false => self.broken(),
             },
+            // An operator that was lost on the way: `+` is a space in forms.
+            Word::Delay | Word::Hostile
+                if self.is_quoted() && self.below.is_empty() && self.tokens.opens_next() =>
+            {
+                self.name(word)
+            }
             Word::Select if self.below.is_empty() && self.frame.kind == Kind::Root && self.is_quoted() => {
                 self.begin_query(Whose::Stacked);
                 Ok(())
             }
-            _ => self.clause(word, text),
+            _ => self.clause(word),
         }
     }
 
@@ -113,7 +119,7 @@ impl<'v> Reader<'v, '_> {
     }
 
     /// `from`, `where` and the other parts of a query.
-    fn clause(&mut self, word: Word, _text: &'v [u8]) -> Result<(), Stop> {
+    fn clause(&mut self, word: Word) -> Result<(), Stop> {
         let is_root = self.frame.kind == Kind::Root;
         match word {
             Word::Union => self.union(),
@@ -183,7 +189,7 @@ impl<'v> Reader<'v, '_> {
         self.due()
     }
 
-    fn union(&mut self) -> Result<(), Stop> {
+    pub(super) fn union(&mut self) -> Result<(), Stop> {
         while let Token::Word(Word::Quantifier, _) = self.tokens.peek() {
             self.tokens.next_token();
         }

@@ -101,7 +101,7 @@ fn layer(text: &[u8], at: usize, byte: u8) -> Option<(Code, usize)> {
         0xca => matches!(text.get(at + 1)?, 0xbc | 0xb9).then_some((Code::Byte(b'\''), 2)),
         0xc0 | 0xc1 => {
             let second = *text.get(at + 1)?;
-            (second & 0xc0 == 0x80).then(|| (Code::Byte(((byte & 1) << 6) | (second & 0x3f)), 2))
+            (second & 0xc0 == 0x80).then_some((Code::Byte(((byte & 1) << 6) | (second & 0x3f)), 2))
         }
         _ => None,
     }

@@ -45,6 +45,8 @@ pub struct Frame {
     constant: bool,
     /// Whether what stood before a comparison was one.
     compared: Option<bool>,
+    /// Whether anything stood behind it.
+    answered: bool,
     /// Borders (`and`) that belong to `between`.
     pub(super) betweens: u8,
     /// Whether the item has its other name already.
@@ -62,6 +64,7 @@ impl Frame {
             fresh: true,
             constant: true,
             compared: None,
+            answered: false,
             betweens: 0,
             named: false,
             cased: false,
@@ -138,7 +141,7 @@ impl<'v> Reader<'v, '_> {
                     false => self.stop(Ending::Unfinished),
                 }
             }
-            Token::Word(word, text) => self.word_due(word, text, fresh),
+            Token::Word(word, _) => self.word_due(word, fresh),
             Token::Name => self.name(Word::Name),
             Token::Variable { of_server } => {
                 self.facts.telling |= of_server;
@@ -166,7 +169,7 @@ impl<'v> Reader<'v, '_> {
         }
     }
 
-    fn word_due(&mut self, word: Word, text: &'v [u8], fresh: bool) -> Result<(), Stop> {
+    fn word_due(&mut self, word: Word, fresh: bool) -> Result<(), Stop> {
         match word {
             Word::Select if fresh && self.frame.kind == Kind::Group => {
                 self.begin_query(Whose::Inner);
@@ -182,6 +185,8 @@ impl<'v> Reader<'v, '_> {
                 Ok(())
             }
             Word::Branch if self.frame.cased => Ok(()),
+            // A sign alone before it: `-union(select …)`.
+            Word::Union if self.frame.kind == Kind::Root && self.facts.arithmetic_count > 0 => self.union(),
             Word::Quantifier if fresh && matches!(self.frame.kind, Kind::Call(_)) => Ok(()),
             Word::Literal if !self.tokens.opens_next() => self.operand(Operand::Constant),
             Word::Name
@@ -201,15 +206,12 @@ impl<'v> Reader<'v, '_> {
             {
                 self.name(Word::Function)
             }
-            _ => {
-                let _ = text;
-                self.broken()
-            }
+            _ => self.broken(),
         }
     }
 
     /// A name with all its parts, and the call it may be.
-    fn name(&mut self, word: Word) -> Result<(), Stop> {
+    pub(super) fn name(&mut self, word: Word) -> Result<(), Stop> {
         let mut last = word;
         let mut is_qualified = false;
         self.note_name(word);
@@ -303,6 +305,7 @@ impl<'v> Reader<'v, '_> {
 
     fn operand(&mut self, operand: Operand) -> Result<(), Stop> {
         let was_due = std::mem::replace(&mut self.frame.due, false);
+        self.frame.answered |= self.frame.compared.is_some();
         self.frame.constant &= matches!(operand, Operand::Constant | Operand::Text);
         if self.context == Context::Bare && self.facts.logic_count == 0 && self.facts.names_count == 0 {
             self.facts.begins_number |= operand == Operand::Constant;
@@ -329,7 +332,7 @@ impl<'v> Reader<'v, '_> {
     /// A condition or an item is over.
     pub(super) fn settle(&mut self) {
         let frame = &mut self.frame;
-        if frame.due {
+        if frame.due && !frame.answered {
             // Nothing was compared with what did not come.
         } else if let Some(left) = frame.compared {
             self.facts.compares_count += 1;
@@ -342,6 +345,7 @@ impl<'v> Reader<'v, '_> {
             self.facts.sort_constants_count += u32::from(frame.kind == Kind::Query(Part::Sort));
         }
         frame.compared = None;
+        frame.answered = false;
         frame.constant = true;
         frame.named = false;
     }

@@ -127,8 +127,7 @@ fn executes(tokens: &mut Tokens<'_>) -> bool {
         | Token::Variable { .. }
         | Token::Text { .. }
         | Token::Name => true,
-        Token::Word(word, text) => {
-            let _ = word;
+        Token::Word(_, text) => {
             text.len() > 3 && text.get(..3).is_some_and(|begin| begin.eq_ignore_ascii_case(b"sp_"))
                 || matches!(tokens.peek(), Token::Dot | Token::Open)
         }

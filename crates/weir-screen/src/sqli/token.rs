@@ -136,7 +136,8 @@ impl<'v> Tokens<'v> {
                         return Some(comment);
                     }
                 }
-                (0, _) => return Some(Token::Comment { rest: self.rest(self.at + 1), mark: 0 }),
+                (0, None) => return Some(Token::Comment { rest: self.rest(self.at + 1), mark: 0 }),
+                (0, _) => self.at += 1,
                 (b'/', Some(b'*')) if self.byte(2) == Some(b'!') => {
                     self.at += 3;
                     let digits =
