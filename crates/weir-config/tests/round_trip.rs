@@ -136,36 +136,36 @@ fn route(pools: Vec<String>) -> impl Strategy<Value = Route> {
     );
     let rest = (of(0..=1u64 << 46), of(cache()), screens::screen(true), sqli());
     (matching, action(pools), fields(), fields(), of("/[a-z]{0,3}/?"), rest).prop_map(
-            |(
-                (host, path, method, header),
+        |(
+            (host, path, method, header),
+            action,
+            add_request_header,
+            add_response_header,
+            rewrite,
+            (body_limit_bytes, cache, screen, (sqli, sqli_body_bytes)),
+        )| {
+            let all_prefixes =
+                !path.is_empty() && path.iter().all(|path| matches!(path, PathPattern::Prefix(_)));
+            let forwards = matches!(action, RouteAction::Pool(_));
+            Route {
+                name: String::new(),
+                host,
+                sni: Vec::new(),
+                path,
+                method: method.into_iter().map(str::to_owned).collect(),
+                header,
                 action,
                 add_request_header,
                 add_response_header,
-                rewrite,
-                (body_limit_bytes, cache, screen, (sqli, sqli_body_bytes)),
-            )| {
-                let all_prefixes =
-                    !path.is_empty() && path.iter().all(|path| matches!(path, PathPattern::Prefix(_)));
-                let forwards = matches!(action, RouteAction::Pool(_));
-                Route {
-                    name: String::new(),
-                    host,
-                    sni: Vec::new(),
-                    path,
-                    method: method.into_iter().map(str::to_owned).collect(),
-                    header,
-                    action,
-                    add_request_header,
-                    add_response_header,
-                    rewrite_prefix: rewrite.filter(|_| all_prefixes && forwards),
-                    body_limit_bytes,
-                    sqli,
-                    sqli_body_bytes,
-                    cache: cache.filter(|_| forwards),
-                    screen,
-                }
-            },
-        )
+                rewrite_prefix: rewrite.filter(|_| all_prefixes && forwards),
+                body_limit_bytes,
+                sqli,
+                sqli_body_bytes,
+                cache: cache.filter(|_| forwards),
+                screen,
+            }
+        },
+    )
 }
 
 /// A route of a tcp listener.

@@ -143,7 +143,7 @@ fn explain_says_where_an_injection_is_and_what_makes_it_one() {
         blocked.contains("query parameter `id`: adds the rows of another query with union select"),
         "{blocked}"
     );
-    assert!(blocked.contains("action   403, sqli"), "{blocked}");
+    assert!(blocked.contains("action   refuse 403, sqli"), "{blocked}");
     let reported = explain(&format!("/watched?{UNION}"));
     assert!(
         reported.contains("reported, and passed") && reported.contains("forward to pool app"),
