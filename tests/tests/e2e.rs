@@ -7,6 +7,7 @@ mod acme;
 mod admin;
 mod cache;
 mod clients;
+mod compression;
 mod health;
 mod http;
 mod http2;

@@ -2,6 +2,7 @@
 //! file is refused anyway.
 
 mod cache;
+mod compress;
 mod screen;
 mod tls;
 
@@ -159,8 +160,9 @@ fn listener(name: &str, fields: &Fields) -> Listener {
     let timeout = fields.table("timeout");
     let limits = fields.table("limits");
     let size = |name: &str| usize::try_from(limits.number(name)).unwrap_or(usize::MAX);
+    let compress = compress::compress(fields).flatten();
     let routes = fields.list("route").iter().enumerate().filter_map(|(position, (_, value))| match value {
-        Value::Table(fields) => Some(route(name, position, fields)),
+        Value::Table(fields) => Some(route(name, position, fields, compress.as_ref())),
         _ => None,
     });
     let spoken = protocol(fields).unwrap_or(Protocol::Http);
@@ -197,6 +199,7 @@ fn listener(name: &str, fields: &Fields) -> Listener {
         },
         screen: screen::screen(fields),
         routes: routes.collect(),
+        compress,
     }
 }
 
@@ -208,7 +211,7 @@ fn header_map(entries: &[Entry]) -> BTreeMap<String, String> {
     pairs.collect()
 }
 
-fn route(listener: &str, position: usize, fields: &Fields) -> Route {
+fn route(listener: &str, position: usize, fields: &Fields, compress: Option<&Compress>) -> Route {
     let action = if let Some(pool) = fields.text("pool") {
         RouteAction::Pool(pool.to_owned())
     } else if fields.value("redirect").is_some() {
@@ -257,6 +260,7 @@ fn route(listener: &str, position: usize, fields: &Fields) -> Route {
         sqli_body_bytes: fields.number("sqli_body"),
         cache: cache::route_cache(fields),
         screen: screen::screen(fields),
+        compress: compress::compress(fields).unwrap_or_else(|| compress.cloned()),
     }
 }
 

@@ -5,6 +5,7 @@
 mod acme;
 mod binds;
 mod cache;
+mod compress;
 mod health;
 mod listeners;
 mod pools;
@@ -34,6 +35,7 @@ pub(crate) fn check(draft: &Draft, findings: &mut Findings<'_>) {
     for (listener, fields) in draft.config.listeners.iter().zip(&draft.listeners) {
         listeners::check(listener, fields, findings);
         tls::listener(draft, listener, fields, findings);
+        compress::check(fields, findings);
         pool_exists(draft, fields, findings);
         routes::check(draft, listener, fields, findings);
         screen::check(fields, findings);

@@ -5,6 +5,7 @@
 
 mod bounds;
 mod cache;
+mod compress;
 mod screen;
 pub mod tables;
 mod tls;

@@ -139,6 +139,22 @@ pub const LIMIT_COUNT: usize = 16;
 pub const SQLI_BODY: Limit<u64> =
     limit(64 * KIB, 0, MIB, "it is held in memory for each request whose body is under way");
 
+/// `compress.min`, bytes.
+pub const COMPRESS_MIN: Limit<u64> = limit(
+    KIB,
+    0,
+    TIB,
+    "below some hundred bytes the coding costs more than it saves: a packet is sent either way",
+);
+/// `compress.level.zstd`.
+pub const ZSTD_LEVEL: Limit<u64> =
+    limit(3, 1, 12, "above 12 a core compresses less than a slow line carries");
+/// `compress.level.br`.
+pub const BROTLI_LEVEL: Limit<u64> =
+    limit(4, 0, 6, "from 7 on each response holds 8MiB and more while it is under way");
+/// `compress.level.gzip`.
+pub const GZIP_LEVEL: Limit<u64> = limit(5, 1, 9, "level 0 compresses nothing");
+
 /// `respond.status`.
 pub const RESPOND_STATUS: Limit<u64> = limit(200, 200, 599, "1xx is not an answer; there is none above 599");
 

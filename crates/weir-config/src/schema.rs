@@ -1,6 +1,7 @@
 //! The typed form of `weir.toml`: one struct per table, one field per key, defaults in one place.
 
 mod cache;
+mod compress;
 mod tls;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use ipnet::IpNet;
 use weir_balance::{Algorithm, LastResort};
 
 pub use cache::*;
+pub use compress::*;
 pub use tls::*;
 /// `rate_limit`, `concurrency_limit`, `deny_…` and `allow_…`.
 pub use weir_screen::Settings as Screen;
@@ -135,6 +137,8 @@ pub struct Listener {
     pub tls: Option<ListenerTls>,
     /// Whether runs of slashes in a path count as one, for routes and for backends; default false.
     pub merge_slashes: bool,
+    /// How responses are compressed where no route says otherwise; `None` (default) leaves them as they came.
+    pub compress: Option<Compress>,
     /// Every wait has a timer.
     pub timeout: Timeouts,
     /// Sizes a client may make Weir hold or parse.
@@ -213,6 +217,8 @@ pub struct Route {
     pub cache: Option<RouteCache>,
     /// What is asked of its requests.
     pub screen: Screen,
+    /// How responses are compressed: what the route says, else what its listener does. `None` leaves them as they came.
+    pub compress: Option<Compress>,
 }
 
 /// What becomes of a request that looks like SQL injection.
@@ -254,6 +260,21 @@ pub enum PathPattern {
     Exact(String),
     /// Any path that starts so (written with a trailing `*`).
     Prefix(String),
+    /// Any path that ends so (written with a leading `*`).
+    Suffix(String),
+    /// Any path that has this in it (written with a `*` at both ends).
+    Contains(String),
+}
+
+impl std::fmt::Display for PathPattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PathPattern::Exact(path) => f.write_str(path),
+            PathPattern::Prefix(prefix) => write!(f, "{prefix}*"),
+            PathPattern::Suffix(suffix) => write!(f, "*{suffix}"),
+            PathPattern::Contains(part) => write!(f, "*{part}*"),
+        }
+    }
 }
 
 /// What a route does.

@@ -1,6 +1,7 @@
 //! A [`Config`] as text again: every key, defaults included, so that nobody has to know them by heart.
 
 mod cache;
+mod compress;
 mod screen;
 mod tls;
 mod users;
@@ -213,6 +214,9 @@ fn listener(listener: &Listener, sections: &mut Vec<Section>) {
     if http {
         keys.push(("http", list(&listener.http, |version| text(version.word()))));
         keys.push(("merge_slashes", listener.merge_slashes.to_string()));
+        if listener.compress.is_some() {
+            keys.push(("compress", compress::compress(listener.compress.as_ref())));
+        }
     }
     let times = &listener.timeout;
     let mut timeout = vec![("client_idle", duration(times.client_idle))];
@@ -285,13 +289,7 @@ fn route(listener: &Listener, position: usize, route: &Route) -> Vec<(&'static s
         }
     }
     if !route.path.is_empty() {
-        keys.push((
-            "path",
-            list(&route.path, |path| match path {
-                PathPattern::Exact(path) => text(path),
-                PathPattern::Prefix(prefix) => text(&format!("{prefix}*")),
-            }),
-        ));
+        keys.push(("path", list(&route.path, |path| text(&path.to_string()))));
     }
     if !route.method.is_empty() {
         keys.push(("method", list(&route.method, |method| text(method))));
@@ -328,6 +326,9 @@ fn route(listener: &Listener, position: usize, route: &Route) -> Vec<(&'static s
     }
     if Some(route.sqli_body_bytes) != limits::SQLI_BODY.default {
         keys.push(("sqli_body", size(route.sqli_body_bytes)));
+    }
+    if route.compress != listener.compress {
+        keys.push(("compress", compress::compress(route.compress.as_ref())));
     }
     keys
 }

@@ -68,7 +68,26 @@ fn path() -> impl Strategy<Value = PathPattern> {
     prop_oneof![
         "(/[a-z0-9~!$&'()+,;=:@_-]{1,5}){1,3}".prop_map(PathPattern::Exact),
         "(/[a-z0-9%25]{1,5}){0,2}/".prop_map(|path| PathPattern::Prefix(path.replace('%', "%2F"))),
+        "[a-z0-9./]{1,5}".prop_map(PathPattern::Suffix),
+        "[a-z0-9./]{1,5}".prop_map(PathPattern::Contains),
     ]
+}
+
+fn compress() -> impl Strategy<Value = Compress> {
+    let types = vec(select(vec!["text/*", "text/html", "application/a+json"]).prop_map(MediaRange::of), 1..4);
+    let codings = subsequence(Coding::ALL.to_vec(), 1..=3).prop_shuffle();
+    (codings, types, 0..=1u64 << 40, (1..=12u32, 0..=6u32, 1..=9u32)).prop_map(
+        |(codings, types, min_bytes, levels)| {
+            // What is not offered has no level of its own.
+            let level = |coding, level, default| if codings.contains(&coding) { level } else { default };
+            let level = CodingLevels {
+                zstd: level(Coding::Zstd, levels.0, 3),
+                brotli: level(Coding::Brotli, levels.1, 4),
+                gzip: level(Coding::Gzip, levels.2, 5),
+            };
+            Compress { codings, types, min_bytes, level }
+        },
+    )
 }
 
 fn action(pools: Vec<String>) -> impl Strategy<Value = RouteAction> {
@@ -134,7 +153,7 @@ fn route(pools: Vec<String>) -> impl Strategy<Value = Route> {
         subsequence(vec!["GET", "HEAD", "POST", "PURGE"], 0..3),
         fields(),
     );
-    let rest = (of(0..=1u64 << 46), of(cache()), screens::screen(true), sqli());
+    let rest = (of(0..=1u64 << 46), of(cache()), screens::screen(true), sqli(), of(compress()));
     (matching, action(pools), fields(), fields(), of("/[a-z]{0,3}/?"), rest).prop_map(
         |(
             (host, path, method, header),
@@ -142,7 +161,7 @@ fn route(pools: Vec<String>) -> impl Strategy<Value = Route> {
             add_request_header,
             add_response_header,
             rewrite,
-            (body_limit_bytes, cache, screen, (sqli, sqli_body_bytes)),
+            (body_limit_bytes, cache, screen, (sqli, sqli_body_bytes), compress),
         )| {
             let all_prefixes =
                 !path.is_empty() && path.iter().all(|path| matches!(path, PathPattern::Prefix(_)));
@@ -163,6 +182,7 @@ fn route(pools: Vec<String>) -> impl Strategy<Value = Route> {
                 sqli_body_bytes,
                 cache: cache.filter(|_| forwards),
                 screen,
+                compress,
             }
         },
     )
@@ -186,6 +206,7 @@ fn sni_route(pools: Vec<String>) -> impl Strategy<Value = Route> {
         sqli_body_bytes: 64 << 10,
         cache: None,
         screen: Screen::default(),
+        compress: None,
     })
 }
 
@@ -288,7 +309,7 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
         numbers,
         timeouts(protocol),
         limits(protocol),
-        (routes, any::<bool>(), merge_slashes, secure, screens::screen(false)),
+        (routes, any::<bool>(), merge_slashes, secure, screens::screen(false), of(compress())),
     )
         .prop_map(
             move |(
@@ -299,7 +320,7 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
                 (max_connections, max_connections_per_client, bare),
                 timeout,
                 limits,
-                (routes, named, merge_slashes, (tls, mut versions), screen),
+                (routes, named, merge_slashes, (tls, mut versions), screen, compress),
             )| {
                 let name = format!("listener{index}{}", if named { ".x" } else { "_x" });
                 let routes = routes.into_iter().enumerate().map(|(position, route)| Route {
@@ -327,6 +348,7 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
                     max_connections_per_client,
                     merge_slashes: merge_slashes && http,
                     screen: if http { screen } else { Screen::default() },
+                    compress: compress.filter(|_| http),
                     timeout,
                     limits,
                     routes: routes.collect(),

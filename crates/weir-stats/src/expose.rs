@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use crate::cells::{BUCKET_COUNT, HistogramSum};
-use crate::table::{CODE_CLASSES, CacheResult, End, Handshake, Rejected};
+use crate::table::{CODE_CLASSES, CacheResult, Compressed, End, Handshake, Rejected};
 
 /// The `content-type` of what [`Exposition::into_text`] gives.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -88,6 +88,8 @@ metrics! {
     CACHE_OBJECTS = "weir_cache_objects" Gauge [] "Responses kept.";
     CACHE_EVICTIONS = "weir_cache_evictions_total" Counter [] "Responses that gave way to others.";
     CACHE_PURGED = "weir_cache_purged_total" Counter [] "Responses that purges took out or made out of date.";
+    COMPRESSED = "weir_compressed_responses_total" Counter ["listener", "coding"] "Responses that could be compressed and whose client asked for it, by what came of it.";
+    COMPRESSION_BYTES = "weir_compression_bytes_total" Counter ["listener", "content"] "Content that was compressed, before (`plain`) and after (`encoded`).";
     LOG_DROPPED = "weir_access_log_dropped_total" Counter ["listener"] "Access-log lines dropped because the queue to the writer was full.";
     LOG_LOST = "weir_access_log_lost_total" Counter [] "Access-log lines that their target did not take: a full disk, a reader that is gone or stands still.";
     QUIC_HANDSHAKES = "weir_quic_handshakes_total" Counter ["result"] "QUIC handshakes begun, by what came of them: `established`, `timed_out` or `refused`.";
@@ -253,6 +255,10 @@ pub fn reference_page() -> String {
     page.push_str("\n## `weir_tls_handshakes_total{result}`\n\n| result | meaning |\n|---|---|\n");
     for handshake in Handshake::ALL {
         let _ = writeln!(page, "| `{}` | {} |", handshake.word(), handshake.meaning());
+    }
+    page.push_str("\n## `weir_compressed_responses_total{coding}`\n\n| coding | meaning |\n|---|---|\n");
+    for compressed in Compressed::ALL {
+        let _ = writeln!(page, "| `{}` | {} |", compressed.word(), compressed.meaning());
     }
     page
 }

@@ -148,6 +148,16 @@ impl Rejected {
     pub const WOULD: &'static [Rejected] = &[Rejected::RateLimited, Rejected::ConcurrencyLimited];
 }
 
+words! {
+    /// How a response that could be compressed left: label `coding` of `weir_compressed_responses_total`.
+    Compressed {
+        Zstd = "zstd", "In Zstandard.";
+        Brotli = "br", "In Brotli.";
+        Gzip = "gzip", "In gzip.";
+        Short = "short_of_memory", "As it came: its client took a coding, and the memory budget had no room for an encoder.";
+    }
+}
+
 /// Classes of status codes: index `status / 100`, 0 for none.
 pub const CODE_CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
@@ -178,6 +188,12 @@ pub struct ListenerCells {
     pub handshakes: [Counter; Handshake::ALL.len()],
     /// Requests on routes with a cache by [`CacheResult`].
     pub cache: [Counter; CacheResult::ALL.len()],
+    /// Responses by [`Compressed`].
+    pub compressed: [Counter; Compressed::ALL.len()],
+    /// Content that encoders took, bytes.
+    pub compression_plain_bytes: Counter,
+    /// Content that they gave, bytes.
+    pub compression_encoded_bytes: Counter,
     /// Access-log lines dropped because the queue to the writer was full.
     pub log_dropped: Counter,
 }

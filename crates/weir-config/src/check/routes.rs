@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{cache, pool_exists, shadow};
+use super::{cache, compress, pool_exists, shadow};
 use crate::build::{Draft, protocol};
 use crate::fields::Fields;
 use crate::report::{Findings, Span};
@@ -19,6 +19,7 @@ pub(super) fn check(draft: &Draft, listener: &Listener, fields: &Fields, finding
     for (_, value) in fields.list("route") {
         let Value::Table(route) = value else { continue };
         pool_exists(draft, route, findings);
+        compress::check(route, findings);
         action(route, protocol(fields), findings);
         rewrite(route, findings);
         cache::check(route, findings);
@@ -55,7 +56,7 @@ fn action(route: &Fields, protocol: Option<Protocol>, findings: &mut Findings<'_
         }
         [only] => {
             if only.name != "pool" {
-                for name in ["add_request_header", "body_limit"] {
+                for name in ["add_request_header", "body_limit", "compress"] {
                     if let Some(entry) = route.get(name) {
                         let hint = format!("nothing is forwarded: the route answers by `{}`", only.name);
                         findings.warning(entry.key, format!("`{name}` has no effect"), hint);
@@ -97,6 +98,10 @@ fn rewrite(route: &Fields, findings: &mut Findings<'_>) {
     let rewrite = route.table("rewrite");
     for (at, value) in route.list("path") {
         match value {
+            Value::Path(PathPattern::Suffix(_) | PathPattern::Contains(_)) => {
+                let hint = "what a `*` at the front matched is not replaced; make it a route of its own";
+                findings.error(*at, "`rewrite` needs a `path` that ends in `*`", hint);
+            }
             Value::Path(PathPattern::Exact(path)) => {
                 let hint = format!(
                     "`{path}` ({}) has no `*`; say \"{path}*\", or make it a route of its own",

@@ -66,6 +66,11 @@ fn path_covers(earlier: &PathPattern, later: &PathPattern) -> bool {
     match (earlier, later) {
         (PathPattern::Exact(a), PathPattern::Exact(b)) => a == b,
         (PathPattern::Prefix(a), PathPattern::Exact(b) | PathPattern::Prefix(b)) => b.starts_with(a.as_str()),
-        (PathPattern::Exact(_), PathPattern::Prefix(_)) => false,
+        (PathPattern::Suffix(a), PathPattern::Exact(b) | PathPattern::Suffix(b)) => b.ends_with(a.as_str()),
+        (PathPattern::Contains(a), PathPattern::Exact(b))
+        | (PathPattern::Contains(a), PathPattern::Prefix(b))
+        | (PathPattern::Contains(a), PathPattern::Suffix(b))
+        | (PathPattern::Contains(a), PathPattern::Contains(b)) => b.contains(a.as_str()),
+        _ => false,
     }
 }

@@ -2,6 +2,7 @@
 
 use super::bounds::{LIMITS, TIMEOUT};
 use super::cache::{CACHE, ROUTE_CACHE};
+use super::compress::COMPRESS;
 use super::screen;
 use super::tls::{LISTENER_TLS, POOL_TLS};
 use super::{Key, Kind, Table, Word};
@@ -150,6 +151,10 @@ static LISTENER: Table = Table {
             .default("no limit of its own"),
         Key::new("merge_slashes", Kind::Bool(false), "Takes `//` in a path for `/`, for routes and for backends: where backends do so, a route guards no path without it.")
             .http(),
+        Key::new("compress", Kind::TableOrTrue(&COMPRESS), "Compresses responses for clients that ask for it; a route may say otherwise.")
+            .default("off")
+            .http()
+            .also(&["compression", "gzip", "brotli", "encode"]),
         Key::new("timeout", Kind::Table(&TIMEOUT), "The timers.").also(&["timeouts"]),
         Key::new("limits", Kind::Table(&LIMITS), "Sizes a client may make Weir hold or parse.").http().also(&["limit"]),
         Key::new(
@@ -216,7 +221,7 @@ static ROUTE: Table = Table {
         Key::new(
             "path",
             Kind::OneOrMany(&Kind::Text(&shape::PATH)),
-            "Exact, or a prefix with a trailing `*`.",
+            "Exact, a prefix with a trailing `*`, a suffix with a leading one, or with both a part.",
         ).http()
         .default("every path")
         .also(&["paths", "path_beg", "location", "prefix"]),
@@ -266,6 +271,10 @@ static ROUTE: Table = Table {
         screen::ALLOW_PATH,
         screen::DENY_USER_AGENT,
         screen::ALLOW_USER_AGENT,
+        Key::new("compress", Kind::TableOrTrue(&COMPRESS), "Compresses responses for clients that ask for it; `false` where the listener does and this route shall not.")
+            .http()
+            .default("as the listener")
+            .also(&["compression", "gzip", "brotli", "encode"]),
         Key::new(
             "sqli",
             Kind::Word(

@@ -25,6 +25,8 @@ pub(crate) static FIELD_VALUE: Shape = Shape::new("a header value", "weir", fiel
 pub(crate) static CONTENT_TYPE: Shape = Shape::new("a media type", "text/html; charset=utf-8", content_type);
 /// `cache.query_only`, `cache.query_without`
 pub(crate) static PARAMETER: Shape = Shape::new("a query parameter", "utm_*", parameter);
+/// `compress.types`
+pub(crate) static MEDIA_RANGE: Shape = Shape::new("a media type", "text/*", media_range);
 /// A cookie name (RFC 6265 section 4.1.1).
 pub(crate) static COOKIE_NAME: Shape = Shape::new("a cookie name", "weir", cookie_name);
 /// `hash.key`
@@ -110,16 +112,45 @@ fn path(text: &str) -> Result<Value, Refused> {
     if text == "*" {
         return refuse(message, "did you mean \"/*\"? Or leave `path` out to match every path");
     }
-    let (prefix, rest) = match text.strip_suffix('*') {
-        Some(rest) => (true, rest),
-        None => (false, text),
+    let (begins, rest) = match text.strip_prefix('*') {
+        Some(rest) => (false, rest),
+        None => (true, text),
+    };
+    let (ends, rest) = match rest.strip_suffix('*') {
+        Some(rest) => (false, rest),
+        None => (true, rest),
     };
     if rest.contains('*') {
-        return refuse(message, "a `*` stands only at the end, such as \"/api/*\"");
+        return refuse(message, "a `*` stands only at an end, such as \"/api/*\" or \"*.png\"");
     }
-    plain_path(rest, text).map_err(|hint| Refused { message, hint })?;
+    if rest.is_empty() {
+        return refuse(message, "one `*` says it already; or leave `path` out to match every path");
+    }
+    match begins {
+        true => plain_path(rest, text),
+        false => plain_part(rest),
+    }
+    .map_err(|hint| Refused { message, hint })?;
     let rest = rest.to_owned();
-    Ok(Value::Path(if prefix { PathPattern::Prefix(rest) } else { PathPattern::Exact(rest) }))
+    Ok(Value::Path(match (begins, ends) {
+        (true, true) => PathPattern::Exact(rest),
+        (true, false) => PathPattern::Prefix(rest),
+        (false, true) => PathPattern::Suffix(rest),
+        (false, false) => PathPattern::Contains(rest),
+    }))
+}
+
+/// Checks a part of a path. `Err` says what to write.
+fn plain_part(part: &str) -> Result<(), String> {
+    if part.contains(['?', '#']) {
+        return Err("a path is compared without the query".to_owned());
+    }
+    uri_characters(part)?;
+    let normal = normal_escapes(part);
+    if normal != part {
+        return Err(format!("it can never match: paths are compared in their normal form, \"{normal}\""));
+    }
+    Ok(())
 }
 
 /// Checks an absolute path without query. `Err` says what to write.
@@ -360,6 +391,18 @@ fn parameter(text: &str) -> Result<Value, Refused> {
     }
     uri_characters(name).map_err(|hint| Refused { message, hint })?;
     Ok(Value::Text(text.to_owned()))
+}
+
+fn media_range(text: &str) -> Result<Value, Refused> {
+    let message = format!("{} is not a media type", quote(text));
+    if let Some((main, _)) = text.split_once(';') {
+        return refuse(message, format!("leave out the parameters: \"{}\"", main.trim()));
+    }
+    let token = |part: &str| !part.is_empty() && part.bytes().all(is_token) && !part.contains('*');
+    match text.split_once('/') {
+        Some((main, sub)) if token(main) && (sub == "*" || token(sub)) => Ok(Value::Text(text.to_owned())),
+        _ => refuse(message, "expected something like \"text/html\" or \"text/*\""),
+    }
 }
 
 pub(super) fn cookie_name(text: &str) -> Result<Value, Refused> {

@@ -30,6 +30,7 @@ const EVERYTHING: &str = r#"
         allow_path = "*.html"
         deny_user_agent = "*bot*"
         allow_user_agent = "~^Mozilla"
+        compress = { codings = ["gzip", "br", "zstd"], types = ["text/html", "font/*"], min = "2KiB", level = { zstd = 4, br = 5, gzip = 6 } }
         http = ["h2", "h3"]
         timeout = { client_idle = "1s", header = "1s", handshake = "1s", connect = "1s", backend = "1s", client_body = "1s" }
         limits = { request_line = "1KiB", header = "2KiB", header_count = 9, min_body_rate = "1B/s", streams = 9, control_frames = 99 }
@@ -64,6 +65,7 @@ const EVERYTHING: &str = r#"
         allow_user_agent = "~^Mozilla"
         sqli = "block"
         sqli_body = "1KiB"
+        compress = false
         [listener.a.route.cache]
         ttl = "1m"
         ttl_max = "1h"

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use weir_config::{
-    AccessFormat, AccessTarget, Check, HashKey, Health, HostPattern, Level, Listener, PathPattern, Pool,
+    AccessFormat, AccessTarget, Check, Compress, HashKey, Health, HostPattern, Level, Listener, Pool,
     ProxyVersion, RetryOn, Route, RouteAction,
 };
 use weir_proxy::snapshot::Snapshot;
@@ -80,6 +80,7 @@ fn listener(listener: &Listener) -> Value {
         "max_connections": listener.max_connections,
         "max_connections_per_client": listener.max_connections_per_client,
         "merge_slashes": listener.merge_slashes,
+        "compress": listener.compress.as_ref().map(compress),
         "timeout": {
             "client_idle": duration(timeout.client_idle),
             "header": duration(timeout.header),
@@ -152,14 +153,10 @@ fn route(route: &Route) -> Value {
         HostPattern::Exact(host) => host.clone(),
         HostPattern::Suffix(suffix) => format!("*{suffix}"),
     };
-    let path = |pattern: &PathPattern| match pattern {
-        PathPattern::Exact(path) => path.clone(),
-        PathPattern::Prefix(prefix) => format!("{prefix}*"),
-    };
     let mut shown = json!({
         "name": route.name,
         "host": route.host.iter().map(host).collect::<Vec<_>>(),
-        "path": route.path.iter().map(path).collect::<Vec<_>>(),
+        "path": route.path.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "method": route.method,
         "header": route.header,
         "add_request_header": route.add_request_header,
@@ -169,6 +166,7 @@ fn route(route: &Route) -> Value {
         "screen": screen(&route.screen),
         "sqli": route.sqli.word(),
         "sqli_body_bytes": route.sqli_body_bytes,
+        "compress": route.compress.as_ref().map(compress),
     });
     match &route.action {
         RouteAction::Pool(pool) => shown["pool"] = json!(pool),
@@ -178,6 +176,17 @@ fn route(route: &Route) -> Value {
         }
     }
     shown
+}
+
+fn compress(compress: &Compress) -> Value {
+    let levels =
+        compress.codings.iter().map(|coding| (coding.word().to_owned(), json!(compress.level.of(*coding))));
+    json!({
+        "codings": compress.codings.iter().map(|coding| coding.word()).collect::<Vec<_>>(),
+        "types": compress.types.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "min_bytes": compress.min_bytes,
+        "level": levels.collect::<serde_json::Map<_, _>>(),
+    })
 }
 
 fn pool(pool: &Pool) -> Value {

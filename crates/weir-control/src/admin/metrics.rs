@@ -11,7 +11,8 @@ use weir_proxy::snapshot::{Backend, Listener, Pool};
 use weir_stats::Counter;
 use weir_stats::expose::{self, Exposition, Metric};
 use weir_stats::table::{
-    BackendCells, CODE_CLASSES, CacheResult, End, Handshake, ListenerCells, PoolCells, Rejected, SqliVerdict,
+    BackendCells, CODE_CLASSES, CacheResult, Compressed, End, Handshake, ListenerCells, PoolCells, Rejected,
+    SqliVerdict,
 };
 
 use crate::acme::{Blame, Standing};
@@ -157,7 +158,33 @@ fn listeners(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>
     }
     tls(out, listeners);
     acme(out, control);
+    compression(out, listeners);
     counter(out, &expose::LOG_DROPPED, |cells| &cells.log_dropped);
+}
+
+fn compression(out: &mut Exposition, listeners: &[Arc<Listener>]) {
+    // Zeros of listeners that never compress would tell nobody anything.
+    let compressing = || {
+        listeners.iter().filter(|listener| {
+            let config = &listener.config;
+            config.compress.is_some() || config.routes.iter().any(|route| route.compress.is_some())
+        })
+    };
+    let mut responses = out.family(&expose::COMPRESSED);
+    for listener in compressing() {
+        for compressed in Compressed::ALL {
+            let count = listener.cells.sum(|cells| cells.compressed[*compressed as usize].total());
+            responses.sample(&[&listener.config.name, compressed.word()], count as f64);
+        }
+    }
+    let mut bytes = out.family(&expose::COMPRESSION_BYTES);
+    for listener in compressing() {
+        let (name, cells) = (&*listener.config.name, &listener.cells);
+        let plain = cells.sum(|cells| cells.compression_plain_bytes.total());
+        let encoded = cells.sum(|cells| cells.compression_encoded_bytes.total());
+        bytes.sample(&[name, "plain"], plain as f64);
+        bytes.sample(&[name, "encoded"], encoded as f64);
+    }
 }
 
 fn tls(out: &mut Exposition, listeners: &[Arc<Listener>]) {

@@ -6,9 +6,11 @@
 //! the parser did not check, and framing fields are only among the kept ones when they are the one plain number Weir
 //! itself acts on.
 
+mod coding;
 mod text;
 mod visit;
 
+pub use coding::{LeftAlone, Negotiated, recoding};
 pub use text::{write_request, write_response};
 pub(crate) use visit::put_status;
 pub use visit::{request_fields, response_fields, trailer_fields};
@@ -136,6 +138,8 @@ pub struct ResponseContext<'a> {
     pub date: &'a [u8],
     /// What is said of the cache; `None` where there is none.
     pub cache: Option<CacheFields<'a>>,
+    /// What the client's `accept-encoding` makes of the response; `None` where it makes no difference.
+    pub negotiated: Option<Negotiated>,
 }
 
 impl ResponseContext<'_> {
@@ -156,6 +160,7 @@ impl ResponseContext<'_> {
             request_id: b"",
             date: b"",
             cache: None,
+            negotiated: None,
         }
     }
 }
@@ -175,6 +180,8 @@ struct KeepRule<'a> {
     flags: u8,
     replacing: &'a [AddedField],
     underscores: Underscores,
+    /// The content is encoded on the way: what describes its bytes goes.
+    recoded: bool,
 }
 
 impl KeepRule<'_> {
@@ -184,6 +191,7 @@ impl KeepRule<'_> {
         fields.seen.intersection(self.dropped).is_empty()
             && fields.any_flags & self.flags == 0
             && self.replacing.is_empty()
+            && !self.recoded
     }
 
     #[inline]
@@ -191,6 +199,7 @@ impl KeepRule<'_> {
         self.dropped.has(line.known)
             || line.flags & self.flags != 0
             || (!self.replacing.is_empty() && self.is_replaced(line.name.of(buffer), line.flags))
+            || (self.recoded && coding::describes_ranges(line, buffer))
     }
 
     /// Whether an added field takes the place of this one.
@@ -226,7 +235,7 @@ fn request_rule<'a>(head: &RequestHead, context: &RequestContext<'a>, replaced: 
             Underscores::Keep => 0,
         };
     let dropped = dropped_from_request(head, context).union(replaced);
-    KeepRule { dropped, flags, replacing: context.added, underscores: context.underscores }
+    KeepRule { dropped, flags, replacing: context.added, underscores: context.underscores, recoded: false }
 }
 
 /// Known names that are not passed on as they came.
@@ -403,7 +412,12 @@ fn response_rule<'a>(head: &ResponseHead, context: &ResponseContext<'a>) -> Keep
         // That of the request it was fetched for says nothing of this one.
         dropped = dropped.with(KnownHeader::Age).with(KnownHeader::XRequestId);
     }
-    KeepRule { dropped, flags: NOMINATED, replacing: context.added, underscores: Underscores::Keep }
+    let mut recoded = false;
+    if let Some(negotiated) = &context.negotiated {
+        dropped = dropped.union(coding::dropped(negotiated));
+        recoded = negotiated.coding.is_some();
+    }
+    KeepRule { dropped, flags: NOMINATED, replacing: context.added, underscores: Underscores::Keep, recoded }
 }
 
 /// What a response gets behind the fields that stay.
@@ -435,14 +449,18 @@ fn put_response_tail(
     if !context.request_id.is_empty() && (is_kept || !head.fields.seen.has(KnownHeader::XRequestId)) {
         sink.field(b"x-request-id", context.request_id);
     }
+    if let Some(negotiated) = &context.negotiated {
+        coding::put(negotiated, head, buffer, replaced_names(context.added), sink);
+    }
     for field in context.added.iter().chain(context.sticky).chain(context.alternative) {
         sink.line(&field.line, field.name_bytes);
     }
 }
 
 fn client_framing(head: &ResponseHead, context: &ResponseContext<'_>) -> SentFraming {
+    let recoded = context.negotiated.is_some_and(|negotiated| negotiated.coding.is_some());
     let body = match head.body {
-        body if !body.is_open_ended() => body,
+        body if !body.is_open_ended() && (body.is_empty() || !recoded) => body,
         //= https://www.rfc-editor.org/rfc/rfc9112#section-6.1
         //# A server MUST NOT send a response containing Transfer-Encoding
         //# unless the corresponding request indicates HTTP/1.1 (or later

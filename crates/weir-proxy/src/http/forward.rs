@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::Context;
 
 use weir_balance::NoPick;
-use weir_config::{HttpVersion, RetryOn};
+use weir_config::{Coding, Compress, HttpVersion, RetryOn};
 use weir_http::{
     BodyLength, BodyReader, KnownHeader, Limits, Method, RequestContext, ResponseContext, Version,
     request_fields, write_request,
@@ -21,6 +21,7 @@ use crate::choose::{self, Unavailable, Wish};
 use crate::clock;
 use crate::http::answer;
 use crate::http::attempt::{self, Answered, Failed};
+use crate::http::compress;
 use crate::http::drive;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
@@ -52,6 +53,14 @@ pub struct Forwarding<'l> {
 }
 
 impl Forwarding<'_> {
+    /// How responses are compressed.
+    pub fn compress(&self) -> Option<&Compress> {
+        match self.route {
+            Some(route) => route.compress.as_deref(),
+            None => self.listener.shared.config.compress.as_ref(),
+        }
+    }
+
     /// Whether the pool's backends are spoken to in HTTP/2.
     pub fn over_h2(&self) -> bool {
         self.pool.shared.config.protocol == HttpVersion::H2
@@ -72,6 +81,8 @@ pub struct Facts {
     /// How the body is read before it is forwarded; `None`: it is not.
     pub inspected: Option<BodyKind>,
     pub limits: Limits,
+    /// The content coding that the client wants, where any is offered.
+    pub coding: Option<Coding>,
     key: Option<u64>,
     sticky: Sticky,
 }
@@ -269,6 +280,7 @@ fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
         expect_continue: request.expect_continue(),
         inspected: forwarding.route.and_then(|route| sqli::body_kind(route, request, received)),
         limits: limits_of(&forwarding.listener.shared.config.limits),
+        coding: compress::wish(forwarding.compress(), request, received),
         key: choice_key(pool, &source),
         sticky: Sticky::of(pool, cookies()),
     }

@@ -3,6 +3,7 @@
 mod answer;
 mod attempt;
 pub mod cache;
+mod compress;
 pub(crate) mod crew;
 mod date;
 mod drive;

@@ -11,8 +11,10 @@ use tokio::net::TcpStream;
 use weir_http::h1::chunked::{write_chunk_end, write_chunk_head, write_last_chunk};
 use weir_http::h1::connection::Drained;
 use weir_http::{BodyLength, BodyReader, Violation};
+use weir_stats::table::ListenerCells;
 
 use crate::buffers::{Buffer, Buffers, LARGE};
+use crate::http::compress::Encoding;
 use crate::io::poll_call;
 use crate::pipes::{Pipe, SMALL_PIECE, SMALL_PIECES};
 use crate::stream::Stream;
@@ -35,6 +37,10 @@ pub struct Pump {
     /// Bytes received and not yet sent: first `content` bytes of content, then what was not looked at yet.
     buffer: Option<Buffer>,
     content: usize,
+    /// What encodes the content on its way, where it does not go as it came: then `content` counts what of its output is to be sent, and
+    /// `plain` what it is still to take from the front of `buffer`.
+    encoding: Option<Box<Encoding>>,
+    plain: usize,
     /// Framing bytes of the source that stand between the content and what was not looked at.
     behind_content: usize,
     /// Whether `content` is a chunk of ours, whose end goes out with it: a reader that waits for whole chunks (of server-sent
@@ -102,6 +108,8 @@ impl Pump {
             framing_sent: 0,
             buffer: rest.filter(|buffer| !buffer.is_empty()),
             content: 0,
+            encoding: None,
+            plain: 0,
             behind_content: 0,
             chunk_open: false,
             end_written: false,
@@ -176,10 +184,29 @@ impl Pump {
         }
     }
 
+    /// The same body, sent as `encoding` makes it.
+    pub fn encoded(mut self, encoding: Option<Box<Encoding>>) -> Pump {
+        self.encoding = encoding;
+        self
+    }
+
+    /// Counts what was encoded on the way, if anything was.
+    pub fn count_encoded(&self, cells: &ListenerCells) {
+        if let Some(encoding) = &self.encoding {
+            encoding.count(cells);
+        }
+    }
+
+    /// Whether nothing will follow what is there to be sent.
+    #[inline]
+    fn is_at_end(&self) -> bool {
+        self.reader.is_complete() && self.encoding.as_ref().is_none_or(|encoding| encoding.is_finished())
+    }
+
     /// Whether all of it was received and everything was handed to the kernel.
     #[inline]
     pub fn is_done(&self) -> bool {
-        self.reader.is_complete()
+        self.is_at_end()
             && self.content == 0
             && self.pipe.is_none()
             && self.framing_sent == self.framing.len()
@@ -189,6 +216,7 @@ impl Pump {
     /// Whether it can only go on once the source sends more.
     pub fn waits_for_source(&self) -> bool {
         self.content == 0
+            && self.plain == 0
             && self.pipe.is_none()
             && self.framing_sent == self.framing.len()
             && !self.reader.is_complete()
@@ -207,9 +235,7 @@ impl Pump {
                 return Ok(());
             }
             out.append(&mut self.framing);
-            if let Some(buffer) = &self.buffer {
-                out.extend_from_slice(&buffer.filled()[..self.content]);
-            }
+            out.extend_from_slice(self.outgoing());
             if std::mem::take(&mut self.chunk_open) {
                 write_chunk_end(out);
             }
@@ -229,6 +255,9 @@ impl Pump {
         moved: &mut bool,
     ) -> Poll<Result<(), PumpError>> {
         let enough = self.streamed + TURN_BYTES;
+        if let Some(encoding) = &mut self.encoding {
+            encoding.begin_turn();
+        }
         loop {
             self.frame_next()?;
             while self.framing_sent < self.framing.len() || self.content > 0 {
@@ -245,7 +274,7 @@ impl Pump {
                     self.pipe = None;
                 }
             }
-            if self.framing_kind == Framing::Stream && self.reader.is_complete() && !self.end_written {
+            if self.framing_kind == Framing::Stream && self.is_at_end() && !self.end_written {
                 ready!(sink.poll_finish(context, self.reader.trailers()))
                     .map_err(|_| PumpError::SinkClosed)?;
                 self.end_written = true;
@@ -253,16 +282,23 @@ impl Pump {
             if self.is_done() {
                 return Poll::Ready(Ok(()));
             }
-            if self.streamed >= enough {
+            let tired = self.encoding.as_ref().is_some_and(|encoding| encoding.is_out_of_turn());
+            if self.streamed >= enough || tired {
+                *moved |= tired;
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
             // A body that ended together with its last content still has its end to be framed.
             if self.buffer.is_none() && !self.reader.is_complete() {
-                ready!(match (self.bulk(sink, buffers), source.bare()) {
+                let filled = match (self.bulk(sink, buffers), source.bare()) {
                     (Some(pipe), Some(source)) => self.poll_splice(context, source, pipe),
                     _ => self.poll_fill(context, source, buffers),
-                })?;
+                };
+                // What has come must not wait in an encoder for what has not: it may be an event, or half a page.
+                if filled.is_pending() && self.flush()? {
+                    continue;
+                }
+                ready!(filled)?;
                 *moved |= self.buffer.is_some() || self.pipe.is_some();
             }
         }
@@ -271,6 +307,9 @@ impl Pump {
     /// An empty pipe for no more than belongs to the body, when what is to come is better spliced.
     fn bulk(&mut self, sink: &Stream, buffers: &Rc<Buffers>) -> Option<Pipe> {
         let most = self.reader.remaining().filter(|remaining| *remaining >= BULKY_BYTES)?;
+        if self.encoding.is_some() {
+            return None;
+        }
         if self.framing_kind != Framing::Plain || self.small_pieces >= SMALL_PIECES || sink.bare().is_none() {
             return None;
         }
@@ -335,31 +374,95 @@ impl Pump {
 
     /// Reads the framing of what was received until there is content to send or nothing is left to look at.
     fn frame_next(&mut self) -> Result<(), PumpError> {
-        while self.content == 0 && !self.reader.is_complete() {
-            let Some(buffer) = &mut self.buffer else { return Ok(()) };
-            let step = self.reader.advance(buffer.filled()).map_err(PumpError::Malformed)?;
-            buffer.consume(step.data.start);
-            self.content = step.data.len();
-            self.behind_content = step.consumed - step.data.end;
-            self.received += self.content as u64;
-            if self.received > self.limit {
-                return Err(PumpError::TooLarge);
-            }
-            if self.content == 0 {
-                self.content_sent(0);
-            } else if self.framing_kind == Framing::Chunked {
-                self.begin_framing();
-                write_chunk_head(&mut self.framing, self.content as u64);
-                self.chunk_open = true;
+        if self.encoding.is_some() {
+            self.encode_next()?;
+        } else {
+            while self.content == 0 && !self.reader.is_complete() {
+                let Some(run) = self.next_run()? else { return Ok(()) };
+                self.content = run;
+                match run {
+                    0 => self.step_over(0),
+                    _ => self.frame_content(),
+                }
             }
         }
         let is_chunked = self.framing_kind == Framing::Chunked;
-        if self.content == 0 && self.reader.is_complete() && is_chunked && !self.end_written {
+        if self.content == 0 && self.is_at_end() && is_chunked && !self.end_written {
             self.begin_framing();
             write_last_chunk(&mut self.framing, self.reader.trailers());
             self.end_written = true;
         }
         Ok(())
+    }
+
+    /// The length of the next run of content, now at the front of the buffer; `None` when nothing is left to look at.
+    fn next_run(&mut self) -> Result<Option<usize>, PumpError> {
+        let Some(buffer) = &mut self.buffer else { return Ok(None) };
+        let step = self.reader.advance(buffer.filled()).map_err(PumpError::Malformed)?;
+        buffer.consume(step.data.start);
+        self.behind_content = step.consumed - step.data.end;
+        self.received += step.data.len() as u64;
+        if self.received > self.limit {
+            return Err(PumpError::TooLarge);
+        }
+        Ok(Some(step.data.len()))
+    }
+
+    /// Encodes what was received until there is a piece to send, nothing is left, or others must get their turn.
+    fn encode_next(&mut self) -> Result<(), PumpError> {
+        while self.content == 0 {
+            let Some(encoding) = &mut self.encoding else { return Ok(()) };
+            if encoding.has_piece() || encoding.is_finished() && !encoding.encoded().is_empty() {
+                self.content = encoding.encoded().len();
+                self.frame_content();
+            } else if encoding.is_finished() || encoding.is_out_of_turn() {
+                return Ok(());
+            } else if self.plain > 0 {
+                let buffer = self.buffer.as_ref().map_or(&[][..], |buffer| &buffer.filled()[..self.plain]);
+                let taken = encoding.take(buffer).map_err(|_| PumpError::OutOfMemory)?;
+                self.plain -= taken;
+                self.step_over_plain(taken);
+            } else if self.reader.is_complete() {
+                encoding.finish().map_err(|_| PumpError::OutOfMemory)?;
+            } else {
+                let Some(run) = self.next_run()? else { return Ok(()) };
+                self.plain = run;
+                if run == 0 {
+                    self.step_over_plain(0);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has an encoder give out what it holds back; false when there is nothing.
+    fn flush(&mut self) -> Result<bool, PumpError> {
+        let Some(encoding) = &mut self.encoding else { return Ok(false) };
+        let flushed = encoding.flush().map_err(|_| PumpError::OutOfMemory)?;
+        let count = encoding.encoded().len();
+        if count > 0 {
+            self.content = count;
+            self.frame_content();
+        }
+        Ok(flushed || count > 0)
+    }
+
+    /// What of the content is to be sent next.
+    fn outgoing(&self) -> &[u8] {
+        match (&self.encoding, &self.buffer) {
+            (Some(encoding), _) => &encoding.encoded()[..self.content],
+            (None, Some(buffer)) => &buffer.filled()[..self.content],
+            (None, None) => &[],
+        }
+    }
+
+    /// Begins a chunk for content that is to be sent, where the sink takes chunks.
+    fn frame_content(&mut self) {
+        if self.framing_kind == Framing::Chunked {
+            self.begin_framing();
+            write_chunk_head(&mut self.framing, self.content as u64);
+            self.chunk_open = true;
+        }
     }
 
     fn begin_framing(&mut self) {
@@ -371,10 +474,11 @@ impl Pump {
 
     fn poll_send(&mut self, context: &mut Context<'_>, sink: &mut Stream) -> Poll<io::Result<()>> {
         let framing = &self.framing[self.framing_sent..];
-        let content = self.buffer.as_ref().map_or(&[][..], |buffer| &buffer.filled()[..self.content]);
+        let content = self.outgoing();
+        let (framing_bytes, content_bytes) = (framing.len(), content.len());
         let end: &[u8] = if self.chunk_open { CHUNK_END } else { b"" };
         let is_last = self.framing_kind == Framing::Stream
-            && self.reader.is_complete()
+            && self.is_at_end()
             && self.reader.trailers().next().is_none();
         let sent = if is_last {
             ready!(sink.poll_send_last(context, content))?
@@ -387,11 +491,11 @@ impl Pump {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
         self.streamed += sent as u64;
-        let of_framing = sent.min(framing.len());
-        let of_content = (sent - of_framing).min(content.len());
+        let of_framing = sent.min(framing_bytes);
+        let of_content = (sent - of_framing).min(content_bytes);
         let of_end = sent - of_framing - of_content;
         self.framing_sent += of_framing;
-        if self.chunk_open && of_content == content.len() {
+        if self.chunk_open && of_content == content_bytes {
             // Whatever did not fit of the end goes before what comes next.
             self.chunk_open = false;
             self.begin_framing();
@@ -403,10 +507,29 @@ impl Pump {
         Poll::Ready(Ok(()))
     }
 
-    /// Counts `count` content bytes as sent and steps over the source's framing once the run is over.
+    /// Counts `count` content bytes as sent.
     fn content_sent(&mut self, count: usize) {
         self.content -= count;
-        let behind = if self.content == 0 { std::mem::take(&mut self.behind_content) } else { 0 };
+        match &mut self.encoding {
+            Some(encoding) => encoding.sent(count),
+            None => self.step_over(count),
+        }
+    }
+
+    /// As [`Self::step_over`], for content that an encoder took.
+    fn step_over_plain(&mut self, count: usize) {
+        let is_over = self.plain == 0;
+        self.leave_behind(count, is_over);
+    }
+
+    /// Gives up `count` bytes of content, and the source's framing behind them once the run is over.
+    fn step_over(&mut self, count: usize) {
+        let is_over = self.content == 0;
+        self.leave_behind(count, is_over);
+    }
+
+    fn leave_behind(&mut self, count: usize, run_is_over: bool) {
+        let behind = if run_is_over { std::mem::take(&mut self.behind_content) } else { 0 };
         if let Some(buffer) = &mut self.buffer {
             buffer.consume(count + behind);
             if buffer.is_empty() {
@@ -487,5 +610,37 @@ mod tests {
         let reader = BodyReader::new(BodyLength::Chunked, &Limits::default());
         let mut body = Pump::new(reader, Framing::Chunked, Some(buffer), Some(4));
         assert!(matches!(body.take_received(&mut Vec::new(), 4096), Err(PumpError::TooLarge)));
+    }
+
+    fn encoded(length: BodyLength, framing: Framing, received: &[u8]) -> Pump {
+        let buffers = Buffers::new(16 << 20);
+        let encoding = Encoding::begin(weir_config::Coding::Gzip, 5, None, &buffers);
+        pump(length, framing, received).encoded(encoding)
+    }
+
+    #[test]
+    fn a_small_encoded_body_leaves_with_its_head_in_one_chunk() {
+        let mut body = encoded(BodyLength::Length(9), Framing::Chunked, b"aaaaaaaaaGET / ");
+        let mut out = b"head:".to_vec();
+        body.take_received(&mut out, 4096).unwrap();
+        assert!(out.starts_with(b"head:"), "{out:?}");
+        assert!(out.ends_with(b"\r\n0\r\n\r\n"), "{out:?}");
+        assert_eq!(out.windows(2).filter(|pair| pair == b"\x1f\x8b").count(), 1, "one gzip header");
+        assert!(body.is_done());
+        let (rest, drained) = body.into_rest();
+        assert_eq!(rest.unwrap().filled(), b"GET / ");
+        assert!(drained.is_some());
+    }
+
+    #[test]
+    fn an_encoded_body_that_is_not_whole_waits_for_its_source() {
+        let mut body = encoded(BodyLength::Chunked, Framing::Chunked, b"5\r\nabcde\r\n");
+        let mut out = Vec::new();
+        body.take_received(&mut out, 4096).unwrap();
+        assert_eq!(out, b"", "the encoder holds it");
+        assert!(body.waits_for_source() && !body.is_done());
+        assert!(body.flush().unwrap(), "until there is a reason to give it out");
+        assert!(!body.waits_for_source());
+        assert!(body.into_rest().1.is_none());
     }
 }

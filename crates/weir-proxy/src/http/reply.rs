@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
 
+use weir_http::forward::Negotiated;
 use weir_http::h1::encode;
 use weir_http::{
     AddedField, Method, OwnAnswer, OwnResponse, ResponseContext, SentFraming, Version, continue_fields,
@@ -66,6 +67,7 @@ pub fn write_head(
     facts: &Facts,
     received: &[u8],
     keep_alive: bool,
+    negotiated: Option<Negotiated>,
 ) -> Result<SentFraming, Failure> {
     if let Some(Muxed::Fetch(fetch)) = session.stream.as_muxed() {
         return Ok(fetch.begin(&exchange.response, received, &exchange.ledger, facts.sticky_field()));
@@ -86,6 +88,7 @@ pub fn write_head(
             request_id,
             date,
             cache: ledger.cache.fields(),
+            negotiated,
             ..facts.response_context(keep_alive)
         };
         let Some(stream) = stream else { return Ok(write_response(response, received, &context, reply)) };

@@ -18,7 +18,7 @@ use crate::http::forward::{Facts, Forwarding};
 use crate::http::pump::{Framing, Pump};
 use crate::http::session::{Session, due};
 use crate::http::upload::Upload;
-use crate::http::{answer, cache, drive, reply, tunnel};
+use crate::http::{answer, cache, compress, drive, reply, tunnel};
 use crate::io::send_all;
 
 /// Most bytes of a body that leave together with the head.
@@ -45,8 +45,11 @@ pub async fn run(
         return Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failure)).await;
     }
     cache::invalidate(session, exchange, forwarding, received.filled());
+    let compression = compress::decide(session, exchange, forwarding, facts, received.filled());
     let keep_client = facts.keep_alive && session.slot.draining_until().is_none() && upload.is_done();
-    let written = reply::write_head(session, exchange, forwarding, facts, received.filled(), keep_client);
+    let head = received.filled();
+    let written =
+        reply::write_head(session, exchange, forwarding, facts, head, keep_client, compression.negotiated);
     let framing = match written {
         Ok(framing) => framing,
         Err(failure) => {
@@ -54,15 +57,12 @@ pub async fn run(
         }
     };
     received.consume(exchange.response.head_bytes());
-    let body = exchange.response.body();
-    let reader = match connection.connection().is_muxed() {
-        true => BodyReader::of_stream(body),
-        false => BodyReader::new(body, &facts.limits),
-    };
     let to_stream = session.stream.is_muxed();
+    let reader = reader_of(connection.connection().is_muxed(), exchange, facts);
     // What ended with its head has been told so.
     let marked = to_stream && !framing.body.is_empty();
-    let mut download = Pump::new(reader, Framing::on(marked, framing.body), Some(received), None);
+    let mut download = Pump::new(reader, Framing::on(marked, framing.body), Some(received), None)
+        .encoded(compression.encoding);
     if !to_stream && let Err(error) = download.take_received(&mut exchange.reply, WITH_HEAD_BYTES) {
         let failure = drive::download_failure(error);
         return Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failure)).await;
@@ -70,10 +70,8 @@ pub async fn run(
     exchange.ledger.status = exchange.response.status();
     let head_bytes = exchange.reply.len() as u64 + exchange.reply_head_bytes;
     let sent = send(session, exchange, forwarding, &mut connection, &mut upload, &mut download).await;
-    let cells = chosen.backend().cells();
-    cells.bytes_sent.add(upload.streamed_bytes());
-    cells.bytes_received.add(exchange.response.head_bytes() as u64 + download.received);
-    exchange.ledger.bytes_received += upload.received_bytes();
+    download.count_encoded(forwarding.listener.shared.cells.of(session.worker.number));
+    count_bytes(exchange, &chosen, &upload, &download);
     exchange.ledger.bytes_sent = head_bytes + download.streamed;
     if let Err(failure) = sent {
         if failure.blames_backend() {
@@ -108,6 +106,22 @@ pub async fn run(
         // The client wished to close, or can't frame what comes next: nothing more is expected of it.
         true if !facts.keep_alive => After::Close,
         _ => After::Linger,
+    }
+}
+
+/// Counts what went to the backend and came from it.
+fn count_bytes(exchange: &mut Exchange, chosen: &Chosen, upload: &Upload, download: &Pump) {
+    let cells = chosen.backend().cells();
+    cells.bytes_sent.add(upload.streamed_bytes());
+    cells.bytes_received.add(exchange.response.head_bytes() as u64 + download.received);
+    exchange.ledger.bytes_received += upload.received_bytes();
+}
+
+/// What reads the response's body from a backend's connection, or from a stream of one.
+fn reader_of(is_stream: bool, exchange: &Exchange, facts: &Facts) -> BodyReader {
+    match is_stream {
+        true => BodyReader::of_stream(exchange.response.body()),
+        false => BodyReader::new(exchange.response.body(), &facts.limits),
     }
 }
 

@@ -57,6 +57,8 @@ pub struct Route {
     pub screen: Option<Box<Screen>>,
     /// Whether its requests are looked at for SQL injection.
     pub sqli: Option<sqli::Asked>,
+    /// How responses are compressed; `None` leaves them as they came.
+    pub compress: Option<Arc<weir_config::Compress>>,
     host: Vec<HostPattern>,
     path: Vec<PathPattern>,
     method: Vec<Box<[u8]>>,
@@ -278,6 +280,7 @@ impl Route {
             rewrite_prefix: config.rewrite_prefix.as_ref().map(|prefix| prefix.as_bytes().into()),
             body_limit_bytes: config.body_limit_bytes,
             sqli: sqli::Asked::of(config),
+            compress: config.compress.clone().map(Arc::new),
             // A connection of a tcp listener is looked at as a request for the name that its client asks for.
             host: config.host.iter().chain(&config.sni).cloned().collect(),
             path: config.path.clone(),
@@ -333,6 +336,8 @@ impl Route {
         self.path.iter().find_map(|pattern| match pattern {
             PathPattern::Exact(exact) => (exact.as_bytes() == path).then_some(path.len()),
             PathPattern::Prefix(prefix) => path.starts_with(prefix.as_bytes()).then_some(prefix.len()),
+            PathPattern::Suffix(suffix) => path.ends_with(suffix.as_bytes()).then_some(path.len()),
+            PathPattern::Contains(part) => contains(path, part.as_bytes()).then_some(path.len()),
         })
     }
 
@@ -367,10 +372,7 @@ impl Route {
                 format!("host `{}` is not {}", text(request.host), list(wanted))
             }
             Mismatch::Path => {
-                let wanted = self.path.iter().map(|path| match path {
-                    PathPattern::Exact(path) => path.clone(),
-                    PathPattern::Prefix(prefix) => format!("{prefix}*"),
-                });
+                let wanted = self.path.iter().map(ToString::to_string);
                 format!("path `{}` is not {}", text(request.path), list(wanted))
             }
             Mismatch::Method => {
@@ -387,6 +389,12 @@ impl Route {
             }
         }
     }
+}
+
+/// Whether `part`, which is not empty, is somewhere in `path`. Takes time in proportion to both lengths' product at worst; both are
+/// bounded, by the request line and by what an operator writes.
+fn contains(path: &[u8], part: &[u8]) -> bool {
+    path.windows(part.len().max(1)).any(|window| window == part)
 }
 
 fn list(words: impl Iterator<Item = String>) -> String {

@@ -34,7 +34,9 @@ pub async fn run(
         let failure = Failure::BadResponse(Violation::UpgradeNotNamed);
         return answer::failed_exchange(session, forwarding, exchange, Upload::none(), &failure).await;
     }
-    if let Err(failure) = reply::write_head(session, exchange, forwarding, facts, received.filled(), true) {
+    if let Err(failure) =
+        reply::write_head(session, exchange, forwarding, facts, received.filled(), true, None)
+    {
         return answer::failed_exchange(session, forwarding, exchange, Upload::none(), &failure).await;
     }
     received.consume(exchange.response.head_bytes());

@@ -1,0 +1,316 @@
+//! What becomes of a response whose content is encoded on the way to the client (RFC 9110 §8.4), or could have been.
+//!
+//! Whether it may be is asked of [`recoding`]; what that changes in the head is written here; encoding is somebody else's work.
+
+use crate::known::{KnownHeader, KnownSet};
+use crate::message::{FieldLine, Method, ResponseHead};
+use crate::sink::FieldSink;
+
+/// What the client's `accept-encoding` makes of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Negotiated {
+    /// The coding its content gets, a token such as `gzip`; `None`: it goes as it came, because the client takes none of ours.
+    pub coding: Option<&'static str>,
+    /// The content that belongs to this head is encoded, here or in an earlier response: a strong entity tag is weakened.
+    pub weaken: bool,
+}
+
+/// Why the content of a response is left as it is, whatever the client takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftAlone {
+    /// Its status has no content, or only a part of one.
+    Status,
+    /// It has no content.
+    Empty,
+    /// It is declared to be smaller than is worth it.
+    Small,
+    /// It has a `content-encoding` already.
+    Encoded,
+    /// It says `no-transform` (RFC 9111 §5.2.2.6).
+    NoTransform,
+    /// It carries a digest of its bytes, which encoding would make a lie (RFC 9530).
+    Digest,
+    /// It does not say what it is, or says it twice.
+    Untyped,
+}
+
+/// Whether the content of a response may be encoded, as far as its head says; its media type, for the caller to decide by, when it may.
+/// `min_bytes` is what a declared length must reach. Does not allocate.
+///
+/// For an answer to HEAD it says what holds for the same GET, so that both name the same fields (RFC 9110 §9.3.2).
+///
+/// # Errors
+/// The first reason against it.
+pub fn recoding<'b>(
+    head: &ResponseHead,
+    buffer: &'b [u8],
+    method: Method,
+    min_bytes: u64,
+) -> Result<&'b [u8], LeftAlone> {
+    let fields = &head.fields;
+    // 206 and 226 are made of parts; the others have no content, or are no answers.
+    if !matches!(head.status, 200..=599) || matches!(head.status, 204..=206 | 226 | 304) || head.tunnel {
+        return Err(LeftAlone::Status);
+    }
+    if head.body.is_empty() && method != Method::Head {
+        return Err(LeftAlone::Empty);
+    }
+    // An empty body is not made smaller by any coding.
+    if head.declared.is_some_and(|length| length < min_bytes.max(1)) {
+        return Err(LeftAlone::Small);
+    }
+    if fields.seen.has(KnownHeader::ContentEncoding) {
+        return Err(LeftAlone::Encoded);
+    }
+    if fields.seen.has(KnownHeader::ContentRange) {
+        return Err(LeftAlone::Status);
+    }
+    //= https://www.rfc-editor.org/rfc/rfc9110#section-7.7
+    //# A proxy MUST NOT transform the content (Section 6.4) of a response
+    //# message that contains a no-transform cache directive
+    if fields.values(KnownHeader::CacheControl, buffer).any(forbids_transforming) {
+        return Err(LeftAlone::NoTransform);
+    }
+    if fields.repeated.has(KnownHeader::ContentType) {
+        return Err(LeftAlone::Untyped);
+    }
+    let Some(media_type) = fields.first(KnownHeader::ContentType) else { return Err(LeftAlone::Untyped) };
+    if fields.lines.iter().any(|line| is_digest(line, buffer)) {
+        return Err(LeftAlone::Digest);
+    }
+    Ok(media_type.value.of(buffer))
+}
+
+/// Whether one line of `cache-control` has the directive `no-transform`. Quoted text is not looked into: a false hit costs bytes, a miss
+/// would break what a backend asked for.
+fn forbids_transforming(value: &[u8]) -> bool {
+    const DIRECTIVE: &[u8] = b"no-transform";
+    value.split(|&byte| byte == b',').any(|part| {
+        let part = part.trim_ascii();
+        part.get(..DIRECTIVE.len()).is_some_and(|name| name.eq_ignore_ascii_case(DIRECTIVE))
+            && !part.get(DIRECTIVE.len()).is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
+    })
+}
+
+/// Digests of the content or of the whole representation, old names included.
+fn is_digest(line: &FieldLine, buffer: &[u8]) -> bool {
+    const NAMES: [&[u8]; 4] = [b"content-digest", b"repr-digest", b"digest", b"content-md5"];
+    line.known == KnownHeader::Other
+        && NAMES.iter().any(|name| line.name.of(buffer).eq_ignore_ascii_case(name))
+}
+
+/// `accept-ranges` of content whose bytes are others than the backend's.
+pub(super) fn describes_ranges(line: &FieldLine, buffer: &[u8]) -> bool {
+    line.known == KnownHeader::Other && line.name.of(buffer).eq_ignore_ascii_case(b"accept-ranges")
+}
+
+/// Known names that do not go on as they came.
+pub(super) fn dropped(negotiated: &Negotiated) -> KnownSet {
+    let mut dropped = KnownSet::EMPTY;
+    if negotiated.coding.is_some() {
+        dropped = dropped.with(KnownHeader::ContentLength);
+    }
+    if negotiated.weaken {
+        dropped = dropped.with(KnownHeader::Etag);
+    }
+    dropped
+}
+
+/// Puts `content-encoding`, `vary` and the entity tag.
+pub(super) fn put(
+    negotiated: &Negotiated,
+    head: &ResponseHead,
+    buffer: &[u8],
+    replaced: KnownSet,
+    sink: &mut impl FieldSink,
+) {
+    let fields = &head.fields;
+    if let Some(coding) = negotiated.coding {
+        sink.field(b"content-encoding", coding.as_bytes());
+    }
+    if !fields.values(KnownHeader::Vary, buffer).any(names_accept_encoding) {
+        sink.field(b"vary", b"accept-encoding");
+    }
+    if negotiated.weaken && !replaced.has(KnownHeader::Etag) {
+        //= https://www.rfc-editor.org/rfc/rfc9110#section-8.8.3
+        //# An entity tag can be either a weak or strong validator
+        // Two codings of one representation are equal for whoever reads them and differ in their bytes, which is what weak means (§8.8.1).
+        for tag in fields.values(KnownHeader::Etag, buffer) {
+            match tag.starts_with(b"W/") {
+                true => sink.field(b"etag", tag),
+                false => sink.parts(b"etag", [&b"W/"[..], tag]),
+            }
+        }
+    }
+}
+
+/// Whether a line of `vary` covers `accept-encoding` already.
+fn names_accept_encoding(value: &[u8]) -> bool {
+    value
+        .split(|&byte| byte == b',')
+        .map(<[u8]>::trim_ascii)
+        .any(|name| name == b"*" || name.eq_ignore_ascii_case(b"accept-encoding"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forward::{ResponseContext, SentFraming, response_fields, write_response};
+    use crate::{BodyLength, Limits, Progress, Version, parse_response};
+
+    fn parsed(text: &str, method: Method) -> ResponseHead {
+        let mut head = ResponseHead::new();
+        match parse_response(text.as_bytes(), &Limits::default(), method, &mut head) {
+            Ok(Progress::Complete { .. }) => head,
+            other => panic!("{other:?}: {text}"),
+        }
+    }
+
+    fn judged(fields: &str) -> Result<Vec<u8>, LeftAlone> {
+        judged_as("200 OK", fields, Method::Get)
+    }
+
+    fn judged_as(status: &str, fields: &str, method: Method) -> Result<Vec<u8>, LeftAlone> {
+        let text = format!("HTTP/1.1 {status}\r\n{fields}\r\n");
+        let head = parsed(&text, method);
+        recoding(&head, text.as_bytes(), method, 100).map(<[u8]>::to_vec)
+    }
+
+    const TYPED: &str = "content-type: text/html\r\n";
+
+    #[test]
+    fn a_typed_response_that_is_large_enough_may_be_encoded() {
+        assert_eq!(judged(&format!("{TYPED}content-length: 100\r\n")), Ok(b"text/html".to_vec()));
+        assert_eq!(judged(&format!("{TYPED}content-length: 99\r\n")), Err(LeftAlone::Small));
+        assert_eq!(judged(&format!("{TYPED}transfer-encoding: chunked\r\n")), Ok(b"text/html".to_vec()));
+        assert_eq!(judged(TYPED), Ok(b"text/html".to_vec()), "until the connection closes");
+        assert_eq!(judged("content-length: 100\r\n"), Err(LeftAlone::Untyped));
+        let twice = format!("{TYPED}{TYPED}content-length: 100\r\n");
+        assert_eq!(judged(&twice), Err(LeftAlone::Untyped));
+    }
+
+    #[test]
+    fn what_is_encoded_or_must_not_be_changed_or_is_a_part_is_left_alone() {
+        for (fields, reason) in [
+            ("content-encoding: gzip\r\n", LeftAlone::Encoded),
+            ("content-encoding: identity\r\n", LeftAlone::Encoded),
+            ("cache-control: no-transform\r\n", LeftAlone::NoTransform),
+            (
+                "cache-control: max-age=5\r\ncache-control: public, No-Transform ,x\r\n",
+                LeftAlone::NoTransform,
+            ),
+            ("content-digest: sha-256=:x:\r\n", LeftAlone::Digest),
+            ("Repr-Digest: sha-256=:x:\r\n", LeftAlone::Digest),
+            ("content-md5: x\r\n", LeftAlone::Digest),
+            ("content-range: bytes 0-99/200\r\n", LeftAlone::Status),
+        ] {
+            assert_eq!(judged(&format!("{TYPED}content-length: 100\r\n{fields}")), Err(reason), "{fields}");
+        }
+        let fine =
+            format!("{TYPED}content-length: 100\r\ncache-control: no-transformers, x=no-transform\r\n");
+        assert!(judged(&fine).is_ok());
+        for status in ["206 Partial Content", "205 Reset Content", "226 IM Used"] {
+            let fields = format!("{TYPED}content-length: 100\r\n");
+            assert_eq!(judged_as(status, &fields, Method::Get), Err(LeftAlone::Status), "{status}");
+        }
+        assert_eq!(judged_as("204 No Content", TYPED, Method::Get), Err(LeftAlone::Status));
+        assert_eq!(judged_as("304 Not Modified", TYPED, Method::Get), Err(LeftAlone::Status));
+        assert_eq!(
+            judged_as("404 Not Found", &format!("{TYPED}content-length: 100\r\n"), Method::Get),
+            Ok(b"text/html".to_vec())
+        );
+    }
+
+    #[test]
+    fn the_answer_to_head_is_judged_as_that_to_get() {
+        let fields = format!("{TYPED}content-length: 100\r\n");
+        assert!(judged_as("200 OK", &fields, Method::Head).is_ok());
+        let small = format!("{TYPED}content-length: 9\r\n");
+        assert_eq!(judged_as("200 OK", &small, Method::Head), Err(LeftAlone::Small));
+        let empty = format!("{TYPED}content-length: 0\r\n");
+        assert_eq!(judged_as("200 OK", &empty, Method::Get), Err(LeftAlone::Empty));
+    }
+
+    const GZIP: Negotiated = Negotiated { coding: Some("gzip"), weaken: true };
+    const AS_IT_CAME: Negotiated = Negotiated { coding: None, weaken: false };
+
+    fn written(
+        fields: &str,
+        negotiated: Negotiated,
+        method: Method,
+        version: Version,
+    ) -> (String, SentFraming) {
+        let text = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
+        let head = parsed(&text, method);
+        let mut out = Vec::new();
+        let context =
+            ResponseContext { negotiated: Some(negotiated), ..ResponseContext::new(version, method, true) };
+        let sent = write_response(&head, text.as_bytes(), &context, &mut out);
+        (String::from_utf8(out).unwrap(), sent)
+    }
+
+    #[test]
+    fn encoded_content_has_no_length_no_ranges_and_a_weak_tag() {
+        let fields = "content-type: text/html\r\ncontent-length: 100\r\nAccept-Ranges: bytes\r\netag: \"a\"\r\nx: y\r\n";
+        let (text, sent) = written(fields, GZIP, Method::Get, Version::Http11);
+        assert_eq!(
+            text,
+            "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nx: y\r\nvia: 1.1 weir\r\ncontent-encoding: gzip\r\n\
+             vary: accept-encoding\r\netag: W/\"a\"\r\ntransfer-encoding: chunked\r\n\r\n"
+        );
+        assert_eq!(sent, SentFraming { body: BodyLength::Chunked, keep_alive: true });
+    }
+
+    #[test]
+    fn a_client_that_takes_no_coding_gets_the_bytes_and_is_told_that_others_get_others() {
+        let fields = "content-length: 100\r\naccept-ranges: bytes\r\netag: \"a\"\r\n";
+        let (text, sent) = written(fields, AS_IT_CAME, Method::Get, Version::Http11);
+        assert_eq!(
+            text,
+            "HTTP/1.1 200 OK\r\ncontent-length: 100\r\naccept-ranges: bytes\r\netag: \"a\"\r\nvia: 1.1 weir\r\n\
+             vary: accept-encoding\r\n\r\n"
+        );
+        assert_eq!(sent.body, BodyLength::Length(100));
+    }
+
+    #[test]
+    fn vary_is_named_once_and_a_weak_tag_stays_as_it_is() {
+        for vary in ["vary: Accept-Encoding", "vary: origin, accept-encoding", "vary: *"] {
+            let fields = format!("content-length: 100\r\n{vary}\r\netag: W/\"a\"\r\n");
+            let (text, _) = written(&fields, GZIP, Method::Get, Version::Http11);
+            assert_eq!(text.matches("vary").count(), 1, "{text}");
+            assert!(text.contains("etag: W/\"a\"\r\n"), "{text}");
+        }
+        let (text, _) =
+            written("content-length: 100\r\nvary: origin\r\n", GZIP, Method::Get, Version::Http11);
+        assert!(text.contains("vary: origin\r\n") && text.contains("vary: accept-encoding\r\n"), "{text}");
+    }
+
+    #[test]
+    fn head_is_told_the_fields_of_get_without_a_body() {
+        let fields = "content-type: text/html\r\ncontent-length: 100\r\netag: \"a\"\r\n";
+        let (text, sent) = written(fields, GZIP, Method::Head, Version::Http11);
+        assert!(!text.contains("content-length") && !text.contains("transfer-encoding"), "{text}");
+        assert!(text.contains("content-encoding: gzip\r\n") && text.contains("etag: W/\"a\""), "{text}");
+        assert!(sent.body.is_empty());
+    }
+
+    #[test]
+    fn a_stream_gets_the_same_fields_and_no_length() {
+        let text = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\netag: \"a\"\r\n\r\n";
+        let head = parsed(text, Method::Get);
+        let context = ResponseContext {
+            negotiated: Some(Negotiated { coding: Some("zstd"), weaken: true }),
+            ..ResponseContext::new(Version::Http2, Method::Get, true)
+        };
+        let mut names = Vec::new();
+        let sent = response_fields(&head, text.as_bytes(), &context, &mut |name, value| {
+            names.push(format!("{}={}", String::from_utf8_lossy(name), String::from_utf8_lossy(value)));
+        });
+        assert_eq!(
+            names,
+            [":status=200", "via=1.1 weir", "content-encoding=zstd", "vary=accept-encoding", "etag=W/\"a\""]
+        );
+        assert_eq!(sent.body, BodyLength::UntilClose);
+    }
+}

@@ -1,0 +1,207 @@
+//! Compression of responses on their way to a client: which ones, and how.
+//!
+//! [`wish`] looks at the request, [`decide`] at the response; [`Encoding`] is the step that a [`Pump`](crate::http::pump::Pump) then has
+//! between what it receives and what it sends. Where no listener asks for compression all of it is one look at an `Option`.
+
+mod encoder;
+mod encoding;
+
+use std::rc::Rc;
+
+use weir_config::{Coding, Compress};
+use weir_http::forward::{Negotiated, recoding};
+use weir_http::values::accept_encoding::{self, Accepted};
+use weir_http::{KnownHeader, Method, RequestHead, ResponseHead, Version};
+use weir_stats::table::Compressed;
+
+use crate::buffers::Buffers;
+use crate::http::exchange::Exchange;
+use crate::http::forward::{Facts, Forwarding};
+use crate::http::session::Session;
+use crate::muxed::Muxed;
+
+pub use encoding::Encoding;
+
+/// The coding that a client would have its answer in, of those that are offered; `None` when it takes none, or would rather have none.
+///
+/// A client of HTTP/1.0 gets none: without chunks the connection's end would be the only mark of the content's, and a cut could not be told
+/// from it.
+pub fn wish(rules: Option<&Compress>, request: &RequestHead, received: &[u8]) -> Option<Coding> {
+    let rules = rules?;
+    if request.version() < Version::Http11 {
+        return None;
+    }
+    let lines = request
+        .fields(received)
+        .filter(|field| field.known == KnownHeader::AcceptEncoding)
+        .map(|field| field.value);
+    chosen(&Accepted::of(lines), &rules.codings)
+}
+
+/// The best of `offered` for a client that takes this.
+fn chosen(accepted: &Accepted, offered: &[Coding]) -> Option<Coding> {
+    let mut wish = None;
+    // Whoever would rather have it as it is says so with a greater weight.
+    let mut least = accepted.weight(accept_encoding::Coding::Identity);
+    for &coding in offered {
+        let weight = accepted.weight(named(coding));
+        if weight > 0 && (weight > least || wish.is_none() && weight == least) {
+            wish = Some(coding);
+            least = weight;
+        }
+    }
+    wish
+}
+
+fn named(coding: Coding) -> accept_encoding::Coding {
+    match coding {
+        Coding::Zstd => accept_encoding::Coding::Zstd,
+        Coding::Brotli => accept_encoding::Coding::Brotli,
+        Coding::Gzip => accept_encoding::Coding::Gzip,
+    }
+}
+
+/// Decides about the response in `exchange`, and counts it where memory decides.
+///
+/// What goes to the cache is kept as it came, for clients of every kind.
+pub fn decide(
+    session: &mut Session,
+    exchange: &Exchange,
+    forwarding: &Forwarding<'_>,
+    facts: &Facts,
+    received: &[u8],
+) -> Decision {
+    let Some(rules) = forwarding.compress() else { return Decision::default() };
+    if matches!(session.stream.as_muxed(), Some(Muxed::Fetch(_))) {
+        return Decision::default();
+    }
+    let worker = &session.worker;
+    let decision = judge(rules, facts.coding, facts.method, &exchange.response, received, &worker.buffers);
+    if decision.out_of_memory {
+        let cells = forwarding.listener.shared.cells.of(worker.number);
+        cells.compressed[Compressed::Short as usize].increment();
+    }
+    decision
+}
+
+/// What becomes of a response.
+#[derive(Default)]
+pub struct Decision {
+    /// For its head; `None` where the client's `accept-encoding` makes no difference.
+    pub negotiated: Option<Negotiated>,
+    /// For its content; `None` where it goes as it came.
+    pub encoding: Option<Box<Encoding>>,
+    /// It would have been encoded, but for the memory that takes.
+    pub out_of_memory: bool,
+}
+
+/// Decides about one response. `wish` is what [`wish`] said of its request.
+fn judge(
+    rules: &Compress,
+    wish: Option<Coding>,
+    method: Method,
+    response: &ResponseHead,
+    received: &[u8],
+    buffers: &Rc<Buffers>,
+) -> Decision {
+    if response.status() == 304 {
+        // What it confirms may have been encoded: then its tag was weakened, and this one must match it (RFC 9111 §4.3.4).
+        let negotiated = Negotiated { coding: None, weaken: wish.is_some() };
+        return Decision { negotiated: Some(negotiated), ..Decision::default() };
+    }
+    match recoding(response, received, method, rules.min_bytes) {
+        Ok(media_type) if rules.takes_type(media_type) => {}
+        _ => return Decision::default(),
+    }
+    let as_it_came = Negotiated { coding: None, weaken: false };
+    let Some(coding) = wish else {
+        return Decision { negotiated: Some(as_it_came), ..Decision::default() };
+    };
+    let encoded = Negotiated { coding: Some(coding.word()), weaken: true };
+    if response.body().is_empty() {
+        return Decision { negotiated: Some(encoded), ..Decision::default() };
+    }
+    match Encoding::begin(coding, rules.level.of(coding), response.declared_length(), buffers) {
+        Some(encoding) => {
+            Decision { negotiated: Some(encoded), encoding: Some(encoding), out_of_memory: false }
+        }
+        None => Decision { negotiated: Some(as_it_came), encoding: None, out_of_memory: true },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_http::{Limits, Progress, parse_request, parse_response};
+
+    use super::*;
+
+    const RULES: &str = "[listener.a]\nbind = \"127.0.0.1:1\"\npool = \"p\"\ncompress = true\n[pool.p]\nbackends = [\"127.0.0.1:2\"]\n";
+
+    fn rules() -> Compress {
+        weir_config::parse("a.toml", RULES).unwrap().listeners.remove(0).compress.unwrap()
+    }
+
+    fn wished(version: &str, fields: &str) -> Option<Coding> {
+        let text = format!("GET / HTTP/{version}\r\nhost: a\r\n{fields}\r\n");
+        let mut head = RequestHead::new();
+        let parsed = parse_request(text.as_bytes(), &Limits::default(), &mut head);
+        assert!(matches!(parsed, Ok(Progress::Complete { .. })), "{parsed:?}");
+        wish(Some(&rules()), &head, text.as_bytes())
+    }
+
+    #[test]
+    fn the_client_chooses_by_weight_and_the_listener_among_equals() {
+        assert_eq!(wished("1.1", "accept-encoding: gzip, deflate, br, zstd\r\n"), Some(Coding::Zstd));
+        assert_eq!(wished("1.1", "accept-encoding: gzip, br\r\n"), Some(Coding::Brotli));
+        assert_eq!(wished("1.1", "accept-encoding: gzip, br;q=0.9\r\n"), Some(Coding::Gzip));
+        assert_eq!(wished("1.1", "accept-encoding: gzip;q=0\r\n"), None);
+        assert_eq!(wished("1.1", "accept-encoding: identity, gzip;q=0.5\r\n"), None);
+        assert_eq!(wished("1.1", "accept-encoding: identity;q=0.5, gzip;q=0.5\r\n"), Some(Coding::Gzip));
+        assert_eq!(wished("1.1", "accept-encoding: deflate\r\n"), None);
+        assert_eq!(wished("1.1", ""), None);
+        assert_eq!(wished("1.0", "accept-encoding: gzip\r\n"), None);
+    }
+
+    fn decided(status_and_fields: &str, wish: Option<Coding>, buffers: &Rc<Buffers>) -> Decision {
+        let text = format!("HTTP/1.1 {status_and_fields}\r\n\r\n");
+        let mut head = ResponseHead::new();
+        let parsed = parse_response(text.as_bytes(), &Limits::default(), Method::Get, &mut head);
+        assert!(matches!(parsed, Ok(Progress::Complete { .. })), "{parsed:?}");
+        judge(&rules(), wish, Method::Get, &head, text.as_bytes(), buffers)
+    }
+
+    const PAGE: &str = "200 OK\r\ncontent-type: text/html\r\ncontent-length: 5000";
+
+    #[test]
+    fn a_page_is_encoded_where_the_client_takes_it_and_marked_where_it_does_not() {
+        let buffers = Buffers::new(64 << 20);
+        let encoded = decided(PAGE, Some(Coding::Gzip), &buffers);
+        assert_eq!(encoded.negotiated, Some(Negotiated { coding: Some("gzip"), weaken: true }));
+        assert!(encoded.encoding.is_some());
+        let plain = decided(PAGE, None, &buffers);
+        assert_eq!(plain.negotiated, Some(Negotiated { coding: None, weaken: false }));
+        assert!(plain.encoding.is_none());
+        let image = decided(
+            "200 OK\r\ncontent-type: image/png\r\ncontent-length: 5000",
+            Some(Coding::Gzip),
+            &buffers,
+        );
+        assert!(image.negotiated.is_none() && image.encoding.is_none());
+        let unchanged = decided("304 Not Modified\r\netag: \"a\"", Some(Coding::Gzip), &buffers);
+        assert_eq!(unchanged.negotiated, Some(Negotiated { coding: None, weaken: true }));
+        let unchanged = decided("304 Not Modified\r\netag: \"a\"", None, &buffers);
+        assert_eq!(unchanged.negotiated, Some(Negotiated { coding: None, weaken: false }));
+    }
+
+    #[test]
+    fn when_memory_is_short_the_page_goes_as_it_came() {
+        let buffers = Buffers::new(1 << 20);
+        let first = decided(PAGE, Some(Coding::Gzip), &buffers);
+        assert!(first.encoding.is_some());
+        let second = decided(PAGE, Some(Coding::Gzip), &buffers);
+        assert!(second.encoding.is_none() && second.out_of_memory);
+        assert_eq!(second.negotiated, Some(Negotiated { coding: None, weaken: false }));
+        drop(first);
+        assert!(decided(PAGE, Some(Coding::Gzip), &buffers).encoding.is_some(), "it was given back");
+    }
+}
