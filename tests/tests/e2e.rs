@@ -8,6 +8,7 @@ mod admin;
 mod cache;
 mod clients;
 mod compression;
+mod convert;
 mod health;
 mod http;
 mod http2;

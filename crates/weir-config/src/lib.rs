@@ -10,6 +10,7 @@
 mod bind;
 mod build;
 mod check;
+pub mod convert;
 mod diff;
 mod fields;
 mod keys;

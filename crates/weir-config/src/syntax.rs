@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 use crate::report::{Findings, Source, Span, quote};
 
 const FOREIGN: &str =
-    "this is not TOML; `weir convert FILE` makes a weir.toml of a haproxy or nginx configuration";
+    "this is not TOML; docs/guide/from-haproxy.md and from-nginx.md say what each directive of those is here";
 
 /// Lists and tables that are not closed, at most (count). Each costs one more pass over the text.
 const MOST_OPEN: usize = 32;

@@ -105,9 +105,8 @@ enum Verb {
     /// Live terminal view
     #[command(hide = true)]
     Top(NotBuilt),
-    /// Convert another balancer's config
-    #[command(hide = true)]
-    Convert(NotBuilt),
+    /// Make a weir.toml of another program's configuration, each directive marked exact, approximate or unsupported
+    Convert(verbs::convert::Arguments),
 }
 
 #[derive(Debug, Subcommand)]
@@ -265,9 +264,7 @@ pub fn main() -> Exit {
             Exit::Done
         }
         Verb::Top(_) => not_built("weir top", "`weir status` and the status page show the same facts"),
-        Verb::Convert(_) => {
-            not_built("weir convert", "the guide has pages for those who come from HAProxy and nginx")
-        }
+        Verb::Convert(arguments) => verbs::convert::convert(&arguments),
     }
 }
 
@@ -339,7 +336,8 @@ mod tests {
             "weir man",
             "weir version",
             "weir top",
-            "weir convert haproxy.cfg",
+            "weir convert arc2.toml",
+            "weir convert arc2.toml --output weir.toml --strict",
         ] {
             if let Err(error) = Cli::try_parse_from(line.split(' ')) {
                 panic!("{line}: {error}");

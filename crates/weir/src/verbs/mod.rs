@@ -3,6 +3,7 @@
 pub mod backend;
 pub mod cache;
 pub mod check;
+pub mod convert;
 pub mod demo;
 pub mod explain;
 pub mod man;

@@ -1,0 +1,178 @@
+//! Other programs' configurations as a `weir.toml`, with a verdict on each of their directives.
+//!
+//! A converted file is text for a person to read: what could not be said exactly stands beside it. It is not checked here;
+//! [`check_text`](crate::check_text) takes it like any other.
+
+mod arc2;
+
+use std::fmt::{self, Write as _};
+
+/// How well a directive is said by the converted file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// Weir does the same.
+    Exact,
+    /// Weir does something close; the note says what differs.
+    Approximate,
+    /// Weir has nothing like it; the note says what is missing then.
+    Unsupported,
+}
+
+impl Verdict {
+    /// As shown.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Verdict::Exact => "exact",
+            Verdict::Approximate => "approximate",
+            Verdict::Unsupported => "unsupported",
+        }
+    }
+}
+
+/// One directive of the other configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directive {
+    /// Line in its file, from 1; 0 for a default that the file does not mention.
+    pub line: usize,
+    /// What it is called there, such as `proxy_rules[0].domain`.
+    pub name: String,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// Where it went, or what differs; one line.
+    pub note: String,
+}
+
+impl fmt::Display for Directive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let line = if self.line == 0 { "default".to_owned() } else { format!("line {}", self.line) };
+        write!(f, "{:<11} {line:>8}  {}: {}", self.verdict.word(), self.name, self.note)
+    }
+}
+
+/// A converted configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Converted {
+    /// The program it was for, as it is called.
+    pub from: &'static str,
+    /// Tables and keys of a `weir.toml`.
+    pub body: String,
+    /// Every directive of the source, in its order; defaults that differ from Weir's behind them.
+    pub directives: Vec<Directive>,
+}
+
+impl Converted {
+    /// How many directives got this verdict.
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.directives.iter().filter(|directive| directive.verdict == verdict).count()
+    }
+
+    /// The whole file: the verdicts as comments, then the tables.
+    pub fn to_toml(&self, source: &str) -> String {
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "# Converted from {source} ({}): {} exact, {} approximate, {} unsupported.",
+            self.from,
+            self.count(Verdict::Exact),
+            self.count(Verdict::Approximate),
+            self.count(Verdict::Unsupported),
+        );
+        for directive in &self.directives {
+            let _ = writeln!(text, "#   {}", one_line(&directive.to_string()));
+        }
+        let _ = write!(text, "\n{}", self.body);
+        text
+    }
+}
+
+/// The text without what would end a comment.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Why nothing could be converted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotConverted {
+    /// One line, lower case.
+    pub message: String,
+    /// What to do instead; may be empty.
+    pub hint: String,
+}
+
+impl fmt::Display for NotConverted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if self.hint.is_empty() { Ok(()) } else { write!(f, ": {}", self.hint) }
+    }
+}
+
+/// Converts the configuration of another program, which is told by what it looks like.
+///
+/// # Errors
+/// It is of no program whose configuration is known here, or cannot be read.
+pub fn convert(text: &str) -> Result<Converted, NotConverted> {
+    if arc2::looks_like(text) {
+        return arc2::convert(text);
+    }
+    let refused = |program: &str, page: &str| {
+        let message = format!("this looks like a configuration of {program}, which is not converted yet");
+        Err(NotConverted {
+            message,
+            hint: format!("the guide has a page for those who come from there: {page}"),
+        })
+    };
+    let first_words = || text.lines().filter_map(|line| line.split_whitespace().next());
+    if first_words().any(|word| matches!(word, "frontend" | "backend" | "defaults")) {
+        return refused("HAProxy", "docs/guide/from-haproxy.md");
+    }
+    if text.contains("server {") || first_words().any(|word| matches!(word, "upstream" | "http")) {
+        return refused("nginx", "docs/guide/from-nginx.md");
+    }
+    let message = "this is no configuration that can be converted".to_owned();
+    Err(NotConverted {
+        message,
+        hint: "expected one of ARC2 Proxy, a TOML file with `[[proxy_rules]]`".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_refused_with_a_way_on() {
+        let haproxy = convert("global\n  maxconn 10\nfrontend a\n  bind :80\n").unwrap_err();
+        assert!(
+            haproxy.to_string().contains("HAProxy") && haproxy.hint.contains("from-haproxy.md"),
+            "{haproxy}"
+        );
+        let nginx = convert("http {\n  server {\n    listen 80;\n  }\n}\n").unwrap_err();
+        assert!(nginx.to_string().contains("nginx") && nginx.hint.contains("from-nginx.md"), "{nginx}");
+        let other = convert("hello").unwrap_err();
+        assert!(other.hint.contains("proxy_rules"), "{other}");
+    }
+
+    #[test]
+    fn a_note_never_leaves_its_comment() {
+        let directive = Directive {
+            line: 3,
+            name: "proxy_rules[0].x\n[admin]".to_owned(),
+            verdict: Verdict::Unsupported,
+            note: "a\rb".to_owned(),
+        };
+        let converted =
+            Converted { from: "ARC2 Proxy", body: "[log]\n".to_owned(), directives: vec![directive] };
+        let text = converted.to_toml("a.toml");
+        assert_eq!(
+            text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).count(),
+            1,
+            "{text}"
+        );
+        assert!(
+            text.starts_with(
+                "# Converted from a.toml (ARC2 Proxy): 0 exact, 0 approximate, 1 unsupported.\n"
+            )
+        );
+    }
+}

@@ -1,0 +1,158 @@
+//! ARC2 Proxy's configuration: a TOML file with one `[[proxy_rules]]` for each domain.
+//!
+//! A feature of ARC2 runs only where the switch at the top of the file and that of the domain are both on. What its pages leave open is
+//! said in the notes: which way it was read, and what differs if it was meant otherwise.
+
+mod bag;
+mod globals;
+mod locations;
+mod paths;
+mod rules;
+
+use std::fmt::Write as _;
+
+use toml::de::DeTable;
+
+use self::bag::{Bag, Taken};
+use super::{Converted, Directive, NotConverted, Verdict};
+use crate::write::text as quoted;
+
+/// Whether a file is one of ARC2's, right or wrong in itself.
+pub(super) fn looks_like(text: &str) -> bool {
+    text.lines().map(str::trim_start).any(|line| {
+        line.starts_with("[[proxy_rules]]")
+            || line.starts_with("proxy_rules")
+            || line.starts_with("listening_port_http")
+    })
+}
+
+/// Converts a file.
+pub(super) fn convert(text: &str) -> Result<Converted, NotConverted> {
+    let table = DeTable::parse(text).map_err(|error| {
+        let line = error
+            .span()
+            .map_or(1, |span| text.bytes().take(span.start).filter(|byte| *byte == b'\n').count() + 1);
+        NotConverted { message: format!("line {line} is not TOML: {}", error.message()), hint: String::new() }
+    })?;
+    let mut bag = Bag::of(table.get_ref(), text);
+    let mut notes = Notes::default();
+    let rules = bag.tables("proxy_rules").map_or_else(Vec::new, |taken| taken.value);
+    let globals = globals::read(&mut bag, &mut notes);
+    notes.leftover(bag);
+    let rules: Vec<rules::Rule> = rules
+        .into_iter()
+        .enumerate()
+        .map(|(index, (line, bag))| rules::read(index, line, bag, &globals, &mut notes))
+        .collect();
+    if rules.is_empty() {
+        notes.directives.push(Directive {
+            line: 0,
+            name: "proxy_rules".to_owned(),
+            verdict: Verdict::Exact,
+            note: "there is none: every request is answered with 404".to_owned(),
+        });
+    }
+    let mut body = String::new();
+    globals::write(&globals, &rules, &mut body, &mut notes);
+    rules::write(&globals, &rules, &mut body);
+    locations::write(&globals, &rules, &mut body);
+    let mut directives = notes.directives;
+    directives.sort_by_key(|directive| if directive.line == 0 { usize::MAX } else { directive.line });
+    Ok(Converted { from: "ARC2 Proxy", body, directives })
+}
+
+/// Verdicts as they are found.
+#[derive(Default)]
+struct Notes {
+    directives: Vec<Directive>,
+}
+
+impl Notes {
+    fn say<T>(&mut self, taken: &Taken<T>, verdict: Verdict, note: impl Into<String>) {
+        self.directives.push(Directive {
+            line: taken.line,
+            name: taken.name.clone(),
+            verdict,
+            note: note.into(),
+        });
+    }
+
+    fn exact<T>(&mut self, taken: &Taken<T>, note: impl Into<String>) {
+        self.say(taken, Verdict::Exact, note);
+    }
+
+    fn approximate<T>(&mut self, taken: &Taken<T>, note: impl Into<String>) {
+        self.say(taken, Verdict::Approximate, note);
+    }
+
+    fn unsupported<T>(&mut self, taken: &Taken<T>, note: impl Into<String>) {
+        self.say(taken, Verdict::Unsupported, note);
+    }
+
+    /// A default of ARC2's that the file does not mention.
+    fn unsaid(&mut self, name: &str, note: impl Into<String>) {
+        let name = name.to_owned();
+        self.directives.push(Directive { line: 0, name, verdict: Verdict::Approximate, note: note.into() });
+    }
+
+    fn leftover(&mut self, bag: Bag) {
+        for (name, line) in bag.rest() {
+            let note = "not known, or of another kind than ARC2 takes: left out".to_owned();
+            self.directives.push(Directive { line, name, verdict: Verdict::Unsupported, note });
+        }
+    }
+}
+
+/// A line `key = value`.
+fn line(body: &mut String, key: &str, value: impl std::fmt::Display) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(body, "{key} = {value}");
+}
+
+/// A TOML list of texts; one of them stands for itself.
+fn texts(values: &[String]) -> String {
+    match values {
+        [one] => quoted(one),
+        _ => format!("[{}]", values.iter().map(|value| quoted(value)).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// How a text is compared with a path or a user agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Match {
+    Equals,
+    StartsWith,
+    EndsWith,
+    Contains,
+    DoesNotEqual,
+    DoesNotContain,
+}
+
+impl Match {
+    fn of(word: &str) -> Option<Match> {
+        Some(match word {
+            "Equals" => Match::Equals,
+            "StartsWith" => Match::StartsWith,
+            "EndsWith" => Match::EndsWith,
+            "Contains" => Match::Contains,
+            "DoesNotEqual" => Match::DoesNotEqual,
+            "DoesNotContain" => Match::DoesNotContain,
+            _ => return None,
+        })
+    }
+
+    /// As Weir's lists of texts have it.
+    fn pattern(self, text: &str) -> String {
+        match self {
+            Match::Equals => text.to_owned(),
+            Match::StartsWith => format!("{text}*"),
+            Match::EndsWith => format!("*{text}"),
+            Match::Contains => format!("*{text}*"),
+            Match::DoesNotEqual => format!("!{text}"),
+            Match::DoesNotContain => format!("!*{text}*"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

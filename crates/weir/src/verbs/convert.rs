@@ -1,0 +1,78 @@
+//! `weir convert`
+
+use std::path::{Path, PathBuf};
+
+use weir_config::convert::{Converted, Verdict};
+
+use crate::exit::Exit;
+
+/// What is converted, and where it goes.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Configuration of another program: ARC2 Proxy's `arc2.toml`
+    pub file: PathBuf,
+    /// Write the weir.toml here instead of to standard output; an existing file is left as it is
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// End with code 1 where anything is unsupported
+    #[arg(long)]
+    pub strict: bool,
+}
+
+/// Writes the converted file; says on standard error what became of each directive.
+pub fn convert(arguments: &Arguments) -> Exit {
+    let name = arguments.file.display();
+    let text = match std::fs::read_to_string(&arguments.file) {
+        Ok(text) => text,
+        Err(error) => {
+            eprintln!("weir: {name} cannot be read: {error}");
+            return Exit::Failed;
+        }
+    };
+    let converted = match weir_config::convert::convert(&text) {
+        Ok(converted) => converted,
+        Err(error) => {
+            eprintln!("weir: {name}: {error}");
+            return Exit::Failed;
+        }
+    };
+    let source =
+        arguments.file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let written = converted.to_toml(&source);
+    match &arguments.output {
+        None => say!("{}", written.trim_end()),
+        Some(output) => {
+            if let Err(exit) = write_new(output, &written) {
+                return exit;
+            }
+        }
+    }
+    report(&converted);
+    if let Err(report) = weir_config::check_text("the converted file", &written) {
+        eprintln!("weir: not all of it is taken by `weir check` yet:\n{report}");
+        return Exit::Failed;
+    }
+    if arguments.strict && converted.count(Verdict::Unsupported) > 0 { Exit::Failed } else { Exit::Done }
+}
+
+/// Writes a file that is not there yet.
+fn write_new(path: &Path, text: &str) -> Result<(), Exit> {
+    use std::io::Write as _;
+    let opened = std::fs::OpenOptions::new().write(true).create_new(true).open(path);
+    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| {
+        eprintln!("weir: {} cannot be written: {error}", path.display());
+        Exit::Failed
+    })
+}
+
+fn report(converted: &Converted) {
+    for directive in &converted.directives {
+        eprintln!("{directive}");
+    }
+    eprintln!(
+        "{} exact, {} approximate, {} unsupported",
+        converted.count(Verdict::Exact),
+        converted.count(Verdict::Approximate),
+        converted.count(Verdict::Unsupported),
+    );
+}
