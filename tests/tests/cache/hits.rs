@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_tests::dialogue::{After, Backend, Setup, until};
+use weir_tests::dialogue::{After, Backend, PATIENCE, Setup, run_tool, tool, until};
 
 use super::{KEEPS, before, get, status};
 
@@ -192,4 +192,31 @@ fn explain_says_what_the_cache_would() {
     get(&weir, "/a", "");
     assert!(ask().contains("cache    answered from memory: 200 with 10 bytes"), "{}", ask());
     assert_eq!(backend.served(), 1, "asking what would happen makes nothing happen");
+}
+
+#[test]
+fn http2_gets_the_same_from_memory() {
+    let content = "0123456789abcdef".repeat(20_000);
+    let sent = content.clone();
+    let backend = Backend::serving(move |_, wire| {
+        wire.answers(200, &[("cache-control", "max-age=60"), ("etag", "\"1\"")], &sent);
+        After::Keep
+    });
+    let config = KEEPS.replace("bind = \"@web\"", "bind = \"@web\"\nhttp = [\"h1\", \"h2\"]");
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    let url = format!("http://{}/a", weir.address("web"));
+    let curl = |arguments: &[&str]| {
+        let always = ["--http2-prior-knowledge", "--silent", "--max-time", "5", "--noproxy", "*", &url];
+        let all: Vec<&str> = always.into_iter().chain(arguments.iter().copied()).collect();
+        run_tool(&tool("curl", "curl"), &all, b"", PATIENCE).succeeded().to_owned()
+    };
+    for _ in 0..2 {
+        assert!(curl(&[]) == content);
+    }
+    let head = curl(&["--head"]);
+    assert!(head.starts_with("HTTP/2 200") && head.contains("content-length: 320000"), "{head}");
+    assert_eq!(curl(&["--range", "16-19"]), "0123");
+    let known = curl(&["--include", "--header", "if-none-match: \"1\""]);
+    assert!(known.starts_with("HTTP/2 304"), "{known}");
+    assert_eq!(backend.served(), 1);
 }

@@ -18,8 +18,10 @@ use crate::http::exchange::{After, Exchange};
 use crate::http::forward::Forwarding;
 use crate::http::reply;
 use crate::http::session::{Session, due};
-use crate::io::{WaitError, timed_out};
+use crate::io::{WaitError, send_all, timed_out};
 
+/// Content up to this size is copied behind the head, bytes: one place to send from costs less than two.
+const WITH_HEAD_BYTES: u64 = 1 << 10;
 /// Places that one send gathers from.
 const GATHERED: usize = 8;
 
@@ -40,7 +42,8 @@ pub async fn send(
         Share::NotModified | Share::Unsatisfiable => 0..0,
     };
     let is_empty = range.is_empty();
-    let Ok((framing, status)) = write_head(session, exchange, forwarding, &object, share, keep) else {
+    let written = write_head(session, exchange, forwarding, &object, (share, is_empty), keep);
+    let Ok((framing, status)) = written else {
         exchange.ledger.close(session, forwarding.listener, &exchange.request_id, End::ClientClosed);
         return After::Reset;
     };
@@ -53,6 +56,14 @@ pub async fn send(
     let mut content = Content { object, next: range.start, end: range.end };
     let sent = if session.stream.is_muxed() {
         if is_empty { Ok(()) } else { send_on_stream(session, forwarding, &mut content).await }
+    } else if length <= WITH_HEAD_BYTES {
+        let pieces = content.object.body().slices(range.start, range.end);
+        pieces.for_each(|piece| exchange.reply.extend_from_slice(piece));
+        let Session { stream, slot, deadline, .. } = session;
+        let sent =
+            send_all(stream, &exchange.reply, deadline, || deadline.set(due(slot, clock::now(), patience)));
+        content.next = content.end;
+        sent.await
     } else {
         send_gathered(session, exchange, forwarding, &mut content).await
     };
@@ -80,7 +91,7 @@ fn write_head(
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     object: &Object,
-    share: Share,
+    (share, is_last): (Share, bool),
     keep: bool,
 ) -> io::Result<(SentFraming, u16)> {
     let Exchange { request, response, outgoing, reply, reply_head_bytes, request_id, ledger, .. } = exchange;
@@ -106,7 +117,7 @@ fn write_head(
             *reply_head_bytes += reply::text_bytes(name, value);
             parts.field(name, value);
         });
-        stream.send_head(parts, framing.body.is_empty())?;
+        stream.send_head(parts, is_last)?;
         Ok(framing)
     };
     let has_date = head.value(weir_http::KnownHeader::Date, text).is_some();
