@@ -70,6 +70,11 @@ impl Encoder {
                 let mut context = CCtx::try_create()?;
                 context.set_parameter(CParameter::CompressionLevel(level as i32)).ok()?;
                 context.set_parameter(CParameter::WindowLog(needed.clamp(10, most))).ok()?;
+                if level > 3 {
+                    // The tables of the higher levels are made for windows of megabytes, and are not made smaller with the window.
+                    context.set_parameter(CParameter::HashLog(most)).ok()?;
+                    context.set_parameter(CParameter::ChainLog(most)).ok()?;
+                }
                 // The length is in the frame then, and held against what comes.
                 context.set_pledged_src_size(length).ok()?;
                 Some(Encoder::Zstd(context))
@@ -93,9 +98,10 @@ impl Encoder {
 /// What an encoder holds at most while it is at work, in bytes; a test holds it against what it takes from the system.
 pub const fn memory_bytes(coding: Coding, level: u32) -> u64 {
     match coding {
-        Coding::Gzip => 384 << 10,
-        Coding::Brotli if level < 5 => 3 << 20,
-        Coding::Brotli => 5 << 20,
+        Coding::Gzip => 640 << 10,
+        Coding::Brotli if level < 4 => 2 << 20,
+        // It holds back what it has found in some blocks, to encode them together.
+        Coding::Brotli => 8 << 20,
         Coding::Zstd => 2 << 20,
     }
 }
@@ -273,8 +279,14 @@ mod tests {
     #[test]
     fn an_encoder_holds_no_more_than_is_charged_for_it() {
         const COUNT: u64 = 24;
-        let levels =
-            [(Coding::Gzip, 1), (Coding::Gzip, 9), (Coding::Zstd, 1), (Coding::Zstd, 3), (Coding::Zstd, 12)];
+        let levels = [
+            (Coding::Gzip, 1),
+            (Coding::Gzip, 9),
+            (Coding::Zstd, 1),
+            (Coding::Zstd, 3),
+            (Coding::Zstd, 5),
+            (Coding::Zstd, 12),
+        ];
         let levels = levels.into_iter().chain((0..=6).map(|level| (Coding::Brotli, level)));
         let (plain, bad) = (text(1 << 20), noise(1 << 20));
         for (coding, level) in levels {
