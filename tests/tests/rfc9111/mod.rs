@@ -11,6 +11,7 @@ mod stale;
 mod storing;
 mod threats;
 mod validation;
+mod versions;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -54,6 +55,7 @@ memory = "64MiB"
 
 [listener.web]
 bind = "@web"
+http = ["h1", "h2"]
 pool = "app"
 timeout = { connect = "2s", backend = "5s" }
 

@@ -30,7 +30,7 @@ const TARGETS: [&str; 4] = ["/x", "/x?a=1", "/x/y", "/z"];
 fn filled() -> Site {
     let site = site("", |request, before| {
         let tags =
-            format!("cache-control: max-age=60\nsurrogate-key: all {}\ncache-tag: one,two", request.target);
+            format!("cache-control: max-age=600\nsurrogate-key: all {}\ncache-tag: one,two", request.target);
         super::ok(&tags, before.to_string())
     });
     for target in TARGETS {
