@@ -31,7 +31,8 @@ enable_sql_injection_protection = false
 
 /// Converts with the built program; the file, and what it said.
 fn converts(source: &str, more: &[&str]) -> (i32, String, String) {
-    let dir = std::env::temp_dir().join(format!("weir-convert-{}-{}", std::process::id(), free_address().port()));
+    let dir =
+        std::env::temp_dir().join(format!("weir-convert-{}-{}", std::process::id(), free_address().port()));
     std::fs::create_dir_all(&dir).expect("a directory");
     let file = dir.join("arc2.toml");
     std::fs::write(&file, source).expect("write");
