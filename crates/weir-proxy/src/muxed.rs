@@ -69,6 +69,11 @@ impl Muxed {
         }
     }
 
+    /// Whether dropping it with some of the request unread resets what the client has not read of the answer either, in the eyes of some clients.
+    pub fn resets_behind_answers(&self) -> bool {
+        matches!(self, Muxed::H2(stream) if !stream.is_ended())
+    }
+
     /// The fields behind the content, once the end was received; given once.
     pub fn take_trailers(&mut self) -> Option<Box<Trailers>> {
         match self {

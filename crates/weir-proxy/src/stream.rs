@@ -272,6 +272,11 @@ impl Stream {
         matches!(&self.0, Kind::Muxed(stream) if stream.is_ended())
     }
 
+    /// See [`Muxed::resets_behind_answers`].
+    pub fn resets_behind_answers(&self) -> bool {
+        matches!(&self.0, Kind::Muxed(stream) if stream.resets_behind_answers())
+    }
+
     /// The fields behind the message, once its end was received; given once. `None` where they are part of its framing.
     pub fn take_trailers(&mut self) -> Option<Box<Trailers>> {
         self.as_muxed().and_then(Muxed::take_trailers)

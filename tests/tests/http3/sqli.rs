@@ -48,9 +48,9 @@ fn injections_in_any_place_get_403_and_ordinary_requests_pass() {
     let attacks: [(&str, &[&str]); 8] = [
         (&format!("/item?{UNION}"), &[]),
         ("/item/1%27%20or%201=1--%20", &[]),
-        ("/", &["-H", "x-forwarded-for: 1' and sleep(5)-- "]),
+        ("/", &["-H", "x-forwarded-for: 1' and sleep(5)--"]),
         ("/", &["-b", "session=1%27+and+benchmark(1000000,md5(1))%23"]),
-        ("/", &["-A", "x' union select 1,2,3-- "]),
+        ("/", &["-A", "x' union select 1,2,3--"]),
         ("/", &["--data", UNION]),
         ("/", &["--json", json]),
         ("/", &["-F", "name=x' or '1'='1"]),

@@ -41,6 +41,9 @@ pub(super) fn purge(control: &Control, order: &Order) -> Result<Response, Error>
 fn read(order: &Order) -> Result<Purge, String> {
     let bytes = |text: &String| -> Box<[u8]> { text.as_bytes().into() };
     let host = order.host.as_ref().map(bytes);
+    if let Some(path) = order.path.as_ref().or(order.prefix.as_ref()).filter(|path| !path.starts_with('/')) {
+        return Err(format!("`{path}` is not a path: expected one that begins with `/`"));
+    }
     match (&order.path, &order.prefix, &order.tag, order.all) {
         (None, None, Some(tag), false) if host.is_none() => Ok(Purge::Tag(bytes(tag))),
         (None, None, None, true) if host.is_none() => Ok(Purge::All),

@@ -12,6 +12,7 @@ use crate::deadline::Deadline;
 use crate::handshake::Secure;
 use crate::http::exchange::{self, After, Exchange};
 use crate::http::failure::Failure;
+use crate::http::linger;
 use crate::http::session::{Session, limits_of};
 use crate::muxed::Muxed;
 use crate::stream::Stream;
@@ -79,6 +80,9 @@ pub async fn serve(
     if matches!(after, After::Reset) {
         session.stream.reset_on_close();
         return Served::BrokenOff;
+    }
+    if matches!(after, After::Linger) && session.stream.resets_behind_answers() {
+        Box::pin(linger::until_stream_is_read(&mut session)).await;
     }
     if is_good { Served::Answered } else { Served::Refused }
 }
