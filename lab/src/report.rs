@@ -10,6 +10,7 @@ mod text;
 
 use std::fs;
 use std::io;
+use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -89,7 +90,9 @@ impl Circumstances {
             .output()
             .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
             .unwrap_or_default();
-        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        let own_call = std::iter::once("weir-lab".to_owned());
+        let own_call: Vec<String> =
+            own_call.chain(std::env::args().skip(1).map(|word| without_folders(&word))).collect();
         Self {
             processor: field(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "unknown".to_owned()),
             cores: std::thread::available_parallelism().map_or(0, usize::from),
@@ -107,8 +110,20 @@ impl Circumstances {
             unix_time_seconds: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             took_seconds: 0,
             load_average: read("/proc/loadavg").trim().to_owned(),
-            command: options.tools.shown(&[&["weir-lab".to_owned()][..], &arguments].concat()),
+            command: options.tools.shown(&own_call),
         }
+    }
+}
+
+/// A word of the lab's own call with an absolute path cut to its last name: a report is read on other machines.
+fn without_folders(word: &str) -> String {
+    let (option, value) = match word.split_once('=') {
+        Some((option, value)) if option.starts_with("--") => (format!("{option}="), value),
+        _ => (String::new(), word),
+    };
+    match Path::new(value).file_name() {
+        Some(name) if value.starts_with('/') => format!("{option}{}", name.to_string_lossy()),
+        _ => word.to_owned(),
     }
 }
 
@@ -284,5 +299,12 @@ pub mod tests {
         assert!(!clean(&|outcome| {
             outcome.samples[0].errors.insert("timeout".to_owned(), 1);
         }));
+    }
+
+    #[test]
+    fn the_own_call_is_kept_without_folders_of_the_machine() {
+        let kept = ["--json=/build/a/run.json", "/build/weir", "a/b.json", "--rounds=3", "http1"]
+            .map(without_folders);
+        assert_eq!(kept, ["--json=run.json", "weir", "a/b.json", "--rounds=3", "http1"]);
     }
 }

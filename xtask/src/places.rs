@@ -115,10 +115,9 @@ fn hosts(answers: &[(String, String)]) -> BTreeMap<String, String> {
     hosts
 }
 
-/// The checkout, the directory around it, and the user's home, each with a slash at the end.
+/// The checkout, every directory around it, and the user's home, each with a slash at the end.
 fn directories(root: &Path, home: Option<&Path>) -> Vec<Forbidden> {
-    let mut found = vec![(root, "where this checkout lies")];
-    found.extend(root.parent().map(|parent| (parent, "where this checkout lies")));
+    let mut found: Vec<_> = root.ancestors().map(|around| (around, "where this checkout lies")).collect();
     found.extend(home.map(|home| (home, "a home directory of this machine")));
     found
         .into_iter()
@@ -170,10 +169,10 @@ mod tests {
         let words = directories(Path::new("/build/agent7/weir"), Some(Path::new("/home/ann")));
         let tree = Tree::of(&[(
             "a.sh",
-            "cd /build/agent7/weir/lab\nls /build/agent7/cache\ncat /home/ann/x\ncat /home/bob/x $dir/home/ann/x\ncd ./build/agent7/x\n",
+            "cd /build/agent7/weir/lab\nls /build/agent7/cache\ncat /home/ann/x\ncat /home/bob/x $dir/home/ann/x\ncd ./build/agent7/x\nls /build/agent8/x\n",
         )]);
         let lines: Vec<_> = check(&tree, &words).iter().map(|finding| finding.line).collect();
-        assert_eq!(lines, [1, 2, 3]);
+        assert_eq!(lines, [1, 2, 3, 6]);
     }
 
     #[test]
