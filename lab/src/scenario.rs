@@ -229,6 +229,16 @@ impl Scenario {
     pub fn setups(&self, full: bool) -> io::Result<Vec<Setup>> {
         let only_fair = BTreeMap::from([(VariantName::Fair, Variant::default())]);
         let variants = if self.variants.is_empty() { &only_fair } else { &self.variants };
+        let takes_part = |name: &String| {
+            variants
+                .values()
+                .any(|variant| variant.contenders.as_ref().unwrap_or(&self.contenders).contains(name))
+        };
+        if let Some(stranger) = self.full_only.iter().find(|name| !takes_part(name)) {
+            let complaint =
+                format!("`full_only` names {stranger}, which takes no part; name one of `contenders`");
+            return Err(io::Error::other(format!("scenario {}: {complaint}", self.name)));
+        }
         variants.iter().map(|(name, variant)| self.setup(*name, variant, full)).collect()
     }
 
@@ -418,6 +428,13 @@ mod tests {
         };
         assert_eq!(templates(false), ["weir/a", "nginx/a"]);
         assert_eq!(templates(true), ["weir/a", "nginx/a", "nginx/b"]);
+
+        let misspelt = SWEPT.replace("topology =", "full_only = ['nginx/c']\ntopology =");
+        let error = toml::from_str::<Scenario>(&misspelt).unwrap().setups(true).unwrap_err().to_string();
+        assert!(
+            error.ends_with("`full_only` names nginx/c, which takes no part; name one of `contenders`"),
+            "{error}"
+        );
     }
 
     #[test]
