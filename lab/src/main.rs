@@ -292,7 +292,7 @@ struct RunArguments {
     /// The full form: every value of every sweep, more and longer rounds
     #[arg(long)]
     full: bool,
-    /// Only these contenders (folder names under contenders)
+    /// Only these contenders (folders under contenders, or folder/template)
     #[arg(long, visible_alias = "contenders", value_delimiter = ',')]
     only: Vec<String>,
     /// Rounds instead of the scenario's own number; every contender has one turn at every point in each

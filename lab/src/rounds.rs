@@ -3,7 +3,7 @@
 //! Every round visits every point of the sweep, and at each point every contender has its turn (a *cell*). What a cell
 //! does is its runner's business ([`crate::runner`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::contender::Contender;
 use crate::metric::Metric;
 use crate::runner::{self, Cell, Options, Runner, Turn};
 use crate::sample::{Outcome, Sample, State};
-use crate::scenario::{Published, Scenario, Series, Setup, Sweep, VariantName};
+use crate::scenario::{self, Published, Scenario, Series, Setup, Sweep, VariantName};
 use crate::workplace::Workplace;
 
 /// What a run is asked for.
@@ -23,12 +23,45 @@ pub struct Wish {
     pub full: bool,
     /// Only this variant, where a scenario has two.
     pub variant: Option<VariantName>,
-    /// Only contenders whose folder or name is listed; empty for all.
+    /// Only contenders whose folder, name or folder/template is listed; empty for all.
     pub only: Vec<String>,
     /// Rounds, instead of the scenario's own number.
     pub rounds: Option<u32>,
     /// Seconds of counted load, instead of the scenario's own.
     pub seconds: Option<u32>,
+}
+
+impl Wish {
+    fn wants(&self, entrant: &scenario::Entrant) -> bool {
+        let names = |wished: &String| {
+            *wished == folder_of(&entrant.template) || *wished == entrant.name || *wished == entrant.template
+        };
+        self.only.is_empty() || self.only.iter().any(names)
+    }
+
+    /// Err names a contender that was wished for and takes part in nothing, and those that do.
+    fn check(&self, all: &[(Series, Vec<Scenario>)]) -> io::Result<()> {
+        let mut folders = BTreeSet::new();
+        let mut unmet: Vec<&String> = self.only.iter().collect();
+        for scenario in all.iter().flat_map(|(_, scenarios)| scenarios) {
+            for entrant in scenario.setups(true)?.iter().flat_map(|setup| &setup.entrants) {
+                folders.insert(folder_of(&entrant.template).to_owned());
+                unmet
+                    .retain(|&wished| !Wish { only: vec![wished.clone()], ..Wish::default() }.wants(entrant));
+            }
+        }
+        let Some(stranger) = unmet.first() else { return Ok(()) };
+        let known: Vec<String> = folders.into_iter().collect();
+        Err(io::Error::other(format!(
+            "--only: {stranger} takes part in none of this; there are: {}",
+            known.join(", ")
+        )))
+    }
+}
+
+/// The folder of a folder/template.
+fn folder_of(template: &str) -> &str {
+    template.split('/').next().unwrap_or_default()
 }
 
 /// What came of one variant of a scenario.
@@ -112,6 +145,7 @@ pub fn run(
     workplace: &Workplace,
     so_far: &mut dyn FnMut(&[SeriesOutcome]) -> io::Result<()>,
 ) -> io::Result<Vec<SeriesOutcome>> {
+    wish.check(all)?;
     let mut versions = BTreeMap::new();
     let mut plans: Vec<Vec<Vec<Plan>>> = Vec::new();
     for (_, scenarios) in all {
@@ -190,17 +224,13 @@ fn line_up(
     workplace: &Workplace,
     versions: &mut BTreeMap<String, Result<String, String>>,
 ) -> Vec<Entrant> {
-    let folder_of = |template: &str| template.split('/').next().unwrap_or_default().to_owned();
     let mut entrants = Vec::new();
-    for entrant in &setup.entrants {
+    for entrant in setup.entrants.iter().filter(|entrant| wish.wants(entrant)) {
         let folder = folder_of(&entrant.template);
-        if !wish.only.is_empty() && !wish.only.contains(&folder) && !wish.only.contains(&entrant.name) {
-            continue;
-        }
         let mut outcome = Outcome {
             contender: entrant.name.clone(),
             template: entrant.template.clone(),
-            title: Contender::title_of_folder(&options.lab, &folder).unwrap_or_else(|| entrant.name.clone()),
+            title: Contender::title_of_folder(&options.lab, folder).unwrap_or_else(|| entrant.name.clone()),
             ..Outcome::default()
         };
         let is_built = || -> io::Result<()> {
@@ -222,8 +252,9 @@ fn line_up(
                 outcome.config = contender.template().to_owned();
                 outcome.reference = contender.is_reference();
                 outcome.fairness = contender.fairness().to_owned();
-                let version =
-                    versions.entry(folder.clone()).or_insert_with(|| version_of(contender, &folder, options));
+                let version = versions
+                    .entry(folder.to_owned())
+                    .or_insert_with(|| version_of(contender, folder, options));
                 match version {
                     Ok(version) => outcome.version = Some(version.clone()),
                     Err(error) => outcome.state = State::Failed(error.clone()),

@@ -96,6 +96,19 @@ fn an_unknown_scenario_is_refused_with_the_known_ones() {
     );
 }
 
+#[test]
+fn an_unknown_contender_is_refused_with_the_known_ones() {
+    let output = bench(1).arg("--only=floor,nobody").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains(
+            "--only: nobody takes part in none of this; there are: absent, broken, floor, later, trying"
+        ),
+        "{said}"
+    );
+}
+
 /// All processes below the lab, once one of them is a `weir-lab` with `word` among its arguments.
 fn descendants_once_there_is(word: &str, lab: &mut Child) -> Vec<u32> {
     let begin = Instant::now();
