@@ -87,7 +87,7 @@ fn made_up_requests_of_shops_and_forums_pass() {
             .or_else(|| request.body.as_ref().and_then(|(kind, body)| screen.body(kind, body.as_bytes())));
         if let Some(found) = found {
             wrong += 1;
-            println!("wrongly: {found}");
+            println!("wrongly: {found}: {request:?}");
         }
     }
     println!("made up: {wrong} of {MADE_UP} requests taken for attacks");

@@ -2,6 +2,7 @@
 
 use crate::sqli::facts::{Context, Ending};
 use crate::sqli::grammar::{Kind, Part, Reader, Stop, Whose};
+use crate::sqli::statement::begins_statement;
 use crate::sqli::token::Token;
 use crate::sqli::words::{Verb, Word};
 
@@ -40,6 +41,13 @@ impl<'v> Reader<'v, '_> {
             }
             Word::Branch | Word::Link => self.due(),
             Word::End if self.frame.cased => Ok(()),
+            // The application's own `case`.
+            Word::End if self.below.is_empty() && self.frame.kind == Kind::Root => {
+                self.facts.popped_count += 1;
+                self.settle();
+                self.frame.constant = false;
+                Ok(())
+            }
             Word::Suffix => Ok(()),
             Word::As => match self.tokens.next_token() {
                 // `as` names an item; in cast(… as …) it names a type.
@@ -49,15 +57,17 @@ impl<'v> Reader<'v, '_> {
                 }
                 _ => self.broken(),
             },
-            Word::Verb(verb) => match self.may_begin(verb) && self.begins_statement(verb, text, false) {
-                true => {
-                    self.facts.stacked = true;
-                    self.facts.hostile |= verb == Verb::WaitFor;
-                    self.stop(Ending::Semicolon)
+            Word::Verb(verb) => {
+                match self.may_begin(verb) && begins_statement(&self.tokens, verb, text, false) {
+                    true => {
+                        self.facts.stacked = true;
+                        self.facts.hostile |= verb == Verb::WaitFor;
+                        self.stop(Ending::Semicolon)
+                    }
+                    false if self.frame.kind != Kind::Root => self.other_name(),
+                    false => self.broken(),
                 }
-                false if self.frame.kind != Kind::Root => self.other_name(),
-                false => self.broken(),
-            },
+            }
             // An operator that was lost on the way: `+` is a space in forms.
             Word::Delay | Word::Hostile
                 if self.is_quoted() && self.below.is_empty() && self.tokens.opens_next() =>
@@ -79,10 +89,12 @@ impl<'v> Reader<'v, '_> {
     /// Whether `verb` can begin a statement without a `;` before it, which only SQL Server takes. `insert`, `create` and such do not count:
     /// they are words of every shop and forum.
     fn may_begin(&self, verb: Verb) -> bool {
-        let may_bare =
-            matches!(verb, Verb::Update | Verb::Execute | Verb::Declare | Verb::WaitFor | Verb::If);
-        self.below.is_empty()
-            && (may_bare || (self.is_quoted() && !matches!(verb, Verb::Define | Verb::Delete)))
+        let may_bare = matches!(verb, Verb::Update | Verb::Execute | Verb::Declare | Verb::If);
+        let may_quoted = self.is_quoted() && !matches!(verb, Verb::Define | Verb::Delete);
+        // Right behind a quote these are how programs write a statement, or prose names a function: `f'insert into …`, `'execute()'`.
+        let is_text = self.is_stuck()
+            && (verb == Verb::Insert || (verb == Verb::Execute && self.tokens.peek() == Token::Open));
+        verb == Verb::WaitFor || (self.below.is_empty() && (may_bare || may_quoted) && !is_text)
     }
 
     fn predicate(&mut self, text: &'v [u8]) -> Result<(), Stop> {
@@ -103,7 +115,7 @@ impl<'v> Reader<'v, '_> {
         match self.tokens.peek() {
             // position('a' in b)
             _ if matches!(self.frame.kind, Kind::Call(_)) => self.due(),
-            Token::Open => {
+            Token::Open | Token::Sign => {
                 self.facts.predicates_count += 1;
                 self.compare()
             }
@@ -131,11 +143,15 @@ impl<'v> Reader<'v, '_> {
                 self.part(Part::From)
             }
             Word::Condition => {
+                self.settle();
                 match self.list() {
                     Some(list) => list.condition = true,
-                    None => self.facts.condition = true,
+                    None => {
+                        self.facts.condition = true;
+                        // What was compared before it may be anything: `1+1=2 having fun`.
+                        self.facts.compares_count = 0;
+                    }
                 }
-                self.settle();
                 if !is_root {
                     self.frame.kind = Kind::Query(Part::Condition);
                 }
@@ -163,7 +179,11 @@ impl<'v> Reader<'v, '_> {
                     self.facts.into_file = true;
                     self.due()
                 }
-                Token::Variable { .. } | Token::Word(Word::Name, _) | Token::Name => Ok(()),
+                Token::Variable { .. } => {
+                    self.facts.into_file = true;
+                    Ok(())
+                }
+                Token::Word(Word::Name, _) | Token::Name => Ok(()),
                 _ => self.broken(),
             },
             Word::Procedure => match self.tokens.next_token() {
@@ -190,7 +210,7 @@ impl<'v> Reader<'v, '_> {
     }
 
     pub(super) fn union(&mut self) -> Result<(), Stop> {
-        while let Token::Word(Word::Quantifier, _) = self.tokens.peek() {
+        while let Token::Word(Word::Quantifier, _) | Token::Sign = self.tokens.peek() {
             self.tokens.next_token();
         }
         match self.tokens.next_token() {

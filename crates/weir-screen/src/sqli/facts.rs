@@ -58,6 +58,10 @@ pub struct Facts<'v> {
     pub constant_compares_count: u32,
     /// Of those, the ones that an `and`, `or`, `where` or `having` brings in.
     pub tautologies_count: u32,
+    /// Comparisons of constants in parentheses.
+    pub grouped_compares_count: u32,
+    /// Whether something is compared with a string that begins or ends in `%`.
+    pub wildcard: bool,
     /// Comparison signs.
     pub signs_count: u32,
     /// Conditions that are a constant.
@@ -66,10 +70,14 @@ pub struct Facts<'v> {
     pub arithmetic_count: u32,
     /// Parentheses closed that the application has opened.
     pub popped_count: u32,
+    /// Strings in other quotes than the ones that the value stands in.
+    pub other_texts_count: u32,
     /// Names read as operands.
     pub names_count: u32,
     /// Whether the first operand of a bare value is a number or the like.
     pub begins_number: bool,
+    /// Whether that first operand is a string or a word such as `true`.
+    pub begins_word: bool,
     /// Whether `union` and its `select` were read.
     pub union: bool,
     /// Whether that `select` is in parentheses.
@@ -92,8 +100,10 @@ pub struct Facts<'v> {
     pub begins_bracket: bool,
     /// Whether the last operator is `>`.
     pub ends_bracket: bool,
-    /// Whether an operator is missing before a query.
+    /// Whether an operator is missing before a query, or its parentheses are.
     pub lacking: bool,
+    /// Whether the value ends within a string.
+    pub cut_text: bool,
     /// A function that waits, writes or leaks.
     pub hostile: bool,
     /// `sleep`.
@@ -131,7 +141,7 @@ pub struct Facts<'v> {
 pub struct List {
     /// Items.
     pub items_count: u32,
-    /// Of those, the ones that are not just a name.
+    /// Whether one of them is not just a name: count of what shows it, such as numbers and calls, finished or not.
     pub rich_count: u32,
     /// Whether it says from where.
     pub from: bool,

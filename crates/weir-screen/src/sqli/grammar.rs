@@ -4,6 +4,7 @@
 //! its second or third word, because two words in a row are no expression. Parentheses are kept on a stack that is as deep as they are.
 
 use crate::sqli::facts::{Context, Ending, Facts, List};
+use crate::sqli::statement::begins_statement;
 use crate::sqli::token::{Token, Tokens};
 use crate::sqli::words::{Verb, Word};
 
@@ -42,7 +43,7 @@ pub struct Frame {
     /// Whether nothing was read in it yet.
     fresh: bool,
     /// Whether all operands since the last border were constants.
-    constant: bool,
+    pub(super) constant: bool,
     /// Whether what stood before a comparison was one.
     compared: Option<bool>,
     /// Whether anything stood behind it.
@@ -90,6 +91,8 @@ pub(crate) struct Stop;
 pub(crate) struct Reader<'v, 's> {
     pub(crate) tokens: Tokens<'v>,
     pub(super) context: Context,
+    /// Whether a letter stands right behind the quote.
+    stuck: bool,
     pub(super) below: &'s mut Vec<Frame>,
     pub(super) frame: Frame,
     pub(crate) facts: Facts<'v>,
@@ -104,7 +107,8 @@ pub fn read<'v>(value: &'v [u8], at: usize, context: Context, stack: &mut Vec<Fr
     // What the application compares the value with is no constant.
     root.constant = context == Context::Bare;
     let tokens = Tokens::new(value, at);
-    let mut reader = Reader { tokens, context, below: stack, frame: root, facts: Facts::default() };
+    let stuck = value.get(at).is_some_and(u8::is_ascii_alphabetic);
+    let mut reader = Reader { tokens, context, stuck, below: stack, frame: root, facts: Facts::default() };
     while reader.step().is_ok() {}
     reader.settle();
     let Reader { tokens, mut facts, .. } = reader;
@@ -133,9 +137,15 @@ impl<'v> Reader<'v, '_> {
     fn operand_due(&mut self, token: Token<'v>, fresh: bool) -> Result<(), Stop> {
         match token {
             Token::Number => self.operand(Operand::Constant),
-            Token::Text { closed: true, .. } => self.operand(Operand::Text),
+            Token::Text { closed: true, quote, content } => {
+                self.note_wildcard(content);
+                self.facts.other_texts_count += u32::from(self.context != Context::Quoted(quote));
+                self.operand(Operand::Text)
+            }
             Token::Text { content, quote, closed: false } => {
                 self.operand(Operand::Text)?;
+                self.facts.cut_text = true;
+                self.note_wildcard(content);
                 match self.context == Context::Quoted(quote) {
                     true => self.stop(Ending::Reopened { content }),
                     false => self.stop(Ending::Unfinished),
@@ -171,10 +181,26 @@ impl<'v> Reader<'v, '_> {
 
     fn word_due(&mut self, word: Word, fresh: bool) -> Result<(), Stop> {
         match word {
-            Word::Select if fresh && self.frame.kind == Kind::Group => {
+            Word::Select if fresh && matches!(self.frame.kind, Kind::Group | Kind::Call(_)) => {
                 self.begin_query(Whose::Inner);
                 Ok(())
             }
+            // Without its parentheses, as who tries does: `1 and select …`.
+            Word::Select if self.frame.kind == Kind::Root && self.facts.begins_number => {
+                self.facts.lacking = true;
+                self.begin_query(Whose::Inner);
+                Ok(())
+            }
+            Word::Verb(Verb::If)
+                if fresh
+                    && self.context == Context::Bare
+                    && begins_statement(&self.tokens, Verb::If, b"", false) =>
+            {
+                self.facts.stacked = true;
+                self.facts.separated = true;
+                self.stop(Ending::Semicolon)
+            }
+            Word::Union if fresh && self.facts.lacking => self.union(),
             Word::Not | Word::Prefix => {
                 self.frame.fresh = fresh;
                 Ok(())
@@ -188,7 +214,10 @@ impl<'v> Reader<'v, '_> {
             // A sign alone before it: `-union(select …)`.
             Word::Union if self.frame.kind == Kind::Root && self.facts.arithmetic_count > 0 => self.union(),
             Word::Quantifier if fresh && matches!(self.frame.kind, Kind::Call(_)) => Ok(()),
-            Word::Literal if !self.tokens.opens_next() => self.operand(Operand::Constant),
+            Word::Literal if !self.tokens.opens_next() => {
+                self.facts.begins_word |= self.facts.tokens_count == 1;
+                self.operand(Operand::Constant)
+            }
             Word::Name
             | Word::Literal
             | Word::Dictionary
@@ -208,6 +237,11 @@ impl<'v> Reader<'v, '_> {
             }
             _ => self.broken(),
         }
+    }
+
+    fn note_wildcard(&mut self, content: &[u8]) {
+        let has_wildcard = content.first() == Some(&b'%') || content.last() == Some(&b'%');
+        self.facts.wildcard |= has_wildcard && self.frame.compared.is_some();
     }
 
     /// A name with all its parts, and the call it may be.
@@ -246,6 +280,12 @@ impl<'v> Reader<'v, '_> {
                 Word::Literal => Word::Telling,
                 other => other,
             };
+            if matches!(class, Word::Function | Word::Telling | Word::Hostile | Word::Delay)
+                && self.frame.kind == Kind::Query(Part::List)
+                && let Some(list) = self.list()
+            {
+                list.rich_count += 1;
+            }
             self.push(Kind::Call(class));
             return Ok(());
         }
@@ -306,9 +346,11 @@ impl<'v> Reader<'v, '_> {
     fn operand(&mut self, operand: Operand) -> Result<(), Stop> {
         let was_due = std::mem::replace(&mut self.frame.due, false);
         self.frame.answered |= self.frame.compared.is_some();
+        self.facts.hostile |= self.frame.kind == Kind::Call(Word::Hostile);
         self.frame.constant &= matches!(operand, Operand::Constant | Operand::Text);
         if self.context == Context::Bare && self.facts.logic_count == 0 && self.facts.names_count == 0 {
             self.facts.begins_number |= operand == Operand::Constant;
+            self.facts.begins_word |= operand == Operand::Text && self.facts.tokens_count == 1;
         }
         if was_due
             && self.frame.kind == Kind::Query(Part::List)
@@ -338,6 +380,7 @@ impl<'v> Reader<'v, '_> {
             self.facts.compares_count += 1;
             let is_constant = left && frame.constant;
             self.facts.constant_compares_count += u32::from(is_constant);
+            self.facts.grouped_compares_count += u32::from(is_constant && frame.kind == Kind::Group);
             let is_joined = self.facts.logic_count > 0 || self.facts.condition;
             self.facts.tautologies_count += u32::from(is_constant && is_joined);
         } else if frame.constant {
@@ -431,9 +474,6 @@ impl<'v> Reader<'v, '_> {
             },
             Token::Close => self.close(),
             Token::Comma => {
-                if let Kind::Call(word @ (Word::Hostile | Word::Delay)) = self.frame.kind {
-                    self.facts.hostile |= word == Word::Hostile;
-                }
                 self.settle();
                 self.due()
             }
@@ -462,9 +502,14 @@ impl<'v> Reader<'v, '_> {
         }
     }
 
+    /// Whether the word that was just read stands right behind the quote.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stuck && self.facts.tokens_count == 1
+    }
+
     fn may_lack_operator(&self) -> bool {
-        let begins = self.is_quoted() || self.facts.begins_number;
-        let is_query = matches!(self.tokens.peek(), Token::Word(Word::Select, _));
+        let begins = self.is_quoted() || self.facts.begins_number || self.facts.popped_count > 0;
+        let is_query = matches!(self.tokens.peek(), Token::Word(Word::Select | Word::Union, _));
         is_query && begins && self.below.is_empty() && self.frame.kind == Kind::Root
     }
 

@@ -50,6 +50,7 @@ impl Finding {
             Context::Behind => "behind an operand",
             Context::Quoted(b'"') => "within double quotes",
             Context::Quoted(b'`') => "within backticks",
+            Context::Quoted(b']') => "within brackets",
             Context::Quoted(_) => "within single quotes",
         }
     }
@@ -71,7 +72,7 @@ pub fn judge(value: &[u8], scratch: &mut Scratch) -> Option<Finding> {
         };
         rules::decide(&facts, context, head).map(|reason| Finding { reason, context })
     };
-    for quote in [b'\'', b'"', b'`'] {
+    for quote in [b'\'', b'"', b'`', b']'] {
         let mut last = None;
         for at in ends_of_string(value, quote).into_iter().flatten() {
             if last.replace(at) != Some(at)
@@ -81,7 +82,28 @@ pub fn judge(value: &[u8], scratch: &mut Scratch) -> Option<Finding> {
             }
         }
     }
-    read(0, Context::Bare).or_else(|| read(0, Context::Behind))
+    let found = read(0, Context::Bare).or_else(|| read(0, Context::Behind));
+    found.or_else(|| read(behind_front(value)?, Context::Behind))
+}
+
+/// What is longer than this, in bytes, does not stand for a number.
+const LONGEST_FRONT: usize = 64;
+
+/// Where a statement goes on behind something that stands for a number and may be written in a way that is not known here:
+/// `{d '2026-01-01'} union select …`. What begins with a letter is text.
+fn behind_front(value: &[u8]) -> Option<usize> {
+    const WORDS: [&[u8]; 2] = [b"union", b"waitfor"];
+    if value.first().is_none_or(u8::is_ascii_alphabetic) {
+        return None;
+    }
+    let begins = |at: usize| {
+        WORDS
+            .iter()
+            .any(|word| value[at..].get(..word.len()).is_some_and(|text| text.eq_ignore_ascii_case(word)))
+    };
+    (1..value.len().min(LONGEST_FRONT)).find(|&at| {
+        !value[at - 1].is_ascii_alphabetic() && matches!(value[at] | 0x20, b'u' | b'w') && begins(at)
+    })
 }
 
 /// Where a string that begins before `value` may end: behind its first quote; behind the first that is not written twice; behind the

@@ -108,7 +108,10 @@ pub fn decide<'v>(facts: &Facts<'v>, context: Context, head: &'v [u8]) -> Option
         (case.is_comment(), Reason::Comment),
         (case.is_expression(), Reason::Expression),
     ];
-    rules.into_iter().find(|(holds, _)| *holds).map(|(_, reason)| reason)
+    let found = rules.into_iter().find(|(holds, _)| *holds).map(|(_, reason)| reason);
+    // Brackets close in all that is written; only a query or a call behind them is no accident.
+    let is_accident = |reason: &Reason| !matches!(reason, Reason::Union | Reason::Subquery | Reason::Hostile);
+    found.filter(|reason| context != Context::Quoted(b']') || !is_accident(reason))
 }
 
 fn words_count(text: &[u8]) -> usize {
@@ -119,9 +122,9 @@ fn words_count(text: &[u8]) -> usize {
 fn is_short(rest: &[u8]) -> bool {
     words_count(rest) <= 1
         && rest.len() <= 24
-        && rest
-            .iter()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b' ' | b'-' | b'+' | b'*' | b'/'))
+        && rest.iter().all(|byte| {
+            byte.is_ascii_alphanumeric() || matches!(byte, b' ' | b'-' | b'+' | b'*' | b'/' | b'_')
+        })
 }
 
 /// Whether the string at the end is a word at most.
@@ -146,6 +149,11 @@ impl Case<'_, '_> {
                 .head
                 .iter()
                 .any(|byte| matches!(byte, b'=' | b'<' | b'>' | b'{' | b'[' | b'(' | b',' | b'$'))
+    }
+
+    /// Nothing stands before the quote.
+    fn is_blank(&self) -> bool {
+        self.head.trim_ascii().is_empty()
     }
 
     fn is_commented(&self) -> bool {
@@ -188,6 +196,7 @@ impl Case<'_, '_> {
         rich_count > 0 && (is_told || self.is_clean())
             || (is_nested && self.facts.functions_count > 0)
             || (self.facts.union_opened && (from || rich_count > 0))
+            || (from && self.facts.union_list.condition)
             || self.facts.dictionary
             || (items_count > 1 && self.is_commented())
             || self.facts.obfuscation_count > 1
@@ -238,20 +247,20 @@ impl Case<'_, '_> {
 
     fn is_subquery(&self) -> bool {
         let List { items_count, rich_count, from, condition } = self.facts.inner_list;
-        if items_count == 0 {
+        if items_count + rich_count == 0 {
             return false;
         }
         if self.is_quoted() {
             return rich_count > 0 || from || condition;
+        }
+        if self.context == Context::Behind && self.facts.condition {
+            return false;
         }
         let is_joined = self.context == Context::Behind && self.facts.logic_count > 0;
         if self.facts.begins_number || self.facts.popped_count > 0 || is_joined {
             return rich_count > 0
                 || condition
                 || (from && (!self.facts.lacking || self.facts.obfuscation_count > 0));
-        }
-        if self.context == Context::Behind && self.facts.condition {
-            return false;
         }
         let asks = from || condition || self.facts.functions_count + self.facts.constant_compares_count > 0;
         rich_count > 0 && asks && self.is_clean() || (from && condition && self.is_clean())
@@ -265,11 +274,23 @@ impl Case<'_, '_> {
         if self.is_quoted() || facts.popped_count > 0 {
             return facts.constant_compares_count > 0 && self.joins() > 0;
         }
+        if facts.grouped_compares_count > 0
+            && facts.arithmetic_count > 0
+            && facts.names_count == 0
+            && facts.begins_number
+            && self.is_clean()
+        {
+            return true;
+        }
         let is_meant = facts.signs_count > 0
-            || facts.names_count == 0
+            || (facts.names_count == 0 && !facts.begins_word)
             || self.is_commented()
             || facts.obfuscation_count > 0;
-        facts.tautologies_count > 0 && is_meant && (self.context == Context::Behind || self.is_clean())
+        facts.tautologies_count > 0
+            && is_meant
+            && (self.context == Context::Behind
+                || self.is_clean()
+                || (facts.cut_text && facts.signs_count > 0))
     }
 
     fn is_sort(&self) -> bool {
@@ -293,7 +314,10 @@ impl Case<'_, '_> {
         if self.is_quoted() {
             if self.is_commented() || self.is_reopened() {
                 return judged > 0
-                    || (has_operand && (self.is_terse() || self.is_shortly_commented()))
+                    || (has_operand
+                        && (self.is_blank()
+                            || (self.is_terse() && !self.is_sentence())
+                            || self.is_shortly_commented()))
                     || (self.is_terse() && self.is_shortly_commented())
                     || (self.is_reopened() && self.is_terse() && !self.is_sentence());
             }
@@ -310,7 +334,7 @@ impl Case<'_, '_> {
         if is_built && self.is_clean() && judged > 0 {
             return true;
         }
-        if (facts.condition || facts.obfuscation_count > 0)
+        if ((facts.condition && !facts.begins_word) || facts.obfuscation_count > 0)
             && self.is_clean()
             && facts.logic_count > 0
             && facts.constants_count > 1
@@ -318,6 +342,24 @@ impl Case<'_, '_> {
             return true;
         }
         if is_placed && self.is_clean() && facts.pipes_count > 0 && facts.functions_count > 0 {
+            return true;
+        }
+        // `or name like '%'`
+        if facts.wildcard
+            && facts.logic_count > 0
+            && (is_placed || self.context == Context::Behind)
+            && (self.is_clean() || facts.cut_text)
+        {
+            return true;
+        }
+        // Functions of constants alone: `and isnull(1/0)`.
+        if self.context == Context::Behind
+            && self.is_clean()
+            && facts.logic_count > 0
+            && facts.names_count == 0
+            && (facts.functions_count > 2
+                || (facts.functions_count > 0 && facts.arithmetic_count + facts.compares_count > 0))
+        {
             return true;
         }
         (is_placed || self.context == Context::Behind)
@@ -336,7 +378,9 @@ impl Case<'_, '_> {
         self.facts.tokens_count == 2
             && stands_apart(self.head.last())
             && stands_apart(content.first())
-            && !(is_alone && self.facts.predicates_count + self.facts.logic_count == 0)
+            && !(is_alone
+                && self.context == Context::Quoted(b'\'')
+                && self.facts.predicates_count + self.facts.logic_count == 0)
     }
 
     /// A quote, perhaps parentheses, and a comment.
@@ -348,8 +392,9 @@ impl Case<'_, '_> {
                 return false;
             }
             // `--help` in quotes is no comment.
-            let is_dashed =
-                mark == b'-' && rest.first().is_some_and(|byte| !matches!(byte, b' ' | b'-' | b'+'));
+            let is_dashed = self.head.is_empty()
+                && mark == b'-'
+                && rest.first().is_some_and(|byte| !matches!(byte, b' ' | b'-' | b'+'));
             let is_only = facts.tokens_count == 1;
             return !(is_only && is_dashed)
                 && (is_only || facts.popped_count > 0 || facts.semicolon || facts.limit);
@@ -360,18 +405,31 @@ impl Case<'_, '_> {
     fn is_expression(&self) -> bool {
         let facts = self.facts;
         if !self.is_quoted() {
-            return false;
+            // `123 - ascii(substring(name, 1, 1))`
+            return facts.begins_number
+                && facts.arithmetic_count > 0
+                && facts.functions_count > 1
+                && self.is_clean();
         }
         let works =
             facts.arithmetic_count + facts.compares_count + facts.predicates_count + facts.pipes_count;
         match facts.ending {
             Ending::Reopened { content } => {
+                let is_number = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_digit);
                 let has_sense = facts.names_count == 0
                     || facts.tokens_count >= 6
-                    || facts.functions_count + facts.compares_count > 0;
+                    || facts.functions_count + facts.compares_count > 0
+                    || (is_number(self.head.last()) && is_number(content.first()));
+                // A string of another language: `'| "a" | '`.
+                let is_foreign =
+                    facts.other_texts_count > 0 && facts.functions_count + facts.compares_count == 0;
                 let is_bracketed = facts.begins_bracket && facts.ends_bracket;
+                // Within a sentence the quotes have spaces on their outer sides.
+                let is_apart = (self.head.ends_with(b" ") && !self.is_blank())
+                    || (content.starts_with(b" ") && facts.predicates_count == 0);
                 works > 0
-                    && !(self.head.ends_with(b" ") || content.starts_with(b" "))
+                    && !is_apart
+                    && !is_foreign
                     && has_sense
                     && !is_bracketed
                     && self.is_terse()

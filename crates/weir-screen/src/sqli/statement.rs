@@ -26,11 +26,19 @@ impl<'v> Reader<'v, '_> {
                 self.push_group();
                 return Ok(());
             }
+            Token::Word(Word::Verb(verb), text) if begins_statement(&self.tokens, verb, text, true) => {
+                self.facts.stacked = true;
+                self.facts.separated = true;
+                Ending::Semicolon
+            }
             Token::Word(Word::Verb(Verb::If), _) => {
                 self.begin_condition();
                 return Ok(());
             }
-            Token::Word(Word::Verb(verb), text) if self.begins_statement(verb, text, true) => {
+            // SQL Server's and Access's `; iif(1=1,1,1/0)`.
+            Token::Word(Word::Function, text)
+                if text.eq_ignore_ascii_case(b"iif") && self.tokens.opens_next() =>
+            {
                 self.facts.stacked = true;
                 self.facts.separated = true;
                 Ending::Semicolon
@@ -40,38 +48,39 @@ impl<'v> Reader<'v, '_> {
         self.facts.ending = ending;
         Err(Stop)
     }
+}
 
-    /// Whether `verb` begins a statement here. Without a `;` before it, which only SQL Server does without, more must follow.
-    pub(crate) fn begins_statement(&self, verb: Verb, text: &[u8], separated: bool) -> bool {
-        let mut tokens = self.tokens.clone();
-        match verb {
-            Verb::Define => defines(&mut tokens),
-            Verb::Insert => is(&mut tokens, |word| word == Word::Into) && names(&mut tokens),
-            Verb::Update => updates(&mut tokens),
-            Verb::Delete => deletes(&mut tokens, separated) && names(&mut tokens),
-            Verb::Execute => executes(&mut tokens),
-            Verb::Declare => match tokens.next_token() {
-                Token::Variable { .. } => true,
-                Token::Word(..) => is_word(&mut tokens, &[b"cursor"]),
-                _ => false,
-            },
-            Verb::Begin => begins(&mut tokens),
-            Verb::Goto => {
-                names(&mut tokens) && is(&mut tokens, |word| matches!(word, Word::Verb(_) | Word::Select))
-            }
-            Verb::Alone => {
-                let next = tokens.next_token();
-                let is_over = matches!(next, Token::End | Token::Comment { .. } | Token::Semicolon);
-                is_over && (separated || text.eq_ignore_ascii_case(b"shutdown"))
-                    || matches!(next, Token::Word(_, word) if word.eq_ignore_ascii_case(b"with"))
-            }
-            Verb::WaitFor => {
-                is_word(&mut tokens, &[b"delay", b"time"])
-                    && matches!(tokens.next_token(), Token::Text { .. } | Token::Variable { .. })
-            }
-            Verb::If => tokens.peek() == Token::Open && conditional(&mut tokens),
-            Verb::Other => other(text, &mut tokens, separated),
+/// Whether `verb` begins a statement, of which `tokens` is the rest. Without a `;` before it, which only SQL Server does without, more must
+/// follow.
+pub(super) fn begins_statement(tokens: &Tokens<'_>, verb: Verb, text: &[u8], separated: bool) -> bool {
+    let mut tokens = tokens.clone();
+    match verb {
+        Verb::Define => defines(&mut tokens, separated),
+        Verb::Insert => inserts(&mut tokens, separated),
+        Verb::Update => updates(&mut tokens),
+        Verb::Delete => deletes(&mut tokens, separated) && names(&mut tokens),
+        Verb::Execute => executes(&mut tokens),
+        Verb::Declare => match tokens.next_token() {
+            Token::Variable { .. } => true,
+            Token::Word(..) => is_word(&mut tokens, &[b"cursor"]),
+            _ => false,
+        },
+        Verb::Begin => begins(&mut tokens, separated),
+        Verb::Goto => {
+            names(&mut tokens) && is(&mut tokens, |word| matches!(word, Word::Verb(_) | Word::Select))
         }
+        Verb::Alone => {
+            let next = tokens.next_token();
+            let is_over = matches!(next, Token::End | Token::Comment { .. } | Token::Semicolon);
+            is_over && (separated || text.eq_ignore_ascii_case(b"shutdown"))
+                || matches!(next, Token::Word(_, word) if word.eq_ignore_ascii_case(b"with"))
+        }
+        Verb::WaitFor => {
+            is_word(&mut tokens, &[b"delay", b"time"])
+                && matches!(tokens.next_token(), Token::Text { .. } | Token::Variable { .. })
+        }
+        Verb::If => conditional(&mut tokens),
+        Verb::Other => other(text, &mut tokens, separated),
     }
 }
 
@@ -88,15 +97,33 @@ fn names(tokens: &mut Tokens<'_>) -> bool {
     matches!(token, Token::Word(..) | Token::Name | Token::Text { closed: true, .. } | Token::Variable { .. })
 }
 
-/// `create or replace`, `drop table name`.
-fn defines(tokens: &mut Tokens<'_>) -> bool {
+/// `into name`; behind `;` also `name (… values (…`.
+fn inserts(tokens: &mut Tokens<'_>, separated: bool) -> bool {
+    match tokens.next_token() {
+        Token::Word(Word::Into, _) => names(tokens),
+        Token::Word(Word::Name, _) if separated && tokens.peek() == Token::Open => loop {
+            match tokens.next_token() {
+                Token::Word(Word::Values, _) => return tokens.peek() == Token::Open,
+                Token::Open | Token::Close | Token::Comma | Token::Name | Token::Word(..) => {}
+                _ => return false,
+            }
+        },
+        _ => false,
+    }
+}
+
+/// `create or replace`, `drop table name`; behind `;` also `drop name --`.
+fn defines(tokens: &mut Tokens<'_>, separated: bool) -> bool {
     match tokens.next_token() {
         Token::Word(Word::Object | Word::Telling | Word::Procedure, _) => names(tokens),
         Token::Word(Word::Logic, _) => is_word(tokens, &[b"replace"]),
         Token::Word(Word::Prefix | Word::Quantifier, _) => is(tokens, |word| word == Word::Object),
         Token::Word(_, word) => {
             let known: [&[u8]; 4] = [b"session", b"system", b"proc", b"global"];
-            known.iter().any(|known| known.eq_ignore_ascii_case(word)) && names(tokens)
+            match known.iter().any(|known| known.eq_ignore_ascii_case(word)) {
+                true => names(tokens),
+                false => separated && matches!(tokens.peek(), Token::Comment { .. }),
+            }
         }
         _ => false,
     }
@@ -130,25 +157,41 @@ fn executes(tokens: &mut Tokens<'_>) -> bool {
         Token::Word(_, text) => {
             text.len() > 3 && text.get(..3).is_some_and(|begin| begin.eq_ignore_ascii_case(b"sp_"))
                 || matches!(tokens.peek(), Token::Dot | Token::Open)
+                || (text.eq_ignore_ascii_case(b"as") && is_word(tokens, &[b"login", b"user"]))
         }
         _ => false,
     }
 }
 
-fn begins(tokens: &mut Tokens<'_>) -> bool {
+/// A statement, `try`, `transaction`; behind `;` also a procedure of a package: `begin user_lock.sleep(5); end`.
+fn begins(tokens: &mut Tokens<'_>, separated: bool) -> bool {
     match tokens.next_token() {
         Token::Word(Word::Verb(_) | Word::Select, _) => true,
         Token::Word(_, word) => {
-            let known: [&[u8]; 4] = [b"try", b"tran", b"transaction", b"dbms_lock"];
+            let known: [&[u8]; 3] = [b"try", b"tran", b"transaction"];
             known.iter().any(|known| known.eq_ignore_ascii_case(word))
+                || (separated
+                    && tokens.next_token() == Token::Dot
+                    && names(tokens)
+                    && tokens.peek() == Token::Open)
         }
         _ => false,
     }
 }
 
-/// `if (…) statement`: what stands behind the parentheses begins one.
+/// `if (…) statement`: what stands behind the parentheses begins one. `if exists (select …`.
 fn conditional(tokens: &mut Tokens<'_>) -> bool {
     let mut depth = 0_u32;
+    match tokens.peek() {
+        Token::Open => {}
+        Token::Word(Word::Prefix | Word::Not, _) => {
+            while let Token::Word(Word::Prefix | Word::Not, _) = tokens.peek() {
+                tokens.next_token();
+            }
+            return tokens.next_token() == Token::Open && is(tokens, |word| word == Word::Select);
+        }
+        _ => return false,
+    }
     loop {
         match tokens.next_token() {
             Token::Open => depth += 1,
@@ -158,7 +201,11 @@ fn conditional(tokens: &mut Tokens<'_>) -> bool {
             _ => {}
         }
     }
-    is(tokens, |word| matches!(word, Word::Verb(_) | Word::Select))
+    match tokens.next_token() {
+        Token::Word(Word::Select, _) => true,
+        Token::Word(Word::Verb(verb), text) => begins_statement(tokens, verb, text, false),
+        _ => false,
+    }
 }
 
 /// `from`, perhaps behind `low_priority`.

@@ -192,6 +192,8 @@ impl<'v> Tokens<'v> {
             b'[' => self.delimited(b']'),
             b'@' if self.byte(1) == Some(b'>') => self.take(2, Token::Compare),
             b'@' => self.variable(),
+            // What stands for a value in a prepared statement.
+            b'?' => self.take(1, Token::Variable { of_server: false }),
             b'$' if self.byte(1) == Some(b'$') => self.dollars(),
             b'\\' if self.byte(1) == Some(b'N') => self.take(2, Token::Word(Word::Literal, b"null")),
             _ if is_name(byte) => self.word(),
