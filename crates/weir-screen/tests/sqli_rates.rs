@@ -1,4 +1,4 @@
-//! How many attacks are caught, and how much ordinary traffic is taken for one: both rates on corpora of which one half was looked at while
+//! How many attacks are caught, and how much ordinary traffic is taken for one: both rates on corpora of which one part was looked at while
 //! the rules were written (`tuned`), and the other was not (`held`). `cargo test -p weir-screen --test sqli_rates -- --nocapture` prints them.
 
 mod sqli;
@@ -8,9 +8,9 @@ use sqli::traffic;
 use weir_screen::sqli::Screen;
 
 /// Least share of attacks that must be caught, in per mille, of the part that was looked at and of the other.
-const CAUGHT_PER_MILLE: [usize; 2] = [980, 970];
-/// Most ordinary values that may be taken for attacks, of each part.
-const WRONG_PER_MILLE: usize = 1;
+const CAUGHT_PER_MILLE: [usize; 2] = [995, 995];
+/// Most ordinary values that may be taken for attacks, of the part that was looked at and of the other.
+const WRONG: [usize; 2] = [0, 1];
 /// Ordinary requests that are made up.
 const MADE_UP: usize = 20_000;
 
@@ -63,10 +63,10 @@ fn nearly_all_attacks_of_the_corpora_are_caught() {
 #[test]
 fn hardly_any_ordinary_value_is_taken_for_an_attack() {
     let parts = [("tuned", corpus::ORDINARY_TUNED), ("held out", corpus::ORDINARY_HELD)];
-    for (name, text) in parts {
+    for ((name, text), most) in parts.into_iter().zip(WRONG) {
         let (wrong, all) = rate(&format!("ordinary, {name}"), &corpus::entries(text), false);
         assert!(all > 1000, "a corpus of {all} values says little");
-        assert!(wrong * 1000 <= all * WRONG_PER_MILLE, "{name}: {wrong} of {all} taken for attacks");
+        assert!(wrong <= most, "{name}: {wrong} of {all} taken for attacks");
     }
 }
 
@@ -91,7 +91,7 @@ fn made_up_requests_of_shops_and_forums_pass() {
         }
     }
     println!("made up: {wrong} of {MADE_UP} requests taken for attacks");
-    assert!(wrong * 1000 <= MADE_UP * WRONG_PER_MILLE, "{wrong} of {MADE_UP}");
+    assert!(wrong * 10_000 <= MADE_UP, "{wrong} of {MADE_UP}");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn names_searches_and_sentences_pass_alone_and_in_pairs() {
         }
     }
     println!("pairs: {wrong} of {all} taken for attacks");
-    assert!(wrong * 1000 <= all * WRONG_PER_MILLE, "{wrong} of {all}");
+    assert!(wrong * 10_000 <= all, "{wrong} of {all}");
 }
 
 #[test]
@@ -137,6 +137,13 @@ fn what_people_write_about_sql_passes() {
         "00000000-0000-4000-8000-000000000000",
         "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
         "\"error\" AND status=500",
+        "'| \"*\", \"@\"   | '",
+        "'execute()', except the operation is skipped",
+        "f'INSERT INTO \"t\" VALUES(\\'{row[0]}\\')'",
+        "\"*\"",
+        "select 'and'",
+        "1+1=2 having fun",
+        "\"pink\" or \"rose\" between 10 and 20",
         "project = \"Web\" AND status = \"Open\" ORDER BY created",
     ] {
         assert_eq!(screen.value(value.as_bytes()), None, "{value}");
@@ -165,6 +172,13 @@ fn each_kind_of_injection_is_named() {
         ("1' and ascii(substring(password,1,1))>64-- ", "condition"),
         ("x'||(select password from users limit 1)||'", "subquery"),
         ("1' and 0x61=char(97)-- ", "condition"),
+        ("a]-(select 0 where 1=1 and 2=exp(3))|[", "subquery"),
+        ("1'); begin user_lock.sleep(5); end--", "stacked"),
+        ("end and 'a' like 'a", "tautology"),
+        ("{d 2} union select 1,name from users", "union"),
+        ("1;iif(1=2,1,1/0)", "stacked"),
+        (" or name like '%", "condition"),
+        ("234 - ascii(substring(name,1,1))", "expression"),
     ] {
         let found = screen.value(value.as_bytes());
         assert_eq!(found.map(|found| found.reason.word()), Some(reason), "{value}");

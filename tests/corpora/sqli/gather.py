@@ -89,7 +89,8 @@ def written(value):
     out = []
     for byte in value.encode("utf-8", "surrogateescape"):
         out.append({10: "\\n", 92: "\\\\"}.get(byte, chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}"))
-    return "".join(out)
+    # A line that begins with `# ` is the name of a source.
+    return re.sub("^#", "\\\\x23", "".join(out))
 
 
 def read(line):
