@@ -23,6 +23,14 @@ pub fn raise_descriptors() {
     }
 }
 
+/// Has memory come in pages of 4 KiB. A huge page is cleared as a whole where it is first touched, and all connections of the worker wait for
+/// that (docs/decisions/0017).
+pub fn refuse_huge_pages() {
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::debug!(%error, "huge pages could not be refused");
+    }
+}
+
 /// CPUs this process may use, at least 1.
 pub fn cpu_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)

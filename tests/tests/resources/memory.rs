@@ -57,6 +57,16 @@ fn with_its_memory_budget_used_up_weir_refuses_and_does_not_grow() {
 }
 
 #[test]
+fn no_huge_page_is_cleared_while_connections_wait() {
+    let backend = Backend::saying("ok");
+    let config = "[listener.web]\nbind = \"@web\"\npool = \"app\"\n[pool.app]\nbackends = [\"@app\"]\n";
+    let weir = Setup::of(config).with("app", backend.address()).start();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", weir.pid())).unwrap();
+    let enabled = status.lines().find_map(|line| line.strip_prefix("THP_enabled:"));
+    assert_eq!(enabled.map(str::trim), Some("0"), "{status}");
+}
+
+#[test]
 fn ten_thousand_idle_connections_cost_little() {
     // S6 and the memory figure, scaled to what the descriptor limit of a test machine allows.
     let backend = Backend::saying("ok");
