@@ -4,6 +4,7 @@
 
 mod chart;
 mod html;
+mod layout;
 pub mod number;
 pub mod summary;
 mod text;
@@ -171,7 +172,7 @@ impl Report {
 
     /// All raw samples as JSON. Err when they cannot be written down, which only a defect can cause.
     pub fn json(&self) -> io::Result<String> {
-        serde_json::to_string_pretty(self).map_err(io::Error::other)
+        layout::of(self)
     }
 
     /// The page; `samples` is the name of the file beside it that holds the raw samples.
