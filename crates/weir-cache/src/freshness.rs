@@ -54,21 +54,32 @@ impl Source {
     }
 }
 
+/// A time in nanoseconds, in half of the room that a `Duration` takes: a million objects have five each. Ends after some 584 years.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Nanos(u64);
+
+impl From<Duration> for Nanos {
+    fn from(time: Duration) -> Nanos {
+        Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<Nanos> for Duration {
+    fn from(time: Nanos) -> Duration {
+        Duration::from_nanos(time.0)
+    }
+}
+
 /// How fresh a response was when it came, and for how long it stays so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Freshness {
-    /// When it came.
-    pub received_at: Duration,
-    /// How old it was then.
-    pub initial_age: Duration,
-    /// At which age it becomes stale.
-    pub lifetime: Duration,
-    /// Where that comes from.
+    received_at: Nanos,
+    initial_age: Nanos,
+    lifetime: Nanos,
+    stale_while_revalidate: Nanos,
+    stale_if_error: Nanos,
+    /// Where its lifetime comes from.
     pub source: Source,
-    /// How long it may answer when stale while it is fetched anew; zero for not at all.
-    pub stale_while_revalidate: Duration,
-    /// How long it may answer when stale while the origin fails; zero for not at all.
-    pub stale_if_error: Duration,
     /// Never to be used without asking the origin: `no-cache`.
     pub always_validate: bool,
     /// Not to be used when stale, whatever the client says (RFC 9111 §4.2.4).
@@ -83,12 +94,32 @@ pub struct Freshness {
 const HEURISTIC_MOST: Duration = Duration::from_secs(86_400);
 
 impl Freshness {
+    /// At which age it becomes stale.
+    pub fn lifetime(&self) -> Duration {
+        self.lifetime.into()
+    }
+
+    /// How long it may answer when stale while it is fetched anew; zero for not at all.
+    pub fn stale_while_revalidate(&self) -> Duration {
+        self.stale_while_revalidate.into()
+    }
+
+    /// How long it may answer when stale while the origin fails; zero for not at all.
+    pub fn stale_if_error(&self) -> Duration {
+        self.stale_if_error.into()
+    }
+
+    /// The same for what has just come from the origin.
+    pub(crate) fn begun_at(self, now: Duration) -> Freshness {
+        Freshness { received_at: now.into(), initial_age: Nanos::default(), ..self }
+    }
+
     /// Its age.
     pub fn age(&self, now: Duration) -> Duration {
         //= https://www.rfc-editor.org/rfc/rfc9111#section-4.2.3
         //# resident_time = now - response_time;
         //# current_age = corrected_initial_age + resident_time;
-        self.initial_age.saturating_add(now.saturating_sub(self.received_at))
+        Duration::from(self.initial_age).saturating_add(now.saturating_sub(self.received_at.into()))
     }
 
     /// Reckons it up for a response that came `times` and was asked for at `asked_at`.
@@ -123,12 +154,13 @@ impl Freshness {
             None => configured.unwrap_or_default(),
         };
         Freshness {
-            received_at: times.now,
-            initial_age: initial_age(head, buffer, date_seconds, asked_at, times),
-            lifetime,
+            received_at: times.now.into(),
+            initial_age: initial_age(head, buffer, date_seconds, asked_at, times).into(),
+            lifetime: lifetime.into(),
+            stale_while_revalidate: window(directives.stale_while_revalidate, rules.stale_while_revalidate)
+                .into(),
+            stale_if_error: window(directives.stale_if_error, rules.stale_if_error).into(),
             source,
-            stale_while_revalidate: window(directives.stale_while_revalidate, rules.stale_while_revalidate),
-            stale_if_error: window(directives.stale_if_error, rules.stale_if_error),
             always_validate,
             never_stale,
             date_seconds,

@@ -9,6 +9,7 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use foldhash::quality::FixedState;
 use weir_http::{KnownHeader, RequestHead, Scheme};
 
+use crate::request;
 use crate::rules::{Pattern, QueryRule, Rules};
 
 /// What a key is made of.
@@ -71,6 +72,7 @@ impl KeyBuffer {
             {
                 self.values(source.head.values(name, source.buffer));
             }
+            self.told(source);
         }
         for name in &rules.key_headers {
             let named =
@@ -143,6 +145,16 @@ impl KeyBuffer {
         }
     }
 
+    /// What a trusted proxy says of host, path and scheme in other words.
+    fn told(&mut self, source: &KeySource<'_>) {
+        let lines = source.head.values(KnownHeader::Forwarded, source.buffer);
+        self.values(lines.flat_map(forwarded_places));
+        for (number, value) in request::told(source.head, source.buffer) {
+            self.bytes.push(number as u8);
+            self.part(value);
+        }
+    }
+
     fn query(&mut self, query: Option<&[u8]>, rules: &Rules) {
         let Some(query) = query.filter(|_| rules.query != QueryRule::Ignore) else {
             self.bytes.push(b'-');
@@ -205,6 +217,16 @@ fn cookie<'a>(line: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> 
     line.split(|&byte| byte == b';').filter_map(move |pair| {
         let pair = pair.trim_ascii();
         pair.strip_prefix(name)?.strip_prefix(b"=")
+    })
+}
+
+/// The `host` and `proto` parameters of a `forwarded` line (RFC 7239 §4). Those for which a quoted string is cut are there too, which does no
+/// harm: what they are part of is no other request's.
+fn forwarded_places(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let parameters = line.split(|byte| matches!(byte, b',' | b';')).map(<[u8]>::trim_ascii);
+    parameters.filter(|parameter| {
+        let name = parameter.split(|&byte| byte == b'=').next().unwrap_or_default();
+        name.eq_ignore_ascii_case(b"host") || name.eq_ignore_ascii_case(b"proto")
     })
 }
 
@@ -364,9 +386,8 @@ mod tests {
     /// Threat E1.
     #[test]
     fn what_a_trusted_proxy_says_of_the_host_is_part_of_the_key() {
-        let (head, buffer) = request("GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-host: evil\r\n");
-        let (clean, clean_buffer) = request("GET / HTTP/1.1\r\nhost: a\r\n");
-        let of = |head, buffer, trusted| {
+        let of = |lines: &str, trusted| {
+            let (head, buffer) = request(&format!("GET / HTTP/1.1\r\nhost: a\r\n{lines}"));
             let mut key = KeyBuffer::new();
             let (authority, path) = (b"a".as_slice(), b"/".as_slice());
             let source = KeySource {
@@ -375,15 +396,25 @@ mod tests {
                 authority,
                 path,
                 query: None,
-                head,
-                buffer,
+                head: &head,
+                buffer: &buffer,
                 trusted,
             };
             key.build(&source, &Rules::default(), 0);
             key.bytes().to_vec()
         };
-        assert_eq!(of(&head, &buffer, false), of(&clean, &clean_buffer, false));
-        assert_ne!(of(&head, &buffer, true), of(&clean, &clean_buffer, true));
+        for said in [
+            "x-forwarded-host: evil\r\n",
+            "forwarded: for=1.2.3.4;host=evil\r\n",
+            "forwarded: for=\"[::1]\";proto=https, for=1.2.3.4\r\n",
+            "x-forwarded-prefix: /evil\r\n",
+            "x_forwarded_scheme: http\r\n",
+        ] {
+            assert_eq!(of(said, false), of("", false), "{said}");
+            assert_ne!(of(said, true), of("", true), "{said}");
+        }
+        // Who asked is none of it: no answer would be shared.
+        assert_eq!(of("forwarded: for=1.2.3.4;by=b\r\n", true), of("forwarded: for=1.2.3.5\r\n", true));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Whether memory may answer a request.
 
 use weir_http::values::cache_control::RequestDirectives;
-use weir_http::{BodyLength, KnownHeader, Method, RequestHead, TargetForm};
+use weir_http::{BodyLength, Field, KnownHeader, Method, RequestHead, TargetForm};
 
 use crate::rules::Rules;
 
@@ -22,6 +22,8 @@ pub enum Bypass {
     Precondition,
     /// It has a field that some origins take for another method, path or host, and the key does not hold (threat E1).
     Override,
+    /// It has its own connection take fields away that the key may hold, and origins would not see (threat E1).
+    Withheld,
 }
 
 impl Bypass {
@@ -35,6 +37,7 @@ impl Bypass {
             Bypass::Host => "no-host",
             Bypass::Precondition => "precondition",
             Bypass::Override => "override-field",
+            Bypass::Withheld => "withheld-field",
         }
     }
 }
@@ -66,26 +69,52 @@ impl RequestFacts {
     }
 }
 
-/// Fields that origins and frameworks take for another method, path or host than the request has, whoever sends them.
-const OVERRIDES: [&[u8]; 11] = [
-    b"x-http-method-override",
-    b"x-http-method",
-    b"x-method-override",
+/// Fields that origins and frameworks take for another method than the request has, whoever sends them.
+const METHODS: [&[u8]; 3] = [b"x-http-method-override", b"x-http-method", b"x-method-override"];
+
+/// Fields that they take for another path, host or scheme. Proxies before Weir send some of them, and are believed: see [`told`].
+const PLACES: [&[u8]; 13] = [
     b"x-original-url",
     b"x-rewrite-url",
     b"x-original-uri",
     b"x-original-host",
     b"x-host",
+    b"x-http-host-override",
     b"x-forwarded-server",
     b"x-forwarded-prefix",
     b"x-forwarded-path",
+    b"x-forwarded-scheme",
+    b"x-forwarded-protocol",
+    b"x-forwarded-ssl",
+    b"x-url-scheme",
 ];
 
-/// Whether memory may answer the request, and what policy has to know of it. O(fields), does not allocate.
+/// What a trusted proxy tells of path, host and scheme by fields that nothing else in Weir knows: the number of the field, and its value.
+pub(crate) fn told<'a>(
+    head: &'a RequestHead,
+    buffer: &'a [u8],
+) -> impl Iterator<Item = (usize, &'a [u8])> + 'a {
+    head.fields(buffer).filter_map(|field| Some((place_of(&field, &PLACES)?, field.value)))
+}
+
+/// Which of `names` a field has, or would have to a backend that reads an underscore as a dash. All of them begin with an x and are known to
+/// nothing else in Weir.
+fn place_of(field: &Field<'_>, names: &[&[u8]]) -> Option<usize> {
+    let candidate = field.known == KnownHeader::Other && matches!(field.name, [b'x' | b'X', b'-' | b'_', ..]);
+    candidate.then(|| names.iter().position(|name| same_to_backends(field.name, name)))?
+}
+
+/// Whether memory may answer the request, and what policy has to know of it. `trusted`: it comes from a proxy that is believed what it says
+/// of the request it got. O(fields), does not allocate.
 ///
 /// # Errors
 /// Forward it, and keep nothing of the response.
-pub fn admits(head: &RequestHead, buffer: &[u8], rules: &Rules) -> Result<RequestFacts, Bypass> {
+pub fn admits(
+    head: &RequestHead,
+    buffer: &[u8],
+    rules: &Rules,
+    trusted: bool,
+) -> Result<RequestFacts, Bypass> {
     let method = head.method();
     if !matches!(method, Method::Get | Method::Head) {
         return Err(Bypass::Method);
@@ -107,8 +136,11 @@ pub fn admits(head: &RequestHead, buffer: &[u8], rules: &Rules) -> Result<Reques
     if has(KnownHeader::IfMatch) || has(KnownHeader::IfUnmodifiedSince) {
         return Err(Bypass::Precondition);
     }
-    if overrides(head, buffer, rules) {
+    if overrides(head, buffer, rules, trusted) {
         return Err(Bypass::Override);
+    }
+    if head.withholds_fields() {
+        return Err(Bypass::Withheld);
     }
     Ok(RequestFacts {
         method,
@@ -119,18 +151,30 @@ pub fn admits(head: &RequestHead, buffer: &[u8], rules: &Rules) -> Result<Reques
     })
 }
 
-fn overrides(head: &RequestHead, buffer: &[u8], rules: &Rules) -> bool {
-    head.fields(buffer).any(|field| {
-        // All of them begin with an x and are known to nothing else in Weir.
-        field.known == KnownHeader::Other
-            && matches!(field.name, [b'x' | b'X', b'-' | b'_', ..])
-            && OVERRIDES.iter().any(|name| same_to_backends(field.name, name))
-            && !rules.key_headers.iter().any(|name| field.name.eq_ignore_ascii_case(name))
-    })
+fn overrides(head: &RequestHead, buffer: &[u8], rules: &Rules, trusted: bool) -> bool {
+    let is_keyed = |name: &[u8]| rules.key_headers.iter().any(|keyed| name.eq_ignore_ascii_case(keyed));
+    let overrides = |field: &Field<'_>| {
+        place_of(field, &METHODS).is_some() || (!trusted && place_of(field, &PLACES).is_some())
+    };
+    head.fields(buffer).any(|field| overrides(&field) && !is_keyed(field.name))
+        || (head.has_underscored_names() && head.fields(buffer).any(|field| is_twin(&field, rules)))
+}
+
+/// Whether a backend may take the field for one that the key holds, or that Weir acts on, under another name.
+fn is_twin(field: &Field<'_>, rules: &Rules) -> bool {
+    let of_key = || rules.key_headers.iter().any(|name| same_to_backends(field.name, name));
+    let of_known = || {
+        let dashed: Vec<u8> =
+            field.name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect();
+        KnownHeader::classify(&dashed) != KnownHeader::Other
+    };
+    field.name.contains(&b'_')
+        && !rules.key_headers.iter().any(|name| field.name.eq_ignore_ascii_case(name))
+        && (of_key() || of_known())
 }
 
 /// Whether a backend may take `name` for `lower`: many read an underscore as a dash.
-fn same_to_backends(name: &[u8], lower: &[u8]) -> bool {
+pub(crate) fn same_to_backends(name: &[u8], lower: &[u8]) -> bool {
     name.len() == lower.len()
         && name
             .iter()
@@ -158,7 +202,7 @@ mod tests {
 
     fn verdict(text: &str) -> Result<RequestFacts, Bypass> {
         let (head, buffer) = request(text);
-        admits(&head, &buffer, &Rules::default())
+        admits(&head, &buffer, &Rules::default(), false)
     }
 
     #[test]
@@ -189,14 +233,51 @@ mod tests {
     /// Threat E1.
     #[test]
     fn fields_that_make_origins_answer_another_request_go_past_the_cache() {
-        for name in ["X-HTTP-Method-Override", "x-original-url", "X_REWRITE_URL", "x-host"] {
+        for name in
+            ["X-HTTP-Method-Override", "x-original-url", "X_REWRITE_URL", "x-host", "x-forwarded-scheme"]
+        {
             let text = format!("GET / HTTP/1.1\r\nhost: a\r\n{name}: DELETE\r\n");
             assert_eq!(verdict(&text), Err(Bypass::Override), "{name}");
         }
         assert!(verdict("GET / HTTP/1.1\r\nhost: a\r\nx-hosts: b\r\n").is_ok());
         let keyed = Rules { key_headers: vec![b"x-host".as_slice().into()], ..Rules::default() };
         let (head, buffer) = request("GET / HTTP/1.1\r\nhost: a\r\nx-host: b\r\n");
-        assert!(admits(&head, &buffer, &keyed).is_ok());
+        assert!(admits(&head, &buffer, &keyed, false).is_ok());
+    }
+
+    /// Threat E1: a proxy before Weir sends some of them with each request, and what it says is part of the key.
+    #[test]
+    fn a_trusted_proxy_may_say_where_but_not_how() {
+        let verdict = |lines: &str| {
+            let (head, buffer) = request(&format!("GET / HTTP/1.1\r\nhost: a\r\n{lines}"));
+            admits(&head, &buffer, &Rules::default(), true)
+        };
+        assert!(verdict("x-forwarded-server: b\r\nx-forwarded-prefix: /c\r\n").is_ok());
+        assert_eq!(verdict("x-http-method-override: DELETE\r\n"), Err(Bypass::Override));
+    }
+
+    /// Threat E1: `connection: x-tenant` has Weir drop the field that the key was made of.
+    #[test]
+    fn a_request_whose_connection_takes_fields_away_goes_past_the_cache() {
+        let of = |lines: &str| verdict(&format!("GET / HTTP/1.1\r\nhost: a\r\n{lines}"));
+        assert_eq!(of("x-tenant: 1\r\nconnection: x-tenant\r\n"), Err(Bypass::Withheld));
+        assert_eq!(of("connection: accept-language\r\naccept-language: de\r\n"), Err(Bypass::Withheld));
+        // What no backend sees anyhow, and what is not there.
+        assert!(of("te: trailers\r\nconnection: te, keep-alive\r\n").is_ok());
+        assert!(of("connection: x-tenant\r\n").is_ok());
+    }
+
+    /// Threat E1: origins behind CGI read both names as one.
+    #[test]
+    fn fields_that_a_backend_may_take_for_keyed_ones_go_past_the_cache() {
+        let keyed = Rules { key_headers: vec![b"x-tenant".as_slice().into()], ..Rules::default() };
+        let of = |lines: &str| {
+            let (head, buffer) = request(&format!("GET / HTTP/1.1\r\nhost: a\r\n{lines}"));
+            admits(&head, &buffer, &keyed, false)
+        };
+        assert_eq!(of("x_tenant: 2\r\n"), Err(Bypass::Override));
+        assert_eq!(of("accept_encoding: gzip\r\n"), Err(Bypass::Override));
+        assert!(of("x_other: 2\r\nx-tenant: 1\r\n").is_ok());
     }
 
     #[test]
@@ -211,6 +292,6 @@ mod tests {
         assert!(!verdict(both).unwrap().directives.no_cache);
         let (head, buffer) = request(text);
         let deaf = Rules { honour_client: false, ..Rules::default() };
-        assert_eq!(admits(&head, &buffer, &deaf), Ok(RequestFacts::default()));
+        assert_eq!(admits(&head, &buffer, &deaf, false), Ok(RequestFacts::default()));
     }
 }

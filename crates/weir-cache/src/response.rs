@@ -38,7 +38,7 @@ pub enum NotStored {
     Authorization,
     /// It sets a cookie.
     SetCookie,
-    /// It varies by something that is not in requests' fields, or by too much.
+    /// It varies by something that is not in requests' fields as clients send them, or by too much.
     Vary,
     /// A part (206).
     Partial,
@@ -88,8 +88,7 @@ pub struct Storing {
 impl Storing {
     /// For one that is sent on but not kept, although it was.
     pub(crate) fn of_stale(freshness: Freshness, exchange: Exchange) -> Storing {
-        let freshness =
-            Freshness { received_at: exchange.times.now, initial_age: Duration::ZERO, ..freshness };
+        let freshness = freshness.begun_at(exchange.times.now);
         let (vary, tags, kept) = (Vary::Nothing, Box::default(), Kept::default());
         Storing { freshness, vary, tags, kept, answered: exchange.times }
     }
@@ -212,7 +211,7 @@ pub(crate) fn assess(
 ) -> Result<Storing, NotStored> {
     let vary = match Vary::of(head.values(KnownHeader::Vary, buffer)) {
         Vary::Anything => return Err(NotStored::Vary),
-        Vary::Names(names) if names.len() > variants::NAMES => return Err(NotStored::Vary),
+        Vary::Names(names) if !variants::can_tell(&names) => return Err(NotStored::Vary),
         vary => vary,
     };
     let freshness = Freshness::of(head, buffer, said, rules, exchange.asked_at, exchange.times);
@@ -221,12 +220,12 @@ pub(crate) fn assess(
     let has_lifetime = said.has_lifetime(head, buffer);
     let asks_to_validate = directives.no_cache == Scope::Whole;
     // `public` alone, without a lifetime from anywhere, is no reason to keep what nobody may use.
-    let guessed = freshness.lifetime > Duration::ZERO;
+    let guessed = freshness.lifetime() > Duration::ZERO;
     if !has_lifetime && !guessed && (!asks_to_validate || is_negative(status)) {
         return Err(NotStored::NoLifetime);
     }
-    let is_stale = freshness.age(exchange.times.now) >= freshness.lifetime || freshness.always_validate;
-    let windows = freshness.stale_while_revalidate.max(freshness.stale_if_error);
+    let is_stale = freshness.age(exchange.times.now) >= freshness.lifetime() || freshness.always_validate;
+    let windows = freshness.stale_while_revalidate().max(freshness.stale_if_error());
     let has_validator =
         head.value(KnownHeader::Etag, buffer).is_some() || freshness.last_modified_seconds.is_some();
     if is_stale && !has_validator && windows.is_zero() {
@@ -248,7 +247,8 @@ mod tests {
     }
 
     fn of(lines: &str) -> Result<(Duration, Source), NotStored> {
-        judged(lines, &Rules::default()).map(|storing| (storing.freshness.lifetime, storing.freshness.source))
+        judged(lines, &Rules::default())
+            .map(|storing| (storing.freshness.lifetime(), storing.freshness.source))
     }
 
     #[test]
@@ -315,6 +315,8 @@ mod tests {
             ("vary: *\r\n", NotStored::Vary),
             ("vary: accept\r\nvary: *\r\n", NotStored::Vary),
             ("vary: a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q\r\n", NotStored::Vary),
+            ("vary: accept, X-Forwarded-For\r\n", NotStored::Vary),
+            ("vary: client-cert\r\n", NotStored::Vary),
             ("content-length: 16777217\r\n", NotStored::TooLarge),
             ("content-range: bytes 0-1/2\r\n", NotStored::Partial),
         ] {
@@ -357,7 +359,7 @@ mod tests {
             ..Rules::default()
         };
         let of = |lines: &str| {
-            judged(lines, &rules).map(|storing| (storing.freshness.lifetime, storing.freshness.source))
+            judged(lines, &rules).map(|storing| (storing.freshness.lifetime(), storing.freshness.source))
         };
         for status in [200, 203, 204, 300, 301, 308] {
             assert_eq!(of(&format!("{status} x\r\n")), Ok((seconds(60), Source::Ttl)), "{status}");

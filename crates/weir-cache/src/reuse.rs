@@ -86,14 +86,14 @@ fn verdict(fresh: &Freshness, purged_at: Option<Duration>, request: &RequestFact
         return validate(Why::ClientAge);
     }
     let Some(stale_for) = stale_for else {
-        let ttl = fresh.lifetime.saturating_sub(age);
+        let ttl = fresh.lifetime().saturating_sub(age);
         if wanted.min_fresh.is_some_and(|least| ttl < seconds(least)) {
             return validate(Why::ClientAge);
         }
         return Reuse::Fresh { age, ttl };
     };
     if wanted.min_fresh.is_none() {
-        if stale_for < fresh.stale_while_revalidate {
+        if stale_for < fresh.stale_while_revalidate() {
             return Reuse::Stale { age, while_revalidate: !wanted.only_if_cached };
         }
         //= https://www.rfc-editor.org/rfc/rfc9111#section-5.2.1.2
@@ -111,7 +111,7 @@ fn verdict(fresh: &Freshness, purged_at: Option<Duration>, request: &RequestFact
 
 /// For how long it has been stale; `None` while it is fresh.
 fn staleness(fresh: &Freshness, purged_at: Option<Duration>, now: Duration) -> Option<Duration> {
-    let aged = fresh.age(now).checked_sub(fresh.lifetime);
+    let aged = fresh.age(now).checked_sub(fresh.lifetime());
     let purged = purged_at.map(|at| now.saturating_sub(at));
     aged.max(purged)
 }
@@ -126,7 +126,7 @@ pub fn may_serve_on_error(object: &Object, request: &RequestFacts, rules: &Rules
     let of_client = request.directives.stale_if_error.filter(|_| rules.honour_client && !fresh.never_stale);
     let window = of_client.map_or(Duration::ZERO, |seconds| Duration::from_secs(u64::from(seconds)));
     // While it is fetched anew it may answer anyhow.
-    let window = window.max(fresh.stale_if_error).max(fresh.stale_while_revalidate);
+    let window = window.max(fresh.stale_if_error()).max(fresh.stale_while_revalidate());
     stale_for < window
 }
 

@@ -5,9 +5,27 @@ use weir_http::values::vary::Vary;
 use weir_http::{KnownHeader, RequestHead};
 
 use crate::key::KeyBuffer;
+use crate::request::same_to_backends;
 
 /// Most names that a response may vary by before it is not kept: each is looked for in every request.
-pub(crate) const NAMES: usize = 16;
+const NAMES: usize = 16;
+
+/// Fields that Weir writes itself of each client: what a client sends under these names is not what the origin has chosen by.
+const WRITTEN: [KnownHeader; 7] = [
+    KnownHeader::XForwardedFor,
+    KnownHeader::XRealIp,
+    KnownHeader::Forwarded,
+    KnownHeader::ClientCert,
+    KnownHeader::ClientCertChain,
+    KnownHeader::Via,
+    KnownHeader::XRequestId,
+];
+
+/// Whether what clients send under these names, in lower case, tells requests apart as the origin does (threat E4).
+pub(crate) fn can_tell(names: &[Box<[u8]>]) -> bool {
+    let is_written = |name: &[u8]| WRITTEN.iter().any(|known| known.name().as_bytes() == name);
+    names.len() <= NAMES && !names.iter().any(|name| is_written(name))
+}
 
 impl KeyBuffer {
     /// Adds to the key what a response with this `vary` was selected by, so that [`Self::bytes`] of two requests are the same if one's
@@ -53,7 +71,8 @@ fn write_value(name: &[u8], head: &RequestHead, buffer: &[u8], out: &mut Vec<u8>
         present = values.clone().next().is_some();
         accept_encoding::normalise(values, out);
     } else {
-        for field in head.fields(buffer).filter(|field| field.name.eq_ignore_ascii_case(name)) {
+        // A backend may take one with underscores for it (threat E4).
+        for field in head.fields(buffer).filter(|field| same_to_backends(field.name, name)) {
             // Lines of one name mean what one line with all their values means.
             if present {
                 out.extend_from_slice(b", ");
@@ -104,6 +123,7 @@ mod tests {
             "x-a: 1\r\nx-b: 2\r\n",
             "x-b: 12\r\n",
             "x-b: 1\r\n",
+            "x_a: 2\r\n",
             "accept-encoding: gzip\r\n",
             "accept-encoding: \r\n",
             "accept-encoding: gzip, identity;q=0\r\n",

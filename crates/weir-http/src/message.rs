@@ -3,7 +3,7 @@
 
 use crate::body::BodyLength;
 use crate::identity::Scheme;
-use crate::known::{KnownHeader, KnownSet};
+use crate::known::{HOP_BY_HOP, KnownHeader, KnownSet};
 pub use crate::response_head::ResponseHead;
 
 /// Positions in the buffer a head was parsed from.
@@ -447,6 +447,18 @@ impl RequestHead {
     /// Options of `Connection` other than `close`, `keep-alive` and `upgrade`.
     pub fn connection_options<'a>(&'a self, buffer: &'a [u8]) -> impl ExactSizeIterator<Item = &'a [u8]> {
         self.connection.others.iter().map(move |span| span.of(buffer))
+    }
+
+    /// Whether a `Connection` option names a field that would otherwise be passed on (RFC 9110 §7.6.1): a backend does not get to see it.
+    /// O(1) when none does.
+    pub fn withholds_fields(&self) -> bool {
+        let withheld = |line: &FieldLine| line.flags & NOMINATED != 0 && !HOP_BY_HOP.has(line.known);
+        self.fields.any_flags & NOMINATED != 0 && self.fields.lines.iter().any(withheld)
+    }
+
+    /// Whether any name has an underscore, which some backends read as a dash. O(1).
+    pub fn has_underscored_names(&self) -> bool {
+        self.fields.any_flags & UNDERSCORED != 0
     }
 
     /// Whether the client takes trailers (`TE: trailers`, RFC 9110 §10.1.4).

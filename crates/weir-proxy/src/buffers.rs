@@ -15,7 +15,7 @@ pub struct Buffers {
     small: RefCell<Vec<Box<[u8]>>>,
     large: RefCell<Vec<Box<[u8]>>>,
     in_use_bytes: Cell<u64>,
-    budget_bytes: u64,
+    budget_bytes: Cell<u64>,
 }
 
 impl Buffers {
@@ -25,8 +25,13 @@ impl Buffers {
             small: RefCell::default(),
             large: RefCell::default(),
             in_use_bytes: Cell::new(0),
-            budget_bytes,
+            budget_bytes: Cell::new(budget_bytes),
         })
+    }
+
+    /// Hands out at most `budget_bytes` at once from now on. What is lent out beyond that comes back in its time.
+    pub fn resize(&self, budget_bytes: u64) {
+        self.budget_bytes.set(budget_bytes);
     }
 
     /// A buffer of at least `size` bytes; `None` when the budget is used up, upon which the caller sheds its work.
@@ -40,7 +45,8 @@ impl Buffers {
             _ => (None, size),
         };
         let in_use = self.in_use_bytes.get() + size as u64;
-        if in_use > if size > SMALL { self.budget_bytes - self.budget_bytes / 8 } else { self.budget_bytes } {
+        let budget = self.budget_bytes.get();
+        if in_use > if size > SMALL { budget - budget / 8 } else { budget } {
             return None;
         }
         self.in_use_bytes.set(in_use);
@@ -53,7 +59,8 @@ impl Buffers {
     /// `None` when three quarters of the budget are used up: it is asked for what is faster, not for what is needed.
     pub fn charge(self: &Rc<Self>, bytes: u64) -> Option<Charge> {
         let in_use = self.in_use_bytes.get() + bytes;
-        if in_use > self.budget_bytes - self.budget_bytes / 4 {
+        let budget = self.budget_bytes.get();
+        if in_use > budget - budget / 4 {
             return None;
         }
         self.in_use_bytes.set(in_use);
@@ -188,6 +195,16 @@ mod tests {
         drop((small, large));
         assert_eq!(buffers.in_use_bytes(), 0);
         assert!(buffers.borrow(LARGE).is_some());
+    }
+
+    #[test]
+    fn a_smaller_budget_counts_what_is_lent_already() {
+        let buffers = Buffers::new(4 * LARGE as u64);
+        let lent = buffers.borrow(LARGE).unwrap();
+        buffers.resize(LARGE as u64);
+        assert!(buffers.borrow(1).is_none());
+        drop(lent);
+        assert!(buffers.borrow(1).is_some());
     }
 
     #[test]

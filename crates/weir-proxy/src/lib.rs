@@ -17,7 +17,7 @@ mod deadline;
 mod handshake;
 pub mod http;
 mod io;
-pub mod memory;
+mod memory;
 mod muxed;
 mod pipes;
 pub mod plane;

@@ -25,7 +25,7 @@ pub enum Muxed {
 pub enum Head {
     H2(h2::ResponseParts),
     H3(h3::ResponseParts),
-    /// The cache takes final heads as they were received, by [`Fetch::begin`], and no others.
+    /// The cache takes heads as they were received: [`Fetch::begin`], [`Fetch::pass_on`].
     Fetch,
 }
 
@@ -145,9 +145,8 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => Poll::Ready(stream.finish(trailers)),
             Muxed::H3(stream) => stream.poll_finish(context, trailers),
-            // Trailers may be dropped (RFC 9110 section 6.5.1), and are not kept.
             Muxed::Fetch(fetch) => {
-                fetch.finish();
+                fetch.finish(trailers);
                 Poll::Ready(Ok(()))
             }
         }

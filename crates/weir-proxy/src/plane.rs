@@ -22,8 +22,6 @@ pub struct Options {
     pub workers: usize,
     /// Whether each worker is pinned to a CPU of its own.
     pub pin: bool,
-    /// Budget for connection buffers of the whole plane, in bytes.
-    pub memory_bytes: u64,
     /// Where events go; sending never blocks a worker.
     pub events: mpsc::UnboundedSender<Event>,
     /// The access log's writer.
@@ -95,7 +93,6 @@ impl Plane {
             let setup = worker::Setup {
                 number,
                 cpu: (options.pin && !cpus.is_empty()).then(|| cpus[number % cpus.len()]),
-                memory_bytes: options.memory_bytes / workers as u64,
                 events: options.events.clone(),
                 access_log: options.access_log.clone(),
                 totals: totals.clone(),

@@ -40,6 +40,8 @@ pub struct Snapshot {
     pub pools: Vec<Arc<Pool>>,
     /// What is kept of responses; `None` where no route keeps any.
     pub cache: Option<Arc<Cache>>,
+    /// Each worker's part of the memory that is for buffers: what the cache does not take of the budget.
+    pub worker_buffer_bytes: u64,
 }
 
 /// One listener and its live cells.
@@ -202,7 +204,9 @@ impl Snapshot {
                 Arc::new(Listener::compile(listener, tls, old, (&pools, cache.as_ref()), workers))
             })
             .collect();
-        Snapshot { generation: previous.map_or(1, |old| old.generation + 1), config, listeners, pools, cache }
+        let worker_buffer_bytes = memory::for_buffers(&config) / workers as u64;
+        let generation = previous.map_or(1, |old| old.generation + 1);
+        Snapshot { generation, config, listeners, pools, cache, worker_buffer_bytes }
     }
 
     /// The pool of that name.

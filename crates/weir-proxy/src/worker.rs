@@ -37,7 +37,6 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
 pub struct Setup {
     pub number: usize,
     pub cpu: Option<usize>,
-    pub memory_bytes: u64,
     pub events: mpsc::UnboundedSender<Event>,
     pub access_log: AccessLog,
     pub totals: Arc<Totals>,
@@ -221,7 +220,8 @@ async fn serve(setup: Setup) {
     let seed = std::hash::BuildHasher::hash_one(&foldhash::fast::RandomState::default(), setup.number);
     let worker = Rc::new(Worker {
         number: setup.number,
-        buffers: Buffers::new(setup.memory_bytes),
+        // Nothing is served before the first snapshot, which says how much there may be.
+        buffers: Buffers::new(0),
         deadlines: Deadlines::new(),
         events: setup.events,
         totals: setup.totals,
@@ -260,6 +260,7 @@ async fn serve(setup: Setup) {
 
 /// Moves the worker over to `snapshot`.
 fn apply(worker: &Rc<Worker>, snapshot: &Arc<Snapshot>, sockets: Vec<(Endpoint, OwnedFd)>) -> io::Result<()> {
+    worker.buffers.resize(snapshot.worker_buffer_bytes);
     let old_pools = worker.pools.borrow().clone();
     let pools: Rc<[Rc<WorkerPool>]> =
         snapshot.pools.iter().map(|pool| Rc::new(WorkerPool::new(pool, worker.number, &old_pools))).collect();

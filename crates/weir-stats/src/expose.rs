@@ -85,6 +85,7 @@ metrics! {
     CACHE_REQUESTS = "weir_cache_requests_total" Counter ["listener", "result"] "Requests on routes with a cache, by what became of them there.";
     CACHE_BYTES = "weir_cache_bytes" Gauge [] "Memory that what is kept takes.";
     CACHE_BUDGET = "weir_cache_budget_bytes" Gauge [] "Memory that what is kept may take (`[cache] memory`).";
+    CACHE_LINGERING = "weir_cache_lingering_bytes" Gauge [] "Memory of responses that had to give way and that slow clients still read.";
     CACHE_OBJECTS = "weir_cache_objects" Gauge [] "Responses kept.";
     CACHE_EVICTIONS = "weir_cache_evictions_total" Counter [] "Responses that gave way to others.";
     CACHE_PURGED = "weir_cache_purged_total" Counter [] "Responses that purges took out or made out of date.";

@@ -137,7 +137,6 @@ async fn start(plan: Plan, threshold: log::Threshold) -> Result<Process, String>
         workers,
         // With fewer workers than CPUs the kernel places them better than a fixed choice would.
         pin: workers == limits::cpu_count(),
-        memory_bytes: weir_proxy::memory::for_buffers(&config),
         events,
         access_log: access_log.clone(),
         quic,

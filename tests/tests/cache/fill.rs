@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, until};
+use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, Weir, until};
 
 use super::{KEEPS, before, get, status};
 
@@ -189,4 +189,133 @@ fn what_is_kept_and_gathered_stays_within_its_memory() {
     assert!(weir.metric("weir_cache_bytes", &[]) <= 4_194_304.0);
     assert!(weir.metric("weir_cache_objects", &[]) >= 10.0);
     assert!(weir.metric("weir_cache_evictions_total", &[]) >= 100.0);
+}
+
+#[test]
+fn early_hints_reach_who_asked_first() {
+    let backend = ScriptedBackend::start();
+    let weir = Setup::of(KEEPS).with("app", backend.address()).start();
+    let mut first = weir.client("web");
+    first.sends("GET /a HTTP/1.1\r\nhost: a.example\r\n\r\n");
+    let mut wire = backend.accepts();
+    wire.receives_request();
+    let mut second = weir.client("web");
+    second.sends("GET /a HTTP/1.1\r\nhost: a.example\r\n\r\n");
+    for number in 1..=2 {
+        wire.sends(format!("HTTP/1.1 103 Early Hints\r\nlink: </{number}.css>; rel=preload\r\n\r\n"));
+        let hint = first.receives_head();
+        let link = format!("</{number}.css>; rel=preload");
+        assert_eq!((hint.status, hint.fields.one("link")), (103, Some(link.as_str())));
+        assert_eq!(hint.fields.one("cache-status"), None);
+    }
+    wire.answers(200, &[("cache-control", "max-age=60")], "whole");
+    for client in [&mut first, &mut second] {
+        let response = client.receives_response();
+        assert_eq!((response.status, response.text().as_str()), (200, "whole"));
+    }
+    backend.has_nobody_waiting();
+}
+
+#[test]
+fn trailers_reach_those_who_wait_and_are_not_kept() {
+    let backend = ScriptedBackend::start();
+    let weir = Setup::of(KEEPS).with("app", backend.address()).start();
+    for (path, life) in [("/kept", "max-age=60"), ("/not", "no-store")] {
+        let mut client = weir.client("web");
+        client.sends(format!("GET {path} HTTP/1.1\r\nhost: a.example\r\n\r\n"));
+        let mut wire = backend.accepts();
+        wire.receives_request();
+        wire.sends(format!(
+            "HTTP/1.1 200 OK\r\ncache-control: {life}\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n\
+             5\r\nwhole\r\n0\r\nx-sum: 7\r\ncontent-length: 9\r\n\r\n"
+        ));
+        assert_eq!(client.receives_head().fields.one("transfer-encoding"), Some("chunked"));
+        client.receives_exactly("5\r\nwhole\r\n0\r\nx-sum: 7\r\n\r\n");
+        wire.resets();
+    }
+    let kept = get(&weir, "/kept", "");
+    assert_eq!((kept.text().as_str(), kept.fields.one("content-length")), ("whole", Some("5")));
+    assert_eq!((kept.fields.one("trailer"), kept.fields.one("x-sum")), (None, None));
+}
+
+/// RFC 9111 §3.3.
+#[test]
+fn what_breaks_off_is_neither_kept_nor_given_for_whole() {
+    let backend = ScriptedBackend::start();
+    let weir = Setup::of(KEEPS).with("app", backend.address()).start();
+    for framing in ["content-length: 100", "transfer-encoding: chunked"] {
+        for _ in 0..2 {
+            let mut clients = [weir.client("web"), weir.client("web")];
+            for client in &mut clients {
+                client.sends("GET /a HTTP/1.1\r\nhost: a.example\r\n\r\n");
+            }
+            let mut wire = backend.accepts();
+            wire.receives_request();
+            wire.sends(format!(
+                "HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\n{framing}\r\n\r\n5\r\nhello\r\n"
+            ));
+            for client in &mut clients {
+                assert_eq!(client.receives_head().status, 200);
+            }
+            drop(wire);
+            for client in &mut clients {
+                let rest = client.tries_to_receive_response("GET");
+                assert!(rest.is_err(), "{framing}: {rest:?}");
+            }
+        }
+        // Who waits for the whole to cut a part from it has got nothing yet, and can be told.
+        let mut part = weir.client("web");
+        part.sends("GET /a HTTP/1.1\r\nhost: a.example\r\nrange: bytes=0-1\r\n\r\n");
+        let mut wire = backend.accepts();
+        wire.receives_request();
+        wire.sends(format!(
+            "HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\n{framing}\r\n\r\n5\r\nhello\r\n"
+        ));
+        drop(wire);
+        assert_eq!(part.receives_response().status, 502);
+    }
+    assert_eq!(weir.metric("weir_cache_objects", &[]), 0.0);
+}
+
+/// Resident memory of Weir, bytes.
+fn resident(weir: &Weir) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", weir.pid())).expect("a process");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its size");
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") * 1024
+}
+
+/// Threat E5: each of them would hold on to an object that had to give way to the next.
+#[test]
+fn slow_readers_of_many_objects_hold_no_more_than_there_is_room_for() {
+    const LENGTH: usize = 12 << 20;
+    let backend = Backend::serving(|_, wire| {
+        // Who reads slowly may hold this up.
+        let _ = wire.tries_to_send(format!(
+            "HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: {LENGTH}\r\n\r\n"
+        ));
+        let _ = wire.tries_to_send(vec![b'x'; LENGTH]);
+        After::Keep
+    });
+    let config = format!("[cache]\nmemory = \"64MiB\"\n{}", KEEPS.replace("1MiB", "16MiB"));
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    let mut slow = Vec::new();
+    for number in 0..24 {
+        let mut client = weir.client("web");
+        client.sends(format!("GET /{number} HTTP/1.1\r\nhost: a.example\r\n\r\n"));
+        assert_eq!(client.receives_head().status, 200);
+        slow.push(client);
+        let begun = Instant::now();
+        while backend.busy() > 0 && begun.elapsed() < Duration::from_millis(400) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    // The budget, a quarter of it for those who read what gave way, two objects that were under way then, and the process itself.
+    let most = (64 + 16 + 24 + 40) << 20;
+    assert!(resident(&weir) < most, "{} MiB", resident(&weir) >> 20);
+    // When they have gone, there is room again.
+    drop(slow);
+    until("it is kept again", || {
+        get(&weir, "/again", "");
+        status(&get(&weir, "/again", "")).starts_with("weir; hit").then_some(())
+    });
 }

@@ -28,6 +28,7 @@ fn the_second_request_is_answered_from_memory() {
     let weir = before(&backend);
     let first = get(&weir, "/a", "");
     assert_eq!(status(&first), "weir; fwd=uri-miss; fwd-status=200; stored");
+    assert_eq!(first.fields.one("age"), None, "it came from the backend");
     let second = get(&weir, "/a", "x-request-id: mine\r\n");
     assert_eq!(second.text(), "0123456789");
     assert!(status(&second).starts_with("weir; hit; ttl="), "{}", status(&second));
@@ -174,8 +175,12 @@ fn the_log_says_what_became_of_each() {
     let backend = keeping(&[("cache-control", "max-age=60")]);
     let config = format!("[log]\naccess = \"@dir/access.log\"\n{KEEPS}");
     let weir = Setup::of(&config).with("app", backend.address()).start();
-    get(&weir, "/a", "");
-    get(&weir, "/a", "");
+    // Each worker writes its own lines: on one connection they stand in order.
+    let mut client = weir.client("web");
+    for _ in 0..2 {
+        client.sends("GET /a HTTP/1.1\r\nhost: a.example\r\n\r\n");
+        client.receives_status(200);
+    }
     let lines = weir.lines_of("access.log", 2);
     assert!(lines[0].contains("\"cache\":\"miss\""), "{}", lines[0]);
     assert!(lines[0].contains(&format!("\"backend\":\"{}\"", backend.address())), "{}", lines[0]);

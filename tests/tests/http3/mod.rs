@@ -1,6 +1,7 @@
 //! HTTP/3, by the `h3` crate over quinn.
 
 mod attacks;
+mod cached;
 mod drain;
 mod sqli;
 

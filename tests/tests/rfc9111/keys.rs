@@ -50,6 +50,19 @@ fn what_varies_by_anything_is_fetched_each_time() {
     }
 }
 
+/// Threat E4: what Weir itself writes of each client is not in the key.
+#[test]
+fn what_varies_by_who_asks_is_fetched_for_each() {
+    let site = site("", |request, _| {
+        let line = format!("cache-control: max-age=60\nvary: {}", &request.target[1..]);
+        ok(&line, request.fields.one("x-forwarded-for").unwrap_or_default())
+    });
+    for target in ["/x-forwarded-for", "/accept,Forwarded"] {
+        assert_eq!(site.get(target, &[]).text(), "127.0.0.1");
+        assert_eq!(site.curl(target, &[], &["--interface", "127.0.0.2"]).text(), "127.0.0.2", "{target}");
+    }
+}
+
 #[test]
 fn queries_tell_responses_apart_as_the_operator_says() {
     let kept = |rules: &str, first: &str, second: &str| {

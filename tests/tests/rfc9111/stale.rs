@@ -1,5 +1,7 @@
 //! Stale answers, where they are allowed and where they are not (RFC 9111 §4.2.4, RFC 5861).
 
+use std::time::{Duration, Instant};
+
 use super::{is_hit, ok, reply, site, site_sending};
 use weir_tests::dialogue::until;
 
@@ -72,6 +74,30 @@ fn errors_of_the_origin_are_covered_for_like_its_absence() {
         _ => reply(404, "", "gone"),
     });
     assert_eq!(site.bodies("/", &[], 2), ["good", "gone"]);
+}
+
+#[test]
+fn an_error_that_may_be_kept_does_not_take_the_place_of_what_covers_for_it() {
+    let site = site("stale_if_error = \"60s\"", move |_, before| match before {
+        0 => ok("cache-control: max-age=0", "good"),
+        _ => reply(503, "cache-control: max-age=60", "bad"),
+    });
+    assert_eq!(site.bodies("/", &[], 4), ["good", "good", "good", "good"]);
+}
+
+#[test]
+fn who_asks_just_after_a_failure_does_not_wait_for_the_next() {
+    let site = site("stale_if_error = \"60s\"", move |_, before| {
+        if before > 0 {
+            std::thread::sleep(Duration::from_millis(600));
+        }
+        reply(if before > 0 { 503 } else { 200 }, "cache-control: max-age=0", before.to_string())
+    });
+    assert_eq!(site.bodies("/", &[], 2), ["0", "0"]);
+    let begun = Instant::now();
+    assert_eq!(site.get("/", &[]).text(), "0");
+    assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+    assert_eq!(site.served(), 2);
 }
 
 #[test]

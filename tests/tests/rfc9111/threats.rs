@@ -34,6 +34,24 @@ fn what_is_not_in_the_key_poisons_nothing() {
     assert!(site.get("/fat", &[]).text().ends_with(" 0"));
 }
 
+/// Threat E1: what the key is made of and the origin never sees.
+#[test]
+fn fields_that_a_connection_option_takes_away_poison_nothing() {
+    let site = site("key_headers = [\"x-tenant\"]", |request, _| {
+        let told = ["x-tenant", "accept-language"]
+            .map(|name| request.fields.one(name).unwrap_or("nobody").to_owned());
+        ok("cache-control: max-age=60\nvary: accept-language", told.join(" "))
+    });
+    let fields = ["x-tenant: one", "accept-language: de"];
+    for named in ["x-tenant", "accept-language", "x-tenant, close, accept-language"] {
+        site.get("/", &[fields[0], fields[1], &format!("connection: {named}")]);
+        assert_eq!(site.get("/", &fields).text(), "one de", "connection: {named}");
+    }
+    // And what some origins read as the same field.
+    site.get("/twin", &["x_tenant: evil"]);
+    assert_eq!(site.get("/twin", &[]).text(), "nobody nobody");
+}
+
 /// Threat E1: an error that one client provokes is not given to others.
 #[test]
 fn an_error_that_an_odd_request_provokes_is_not_kept() {

@@ -88,6 +88,43 @@ fn the_conditions_of_a_client_do_not_reach_the_origin_of_what_may_be_kept() {
     assert_eq!((second.status, second.text().as_str()), (200, "0"));
 }
 
+/// RFC 9111 §3.5. What confirms an answer to one with credentials says nothing to others.
+#[test]
+fn what_a_304_says_to_an_authorized_client_stays_with_it() {
+    let site = site("", |request, before| match request.fields.one("if-none-match") {
+        Some("\"a\"") => reply(
+            304,
+            &format!("etag: \"a\"\nx-for: {}", request.fields.one("authorization").unwrap_or("all")),
+            "",
+        ),
+        _ => ok("cache-control: max-age=0\netag: \"a\"", before.to_string()),
+    });
+    site.get("/", &[]);
+    let authorized = site.get("/", &["authorization: me"]);
+    assert_eq!((authorized.text().as_str(), authorized.fields.one("x-for")), ("0", Some("me")));
+    let other = site.get("/", &["cache-control: max-stale=60"]);
+    assert_eq!(
+        (other.text().as_str(), other.fields.one("x-for"), site.served()),
+        ("0", None, 2),
+        "it is still kept"
+    );
+}
+
+#[test]
+fn what_is_not_for_others_is_asked_for_once_and_as_the_client_asks() {
+    let site = site_sending("", "cache-control: max-age=60\netag: \"a\"");
+    let wanted = ["authorization: me", "if-none-match: \"b\""];
+    site.get("/", &wanted);
+    let before = site.served();
+    site.get("/", &wanted);
+    assert_eq!(site.served(), before + 1, "it is known now that it is not for others");
+    site.get("/", &["cache-control: no-store", "if-none-match: \"b\""]);
+    assert_eq!(site.served(), before + 2);
+    assert_eq!(site.asked()[before + 1].fields.one("if-none-match"), Some("\"b\""));
+    // Others have not asked yet.
+    assert!(site.is_kept("/", &[]));
+}
+
 #[test]
 fn a_client_can_have_what_is_fresh_validated() {
     let site = site("", |request, before| match request.fields.one("if-none-match") {

@@ -2,7 +2,7 @@
 
 use weir_tests::dialogue::Response;
 
-use super::{Site, is_hit, ok, site};
+use super::{Site, age_of, is_hit, ok, site};
 
 /// What curl gets over HTTP/2.
 fn over_http2(site: &Site, target: &str, fields: &[&str], options: &[&str]) -> Response {
@@ -27,6 +27,7 @@ fn what_was_fetched_over_one_version_answers_the_other() {
     for _ in 0..2 {
         let answer = over_http2(&site, "/one", &[], &[]);
         assert!(is_hit(&answer) && answer.text() == body);
+        assert!(age_of(&answer) < 20);
         assert_eq!(answer.fields.one("content-length"), Some("300000"));
     }
     let part = over_http2(&site, "/one", &["range: bytes=99995-200004"], &[]);

@@ -69,6 +69,17 @@ impl Index {
         self.set(place, entry);
     }
 
+    /// Puts another entry with the same hash in the place of one that is in it.
+    pub fn replace(&mut self, hash: u64, entry: u32, by: u32) {
+        let mut place = hash as usize & self.mask();
+        while self.at(place) != NONE {
+            if self.at(place) == entry {
+                return self.set(place, by);
+            }
+            place = (place + 1) & self.mask();
+        }
+    }
+
     /// Removes an entry that is in it.
     pub fn remove(&mut self, hash: u64, entry: u32, hash_of: impl Fn(u32) -> u64) {
         let mask = self.mask();

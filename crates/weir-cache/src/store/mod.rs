@@ -5,13 +5,16 @@
 //! S3-FIFO: new objects stand in a small queue, from which only those that were used again reach the main one, so that a flood of
 //! requests that come once sweeps nothing else out (threat E6); the ghost queue remembers which were turned away of late.
 //!
-//! The budget is one for all shards. Whoever inserts evicts, from its own shard where that has its share and from the next that has
-//! otherwise, and one lock at a time.
+//! The budget is one for all shards. Whoever inserts evicts, from the next shards that have their share of the objects, and one lock at a time.
+//! The share is by number: by bytes, a shard with an object larger than its part of the budget would have to give up all others and then that
+//! one. As each gives a little in turn, what goes is what came at one time, and the allocator gets whole pages back.
 //!
 //! Source: Yang, Zhang, Qiu, Yue, Rashmi, "FIFO queues are all you need for cache eviction", SOSP 2023.
 
 mod ghost;
 mod index;
+mod lingering;
+mod marks;
 mod purges;
 mod queue;
 mod shard;
@@ -30,6 +33,8 @@ use weir_http::{KnownHeader, RequestHead};
 
 use crate::key::KeyBuffer;
 use crate::object::{Body, Object};
+use lingering::Lingering;
+use marks::Meant;
 use purges::Log;
 use shard::{Found, Shard};
 
@@ -39,6 +44,9 @@ const SHARDS: u64 = 64;
 /// Least that a shard is worth, in bytes: the queues of smaller ones say little.
 const SHARD_BYTES: u64 = 1 << 20;
 
+/// Most times in a row that something is evicted under a lock: some thousand steps, less than a millisecond. A large object may take the place of many
+/// small ones, and whoever puts it in has others to serve.
+const ROUNDS: usize = 16;
 /// No object takes more than this part of the budget: it would sweep too much out.
 const LARGEST_PART: u64 = 4;
 
@@ -87,6 +95,7 @@ pub struct Store {
     evictions: AtomicU64,
     purged: AtomicU64,
     purges: Log,
+    lingering: Lingering,
     /// Where to look next for something to evict.
     next_shard: AtomicUsize,
     /// The last generation of variants that was given out.
@@ -100,7 +109,7 @@ impl Store {
         let count = (budget_bytes / SHARD_BYTES).clamp(1, SHARDS);
         let count = 1_usize << count.ilog2();
         Store {
-            shards: (0..count).map(|_| Mutex::new(Shard::new())).collect(),
+            shards: (0..count).map(|_| Mutex::new(Shard::new(seed))).collect(),
             seed,
             budget: AtomicU64::new(budget_bytes),
             bytes: AtomicU64::new(0),
@@ -108,6 +117,7 @@ impl Store {
             evictions: AtomicU64::new(0),
             purged: AtomicU64::new(0),
             purges: Log::default(),
+            lingering: Lingering::default(),
             next_shard: AtomicUsize::new(0),
             generation: AtomicU64::new(0),
         }
@@ -118,9 +128,14 @@ impl Store {
         self.seed
     }
 
-    /// What the store takes, in bytes. Objects that were removed while they are being sent are not in it.
+    /// What the store takes, in bytes. Objects that were removed while they are being read are not in it: [`Self::lingering_bytes`].
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// What objects take that are not in the store any more and that somebody still reads, in bytes. O(their number).
+    pub fn lingering_bytes(&self) -> u64 {
+        self.lingering.bytes()
     }
 
     /// What it may take, in bytes.
@@ -171,7 +186,7 @@ impl Store {
     /// Takes an object in, in the place of the one under its key. `key`, `head` and `buffer` are those of the request that it was fetched
     /// for; whatever variant was selected in `key` does not matter.
     ///
-    /// Evicts what there is no room for, and holds no lock for more than a bounded number of steps.
+    /// Evicts some of what there is no room for, and holds no lock for more than a bounded number of steps. Call [`Self::settle`] after it.
     ///
     /// # Errors
     /// It is not taken in.
@@ -197,8 +212,9 @@ impl Store {
         let fresh = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
         let (generation, replaced) =
             self.with_shard(key.hash(), |shard| shard.choose_by(key.hash(), key.bytes(), names, fresh));
-        if replaced.is_some() {
+        if let Some(replaced) = replaced {
             self.objects.fetch_sub(1, Ordering::Relaxed);
+            self.lingering.add([replaced]);
         }
         generation
     }
@@ -220,10 +236,11 @@ impl Store {
             }
             Ok(shard.put(Arc::clone(&object)))
         })?;
-        if replaced.is_none() {
-            self.objects.fetch_add(1, Ordering::Relaxed);
+        match replaced {
+            Some(replaced) => self.lingering.add([replaced]),
+            None => _ = self.objects.fetch_add(1, Ordering::Relaxed),
         }
-        self.make_room(self.place(key.hash()));
+        self.make_room(self.place(key.hash()), ROUNDS);
         Ok(object)
     }
 
@@ -254,7 +271,7 @@ impl Store {
             Ok(shard.put(Arc::clone(&new)))
         });
         replaced?;
-        self.make_room(self.place(old.hash));
+        self.make_room(self.place(old.hash), ROUNDS);
         Ok(new)
     }
 
@@ -265,10 +282,12 @@ impl Store {
         let removed =
             self.with_shard(key.primary_hash(), |shard| shard.remove(key.primary_hash(), key.primary()));
         // Variants are out of reach without their choice, and go when their turn comes.
-        if let Some(Found::Object(_)) = &removed {
+        let was_there = removed.is_some();
+        if let Some(Found::Object(object)) = removed {
             self.objects.fetch_sub(1, Ordering::Relaxed);
+            self.lingering.add([object]);
         }
-        removed.is_some()
+        was_there
     }
 
     /// Removes this one object, if it is still there.
@@ -276,10 +295,12 @@ impl Store {
         let removed = self.with_shard(object.hash, |shard| {
             if shard.holds(object) { shard.remove(object.hash, &object.key) } else { None }
         });
-        if removed.is_some() {
-            self.objects.fetch_sub(1, Ordering::Relaxed);
+        if removed.is_none() {
+            return false;
         }
-        removed.is_some()
+        self.objects.fetch_sub(1, Ordering::Relaxed);
+        self.lingering.add([Arc::clone(object)]);
+        true
     }
 
     /// Keeps the content of an object in another coding too. False when the object is not there any more, has it in that coding already,
@@ -297,77 +318,96 @@ impl Store {
             }
             kept
         });
-        self.make_room(self.place(object.hash));
+        self.make_room(self.place(object.hash), ROUNDS);
         kept
     }
 
     /// Removes, or with `soft` makes stale as of `now`, all that the purge covers and whose fetch had begun before. How many those were.
     ///
-    /// Looks at all objects, and holds no lock for more than [`shard::STEPS`] of them.
+    /// Goes to the objects of a path directly; for a tag, and for a prefix of one host, it looks at few objects beside those it means, and for
+    /// other prefixes at all. Holds no lock for more than [`shard::VISITS`] objects.
     pub fn purge(&self, purge: &Purge, soft: bool, now: Duration) -> u64 {
         let number = self.purges.note(purge);
-        let count: u64 =
-            self.shards.iter().map(|shard| self.purge_shard(shard, purge, soft, now, number)).sum();
+        let meant = Meant::by(purge, self.seed);
+        let mut count = 0;
+        let mut decide = |object: &Object| {
+            let covered = object.began < number && purge.covers(object);
+            if covered {
+                count += 1;
+                if soft {
+                    object.set_soft_purged(now);
+                }
+            }
+            covered && !soft
+        };
+        for shard in &self.shards {
+            if let Meant::OfPath(path) = meant {
+                let places = lock(shard).of_path(path);
+                for some in places.chunks(shard::VISITS) {
+                    self.visit(shard, |shard, removed| shard.visit_these(some, &mut decide, removed));
+                }
+                continue;
+            }
+            let mut at = Some(0);
+            while let Some(from) = at {
+                let may_mean = |marks: &_| meant.includes(marks);
+                at = self.visit(shard, |shard, removed| shard.visit(from, may_mean, &mut decide, removed));
+            }
+        }
         self.purged.fetch_add(count, Ordering::Relaxed);
         count
     }
 
-    fn purge_shard(
+    /// Lets `visit` remove objects from a shard.
+    fn visit<T>(
         &self,
         shard: &Mutex<Shard>,
-        purge: &Purge,
-        soft: bool,
-        now: Duration,
-        number: u64,
-    ) -> u64 {
-        let (mut count, mut at) = (0, Some(0));
-        while let Some(from) = at {
-            let mut removed = Vec::new();
-            let mut guard = lock(shard);
-            let before = guard.bytes();
-            at = guard.visit(
-                from,
-                |object| {
-                    let covered = object.began < number && purge.covers(object);
-                    if !covered {
-                        return false;
-                    }
-                    count += 1;
-                    if soft {
-                        object.set_soft_purged(now);
-                    }
-                    !soft
-                },
-                &mut removed,
-            );
-            let after = guard.bytes();
-            drop(guard);
-            self.account(before, after);
-            self.objects.fetch_sub(removed.len() as u64, Ordering::Relaxed);
-        }
-        count
+        visit: impl FnOnce(&mut Shard, &mut Vec<Arc<Object>>) -> T,
+    ) -> T {
+        let mut removed = Vec::new();
+        let mut guard = lock(shard);
+        let before = guard.bytes();
+        let result = visit(&mut guard, &mut removed);
+        let after = guard.bytes();
+        drop(guard);
+        self.account(before, after);
+        self.objects.fetch_sub(removed.len() as u64, Ordering::Relaxed);
+        self.lingering.add(removed);
+        result
     }
 
     /// Gives it another budget, and evicts what there is no room for then.
     pub fn resize(&self, budget_bytes: u64) {
         self.budget.store(budget_bytes, Ordering::Relaxed);
-        self.make_room(0);
+        self.make_room(0, usize::MAX);
     }
 
-    /// Evicts until all fits, one lock at a time.
-    fn make_room(&self, home: usize) {
+    /// Evicts some more of what there is no room for. Whether there is more: then call it again, when others have had their turn.
+    pub fn settle(&self) -> bool {
+        let place = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
+        self.bytes() > self.budget() && !self.make_room(place, ROUNDS)
+    }
+
+    /// Evicts until all fits that can be made to, one lock at a time and from at most `rounds` of them. Whether that is done.
+    fn make_room(&self, home: usize, rounds: usize) -> bool {
         let mut place = home;
         // Shards that had nothing to evict, one after another.
         let mut barren = 0;
+        let mut left = rounds;
         while self.bytes() > self.budget() && barren <= 2 * self.shards.len() {
-            let share = self.budget() / self.shards.len() as u64;
-            let Some(shard) = self.shards.get(place) else { return };
+            if left == 0 {
+                return false;
+            }
+            // The one that something was just put into comes last.
+            place = (place + 1) & (self.shards.len() - 1);
+            let Some(shard) = self.shards.get(place) else { return true };
+            let share = (self.objects() / self.shards.len() as u64) as usize;
             let mut evicted = Vec::new();
             let mut guard = lock(shard);
             let before = guard.bytes();
-            // In the second round every shard has to give: none may have more than its share, when tables have grown.
+            // In the second round every shard has to give.
             let mut moved = false;
-            if before > share || barren >= self.shards.len() {
+            if guard.count() >= share.max(1) || barren >= self.shards.len() {
                 let over = self.bytes().saturating_sub(self.budget());
                 moved = guard.evict(over, &mut evicted);
             }
@@ -378,14 +418,15 @@ impl Store {
             self.objects.fetch_sub(count, Ordering::Relaxed);
             self.evictions.fetch_add(count, Ordering::Relaxed);
             // Freed here, with no lock held.
-            drop(evicted);
+            self.lingering.add(evicted);
             if moved {
                 barren = 0;
+                left -= 1;
             } else {
                 barren += 1;
-                place = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
             }
         }
+        true
     }
 
     fn place(&self, hash: u64) -> usize {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::ghost::Ghost;
 use super::index::Index;
+use super::marks::Marks;
 use super::queue::{Links, NONE, Queue};
 use crate::object::{MOST_FREQUENT, Object};
 use crate::weight;
@@ -12,8 +13,11 @@ use crate::weight;
 /// Most entries that are moved or evicted while the lock is held once.
 pub(super) const STEPS: usize = 64;
 
-/// Most entries that a purge looks at while the lock is held once.
+/// Most objects that a purge looks at while the lock is held once.
 pub(super) const VISITS: usize = 1024;
+
+/// Most entries of which it sees only that they are not meant; they stand side by side.
+const PASSED_OVER: usize = 16 * VISITS;
 
 /// The small queue's part of what there is.
 const SMALL_PART: u64 = 10;
@@ -100,11 +104,23 @@ struct Entry {
     found: Option<Found>,
     hash: u64,
     links: Links,
+    /// What purges may mean it by; of an object.
+    marks: Marks,
+    /// Its neighbours among the objects of its path.
+    of_path: Links,
     in_main: bool,
 }
 
 fn links(entries: &mut [Entry], entry: u32) -> Option<&mut Links> {
     entries.get_mut(entry as usize).map(|entry| &mut entry.links)
+}
+
+fn links_of_path(entries: &mut [Entry], entry: u32) -> Option<&mut Links> {
+    entries.get_mut(entry as usize).map(|entry| &mut entry.of_path)
+}
+
+fn path_of(entries: &[Entry]) -> impl Fn(u32) -> u64 {
+    |entry| entries.get(entry as usize).map_or(0, |entry| u64::from(entry.marks.path))
 }
 
 fn hash_of(entries: &[Entry]) -> impl Fn(u32) -> u64 {
@@ -115,6 +131,10 @@ fn hash_of(entries: &[Entry]) -> impl Fn(u32) -> u64 {
 #[derive(Debug)]
 pub(super) struct Shard {
     index: Index,
+    /// One entry of each path; the others hang on to it.
+    paths: Index,
+    /// Secret, as that of keys.
+    seed: u64,
     entries: Vec<Entry>,
     free: u32,
     small: Queue,
@@ -123,9 +143,11 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    pub fn new() -> Shard {
+    pub fn new(seed: u64) -> Shard {
         Shard {
             index: Index::new(),
+            paths: Index::new(),
+            seed,
             entries: Vec::new(),
             free: NONE,
             small: Queue::new(),
@@ -136,7 +158,8 @@ impl Shard {
 
     /// What it takes, in bytes, its own books included.
     pub fn bytes(&self) -> u64 {
-        let books = self.entries.capacity() * size_of::<Entry>() + self.index.bytes() + self.ghost.bytes();
+        let indices = self.index.bytes() + self.paths.bytes();
+        let books = self.entries.capacity() * size_of::<Entry>() + indices + self.ghost.bytes();
         self.held() + books as u64
     }
 
@@ -144,7 +167,8 @@ impl Shard {
         self.small.bytes + self.main.bytes
     }
 
-    fn count(&self) -> usize {
+    /// How many entries it has.
+    pub fn count(&self) -> usize {
         self.small.count + self.main.count
     }
 
@@ -204,6 +228,7 @@ impl Shard {
             self.add(hash, found, weight);
             return None;
         };
+        self.leave_path(place);
         let entry = self.entries.get_mut(place as usize)?;
         let queue = if entry.in_main { &mut self.main } else { &mut self.small };
         let replaced = entry.found.replace(found)?;
@@ -212,12 +237,15 @@ impl Shard {
         if let Some(found) = &entry.found {
             found.set_frequency(found.frequency().max(replaced.frequency()));
         }
+        self.join_path(place);
         replaced.into_object()
     }
 
     fn add(&mut self, hash: u64, found: Found, weight: u64) {
         let in_main = self.ghost.recall(hash, self.count());
-        let entry = Entry { found: Some(found), hash, links: Links::ALONE, in_main };
+        let marks = Marks::default();
+        let (found, of_path) = (Some(found), Links::ALONE);
+        let entry = Entry { found, hash, links: Links::ALONE, marks, of_path, in_main };
         let place = self.free;
         let place = if let Some(free) = self.entries.get_mut(place as usize) {
             self.free = free.links.older;
@@ -230,6 +258,57 @@ impl Shard {
         let queue = if in_main { &mut self.main } else { &mut self.small };
         queue.push(place, weight, &mut *self.entries, links);
         self.index.insert(hash, place, hash_of(&self.entries));
+        self.join_path(place);
+    }
+
+    /// Marks an object that was put into an entry, and puts it among those of its path.
+    fn join_path(&mut self, place: u32) {
+        let Some(entry) = self.entries.get_mut(place as usize) else { return };
+        let Some(Found::Object(object)) = &entry.found else { return };
+        entry.marks = Marks::of(object, self.seed);
+        let path = entry.marks.path;
+        let Some(first) = self.first_of(path) else {
+            self.paths.insert(u64::from(path), place, path_of(&self.entries));
+            return;
+        };
+        // Behind the first, which stays the one that the index knows.
+        let Some(of_first) = links_of_path(&mut self.entries, first) else { return };
+        let older = std::mem::replace(&mut of_first.older, place);
+        if let Some(own) = links_of_path(&mut self.entries, place) {
+            *own = Links { newer: first, older };
+        }
+        if let Some(behind) = links_of_path(&mut self.entries, older) {
+            behind.newer = place;
+        }
+    }
+
+    /// Takes an object that is still in its entry out from those of its path.
+    fn leave_path(&mut self, place: u32) {
+        let Some(entry) = self.entries.get_mut(place as usize) else { return };
+        let Some(Found::Object(_)) = &entry.found else { return };
+        let path = u64::from(entry.marks.path);
+        let Links { newer, older } = std::mem::replace(&mut entry.of_path, Links::ALONE);
+        if let Some(behind) = links_of_path(&mut self.entries, older) {
+            behind.newer = newer;
+        }
+        match links_of_path(&mut self.entries, newer) {
+            Some(before) => before.older = older,
+            None if older == NONE => self.paths.remove(path, place, path_of(&self.entries)),
+            None => self.paths.replace(path, place, older),
+        }
+    }
+
+    fn first_of(&self, path: u32) -> Option<u32> {
+        let entries = &self.entries;
+        let is = |entry| entries.get(entry as usize).is_some_and(|entry: &Entry| entry.marks.path == path);
+        self.paths.find(u64::from(path), is)
+    }
+
+    /// The entries of a path's objects, and of any other path's that has the same hash. O(their number).
+    pub fn of_path(&self, path: u32) -> Vec<u32> {
+        let next = |entry: &u32| self.entries.get(*entry as usize).map(|entry| entry.of_path.older);
+        let rest = |entry: &u32| next(entry).filter(|older| *older != NONE);
+        std::iter::successors(self.first_of(path), rest).collect()
     }
 
     /// Notes that an object which is in it takes so much more.
@@ -247,6 +326,7 @@ impl Shard {
     }
 
     fn take(&mut self, place: u32) -> Option<Found> {
+        self.leave_path(place);
         let entry = self.entries.get_mut(place as usize)?;
         let found = entry.found.take()?;
         let (hash, in_main) = (entry.hash, entry.in_main);
@@ -305,22 +385,47 @@ impl Shard {
         weight
     }
 
-    /// Shows the next [`VISITS`] entries from `from` on to `decide`, and removes the objects it wants removed. Where to go on; `None` at the end.
+    /// Shows the next objects from entry `from` on whose marks `may_mean` them to `decide`, and removes those it wants removed. Looks at
+    /// no more than [`VISITS`] objects. Where to go on; `None` at the end.
     pub fn visit(
         &mut self,
         from: usize,
+        may_mean: impl Fn(&Marks) -> bool,
         mut decide: impl FnMut(&Object) -> bool,
         removed: &mut Vec<Arc<Object>>,
     ) -> Option<usize> {
-        let end = (from + VISITS).min(self.entries.len());
+        let end = (from + PASSED_OVER).min(self.entries.len());
+        let mut visits = 0;
         for place in from..end {
-            let found = self.found(place as u32);
-            let doomed = matches!(found, Some(Found::Object(object)) if decide(object));
-            if doomed {
+            let meant = |entry: &&Entry| may_mean(&entry.marks);
+            let Some(Entry { found: Some(Found::Object(object)), .. }) =
+                self.entries.get(place).filter(meant)
+            else {
+                continue;
+            };
+            if decide(object) {
                 removed.extend(self.take(place as u32).and_then(Found::into_object));
+            }
+            visits += 1;
+            if visits == VISITS {
+                return Some(place + 1);
             }
         }
         (end < self.entries.len()).then_some(end)
+    }
+
+    /// Shows the objects that are in these entries now to `decide`, and removes those it wants removed.
+    pub fn visit_these(
+        &mut self,
+        places: &[u32],
+        mut decide: impl FnMut(&Object) -> bool,
+        removed: &mut Vec<Arc<Object>>,
+    ) {
+        for &place in places {
+            if matches!(self.found(place), Some(Found::Object(object)) if decide(object)) {
+                removed.extend(self.take(place).and_then(Found::into_object));
+            }
+        }
     }
 }
 

@@ -64,6 +64,7 @@ impl Store {
             while let Some(from) = at {
                 at = shard.visit(
                     from,
+                    |_| true,
                     |_| {
                         count += 1;
                         false
@@ -71,7 +72,7 @@ impl Store {
                     &mut Vec::new(),
                 );
             }
-            shard.bytes() - shard::Shard::new().bytes()
+            shard.bytes() - shard::Shard::new(7).bytes()
         });
         (bytes.sum(), count)
     }
@@ -219,6 +220,93 @@ fn a_soft_purge_leaves_it_there_and_stale() {
     assert_eq!(store.purge(&Purge::All, true, seconds(1005)), 1);
     assert!(store.has("/x", "") && kept.is_current());
     assert_eq!(kept.soft_purged_at(), Some(seconds(1005)));
+}
+
+#[test]
+fn a_large_object_takes_the_place_of_many_small_ones_bit_by_bit() {
+    let store = Store::new(64 << 20, 7);
+    for number in 0..80_000 {
+        store.keep(&format!("/{number}"), "", object("", 10)).unwrap();
+    }
+    let (before, full) = (store.evictions(), store.bytes());
+    assert!(full > 60 << 20);
+    store.keep("/large", "", object("", 12 << 20)).unwrap();
+    assert!(store.evictions() - before <= 2048, "{}", store.evictions() - before);
+    let mut pieces = 0;
+    while store.settle() {
+        pieces += 1;
+        assert!(pieces < 1000);
+    }
+    assert!(pieces > 3 && store.bytes() <= store.budget() && store.has("/large", ""));
+}
+
+/// Objects of few paths, hosts and tags come and go in all ways, and purges of all kinds take what a plain list of them says.
+#[test]
+fn purges_find_what_they_mean_whatever_came_and_went_before() {
+    let mut draws = Draws(11);
+    let store = Store::new(1 << 20, 7);
+    let mut known: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for round in 0..3000 {
+        let target = format!("/{}/{}?{}", draws.below(3), draws.below(4), draws.below(12));
+        let (path, _) = target.split_once('?').unwrap();
+        match draws.below(40) {
+            0 => {
+                store.remove(&asking(&store, &target, "").key);
+                known.remove(&target);
+            }
+            1 => {
+                let count = store.purge(&path_purge(path), false, seconds(0));
+                let before = known.len();
+                known.retain(|other, _| other.split_once('?').unwrap().0 != path);
+                assert_eq!(count as usize, before - known.len(), "round {round}");
+            }
+            2 => {
+                let tag = draws.below(6).to_string();
+                let count = store.purge(&Purge::Tag(tag.as_bytes().into()), false, seconds(0));
+                let before = known.len();
+                known.retain(|_, tags| !tags.contains(&tag));
+                assert_eq!(count as usize, before - known.len(), "round {round}");
+            }
+            3 => {
+                let prefix =
+                    |host: &[u8]| Purge::Prefix { host: Some(host.into()), prefix: b"/1/".as_slice().into() };
+                assert_eq!(store.purge(&prefix(b"b"), false, seconds(0)), 0);
+                let count = store.purge(&prefix(b"A:80"), false, seconds(0))
+                    + store.purge(&prefix(b"A"), false, seconds(0));
+                let before = known.len();
+                known.retain(|other, _| !other.starts_with("/1/"));
+                assert_eq!(count as usize, before - known.len(), "round {round}");
+            }
+            _ => {
+                let tags: Vec<String> = (0..draws.below(4)).map(|_| draws.below(6).to_string()).collect();
+                store
+                    .keep(&target, "", object(&format!("surrogate-key: {}\r\n", tags.join(" ")), 10))
+                    .unwrap();
+                known.insert(target.clone(), tags);
+            }
+        }
+        assert_eq!(store.objects() as usize, known.len(), "round {round}");
+    }
+    assert!(known.keys().all(|target| store.has(target, "")));
+}
+
+fn path_purge(path: &str) -> Purge {
+    Purge::Path { host: None, path: path.as_bytes().into() }
+}
+
+#[test]
+fn what_is_still_read_after_it_had_to_go_is_known() {
+    let store = Store::new(1 << 20, 7);
+    let read = store.keep("/read", "", object("", 100_000)).unwrap();
+    store.keep("/unread", "", object("", 100_000)).unwrap();
+    store.purge(&Purge::All, false, seconds(0));
+    assert_eq!((store.objects(), store.lingering_bytes()), (0, read.weight()));
+    for number in 0..1000 {
+        store.keep(&format!("/{number}"), "", object("", 10_000)).unwrap();
+    }
+    assert_eq!(store.lingering_bytes(), read.weight(), "what is evicted unread is gone");
+    drop(read);
+    assert_eq!(store.lingering_bytes(), 0);
 }
 
 #[test]
@@ -405,7 +493,7 @@ fn a_flood_of_what_comes_once_leaves_what_is_asked_for() {
 
 #[test]
 fn no_lock_is_held_for_more_than_a_bounded_number_of_moves() {
-    let mut shard = shard::Shard::new();
+    let mut shard = shard::Shard::new(7);
     let store = Store::new(64 << 20, 7);
     for number in 0..5000 {
         let Asking { key, .. } = asking(&store, &format!("/{number}"), "");
@@ -437,6 +525,7 @@ fn no_lock_is_held_for_more_than_a_bounded_number_of_moves() {
         let mut visited = 0;
         at = shard.visit(
             from,
+            |_| true,
             |_| {
                 visited += 1;
                 true

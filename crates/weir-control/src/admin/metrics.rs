@@ -61,6 +61,7 @@ fn about_weir(out: &mut Exposition, control: &Control, generation: u64) {
 fn about_cache(out: &mut Exposition, cache: &Cache) {
     out.single(&expose::CACHE_BYTES, cache.store.bytes() as f64);
     out.single(&expose::CACHE_BUDGET, cache.budget_bytes() as f64);
+    out.single(&expose::CACHE_LINGERING, cache.store.lingering_bytes() as f64);
     out.single(&expose::CACHE_OBJECTS, cache.store.objects() as f64);
     out.single(&expose::CACHE_EVICTIONS, cache.store.evictions() as f64);
     out.single(&expose::CACHE_PURGED, cache.store.purged() as f64);

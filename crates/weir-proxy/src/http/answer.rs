@@ -168,6 +168,24 @@ pub fn take_request(session: &mut Session, exchange: &Exchange, keep: bool) {
     }
 }
 
+/// Ends an exchange that was answered without a backend's connection, of which all was sent that it says (`is_whole`) or not.
+pub fn ended(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    listener: &WorkerListener,
+    (end, is_whole): (End, bool),
+    keep: bool,
+) -> After {
+    session.idle_since = Some(exchange.ledger.close(session, listener, &exchange.request_id, end));
+    match is_whole {
+        // The client must be able to tell that it is not.
+        false => After::Reset,
+        true if keep => After::Keep,
+        true if !exchange.request.keep_alive() => After::Close,
+        true => After::Linger,
+    }
+}
+
 /// Sends the answer and ends the exchange.
 async fn send(
     session: &mut Session,

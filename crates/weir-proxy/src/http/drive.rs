@@ -62,7 +62,7 @@ pub async fn until_response(
         if interim_count > facts.limits.interim_responses {
             return Err(Failure::InterimFlood);
         }
-        reply::pass_interim_on(session, exchange, facts, buffer.filled()).await?;
+        reply::pass_interim_on(session, exchange, &facts.response_context(true), buffer.filled()).await?;
         if !upload.is_awaited() {
             // It says that the backend is at work on it; how often it may do so is bounded.
             let patience = forwarding.listener.shared.config.timeout.backend;

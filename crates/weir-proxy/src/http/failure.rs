@@ -211,6 +211,15 @@ impl Failure {
         }
     }
 
+    /// Whether it would have met anybody who asked the pool for the same at that time.
+    pub fn is_of_pool(&self) -> bool {
+        self.blames_backend()
+            || matches!(
+                self,
+                Failure::Connect(_) | Failure::NoBackend | Failure::QueueFull | Failure::QueueTimeout
+            )
+    }
+
     /// Whether what else the client sent can no longer be told apart from a next request, so that the connection ends.
     pub fn closes_client(&self) -> bool {
         matches!(

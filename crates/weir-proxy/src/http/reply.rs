@@ -10,8 +10,8 @@ use std::task::Poll;
 use weir_http::forward::Negotiated;
 use weir_http::h1::encode;
 use weir_http::{
-    AddedField, Method, OwnAnswer, OwnResponse, ResponseContext, SentFraming, Version, continue_fields,
-    response_fields, write_response,
+    AddedField, Method, OwnAnswer, OwnResponse, ResponseContext, ResponseHead, SentFraming, Version,
+    continue_fields, response_fields, write_response,
 };
 
 use crate::http::date;
@@ -35,25 +35,28 @@ pub async fn send_continue(session: &mut Session) -> Result<(), WaitError> {
     send_all(&mut session.stream, &interim, &session.deadline, || {}).await
 }
 
-/// Passes an interim response on to a client that knows such (RFC 9110 §15.2). 100 is not among them: Weir has answered the client's
-/// expectation itself.
+/// Passes the interim response in `exchange.response` on to a client that knows such (RFC 9110 §15.2). 100 is not among them: Weir has
+/// answered the client's expectation itself.
 pub async fn pass_interim_on(
     session: &mut Session,
     exchange: &mut Exchange,
-    facts: &Facts,
+    context: &ResponseContext<'_>,
     received: &[u8],
 ) -> Result<(), Failure> {
-    if facts.version < Version::Http11 || exchange.response.status() == 100 {
+    if context.client_version < Version::Http11 || exchange.response.status() == 100 {
         return Ok(());
     }
-    let context = facts.response_context(true);
     if let Some(stream) = session.stream.as_muxed() {
+        if let Muxed::Fetch(fetch) = stream {
+            fetch.pass_on(&exchange.response, received);
+            return Ok(());
+        }
         let mut head = stream.head();
-        response_fields(&exchange.response, received, &context, &mut |name, value| head.field(name, value));
+        response_fields(&exchange.response, received, context, &mut |name, value| head.field(name, value));
         return stream.send_head(head, false).map_err(|_| Failure::ClientClosed);
     }
     exchange.reply.clear();
-    write_response(&exchange.response, received, &context, &mut exchange.reply);
+    write_response(&exchange.response, received, context, &mut exchange.reply);
     let sent = send_all(&mut session.stream, &exchange.reply, &session.deadline, || {}).await;
     exchange.reply.clear();
     sent.map_err(Failure::from)
@@ -76,31 +79,45 @@ pub fn write_head(
         exchange.ledger.cache.answered(exchange.response.status());
     }
     let Exchange { response, reply, reply_head_bytes, request_id, ledger, .. } = exchange;
-    let has_date = response.value(weir_http::KnownHeader::Date, received).is_some();
+    let context = ResponseContext {
+        added: forwarding.route.map_or(&[], |route| &route.response_fields),
+        sticky: facts.sticky_field(),
+        alternative: alternative(forwarding.listener, facts.version),
+        websocket_accept: facts.handshake.accept(),
+        request_id,
+        cache: ledger.cache.fields(),
+        negotiated,
+        ..facts.response_context(keep_alive)
+    };
+    let is_last = |framing: &SentFraming| framing.body.is_empty() && response.status() != 101;
+    put_head(session, (response, received), context, is_last, (reply, reply_head_bytes))
+        .map_err(|_| Failure::ClientClosed)
+}
+
+/// Writes a head and its text into `reply`, or sends it where the client has a stream; `is_last` says whether the stream ends with it. A head
+/// without a date gets the present one.
+#[inline]
+pub fn put_head(
+    session: &mut Session,
+    (head, text): (&ResponseHead, &[u8]),
+    context: ResponseContext<'_>,
+    is_last: impl FnOnce(&SentFraming) -> bool,
+    (reply, reply_head_bytes): (&mut Vec<u8>, &mut u64),
+) -> io::Result<SentFraming> {
     reply.clear();
     let stream = session.stream.as_muxed();
     let write = |date: &[u8]| {
-        let context = ResponseContext {
-            added: forwarding.route.map_or(&[], |route| &route.response_fields),
-            sticky: facts.sticky_field(),
-            alternative: alternative(forwarding.listener, facts.version),
-            websocket_accept: facts.handshake.accept(),
-            request_id,
-            date,
-            cache: ledger.cache.fields(),
-            negotiated,
-            ..facts.response_context(keep_alive)
-        };
-        let Some(stream) = stream else { return Ok(write_response(response, received, &context, reply)) };
-        let mut head = stream.head();
-        let framing = response_fields(response, received, &context, &mut |name, value| {
+        let context = ResponseContext { date, ..context };
+        let Some(stream) = stream else { return Ok(write_response(head, text, &context, reply)) };
+        let mut parts = stream.head();
+        let framing = response_fields(head, text, &context, &mut |name, value| {
             *reply_head_bytes += text_bytes(name, value);
-            head.field(name, value);
+            parts.field(name, value);
         });
-        let is_last = framing.body.is_empty() && response.status() != 101;
-        stream.send_head(head, is_last).map_err(|_| Failure::ClientClosed)?;
+        stream.send_head(parts, is_last(&framing))?;
         Ok(framing)
     };
+    let has_date = head.value(weir_http::KnownHeader::Date, text).is_some();
     if has_date { write(b"") } else { date::now(write) }
 }
 

@@ -38,14 +38,8 @@ impl Rig {
         let log = AccessLog::start(&config.log).unwrap();
         // Nobody acts on events here; sending to a closed channel is as good as to an open one.
         let (events, _) = tokio::sync::mpsc::unbounded_channel();
-        let options = Options {
-            workers: 1,
-            pin: false,
-            memory_bytes: 64 << 20,
-            events,
-            access_log: log.clone(),
-            quic: Default::default(),
-        };
+        let options =
+            Options { workers: 1, pin: false, events, access_log: log.clone(), quic: Default::default() };
         let plane = Plane::start(options).unwrap();
         let sockets = Sockets::bind(&config, 1, &Sockets::default()).unwrap();
         let snapshot = Arc::new(Snapshot::compile(config, &Default::default(), None, 1));

@@ -39,7 +39,7 @@ pub fn explain(route: &RouteCache, asked: &Asked<'_>) -> Result<String, String> 
         Ok(Progress::Partial) => return Err("the request has no end".to_owned()),
         Err(violation) => return Err(violation.to_string()),
     }
-    let facts = match admits(&head, received, &route.rules) {
+    let facts = match admits(&head, received, &route.rules, false) {
         Ok(facts) => facts,
         Err(bypass) => return Ok(format!("goes past the cache: {}", bypass.word())),
     };
@@ -57,7 +57,7 @@ pub fn explain(route: &RouteCache, asked: &Asked<'_>) -> Result<String, String> 
     key.build(&source, &route.rules, route.cache.store.seed());
     let now = clock::now();
     let verdict = match route.cache.store.get(&mut key, &head, received) {
-        Lookup::Absent if route.cache.fills.passes(key.hash(), now) => {
+        Lookup::Absent if route.cache.fills.passes(key.hash(), &facts, now) => {
             "nothing is kept, and is not waited for: an answer a moment ago was not to be kept".to_owned()
         }
         Lookup::Absent => "nothing is kept: it is fetched".to_owned(),

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weir_cache::{
-    Body, Exchange as Asked, KeyBuffer, NotStored, Object, PurgeSequence, RequestFacts, Storing, freshen,
-    judge_response, validators,
+    Body, Exchange as Asked, KeyBuffer, NotStored, Object, PurgeSequence, RequestFacts, Rules, Storing,
+    freshen, judge_response, may_serve_on_error, validators,
 };
-use weir_http::{AddedField, Conditions, RequestHead, ResponseHead, SentFraming};
+use weir_http::{AddedField, Conditions, Field, RequestHead, ResponseHead, SentFraming};
 
-use super::fill::{Failed, FillHead, Origin};
+use super::fill::{Failed, FillHead, Interim, Origin, Trailer};
 use super::fills::{BACK_OFF, Lease, PASS_FOR};
 use super::times;
 use crate::accept::Client;
@@ -49,8 +49,6 @@ pub struct Order {
     secure: Option<Rc<Secure>>,
     client: Client,
     identity: Rc<weir_http::ClientIdentity>,
-    request: RequestHead,
-    text: Vec<u8>,
     path: Vec<u8>,
     request_id: Vec<u8>,
     fetch: Fetch,
@@ -63,10 +61,10 @@ pub struct Fetch {
     listener: Rc<WorkerListener>,
     key: KeyBuffer,
     facts: RequestFacts,
-    /// The request, for what the response varies by.
-    request: RequestHead,
-    text: Vec<u8>,
-    /// What is asked whether it is still good.
+    /// The request that made it be fetched.
+    request: Rc<RequestHead>,
+    text: Rc<[u8]>,
+    /// What there is, out of date. It is asked whether it is still good, where there is anything to ask by.
     stale: Option<Arc<Object>>,
     storing: Option<Storing>,
     began: PurgeSequence,
@@ -85,7 +83,6 @@ pub fn order(
     stale: Option<Arc<Object>>,
 ) {
     let received = session.buffer.as_ref().map_or(&[][..], crate::buffers::Buffer::filled);
-    let text = received[..exchange.request.head_bytes()].to_vec();
     let Some(cache) = &route.cache else { return };
     let fetch = Fetch {
         lease,
@@ -93,10 +90,9 @@ pub fn order(
         listener: listener.clone(),
         key: exchange.key.clone(),
         facts,
-        request: exchange.request.clone(),
-        text: text.clone(),
-        // Without either there is nothing to ask by.
-        stale: stale.filter(|object| !validators(object).is_empty()),
+        request: Rc::new(exchange.request.clone()),
+        text: received[..exchange.request.head_bytes()].into(),
+        stale,
         storing: None,
         began: cache.cache.store.purge_sequence(),
         asked_at: exchange.ledger.head,
@@ -112,8 +108,6 @@ pub fn order(
         secure: session.secure.clone(),
         client: session.client,
         identity: session.identity.clone(),
-        request: exchange.request.clone(),
-        text,
         path: exchange.path.clone(),
         request_id: exchange.request_id.clone(),
         fetch,
@@ -123,13 +117,11 @@ pub fn order(
 
 /// Makes the fetch.
 pub async fn serve(order: Order) {
-    let Order { worker, slot, listener, pool, route, rewritten, fetch, text, .. } = &order;
-    let _ = fetch;
+    let Order { worker, slot, listener, pool, route, rewritten, path, request_id, fetch, .. } = order;
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     deadline.belongs_to(listener.shared.number());
-    let (worker, slot, listener, pool) = (worker.clone(), slot.clone(), listener.clone(), pool.clone());
-    let (route, rewritten, text) = (*route, *rewritten, text.clone());
+    let (request, text) = (fetch.request.clone(), fetch.text.clone());
     let mut exchange = worker.exchanges.take();
     let mut session = Session {
         worker: worker.clone(),
@@ -138,18 +130,19 @@ pub async fn serve(order: Order) {
         client: order.client,
         identity: order.identity,
         deadline,
-        stream: Stream::muxed(Muxed::Fetch(Box::new(order.fetch))),
+        stream: Stream::muxed(Muxed::Fetch(Box::new(fetch))),
         buffer: None,
         idle_since: None,
     };
+    let cache = listener.shared.routes.route(route).and_then(|route| route.cache.as_deref());
     // The second time without conditions.
     for _ in 0..2 {
         exchange.begin(clock::now());
         exchange.ledger.is_fetch = true;
         exchange.ledger.pool = Some(pool.clone());
-        exchange.request.clone_from(&order.request);
-        exchange.path.clone_from(&order.path);
-        exchange.request_id.clone_from(&order.request_id);
+        exchange.request.clone_from(&request);
+        exchange.path.clone_from(&path);
+        exchange.request_id.clone_from(&request_id);
         let Some(mut buffer) = worker.buffers.borrow(text.len()) else {
             let failure = Failure::OutOfMemory;
             failed(&mut session, &mut exchange, &failure);
@@ -166,6 +159,11 @@ pub async fn serve(order: Order) {
         }
     }
     worker.exchanges.give_back(exchange);
+    drop(session);
+    // What it put in may have taken the place of thousands of others.
+    while cache.is_some_and(|route| route.cache.store.settle()) {
+        tokio::task::yield_now().await;
+    }
 }
 
 /// Where the exchange is a fetch, tells those who wait why there is no answer. `None` for any other exchange.
@@ -190,6 +188,17 @@ impl Fetch {
         }
     }
 
+    /// Whether the backend was asked for less than an answer.
+    fn is_conditional(&self) -> bool {
+        self.stale.as_deref().is_some_and(|stale| !validators(stale).is_empty())
+    }
+
+    /// Takes a head that comes before that of the response.
+    pub fn pass_on(&mut self, head: &ResponseHead, received: &[u8]) {
+        let text = received[..head.head_bytes()].into();
+        self.lease.filling.pass_on(Interim { head: head.clone(), text });
+    }
+
     /// Takes the head of the response.
     pub fn begin(
         &mut self,
@@ -199,7 +208,7 @@ impl Fetch {
         sticky: Option<&AddedField>,
     ) -> SentFraming {
         let framing = SentFraming { body: head.body(), keep_alive: true };
-        if head.status() == 304 && self.stale.is_some() {
+        if head.status() == 304 && self.is_conditional() {
             self.confirm(head, received);
             return framing;
         }
@@ -233,7 +242,7 @@ impl Fetch {
             self.lease.leave();
         }
         if head.body().is_empty() {
-            self.finish();
+            self.finish(std::iter::empty());
         }
         framing
     }
@@ -241,23 +250,39 @@ impl Fetch {
     /// Whether what comes is to be kept.
     fn judge(&self, head: &ResponseHead, text: &[u8]) -> Option<Storing> {
         let route = self.cache()?;
+        let (cache, hash) = (&route.cache, self.key.hash());
+        let now = clock::now();
+        let is_error = head.status() >= 500;
+        if is_error && self.covers_errors(&route.rules) {
+            // What answers in its stead must not be lost for it, however long it says that it holds.
+            cache.fills.pass(hash, now, now + BACK_OFF);
+            return None;
+        }
         let asked = Asked { asked_at: self.asked_at, times: times() };
         match judge_response(&self.facts, head, text, &route.rules, asked) {
-            Ok(storing) => Some(storing),
+            Ok(storing) => cache.has_room().then_some(storing),
             // That says something of this request only. If it counted, whoever sends `no-store` could keep a key out of the cache.
-            Err(NotStored::RequestNoStore | NotStored::Authorization | NotStored::Method) => None,
+            Err(NotStored::RequestNoStore | NotStored::Method) => None,
+            Err(NotStored::Authorization) => {
+                cache.fills.pass_authorized(hash, now, now + PASS_FOR);
+                None
+            }
             Err(_) => {
-                let now = clock::now();
-                let is_error = head.status() >= 500;
                 let long = if is_error { BACK_OFF } else { PASS_FOR };
-                route.cache.fills.pass(self.key.hash(), now, now + long);
+                cache.fills.pass(hash, now, now + long);
                 if let Some(stale) = self.stale.as_ref().filter(|_| !is_error) {
                     // The origin no longer has what is kept.
-                    route.cache.store.discard(stale);
+                    cache.store.discard(stale);
                 }
                 None
             }
         }
+    }
+
+    /// Whether what there is may answer while the origin does not as it should.
+    fn covers_errors(&self, rules: &Rules) -> bool {
+        let covers = |stale: &Arc<Object>| may_serve_on_error(stale, &self.facts, rules, clock::now());
+        self.stale.as_ref().is_some_and(covers)
     }
 
     /// What there is is still good (RFC 9111 §4.3.4).
@@ -268,15 +293,19 @@ impl Fetch {
         match freshen(&stale, head, received, &self.facts, &route.rules, asked) {
             Ok(freshened) => {
                 let store = &route.cache.store;
+                let is_for_all = freshened.kept.is_ok();
                 let object = match freshened.kept {
                     // Where it was purged or replaced meanwhile, it still answers those who wait.
                     Ok(()) => store.freshened(&stale, freshened.object, self.began).unwrap_or(stale),
-                    Err(_) => {
-                        store.discard(&stale);
+                    Err(reason) => {
+                        // What is said to whoever has credentials says nothing of what others get.
+                        if reason != NotStored::Authorization {
+                            store.discard(&stale);
+                        }
                         Arc::new(freshened.object)
                     }
                 };
-                self.lease.filling.confirm(object);
+                self.lease.filling.confirm(object, is_for_all);
                 self.lease.leave();
             }
             Err(_) => {
@@ -306,8 +335,9 @@ impl Fetch {
         polled
     }
 
-    /// All of it has come.
-    pub fn finish(&mut self) {
+    /// All of it has come, and `trailers` behind it. They are not kept (RFC 9110 §6.5.1 lets them be dropped): what is answered from memory
+    /// has a length, behind which HTTP/1.1 has no place for any.
+    pub fn finish<'a>(&mut self, trailers: impl Iterator<Item = Field<'a>>) {
         if self.is_mismatched {
             return;
         }
@@ -321,7 +351,10 @@ impl Fetch {
             let store = &route.cache.store;
             store.insert(&self.key, &self.request, &self.text, object, self.began).ok()
         });
-        self.lease.filling.finish(object);
+        let trailers: Vec<Trailer> = trailers.map(|field| Trailer::of(&field)).collect();
+        self.lease
+            .filling
+            .finish(object, Some(trailers.into()).filter(|trailers: &Arc<[_]>| !trailers.is_empty()));
         self.lease.leave();
     }
 

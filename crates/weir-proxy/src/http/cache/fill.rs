@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use weir_cache::Object;
 use weir_http::values::vary::Vary;
-use weir_http::{AddedField, BodyLength, ResponseHead};
+use weir_http::{AddedField, BodyLength, Field, KnownHeader, ResponseHead};
 use weir_stats::table::{End, Rejected};
 
 use crate::http::failure::Failure;
@@ -22,23 +22,23 @@ use crate::http::failure::Failure;
 const WINDOW_BYTES: u64 = 256 << 10;
 
 /// One fetch and who waits for it.
-#[derive(Default)]
 pub struct Fill {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
     stage: Stage,
     /// Whether what comes is gathered to be kept.
     is_kept: bool,
-    /// Content from chunk number `first` on.
-    chunks: VecDeque<Bytes>,
-    first: usize,
-    /// Bytes in `chunks`.
-    held_bytes: u64,
+    /// Content that is still to be read or kept, each piece behind the position of its first byte.
+    chunks: VecDeque<(u64, Bytes)>,
     /// All content so far, bytes.
     length: u64,
+    /// What stood behind the content.
+    trailers: Option<Arc<[Trailer]>>,
+    /// Heads that came before the final one.
+    interim: Vec<Arc<Interim>>,
+    charge: Charge,
     end: Option<Ending>,
     seats: Vec<Seat>,
     /// Seats that nobody has.
@@ -47,13 +47,70 @@ struct State {
     driver: Option<Waker>,
 }
 
+/// What one fill holds of what all of them may, beside what the store holds and counts itself. Given back when the last reader has left: slow
+/// ones hold on to what nobody else needs any more.
+struct Charge {
+    gathered: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Charge {
+    /// Counts more; gives what all fills hold then.
+    fn add(&mut self, bytes: u64) -> u64 {
+        self.bytes += bytes;
+        self.gathered.fetch_add(bytes, Ordering::Relaxed) + bytes
+    }
+
+    /// Counts no more than this.
+    fn shrink(&mut self, most: u64) {
+        let less = self.bytes.saturating_sub(most);
+        self.gathered.fetch_sub(less, Ordering::Relaxed);
+        self.bytes -= less;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.shrink(0);
+    }
+}
+
+/// A response that comes before the final one (RFC 9110 §15.2).
+pub struct Interim {
+    pub head: ResponseHead,
+    /// What `head` points into.
+    pub text: Box<[u8]>,
+}
+
+/// A field behind the content (RFC 9110 §6.5).
+pub struct Trailer {
+    name: Box<[u8]>,
+    value: Box<[u8]>,
+    known: KnownHeader,
+}
+
+impl Trailer {
+    /// Keeps a field.
+    pub fn of(field: &Field<'_>) -> Trailer {
+        Trailer { name: field.name.into(), value: field.value.into(), known: field.known }
+    }
+
+    /// As it is sent.
+    pub fn field(&self) -> Field<'_> {
+        Field { name: &self.name, value: &self.value, known: self.known }
+    }
+}
+
 #[derive(Default)]
 enum Stage {
     #[default]
     Asked,
     Streaming(Arc<FillHead>),
-    /// A backend said that what the cache has is still good.
-    Confirmed(Arc<Object>),
+    /// A backend said that what the cache has is still good, to all or only to who asked first.
+    Confirmed {
+        object: Arc<Object>,
+        is_for_all: bool,
+    },
     Failed(Failed),
     Lost,
 }
@@ -68,8 +125,10 @@ enum Ending {
 #[derive(Default)]
 struct Seat {
     is_taken: bool,
-    /// The number of the chunk that is read next.
-    position: usize,
+    /// Bytes of the content that were read.
+    position: u64,
+    /// Interim responses that were read.
+    interim: usize,
     waker: Option<Waker>,
 }
 
@@ -108,6 +167,8 @@ pub struct Failed {
     pub word: &'static str,
     pub rejected: Option<Rejected>,
     pub retry_after_seconds: Option<u64>,
+    /// It says something of who asked first, or of what served it, and nothing of what was asked for.
+    pub is_own: bool,
 }
 
 impl Failed {
@@ -119,12 +180,15 @@ impl Failed {
             word: failure.word(),
             rejected: failure.rejected(),
             retry_after_seconds: failure.retry_after_seconds(),
+            is_own: !failure.is_of_pool(),
         }
     }
 }
 
 /// What a waiting client learns first.
 pub enum Arrived {
+    /// An interim response. For who asked first only: it hints at what that one is to do meanwhile.
+    Interim(Arc<Interim>),
     /// A head; content follows.
     Streaming(Arc<FillHead>),
     /// An object to answer from.
@@ -146,6 +210,23 @@ pub enum Piece {
 }
 
 impl Fill {
+    fn new(gathered: &Arc<AtomicU64>) -> Fill {
+        let state = State {
+            stage: Stage::Asked,
+            is_kept: false,
+            chunks: VecDeque::new(),
+            length: 0,
+            trailers: None,
+            interim: Vec::new(),
+            charge: Charge { gathered: gathered.clone(), bytes: 0 },
+            end: None,
+            seats: Vec::new(),
+            free: Vec::new(),
+            driver: None,
+        };
+        Fill { state: Mutex::new(state) }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // What a panic of the fetch leaves is told to the readers by the drop of its `Filling`.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -164,8 +245,8 @@ impl Fill {
     /// A place among those who wait; `leads` for who asked first.
     pub fn join(self: &Arc<Fill>, leads: bool) -> Reader {
         let mut state = self.lock();
-        let position = state.first;
-        let seat = Seat { is_taken: true, position, waker: None };
+        let position = state.chunks.front().map_or(state.length, |(start, _)| *start);
+        let seat = Seat { is_taken: true, position, ..Seat::default() };
         let number = match state.free.pop() {
             Some(free) => {
                 state.seats[free] = seat;
@@ -191,16 +272,26 @@ impl Reader {
     /// Ready once it is known what comes.
     pub fn poll_arrived(&self, context: &Context<'_>) -> Poll<Arrived> {
         let mut state = self.fill.lock();
-        Poll::Ready(match (&state.stage, &state.end) {
-            (Stage::Asked, _) => {
-                state.seats[self.number].wait(context);
+        let State { seats, interim, stage, is_kept, .. } = &mut *state;
+        let seat = &mut seats[self.number];
+        if self.leads
+            && let Some(next) = interim.get(seat.interim)
+        {
+            seat.interim += 1;
+            return Poll::Ready(Arrived::Interim(next.clone()));
+        }
+        Poll::Ready(match stage {
+            Stage::Asked => {
+                seat.wait(context);
                 return Poll::Pending;
             }
-            (Stage::Confirmed(object), _) => Arrived::Object(object.clone()),
-            (Stage::Failed(failed), _) => Arrived::Failed(*failed),
-            (Stage::Lost, _) => Arrived::Lost,
-            (Stage::Streaming(_), _) if !state.is_kept && !self.leads => Arrived::Released,
-            (Stage::Streaming(head), _) => Arrived::Streaming(head.clone()),
+            Stage::Confirmed { is_for_all: false, .. } if !self.leads => Arrived::Released,
+            Stage::Confirmed { object, .. } => Arrived::Object(object.clone()),
+            Stage::Failed(failed) if failed.is_own && !self.leads => Arrived::Lost,
+            Stage::Failed(failed) => Arrived::Failed(*failed),
+            Stage::Lost => Arrived::Lost,
+            Stage::Streaming(_) if !*is_kept && !self.leads => Arrived::Released,
+            Stage::Streaming(head) => Arrived::Streaming(head.clone()),
         })
     }
 
@@ -226,18 +317,27 @@ impl Reader {
         }
     }
 
+    /// Whether it broke off.
+    pub fn is_broken(&self) -> bool {
+        matches!(self.fill.lock().end, Some(Ending::Broken))
+    }
+
+    /// What stood behind the content; `None` where nothing did, or while it has not come.
+    pub fn trailers(&self) -> Option<Arc<[Trailer]>> {
+        self.fill.lock().trailers.clone()
+    }
+
     /// Whether [`Self::poll_piece`] is ready.
     pub fn has_piece(&self) -> bool {
         let state = self.fill.lock();
-        state.end.is_some() || state.first + state.chunks.len() > state.seats[self.number].position
+        state.end.is_some() || state.length > state.seats[self.number].position
     }
 
     /// The next piece of the content.
     pub fn poll_piece(&self, context: &Context<'_>) -> Poll<Piece> {
         let mut state = self.fill.lock();
-        let position = state.seats[self.number].position;
-        if let Some(chunk) = state.chunks.get(position - state.first).cloned() {
-            state.seats[self.number].position = position + 1;
+        if let Some(chunk) = state.piece_at(state.seats[self.number].position) {
+            state.seats[self.number].position += chunk.len() as u64;
             let driver = state.free_read();
             drop(state);
             driver.into_iter().for_each(Waker::wake);
@@ -278,31 +378,56 @@ impl State {
         self.seats.iter().any(|seat| seat.is_taken)
     }
 
+    /// What there is from `position` to the end of its piece.
+    fn piece_at(&self, position: u64) -> Option<Bytes> {
+        let index = self.chunks.partition_point(|(start, bytes)| start + bytes.len() as u64 <= position);
+        let (start, bytes) = self.chunks.get(index)?;
+        Some(bytes.slice((position - start) as usize..))
+    }
+
+    /// Bytes that are still to be read or kept.
+    fn held_bytes(&self) -> u64 {
+        self.chunks.front().map_or(0, |(start, _)| self.length - start)
+    }
+
     /// Lets go of what everybody has read, unless it is to be kept. Gives the fetch to wake where there is room again.
     fn free_read(&mut self) -> Option<Waker> {
         if self.is_kept {
             return None;
         }
         let positions = self.seats.iter().filter(|seat| seat.is_taken).map(|seat| seat.position);
-        let least = positions.min().unwrap_or(usize::MAX);
-        while self.first < least
-            && let Some(chunk) = self.chunks.pop_front()
-        {
-            self.first += 1;
-            self.held_bytes -= chunk.len() as u64;
+        let least = positions.min().unwrap_or(u64::MAX);
+        while self.chunks.front().is_some_and(|(start, bytes)| start + bytes.len() as u64 <= least) {
+            self.chunks.pop_front();
         }
-        if self.held_bytes < WINDOW_BYTES { self.driver.take() } else { None }
+        let held = self.held_bytes();
+        self.charge.shrink(held);
+        if held < WINDOW_BYTES { self.driver.take() } else { None }
+    }
+
+    /// It is not to be kept after all.
+    fn let_go(&mut self) {
+        self.is_kept = false;
+        self.free_read();
+    }
+
+    /// What is kept takes the place of the pieces that it was made of.
+    fn hand_over(&mut self, object: &Object) {
+        let mut start = 0;
+        self.chunks.clear();
+        for chunk in object.body().chunks() {
+            self.chunks.push_back((start, chunk.clone()));
+            start += chunk.len() as u64;
+        }
+        self.charge.shrink(0);
     }
 }
 
 /// The end of a fill that writes. Whatever becomes of it, the readers are told: at the latest when it is dropped.
 pub struct Filling {
     fill: Arc<Fill>,
-    /// Bytes gathered by all fills, and the most they may gather.
-    gathered: Arc<AtomicU64>,
+    /// The most that all fills may gather, bytes.
     gathered_most: u64,
-    /// Of these, ours.
-    ours: u64,
     is_over: bool,
 }
 
@@ -315,13 +440,17 @@ pub struct Gathered {
 impl Filling {
     /// A new fill. `gathered` counts the bytes of all fills, of which there may be `gathered_most`.
     pub fn new(gathered: &Arc<AtomicU64>, gathered_most: u64) -> Filling {
-        let gathered = gathered.clone();
-        Filling { fill: Arc::default(), gathered, gathered_most, ours: 0, is_over: false }
+        Filling { fill: Arc::new(Fill::new(gathered)), gathered_most, is_over: false }
     }
 
     /// Where readers join.
     pub fn fill(&self) -> &Arc<Fill> {
         &self.fill
+    }
+
+    /// A head came that is not the final one.
+    pub fn pass_on(&mut self, interim: Interim) {
+        self.fill.change(|state| state.interim.push(Arc::new(interim)));
     }
 
     /// A head came. What follows is gathered where `is_kept`.
@@ -357,20 +486,16 @@ impl Filling {
         let added = content.len() as u64;
         let mut state = self.fill.lock();
         if state.is_kept {
-            let all = self.gathered.fetch_add(added, Ordering::Relaxed) + added;
-            self.ours += added;
+            let all = state.charge.add(added);
             if state.length + added > most || all > self.gathered_most {
-                state.is_kept = false;
-                self.gathered.fetch_sub(self.ours, Ordering::Relaxed);
-                self.ours = 0;
-                state.free_read();
+                state.let_go();
             }
         }
         if !state.is_kept {
             if !state.has_readers() {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             }
-            if state.held_bytes >= WINDOW_BYTES {
+            if state.held_bytes() >= WINDOW_BYTES {
                 state.driver = Some(context.waker().clone());
                 return Poll::Pending;
             }
@@ -378,8 +503,7 @@ impl Filling {
         drop(state);
         let chunk = Bytes::copy_from_slice(content);
         self.fill.change(|state| {
-            state.chunks.push_back(chunk);
-            state.held_bytes += added;
+            state.chunks.push_back((state.length, chunk));
             state.length += added;
         });
         Poll::Ready(Ok(content.len()))
@@ -389,41 +513,51 @@ impl Filling {
     pub fn gathered(&self) -> Option<Gathered> {
         let state = self.fill.lock();
         let Stage::Streaming(head) = &state.stage else { return None };
-        state.is_kept.then(|| Gathered { head: head.clone(), chunks: state.chunks.iter().cloned().collect() })
+        let chunks = || state.chunks.iter().map(|(_, chunk)| chunk.clone()).collect();
+        state.is_kept.then(|| Gathered { head: head.clone(), chunks: chunks() })
     }
 
     /// All of it has come. `object` is what was kept.
-    pub fn finish(&mut self, object: Option<Arc<Object>>) {
+    pub fn finish(&mut self, object: Option<Arc<Object>>, trailers: Option<Arc<[Trailer]>>) {
         self.is_over = true;
-        self.fill.change(|state| state.end = Some(Ending::Whole(object)));
+        self.fill.change(|state| {
+            match &object {
+                Some(object) => state.hand_over(object),
+                None => state.let_go(),
+            }
+            state.trailers = trailers;
+            state.end = Some(Ending::Whole(object));
+        });
     }
 
     /// What the cache has is still good.
-    pub fn confirm(&mut self, object: Arc<Object>) {
+    pub fn confirm(&mut self, object: Arc<Object>, is_for_all: bool) {
         self.is_over = true;
-        self.fill.change(|state| state.stage = Stage::Confirmed(object));
+        self.fill.change(|state| state.stage = Stage::Confirmed { object, is_for_all });
     }
 
     /// No response, or not all of it, came.
     pub fn fail(&mut self, failed: Failed) {
+        self.end_with(Stage::Failed(failed));
+    }
+
+    fn end_with(&mut self, stage: Stage) {
         self.is_over = true;
         self.fill.change(|state| match state.stage {
-            Stage::Streaming(_) => state.end = Some(Ending::Broken),
-            _ => state.stage = Stage::Failed(failed),
+            Stage::Streaming(_) => {
+                state.let_go();
+                state.end = Some(Ending::Broken);
+            }
+            _ => state.stage = stage,
         });
     }
 }
 
 impl Drop for Filling {
     fn drop(&mut self) {
-        self.gathered.fetch_sub(self.ours, Ordering::Relaxed);
-        if self.is_over {
-            return;
+        if !self.is_over {
+            self.end_with(Stage::Lost);
         }
-        self.fill.change(|state| match state.stage {
-            Stage::Streaming(_) => state.end = Some(Ending::Broken),
-            _ => state.stage = Stage::Lost,
-        });
     }
 }
 
@@ -433,3 +567,6 @@ impl FillHead {
         self.head.body()
     }
 }
+
+#[cfg(test)]
+mod tests;

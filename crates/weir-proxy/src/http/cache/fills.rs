@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use weir_cache::KeyBuffer;
+use weir_cache::{KeyBuffer, RequestFacts};
 
 use super::fill::{Fill, Filling, Reader};
 
@@ -66,8 +66,12 @@ impl Fills {
         self.shards[number].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the key passes by the cache at `now`.
-    pub fn passes(&self, hash: u64, now: Duration) -> bool {
+    /// Whether such requests for the key pass by the cache at `now`.
+    pub fn passes(&self, hash: u64, facts: &RequestFacts, now: Duration) -> bool {
+        self.has(hash, now) || (facts.authorization && self.has(of_authorized(hash), now))
+    }
+
+    fn has(&self, hash: u64, now: Duration) -> bool {
         let mut shard = self.shard(hash);
         match shard.passing.entry(hash) {
             Entry::Occupied(entry) if *entry.get() > now => true,
@@ -77,6 +81,11 @@ impl Fills {
             }
             Entry::Vacant(_) => false,
         }
+    }
+
+    /// Has requests for the key that have `authorization` pass by until `until`: their answers are not for others.
+    pub fn pass_authorized(&self, hash: u64, now: Duration, until: Duration) {
+        self.pass(of_authorized(hash), now, until);
     }
 
     /// Has the key pass by until `until`.
@@ -89,6 +98,11 @@ impl Fills {
             shard.passing.insert(hash, until);
         }
     }
+}
+
+/// Where it is noted of a key that requests with `authorization` pass by.
+fn of_authorized(hash: u64) -> u64 {
+    !hash
 }
 
 impl super::Cache {
@@ -113,8 +127,8 @@ impl super::Cache {
     }
 
     /// As [`Self::join`], for nobody who would wait; `None` when it is being fetched already or failed a moment ago.
-    pub fn lease(self: &Arc<Self>, key: &KeyBuffer, now: Duration) -> Option<Lease> {
-        if self.fills.passes(key.hash(), now) {
+    pub fn lease(self: &Arc<Self>, key: &KeyBuffer, facts: &RequestFacts, now: Duration) -> Option<Lease> {
+        if self.fills.passes(key.hash(), facts, now) {
             return None;
         }
         match self.join(key, || None::<()>) {

@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weir_http::h1::chunked::{write_chunk_end, write_chunk_head, write_last_chunk};
-use weir_http::{BodyLength, ResponseContext, SentFraming, response_fields, write_response};
+use weir_http::{BodyLength, Field, ResponseContext, SentFraming};
 use weir_stats::table::End;
 
-use super::fill::{FillHead, Piece, Reader};
+use super::fill::{FillHead, Piece, Reader, Trailer};
 use crate::clock;
 use crate::http::answer;
-use crate::http::date;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forward::Forwarding;
@@ -43,15 +42,7 @@ pub async fn run(
     exchange.ledger.bytes_sent = exchange.reply.len() as u64 + exchange.reply_head_bytes;
     let sent = send(session, exchange, forwarding, reader, framing).await;
     let end = sent.as_ref().err().map_or(End::Done, Failure::end);
-    let ended = exchange.ledger.close(session, forwarding.listener, &exchange.request_id, end);
-    session.idle_since = Some(ended);
-    match sent {
-        // What reached the client is not whole, and it must be able to tell.
-        Err(_) => After::Reset,
-        Ok(()) if keep && framing.keep_alive => After::Keep,
-        Ok(()) if !exchange.request.keep_alive() => After::Close,
-        Ok(()) => After::Linger,
-    }
+    answer::ended(session, exchange, forwarding.listener, (end, sent.is_ok()), keep && framing.keep_alive)
 }
 
 fn write_head(
@@ -63,32 +54,17 @@ fn write_head(
     keep: bool,
 ) -> io::Result<SentFraming> {
     let Exchange { request, reply, reply_head_bytes, request_id, ledger, .. } = exchange;
-    reply.clear();
     let version = request.version();
-    let stream = session.stream.as_muxed();
-    let write = |date: &[u8]| {
-        let context = ResponseContext {
-            added: forwarding.route.map_or(&[], |route| &route.response_fields),
-            sticky: fill.sticky.as_ref().filter(|_| leads),
-            alternative: reply::alternative(forwarding.listener, version),
-            request_id,
-            date,
-            cache: ledger.cache.fields(),
-            ..ResponseContext::new(version, request.method(), keep)
-        };
-        let Some(stream) = stream else {
-            return io::Result::Ok(write_response(&fill.head, &fill.text, &context, reply));
-        };
-        let mut parts = stream.head();
-        let framing = response_fields(&fill.head, &fill.text, &context, &mut |name, value| {
-            *reply_head_bytes += reply::text_bytes(name, value);
-            parts.field(name, value);
-        });
-        stream.send_head(parts, framing.body.is_empty())?;
-        Ok(framing)
+    let context = ResponseContext {
+        added: forwarding.route.map_or(&[], |route| &route.response_fields),
+        sticky: fill.sticky.as_ref().filter(|_| leads),
+        alternative: reply::alternative(forwarding.listener, version),
+        request_id,
+        cache: ledger.cache.fields(),
+        ..ResponseContext::new(version, request.method(), keep)
     };
-    let has_date = fill.head.value(weir_http::KnownHeader::Date, &fill.text).is_some();
-    if has_date { write(b"") } else { date::now(write) }
+    let is_last = |framing: &SentFraming| framing.body.is_empty();
+    reply::put_head(session, (&fill.head, &fill.text), context, is_last, (reply, reply_head_bytes))
 }
 
 /// Sends the head that was written, then the content as it comes.
@@ -139,11 +115,13 @@ async fn send(
         }
     };
     if ended.is_ok() {
+        let trailers = reader.trailers();
+        let trailers = || trailers.iter().flat_map(|trailers| trailers.iter()).map(Trailer::field);
         if is_chunked {
-            write_last_chunk(&mut lead, std::iter::empty());
+            write_last_chunk(&mut lead, trailers());
         }
         send_all(&mut session.stream, &lead, &session.deadline, || {}).await?;
-        finish(session).await?;
+        finish(session, trailers).await?;
     }
     exchange.reply = lead;
     ended
@@ -192,9 +170,12 @@ async fn send_piece(
 }
 
 /// Ends the message where that takes more than its last byte.
-async fn finish(session: &mut Session) -> Result<(), WaitError> {
+async fn finish<'t, T: Iterator<Item = Field<'t>>>(
+    session: &mut Session,
+    trailers: impl Fn() -> T,
+) -> Result<(), WaitError> {
     let Session { stream, deadline, .. } = session;
-    poll_fn(|context| match stream.poll_finish(context, std::iter::empty()) {
+    poll_fn(|context| match stream.poll_finish(context, trailers()) {
         Poll::Ready(finished) => Poll::Ready(finished.map_err(WaitError::Broken)),
         Poll::Pending => timed_out(deadline),
     })

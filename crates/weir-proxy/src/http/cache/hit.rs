@@ -7,13 +7,12 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use weir_cache::{Object, RequestFacts};
-use weir_http::{Method, ResponseContext, ResponseHead, SentFraming, response_fields, write_response};
+use weir_http::{Method, ResponseContext, ResponseHead, SentFraming};
 use weir_stats::table::End;
 
 use super::lookup::{Share, share_of};
 use crate::clock;
 use crate::http::answer;
-use crate::http::date;
 use crate::http::exchange::{After, Exchange};
 use crate::http::forward::Forwarding;
 use crate::http::reply;
@@ -75,14 +74,7 @@ pub async fn send(
     if sent.is_err() {
         exchange.ledger.bytes_sent -= content.end - content.next;
     }
-    let ended = exchange.ledger.close(session, forwarding.listener, &exchange.request_id, end);
-    session.idle_since = Some(ended);
-    match sent {
-        Err(_) => After::Reset,
-        Ok(()) if keep && framing.keep_alive => After::Keep,
-        Ok(()) if !exchange.request.keep_alive() => After::Close,
-        Ok(()) => After::Linger,
-    }
+    answer::ended(session, exchange, forwarding.listener, (end, sent.is_ok()), keep && framing.keep_alive)
 }
 
 /// Writes the head into `exchange.reply`, or sends it where the client has a stream.
@@ -99,29 +91,15 @@ fn write_head(
         Share::Whole => (object.head(), object.text()),
         _ => (response, outgoing),
     };
-    reply.clear();
     let version = request.version();
-    let stream = session.stream.as_muxed();
-    let write = |date: &[u8]| {
-        let context = ResponseContext {
-            added: forwarding.route.map_or(&[], |route| &route.response_fields),
-            alternative: reply::alternative(forwarding.listener, version),
-            request_id,
-            date,
-            cache: ledger.cache.fields(),
-            ..ResponseContext::new(version, request.method(), keep)
-        };
-        let Some(stream) = stream else { return io::Result::Ok(write_response(head, text, &context, reply)) };
-        let mut parts = stream.head();
-        let framing = response_fields(head, text, &context, &mut |name, value| {
-            *reply_head_bytes += reply::text_bytes(name, value);
-            parts.field(name, value);
-        });
-        stream.send_head(parts, is_last)?;
-        Ok(framing)
+    let context = ResponseContext {
+        added: forwarding.route.map_or(&[], |route| &route.response_fields),
+        alternative: reply::alternative(forwarding.listener, version),
+        request_id,
+        cache: ledger.cache.fields(),
+        ..ResponseContext::new(version, request.method(), keep)
     };
-    let has_date = head.value(weir_http::KnownHeader::Date, text).is_some();
-    let framing = if has_date { write(b"") } else { date::now(write) }?;
+    let framing = reply::put_head(session, (head, text), context, |_| is_last, (reply, reply_head_bytes))?;
     Ok((framing, head.status()))
 }
 

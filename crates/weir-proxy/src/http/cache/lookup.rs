@@ -41,7 +41,7 @@ pub fn look_up(
 ) -> Found {
     let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
     let now = exchange.ledger.head;
-    let admitted = admits(&exchange.request, received, &route.rules);
+    let admitted = admits(&exchange.request, received, &route.rules, session.identity.is_trusted());
     if let Ok(_) | Err(Bypass::Method) = admitted {
         build_key(session, exchange, forwarding, route, received);
     }
@@ -53,7 +53,9 @@ pub fn look_up(
     match route.cache.store.get(key, request, received) {
         Lookup::Hit(object) => judge(object, facts, now),
         _ if facts.only_if_cached() => Found::NotCached,
-        Lookup::Absent | Lookup::VariantAbsent if route.cache.fills.passes(key.hash(), now) => Found::Passes,
+        Lookup::Absent | Lookup::VariantAbsent if route.cache.fills.passes(key.hash(), &facts, now) => {
+            Found::Passes
+        }
         Lookup::Absent => Found::Nothing { facts, stale: None, why: Forward::UriMiss },
         Lookup::VariantAbsent => Found::Nothing { facts, stale: None, why: Forward::VaryMiss },
     }

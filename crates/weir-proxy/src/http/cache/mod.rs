@@ -66,6 +66,12 @@ impl Cache {
         self.store.purge(purge, soft, clock::now())
     }
 
+    /// Whether more may be kept. What slow clients still read of objects that had to give way is in no budget, so there must not come to be
+    /// more and more of it.
+    fn has_room(&self) -> bool {
+        self.store.lingering_bytes() <= self.gathered_most()
+    }
+
     /// Most bytes that all fetches under way may gather: what they hold is not among the objects yet.
     fn gathered_most(&self) -> u64 {
         self.budget_bytes() / 4

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use weir_cache::{Bypass, Object, RequestFacts, Reuse, invalidated, invalidates, may_serve_on_error, reuse};
-use weir_http::Method;
+use weir_http::ResponseContext;
 use weir_stats::table::CacheResult;
 
 use super::fetch;
@@ -23,6 +23,7 @@ use crate::http::drive;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forward::{self, Forwarding};
+use crate::http::reply;
 use crate::http::route::Route;
 use crate::http::session::{Session, due};
 use crate::stream::Sight;
@@ -70,12 +71,21 @@ impl Miss<'_> {
             Found::Stale { object, facts, age } => {
                 self.give_stale(session, exchange, object, facts, age).await
             }
-            Found::Nothing { facts, why, .. } if facts.method == Method::Head => {
-                // The answer has no content to keep.
+            Found::Nothing { facts, why, .. } if !facts.may_store() => {
+                // The answer has no content to keep, or must not be kept: there is nothing in it for others.
                 exchange.ledger.cache.forwarded(CacheResult::Miss, why);
                 forward::run(session, exchange, self.forwarding).await
             }
-            Found::Nothing { facts, stale, why } => self.fetch(session, exchange, facts, stale, why).await,
+            Found::Nothing { facts, stale, why } => {
+                let now = exchange.ledger.head;
+                // Who asks just after a failure does not wait for the next.
+                let has_failed = self.cache.cache.fills.passes(exchange.key.hash(), &facts, now);
+                let instead = stale.clone().filter(|_| has_failed);
+                if let Some(object) = self.instead(instead, &facts, exchange) {
+                    return hit::send(session, exchange, self.forwarding, object, &facts).await;
+                }
+                self.fetch(session, exchange, facts, stale, why).await
+            }
             Found::NotCached => {
                 answer::failure(session, self.forwarding.listener, exchange, &Failure::NotCached).await
             }
@@ -109,7 +119,7 @@ impl Miss<'_> {
         facts: RequestFacts,
         age: Duration,
     ) -> After {
-        if let Some(lease) = self.cache.cache.lease(&exchange.key, exchange.ledger.head) {
+        if let Some(lease) = self.cache.cache.lease(&exchange.key, &facts, exchange.ledger.head) {
             let stale = Some(object.clone());
             let place = (self.forwarding, self.listener, self.route);
             fetch::order(session, exchange, place, lease, facts, stale);
@@ -140,7 +150,7 @@ impl Miss<'_> {
                     (reader, true)
                 }
             };
-            let arrived = match self.await_head(session, &reader, leads).await {
+            let arrived = match self.await_answer(session, exchange, &reader, leads).await {
                 Ok(arrived) => arrived,
                 Err(Failure::QueueTimeout) => {
                     return self.go_past(session, exchange, why, "collapse-timeout").await;
@@ -151,7 +161,7 @@ impl Miss<'_> {
                 }
             };
             match arrived {
-                Arrived::Lost => {}
+                Arrived::Lost | Arrived::Interim(_) => {}
                 Arrived::Released => return self.go_past(session, exchange, why, "not-stored").await,
                 Arrived::Failed(failed) => {
                     drop(reader);
@@ -207,6 +217,27 @@ impl Miss<'_> {
             };
             matches!(reuse(&object, facts, clock::now()), Reuse::Fresh { .. }).then_some(object)
         })
+    }
+
+    /// Waits for what is to be answered by, and passes on what comes before it.
+    async fn await_answer(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        reader: &Reader,
+        leads: bool,
+    ) -> Result<Arrived, Failure> {
+        loop {
+            let interim = match self.await_head(session, reader, leads).await? {
+                Arrived::Interim(interim) => interim,
+                arrived => return Ok(arrived),
+            };
+            let patience = self.forwarding.listener.shared.config.timeout.client_body;
+            session.deadline.set(due(&session.slot, clock::now(), patience));
+            exchange.response.clone_from(&interim.head);
+            let context = ResponseContext::new(exchange.request.version(), exchange.request.method(), true);
+            reply::pass_interim_on(session, exchange, &context, &interim.text).await?;
+        }
     }
 
     /// Waits for what comes first.
@@ -269,10 +300,16 @@ impl Miss<'_> {
         let wants_part = facts.conditional || facts.range;
         let object = match reader.object() {
             None if wants_part || (head.is_personal && !leads) => self.await_object(session, &reader).await,
-            // What is kept lacks what was for who asked.
-            Some(_) if head.is_personal && leads && !wants_part => None,
+            // What is kept lacks what was for who asked, and what stood behind the content.
+            Some(_) if !wants_part && head.is_personal && leads => None,
+            Some(_) if !wants_part && !head.is_personal && reader.trailers().is_some() => None,
             object => object,
         };
+        if object.is_none() && wants_part && reader.is_broken() {
+            drop(reader);
+            let failure = Failure::BackendClosed;
+            return answer::failure(session, self.forwarding.listener, exchange, &failure).await;
+        }
         if let Some(object) = object {
             drop(reader);
             exchange.ledger.cache.flag("stored");
@@ -322,12 +359,14 @@ impl Miss<'_> {
         exchange.ledger.cache.hit(result, age, ttl);
     }
 
-    /// For an answer that was fetched for several: who did not ask for it himself is told how old it is.
+    /// For an answer that was fetched for several: who did not ask for it himself is told how old it is. Who did is told only what the origin
+    /// had said of it: an age says that the origin was not asked (RFC 9111 §5.1).
     fn note_shared(&self, exchange: &mut Exchange, object: &Object, facts: &RequestFacts, leads: bool) {
         if !leads {
             exchange.ledger.cache.flag("collapsed");
         }
-        exchange.ledger.cache.age_seconds = Some(self.age_of(object, facts).0);
+        let age_seconds = self.age_of(object, facts).0;
+        exchange.ledger.cache.age_seconds = Some(age_seconds).filter(|seconds| !leads || *seconds > 0);
     }
 
     /// Age and remaining freshness, seconds.

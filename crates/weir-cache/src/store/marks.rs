@@ -1,0 +1,82 @@
+//! What purges mean objects by, in a few bytes that stand with the shard's own books: objects that a purge does not mean are not looked at.
+
+use super::purges::Purge;
+use crate::key;
+use crate::object::Object;
+use crate::tags;
+
+/// Hashes of parts of an object's key, and a filter of its tags.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Marks {
+    /// Of its path.
+    pub path: u32,
+    /// Two bits for each tag.
+    tags: u32,
+    /// Of its host, whatever the port.
+    host: u16,
+}
+
+impl Marks {
+    /// Those of an object that has its key. `seed` is secret: whoever knew it could make up paths that all meet in one place.
+    pub fn of(object: &Object, seed: u64) -> Marks {
+        let tags = object.tags.iter().fold(0, |bits, tag| bits | bits_of(*tag));
+        match object.key() {
+            Some(key) => {
+                Marks { path: path_mark(key.path, seed), tags, host: host_mark(key.authority, seed) }
+            }
+            None => Marks { tags, ..Marks::default() },
+        }
+    }
+}
+
+/// Which objects a purge may mean.
+pub(super) enum Meant {
+    /// Those of the paths with this hash.
+    OfPath(u32),
+    /// Those of hosts with this hash.
+    OfHost(u16),
+    /// Those that may have a tag with these bits.
+    Tagged(u32),
+    /// Any.
+    Any,
+}
+
+impl Meant {
+    /// What `purge` may mean.
+    pub fn by(purge: &Purge, seed: u64) -> Meant {
+        match purge {
+            Purge::Path { path, .. } => Meant::OfPath(path_mark(path, seed)),
+            Purge::Prefix { host: Some(host), .. } => {
+                Meant::OfHost(host_mark(&host.to_ascii_lowercase(), seed))
+            }
+            Purge::Tag(tag) => Meant::Tagged(bits_of(tags::hash(tag))),
+            Purge::Prefix { host: None, .. } | Purge::All => Meant::Any,
+        }
+    }
+
+    /// Whether that may be an object with these marks.
+    pub fn includes(&self, marks: &Marks) -> bool {
+        match self {
+            Meant::OfPath(path) => marks.path == *path,
+            Meant::OfHost(host) => marks.host == *host,
+            Meant::Tagged(bits) => marks.tags & bits == *bits,
+            Meant::Any => true,
+        }
+    }
+}
+
+fn path_mark(path: &[u8], seed: u64) -> u32 {
+    key::hash(seed, path) as u32
+}
+
+/// `authority` in lower case.
+fn host_mark(authority: &[u8], seed: u64) -> u16 {
+    let colon = authority.iter().rposition(|&byte| byte == b':');
+    let (host, port) = authority.split_at(colon.unwrap_or(authority.len()));
+    let is_port = port.iter().skip(1).all(u8::is_ascii_digit);
+    key::hash(seed, if is_port { host } else { authority }) as u16
+}
+
+fn bits_of(tag: u64) -> u32 {
+    1 << (tag & 31) | 1 << (tag >> 5 & 31)
+}

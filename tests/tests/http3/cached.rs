@@ -1,0 +1,79 @@
+//! Answers from memory over HTTP/3; `rfc9111/versions.rs` has those over HTTP/2.
+
+use super::*;
+
+const KEEPS: &str = r#"
+[[listener.web.route]]
+path = "/*"
+pool = "app"
+[listener.web.route.cache]
+[pool.app]"#;
+
+impl Client {
+    /// What a request without content and with these fields is answered.
+    async fn gets(
+        &mut self,
+        method: &str,
+        path: &str,
+        fields: &[(&str, &str)],
+    ) -> (http::Response<()>, Vec<u8>) {
+        let mut request = http::Request::builder().method(method).uri(format!("https://shop.example{path}"));
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        let mut stream = self.requests.send_request(request.body(()).unwrap()).await.unwrap();
+        stream.finish().await.unwrap();
+        let answer = stream.recv_response().await.unwrap();
+        let mut content = Vec::new();
+        while let Some(mut data) = stream.recv_data().await.unwrap() {
+            content.extend_from_slice(&data.copy_to_bytes(data.remaining()));
+        }
+        (answer, content)
+    }
+}
+
+fn field<'a>(answer: &'a http::Response<()>, name: &str) -> &'a str {
+    answer.headers().get(name).map_or("", |value| value.to_str().unwrap())
+}
+
+#[test]
+fn what_is_kept_is_answered_whole_in_parts_and_by_its_head() {
+    let authority = authority();
+    let content = pattern(11, 300_000);
+    let sent = content.clone();
+    let backend = Backend::serving(move |request, wire| {
+        let body = if request.target == "/small" { &b"0123456789"[..] } else { &sent };
+        wire.answers(200, &[("cache-control", "max-age=60"), ("etag", "\"a\""), ("age", "7")], body);
+        After::Keep
+    });
+    let config = CONFIG.replace("[pool.app]", KEEPS).replace("pool = \"app\"\ntls", "tls");
+    let weir = authority.setup(&config).with("app", backend.address()).start();
+    run(async {
+        let mut client = Client::connect(&authority, weir.address("web")).await;
+        for (path, body) in [("/large", &content[..]), ("/small", b"0123456789")] {
+            let (first, got) = client.gets("GET", path, &[]).await;
+            assert!(field(&first, "cache-status").contains("fwd=uri-miss") && got == body);
+            let (hit, got) = client.gets("GET", path, &[]).await;
+            assert!(hit.status() == 200 && got == body, "{path}: {hit:?}, {} bytes", got.len());
+            assert!(field(&hit, "cache-status").starts_with("weir; hit; ttl=5"), "{hit:?}");
+            assert!(field(&hit, "age").parse::<u32>().is_ok_and(|age| (7..20).contains(&age)), "{hit:?}");
+            assert_eq!(field(&hit, "content-length"), body.len().to_string());
+
+            let (part, got) = client.gets("GET", path, &[("range", "bytes=2-4")]).await;
+            assert!(part.status() == 206 && got == body[2..5], "{path}: {part:?}");
+            assert_eq!(field(&part, "content-range"), format!("bytes 2-4/{}", body.len()));
+            let beyond = format!("bytes={}-", body.len());
+            let (beyond, got) = client.gets("GET", path, &[("range", &beyond)]).await;
+            assert!(beyond.status() == 416 && got.is_empty(), "{path}: {beyond:?}");
+            let (good, got) = client.gets("GET", path, &[("if-none-match", "\"a\"")]).await;
+            assert!(good.status() == 304 && got.is_empty(), "{path}: {good:?}");
+            let (head, got) = client.gets("HEAD", path, &[]).await;
+            assert!(head.status() == 200 && got.is_empty(), "{path}: {head:?}");
+            assert_eq!(field(&head, "content-length"), body.len().to_string());
+            for answer in [&part, &good, &head] {
+                assert!(field(answer, "cache-status").starts_with("weir; hit"), "{answer:?}");
+            }
+        }
+    });
+    assert_eq!(backend.served(), 2);
+}
