@@ -1,6 +1,6 @@
 //! Receiving and sending with the session's deadline.
 
-use std::future::poll_fn;
+use std::future::{Future as _, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -27,6 +27,15 @@ impl From<io::Error> for WaitError {
     fn from(error: io::Error) -> WaitError {
         WaitError::Broken(error)
     }
+}
+
+/// Gives way: the task gets its next turn once all that are ready, those included whose sockets have become so meanwhile, have had theirs.
+///
+/// A task that wakes itself does not give way: the runtime looks at its sockets after 61 turns at the latest, and while nobody else is known to
+/// be ready, all of them are that task's.
+pub fn give_way(context: &mut Context<'_>) {
+    // Its first poll leaves the waker where the runtime looks after it has looked at the sockets, and is never ready.
+    let _ = std::pin::pin!(tokio::task::yield_now()).poll(context);
 }
 
 /// Receives once into the free room of `buffer`, which must not be full, just after `poll_read_ready` said that the socket is ready.

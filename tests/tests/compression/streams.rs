@@ -54,7 +54,7 @@ health = "off"
 "#;
 
 /// What can be decoded of content whose end has not come.
-fn begun(dir: &Path, coding: &str, bytes: &[u8]) -> String {
+pub fn begun(dir: &Path, coding: &str, bytes: &[u8]) -> String {
     let file = dir.join("begun");
     std::fs::write(&file, bytes).expect("write");
     let path = file.display().to_string();
@@ -66,27 +66,33 @@ fn begun(dir: &Path, coding: &str, bytes: &[u8]) -> String {
 #[test]
 fn one_large_body_does_not_hold_up_the_others() {
     let backend = site();
-    let config = CONFIG_OF_ONE_WORKER;
-    let weir = Setup::of(config).with("app", backend.address()).start();
+    let weir = Setup::of(CONFIG_OF_ONE_WORKER).with("app", backend.address()).start();
+    holds_nobody_up(&weir, "/page/20000000");
+}
+
+/// Asks for small pages while one of `path` is compressed.
+pub fn holds_nobody_up(weir: &Weir, path: &str) {
     let mut large = weir.client("web");
-    large.sends("GET /page/60000000 HTTP/1.1\r\nhost: a\r\naccept-encoding: gzip\r\n\r\n");
+    large.sends(format!("GET {path} HTTP/1.1\r\nhost: shop.example\r\naccept-encoding: gzip\r\n\r\n"));
     large.receives_until("\r\n\r\n");
     let reading = std::thread::spawn(move || large.receives_until("0\r\n\r\n").len());
     let mut small = weir.client("web");
     let mut waits: Vec<Duration> = Vec::new();
-    while !reading.is_finished() && waits.len() < 200 {
+    while !reading.is_finished() {
+        // Spread over the time it takes: who asks at once again would ask a hundred times in between two turns.
+        std::thread::sleep(Duration::from_millis(2));
         let begun = Instant::now();
         small.sends("GET /page/200 HTTP/1.1\r\nhost: a\r\n\r\n");
         small.receives_status(200);
         waits.push(begun.elapsed());
     }
-    assert!(reading.join().unwrap() > 1_000_000);
-    waits.sort();
-    let median = waits[waits.len() / 2];
-    println!("{} small answers meanwhile, median {median:?}, longest {:?}", waits.len(), waits.last());
+    assert!(reading.join().unwrap() > 500_000);
     assert!(waits.len() > 5, "only {} answers meanwhile", waits.len());
-    // Half a second of work in one piece would be seen by every one of them.
-    assert!(median < Duration::from_millis(100), "{median:?}");
+    let (longest, count) = (waits.iter().max(), waits.len());
+    // A task that only wakes itself gets 61 turns before the runtime looks who else is there.
+    let held_up: Duration = waits.iter().filter(|wait| **wait > Duration::from_millis(60)).sum();
+    println!("{count} small answers meanwhile, longest {longest:?}, held up for {held_up:?}");
+    assert!(held_up < Duration::from_millis(250), "{held_up:?}, longest {longest:?} of {count}");
 }
 
 const CONFIG_OF_ONE_WORKER: &str = r#"

@@ -15,7 +15,7 @@ use weir_stats::table::ListenerCells;
 
 use crate::buffers::{Buffer, Buffers, LARGE};
 use crate::http::compress::Encoding;
-use crate::io::poll_call;
+use crate::io::{give_way, poll_call};
 use crate::pipes::{Pipe, SMALL_PIECE, SMALL_PIECES};
 use crate::stream::Stream;
 
@@ -285,7 +285,7 @@ impl Pump {
             let tired = self.encoding.as_ref().is_some_and(|encoding| encoding.is_out_of_turn());
             if self.streamed >= enough || tired {
                 *moved |= tired;
-                context.waker().wake_by_ref();
+                give_way(context);
                 return Poll::Pending;
             }
             // A body that ended together with its last content still has its end to be framed.

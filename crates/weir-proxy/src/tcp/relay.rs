@@ -16,7 +16,7 @@ use weir_stats::table::End;
 use crate::buffers::{Buffer, Buffers, LARGE};
 use crate::clock;
 use crate::deadline::Deadline;
-use crate::io::poll_call;
+use crate::io::{give_way, poll_call};
 use crate::pipes::{Pipe, SMALL_PIECE, SMALL_PIECES};
 use crate::stream::Stream;
 
@@ -245,7 +245,7 @@ impl Direction {
         let enough = self.moved + TURN_BYTES;
         let ended = loop {
             if self.moved >= enough {
-                context.waker().wake_by_ref();
+                give_way(context);
                 return Poll::Pending;
             }
             let step = match &mut self.carrier {

@@ -18,6 +18,7 @@ use crate::backends::{Chosen, WorkerBackend, WorkerPool, elapsed};
 use crate::choose::Wish;
 use crate::clock;
 use crate::deadline::Deadline;
+use crate::io::give_way;
 use crate::system;
 use crate::system::datagrams::{self, BATCH, Route};
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
@@ -274,7 +275,7 @@ impl Flow {
                 }
             }
             if full_batches >= BATCHES_PER_TURN {
-                context.waker().wake_by_ref();
+                give_way(context);
                 break;
             }
         }

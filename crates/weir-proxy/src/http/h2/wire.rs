@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::buffers::Buffer;
 use crate::http::h2::gauge::Gauge;
+use crate::io::give_way;
 use crate::stream::Stream;
 
 /// A connection's bytes.
@@ -52,7 +53,7 @@ impl AsyncRead for Wire {
         }
         let most = self.gauge.as_ref().map_or(usize::MAX, |gauge| gauge.borrow().turn_left());
         if most == 0 {
-            context.waker().wake_by_ref();
+            give_way(context);
             return Poll::Pending;
         }
         if most < room.remaining() {
