@@ -39,6 +39,23 @@ impl Settings {
         *self == Settings::default()
     }
 
+    /// The lists of networks and texts by their keys in the file, each as it is written there; empty ones too.
+    pub fn lists(&self) -> impl Iterator<Item = (&'static str, Vec<String>)> {
+        let written = |patterns: &[Pattern]| patterns.iter().map(Pattern::to_string).collect();
+        let networks = |networks: &[IpNet]| networks.iter().map(IpNet::to_string).collect();
+        [
+            ("deny_address", networks(&self.deny_address)),
+            ("allow_address", networks(&self.allow_address)),
+            ("deny_method", written(&self.deny_method)),
+            ("allow_method", written(&self.allow_method)),
+            ("deny_path", written(&self.deny_path)),
+            ("allow_path", written(&self.allow_path)),
+            ("deny_user_agent", written(&self.deny_user_agent)),
+            ("allow_user_agent", written(&self.allow_user_agent)),
+        ]
+        .into_iter()
+    }
+
     /// Whether clients at this address are let in at all; for connections whose requests nobody reads.
     pub fn lets_in(&self, address: IpAddr) -> bool {
         crate::addresses::Addresses::compile(&self.allow_address, &self.deny_address)

@@ -28,7 +28,7 @@ pub use ports::{datagram_socket, free_address, listen_at};
 pub use process::{Usage, processes_mentioning, usage_of};
 pub use quiet::{Quiet, alone};
 pub use scripted::ScriptedBackend;
-pub use tools::{Finished, client_program, run_tool, tool};
+pub use tools::{Finished, client_program, curl, run_tool, tool};
 pub use weir::{Setup, Signal, Weir, weir_binary};
 pub use wire::Wire;
 

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::PATIENCE;
+
 /// A program that ended.
 #[derive(Debug)]
 pub struct Finished {
@@ -32,6 +34,13 @@ pub fn tool(program: &str, package: &str) -> PathBuf {
         .map(|place| place.join(program))
         .find(|candidate| candidate.is_file())
         .unwrap_or_else(|| panic!("this test needs `{program}`: apt-get install {package}"))
+}
+
+/// What curl writes to standard output when it is run with these arguments, in silence and past every proxy. Panics when it fails.
+pub fn curl(arguments: &[&str]) -> String {
+    let mut all = vec!["--silent", "--show-error", "--fail", "--max-time", "20", "--noproxy", "*"];
+    all.extend(arguments);
+    run_tool(&tool("curl", "curl"), &all, b"", PATIENCE * 3).succeeded().to_owned()
 }
 
 /// Where a program is that `xtask/setup.sh` puts into `clients` in the target directory, such as `bin/nethttp`.

@@ -1,15 +1,9 @@
 //! curl.
 
-use weir_tests::dialogue::{PATIENCE, fingerprint, pattern, run_tool, tool};
+use weir_tests::dialogue::{PATIENCE, curl, fingerprint, pattern, run_tool, tool};
 
 use super::super::http::plain;
 use super::site;
-
-fn curl(arguments: &[&str]) -> String {
-    let mut all = vec!["--silent", "--show-error", "--fail", "--max-time", "20", "--noproxy", "*"];
-    all.extend(arguments);
-    run_tool(&tool("curl", "curl"), &all, b"", PATIENCE * 3).succeeded().to_owned()
-}
 
 #[test]
 fn curl_keeps_its_connection_for_several_urls() {

@@ -6,12 +6,6 @@ use std::time::Duration;
 
 use weir_tests::versions::{Client, Front, run};
 
-fn curl(arguments: &[&str]) -> String {
-    let mut all = vec!["--silent", "--show-error", "--fail", "--max-time", "20", "--noproxy", "*"];
-    all.extend(arguments);
-    run_tool(&tool("curl", "curl"), &all, b"", PATIENCE * 3).succeeded().to_owned()
-}
-
 #[test]
 fn curl_reads_every_coding_in_http_1_1_and_http_2() {
     let backend = site();

@@ -4,29 +4,10 @@ use weir_tests::dialogue::{Backend, PATIENCE, Setup, Weir, Wire, free_address, r
 
 /// The file that seed 001 was measured with, at ports of ours.
 fn seed(listen: u16, backend: u16) -> String {
-    format!(
-        r#"
-listening_address = "127.0.0.1"
-listening_port_http = {listen}
-listening_port_https = 443
-logging_level = "error"
-add_caching = true
-add_rate_limiting = false
-add_logging = false
-disable_default_body_limit = false
-add_sql_injection_protection = false
-[[proxy_rules]]
-domain = "localhost"
-max_age_seconds = 3600
-paths = ["/"]
-forward_ipv4 = "127.0.0.1"
-forward_port_http = {backend}
-rule_type = "Whitelist"
-ignore_query_string = false
-enable_logging = false
-enable_sql_injection_protection = false
-"#
-    )
+    include_str!("../../../crates/weir-config/src/convert/arc2/seed.toml")
+        .replace("listening_port_http = 80", &format!("listening_port_http = {listen}"))
+        .replace("forward_port_http = 81", &format!("forward_port_http = {backend}"))
+        .replace("0.0.0.0", "127.0.0.1")
 }
 
 /// Converts with the built program; the file, and what it said.

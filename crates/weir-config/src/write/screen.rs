@@ -1,6 +1,6 @@
 //! What is asked of requests, as text again.
 
-use weir_screen::{ConcurrencyLimit, Key, Pattern, RateLimit, Settings};
+use weir_screen::{ConcurrencyLimit, Key, RateLimit, Settings};
 
 use super::{inline, list, text};
 
@@ -13,24 +13,8 @@ pub(super) fn keys(screen: &Settings) -> Vec<(&'static str, String)> {
     if !screen.concurrency_limit.is_empty() {
         keys.push(("concurrency_limit", list(&screen.concurrency_limit, concurrency_limit)));
     }
-    for (name, networks) in [("deny_address", &screen.deny_address), ("allow_address", &screen.allow_address)]
-    {
-        if !networks.is_empty() {
-            keys.push((name, list(networks, |network| text(&network.to_string()))));
-        }
-    }
-    for (name, patterns) in [
-        ("deny_method", &screen.deny_method),
-        ("allow_method", &screen.allow_method),
-        ("deny_path", &screen.deny_path),
-        ("allow_path", &screen.allow_path),
-        ("deny_user_agent", &screen.deny_user_agent),
-        ("allow_user_agent", &screen.allow_user_agent),
-    ] {
-        if !patterns.is_empty() {
-            keys.push((name, list(patterns, |pattern: &Pattern| text(&pattern.to_string()))));
-        }
-    }
+    let lists = screen.lists().filter(|(_, written)| !written.is_empty());
+    keys.extend(lists.map(|(name, written)| (name, list(&written, |one| text(one)))));
     keys
 }
 

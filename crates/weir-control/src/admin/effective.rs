@@ -109,19 +109,8 @@ fn screen(screen: &weir_config::Screen) -> Value {
             shown.insert(name.to_owned(), Value::Array(list));
         }
     };
-    let lists = [("deny_address", &screen.deny_address), ("allow_address", &screen.allow_address)];
-    for (name, networks) in lists {
-        put(name, networks.iter().map(|network| json!(network.to_string())).collect());
-    }
-    for (name, patterns) in [
-        ("deny_method", &screen.deny_method),
-        ("allow_method", &screen.allow_method),
-        ("deny_path", &screen.deny_path),
-        ("allow_path", &screen.allow_path),
-        ("deny_user_agent", &screen.deny_user_agent),
-        ("allow_user_agent", &screen.allow_user_agent),
-    ] {
-        put(name, patterns.iter().map(|pattern| json!(pattern.to_string())).collect());
+    for (name, written) in screen.lists() {
+        put(name, written.into_iter().map(Value::String).collect());
     }
     let rates = screen.rate_limit.iter().map(|limit| {
         json!({
