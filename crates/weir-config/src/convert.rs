@@ -72,7 +72,8 @@ impl Converted {
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "# Converted from {source} ({}): {} exact, {} approximate, {} unsupported.",
+            "# Converted from {} ({}): {} exact, {} approximate, {} unsupported.",
+            one_line(source),
             self.from,
             self.count(Verdict::Exact),
             self.count(Verdict::Approximate),

@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 
 use toml::de::DeTable;
 
-use self::bag::{Bag, Taken};
+use self::bag::{Bag, Left, Taken};
 use super::{Converted, Directive, NotConverted, Verdict};
 use crate::write::text as quoted;
 
@@ -96,8 +96,7 @@ impl Notes {
     }
 
     fn leftover(&mut self, bag: Bag) {
-        for (name, line) in bag.rest() {
-            let note = "not known, or of another kind than ARC2 takes: left out".to_owned();
+        for Left { name, line, note } in bag.rest() {
             self.directives.push(Directive { line, name, verdict: Verdict::Unsupported, note });
         }
     }

@@ -24,6 +24,10 @@ pub fn convert(arguments: &Arguments) -> Exit {
     let name = arguments.file.display();
     let text = match std::fs::read_to_string(&arguments.file) {
         Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+            eprintln!("weir: {name} is not text in UTF-8, as TOML is");
+            return Exit::Failed;
+        }
         Err(error) => {
             eprintln!("weir: {name} cannot be read: {error}");
             return Exit::Failed;

@@ -16,6 +16,18 @@ struct Entry {
     key: String,
     line: usize,
     value: Value,
+    /// What it was asked for as, and is not.
+    expected: Option<&'static str>,
+}
+
+/// A key that nobody took.
+pub struct Left {
+    /// Its name with everything before it.
+    pub name: String,
+    /// Its line, from 1.
+    pub line: usize,
+    /// Why it was left.
+    pub note: String,
 }
 
 #[derive(Clone, Debug)]
@@ -42,18 +54,19 @@ pub struct Taken<T> {
 impl Bag {
     /// The whole of `text`, which `table` was read from.
     pub fn of(table: &DeTable<'_>, text: &str) -> Bag {
-        Bag::below(table, text, String::new())
+        Bag::below(table, &Lines::of(text), String::new())
     }
 
-    fn below(table: &DeTable<'_>, text: &str, prefix: String) -> Bag {
+    fn below(table: &DeTable<'_>, text: &Lines, prefix: String) -> Bag {
         let mut entries: Vec<Entry> = table
             .iter()
             .map(|(key, value)| {
                 let name = format!("{prefix}{}", key.get_ref());
                 Entry {
                     key: key.get_ref().to_string(),
-                    line: line_of(text, key.span().start),
+                    line: text.line_of(key.span().start),
                     value: Value::of(value, text, &name),
+                    expected: None,
                 }
             })
             .collect();
@@ -61,16 +74,24 @@ impl Bag {
         Bag { prefix, entries }
     }
 
-    fn take<T>(&mut self, key: &str, read: impl Fn(&Value) -> Option<T>) -> Option<Taken<T>> {
+    fn take<T>(
+        &mut self,
+        key: &str,
+        kind: &'static str,
+        read: impl Fn(&Value) -> Option<T>,
+    ) -> Option<Taken<T>> {
         let at = self.entries.iter().position(|entry| entry.key == key)?;
-        let value = read(&self.entries[at].value)?;
+        let Some(value) = read(&self.entries[at].value) else {
+            self.entries[at].expected = Some(kind);
+            return None;
+        };
         let entry = self.entries.remove(at);
         Some(Taken { value, name: format!("{}{key}", self.prefix), line: entry.line })
     }
 
     /// A text.
     pub fn text(&mut self, key: &str) -> Option<Taken<String>> {
-        self.take(key, |value| match value {
+        self.take(key, "a text", |value| match value {
             Value::Text(text) => Some(text.clone()),
             _ => None,
         })
@@ -78,7 +99,7 @@ impl Bag {
 
     /// A whole number that is not negative.
     pub fn number(&mut self, key: &str) -> Option<Taken<u64>> {
-        self.take(key, |value| match value {
+        self.take(key, "a whole number that is not negative", |value| match value {
             Value::Number(number) => Some(*number),
             _ => None,
         })
@@ -86,7 +107,7 @@ impl Bag {
 
     /// `true` or `false`.
     pub fn flag(&mut self, key: &str) -> Option<Taken<bool>> {
-        self.take(key, |value| match value {
+        self.take(key, "`true` or `false`", |value| match value {
             Value::Flag(flag) => Some(*flag),
             _ => None,
         })
@@ -94,7 +115,7 @@ impl Bag {
 
     /// A list of texts.
     pub fn texts(&mut self, key: &str) -> Option<Taken<Vec<String>>> {
-        self.take(key, |value| {
+        self.take(key, "a list of texts", |value| {
             let Value::List(list) = value else { return None };
             let texts = list.iter().map(|(_, value)| match value {
                 Value::Text(text) => Some(text.clone()),
@@ -106,7 +127,7 @@ impl Bag {
 
     /// A table.
     pub fn table(&mut self, key: &str) -> Option<Taken<Bag>> {
-        self.take(key, |value| match value {
+        self.take(key, "a table", |value| match value {
             Value::Table(bag) => Some(bag.clone()),
             _ => None,
         })
@@ -114,7 +135,7 @@ impl Bag {
 
     /// A list of tables, each with its line.
     pub fn tables(&mut self, key: &str) -> Option<Taken<Vec<(usize, Bag)>>> {
-        self.take(key, |value| {
+        self.take(key, "a list of tables", |value| {
             let Value::List(list) = value else { return None };
             let tables = list.iter().map(|(line, value)| match value {
                 Value::Table(bag) => Some((*line, bag.clone())),
@@ -124,15 +145,36 @@ impl Bag {
         })
     }
 
-    /// Name and line of what nobody took.
-    pub fn rest(self) -> impl Iterator<Item = (String, usize)> {
+    /// What nobody took.
+    pub fn rest(self) -> impl Iterator<Item = Left> {
         let Bag { prefix, entries } = self;
-        entries.into_iter().map(move |entry| (format!("{prefix}{}", entry.key), entry.line))
+        entries.into_iter().map(move |entry| {
+            let note = match entry.expected {
+                Some(expected) => format!(
+                    "this is {}, expected {expected}: left out, as if the file did not have the key",
+                    entry.value.kind()
+                ),
+                None => "no key of ARC2's: left out".to_owned(),
+            };
+            Left { name: format!("{prefix}{}", entry.key), line: entry.line, note }
+        })
     }
 }
 
 impl Value {
-    fn of(value: &Spanned<DeValue<'_>>, text: &str, name: &str) -> Value {
+    /// What it is, in words.
+    fn kind(&self) -> &'static str {
+        match self {
+            Value::Text(_) => "a text",
+            Value::Number(_) => "a number",
+            Value::Flag(_) => "`true` or `false`",
+            Value::List(_) => "a list, or one with something else in it",
+            Value::Table(_) => "a table",
+            Value::Other => "a negative number, a fraction, a date, or a number that is not decimal",
+        }
+    }
+
+    fn of(value: &Spanned<DeValue<'_>>, text: &Lines, name: &str) -> Value {
         match value.get_ref() {
             DeValue::String(string) => Value::Text(string.to_string()),
             DeValue::Integer(number) => number
@@ -145,7 +187,7 @@ impl Value {
             DeValue::Array(list) => {
                 let numbered = list.iter().enumerate();
                 let values = numbered.map(|(index, value)| {
-                    (line_of(text, value.span().start), Value::of(value, text, &format!("{name}[{index}]")))
+                    (text.line_of(value.span().start), Value::of(value, text, &format!("{name}[{index}]")))
                 });
                 Value::List(values.collect())
             }
@@ -155,7 +197,16 @@ impl Value {
     }
 }
 
-/// The line of a byte, from 1.
-fn line_of(text: &str, offset: usize) -> usize {
-    text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
+/// Where lines begin: a file of many keys is looked through once, not once for each of them.
+struct Lines(Vec<usize>);
+
+impl Lines {
+    fn of(text: &str) -> Lines {
+        Lines(text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect())
+    }
+
+    /// The line of a byte, from 1.
+    fn line_of(&self, offset: usize) -> usize {
+        self.0.partition_point(|end| *end < offset) + 1
+    }
 }

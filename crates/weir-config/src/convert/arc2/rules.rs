@@ -97,6 +97,7 @@ fn pool_name(domain: &str, index: usize) -> String {
         .take(48)
         .collect();
     let name = name.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
+    let name = if name.is_empty() { "rule" } else { name };
     // Several rules may be for the same domain.
     match index {
         0 => name.to_owned(),

@@ -4,27 +4,7 @@ use super::super::{Converted, Directive, Verdict, convert};
 use crate::{Config, HostPattern, PathPattern, RouteAction, check_text};
 
 /// The configuration that seed 001 was measured with.
-const SEED: &str = r#"
-listening_address = "0.0.0.0"
-listening_port_http = 80
-listening_port_https = 443
-logging_level = "error"
-add_caching = true
-add_rate_limiting = false
-add_logging = false
-disable_default_body_limit = false
-add_sql_injection_protection = false
-[[proxy_rules]]
-domain = "localhost"
-max_age_seconds = 3600
-paths = ["/"]
-forward_ipv4 = "127.0.0.1"
-forward_port_http = 81
-rule_type = "Whitelist"
-ignore_query_string = false
-enable_logging = false
-enable_sql_injection_protection = false
-"#;
+const SEED: &str = include_str!("seed.toml");
 
 fn converted(text: &str) -> (Converted, Config) {
     let converted = convert(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
@@ -53,7 +33,7 @@ fn the_file_of_the_seed_converts_with_nothing_unsupported() {
     let said = SEED.lines().filter(|line| line.contains(" = ")).count();
     let named = converted.directives.iter().filter(|directive| directive.line > 0).count();
     assert_eq!(named, said, "each directive has one verdict");
-    assert_eq!(of(&converted, "max_age_seconds").line, 13);
+    assert_eq!(of(&converted, "max_age_seconds").line, 12);
     let [listener] = config.listeners.as_slice() else { panic!("{:?}", config.listeners) };
     assert_eq!(listener.bind, ["0.0.0.0:80".parse().unwrap()]);
     let [route] = listener.routes.as_slice() else { panic!("{:?}", listener.routes) };
@@ -231,4 +211,30 @@ fn what_has_no_place_or_is_not_known_is_said_with_its_line() {
 fn a_file_that_is_no_toml_is_refused_with_its_line() {
     let refused = convert("listening_port_http = 80\n[[proxy_rules]\n").unwrap_err();
     assert!(refused.message.starts_with("line 2 is not TOML"), "{refused}");
+}
+
+#[test]
+fn a_value_of_another_kind_says_what_was_expected_and_what_was_found() {
+    let (converted, _) = converted(&rule("enable_logging = \"yes\"\npaths = \"/\"\nenable_loging = true\n"));
+    for (name, note) in [
+        (
+            "enable_logging",
+            "this is a text, expected `true` or `false`: left out, as if the file did not have the key",
+        ),
+        (
+            "].paths",
+            "this is a text, expected a list of texts: left out, as if the file did not have the key",
+        ),
+        ("enable_loging", "no key of ARC2's: left out"),
+    ] {
+        let directive = of(&converted, name);
+        assert_eq!((directive.verdict, directive.note.as_str()), (Verdict::Unsupported, note), "{name}");
+    }
+}
+
+#[test]
+fn the_name_of_the_source_can_not_end_its_comment() {
+    let converted = convert(SEED).unwrap();
+    let file = converted.to_toml("arc2.toml\nlistener = 1");
+    assert!(check_text("weir.toml", &file).is_ok(), "{file}");
 }
