@@ -65,8 +65,9 @@ pub fn freshen(
         .and_then(|()| assess(&updated, &text, rules, &said, exchange));
     let kept = judged.as_ref().map(|_| ()).map_err(|reason| *reason);
     let storing = judged.unwrap_or_else(|_| Storing::of_stale(*object.freshness(), exchange));
-    let object = storing.object(&updated, &text, object.body().clone()).map_err(|_| Mismatch::Head)?;
-    Ok(Freshened { object, kept })
+    let mut fresh = storing.object(&updated, &text, object.body().clone()).map_err(|_| Mismatch::Head)?;
+    fresh.adopt_encodings(object);
+    Ok(Freshened { object: fresh, kept })
 }
 
 //= https://www.rfc-editor.org/rfc/rfc9111#section-4.3.4

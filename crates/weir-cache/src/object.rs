@@ -86,7 +86,7 @@ impl From<Bytes> for Body {
 }
 
 /// The same content in other codings, made when first asked for.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Encodings {
     of: [OnceLock<Body>; 3],
 }
@@ -100,6 +100,8 @@ pub struct Object {
     freshness: Freshness,
     pub(crate) tags: Box<[u64]>,
     encodings: OnceLock<Box<Encodings>>,
+    /// A bit for each coding that somebody makes.
+    claims: AtomicU8,
     /// Set by the store.
     pub(crate) key: Box<[u8]>,
     pub(crate) hash: u64,
@@ -130,6 +132,7 @@ impl Object {
             freshness,
             tags,
             encodings: OnceLock::new(),
+            claims: AtomicU8::new(0),
             key: Box::default(),
             hash: 0,
             began: 0,
@@ -175,9 +178,25 @@ impl Object {
         self.tags.len()
     }
 
-    /// The content in another coding, once [`crate::Store::encode`] has kept it.
+    /// The content in another coding, once [`crate::Store::encode`] has kept it. An empty one says that it is not worth it.
     pub fn encoded(&self, coding: Coding) -> Option<&Body> {
         self.encodings.get()?.of.get(coding as usize)?.get()
+    }
+
+    /// Whether it is for the caller to make that coding of it: for the first who asks, until he gives it back.
+    pub fn claim(&self, coding: Coding) -> bool {
+        let bit = 1 << coding as u8;
+        self.claims.fetch_or(bit, Ordering::AcqRel) & bit == 0
+    }
+
+    /// Leaves making that coding to another.
+    pub fn give_back(&self, coding: Coding) {
+        self.claims.fetch_and(!(1 << coding as u8), Ordering::AcqRel);
+    }
+
+    /// Takes over what was made of `other`, which has the same content.
+    pub(crate) fn adopt_encodings(&mut self, other: &Object) {
+        self.encodings = other.encodings.clone();
     }
 
     pub(crate) fn set_encoded(&self, coding: Coding, body: Body) -> bool {
@@ -233,7 +252,11 @@ impl Object {
         let owned = [self.text.len(), self.key.len(), size_of_val(&*self.tags)];
         let owned = owned.into_iter().chain(self.head.allocations()).map(weight::of).sum::<usize>();
         let own = weight::of(size_of::<Object>() + 2 * size_of::<usize>());
-        *self.weight.get_mut() = (own + owned + self.body.weight()) as u64;
+        let encodings = self.encodings.get().map_or(0, |encodings| {
+            let made = encodings.of.iter().filter_map(OnceLock::get);
+            weight::of(size_of::<Encodings>()) + made.map(Body::weight).sum::<usize>()
+        });
+        *self.weight.get_mut() = (own + owned + self.body.weight() + encodings) as u64;
     }
 
     /// What keeping `body` as another coding adds.

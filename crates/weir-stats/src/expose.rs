@@ -89,6 +89,7 @@ metrics! {
     CACHE_OBJECTS = "weir_cache_objects" Gauge [] "Responses kept.";
     CACHE_EVICTIONS = "weir_cache_evictions_total" Counter [] "Responses that gave way to others.";
     CACHE_PURGED = "weir_cache_purged_total" Counter [] "Responses that purges took out or made out of date.";
+    CACHE_ENCODINGS = "weir_cache_encodings_total" Counter [] "Times that an encoder ran over content to keep it encoded too.";
     COMPRESSED = "weir_compressed_responses_total" Counter ["listener", "coding"] "Responses that could be compressed and whose client asked for it, by what came of it.";
     COMPRESSION_BYTES = "weir_compression_bytes_total" Counter ["listener", "content"] "Content that was compressed, before (`plain`) and after (`encoded`).";
     LOG_DROPPED = "weir_access_log_dropped_total" Counter ["listener"] "Access-log lines dropped because the queue to the writer was full.";

@@ -1,12 +1,13 @@
 //! Responses are compressed for those who ask for it, and nobody else can tell.
 
 mod clients;
+mod kept;
 mod rules;
 mod streams;
 
 use std::path::Path;
 
-use weir_tests::dialogue::{After, Authority, Backend, PATIENCE, Setup, Weir, pattern, run_tool, tool};
+use weir_tests::dialogue::{After, Authority, Backend, PATIENCE, Setup, Weir, curl, pattern, run_tool, tool};
 
 /// A listener for each kind of connection that compresses all it may, over one backend.
 const CONFIG: &str = r#"

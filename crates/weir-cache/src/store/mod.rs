@@ -303,8 +303,8 @@ impl Store {
         true
     }
 
-    /// Keeps the content of an object in another coding too. False when the object is not there any more, has it in that coding already,
-    /// or it is too large.
+    /// Keeps the content of an object in another coding too, or with an empty `body` that it is not worth it. False when the object is not
+    /// there any more, has it in that coding already, or it is too large.
     pub fn encode(&self, object: &Arc<Object>, coding: Coding, body: Body) -> bool {
         let added = object.encoding_weight(&body);
         if coding == Coding::Identity || object.weight() + added > self.budget() / LARGEST_PART {

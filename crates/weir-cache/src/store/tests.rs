@@ -345,6 +345,29 @@ fn another_coding_is_kept_once_and_counts() {
 }
 
 #[test]
+fn codings_that_were_made_stay_when_the_origin_confirms_the_object() {
+    let store = Store::new(1 << 20, 7);
+    let old = store.keep("/x", "", object("etag: \"a\"\r\n", 10_000)).unwrap();
+    assert!(store.encode(&old, Coding::Gzip, Body::from(Bytes::from(vec![b'z'; 5000]))));
+    let bytes = store.bytes();
+    let (head, buffer) = response("HTTP/1.1 304 Not Modified\r\netag: \"a\"\r\n");
+    let freshened =
+        freshen(&old, &head, &buffer, &facts(""), &Rules::default(), exchange_at(1100)).unwrap().object;
+    let new = store.freshened(&old, freshened, store.purge_sequence()).unwrap();
+    assert_eq!(new.encoded(Coding::Gzip).map(Body::len), Some(5000));
+    assert_eq!(store.counted().0, store.bytes());
+    assert!(store.bytes().abs_diff(bytes) < 200, "{} of {bytes}", store.bytes());
+}
+
+#[test]
+fn a_coding_is_made_by_one_at_a_time() {
+    let kept = object("", 10);
+    assert!(kept.claim(Coding::Gzip) && !kept.claim(Coding::Gzip) && kept.claim(Coding::Zstd));
+    kept.give_back(Coding::Gzip);
+    assert!(kept.claim(Coding::Gzip) && !kept.claim(Coding::Zstd));
+}
+
+#[test]
 fn what_is_too_large_is_refused_and_sweeps_nothing_out() {
     let store = Store::new(1 << 20, 7);
     store.keep("/x", "", object("", 10)).unwrap();

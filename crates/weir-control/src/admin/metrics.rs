@@ -65,6 +65,7 @@ fn about_cache(out: &mut Exposition, cache: &Cache) {
     out.single(&expose::CACHE_OBJECTS, cache.store.objects() as f64);
     out.single(&expose::CACHE_EVICTIONS, cache.store.evictions() as f64);
     out.single(&expose::CACHE_PURGED, cache.store.purged() as f64);
+    out.single(&expose::CACHE_ENCODINGS, cache.encodings() as f64);
 }
 
 fn quic(out: &mut Exposition, workers: &[QuicCounts]) {

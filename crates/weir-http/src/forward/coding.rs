@@ -11,6 +11,8 @@ use crate::sink::FieldSink;
 pub struct Negotiated {
     /// The coding its content gets, a token such as `gzip`; `None`: it goes as it came, because the client takes none of ours.
     pub coding: Option<&'static str>,
+    /// What the encoded content comes to, in bytes, where that is known before it is sent.
+    pub length: Option<u64>,
     /// The content that belongs to this head is encoded, here or in an earlier response: a strong entity tag is weakened.
     pub weaken: bool,
 }
@@ -116,7 +118,7 @@ pub(super) fn dropped(negotiated: &Negotiated) -> KnownSet {
     dropped
 }
 
-/// Puts `content-encoding`, `vary` and the entity tag.
+/// Puts `content-encoding`, `content-length`, `vary` and the entity tag.
 pub(super) fn put(
     negotiated: &Negotiated,
     head: &ResponseHead,
@@ -127,6 +129,9 @@ pub(super) fn put(
     let fields = &head.fields;
     if let Some(coding) = negotiated.coding {
         sink.field(b"content-encoding", coding.as_bytes());
+        if let Some(length) = negotiated.length {
+            sink.number(b"content-length", length);
+        }
     }
     if !fields.values(KnownHeader::Vary, buffer).any(names_accept_encoding) {
         sink.field(b"vary", b"accept-encoding");
@@ -231,8 +236,8 @@ mod tests {
         assert_eq!(judged_as("200 OK", &empty, Method::Get), Err(LeftAlone::Empty));
     }
 
-    const GZIP: Negotiated = Negotiated { coding: Some("gzip"), weaken: true };
-    const AS_IT_CAME: Negotiated = Negotiated { coding: None, weaken: false };
+    const GZIP: Negotiated = Negotiated { coding: Some("gzip"), length: None, weaken: true };
+    const AS_IT_CAME: Negotiated = Negotiated { coding: None, length: None, weaken: false };
 
     fn written(
         fields: &str,
@@ -259,6 +264,18 @@ mod tests {
              vary: accept-encoding\r\netag: W/\"a\"\r\ntransfer-encoding: chunked\r\n\r\n"
         );
         assert_eq!(sent, SentFraming { body: BodyLength::Chunked, keep_alive: true });
+    }
+
+    #[test]
+    fn encoded_content_whose_length_is_known_is_sent_with_it() {
+        let negotiated = Negotiated { length: Some(40), ..GZIP };
+        let fields = "content-type: text/html\r\ncontent-length: 100\r\n";
+        for (method, body) in [(Method::Get, BodyLength::Length(40)), (Method::Head, BodyLength::None)] {
+            let (text, sent) = written(fields, negotiated, method, Version::Http11);
+            assert!(text.contains("content-encoding: gzip\r\ncontent-length: 40\r\n"), "{text}");
+            assert!(!text.contains("100") && !text.contains("transfer-encoding"), "{text}");
+            assert_eq!(sent, SentFraming { body, keep_alive: true });
+        }
     }
 
     #[test]
@@ -300,7 +317,7 @@ mod tests {
         let text = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\netag: \"a\"\r\n\r\n";
         let head = parsed(text, Method::Get);
         let context = ResponseContext {
-            negotiated: Some(Negotiated { coding: Some("zstd"), weaken: true }),
+            negotiated: Some(Negotiated { coding: Some("zstd"), length: None, weaken: true }),
             ..ResponseContext::new(Version::Http2, Method::Get, true)
         };
         let mut names = Vec::new();

@@ -458,9 +458,11 @@ fn put_response_tail(
 }
 
 fn client_framing(head: &ResponseHead, context: &ResponseContext<'_>) -> SentFraming {
-    let recoded = context.negotiated.is_some_and(|negotiated| negotiated.coding.is_some());
-    let body = match head.body {
-        body if !body.is_open_ended() && (body.is_empty() || !recoded) => body,
+    let recoded = context.negotiated.filter(|negotiated| negotiated.coding.is_some());
+    let body = match (head.body, recoded) {
+        (body, None) if !body.is_open_ended() => body,
+        (body, Some(_)) if body.is_empty() => body,
+        (_, Some(Negotiated { length: Some(length), .. })) => BodyLength::Length(length),
         //= https://www.rfc-editor.org/rfc/rfc9112#section-6.1
         //# A server MUST NOT send a response containing Transfer-Encoding
         //# unless the corresponding request indicates HTTP/1.1 (or later

@@ -10,7 +10,7 @@ use std::task::Poll;
 use weir_http::forward::Negotiated;
 use weir_http::h1::encode;
 use weir_http::{
-    AddedField, Method, OwnAnswer, OwnResponse, ResponseContext, ResponseHead, SentFraming, Version,
+    AddedField, Field, Method, OwnAnswer, OwnResponse, ResponseContext, ResponseHead, SentFraming, Version,
     continue_fields, response_fields, write_response,
 };
 
@@ -18,6 +18,7 @@ use crate::http::date;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
+use crate::http::ledger::Ledger;
 use crate::http::session::Session;
 use crate::io::{WaitError, send_all, timed_out};
 use crate::muxed::Muxed;
@@ -80,28 +81,38 @@ pub fn write_head(
     }
     let Exchange { response, reply, reply_head_bytes, request_id, ledger, .. } = exchange;
     let context = ResponseContext {
-        added: forwarding.route.map_or(&[], |route| &route.response_fields),
         sticky: facts.sticky_field(),
-        alternative: alternative(forwarding.listener, facts.version),
         websocket_accept: facts.handshake.accept(),
-        request_id,
-        cache: ledger.cache.fields(),
         negotiated,
-        ..facts.response_context(keep_alive)
+        ..context(forwarding, (facts.version, facts.method), keep_alive, request_id, ledger)
     };
-    let is_last = |framing: &SentFraming| framing.body.is_empty() && response.status() != 101;
-    put_head(session, (response, received), context, is_last, (reply, reply_head_bytes))
+    put_head(session, (response, received), context, (reply, reply_head_bytes))
         .map_err(|_| Failure::ClientClosed)
 }
 
-/// Writes a head and its text into `reply`, or sends it where the client has a stream; `is_last` says whether the stream ends with it. A head
-/// without a date gets the present one.
+/// What every response on its way to a client is told, whoever answers.
+pub fn context<'a>(
+    forwarding: &'a Forwarding<'_>,
+    (version, method): (Version, Method),
+    keep_alive: bool,
+    request_id: &'a [u8],
+    ledger: &'a Ledger,
+) -> ResponseContext<'a> {
+    ResponseContext {
+        added: forwarding.route.map_or(&[], |route| &route.response_fields),
+        alternative: alternative(forwarding.listener, version),
+        request_id,
+        cache: ledger.cache.fields(),
+        ..ResponseContext::new(version, method, keep_alive)
+    }
+}
+
+/// Writes a head into `reply`, or sends it where the client has a stream, and counts its bytes then. Gives how the content must follow.
 #[inline]
 pub fn put_head(
     session: &mut Session,
     (head, text): (&ResponseHead, &[u8]),
     context: ResponseContext<'_>,
-    is_last: impl FnOnce(&SentFraming) -> bool,
     (reply, reply_head_bytes): (&mut Vec<u8>, &mut u64),
 ) -> io::Result<SentFraming> {
     reply.clear();
@@ -114,7 +125,9 @@ pub fn put_head(
             *reply_head_bytes += text_bytes(name, value);
             parts.field(name, value);
         });
-        stream.send_head(parts, is_last(&framing))?;
+        // What answers HEAD from memory has the content's length, and none of it.
+        let is_last = framing.body.is_empty() || context.request_method == Method::Head;
+        stream.send_head(parts, is_last && head.status() != 101)?;
         Ok(framing)
     };
     let has_date = head.value(weir_http::KnownHeader::Date, text).is_some();
@@ -158,9 +171,17 @@ pub fn begin_own(
 
 /// Sends what [`begin_own`] left, and the end.
 pub async fn send_own(session: &mut Session, exchange: &Exchange) -> Result<(), WaitError> {
+    send_all(&mut session.stream, &exchange.reply, &session.deadline, || {}).await?;
+    finish(session, std::iter::empty).await
+}
+
+/// Ends the message where that takes more than its last byte.
+pub async fn finish<'t, T: Iterator<Item = Field<'t>>>(
+    session: &mut Session,
+    trailers: impl Fn() -> T,
+) -> Result<(), WaitError> {
     let Session { stream, deadline, .. } = session;
-    send_all(stream, &exchange.reply, deadline, || {}).await?;
-    poll_fn(|context| match stream.poll_finish(context, std::iter::empty()) {
+    poll_fn(|context| match stream.poll_finish(context, trailers()) {
         Poll::Ready(finished) => Poll::Ready(finished.map_err(WaitError::Broken)),
         Poll::Pending => timed_out(deadline),
     })
@@ -168,11 +189,11 @@ pub async fn send_own(session: &mut Session, exchange: &Exchange) -> Result<(), 
 }
 
 /// The `alt-svc` for a client that speaks `version`: whoever speaks HTTP/3 knows of it.
-pub fn alternative(listener: &WorkerListener, version: Version) -> Option<&AddedField> {
+fn alternative(listener: &WorkerListener, version: Version) -> Option<&AddedField> {
     listener.shared.alternative.as_ref().filter(|_| version != Version::Http3)
 }
 
 /// What a field counts for in logs and counters: its text as in HTTP/1.1, for what an encoder makes of it says nothing.
-pub fn text_bytes(name: &[u8], value: &[u8]) -> u64 {
+fn text_bytes(name: &[u8], value: &[u8]) -> u64 {
     (name.len() + value.len() + 4) as u64
 }

@@ -16,7 +16,8 @@ use weir_cache::{
 };
 use weir_http::{AddedField, Conditions, Field, RequestHead, ResponseHead, SentFraming};
 
-use super::fill::{Failed, FillHead, Interim, Origin, Trailer};
+use super::around::{Interim, Trailer};
+use super::fill::{Failed, FillHead, Origin};
 use super::fills::{BACK_OFF, Lease, PASS_FOR};
 use super::times;
 use crate::accept::Client;
@@ -342,14 +343,16 @@ impl Fetch {
             return;
         }
         let storing = self.storing.take();
-        let gathered = self.lease.filling.gathered();
-        let object = storing.zip(gathered).and_then(|(storing, gathered)| {
-            let route = self.cache()?;
-            let head = &gathered.head;
-            let body = Body::new(put_together(gathered.chunks));
+        let filling = &self.lease.filling;
+        let object = storing.zip(filling.gathered()).and_then(|(storing, chunks)| {
+            let (route, head) = (self.cache()?, filling.head()?);
+            let body = Body::new(put_together(chunks));
             let object = storing.object(&head.head, &head.text, body).ok()?;
-            let store = &route.cache.store;
-            store.insert(&self.key, &self.request, &self.text, object, self.began).ok()
+            let super::Cache { store, squeezes, .. } = &*route.cache;
+            squeezes.hand_over(filling.fill(), &object);
+            let object = store.insert(&self.key, &self.request, &self.text, object, self.began).ok()?;
+            squeezes.note(filling.fill(), &object);
+            Some(object)
         });
         let trailers: Vec<Trailer> = trailers.map(|field| Trailer::of(&field)).collect();
         self.lease
@@ -375,7 +378,7 @@ impl Fetch {
 }
 
 /// Small pieces are copied into larger ones, once: each costs some bytes and a step of every send.
-fn put_together(pieces: Vec<Bytes>) -> Vec<Bytes> {
+pub fn put_together(pieces: Vec<Bytes>) -> Vec<Bytes> {
     let length: usize = pieces.iter().map(Bytes::len).sum();
     if pieces.len() <= 1 || length / pieces.len() >= PIECE_BYTES {
         return pieces;

@@ -13,9 +13,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use weir_cache::Object;
 use weir_http::values::vary::Vary;
-use weir_http::{AddedField, BodyLength, Field, KnownHeader, ResponseHead};
+use weir_http::{AddedField, BodyLength, ResponseHead};
 use weir_stats::table::{End, Rejected};
 
+use super::around::{Interim, Trailer};
 use crate::http::failure::Failure;
 
 /// Content that is not kept and that readers have not taken yet, most bytes.
@@ -75,37 +76,13 @@ impl Drop for Charge {
     }
 }
 
-/// A response that comes before the final one (RFC 9110 §15.2).
-pub struct Interim {
-    pub head: ResponseHead,
-    /// What `head` points into.
-    pub text: Box<[u8]>,
-}
-
-/// A field behind the content (RFC 9110 §6.5).
-pub struct Trailer {
-    name: Box<[u8]>,
-    value: Box<[u8]>,
-    known: KnownHeader,
-}
-
-impl Trailer {
-    /// Keeps a field.
-    pub fn of(field: &Field<'_>) -> Trailer {
-        Trailer { name: field.name.into(), value: field.value.into(), known: field.known }
-    }
-
-    /// As it is sent.
-    pub fn field(&self) -> Field<'_> {
-        Field { name: &self.name, value: &self.value, known: self.known }
-    }
-}
-
 #[derive(Default)]
 enum Stage {
     #[default]
     Asked,
     Streaming(Arc<FillHead>),
+    /// As [`Stage::Streaming`], of something whose head is elsewhere.
+    Copying,
     /// A backend said that what the cache has is still good, to all or only to who asked first.
     Confirmed {
         object: Arc<Object>,
@@ -289,7 +266,7 @@ impl Reader {
             Stage::Confirmed { object, .. } => Arrived::Object(object.clone()),
             Stage::Failed(failed) if failed.is_own && !self.leads => Arrived::Lost,
             Stage::Failed(failed) => Arrived::Failed(*failed),
-            Stage::Lost => Arrived::Lost,
+            Stage::Lost | Stage::Copying => Arrived::Lost,
             Stage::Streaming(_) if !*is_kept && !self.leads => Arrived::Released,
             Stage::Streaming(head) => Arrived::Streaming(head.clone()),
         })
@@ -325,6 +302,21 @@ impl Reader {
     /// What stood behind the content; `None` where nothing did, or while it has not come.
     pub fn trailers(&self) -> Option<Arc<[Trailer]>> {
         self.fill.lock().trailers.clone()
+    }
+
+    /// What it reads.
+    pub fn fill(&self) -> &Arc<Fill> {
+        &self.fill
+    }
+
+    /// Whether what it reads is still to be kept.
+    pub fn is_kept(&self) -> bool {
+        self.fill.lock().is_kept
+    }
+
+    /// Whether the next piece is the first one.
+    pub fn is_at_start(&self) -> bool {
+        self.fill.lock().seats[self.number].position == 0
     }
 
     /// Whether [`Self::poll_piece`] is ready.
@@ -431,12 +423,6 @@ pub struct Filling {
     is_over: bool,
 }
 
-/// What was gathered of a response that is whole.
-pub struct Gathered {
-    pub head: Arc<FillHead>,
-    pub chunks: Vec<Bytes>,
-}
-
 impl Filling {
     /// A new fill. `gathered` counts the bytes of all fills, of which there may be `gathered_most`.
     pub fn new(gathered: &Arc<AtomicU64>, gathered_most: u64) -> Filling {
@@ -461,6 +447,14 @@ impl Filling {
         });
     }
 
+    /// As [`Self::begin`], of content whose readers have its head already.
+    pub fn begin_copy(&mut self, is_kept: bool) {
+        self.fill.change(|state| {
+            state.stage = Stage::Copying;
+            state.is_kept = is_kept;
+        });
+    }
+
     /// Whether what came so far is still to be kept.
     pub fn is_kept(&self) -> bool {
         self.fill.lock().is_kept
@@ -469,7 +463,10 @@ impl Filling {
     /// Whether nobody wants what comes any more: it is not to be kept and nobody reads it. The task is woken when that changes.
     pub fn poll_unwanted(&self, context: &Context<'_>) -> Poll<()> {
         let mut state = self.fill.lock();
-        if matches!(state.stage, Stage::Streaming(_)) && !state.is_kept && !state.has_readers() {
+        if matches!(state.stage, Stage::Streaming(_) | Stage::Copying)
+            && !state.is_kept
+            && !state.has_readers()
+        {
             return Poll::Ready(());
         }
         state.driver = Some(context.waker().clone());
@@ -509,12 +506,23 @@ impl Filling {
         Poll::Ready(Ok(content.len()))
     }
 
+    /// Gathers no more, and lets go of what everybody has read.
+    pub fn keep_no_more(&mut self) {
+        self.fill.lock().let_go();
+    }
+
     /// What was gathered, now that all of it has come; `None` where it is not to be kept.
-    pub fn gathered(&self) -> Option<Gathered> {
+    pub fn gathered(&self) -> Option<Vec<Bytes>> {
         let state = self.fill.lock();
-        let Stage::Streaming(head) = &state.stage else { return None };
-        let chunks = || state.chunks.iter().map(|(_, chunk)| chunk.clone()).collect();
-        state.is_kept.then(|| Gathered { head: head.clone(), chunks: chunks() })
+        state.is_kept.then(|| state.chunks.iter().map(|(_, chunk)| chunk.clone()).collect())
+    }
+
+    /// The head that came.
+    pub fn head(&self) -> Option<Arc<FillHead>> {
+        match &self.fill.lock().stage {
+            Stage::Streaming(head) => Some(head.clone()),
+            _ => None,
+        }
     }
 
     /// All of it has come. `object` is what was kept.
@@ -544,7 +552,7 @@ impl Filling {
     fn end_with(&mut self, stage: Stage) {
         self.is_over = true;
         self.fill.change(|state| match state.stage {
-            Stage::Streaming(_) => {
+            Stage::Streaming(_) | Stage::Copying => {
                 state.let_go();
                 state.end = Some(Ending::Broken);
             }

@@ -60,6 +60,11 @@ impl Fills {
         Fills { shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(), gathered: Arc::default() }
     }
 
+    /// Bytes that all fills have gathered.
+    pub fn gathered(&self) -> &Arc<AtomicU64> {
+        &self.gathered
+    }
+
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
         // The store takes the low bits for its own parts.
         let number = (hash >> 40) as usize % SHARD_COUNT;

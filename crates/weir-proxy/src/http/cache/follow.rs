@@ -6,11 +6,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use weir_http::forward::Negotiated;
 use weir_http::h1::chunked::{write_chunk_end, write_chunk_head, write_last_chunk};
-use weir_http::{BodyLength, Field, ResponseContext, SentFraming};
+use weir_http::{AddedField, BodyLength, ResponseContext, ResponseHead, SentFraming};
 use weir_stats::table::End;
 
-use super::fill::{FillHead, Piece, Reader, Trailer};
+use super::around::Trailer;
+use super::fill::{Piece, Reader};
 use crate::clock;
 use crate::http::answer;
 use crate::http::exchange::{After, Exchange};
@@ -23,19 +25,28 @@ use crate::io::{WaitError, send_all, timed_out};
 /// The fetch has its own timers, which end it. Who reads of it waits for that with this much on top, in case its worker stands still.
 const FETCH_GRACE: Duration = Duration::from_secs(5);
 
-/// Sends `head` and what `reader` gives; `leads` for who asked first, whose cookie it is.
+/// The head of a response whose content is still to come, and what its client is told beside it.
+pub struct Head<'a> {
+    pub head: &'a ResponseHead,
+    /// What `head` points into.
+    pub text: &'a [u8],
+    /// The cookie of who asked first.
+    pub sticky: Option<&'a AddedField>,
+    /// What the client's `accept-encoding` made of it.
+    pub negotiated: Option<Negotiated>,
+}
+
+/// Sends `head` and what `reader` gives.
 pub async fn run(
     session: &mut Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     reader: &Reader,
-    head: &FillHead,
-    leads: bool,
+    head: Head<'_>,
 ) -> After {
     let keep = answer::may_keep(session, exchange);
-    let Ok(framing) = write_head(session, exchange, forwarding, head, leads, keep) else {
-        exchange.ledger.close(session, forwarding.listener, &exchange.request_id, End::ClientClosed);
-        return After::Reset;
+    let Ok(framing) = write_head(session, exchange, forwarding, &head, keep) else {
+        return answer::ended(session, exchange, forwarding.listener, (End::ClientClosed, false), false);
     };
     answer::take_request(session, exchange, keep);
     exchange.ledger.status = head.head.status();
@@ -49,22 +60,14 @@ fn write_head(
     session: &mut Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
-    fill: &FillHead,
-    leads: bool,
+    head: &Head<'_>,
     keep: bool,
 ) -> io::Result<SentFraming> {
     let Exchange { request, reply, reply_head_bytes, request_id, ledger, .. } = exchange;
-    let version = request.version();
-    let context = ResponseContext {
-        added: forwarding.route.map_or(&[], |route| &route.response_fields),
-        sticky: fill.sticky.as_ref().filter(|_| leads),
-        alternative: reply::alternative(forwarding.listener, version),
-        request_id,
-        cache: ledger.cache.fields(),
-        ..ResponseContext::new(version, request.method(), keep)
-    };
-    let is_last = |framing: &SentFraming| framing.body.is_empty();
-    reply::put_head(session, (&fill.head, &fill.text), context, is_last, (reply, reply_head_bytes))
+    let asked = (request.version(), request.method());
+    let context = reply::context(forwarding, asked, keep, request_id, ledger);
+    let context = ResponseContext { sticky: head.sticky, negotiated: head.negotiated, ..context };
+    reply::put_head(session, (head.head, head.text), context, (reply, reply_head_bytes))
 }
 
 /// Sends the head that was written, then the content as it comes.
@@ -121,7 +124,7 @@ async fn send(
             write_last_chunk(&mut lead, trailers());
         }
         send_all(&mut session.stream, &lead, &session.deadline, || {}).await?;
-        finish(session, trailers).await?;
+        reply::finish(session, trailers).await?;
     }
     exchange.reply = lead;
     ended
@@ -167,17 +170,4 @@ async fn send_piece(
         }
     }
     Ok(())
-}
-
-/// Ends the message where that takes more than its last byte.
-async fn finish<'t, T: Iterator<Item = Field<'t>>>(
-    session: &mut Session,
-    trailers: impl Fn() -> T,
-) -> Result<(), WaitError> {
-    let Session { stream, deadline, .. } = session;
-    poll_fn(|context| match stream.poll_finish(context, trailers()) {
-        Poll::Ready(finished) => Poll::Ready(finished.map_err(WaitError::Broken)),
-        Poll::Pending => timed_out(deadline),
-    })
-    .await
 }

@@ -6,13 +6,17 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use weir_cache::{Object, RequestFacts};
+use weir_cache::{Body, Object, RequestFacts};
+use weir_http::forward::Negotiated;
 use weir_http::{Method, ResponseContext, ResponseHead, SentFraming};
 use weir_stats::table::End;
 
 use super::lookup::{Share, share_of};
+use super::{follow, squeeze};
+use crate::buffers::Buffer;
 use crate::clock;
 use crate::http::answer;
+use crate::http::compress;
 use crate::http::exchange::{After, Exchange};
 use crate::http::forward::Forwarding;
 use crate::http::reply;
@@ -32,40 +36,46 @@ pub async fn send(
     object: Arc<Object>,
     facts: &RequestFacts,
 ) -> After {
-    let share = share_of(session, exchange, &object, facts);
-    let keep = answer::may_keep(session, exchange);
-    let range = match share {
-        _ if facts.method == Method::Head => 0..0,
-        Share::Whole => 0..object.body().len(),
-        Share::Part { start, end } => start..end,
-        Share::NotModified | Share::Unsatisfiable => 0..0,
+    let offer = compress::offer(
+        forwarding.compress(),
+        (&exchange.request, session.buffer.as_ref().map_or(&[][..], Buffer::filled)),
+        (object.head(), object.text()),
+    );
+    let share = share_of(session, exchange, &object, facts, offer.as_ref());
+    let (coding, negotiated) = match (offer, share) {
+        (None, _) => (None, None),
+        (Some(offer), Share::Whole) => match squeeze::form_of(session, forwarding, &object, facts, &offer) {
+            squeeze::Form::AsItIs => (None, Some(offer.as_it_is(false))),
+            squeeze::Form::Kept(coding, negotiated) => (Some(coding), Some(negotiated)),
+            squeeze::Form::Coming(reader, negotiated) => {
+                let head = follow::Head {
+                    head: object.head(),
+                    text: object.text(),
+                    sticky: None,
+                    negotiated: Some(negotiated),
+                };
+                return Box::pin(follow::run(session, exchange, forwarding, &reader, head)).await;
+            }
+        },
+        (Some(offer), share) => (None, Some(offer.as_it_is(share == Share::NotModified))),
     };
-    let is_empty = range.is_empty();
-    let written = write_head(session, exchange, forwarding, &object, (share, is_empty), keep);
+    let mut content = Content { object, coding, next: 0, end: 0 };
+    (content.next, content.end) = match share {
+        _ if facts.method == Method::Head => (0, 0),
+        Share::Whole => (0, content.body().len()),
+        Share::Part { start, end } => (start, end),
+        Share::NotModified | Share::Unsatisfiable => (0, 0),
+    };
+    let keep = answer::may_keep(session, exchange);
+    let written = write_head(session, exchange, forwarding, &content.object, (share, negotiated), keep);
     let Ok((framing, status)) = written else {
-        exchange.ledger.close(session, forwarding.listener, &exchange.request_id, End::ClientClosed);
-        return After::Reset;
+        return answer::ended(session, exchange, forwarding.listener, (End::ClientClosed, false), false);
     };
     answer::take_request(session, exchange, keep);
-    let length = range.end - range.start;
     exchange.ledger.status = status;
+    let length = content.end - content.next;
     exchange.ledger.bytes_sent = exchange.reply.len() as u64 + exchange.reply_head_bytes + length;
-    let patience = forwarding.listener.shared.config.timeout.client_body;
-    session.deadline.set(due(&session.slot, exchange.ledger.nearly_now(), patience));
-    let mut content = Content { object, next: range.start, end: range.end };
-    let sent = if session.stream.is_muxed() {
-        if is_empty { Ok(()) } else { send_on_stream(session, forwarding, &mut content).await }
-    } else if length <= WITH_HEAD_BYTES {
-        let pieces = content.object.body().slices(range.start, range.end);
-        pieces.for_each(|piece| exchange.reply.extend_from_slice(piece));
-        let Session { stream, slot, deadline, .. } = session;
-        let sent =
-            send_all(stream, &exchange.reply, deadline, || deadline.set(due(slot, clock::now(), patience)));
-        content.next = content.end;
-        sent.await
-    } else {
-        send_gathered(session, exchange, forwarding, &mut content).await
-    };
+    let sent = send_content(session, exchange, forwarding, &mut content).await;
     let end = match &sent {
         Ok(()) => End::Done,
         Err(WaitError::TimedOut) => End::ClientBody,
@@ -77,13 +87,36 @@ pub async fn send(
     answer::ended(session, exchange, forwarding.listener, (end, sent.is_ok()), keep && framing.keep_alive)
 }
 
-/// Writes the head into `exchange.reply`, or sends it where the client has a stream.
+/// Sends what was written of the head, and the content.
+async fn send_content(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    content: &mut Content,
+) -> Result<(), WaitError> {
+    let patience = forwarding.listener.shared.config.timeout.client_body;
+    session.deadline.set(due(&session.slot, exchange.ledger.nearly_now(), patience));
+    let length = content.end - content.next;
+    if session.stream.is_muxed() {
+        return if length == 0 { Ok(()) } else { send_on_stream(session, forwarding, content).await };
+    }
+    if length > WITH_HEAD_BYTES {
+        return send_gathered(session, exchange, forwarding, content).await;
+    }
+    let pieces = content.body().slices(content.next, content.end);
+    pieces.for_each(|piece| exchange.reply.extend_from_slice(piece));
+    content.next = content.end;
+    let Session { stream, slot, deadline, .. } = session;
+    send_all(stream, &exchange.reply, deadline, || deadline.set(due(slot, clock::now(), patience))).await
+}
+
+/// Writes the head into `exchange.reply`, or sends it where the client has a stream. Gives how the content follows, and the status.
 fn write_head(
     session: &mut Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     object: &Object,
-    (share, is_last): (Share, bool),
+    (share, negotiated): (Share, Option<Negotiated>),
     keep: bool,
 ) -> io::Result<(SentFraming, u16)> {
     let Exchange { request, response, outgoing, reply, reply_head_bytes, request_id, ledger, .. } = exchange;
@@ -91,33 +124,36 @@ fn write_head(
         Share::Whole => (object.head(), object.text()),
         _ => (response, outgoing),
     };
-    let version = request.version();
-    let context = ResponseContext {
-        added: forwarding.route.map_or(&[], |route| &route.response_fields),
-        alternative: reply::alternative(forwarding.listener, version),
-        request_id,
-        cache: ledger.cache.fields(),
-        ..ResponseContext::new(version, request.method(), keep)
-    };
-    let framing = reply::put_head(session, (head, text), context, |_| is_last, (reply, reply_head_bytes))?;
+    let asked = (request.version(), request.method());
+    let context = reply::context(forwarding, asked, keep, request_id, ledger);
+    let context = ResponseContext { negotiated, ..context };
+    let framing = reply::put_head(session, (head, text), context, (reply, reply_head_bytes))?;
     Ok((framing, head.status()))
 }
 
 /// The part of an object's content that is still to be sent.
 struct Content {
     object: Arc<Object>,
+    /// What it was made into, where it does not go as it is.
+    coding: Option<weir_cache::Coding>,
     next: u64,
     end: u64,
 }
 
 impl Content {
+    fn body(&self) -> &Body {
+        // What was made once stays with the object.
+        let made = self.coding.and_then(|coding| self.object.encoded(coding));
+        made.unwrap_or(self.object.body())
+    }
+
     /// The next bytes, at most to the end of a chunk; `None` at the end.
     fn piece(&self) -> Option<Bytes> {
         if self.next >= self.end {
             return None;
         }
         let mut start = 0;
-        for chunk in self.object.body().chunks() {
+        for chunk in self.body().chunks() {
             let chunk_end = start + chunk.len() as u64;
             if self.next < chunk_end {
                 let from = (self.next - start) as usize;
@@ -145,7 +181,7 @@ async fn send_gathered(
             let mut places = [IoSlice::new(&[]); GATHERED];
             places[0] = IoSlice::new(head);
             let mut count = usize::from(!head.is_empty());
-            for bytes in content.object.body().slices(content.next, content.end).take(GATHERED - count) {
+            for bytes in content.body().slices(content.next, content.end).take(GATHERED - count) {
                 places[count] = IoSlice::new(bytes);
                 count += 1;
             }
@@ -171,9 +207,9 @@ async fn send_on_stream(
     forwarding: &Forwarding<'_>,
     content: &mut Content,
 ) -> Result<(), WaitError> {
-    let Session { stream, slot, deadline, .. } = session;
-    let Some(stream) = stream.as_muxed() else { return Ok(()) };
     let patience = forwarding.listener.shared.config.timeout.client_body;
+    let Session { stream, slot, deadline, .. } = &mut *session;
+    let Some(stream) = stream.as_muxed() else { return Ok(()) };
     while let Some(mut piece) = content.piece() {
         let before = piece.len();
         let is_last = content.next + before as u64 == content.end;
@@ -187,9 +223,5 @@ async fn send_on_stream(
             deadline.set(due(slot, clock::now(), patience));
         }
     }
-    poll_fn(|context| match stream.poll_finish(context, std::iter::empty()) {
-        Poll::Ready(finished) => Poll::Ready(finished.map_err(WaitError::Broken)),
-        Poll::Pending => timed_out(deadline),
-    })
-    .await
+    reply::finish(session, std::iter::empty).await
 }

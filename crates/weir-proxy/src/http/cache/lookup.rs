@@ -7,11 +7,13 @@ use weir_cache::{
     Bypass, Conditional, KeyBuffer, KeySource, Lookup, Object, Part, RequestFacts, Reuse, Why, admits,
     conditional, heads, range, reuse,
 };
-use weir_http::{Method, RequestHead, Scheme};
+use weir_http::values::entity_tag::EntityTag;
+use weir_http::{KnownHeader, Method, RequestHead, Scheme};
 
 use super::note::Forward;
 use super::{RouteCache, wall_seconds};
 use crate::buffers::Buffer;
+use crate::http::compress::Offer;
 use crate::http::exchange::Exchange;
 use crate::http::forward::Forwarding;
 use crate::http::session::Session;
@@ -130,7 +132,13 @@ pub enum Share {
 }
 
 /// Decides; where it is not the whole, the head to send is left in `exchange.response` and its text in `exchange.outgoing`.
-pub fn share_of(session: &Session, exchange: &mut Exchange, object: &Object, facts: &RequestFacts) -> Share {
+pub fn share_of(
+    session: &Session,
+    exchange: &mut Exchange,
+    object: &Object,
+    facts: &RequestFacts,
+    offer: Option<&Offer>,
+) -> Share {
     if !facts.conditional && !facts.range {
         return Share::Whole;
     }
@@ -144,6 +152,18 @@ pub fn share_of(session: &Session, exchange: &mut Exchange, object: &Object, fac
     }
     // RFC 9110 §14.2: a range means nothing for any other method.
     if !facts.range || facts.method != Method::Get {
+        return Share::Whole;
+    }
+    //= https://www.rfc-editor.org/rfc/rfc9110#section-8.8.3.3
+    //# Note: Content codings are a property of the representation data, so a
+    //# strong entity tag for a content-encoded representation has to be
+    //# distinct from the entity tag of an unencoded representation
+    // Ranges are those of the content as it is, which alone has the strong tag. A date tells the two no more apart than no condition does:
+    // what its owner has may be the beginning of the encoded one.
+    let wants_coding = offer.is_some_and(|offer| offer.coding.is_some());
+    let dated =
+        request.value(KnownHeader::IfRange, received).is_some_and(|text| EntityTag::parse(text).is_none());
+    if wants_coding && dated {
         return Share::Whole;
     }
     match range(object, request, received, wall) {

@@ -2,6 +2,7 @@
 //!
 //! What may be kept and reused is decided in `weir-cache`. Start reading at [`serve::run`].
 
+mod around;
 pub mod explain;
 mod fetch;
 mod fill;
@@ -11,6 +12,7 @@ mod hit;
 mod lookup;
 mod note;
 mod serve;
+mod squeeze;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,18 +23,21 @@ use weir_cache::{Pattern, QueryRule, Rules, Store, Times};
 use weir_http::AddedField;
 
 use self::fills::Fills;
+use self::squeeze::Squeezes;
 use crate::clock;
 
 pub(crate) use self::fetch::{Fetch, Order, failed, serve as serve_fetch};
 pub(crate) use self::fill::{Failed, Origin};
 pub(crate) use self::note::Note;
 pub(crate) use self::serve::{invalidate, run};
+pub(crate) use self::squeeze::{Squeeze, serve as serve_squeeze};
 
 /// What is kept, for all workers, over all reloads.
 pub struct Cache {
     /// The objects.
     pub store: Store,
     fills: Fills,
+    squeezes: Squeezes,
     budget_bytes: AtomicU64,
 }
 
@@ -44,6 +49,7 @@ impl Cache {
         Arc::new(Cache {
             store: Store::new(budget_bytes, seed),
             fills: Fills::new(),
+            squeezes: Squeezes::default(),
             budget_bytes: AtomicU64::new(budget_bytes),
         })
     }
@@ -70,6 +76,11 @@ impl Cache {
     /// more and more of it.
     fn has_room(&self) -> bool {
         self.store.lingering_bytes() <= self.gathered_most()
+    }
+
+    /// How often content was encoded to be kept so.
+    pub fn encodings(&self) -> u64 {
+        self.squeezes.count()
     }
 
     /// Most bytes that all fetches under way may gather: what they hold is not among the objects yet.

@@ -15,10 +15,11 @@ use super::fill::{Arrived, FillHead, Reader};
 use super::fills::Joined;
 use super::lookup::{Found, key_of, look_up, scheme_of};
 use super::note::Forward;
-use super::{RouteCache, follow, hit};
+use super::{RouteCache, follow, hit, squeeze};
 use crate::buffers::Buffer;
 use crate::clock;
 use crate::http::answer;
+use crate::http::compress;
 use crate::http::drive;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
@@ -327,7 +328,36 @@ impl Miss<'_> {
         if !leads {
             exchange.ledger.cache.flag("collapsed");
         }
-        follow::run(session, exchange, self.forwarding, &reader, head, leads).await
+        self.follow(session, exchange, reader, head, leads).await
+    }
+
+    /// Sends a response under way, encoded where that is to be.
+    async fn follow(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        reader: Reader,
+        fill: &FillHead,
+        leads: bool,
+    ) -> After {
+        let offer = compress::offer(
+            self.forwarding.compress(),
+            (&exchange.request, session.buffer.as_ref().map_or(&[][..], Buffer::filled)),
+            (&fill.head, &fill.text),
+        );
+        let squeezed =
+            offer.as_ref().and_then(|offer| squeeze::of_fill(session, self.forwarding, &reader, offer));
+        let (reader, negotiated) = match squeezed {
+            Some((squeezed, negotiated)) => {
+                // Not reading, it would hold up what is not kept.
+                drop(reader);
+                (squeezed, Some(negotiated))
+            }
+            None => (reader, offer.map(|offer| offer.as_it_is(false))),
+        };
+        let sticky = fill.sticky.as_ref().filter(|_| leads);
+        let head = follow::Head { head: &fill.head, text: &fill.text, sticky, negotiated };
+        follow::run(session, exchange, self.forwarding, &reader, head).await
     }
 
     /// The whole object, if there comes to be one while the client can be kept waiting.

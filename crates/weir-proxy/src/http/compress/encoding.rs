@@ -33,6 +33,16 @@ pub struct Encoding {
     _charge: Charge,
 }
 
+/// Counts a response that leaves in this coding.
+pub fn count_response(cells: &ListenerCells, coding: Coding) {
+    let compressed = match coding {
+        Coding::Zstd => Compressed::Zstd,
+        Coding::Brotli => Compressed::Brotli,
+        Coding::Gzip => Compressed::Gzip,
+    };
+    cells.compressed[compressed as usize].increment();
+}
+
 /// The encoder broke down.
 #[derive(Debug)]
 pub struct Broken;
@@ -63,14 +73,19 @@ impl Encoding {
         Some(Box::new(encoding))
     }
 
+    /// What has come out so far, bytes.
+    pub fn encoded_bytes(&self) -> u64 {
+        self.encoded_bytes
+    }
+
     /// Counts the response and its bytes.
     pub fn count(&self, cells: &ListenerCells) {
-        let compressed = match self.coding {
-            Coding::Zstd => Compressed::Zstd,
-            Coding::Brotli => Compressed::Brotli,
-            Coding::Gzip => Compressed::Gzip,
-        };
-        cells.compressed[compressed as usize].increment();
+        count_response(cells, self.coding);
+        self.count_content(cells);
+    }
+
+    /// Counts what went in and came out.
+    pub fn count_content(&self, cells: &ListenerCells) {
         cells.compression_plain_bytes.add(self.plain_bytes);
         cells.compression_encoded_bytes.add(self.encoded_bytes);
     }

@@ -38,27 +38,78 @@ pub fn wish(rules: Option<&Compress>, request: &RequestHead, received: &[u8]) ->
     chosen(&Accepted::of(lines), &rules.codings)
 }
 
-/// The best of `offered` for a client that takes this.
+/// The best of `offered` for a client that takes this; `None` where it would rather have the content as it is.
 fn chosen(accepted: &Accepted, offered: &[Coding]) -> Option<Coding> {
-    let mut wish = None;
     // Whoever would rather have it as it is says so with a greater weight.
-    let mut least = accepted.weight(accept_encoding::Coding::Identity);
-    for &coding in offered {
-        let weight = accepted.weight(named(coding));
-        if weight > 0 && (weight > least || wish.is_none() && weight == least) {
-            wish = Some(coding);
-            least = weight;
-        }
-    }
-    wish
+    let all = offered.iter().map(|coding| named(*coding)).chain([accept_encoding::Coding::Identity]);
+    let best = accepted.best(all)?;
+    offered.iter().copied().find(|coding| named(*coding) == best)
 }
 
-fn named(coding: Coding) -> accept_encoding::Coding {
+/// A coding of the config in the words of the fields.
+pub fn named(coding: Coding) -> accept_encoding::Coding {
     match coding {
         Coding::Zstd => accept_encoding::Coding::Zstd,
         Coding::Brotli => accept_encoding::Coding::Brotli,
         Coding::Gzip => accept_encoding::Coding::Gzip,
     }
+}
+
+/// What may become of a response that the cache has, or is being given.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer {
+    /// The coding its client would have; `None` where it takes none.
+    pub coding: Option<Coding>,
+    /// How hard to try.
+    pub level: u32,
+}
+
+impl Offer {
+    /// For the head of an answer whose content goes as it is, or of one without: `is_confirmed` where it is a 304, and what it confirms may
+    /// have gone encoded to this client.
+    pub fn as_it_is(&self, is_confirmed: bool) -> Negotiated {
+        Negotiated { coding: None, length: None, weaken: is_confirmed && self.coding.is_some() }
+    }
+}
+
+/// What the request makes of a response of this head, which came from a backend; `None` where its `accept-encoding` makes no difference.
+pub fn offer(
+    rules: Option<&Compress>,
+    (request, received): (&RequestHead, &[u8]),
+    (response, text): (&ResponseHead, &[u8]),
+) -> Option<Offer> {
+    let rules = rules?;
+    let media_type = recoding(response, text, Method::Get, rules.min_bytes).ok()?;
+    if !rules.takes_type(media_type) {
+        return None;
+    }
+    let coding = wish(Some(rules), request, received);
+    Some(Offer { coding, level: coding.map_or(0, |coding| rules.level.of(coding)) })
+}
+
+/// An encoder for what was offered, of content of `length` bytes where that is known. `None` when the memory budget has no room for it, which
+/// is counted.
+pub fn begin(
+    session: &Session,
+    forwarding: &Forwarding<'_>,
+    offer: &Offer,
+    length: Option<u64>,
+) -> Option<Box<Encoding>> {
+    let begun = Encoding::begin(offer.coding?, offer.level, length, &session.worker.buffers);
+    if begun.is_none() {
+        count_short(session, forwarding);
+    }
+    begun
+}
+
+/// Counts a response that leaves in this coding.
+pub fn count_response(session: &Session, forwarding: &Forwarding<'_>, coding: Coding) {
+    encoding::count_response(forwarding.listener.shared.cells.of(session.worker.number), coding);
+}
+
+fn count_short(session: &Session, forwarding: &Forwarding<'_>) {
+    let cells = forwarding.listener.shared.cells.of(session.worker.number);
+    cells.compressed[Compressed::Short as usize].increment();
 }
 
 /// Decides about the response in `exchange`, and counts it where memory decides.
@@ -78,8 +129,7 @@ pub fn decide(
     let worker = &session.worker;
     let decision = judge(rules, facts.coding, facts.method, &exchange.response, received, &worker.buffers);
     if decision.out_of_memory {
-        let cells = forwarding.listener.shared.cells.of(worker.number);
-        cells.compressed[Compressed::Short as usize].increment();
+        count_short(session, forwarding);
     }
     decision
 }
@@ -106,18 +156,18 @@ fn judge(
 ) -> Decision {
     if response.status() == 304 {
         // What it confirms may have been encoded: then its tag was weakened, and this one must match it (RFC 9111 §4.3.4).
-        let negotiated = Negotiated { coding: None, weaken: wish.is_some() };
+        let negotiated = Negotiated { coding: None, length: None, weaken: wish.is_some() };
         return Decision { negotiated: Some(negotiated), ..Decision::default() };
     }
     match recoding(response, received, method, rules.min_bytes) {
         Ok(media_type) if rules.takes_type(media_type) => {}
         _ => return Decision::default(),
     }
-    let as_it_came = Negotiated { coding: None, weaken: false };
+    let as_it_came = Negotiated { coding: None, length: None, weaken: false };
     let Some(coding) = wish else {
         return Decision { negotiated: Some(as_it_came), ..Decision::default() };
     };
-    let encoded = Negotiated { coding: Some(coding.word()), weaken: true };
+    let encoded = Negotiated { coding: Some(coding.word()), length: None, weaken: true };
     if response.body().is_empty() {
         return Decision { negotiated: Some(encoded), ..Decision::default() };
     }
@@ -176,10 +226,10 @@ mod tests {
     fn a_page_is_encoded_where_the_client_takes_it_and_marked_where_it_does_not() {
         let buffers = Buffers::new(64 << 20);
         let encoded = decided(PAGE, Some(Coding::Gzip), &buffers);
-        assert_eq!(encoded.negotiated, Some(Negotiated { coding: Some("gzip"), weaken: true }));
+        assert_eq!(encoded.negotiated, Some(Negotiated { coding: Some("gzip"), length: None, weaken: true }));
         assert!(encoded.encoding.is_some());
         let plain = decided(PAGE, None, &buffers);
-        assert_eq!(plain.negotiated, Some(Negotiated { coding: None, weaken: false }));
+        assert_eq!(plain.negotiated, Some(Negotiated { coding: None, length: None, weaken: false }));
         assert!(plain.encoding.is_none());
         let image = decided(
             "200 OK\r\ncontent-type: image/png\r\ncontent-length: 5000",
@@ -188,9 +238,9 @@ mod tests {
         );
         assert!(image.negotiated.is_none() && image.encoding.is_none());
         let unchanged = decided("304 Not Modified\r\netag: \"a\"", Some(Coding::Gzip), &buffers);
-        assert_eq!(unchanged.negotiated, Some(Negotiated { coding: None, weaken: true }));
+        assert_eq!(unchanged.negotiated, Some(Negotiated { coding: None, length: None, weaken: true }));
         let unchanged = decided("304 Not Modified\r\netag: \"a\"", None, &buffers);
-        assert_eq!(unchanged.negotiated, Some(Negotiated { coding: None, weaken: false }));
+        assert_eq!(unchanged.negotiated, Some(Negotiated { coding: None, length: None, weaken: false }));
     }
 
     #[test]
@@ -200,7 +250,7 @@ mod tests {
         assert!(first.encoding.is_some());
         let second = decided(PAGE, Some(Coding::Gzip), &buffers);
         assert!(second.encoding.is_none() && second.out_of_memory);
-        assert_eq!(second.negotiated, Some(Negotiated { coding: None, weaken: false }));
+        assert_eq!(second.negotiated, Some(Negotiated { coding: None, length: None, weaken: false }));
         drop(first);
         assert!(decided(PAGE, Some(Coding::Gzip), &buffers).encoding.is_some(), "it was given back");
     }
