@@ -65,21 +65,14 @@ fn of_address(addresses: &Addresses, facts: &Facts<'_>) -> Step {
 
 fn of_text(name: &str, texts: &Texts, text: &[u8], steps: &mut Vec<Step>) {
     let shown = String::from_utf8_lossy(text);
-    if let Some(deny) = &texts.deny {
-        let found = deny.first(text);
+    for (verb, list, passes) in [("deny", &texts.deny, false), ("allow", &texts.allow, true)] {
+        let Some(list) = list else { continue };
+        let found = list.first(text);
         let reason = match found {
             Some(pattern) => format!("`{pattern}` matches `{shown}`"),
             None => format!("no entry matches `{shown}`"),
         };
-        steps.push(Step::of_list(&format!("deny_{name}"), found.is_none(), reason));
-    }
-    if let Some(allow) = &texts.allow {
-        let found = allow.first(text);
-        let reason = match found {
-            Some(pattern) => format!("`{pattern}` matches `{shown}`"),
-            None => format!("no entry matches `{shown}`"),
-        };
-        steps.push(Step::of_list(&format!("allow_{name}"), found.is_some(), reason));
+        steps.push(Step::of_list(&format!("{verb}_{name}"), found.is_some() == passes, reason));
     }
 }
 

@@ -41,14 +41,8 @@ impl Key {
         Some(match self {
             Key::Route | Key::Listener => return None,
             Key::ClientIp { v4_bits, v6_bits } => by_client(seed, facts.client, *v4_bits, *v6_bits),
-            Key::Header(name) => match (facts.header)(name.as_bytes()) {
-                Some(value) => digest(seed, 1, value),
-                None => by_client(seed, facts.client, 32, 64),
-            },
-            Key::Cookie(name) => match (facts.cookie)(name.as_bytes()) {
-                Some(value) => digest(seed, 1, value),
-                None => by_client(seed, facts.client, 32, 64),
-            },
+            Key::Header(name) => by_value(seed, facts, (facts.header)(name.as_bytes())),
+            Key::Cookie(name) => by_value(seed, facts, (facts.cookie)(name.as_bytes())),
         })
     }
 
@@ -117,6 +111,13 @@ impl fmt::Display for Network {
 /// The network that a client at this address is counted by where nothing else is said: an IPv4 address, an IPv6 /64.
 pub fn address_key(client: IpAddr) -> IpAddr {
     Network::of(client, 32, 64).address
+}
+
+fn by_value(seed: [u64; 2], facts: &Facts<'_>, value: Option<&[u8]>) -> Digest {
+    match value {
+        Some(value) => digest(seed, 1, value),
+        None => by_client(seed, facts.client, 32, 64),
+    }
 }
 
 fn by_client(seed: [u64; 2], client: IpAddr, v4_bits: u8, v6_bits: u8) -> Digest {
