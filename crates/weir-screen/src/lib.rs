@@ -31,5 +31,5 @@ pub use explain::Step;
 pub use key::{Key, address_key};
 pub use pattern::{Case, Pattern};
 pub use rate::Rate;
-pub use screen::{Facts, Passage, Reason, Refusal, Screen};
+pub use screen::{Facts, Passage, Reason, Refusal, Screen, admit};
 pub use settings::{ConcurrencyLimit, Place, RateLimit, Settings};

@@ -113,10 +113,53 @@ impl Texts {
     }
 }
 
-/// The limiter that goes on as that of `limit`; of several that are alike the n-th goes on as the n-th.
-fn kept<L, S: PartialEq>(old: &[Arc<L>], settings: fn(&L) -> &S, earlier: &[S], limit: &S) -> Option<Arc<L>> {
-    let alike = earlier.iter().filter(|other| *other == limit).count();
-    old.iter().filter(|old| settings(old) == limit).nth(alike).cloned()
+/// The limiters of `limits`. One of `old` with the same settings goes on where it is; of several that are alike the n-th goes on as the n-th.
+fn limiters<L, S: PartialEq>(
+    limits: &[S],
+    old: &[Arc<L>],
+    settings: fn(&L) -> &S,
+    new: impl Fn(&S) -> L,
+) -> Box<[Arc<L>]> {
+    let limiter = |(number, limit): (usize, &S)| {
+        let alike = limits[..number].iter().filter(|other| *other == limit).count();
+        let kept = old.iter().filter(|old| settings(old) == limit).nth(alike);
+        kept.cloned().unwrap_or_else(|| Arc::new(new(limit)))
+    };
+    limits.iter().enumerate().map(limiter).collect()
+}
+
+/// Tokens that a request took of a screen's limits of rate: a bit for each by its place in the config, which allows no more than there are bits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Taken(u64);
+
+/// Whether a request may pass at this place, by the screens of a listener and of its route, in this order. Lists are looked at on the edge. What
+/// the request then holds is in `passage`.
+///
+/// Linear in the length of what is compared; allocates only where requests under way are counted. A request that is refused takes nothing
+/// from any limit that is asked at the same time: otherwise who hammers one route would use up what all others share.
+///
+/// # Errors
+/// It may not; `http/failure` of weir-proxy makes an answer of it.
+pub fn admit(
+    [listener, route]: [Option<&Screen>; 2],
+    place: Place,
+    facts: &Facts<'_>,
+    now: Duration,
+    passage: &mut Passage,
+) -> Result<(), Refusal> {
+    let held = passage.slots.len();
+    let taken = match listener {
+        Some(screen) => screen.admit(place, facts, now, passage)?,
+        None => Taken::default(),
+    };
+    let Some(Err(refusal)) = route.map(|route| route.admit(place, facts, now, passage)) else {
+        return Ok(());
+    };
+    if let Some(screen) = listener {
+        screen.give_back(taken, facts, now);
+    }
+    passage.slots.truncate(held);
+    Err(refusal)
 }
 
 /// What a listener or a route asks of its requests, ready for use and shared by all workers.
@@ -141,17 +184,18 @@ impl Screen {
             return None;
         }
         let texts = |deny, allow| Texts { deny: Patterns::compile(deny), allow: Patterns::compile(allow) };
-        let old_rates = before.map_or(&[][..], |before| &before.rates);
-        let rates = settings.rate_limit.iter().enumerate().map(|(number, limit)| {
-            let kept = kept(old_rates, |old| &old.settings, &settings.rate_limit[..number], limit);
-            kept.unwrap_or_else(|| Arc::new(RateLimiter::new(limit, seed)))
-        });
-        let old_concurrencies = before.map_or(&[][..], |before| &before.concurrencies);
-        let concurrencies = settings.concurrency_limit.iter().enumerate().map(|(number, limit)| {
-            let earlier = &settings.concurrency_limit[..number];
-            let kept = kept(old_concurrencies, |old| &old.settings, earlier, limit);
-            kept.unwrap_or_else(|| Arc::new(ConcurrencyLimiter::new(limit, seed)))
-        });
+        let rates = limiters(
+            &settings.rate_limit,
+            before.map_or(&[][..], |before| &before.rates),
+            |old| &old.settings,
+            |limit| RateLimiter::new(limit, seed),
+        );
+        let concurrencies = limiters(
+            &settings.concurrency_limit,
+            before.map_or(&[][..], |before| &before.concurrencies),
+            |old| &old.settings,
+            |limit| ConcurrencyLimiter::new(limit, seed),
+        );
         let places = settings.rate_limit.iter().map(|limit| limit.at);
         let mut places = places.chain(settings.concurrency_limit.iter().map(|limit| limit.at));
         Some(Screen {
@@ -159,8 +203,8 @@ impl Screen {
             methods: texts(&settings.deny_method, &settings.allow_method),
             paths: texts(&settings.deny_path, &settings.allow_path),
             user_agents: texts(&settings.deny_user_agent, &settings.allow_user_agent),
-            rates: rates.collect(),
-            concurrencies: concurrencies.collect(),
+            rates,
+            concurrencies,
             asks_at_origin: places.any(|place| place == Place::Origin),
             settings: settings.clone(),
         })
@@ -181,20 +225,14 @@ impl Screen {
         self.rates.iter().map(|limiter| limiter.overflowed()).sum()
     }
 
-    /// Whether a request may pass at this place. Lists are looked at on the edge. What it then holds is in `passage`.
-    ///
-    /// Linear in the length of what is compared; allocates only where requests under way are counted. A request that a limit refuses takes nothing
-    /// from the other limits of this screen.
-    ///
-    /// # Errors
-    /// It may not; `http/failure` of weir-proxy makes an answer of it.
-    pub fn admit(
+    /// [`admit`] of this screen alone.
+    fn admit(
         &self,
         place: Place,
         facts: &Facts<'_>,
         now: Duration,
         passage: &mut Passage,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Taken, Refusal> {
         if place == Place::Edge
             && let Some(reason) = self.listed(facts)
         {
@@ -223,7 +261,7 @@ impl Screen {
         facts: &Facts<'_>,
         now: Duration,
         passage: &mut Passage,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Taken, Refusal> {
         // Requests under way first: what is counted there is given back by itself.
         for limiter in self.concurrencies.iter().filter(|limiter| limiter.settings.at == place) {
             let settings = &limiter.settings;
@@ -239,22 +277,17 @@ impl Screen {
                 }
             }
         }
-        // Bits of the limits that gave a token.
-        let mut gave = 0u64;
+        let mut taken = Taken::default();
         for (number, limiter) in self.rates.iter().enumerate() {
             let settings = &limiter.settings;
             if settings.at != place {
                 continue;
             }
             match limiter.take(facts, now) {
-                Ok(()) => gave |= 1 << number.min(63),
+                Ok(()) => taken.0 |= 1 << number,
                 Err(_) if settings.dry_run => passage.note(Reason::Rate),
                 Err(wait) => {
-                    for (_, limiter) in
-                        self.rates[..number].iter().enumerate().filter(|(other, _)| gave & (1 << other) != 0)
-                    {
-                        limiter.give_back(facts, now);
-                    }
+                    self.give_back(taken, facts, now);
                     return Err(Refusal {
                         reason: Reason::Rate,
                         status: settings.status,
@@ -263,7 +296,15 @@ impl Screen {
                 }
             }
         }
-        Ok(())
+        Ok(taken)
+    }
+
+    fn give_back(&self, taken: Taken, facts: &Facts<'_>, now: Duration) {
+        for (number, limiter) in self.rates.iter().enumerate() {
+            if taken.0 & (1 << number) != 0 {
+                limiter.give_back(facts, now);
+            }
+        }
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use weir_tests::dialogue::{Backend, PATIENCE, Setup, run_tool, tool};
+use weir_tests::dialogue::{Backend, PATIENCE, run_tool, tool};
 
-use super::{ask, rejected, with_route};
+use super::{ask, rejected, with_listener, with_route};
 
 #[test]
 fn each_list_refuses_with_403_and_its_own_word_and_the_backend_sees_nothing() {
@@ -72,22 +72,7 @@ fn what_no_list_means_passes() {
 #[test]
 fn a_listeners_lists_are_asked_for_every_route_and_for_what_no_route_takes() {
     let backend = Backend::saying("hello");
-    let weir = Setup::of(
-        r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        deny_method = "PURGE"
-        [[listener.web.route]]
-        path = "/own"
-        respond = { status = 200, body = "own" }
-        [pool.app]
-        backends = ["@app"]
-        health = "off"
-        "#,
-    )
-    .with("app", backend.address())
-    .start();
+    let weir = with_listener(&backend, r#"deny_method = "PURGE""#).start();
     for target in ["/own", "/other"] {
         assert_eq!(ask(&weir, "PURGE", target, "").status, 403);
         assert_eq!(ask(&weir, "GET", target, "").status, 200);
@@ -110,21 +95,8 @@ fn a_refused_request_leaves_the_connection_to_the_next_one() {
 #[test]
 fn the_client_is_whom_a_trusted_proxy_names() {
     let backend = Backend::saying("hello");
-    let config = |trusted: &str| {
-        format!(
-            r#"
-            [listener.web]
-            bind = "@web"
-            pool = "app"
-            {trusted}
-            deny_address = ["203.0.113.0/24"]
-            [pool.app]
-            backends = ["@app"]
-            health = "off"
-            "#
-        )
-    };
-    let setup = |trusted: &str| Setup::of(&config(trusted)).with("app", backend.address());
+    let setup =
+        |trusted: &str| with_listener(&backend, &format!("{trusted}\ndeny_address = [\"203.0.113.0/24\"]"));
     let trusting = setup(r#"trusted_proxies = ["127.0.0.0/8", "10.0.0.0/8"]"#).start();
     for (forwarded, status) in [
         ("203.0.113.7", 403),

@@ -30,6 +30,25 @@ pub fn with_route(backend: &Backend, keys: &str) -> Setup {
     Setup::of(&config).with("app", backend.address())
 }
 
+/// Weir whose listener has these keys, its one pool, and a route `/own` that is answered by the config.
+pub fn with_listener(backend: &Backend, keys: &str) -> Setup {
+    let config = format!(
+        r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        {keys}
+        [[listener.web.route]]
+        path = "/own"
+        respond = {{ status = 200, body = "own" }}
+        [pool.app]
+        backends = ["@app"]
+        health = "off"
+        "#
+    );
+    Setup::of(&config).with("app", backend.address())
+}
+
 /// A request on a connection of its own.
 pub fn ask(weir: &Weir, method: &str, target: &str, fields: &str) -> Response {
     let mut client = weir.client("web");

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use weir_tests::dialogue::{After, Backend, PATIENCE, run_tool, tool};
 
-use super::{ask, rejected, with_route};
+use super::{ask, rejected, with_listener, with_route};
 
 #[test]
 fn who_is_over_is_told_when_to_come_again_and_comes_again() {
@@ -68,6 +68,24 @@ fn the_strictest_of_several_holds_and_what_it_refuses_costs_nothing_of_the_other
     assert_eq!([of("b"), of("c"), of("d")], [200, 200, 429]);
 }
 
+/// Who hammers a route that has a limit of its own does not use up what the listener gives to all.
+#[test]
+fn what_a_routes_limit_refuses_costs_nothing_of_the_listeners() {
+    let backend = Backend::saying("hello");
+    let keys = r#"
+        rate_limit = { rate = "1/h", burst = 4, key = "listener" }
+        [[listener.web.route]]
+        path = "/login"
+        pool = "app"
+        rate_limit = { rate = "1/h", burst = 1 }
+    "#;
+    let weir = with_listener(&backend, keys).start();
+    let of = |target: &str| ask(&weir, "GET", target, "").status;
+    let hammered: Vec<u16> = (0..8).map(|_| of("/login")).collect();
+    assert_eq!(hammered, [200, 429, 429, 429, 429, 429, 429, 429]);
+    assert_eq!([of("/"), of("/own"), of("/"), of("/")], [200, 200, 200, 429]);
+}
+
 #[test]
 fn a_dry_run_refuses_nothing_and_is_counted_and_logged() {
     let backend = Backend::saying("hello");
@@ -84,22 +102,8 @@ fn a_dry_run_refuses_nothing_and_is_counted_and_logged() {
 #[test]
 fn at_the_origin_only_what_goes_to_a_backend_counts() {
     let backend = Backend::saying("hello");
-    let weir = weir_tests::dialogue::Setup::of(
-        r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        rate_limit = { rate = "1/h", burst = 2, key = "listener", at = "origin" }
-        [[listener.web.route]]
-        path = "/own"
-        respond = { status = 200, body = "own" }
-        [pool.app]
-        backends = ["@app"]
-        health = "off"
-        "#,
-    )
-    .with("app", backend.address())
-    .start();
+    let keys = r#"rate_limit = { rate = "1/h", burst = 2, key = "listener", at = "origin" }"#;
+    let weir = with_listener(&backend, keys).start();
     (0..5).for_each(|_| assert_eq!(ask(&weir, "GET", "/own", "").status, 200));
     let statuses: Vec<u16> = (0..3).map(|_| ask(&weir, "GET", "/", "").status).collect();
     assert_eq!(statuses, [200, 200, 429]);

@@ -102,16 +102,13 @@ fn ask(
     // The head came a moment ago, and a limit at the origin is asked before anything is waited for.
     let now = ledger.nearly_now();
     let cells = listener.shared.cells.of(session.worker.number);
-    for screen in screens.into_iter().flatten() {
-        let mut passage = std::mem::take(&mut ledger.passage);
-        let admitted = screen.admit(place, &facts, now, &mut passage);
-        for reason in passage.would_refuse() {
-            ledger.note_would_reject(cells, counted_as(reason));
-        }
-        ledger.passage = passage;
-        admitted.map_err(Failure::Screened)?;
+    let mut passage = std::mem::take(&mut ledger.passage);
+    let admitted = weir_screen::admit(screens, place, &facts, now, &mut passage);
+    for reason in passage.would_refuse() {
+        ledger.note_would_reject(cells, counted_as(reason));
     }
-    Ok(())
+    ledger.passage = passage;
+    admitted.map_err(Failure::Screened)
 }
 
 /// The client that is counted and listed: who connected, or, where that is a trusted proxy, the last one before it in `x-forwarded-for` that is

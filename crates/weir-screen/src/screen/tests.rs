@@ -34,7 +34,7 @@ fn screen(settings: &Settings) -> Screen {
 
 fn admit(screen: &Screen, place: Place, now: Duration) -> Result<Passage, Refusal> {
     let mut passage = Passage::default();
-    screen.admit(place, &facts("192.0.2.1"), now, &mut passage).map(|()| passage)
+    super::admit([Some(screen), None], place, &facts("192.0.2.1"), now, &mut passage).map(|()| passage)
 }
 
 fn reason(settings: &Settings) -> Option<Reason> {
@@ -125,6 +125,46 @@ fn what_a_later_limit_refuses_costs_nothing_of_the_earlier_ones() {
 }
 
 #[test]
+fn what_the_route_refuses_costs_nothing_of_the_listener_s_limits() {
+    let of_listener = screen(&Settings {
+        rate_limit: vec![
+            rate("1/h", 5, Key::Listener),
+            RateLimit { dry_run: true, ..rate("1/h", 1, Key::CLIENT) },
+        ],
+        concurrency_limit: vec![concurrency(9)],
+        ..Settings::default()
+    });
+    let of_route = [
+        Settings { rate_limit: vec![rate("1/h", 1, Key::Route)], ..Settings::default() },
+        Settings { concurrency_limit: vec![concurrency(1)], ..Settings::default() },
+        Settings { deny_path: patterns(&["/a"]), ..Settings::default() },
+    ];
+    let left =
+        || (0..2).map(|limit| of_listener.rates[limit].tokens(&facts("192.0.2.1"), NOW)).collect::<Vec<_>>();
+    let (mut before, mut under_way) = (left(), 0);
+    for settings in of_route {
+        let of_route = screen(&settings);
+        let mut kept = Vec::new();
+        for _ in 0..20 {
+            let mut passage = Passage::default();
+            let screens = [Some(&of_listener), Some(&of_route)];
+            match super::admit(screens, Place::Edge, &facts("192.0.2.1"), NOW, &mut passage) {
+                Ok(()) => {
+                    kept.push(passage);
+                    before[0] -= 1;
+                    before[1] = 0;
+                    under_way += 1;
+                }
+                Err(_) => assert_eq!(left(), before, "{settings:?}"),
+            }
+            assert_eq!(of_listener.concurrencies[0].under_way(&facts("192.0.2.1")), under_way);
+        }
+        under_way = 0;
+    }
+    assert_eq!(before, [3, 0], "one passed of the limit, and one of those under way");
+}
+
+#[test]
 fn a_limit_that_is_unchanged_goes_on_where_it_is() {
     let limits = vec![rate("1/h", 1, Key::CLIENT), rate("1/h", 1, Key::CLIENT), rate("2/h", 2, Key::Route)];
     let old = screen(&Settings { rate_limit: limits.clone(), ..Settings::default() });
@@ -154,7 +194,8 @@ fn admitted_of_ten_times(limit: RateLimit, per_second: u64) -> u64 {
                         break;
                     }
                     let now = Duration::from_nanos(now);
-                    if screen.admit(Place::Edge, &facts("2001:db8::7"), now, &mut passage).is_ok() {
+                    let client = facts("2001:db8::7");
+                    if super::admit([Some(&screen), None], Place::Edge, &client, now, &mut passage).is_ok() {
                         admitted.fetch_add(1, Relaxed);
                     }
                 }
