@@ -161,8 +161,9 @@ fn listener(name: &str, fields: &Fields) -> Listener {
     let limits = fields.table("limits");
     let size = |name: &str| usize::try_from(limits.number(name)).unwrap_or(usize::MAX);
     let compress = compress::compress(fields).flatten();
+    let sqli = screen::sqli(fields, None);
     let routes = fields.list("route").iter().enumerate().filter_map(|(position, (_, value))| match value {
-        Value::Table(fields) => Some(route(name, position, fields, compress.as_ref())),
+        Value::Table(fields) => Some(route(name, position, fields, (compress.as_ref(), sqli))),
         _ => None,
     });
     let spoken = protocol(fields).unwrap_or(Protocol::Http);
@@ -198,6 +199,7 @@ fn listener(name: &str, fields: &Fields) -> Listener {
             control_frames: limits.number("control_frames") as u32,
         },
         screen: screen::screen(fields),
+        sqli,
         routes: routes.collect(),
         compress,
     }
@@ -211,7 +213,12 @@ fn header_map(entries: &[Entry]) -> BTreeMap<String, String> {
     pairs.collect()
 }
 
-fn route(listener: &str, position: usize, fields: &Fields, compress: Option<&Compress>) -> Route {
+fn route(
+    listener: &str,
+    position: usize,
+    fields: &Fields,
+    (compress, sqli): (Option<&Compress>, Sqli),
+) -> Route {
     let action = if let Some(pool) = fields.text("pool") {
         RouteAction::Pool(pool.to_owned())
     } else if fields.value("redirect").is_some() {
@@ -252,12 +259,7 @@ fn route(listener: &str, position: usize, fields: &Fields, compress: Option<&Com
         add_response_header: header_map(fields.map("add_response_header")),
         rewrite_prefix: fields.table("rewrite").text("prefix").map(str::to_owned),
         body_limit_bytes: fields.optional_number("body_limit"),
-        sqli: match fields.word("sqli") {
-            "report" => SqliMode::Report,
-            "block" => SqliMode::Block,
-            _ => SqliMode::Off,
-        },
-        sqli_body_bytes: fields.number("sqli_body"),
+        sqli: screen::sqli(fields, Some(sqli)),
         cache: cache::route_cache(fields),
         screen: screen::screen(fields),
         compress: compress::compress(fields).unwrap_or_else(|| compress.cloned()),

@@ -145,6 +145,8 @@ pub struct Listener {
     pub limits: HttpLimits,
     /// What is asked of every request, before its route is asked.
     pub screen: Screen,
+    /// How requests are looked at for SQL injection where no route says otherwise.
+    pub sqli: Sqli,
     /// First match wins.
     pub routes: Vec<Route>,
 }
@@ -209,16 +211,23 @@ pub struct Route {
     pub rewrite_prefix: Option<String>,
     /// Largest request body, bytes; `None` means no limit. Beyond it 413.
     pub body_limit_bytes: Option<u64>,
-    /// What becomes of requests that look like SQL injection.
-    pub sqli: SqliMode,
-    /// Most of a request's body that is held back and looked at for that, bytes; default 64 KiB.
-    pub sqli_body_bytes: u64,
+    /// How requests are looked at for SQL injection: what the route says, else what its listener does.
+    pub sqli: Sqli,
     /// What is kept of responses; `None` keeps nothing.
     pub cache: Option<RouteCache>,
     /// What is asked of its requests.
     pub screen: Screen,
     /// How responses are compressed: what the route says, else what its listener does. `None` leaves them as they came.
     pub compress: Option<Compress>,
+}
+
+/// How requests are looked at for SQL injection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sqli {
+    /// What becomes of those that look like it.
+    pub mode: SqliMode,
+    /// Most of a request's body that is held back and looked at, bytes; default 64 KiB.
+    pub body_bytes: u64,
 }
 
 /// What becomes of a request that looks like SQL injection.

@@ -11,7 +11,6 @@ use std::fmt::Write as _;
 
 use self::users::protocols;
 use crate::build::{CONTENT_TYPE, RETRY_ON, default_hash_key, default_pool};
-use crate::limits;
 use crate::schema::*;
 use crate::units::{show_byte_rate, show_duration, show_size};
 
@@ -214,6 +213,7 @@ fn listener(listener: &Listener, sections: &mut Vec<Section>) {
     if http {
         keys.push(("http", list(&listener.http, |version| text(version.word()))));
         keys.push(("merge_slashes", listener.merge_slashes.to_string()));
+        keys.extend(screen::sqli(listener.sqli, None));
         if listener.compress.is_some() {
             keys.push(("compress", compress::compress(listener.compress.as_ref())));
         }
@@ -321,12 +321,7 @@ fn route(listener: &Listener, position: usize, route: &Route) -> Vec<(&'static s
     );
     keys.extend(route.body_limit_bytes.map(|most| ("body_limit", size(most))));
     keys.extend(screen::keys(&route.screen));
-    if route.sqli != SqliMode::Off {
-        keys.push(("sqli", text(route.sqli.word())));
-    }
-    if Some(route.sqli_body_bytes) != limits::SQLI_BODY.default {
-        keys.push(("sqli_body", size(route.sqli_body_bytes)));
-    }
+    keys.extend(screen::sqli(route.sqli, Some(listener.sqli)));
     if route.compress != listener.compress {
         keys.push(("compress", compress::compress(route.compress.as_ref())));
     }

@@ -142,9 +142,13 @@ fn cache() -> impl Strategy<Value = RouteCache> {
     )
 }
 
-fn sqli() -> impl Strategy<Value = (SqliMode, u64)> {
+fn sqli() -> impl Strategy<Value = Sqli> {
     (select(vec![SqliMode::Off, SqliMode::Report, SqliMode::Block]), 0..=1u64 << 20)
+        .prop_map(|(mode, body_bytes)| Sqli { mode, body_bytes })
 }
+
+/// What is asked where nothing is said.
+const NO_SQLI: Sqli = Sqli { mode: SqliMode::Off, body_bytes: 64 << 10 };
 
 fn route(pools: Vec<String>) -> impl Strategy<Value = Route> {
     let matching = (
@@ -161,7 +165,7 @@ fn route(pools: Vec<String>) -> impl Strategy<Value = Route> {
             add_request_header,
             add_response_header,
             rewrite,
-            (body_limit_bytes, cache, screen, (sqli, sqli_body_bytes), compress),
+            (body_limit_bytes, cache, screen, sqli, compress),
         )| {
             let all_prefixes =
                 !path.is_empty() && path.iter().all(|path| matches!(path, PathPattern::Prefix(_)));
@@ -179,7 +183,6 @@ fn route(pools: Vec<String>) -> impl Strategy<Value = Route> {
                 rewrite_prefix: rewrite.filter(|_| all_prefixes && forwards),
                 body_limit_bytes,
                 sqli,
-                sqli_body_bytes,
                 cache: cache.filter(|_| forwards),
                 screen,
                 compress,
@@ -202,8 +205,7 @@ fn sni_route(pools: Vec<String>) -> impl Strategy<Value = Route> {
         add_response_header: BTreeMap::new(),
         rewrite_prefix: None,
         body_limit_bytes: None,
-        sqli: SqliMode::Off,
-        sqli_body_bytes: 64 << 10,
+        sqli: NO_SQLI,
         cache: None,
         screen: Screen::default(),
         compress: None,
@@ -309,7 +311,7 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
         numbers,
         timeouts(protocol),
         limits(protocol),
-        (routes, any::<bool>(), merge_slashes, secure, screens::screen(false), of(compress())),
+        (routes, any::<bool>(), merge_slashes, secure, (screens::screen(false), sqli()), of(compress())),
     )
         .prop_map(
             move |(
@@ -320,7 +322,7 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
                 (max_connections, max_connections_per_client, bare),
                 timeout,
                 limits,
-                (routes, named, merge_slashes, (tls, mut versions), screen, compress),
+                (routes, named, merge_slashes, (tls, mut versions), (screen, sqli), compress),
             )| {
                 let name = format!("listener{index}{}", if named { ".x" } else { "_x" });
                 let routes = routes.into_iter().enumerate().map(|(position, route)| Route {
@@ -348,6 +350,7 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
                     max_connections_per_client,
                     merge_slashes: merge_slashes && http,
                     screen: if http { screen } else { Screen::default() },
+                    sqli: if http { sqli } else { NO_SQLI },
                     compress: compress.filter(|_| http),
                     timeout,
                     limits,

@@ -4,11 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 use weir_balance::{PickInput, Picker, TierKind, address_hash};
-use weir_config::Protocol;
+use weir_config::{Protocol, Sqli, SqliMode};
 use weir_proxy::clock;
 use weir_proxy::http::cache::explain::Asked;
 use weir_proxy::http::key::{KeySource, choice_key};
-use weir_proxy::http::route::{Action, Decision, RequestView, Route, RouteTable, without_port};
+use weir_proxy::http::route::{Action, Decision, RequestView, RouteTable, without_port};
 use weir_proxy::http::screening::{self, Facts, Place, Step};
 use weir_proxy::http::sqli;
 use weir_proxy::http::sticky::{self, Sticky};
@@ -230,7 +230,8 @@ fn http(snapshot: &Snapshot, request: &Request<'_>, wanted: Option<&str>) -> Res
     let decision = listener.routes.decide(&view);
     let (screens, refused) = screen(listener, &decision, request, &path);
     let (sqli, is_injection) = match &decision {
-        Decision::Route { route, .. } if refused.is_none() => injection(route, request),
+        Decision::Route { route, .. } if refused.is_none() => injection(route.sqli, request),
+        Decision::Default { .. } if refused.is_none() => injection(listener.config.sqli, request),
         _ => (None, false),
     };
     let (action, pool) = match decision {
@@ -325,9 +326,11 @@ fn screen(
     (steps.into_iter().map(screened).collect(), refused)
 }
 
-/// What the route's screen for SQL injection says, and whether it refuses the request.
-fn injection(route: &Route, request: &Request<'_>) -> (Option<String>, bool) {
-    let Some(asked) = route.sqli else { return (None, false) };
+/// What the screen for SQL injection says, and whether it refuses the request.
+fn injection(asked: Sqli, request: &Request<'_>) -> (Option<String>, bool) {
+    if asked.mode == SqliMode::Off {
+        return (None, false);
+    }
     let query = request.target.split_once('?').map(|(_, query)| query.as_bytes());
     let fields = request.headers.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
     let (sentence, refuses) = sqli::explain(asked, request.path.as_bytes(), query, fields);

@@ -105,6 +105,41 @@ fn http_3_is_screened_too() {
 }
 
 #[test]
+fn what_a_listener_says_holds_for_what_no_route_takes_and_for_routes_that_say_nothing() {
+    let (authority, backend) = (authority(), site());
+    let routes = r#"
+sqli = "block"
+sqli_body = "8KiB"
+[[listener.web.route]]
+path = "/silent*"
+pool = "app"
+[[listener.web.route]]
+path = "/open*"
+pool = "app"
+sqli = "off"
+[[listener.web.route]]
+path = "/headonly*"
+pool = "app"
+sqli_body = "0B"
+[pool.app]"#;
+    let weir = authority.setup(&CONFIG.replace("[pool.app]", routes)).with("app", backend.address()).start();
+    let of = |path: &str, arguments: &[&str]| statuses(&authority, &weir, path, arguments).remove(0);
+    for (path, in_query, in_body) in [
+        ("/other", "403", "403"),
+        ("/silent", "403", "403"),
+        ("/open", "200", "200"),
+        ("/headonly", "403", "200"),
+    ] {
+        assert_eq!(of(&format!("{path}?{UNION}"), &[]), in_query, "{path}");
+        assert_eq!(of(path, &["--data", UNION]), in_body, "{path}");
+        assert_eq!(of(&format!("{path}?q=O%27Reilly"), &[]), "200", "{path}");
+    }
+    let url = format!("https://shop.example:{}/other?{UNION}", weir.address("web").port());
+    let said = weir.command(&["explain", "http", "GET", &url]).succeeded().to_owned();
+    assert!(said.contains("action   refuse 403, sqli"), "{said}");
+}
+
+#[test]
 fn a_report_lets_injections_pass_and_says_so() {
     let (authority, backend) = (authority(), site());
     let weir = guarded(&authority, &backend);

@@ -5,6 +5,7 @@ use weir_screen::{ConcurrencyLimit, Key, Pattern, Place, Rate, RateLimit, Settin
 use super::{collect, network};
 use crate::fields::Fields;
 use crate::limits;
+use crate::schema::{Sqli, SqliMode};
 use crate::values::Value;
 
 pub(super) fn screen(fields: &Fields) -> Settings {
@@ -26,6 +27,22 @@ pub(super) fn screen(fields: &Fields) -> Settings {
         allow_user_agent: patterns("allow_user_agent"),
         rate_limit: tables("rate_limit").iter().map(rate_limit).collect(),
         concurrency_limit: tables("concurrency_limit").iter().map(concurrency_limit).collect(),
+    }
+}
+
+/// How requests are looked at for SQL injection; what a route does not say is as its listener (`above`) has it.
+pub(super) fn sqli(fields: &Fields, above: Option<Sqli>) -> Sqli {
+    let mode = match fields.word("sqli") {
+        "report" => SqliMode::Report,
+        "block" => SqliMode::Block,
+        _ => SqliMode::Off,
+    };
+    let here = Sqli { mode, body_bytes: fields.number("sqli_body") };
+    let above = above.unwrap_or(here);
+    let says = |name: &str| fields.get(name).is_some();
+    Sqli {
+        mode: if says("sqli") { here.mode } else { above.mode },
+        body_bytes: if says("sqli_body") { here.body_bytes } else { above.body_bytes },
     }
 }
 

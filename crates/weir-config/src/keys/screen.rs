@@ -1,6 +1,7 @@
 //! What a listener or a route asks of its requests. The keys are the same on both.
 
-use super::{Key, Kind, Table, Word};
+use super::tables::word;
+use super::{Key, Kind, Table};
 use crate::limits as at;
 use crate::values as shape;
 
@@ -28,6 +29,28 @@ pub(super) const CONCURRENCY_LIMIT: Key = Key::new(
 .default("no limit")
 .http()
 .also(&["limit_conn", "in_flight", "inflight", "max_requests", "concurrency"]);
+
+pub(super) const SQLI: Key = Key::new(
+    "sqli",
+    Kind::Word(
+        &[
+            word("off", "no request is looked at"),
+            word("report", "what looks like an injection is logged and counted, and passes"),
+            word("block", "what looks like an injection gets 403"),
+        ],
+        Some("off"),
+    ),
+    "Detection of SQL injection in path, query, headers, cookies, forms and JSON.",
+)
+.http();
+
+pub(super) const SQLI_BODY: Key = Key::new(
+    "sqli_body",
+    Kind::Size(&at::SQLI_BODY),
+    "With `sqli`: how much of a form or of JSON is held back and looked at before it is forwarded; what follows passes unread, and is counted. \
+     `\"0B\"` looks at no body.",
+)
+.http();
 
 pub(super) const DENY_ADDRESS: Key = Key::new(
     "deny_address",
@@ -85,10 +108,6 @@ pub(super) const ALLOW_USER_AGENT: Key = Key::new(
 .default("all")
 .http()
 .also(&["allow_user_agents"]);
-
-const fn word(word: &'static str, doc: &'static str) -> Word {
-    Word { word, doc, built: true }
-}
 
 const KEY: Key = Key::new(
     "key",

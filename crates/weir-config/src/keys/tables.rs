@@ -113,10 +113,29 @@ static LOG: Table = Table {
     ],
 };
 
+/// Keys of a table, and those of screening behind them: listeners and routes have the same.
+macro_rules! with_screening {
+    ($($key:expr),* $(,)?) => {
+        &[
+            $($key,)*
+            screen::RATE_LIMIT,
+            screen::CONCURRENCY_LIMIT,
+            screen::DENY_ADDRESS,
+            screen::ALLOW_ADDRESS,
+            screen::DENY_METHOD,
+            screen::ALLOW_METHOD,
+            screen::DENY_PATH,
+            screen::ALLOW_PATH,
+            screen::DENY_USER_AGENT,
+            screen::ALLOW_USER_AGENT,
+        ]
+    };
+}
+
 static LISTENER: Table = Table {
     path: "[listener.NAME]",
     doc: "One place where clients are accepted.",
-    keys: &[
+    keys: with_screening![
         Key::new(
             "protocol",
             Kind::Word(
@@ -182,16 +201,8 @@ static LISTENER: Table = Table {
         Key::new("forward", Kind::Unread("`\"nat\"`, `\"full-nat\"` or `\"dsr\"`"), "How the kernel plane forwards.").not_built(&[]),
         Key::new("access", Kind::Unread("`\"read-write\"`, `\"read-only\"` or `\"auto\"`"), "Which MySQL members are used.").not_built(&[]),
         Key::new("tls", Kind::Table(&LISTENER_TLS), "Certificates and TLS settings.").default("off").stream().also(&["ssl"]),
-        screen::RATE_LIMIT,
-        screen::CONCURRENCY_LIMIT,
-        screen::DENY_ADDRESS,
-        screen::ALLOW_ADDRESS,
-        screen::DENY_METHOD,
-        screen::ALLOW_METHOD,
-        screen::DENY_PATH,
-        screen::ALLOW_PATH,
-        screen::DENY_USER_AGENT,
-        screen::ALLOW_USER_AGENT,
+        screen::SQLI,
+        screen::SQLI_BODY,
         Key::new("route", Kind::Tables(&ROUTE), "In file order, first match wins.").stream().also(&["routes", "location", "rule", "acl"]),
     ],
 };
@@ -200,7 +211,7 @@ static ROUTE: Table = Table {
     path: "[[listener.NAME.route]]",
     doc: "Takes the requests that match all its conditions and does exactly one thing: `pool`, `redirect` or `respond`. A tcp listener's routes take \
           connections, by `sni`, and have a `pool`.",
-    keys: &[
+    keys: with_screening![
         Key::new("name", Kind::Text(&shape::NAME), "For logs and `weir explain`.")
             .default("LISTENER/POSITION, from 0"),
         Key::new(
@@ -261,40 +272,12 @@ static ROUTE: Table = Table {
         Key::new("body_limit", Kind::Size(&at::BODY_LIMIT), "Largest request body; beyond it 413.").http()
             .default("no limit")
             .also(&["client_max_body_size", "max_body_size"]),
-        screen::RATE_LIMIT,
-        screen::CONCURRENCY_LIMIT,
-        screen::DENY_ADDRESS,
-        screen::ALLOW_ADDRESS,
-        screen::DENY_METHOD,
-        screen::ALLOW_METHOD,
-        screen::DENY_PATH,
-        screen::ALLOW_PATH,
-        screen::DENY_USER_AGENT,
-        screen::ALLOW_USER_AGENT,
         Key::new("compress", Kind::TableOrTrue(&COMPRESS), "Compresses responses for clients that ask for it; `false` where the listener does and this route shall not.")
             .http()
             .default("as the listener")
             .also(&["compression", "gzip", "brotli", "encode"]),
-        Key::new(
-            "sqli",
-            Kind::Word(
-                &[
-                    word("off", "no request is looked at"),
-                    word("report", "what looks like an injection is logged and counted, and passes"),
-                    word("block", "what looks like an injection gets 403"),
-                ],
-                Some("off"),
-            ),
-            "Detection of SQL injection in path, query, headers, cookies, forms and JSON.",
-        )
-        .http(),
-        Key::new(
-            "sqli_body",
-            Kind::Size(&at::SQLI_BODY),
-            "With `sqli`: how much of a form or of JSON is held back and looked at before it is forwarded; what follows passes unread, and is \
-             counted. `\"0B\"` looks at no body.",
-        )
-        .http(),
+        screen::SQLI.default("as the listener"),
+        screen::SQLI_BODY.default("as the listener"),
         Key::new("cache", Kind::Table(&ROUTE_CACHE), "Keeps responses and answers from memory; only with `pool`.")
             .http()
             .default("off")

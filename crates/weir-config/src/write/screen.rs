@@ -2,7 +2,8 @@
 
 use weir_screen::{ConcurrencyLimit, Key, RateLimit, Settings};
 
-use super::{inline, list, text};
+use super::{inline, list, size, text};
+use crate::schema::Sqli;
 
 /// Only what asks something: a route without any of it says nothing.
 pub(super) fn keys(screen: &Settings) -> Vec<(&'static str, String)> {
@@ -15,6 +16,18 @@ pub(super) fn keys(screen: &Settings) -> Vec<(&'static str, String)> {
     }
     let lists = screen.lists().filter(|(_, written)| !written.is_empty());
     keys.extend(lists.map(|(name, written)| (name, list(&written, |one| text(one)))));
+    keys
+}
+
+/// What is looked at for SQL injection, where it is not as `above`.
+pub(super) fn sqli(here: Sqli, above: Option<Sqli>) -> Vec<(&'static str, String)> {
+    let mut keys = Vec::new();
+    if above.is_none_or(|above| above.mode != here.mode) {
+        keys.push(("sqli", text(here.mode.word())));
+    }
+    if above.is_none_or(|above| above.body_bytes != here.body_bytes) {
+        keys.push(("sqli_body", size(here.body_bytes)));
+    }
     keys
 }
 

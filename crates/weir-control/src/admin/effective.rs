@@ -97,6 +97,8 @@ fn listener(listener: &Listener) -> Value {
             "control_frames": limits.control_frames,
         },
         "screen": screen(&listener.screen),
+        "sqli": listener.sqli.mode.word(),
+        "sqli_body_bytes": listener.sqli.body_bytes,
         "route": listener.routes.iter().map(route).collect::<Vec<_>>(),
     })
 }
@@ -153,8 +155,8 @@ fn route(route: &Route) -> Value {
         "rewrite_prefix": route.rewrite_prefix,
         "body_limit_bytes": route.body_limit_bytes,
         "screen": screen(&route.screen),
-        "sqli": route.sqli.word(),
-        "sqli_body_bytes": route.sqli_body_bytes,
+        "sqli": route.sqli.mode.word(),
+        "sqli_body_bytes": route.sqli.body_bytes,
         "compress": route.compress.as_ref().map(compress),
     });
     match &route.action {

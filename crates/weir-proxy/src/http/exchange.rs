@@ -277,12 +277,13 @@ fn plan<'l>(
     };
     let head = (request, received, routed);
     screening::at_edge(session, listener, of_route, head, &mut exchange.ledger)?;
+    let asked = of_route.map_or(listener.shared.config.sqli, |route| route.sqli);
+    sqli::head(asked, session, listener, (request, received), &mut exchange.ledger)?;
     let (route, prefix) = match decision {
         Decision::Nowhere => return Err(Failure::NoRoute),
         Decision::Default { pool } => return Ok(Plan::Forward { pool, route: None, rewritten }),
         Decision::Route { route, prefix } => (route, prefix),
     };
-    sqli::head(session, listener, route, (request, received), &mut exchange.ledger)?;
     if let (Some(limit), BodyLength::Length(length)) = (route.body_limit_bytes, request.body())
         && length > limit
     {

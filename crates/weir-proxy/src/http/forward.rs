@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::Context;
 
 use weir_balance::NoPick;
-use weir_config::{Coding, Compress, HttpVersion, RetryOn};
+use weir_config::{Coding, Compress, HttpVersion, RetryOn, Sqli};
 use weir_http::{
     BodyLength, BodyReader, KnownHeader, Limits, Method, RequestContext, ResponseContext, Version,
     request_fields, write_request,
@@ -59,6 +59,11 @@ impl Forwarding<'_> {
             Some(route) => route.compress.as_deref(),
             None => self.listener.shared.config.compress.as_ref(),
         }
+    }
+
+    /// How the request is looked at for SQL injection.
+    pub fn sqli(&self) -> Sqli {
+        self.route.map_or(self.listener.shared.config.sqli, |route| route.sqli)
     }
 
     /// Whether the pool's backends are spoken to in HTTP/2.
@@ -278,7 +283,7 @@ fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
         extended_connect: request.is_extended_connect(),
         handshake,
         expect_continue: request.expect_continue(),
-        inspected: forwarding.route.and_then(|route| sqli::body_kind(route, request, received)),
+        inspected: sqli::body_kind(forwarding.sqli(), request, received),
         limits: limits_of(&forwarding.listener.shared.config.limits),
         coding: compress::wish(forwarding.compress(), request, received),
         key: choice_key(pool, &source),

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use weir_config::{HostPattern, PathPattern, RouteAction};
+use weir_config::{HostPattern, PathPattern, RouteAction, Sqli};
 use weir_http::AddedField;
 use weir_screen::Screen;
 
 use crate::http::cache::{Cache, RouteCache};
 use crate::http::screening;
-use crate::http::sqli;
 use crate::snapshot::Pool;
 
 /// What a route looks at.
@@ -56,7 +55,7 @@ pub struct Route {
     /// What is asked of its requests; `None` for nothing.
     pub screen: Option<Box<Screen>>,
     /// Whether its requests are looked at for SQL injection.
-    pub sqli: Option<sqli::Asked>,
+    pub sqli: Sqli,
     /// How responses are compressed; `None` leaves them as they came.
     pub compress: Option<Arc<weir_config::Compress>>,
     host: Vec<HostPattern>,
@@ -279,7 +278,7 @@ impl Route {
             response_fields: fields(&config.add_response_header),
             rewrite_prefix: config.rewrite_prefix.as_ref().map(|prefix| prefix.as_bytes().into()),
             body_limit_bytes: config.body_limit_bytes,
-            sqli: sqli::Asked::of(config),
+            sqli: config.sqli,
             compress: config.compress.clone().map(Arc::new),
             // A connection of a tcp listener is looked at as a request for the name that its client asks for.
             host: config.host.iter().chain(&config.sni).cloned().collect(),

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use weir_config::SqliMode;
+use weir_config::{Sqli, SqliMode};
 use weir_http::RequestHead;
 use weir_screen::sqli::{BodyKind, Found, Screen};
 use weir_stats::table::{ListenerCells, SqliVerdict};
@@ -14,32 +14,9 @@ use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
 use crate::http::ledger::Ledger;
 use crate::http::reply;
-use crate::http::route::Route;
 use crate::http::session::{Session, due};
 use crate::http::upload::{Upload, failure_of};
 use crate::worker::WorkerListener;
-
-/// What a route asks.
-#[derive(Clone, Copy, Debug)]
-pub struct Asked {
-    /// What becomes of an injection; never `Off`.
-    mode: SqliMode,
-    /// Most content that is held back and looked at, bytes.
-    body_bytes: u64,
-}
-
-impl Asked {
-    /// What the config says; `None` where nothing is looked at.
-    pub fn of(config: &weir_config::Route) -> Option<Asked> {
-        let body_bytes = config.sqli_body_bytes;
-        (config.sqli != SqliMode::Off).then_some(Asked { mode: config.sqli, body_bytes })
-    }
-
-    /// Whether an injection is refused.
-    pub fn blocks(self) -> bool {
-        self.mode == SqliMode::Block
-    }
-}
 
 /// The first injection in a request's head.
 pub fn in_head<'a>(
@@ -54,41 +31,42 @@ pub fn in_head<'a>(
 
 /// What `weir explain` says of a request's head: the sentence, and whether the request is refused.
 pub fn explain<'a>(
-    asked: Asked,
+    asked: Sqli,
     path: &[u8],
     query: Option<&[u8]>,
     fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
 ) -> (String, bool) {
     match in_head(&mut Screen::default(), path, query, fields) {
         None => ("nothing was found in path, query and headers".to_owned(), false),
-        Some(found) if asked.blocks() => (found.to_string(), true),
+        Some(found) if asked.mode == SqliMode::Block => (found.to_string(), true),
         Some(found) => (format!("{found}; reported, and passed"), false),
     }
 }
 
 /// Looks at a request's head.
 pub(super) fn head(
+    asked: Sqli,
     session: &Session,
     listener: &WorkerListener,
-    route: &Route,
     (request, received): (&RequestHead, &[u8]),
     ledger: &mut Ledger,
 ) -> Result<(), Failure> {
-    let Some(asked) = route.sqli else { return Ok(()) };
+    if asked.mode == SqliMode::Off {
+        return Ok(());
+    }
     let fields = request.fields(received).map(|field| (field.name, field.value));
     let screen = &mut *session.worker.sqli.borrow_mut();
     let found = in_head(screen, request.path(received), request.query(received), fields);
     let cells = listener.shared.cells.of(session.worker.number);
-    if found.is_none() && body_kind(route, request, received).is_none() {
+    if found.is_none() && body_kind(asked, request, received).is_none() {
         cells.sqli[SqliVerdict::Passed as usize].increment();
     }
     settle(asked, found, cells, ledger)
 }
 
 /// How a request's body is to be read; `None` when it is not.
-pub(super) fn body_kind(route: &Route, request: &RequestHead, received: &[u8]) -> Option<BodyKind> {
-    let asked = route.sqli?;
-    if request.body().is_empty() || asked.body_bytes == 0 {
+pub(super) fn body_kind(asked: Sqli, request: &RequestHead, received: &[u8]) -> Option<BodyKind> {
+    if asked.mode == SqliMode::Off || asked.body_bytes == 0 || request.body().is_empty() {
         return None;
     }
     let coding = request.value_by_name(b"content-encoding", received);
@@ -100,14 +78,14 @@ pub(super) fn body_kind(route: &Route, request: &RequestHead, received: &[u8]) -
 
 /// Notes and counts what was found; `Err` when it is refused.
 fn settle(
-    asked: Asked,
+    asked: Sqli,
     found: Option<Found>,
     cells: &ListenerCells,
     ledger: &mut Ledger,
 ) -> Result<(), Failure> {
     let Some(found) = found else { return Ok(()) };
     ledger.note_injection(&found);
-    if asked.blocks() {
+    if asked.mode == SqliMode::Block {
         cells.sqli[SqliVerdict::Blocked as usize].increment();
         return Err(Failure::Injection);
     }
@@ -123,12 +101,12 @@ pub(super) async fn body(
     (facts, kind): (&Facts, &BodyKind),
     upload: &mut Upload,
 ) -> Result<(), Failure> {
-    let Some(asked) = forwarding.route.and_then(|route| route.sqli) else { return Ok(()) };
+    let asked = forwarding.sqli();
     let cells = forwarding.listener.shared.cells.of(session.worker.number);
     let Some(_charge) = session.worker.buffers.charge(asked.body_bytes) else {
         // What can't be held can't be looked at.
         cells.sqli[SqliVerdict::Cut as usize].increment();
-        return if asked.blocks() { Err(Failure::OutOfMemory) } else { Ok(()) };
+        return if asked.mode == SqliMode::Block { Err(Failure::OutOfMemory) } else { Ok(()) };
     };
     if facts.expect_continue && upload.is_awaited() && !exchange.continued {
         exchange.continued = true;
@@ -152,7 +130,7 @@ async fn hold(
     session: &mut Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
-    asked: Asked,
+    asked: Sqli,
     upload: &mut Upload,
 ) -> Result<(), Failure> {
     let config = &forwarding.listener.shared.config;
