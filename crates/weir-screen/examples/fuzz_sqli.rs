@@ -2,6 +2,7 @@
 //!
 //! `cargo run --release -p weir-screen --example fuzz_sqli -- --seconds 60`; `WEIR_SEED` repeats a run.
 
+#[path = "../../weir-http/examples/fuzzing/mod.rs"]
 mod fuzzing;
 
 use std::process::ExitCode;
