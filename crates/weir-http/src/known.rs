@@ -201,23 +201,11 @@ pub(crate) const PROTECTED: KnownSet = KnownSet::of(&[
 
 /// Fields that must not arrive in a trailer section: framing, routing, authentication, controls and content description
 /// (RFC 9110 §6.5.1).
-pub(crate) const NOT_IN_TRAILERS: KnownSet = KnownSet::of(&[
-    K::Trailer,
-    K::Expires,
-    K::Age,
-    K::Range,
-    K::IfMatch,
-    K::IfNoneMatch,
-    K::IfModifiedSince,
-    K::IfUnmodifiedSince,
-    K::IfRange,
-    K::Pragma,
-    K::RetryAfter,
-    K::AltSvc,
-    K::CacheStatus,
-])
-.union(HOP_BY_HOP)
-.union(PROTECTED);
+pub(crate) const NOT_IN_TRAILERS: KnownSet =
+    KnownSet::of(&[K::Trailer, K::Expires, K::Age, K::Pragma, K::RetryAfter, K::AltSvc, K::CacheStatus])
+        .union(CONDITIONAL)
+        .union(HOP_BY_HOP)
+        .union(PROTECTED);
 
 impl KnownHeader {
     /// Classifies a field name. One comparison at most: length and first letter leave one candidate.

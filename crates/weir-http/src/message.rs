@@ -209,6 +209,11 @@ impl Fields {
         lines.iter().filter(move |line| line.known == known).map(move |line| line.value.of(buffer))
     }
 
+    pub(crate) fn value_by_name<'a>(&self, name: &[u8], buffer: &'a [u8]) -> Option<&'a [u8]> {
+        let mut lines = self.lines.iter();
+        lines.find(|line| line.name.of(buffer).eq_ignore_ascii_case(name)).map(|line| line.value.of(buffer))
+    }
+
     pub(crate) fn iter<'a>(&'a self, buffer: &'a [u8]) -> impl ExactSizeIterator<Item = Field<'a>> {
         self.lines.iter().map(move |line| Field {
             name: line.name.of(buffer),
@@ -246,6 +251,65 @@ pub(crate) enum Phase {
     FieldValue,
     Complete,
 }
+
+/// What requests and responses say of themselves in the same way.
+macro_rules! common_to_heads {
+    ($head:ident) => {
+        impl $head {
+            /// An empty head.
+            pub fn new() -> $head {
+                $head::default()
+            }
+
+            /// Whether a complete, valid head was parsed since the last `clear`.
+            pub fn is_complete(&self) -> bool {
+                self.cursor.phase == Phase::Complete
+            }
+
+            /// Whether any byte of a message was seen since the last `clear`. A client that closes before was idle, and a backend that does
+            /// may be asked again on another connection; one that closes after broke off.
+            pub fn has_started(&self) -> bool {
+                self.cursor.phase != Phase::Start
+            }
+
+            /// Length of the head in bytes, empty lines before it included; the body begins there. For HTTP/2 and HTTP/3 that of
+            /// the text it was built into, which says nothing of how many bytes came.
+            pub fn head_bytes(&self) -> usize {
+                self.head_bytes
+            }
+
+            /// The version the sender speaks.
+            pub fn version(&self) -> Version {
+                self.version
+            }
+
+            /// All fields as sent, in order, connection-specific ones included.
+            pub fn fields<'a>(&'a self, buffer: &'a [u8]) -> impl ExactSizeIterator<Item = Field<'a>> {
+                self.fields.iter(buffer)
+            }
+
+            /// The value of the first field of that known name. O(1) when there is none.
+            pub fn value<'a>(&self, known: KnownHeader, buffer: &'a [u8]) -> Option<&'a [u8]> {
+                self.fields.first(known).map(|line| line.value.of(buffer))
+            }
+
+            /// The values of all fields of that known name, in order. O(1) when there is none.
+            pub fn values<'a>(
+                &'a self,
+                known: KnownHeader,
+                buffer: &'a [u8],
+            ) -> impl Iterator<Item = &'a [u8]> + Clone {
+                self.fields.values(known, buffer)
+            }
+
+            /// The value of the first field of any name, compared without regard to case. O(fields).
+            pub fn value_by_name<'a>(&self, name: &[u8], buffer: &'a [u8]) -> Option<&'a [u8]> {
+                self.fields.value_by_name(name, buffer)
+            }
+        }
+    };
+}
+pub(crate) use common_to_heads;
 
 /// The head of a request. Filled by [`crate::h1::parse_request`], or by a [`crate::section::RequestBuilder`] from
 /// fields of HTTP/2 or HTTP/3; [`clear`](Self::clear) it before the next one.
@@ -303,12 +367,9 @@ impl ConnectionOptions {
     }
 }
 
-impl RequestHead {
-    /// An empty head.
-    pub fn new() -> RequestHead {
-        RequestHead::default()
-    }
+common_to_heads!(RequestHead);
 
+impl RequestHead {
     /// Makes the head ready for another message; keeps its allocations.
     pub fn clear(&mut self) {
         self.cursor = Cursor::default();
@@ -317,23 +378,6 @@ impl RequestHead {
         self.head_bytes = 0;
         self.extended_connect = false;
         self.staged.clear();
-    }
-
-    /// Whether a complete, valid request was parsed since the last `clear`.
-    pub fn is_complete(&self) -> bool {
-        self.cursor.phase == Phase::Complete
-    }
-
-    /// Whether any byte of a request was seen since the last `clear`: a connection that closes before is idle,
-    /// one that closes after broke off.
-    pub fn has_started(&self) -> bool {
-        self.cursor.phase != Phase::Start
-    }
-
-    /// Length of the head in bytes, empty lines before it included; the body begins there. For HTTP/2 and HTTP/3 that of
-    /// the text it was built into, which says nothing of how many bytes came.
-    pub fn head_bytes(&self) -> usize {
-        self.head_bytes
     }
 
     /// The method.
@@ -384,35 +428,6 @@ impl RequestHead {
     /// The query as sent without its `?`; `None` when there is no `?`.
     pub fn query<'a>(&self, buffer: &'a [u8]) -> Option<&'a [u8]> {
         self.query.map(|span| span.of(buffer))
-    }
-
-    /// The version the client speaks.
-    pub fn version(&self) -> Version {
-        self.version
-    }
-
-    /// All fields as sent, in order, connection-specific ones included.
-    pub fn fields<'a>(&'a self, buffer: &'a [u8]) -> impl ExactSizeIterator<Item = Field<'a>> {
-        self.fields.iter(buffer)
-    }
-
-    /// The value of the first field of that known name. O(1) when there is none.
-    pub fn value<'a>(&self, known: KnownHeader, buffer: &'a [u8]) -> Option<&'a [u8]> {
-        self.fields.first(known).map(|line| line.value.of(buffer))
-    }
-
-    /// The values of all fields of that known name, in order. O(1) when there is none.
-    pub fn values<'a>(
-        &'a self,
-        known: KnownHeader,
-        buffer: &'a [u8],
-    ) -> impl Iterator<Item = &'a [u8]> + Clone {
-        self.fields.values(known, buffer)
-    }
-
-    /// The value of the first field of any name, compared without regard to case. O(fields).
-    pub fn value_by_name<'a>(&self, name: &[u8], buffer: &'a [u8]) -> Option<&'a [u8]> {
-        value_by_name(&self.fields, name, buffer)
     }
 
     /// How the body is delimited (RFC 9112 §6.3). `UntilClose` only in HTTP/2 and HTTP/3: until the stream ends.
@@ -476,12 +491,4 @@ impl RequestHead {
     pub fn request_id<'a>(&self, buffer: &'a [u8]) -> Option<&'a [u8]> {
         self.request_id.map(|span| span.of(buffer))
     }
-}
-
-pub(crate) fn value_by_name<'a>(fields: &Fields, name: &[u8], buffer: &'a [u8]) -> Option<&'a [u8]> {
-    fields
-        .lines
-        .iter()
-        .find(|line| line.name.of(buffer).eq_ignore_ascii_case(name))
-        .map(|line| line.value.of(buffer))
 }

@@ -3,7 +3,7 @@
 use crate::body::BodyLength;
 use crate::known::{HOP_BY_HOP, KnownHeader};
 use crate::message::{
-    ConnectionOptions, Cursor, Field, FieldLine, Fields, NOMINATED, Phase, Span, Version, value_by_name,
+    ConnectionOptions, Cursor, Field, FieldLine, Fields, NOMINATED, Phase, Span, Version, common_to_heads,
 };
 
 /// The head of a response. Filled by [`crate::h1::parse_response`]; [`clear`](Self::clear) it before the next one,
@@ -24,34 +24,15 @@ pub struct ResponseHead {
     pub(crate) head_bytes: usize,
 }
 
-impl ResponseHead {
-    /// An empty head.
-    pub fn new() -> ResponseHead {
-        ResponseHead::default()
-    }
+common_to_heads!(ResponseHead);
 
+impl ResponseHead {
     /// Makes the head ready for another message; keeps its allocations.
     pub fn clear(&mut self) {
         self.cursor = Cursor::default();
         self.fields.clear();
         self.connection.clear();
         self.head_bytes = 0;
-    }
-
-    /// Whether a complete, valid response head was parsed since the last `clear`.
-    pub fn is_complete(&self) -> bool {
-        self.cursor.phase == Phase::Complete
-    }
-
-    /// Whether any byte of a response was seen since the last `clear`: a backend that closes before may be asked
-    /// again on another connection, one that closes after may not.
-    pub fn has_started(&self) -> bool {
-        self.cursor.phase != Phase::Start
-    }
-
-    /// Length of the head in bytes; the body begins there.
-    pub fn head_bytes(&self) -> usize {
-        self.head_bytes
     }
 
     /// Status code, 100 to 999. Codes above 599 mean what 5xx means (RFC 9110 §15).
@@ -72,35 +53,6 @@ impl ResponseHead {
     /// Reason phrase as sent; may be empty.
     pub fn reason<'a>(&self, buffer: &'a [u8]) -> &'a [u8] {
         self.reason.of(buffer)
-    }
-
-    /// The version the backend speaks.
-    pub fn version(&self) -> Version {
-        self.version
-    }
-
-    /// All fields as sent, in order, connection-specific ones included.
-    pub fn fields<'a>(&'a self, buffer: &'a [u8]) -> impl ExactSizeIterator<Item = Field<'a>> {
-        self.fields.iter(buffer)
-    }
-
-    /// The value of the first field of that known name. O(1) when there is none.
-    pub fn value<'a>(&self, known: KnownHeader, buffer: &'a [u8]) -> Option<&'a [u8]> {
-        self.fields.first(known).map(|line| line.value.of(buffer))
-    }
-
-    /// The values of all fields of that known name, in order. O(1) when there is none.
-    pub fn values<'a>(
-        &'a self,
-        known: KnownHeader,
-        buffer: &'a [u8],
-    ) -> impl Iterator<Item = &'a [u8]> + Clone {
-        self.fields.values(known, buffer)
-    }
-
-    /// The value of the first field of any name, compared without regard to case. O(fields).
-    pub fn value_by_name<'a>(&self, name: &[u8], buffer: &'a [u8]) -> Option<&'a [u8]> {
-        value_by_name(&self.fields, name, buffer)
     }
 
     /// The fields that are not of the connection the message came by (RFC 9110 §7.6.1): what may be kept of it, and be given to
