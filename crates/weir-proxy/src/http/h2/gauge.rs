@@ -20,7 +20,7 @@ const HEAD_BYTES_PER_COST: f64 = 1024.0;
 const RESET_COST: f64 = 10.0;
 /// What an answered request brings: its client may need some windows and a reset.
 const ANSWER_CREDIT: f64 = 12.0;
-/// Bytes received before other tasks get their turn. Of heads they can be ten thousand fields to read, which the `h2` crate does without a pause
+/// Bytes received before other tasks get their turn, content not counted: windows bound that. Of heads they can be ten thousand fields to read, which the `h2` crate does without a pause
 /// for as long as there is something to receive.
 const TURN_BYTES: usize = 16 << 10;
 /// The same before a first request was answered, and once one was refused: room for the head of an ordinary request.
@@ -41,11 +41,13 @@ pub struct Gauge {
     preface_bytes: usize,
     /// Bytes of the payload under way still to come.
     payload_bytes: usize,
+    /// Whether that is content.
+    is_content: bool,
     most: f64,
     credit: f64,
     at: Duration,
     is_exhausted: bool,
-    /// Bytes received in this turn of the connection.
+    /// Bytes received in this turn of the connection, but for content.
     turn_bytes: usize,
     /// Whether the last request was answered, and not refused for its head.
     is_known: bool,
@@ -59,6 +61,7 @@ impl Gauge {
             header_bytes: 0,
             preface_bytes: PREFACE.len(),
             payload_bytes: 0,
+            is_content: false,
             most: f64::from(most),
             credit: f64::from(most),
             at: now,
@@ -76,7 +79,8 @@ impl Gauge {
     /// Bytes that may still be received before others have waited long enough.
     pub fn turn_left(&self) -> usize {
         let turn = if self.is_known { TURN_BYTES } else { FIRST_TURN_BYTES };
-        turn.saturating_sub(self.turn_bytes)
+        let of_content = if self.is_content { self.payload_bytes } else { 0 };
+        turn.saturating_sub(self.turn_bytes).max(of_content)
     }
 
     /// Takes what was received next. False once the credit is used up.
@@ -84,6 +88,9 @@ impl Gauge {
         self.turn_bytes += received.len();
         loop {
             let skipped = (self.preface_bytes + self.payload_bytes).min(received.len());
+            if self.is_content {
+                self.turn_bytes -= skipped;
+            }
             received = &received[skipped..];
             let of_preface = skipped.min(self.preface_bytes);
             self.preface_bytes -= of_preface;
@@ -137,6 +144,7 @@ impl Gauge {
         const RST_STREAM: u8 = 3;
         const CONTINUATION: u8 = 9;
         const END_STREAM: u8 = 1;
+        self.is_content = kind == DATA;
         let cost = match kind {
             DATA if self.payload_bytes > 0 => {
                 self.moved(self.payload_bytes);
@@ -162,6 +170,25 @@ impl Gauge {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn content_passes_in_one_turn_and_heads_do_not() {
+        const PIECE: usize = 1 << 14;
+        let mut gauge = gauge(100);
+        // A first request with content, as an upload begins.
+        assert!(gauge.see(&frame(1, 4, &[0; 60])));
+        let content = frame(0, 0, &[0; PIECE]);
+        for _ in 0..8 {
+            assert!(gauge.see(&content[..9]));
+            assert_eq!(gauge.turn_left(), PIECE);
+            assert!(gauge.see(&content[9..]));
+        }
+        assert!(gauge.turn_left() > 0);
+        assert!(gauge.see(&frame(1, 4, &[0; FIRST_TURN_BYTES])));
+        assert_eq!(gauge.turn_left(), 0);
+        gauge.end_turn();
+        assert_eq!(gauge.turn_left(), FIRST_TURN_BYTES);
+    }
 
     fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
         let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
@@ -216,9 +243,9 @@ mod tests {
         assert_eq!(gauge.turn_left(), FIRST_TURN_BYTES);
         gauge.answered();
         assert!(gauge.see(&frame(0, 0, &[0; 1000])));
-        assert_eq!(gauge.turn_left(), TURN_BYTES - 1009);
+        assert_eq!(gauge.turn_left(), TURN_BYTES - 9);
         gauge.refused(1500);
-        assert_eq!(gauge.turn_left(), FIRST_TURN_BYTES - 1009);
+        assert_eq!(gauge.turn_left(), FIRST_TURN_BYTES - 9);
         let heads = (0..).take_while(|_| {
             gauge.refused(1500);
             !gauge.is_exhausted()
