@@ -251,7 +251,18 @@ fn listener_tls() -> impl Strategy<Value = ListenerTls> {
         |(certificates, acme, client, min_version, ciphers, tickets)| {
             let (client_ca, client_auth) = client.unzip();
             let client_auth = client_auth.unwrap_or(ClientAuth::Required);
-            ListenerTls { certificates, acme, client_ca, client_auth, min_version, ciphers, tickets }
+            // Where the listener speaks HTTP/3.
+            let early_data = tickets && client_ca.is_none();
+            ListenerTls {
+                certificates,
+                acme,
+                client_ca,
+                client_auth,
+                min_version,
+                ciphers,
+                tickets,
+                early_data,
+            }
         },
     )
 }
@@ -329,10 +340,13 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
                     name: if named { format!("r{position}") } else { format!("{name}/{position}") },
                     ..route
                 });
-                let tls = tls.filter(|_| protocol != Protocol::Udp);
+                let mut tls = tls.filter(|_| protocol != Protocol::Udp);
                 versions.retain(|version| *version != HttpVersion::H3 || tls.is_some());
                 if versions.is_empty() {
                     versions.push(HttpVersion::H1);
+                }
+                if let Some(tls) = &mut tls {
+                    tls.early_data &= http && versions.contains(&HttpVersion::H3);
                 }
                 Listener {
                     http: if http { versions } else { Vec::new() },

@@ -67,9 +67,9 @@ impl Buffers {
         Some(Charge { bytes, owner: self.clone() })
     }
 
-    /// Bytes of all buffers that are lent out, and of all charges.
+    /// Bytes of all buffers that are lent out, of all charges, and of all that is held elsewhere.
     #[cfg(test)]
-    fn in_use_bytes(&self) -> u64 {
+    pub fn in_use_bytes(&self) -> u64 {
         self.in_use_bytes.get()
     }
 }
@@ -181,6 +181,35 @@ impl Drop for Charge {
     }
 }
 
+/// Memory that a connection's protocol holds beside our buffers, as far as it is known: it counts against the budget, so that what is still to
+/// be asked for is refused in time. It is never refused itself, because windows that were promised cannot be taken back.
+pub struct Held {
+    bytes: Cell<u64>,
+    owner: Rc<Buffers>,
+}
+
+impl Held {
+    /// Nothing yet.
+    pub fn new(owner: &Rc<Buffers>) -> Held {
+        Held { bytes: Cell::new(0), owner: owner.clone() }
+    }
+
+    /// So much is held now.
+    #[inline]
+    pub fn set(&self, bytes: u64) {
+        let before = self.bytes.replace(bytes);
+        if before != bytes {
+            self.owner.in_use_bytes.set(self.owner.in_use_bytes.get() + bytes - before);
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,6 +248,18 @@ mod tests {
         buffer.consume(2);
         assert!(buffer.is_empty());
         assert_eq!(buffer.free().len(), SMALL);
+    }
+
+    #[test]
+    fn what_is_held_elsewhere_is_counted_even_beyond_the_budget() {
+        let buffers = Buffers::new(4 * SMALL as u64);
+        let held = Held::new(&buffers);
+        held.set(5 * SMALL as u64);
+        assert!(buffers.borrow(SMALL).is_none() && buffers.charge(1).is_none());
+        held.set(SMALL as u64);
+        assert!(buffers.borrow(SMALL).is_some());
+        drop(held);
+        assert_eq!(buffers.in_use_bytes(), 0);
     }
 
     #[test]

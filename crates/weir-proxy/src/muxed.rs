@@ -171,6 +171,14 @@ impl Muxed {
         }
     }
 
+    /// Ready once it is certain that the request is no copy that somebody sends again (RFC 8470). False when the connection has ended before.
+    pub fn poll_confirmed(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        match self {
+            Muxed::H3(stream) => stream.poll_confirmed(context),
+            Muxed::H2(_) | Muxed::Fetch(_) => Poll::Ready(true),
+        }
+    }
+
     /// A backend's next head, interim or final. Its text goes behind what is in `text`.
     pub fn poll_response(
         &mut self,

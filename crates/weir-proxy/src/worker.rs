@@ -218,10 +218,11 @@ pub fn run(setup: Setup) {
 
 async fn serve(setup: Setup) {
     let seed = std::hash::BuildHasher::hash_one(&foldhash::fast::RandomState::default(), setup.number);
+    // Nothing is served before the first snapshot, which says how much there may be.
+    let buffers = Buffers::new(0);
     let worker = Rc::new(Worker {
         number: setup.number,
-        // Nothing is served before the first snapshot, which says how much there may be.
-        buffers: Buffers::new(0),
+        buffers: buffers.clone(),
         deadlines: Deadlines::new(),
         events: setup.events,
         totals: setup.totals,
@@ -230,7 +231,7 @@ async fn serve(setup: Setup) {
         sqli: RefCell::default(),
         crew: Crew::default(),
         accept_ceiling: system::accept_ceiling(),
-        quic: Place::new(setup.quic),
+        quic: Place::new(setup.quic, &buffers),
         evictions: setup.evictions,
         reported: Cell::new(None),
         random: Cell::new(seed | 1),

@@ -18,6 +18,7 @@ mod loaded;
 mod provider;
 mod resolver;
 mod server;
+mod sessions;
 pub mod tickets;
 
 pub use certificate::{Facts, Identity};

@@ -33,7 +33,7 @@ impl Loaded {
         let mut errors = Vec::new();
         for listener in &config.listeners {
             let Some(tls) = &listener.tls else { continue };
-            match ServerTls::load(&listener.name, tls, &listener.http, tickets) {
+            match ServerTls::load(listener, tls, tickets) {
                 Ok(tls) => drop(loaded.listeners.insert(listener.name.clone(), Arc::new(tls))),
                 Err(error) => errors.push(error),
             }

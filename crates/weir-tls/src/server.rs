@@ -10,13 +10,14 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
-use weir_config::{ClientAuth, HttpVersion, ListenerTls, TlsVersion};
+use weir_config::{ClientAuth, HttpLimits, HttpVersion, Listener, ListenerTls, TlsVersion};
 
 use crate::acme;
 use crate::certificate::{self, Facts, Loaded};
 use crate::files::{self, LoadError};
 use crate::provider;
 use crate::resolver::Resolver;
+use crate::sessions::{BoundSessions, NoTickets};
 use crate::tickets::{BoundTickets, TicketKeys};
 
 /// ALPN names (IANA, TLS ALPN protocol IDs).
@@ -48,16 +49,16 @@ struct Ordered {
 }
 
 impl ServerTls {
-    /// Reads everything that `config` names. `listener` is the listener's name, which tickets are bound to.
+    /// Reads everything that `config`, the `tls` of `listener`, names. Tickets are bound to the listener's name.
     ///
     /// # Errors
     /// A file that can't be used.
     pub fn load(
-        listener: &str,
+        listener: &Listener,
         config: &ListenerTls,
-        http: &[HttpVersion],
         tickets: &Arc<TicketKeys>,
     ) -> Result<ServerTls, LoadError> {
+        let (http, limits, listener) = (&listener.http, &listener.limits, listener.name.as_str());
         let provider = provider::of(config.ciphers);
         let mut certificates: Vec<Loaded> = config
             .certificates
@@ -89,6 +90,10 @@ impl ServerTls {
         };
         let mut bytes = [0; 32];
         bytes.copy_from_slice(bound_to.finish().as_ref());
+        let early = config.early_data.then(|| BoundSessions {
+            sessions: tickets.sessions().clone(),
+            bound_to: remembered(bytes, limits),
+        });
         let tickets =
             config.tickets.then(|| Arc::new(BoundTickets { keys: tickets.clone(), bound_to: bytes }));
         let versions: &[&SupportedProtocolVersion] = match config.min_version {
@@ -101,10 +106,16 @@ impl ServerTls {
         let alpn =
             alpn.into_iter().filter(|(version, _)| http.contains(version)).map(|(_, name)| name.to_vec());
         let stream = parts.config(versions, alpn.collect())?;
-        let quic = http.contains(&HttpVersion::H3).then(|| parts.config(&[&TLS13], vec![HTTP_3.to_vec()]));
+        let mut quic = match http.contains(&HttpVersion::H3) {
+            true => Some(parts.config(&[&TLS13], vec![HTTP_3.to_vec()])?),
+            false => None,
+        };
+        if let Some((quic, early)) = quic.as_mut().zip(early) {
+            take_early_data(quic, early);
+        }
         Ok(ServerTls {
             stream: Arc::new(stream),
-            quic: quic.transpose()?.map(Arc::new),
+            quic: quic.map(Arc::new),
             resolver,
             ordered,
             asks_for_certificate: config.client_ca.is_some(),
@@ -204,6 +215,25 @@ impl Parts<'_> {
         }
         Ok(config)
     }
+}
+
+/// Has a config for QUIC take early data. Rustls does so of clients whose session the server remembers, once each, and of no others.
+fn take_early_data(quic: &mut ServerConfig, sessions: BoundSessions) {
+    quic.ticketer = Arc::new(NoTickets);
+    quic.session_storage = Arc::new(sessions);
+    // RFC 9001 section 4.6.1: how much it may be is for QUIC to say.
+    quic.max_early_data_size = u32::MAX;
+}
+
+/// What a session that is remembered is good for: a client sends early data within the limits that it was told then, and those must not have
+/// become less (RFC 9000 section 7.4.1, RFC 9114 section 7.2.4.2). Simplest is that none has changed.
+fn remembered(bound_to: [u8; 32], limits: &HttpLimits) -> [u8; 32] {
+    let mut digest = digest::Context::new(&digest::SHA256);
+    digest.update(&bound_to);
+    digest.update(format!("{limits:?}").as_bytes());
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(digest.finish().as_ref());
+    bytes
 }
 
 /// The verifier of client certificates, and the authorities that it believes.

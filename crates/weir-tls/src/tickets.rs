@@ -13,6 +13,8 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::rand;
 use rustls::server::ProducesTickets;
 
+use crate::sessions::Sessions;
+
 /// A key seals tickets for so long.
 pub const ROTATION: Duration = Duration::from_secs(6 * 3600);
 /// And opens them for so long from then on.
@@ -30,6 +32,8 @@ pub struct TicketKeys {
     /// The newest first; never empty.
     keys: ArcSwap<Vec<Arc<Key>>>,
     rotating: Mutex<()>,
+    /// Sessions that tickets are only names of.
+    sessions: Arc<Sessions>,
 }
 
 struct Key {
@@ -65,7 +69,11 @@ impl TicketKeys {
     pub fn new<'l>(lines: impl IntoIterator<Item = &'l str>) -> Arc<TicketKeys> {
         let mut keys: Vec<Arc<Key>> = lines.into_iter().filter_map(of_line).map(Arc::new).collect();
         keys.sort_by_key(|key| std::cmp::Reverse(key.made));
-        let all = TicketKeys { keys: ArcSwap::from_pointee(keys), rotating: Mutex::default() };
+        let all = TicketKeys {
+            keys: ArcSwap::from_pointee(keys),
+            rotating: Mutex::default(),
+            sessions: Arc::default(),
+        };
         all.rotate(SystemTime::now());
         Arc::new(all)
     }
@@ -73,6 +81,11 @@ impl TicketKeys {
     /// Lines that hand the keys over, each with its line end. Secret: they go from process to process, never to a disk.
     pub fn lines(&self) -> Vec<String> {
         self.keys.load().iter().map(|key| line(key)).collect()
+    }
+
+    /// What the process remembers of sessions that may begin with early data. Nothing of it is handed over.
+    pub(crate) fn sessions(&self) -> &Arc<Sessions> {
+        &self.sessions
     }
 
     /// Makes a new key when the newest is old, and forgets those that open nothing more.

@@ -1,10 +1,11 @@
 //! The end of a process with answers under way.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
 use weir_tests::dialogue::{Signal, Weir, fingerprint, pattern};
 
+use super::relay::Relay;
 use super::{CONFIG, Client, authority, run, site, start};
 
 #[test]
@@ -31,6 +32,27 @@ fn a_drain_waits_until_the_client_has_all_of_its_answer() {
         assert!(received == content, "{} bytes, changed", received.len());
         let closed = tokio::time::timeout(Duration::from_secs(5), client.connection.closed()).await.unwrap();
         assert!(matches!(closed, quinn::ConnectionError::ApplicationClosed(_)), "{closed}");
+    });
+}
+
+#[test]
+fn a_client_that_has_gone_does_not_keep_a_process_from_its_end() {
+    let (authority, backend) = (authority(), site());
+    let mut weir = start(&authority, &backend);
+    run(async {
+        let relay = Relay::to(&weir);
+        let mut client = Client::connect(&authority, relay.address).await;
+        let request = http::Request::post("https://shop.example/").body(()).unwrap();
+        let mut stream = client.requests.send_request(request).await.unwrap();
+        stream.send_data(Bytes::from(pattern(8, 1_350_000))).await.unwrap();
+        stream.finish().await.unwrap();
+        assert_eq!(stream.recv_response().await.unwrap().status(), 200);
+        // It has not read its answer, and never will.
+        drop(relay);
+        weir.signals(Signal::TERM);
+        let begun = Instant::now();
+        weir.exits();
+        assert!(begun.elapsed() < Duration::from_secs(15), "after {:?}", begun.elapsed());
     });
 }
 

@@ -3,6 +3,8 @@
 mod attacks;
 mod cached;
 mod drain;
+mod early;
+mod relay;
 mod sqli;
 
 use std::net::SocketAddr;

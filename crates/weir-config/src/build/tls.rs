@@ -51,6 +51,7 @@ pub(super) fn listener_tls(fields: &Fields) -> Option<ListenerTls> {
             _ => CipherPolicy::Default,
         },
         tickets: fields.flag("tickets"),
+        early_data: fields.flag("early_data"),
     })
 }
 

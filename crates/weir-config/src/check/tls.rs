@@ -24,6 +24,9 @@ pub(super) fn listener(draft: &Draft, listener: &Listener, fields: &Fields, find
         let hint = "expected `client_ca = \"clients.pem\"` beside it, or leave it out";
         findings.error(entry.key, "`client_auth` needs a `client_ca`", hint);
     }
+    if tls.flag("early_data") {
+        early_data(listener, tls, findings);
+    }
     let mut seen: Vec<(&str, Span)> = Vec::new();
     for (_, value) in tls.list("certificates") {
         let Value::Table(certificate) = value else { continue };
@@ -35,6 +38,26 @@ pub(super) fn listener(draft: &Draft, listener: &Listener, fields: &Fields, find
             }
             None => seen.push((cert, certificate.at("cert"))),
         }
+    }
+}
+
+/// What `early_data` can't stand beside.
+fn early_data(listener: &Listener, tls: &Fields, findings: &mut Findings<'_>) {
+    let at = tls.get("early_data").map_or(tls.at, |entry| entry.key);
+    if !listener.http.contains(&HttpVersion::H3) {
+        let hint = "it is taken over QUIC only: expected `\"h3\"` in `http`, or leave it out";
+        findings.error(at, "`early_data` needs `h3`", hint);
+    }
+    if !tls.flag("tickets") {
+        let hint = format!("sessions are not resumed ({})", findings.place(tls.at("tickets")));
+        findings.error(at, "`early_data` needs `tickets`", hint);
+    }
+    if tls.get("client_ca").is_some() {
+        let hint = format!(
+            "a request that may be a copy proves nothing of who sends it ({})",
+            findings.place(tls.at("client_ca"))
+        );
+        findings.error(at, "`early_data` cannot stand beside `client_ca`", hint);
     }
 }
 

@@ -70,6 +70,13 @@ pub static LISTENER_TLS: Table = Table {
         )
         .also(&["session_tickets", "ssl_session_tickets"]),
         Key::new(
+            "early_data",
+            Kind::Bool(false),
+            "Whether clients of HTTP/3 that come back may send requests before the handshake is over (0-RTT, RFC 8470). Of those only GET, HEAD \
+             and OPTIONS without a body, from an address that the client has proved, are served before that, with `early-data: 1` for backends.",
+        )
+        .also(&["0rtt", "zero_rtt", "allow_0rtt", "ssl_early_data"]),
+        Key::new(
             "acme",
             Kind::Table(&ACME),
             "Gets a certificate from a certificate authority and renews it (RFC 8555). It stands behind those in `certificates`.",

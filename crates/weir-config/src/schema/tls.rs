@@ -46,6 +46,8 @@ pub struct ListenerTls {
     pub ciphers: CipherPolicy,
     /// Whether sessions may be resumed with tickets; default true.
     pub tickets: bool,
+    /// Whether requests of HTTP/3 are taken before the handshake is over (0-RTT); default false.
+    pub early_data: bool,
 }
 
 /// One certificate with its key: files.

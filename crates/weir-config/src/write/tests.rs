@@ -103,6 +103,14 @@ const EVERYTHING: &str = r#"
         [[listener.b.route]]
         sni = "s"
         pool = "q"
+        [listener.c]
+        bind="127.0.0.1:82"
+        pool="p"
+        # Without spaces: `early_data` cannot be without it, so it is not taken out below.
+        http=["h3"]
+        [listener.c.tls]
+        certificates=[{cert="c.pem",key="c.key"}]
+        early_data = true
         [pool.q]
         backends = ["a:1"]
         tls = { ca = "ca.pem", cert = "b.pem", key = "b.key", server_name = "n", verify = true }

@@ -38,6 +38,7 @@ pub(super) fn listener(tls: &ListenerTls) -> Vec<(&'static str, String)> {
     keys.push(("min_version", text(version)));
     keys.push(("ciphers", text(ciphers)));
     keys.push(("tickets", tls.tickets.to_string()));
+    keys.push(("early_data", tls.early_data.to_string()));
     keys
 }
 

@@ -79,6 +79,8 @@ pub struct RequestContext<'a> {
     pub conditions: Conditions<'a>,
     /// Fields the route adds.
     pub added: &'a [AddedField],
+    /// It may be a copy that somebody sends again, because the client's handshake is not over (RFC 8470): the backend is told.
+    pub early: bool,
     /// Pass `Upgrade` on: the route allows that protocol.
     pub upgrade: bool,
     /// `sec-websocket-key` for an upgrade that came by extended CONNECT, which has none (RFC 8441 §5); see
@@ -104,6 +106,7 @@ impl<'a> RequestContext<'a> {
             default_host: b"",
             conditions: Conditions::AsSent,
             added: &[],
+            early: false,
             upgrade: false,
             websocket_key: b"",
             backend_scheme: Scheme::Http,
@@ -268,6 +271,9 @@ fn dropped_from_request(head: &RequestHead, context: &RequestContext<'_>) -> Kno
     if context.conditions != Conditions::AsSent {
         dropped = dropped.union(CONDITIONAL);
     }
+    if context.early {
+        dropped = dropped.with(KnownHeader::EarlyData);
+    }
     dropped
 }
 
@@ -387,6 +393,18 @@ fn put_conditions(context: &RequestContext<'_>, sink: &mut impl FieldSink) {
     }
     if let Some(date) = if_modified_since {
         sink.field(b"if-modified-since", date);
+    }
+}
+
+/// `early-data` of a request that may be a copy.
+#[inline]
+fn put_early(context: &RequestContext<'_>, sink: &mut impl FieldSink) {
+    //= https://www.rfc-editor.org/rfc/rfc8470#section-5.2
+    //# An intermediary that forwards a request prior to the completion of the
+    //# TLS handshake with its client MUST send it with the Early-Data header
+    //# field set to "1"
+    if context.early {
+        sink.field(b"early-data", b"1");
     }
 }
 

@@ -4,9 +4,9 @@
 //! from the buffer, and neighbours of that kind are copied together; all other lines are composed anew.
 
 use super::{
-    KeepRule, RequestContext, ResponseContext, SentFraming, client_framing, put_conditions, put_identity,
-    put_kept, put_max_forwards, put_request_id, put_response_tail, replaced_names, request_rule,
-    response_rule, target_of,
+    KeepRule, RequestContext, ResponseContext, SentFraming, client_framing, put_conditions, put_early,
+    put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail, replaced_names,
+    request_rule, response_rule, target_of,
 };
 use crate::body::BodyLength;
 use crate::h1::encode;
@@ -98,6 +98,7 @@ fn write_identity(
     }
     put_request_id(head, context, replaced, out);
     put_conditions(context, out);
+    put_early(context, out);
 }
 
 fn write_request_connection(

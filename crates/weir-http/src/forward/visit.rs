@@ -4,9 +4,9 @@
 //! `cookie` stays one field (RFC 9113 §8.2.3 lets it).
 
 use super::{
-    KeepRule, RequestContext, ResponseContext, SentFraming, client_framing, put_conditions, put_identity,
-    put_kept, put_max_forwards, put_request_id, put_response_tail, replaced_names, request_rule,
-    response_rule, target_of,
+    KeepRule, RequestContext, ResponseContext, SentFraming, client_framing, put_conditions, put_early,
+    put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail, replaced_names,
+    request_rule, response_rule, target_of,
 };
 use crate::h1::encode::Digits;
 use crate::known::KnownHeader;
@@ -47,6 +47,7 @@ pub fn request_fields<'b>(
     put_identity(head, buffer, context.identity, replaced, sink);
     put_request_id(head, context, replaced, sink);
     put_conditions(context, sink);
+    put_early(context, sink);
     for field in context.added.iter().filter(|field| field.known != KnownHeader::Host) {
         sink.line(&field.line, field.name_bytes);
     }

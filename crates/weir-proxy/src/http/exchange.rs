@@ -3,8 +3,10 @@
 //! The only ways off this path are `retry` and `failure`.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use weir_cache::KeyBuffer;
@@ -13,6 +15,7 @@ use weir_stats::table::{End, Rejected};
 
 use crate::buffers::Buffer;
 use crate::clock;
+use crate::deadline::Deadline;
 use crate::http::answer;
 use crate::http::cache;
 use crate::http::failure::Failure;
@@ -22,6 +25,7 @@ use crate::http::route::{Action, Decision, RequestView, Route, without_port};
 use crate::http::screening;
 use crate::http::session::Session;
 use crate::http::sqli;
+use crate::muxed::Muxed;
 use crate::worker::{Worker, WorkerListener};
 
 /// What becomes of the client's connection.
@@ -52,6 +56,8 @@ pub struct Exchange {
     pub path: Vec<u8>,
     /// What `x-request-id` says towards both sides: the client's own where it sent an acceptable one.
     pub request_id: Vec<u8>,
+    /// Whether the request may be a copy that somebody sends again: it came before the client's handshake was over (RFC 8470).
+    pub early: bool,
     /// The protocol the client asks to upgrade to.
     pub upgrade: Vec<u8>,
     pub ledger: Ledger,
@@ -111,6 +117,7 @@ impl Exchange {
             reply_head_bytes: 0,
             path: Vec::new(),
             request_id: Vec::new(),
+            early: false,
             upgrade: Vec::new(),
             ledger: Ledger::default(),
             key: KeyBuffer::new(),
@@ -130,12 +137,24 @@ impl Exchange {
         self.reply_head_bytes = 0;
         self.tried.clear();
         self.request_id.clear();
+        self.early = false;
         self.upgrade.clear();
         self.continued = false;
         self.forwarded = false;
         self.body_left = false;
         self.ledger.begin(now);
     }
+}
+
+/// Waits until it is certain that the request is no copy.
+pub async fn confirm(stream: &mut Muxed, deadline: &Deadline) -> Result<(), Failure> {
+    poll_fn(|context| match stream.poll_confirmed(context) {
+        Poll::Ready(true) => Poll::Ready(Ok(())),
+        Poll::Ready(false) => Poll::Ready(Err(Failure::ClientClosed)),
+        Poll::Pending if deadline.has_passed() => Poll::Ready(Err(Failure::HeaderTimeout)),
+        Poll::Pending => Poll::Pending,
+    })
+    .await
 }
 
 /// Counts a session that ended before any request: its PROXY header was missing or wrong, or named a client that has its share.

@@ -236,6 +236,7 @@ fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
     }
     let mut context = RequestContext::new(&session.identity, &exchange.request_id);
     context.path = forwarding.rewritten.then_some(&exchange.path);
+    context.early = exchange.early;
     context.upgrade = upgrade.is_some();
     let over_h2 = forwarding.over_h2();
     let handshake = upgrade.map_or(Handshake::Theirs, |protocol| {

@@ -4,11 +4,21 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
+use crate::buffers::{Buffers, Held};
+
+/// What a client may send of one request's body before the exchange has taken any of it.
+pub const STREAM_WINDOW_BYTES: u32 = 128 << 10;
+/// The same for all requests of a connection together (threat S4).
+pub const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+
 /// How many exchanges of a connection are under way, whatever its client thinks: one whose stream was reset counts until it has let go of
 /// its backend (threats B1, B4).
-#[derive(Default)]
 pub struct Running {
     count: Cell<u32>,
+    /// Of these, those whose body is still to come when they begin.
+    with_body: Cell<u32>,
+    /// What their windows may make us hold.
+    windows: Held,
     /// What drives the connection.
     driver: RefCell<Option<Waker>>,
     /// Whether it is to be woken by the end of any exchange, and not of the last alone.
@@ -16,6 +26,22 @@ pub struct Running {
 }
 
 impl Running {
+    /// Of a new connection, whose windows count against the budget of `buffers`.
+    pub fn new(buffers: &Rc<Buffers>) -> Rc<Running> {
+        Rc::new(Running {
+            count: Cell::new(0),
+            with_body: Cell::new(0),
+            windows: Held::new(buffers),
+            driver: RefCell::default(),
+            awaited: Cell::new(false),
+        })
+    }
+
+    fn fit_windows(&self) {
+        let all = u64::from(self.with_body.get()) * u64::from(STREAM_WINDOW_BYTES);
+        self.windows.set(all.min(CONNECTION_WINDOW_BYTES.into()));
+    }
+
     /// Exchanges under way.
     pub fn count(&self) -> u32 {
         self.count.get()
@@ -24,7 +50,7 @@ impl Running {
     /// Takes a place for one more.
     pub fn enter(self: &Rc<Self>) -> Place {
         self.count.set(self.count.get() + 1);
-        Place(self.clone())
+        Place { running: self.clone(), has_body: false }
     }
 
     /// Has [`Self::wake_driver`] wake the task of `context`.
@@ -49,14 +75,56 @@ impl Running {
 }
 
 /// One of [`Running`], until dropped.
-pub struct Place(Rc<Running>);
+pub struct Place {
+    running: Rc<Running>,
+    has_body: bool,
+}
+
+impl Place {
+    /// The request's body is still to come.
+    pub fn expects_body(&mut self) {
+        if !std::mem::replace(&mut self.has_body, true) {
+            self.running.with_body.set(self.running.with_body.get() + 1);
+            self.running.fit_windows();
+        }
+    }
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let left = self.0.count.get() - 1;
-        self.0.count.set(left);
-        if left == 0 || self.0.awaited.get() {
-            self.0.wake_driver();
+        let running = &self.running;
+        if self.has_body {
+            running.with_body.set(running.with_body.get() - 1);
+            running.fit_windows();
         }
+        let left = running.count.get() - 1;
+        running.count.set(left);
+        if left == 0 || running.awaited.get() {
+            running.wake_driver();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s4_windows_of_bodies_under_way_are_counted_up_to_that_of_the_connection() {
+        let buffers = Buffers::new(1 << 30);
+        let running = Running::new(&buffers);
+        let mut places: Vec<Place> = (0..3).map(|_| running.enter()).collect();
+        assert_eq!(buffers.in_use_bytes(), 0);
+        let mut counted = Vec::new();
+        for place in &mut places {
+            place.expects_body();
+            place.expects_body();
+            counted.push(buffers.in_use_bytes() >> 10);
+        }
+        assert_eq!(counted, [128, 256, 256]);
+        places.truncate(1);
+        assert_eq!(buffers.in_use_bytes() >> 10, 128);
+        places.clear();
+        assert_eq!(buffers.in_use_bytes(), 0);
     }
 }

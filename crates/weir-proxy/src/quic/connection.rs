@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -16,39 +16,12 @@ use quinn_proto::{
 
 use super::endpoint::Driver;
 use super::gauge::Gauge;
+use super::path::UnprovedPath;
 use super::port::{Port, Settings};
 use super::timers::Entry;
 use super::wakers::{wake, watch};
-
-/// Smallest and largest number of bytes that wait to be acknowledged, per connection. In between it is twice what the path carries at once:
-/// a client that acknowledges nothing, or slowly, makes us hold little.
-const SEND_WINDOW: (u64, u64) = (128 << 10, 8 << 20);
-
-/// What the send windows of all connections of a worker may come to beyond the smallest (threat S4): a client that first takes much and then
-/// acknowledges nothing keeps its window until it is given up.
-const SEND_WINDOWS_BYTES: u64 = 64 << 20;
-
-/// The send windows of all connections of a worker.
-#[derive(Default)]
-pub(super) struct SendWindows {
-    /// Bytes beyond the smallest window, in all.
-    granted: Cell<u64>,
-}
-
-impl SendWindows {
-    /// Takes back a window of `before` (0: none yet) and gives one of `wanted`, or what there is; never less than the smallest.
-    fn exchange(&self, before: u64, wanted: u64) -> u64 {
-        let others = self.granted.get() - before.saturating_sub(SEND_WINDOW.0);
-        let granted = (wanted - SEND_WINDOW.0).min(SEND_WINDOWS_BYTES.saturating_sub(others));
-        self.granted.set(others + granted);
-        SEND_WINDOW.0 + granted
-    }
-}
-
-/// A path that is still to be proved gets no more than three times what came from it, but for one datagram in this time: the protocol pads its
-/// challenge to 1,200 bytes, which one short packet of a client behind a new address translation would not allow. So whoever names others' addresses
-/// has no use of it.
-const FREE_CHALLENGE_INTERVAL: Duration = Duration::from_secs(10);
+use super::windows::SEND_WINDOW;
+use crate::buffers::Held;
 
 /// A client's connection.
 pub struct Connection {
@@ -58,11 +31,17 @@ pub struct Connection {
     /// Whether it is in the driver's queue.
     pub(super) is_queued: Cell<bool>,
     pub(super) timer: Entry,
-    driver: Rc<Driver>,
+    pub(super) driver: Rc<Driver>,
     /// Where the client is, as far as it has proved it.
-    client: Cell<SocketAddr>,
+    pub(super) client: Cell<SocketAddr>,
     /// Counted among the handshakes under way.
     pub(super) is_half_open: Cell<bool>,
+    /// The client proved its address before it began.
+    is_proved: bool,
+    /// Its handshake is over.
+    is_confirmed: Cell<bool>,
+    /// Handed to the listener.
+    is_served: Cell<bool>,
     /// What counts the connection, dropped when it is over.
     guard: RefCell<Option<Box<dyn Any>>>,
     idle_timeout: Duration,
@@ -70,23 +49,21 @@ pub struct Connection {
     /// When the handshake must be over, later when a silent client is asked whether it is there.
     pub(super) own_due: Cell<Option<Instant>>,
     requests: Cell<u32>,
-    unproved_path: RefCell<Option<UnprovedPath>>,
-    free_challenge_at: Cell<Option<Instant>>,
-}
-
-/// An address that packets come from and nobody has answered from yet.
-struct UnprovedPath {
-    address: SocketAddr,
-    received_bytes: u64,
-    sent_bytes: u64,
+    /// When something last came from the client.
+    pub(super) heard_at: Cell<Instant>,
+    pub(super) unproved_path: RefCell<Option<UnprovedPath>>,
+    pub(super) free_challenge_at: Cell<Option<Instant>>,
 }
 
 /// What changes with every packet.
 pub(super) struct Inner {
     pub(super) quic: quinn_proto::Connection,
     watches: HashMap<StreamId, Watch, foldhash::fast::RandomState>,
-    /// Streams that we have ended and whose end the client has not acknowledged.
-    ending: HashSet<StreamId, foldhash::fast::RandomState>,
+    /// Streams that we have ended and whose end the client has not acknowledged, with all bytes of each.
+    ending: HashMap<StreamId, u64, foldhash::fast::RandomState>,
+    /// All bytes of the streams that have not ended so far. No more of it than the window is still here.
+    unended_bytes: u64,
+    held: Held,
     ended: Option<Waker>,
     accepting: [Option<Waker>; 2],
     closed: Option<Waker>,
@@ -101,7 +78,10 @@ struct Watch {
     writable: Option<Waker>,
     /// Woken when the client has lost interest in the answer.
     stopped: Option<Waker>,
-    finished: bool,
+    /// Woken when the handshake is over.
+    confirmed: Option<Waker>,
+    /// Bytes given to be sent, until the end is.
+    written_bytes: u64,
 }
 
 /// What a stream ended with before its end.
@@ -118,7 +98,7 @@ impl Connection {
         driver: &Rc<Driver>,
         port: &Rc<Port>,
         (handle, quic): (ConnectionHandle, quinn_proto::Connection),
-        guard: Box<dyn Any>,
+        (is_proved, guard): (bool, Box<dyn Any>),
         settings: &Settings,
         now: Instant,
     ) -> Connection {
@@ -126,7 +106,9 @@ impl Connection {
         let inner = Inner {
             quic,
             watches: HashMap::default(),
-            ending: HashSet::default(),
+            ending: HashMap::default(),
+            unended_bytes: 0,
+            held: Held::new(&driver.buffers),
             ended: None,
             accepting: [None, None],
             closed: None,
@@ -142,25 +124,17 @@ impl Connection {
             driver: driver.clone(),
             client,
             is_half_open: Cell::new(false),
+            is_proved,
+            is_confirmed: Cell::new(false),
+            is_served: Cell::new(false),
             guard: RefCell::new(Some(guard)),
             idle_timeout: settings.idle_timeout,
             gauge: RefCell::new(Gauge::new(settings.control_frames, now)),
             own_due: Cell::new(None),
             requests: Cell::new(0),
+            heard_at: Cell::new(now),
             unproved_path: RefCell::new(None),
             free_challenge_at: Cell::new(None),
-        }
-    }
-
-    /// A datagram came from `remote`.
-    pub(super) fn note_received(&self, remote: SocketAddr, bytes: usize) {
-        if remote == self.client.get() {
-            return;
-        }
-        let path = &mut *self.unproved_path.borrow_mut();
-        match path {
-            Some(path) if path.address == remote => path.received_bytes += bytes as u64,
-            _ => *path = Some(UnprovedPath { address: remote, received_bytes: bytes as u64, sent_bytes: 0 }),
         }
     }
 
@@ -174,29 +148,6 @@ impl Connection {
             tracing::debug!(client = %self.client.get(), "quic connection closed for its many frames");
             self.close(self.port.front.flooded(), "too many frames without content");
         }
-    }
-
-    /// Whether `bytes` may go to `destination`, which counts them. What may not is as good as lost on the way.
-    pub(super) fn may_send(&self, destination: SocketAddr, bytes: usize, now: Instant) -> bool {
-        if destination == self.client.get() {
-            return true;
-        }
-        let path = &mut *self.unproved_path.borrow_mut();
-        let Some(path) = path.as_mut().filter(|path| path.address == destination) else {
-            // The one before, which was proved, or else one that has sent nothing that counted.
-            return false;
-        };
-        let wanted = path.sent_bytes + bytes as u64;
-        if wanted > 3 * path.received_bytes {
-            let is_free =
-                self.free_challenge_at.get().is_none_or(|last| now >= last + FREE_CHALLENGE_INTERVAL);
-            if !is_free || path.sent_bytes > 0 {
-                return false;
-            }
-            self.free_challenge_at.set(Some(now));
-        }
-        path.sent_bytes = wanted;
-        true
     }
 
     /// The client's address: the last one from which it has answered a challenge (RFC 9000 §8.2), not where its last packet says it came
@@ -230,6 +181,59 @@ impl Connection {
     /// Whether the client's requests may be copies that somebody sends again (RFC 8470): the handshake is not over.
     pub fn is_early(&self) -> bool {
         self.inner.borrow().quic.is_handshaking()
+    }
+
+    /// Ready once the handshake is over: then the client's requests are its own. False when the connection has ended before.
+    pub fn poll_confirmed(&self, id: StreamId, context: &mut Context<'_>) -> Poll<bool> {
+        let inner = &mut *self.inner.borrow_mut();
+        if inner.is_over() {
+            return Poll::Ready(false);
+        }
+        if !inner.quic.is_handshaking() {
+            return Poll::Ready(true);
+        }
+        if let Some(entry) = inner.watches.get_mut(&id) {
+            watch(&mut entry.confirmed, context);
+        }
+        Poll::Pending
+    }
+
+    /// A request is served although the handshake is not over.
+    pub fn note_early(&self) {
+        self.driver.counts().served_early();
+    }
+
+    /// Whether it is time to hand the connection to the listener: its handshake is over, or the client resumes a session with early data and is
+    /// where it says it is. True once.
+    pub(super) fn is_to_be_served(&self) -> bool {
+        let is_time = !self.is_served.get()
+            && (self.is_confirmed.get() || (self.is_proved && self.inner.borrow().takes_early_data()));
+        is_time && !self.is_served.replace(true)
+    }
+
+    /// The handshake is over.
+    pub(super) fn confirm(self: &Rc<Self>) {
+        self.is_confirmed.set(true);
+        self.driver.leave_handshake(self);
+        self.driver.counts().established();
+        self.own_due.set(None);
+        if self.requests.get() > 0 {
+            self.keep_alive_from(Instant::now());
+        }
+        for watch in self.inner.borrow_mut().watches.values_mut() {
+            wake(&mut watch.confirmed);
+        }
+    }
+
+    /// How long nothing has come from the client.
+    pub fn silence(&self) -> Duration {
+        self.heard_at.get().elapsed()
+    }
+
+    /// Has the client say whether it is there.
+    pub fn probe(self: &Rc<Self>) {
+        self.inner.borrow_mut().quic.ping();
+        self.touch();
     }
 
     /// What ended the connection, once something has.
@@ -317,6 +321,13 @@ impl Connection {
             return Poll::Ready(Err(StreamError::ConnectionLost));
         }
         let written = inner.quic.send_stream(id).write_chunks(std::slice::from_mut(bytes));
+        if let Ok(written) = &written
+            && id.dir() == Dir::Bi
+            && let Some(entry) = inner.watches.get_mut(&id)
+        {
+            entry.written_bytes += written.bytes as u64;
+            inner.unended_bytes += written.bytes as u64;
+        }
         // Being blocked may have to be told, too.
         self.touch();
         match written {
@@ -339,7 +350,9 @@ impl Connection {
         self.touch();
         match finished {
             Ok(()) => {
-                inner.ending.insert(id);
+                let written =
+                    inner.watches.get_mut(&id).map(|entry| std::mem::take(&mut entry.written_bytes));
+                inner.ending.insert(id, written.unwrap_or_default());
                 Ok(())
             }
             Err(FinishError::Stopped(code)) => Err(StreamError::Reset(code.into_inner())),
@@ -390,7 +403,10 @@ impl Connection {
 
     /// Says that nobody will ask about the stream again.
     pub fn forget(&self, id: StreamId) {
-        self.inner.borrow_mut().watches.remove(&id);
+        let inner = &mut *self.inner.borrow_mut();
+        if let Some(entry) = inner.watches.remove(&id) {
+            inner.unended_bytes -= entry.written_bytes;
+        }
     }
 
     /// Closes the connection with an application's code (RFC 9000 §10.2).
@@ -432,7 +448,9 @@ impl Connection {
         self.own_due.set(None);
         if self.is_half_open.get() {
             self.driver.counts().handshakes_timed_out();
-            self.inner.borrow_mut().quic.close(now, VarInt::from_u32(0), Bytes::new());
+            let inner = &mut *self.inner.borrow_mut();
+            inner.quic.close(now, VarInt::from_u32(0), Bytes::new());
+            inner.wake_all();
             self.end();
         } else if self.requests.get() > 0 {
             self.inner.borrow_mut().quic.ping();
@@ -485,33 +503,17 @@ impl Connection {
                 inner.quic.set_send_window(granted);
             }
         }
-    }
-
-    /// What would have to change for a packet to prove nothing about the path: challenges and probes sent so far. `None` when the path is
-    /// the one that is proved already.
-    pub(super) fn unproved(&self, inner: &Inner) -> Option<(u64, u64)> {
-        if inner.quic.remote_address() == self.client.get() {
-            return None;
-        }
-        let stats = inner.quic.stats();
-        Some((stats.frame_tx.path_challenge, stats.path.sent_plpmtud_probes))
-    }
-
-    /// A packet was sent to `destination` while the path was not proved, with `before` from just before it. Every packet on a path that is still
-    /// to be proved carries a challenge; one without tells that the client has answered.
-    pub(super) fn note_path(&self, inner: &Inner, destination: SocketAddr, before: (u64, u64)) {
-        let path = inner.quic.remote_address();
-        if destination == path && !inner.quic.is_closed() && self.unproved(inner) == Some(before) {
-            tracing::debug!(from = %self.client.get(), to = %path, "quic client moved");
-            self.client.set(path);
-            self.driver.counts().migrated();
-        }
+        inner.held.set(inner.unended_bytes.min(inner.send_window));
     }
 }
 
 impl Inner {
     pub(super) fn is_over(&self) -> bool {
         self.lost.is_some() || self.quic.is_closed()
+    }
+
+    fn takes_early_data(&self) -> bool {
+        self.quic.has_0rtt() && !self.is_over()
     }
 
     fn wake_for(&mut self, event: &StreamEvent) {
@@ -536,9 +538,6 @@ impl Inner {
             }
             StreamEvent::Finished { id } => {
                 self.has_ended(*id);
-                if let Some(watch) = self.watches.get_mut(id) {
-                    watch.finished = true;
-                }
             }
             StreamEvent::Available { .. } => {}
         }
@@ -546,8 +545,14 @@ impl Inner {
 
     /// The client has all of a stream, or wants no more of it.
     fn has_ended(&mut self, id: StreamId) {
-        if self.ending.remove(&id) && self.ending.is_empty() {
-            wake(&mut self.ended);
+        if let Some(entry) = self.watches.get_mut(&id) {
+            self.unended_bytes -= std::mem::take(&mut entry.written_bytes);
+        }
+        if let Some(bytes) = self.ending.remove(&id) {
+            self.unended_bytes -= bytes;
+            if self.ending.is_empty() {
+                wake(&mut self.ended);
+            }
         }
     }
 
@@ -559,6 +564,7 @@ impl Inner {
             wake(&mut watch.readable);
             wake(&mut watch.writable);
             wake(&mut watch.stopped);
+            wake(&mut watch.confirmed);
         }
     }
 }
@@ -571,23 +577,5 @@ impl Drop for Connection {
     fn drop(&mut self) {
         let before = self.inner.get_mut().send_window;
         self.driver.send_windows.exchange(before, SEND_WINDOW.0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn s4_send_windows_grow_only_as_far_as_all_of_a_worker_may() {
-        let windows = SendWindows::default();
-        let (least, most) = SEND_WINDOW;
-        let granted: Vec<u64> = (0..20).map(|_| windows.exchange(0, most)).collect();
-        let beyond: u64 = granted.iter().map(|window| window - least).sum();
-        assert_eq!(beyond, SEND_WINDOWS_BYTES);
-        assert_eq!((granted[0], granted[19]), (most, least));
-        // What one gives back another gets.
-        assert_eq!(windows.exchange(granted[0], least), least);
-        assert!(windows.exchange(granted[19], most) > most / 2);
     }
 }

@@ -58,6 +58,8 @@ counts! {
     forwarded_count, forwarded;
     /// Clients that moved to another address and proved it.
     migrated_count, migrated;
+    /// Requests served although the handshake was not over.
+    early_count, served_early;
 }
 
 impl Counts {

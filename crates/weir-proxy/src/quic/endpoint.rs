@@ -18,7 +18,7 @@ use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
 use super::cid::{self, Generator, Place};
-use super::connection::{Connection, SendWindows};
+use super::connection::Connection;
 use super::counts::{Counts, Drop as Dropped};
 use super::forward::{self, Line, Mail, Mailbox, Passed};
 use super::keys::Keys;
@@ -26,6 +26,8 @@ use super::kin::Kin;
 use super::port::Port;
 use super::socket::{Arrived, each_datagram};
 use super::timers::Timers;
+use super::windows::SendWindows;
+use crate::buffers::Buffers;
 use crate::system::datagrams::Inbox;
 
 /// Handshakes under way on one worker, from addresses that are not proved, above which the next clients must prove theirs first
@@ -37,7 +39,6 @@ const REFUSE_ABOVE: usize = 4096;
 const TRANSMITS_PER_TURN: usize = 4;
 /// Transmits of all before other tasks get theirs.
 const TRANSMITS_PER_ROUND: usize = 64;
-
 /// Messages from another process before other tasks get their turn.
 const MESSAGES_PER_TURN: usize = 64;
 
@@ -50,6 +51,8 @@ pub struct Driver {
     connections: RefCell<Vec<Option<Rc<Connection>>>>,
     half_open: Cell<usize>,
     pub(super) send_windows: SendWindows,
+    /// Whose budget counts what waits to be acknowledged.
+    pub(super) buffers: Rc<Buffers>,
     queue: RefCell<VecDeque<Rc<Connection>>>,
     sender: RefCell<Option<Waker>>,
     ports: RefCell<Vec<Rc<Port>>>,
@@ -67,6 +70,7 @@ impl Driver {
         siblings: Arc<[Mailbox]>,
         kin: Arc<Kin>,
         counts: Arc<[Counts]>,
+        buffers: Rc<Buffers>,
     ) -> Rc<Driver> {
         let mut config = EndpointConfig::new(keys.reset());
         let generator_keys = keys.clone();
@@ -80,6 +84,7 @@ impl Driver {
             connections: RefCell::default(),
             half_open: Cell::new(0),
             send_windows: SendWindows::default(),
+            buffers,
             queue: RefCell::default(),
             sender: RefCell::default(),
             ports: RefCell::default(),
@@ -215,11 +220,9 @@ impl Driver {
 
     /// Takes one datagram that was passed on.
     fn take_passed(self: &Rc<Self>, passed: &Passed, now: Instant, touched: &mut Vec<Rc<Connection>>) {
-        let ports = self.ports.borrow();
-        let Some(port) = ports.iter().rfind(|port| port.socket.address() == passed.endpoint).cloned() else {
-            return self.counts().dropped(Dropped::NoSocket);
-        };
-        drop(ports);
+        let is_meant = |port: &&Rc<Port>| port.socket.address() == passed.endpoint;
+        let port = self.ports.borrow().iter().rfind(is_meant).cloned();
+        let Some(port) = port else { return self.counts().dropped(Dropped::NoSocket) };
         self.take(&port, &passed.arrived(), now, touched);
     }
 
@@ -308,7 +311,7 @@ impl Driver {
                 {
                     return self.counts().dropped(Dropped::OtherListener);
                 }
-                connection.note_received(arrived.remote, arrived.bytes.len());
+                connection.note_received(arrived.remote, arrived.bytes.len(), now);
                 connection.inner.borrow_mut().quic.handle_event(event);
                 connection.gauge_frames(now);
                 note_touched(&connection, touched);
@@ -351,7 +354,8 @@ impl Driver {
             Ok(accepted) => {
                 port.socket.put_back(buffer);
                 let handle = accepted.0;
-                let connection = Rc::new(Connection::new(self, port, accepted, guard, &settings, now));
+                let connection =
+                    Rc::new(Connection::new(self, port, accepted, (is_proved, guard), &settings, now));
                 connection.own_due.set(Some(now + settings.handshake_timeout));
                 connection.is_half_open.set(true);
                 self.half_open.set(self.half_open.get() + 1);
@@ -405,9 +409,9 @@ impl Driver {
             }
         }
         if connection.dispatch() {
-            self.leave_handshake(connection);
-            connection.own_due.set(None);
-            self.counts().established();
+            connection.confirm();
+        }
+        if connection.is_to_be_served() {
             connection.port.front.serve(connection.clone());
         }
         if is_drained {

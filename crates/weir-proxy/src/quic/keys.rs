@@ -3,8 +3,12 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use aws_lc_rs::{hkdf, hmac, rand};
+use quinn_proto::ValidationTokenConfig;
+
+use super::proofs::{self, Proofs};
 
 /// Bytes of the secret from which all keys are derived.
 const SECRET_BYTES: usize = 32;
@@ -16,6 +20,7 @@ pub struct Keys {
     process: u8,
     steering: [u32; 4],
     tag: hmac::Key,
+    proofs: Arc<Proofs>,
 }
 
 impl fmt::Debug for Keys {
@@ -43,7 +48,7 @@ impl Keys {
         });
         let steering = std::array::from_fn(|_| words.next().unwrap_or(1));
         let tag = hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&key, b"weir quic tag").as_ref());
-        Keys { secret, process, steering, tag }
+        Keys { secret, process, steering, tag, proofs: Arc::new(Proofs::new(SystemTime::now())) }
     }
 
     /// The same keys for the process that follows this one.
@@ -75,6 +80,13 @@ impl Keys {
     /// The key of the tokens that prove an address.
     pub fn token(&self) -> Arc<dyn quinn_proto::crypto::HandshakeTokenKey> {
         Arc::new(hkdf::Salt::new(hkdf::HKDF_SHA256, b"weir quic token").extract(&self.secret))
+    }
+
+    /// How clients prove their address when they come back.
+    pub fn proofs(&self) -> ValidationTokenConfig {
+        let mut config = ValidationTokenConfig::default();
+        config.lifetime(proofs::LIFETIME).sent(proofs::TOKENS).log(self.proofs.clone());
+        config
     }
 
     /// As text for the next process, without a line end. Secret: to be sent over a private channel only.

@@ -13,10 +13,13 @@ mod gauge;
 pub mod keys;
 pub mod kin;
 mod padding;
+mod path;
 pub mod port;
+mod proofs;
 pub mod seat;
 pub mod socket;
 #[cfg(test)]
 mod tests;
 mod timers;
 mod wakers;
+mod windows;

@@ -13,6 +13,7 @@ use super::endpoint::Driver;
 use super::forward::{Line, Mail, Mailbox, mailbox};
 use super::keys::Keys;
 use super::kin::Kin;
+use crate::buffers::Buffers;
 
 /// What the process before hands over; nothing when there was none.
 #[derive(Default)]
@@ -101,13 +102,15 @@ impl Office {
 pub struct Place {
     keys: Arc<Keys>,
     seat: RefCell<Option<Seat>>,
+    buffers: Rc<Buffers>,
     driver: OnceCell<Rc<Driver>>,
 }
 
 impl Place {
     /// The worker's own.
-    pub fn new(seat: Seat) -> Place {
-        Place { keys: seat.keys.clone(), seat: RefCell::new(Some(seat)), driver: OnceCell::new() }
+    pub fn new(seat: Seat, buffers: &Rc<Buffers>) -> Place {
+        let keys = seat.keys.clone();
+        Place { keys, seat: RefCell::new(Some(seat)), buffers: buffers.clone(), driver: OnceCell::new() }
     }
 
     /// The keys of the process.
@@ -119,7 +122,7 @@ impl Place {
     pub fn driver(&self) -> Rc<Driver> {
         if let Some(seat) = self.seat.take() {
             let Seat { number, keys, kin, siblings, counts, mail, lines } = seat;
-            let driver = Driver::new(keys, number, siblings, kin, counts);
+            let driver = Driver::new(keys, number, siblings, kin, counts, self.buffers.clone());
             tokio::task::spawn_local(driver.clone().run_sender());
             tokio::task::spawn_local(driver.clone().run_timers());
             tokio::task::spawn_local(driver.clone().run_mail(mail));

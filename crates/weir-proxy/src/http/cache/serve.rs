@@ -21,7 +21,7 @@ use crate::clock;
 use crate::http::answer;
 use crate::http::compress;
 use crate::http::drive;
-use crate::http::exchange::{After, Exchange};
+use crate::http::exchange::{After, Exchange, confirm};
 use crate::http::failure::Failure;
 use crate::http::forward::{self, Forwarding};
 use crate::http::reply;
@@ -64,6 +64,15 @@ struct Miss<'a> {
 
 impl Miss<'_> {
     async fn run(&self, session: &mut Session, exchange: &mut Exchange, found: Found) -> After {
+        // What is fetched is for others too, and not in the name of who may be nobody.
+        if exchange.early
+            && let Some(stream) = session.stream.as_muxed()
+        {
+            if let Err(failure) = confirm(stream, &session.deadline).await {
+                return answer::failure(session, self.forwarding.listener, exchange, &failure).await;
+            }
+            exchange.early = false;
+        }
         match found {
             Found::Hit { object, facts, age, ttl } => {
                 exchange.ledger.cache.hit(CacheResult::Hit, age.as_secs(), ttl.as_secs() as i64);

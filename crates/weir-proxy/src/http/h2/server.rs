@@ -22,17 +22,13 @@ use crate::http::failure::Failure;
 use crate::http::h2::gauge::Gauge;
 use crate::http::h2::head;
 use crate::http::h2::stream::Stream as RequestStream;
-use crate::http::h2::wire::Wire;
-use crate::http::running::{Place, Running};
+use crate::http::h2::wire::{Unsent, Watched, Wire};
+use crate::http::running::{CONNECTION_WINDOW_BYTES, Place, Running, STREAM_WINDOW_BYTES};
 use crate::http::session::{LAST_CHANCE, Session, limits_of};
 use crate::http::stream_exchange::{self, Peer, Served};
 use crate::muxed::Muxed;
 use crate::worker::WorkerListener;
 
-/// What a client may send of one request's body before the exchange has taken any of it.
-const STREAM_WINDOW_BYTES: u32 = 128 << 10;
-/// The same for all requests of a connection together (threat S4).
-const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 /// Most content that waits in the connection to be sent, per stream.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// Requests that a client may have broken off before we took them up; `h2` closes the connection beyond.
@@ -50,7 +46,8 @@ pub async fn serve(session: Session) {
     let listener = slot.current();
     let limits = &listener.shared.config.limits;
     let gauge = Rc::new(RefCell::new(Gauge::new(limits.control_frames, clock::now())));
-    let wire = Wire::new(stream, buffer, Some(gauge.clone()));
+    let unsent = Unsent::new(u64::from(limits.streams) * SEND_BUFFER_BYTES as u64, &worker.buffers);
+    let wire = Wire::new(stream, buffer, Some(Watched { gauge: gauge.clone(), unsent: unsent.clone() }));
     deadline.set(clock::now() + listener.shared.config.timeout.header);
     let mut handshake = pin!(builder(limits).handshake::<Wire, Bytes>(wire));
     let connection = poll_fn(|context| match handshake.as_mut().poll(context) {
@@ -67,11 +64,13 @@ pub async fn serve(session: Session) {
     drop(listener);
     let identity = Rc::new(Rc::unwrap_or_clone(identity).of_version(Version::Http2));
     let peer = Rc::new(Peer { worker, slot, secure, client, identity });
+    let running = Running::new(&peer.worker.buffers);
     Driver {
         connection,
         peer,
-        running: Rc::default(),
+        running,
         gauge,
+        unsent,
         deadline,
         streams,
         idle_since: None,
@@ -103,6 +102,7 @@ struct Driver {
     peer: Rc<Peer>,
     running: Rc<Running>,
     gauge: Rc<RefCell<Gauge>>,
+    unsent: Rc<Unsent>,
     deadline: Deadline,
     /// Most exchanges at once.
     streams: u32,
@@ -140,6 +140,7 @@ impl Driver {
         let order = Order {
             peer: self.peer.clone(),
             gauge: self.gauge.clone(),
+            unsent: self.unsent.clone(),
             place: self.running.enter(),
             request,
             response,
@@ -200,6 +201,7 @@ impl Driver {
                 return Poll::Ready(Step::Ended(End::Overload));
             }
             self.gauge.borrow_mut().end_turn();
+            self.unsent.settle();
             return Poll::Pending;
         }
     }
@@ -242,6 +244,7 @@ impl Driver {
 pub struct Order {
     peer: Rc<Peer>,
     gauge: Rc<RefCell<Gauge>>,
+    unsent: Rc<Unsent>,
     place: Place,
     request: Request<RecvStream>,
     response: SendResponse<Bytes>,
@@ -249,11 +252,14 @@ pub struct Order {
 
 /// Serves one request.
 pub async fn serve_request(order: Order) {
-    let Order { peer, gauge, place: _place, request, response } = order;
+    let Order { peer, gauge, unsent, mut place, request, response } = order;
     let (parts, body) = request.into_parts();
     let is_whole = body.is_end_stream();
+    if !is_whole {
+        place.expects_body();
+    }
     let fields = parts.headers.len();
-    let stream = Muxed::H2(RequestStream::of_client(body, response));
+    let stream = Muxed::H2(RequestStream::of_client(body, response, unsent));
     // The fields go with what reads them: an answer may wait for its window long after, with thousands beside it (threat B5).
     let served = stream_exchange::serve(&peer, stream, async move |_, limits, _, exchange, text| {
         let read = head::read_request(&parts, is_whole, limits, &mut exchange.request, text);

@@ -6,6 +6,7 @@
 use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -19,6 +20,7 @@ use weir_http::{Field, Limits, ResponseHead, StreamError, Trailers, Violation};
 use crate::buffers::Buffer;
 use crate::http::h2::backend::Place;
 use crate::http::h2::head;
+use crate::http::h2::wire::Unsent;
 
 /// Most content handed to the connection at once: it is copied, and copies count against nobody's budget until they are sent.
 const PIECE_BYTES: usize = 16 << 10;
@@ -32,6 +34,8 @@ pub struct Stream {
     trailers: Option<Box<Trailers>>,
     /// Its place on the connection to a backend that carries it.
     place: Option<Place>,
+    /// Where what is sent to a client is counted.
+    unsent: Option<Rc<Unsent>>,
 }
 
 enum Receiving {
@@ -52,7 +56,7 @@ enum Sending {
 
 impl Stream {
     /// A request's stream on a client's connection.
-    pub fn of_client(receiving: RecvStream, sending: SendResponse<Bytes>) -> Stream {
+    pub fn of_client(receiving: RecvStream, sending: SendResponse<Bytes>, unsent: Rc<Unsent>) -> Stream {
         let receiving =
             if receiving.is_end_stream() { Receiving::Ended } else { Receiving::Content(receiving) };
         Stream {
@@ -61,6 +65,7 @@ impl Stream {
             content: Bytes::new(),
             trailers: None,
             place: None,
+            unsent: Some(unsent),
         }
     }
 
@@ -77,6 +82,7 @@ impl Stream {
             content: Bytes::new(),
             trailers: None,
             place: Some(place),
+            unsent: None,
         }
     }
 
@@ -172,17 +178,12 @@ impl Stream {
         if wanted == 0 {
             return Poll::Ready(Ok(0));
         }
-        stream.reserve_capacity(wanted);
-        let mut room = stream.capacity();
-        while room == 0 {
-            room = match ready!(stream.poll_capacity(context)) {
-                Some(room) => room.map_err(broken)?,
-                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-            };
-        }
-        let count = wanted.min(room);
+        let count = ready!(poll_room(stream, wanted, context))?;
         let ends = is_last && count == content.len();
         stream.send_data(Bytes::copy_from_slice(&content[..count]), ends).map_err(broken)?;
+        if let Some(unsent) = &self.unsent {
+            unsent.add(count);
+        }
         if ends {
             self.sending = Sending::Ended;
         }
@@ -202,15 +203,8 @@ impl Stream {
         if content.is_empty() {
             return Poll::Ready(Ok(()));
         }
-        stream.reserve_capacity(content.len());
-        let mut room = stream.capacity();
-        while room == 0 {
-            room = match ready!(stream.poll_capacity(context)) {
-                Some(room) => room.map_err(broken)?,
-                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-            };
-        }
-        let piece = content.split_to(content.len().min(room));
+        let count = ready!(poll_room(stream, content.len(), context))?;
+        let piece = content.split_to(count);
         let ends = is_last && content.is_empty();
         stream.send_data(piece, ends).map_err(broken)?;
         if ends {
@@ -260,6 +254,23 @@ impl Stream {
             Sending::Ended => Poll::Pending,
         }
     }
+}
+
+/// How much of `wanted` bytes the peer's windows have room for, at least one when ready.
+fn poll_room(
+    stream: &mut SendStream<Bytes>,
+    wanted: usize,
+    context: &mut Context<'_>,
+) -> Poll<io::Result<usize>> {
+    stream.reserve_capacity(wanted);
+    let mut room = stream.capacity();
+    while room == 0 {
+        room = match ready!(stream.poll_capacity(context)) {
+            Some(room) => room.map_err(broken)?,
+            None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+        };
+    }
+    Poll::Ready(Ok(wanted.min(room)))
 }
 
 /// Why `error` came, for those who decide whether the request may be sent once more.

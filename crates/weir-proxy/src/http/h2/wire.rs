@@ -2,7 +2,7 @@
 //!
 //! On the way in, frames are counted ([`Gauge`]): `h2` answers or ignores most of what a peer may send too much of, and a proxy pays for that.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -10,35 +10,89 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::buffers::Buffer;
+use crate::buffers::{Buffer, Buffers, Held};
 use crate::http::h2::gauge::Gauge;
 use crate::io::give_way;
 use crate::stream::Stream;
+
+/// What a connection has been given to send and the kernel has not taken: it lies in buffers of the `h2` crate. Frames' headers and heads are
+/// not counted when given but when sent, so that it may be a little less than there is.
+pub struct Unsent {
+    bytes: Cell<u64>,
+    most: u64,
+    /// The kernel took nothing when it was last asked.
+    is_blocked: Cell<bool>,
+    held: Held,
+}
+
+impl Unsent {
+    /// Nothing yet. At most `most` bytes count against the budget of `buffers`: what was given for streams that were reset since is gone.
+    pub fn new(most: u64, buffers: &Rc<Buffers>) -> Rc<Unsent> {
+        let (bytes, is_blocked) = (Cell::new(0), Cell::new(false));
+        Rc::new(Unsent { bytes, most, is_blocked, held: Held::new(buffers) })
+    }
+
+    /// Content was given to the `h2` crate, which takes no more than the client has room for.
+    #[inline]
+    pub fn add(&self, bytes: usize) {
+        self.set((self.bytes.get() + bytes as u64).min(self.most));
+    }
+
+    #[inline]
+    fn note(&self, sent: &Poll<io::Result<usize>>) {
+        self.is_blocked.set(sent.is_pending());
+        if let Poll::Ready(Ok(count)) = sent {
+            self.set(self.bytes.get().saturating_sub(*count as u64));
+        }
+    }
+
+    /// The connection has sent all that it could: what is left waits for the kernel, or nothing is.
+    #[inline]
+    pub fn settle(&self) {
+        if !self.is_blocked.get() {
+            self.set(0);
+        }
+    }
+
+    #[inline]
+    fn set(&self, bytes: u64) {
+        self.bytes.set(bytes);
+        self.held.set(bytes);
+    }
+}
+
+/// What is watched of a client's connection.
+pub struct Watched {
+    pub gauge: Rc<RefCell<Gauge>>,
+    pub unsent: Rc<Unsent>,
+}
 
 /// A connection's bytes.
 pub struct Wire {
     stream: Stream,
     /// Received before it was known that this is HTTP/2.
     first: Option<Buffer>,
-    gauge: Option<Rc<RefCell<Gauge>>>,
+    watched: Option<Watched>,
 }
 
 impl Wire {
-    /// The bytes of `stream`, those in `first` before all others. Where a `gauge` is given, it sees every byte received.
-    pub fn new(stream: Stream, first: Option<Buffer>, gauge: Option<Rc<RefCell<Gauge>>>) -> Wire {
-        Wire { stream, first, gauge }
+    /// The bytes of `stream`, those in `first` before all others. What is `watched` sees every byte received and sent.
+    pub fn new(stream: Stream, first: Option<Buffer>, watched: Option<Watched>) -> Wire {
+        Wire { stream, first, watched }
     }
 
     /// What was sent earns the peer the windows that it opens for it: some clients do so every 4 KiB, twice.
     fn note_sent(&self, sent: &Poll<io::Result<usize>>) {
-        if let (Some(gauge), Poll::Ready(Ok(count))) = (&self.gauge, sent) {
-            gauge.borrow_mut().moved(*count);
+        let Some(watched) = &self.watched else { return };
+        watched.unsent.note(sent);
+        if let Poll::Ready(Ok(count)) = sent {
+            watched.gauge.borrow_mut().moved(*count);
         }
     }
 
     /// Whether the peer is heard no longer: it has sent too much, which whoever drives the connection tells it.
     fn is_deaf(&self) -> bool {
-        self.gauge.as_ref().is_some_and(|gauge| gauge.borrow().is_exhausted())
+        self.watched.as_ref().is_some_and(|watched| watched.gauge.borrow().is_exhausted())
     }
 }
 
@@ -51,7 +105,7 @@ impl AsyncRead for Wire {
         if self.is_deaf() {
             return Poll::Pending;
         }
-        let most = self.gauge.as_ref().map_or(usize::MAX, |gauge| gauge.borrow().turn_left());
+        let most = self.watched.as_ref().map_or(usize::MAX, |watched| watched.gauge.borrow().turn_left());
         if most == 0 {
             give_way(context);
             return Poll::Pending;
@@ -81,8 +135,8 @@ impl Wire {
         } else {
             ready!(self.stream.poll_read(context, room))?;
         }
-        if let Some(gauge) = &self.gauge {
-            gauge.borrow_mut().see(&room.filled()[before..]);
+        if let Some(watched) = &self.watched {
+            watched.gauge.borrow_mut().see(&room.filled()[before..]);
         }
         Poll::Ready(Ok(()))
     }
@@ -120,5 +174,27 @@ impl AsyncWrite for Wire {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.stream.poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s4_what_the_kernel_does_not_take_is_counted_until_it_does() {
+        let buffers = Buffers::new(1 << 30);
+        let unsent = Unsent::new(1000, &buffers);
+        unsent.add(600);
+        unsent.note(&Poll::Ready(Ok(100)));
+        assert_eq!(buffers.in_use_bytes(), 500);
+        unsent.note(&Poll::Pending);
+        unsent.settle();
+        assert_eq!(buffers.in_use_bytes(), 500);
+        unsent.add(600);
+        assert_eq!(buffers.in_use_bytes(), 1000, "no more than can be");
+        unsent.note(&Poll::Ready(Ok(10)));
+        unsent.settle();
+        assert_eq!(buffers.in_use_bytes(), 0, "what was given for a stream that was reset");
     }
 }

@@ -13,6 +13,7 @@ use weir_http::h3::Code;
 use weir_stats::table::Rejected;
 
 use super::server;
+use crate::http::running::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 use crate::quic::connection::Connection;
 use crate::quic::crypto::Unpadded;
 use crate::quic::keys::Keys;
@@ -20,10 +21,6 @@ use crate::quic::port::{Front, Settings};
 use crate::snapshot::Listener;
 use crate::worker::{ListenerSocket, SessionCount, Worker};
 
-/// What a client may send of one request's body before the exchange has taken any of it.
-const STREAM_WINDOW_BYTES: u32 = 128 << 10;
-/// The same for all requests of a connection together (threat row S4).
-const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 /// Unidirectional streams of a client: three that steer, and some for extensions that we do not know (RFC 9114 section 6.2).
 const STEERING_STREAMS: u32 = 16;
 /// Bytes of handshake messages that may arrive out of order (threat D4).
@@ -69,6 +66,9 @@ impl ListenerFront {
         };
         let mut config = ServerConfig::new(Arc::new(Unpadded::new(Arc::new(crypto))), self.keys.token());
         config.transport_config(Arc::new(transport(listener)));
+        if listener.config.tls.as_ref().is_some_and(|tls| tls.early_data) {
+            config.validation_token_config(self.keys.proofs());
+        }
         let config = Arc::new(config);
         *made = Some((listener.clone(), config.clone()));
         Some(config)

@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use quinn_proto::{Dir, StreamId};
 use rustls::ProtocolVersion;
-use weir_http::Version;
 use weir_http::h3::{self, Code, Config, Event, Fault, OwnStream, PeerStream, Role};
+use weir_http::{Method, Version};
 use weir_stats::table::{End, Rejected};
 
 use super::resets::Resets;
@@ -20,6 +20,7 @@ use crate::clock;
 use crate::deadline::Deadline;
 use crate::handshake::Secure;
 use crate::http::crew;
+use crate::http::exchange::{Exchange, confirm};
 use crate::http::failure::Failure;
 use crate::http::running::{Place, Running};
 use crate::http::session::{LAST_CHANCE, identify, limits_of};
@@ -30,6 +31,8 @@ use crate::worker::{ListenerSlot, Worker};
 
 /// Bytes taken at once from a stream that steers the connection.
 const READ_BYTES: usize = 4 << 10;
+/// A client that is asked whether it is there, and says nothing for so long while the connection is being closed, has gone.
+const SILENCE: Duration = Duration::from_secs(5);
 /// How long the end of an answer may wait for the client to make room.
 const LATE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -127,14 +130,16 @@ impl Shared {
     }
 
     /// Sends the end of an answer whose exchange is over already.
-    pub fn send_late(self: &Rc<Self>, id: StreamId, mut bytes: Bytes) {
+    pub fn send_late(self: &Rc<Self>, id: StreamId, rest: [Bytes; 2]) {
         let shared = self.clone();
         self.late.set(self.late.get() + 1);
         tokio::task::spawn_local(async move {
             let quic = &shared.quic;
             let send = async {
-                while !bytes.is_empty() {
-                    poll_fn(|context| quic.poll_write(id, &mut bytes, context)).await?;
+                for mut bytes in rest {
+                    while !bytes.is_empty() {
+                        poll_fn(|context| quic.poll_write(id, &mut bytes, context)).await?;
+                    }
                 }
                 quic.finish(id)
             };
@@ -168,7 +173,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
         blocked: RefCell::default(),
         resets: RefCell::default(),
         is_flooded: Cell::new(false),
-        running: Rc::default(),
+        running: Running::new(&worker.buffers),
         late: Cell::new(0),
     });
     let streams = limits.streams;
@@ -183,6 +188,9 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
         steering: Vec::new(),
         idle_since: None,
         draining: Draining::Not,
+        end_at: Duration::MAX,
+        asked_at: None,
+        probe_at: Duration::MAX,
     };
     driver.run().await;
 }
@@ -248,6 +256,11 @@ struct Driver {
     /// Since when no exchange is under way.
     idle_since: Option<Duration>,
     draining: Draining,
+    /// When draining goes on whatever the client does.
+    end_at: Duration,
+    /// When the client was first asked whether it is there, and when it is asked next.
+    asked_at: Option<Duration>,
+    probe_at: Duration,
 }
 
 impl Driver {
@@ -362,23 +375,38 @@ impl Driver {
             self.draining = Draining::Announced { since: now };
             self.shared.protocol.borrow_mut().announce_end();
             let last = now + LAST_CHANCE;
-            self.deadline.set(until.map_or(last, |until| until.min(last)));
+            self.end_at = until.map_or(last, |until| until.min(last));
+            self.probe_at = now;
         }
         if let Draining::Announced { since } = self.draining
-            && (self.deadline.has_passed() || now >= since + LAST_CHANCE)
+            && (now >= self.end_at || now >= since + LAST_CHANCE)
         {
             self.draining = Draining::Refusing;
             self.shared.protocol.borrow_mut().refuse_requests();
-            self.deadline.set(until.unwrap_or(now + LAST_CHANCE));
+            self.end_at = until.unwrap_or(now + LAST_CHANCE);
         }
         let _ = self.shared.send_own(context);
+        let is_gone = self.look_for_client(now);
+        self.deadline.set(self.end_at.min(self.probe_at));
         if self.draining != Draining::Refusing {
             return None;
         }
         let is_answered = self.shared.running.count() == 0 && self.shared.late.get() == 0;
         // Closing takes back what the client does not have yet, so its answers must have arrived.
         let is_over = is_answered && self.shared.quic.poll_acknowledged(context).is_ready();
-        (is_over || self.deadline.has_passed()).then_some(reason)
+        (is_over || is_gone || now >= self.end_at).then_some(reason)
+    }
+
+    /// Asks the client now and then whether it is there; whether it has gone. What one that has gone does not acknowledge must not keep a process
+    /// from its end.
+    fn look_for_client(&mut self, now: Duration) -> bool {
+        let silence = self.shared.quic.silence();
+        if now >= self.probe_at {
+            self.probe_at = now + SILENCE / 2;
+            self.shared.quic.probe();
+        }
+        self.asked_at.get_or_insert(now);
+        silence >= SILENCE && self.asked_at.is_some_and(|asked| now >= asked + SILENCE)
     }
 }
 
@@ -414,7 +442,7 @@ pub struct Order {
 
 /// Serves one request.
 pub async fn serve_request(order: Order) {
-    let Order { shared, peer, mut stream, place: _place } = order;
+    let Order { shared, peer, mut stream, mut place } = order;
     // Before anything is set aside for it: its head must be here.
     match await_section(&peer, &mut stream).await {
         Ok(()) => {}
@@ -422,16 +450,20 @@ pub async fn serve_request(order: Order) {
     }
     let served =
         stream_exchange::serve(&peer, Muxed::H3(stream), async |stream, limits, deadline, exchange, text| {
-            let Muxed::H3(stream) = stream else { return Err(Failure::ClientClosed) };
-            let read =
-                poll_fn(|context| match stream.poll_head(context, limits, &mut exchange.request, text) {
-                    Poll::Ready(read) => Poll::Ready(Some(read)),
-                    // It waits for the client's encoder (threat C4).
-                    Poll::Pending if deadline.has_passed() => Poll::Ready(None),
-                    Poll::Pending => Poll::Pending,
-                });
+            let Muxed::H3(h3) = &mut *stream else { return Err(Failure::ClientClosed) };
+            let read = poll_fn(|context| match h3.poll_head(context, limits, &mut exchange.request, text) {
+                Poll::Ready(read) => Poll::Ready(Some(read)),
+                // It waits for the client's encoder (threat C4).
+                Poll::Pending if deadline.has_passed() => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            });
             match read.await {
-                Some(Ok(())) => Ok(()),
+                Some(Ok(())) => {
+                    if !exchange.request.body().is_empty() {
+                        place.expects_body();
+                    }
+                    take_up(&shared, stream, deadline, exchange).await
+                }
                 Some(Err(HeadError::Refused(violation))) => Err(Failure::BadRequest(violation)),
                 Some(Err(HeadError::Gone)) => Err(Failure::ClientClosed),
                 None => Err(Failure::HeaderTimeout),
@@ -444,6 +476,29 @@ pub async fn serve_request(order: Order) {
         Served::Refused => shared.count_broken(),
         Served::BrokenOff => {}
     }
+}
+
+/// A request that came before the handshake is over may be a copy: it is served at once if it may be repeated, and else waits (threat C7).
+async fn take_up(
+    shared: &Shared,
+    stream: &mut Muxed,
+    deadline: &Deadline,
+    exchange: &mut Exchange,
+) -> Result<(), Failure> {
+    if !shared.quic.is_early() {
+        return Ok(());
+    }
+    let request = &exchange.request;
+    // RFC 8470 section 3: what a resource does with a repeated request is known of safe methods only.
+    let may_be_repeated = matches!(request.method(), Method::Get | Method::Head | Method::Options)
+        && request.body().is_empty()
+        && !request.is_extended_connect();
+    if !may_be_repeated {
+        return confirm(stream, deadline).await;
+    }
+    exchange.early = true;
+    shared.quic.note_early();
+    Ok(())
 }
 
 /// Waits for the bytes of the head, for `timeout.header` at the most.

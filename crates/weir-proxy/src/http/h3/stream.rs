@@ -366,9 +366,11 @@ impl Stream {
         match self.sending {
             Sending::Head => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             Sending::Content => {
+                // Trailers go behind all content, also that which is kept apart from its frame's header.
+                ready!(self.poll_pending(context))?;
                 let mut trailers = trailers.peekable();
                 if trailers.peek().is_some() {
-                    let mut frame = SectionWriter::new(self.pending.to_vec());
+                    let mut frame = SectionWriter::new(Vec::new());
                     trailers.for_each(|field| frame.field(field.name, field.value));
                     self.pending = frame.into_out().into();
                 }
@@ -400,6 +402,11 @@ impl Stream {
             self.shared.quic.stop(self.id, code);
             self.shared.abandon(self.id);
         }
+    }
+
+    /// Ready once the handshake is over; false when the connection has ended before.
+    pub fn poll_confirmed(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        self.shared.quic.poll_confirmed(self.id, context)
     }
 
     /// Pending, and the task is woken, for as long as the client wants the stream.
@@ -451,7 +458,10 @@ impl Drop for Stream {
         match self.sending {
             Sending::Ended => {}
             // The client's window was too small for all of it.
-            Sending::Ending => self.shared.send_late(self.id, std::mem::take(&mut self.pending)),
+            Sending::Ending => {
+                let rest = [std::mem::take(&mut self.pending), std::mem::take(&mut self.pending_content)];
+                self.shared.send_late(self.id, rest);
+            }
             // Nobody answered: it is to be seen that this is no answer.
             Sending::Head | Sending::Content => self.reset_with(Code::InternalError.value()),
         }

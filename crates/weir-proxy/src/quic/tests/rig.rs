@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use quinn_proto::{Dir, StreamId};
 use tokio::net::UdpSocket;
 
+use crate::buffers::Buffers;
 use crate::quic::cid::Place;
 use crate::quic::connection::Connection;
 use crate::quic::counts::Counts;
@@ -92,7 +93,14 @@ impl Rig {
         let mut drivers = Vec::new();
         for ((number, mail), socket) in mails.into_iter().enumerate().zip(&sockets) {
             let (siblings, kin) = (mailboxes.clone(), kin.clone());
-            let driver = Driver::new(keys.clone(), number as u16, siblings, kin, counts.clone());
+            let driver = Driver::new(
+                keys.clone(),
+                number as u16,
+                siblings,
+                kin,
+                counts.clone(),
+                Buffers::new(1 << 30),
+            );
             let socket = Socket::new(socket.try_clone().unwrap().into(), address).unwrap();
             let front = Echo { server: server_config(&identity, &keys) };
             let port = Port::new(socket, Rc::new(front));

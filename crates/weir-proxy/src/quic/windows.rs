@@ -1,0 +1,46 @@
+//! How much may wait to be acknowledged, per connection and in all (threat S4).
+
+use std::cell::Cell;
+
+/// Smallest and largest number of bytes that wait to be acknowledged, per connection. In between it is twice what the path carries at once:
+/// a client that acknowledges nothing, or slowly, makes us hold little.
+pub(super) const SEND_WINDOW: (u64, u64) = (128 << 10, 8 << 20);
+
+/// What the send windows of all connections of a worker may come to beyond the smallest (threat S4): a client that first takes much and then
+/// acknowledges nothing keeps its window until it is given up.
+const SEND_WINDOWS_BYTES: u64 = 64 << 20;
+
+/// The send windows of all connections of a worker.
+#[derive(Default)]
+pub(super) struct SendWindows {
+    /// Bytes beyond the smallest window, in all.
+    granted: Cell<u64>,
+}
+
+impl SendWindows {
+    /// Takes back a window of `before` (0: none yet) and gives one of `wanted`, or what there is; never less than the smallest.
+    pub(super) fn exchange(&self, before: u64, wanted: u64) -> u64 {
+        let others = self.granted.get() - before.saturating_sub(SEND_WINDOW.0);
+        let granted = (wanted - SEND_WINDOW.0).min(SEND_WINDOWS_BYTES.saturating_sub(others));
+        self.granted.set(others + granted);
+        SEND_WINDOW.0 + granted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s4_send_windows_grow_only_as_far_as_all_of_a_worker_may() {
+        let windows = SendWindows::default();
+        let (least, most) = SEND_WINDOW;
+        let granted: Vec<u64> = (0..20).map(|_| windows.exchange(0, most)).collect();
+        let beyond: u64 = granted.iter().map(|window| window - least).sum();
+        assert_eq!(beyond, SEND_WINDOWS_BYTES);
+        assert_eq!((granted[0], granted[19]), (most, least));
+        // What one gives back another gets.
+        assert_eq!(windows.exchange(granted[0], least), least);
+        assert!(windows.exchange(granted[19], most) > most / 2);
+    }
+}
