@@ -53,7 +53,7 @@ impl Returning {
     async fn comes_back(&self) -> (Client, quinn::ZeroRttAccepted) {
         self.relay.closes();
         let connecting = self.endpoint.connect(self.relay.address, "shop.example").unwrap();
-        let (connection, accepted) = connecting.into_0rtt().ok().expect("a ticket that promises early data");
+        let (connection, accepted) = connecting.into_0rtt().expect("a ticket that promises early data");
         (Client::over(self.endpoint.clone(), connection).await, accepted)
     }
 }
