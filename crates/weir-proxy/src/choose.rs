@@ -9,7 +9,7 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use weir_balance::{NoPick, PickInput};
@@ -116,14 +116,12 @@ async fn wait_in_line(
     let queue = pool.shared.config.queue;
     let room = &pool.shared.waiting_room;
     let mut is_first = room.depth() == 0;
-    let mut was_called = false;
     deadline.set(begun + queue.timeout);
     pool.cells().queued.increment();
+    let mut place = Place::take(room, queue.max).await.ok_or(Unavailable::QueueFull)?;
     loop {
-        let limit = if was_called { u32::MAX } else { queue.max };
-        let mut place = Place::take(room, limit, was_called).await.ok_or(Unavailable::QueueFull)?;
         match choose_now(worker, pool, wish)? {
-            Some(chosen) if is_first || was_called => {
+            Some(chosen) if is_first => {
                 place.give_up();
                 return Ok(Got { chosen, queued: Some(elapsed(begun)) });
             }
@@ -143,16 +141,16 @@ async fn wait_in_line(
             }
         })
         .await?;
-        is_first = false;
-        was_called = true;
+        is_first = true;
         // An error leaves the place unused, and so passes the call on.
         let chosen = choose_now(worker, pool, wish)?;
-        place.is_used = true;
         if let Some(chosen) = chosen {
+            place.is_used = true;
             room.pass_on(&place.turn);
             return Ok(Got { chosen, queued: Some(elapsed(begun)) });
         }
         // Somebody was faster; back to the front of the line.
+        place.take_again().await;
     }
 }
 
@@ -191,13 +189,21 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    async fn take(room: &'a WaitingRoom, limit: u32, at_front: bool) -> Option<Place<'a>> {
-        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
-        let turn = room.enter(waker, limit, at_front)?;
+    async fn take(room: &'a WaitingRoom, limit: u32) -> Option<Place<'a>> {
+        let turn = room.enter(own_waker().await, limit)?;
         Some(Place { room, turn, is_used: false })
     }
 
+    /// For one who was called in vain: a place at the front.
+    async fn take_again(&mut self) {
+        self.turn = self.room.enter_again(own_waker().await, &self.turn);
+    }
+
     fn give_up(self) {}
+}
+
+async fn own_waker() -> Waker {
+    poll_fn(|context| Poll::Ready(context.waker().clone())).await
 }
 
 impl Drop for Place<'_> {

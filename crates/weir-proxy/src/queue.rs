@@ -7,7 +7,9 @@
 //! pick finds the slot or the releaser finds the waiter.
 //!
 //! Room comes about in other ways too: a backend is added, comes back, or may take more. That is more room than one call can give
-//! away, so whoever is called then and finds some passes the call on ([`WaitingRoom::call_all`]).
+//! away, so whoever is called then and finds some passes the call on ([`WaitingRoom::call_all`]). While such a call is on its way a
+//! release calls nobody: who has the call is the first of those who wait, though not in line, and tries once more after any release
+//! that it has kept silent.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -18,7 +20,14 @@ use std::task::Waker;
 #[derive(Default)]
 pub struct WaitingRoom {
     waiting: AtomicU32,
-    line: Mutex<VecDeque<Arc<Turn>>>,
+    line: Mutex<Line>,
+}
+
+#[derive(Default)]
+struct Line {
+    turns: VecDeque<Arc<Turn>>,
+    /// Calls to all that somebody has and has neither passed on nor brought back.
+    calls_to_all: u32,
 }
 
 /// One exchange's place in the line.
@@ -30,6 +39,10 @@ pub struct Turn {
 }
 
 impl Turn {
+    fn new(waker: Waker) -> Arc<Turn> {
+        Arc::new(Turn { called: false.into(), to_all: false.into(), waker })
+    }
+
     /// Whether a backend has become free since the place was taken.
     pub fn is_called(&self) -> bool {
         self.called.load(Ordering::Acquire)
@@ -42,32 +55,37 @@ impl WaitingRoom {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Takes a place at the end of the line, or at its front for one who was called and found the backend taken again.
-    /// `None` when `limit` exchanges wait already.
-    pub fn enter(&self, waker: Waker, limit: u32, at_front: bool) -> Option<Arc<Turn>> {
+    /// Takes a place at the end of the line. `None` when `limit` exchanges wait already.
+    pub fn enter(&self, waker: Waker, limit: u32) -> Option<Arc<Turn>> {
         let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        if line.len() >= limit as usize && !at_front {
+        if line.turns.len() >= limit as usize {
             return None;
         }
-        let turn = Arc::new(Turn { called: false.into(), to_all: false.into(), waker });
-        if at_front {
-            line.push_front(turn.clone())
-        } else {
-            line.push_back(turn.clone())
-        }
-        self.waiting.store(line.len() as u32, Ordering::SeqCst);
+        let turn = Turn::new(waker);
+        line.turns.push_back(turn.clone());
+        self.waiting.store(line.turns.len() as u32, Ordering::SeqCst);
         Some(turn)
+    }
+
+    /// Takes a place at the front, for one who was called in vain: the backend was taken again.
+    pub fn enter_again(&self, waker: Waker, called: &Turn) -> Arc<Turn> {
+        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = Turn::new(waker);
+        line.turns.push_front(turn.clone());
+        line.calls_to_all -= u32::from(called.to_all.load(Ordering::Relaxed));
+        self.waiting.store(line.turns.len() as u32, Ordering::SeqCst);
+        turn
     }
 
     /// Gives up a place (timed out, or the client went away).
     pub fn leave(&self, turn: &Arc<Turn>) {
         let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        line.retain(|other| !Arc::ptr_eq(other, turn));
-        self.waiting.store(line.len() as u32, Ordering::SeqCst);
+        line.turns.retain(|other| !Arc::ptr_eq(other, turn));
+        self.waiting.store(line.turns.len() as u32, Ordering::SeqCst);
         drop(line);
         // Whoever was called and leaves without using the backend passes the call on, or it would be lost.
         if turn.to_all.load(Ordering::Relaxed) {
-            self.call_all();
+            self.pass_on(turn);
         } else if turn.is_called() {
             self.call_next();
         }
@@ -77,7 +95,10 @@ impl WaitingRoom {
     #[inline]
     pub fn call_next(&self) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
-            self.call_first(false);
+            let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+            if line.calls_to_all == 0 {
+                self.call_first(&mut line, false);
+            }
         }
     }
 
@@ -87,31 +108,28 @@ impl WaitingRoom {
     /// To be called after whatever may make room, other than a release, has come into force. Always takes the lock: who is not
     /// in line yet then takes a place after it, and so sees what has changed when choosing once more.
     pub fn call_all(&self) {
-        self.call_first(true);
+        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        self.call_first(&mut line, true);
     }
 
     /// One who was called has had its choice: if the call was one to all, the next is called.
     pub fn pass_on(&self, turn: &Turn) {
         if turn.to_all.load(Ordering::Relaxed) {
-            self.call_all();
+            let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+            line.calls_to_all -= 1;
+            self.call_first(&mut line, true);
         }
     }
 
     #[cold]
-    fn call_first(&self, to_all: bool) {
-        let turn = {
-            let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-            let turn = line.pop_front();
-            self.waiting.store(line.len() as u32, Ordering::SeqCst);
-            // While the line is held: who is out of it must be seen as called, or the call is lost with one who leaves just now.
-            turn.inspect(|turn| {
-                turn.to_all.store(to_all, Ordering::Relaxed);
-                turn.called.store(true, Ordering::Release);
-            })
-        };
-        if let Some(turn) = turn {
-            turn.waker.wake_by_ref();
-        }
+    fn call_first(&self, line: &mut Line, to_all: bool) {
+        let Some(turn) = line.turns.pop_front() else { return };
+        self.waiting.store(line.turns.len() as u32, Ordering::SeqCst);
+        // While the line is held: who is out of it must be seen as called, or the call is lost with one who leaves just now.
+        line.calls_to_all += u32::from(to_all);
+        turn.to_all.store(to_all, Ordering::Relaxed);
+        turn.called.store(true, Ordering::Release);
+        turn.waker.wake_by_ref();
     }
 }
 
@@ -124,9 +142,9 @@ mod tests {
     #[test]
     fn the_line_is_first_come_first_served_and_bounded() {
         let room = WaitingRoom::default();
-        let first = room.enter(Waker::noop().clone(), 2, false).unwrap();
-        let second = room.enter(Waker::noop().clone(), 2, false).unwrap();
-        assert!(room.enter(Waker::noop().clone(), 2, false).is_none());
+        let first = room.enter(Waker::noop().clone(), 2).unwrap();
+        let second = room.enter(Waker::noop().clone(), 2).unwrap();
+        assert!(room.enter(Waker::noop().clone(), 2).is_none());
         room.call_next();
         assert!(first.is_called() && !second.is_called());
         assert_eq!(room.depth(), 1);
@@ -135,8 +153,8 @@ mod tests {
     #[test]
     fn a_call_to_one_who_left_passes_to_the_next() {
         let room = WaitingRoom::default();
-        let first = room.enter(Waker::noop().clone(), 9, false).unwrap();
-        let second = room.enter(Waker::noop().clone(), 9, false).unwrap();
+        let first = room.enter(Waker::noop().clone(), 9).unwrap();
+        let second = room.enter(Waker::noop().clone(), 9).unwrap();
         room.call_next();
         room.leave(&first);
         assert!(second.is_called());
@@ -146,8 +164,10 @@ mod tests {
     #[test]
     fn one_who_was_called_in_vain_goes_back_to_the_front() {
         let room = WaitingRoom::default();
-        let waiting = room.enter(Waker::noop().clone(), 1, false).unwrap();
-        let front = room.enter(Waker::noop().clone(), 1, true).unwrap();
+        let first = room.enter(Waker::noop().clone(), 2).unwrap();
+        let waiting = room.enter(Waker::noop().clone(), 2).unwrap();
+        room.call_next();
+        let front = room.enter_again(Waker::noop().clone(), &first);
         room.call_next();
         assert!(front.is_called() && !waiting.is_called());
     }
@@ -155,7 +175,7 @@ mod tests {
     #[test]
     fn a_call_to_all_goes_on_until_one_finds_every_backend_busy() {
         let room = WaitingRoom::default();
-        let turns: Vec<_> = (0..4).map(|_| room.enter(Waker::noop().clone(), 9, false).unwrap()).collect();
+        let turns: Vec<_> = (0..4).map(|_| room.enter(Waker::noop().clone(), 9).unwrap()).collect();
         let called = || turns.iter().map(|turn| turn.is_called()).collect::<Vec<_>>();
         room.call_all();
         assert_eq!(called(), [true, false, false, false]);
@@ -165,11 +185,25 @@ mod tests {
         room.leave(&turns[1]);
         assert_eq!(called(), [true, true, true, false]);
         // The third found every backend busy and goes back to the front; the fourth still waits behind it.
-        let third = room.enter(Waker::noop().clone(), 9, true).unwrap();
+        let third = room.enter_again(Waker::noop().clone(), &turns[2]);
         room.call_next();
         room.pass_on(&third);
         assert!(third.is_called());
         assert_eq!(called(), [true, true, true, false], "a release calls one");
+    }
+
+    #[test]
+    fn nobody_is_called_past_one_who_has_a_call_to_all() {
+        let room = WaitingRoom::default();
+        let turns: Vec<_> = (0..2).map(|_| room.enter(Waker::noop().clone(), 9).unwrap()).collect();
+        room.call_all();
+        room.call_next();
+        assert!(turns[0].is_called() && !turns[1].is_called(), "the first has yet to try");
+        let first = room.enter_again(Waker::noop().clone(), &turns[0]);
+        room.call_next();
+        assert!(first.is_called() && !turns[1].is_called());
+        room.call_next();
+        assert!(turns[1].is_called());
     }
 
     #[test]
@@ -183,7 +217,7 @@ mod tests {
             let held = Picker::new(pool.clone()).pick(&PickInput::default()).unwrap();
             std::thread::scope(|scope| {
                 let waiter = scope.spawn(|| {
-                    let place = room.enter(Waker::noop().clone(), 1, false).unwrap();
+                    let place = room.enter(Waker::noop().clone(), 1).unwrap();
                     let second = Picker::new(pool.clone()).pick(&PickInput::default());
                     (place, second.is_err())
                 });
@@ -202,7 +236,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..2_000 {
-                        let place = room.enter(Waker::noop().clone(), 3, false);
+                        let place = room.enter(Waker::noop().clone(), 3);
                         assert!(room.depth() <= 3);
                         if let Some(place) = place {
                             room.leave(&place);
