@@ -5,6 +5,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// Below this many descriptors a balancer under load soon runs dry: each proxied connection takes two.
 const FEW_DESCRIPTORS: u64 = 4096;
 
+/// Descriptors that there is room for from the start, half a mebibyte of the kernel's memory.
+const TABLE: u64 = 1 << 16;
+
 /// Raises the soft limit of descriptors to the hard one, and warns when that is little.
 pub fn raise_descriptors() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -20,6 +23,16 @@ pub fn raise_descriptors() {
             "few file descriptors: about {} connections; raise LimitNOFILE or `ulimit -n`",
             most / 2
         );
+    }
+}
+
+/// Makes the kernel's table of this process's descriptors as large as it may become, up to [`TABLE`]. To be called before there are threads: with them, each time
+/// the table doubles the kernel waits until no processor looks at the old one, 10 to 20 ms in which a worker that accepts serves nobody.
+pub fn grow_descriptor_table() {
+    let most = getrlimit(Resource::Nofile).current.unwrap_or(TABLE).min(TABLE);
+    if let (Ok(file), Ok(last)) = (std::fs::File::open("/dev/null"), i32::try_from(most.saturating_sub(1))) {
+        // Closed at once; the table stays as it is.
+        drop(rustix::io::fcntl_dupfd_cloexec(&file, last));
     }
 }
 

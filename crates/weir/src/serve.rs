@@ -44,6 +44,7 @@ pub struct Plan {
 pub fn serve(plan: Plan) -> Exit {
     let threshold = log::start(plan.checked.config.log.level);
     limits::raise_descriptors();
+    limits::grow_descriptor_table();
     limits::refuse_huge_pages();
     for warning in &plan.checked.warnings.problems {
         tracing::warn!("{warning}");
