@@ -180,3 +180,14 @@ fn tcp_sessions_that_find_no_descriptor_are_not_held_against_the_backends() {
         client.receives_exactly("hello");
     }
 }
+
+#[test]
+fn no_worker_waits_for_the_table_of_descriptors_to_grow() {
+    let most =
+        rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(1 << 16).min(1 << 16);
+    let weir =
+        Setup::of("[listener.web]\nbind = \"@web\"\nroute = [{ respond = { status = 204 } }]\n").start();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", weir.pid())).unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:")).map(|size| size.trim().parse::<u64>());
+    assert!(matches!(size, Some(Ok(size)) if size >= most), "{size:?} of {most}\n{status}");
+}
