@@ -188,6 +188,7 @@ fn no_worker_waits_for_the_table_of_descriptors_to_grow() {
     let weir =
         Setup::of("[listener.web]\nbind = \"@web\"\nroute = [{ respond = { status = 204 } }]\n").start();
     let status = std::fs::read_to_string(format!("/proc/{}/status", weir.pid())).unwrap();
-    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:")).map(|size| size.trim().parse::<u64>());
+    let size =
+        status.lines().find_map(|line| line.strip_prefix("FDSize:")).map(|size| size.trim().parse::<u64>());
     assert!(matches!(size, Some(Ok(size)) if size >= most), "{size:?} of {most}\n{status}");
 }
