@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -13,8 +13,11 @@ use crate::contender::Contender;
 use crate::metric::Metric;
 use crate::runner::{self, Cell, Options, Runner, Turn};
 use crate::sample::{Outcome, Sample, State};
-use crate::scenario::{self, Published, Scenario, Series, Setup, Sweep, VariantName};
+use crate::scenario::{self, Length, Published, Scenario, Series, Setup, Sweep, VariantName};
 use crate::workplace::Workplace;
+
+/// What a turn is expected to take beside its load: the contender starts, and what it did is counted (seconds).
+const START_SECONDS: u32 = 2;
 
 /// What a run is asked for.
 #[derive(Debug, Clone, Default)]
@@ -298,7 +301,7 @@ fn run_variant(
                 }
             }
             Err(error) => {
-                progress.skip(plan.cells());
+                progress.skip(plan.cells(), plan.setup.length);
                 eprintln!("  left out: {error}");
                 for entrant in plan.entrants.iter_mut().filter(|entrant| entrant.plays()) {
                     entrant.outcome.state = State::Failed(format!("its topology did not come up: {error}"));
@@ -337,13 +340,7 @@ fn run_round(
             match runner.cell(&cell) {
                 Ok(Turn { mut sample, commands }) => {
                     (sample.round, sample.at) = (round, point.at);
-                    progress.tell(
-                        scenario,
-                        round,
-                        plan.setup.length.rounds,
-                        &entrant.outcome.contender,
-                        &sample,
-                    );
+                    progress.tell(scenario, round, plan.setup.length, &entrant.outcome.contender, &sample);
                     if entrant.outcome.commands.is_empty() {
                         entrant.outcome.commands =
                             commands.iter().map(|command| options.tools.shown(command)).collect();
@@ -352,7 +349,8 @@ fn run_round(
                 }
                 Err(error) => {
                     eprintln!("  {}: left out: {error}", entrant.outcome.contender);
-                    progress.skip((plan.setup.length.rounds - round) as usize * points + points - index - 1);
+                    let others = (plan.setup.length.rounds - round) as usize * points + points - index - 1;
+                    progress.skip(others, plan.setup.length);
                     entrant.outcome.state = match scenario.not_built.get(&entrant.outcome.contender) {
                         // Its check was content, but it cannot do it yet.
                         Some(reason) if entrant.outcome.samples.is_empty() => State::NotBuilt(format!(
@@ -364,6 +362,7 @@ fn run_round(
                 }
             }
             progress.done += 1;
+            progress.seconds_done += seconds_of(1, plan.setup.length);
         }
     }
     Ok(())
@@ -378,20 +377,41 @@ struct Progress {
     begin: Instant,
     cells: usize,
     done: usize,
+    /// What all turns are expected to take, and what those that are over were.
+    seconds: u64,
+    seconds_done: u64,
+}
+
+/// Seconds that so many turns of a length are expected to take.
+fn seconds_of(cells: usize, length: Length) -> u64 {
+    cells as u64 * u64::from(length.seconds + length.warm_up_seconds + START_SECONDS)
 }
 
 impl Progress {
-    fn over<'a>(plans: impl Iterator<Item = &'a Plan>) -> Self {
-        Self { begin: Instant::now(), cells: plans.map(Plan::cells).sum(), done: 0 }
+    fn over<'a>(plans: impl Iterator<Item = &'a Plan> + Clone) -> Self {
+        Self {
+            begin: Instant::now(),
+            cells: plans.clone().map(Plan::cells).sum(),
+            done: 0,
+            seconds: plans.map(|plan| seconds_of(plan.cells(), plan.setup.length)).sum(),
+            seconds_done: 0,
+        }
     }
 
-    fn skip(&mut self, cells: usize) {
+    fn skip(&mut self, cells: usize, length: Length) {
         self.cells -= cells;
+        self.seconds -= seconds_of(cells, length);
     }
 
-    fn tell(&self, scenario: &Scenario, round: u32, rounds: u32, name: &str, sample: &Sample) {
+    /// How long the rest will take when it differs from what was expected as what took `elapsed` did; the turn that is just over is one of `length`.
+    fn left(&self, elapsed: Duration, length: Length) -> Duration {
+        let done = self.seconds_done + seconds_of(1, length);
+        elapsed.mul_f64(self.seconds.saturating_sub(done) as f64 / done as f64)
+    }
+
+    fn tell(&self, scenario: &Scenario, round: u32, length: Length, name: &str, sample: &Sample) {
         let done = self.done + 1;
-        let left = self.begin.elapsed().mul_f64((self.cells - done.min(self.cells)) as f64 / done as f64);
+        let (left, rounds) = (self.left(self.begin.elapsed(), length), length.rounds);
         let at = sample.at.map(|at| format!(" at {at}")).unwrap_or_default();
         let figures: String = scenario
             .measures
@@ -411,5 +431,30 @@ impl Progress {
             left.as_secs() / 60,
             left.as_secs() % 60,
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_knows_long_turns_from_short_ones() {
+        let (long, short) = (
+            Length { rounds: 1, seconds: 57, warm_up_seconds: 1 },
+            Length { rounds: 1, seconds: 1, warm_up_seconds: 1 },
+        );
+        let seconds = seconds_of(2, long) + seconds_of(60, short);
+        let mut progress = Progress { begin: Instant::now(), cells: 62, done: 0, seconds, seconds_done: 0 };
+        // A minute each, as expected: one more minute, and 60 times four seconds.
+        assert_eq!(progress.left(Duration::from_secs(60), long).as_secs(), 300);
+        progress.skip(30, short);
+        assert_eq!(
+            progress.left(Duration::from_secs(120), long).as_secs(),
+            360,
+            "half of them, at half the speed"
+        );
+        progress.seconds_done = progress.seconds - seconds_of(1, short);
+        assert_eq!(progress.left(Duration::from_secs(240), short), Duration::ZERO);
     }
 }

@@ -18,6 +18,10 @@ pub const MEMBERS: usize = 3;
 /// How long the group may take to agree on anything: 6 to 7 s are its own floor after a crash.
 const PATIENCE: Duration = Duration::from_secs(90);
 
+/// The statement by which a member says its state.
+const STATE: &str = "SELECT MEMBER_STATE FROM performance_schema.replication_group_members WHERE MEMBER_ID = @@server_uuid \
+     UNION ALL SELECT 'OFFLINE' LIMIT 1";
+
 /// How a member goes out of the group, or the primary's role away from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -73,7 +77,7 @@ impl Group {
         }
         progress("forming the group");
         group.form()?;
-        group.wait_until(|group| Ok(group.online()? == MEMBERS), "all members are online")?;
+        group.wait_until(Self::is_whole, "all members are online")?;
         Ok(group)
     }
 
@@ -108,18 +112,14 @@ impl Group {
         Ok(())
     }
 
-    /// How many members are online, as the first one that answers sees it.
-    pub fn online(&self) -> io::Result<usize> {
-        let statement =
-            "SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE = 'ONLINE'";
-        let mut problem = io::Error::other("no member is left");
+    /// Whether every member says that it is in.
+    fn is_whole(&self) -> io::Result<bool> {
         for member in &self.members {
-            match member.value::<usize>(statement) {
-                Ok(count) => return Ok(count),
-                Err(error) => problem = error,
+            if member.role()? == Role::Out {
+                return Ok(false);
             }
         }
-        Err(problem)
+        Ok(true)
     }
 
     /// Index of the member that is primary now; `None` while there is none.
@@ -175,15 +175,21 @@ impl Group {
         Ok(())
     }
 
-    /// Makes the first member primary again and the group whole, as every step expects to find it.
+    /// Makes the first member primary again and the group whole, as every step expects to find it. A member that the others
+    /// put out, as they do with one that got no processor for some seconds, is let in again.
     pub fn restore(&self) -> io::Result<()> {
+        for member in &self.members {
+            let state: String = member.value(STATE)?;
+            if state == "ERROR" || state == "OFFLINE" {
+                eprintln!("  cluster: member {} is {state} and joins again", member.number);
+                member.execute(&["STOP GROUP_REPLICATION", "START GROUP_REPLICATION"])?;
+            }
+        }
+        self.wait_until(Self::is_whole, "all members are in the group")?;
         if self.primary() != Some(0) {
             self.make_primary(0)?;
         }
-        self.wait_until(
-            |group| Ok(group.online()? == MEMBERS && group.primary() == Some(0)),
-            "member 1 is primary",
-        )
+        self.wait_until(|group| Ok(group.is_whole()? && group.primary() == Some(0)), "member 1 is primary")
     }
 
     fn wait_until(&self, holds: impl Fn(&Self) -> io::Result<bool>, what: &str) -> io::Result<()> {
