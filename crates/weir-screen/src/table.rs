@@ -217,6 +217,24 @@ mod tests {
     }
 
     #[test]
+    fn who_gets_a_bucket_of_his_own_takes_along_what_he_owes() {
+        let (table, now) = (Table::new(100), ticks(Duration::from_secs(1)));
+        let quick = Bucket::new(Rate::parse("1/s").unwrap(), 1);
+        (0..500).for_each(|number| _ = table.take(key(number), &quick, now));
+        // One that finds no room and shares a bucket in which there still is something.
+        let shares = |number: &u64| {
+            let before = table.overflowed();
+            table.take(key(*number), &slow(), now).is_ok() && table.overflowed() > before
+        };
+        let newcomer = key((1_000_000..).find(shares).unwrap());
+        // All the others' debts are paid by now, and their cells free.
+        let later = now + ticks(Duration::from_secs(2));
+        let overflowed = table.overflowed();
+        assert!(table.take(newcomer, &slow(), later).is_err(), "an hour is not over");
+        assert_eq!(table.overflowed(), overflowed, "there is room");
+    }
+
+    #[test]
     fn what_is_given_back_is_there_again() {
         let (table, now) = (Table::new(10), ticks(Duration::from_secs(1)));
         assert!(table.take(key(1), &slow(), now).is_ok());

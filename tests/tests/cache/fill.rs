@@ -154,13 +154,15 @@ fn what_proves_too_large_is_passed_on_and_not_kept() {
 
 #[test]
 fn a_slow_reader_holds_up_neither_the_fetch_nor_the_others() {
-    let content = "0123456789abcdef".repeat(1 << 15);
+    // More than the sockets between Weir and the slow one take.
+    let content = "0123456789abcdef".repeat(12 << 16);
     let sent = content.clone();
     let backend = Backend::serving(move |_, wire| {
         wire.answers(200, &[("cache-control", "max-age=60")], &sent);
         After::Keep
     });
-    let weir = before(&backend);
+    let config = KEEPS.replace("1MiB", "16MiB");
+    let weir = Setup::of(&config).with("app", backend.address()).start();
     let mut slow = weir.client("web");
     slow.sends("GET /a HTTP/1.1\r\nhost: a.example\r\n\r\n");
     until("it is kept though nobody reads it", || {
@@ -311,6 +313,7 @@ fn slow_readers_of_many_objects_hold_no_more_than_there_is_room_for() {
     }
     // The budget, a quarter of it for those who read what gave way, two objects that were under way then, and the process itself.
     let most = (64 + 16 + 24 + 40) << 20;
+    println!("{} MiB resident, {} objects", resident(&weir) >> 20, weir.metric("weir_cache_objects", &[]));
     assert!(resident(&weir) < most, "{} MiB", resident(&weir) >> 20);
     // When they have gone, there is room again.
     drop(slow);

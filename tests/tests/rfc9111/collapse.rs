@@ -1,9 +1,13 @@
 //! Fetches that fail, or bring what is not to be kept (threat E5); `cache/fill.rs` has those that go well.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{CONFIG, Site, ok, site};
-use weir_tests::dialogue::{PATIENCE, ScriptedBackend, Setup, Weir};
+use super::{CONFIG, Site, ok, site, status_of};
+use weir_tests::dialogue::{
+    After, Backend, PATIENCE, Request, Response, ScriptedBackend, Setup, Weir, Wire, until,
+};
 
 /// Weir before an origin that the test plays itself.
 fn before(origin: &ScriptedBackend, rules: &str) -> Weir {
@@ -55,4 +59,97 @@ fn what_turns_out_not_to_be_kept_is_fetched_for_each_client() {
     });
     let expected: Vec<String> = (0..8).map(|number| number.to_string()).collect();
     assert_eq!(bodies, expected);
+}
+
+/// Weir before an origin that takes its time for `/page`, and a client that asks for it with these field lines while the origin is busy with the same
+/// for one that came with others. What both get.
+fn who_waits_with_another(
+    origin: impl Fn(&Request, usize, &mut Wire) + Send + Sync + 'static,
+    (rules, pool): (&str, &str),
+    lines: [&str; 2],
+) -> ([Response; 2], Backend) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counting = count.clone();
+    let backend = Backend::serving(move |request, wire| {
+        let before = counting.fetch_add(1, Ordering::SeqCst);
+        origin(request, before, wire);
+        After::Keep
+    });
+    let config = CONFIG.replace("RULES", rules) + pool;
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    let ask = |lines: &str| format!("GET /page HTTP/1.1\r\nhost: a.example\r\n{lines}\r\n");
+    // What is out of date from the first moment on is there.
+    let mut early = weir.client("web");
+    early.sends(ask(""));
+    early.receives_response();
+    let begun = count.load(Ordering::SeqCst);
+    let mut clients = [weir.client("web"), weir.client("web")];
+    clients[0].sends(ask(lines[0]));
+    until("the origin is busy with the first", || (count.load(Ordering::SeqCst) > begun).then_some(()));
+    clients[1].sends(ask(lines[1]));
+    (clients.each_mut().map(Wire::receives_response), backend)
+}
+
+const SLOW: Duration = Duration::from_millis(400);
+
+#[test]
+fn who_waits_for_another_variant_gets_his_own() {
+    let origin = |request: &Request, before: usize, wire: &mut Wire| {
+        if before == 0 {
+            // Nobody knows yet that it varies.
+            return wire.answers(200, &[("cache-control", "max-age=0"), ("etag", "\"a\"")], "");
+        }
+        std::thread::sleep(SLOW);
+        let language = request.fields.one("accept-language").unwrap_or("any").to_owned();
+        wire.answers(200, &[("cache-control", "max-age=60"), ("vary", "accept-language")], language);
+    };
+    let ([first, second], backend) =
+        who_waits_with_another(origin, ("", ""), ["accept-language: de\r\n", "accept-language: en\r\n"]);
+    assert_eq!([first.text(), second.text()], ["de", "en"]);
+    assert_eq!(backend.served(), 3);
+}
+
+#[test]
+fn the_cookie_of_who_asked_first_is_not_given_to_who_waits_with_him() {
+    let origin = |_: &Request, before: usize, wire: &mut Wire| {
+        if before == 0 {
+            return wire.answers(200, &[("cache-control", "max-age=0"), ("etag", "\"a\"")], "");
+        }
+        wire.sends("HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 8\r\n\r\nhalf");
+        std::thread::sleep(SLOW);
+        wire.sends("half");
+    };
+    let ([first, second], _backend) =
+        who_waits_with_another(origin, ("", "sticky = { cookie = \"weir\" }\n"), ["", ""]);
+    assert_eq!([first.text(), second.text()], ["halfhalf", "halfhalf"]);
+    assert!(first.fields.one("set-cookie").is_some_and(|cookie| cookie.starts_with("weir=")), "{first:?}");
+    assert_eq!(second.fields.one("set-cookie"), None);
+}
+
+/// RFC 9111 §3.5, while both wait: what a 304 says to one with credentials says nothing to the other.
+#[test]
+fn a_304_is_shared_by_all_who_wait_unless_it_is_for_one() {
+    for (lines, served) in [("", 2), ("authorization: me\r\n", 3)] {
+        let origin = |request: &Request, before: usize, wire: &mut Wire| {
+            if before == 1 {
+                std::thread::sleep(SLOW);
+            }
+            match (request.fields.one("if-none-match"), request.fields.one("authorization")) {
+                (Some(_), None) => {
+                    wire.sends("HTTP/1.1 304 Not Modified\r\netag: \"a\"\r\nx-for: all\r\n\r\n")
+                }
+                (Some(_), Some(_)) => {
+                    wire.sends("HTTP/1.1 304 Not Modified\r\netag: \"a\"\r\nx-for: me\r\n\r\n")
+                }
+                _ => wire.answers(200, &[("cache-control", "max-age=0"), ("etag", "\"a\"")], "page"),
+            }
+        };
+        let ([first, second], backend) = who_waits_with_another(origin, ("", ""), [lines, ""]);
+        assert_eq!([first.text(), second.text()], ["page", "page"]);
+        assert_eq!(backend.served(), served, "{second:?}");
+        let is_for_all = served == 2;
+        assert_eq!(first.fields.one("x-for"), Some(if is_for_all { "all" } else { "me" }));
+        assert_eq!(second.fields.one("x-for"), is_for_all.then_some("all"));
+        assert_eq!(status_of(&second).contains("collapsed"), is_for_all, "{second:?}");
+    }
 }

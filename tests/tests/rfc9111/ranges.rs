@@ -32,6 +32,17 @@ fn parts_come_from_what_is_kept_whole() {
     assert_eq!(site.served(), 1);
 }
 
+/// RFC 9110 §14.2: a range means something for GET only.
+#[test]
+fn the_head_of_a_part_is_that_of_the_whole() {
+    let site = site("", |_, _| ok(TAGGED, WHOLE));
+    site.get("/", &[]);
+    let answer = site.curl("/", &["range: bytes=2-4"], &["--head"]);
+    let length = answer.fields.one("content-length");
+    assert_eq!((answer.status, length, answer.fields.one("content-range")), (200, Some("10"), None));
+    assert!(is_hit(&answer));
+}
+
 #[test]
 fn a_range_for_something_else_gets_the_whole() {
     let site = site("", |_, _| ok(TAGGED, WHOLE));

@@ -40,6 +40,25 @@ fn an_origin_that_is_gone_is_covered_for_where_that_is_allowed() {
     }
 }
 
+/// What the origin has taken back covers for nothing.
+#[test]
+fn what_the_origin_no_longer_lets_keep_is_not_given_when_it_is_gone() {
+    for (status, lines) in
+        [(200, "cache-control: no-store"), (404, "cache-control: private"), (410, "set-cookie: a=b")]
+    {
+        let mut site = site("stale_if_error = \"60s\"", move |_, before| match before {
+            0 => ok("cache-control: max-age=0", "old"),
+            _ => reply(status, lines, "new"),
+        });
+        site.get("/", &[]);
+        let taken_back = site.get("/", &[]);
+        assert_eq!((taken_back.status, taken_back.text().as_str()), (status, "new"));
+        site.origin_dies();
+        let answer = site.get("/", &[]);
+        assert!(matches!(answer.status, 502..=504), "{lines}: {answer:?}");
+    }
+}
+
 #[test]
 fn an_origin_that_is_gone_is_not_covered_for_where_that_is_not_allowed() {
     for (rules, lines) in [
