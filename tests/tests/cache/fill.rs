@@ -124,6 +124,23 @@ fn what_is_not_to_be_kept_is_everybodys_own() {
 }
 
 #[test]
+fn a_stream_that_is_not_kept_ends_with_its_client_though_it_is_silent() {
+    let backend = ScriptedBackend::start();
+    let weir = Setup::of(KEEPS).with("app", backend.address()).start();
+    let mut client = weir.client("web");
+    client.sends("GET /events HTTP/1.1\r\nhost: a.example\r\n\r\n");
+    let mut wire = backend.accepts();
+    wire.receives_request();
+    wire.sends(
+        "HTTP/1.1 200 OK\r\ncache-control: no-store\r\ntransfer-encoding: chunked\r\n\r\n5\r\nevent\r\n",
+    );
+    client.receives_head();
+    client.receives_exactly("5\r\nevent\r\n");
+    client.resets();
+    until("the backend is let go", || wire.has_ended().then_some(()));
+}
+
+#[test]
 fn what_proves_too_large_is_passed_on_and_not_kept() {
     let content = "0123456789abcdef".repeat(3 << 16);
     let sent = content.clone();

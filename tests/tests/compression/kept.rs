@@ -358,3 +358,47 @@ fn an_event_passes_by_the_cache_before_the_next_one_is_there() {
         });
     }
 }
+
+#[test]
+fn who_comes_when_a_page_is_whole_but_not_encoded_yet_joins_its_encoder() {
+    let backend = shop();
+    let (_, weir) = keeping(&backend);
+    let ask = "GET /chunked/15000000 HTTP/1.1\r\nhost: shop.example\r\naccept-encoding: br\r\n\r\n";
+    let mut clients = [weir.client("web"), weir.client("web")];
+    clients[0].sends(ask);
+    weir.reaches("weir_cache_objects", &[], 1.0);
+    clients[1].sends(ask);
+    let bodies = clients.each_mut().map(|client| {
+        let response = client.receives_response();
+        assert_eq!(response.fields.one("content-encoding"), Some("br"));
+        response.body
+    });
+    assert!(bodies[0] == bodies[1]);
+    assert_eq!((backend.served(), runs(&weir)), (1, 1.0));
+}
+
+#[test]
+fn what_proves_too_large_is_encoded_no_faster_than_its_reader_takes_it() {
+    // Beyond `object_max` by more than sockets hold, and less in all than fetches may gather.
+    let backend = Backend::serving(|_, wire| {
+        let _ = wire.tries_to_send(
+            "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncache-control: max-age=60\r\ntransfer-encoding: chunked\r\n\r\n",
+        );
+        for number in 0..300 {
+            let _ = wire.tries_to_send("186a0\r\n");
+            let _ = wire.tries_to_send(pattern(number, 100_000));
+            let _ = wire.tries_to_send("\r\n");
+        }
+        After::Close
+    });
+    let (_, weir) = keeping(&backend);
+    let mut slow = weir.client("web");
+    slow.sends("GET /large HTTP/1.1\r\nhost: shop.example\r\naccept-encoding: zstd\r\n\r\n");
+    assert_eq!(slow.receives_head().fields.one("content-encoding"), Some("zstd"));
+    for _ in 0..40 {
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(backend.busy(), 1, "the origin has got rid of all of it, though nobody reads");
+    }
+    drop(slow);
+    until("the origin is let go", || (backend.busy() == 0).then_some(()));
+}

@@ -1,10 +1,12 @@
 //! Every version in front with every version behind, with and without TLS: nobody can tell which it was but by what he speaks.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
-use weir_tests::dialogue::{Authority, PATIENCE, Weir, fingerprint, free_address, pattern};
+use weir_tests::dialogue::{
+    After, Authority, Backend, PATIENCE, Weir, fingerprint, free_address, pattern, until,
+};
 use weir_tests::versions::{Answer, Behind, Client, Front, Part, VersionedBackend, run};
 
 /// More than all windows and buffers on the way together.
@@ -230,4 +232,55 @@ fn question_and_answer_may_take_turns_within_one_exchange() {
         let answer = ask(cell, client, "POST", "/echo", &[], parts.clone()).await;
         assert_eq!(answer.content.len(), 2_000, "{cell}");
     });
+}
+
+/// A stream whose next event is far off belongs to nobody any more when its client has gone.
+#[test]
+fn who_gives_up_a_silent_answer_takes_the_backend_off_it() {
+    let backend = Backend::serving(|_, wire| {
+        wire.sends("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nevent\r\n");
+        let begun = Instant::now();
+        while !wire.has_ended() && begun.elapsed() < PATIENCE * 4 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        After::Close
+    });
+    let authority = Authority::new().signs("shop", &["shop.example"]);
+    let config = r#"
+        [listener.plain]
+        bind = "@plain"
+        http = ["h1", "h2"]
+        pool = "app"
+        [listener.secure]
+        bind = "@secure"
+        http = ["h1", "h2", "h3"]
+        pool = "app"
+        tls = { certificates = [{ cert = "@dir/shop.pem", key = "@dir/shop.key" }] }
+        [pool.app]
+        backends = ["@app"]
+        health = "off"
+        "#;
+    let weir = authority.setup(config).with("app", backend.address()).start();
+    run(PATIENCE * 2, async {
+        for front in [Front::Http2, Front::Http2Tls, Front::Http3] {
+            let address = weir.address(if front.is_tls() { "secure" } else { "plain" });
+            let client = Client::connect(front, &authority, address, "shop.example").await;
+            let mut client = client.expect("a connection");
+            let answer = client.ask("GET", "/events", &[], vec![]);
+            let answer = tokio::time::timeout(Duration::from_millis(500), answer).await;
+            assert!(answer.is_err(), "{front:?}: the answer has no end");
+            println!("{front:?} has given it up");
+            while backend.busy() > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    });
+    assert_eq!(backend.served(), 3);
+    // HTTP/1.1 has nothing but the connection to give up.
+    let mut client = weir.client("plain");
+    client.sends("GET /events HTTP/1.1\r\nhost: a\r\n\r\n");
+    assert_eq!(client.receives_head().status, 200);
+    client.receives_exactly("5\r\nevent\r\n");
+    client.resets();
+    until("the backend is let go", || (backend.busy() == 0).then_some(()));
 }

@@ -217,6 +217,7 @@ pub async fn until_sent(
     let timeout = forwarding.listener.shared.config.timeout;
     // The deadline so far was for the head; whose turn it is now shows after the first look.
     let mut is_first = true;
+    let mut watched = session.buffer.is_none();
     poll_fn(|context| {
         let mut moved = std::mem::take(&mut is_first);
         if upload.is_moving() {
@@ -233,6 +234,10 @@ pub async fn until_sent(
         }
         // A backend that has begun to answer may wait for the rest of the request: then the client is the slow one.
         let awaits_backend = download.waits_for_source() && !upload.is_awaited();
+        // Otherwise nobody would notice that it has gone before there is something to send.
+        if watched && awaits_backend && upload.is_done() {
+            watched = look_at_client(&mut session.stream, context)? == Sight::Quiet;
+        }
         if moved {
             let now = clock::now();
             if upload.is_too_slow(now, forwarding.listener.shared.config.limits.min_body_rate) {

@@ -15,12 +15,14 @@ use super::around::Trailer;
 use super::fill::{Piece, Reader};
 use crate::clock;
 use crate::http::answer;
+use crate::http::drive;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forward::Forwarding;
 use crate::http::reply;
 use crate::http::session::{Session, due};
 use crate::io::{WaitError, send_all, timed_out};
+use crate::stream::Sight;
 
 /// The fetch has its own timers, which end it. Who reads of it waits for that with this much on top, in case its worker stands still.
 const FETCH_GRACE: Duration = Duration::from_secs(5);
@@ -96,12 +98,7 @@ async fn send(
             lead.clear();
         }
         session.deadline.set(due(&session.slot, clock::now(), timeout.backend + FETCH_GRACE));
-        let piece = poll_fn(|context| match reader.poll_piece(context) {
-            Poll::Ready(piece) => Poll::Ready(Ok(piece)),
-            Poll::Pending if session.deadline.has_passed() => Poll::Ready(Err(Failure::BackendTimeout)),
-            Poll::Pending => Poll::Pending,
-        })
-        .await?;
+        let piece = await_piece(session, reader).await?;
         patience(session);
         match piece {
             Piece::Content(content) if content.is_empty() => {}
@@ -128,6 +125,27 @@ async fn send(
     }
     exchange.reply = lead;
     ended
+}
+
+/// Waits for the next piece, and leaves when the client does: a fetch that is not kept has nobody else to end it.
+async fn await_piece(session: &mut Session, reader: &Reader) -> Result<Piece, Failure> {
+    let mut watched = true;
+    poll_fn(|context| {
+        if let Poll::Ready(piece) = reader.poll_piece(context) {
+            return Poll::Ready(Ok(piece));
+        }
+        if session.deadline.has_passed() {
+            return Poll::Ready(Err(Failure::BackendTimeout));
+        }
+        if watched {
+            match drive::look_at_client(&mut session.stream, context) {
+                Ok(sight) => watched = sight == Sight::Quiet,
+                Err(failure) => return Poll::Ready(Err(failure)),
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 /// Sends what stands before the content, the content, and what stands behind it.
