@@ -126,7 +126,9 @@ fn what_is_not_to_be_kept_is_everybodys_own() {
 #[test]
 fn a_stream_that_is_not_kept_ends_with_its_client_though_it_is_silent() {
     let backend = ScriptedBackend::start();
-    let weir = Setup::of(KEEPS).with("app", backend.address()).start();
+    let weir = Setup::of(&KEEPS.replace("backend = \"3s\"", "backend = \"60s\""))
+        .with("app", backend.address())
+        .start();
     let mut client = weir.client("web");
     client.sends("GET /events HTTP/1.1\r\nhost: a.example\r\n\r\n");
     let mut wire = backend.accepts();
