@@ -1,6 +1,8 @@
 //! Go's own client.
 
-use weir_tests::dialogue::{PATIENCE, client_program, run_tool, tool};
+use std::path::Path;
+
+use weir_tests::dialogue::{PATIENCE, client_program, run_tool};
 
 use super::secure;
 
@@ -13,7 +15,7 @@ fn go_net_http_gets_everything_right_over_one_connection_of_http_2() {
         // With what Go says of its connections, should there be more than one.
         let program = client_program("bin/nethttp");
         let arguments = ["GODEBUG=http2debug=1", &program.to_string_lossy(), &base, &address, &ca];
-        let finished = run_tool(&tool("env", "coreutils"), &arguments, b"", PATIENCE * 6);
+        let finished = run_tool(Path::new("/usr/bin/env"), &arguments, b"", PATIENCE * 6);
         assert_eq!(finished.stdout.trim(), "ok", "{behind:?}\n{}\n{}", finished.stderr, site.weir.story());
         site.spoke("HTTP/2.0");
     }
