@@ -29,6 +29,8 @@ const NUMBER_BYTES: usize = 4;
 /// Bytes that a cipher puts behind a packet.
 const TAG_BYTES: usize = 16;
 
+/// How long a client waits for an answer in the handshake before it says its part again.
+const AGAIN: Duration = Duration::from_millis(500);
 /// How long a silent server is left alone by whoever waits for the end.
 const POKE: Duration = Duration::from_millis(20);
 /// Datagrams in a row that no key opens and that mean that the server knows the connection no more (RFC 9000 §10.3).
@@ -65,6 +67,7 @@ pub struct Quic {
     handshake: [Incoming; 3],
     handshake_sent: [u64; 3],
     hello: Vec<u8>,
+    finish: Vec<u8>,
     level: Space,
     is_confirmed: bool,
     events: VecDeque<u64>,
@@ -117,9 +120,24 @@ impl Quic {
             if let Some(close) = &quic.close {
                 return Err(io::Error::other(format!("refused: {close:?}")));
             }
-            quic.receives_datagram(deadline)?;
+            match quic.receives_datagram(deadline.min(Instant::now() + AGAIN)) {
+                Err(problem) if problem.kind() == ErrorKind::TimedOut && Instant::now() < deadline => {
+                    quic.says_again();
+                }
+                received => received?,
+            }
         }
         Ok(quic)
+    }
+
+    /// Sends its part of the handshake once more: what came before an answer may be lost behind a flood.
+    fn says_again(&mut self) {
+        let (space, said) = match self.finish.is_empty() {
+            true => (Space::Initial, &self.hello),
+            false => (Space::Handshake, &self.finish),
+        };
+        let again = frame::crypto(0, said);
+        let _ = self.tries_to_send_in(space, &again);
     }
 
     /// A client that has said nothing yet.
@@ -149,6 +167,7 @@ impl Quic {
             handshake: Default::default(),
             handshake_sent: [0; 3],
             hello: Vec::new(),
+            finish: Vec::new(),
             level: Space::Initial,
             is_confirmed: false,
             events: VecDeque::new(),
@@ -182,8 +201,10 @@ impl Quic {
             if said.is_empty() {
                 continue;
             }
-            if level == Space::Initial {
-                self.hello.extend(&said);
+            match level {
+                Space::Initial => self.hello.extend(&said),
+                Space::Handshake => self.finish.extend(&said),
+                Space::Data => {}
             }
             let offset = self.handshake_sent[level as usize];
             self.handshake_sent[level as usize] += said.len() as u64;
