@@ -21,7 +21,7 @@ use super::cid::{self, Generator, Place};
 use super::connection::Connection;
 use super::counts::{Counts, Drop as Dropped};
 use super::forward::{self, Line, Mail, Mailbox, Passed};
-use super::keys::Keys;
+use super::keys::{Keys, RESET_INTERVAL};
 use super::kin::Kin;
 use super::port::Port;
 use super::socket::{Arrived, each_datagram};
@@ -76,6 +76,7 @@ impl Driver {
         let generator_keys = keys.clone();
         config.cid_generator(move || Box::new(Generator::new(generator_keys.clone(), worker)));
         config.supported_versions(vec![1]);
+        config.min_reset_interval(RESET_INTERVAL);
         let endpoint = quinn_proto::Endpoint::new(Arc::new(config), None, true, None);
         Rc::new(Driver {
             place: Place { process: keys.process(), worker },

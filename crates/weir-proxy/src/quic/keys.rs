@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::{hkdf, hmac, rand};
 use quinn_proto::ValidationTokenConfig;
@@ -12,6 +12,9 @@ use super::proofs::{self, Proofs};
 
 /// Bytes of the secret from which all keys are derived.
 const SECRET_BYTES: usize = 32;
+
+/// Time between two stateless resets of a worker, at least: who draws them out of it learns and costs little (RFC 9000 §21.11, row C9).
+pub const RESET_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The keys of a process.
 pub struct Keys {

@@ -209,6 +209,27 @@ fn datagrams_that_are_not_ours_are_not_answered() {
 }
 
 #[test]
+fn no_more_resets_are_drawn_out_of_a_worker_than_its_interval_allows() {
+    local(async {
+        let rig = Rig::start(1);
+        let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let began = std::time::Instant::now();
+        for _ in 0..300 {
+            let mut packet = [0x40; 1200];
+            packet[1..=cid::BYTES].copy_from_slice(&rig.id_of_nobody(0));
+            socket.send_to(&packet, rig.address()).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        let seen = rig.counts(0);
+        let done = || read(&seen.responded_count) + read(&seen.drops[counts::Drop::Unknown as usize]);
+        rig.until("each was reset or dropped", || done() == 300).await;
+        let most = began.elapsed().as_millis() / keys::RESET_INTERVAL.as_millis() + 1;
+        let resets = read(&seen.responded_count);
+        assert!((1..=most).contains(&resets.into()), "{resets} resets where {most} are allowed");
+    });
+}
+
+#[test]
 fn a_new_process_passes_on_what_belongs_to_the_old_one() {
     local(async {
         let old = Rig::start(2);

@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use quinn_proto::{Dir, StreamId};
+use quinn_proto::{ConnectionIdGenerator, Dir, StreamId};
 use tokio::net::UdpSocket;
 
 use crate::buffers::Buffers;
-use crate::quic::cid::Place;
+use crate::quic::cid::{Generator, Place};
 use crate::quic::connection::Connection;
 use crate::quic::counts::Counts;
 use crate::quic::endpoint::Driver;
@@ -130,6 +130,11 @@ impl Rig {
 
     pub fn open_connections(&self, worker: usize) -> usize {
         self.drivers[worker].connections()
+    }
+
+    /// A genuine ID of a connection that is not, or no longer, there.
+    pub fn id_of_nobody(&self, worker: u16) -> quinn_proto::ConnectionId {
+        Generator::new(self.keys.clone(), worker).generate_cid()
     }
 
     /// The addresses of clients that are believed.
