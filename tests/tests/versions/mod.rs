@@ -36,9 +36,7 @@ impl Matrix {
     }
 
     async fn connect(&self, front: Front, behind: Behind) -> Client {
-        let kind = if front.is_tls() { "secure" } else { "plain" };
-        let address = self.weir.address(&format!("{kind}_{}", behind.word()));
-        Client::connect(front, &self.authority, address, "shop.example").await.expect("a connection")
+        connect(&self.weir, &self.authority, front, behind).await
     }
 
     /// Runs `test` on a connection of each kind to each kind of backend.
@@ -58,6 +56,17 @@ impl Matrix {
             }
         }
     }
+}
+
+async fn connect(weir: &Weir, authority: &Authority, front: Front, behind: Behind) -> Client {
+    let address = weir.address(&listener(front, behind));
+    Client::connect(front, authority, address, "shop.example").await.expect("a connection")
+}
+
+/// The name of the listener for one kind of client and one of backend.
+fn listener(front: Front, behind: Behind) -> String {
+    let kind = if front.is_tls() { "secure" } else { "plain" };
+    format!("{kind}_{}", behind.word())
 }
 
 fn listeners_and_pool(behind: Behind) -> String {
@@ -246,26 +255,12 @@ fn who_gives_up_a_silent_answer_takes_the_backend_off_it() {
         After::Close
     });
     let authority = Authority::new().signs("shop", &["shop.example"]);
-    let config = r#"
-        [listener.plain]
-        bind = "@plain"
-        http = ["h1", "h2"]
-        pool = "app"
-        [listener.secure]
-        bind = "@secure"
-        http = ["h1", "h2", "h3"]
-        pool = "app"
-        tls = { certificates = [{ cert = "@dir/shop.pem", key = "@dir/shop.key" }] }
-        [pool.app]
-        backends = ["@app"]
-        health = "off"
-        "#;
-    let weir = authority.setup(config).with("app", backend.address()).start();
+    let behind = Behind::Http1;
+    let config = listeners_and_pool(behind);
+    let weir = authority.setup(&config).with(behind.word(), backend.address()).start();
     run(PATIENCE * 2, async {
         for front in [Front::Http2, Front::Http2Tls, Front::Http3] {
-            let address = weir.address(if front.is_tls() { "secure" } else { "plain" });
-            let client = Client::connect(front, &authority, address, "shop.example").await;
-            let mut client = client.expect("a connection");
+            let mut client = connect(&weir, &authority, front, behind).await;
             let answer = client.ask("GET", "/events", &[], vec![]);
             let answer = tokio::time::timeout(Duration::from_millis(500), answer).await;
             assert!(answer.is_err(), "{front:?}: the answer has no end");
@@ -277,7 +272,7 @@ fn who_gives_up_a_silent_answer_takes_the_backend_off_it() {
     });
     assert_eq!(backend.served(), 3);
     // HTTP/1.1 has nothing but the connection to give up.
-    let mut client = weir.client("plain");
+    let mut client = weir.client(&listener(Front::Http1, behind));
     client.sends("GET /events HTTP/1.1\r\nhost: a\r\n\r\n");
     assert_eq!(client.receives_head().status, 200);
     client.receives_exactly("5\r\nevent\r\n");

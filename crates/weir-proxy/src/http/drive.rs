@@ -217,6 +217,7 @@ pub async fn until_sent(
     let timeout = forwarding.listener.shared.config.timeout;
     // The deadline so far was for the head; whose turn it is now shows after the first look.
     let mut is_first = true;
+    // Who has sent more already can't be seen to leave before that is received.
     let mut watched = session.buffer.is_none();
     poll_fn(|context| {
         let mut moved = std::mem::take(&mut is_first);

@@ -138,10 +138,7 @@ async fn await_piece(session: &mut Session, reader: &Reader) -> Result<Piece, Fa
             return Poll::Ready(Err(Failure::BackendTimeout));
         }
         if watched {
-            match drive::look_at_client(&mut session.stream, context) {
-                Ok(sight) => watched = sight == Sight::Quiet,
-                Err(failure) => return Poll::Ready(Err(failure)),
-            }
+            watched = drive::look_at_client(&mut session.stream, context)? == Sight::Quiet;
         }
         Poll::Pending
     })

@@ -265,10 +265,7 @@ impl Miss<'_> {
                 return Poll::Ready(Ok(arrived));
             }
             if watched {
-                match drive::look_at_client(&mut session.stream, context) {
-                    Ok(sight) => watched = sight == Sight::Quiet,
-                    Err(failure) => return Poll::Ready(Err(failure)),
-                }
+                watched = drive::look_at_client(&mut session.stream, context)? == Sight::Quiet;
             }
             match session.deadline.has_passed() {
                 true if session.slot.draining_until().is_some_and(|until| until <= clock::now()) => {
