@@ -1,6 +1,7 @@
 //! Chromium without a window.
 
 use std::path::Path;
+use std::time::Duration;
 
 use weir_tests::dialogue::{After, Authority, Backend, PATIENCE, Weir, pattern, run_tool, tool};
 
@@ -29,7 +30,14 @@ fn site() -> Backend {
 }
 
 fn start(authority: &Authority, backend: &Backend) -> Weir {
-    let config = r#"
+    start_with(authority, backend, CONFIG)
+}
+
+fn start_with(authority: &Authority, backend: &Backend, config: &str) -> Weir {
+    authority.setup(config).with("app", backend.address()).start()
+}
+
+const CONFIG: &str = r#"
         [listener.web]
         bind = "@web"
         http = ["h1", "h2", "h3"]
@@ -41,11 +49,15 @@ fn start(authority: &Authority, backend: &Backend) -> Weir {
         [log]
         access = "@dir/access.log"
         "#;
-    authority.setup(config).with("app", backend.address()).start()
-}
 
 /// What the page says in the end.
 fn chromium(authority: &Authority, weir: &Weir, more: &[&str]) -> String {
+    let url = format!("https://shop.example:{}/", weir.address("web").port());
+    chromium_at(authority, weir, &url, more)
+}
+
+/// What the page at `url` says in the end.
+fn chromium_at(authority: &Authority, weir: &Weir, url: &str, more: &[&str]) -> String {
     let digest = format!(
         "openssl x509 -in '{}' -pubkey -noout | openssl pkey -pubin -outform der | openssl dgst -sha256 -binary | openssl base64",
         authority.path("shop.pem")
@@ -54,7 +66,6 @@ fn chromium(authority: &Authority, weir: &Weir, more: &[&str]) -> String {
         run_tool(Path::new("/bin/sh"), &["-c", &digest], b"", PATIENCE).succeeded().trim().to_owned();
     let trusted = format!("--ignore-certificate-errors-spki-list={digest}");
     let profile = format!("--user-data-dir={}", weir.dir().join("profile").display());
-    let url = format!("https://shop.example:{}/", weir.address("web").port());
     let mut arguments = vec![
         "--headless",
         "--no-sandbox",
@@ -71,7 +82,7 @@ fn chromium(authority: &Authority, weir: &Weir, more: &[&str]) -> String {
         &profile,
     ];
     arguments.extend(more);
-    arguments.push(&url);
+    arguments.push(url);
     let finished = run_tool(&tool("chromium", "chromium"), &arguments, b"", PATIENCE * 6);
     let page = finished.succeeded();
     let body = page.split_once("<body>").and_then(|(_, rest)| rest.split_once("</body>"));
@@ -99,4 +110,58 @@ fn chromium_speaks_http_3_where_it_is_told_to() {
     assert_eq!(chromium(&authority, &weir, &["--enable-quic", &origin]), "echo true, all true, h3");
     let lines = weir.lines_of("access.log", 62);
     assert!(lines.iter().all(|line| line.contains("\"protocol\":\"HTTP/3.0\"")), "{lines:?}");
+}
+
+/// A short life of idle connections, and a listener to wait at meanwhile.
+const IDLE: &str = r#"
+        timeout = { client_idle = "1s" }
+        [listener.plain]
+        bind = "@plain"
+        pool = "app"
+        [pool.app]"#;
+
+/// Asks once, lets its connection grow too old, and asks again.
+const LATER: &str = r#"<!doctype html><title>test</title><body>waiting</body><script type="module">
+await fetch("/first");
+await fetch("http://127.0.0.1:PLAIN/wait", { mode: "no-cors" });
+const answer = await (await fetch("/second")).text();
+document.body.textContent = `second: ${answer}`;
+</script>"#;
+
+/// It sends no more than its settings so early, and keeps requests until the handshake is over.
+#[test]
+fn what_chromium_sends_early_when_it_comes_again_is_taken() {
+    let authority = Authority::new().signs("shop", &["shop.example"]);
+    let backend = Backend::serving(|request, wire| {
+        match request.target.as_str() {
+            "/first" => wire.answers(200, &[], ""),
+            "/wait" => {
+                // Long enough for Weir and Chromium to give up what is idle.
+                std::thread::sleep(Duration::from_secs(3));
+                wire.answers(200, &[], "");
+            }
+            "/second" => wire.answers(200, &[], "well"),
+            page => {
+                let page = LATER.replace("PLAIN", page.trim_start_matches('/'));
+                wire.answers(200, &[("content-type", "text/html")], page);
+            }
+        }
+        After::Keep
+    });
+    let config =
+        CONFIG.replace("shop.key\" }]", "shop.key\" }], early_data = true").replace("[pool.app]", IDLE);
+    let weir = start_with(&authority, &backend, &config);
+    let (port, plain) = (weir.address("web").port(), weir.address("plain").port());
+    let (log, url) = (weir.dir().join("net.json"), format!("https://shop.example:{port}/{plain}"));
+    let [origin, log_to] = [
+        format!("--origin-to-force-quic-on=shop.example:{port}"),
+        format!("--log-net-log={}", log.display()),
+    ];
+    assert_eq!(chromium_at(&authority, &weir, &url, &["--enable-quic", &origin, &log_to]), "second: well");
+    let log = std::fs::read_to_string(log).unwrap();
+    let states: Vec<&str> = ["NotAttempted", "AttemptedAndSucceeded", "AttemptedAndRejected"]
+        .into_iter()
+        .filter(|state| log.contains(&format!("\"state\":\"{state}\"")))
+        .collect();
+    assert_eq!(states, ["NotAttempted", "AttemptedAndSucceeded"]);
 }
