@@ -363,7 +363,7 @@ fn an_event_passes_by_the_cache_before_the_next_one_is_there() {
 fn who_comes_when_a_page_is_whole_but_not_encoded_yet_joins_its_encoder() {
     let backend = shop();
     let (_, weir) = keeping(&backend);
-    let ask = "GET /chunked/15000000 HTTP/1.1\r\nhost: shop.example\r\naccept-encoding: br\r\n\r\n";
+    let ask = "GET /15000000 HTTP/1.1\r\nhost: shop.example\r\naccept-encoding: br\r\n\r\n";
     let mut clients = [weir.client("web"), weir.client("web")];
     clients[0].sends(ask);
     weir.reaches("weir_cache_objects", &[], 1.0);
