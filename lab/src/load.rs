@@ -62,6 +62,9 @@ pub enum Load {
         /// Requests in flight on each connection.
         #[serde(default = "one")]
         streams: u32,
+        /// Requests that a connection outlives. Few connections make so many each, and not as many as the time allows.
+        #[serde(default)]
+        connection_requests: Option<u32>,
         #[serde(default = "root_path")]
         path: String,
     },
@@ -272,7 +275,7 @@ impl Load {
         let few = self.to_warm_up();
         match (&few, targets) {
             // Pools fill with the first requests; a second by the clock would only make a sweep longer.
-            (Self::H2load { protocol, connections, streams, path }, [target, ..]) => {
+            (Self::H2load { protocol, connections, streams, path, .. }, [target, ..]) => {
                 let extent = h2load::Extent::Requests(FEW);
                 h2load::command(tools, *target, extent, *protocol, *connections, *streams, path)
             }
@@ -296,8 +299,8 @@ impl Load {
             Self::Ab { requests, concurrency, keep_alive, path } => {
                 ab::command(tools, target, *requests, *concurrency, *keep_alive, path)
             }
-            Self::H2load { protocol, connections, streams, path } => {
-                let extent = h2load::Extent::Seconds(seconds);
+            Self::H2load { protocol, connections, streams, connection_requests, path } => {
+                let extent = h2load::Extent::of(seconds, *connections, *connection_requests);
                 h2load::command(tools, target, extent, *protocol, *connections, *streams, path)
             }
             Self::Handshakes { resumed, path } => handshakes::command(target, seconds, *resumed, path),
