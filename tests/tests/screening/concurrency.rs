@@ -1,10 +1,12 @@
 //! Limits of requests under way: counted in with the head, counted out however it ends.
 
-use weir_tests::dialogue::{ScriptedBackend, Setup, Weir, Wire, until};
+use std::net::SocketAddr;
+
+use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, Weir, Wire, until};
 
 use super::{ask, rejected};
 
-fn before(backend: &ScriptedBackend, limit: &str) -> Weir {
+fn before(backend: SocketAddr, limit: &str) -> Weir {
     let config = format!(
         r#"
         [listener.web]
@@ -21,7 +23,7 @@ fn before(backend: &ScriptedBackend, limit: &str) -> Weir {
         retry = {{ attempts = 0 }}
         "#
     );
-    Setup::of(&config).with("app", backend.address()).start()
+    Setup::of(&config).with("app", backend).start()
 }
 
 fn begins(weir: &Weir) -> Wire {
@@ -35,7 +37,7 @@ const ONE: &str = r#"{ max = 1, key = "client_ip" }"#;
 #[test]
 fn the_second_is_told_429_while_the_first_is_under_way_and_served_when_it_is_done() {
     let backend = ScriptedBackend::start();
-    let weir = before(&backend, ONE);
+    let weir = before(backend.address(), ONE);
     let mut first = begins(&weir);
     let mut behind = backend.accepts();
     behind.receives_request();
@@ -49,11 +51,27 @@ fn the_second_is_told_429_while_the_first_is_under_way_and_served_when_it_is_don
     assert_eq!(rejected(&weir, "concurrency_limited"), 2.0);
 }
 
+/// Each comes over a connection of its own, which another worker may serve before the one that answered has its next turn.
+#[test]
+fn who_asks_one_after_the_other_never_finds_its_own_place_taken() {
+    let backend = Backend::serving(|_, wire| {
+        wire.answers(200, &[], "well");
+        After::Keep
+    });
+    let weir = before(backend.address(), ONE);
+    for number in 0..500 {
+        for path in ["/own", "/"] {
+            assert_eq!(ask(&weir, "GET", path, "").status, 200, "{number} {path}");
+        }
+    }
+    assert_eq!(rejected(&weir, "concurrency_limited"), 0.0);
+}
+
 /// However a request ends, the next one finds its place.
 #[test]
 fn a_place_is_given_back_whatever_becomes_of_the_request() {
     let backend = ScriptedBackend::start();
-    let weir = before(&backend, ONE);
+    let weir = before(backend.address(), ONE);
     let free = |how: &str| {
         until(&format!("a place after {how}"), || {
             (ask(&weir, "GET", "/own", "").status == 200).then_some(())
@@ -90,7 +108,7 @@ fn a_place_is_given_back_whatever_becomes_of_the_request() {
 #[test]
 fn a_tunnel_holds_its_place_to_its_end() {
     let backend = ScriptedBackend::start();
-    let weir = before(&backend, ONE);
+    let weir = before(backend.address(), ONE);
     let mut client = weir.client("web");
     client.sends("GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n");
     let mut behind = backend.accepts();
@@ -107,7 +125,7 @@ fn a_tunnel_holds_its_place_to_its_end() {
 #[test]
 fn at_the_origin_what_is_answered_by_the_config_needs_no_place() {
     let backend = ScriptedBackend::start();
-    let weir = before(&backend, r#"{ max = 1, key = "listener", at = "origin", status = 503 }"#);
+    let weir = before(backend.address(), r#"{ max = 1, key = "listener", at = "origin", status = 503 }"#);
     let _first = begins(&weir);
     let mut behind = backend.accepts();
     behind.receives_request();

@@ -94,6 +94,12 @@ impl Ledger {
         self.passage.end();
     }
 
+    /// The whole rest of the answer leaves next, in one piece: who has received it finds no place taken any more by what it asked for.
+    #[inline]
+    pub fn leave_places(&mut self) {
+        self.passage.end();
+    }
+
     /// Notes which backend was chosen; after a wait it may belong to a newer snapshot of the pool.
     pub fn note_backend(&mut self, chosen: &Chosen) {
         self.backend = Some(chosen.index);

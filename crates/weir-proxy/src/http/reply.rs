@@ -170,7 +170,8 @@ pub fn begin_own(
 }
 
 /// Sends what [`begin_own`] left, and the end.
-pub async fn send_own(session: &mut Session, exchange: &Exchange) -> Result<(), WaitError> {
+pub async fn send_own(session: &mut Session, exchange: &mut Exchange) -> Result<(), WaitError> {
+    exchange.ledger.leave_places();
     send_all(&mut session.stream, &exchange.reply, &session.deadline, || {}).await?;
     finish(session, std::iter::empty).await
 }

@@ -136,6 +136,9 @@ async fn send(
 ) -> Result<(), Failure> {
     let patience = forwarding.listener.shared.config.timeout.client_body;
     session.deadline.set(due(&session.slot, exchange.ledger.response_at(), patience));
+    if download.is_done() && upload.is_done() {
+        exchange.ledger.leave_places();
+    }
     let Session { stream, slot, deadline, .. } = session;
     send_all(stream, &exchange.reply, deadline, || deadline.set(due(slot, clock::now(), patience))).await?;
     if download.is_done()

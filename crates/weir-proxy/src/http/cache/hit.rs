@@ -106,6 +106,7 @@ async fn send_content(
     let pieces = content.body().slices(content.next, content.end);
     pieces.for_each(|piece| exchange.reply.extend_from_slice(piece));
     content.next = content.end;
+    exchange.ledger.leave_places();
     let Session { stream, slot, deadline, .. } = session;
     send_all(stream, &exchange.reply, deadline, || deadline.set(due(slot, clock::now(), patience))).await
 }
