@@ -147,8 +147,13 @@ pub struct Http2 {
 impl Http2 {
     /// A client that has sent its preface and these settings.
     pub fn client(wire: Wire, settings: &[u8]) -> Http2 {
+        Http2::client_with(wire, settings, b"")
+    }
+
+    /// A client that has sent these frames together with its preface and settings.
+    pub fn client_with(wire: Wire, settings: &[u8], frames: &[u8]) -> Http2 {
         let mut wire = wire;
-        wire.sends([PREFACE, &frame(kind::SETTINGS, 0, 0, settings)].concat());
+        wire.sends([PREFACE, &frame(kind::SETTINGS, 0, 0, settings), frames].concat());
         Http2 { wire }
     }
 

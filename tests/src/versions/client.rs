@@ -68,6 +68,8 @@ pub enum Part {
     Trailers(HeaderMap),
     /// Waits until this much of the answer's content has come; zero is its head.
     Until(usize),
+    /// Sends nothing for so long.
+    Pause(Duration),
     /// Sends pieces, each when the one before has come back, until told to stop.
     Turns(Arc<Turns>),
 }
@@ -172,6 +174,10 @@ async fn send_all(sender: &mut impl Sender, parts: Vec<Part>, seen: &mut watch::
             Part::Content(content) => sender.content(content).await,
             Part::Trailers(trailers) => sender.trailers(trailers).await,
             Part::Until(count) => reaches(seen, count).await,
+            Part::Pause(time) => {
+                tokio::time::sleep(time).await;
+                true
+            }
             Part::Turns(turns) => take_turns(sender, &turns, seen).await,
         };
         if !goes_on {

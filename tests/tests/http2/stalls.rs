@@ -1,12 +1,14 @@
-//! Windows: closed, opened by nothing, opened too far (threats B5, B7, B8).
+//! Windows: closed, opened by nothing, opened too far (threats B5, B7, B8). And what takes long and is none.
+
+use std::time::Duration;
 
 use weir_tests::dialogue::http2::{
     END_HEADERS, END_STREAM, Http2, Outcome, block, code, frame, get, headers, kind, literal, request,
     setting, window_update,
 };
-use weir_tests::dialogue::{After, Backend, Setup, until, usage_of};
+use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, until, usage_of};
 
-use super::{both, connect};
+use super::{BOTH, both, connect};
 
 /// `SETTINGS_INITIAL_WINDOW_SIZE`.
 const INITIAL_WINDOW: u16 = 4;
@@ -170,4 +172,20 @@ fn s4_windows_that_many_clients_fill_hold_what_was_sent_and_not_more() {
     let grown = usage_of(weir.pid()).expect("running").resident_bytes.saturating_sub(before);
     println!("{} connections that sent {sent} bytes hold {grown}", clients.len());
     assert!(grown < 4 * sent, "{grown} bytes for {sent}");
+}
+
+/// Clients with prior knowledge say all at once. Nothing that was to come before the request bounds what comes after.
+#[test]
+fn an_exchange_whose_request_came_with_the_preface_outlives_the_times_for_heads_and_idleness() {
+    let backend = ScriptedBackend::start();
+    let config =
+        BOTH.replace("http = [", "timeout = { header = \"300ms\", client_idle = \"300ms\" }\nhttp = [");
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    let mut client = Http2::client_with(weir.client("web"), b"", &get(1, "/"));
+    let mut behind = backend.accepts();
+    behind.receives_request();
+    // Longer than both, and what a connection that is told of its end may still take.
+    std::thread::sleep(Duration::from_secs(3));
+    behind.answers(200, &[], "hello");
+    assert_eq!(client.outcome_of(1), Outcome::Answered(200, b"hello".to_vec()));
 }

@@ -21,12 +21,17 @@ struct Matrix {
 
 impl Matrix {
     fn new() -> Matrix {
+        Matrix::with("")
+    }
+
+    /// With this line in each listener.
+    fn with(line: &str) -> Matrix {
         let authority = Authority::new().signs("shop", &["shop.example"]).signs("app", &["app.internal"]);
         let backends =
             Behind::ALL.map(|behind| VersionedBackend::start(free_address(), behind, &authority, "app"));
         let mut config = "[log]\naccess = \"@dir/access.log\"\n".to_owned();
         for behind in Behind::ALL {
-            config += &listeners_and_pool(behind);
+            config += &listeners_and_pool(behind).replace("http = [", &format!("{line}\nhttp = ["));
         }
         let mut setup = authority.setup(&config);
         for (behind, backend) in Behind::ALL.iter().zip(&backends) {
@@ -240,6 +245,32 @@ fn question_and_answer_may_take_turns_within_one_exchange() {
     in_each_cell(async |cell, client| {
         let answer = ask(cell, client, "POST", "/echo", &[], parts.clone()).await;
         assert_eq!(answer.content.len(), 2_000, "{cell}");
+    });
+}
+
+/// As in remote calls that stream both ways: a word now and then, and each is answered.
+#[test]
+fn a_conversation_of_few_words_outlives_the_times_for_heads_and_idleness_and_the_rate_of_uploads() {
+    const WORDS: usize = 16;
+    let matrix = Matrix::with(r#"timeout = { header = "1s", client_idle = "1s", client_body = "5s" }"#);
+    let word = |count| {
+        [Part::Content(Bytes::from_static(b".")), Part::Until(count), Part::Pause(Duration::from_millis(500))]
+    };
+    let parts: Vec<Part> = (1..=WORDS).flat_map(word).collect();
+    run(PATIENCE * 4, async {
+        let mut conversations = tokio::task::JoinSet::new();
+        for front in Front::ALL {
+            for behind in Behind::ALL {
+                let mut client = matrix.connect(front, behind).await;
+                let parts = parts.clone();
+                conversations
+                    .spawn(async move { (front, behind, client.ask("POST", "/echo", &[], parts).await) });
+            }
+        }
+        for (front, behind, answer) in conversations.join_all().await {
+            let count = answer.as_ref().map(|answer| answer.content.len());
+            assert_eq!(count.ok(), Some(WORDS), "{front:?} before {behind:?}: {answer:?}");
+        }
     });
 }
 

@@ -61,6 +61,10 @@ pub async fn serve(session: Session) {
         Err(end) => return count_end(&listener, worker.number, end),
     };
     let streams = limits.streams;
+    // A first request may have come along with the preface; its connection is idle before it all the same.
+    let since = clock::now();
+    deadline.set_idle(Some(since));
+    deadline.set(since + listener.shared.config.timeout.client_idle);
     drop(listener);
     let identity = Rc::new(Rc::unwrap_or_clone(identity).of_version(Version::Http2));
     let peer = Rc::new(Peer { worker, slot, secure, client, identity });
@@ -73,7 +77,7 @@ pub async fn serve(session: Session) {
         unsent,
         deadline,
         streams,
-        idle_since: None,
+        idle_since: Some(since),
         closing: false,
         told: false,
     }
