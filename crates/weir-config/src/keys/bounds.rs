@@ -45,7 +45,7 @@ pub static LIMITS: Table = Table {
         Key::new(
             "min_body_rate",
             Kind::Rate(&at::MIN_BODY_RATE),
-            "Slowest client body, averaged since it began, after 5 s of grace.",
+            "Slowest client body, averaged since it began, after 5 s of grace and until the answer begins.",
         )
         .http(),
         Key::new(
