@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
-use weir_tests::dialogue::{Signal, Weir, fingerprint, pattern};
+use weir_tests::dialogue::{PATIENCE, Signal, Weir, fingerprint, pattern};
 
 use super::relay::Relay;
 use super::{CONFIG, Client, authority, run, site, start};
@@ -32,6 +32,38 @@ fn a_drain_waits_until_the_client_has_all_of_its_answer() {
         assert!(received == content, "{} bytes, changed", received.len());
         let closed = tokio::time::timeout(Duration::from_secs(5), client.connection.closed()).await.unwrap();
         assert!(matches!(closed, quinn::ConnectionError::ApplicationClosed(_)), "{closed}");
+    });
+}
+
+/// An answer without content is over for Weir before the client has room for it.
+#[test]
+fn an_answer_without_content_comes_as_soon_as_the_client_has_room_again() {
+    let (authority, backend) = (authority(), site());
+    let weir = start(&authority, &backend);
+    run(async {
+        let mut transport = quinn::TransportConfig::default();
+        transport.receive_window(50_000u32.into());
+        let mut client = Client::connect_as(&authority, weir.address("web"), transport).await;
+        let content = pattern(8, 200_000);
+        let request = http::Request::post("https://shop.example/").body(()).unwrap();
+        let mut large = client.requests.send_request(request).await.unwrap();
+        large.send_data(Bytes::from(content.clone())).await.unwrap();
+        large.finish().await.unwrap();
+        assert_eq!(large.recv_response().await.unwrap().status(), 200);
+        // Until no more of it has room.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let request = http::Request::head("https://shop.example/").body(()).unwrap();
+        let mut head = client.requests.send_request(request).await.unwrap();
+        head.finish().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(weir.lines_of("access.log", 1)[0].contains("HEAD"));
+        let mut received = Vec::new();
+        while let Some(mut data) = large.recv_data().await.unwrap() {
+            received.extend_from_slice(&data.copy_to_bytes(data.remaining()));
+        }
+        assert!(received == content, "{} bytes, changed", received.len());
+        let answer = tokio::time::timeout(PATIENCE, head.recv_response()).await;
+        assert_eq!(answer.expect("an answer").unwrap().status(), 200);
     });
 }
 

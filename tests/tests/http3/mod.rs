@@ -58,9 +58,19 @@ struct Client {
 
 impl Client {
     async fn connect(authority: &Authority, address: SocketAddr) -> Client {
+        Client::connect_as(authority, address, quinn::TransportConfig::default()).await
+    }
+
+    async fn connect_as(
+        authority: &Authority,
+        address: SocketAddr,
+        transport: quinn::TransportConfig,
+    ) -> Client {
         let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls(authority)).unwrap();
+        let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+        config.transport_config(Arc::new(transport));
         let mut endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-        endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
+        endpoint.set_default_client_config(config);
         let connection = endpoint.connect(address, "shop.example").unwrap().await.unwrap();
         Client::over(endpoint, connection).await
     }

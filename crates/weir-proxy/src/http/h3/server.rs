@@ -129,7 +129,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends the end of an answer whose exchange is over already.
+    /// Sends the end of an answer whose exchange is over already, and forgets the stream then.
     pub fn send_late(self: &Rc<Self>, id: StreamId, rest: [Bytes; 2]) {
         let shared = self.clone();
         self.late.set(self.late.get() + 1);

@@ -455,19 +455,19 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        match self.sending {
-            Sending::Ended => {}
-            // The client's window was too small for all of it.
-            Sending::Ending => {
-                let rest = [std::mem::take(&mut self.pending), std::mem::take(&mut self.pending_content)];
-                self.shared.send_late(self.id, rest);
-            }
-            // Nobody answered: it is to be seen that this is no answer.
-            Sending::Head | Sending::Content => self.reset_with(Code::InternalError.value()),
+        // Nobody answered: it is to be seen that this is no answer.
+        if matches!(self.sending, Sending::Head | Sending::Content) {
+            self.reset_with(Code::InternalError.value());
         }
         // The answer is complete without the rest of the request (RFC 9114 section 4.1).
         self.stop_reading(Code::NoError.value());
         self.shared.quic.leave_request();
-        self.shared.quic.forget(self.id);
+        if self.sending == Sending::Ending {
+            // The client's window was too small for all of it.
+            let rest = [std::mem::take(&mut self.pending), std::mem::take(&mut self.pending_content)];
+            self.shared.send_late(self.id, rest);
+        } else {
+            self.shared.quic.forget(self.id);
+        }
     }
 }
