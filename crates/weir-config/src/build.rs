@@ -182,6 +182,7 @@ fn listener(name: &str, fields: &Fields) -> Listener {
         http: tls::http_versions(fields, spoken),
         tls: tls::listener_tls(fields),
         merge_slashes: fields.flag("merge_slashes"),
+        abort_on_close: fields.flag("abort_on_close"),
         timeout: Timeouts {
             client_idle: timeout.duration("client_idle"),
             header: timeout.duration("header"),

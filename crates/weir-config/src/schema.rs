@@ -137,6 +137,8 @@ pub struct Listener {
     pub tls: Option<ListenerTls>,
     /// Whether runs of slashes in a path count as one, for routes and for backends; default false.
     pub merge_slashes: bool,
+    /// Whether a client of HTTP/1.1 that ends its direction of the connection gives up the answer it waits for; default false.
+    pub abort_on_close: bool,
     /// How responses are compressed where no route says otherwise; `None` (default) leaves them as they came.
     pub compress: Option<Compress>,
     /// Every wait has a timer.

@@ -213,6 +213,7 @@ fn listener(listener: &Listener, sections: &mut Vec<Section>) {
     if http {
         keys.push(("http", list(&listener.http, |version| text(version.word()))));
         keys.push(("merge_slashes", listener.merge_slashes.to_string()));
+        keys.push(("abort_on_close", listener.abort_on_close.to_string()));
         keys.extend(screen::sqli(listener.sqli, None));
         if listener.compress.is_some() {
             keys.push(("compress", compress::compress(listener.compress.as_ref())));

@@ -313,7 +313,7 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
     let versions = subsequence(vec![HttpVersion::H1, HttpVersion::H2, HttpVersion::H3], 1..=3);
     let secure = (of(listener_tls()), versions);
     let numbers = (1..=10_000_000u32, of(1..=10_000_000u32), any::<bool>());
-    let merge_slashes = any::<bool>();
+    let flags = (any::<bool>(), any::<bool>());
     (
         bind,
         select(pools),
@@ -322,7 +322,7 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
         numbers,
         timeouts(protocol),
         limits(protocol),
-        (routes, any::<bool>(), merge_slashes, secure, (screens::screen(false), sqli()), of(compress())),
+        (routes, any::<bool>(), flags, secure, (screens::screen(false), sqli()), of(compress())),
     )
         .prop_map(
             move |(
@@ -333,7 +333,14 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
                 (max_connections, max_connections_per_client, bare),
                 timeout,
                 limits,
-                (routes, named, merge_slashes, (tls, mut versions), (screen, sqli), compress),
+                (
+                    routes,
+                    named,
+                    (merge_slashes, abort_on_close),
+                    (tls, mut versions),
+                    (screen, sqli),
+                    compress,
+                ),
             )| {
                 let name = format!("listener{index}{}", if named { ".x" } else { "_x" });
                 let routes = routes.into_iter().enumerate().map(|(position, route)| Route {
@@ -363,6 +370,7 @@ fn listener(index: u16, protocol: Protocol, pools: Vec<String>) -> impl Strategy
                     max_connections,
                     max_connections_per_client,
                     merge_slashes: merge_slashes && http,
+                    abort_on_close: abort_on_close && http,
                     screen: if http { screen } else { Screen::default() },
                     sqli: if http { sqli } else { NO_SQLI },
                     compress: compress.filter(|_| http),

@@ -330,6 +330,27 @@ fn a_client_that_half_closes_still_gets_its_answer() {
 }
 
 #[test]
+fn a_client_that_closes_is_taken_for_gone_where_the_listener_says_so() {
+    let backend = ScriptedBackend::start();
+    let config = PLAIN.replace("bind = \"@web\"", "bind = \"@web\"\nabort_on_close = true");
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    // Before the answer's head, and while its body is silent.
+    for begun in ["", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nevent\r\n"] {
+        let mut client = weir.client("web");
+        client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        let mut wire = backend.accepts();
+        wire.receives_request();
+        wire.sends(begun);
+        if !begun.is_empty() {
+            client.receives_until("event\r\n");
+        }
+        client.half_closes();
+        wire.receives_close();
+    }
+    weir.reaches("weir_ends_total", &[("reason", "client_closed")], 2.0);
+}
+
+#[test]
 fn bytes_that_arrive_one_at_a_time_make_the_same_exchange() {
     // H3: one-byte writes, both sides.
     let backend = ScriptedBackend::start();

@@ -170,6 +170,9 @@ static LISTENER: Table = Table {
             .default("no limit of its own"),
         Key::new("merge_slashes", Kind::Bool(false), "Takes `//` in a path for `/`, for routes and for backends: where backends do so, a route guards no path without it.")
             .http(),
+        Key::new("abort_on_close", Kind::Bool(false), "Takes a client of HTTP/1.1 that ends its direction of the connection for one that has left, and its backend off the request. A few clients (netcat) end it and wait for the answer.")
+            .http()
+            .also(&["abortonclose", "proxy_ignore_client_abort"]),
         Key::new("compress", Kind::TableOrTrue(&COMPRESS), "Compresses responses for clients that ask for it; a route may say otherwise.")
             .default("off")
             .http()

@@ -20,6 +20,7 @@ const EVERYTHING: &str = r#"
         max_connections = 5
         max_connections_per_client = 4
         merge_slashes = true
+        abort_on_close = true
         rate_limit = { rate = "5/10s", burst = 7, key = "listener", at = "edge", dry_run = true, status = 503 }
         concurrency_limit = { max = 9, key = "cookie:c" }
         deny_address = "10.0.0.0/8"

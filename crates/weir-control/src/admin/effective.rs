@@ -80,6 +80,7 @@ fn listener(listener: &Listener) -> Value {
         "max_connections": listener.max_connections,
         "max_connections_per_client": listener.max_connections_per_client,
         "merge_slashes": listener.merge_slashes,
+        "abort_on_close": listener.abort_on_close,
         "compress": listener.compress.as_ref().map(compress),
         "timeout": {
             "client_idle": duration(timeout.client_idle),

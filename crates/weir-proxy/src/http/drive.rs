@@ -42,7 +42,7 @@ pub async fn until_response(
                 return polled;
             }
             if watched && upload.is_done() {
-                watched = look_at_client(&mut session.stream, context)? == Sight::Quiet;
+                watched = look_at_client(session, context)? == Sight::Quiet;
             }
             if has_passed(session) {
                 return Poll::Ready(Err(match upload.is_awaited() {
@@ -201,9 +201,13 @@ fn poll_receive_head(
     polled.map_err(|_| Failure::BackendClosed)
 }
 
-/// Looks at the client without taking anything. `Err` when it reset the connection.
-pub fn look_at_client(client: &mut Stream, context: &mut Context<'_>) -> Result<Sight, Failure> {
-    client.poll_present(context).map_err(|_| Failure::ClientClosed)
+/// Looks at the client without taking anything. `Err` when it has left: it reset the connection, or ended its direction where that counts as
+/// leaving.
+pub fn look_at_client(session: &mut Session, context: &mut Context<'_>) -> Result<Sight, Failure> {
+    match session.stream.poll_present(context) {
+        Ok(Sight::Ended) if session.slot.current().shared.config.abort_on_close => Err(Failure::ClientClosed),
+        seen => seen.map_err(|_| Failure::ClientClosed),
+    }
 }
 
 /// Moves both bodies until the response's is over.
@@ -237,7 +241,7 @@ pub async fn until_sent(
         let awaits_backend = download.waits_for_source() && !upload.is_awaited();
         // Otherwise nobody would notice that it has gone before there is something to send.
         if watched && awaits_backend && upload.is_done() {
-            watched = look_at_client(&mut session.stream, context)? == Sight::Quiet;
+            watched = look_at_client(session, context)? == Sight::Quiet;
         }
         if moved {
             // The rate of the request's body counts no more: the two may be taking turns, and say little and seldom.

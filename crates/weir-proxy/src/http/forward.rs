@@ -22,7 +22,6 @@ use crate::clock;
 use crate::http::answer;
 use crate::http::attempt::{self, Answered, Failed};
 use crate::http::compress;
-use crate::http::drive;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::h2;
@@ -365,7 +364,7 @@ async fn choose_backend(
         if !watched {
             return false;
         }
-        let seen = drive::look_at_client(stream, context);
+        let seen = stream.poll_present(context);
         watched = matches!(seen, Ok(Sight::Quiet));
         matches!(seen, Ok(Sight::Ended) | Err(_))
     };

@@ -138,7 +138,7 @@ async fn await_piece(session: &mut Session, reader: &Reader) -> Result<Piece, Fa
             return Poll::Ready(Err(Failure::BackendTimeout));
         }
         if watched {
-            watched = drive::look_at_client(&mut session.stream, context)? == Sight::Quiet;
+            watched = drive::look_at_client(session, context)? == Sight::Quiet;
         }
         Poll::Pending
     })

@@ -265,7 +265,7 @@ impl Miss<'_> {
                 return Poll::Ready(Ok(arrived));
             }
             if watched {
-                watched = drive::look_at_client(&mut session.stream, context)? == Sight::Quiet;
+                watched = drive::look_at_client(session, context)? == Sight::Quiet;
             }
             match session.deadline.has_passed() {
                 true if session.slot.draining_until().is_some_and(|until| until <= clock::now()) => {
