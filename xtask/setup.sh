@@ -96,6 +96,8 @@ install_clients() {
         go build -o "$clients/bin/nethttp" ./nethttp
         go build -o "$clients/bin/grpc-interop-client" google.golang.org/grpc/interop/client
         go build -o "$clients/bin/grpc-interop-server" google.golang.org/grpc/interop/server
+        go build -o "$clients/bin/grpc-benchmark-client" google.golang.org/grpc/benchmark/client
+        go build -o "$clients/bin/grpc-benchmark-server" google.golang.org/grpc/benchmark/server
     )
     cmp -s tests/python/requirements.txt "$clients/python/requirements.txt" && return 0
     say "installing httpx"

@@ -17,15 +17,20 @@ pub(super) enum LongLived {
 }
 
 impl LongLived {
-    /// One stream of `/echo` in HTTP/2 or HTTP/3.
-    pub(super) fn stream(front: Front, authority: Arc<Authority>, address: SocketAddr) -> LongLived {
+    /// One stream in HTTP/2 or HTTP/3 of `path`, which gives back what it gets.
+    pub(super) fn stream(
+        front: Front,
+        authority: Arc<Authority>,
+        address: SocketAddr,
+        path: &'static str,
+    ) -> LongLived {
         let turns = Arc::new(Turns::default());
         let thread = std::thread::spawn({
             let turns = turns.clone();
             move || {
                 versions::run(Duration::from_secs(3600), async {
                     let mut client = Client::connect(front, &authority, address, "storm.test").await?;
-                    client.ask("POST", "/echo", &[], vec![Part::Turns(turns)]).await
+                    client.ask("POST", path, &[], vec![Part::Turns(turns)]).await
                 })
             }
         });

@@ -126,9 +126,18 @@ fn config(extra: bool) -> String {
         [[listener.secure.route]]
         path = "/echo"
         pool = "live"
+        [[listener.secure.route]]
+        path = "/h2/*"
+        rewrite = {{ prefix = "/" }}
+        pool = "live_h2"
         [pool.live]
         backends = ["@live"]
         health = "off"
+        [pool.live_h2]
+        backends = ["@live_h2"]
+        protocol = "h2"
+        health = "off"
+        tls = {{ ca = "@dir/ca.pem", server_name = "storm.test" }}
         [pool.app]
         backends = ["@a", "@b"{third}]
         health = {{ check = "http", interval = "500ms", fast_interval = "100ms", timeout = "500ms" }}
@@ -147,7 +156,9 @@ pub fn reload_storm(plan: StormPlan) -> StormReport {
     let [a, b, c] = addresses;
     let authority = Arc::new(Authority::new().signs("storm", &["storm.test"]));
     let live = VersionedBackend::start(free_address(), Behind::Http1, &authority, "storm");
-    let setup = authority.setup(&config(false)).with("live", live.address());
+    let live_h2 = VersionedBackend::start(free_address(), Behind::Http2Tls, &authority, "storm");
+    let setup =
+        authority.setup(&config(false)).with("live", live.address()).with("live_h2", live_h2.address());
     let mut weir = setup.with("a", a).with("b", b).with("c", c).start();
     let half = usize::try_from(plan.clients / 2).unwrap_or(1).max(1);
     let traffic = Traffic {
@@ -238,9 +249,10 @@ impl Progress {
             }
         }
         for front in [Front::Http2Tls, Front::Http3] {
-            for _ in 0..count {
+            for number in 0..count {
                 let address = weir.address("secure");
-                self.long_lived.push(LongLived::stream(front, self.authority.clone(), address));
+                let path = if number % 2 == 0 { "/echo" } else { "/h2/echo" };
+                self.long_lived.push(LongLived::stream(front, self.authority.clone(), address, path));
             }
         }
         self.check_long_lived("opening");

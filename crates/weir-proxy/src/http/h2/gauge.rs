@@ -20,6 +20,9 @@ const HEAD_BYTES_PER_COST: f64 = 1024.0;
 const RESET_COST: f64 = 10.0;
 /// What an answered request brings: its client may need some windows and a reset.
 const ANSWER_CREDIT: f64 = 12.0;
+/// What a piece of an answer brings that was not cut to fit a window: libraries of gRPC open windows and measure the path with a `PING` for each
+/// message, however small. One that was cut brings nothing: by its window a client would have as many pieces as it likes (CVE-2019-9511).
+const PIECE_CREDIT: f64 = 4.0;
 /// Bytes received before other tasks get their turn, content not counted: windows bound that. Of heads they can be ten thousand fields to read, which the `h2` crate does without a pause
 /// for as long as there is something to receive.
 const TURN_BYTES: usize = 16 << 10;
@@ -133,6 +136,11 @@ impl Gauge {
         self.is_exhausted |= self.credit < 0.0;
     }
 
+    /// A piece of an answer was given to be sent, all that there was of it.
+    pub fn gave_piece(&mut self) {
+        self.credit = (self.credit + PIECE_CREDIT).min(self.most);
+    }
+
     /// Content was sent.
     pub fn moved(&mut self, bytes: usize) {
         self.credit = (self.credit + bytes as f64 / BYTES_PER_CREDIT).min(self.most);
@@ -223,6 +231,16 @@ mod tests {
         assert!(gauge.see(&frame(0, 0, &[0; 8192])));
         assert!(gauge.see(&frame(8, 0, b"1234")));
         assert!(gauge.see(&frame(0, 1, b"")), "the end of a stream is free");
+    }
+
+    #[test]
+    fn each_message_pays_for_the_windows_and_pings_that_follow_it() {
+        let mut gauge = gauge(100);
+        for _ in 0..10_000 {
+            gauge.gave_piece();
+            assert!(gauge.see(&frame(8, 0, b"1234")) && gauge.see(&frame(6, 0, b"12345678")));
+        }
+        assert!((0..101).any(|_| !gauge.see(&frame(6, 0, b"12345678"))));
     }
 
     #[test]

@@ -47,7 +47,8 @@ pub async fn serve(session: Session) {
     let limits = &listener.shared.config.limits;
     let gauge = Rc::new(RefCell::new(Gauge::new(limits.control_frames, clock::now())));
     let unsent = Unsent::new(u64::from(limits.streams) * SEND_BUFFER_BYTES as u64, &worker.buffers);
-    let wire = Wire::new(stream, buffer, Some(Watched { gauge: gauge.clone(), unsent: unsent.clone() }));
+    let watched = Watched { gauge, unsent };
+    let wire = Wire::new(stream, buffer, Some(watched.clone()));
     deadline.set(clock::now() + listener.shared.config.timeout.header);
     let mut handshake = pin!(builder(limits).handshake::<Wire, Bytes>(wire));
     let connection = poll_fn(|context| match handshake.as_mut().poll(context) {
@@ -73,8 +74,7 @@ pub async fn serve(session: Session) {
         connection,
         peer,
         running,
-        gauge,
-        unsent,
+        watched,
         deadline,
         streams,
         idle_since: Some(since),
@@ -105,8 +105,7 @@ struct Driver {
     connection: Connection<Wire, Bytes>,
     peer: Rc<Peer>,
     running: Rc<Running>,
-    gauge: Rc<RefCell<Gauge>>,
-    unsent: Rc<Unsent>,
+    watched: Watched,
     deadline: Deadline,
     /// Most exchanges at once.
     streams: u32,
@@ -143,8 +142,7 @@ impl Driver {
     fn begin(&mut self, request: Request<RecvStream>, response: SendResponse<Bytes>) {
         let order = Order {
             peer: self.peer.clone(),
-            gauge: self.gauge.clone(),
-            unsent: self.unsent.clone(),
+            watched: self.watched.clone(),
             place: self.running.enter(),
             request,
             response,
@@ -154,7 +152,7 @@ impl Driver {
 
     fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Step> {
         loop {
-            let is_exhausted = self.gauge.borrow().is_exhausted();
+            let is_exhausted = self.watched.gauge.borrow().is_exhausted();
             let polled = if self.running.count() < self.streams && !is_exhausted {
                 self.connection.poll_accept(context)
             } else {
@@ -176,7 +174,7 @@ impl Driver {
             }
             self.running.driven_by(context);
             self.running.await_each(self.running.count() >= self.streams);
-            if !self.closing && self.gauge.borrow().is_exhausted() {
+            if !self.closing && self.watched.gauge.borrow().is_exhausted() {
                 self.count_flood();
                 self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
                 self.close_within(FLOOD_PATIENCE);
@@ -204,8 +202,8 @@ impl Driver {
             if self.deadline.is_shed() && self.running.count() == 0 {
                 return Poll::Ready(Step::Ended(End::Overload));
             }
-            self.gauge.borrow_mut().end_turn();
-            self.unsent.settle();
+            self.watched.gauge.borrow_mut().end_turn();
+            self.watched.unsent.settle();
             return Poll::Pending;
         }
     }
@@ -247,8 +245,7 @@ impl Driver {
 /// A request, and its place among those of its connection until it is served.
 pub struct Order {
     peer: Rc<Peer>,
-    gauge: Rc<RefCell<Gauge>>,
-    unsent: Rc<Unsent>,
+    watched: Watched,
     place: Place,
     request: Request<RecvStream>,
     response: SendResponse<Bytes>,
@@ -256,14 +253,14 @@ pub struct Order {
 
 /// Serves one request.
 pub async fn serve_request(order: Order) {
-    let Order { peer, gauge, unsent, mut place, request, response } = order;
+    let Order { peer, watched, mut place, request, response } = order;
     let (parts, body) = request.into_parts();
     let is_whole = body.is_end_stream();
     if !is_whole {
         place.expects_body();
     }
     let fields = parts.headers.len();
-    let stream = Muxed::H2(RequestStream::of_client(body, response, unsent));
+    let stream = Muxed::H2(RequestStream::of_client(body, response, watched.clone()));
     // The fields go with what reads them: an answer may wait for its window long after, with thousands beside it (threat B5).
     let served = stream_exchange::serve(&peer, stream, async move |_, limits, _, exchange, text| {
         let read = head::read_request(&parts, is_whole, limits, &mut exchange.request, text);
@@ -272,8 +269,8 @@ pub async fn serve_request(order: Order) {
     })
     .await;
     match served {
-        Served::Answered => gauge.borrow_mut().answered(),
-        Served::Refused => gauge.borrow_mut().refused(fields),
+        Served::Answered => watched.gauge.borrow_mut().answered(),
+        Served::Refused => watched.gauge.borrow_mut().refused(fields),
         Served::BrokenOff => {}
     }
 }

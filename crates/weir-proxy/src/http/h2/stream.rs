@@ -6,7 +6,6 @@
 use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -20,7 +19,7 @@ use weir_http::{Field, Limits, ResponseHead, StreamError, Trailers, Violation};
 use crate::buffers::Buffer;
 use crate::http::h2::backend::Place;
 use crate::http::h2::head;
-use crate::http::h2::wire::Unsent;
+use crate::http::h2::wire::Watched;
 
 /// Most content handed to the connection at once: it is copied, and copies count against nobody's budget until they are sent.
 const PIECE_BYTES: usize = 16 << 10;
@@ -35,7 +34,7 @@ pub struct Stream {
     /// Its place on the connection to a backend that carries it.
     place: Option<Place>,
     /// Where what is sent to a client is counted.
-    unsent: Option<Rc<Unsent>>,
+    watched: Option<Watched>,
 }
 
 enum Receiving {
@@ -56,7 +55,7 @@ enum Sending {
 
 impl Stream {
     /// A request's stream on a client's connection.
-    pub fn of_client(receiving: RecvStream, sending: SendResponse<Bytes>, unsent: Rc<Unsent>) -> Stream {
+    pub fn of_client(receiving: RecvStream, sending: SendResponse<Bytes>, watched: Watched) -> Stream {
         let receiving =
             if receiving.is_end_stream() { Receiving::Ended } else { Receiving::Content(receiving) };
         Stream {
@@ -65,7 +64,7 @@ impl Stream {
             content: Bytes::new(),
             trailers: None,
             place: None,
-            unsent: Some(unsent),
+            watched: Some(watched),
         }
     }
 
@@ -82,7 +81,7 @@ impl Stream {
             content: Bytes::new(),
             trailers: None,
             place: Some(place),
-            unsent: None,
+            watched: None,
         }
     }
 
@@ -181,8 +180,8 @@ impl Stream {
         let count = ready!(poll_room(stream, wanted, context))?;
         let ends = is_last && count == content.len();
         stream.send_data(Bytes::copy_from_slice(&content[..count]), ends).map_err(broken)?;
-        if let Some(unsent) = &self.unsent {
-            unsent.add(count);
+        if let Some(watched) = &self.watched {
+            watched.gave(count, count == wanted);
         }
         if ends {
             self.sending = Sending::Ended;

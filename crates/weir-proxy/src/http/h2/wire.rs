@@ -62,9 +62,21 @@ impl Unsent {
 }
 
 /// What is watched of a client's connection.
+#[derive(Clone)]
 pub struct Watched {
     pub gauge: Rc<RefCell<Gauge>>,
     pub unsent: Rc<Unsent>,
+}
+
+impl Watched {
+    /// A piece of an answer was given to the `h2` crate; `is_all` where the client's windows had room for all that there was.
+    #[inline]
+    pub fn gave(&self, bytes: usize, is_all: bool) {
+        self.unsent.add(bytes);
+        if is_all {
+            self.gauge.borrow_mut().gave_piece();
+        }
+    }
 }
 
 /// A connection's bytes.
