@@ -75,17 +75,29 @@ pub enum Part {
 }
 
 /// A conversation that lasts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Turns {
     count: AtomicUsize,
     stopped: AtomicBool,
+    /// Between a piece that came back and the next.
+    pause: Duration,
+}
+
+impl Default for Turns {
+    /// Five milliseconds apart.
+    fn default() -> Turns {
+        Turns::with_pause(Duration::from_millis(5))
+    }
 }
 
 impl Turns {
     /// Bytes of each piece.
     pub const PIECE_BYTES: usize = 100;
-    /// Between a piece that came back and the next.
-    const PAUSE: Duration = Duration::from_millis(5);
+
+    /// None so far; between a piece that came back and the next is a pause.
+    pub fn with_pause(pause: Duration) -> Turns {
+        Turns { count: AtomicUsize::new(0), stopped: AtomicBool::new(false), pause }
+    }
 
     /// Pieces that have come back so far.
     pub fn count(&self) -> usize {
@@ -195,7 +207,7 @@ async fn take_turns(sender: &mut impl Sender, turns: &Turns, seen: &mut watch::R
             return false;
         }
         turns.count.store(turn, Ordering::SeqCst);
-        tokio::time::sleep(Turns::PAUSE).await;
+        tokio::time::sleep(turns.pause).await;
     }
     true
 }

@@ -1,5 +1,6 @@
 //! Every version in front with every version behind, with and without TLS: nobody can tell which it was but by what he speaks.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -7,7 +8,7 @@ use http::{HeaderMap, HeaderValue};
 use weir_tests::dialogue::{
     After, Authority, Backend, PATIENCE, Weir, fingerprint, free_address, pattern, until,
 };
-use weir_tests::versions::{Answer, Behind, Client, Front, Part, VersionedBackend, run};
+use weir_tests::versions::{Answer, Behind, Client, Front, Part, Turns, VersionedBackend, run};
 
 /// More than all windows and buffers on the way together.
 const LARGE_BYTES: usize = 3 << 20;
@@ -272,6 +273,31 @@ fn a_conversation_of_few_words_outlives_the_times_for_heads_and_idleness_and_the
             assert_eq!(count.ok(), Some(WORDS), "{front:?} before {behind:?}: {answer:?}");
         }
     });
+}
+
+/// Each message is in frames of its own, and those of many streams share packets.
+#[test]
+fn many_conversations_of_small_messages_last_over_one_connection() {
+    const STREAMS: usize = 40;
+    let matrix = Matrix::new();
+    for front in [Front::Http2, Front::Http2Tls, Front::Http3] {
+        let turns: Vec<_> = (0..STREAMS).map(|_| Arc::new(Turns::with_pause(Duration::ZERO))).collect();
+        run(PATIENCE * 3, async {
+            let client = matrix.connect(front, Behind::Http1).await;
+            let mut conversations = tokio::task::JoinSet::new();
+            for turns in &turns {
+                let (mut client, turns) = (client.share().expect("many at once"), turns.clone());
+                conversations
+                    .spawn(async move { client.ask("POST", "/echo", &[], vec![Part::Turns(turns)]).await });
+            }
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            turns.iter().for_each(|turns| turns.stop());
+            for answer in conversations.join_all().await {
+                assert!(answer.is_ok(), "{front:?}: {answer:?}");
+            }
+        });
+        println!("{front:?}: {} turns", turns.iter().map(|turns| turns.count()).sum::<usize>());
+    }
 }
 
 /// A stream whose next event is far off belongs to nobody any more when its client has gone.

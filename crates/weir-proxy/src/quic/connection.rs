@@ -429,6 +429,11 @@ impl Connection {
         }
     }
 
+    /// A piece of an answer was sent, all that there was of it.
+    pub fn gave_piece(&self) {
+        self.gauge.borrow_mut().gave_piece();
+    }
+
     /// Counts a request out.
     pub fn leave_request(&self) {
         self.gauge.borrow_mut().served();

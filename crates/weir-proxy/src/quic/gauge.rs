@@ -12,6 +12,9 @@ use quinn_proto::ConnectionStats;
 const DATAGRAMS: u32 = 64;
 /// What a request brings: its client may need some windows.
 const REQUEST_CREDIT: f64 = 12.0;
+/// Bytes received for which there may be a piece of a stream, besides one in each datagram and one for each piece of an answer: as little as a small
+/// message.
+const BYTES_PER_PIECE: u64 = 64;
 /// Bytes, either way, that bring credit for one frame.
 const BYTES_PER_CREDIT: f64 = 1024.0;
 /// The part of the most credit that comes back per second.
@@ -27,13 +30,28 @@ pub struct Gauge {
     /// What was paid for: frames, and bytes that moved.
     charged: f64,
     moved_bytes: u64,
+    /// Counted at the last look: pieces of streams, and those that there may have been.
+    pieces: u64,
+    allowed_pieces: u64,
+    /// Pieces of answers.
+    given_pieces: u64,
 }
 
 impl Gauge {
     /// For a new connection whose client may send `most` frames without content ahead of what earns credit.
     pub fn new(most: u32, now: Instant) -> Gauge {
         let most = f64::from(most);
-        Gauge { datagrams: 0, most, credit: most, at: now, charged: 0.0, moved_bytes: 0 }
+        Gauge {
+            datagrams: 0,
+            most,
+            credit: most,
+            at: now,
+            charged: 0.0,
+            moved_bytes: 0,
+            pieces: 0,
+            allowed_pieces: 0,
+            given_pieces: 0,
+        }
     }
 
     /// A datagram was taken; true when it is time to look at what was counted.
@@ -47,6 +65,11 @@ impl Gauge {
         self.credit = (self.credit + REQUEST_CREDIT).min(self.most);
     }
 
+    /// A piece of an answer was given to be sent, all that there was of it.
+    pub fn gave_piece(&mut self) {
+        self.given_pieces += 1;
+    }
+
     /// Charges what came since the last look. False once the credit is used up.
     pub fn look(&mut self, stats: &ConnectionStats, now: Instant) -> bool {
         self.datagrams = 0;
@@ -55,14 +78,23 @@ impl Gauge {
         let earned = (moved_bytes - self.moved_bytes) as f64 / BYTES_PER_CREDIT + passed * self.most * REFILL;
         let cost = cost(stats);
         // It falls when acknowledged packets follow on acknowledgements.
-        let owed = (cost - self.charged).max(0.0);
+        let owed = (cost - self.charged).max(0.0) + self.surplus_pieces(stats) as f64;
         (self.at, self.moved_bytes, self.charged) = (now, moved_bytes, cost.max(self.charged));
         self.credit = (self.credit + earned - owed).min(self.most);
         self.credit >= 0.0
     }
+
+    /// How many more pieces of streams came since the last look than its bytes were worth. Those of one look pay for no other's.
+    fn surplus_pieces(&mut self, stats: &ConnectionStats) -> u64 {
+        let received = stats.udp_rx;
+        let allowed_pieces = received.datagrams + received.bytes / BYTES_PER_PIECE + self.given_pieces;
+        let allowed = allowed_pieces - std::mem::replace(&mut self.allowed_pieces, allowed_pieces);
+        let pieces = stats.frame_rx.stream - std::mem::replace(&mut self.pieces, stats.frame_rx.stream);
+        pieces.saturating_sub(allowed)
+    }
 }
 
-/// What all frames so far cost.
+/// What all frames so far cost, but for pieces of streams.
 fn cost(stats: &ConnectionStats) -> f64 {
     let frames = &stats.frame_rx;
     let control: u64 = [
@@ -87,10 +119,9 @@ fn cost(stats: &ConnectionStats) -> f64 {
     ]
     .iter()
     .sum();
-    // Every packet of ours may be acknowledged once, and every datagram may bring a piece of a stream.
+    // Every packet of ours may be acknowledged once.
     let acks = frames.acks.saturating_sub(stats.udp_tx.datagrams);
-    let streams = frames.stream.saturating_sub(stats.udp_rx.datagrams);
-    (control + acks + streams) as f64
+    (control + acks) as f64
 }
 
 #[cfg(test)]
@@ -126,6 +157,16 @@ mod tests {
             stats.frame_rx.stream += 64 * 300;
             stats.udp_rx.bytes += 64 * 1200;
         }));
+        let mut round = 0;
+        assert!(
+            !lasts(200, 10, |stats, _| {
+                round += 1;
+                stats.udp_rx.datagrams += 64;
+                stats.udp_rx.bytes += 64 * 1200;
+                stats.frame_rx.stream += if round < 100 { 64 } else { 64 * 300 };
+            }),
+            "after an upload"
+        );
     }
 
     #[test]
@@ -153,5 +194,17 @@ mod tests {
             (0..640).for_each(|_| gauge.served());
         }));
         assert!(lasts(100, 1, |stats, _| stats.frame_rx.ping += 64));
+        // Small messages of many streams, which are not answered, and tiny ones, which are.
+        assert!(lasts(10_000, 1000, |stats, _| {
+            stats.frame_rx.stream += 64 * 10;
+            stats.udp_rx.datagrams += 64;
+            stats.udp_rx.bytes += 64 * 1000;
+        }));
+        assert!(lasts(10_000, 1000, |stats, gauge| {
+            stats.frame_rx.stream += 64 * 50;
+            stats.udp_rx.datagrams += 64;
+            stats.udp_rx.bytes += 64 * 1000;
+            (0..64 * 50).for_each(|_| gauge.gave_piece());
+        }));
     }
 }

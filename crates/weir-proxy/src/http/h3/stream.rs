@@ -330,7 +330,11 @@ impl Stream {
         self.pending = frame.into();
         match self.poll_pending(context) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(count)),
+            Poll::Ready(Ok(())) => {
+                self.shared.quic.gave_piece();
+                Poll::Ready(Ok(count))
+            }
+            Poll::Pending => Poll::Ready(Ok(count)),
         }
     }
 
