@@ -50,6 +50,13 @@ impl Muxed {
         }
     }
 
+    /// Takes what has come together although nobody has room for it.
+    pub fn gather(&mut self, context: &mut Context<'_>) {
+        if let Muxed::H2(stream) = self {
+            stream.gather(context);
+        }
+    }
+
     /// Moves content into the free room of `buffer`, after [`Self::poll_readable`]; zero is the end of the stream.
     pub fn take(&mut self, buffer: &mut Buffer) -> io::Result<usize> {
         match self {

@@ -159,6 +159,14 @@ impl Stream {
         }
     }
 
+    /// What has come has to wait: on a stream of a multiplexed connection it is taken together, for kept frame by frame it takes more memory than its window
+    /// says.
+    pub fn gather(&mut self, context: &mut Context<'_>) {
+        if let Kind::Muxed(stream) = &mut self.0 {
+            stream.gather(context);
+        }
+    }
+
     /// Receives once into the free room of `buffer`, which must not be full. Zero is the end of the stream.
     #[inline]
     pub fn poll_receive(

@@ -1,5 +1,6 @@
 //! HTTP/2 to clients and to backends, through other people's programs and, for attacks, frame by frame.
 
+mod crumbs;
 mod curl;
 mod floods;
 mod honest;

@@ -261,7 +261,11 @@ impl Pump {
         loop {
             self.frame_next()?;
             while self.framing_sent < self.framing.len() || self.content > 0 {
-                ready!(self.poll_send(context, sink)).map_err(|_| PumpError::SinkClosed)?;
+                let Poll::Ready(sent) = self.poll_send(context, sink) else {
+                    source.gather(context);
+                    return Poll::Pending;
+                };
+                sent.map_err(|_| PumpError::SinkClosed)?;
                 *moved = true;
             }
             while let Some(pipe) = &mut self.pipe {

@@ -23,6 +23,9 @@ use crate::io::WaitError;
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 /// The same for all responses of a connection together.
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+/// What small frames of content may take besides their content until somebody takes it, 256 bytes each less their content, on a connection: beyond it ends
+/// for all who share it. A burst of a hundred thousand messages does not reach it, and what clients are slow to take is gathered.
+const SMALL_FRAMES_BYTES: usize = 32 << 20;
 /// Requests sent before the backend has said how many it takes: what RFC 9113 §6.5.2 asks every one to allow. The `h2` crate would send any
 /// number, and a backend that allows fewer closes a connection that takes no notice.
 const STREAMS_BEFORE_SETTINGS: usize = 100;
@@ -164,7 +167,8 @@ impl Opening {
             .max_header_list_size(header_bytes)
             .initial_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .max_send_buffer_size(SEND_BUFFER_BYTES);
+            .max_send_buffer_size(SEND_BUFFER_BYTES)
+            .data_frame_budget(SMALL_FRAMES_BYTES);
         let mut handshake = pin!(builder.handshake::<Wire, Bytes>(Wire::new(stream, None, None)));
         let (sender, connection) = poll_fn(|context| match handshake.as_mut().poll(context) {
             Poll::Ready(result) => {

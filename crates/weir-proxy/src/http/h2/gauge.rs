@@ -26,6 +26,10 @@ const PIECE_CREDIT: f64 = 4.0;
 /// Bytes received before other tasks get their turn, content not counted: windows bound that. Of heads they can be ten thousand fields to read, which the `h2` crate does without a pause
 /// for as long as there is something to receive.
 const TURN_BYTES: usize = 16 << 10;
+/// Content of a frame that is so small that keeping it costs more than its bytes.
+const CRUMB_BYTES: usize = 256;
+/// What such a frame counts for in a turn, besides its header: who takes its content must have a turn before there are too many.
+const CRUMB_TURN_BYTES: usize = 64;
 /// The same before a first request was answered, and once one was refused: room for the head of an ordinary request.
 const FIRST_TURN_BYTES: usize = 2 << 10;
 /// Fields of a head refused that cost as much as a frame does.
@@ -155,6 +159,9 @@ impl Gauge {
         self.is_content = kind == DATA;
         let cost = match kind {
             DATA if self.payload_bytes > 0 => {
+                if self.payload_bytes < CRUMB_BYTES {
+                    self.turn_bytes += CRUMB_TURN_BYTES;
+                }
                 self.moved(self.payload_bytes);
                 return true;
             }

@@ -31,6 +31,9 @@ use crate::worker::WorkerListener;
 
 /// Most content that waits in the connection to be sent, per stream.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
+/// What small frames of content may take besides their content until somebody takes it, 256 bytes each less their content: by a whole window of
+/// frames of 100 bytes it is not reached.
+const SMALL_FRAMES_BYTES: usize = 256 << 10;
 /// Requests that a client may have broken off before we took them up; `h2` closes the connection beyond.
 const RESETS_BEFORE_ACCEPT: usize = 20;
 /// Requests that a client may make us break off by errors of its own in the life of a connection, those above the announced number of streams
@@ -94,6 +97,7 @@ fn builder(limits: &HttpLimits) -> Builder {
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_send_buffer_size(SEND_BUFFER_BYTES)
+        .data_frame_budget(SMALL_FRAMES_BYTES)
         .max_pending_accept_reset_streams(RESETS_BEFORE_ACCEPT)
         .max_local_error_reset_streams(Some(RESETS_FOR_ERRORS))
         .enable_connect_protocol();

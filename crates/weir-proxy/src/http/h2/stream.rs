@@ -3,12 +3,13 @@
 //! Flow control is tied to whoever takes the content: a peer's window opens again only when what it sent has moved on into a buffer of
 //! the exchange, and nothing is handed to the connection that the peer's window has no room for.
 
+use std::collections::VecDeque;
 use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use h2::client::ResponseFuture;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
@@ -24,17 +25,46 @@ use crate::http::h2::wire::Watched;
 /// Most content handed to the connection at once: it is copied, and copies count against nobody's budget until they are sent.
 const PIECE_BYTES: usize = 16 << 10;
 
+/// Content of a frame below which it is copied where it has to wait: kept as it came, it would take more memory than that.
+const CRUMB_BYTES: usize = 1 << 10;
+
 /// One stream.
 pub struct Stream {
     receiving: Receiving,
     sending: Sending,
     /// Content received and not yet taken.
     content: Bytes,
+    gathered: Gathered,
     trailers: Option<Box<Trailers>>,
     /// Its place on the connection to a backend that carries it.
     place: Option<Place>,
     /// Where what is sent to a client is counted.
     watched: Option<Watched>,
+}
+
+/// Content behind that which nobody has room for.
+#[derive(Default)]
+struct Gathered {
+    pieces: VecDeque<Bytes>,
+    /// Small ones behind all those, in one.
+    crumbs: BytesMut,
+}
+
+impl Gathered {
+    fn push(&mut self, piece: Bytes) {
+        if piece.len() < CRUMB_BYTES {
+            return self.crumbs.extend_from_slice(&piece);
+        }
+        if !self.crumbs.is_empty() {
+            self.pieces.push_back(self.crumbs.split().freeze());
+        }
+        self.pieces.push_back(piece);
+    }
+
+    fn pop(&mut self) -> Option<Bytes> {
+        let is_over = self.crumbs.is_empty();
+        self.pieces.pop_front().or_else(|| (!is_over).then(|| std::mem::take(&mut self.crumbs).freeze()))
+    }
 }
 
 enum Receiving {
@@ -62,6 +92,7 @@ impl Stream {
             receiving,
             sending: Sending::Head(sending),
             content: Bytes::new(),
+            gathered: Gathered::default(),
             trailers: None,
             place: None,
             watched: Some(watched),
@@ -79,6 +110,7 @@ impl Stream {
             receiving: Receiving::Head(receiving),
             sending: if is_ended { Sending::Ended } else { Sending::Content(sending) },
             content: Bytes::new(),
+            gathered: Gathered::default(),
             trailers: None,
             place: Some(place),
             watched: None,
@@ -88,6 +120,10 @@ impl Stream {
     /// Ready when there is content to take, or the end of the stream.
     pub fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.content.is_empty() {
+            if let Some(piece) = self.gathered.pop() {
+                self.content = piece;
+                break;
+            }
             let Receiving::Content(stream) = &mut self.receiving else { return Poll::Ready(Ok(())) };
             match ready!(stream.poll_data(context)) {
                 Some(data) => self.content = data.map_err(broken)?,
@@ -103,6 +139,16 @@ impl Stream {
             }
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Takes what has come although nobody has room for it, up to the window, which stays as it is: the `h2` crate keeps each frame by itself, and ends a
+    /// connection on which small ones take too much memory.
+    pub fn gather(&mut self, context: &mut Context<'_>) {
+        let Receiving::Content(stream) = &mut self.receiving else { return };
+        // Its end, or what is wrong with it, is found once more when this has been taken.
+        while let Poll::Ready(Some(Ok(piece))) = stream.poll_data(context) {
+            self.gathered.push(piece);
+        }
     }
 
     /// Moves content into the free room of `buffer`, after [`Self::poll_readable`]; zero is the end of the stream.
