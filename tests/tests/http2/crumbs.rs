@@ -1,11 +1,13 @@
-//! Content in tiny frames, as remote calls send it, many of them ahead of whoever takes them.
+//! Content that comes ahead of whoever takes it: in tiny frames, as remote calls send it, and for many who read slowly (threat B7).
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use weir_tests::dialogue::http2::{
     END_STREAM, Http2, Outcome, frame, get, headers, kind, request, setting, window_update,
 };
-use weir_tests::dialogue::{PATIENCE, ScriptedBackend, Setup, Weir};
+use weir_tests::dialogue::{Authority, PATIENCE, ScriptedBackend, Setup, Weir, free_address};
+use weir_tests::versions::{Behind, VersionedBackend};
 
 use super::{BOTH, connect};
 
@@ -20,15 +22,16 @@ fn crumbs(stream: u32) -> Vec<u8> {
     frames
 }
 
-fn weir_before(backend: &ScriptedBackend, protocol: &str) -> Weir {
-    let config = format!("{BOTH}protocol = \"{protocol}\"\n");
-    Setup::of(&config).with("app", backend.address()).start()
+/// All clients share one worker, and so its connection.
+fn weir_before(backend: SocketAddr, protocol: &str) -> Weir {
+    let config = format!("[runtime]\nworkers = 1\n{BOTH}protocol = \"{protocol}\"\n");
+    Setup::of(&config).with("app", backend).start()
 }
 
 #[test]
 fn an_upload_in_tiny_frames_waits_for_a_slow_backend() {
     let backend = ScriptedBackend::start();
-    let weir = weir_before(&backend, "h1");
+    let weir = weir_before(backend.address(), "h1");
     for pause in [Duration::ZERO, Duration::from_secs(1)] {
         let mut client = connect(&weir, b"");
         client.sends([headers(1, &request("POST", "/"), false), crumbs(1)].concat());
@@ -44,9 +47,9 @@ fn an_upload_in_tiny_frames_waits_for_a_slow_backend() {
 
 /// All clients share the connection to a backend: one that reads slowly must not end it for the others.
 #[test]
-fn an_answer_in_tiny_frames_waits_for_a_slow_client_and_harms_no_other() {
+fn b7_an_answer_in_tiny_frames_waits_for_a_slow_client_and_harms_no_other() {
     let backend = ScriptedBackend::start();
-    let weir = weir_before(&backend, "h2");
+    let weir = weir_before(backend.address(), "h2");
     // A window for the head and little else.
     let mut slow = connect(&weir, &setting(4, 1));
     slow.sends(get(1, "/slow"));
@@ -64,4 +67,26 @@ fn an_answer_in_tiny_frames_waits_for_a_slow_client_and_harms_no_other() {
     slow.sends([window_update(0, 1 << 20), window_update(1, 1 << 20)].concat());
     let Outcome::Answered(200, content) = slow.outcome_of(1) else { panic!("no answer") };
     assert_eq!(content.len(), COUNT * CRUMB.len());
+}
+
+/// However many read slowly, the connection to a backend that they share is open for others.
+#[test]
+fn b7_slow_clients_leave_the_connection_that_they_share_to_others() {
+    const SLOW: usize = 60;
+    let authority = Authority::new().signs("app", &["app.internal"]);
+    let backend = VersionedBackend::start(free_address(), Behind::Http2, &authority, "app");
+    let weir = weir_before(backend.address(), "h2");
+    let slow: Vec<Http2> = (0..SLOW)
+        .map(|_| {
+            let mut client = connect(&weir, &setting(4, 1));
+            client.sends(get(1, "/bytes/1000000"));
+            client.receives(kind::HEADERS, 1);
+            client
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(500));
+    let mut other = connect(&weir, b"");
+    assert_eq!(other.asks(1, "/hello"), Outcome::Answered(200, b"hello".to_vec()));
+    assert_eq!(weir.metric("weir_backend_connections_total", &[("pool", "app")]), 1.0, "they shared one");
+    drop(slow);
 }

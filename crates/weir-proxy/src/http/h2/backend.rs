@@ -21,8 +21,9 @@ use crate::io::WaitError;
 
 /// What a backend may send of one response before the client has taken any of it.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
-/// The same for all responses of a connection together.
-const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+/// The same for all responses of a connection together: so much that each may fill its own. Clients that read slowly would else hold up all others whose
+/// answers come over the same connection.
+const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
 /// What small frames of content may take besides their content until somebody takes it, 256 bytes each less their content, on a connection: beyond it ends
 /// for all who share it. A burst of a hundred thousand messages does not reach it, and what clients are slow to take is gathered.
 const SMALL_FRAMES_BYTES: usize = 32 << 20;
