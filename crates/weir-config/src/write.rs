@@ -188,7 +188,6 @@ fn log(log: &Log) -> Vec<(&'static str, String)> {
 
 fn listener(listener: &Listener, sections: &mut Vec<Section>) {
     let http = listener.protocol == Protocol::Http;
-    let stream = listener.protocol != Protocol::Udp;
     let networks = |networks: &[ipnet::IpNet]| list(networks, |network| text(&network.to_string()));
     let protocol = match listener.protocol {
         Protocol::Http => "http",
@@ -219,32 +218,7 @@ fn listener(listener: &Listener, sections: &mut Vec<Section>) {
             keys.push(("compress", compress::compress(listener.compress.as_ref())));
         }
     }
-    let times = &listener.timeout;
-    let mut timeout = vec![("client_idle", duration(times.client_idle))];
-    if stream {
-        timeout.push(("header", duration(times.header)));
-        timeout.push(("handshake", duration(times.handshake)));
-        timeout.push(("connect", duration(times.connect)));
-    }
-    if http {
-        timeout.push(("backend", duration(times.backend)));
-        timeout.push(("client_body", duration(times.client_body)));
-    }
-    keys.push(("timeout", inline(timeout)));
-    if http {
-        let limits = &listener.limits;
-        keys.push((
-            "limits",
-            inline(vec![
-                ("request_line", size(limits.request_line_bytes as u64)),
-                ("header", size(limits.header_bytes as u64)),
-                ("header_count", limits.header_count.to_string()),
-                ("min_body_rate", text(&show_byte_rate(limits.min_body_rate))),
-                ("streams", limits.streams.to_string()),
-                ("control_frames", limits.control_frames.to_string()),
-            ]),
-        ));
-    }
+    keys.extend(bounds(listener));
     keys.extend(screen::keys(&listener.screen));
     let header = format!("listener.{}", key(&listener.name));
     sections.push(Section::new(header.clone(), keys));
@@ -271,6 +245,38 @@ fn listener(listener: &Listener, sections: &mut Vec<Section>) {
             keys: cache::route(cache),
         }));
     }
+}
+
+/// The times and limits of a listener.
+fn bounds(listener: &Listener) -> Vec<(&'static str, String)> {
+    let http = listener.protocol == Protocol::Http;
+    let times = &listener.timeout;
+    let mut timeout = vec![("client_idle", duration(times.client_idle))];
+    if listener.protocol != Protocol::Udp {
+        timeout.push(("header", duration(times.header)));
+        timeout.push(("handshake", duration(times.handshake)));
+        timeout.push(("connect", duration(times.connect)));
+    }
+    if http {
+        timeout.push(("backend", duration(times.backend)));
+        timeout.push(("client_body", duration(times.client_body)));
+    }
+    let mut keys = vec![("timeout", inline(timeout))];
+    if http {
+        let limits = &listener.limits;
+        keys.push((
+            "limits",
+            inline(vec![
+                ("request_line", size(limits.request_line_bytes as u64)),
+                ("header", size(limits.header_bytes as u64)),
+                ("header_count", limits.header_count.to_string()),
+                ("min_body_rate", text(&show_byte_rate(limits.min_body_rate))),
+                ("streams", limits.streams.to_string()),
+                ("control_frames", limits.control_frames.to_string()),
+            ]),
+        ));
+    }
+    keys
 }
 
 fn route(listener: &Listener, position: usize, route: &Route) -> Vec<(&'static str, String)> {
