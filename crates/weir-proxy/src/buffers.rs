@@ -44,15 +44,21 @@ impl Buffers {
             _ if size <= LARGE => (Some(&self.large), LARGE),
             _ => (None, size),
         };
-        let in_use = self.in_use_bytes.get() + size as u64;
-        let budget = self.budget_bytes.get();
-        if in_use > if size > SMALL { budget - budget / 8 } else { budget } {
+        if !self.has_room(size) {
             return None;
         }
-        self.in_use_bytes.set(in_use);
+        self.in_use_bytes.set(self.in_use_bytes.get() + size as u64);
         let bytes =
             kept.and_then(|kept| kept.borrow_mut().pop()).unwrap_or_else(|| vec![0; size].into_boxed_slice());
         Some(Buffer { bytes, start: 0, end: 0, owner: self.clone() })
+    }
+
+    /// Whether a buffer of `size` bytes could be borrowed now.
+    #[inline]
+    pub fn has_room(&self, size: usize) -> bool {
+        let budget = self.budget_bytes.get();
+        let most = if size > SMALL { budget - budget / 8 } else { budget };
+        self.in_use_bytes.get() + size as u64 <= most
     }
 
     /// Counts `bytes` of memory that is not a buffer of ours, such as what a pipe holds in the kernel, until the charge is dropped.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_tests::dialogue::http2::{
     END_STREAM, Http2, Outcome, frame, get, headers, kind, request, setting, window_update,
 };
-use weir_tests::dialogue::{Authority, PATIENCE, ScriptedBackend, Setup, Weir, free_address};
+use weir_tests::dialogue::{Authority, PATIENCE, ScriptedBackend, Setup, Weir, free_address, until};
 use weir_tests::versions::{Behind, VersionedBackend};
 
 use super::{BOTH, connect};
@@ -67,6 +67,34 @@ fn b7_an_answer_in_tiny_frames_waits_for_a_slow_client_and_harms_no_other() {
     slow.sends([window_update(0, 1 << 20), window_update(1, 1 << 20)].concat());
     let Outcome::Answered(200, content) = slow.outcome_of(1) else { panic!("no answer") };
     assert_eq!(content.len(), COUNT * CRUMB.len());
+}
+
+/// What waits for them counts against the budget, which refuses new requests in time (threat D3).
+#[test]
+fn d3_answers_that_wait_for_slow_clients_count_against_the_memory_budget() {
+    const BUDGET_BYTES: usize = 16 << 20;
+    const WINDOW_BYTES: usize = 256 << 10;
+    let authority = Authority::new().signs("app", &["app.internal"]);
+    let backend = VersionedBackend::start(free_address(), Behind::Http2, &authority, "app");
+    let memory = BUDGET_BYTES >> 20;
+    let config = format!("[runtime]\nworkers = 1\nmemory = \"{memory}MiB\"\n{BOTH}protocol = \"h2\"\n");
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    let mut slow = Vec::new();
+    while weir.metric("weir_rejected_total", &[("reason", "memory")]) < 1.0 {
+        assert!(slow.len() <= BUDGET_BYTES / WINDOW_BYTES, "{} answers wait", slow.len());
+        let mut client = connect(&weir, &setting(4, 1));
+        client.sends(get(1, "/bytes/1000000"));
+        client.receives(kind::HEADERS, 1);
+        slow.push(client);
+    }
+    assert!(slow.len() > 8, "only {} answers wait", slow.len());
+    let refused = connect(&weir, b"").asks(1, "/bytes/1000000");
+    assert!(matches!(refused, Outcome::Answered(503, _)), "{refused:?}");
+    drop(slow);
+    until("service again", || {
+        let mut client = connect(&weir, b"");
+        (client.asks(1, "/hello") == Outcome::Answered(200, b"hello".to_vec())).then_some(())
+    });
 }
 
 /// However many read slowly, the connection to a backend that they share is open for others.

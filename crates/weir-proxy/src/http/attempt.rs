@@ -143,7 +143,9 @@ async fn open_stream(
     }
     // A tunnel's stream goes on behind its head.
     let is_whole = without_body && !facts.upgrade;
-    let stream = place.send(head, is_whole).map_err(|_| Failure::Connect(ConnectError::Declined))?;
+    let stream = place
+        .send(head, is_whole, &session.worker.buffers)
+        .map_err(|_| Failure::Connect(ConnectError::Declined))?;
     Ok((Busy::first(Connection::of_stream(Stream::muxed(Muxed::H2(stream)))), reused))
 }
 

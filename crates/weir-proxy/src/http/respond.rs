@@ -5,11 +5,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use weir_http::h1::connection::{Busy, Drained};
-use weir_http::{BodyReader, Violation};
+use weir_http::{BodyLength, BodyReader, Violation};
 use weir_stats::table::End;
 
 use crate::backends::{Chosen, Connection};
-use crate::buffers::SMALL;
+use crate::buffers::{LARGE, SMALL};
 use crate::clock;
 use crate::http::attempt::Answered;
 use crate::http::exchange::{After, Exchange};
@@ -44,6 +44,12 @@ pub async fn run(
         let failure = Failure::BadResponse(Violation::UpgradeNotNamed);
         return Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failure)).await;
     }
+    let is_muxed = connection.connection().is_muxed();
+    if needs_buffer(exchange, is_muxed, received.filled().len()) && !session.worker.buffers.has_room(LARGE) {
+        // Later it could only be broken off.
+        let failure = Failure::OutOfMemory;
+        return Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failure)).await;
+    }
     cache::invalidate(session, exchange, forwarding, received.filled());
     let compression = compress::decide(session, exchange, forwarding, facts, received.filled());
     let keep_client = facts.keep_alive && session.slot.draining_until().is_none() && upload.is_done();
@@ -58,7 +64,7 @@ pub async fn run(
     };
     received.consume(exchange.response.head_bytes());
     let to_stream = session.stream.is_muxed();
-    let reader = reader_of(connection.connection().is_muxed(), exchange, facts);
+    let reader = reader_of(is_muxed, exchange, facts);
     // What ended with its head has been told so.
     let marked = to_stream && !framing.body.is_empty();
     let mut download = Pump::new(reader, Framing::on(marked, framing.body), Some(received), None)
@@ -76,6 +82,10 @@ pub async fn run(
     if let Err(failure) = sent {
         if failure.blames_backend() {
             chosen.observe_failure(&session.worker, clock::now(), || failure.of_backend());
+        }
+        if let Some(rejected) = failure.rejected() {
+            forwarding.listener.shared.cells.of(session.worker.number).rejected[rejected as usize]
+                .increment();
         }
         exchange.ledger.close(session, forwarding.listener, &exchange.request_id, failure.end());
         // What reached the client is not whole, and it must be able to tell.
@@ -106,6 +116,17 @@ pub async fn run(
         // The client wished to close, or can't frame what comes next: nothing more is expected of it.
         true if !facts.keep_alive => After::Close,
         _ => After::Linger,
+    }
+}
+
+/// Whether the response's body certainly needs a buffer besides the one that holds its head and whatever came behind it, `here` bytes altogether.
+fn needs_buffer(exchange: &Exchange, is_muxed: bool, here: usize) -> bool {
+    match exchange.response.body() {
+        body if body.is_empty() => false,
+        _ if is_muxed => true,
+        BodyLength::Length(bytes) => bytes > here.saturating_sub(exchange.response.head_bytes()) as u64,
+        // Its end may be here.
+        _ => false,
     }
 }
 

@@ -13,6 +13,7 @@ use h2::client::{Builder, SendRequest};
 use http::Request;
 
 use crate::backends::{Connection, OpenCount};
+use crate::buffers::{Buffers, Held};
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::http::h2::stream::Stream as RequestStream;
@@ -83,17 +84,17 @@ impl Place {
         !self.carrier.is_over.get() && clock::now().saturating_sub(self.carrier.opened) < SETTINGS_PATIENCE
     }
 
-    /// Sends a request's head; `is_whole` when nothing follows it.
+    /// Sends a request's head; `is_whole` when nothing follows it. What of its answer waits counts against the budget of `buffers`.
     ///
     /// # Errors
     /// The connection takes no further requests: nothing was sent.
-    pub fn send(self, head: Request<()>, is_whole: bool) -> io::Result<RequestStream> {
+    pub fn send(self, head: Request<()>, is_whole: bool, buffers: &Rc<Buffers>) -> io::Result<RequestStream> {
         let sent = self.carrier.sender.borrow_mut().send_request(head, is_whole);
         let (response, stream) = sent.map_err(|error| {
             self.carrier.is_over.set(true);
             io::Error::new(io::ErrorKind::ConnectionRefused, error)
         })?;
-        Ok(RequestStream::of_backend(response, stream, is_whole, self))
+        Ok(RequestStream::of_backend(response, stream, is_whole, self, Held::new(buffers)))
     }
 
     /// Nothing was heard for too long: later requests had better go over another connection.

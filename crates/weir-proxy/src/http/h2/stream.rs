@@ -17,7 +17,7 @@ use http::Response;
 use weir_http::section::Asked;
 use weir_http::{Field, Limits, ResponseHead, StreamError, Trailers, Violation};
 
-use crate::buffers::Buffer;
+use crate::buffers::{Buffer, Held};
 use crate::http::h2::backend::Place;
 use crate::http::h2::head;
 use crate::http::h2::wire::Watched;
@@ -48,10 +48,21 @@ struct Gathered {
     pieces: VecDeque<Bytes>,
     /// Small ones behind all those, in one.
     crumbs: BytesMut,
+    bytes: usize,
+    /// Where it is counted. `None` where the whole window is: for [`crate::http::running::Running`] of a client's stream.
+    held: Option<Held>,
 }
 
 impl Gathered {
+    /// Counts all that waits, with `content` bytes before it.
+    fn count(&self, content: usize) {
+        if let Some(held) = &self.held {
+            held.set((content + self.bytes) as u64);
+        }
+    }
+
     fn push(&mut self, piece: Bytes) {
+        self.bytes += piece.len();
         if piece.len() < CRUMB_BYTES {
             return self.crumbs.extend_from_slice(&piece);
         }
@@ -63,7 +74,12 @@ impl Gathered {
 
     fn pop(&mut self) -> Option<Bytes> {
         let is_over = self.crumbs.is_empty();
-        self.pieces.pop_front().or_else(|| (!is_over).then(|| std::mem::take(&mut self.crumbs).freeze()))
+        let piece = self
+            .pieces
+            .pop_front()
+            .or_else(|| (!is_over).then(|| std::mem::take(&mut self.crumbs).freeze()))?;
+        self.bytes -= piece.len();
+        Some(piece)
     }
 }
 
@@ -99,18 +115,19 @@ impl Stream {
         }
     }
 
-    /// A stream to a backend on which the request's head was sent.
+    /// A stream to a backend on which the request's head was sent. `held` counts what of the answer nobody has taken yet.
     pub fn of_backend(
         receiving: ResponseFuture,
         sending: SendStream<Bytes>,
         is_ended: bool,
         place: Place,
+        held: Held,
     ) -> Stream {
         Stream {
             receiving: Receiving::Head(receiving),
             sending: if is_ended { Sending::Ended } else { Sending::Content(sending) },
             content: Bytes::new(),
-            gathered: Gathered::default(),
+            gathered: Gathered { held: Some(held), ..Gathered::default() },
             trailers: None,
             place: Some(place),
             watched: None,
@@ -149,6 +166,7 @@ impl Stream {
         while let Poll::Ready(Some(Ok(piece))) = stream.poll_data(context) {
             self.gathered.push(piece);
         }
+        self.gathered.count(self.content.len());
     }
 
     /// Moves content into the free room of `buffer`, after [`Self::poll_readable`]; zero is the end of the stream.
@@ -158,6 +176,7 @@ impl Stream {
         room[..count].copy_from_slice(&self.content[..count]);
         buffer.fill(count);
         bytes::Buf::advance(&mut self.content, count);
+        self.gathered.count(self.content.len());
         if let Receiving::Content(stream) = &mut self.receiving {
             stream.flow_control().release_capacity(count).map_err(broken)?;
         }
