@@ -80,16 +80,7 @@ pub async fn run(
     count_bytes(exchange, &chosen, &upload, &download);
     exchange.ledger.bytes_sent = head_bytes + download.streamed;
     if let Err(failure) = sent {
-        if failure.blames_backend() {
-            chosen.observe_failure(&session.worker, clock::now(), || failure.of_backend());
-        }
-        if let Some(rejected) = failure.rejected() {
-            forwarding.listener.shared.cells.of(session.worker.number).rejected[rejected as usize]
-                .increment();
-        }
-        exchange.ledger.close(session, forwarding.listener, &exchange.request_id, failure.end());
-        // What reached the client is not whole, and it must be able to tell.
-        return After::Reset;
+        return broken_off(session, exchange, forwarding, &chosen, &failure);
     }
     let ended = exchange.ledger.close(session, forwarding.listener, &exchange.request_id, End::Done);
     session.idle_since = Some(ended);
@@ -117,6 +108,25 @@ pub async fn run(
         true if !facts.keep_alive => After::Close,
         _ => After::Linger,
     }
+}
+
+/// Ends an exchange whose response failed on its way.
+fn broken_off(
+    session: &Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    chosen: &Chosen,
+    failure: &Failure,
+) -> After {
+    if failure.blames_backend() {
+        chosen.observe_failure(&session.worker, clock::now(), || failure.of_backend());
+    }
+    if let Some(rejected) = failure.rejected() {
+        forwarding.listener.shared.cells.of(session.worker.number).rejected[rejected as usize].increment();
+    }
+    exchange.ledger.close(session, forwarding.listener, &exchange.request_id, failure.end());
+    // What reached the client is not whole, and it must be able to tell.
+    After::Reset
 }
 
 /// Whether the response's body certainly needs a buffer besides the one that holds its head and whatever came behind it, `here` bytes altogether.
