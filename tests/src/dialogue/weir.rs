@@ -193,6 +193,14 @@ fn gather(from: impl std::io::Read, into: &Mutex<Output>, part: fn(&mut Output) 
     into.lock().unwrap_or_else(PoisonError::into_inner).ended += 1;
 }
 
+/// Waits for what a process that has ended said last: it may still be in the pipes, which end with it, unless a successor has inherited them.
+fn hear_last_words(output: &Mutex<Output>) {
+    let ended = Instant::now();
+    while output.lock().unwrap_or_else(PoisonError::into_inner).ended < 2 && ended.elapsed() < LAST_WORDS {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Replaces `@name` behind a quote, or `@dir` anywhere, handing out free addresses to names not seen before.
 fn fill(template: &str, names: &mut BTreeMap<String, String>) -> String {
     let mut filled = String::with_capacity(template.len());
@@ -220,6 +228,7 @@ impl Weir {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
             if self.child.try_wait().expect("wait for weir").is_some() {
+                hear_last_words(&self.output);
                 return false;
             }
             if admin.tries_to_read("/readyz").is_some_and(|answer| answer.status() == 200) {
@@ -374,13 +383,7 @@ impl Weir {
         let begun = Instant::now();
         loop {
             if let Some(status) = child.try_wait().expect("wait for weir") {
-                // What it said last may still be in the pipes, which end with it, unless a successor has inherited them.
-                let ended = Instant::now();
-                while output.lock().unwrap_or_else(PoisonError::into_inner).ended < 2
-                    && ended.elapsed() < LAST_WORDS
-                {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
+                hear_last_words(output);
                 return status;
             }
             let stderr = &output.lock().unwrap_or_else(PoisonError::into_inner).stderr;

@@ -20,7 +20,6 @@ bind = "@web"
 http = ["h1", "h2", "h3"]
 pool = "app"
 limits = { streams = 50 }
-timeout = { header = "1s", handshake = "1s" }
 tls = { certificates = [{ cert = "@dir/shop.pem", key = "@dir/shop.key" }] }
 [pool.app]
 backends = ["@app"]
@@ -38,13 +37,23 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
+        Scene::of(CONFIG)
+    }
+
+    /// One that gives up soon what is not complete.
+    fn impatient() -> Scene {
+        let times = "timeout = { header = \"3s\", handshake = \"3s\" }\n[pool.app]";
+        Scene::of(&CONFIG.replace("[pool.app]", times))
+    }
+
+    fn of(config: &str) -> Scene {
         let authority = authority();
         let backend = Backend::serving(|request, wire| {
             let body = if request.target == "/large" { vec![b'x'; 3 << 20] } else { b"hello".to_vec() };
             wire.answers(200, &[], body);
             After::Keep
         });
-        let weir = authority.setup(CONFIG).with("app", backend.address()).start();
+        let weir = authority.setup(config).with("app", backend.address()).start();
         Scene { authority, backend, weir }
     }
 
@@ -220,7 +229,7 @@ fn c4_short_references_to_a_long_entry_are_refused_before_they_take_memory_and_t
 
 #[test]
 fn c4_heads_that_wait_for_insertions_are_few_and_not_for_long() {
-    let scene = Scene::new();
+    let scene = Scene::impatient();
     let blocked = frame(kind::HEADERS, &references(1));
     let close = scene.beside("blocked streams", |client| {
         client.steers(ENCODER, &capacity(4096));
@@ -257,23 +266,27 @@ fn c4_insertions_that_no_request_uses_end_the_connection() {
     assert!(close.is_for(code::EXCESSIVE_LOAD, true), "{close:?}");
 }
 
-/// A name, and what makes the frames of one packet.
-type Way = (&'static str, fn(u64) -> Vec<u8>);
+/// A name, and what makes the frames of one packet from its number and from that of a packet received.
+type Way = (&'static str, fn(u64, u64) -> Vec<u8>);
 
 #[test]
 fn c5_floods_of_frames_without_content_are_closed_and_counted() {
     let scene = Scene::new();
     let ways: [Way; 6] = [
-        ("ping", |_| quic_frame::ping().repeat(1000)),
-        ("challenges", |n| (0..100).flat_map(|each| quic_frame::path_challenge(n * 100 + each)).collect()),
-        ("windows", |n| quic_frame::max_data((1 << 31) + n).repeat(100)),
-        ("retired again and again", |_| quic_frame::retire_connection_id(1).repeat(300)),
-        ("acknowledgements of nothing new", |_| quic_frame::ack(0, 0, &[]).repeat(200)),
-        ("empty pieces of a stream", |_| quic_frame::stream(0, 0, b"", false).repeat(200)),
+        ("ping", |_, _| quic_frame::ping().repeat(1000)),
+        ("challenges", |n, _| (0..100).flat_map(|each| quic_frame::path_challenge(n * 100 + each)).collect()),
+        ("windows", |n, _| quic_frame::max_data((1 << 31) + n).repeat(100)),
+        ("retired again and again", |_, _| quic_frame::retire_connection_id(1).repeat(300)),
+        ("acknowledgements of nothing new", |_, received| quic_frame::ack(received, 0, &[]).repeat(200)),
+        ("empty pieces of a stream", |_, _| quic_frame::stream(stream(1), 0, b"", false).repeat(200)),
     ];
     for (name, way) in ways {
         let before = scene.floods();
-        let close = scene.beside(name, |client| floods(client, 100_000, way));
+        let close = scene.beside(name, |client| {
+            assert_eq!(client.asks(stream(0), "/honest"), Outcome::Answered(200, b"hello".to_vec()));
+            let received = client.quic.largest();
+            floods(client, 100_000, |number| way(number, received))
+        });
         assert!(close.is_for(code::EXCESSIVE_LOAD, true), "{name}: {close:?}");
         assert_eq!(scene.floods(), before + 1.0, "{name}");
     }
@@ -328,7 +341,7 @@ fn c5_a_storm_of_retired_ids_ends_the_connection_and_takes_no_memory() {
 
 #[test]
 fn c5_handshake_bytes_behind_a_gap_are_bounded_and_given_up() {
-    let scene = Scene::new();
+    let scene = Scene::impatient();
     let silent = || Quic::silent(scene.weir.address("web"), "shop.example", &scene.trust());
     let mut far = silent();
     far.tries_to_send_in(Space::Initial, &quic_frame::crypto(70_000, b"x")).expect("sent");
