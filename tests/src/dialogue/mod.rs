@@ -24,7 +24,7 @@ pub use authority::Authority;
 pub use backend::{After, Backend};
 pub use bodies::{Draws, fingerprint, pattern};
 pub use message::{Broken, Fields, Request, Response};
-pub use ports::{datagram_socket, free_address, listen_at};
+pub use ports::{Unreachable, datagram_socket, free_address, listen_at};
 pub use process::{Usage, processes_mentioning, usage_of};
 pub use quiet::{Quiet, alone};
 pub use scripted::ScriptedBackend;

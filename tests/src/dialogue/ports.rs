@@ -1,7 +1,7 @@
 //! Addresses nobody listens on.
 
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -58,5 +58,33 @@ pub fn datagram_socket() -> UdpSocket {
                 assert!(begun.elapsed() < Duration::from_secs(2), "no datagram socket: {problem}")
             }
         }
+    }
+}
+
+/// A backend that never accepts: a full accept queue drops SYNs, as a firewall would.
+#[derive(Debug)]
+pub struct Unreachable {
+    address: SocketAddr,
+    _socket: socket2::Socket,
+    _fillers: Vec<TcpStream>,
+}
+
+impl Unreachable {
+    /// At an address of its own.
+    pub fn start() -> Unreachable {
+        let socket =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+        let address = free_address();
+        socket.bind(&address.into()).expect("bind");
+        socket.listen(0).expect("listen");
+        let fillers = (0..8)
+            .filter_map(|_| TcpStream::connect_timeout(&address, Duration::from_millis(100)).ok())
+            .collect();
+        Unreachable { address, _socket: socket, _fillers: fillers }
+    }
+
+    /// Where it does not accept.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use weir_tests::dialogue::http2::{
     END_STREAM, Http2, Outcome, frame, get, headers, kind, request, setting, window_update,
 };
-use weir_tests::dialogue::{Authority, PATIENCE, ScriptedBackend, Setup, Weir, free_address, until};
+use weir_tests::dialogue::{
+    Authority, PATIENCE, ScriptedBackend, Setup, Unreachable, Weir, free_address, until,
+};
 use weir_tests::versions::{Behind, VersionedBackend};
 
 use super::{BOTH, connect};
@@ -16,8 +18,11 @@ const CRUMB: &[u8] = b"ten bytes.";
 /// So many fill the window of a client's stream, and stay far below that of a backend's.
 const COUNT: usize = (128 << 10) / CRUMB.len() - 1;
 
-fn crumbs(stream: u32) -> Vec<u8> {
-    let mut frames = frame(kind::DATA, 0, stream, CRUMB).repeat(COUNT);
+/// So many fill the window that a client has before it knows of another.
+const FIRST_COUNT: usize = (64 << 10) / CRUMB.len() - 1;
+
+fn crumbs(stream: u32, count: usize) -> Vec<u8> {
+    let mut frames = frame(kind::DATA, 0, stream, CRUMB).repeat(count);
     frames.extend(frame(kind::DATA, END_STREAM, stream, b""));
     frames
 }
@@ -34,7 +39,7 @@ fn an_upload_in_tiny_frames_waits_for_a_slow_backend() {
     let weir = weir_before(backend.address(), "h1");
     for pause in [Duration::ZERO, Duration::from_secs(1)] {
         let mut client = connect(&weir, b"");
-        client.sends([headers(1, &request("POST", "/"), false), crumbs(1)].concat());
+        client.sends([headers(1, &request("POST", "/"), false), crumbs(1, COUNT)].concat());
         let mut behind = backend.accepts();
         behind.receives_until("\r\n\r\n");
         std::thread::sleep(pause);
@@ -42,6 +47,48 @@ fn an_upload_in_tiny_frames_waits_for_a_slow_backend() {
         assert!(content.len() > COUNT * CRUMB.len(), "{} bytes", content.len());
         behind.answers(200, &[], "done");
         assert_eq!(client.outcome_of(1), Outcome::Answered(200, b"done".to_vec()));
+    }
+}
+
+#[test]
+fn an_upload_in_tiny_frames_waits_in_line() {
+    let backend = ScriptedBackend::start();
+    let limited = BOTH.replace("\"@app\"", "{ address = \"@app\", max_connections = 1 }");
+    let config = format!("[runtime]\nworkers = 1\n{limited}queue = {{ max = 10, timeout = \"9s\" }}\n");
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    let mut first = connect(&weir, b"");
+    first.sends(get(1, "/first"));
+    let mut busy = backend.accepts();
+    busy.receives_until("\r\n\r\n");
+    let mut client = connect(&weir, b"");
+    client.sends([headers(1, &request("POST", "/"), false), crumbs(1, FIRST_COUNT)].concat());
+    weir.reaches("weir_queue_depth", &[("pool", "app")], 1.0);
+    std::thread::sleep(Duration::from_millis(500));
+    busy.answers(200, &[], "first");
+    assert_eq!(first.outcome_of(1), Outcome::Answered(200, b"first".to_vec()));
+    let content = busy.receives_until("\r\n0\r\n\r\n");
+    assert!(content.len() > FIRST_COUNT * CRUMB.len(), "{} bytes", content.len());
+    busy.answers(200, &[], "done");
+    assert_eq!(client.outcome_of(1), Outcome::Answered(200, b"done".to_vec()));
+}
+
+#[test]
+fn an_upload_in_tiny_frames_to_a_backend_that_is_away_leaves_its_connection_to_others() {
+    let backend = Unreachable::start();
+    for protocol in ["h1", "h2"] {
+        let listener = BOTH.replacen("[pool.app]", "timeout = { connect = \"1s\" }\n[pool.app]", 1);
+        let config = format!("{listener}protocol = \"{protocol}\"\nretry = {{ attempts = 0 }}\n");
+        let weir = Setup::of(&config).with("app", backend.address()).start();
+        let mut client = connect(&weir, b"");
+        client.sends([headers(1, &request("POST", "/"), false), crumbs(1, FIRST_COUNT)].concat());
+        for outcome in [client.outcome_of(1), client.asks(3, "/other")] {
+            let Outcome::Answered(_, content) = outcome else { panic!("{protocol}: {outcome:?}") };
+            assert_eq!(
+                String::from_utf8_lossy(&content),
+                "504 Gateway Timeout connect_timeout\n",
+                "{protocol}"
+            );
+        }
     }
 }
 
@@ -56,7 +103,7 @@ fn b7_an_answer_in_tiny_frames_waits_for_a_slow_client_and_harms_no_other() {
     let mut server = Http2::server(backend.accepts().with_patience(PATIENCE), b"");
     let first = server.receives_request();
     server.sends(headers(first, &[(":status", "200")], false));
-    server.sends(crumbs(first));
+    server.sends(crumbs(first, COUNT));
     std::thread::sleep(Duration::from_secs(1));
     let mut other = connect(&weir, b"");
     other.sends(get(1, "/other"));

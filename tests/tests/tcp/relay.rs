@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use weir_tests::dialogue::{
-    Broken, ScriptedBackend, Setup, Weir, Wire, fingerprint, free_address, pattern, until,
+    Broken, ScriptedBackend, Setup, Unreachable, Weir, Wire, fingerprint, free_address, pattern, until,
 };
 
 fn relay(backend: impl ToString, more: &str) -> Weir {
@@ -326,15 +326,8 @@ fn a_thousand_short_sessions_leave_nothing_behind() {
 
 #[test]
 fn a_stalled_connect_ends_at_its_timeout() {
-    // A backend that never accepts: a full accept queue drops SYNs, as a firewall would.
-    let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
-    let address = free_address();
-    full.bind(&address.into()).expect("bind");
-    full.listen(0).expect("listen");
-    let fillers: Vec<TcpStream> = (0..8)
-        .filter_map(|_| TcpStream::connect_timeout(&address, Duration::from_millis(100)).ok())
-        .collect();
-    let weir = relay(address, r#"timeout = { connect = "300ms" }"#);
+    let backend = Unreachable::start();
+    let weir = relay(backend.address(), r#"timeout = { connect = "300ms" }"#);
     let mut client = weir.client("front").with_patience(Duration::from_secs(9));
     let begun = Instant::now();
     match client.tries_to_receive_request() {
@@ -342,5 +335,4 @@ fn a_stalled_connect_ends_at_its_timeout() {
         other => panic!("expected the end, got {other:?}"),
     }
     assert!(begun.elapsed() >= Duration::from_millis(290), "given up after {:?}", begun.elapsed());
-    drop(fillers);
 }

@@ -1,14 +1,18 @@
 //! One attempt of an exchange on one backend: connect or reuse, send, receive the response's head.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
 use weir_http::h1::connection::Busy;
 
+use crate::accept::Client;
 use crate::backends::{Chosen, ConnectError, Connection};
 use crate::buffers::Buffer;
 use crate::clock;
+use crate::deadline::Deadline;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
@@ -19,6 +23,7 @@ use crate::http::{drive, reply};
 use crate::io::{WaitError, send_all, timed_out};
 use crate::muxed::Muxed;
 use crate::stream::Stream;
+use crate::worker::{ListenerSlot, Worker};
 
 /// How long an idle backend connection may have been idle to carry a request that must not be sent twice: one that the
 /// backend closes at the very moment would lose it.
@@ -55,14 +60,11 @@ pub async fn make(
     let is_repeatable = facts.method.is_idempotent() && upload.is_done();
     let max_idle = if is_repeatable { Duration::MAX } else { FRESH };
     let max_idle = (!only_new).then_some(max_idle);
-    let opened = match forwarding.over_h2() {
-        false => open(session, exchange, forwarding, chosen, max_idle).await,
-        true => open_stream(session, exchange, forwarding, facts, chosen, upload.is_none()).await,
-    };
-    let (mut connection, reused) = match opened {
-        Ok(opened) => opened,
-        Err(failure) => return Err(Failed { failure, reused: false }),
-    };
+    let (mut connection, reused) =
+        match begin(session, exchange, forwarding, facts, chosen, max_idle, upload).await {
+            Ok(opened) => opened,
+            Err(failure) => return Err(Failed { failure, reused: false }),
+        };
     let failed = |failure| Failed { failure, reused };
     if facts.expect_continue && upload.is_awaited() && !exchange.continued {
         exchange.continued = true;
@@ -97,29 +99,79 @@ pub async fn make(
     Ok(Answered { connection, received })
 }
 
+/// What of a session is needed to get a connection to a backend. Its stream is free meanwhile.
+struct Opener<'a> {
+    worker: &'a Rc<Worker>,
+    slot: &'a ListenerSlot,
+    deadline: &'a Deadline,
+    client: &'a Client,
+    /// The PROXY header for a new connection, where the pool wants one.
+    header: Option<Vec<u8>>,
+}
+
+impl Opener<'_> {
+    /// Has `timeout` run from `began`.
+    fn wait_until(&self, began: Duration, timeout: Duration) {
+        self.deadline.set(due(self.slot, began, timeout));
+    }
+}
+
+/// Gets a connection, or a stream of one. What the client sends meanwhile is gathered.
+async fn begin(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    facts: &Facts,
+    chosen: &Chosen,
+    max_idle: Option<Duration>,
+    upload: &Upload,
+) -> Result<(Busy<Connection>, bool), Failure> {
+    let Session { worker, slot, deadline, client, stream, .. } = session;
+    let send_proxy = forwarding.pool.shared.config.send_proxy;
+    let header = send_proxy.map(|version| client.proxy_header(version, stream));
+    let opener = Opener { worker, slot, deadline, client, header };
+    if !forwarding.over_h2() {
+        let opening = pin!(open(&opener, exchange, forwarding, chosen, max_idle));
+        return gathering(stream, opening).await;
+    }
+    let opening = pin!(open_stream(&opener, exchange, forwarding, facts, chosen, upload.is_none()));
+    gathering(stream, opening).await
+}
+
+/// Waits for `other` and takes what comes over `stream` meanwhile.
+async fn gathering<T>(stream: &mut Stream, mut other: Pin<&mut impl Future<Output = T>>) -> T {
+    poll_fn(|context| {
+        let polled = other.as_mut().poll(context);
+        if polled.is_pending() {
+            stream.gather(context);
+        }
+        polled
+    })
+    .await
+}
+
 /// A connection that has been idle for less than `max_idle`, or a new one.
 async fn open(
-    session: &Session,
+    opener: &Opener<'_>,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     chosen: &Chosen,
     max_idle: Option<Duration>,
 ) -> Result<(Busy<Connection>, bool), Failure> {
     let backend = chosen.backend();
-    let send_proxy = forwarding.pool.shared.config.send_proxy;
-    if let Some(max_idle) = max_idle.filter(|_| send_proxy.is_none())
+    if let Some(max_idle) = max_idle.filter(|_| opener.header.is_none())
         && let Some(idle) = backend.take_idle(exchange.ledger.nearly_now(), max_idle)
     {
         backend.cells().reused.increment();
         return Ok((idle.begin(), true));
     }
-    let stream = Box::pin(connect(session, exchange, forwarding, chosen)).await?;
+    let stream = Box::pin(connect(opener, exchange, forwarding, chosen)).await?;
     Ok((Busy::first(stream), false))
 }
 
 /// A stream of a connection that the backend shares among exchanges, with the request's head sent.
 async fn open_stream(
-    session: &Session,
+    opener: &Opener<'_>,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     facts: &Facts,
@@ -130,7 +182,7 @@ async fn open_stream(
     let moves = backend.shared.resolved.moves();
     let (place, reused) = match backend.carriers.place(moves) {
         Some(place) => (place, true),
-        None => (Box::pin(wait_for_place(session, exchange, forwarding, chosen)).await?, false),
+        None => (Box::pin(wait_for_place(opener, exchange, forwarding, chosen)).await?, false),
     };
     if reused {
         backend.cells().reused.increment();
@@ -138,21 +190,21 @@ async fn open_stream(
     let Some(head) = exchange.stream_head.clone() else {
         return Err(Failure::Connect(ConnectError::Declined));
     };
-    if facts.upgrade && !Box::pin(allows_tunnels(session, &place)).await {
+    if facts.upgrade && !Box::pin(allows_tunnels(opener, &place)).await {
         return Err(Failure::Connect(ConnectError::Declined));
     }
     // A tunnel's stream goes on behind its head.
     let is_whole = without_body && !facts.upgrade;
     let stream = place
-        .send(head, is_whole, &session.worker.buffers)
+        .send(head, is_whole, &opener.worker.buffers)
         .map_err(|_| Failure::Connect(ConnectError::Declined))?;
     Ok((Busy::first(Connection::of_stream(Stream::muxed(Muxed::H2(stream)))), reused))
 }
 
 /// Whether the backend takes extended CONNECT (RFC 8441 §3). On a connection just opened it may not have said so yet.
-async fn allows_tunnels(session: &Session, place: &Place) -> bool {
+async fn allows_tunnels(opener: &Opener<'_>, place: &Place) -> bool {
     while !place.allows_tunnels() {
-        if session.deadline.has_passed() || !place.is_new() {
+        if opener.deadline.has_passed() || !place.is_new() {
             return false;
         }
         tokio::time::sleep(SETTINGS_PAUSE).await;
@@ -162,7 +214,7 @@ async fn allows_tunnels(session: &Session, place: &Place) -> bool {
 
 /// Opens a connection to be shared, or waits until another exchange has.
 async fn wait_for_place(
-    session: &Session,
+    opener: &Opener<'_>,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     chosen: &Chosen,
@@ -171,26 +223,26 @@ async fn wait_for_place(
     let header_bytes = forwarding.listener.shared.config.limits.header_bytes as u32;
     let began = clock::now();
     loop {
-        session.deadline.set(due(&session.slot, began, forwarding.listener.shared.config.timeout.connect));
+        opener.wait_until(began, forwarding.listener.shared.config.timeout.connect);
         if let Some(place) = backend.carriers.place(backend.shared.resolved.moves()) {
             exchange.ledger.connect = Some(clock::now().saturating_sub(began));
             return Ok(place);
         }
         if let Some(opening) = backend.carriers.open() {
-            let connection = connect(session, exchange, forwarding, chosen).await?;
-            return opening.begin(connection, header_bytes, &session.deadline).await.map_err(|error| {
-                let backend = backend.shared.resolved.address().unwrap_or(session.client.peer);
+            let connection = connect(opener, exchange, forwarding, chosen).await?;
+            return opening.begin(connection, header_bytes, opener.deadline).await.map_err(|error| {
+                let backend = backend.shared.resolved.address().unwrap_or(opener.client.peer);
                 Failure::Connect(ConnectError::from_wait(error, backend))
             });
         }
         let mut asked = false;
         poll_fn(|context| match backend.carriers.poll_changed(context, &mut asked) {
             Poll::Ready(()) => Poll::Ready(Ok(())),
-            Poll::Pending => timed_out(&session.deadline),
+            Poll::Pending => timed_out(opener.deadline),
         })
         .await
         .map_err(|_| {
-            let backend = backend.shared.resolved.address().unwrap_or(session.client.peer);
+            let backend = backend.shared.resolved.address().unwrap_or(opener.client.peer);
             Failure::Connect(ConnectError::TimedOut { backend })
         })?;
     }
@@ -198,27 +250,25 @@ async fn wait_for_place(
 
 /// A new connection, with the PROXY header sent where the pool wants one.
 async fn connect(
-    session: &Session,
+    opener: &Opener<'_>,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     chosen: &Chosen,
 ) -> Result<Connection, Failure> {
     let backend = chosen.backend();
-    let send_proxy = forwarding.pool.shared.config.send_proxy;
     let began = clock::now();
-    session.deadline.set(due(&session.slot, began, forwarding.listener.shared.config.timeout.connect));
-    let connected = backend.connect(&session.worker, &session.deadline).await;
+    opener.wait_until(began, forwarding.listener.shared.config.timeout.connect);
+    let connected = backend.connect(opener.worker, opener.deadline).await;
     exchange.ledger.connect = Some(clock::now().saturating_sub(began));
     let mut stream = connected.map_err(Failure::Connect)?;
-    if let Some(version) = send_proxy {
-        let header = session.client.proxy_header(version, &session.stream);
-        send_all(&mut stream, &header, &session.deadline, || {}).await.map_err(|error| {
-            let backend = backend.shared.resolved.address().unwrap_or(session.client.peer);
+    if let Some(header) = &opener.header {
+        send_all(&mut stream, header, opener.deadline, || {}).await.map_err(|error| {
+            let backend = backend.shared.resolved.address().unwrap_or(opener.client.peer);
             Failure::Connect(ConnectError::from_wait(error, backend))
         })?;
     }
     if backend.shared.tls.is_some() {
-        let secured = backend.secure(&session.worker, stream, &session.deadline).await;
+        let secured = backend.secure(opener.worker, stream, opener.deadline).await;
         exchange.ledger.connect = Some(clock::now().saturating_sub(began));
         return secured.map_err(Failure::Connect);
     }

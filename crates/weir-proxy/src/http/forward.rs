@@ -361,6 +361,7 @@ async fn choose_backend(
     // One that only half-closed is taken for gone too, as nothing has been sent on for it. Most of those have left, and in a queue
     // that is when the backends can least afford to work for nobody.
     let client_gone = |context: &mut Context<'_>| {
+        stream.gather(context);
         if !watched {
             return false;
         }
