@@ -116,6 +116,39 @@ fn b7_an_answer_in_tiny_frames_waits_for_a_slow_client_and_harms_no_other() {
     assert_eq!(content.len(), COUNT * CRUMB.len());
 }
 
+/// The same in a tunnel, whose content nobody knows the length of.
+#[test]
+fn b7_a_tunnel_in_tiny_frames_waits_for_a_slow_client_and_harms_no_other() {
+    const ENABLE_CONNECT_PROTOCOL: u16 = 8;
+    const BYTES: usize = 250_000;
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(backend.address(), "h2");
+    let mut slow = connect(&weir, &setting(4, 1));
+    let mut fields = request("CONNECT", "/chat").to_vec();
+    fields.extend([(":protocol", "websocket"), ("sec-websocket-version", "13")]);
+    slow.sends(headers(1, &fields, false));
+    let tunnels = setting(ENABLE_CONNECT_PROTOCOL, 1);
+    let mut server = Http2::server(backend.accepts().with_patience(PATIENCE), &tunnels);
+    let first = server.receives_request();
+    server.sends(headers(first, &[(":status", "200")], false));
+    slow.receives(kind::HEADERS, 1);
+    // Of a byte each: with what the library keeps of a frame they take 64 MB.
+    server.sends(frame(kind::DATA, 0, first, b"x").repeat(BYTES));
+    std::thread::sleep(Duration::from_secs(1));
+    let mut other = connect(&weir, b"");
+    other.sends(get(1, "/other"));
+    let second = server.receives_request();
+    server.sends(headers(second, &[(":status", "200")], false));
+    server.sends(frame(kind::DATA, END_STREAM, second, b"hello"));
+    assert_eq!(other.outcome_of(1), Outcome::Answered(200, b"hello".to_vec()));
+    slow.sends([window_update(0, 1 << 20), window_update(1, 1 << 20)].concat());
+    let mut received = 0;
+    while received < BYTES {
+        received += slow.receives(kind::DATA, 1).payload.len();
+    }
+    assert_eq!(received, BYTES);
+}
+
 /// What waits for them counts against the budget, which refuses new requests in time (threat D3).
 #[test]
 fn d3_answers_that_wait_for_slow_clients_count_against_the_memory_budget() {

@@ -302,7 +302,11 @@ impl Direction {
         }
         let Some(buffer) = held else { return Poll::Ready(Ok(())) };
         while !buffer.is_empty() {
-            match ready!(sink.poll_send(context, buffer.filled())) {
+            let Poll::Ready(sent) = sink.poll_send(context, buffer.filled()) else {
+                source.gather(context);
+                return Poll::Pending;
+            };
+            match sent {
                 Ok(count) => {
                     buffer.consume(count);
                     self.moved += count as u64;
