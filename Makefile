@@ -34,8 +34,10 @@ bench: dist          ## measure Weir beside HAProxy and nginx on this machine
 	lab/peers install haproxy nginx wrk
 	@target=$${CARGO_TARGET_DIR:-target}; cargo run --release --package weir-lab -- bench --weir $$target/dist/weir
 
-lab: $(if $(FULL),dist,build) ## run the five published comparisons, Weir beside the real programs; FULL=1 runs all of it, as packaged
-	@target=$${CARGO_TARGET_DIR:-target}; cargo run --release --package weir-lab -- run s0 s1 s2 s3 s4 \
+lab: $(if $(FULL),dist) ## run the five published comparisons, Weir beside the real programs; FULL=1 runs all of it, as packaged
+	@xtask/setup.sh build
+	cargo build --release --package weir-lab $(if $(FULL),,--package weir)
+	@target=$${CARGO_TARGET_DIR:-target}; $$target/release/weir-lab run s0 s1 s2 s3 s4 \
 		--weir $$target/$(if $(FULL),dist,release)/weir $(if $(FULL),--full) $(ARGS)
 
 peers:               ## install all load balancers and load generators to measure against (as root)

@@ -177,6 +177,34 @@ fn d3_answers_that_wait_for_slow_clients_count_against_the_memory_budget() {
     });
 }
 
+/// A frame without content with each message, as some libraries send it, is nothing to end a connection for.
+#[test]
+fn frames_without_content_in_every_message_end_no_connection() {
+    const MESSAGES: u32 = 300;
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(backend.address(), "h2");
+    let mut client = connect(&weir, b"");
+    let mut server: Option<Http2> = None;
+    for message in 0..MESSAGES {
+        let stream = 1 + 2 * message;
+        let nothing = frame(kind::DATA, 0, stream, b"");
+        let last = frame(kind::DATA, END_STREAM, stream, b"question");
+        client.sends([headers(stream, &request("POST", "/"), false), nothing, last].concat());
+        let server =
+            server.get_or_insert_with(|| Http2::server(backend.accepts().with_patience(PATIENCE), b""));
+        let asked = server.receives_request();
+        server.sends(headers(asked, &[(":status", "200")], false));
+        server.sends(frame(kind::DATA, 0, asked, b"answer"));
+        server.sends(frame(kind::DATA, 0, asked, b""));
+        server.sends(frame(kind::DATA, END_STREAM, asked, b""));
+        assert_eq!(
+            client.outcome_of(stream),
+            Outcome::Answered(200, b"answer".to_vec()),
+            "message {message}"
+        );
+    }
+}
+
 /// However many read slowly, the connection to a backend that they share is open for others.
 #[test]
 fn b7_slow_clients_leave_the_connection_that_they_share_to_others() {

@@ -171,7 +171,7 @@ impl Opening {
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_send_buffer_size(SEND_BUFFER_BYTES)
             .data_frame_budget(SMALL_FRAMES_BYTES);
-        let mut handshake = pin!(builder.handshake::<Wire, Bytes>(Wire::new(stream, None, None)));
+        let mut handshake = pin!(builder.handshake::<Wire, Bytes>(Wire::of_backend(stream)));
         let (sender, connection) = poll_fn(|context| match handshake.as_mut().poll(context) {
             Poll::Ready(result) => {
                 Poll::Ready(result.map_err(|error| WaitError::Broken(io::Error::other(error))))

@@ -5,6 +5,7 @@ mod backend;
 mod gauge;
 mod head;
 mod server;
+mod sieve;
 mod stream;
 mod wire;
 

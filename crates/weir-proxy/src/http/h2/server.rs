@@ -51,7 +51,7 @@ pub async fn serve(session: Session) {
     let gauge = Rc::new(RefCell::new(Gauge::new(limits.control_frames, clock::now())));
     let unsent = Unsent::new(u64::from(limits.streams) * SEND_BUFFER_BYTES as u64, &worker.buffers);
     let watched = Watched { gauge, unsent };
-    let wire = Wire::new(stream, buffer, Some(watched.clone()));
+    let wire = Wire::of_client(stream, buffer, watched.clone());
     deadline.set(clock::now() + listener.shared.config.timeout.header);
     let mut handshake = pin!(builder(limits).handshake::<Wire, Bytes>(wire));
     let connection = poll_fn(|context| match handshake.as_mut().poll(context) {

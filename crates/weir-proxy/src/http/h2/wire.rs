@@ -1,6 +1,7 @@
 //! The bytes under an HTTP/2 connection, as the `h2` crate wants them: what was received before it began, then the stream.
 //!
-//! On the way in, frames are counted ([`Gauge`]): `h2` answers or ignores most of what a peer may send too much of, and a proxy pays for that.
+//! On the way in, a client's frames are counted ([`Gauge`]): `h2` answers or ignores most of what a peer may send too much of, and a proxy pays for that. Those that
+//! say nothing are taken out ([`Sieve`]): of them `h2` bears few.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -12,8 +13,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::buffers::{Buffer, Buffers, Held};
 use crate::http::h2::gauge::Gauge;
+use crate::http::h2::sieve::Sieve;
 use crate::io::give_way;
 use crate::stream::Stream;
+
+/// Receives in a row of which nothing is left before others get their turn.
+const RECEIVES: u32 = 8;
 
 /// What a connection has been given to send and the kernel has not taken: it lies in buffers of the `h2` crate. Frames' headers and heads are
 /// not counted when given but when sent, so that it may be a little less than there is.
@@ -85,12 +90,20 @@ pub struct Wire {
     /// Received before it was known that this is HTTP/2.
     first: Option<Buffer>,
     watched: Option<Watched>,
+    sieve: Sieve,
+    /// Through the sieve, and still to be passed on.
+    sieved: Vec<u8>,
 }
 
 impl Wire {
-    /// The bytes of `stream`, those in `first` before all others. What is `watched` sees every byte received and sent.
-    pub fn new(stream: Stream, first: Option<Buffer>, watched: Option<Watched>) -> Wire {
-        Wire { stream, first, watched }
+    /// The bytes of a client's `stream`, those in `first` before all others. What is `watched` sees every byte received and sent.
+    pub fn of_client(stream: Stream, first: Option<Buffer>, watched: Watched) -> Wire {
+        Wire { stream, first, watched: Some(watched), sieve: Sieve::of_client(), sieved: Vec::new() }
+    }
+
+    /// The bytes of the `stream` to a backend.
+    pub fn of_backend(stream: Stream) -> Wire {
+        Wire { stream, first: None, watched: None, sieve: Sieve::of_backend(), sieved: Vec::new() }
     }
 
     /// What was sent earns the peer the windows that it opens for it: some clients do so every 4 KiB, twice.
@@ -134,21 +147,78 @@ impl AsyncRead for Wire {
 }
 
 impl Wire {
-    /// Receives once, and counts it.
+    /// Receives what the `h2` crate is to see, and counts what came.
     fn poll_receive(&mut self, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = room.filled().len();
-        if let Some(first) = &mut self.first {
-            let count = first.filled().len().min(room.remaining());
-            room.put_slice(&first.filled()[..count]);
-            first.consume(count);
-            if first.is_empty() {
-                self.first = None;
+        for _ in 0..RECEIVES {
+            let held = self.sieve.held();
+            if !self.sieved.is_empty() || room.remaining() <= held.len() {
+                return self.poll_receive_apart(context, room);
             }
-        } else {
-            ready!(self.stream.poll_read(context, room))?;
+            let before = room.filled().len();
+            room.put_slice(held);
+            let begun = room.filled().len();
+            let polled = self.poll_bytes(context, room);
+            // The end comes without what it cut off.
+            if !matches!(polled, Poll::Ready(Ok(()))) || room.filled().len() == begun {
+                room.set_filled(before);
+                return polled;
+            }
+            self.count(&room.filled()[begun..]);
+            let kept = self.sieve.strip(&mut room.filled_mut()[before..]);
+            room.set_filled(before + kept);
+            if kept > 0 {
+                return polled;
+            }
         }
+        give_way(context);
+        Poll::Pending
+    }
+
+    /// The same where there is no room for what is held and more.
+    fn poll_receive_apart(
+        &mut self,
+        context: &mut Context<'_>,
+        room: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.sieved.is_empty() {
+            let mut bytes = self.sieve.held().to_vec();
+            let begun = bytes.len();
+            bytes.resize(begun + room.remaining(), 0);
+            let mut part = ReadBuf::new(&mut bytes[begun..]);
+            ready!(self.poll_bytes(context, &mut part))?;
+            let count = part.filled().len();
+            if count == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            self.count(&bytes[begun..begun + count]);
+            let kept = self.sieve.strip(&mut bytes[..begun + count]);
+            bytes.truncate(kept);
+            self.sieved = bytes;
+        }
+        if self.sieved.is_empty() {
+            give_way(context);
+            return Poll::Pending;
+        }
+        let count = self.sieved.len().min(room.remaining());
+        room.put_slice(&self.sieved[..count]);
+        self.sieved.drain(..count);
+        Poll::Ready(Ok(()))
+    }
+
+    fn count(&self, received: &[u8]) {
         if let Some(watched) = &self.watched {
-            watched.gauge.borrow_mut().see(&room.filled()[before..]);
+            watched.gauge.borrow_mut().see(received);
+        }
+    }
+
+    /// Receives once.
+    fn poll_bytes(&mut self, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Some(first) = &mut self.first else { return self.stream.poll_read(context, room) };
+        let count = first.filled().len().min(room.remaining());
+        room.put_slice(&first.filled()[..count]);
+        first.consume(count);
+        if first.is_empty() {
+            self.first = None;
         }
         Poll::Ready(Ok(()))
     }
