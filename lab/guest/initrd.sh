@@ -2,7 +2,7 @@
 # Makes an initrd for the lab's guest: initrd.sh ROOT OUT
 #
 # It holds BusyBox and the modules without which the kernel of the Debian root ROOT (`lab/peers`) cannot mount that root
-# over 9p, and those that the lab is in the guest for: IPVS, netem, NAT. Needs root, for chroot(8).
+# over 9p, and those that the lab is in the guest for: IPVS, netem, NAT. Needs root, for chroot(8); what unpacks and packs is the root's own.
 set -euo pipefail
 root=$1 out=$2
 work=$(mktemp -d)
@@ -19,7 +19,7 @@ done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' >"$work/order"
 while read -r file; do
     name=$(basename "$file"); name=${name%%.ko*}.ko
     case $file in
-    *.xz) xz -dc "$root$file" >"$work/$name" ;;
+    *.xz) chroot "$root" xz -dc "$file" >"$work/$name" ;;
     *.zst) zstd -qdc "$root$file" >"$work/$name" ;;
     *) cp "$root$file" "$work/$name" ;;
     esac
@@ -52,4 +52,5 @@ echo o >/proc/sysrq-trigger
 sleep 5
 INIT
 chmod 755 "$work/init"
-(cd "$work" && find . | cpio -o -H newc --quiet | gzip -1) >"$out"
+# The machine may lack cpio; this one is linked statically.
+(cd "$work" && find . | "$root/usr/bin/busybox" cpio -o -H newc 2>/dev/null | gzip -1) >"$out"
