@@ -15,7 +15,7 @@ const SOURCES: &[&str] = &["rs", "c", "h", "ts", "js", "py", "sh"];
 const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "helper", "helpers", "manager", "misc"];
 
 /// The crates with a small named module of system calls that need `unsafe`; they deny it everywhere else.
-const DENY_UNSAFE: [&str; 2] = ["crates/weir-proxy/", "lab/"];
+const DENY_UNSAFE: [&str; 2] = ["crates/weir-io/", "lab/"];
 
 /// Files and functions that are too long to be read at one go.
 pub fn lengths(tree: &Tree) -> Vec<Finding> {
@@ -154,7 +154,7 @@ pub fn unsafe_code(tree: &Tree) -> Vec<Finding> {
             findings.push(Finding::at(
                 path,
                 line_where(text, allows),
-                "only weir-proxy and the lab have a module that may use `unsafe`",
+                "only weir-io and the lab have a module that may use `unsafe`",
             ));
         }
     }
@@ -264,11 +264,11 @@ mod tests {
     }
 
     #[test]
-    fn every_crate_forbids_unsafe_and_the_proxy_denies_it() {
+    fn every_crate_forbids_unsafe_and_the_one_that_needs_it_denies_it() {
         let tree = Tree::of(&[
             ("crates/weir/src/main.rs", "fn main() {}\n"),
             ("crates/weir-http/src/lib.rs", "//! x\n#![forbid(unsafe_code)]\n"),
-            ("crates/weir-proxy/src/lib.rs", "#![deny(unsafe_code)]\n"),
+            ("crates/weir-io/src/lib.rs", "#![deny(unsafe_code)]\n"),
         ]);
         let found = shown(&unsafe_code(&tree));
         assert_eq!(found.len(), 1, "{found:?}");
@@ -279,16 +279,16 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_is_allowed_in_one_file_of_the_proxy_and_nowhere_else() {
+    fn unsafe_is_allowed_in_one_file_of_one_crate_and_nowhere_else() {
         let allow = concat!("//! x\n#![allow(unsafe", "_code)]\n");
         let tree = Tree::of(&[
             ("crates/weir-http/src/scan.rs", allow),
-            ("crates/weir-proxy/src/system.rs", allow),
-            ("crates/weir-proxy/src/worker.rs", allow),
+            ("crates/weir-io/src/system.rs", allow),
+            ("crates/weir-io/src/tls.rs", allow),
         ]);
         let found = shown(&unsafe_code(&tree));
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with("crates/weir-http/src/scan.rs:2: "), "{found:?}");
-        assert!(found[1].starts_with("crates/weir-proxy/src/worker.rs:2: "), "{found:?}");
+        assert!(found[1].starts_with("crates/weir-io/src/tls.rs:2: "), "{found:?}");
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::Mutex;
 use weir_config::Config;
-use weir_proxy::clock;
+use weir_io::clock;
 use weir_proxy::plane::Plane;
 use weir_proxy::snapshot::Snapshot;
 use weir_proxy::sockets::{BindError, Endpoint, Sockets};

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use weir_balance::{AdminState, Health, State, TierKind};
 use weir_config::Protocol;
-use weir_proxy::clock;
+use weir_io::clock;
 use weir_proxy::snapshot::{Backend, Listener, Pool};
 use weir_stats::table::{BackendCells, CODE_CLASSES, ListenerCells, PoolCells, Rejected};
 use weir_stats::{Counter, Histogram, PerWorker};

@@ -10,17 +10,19 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use weir_config::{Protocol, ProxyVersion};
 use weir_http::proxy_protocol::{self, ProxyAddresses, ProxyProgress};
+use weir_io::buffers::{Buffer, SMALL};
+use weir_io::clock;
+use weir_io::deadline::Deadline;
+use weir_io::system;
+use weir_io::wait::WaitError;
 use weir_stats::table::{End, Rejected};
 
-use crate::buffers::{Buffer, SMALL};
-use crate::clock;
-use crate::deadline::Deadline;
-use crate::io::{WaitError, receive};
+use crate::io::receive;
 use crate::snapshot::ClientSeat;
 use crate::sockets::BACKLOG;
 use crate::stream::Stream;
 use crate::worker::{ListenerSlot, ListenerSocket, SessionCount, Worker, WorkerListener};
-use crate::{http, seats, system, tcp};
+use crate::{http, seats, tcp};
 
 /// Wait after the kernel had no descriptor left for us: long enough not to spin, short enough not to be noticed.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);

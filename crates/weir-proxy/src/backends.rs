@@ -15,18 +15,18 @@ use rustls::HandshakeKind;
 use tokio::net::TcpStream;
 use weir_balance::{NoPick, Outcome, PickInput, Picker, TierKind};
 use weir_http::h1::connection::Idle;
+use weir_io::clock;
+use weir_io::deadline::Deadline;
+use weir_io::system;
+use weir_io::wait::{WaitError, timed_out};
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
 
-use crate::clock;
-use crate::deadline::Deadline;
 use crate::handshake;
 use crate::http::h2::Carriers;
-use crate::io::WaitError;
 use crate::plane::Event;
 use crate::snapshot::{Backend, Pool};
 use crate::stream::Stream;
-use crate::system;
 use crate::worker::Worker;
 
 /// Wait for a descriptor to become free.
@@ -295,7 +295,7 @@ impl WorkerBackend {
         let mut connecting = pin!(TcpStream::connect(address));
         let connected = std::future::poll_fn(|context| match connecting.as_mut().poll(context) {
             Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
-            Poll::Pending => crate::io::timed_out(deadline),
+            Poll::Pending => timed_out(deadline),
         })
         .await;
         match connected {

@@ -13,11 +13,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use weir_balance::{NoPick, PickInput};
+use weir_io::clock;
+use weir_io::deadline::Deadline;
 use weir_stats::table::End;
 
 use crate::backends::{Chosen, WorkerPool, elapsed};
-use crate::clock;
-use crate::deadline::Deadline;
 use crate::queue::{Turn, WaitingRoom};
 use crate::worker::Worker;
 

@@ -10,15 +10,15 @@ use rustls::{
     AlertDescription, CertificateError, CipherSuite, Error, HandshakeKind, InvalidMessage, ProtocolVersion,
     ServerConfig,
 };
+use weir_io::buffers::{Buffer, Buffers};
+use weir_io::clock;
+use weir_io::deadline::Deadline;
+use weir_io::tls::Tls;
 use weir_stats::table::{End, Handshake};
 use weir_tls::{BackendTls, ServerTls, acme, hello};
 
-use crate::buffers::{Buffer, Buffers};
-use crate::clock;
-use crate::deadline::Deadline;
 use crate::stream::Stream;
 use crate::tcp::sni;
-use crate::tls::Tls;
 use crate::worker::{Worker, WorkerListener};
 
 /// What a handshake with a client came to, for as long as the connection lasts.

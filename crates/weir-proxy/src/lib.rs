@@ -5,21 +5,17 @@
 //! the data path is owned by one worker thread and never locked.
 //!
 //! Start reading at [`worker`] (a thread), then `accept` (a new connection), then `http::session` and `http::exchange`.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod accept;
 pub mod access_log;
 mod backends;
-mod buffers;
 mod choose;
-pub mod clock;
-mod deadline;
 mod handshake;
 pub mod http;
 mod io;
 mod memory;
 mod muxed;
-mod pipes;
 pub mod plane;
 mod queue;
 pub mod quic;
@@ -27,9 +23,7 @@ pub mod seats;
 pub mod snapshot;
 pub mod sockets;
 mod stream;
-mod system;
 mod tcp;
-mod tls;
 mod udp;
 mod worker;
 

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use weir_http::section::Asked;
 use weir_http::{Field, Limits, ResponseHead, StreamError, Trailers, Violation};
+use weir_io::buffers::Buffer;
 
-use crate::buffers::Buffer;
 use crate::http::cache::Fetch;
 use crate::http::{h2, h3};
 

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
+use weir_io::{clock, system};
 
 use crate::access_log::AccessLog;
 use crate::quic;
@@ -58,7 +59,7 @@ pub struct Totals {
     pub sessions: AtomicU64,
     /// Panics caught while serving one connection.
     pub panics: AtomicU64,
-    /// When the drain of the whole process is over, in nanoseconds of [`crate::clock`]; 0 while it serves.
+    /// When the drain of the whole process is over, in nanoseconds of [`weir_io::clock`]; 0 while it serves.
     pub drained_at: AtomicU64,
     /// Sessions that ended only then, or later.
     pub cut_off: AtomicU64,
@@ -85,7 +86,7 @@ impl Plane {
         let totals = Arc::new(Totals::default());
         let workers = options.workers.max(1);
         let evictions: Arc<[Evictions]> = (0..workers).map(|_| Evictions::default()).collect();
-        let cpus = crate::system::allowed_cpus();
+        let cpus = system::allowed_cpus();
         let mut started = Vec::with_capacity(workers);
         let (quic, seats) = Office::open(options.quic, workers)?;
         for (number, seat) in seats.into_iter().enumerate() {
@@ -137,12 +138,12 @@ impl Plane {
     pub async fn drain(&self, limit: Duration) -> u64 {
         // Before any worker knows of it: at their own, later moment the sessions end by themselves, and must be told apart from those
         // that were done in time.
-        let deadline = crate::clock::now() + limit;
+        let deadline = clock::now() + limit;
         self.totals.drained_at.store(deadline.as_nanos() as u64, Ordering::Relaxed);
         for worker in &self.workers {
             let _ = worker.commands.send(Command::Drain { limit });
         }
-        while self.sessions() > 0 && crate::clock::now() < deadline + LAST_WORDS {
+        while self.sessions() > 0 && clock::now() < deadline + LAST_WORDS {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         self.totals.cut_off.load(Ordering::Relaxed) + self.sessions()

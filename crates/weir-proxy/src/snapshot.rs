@@ -14,13 +14,13 @@ use arc_swap::ArcSwapOption;
 use weir_balance::Refreshed;
 use weir_config::Config;
 use weir_http::AddedField;
+use weir_io::clock;
 use weir_screen::Screen;
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, ListenerCells, PoolCells};
 use weir_tls::acme::Challenges;
 use weir_tls::{BackendTls, ClientTls, Loaded, ServerTls};
 
-use crate::clock;
 use crate::http::cache::Cache;
 use crate::http::route::RouteTable;
 use crate::http::screening;

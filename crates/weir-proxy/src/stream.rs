@@ -14,12 +14,13 @@ use tokio::io::{AsyncRead as _, AsyncWrite as _, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use weir_http::{Field, StreamError, Trailers};
+use weir_io::buffers::Buffer;
+use weir_io::socket;
+use weir_io::system;
+use weir_io::tls::Tls;
 
-use crate::buffers::Buffer;
 use crate::http::cache::Fetch;
 use crate::muxed::Muxed;
-use crate::tls::Tls;
-use crate::{io as socket_io, system};
 
 /// A connection.
 pub struct Stream(Kind);
@@ -186,7 +187,7 @@ impl Stream {
         buffer: &mut Buffer,
     ) -> Poll<io::Result<usize>> {
         match &mut self.0 {
-            Kind::Plain(socket) => socket_io::receive_ready(socket, context, buffer),
+            Kind::Plain(socket) => socket::receive_ready(socket, context, buffer),
             Kind::Encrypted(encrypted) => Poll::Ready(encrypted.tls.take(buffer)),
             Kind::Muxed(stream) => Poll::Ready(stream.take(buffer)),
         }
@@ -210,7 +211,7 @@ impl Stream {
     #[inline]
     pub fn poll_send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.0 {
-            Kind::Plain(socket) => socket_io::poll_send(socket, context, bytes),
+            Kind::Plain(socket) => socket::poll_send(socket, context, bytes),
             Kind::Encrypted(encrypted) => encrypted.tls.poll_send(&encrypted.socket, context, &[bytes]),
             Kind::Muxed(stream) => stream.poll_send(context, bytes),
         }
@@ -234,9 +235,7 @@ impl Stream {
         parts: &[&[u8]; 3],
     ) -> Poll<io::Result<usize>> {
         match &mut self.0 {
-            Kind::Plain(socket) => {
-                socket_io::poll_send_vectored(socket, context, &parts.map(io::IoSlice::new))
-            }
+            Kind::Plain(socket) => socket::poll_send_vectored(socket, context, &parts.map(io::IoSlice::new)),
             Kind::Encrypted(encrypted) => encrypted.tls.poll_send(&encrypted.socket, context, parts),
             Kind::Muxed(stream) => {
                 let first = parts.iter().find(|part| !part.is_empty());
@@ -252,7 +251,7 @@ impl Stream {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match &mut self.0 {
-            Kind::Plain(socket) => socket_io::poll_send_vectored(socket, context, parts),
+            Kind::Plain(socket) => socket::poll_send_vectored(socket, context, parts),
             Kind::Encrypted(encrypted) => {
                 let mut few: [&[u8]; 8] = [&[]; 8];
                 few.iter_mut().zip(parts).for_each(|(place, part)| *place = part);

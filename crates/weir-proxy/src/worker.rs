@@ -12,13 +12,14 @@ use std::task::Waker;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
+use weir_io::buffers::Buffers;
+use weir_io::clock;
+use weir_io::deadline::Deadlines;
+use weir_io::system;
 use weir_screen::sqli::Screen;
 
 use crate::access_log::{AccessLog, WorkerLog};
 use crate::backends::WorkerPool;
-use crate::buffers::Buffers;
-use crate::clock;
-use crate::deadline::Deadlines;
 use crate::http::crew::Crew;
 use crate::http::exchange::Exchanges;
 use crate::http::h3::ListenerFront;
@@ -28,7 +29,7 @@ use crate::quic::seat::{Place, Seat};
 use crate::seats::{Eviction, Evictions};
 use crate::snapshot::{Listener, Snapshot};
 use crate::sockets::{self, Endpoint, Transport};
-use crate::{accept, quic, system, udp};
+use crate::{accept, quic, udp};
 
 /// How often idle backend connections are looked through for ones that are too old or closed by the backend.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weir_proxy::clock;
+use weir_io::clock;
 use weir_proxy::snapshot::Pool;
 
 use super::Control;

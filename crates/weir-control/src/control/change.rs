@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use weir_balance::{AdminState, MAX_WEIGHT};
-use weir_proxy::clock;
+use weir_io::clock;
 use weir_proxy::snapshot::{Pool, Snapshot};
 
 use super::Control;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 use weir_balance::TierKind;
-use weir_proxy::clock;
+use weir_io::clock;
 use weir_proxy::plane;
 use weir_proxy::snapshot::{Pool, Snapshot};
 

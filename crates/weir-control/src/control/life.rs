@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use weir_proxy::clock;
+use weir_io::clock;
 
 use super::Control;
 use crate::carried;

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 use weir_config::Config;
+use weir_io::clock;
 use weir_proxy::access_log::AccessLog;
-use weir_proxy::clock;
 use weir_proxy::plane::{self, Plane};
 use weir_proxy::snapshot::Snapshot;
 use weir_proxy::sockets::Sockets;

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use weir_balance::{Health, HealthMachine, Transition};
 use weir_config::{Check, HttpVersion};
-use weir_proxy::clock;
+use weir_io::clock;
 use weir_proxy::snapshot::{Backend, Pool, Snapshot};
 
 use crate::events::{Bus, What};

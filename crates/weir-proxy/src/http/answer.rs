@@ -1,10 +1,10 @@
 //! Answers of Weir's own: failures, redirects, fixed responses.
 
 use weir_http::{AddedField, OwnAnswer};
+use weir_io::buffers::Buffer;
+use weir_io::clock;
 use weir_stats::table::End;
 
-use crate::buffers::Buffer;
-use crate::clock;
 use crate::http::cache;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;

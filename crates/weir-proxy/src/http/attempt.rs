@@ -7,12 +7,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use weir_http::h1::connection::Busy;
+use weir_io::buffers::Buffer;
+use weir_io::clock;
+use weir_io::deadline::Deadline;
+use weir_io::wait::{WaitError, timed_out};
 
 use crate::accept::Client;
 use crate::backends::{Chosen, ConnectError, Connection};
-use crate::buffers::Buffer;
-use crate::clock;
-use crate::deadline::Deadline;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
@@ -20,7 +21,7 @@ use crate::http::h2::Place;
 use crate::http::session::{Session, due};
 use crate::http::upload::Upload;
 use crate::http::{drive, reply};
-use crate::io::{WaitError, send_all, timed_out};
+use crate::io::send_all;
 use crate::muxed::Muxed;
 use crate::stream::Stream;
 use crate::worker::{ListenerSlot, Worker};

@@ -5,10 +5,10 @@ use std::io;
 use std::task::{Context, Poll};
 
 use weir_http::{Asked, Progress, parse_response};
+use weir_io::buffers::{Buffer, SMALL};
+use weir_io::clock;
 
 use crate::backends::ConnectError;
-use crate::buffers::{Buffer, SMALL};
-use crate::clock;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};

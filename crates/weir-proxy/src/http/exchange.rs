@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use weir_cache::KeyBuffer;
 use weir_http::{BodyLength, Method, RequestHead, ResponseHead, path};
+use weir_io::buffers::Buffer;
+use weir_io::clock;
+use weir_io::deadline::Deadline;
 use weir_stats::table::{End, Rejected};
 
-use crate::buffers::Buffer;
-use crate::clock;
-use crate::deadline::Deadline;
 use crate::http::answer;
 use crate::http::cache;
 use crate::http::failure::Failure;

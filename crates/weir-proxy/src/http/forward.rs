@@ -12,13 +12,13 @@ use weir_http::{
     BodyLength, BodyReader, KnownHeader, Limits, Method, RequestContext, ResponseContext, Version,
     request_fields, write_request,
 };
+use weir_io::buffers::{Buffer, SMALL};
+use weir_io::clock;
 use weir_screen::sqli::BodyKind;
 use weir_stats::table::Rejected;
 
 use crate::backends::{Chosen, WorkerPool, elapsed};
-use crate::buffers::{Buffer, SMALL};
 use crate::choose::{self, Unavailable, Wish};
-use crate::clock;
 use crate::http::answer;
 use crate::http::attempt::{self, Answered, Failed};
 use crate::http::compress;

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use weir_http::{KnownHeader, RequestHead, Version};
+use weir_io::clock;
 use weir_screen::Passage;
 use weir_screen::sqli::Found;
 use weir_stats::table::{CacheResult, End, ListenerCells, Rejected};
 
 use crate::access_log::{Reasons, Record, Spoken, Timers};
 use crate::backends::{Chosen, WorkerPool};
-use crate::clock;
 use crate::http::cache::{Note, Origin};
 use crate::http::session::Session;
 use crate::worker::{Worker, WorkerListener};

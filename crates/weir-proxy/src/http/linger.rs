@@ -7,8 +7,9 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::buffers::SMALL;
-use crate::clock;
+use weir_io::buffers::SMALL;
+use weir_io::clock;
+
 use crate::http::session::Session;
 use crate::io::receive;
 

@@ -11,12 +11,13 @@ use tokio::net::TcpStream;
 use weir_http::h1::chunked::{write_chunk_end, write_chunk_head, write_last_chunk};
 use weir_http::h1::connection::Drained;
 use weir_http::{BodyLength, BodyReader, Violation};
+use weir_io::buffers::{Buffer, Buffers, LARGE};
+use weir_io::pipes::{Pipe, SMALL_PIECE, SMALL_PIECES};
+use weir_io::socket::poll_call;
+use weir_io::wait::give_way;
 use weir_stats::table::ListenerCells;
 
-use crate::buffers::{Buffer, Buffers, LARGE};
 use crate::http::compress::Encoding;
-use crate::io::{give_way, poll_call};
-use crate::pipes::{Pipe, SMALL_PIECE, SMALL_PIECES};
 use crate::stream::Stream;
 
 /// What stands behind a chunk's content.

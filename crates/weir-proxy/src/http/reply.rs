@@ -13,6 +13,7 @@ use weir_http::{
     AddedField, Field, Method, OwnAnswer, OwnResponse, ResponseContext, ResponseHead, SentFraming, Version,
     continue_fields, response_fields, write_response,
 };
+use weir_io::wait::{WaitError, timed_out};
 
 use crate::http::date;
 use crate::http::exchange::Exchange;
@@ -20,7 +21,7 @@ use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
 use crate::http::ledger::Ledger;
 use crate::http::session::Session;
-use crate::io::{WaitError, send_all, timed_out};
+use crate::io::send_all;
 use crate::muxed::Muxed;
 use crate::worker::WorkerListener;
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use weir_http::h1::connection::{Busy, Drained};
 use weir_http::{BodyLength, BodyReader, Violation};
+use weir_io::buffers::{LARGE, SMALL};
+use weir_io::clock;
 use weir_stats::table::End;
 
 use crate::backends::{Chosen, Connection};
-use crate::buffers::{LARGE, SMALL};
-use crate::clock;
 use crate::http::attempt::Answered;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;

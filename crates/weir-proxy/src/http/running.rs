@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-use crate::buffers::{Buffers, Held};
+use weir_io::buffers::{Buffers, Held};
 
 /// What a client may send of one request's body before the exchange has taken any of it.
 pub const STREAM_WINDOW_BYTES: u32 = 128 << 10;

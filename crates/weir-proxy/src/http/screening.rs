@@ -5,10 +5,10 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use weir_http::{KnownHeader, RequestHead};
+use weir_io::buffers::Buffer;
 pub use weir_screen::{Facts, Place, Step};
 use weir_screen::{Screen, Settings};
 
-use crate::buffers::Buffer;
 use crate::http::exchange::Exchange;
 use crate::http::failure::{Failure, counted_as};
 use crate::http::forward::Forwarding;

@@ -10,17 +10,17 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use weir_config::HttpVersion;
 use weir_http::{ClientIdentity, Limits, Progress, Scheme, parse_request};
+use weir_io::buffers::{Buffer, SMALL};
+use weir_io::clock;
+use weir_io::deadline::Deadline;
+use weir_io::wait::WaitError;
 use weir_stats::table::{End, Rejected};
 
 use crate::accept::{self, Client};
-use crate::buffers::{Buffer, SMALL};
-use crate::clock;
-use crate::deadline::Deadline;
 use crate::handshake::{self, Secure};
 use crate::http::exchange::{self, After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::{h2, linger};
-use crate::io::WaitError;
 use crate::stream::Stream;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 

@@ -5,10 +5,10 @@ use std::task::Poll;
 
 use weir_config::{Sqli, SqliMode};
 use weir_http::RequestHead;
+use weir_io::clock;
 use weir_screen::sqli::{BodyKind, Found, Screen};
 use weir_stats::table::{ListenerCells, SqliVerdict};
 
-use crate::clock;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};

@@ -5,10 +5,10 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use weir_http::{ClientIdentity, Limits};
+use weir_io::clock;
+use weir_io::deadline::Deadline;
 
 use crate::accept::Client;
-use crate::clock;
-use crate::deadline::Deadline;
 use crate::handshake::Secure;
 use crate::http::exchange::{self, After, Exchange};
 use crate::http::failure::Failure;

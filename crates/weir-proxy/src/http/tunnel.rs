@@ -2,10 +2,10 @@
 
 use weir_http::Violation;
 use weir_http::h1::connection::Busy;
+use weir_io::buffers::Buffer;
+use weir_io::clock;
 
 use crate::backends::{Chosen, Connection};
-use crate::buffers::Buffer;
-use crate::clock;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use weir_http::h1::connection::Drained;
 use weir_http::{BodyLength, BodyReader, Limits};
+use weir_io::buffers::{Buffer, Buffers};
 
-use crate::buffers::{Buffer, Buffers};
 use crate::http::failure::Failure;
 use crate::http::pump::{Pump, PumpError};
 use crate::stream::Stream;

@@ -116,7 +116,7 @@ impl ConnectionIdGenerator for Generator {
     }
 }
 
-/// A program for [`crate::system::datagrams::steer_group`] that gives the worker's number of a datagram whose connection ID has the length of
+/// A program for [`weir_io::system::datagrams::steer_group`] that gives the worker's number of a datagram whose connection ID has the length of
 /// ours, and of any other a number that no socket has, upon which the kernel goes by the addresses.
 ///
 /// A client's first packets have an ID of its own choice. If that is as long as ours it decides the worker all the same: each of those packets
@@ -182,7 +182,7 @@ mod tests {
 
     use super::*;
     use crate::sockets::{Endpoint, Transport, open_group};
-    use crate::system::datagrams;
+    use weir_io::system::datagrams;
 
     #[test]
     fn an_id_leads_to_the_worker_and_the_process_that_made_it() {

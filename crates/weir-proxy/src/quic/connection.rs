@@ -13,6 +13,7 @@ use quinn_proto::{
     ConnectionError, ConnectionHandle, Dir, Event, FinishError, ReadError, ReadableError, StreamEvent,
     StreamId, VarInt, WriteError,
 };
+use weir_io::buffers::Held;
 
 use super::endpoint::Driver;
 use super::gauge::Gauge;
@@ -21,7 +22,6 @@ use super::port::{Port, Settings};
 use super::timers::Entry;
 use super::wakers::{wake, watch};
 use super::windows::SEND_WINDOW;
-use crate::buffers::Held;
 
 /// A client's connection.
 pub struct Connection {

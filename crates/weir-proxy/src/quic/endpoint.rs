@@ -16,6 +16,8 @@ use bytes::BytesMut;
 use quinn_proto::{ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming, Transmit};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
+use weir_io::buffers::Buffers;
+use weir_io::system::datagrams::Inbox;
 
 use super::cid::{self, Generator, Place};
 use super::connection::Connection;
@@ -27,8 +29,6 @@ use super::port::Port;
 use super::socket::{Arrived, each_datagram};
 use super::timers::Timers;
 use super::windows::SendWindows;
-use crate::buffers::Buffers;
-use crate::system::datagrams::Inbox;
 
 /// Handshakes under way on one worker, from addresses that are not proved, above which the next clients must prove theirs first
 /// (RFC 9000 §8.1.2). A handshake costs a signature and some kilobytes until it ends or times out; a Retry costs neither (row C2).

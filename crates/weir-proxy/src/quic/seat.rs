@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_http::h3::Code;
+use weir_io::buffers::Buffers;
 
 use super::cid;
 use super::counts::Counts;
@@ -13,7 +14,6 @@ use super::endpoint::Driver;
 use super::forward::{Line, Mail, Mailbox, mailbox};
 use super::keys::Keys;
 use super::kin::Kin;
-use crate::buffers::Buffers;
 
 /// What the process before hands over; nothing when there was none.
 #[derive(Default)]

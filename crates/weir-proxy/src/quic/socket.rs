@@ -8,8 +8,7 @@ use std::task::{Context, Poll, ready};
 use quinn_proto::{EcnCodepoint, Transmit};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-
-use crate::system::datagrams::{self, BATCH, Inbox, Outgoing, Route};
+use weir_io::system::datagrams::{self, BATCH, Inbox, Outgoing, Route};
 
 /// Sends gathered before they go out in one call.
 const SENDS: usize = 8;

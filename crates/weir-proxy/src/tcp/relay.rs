@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::io::Interest;
+use weir_io::buffers::{Buffer, Buffers, LARGE};
+use weir_io::clock;
+use weir_io::deadline::Deadline;
+use weir_io::pipes::{Pipe, SMALL_PIECE, SMALL_PIECES};
+use weir_io::socket::poll_call;
+use weir_io::wait::give_way;
 use weir_stats::table::End;
 
-use crate::buffers::{Buffer, Buffers, LARGE};
-use crate::clock;
-use crate::deadline::Deadline;
-use crate::io::{give_way, poll_call};
-use crate::pipes::{Pipe, SMALL_PIECE, SMALL_PIECES};
 use crate::stream::Stream;
 
 /// A direction is bulky once it has filled its buffer so often in a row (256 KiB).

@@ -1,12 +1,13 @@
 //! Learns which server name a TLS client asks for, and answers nothing: the connection is passed on as it is.
 
+use weir_io::buffers::{Buffer, LARGE, SMALL};
+use weir_io::clock;
+use weir_io::deadline::Deadline;
+use weir_io::wait::WaitError;
 use weir_stats::table::{End, Handshake};
 use weir_tls::hello::{self, Greeting};
 
-use crate::buffers::{Buffer, LARGE, SMALL};
-use crate::clock;
-use crate::deadline::Deadline;
-use crate::io::{WaitError, receive};
+use crate::io::receive;
 use crate::stream::Stream;
 use crate::worker::{Worker, WorkerListener};
 

@@ -10,17 +10,17 @@ use std::time::{Duration, SystemTime};
 
 use tokio::net::UdpSocket;
 use weir_balance::{NoPick, address_hash};
+use weir_io::clock;
+use weir_io::deadline::Deadline;
+use weir_io::system;
+use weir_io::system::datagrams::{self, BATCH, Route};
+use weir_io::wait::give_way;
 use weir_stats::table::{End, Rejected};
 
 use super::{BATCHES_PER_TURN, Key, Relay, poll_batch};
 use crate::access_log::{Record, Spoken, Timers};
 use crate::backends::{Chosen, WorkerBackend, WorkerPool, elapsed};
 use crate::choose::Wish;
-use crate::clock;
-use crate::deadline::Deadline;
-use crate::io::give_way;
-use crate::system;
-use crate::system::datagrams::{self, BATCH, Route};
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// A flow and what is known about it.

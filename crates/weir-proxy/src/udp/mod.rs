@@ -18,10 +18,10 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use weir_stats::table::Rejected;
 
-use crate::clock;
-use crate::system::datagrams::{self, BATCH, Inbox};
 use crate::worker::{ListenerSocket, SessionCount, Worker};
 use flow::Flow;
+use weir_io::clock;
+use weir_io::system::datagrams::{self, BATCH, Inbox};
 
 /// Full batches from one socket before other tasks get their turn.
 const BATCHES_PER_TURN: u32 = 4;

@@ -122,7 +122,7 @@ fn a_flow_leaves_a_backend_that_is_drained_at_its_next_datagram() {
     let client = client(&rig);
     let first = ask(&client, b"")[0];
     let balance = &rig.snapshot.pools[0].balance;
-    let now = weir_proxy::clock::now();
+    let now = weir_io::clock::now();
     balance.set_admin_state(usize::from(first - b'a'), AdminState::Drain, now);
     balance.refresh(now);
     assert_ne!(ask(&client, b"")[0], first);

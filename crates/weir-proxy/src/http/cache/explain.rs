@@ -2,9 +2,9 @@
 
 use weir_cache::{KeyBuffer, KeySource, Lookup, Reuse, admits, reuse};
 use weir_http::{Limits, Progress, RequestHead, Scheme, parse_request};
+use weir_io::clock;
 
 use super::RouteCache;
-use crate::clock;
 
 /// A request as an explanation has it.
 pub struct Asked<'a> {

@@ -15,13 +15,14 @@ use weir_cache::{
     freshen, judge_response, may_serve_on_error, validators,
 };
 use weir_http::{AddedField, Conditions, Field, RequestHead, ResponseHead, SentFraming};
+use weir_io::buffers::Buffer;
+use weir_io::clock;
 
 use super::around::{Interim, Trailer};
 use super::fill::{Failed, FillHead, Origin};
 use super::fills::{BACK_OFF, Lease, PASS_FOR};
 use super::times;
 use crate::accept::Client;
-use crate::clock;
 use crate::handshake::Secure;
 use crate::http::crew;
 use crate::http::exchange::{After, Exchange};
@@ -83,7 +84,7 @@ pub fn order(
     facts: RequestFacts,
     stale: Option<Arc<Object>>,
 ) {
-    let received = session.buffer.as_ref().map_or(&[][..], crate::buffers::Buffer::filled);
+    let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
     let Some(cache) = &route.cache else { return };
     let fetch = Fetch {
         lease,

@@ -9,11 +9,12 @@ use bytes::Bytes;
 use weir_http::forward::Negotiated;
 use weir_http::h1::chunked::{write_chunk_end, write_chunk_head, write_last_chunk};
 use weir_http::{AddedField, BodyLength, ResponseContext, ResponseHead, SentFraming};
+use weir_io::clock;
+use weir_io::wait::{WaitError, timed_out};
 use weir_stats::table::End;
 
 use super::around::Trailer;
 use super::fill::{Piece, Reader};
-use crate::clock;
 use crate::http::answer;
 use crate::http::drive;
 use crate::http::exchange::{After, Exchange};
@@ -21,7 +22,7 @@ use crate::http::failure::Failure;
 use crate::http::forward::Forwarding;
 use crate::http::reply;
 use crate::http::session::{Session, due};
-use crate::io::{WaitError, send_all, timed_out};
+use crate::io::send_all;
 use crate::stream::Sight;
 
 /// The fetch has its own timers, which end it. Who reads of it waits for that with this much on top, in case its worker stands still.

@@ -9,19 +9,20 @@ use bytes::Bytes;
 use weir_cache::{Body, Object, RequestFacts};
 use weir_http::forward::Negotiated;
 use weir_http::{Method, ResponseContext, ResponseHead, SentFraming};
+use weir_io::buffers::Buffer;
+use weir_io::clock;
+use weir_io::wait::{WaitError, timed_out};
 use weir_stats::table::End;
 
 use super::lookup::{Share, share_of};
 use super::{follow, squeeze};
-use crate::buffers::Buffer;
-use crate::clock;
 use crate::http::answer;
 use crate::http::compress;
 use crate::http::exchange::{After, Exchange};
 use crate::http::forward::Forwarding;
 use crate::http::reply;
 use crate::http::session::{Session, due};
-use crate::io::{WaitError, send_all, timed_out};
+use crate::io::send_all;
 
 /// Content up to this size is copied behind the head, bytes: one place to send from costs less than two.
 const WITH_HEAD_BYTES: u64 = 1 << 10;

@@ -9,10 +9,10 @@ use weir_cache::{
 };
 use weir_http::values::entity_tag::EntityTag;
 use weir_http::{KnownHeader, Method, RequestHead, Scheme};
+use weir_io::buffers::Buffer;
 
 use super::note::Forward;
 use super::{RouteCache, wall_seconds};
-use crate::buffers::Buffer;
 use crate::http::compress::Offer;
 use crate::http::exchange::Exchange;
 use crate::http::forward::Forwarding;

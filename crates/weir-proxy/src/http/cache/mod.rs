@@ -21,10 +21,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub use weir_cache::Purge;
 use weir_cache::{Pattern, QueryRule, Rules, Store, Times};
 use weir_http::AddedField;
+use weir_io::clock;
 
 use self::fills::Fills;
 use self::squeeze::Squeezes;
-use crate::clock;
 
 pub(crate) use self::fetch::{Fetch, Order, failed, serve as serve_fetch};
 pub(crate) use self::fill::{Failed, Origin};

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use weir_cache::{Bypass, Object, RequestFacts, Reuse, invalidated, invalidates, may_serve_on_error, reuse};
 use weir_http::ResponseContext;
+use weir_io::buffers::Buffer;
+use weir_io::clock;
 use weir_stats::table::CacheResult;
 
 use super::fetch;
@@ -16,8 +18,6 @@ use super::fills::Joined;
 use super::lookup::{Found, key_of, look_up, scheme_of};
 use super::note::Forward;
 use super::{RouteCache, follow, hit, squeeze};
-use crate::buffers::Buffer;
-use crate::clock;
 use crate::http::answer;
 use crate::http::compress;
 use crate::http::drive;

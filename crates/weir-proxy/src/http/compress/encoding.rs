@@ -5,10 +5,10 @@
 use std::rc::Rc;
 
 use weir_config::Coding;
+use weir_io::buffers::{Buffer, Buffers, Charge, LARGE};
 use weir_stats::table::{Compressed, ListenerCells};
 
 use super::encoder::{Encoder, Then, memory_bytes};
-use crate::buffers::{Buffer, Buffers, Charge, LARGE};
 
 /// Most content that is encoded before others get their turn: about a millisecond of work.
 const TURN_BYTES: usize = 64 << 10;

@@ -12,9 +12,9 @@ use weir_config::{Coding, Compress};
 use weir_http::forward::{Negotiated, recoding};
 use weir_http::values::accept_encoding::{self, Accepted};
 use weir_http::{KnownHeader, Method, RequestHead, ResponseHead, Version};
+use weir_io::buffers::Buffers;
 use weir_stats::table::Compressed;
 
-use crate::buffers::Buffers;
 use crate::http::exchange::Exchange;
 use crate::http::forward::{Facts, Forwarding};
 use crate::http::session::Session;

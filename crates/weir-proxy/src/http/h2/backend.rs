@@ -11,14 +11,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
 use http::Request;
+use weir_io::buffers::{Buffers, Held};
+use weir_io::clock;
+use weir_io::deadline::Deadline;
+use weir_io::wait::{WaitError, timed_out};
 
 use crate::backends::{Connection, OpenCount};
-use crate::buffers::{Buffers, Held};
-use crate::clock;
-use crate::deadline::Deadline;
 use crate::http::h2::stream::Stream as RequestStream;
 use crate::http::h2::wire::Wire;
-use crate::io::WaitError;
 
 /// What a backend may send of one response before the client has taken any of it.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
@@ -176,7 +176,7 @@ impl Opening {
             Poll::Ready(result) => {
                 Poll::Ready(result.map_err(|error| WaitError::Broken(io::Error::other(error))))
             }
-            Poll::Pending => crate::io::timed_out(deadline),
+            Poll::Pending => timed_out(deadline),
         })
         .await?;
         let carrier = Rc::new(Carrier {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::clock;
+use weir_io::clock;
 
 /// Bytes of a frame's header (RFC 9113 §4.1).
 const HEADER_BYTES: usize = 9;

@@ -13,10 +13,10 @@ use h2::{Reason, RecvStream};
 use http::Request;
 use weir_config::HttpLimits;
 use weir_http::Version;
+use weir_io::clock;
+use weir_io::deadline::Deadline;
 use weir_stats::table::{End, Rejected};
 
-use crate::clock;
-use crate::deadline::Deadline;
 use crate::http::crew;
 use crate::http::failure::Failure;
 use crate::http::h2::gauge::Gauge;

@@ -16,8 +16,8 @@ use h2::{Reason, RecvStream, SendStream};
 use http::Response;
 use weir_http::section::Asked;
 use weir_http::{Field, Limits, ResponseHead, StreamError, Trailers, Violation};
+use weir_io::buffers::{Buffer, Held};
 
-use crate::buffers::{Buffer, Held};
 use crate::http::h2::backend::Place;
 use crate::http::h2::head;
 use crate::http::h2::wire::Watched;

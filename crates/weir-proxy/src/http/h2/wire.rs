@@ -10,11 +10,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use weir_io::buffers::{Buffer, Buffers, Held};
+use weir_io::wait::give_way;
 
-use crate::buffers::{Buffer, Buffers, Held};
 use crate::http::h2::gauge::Gauge;
 use crate::http::h2::sieve::Sieve;
-use crate::io::give_way;
 use crate::stream::Stream;
 
 /// Receives in a row of which nothing is left before others get their turn.

@@ -11,13 +11,13 @@ use quinn_proto::{Dir, StreamId};
 use rustls::ProtocolVersion;
 use weir_http::h3::{self, Code, Config, Event, Fault, OwnStream, PeerStream, Role};
 use weir_http::{Method, Version};
+use weir_io::clock;
+use weir_io::deadline::Deadline;
 use weir_stats::table::{End, Rejected};
 
 use super::resets::Resets;
 use super::stream::{Blocked, HeadError, Stream};
 use crate::accept::Client;
-use crate::clock;
-use crate::deadline::Deadline;
 use crate::handshake::Secure;
 use crate::http::crew;
 use crate::http::exchange::{Exchange, confirm};

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use quinn_proto::{ConnectionIdGenerator, Dir, StreamId};
 use tokio::net::UdpSocket;
+use weir_io::buffers::Buffers;
 
-use crate::buffers::Buffers;
 use crate::quic::cid::{Generator, Place};
 use crate::quic::connection::Connection;
 use crate::quic::counts::Counts;

@@ -51,6 +51,7 @@ struct Lengths {
 
 /// One received datagram.
 pub struct Datagram<'a> {
+    /// Its payload.
     pub bytes: &'a [u8],
     /// Who sent it; `None` on a connected socket.
     pub source: Option<SocketAddr>,
@@ -252,7 +253,9 @@ pub fn send(socket: &impl AsFd, datagrams: &[&[u8]], route: Option<Route>) -> io
 /// A datagram, or several of one length in a row, on the way out.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
+    /// Its payload.
     pub bytes: &'a [u8],
+    /// Where it goes.
     pub route: Route,
     /// The two bits of explicit congestion notification.
     pub ecn: u8,

@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use weir_tls::observing_name;
 
 use crate::buffers::{Buffer, Buffers, LARGE, SMALL};
-use crate::io as socket_io;
+use crate::socket;
 
 /// Most content bytes encrypted at once: three full records, whose ciphertext fits a large buffer with room to spare.
 const PIECE_BYTES: usize = 3 * (16 << 10);
@@ -407,7 +407,7 @@ impl Tls {
             }
             None => self.borrow(self.room)?,
         };
-        let polled = socket_io::receive_ready(socket, context, &mut incoming);
+        let polled = socket::receive_ready(socket, context, &mut incoming);
         if let Poll::Ready(Ok(count)) = &polled {
             self.is_fresh |= *count > 0;
             self.room = if incoming.is_full() { LARGE } else { SMALL };
@@ -426,7 +426,7 @@ impl Tls {
 
     fn poll_flush(&mut self, socket: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(outgoing) = &mut self.outgoing {
-            let count = ready!(socket_io::poll_send(socket, context, outgoing.filled()))?;
+            let count = ready!(socket::poll_send(socket, context, outgoing.filled()))?;
             outgoing.consume(count);
             if outgoing.is_empty() {
                 self.outgoing = None;

@@ -74,7 +74,7 @@ impl Buffers {
     }
 
     /// Bytes of all buffers that are lent out, of all charges, and of all that is held elsewhere.
-    #[cfg(test)]
+    #[inline]
     pub fn in_use_bytes(&self) -> u64 {
         self.in_use_bytes.get()
     }
