@@ -20,11 +20,11 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair, sockopt,
 };
-use weir_proxy::quic::cid::Place;
-use weir_proxy::quic::forward::Line;
-use weir_proxy::quic::keys::Keys;
-use weir_proxy::quic::seat::Heritage;
 use weir_proxy::sockets::{Endpoint, Sockets, Transport};
+use weir_quic::cid::Place;
+use weir_quic::forward::Line;
+use weir_quic::keys::Keys;
+use weir_quic::seat::Heritage;
 
 use crate::carried::Carried;
 
@@ -338,8 +338,8 @@ mod tests {
     use super::*;
     use std::io::{Read as _, Write as _};
     use std::net::{TcpListener, TcpStream};
-    use weir_proxy::quic::forward::{MESSAGE_BYTES as MESSAGE_BYTES_QUIC, Passed as PassedOn};
-    use weir_proxy::quic::seat::Office;
+    use weir_quic::forward::{MESSAGE_BYTES as MESSAGE_BYTES_QUIC, Passed as PassedOn};
+    use weir_quic::seat::Office;
 
     fn pair() -> (OwnedFd, OwnedFd) {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()

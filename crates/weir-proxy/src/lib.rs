@@ -18,7 +18,6 @@ mod memory;
 mod muxed;
 pub mod plane;
 mod queue;
-pub mod quic;
 pub mod seats;
 pub mod snapshot;
 pub mod sockets;

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use weir_io::{clock, system};
+use weir_quic::seat::{Heritage, Office};
 
 use crate::access_log::AccessLog;
-use crate::quic;
-use crate::quic::seat::{Heritage, Office};
 use crate::seats::Evictions;
 use crate::snapshot::Snapshot;
 use crate::sockets::Sockets;
@@ -159,7 +158,7 @@ impl Plane {
     }
 
     /// What the workers have counted of QUIC, each for itself.
-    pub fn quic_counts(&self) -> &[quic::counts::Counts] {
+    pub fn quic_counts(&self) -> &[weir_quic::counts::Counts] {
         self.quic.counts()
     }
 

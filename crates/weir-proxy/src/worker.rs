@@ -12,10 +12,13 @@ use std::task::Waker;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
+use weir_http::h3::Code;
 use weir_io::buffers::Buffers;
 use weir_io::clock;
 use weir_io::deadline::Deadlines;
 use weir_io::system;
+use weir_quic::port::Port;
+use weir_quic::seat::{Place, Seat};
 use weir_screen::sqli::Screen;
 
 use crate::access_log::{AccessLog, WorkerLog};
@@ -24,12 +27,10 @@ use crate::http::crew::Crew;
 use crate::http::exchange::Exchanges;
 use crate::http::h3::ListenerFront;
 use crate::plane::{Event, Totals};
-use crate::quic::port::Port;
-use crate::quic::seat::{Place, Seat};
 use crate::seats::{Eviction, Evictions};
 use crate::snapshot::{Listener, Snapshot};
 use crate::sockets::{self, Endpoint, Transport};
-use crate::{accept, quic, udp};
+use crate::{accept, udp};
 
 /// How often idle backend connections are looked through for ones that are too old or closed by the backend.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
@@ -55,7 +56,7 @@ pub enum Command {
         done: oneshot::Sender<io::Result<()>>,
     },
     /// The process that follows passes datagrams on, which belong to connections of this worker.
-    Listen { line: quic::forward::Line },
+    Listen { line: weir_quic::forward::Line },
     /// Stop accepting; sessions end after what they are doing, at the latest after `limit`.
     Drain { limit: Duration },
     /// End the thread.
@@ -256,7 +257,7 @@ async fn serve(setup: Setup) {
             Command::Stop => break,
         }
     }
-    worker.quic.close();
+    worker.quic.close(Code::NoError.value());
     worker.log.flush();
 }
 
@@ -352,7 +353,7 @@ fn open(
             tokio::task::spawn_local(accept::run(worker.clone(), socket.clone(), listener));
         }
         Transport::Quic => {
-            let datagrams = quic::socket::Socket::new(descriptor.into(), endpoint.address)?;
+            let datagrams = weir_quic::socket::Socket::new(descriptor.into(), endpoint.address)?;
             let driver = worker.quic.driver();
             let front = ListenerFront::new(worker.clone(), socket.clone(), worker.quic.keys());
             front.warm_up();

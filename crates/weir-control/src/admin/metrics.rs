@@ -6,8 +6,8 @@ use std::time::SystemTime;
 
 use weir_balance::State;
 use weir_proxy::http::cache::Cache;
-use weir_proxy::quic::counts::{Counts as QuicCounts, DROP_NAMES};
 use weir_proxy::snapshot::{Backend, Listener, Pool};
+use weir_quic::counts::{Counts as QuicCounts, DROP_NAMES};
 use weir_stats::Counter;
 use weir_stats::expose::{self, Exposition, Metric};
 use weir_stats::table::{

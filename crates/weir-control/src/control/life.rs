@@ -78,7 +78,7 @@ impl Control {
     }
 
     /// What the workers have counted of QUIC.
-    pub fn quic_counts(&self) -> &[weir_proxy::quic::counts::Counts] {
+    pub fn quic_counts(&self) -> &[weir_quic::counts::Counts] {
         self.publisher.plane().quic_counts()
     }
 

@@ -10,14 +10,14 @@ use std::time::Duration;
 use quinn_proto::crypto::rustls::QuicServerConfig;
 use quinn_proto::{IdleTimeout, ServerConfig, TransportConfig, VarInt};
 use weir_http::h3::Code;
+use weir_quic::connection::Connection;
+use weir_quic::crypto::Unpadded;
+use weir_quic::keys::Keys;
+use weir_quic::port::{Front, Settings};
 use weir_stats::table::Rejected;
 
 use super::server;
 use crate::http::running::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
-use crate::quic::connection::Connection;
-use crate::quic::crypto::Unpadded;
-use crate::quic::keys::Keys;
-use crate::quic::port::{Front, Settings};
 use crate::snapshot::Listener;
 use crate::worker::{ListenerSocket, SessionCount, Worker};
 

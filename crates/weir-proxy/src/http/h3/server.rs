@@ -13,6 +13,7 @@ use weir_http::h3::{self, Code, Config, Event, Fault, OwnStream, PeerStream, Rol
 use weir_http::{Method, Version};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_quic::connection::Connection;
 use weir_stats::table::{End, Rejected};
 
 use super::resets::Resets;
@@ -26,7 +27,6 @@ use crate::http::running::{Place, Running};
 use crate::http::session::{LAST_CHANCE, identify, limits_of};
 use crate::http::stream_exchange::{self, Peer, Served};
 use crate::muxed::Muxed;
-use crate::quic::connection::Connection;
 use crate::worker::{ListenerSlot, Worker};
 
 /// Bytes taken at once from a stream that steers the connection.

@@ -17,9 +17,9 @@ use weir_http::{
     Field, Limits, RequestBuilder, RequestHead, StreamError, TrailerBuilder, Trailers, Version, Violation,
 };
 use weir_io::buffers::Buffer;
+use weir_quic::connection::StreamError as Broken;
 
 use super::server::Shared;
-use crate::quic::connection::StreamError as Broken;
 
 /// Most content put into one DATA frame: it is copied, and copies count against nobody's budget until they are acknowledged, but only as
 /// many as the path carries at once.

@@ -19,16 +19,16 @@ use tokio::net::UnixDatagram;
 use weir_io::buffers::Buffers;
 use weir_io::system::datagrams::Inbox;
 
-use super::cid::{self, Generator, Place};
-use super::connection::Connection;
-use super::counts::{Counts, Drop as Dropped};
-use super::forward::{self, Line, Mail, Mailbox, Passed};
-use super::keys::{Keys, RESET_INTERVAL};
-use super::kin::Kin;
-use super::port::Port;
-use super::socket::{Arrived, each_datagram};
-use super::timers::Timers;
-use super::windows::SendWindows;
+use crate::cid::{self, Generator, Place};
+use crate::connection::Connection;
+use crate::counts::{Counts, Drop as Dropped};
+use crate::forward::{self, Line, Mail, Mailbox, Passed};
+use crate::keys::{Keys, RESET_INTERVAL};
+use crate::kin::Kin;
+use crate::port::Port;
+use crate::socket::{Arrived, each_datagram};
+use crate::timers::Timers;
+use crate::windows::SendWindows;
 
 /// Handshakes under way on one worker, from addresses that are not proved, above which the next clients must prove theirs first
 /// (RFC 9000 §8.1.2). A handshake costs a signature and some kilobytes until it ends or times out; a Retry costs neither (row C2).
@@ -50,9 +50,9 @@ pub struct Driver {
     /// By handle.
     connections: RefCell<Vec<Option<Rc<Connection>>>>,
     half_open: Cell<usize>,
-    pub(super) send_windows: SendWindows,
+    pub(crate) send_windows: SendWindows,
     /// Whose budget counts what waits to be acknowledged.
-    pub(super) buffers: Rc<Buffers>,
+    pub(crate) buffers: Rc<Buffers>,
     queue: RefCell<VecDeque<Rc<Connection>>>,
     sender: RefCell<Option<Waker>>,
     ports: RefCell<Vec<Rc<Port>>>,
@@ -380,11 +380,11 @@ impl Driver {
         }
     }
 
-    pub(super) fn connection(&self, handle: ConnectionHandle) -> Option<Rc<Connection>> {
+    pub(crate) fn connection(&self, handle: ConnectionHandle) -> Option<Rc<Connection>> {
         self.connections.borrow().get(handle.0)?.clone()
     }
 
-    pub(super) fn leave_handshake(&self, connection: &Connection) {
+    pub(crate) fn leave_handshake(&self, connection: &Connection) {
         if connection.is_half_open.replace(false) {
             self.half_open.set(self.half_open.get() - 1);
         }
@@ -429,7 +429,7 @@ impl Driver {
     }
 
     /// Puts a connection in line to send, unless it is.
-    pub(super) fn queue(&self, connection: &Rc<Connection>) {
+    pub(crate) fn queue(&self, connection: &Rc<Connection>) {
         if !connection.is_queued.replace(true) {
             self.queue.borrow_mut().push_back(connection.clone());
             self.wake_sender();

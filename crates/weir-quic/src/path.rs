@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::connection::{Connection, Inner};
+use crate::connection::{Connection, Inner};
 
 /// A path that is still to be proved gets no more than three times what came from it, but for one datagram in this time: the protocol pads its
 /// challenge to 1,200 bytes, which one short packet of a client behind a new address translation would not allow. So whoever names others' addresses
@@ -11,7 +11,7 @@ use super::connection::{Connection, Inner};
 const FREE_CHALLENGE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// An address that packets come from and nobody has answered from yet.
-pub(super) struct UnprovedPath {
+pub(crate) struct UnprovedPath {
     address: SocketAddr,
     received_bytes: u64,
     sent_bytes: u64,
@@ -19,7 +19,7 @@ pub(super) struct UnprovedPath {
 
 impl Connection {
     /// A datagram came from `remote`.
-    pub(super) fn note_received(&self, remote: SocketAddr, bytes: usize, now: Instant) {
+    pub(crate) fn note_received(&self, remote: SocketAddr, bytes: usize, now: Instant) {
         self.heard_at.set(now);
         if remote == self.client.get() {
             return;
@@ -32,7 +32,7 @@ impl Connection {
     }
 
     /// Whether `bytes` may go to `destination`, which counts them. What may not is as good as lost on the way.
-    pub(super) fn may_send(&self, destination: SocketAddr, bytes: usize, now: Instant) -> bool {
+    pub(crate) fn may_send(&self, destination: SocketAddr, bytes: usize, now: Instant) -> bool {
         if destination == self.client.get() {
             return true;
         }
@@ -56,7 +56,7 @@ impl Connection {
 
     /// What would have to change for a packet to prove nothing about the path: challenges and probes sent so far. `None` when the path is
     /// the one that is proved already.
-    pub(super) fn unproved(&self, inner: &Inner) -> Option<(u64, u64)> {
+    pub(crate) fn unproved(&self, inner: &Inner) -> Option<(u64, u64)> {
         if inner.quic.remote_address() == self.client.get() {
             return None;
         }
@@ -66,7 +66,7 @@ impl Connection {
 
     /// A packet was sent to `destination` while the path was not proved, with `before` from just before it. Every packet on a path that is still
     /// to be proved carries a challenge; one without tells that the client has answered.
-    pub(super) fn note_path(&self, inner: &Inner, destination: SocketAddr, before: (u64, u64)) {
+    pub(crate) fn note_path(&self, inner: &Inner, destination: SocketAddr, before: (u64, u64)) {
         let path = inner.quic.remote_address();
         if destination == path && !inner.quic.is_closed() && self.unproved(inner) == Some(before) {
             tracing::debug!(from = %self.client.get(), to = %path, "quic client moved");

@@ -15,16 +15,15 @@ use quinn_proto::{ConnectionIdGenerator, Dir, StreamId};
 use tokio::net::UdpSocket;
 use weir_io::buffers::Buffers;
 
-use crate::quic::cid::{Generator, Place};
-use crate::quic::connection::Connection;
-use crate::quic::counts::Counts;
-use crate::quic::endpoint::Driver;
-use crate::quic::forward::{Line, mailbox};
-use crate::quic::keys::Keys;
-use crate::quic::kin::Kin;
-use crate::quic::port::{Front, Port, Settings};
-use crate::quic::socket::Socket;
-use crate::sockets::{Endpoint, Transport, open_group};
+use crate::cid::{Generator, Place};
+use crate::connection::Connection;
+use crate::counts::Counts;
+use crate::endpoint::Driver;
+use crate::forward::{Line, mailbox};
+use crate::keys::Keys;
+use crate::kin::Kin;
+use crate::port::{Front, Port, Settings};
+use crate::socket::Socket;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const ALPN: &[u8] = b"echo";
@@ -190,9 +189,19 @@ impl Rig {
     }
 }
 
-fn new_group(workers: u16) -> Vec<OwnedFd> {
-    let endpoint = Endpoint { transport: Transport::Quic, address: "127.0.0.1:0".parse().unwrap() };
-    open_group(endpoint, workers.into(), false).unwrap()
+/// Sockets of a `SO_REUSEPORT` group on a port of loopback that the kernel chooses, one for each worker.
+pub fn new_group(workers: u16) -> Vec<OwnedFd> {
+    let mut address: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let open = |_| {
+        let kind = socket2::Type::DGRAM.nonblocking().cloexec();
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, kind, None).unwrap();
+        socket.set_recv_buffer_size(4 << 20).unwrap();
+        socket.set_reuse_port(true).unwrap();
+        socket.bind(&address.into()).unwrap();
+        address = socket.local_addr().unwrap().as_socket().unwrap();
+        socket.into()
+    };
+    (0..workers).map(open).collect()
 }
 
 fn server_config(

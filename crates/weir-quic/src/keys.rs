@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use aws_lc_rs::{hkdf, hmac, rand};
 use quinn_proto::ValidationTokenConfig;
 
-use super::proofs::{self, Proofs};
+use crate::proofs::{self, Proofs};
 
 /// Bytes of the secret from which all keys are derived.
 const SECRET_BYTES: usize = 32;
@@ -64,13 +64,13 @@ impl Keys {
         self.process
     }
 
-    /// What a connection ID's steering is made of; see [`super::cid`].
-    pub(super) fn steering(&self) -> &[u32; 4] {
+    /// What a connection ID's steering is made of; see [`crate::cid`].
+    pub(crate) fn steering(&self) -> &[u32; 4] {
         &self.steering
     }
 
     /// What tells our connection IDs from others'.
-    pub(super) fn tag(&self) -> &hmac::Key {
+    pub(crate) fn tag(&self) -> &hmac::Key {
         &self.tag
     }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 use aws_lc_rs::{hmac, rand};
 use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 
-use super::keys::Keys;
+use crate::keys::Keys;
 
 /// Length of our connection IDs.
 pub const BYTES: usize = 12;
@@ -178,10 +178,9 @@ fn emit_steering(keys: &[u32; 4], base: u32) -> Vec<libc::sock_filter> {
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
-    use std::os::fd::OwnedFd;
 
     use super::*;
-    use crate::sockets::{Endpoint, Transport, open_group};
+    use crate::tests::rig::new_group;
     use weir_io::system::datagrams;
 
     #[test]
@@ -235,9 +234,7 @@ mod tests {
     #[test]
     fn the_kernel_hands_a_datagram_to_the_socket_of_its_worker() {
         let keys = Arc::new(Keys::random().unwrap());
-        let endpoint = Endpoint { transport: Transport::Quic, address: "127.0.0.1:0".parse().unwrap() };
-        let group: Vec<OwnedFd> = open_group(endpoint, 4, false).unwrap();
-        let sockets: Vec<UdpSocket> = group.into_iter().map(UdpSocket::from).collect();
+        let sockets: Vec<UdpSocket> = new_group(4).into_iter().map(UdpSocket::from).collect();
         datagrams::steer_group(&sockets[0], &steering_program(&keys)).unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = sockets[0].local_addr().unwrap();

@@ -2,8 +2,8 @@
 
 use std::sync::{PoisonError, RwLock};
 
-use super::cid::Place;
-use super::forward::{Line, Passed};
+use crate::cid::Place;
+use crate::forward::{Line, Passed};
 
 /// Lines to the workers of other processes, by process number.
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! TLS as `quinn-proto` drives it, but for packets that have no padding left once they are decrypted: see [`padding`](super::padding).
+//! TLS as `quinn-proto` drives it, but for packets that have no padding left once they are decrypted: see [`padding`](crate::padding).
 
 use std::any::Any;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use quinn_proto::crypto::{
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectionId, Side, TransportError};
 
-use super::padding;
+use crate::padding;
 
 /// Settings whose sessions remove padding; all else is left to those within.
 pub struct Unpadded(Arc<dyn ServerConfig>);

@@ -15,27 +15,27 @@ use quinn_proto::{
 };
 use weir_io::buffers::Held;
 
-use super::endpoint::Driver;
-use super::gauge::Gauge;
-use super::path::UnprovedPath;
-use super::port::{Port, Settings};
-use super::timers::Entry;
-use super::wakers::{wake, watch};
-use super::windows::SEND_WINDOW;
+use crate::endpoint::Driver;
+use crate::gauge::Gauge;
+use crate::path::UnprovedPath;
+use crate::port::{Port, Settings};
+use crate::timers::Entry;
+use crate::wakers::{wake, watch};
+use crate::windows::SEND_WINDOW;
 
 /// A client's connection.
 pub struct Connection {
-    pub(super) handle: ConnectionHandle,
-    pub(super) port: Rc<Port>,
-    pub(super) inner: RefCell<Inner>,
+    pub(crate) handle: ConnectionHandle,
+    pub(crate) port: Rc<Port>,
+    pub(crate) inner: RefCell<Inner>,
     /// Whether it is in the driver's queue.
-    pub(super) is_queued: Cell<bool>,
-    pub(super) timer: Entry,
-    pub(super) driver: Rc<Driver>,
+    pub(crate) is_queued: Cell<bool>,
+    pub(crate) timer: Entry,
+    pub(crate) driver: Rc<Driver>,
     /// Where the client is, as far as it has proved it.
-    pub(super) client: Cell<SocketAddr>,
+    pub(crate) client: Cell<SocketAddr>,
     /// Counted among the handshakes under way.
-    pub(super) is_half_open: Cell<bool>,
+    pub(crate) is_half_open: Cell<bool>,
     /// The client proved its address before it began.
     is_proved: bool,
     /// Its handshake is over.
@@ -47,17 +47,17 @@ pub struct Connection {
     idle_timeout: Duration,
     gauge: RefCell<Gauge>,
     /// When the handshake must be over, later when a silent client is asked whether it is there.
-    pub(super) own_due: Cell<Option<Instant>>,
+    pub(crate) own_due: Cell<Option<Instant>>,
     requests: Cell<u32>,
     /// When something last came from the client.
-    pub(super) heard_at: Cell<Instant>,
-    pub(super) unproved_path: RefCell<Option<UnprovedPath>>,
-    pub(super) free_challenge_at: Cell<Option<Instant>>,
+    pub(crate) heard_at: Cell<Instant>,
+    pub(crate) unproved_path: RefCell<Option<UnprovedPath>>,
+    pub(crate) free_challenge_at: Cell<Option<Instant>>,
 }
 
 /// What changes with every packet.
-pub(super) struct Inner {
-    pub(super) quic: quinn_proto::Connection,
+pub(crate) struct Inner {
+    pub(crate) quic: quinn_proto::Connection,
     watches: HashMap<StreamId, Watch, foldhash::fast::RandomState>,
     /// Streams that we have ended and whose end the client has not acknowledged, with all bytes of each.
     ending: HashMap<StreamId, u64, foldhash::fast::RandomState>,
@@ -94,7 +94,7 @@ pub enum StreamError {
 }
 
 impl Connection {
-    pub(super) fn new(
+    pub(crate) fn new(
         driver: &Rc<Driver>,
         port: &Rc<Port>,
         (handle, quic): (ConnectionHandle, quinn_proto::Connection),
@@ -139,7 +139,7 @@ impl Connection {
     }
 
     /// A datagram was given to the protocol: closes the connection when its frames were too many for what they brought (threat C5).
-    pub(super) fn gauge_frames(self: &Rc<Self>, now: Instant) {
+    pub(crate) fn gauge_frames(self: &Rc<Self>, now: Instant) {
         let has_room = {
             let gauge = &mut *self.gauge.borrow_mut();
             !gauge.is_due() || gauge.look(&self.inner.borrow().quic.stats(), now)
@@ -205,14 +205,14 @@ impl Connection {
 
     /// Whether it is time to hand the connection to the listener: its handshake is over, or the client resumes a session with early data and is
     /// where it says it is. True once.
-    pub(super) fn is_to_be_served(&self) -> bool {
+    pub(crate) fn is_to_be_served(&self) -> bool {
         let is_time = !self.is_served.get()
             && (self.is_confirmed.get() || (self.is_proved && self.inner.borrow().takes_early_data()));
         is_time && !self.is_served.replace(true)
     }
 
     /// The handshake is over.
-    pub(super) fn confirm(self: &Rc<Self>) {
+    pub(crate) fn confirm(self: &Rc<Self>) {
         self.is_confirmed.set(true);
         self.driver.leave_handshake(self);
         self.driver.counts().established();
@@ -446,7 +446,7 @@ impl Connection {
     }
 
     /// A moment of ours has come, not one of the protocol's.
-    pub(super) fn own_timeout(self: &Rc<Self>, now: Instant) {
+    pub(crate) fn own_timeout(self: &Rc<Self>, now: Instant) {
         if self.own_due.get().is_none_or(|due| due > now) {
             return;
         }
@@ -464,12 +464,12 @@ impl Connection {
     }
 
     /// Puts the connection in line to send what it has.
-    pub(super) fn touch(self: &Rc<Self>) {
+    pub(crate) fn touch(self: &Rc<Self>) {
         self.driver.queue(self);
     }
 
     /// Hands out the protocol's events. The first that tells that the handshake is over makes it `true`.
-    pub(super) fn dispatch(self: &Rc<Self>) -> bool {
+    pub(crate) fn dispatch(self: &Rc<Self>) -> bool {
         let mut connected = false;
         let mut lost = false;
         let inner = &mut *self.inner.borrow_mut();
@@ -493,13 +493,13 @@ impl Connection {
     }
 
     /// The connection counts no more.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.driver.leave_handshake(self);
         drop(self.guard.take());
     }
 
     /// Bounds what waits to be acknowledged by what the path carries, and by what all connections of the worker may hold together.
-    pub(super) fn fit_send_window(&self, inner: &mut Inner) {
+    pub(crate) fn fit_send_window(&self, inner: &mut Inner) {
         let wanted = (2 * inner.quic.congestion_state().window()).clamp(SEND_WINDOW.0, SEND_WINDOW.1);
         if wanted != inner.send_window {
             let granted = self.driver.send_windows.exchange(inner.send_window, wanted);
@@ -513,7 +513,7 @@ impl Connection {
 }
 
 impl Inner {
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.lost.is_some() || self.quic.is_closed()
     }
 

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 /// Smallest and largest number of bytes that wait to be acknowledged, per connection. In between it is twice what the path carries at once:
 /// a client that acknowledges nothing, or slowly, makes us hold little.
-pub(super) const SEND_WINDOW: (u64, u64) = (128 << 10, 8 << 20);
+pub(crate) const SEND_WINDOW: (u64, u64) = (128 << 10, 8 << 20);
 
 /// What the send windows of all connections of a worker may come to beyond the smallest (threat S4): a client that first takes much and then
 /// acknowledges nothing keeps its window until it is given up.
@@ -12,14 +12,14 @@ const SEND_WINDOWS_BYTES: u64 = 64 << 20;
 
 /// The send windows of all connections of a worker.
 #[derive(Default)]
-pub(super) struct SendWindows {
+pub(crate) struct SendWindows {
     /// Bytes beyond the smallest window, in all.
     granted: Cell<u64>,
 }
 
 impl SendWindows {
     /// Takes back a window of `before` (0: none yet) and gives one of `wanted`, or what there is; never less than the smallest.
-    pub(super) fn exchange(&self, before: u64, wanted: u64) -> u64 {
+    pub(crate) fn exchange(&self, before: u64, wanted: u64) -> u64 {
         let others = self.granted.get() - before.saturating_sub(SEND_WINDOW.0);
         let granted = (wanted - SEND_WINDOW.0).min(SEND_WINDOWS_BYTES.saturating_sub(others));
         self.granted.set(others + granted);

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use quinn_proto::ServerConfig;
 
-use super::connection::Connection;
-use super::socket::Socket;
+use crate::connection::Connection;
+use crate::socket::Socket;
 
 /// What a listener decides about its connections.
 pub trait Front {
@@ -44,11 +44,11 @@ pub struct Port {
     /// The listener.
     pub front: Rc<dyn Front>,
     /// Whether it takes new connections.
-    pub(super) is_open: Cell<bool>,
+    pub(crate) is_open: Cell<bool>,
     /// Connections that send on it.
-    pub(super) connections: Cell<usize>,
+    pub(crate) connections: Cell<usize>,
     /// Woken when the last of them is over.
-    pub(super) unused: RefCell<Option<Waker>>,
+    pub(crate) unused: RefCell<Option<Waker>>,
 }
 
 impl Port {
@@ -60,7 +60,7 @@ impl Port {
 
     /// For a socket that is being closed: whether nobody needs what arrives at it, because it has no connections, or because the next process
     /// receives and passes on what is theirs. `waker` is woken when that may have changed.
-    pub(super) fn is_released(&self, has_successor: bool, waker: &Waker) -> bool {
+    pub(crate) fn is_released(&self, has_successor: bool, waker: &Waker) -> bool {
         self.is_open.set(false);
         if self.connections.get() == 0 || has_successor {
             return true;
@@ -70,7 +70,7 @@ impl Port {
     }
 
     /// Who takes new connections that come to this one: itself, or one of `ports` that was opened at its address since it began to close.
-    pub(super) fn heir(self: &Rc<Self>, ports: &[Rc<Port>]) -> Rc<Port> {
+    pub(crate) fn heir(self: &Rc<Self>, ports: &[Rc<Port>]) -> Rc<Port> {
         let address = self.socket.address();
         let is_heir = |other: &&Rc<Port>| other.is_open.get() && other.socket.address() == address;
         let heir = if self.is_open.get() { None } else { ports.iter().rfind(is_heir) };
@@ -78,7 +78,7 @@ impl Port {
     }
 
     /// One of its connections is over.
-    pub(super) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.connections.set(self.connections.get() - 1);
         if self.connections.get() == 0
             && let Some(waker) = self.unused.take()

@@ -1,6 +1,6 @@
 //! Datagrams that reached the wrong worker or the wrong process, on their way to the right one.
 //!
-//! The kernel steers by connection ID where it may ([`super::cid::steering_program`]), so within a process this is for the machines where it
+//! The kernel steers by connection ID where it may ([`crate::cid::steering_program`]), so within a process this is for the machines where it
 //! may not. Between processes it is the rule for as long as an old process drains after an upgrade: both hold the same sockets, only the
 //! new one receives from them, and it passes on what belongs to the old one's connections. The old one sends by itself.
 //!
@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair, sockopt};
 use tokio::sync::mpsc;
 
-use super::socket::Arrived;
+use crate::socket::Arrived;
 
 /// Datagrams that may wait for one worker.
 const QUEUE: usize = 1024;

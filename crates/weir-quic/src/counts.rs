@@ -34,7 +34,7 @@ macro_rules! counts {
         }
 
         impl Counts {
-            $(pub(super) fn $verb(&self) {
+            $(pub(crate) fn $verb(&self) {
                 add(&self.$field);
             })*
         }
@@ -63,7 +63,7 @@ counts! {
 }
 
 impl Counts {
-    pub(super) fn dropped(&self, reason: Drop) {
+    pub(crate) fn dropped(&self, reason: Drop) {
         add(&self.drops[reason as usize]);
     }
 }

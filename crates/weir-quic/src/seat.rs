@@ -5,15 +5,14 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weir_http::h3::Code;
 use weir_io::buffers::Buffers;
 
-use super::cid;
-use super::counts::Counts;
-use super::endpoint::Driver;
-use super::forward::{Line, Mail, Mailbox, mailbox};
-use super::keys::Keys;
-use super::kin::Kin;
+use crate::cid;
+use crate::counts::Counts;
+use crate::endpoint::Driver;
+use crate::forward::{Line, Mail, Mailbox, mailbox};
+use crate::keys::Keys;
+use crate::kin::Kin;
 
 /// What the process before hands over; nothing when there was none.
 #[derive(Default)]
@@ -139,10 +138,10 @@ impl Place {
         }
     }
 
-    /// Closes the connections that are left.
-    pub fn close(&self) {
+    /// Closes the connections that are left, with an application's code (RFC 9000 section 10.2).
+    pub fn close(&self, code: u64) {
         if let Some(driver) = self.driver.get() {
-            driver.close_all(Code::NoError.value(), "");
+            driver.close_all(code, "");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::*;
 
-mod rig;
+pub mod rig;
 
 use rig::{Rig, local};
 
