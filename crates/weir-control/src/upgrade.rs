@@ -21,10 +21,10 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair, sockopt,
 };
 use weir_proxy::sockets::{Endpoint, Sockets, Transport};
-use weir_quic::cid::Place;
-use weir_quic::forward::Line;
+use weir_quic::cid::Owner;
+use weir_quic::forward::ForwardSocket;
 use weir_quic::keys::Keys;
-use weir_quic::seat::Heritage;
+use weir_quic::process::HandOver;
 
 use crate::carried::Carried;
 
@@ -44,12 +44,13 @@ const MESSAGE_BYTES: usize = 8 * 1024;
 /// The first word of the line with QUIC's keys.
 const QUIC_KEYS: &str = "quic-keys ";
 
-/// What hands `heritage` over: sockets, and a line among what is known.
-pub fn pass_quic(heritage: Heritage) -> (Vec<Passed>, Option<String>) {
-    let keys = heritage.keys.map(|keys| format!("{QUIC_KEYS}{}\n", keys.to_text()));
-    let lines = heritage.lines.into_iter();
-    let passed =
-        lines.map(|(place, line)| Passed { purpose: Purpose::QuicLine(place), socket: line.into_socket() });
+/// What `hand_over` is sent as: sockets, and a line among what is known.
+pub fn pass_quic(hand_over: HandOver) -> (Vec<Passed>, Option<String>) {
+    let keys = hand_over.keys.map(|keys| format!("{QUIC_KEYS}{}\n", keys.to_text()));
+    let passed = hand_over
+        .sockets
+        .into_iter()
+        .map(|(owner, socket)| Passed { purpose: Purpose::QuicForward(owner), socket: socket.into_socket() });
     (passed.collect(), keys)
 }
 
@@ -69,8 +70,8 @@ pub enum Purpose {
     Listener(Endpoint),
     /// The admin API's.
     Admin(SocketAddr),
-    /// The way to one worker of a process that still has QUIC connections.
-    QuicLine(Place),
+    /// To one worker of a process that still has QUIC connections.
+    QuicForward(Owner),
 }
 
 impl Purpose {
@@ -82,7 +83,7 @@ impl Purpose {
                 format!("quic {address}\n")
             }
             Purpose::Admin(address) => format!("admin {address}\n"),
-            Purpose::QuicLine(Place { process, worker }) => format!("quic-line {process}.{worker}\n"),
+            Purpose::QuicForward(Owner { process, worker }) => format!("quic-line {process}.{worker}\n"),
         }
     }
 
@@ -90,8 +91,8 @@ impl Purpose {
         let (kind, address) = line.split_once(' ')?;
         if kind == "quic-line" {
             let (process, worker) = address.split_once('.')?;
-            let place = Place { process: process.parse().ok()?, worker: worker.parse().ok()? };
-            return Some(Purpose::QuicLine(place));
+            let owner = Owner { process: process.parse().ok()?, worker: worker.parse().ok()? };
+            return Some(Purpose::QuicForward(owner));
         }
         let address = address.parse().ok()?;
         match kind {
@@ -165,21 +166,23 @@ impl Handoff {
         self.sockets = rest;
         Sockets::adopt(listeners.into_iter().filter_map(|passed| match passed.purpose {
             Purpose::Listener(endpoint) => Some((endpoint, passed.socket)),
-            Purpose::Admin(_) | Purpose::QuicLine(_) => None,
+            Purpose::Admin(_) | Purpose::QuicForward(_) => None,
         }))
     }
 
     /// Takes out what the old process hands over of QUIC.
-    pub fn take_quic(&mut self) -> Heritage {
+    pub fn take_quic(&mut self) -> HandOver {
         let all = std::mem::take(&mut self.sockets);
-        let mut heritage = Heritage { keys: self.quic_keys.take(), lines: Vec::new() };
+        let mut hand_over = HandOver { keys: self.quic_keys.take(), sockets: Vec::new() };
         for passed in all {
             match passed.purpose {
-                Purpose::QuicLine(place) => heritage.lines.push((place, Line::adopt(passed.socket))),
+                Purpose::QuicForward(owner) => {
+                    hand_over.sockets.push((owner, ForwardSocket::adopt(passed.socket)));
+                }
                 _ => self.sockets.push(passed),
             }
         }
-        heritage
+        hand_over
     }
 
     /// Takes out what the old process knew about the backends.
@@ -338,8 +341,8 @@ mod tests {
     use super::*;
     use std::io::{Read as _, Write as _};
     use std::net::{TcpListener, TcpStream};
-    use weir_quic::forward::{MESSAGE_BYTES as MESSAGE_BYTES_QUIC, Passed as PassedOn};
-    use weir_quic::seat::Office;
+    use weir_quic::forward::{Forwarded, MESSAGE_BYTES as MESSAGE_BYTES_QUIC};
+    use weir_quic::process::Process;
 
     fn pair() -> (OwnedFd, OwnedFd) {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
@@ -385,32 +388,33 @@ mod tests {
     #[test]
     fn quic_connections_can_be_passed_on_to_the_old_process() {
         let (old, new) = pair();
-        let (office, _seats) = Office::open(Heritage::default(), 2).unwrap();
-        let (heritage, ends) = office.bequeath().unwrap();
-        let (lines, keys) = pass_quic(heritage);
+        let (process, _setups) = Process::open(HandOver::default(), 2).unwrap();
+        let (hand_over, ends) = process.hand_over().unwrap();
+        let (sockets, keys) = pass_quic(hand_over);
         let keys = keys.unwrap();
         let text = keys.clone();
-        let old_process = std::thread::spawn(move || exchange(&old, &lines, &[text]).map(|()| drop(lines)));
+        let old_process =
+            std::thread::spawn(move || exchange(&old, &sockets, &[text]).map(|()| drop(sockets)));
         let mut handoff = Handoff::receive(new).unwrap();
-        let heritage = handoff.take_quic();
+        let hand_over = handoff.take_quic();
         handoff.ready().unwrap();
         old_process.join().unwrap().unwrap();
 
-        let adopted = heritage.keys.unwrap();
+        let adopted = hand_over.keys.unwrap();
         assert_eq!(format!("{QUIC_KEYS}{}\n", adopted.to_text()), keys);
         let mut room = vec![0; MESSAGE_BYTES_QUIC];
-        assert_eq!(heritage.lines.len(), 2);
-        for ((place, line), end) in heritage.lines.iter().zip(&ends) {
-            assert_eq!(place.process, adopted.process().wrapping_sub(1));
-            let passed = PassedOn {
+        assert_eq!(hand_over.sockets.len(), 2);
+        for ((owner, socket), end) in hand_over.sockets.iter().zip(&ends) {
+            assert_eq!(owner.process, adopted.process().wrapping_sub(1));
+            let datagram = Forwarded {
                 endpoint: "127.0.0.1:443".parse().unwrap(),
                 remote: "192.0.2.1:9".parse().unwrap(),
                 local: None,
                 ecn: 0,
-                bytes: place.worker.to_be_bytes().into(),
+                bytes: owner.worker.to_be_bytes().into(),
             };
-            line.send(&passed).unwrap();
-            assert_eq!(end.receive(&mut room).unwrap(), Some(passed), "the end of that very worker");
+            socket.send(&datagram).unwrap();
+            assert_eq!(end.receive(&mut room).unwrap(), Some(datagram), "the end of that very worker");
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use weir_io::{clock, system};
-use weir_quic::seat::{Heritage, Office};
+use weir_quic::process::{HandOver, Process};
 
 use crate::access_log::AccessLog;
 use crate::seats::Evictions;
@@ -27,7 +27,7 @@ pub struct Options {
     /// The access log's writer.
     pub access_log: AccessLog,
     /// What the process before has handed over of QUIC.
-    pub quic: Heritage,
+    pub quic: HandOver,
 }
 
 /// Something a worker found out that the control side acts on or tells the operator.
@@ -71,7 +71,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct Plane {
     workers: Vec<Worker>,
     totals: Arc<Totals>,
-    quic: Office,
+    quic: Process,
 }
 
 struct Worker {
@@ -87,8 +87,8 @@ impl Plane {
         let evictions: Arc<[Evictions]> = (0..workers).map(|_| Evictions::default()).collect();
         let cpus = system::allowed_cpus();
         let mut started = Vec::with_capacity(workers);
-        let (quic, seats) = Office::open(options.quic, workers)?;
-        for (number, seat) in seats.into_iter().enumerate() {
+        let (quic, setups) = Process::open(options.quic, workers)?;
+        for (number, quic) in setups.into_iter().enumerate() {
             let (commands, inbox) = mpsc::unbounded_channel();
             let setup = worker::Setup {
                 number,
@@ -97,7 +97,7 @@ impl Plane {
                 access_log: options.access_log.clone(),
                 totals: totals.clone(),
                 evictions: evictions.clone(),
-                quic: seat,
+                quic,
                 inbox,
             };
             let thread = std::thread::Builder::new()
@@ -148,13 +148,13 @@ impl Plane {
         self.totals.cut_off.load(Ordering::Relaxed) + self.sessions()
     }
 
-    /// What the next process needs of QUIC, to pass on to this one what belongs to its connections.
-    pub fn bequeath_quic(&self) -> io::Result<Heritage> {
-        let (heritage, lines) = self.quic.bequeath()?;
-        for (worker, line) in self.workers.iter().zip(lines) {
-            let _ = worker.commands.send(Command::Listen { line });
+    /// What the next process needs of QUIC, to forward to this one what belongs to its connections.
+    pub fn hand_over_quic(&self) -> io::Result<HandOver> {
+        let (hand_over, sockets) = self.quic.hand_over()?;
+        for (worker, socket) in self.workers.iter().zip(sockets) {
+            let _ = worker.commands.send(Command::ReceiveForwarded { socket });
         }
-        Ok(heritage)
+        Ok(hand_over)
     }
 
     /// What the workers have counted of QUIC, each for itself.
@@ -163,8 +163,8 @@ impl Plane {
     }
 
     /// The next process has not come about.
-    pub fn disown_quic(&self) {
-        self.quic.disown();
+    pub fn cancel_quic_hand_over(&self) {
+        self.quic.cancel_hand_over();
     }
 
     /// Sessions open now.

@@ -17,8 +17,9 @@ use weir_io::buffers::Buffers;
 use weir_io::clock;
 use weir_io::deadline::Deadlines;
 use weir_io::system;
+use weir_quic::forward::ForwardSocket;
 use weir_quic::port::Port;
-use weir_quic::seat::{Place, Seat};
+use weir_quic::process::{WorkerEndpoint, WorkerSetup};
 use weir_screen::sqli::Screen;
 
 use crate::access_log::{AccessLog, WorkerLog};
@@ -43,7 +44,7 @@ pub struct Setup {
     pub access_log: AccessLog,
     pub totals: Arc<Totals>,
     pub evictions: Arc<[Evictions]>,
-    pub quic: Seat,
+    pub quic: WorkerSetup,
     pub inbox: mpsc::UnboundedReceiver<Command>,
 }
 
@@ -55,8 +56,8 @@ pub enum Command {
         sockets: Vec<(Endpoint, OwnedFd)>,
         done: oneshot::Sender<io::Result<()>>,
     },
-    /// The process that follows passes datagrams on, which belong to connections of this worker.
-    Listen { line: weir_quic::forward::Line },
+    /// The next process forwards datagrams that belong to connections of this worker.
+    ReceiveForwarded { socket: ForwardSocket },
     /// Stop accepting; sessions end after what they are doing, at the latest after `limit`.
     Drain { limit: Duration },
     /// End the thread.
@@ -78,7 +79,7 @@ pub struct Worker {
     pub crew: Crew,
     /// See [`system::accept_ceiling`].
     pub accept_ceiling: i32,
-    pub quic: Place,
+    pub quic: WorkerEndpoint,
     evictions: Arc<[Evictions]>,
     /// When a shortage of descriptors was last reported.
     reported: Cell<Option<Duration>>,
@@ -233,7 +234,7 @@ async fn serve(setup: Setup) {
         sqli: RefCell::default(),
         crew: Crew::default(),
         accept_ceiling: system::accept_ceiling(),
-        quic: Place::new(setup.quic, &buffers),
+        quic: WorkerEndpoint::new(setup.quic, &buffers),
         evictions: setup.evictions,
         reported: Cell::new(None),
         random: Cell::new(seed | 1),
@@ -252,7 +253,7 @@ async fn serve(setup: Setup) {
             Command::Apply { snapshot, sockets, done } => {
                 let _ = done.send(apply(&worker, &snapshot, sockets));
             }
-            Command::Listen { line } => worker.quic.listen(line),
+            Command::ReceiveForwarded { socket } => worker.quic.receive_from(socket),
             Command::Drain { limit } => drain(&worker, clock::now() + limit),
             Command::Stop => break,
         }

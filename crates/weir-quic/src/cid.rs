@@ -9,7 +9,7 @@
 //!
 //! The mask is a keyed hash of the random bytes, of a kind that a classic BPF program can compute ([`steering_program`]). It hides from an
 //! observer which IDs lead to the same worker; it is not meant to resist one who can choose IDs, who gains nothing by it: a
-//! packet with an ID that is not ours is never passed on. The tag is a truncated HMAC-SHA256.
+//! packet with an ID that is not ours is never forwarded. The tag is a truncated HMAC-SHA256.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +24,9 @@ pub const BYTES: usize = 12;
 const RANDOM_BYTES: usize = 5;
 const SIGNED_BYTES: usize = 8;
 
-/// Whose a connection is.
+/// The worker that has a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Owner {
     /// Number of the process, see [`Keys::process`].
     pub process: u8,
     /// Number of the worker in it.
@@ -50,15 +50,15 @@ fn tag(keys: &Keys, id: &[u8]) -> [u8; BYTES - SIGNED_BYTES] {
     std::array::from_fn(|index| signature.as_ref()[index])
 }
 
-/// Where the connection of `id` is, if the ID is ours, which [`is_genuine`] tells. `None` when it can't be by its length.
+/// Owner of the connection of `id`, if the ID is ours, which [`is_genuine`] tells. `None` when it can't be by its length.
 #[inline]
-pub fn place(keys: &Keys, id: &[u8]) -> Option<Place> {
+pub fn owner(keys: &Keys, id: &[u8]) -> Option<Owner> {
     if id.len() != BYTES {
         return None;
     }
     let mask = mask(keys.steering(), id);
     let worker = u16::from_be_bytes([id[6], id[7]]) ^ mask as u16;
-    Some(Place { process: id[5] ^ (mask >> 16) as u8, worker })
+    Some(Owner { process: id[5] ^ (mask >> 16) as u8, worker })
 }
 
 /// Whether we, or the process before us, made this ID. About half a microsecond.
@@ -189,9 +189,9 @@ mod tests {
         let successor = keys.of_successor();
         for worker in [0, 1, 2, 255, 256, 65_535] {
             let id = Generator::new(keys.clone(), worker).generate_cid();
-            let made = Place { process: keys.process(), worker };
-            assert_eq!(place(&keys, &id), Some(made));
-            assert_eq!(place(&successor, &id), Some(made), "the next process reads it too");
+            let made = Owner { process: keys.process(), worker };
+            assert_eq!(owner(&keys, &id), Some(made));
+            assert_eq!(owner(&successor, &id), Some(made), "the next process reads it too");
             assert!(is_genuine(&successor, &id));
         }
     }

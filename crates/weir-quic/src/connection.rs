@@ -16,7 +16,7 @@ use quinn_proto::{
 use weir_io::buffers::Held;
 
 use crate::endpoint::Driver;
-use crate::gauge::Gauge;
+use crate::flood_budget::FloodBudget;
 use crate::path::UnprovedPath;
 use crate::port::{Port, Settings};
 use crate::timers::Entry;
@@ -45,7 +45,7 @@ pub struct Connection {
     /// What counts the connection, dropped when it is over.
     guard: RefCell<Option<Box<dyn Any>>>,
     idle_timeout: Duration,
-    gauge: RefCell<Gauge>,
+    flood_budget: RefCell<FloodBudget>,
     /// When the handshake must be over, later when a silent client is asked whether it is there.
     pub(crate) own_due: Cell<Option<Instant>>,
     requests: Cell<u32>,
@@ -129,7 +129,7 @@ impl Connection {
             is_served: Cell::new(false),
             guard: RefCell::new(Some(guard)),
             idle_timeout: settings.idle_timeout,
-            gauge: RefCell::new(Gauge::new(settings.control_frames, now)),
+            flood_budget: RefCell::new(FloodBudget::new(settings.control_frames, now)),
             own_due: Cell::new(None),
             requests: Cell::new(0),
             heard_at: Cell::new(now),
@@ -139,10 +139,10 @@ impl Connection {
     }
 
     /// A datagram was given to the protocol: closes the connection when its frames were too many for what they brought (threat C5).
-    pub(crate) fn gauge_frames(self: &Rc<Self>, now: Instant) {
+    pub(crate) fn charge_frames(self: &Rc<Self>, now: Instant) {
         let has_room = {
-            let gauge = &mut *self.gauge.borrow_mut();
-            !gauge.is_due() || gauge.look(&self.inner.borrow().quic.stats(), now)
+            let budget = &mut *self.flood_budget.borrow_mut();
+            !budget.is_due() || budget.charge(&self.inner.borrow().quic.stats(), now)
         };
         if !has_room && !self.inner.borrow().is_over() {
             tracing::debug!(client = %self.client.get(), "quic connection closed for its many frames");
@@ -431,12 +431,12 @@ impl Connection {
 
     /// A piece of an answer was sent, all that there was of it.
     pub fn gave_piece(&self) {
-        self.gauge.borrow_mut().gave_piece();
+        self.flood_budget.borrow_mut().sent_piece();
     }
 
     /// Counts a request out.
     pub fn leave_request(&self) {
-        self.gauge.borrow_mut().served();
+        self.flood_budget.borrow_mut().request_ended();
         self.requests.set(self.requests.get().saturating_sub(1));
     }
 

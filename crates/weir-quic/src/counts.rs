@@ -9,7 +9,7 @@ pub enum Drop {
     Unknown,
     /// The queue to the worker or process that has its connection was full.
     QueueFull,
-    /// It was passed on to us for a socket that we do not have.
+    /// It was forwarded to us for a socket that we do not have.
     NoSocket,
     /// Its connection belongs to another listener.
     OtherListener,
@@ -54,7 +54,7 @@ counts! {
     retried_count, retried;
     /// Answers without a connection: version negotiation, stateless resets, refusals of bad first packets.
     responded_count, responded;
-    /// Datagrams passed on to another worker or process.
+    /// Datagrams forwarded to another worker or process.
     forwarded_count, forwarded;
     /// Clients that moved to another address and proved it.
     migrated_count, migrated;

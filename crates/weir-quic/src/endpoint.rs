@@ -19,12 +19,12 @@ use tokio::net::UnixDatagram;
 use weir_io::buffers::Buffers;
 use weir_io::system::datagrams::Inbox;
 
-use crate::cid::{self, Generator, Place};
+use crate::cid::{self, Generator, Owner};
 use crate::connection::Connection;
 use crate::counts::{Counts, Drop as Dropped};
-use crate::forward::{self, Line, Mail, Mailbox, Passed};
+use crate::forward::{self, ForwardReceiver, ForwardSender, ForwardSocket, Forwarded};
 use crate::keys::{Keys, RESET_INTERVAL};
-use crate::kin::Kin;
+use crate::other_processes::OtherProcesses;
 use crate::port::Port;
 use crate::socket::{Arrived, each_datagram};
 use crate::timers::Timers;
@@ -45,7 +45,8 @@ const MESSAGES_PER_TURN: usize = 64;
 /// All of QUIC on one worker.
 pub struct Driver {
     keys: Arc<Keys>,
-    place: Place,
+    /// What the connection IDs of this worker say.
+    owner: Owner,
     endpoint: RefCell<quinn_proto::Endpoint>,
     /// By handle.
     connections: RefCell<Vec<Option<Rc<Connection>>>>,
@@ -57,8 +58,8 @@ pub struct Driver {
     sender: RefCell<Option<Waker>>,
     ports: RefCell<Vec<Rc<Port>>>,
     timers: Timers,
-    siblings: Arc<[Mailbox]>,
-    kin: Arc<Kin>,
+    siblings: Arc<[ForwardSender]>,
+    others: Arc<OtherProcesses>,
     counts: Arc<[Counts]>,
 }
 
@@ -67,8 +68,8 @@ impl Driver {
     pub fn new(
         keys: Arc<Keys>,
         worker: u16,
-        siblings: Arc<[Mailbox]>,
-        kin: Arc<Kin>,
+        siblings: Arc<[ForwardSender]>,
+        others: Arc<OtherProcesses>,
         counts: Arc<[Counts]>,
         buffers: Rc<Buffers>,
     ) -> Rc<Driver> {
@@ -79,7 +80,7 @@ impl Driver {
         config.min_reset_interval(RESET_INTERVAL);
         let endpoint = quinn_proto::Endpoint::new(Arc::new(config), None, true, None);
         Rc::new(Driver {
-            place: Place { process: keys.process(), worker },
+            owner: Owner { process: keys.process(), worker },
             keys,
             endpoint: RefCell::new(endpoint),
             connections: RefCell::default(),
@@ -91,14 +92,14 @@ impl Driver {
             ports: RefCell::default(),
             timers: Timers::default(),
             siblings,
-            kin,
+            others,
             counts,
         })
     }
 
     /// What has been counted so far.
     pub fn counts(&self) -> &Counts {
-        &self.counts[usize::from(self.place.worker)]
+        &self.counts[usize::from(self.owner.worker)]
     }
 
     /// Connections that have not ended, those in their handshake included.
@@ -130,7 +131,7 @@ impl Driver {
         established.map(|connection| (connection.client(), connection.path())).collect()
     }
 
-    /// A socket receives no more. Its connections go on sending on it, and receive what others pass on.
+    /// A socket receives no more. Its connections go on sending on it, and receive what others forward.
     pub fn retire(&self, port: &Port) {
         port.is_open.set(false);
         self.close_unused();
@@ -158,8 +159,8 @@ impl Driver {
             match received.await {
                 None => break,
                 Some(Ok(_)) => {
-                    let heir = port.heir(&self.ports.borrow());
-                    self.receive(&heir, &inbox);
+                    let receiving = port.replacement(&self.ports.borrow());
+                    self.receive(&receiving, &inbox);
                 }
                 Some(Err(error)) => {
                     tracing::debug!(address = %port.socket.address(), %error, "quic receive");
@@ -174,7 +175,7 @@ impl Driver {
     }
 
     fn has_successor(&self) -> bool {
-        self.kin.knows(self.keys.of_successor().process())
+        self.others.knows(self.keys.of_successor().process())
     }
 
     /// Takes datagrams that have just arrived at `port`.
@@ -185,17 +186,17 @@ impl Driver {
         self.settle_all(touched);
     }
 
-    /// Takes what another process passes on to this worker, until that process ends. One such task runs per line.
-    pub async fn run_line(self: Rc<Self>, line: Line) -> std::io::Result<()> {
+    /// Takes what another process forwards to this worker, until that process ends. One such task runs per socket.
+    pub async fn run_forward_socket(self: Rc<Self>, socket: ForwardSocket) -> std::io::Result<()> {
         // Tokio has no type for sockets of its kind (SOCK_SEQPACKET); to wait for it, this one does as well.
-        let waiting = UnixDatagram::from_std(line.try_clone()?.into_socket().into())?;
+        let waiting = UnixDatagram::from_std(socket.try_clone()?.into_socket().into())?;
         let mut room = vec![0; forward::MESSAGE_BYTES];
         loop {
             waiting.readable().await?;
             let (now, mut touched) = (Instant::now(), Vec::new());
             for _ in 0..MESSAGES_PER_TURN {
-                match waiting.try_io(Interest::READABLE, || line.receive(&mut room)) {
-                    Ok(Some(passed)) => self.take_passed(&passed, now, &mut touched),
+                match waiting.try_io(Interest::READABLE, || socket.receive(&mut room)) {
+                    Ok(Some(datagram)) => self.take_forwarded(&datagram, now, &mut touched),
                     Ok(None) => {}
                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                     Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(()),
@@ -207,24 +208,29 @@ impl Driver {
         }
     }
 
-    /// Takes datagrams that other workers have passed on.
-    fn take_mail(self: &Rc<Self>, first: Passed, mail: &mut Mail) {
+    /// Takes datagrams that other workers have forwarded.
+    fn take_all_forwarded(self: &Rc<Self>, first: Forwarded, receiver: &mut ForwardReceiver) {
         let now = Instant::now();
         let mut touched = Vec::new();
         let mut next = Some(first);
-        while let Some(passed) = next {
-            self.take_passed(&passed, now, &mut touched);
-            next = mail.try_recv().ok();
+        while let Some(datagram) = next {
+            self.take_forwarded(&datagram, now, &mut touched);
+            next = receiver.try_recv().ok();
         }
         self.settle_all(touched);
     }
 
-    /// Takes one datagram that was passed on.
-    fn take_passed(self: &Rc<Self>, passed: &Passed, now: Instant, touched: &mut Vec<Rc<Connection>>) {
-        let is_meant = |port: &&Rc<Port>| port.socket.address() == passed.endpoint;
+    /// Takes one forwarded datagram.
+    fn take_forwarded(
+        self: &Rc<Self>,
+        datagram: &Forwarded,
+        now: Instant,
+        touched: &mut Vec<Rc<Connection>>,
+    ) {
+        let is_meant = |port: &&Rc<Port>| port.socket.address() == datagram.endpoint;
         let port = self.ports.borrow().iter().rfind(is_meant).cloned();
         let Some(port) = port else { return self.counts().dropped(Dropped::NoSocket) };
-        self.take(&port, &passed.arrived(), now, touched);
+        self.take(&port, &datagram.arrived(), now, touched);
     }
 
     /// Moves on the connections that something has arrived for.
@@ -241,28 +247,28 @@ impl Driver {
         now: Instant,
         touched: &mut Vec<Rc<Connection>>,
     ) {
-        let place = cid::destination(arrived.bytes).and_then(|id| Some((id, cid::place(&self.keys, id)?)));
-        match place {
-            Some((id, place)) if place != self.place && self.pass_on(port, arrived, id, place) => {}
+        let owner = cid::destination(arrived.bytes).and_then(|id| Some((id, cid::owner(&self.keys, id)?)));
+        match owner {
+            Some((id, owner)) if owner != self.owner && self.forward(port, arrived, id, owner) => {}
             _ => self.handle(port, arrived, now, touched),
         }
     }
 
-    /// Passes a datagram on to whom it belongs; `false` when there is nobody else.
-    fn pass_on(&self, port: &Port, arrived: &Arrived<'_>, id: &[u8], place: Place) -> bool {
-        let passed = || Passed::of(port.socket.address(), arrived);
-        let sent = if place.process == self.place.process {
-            let Some(sibling) = self.siblings.get(usize::from(place.worker)) else { return false };
+    /// Forwards a datagram to whom it belongs; `false` when there is nobody else.
+    fn forward(&self, port: &Port, arrived: &Arrived<'_>, id: &[u8], owner: Owner) -> bool {
+        let datagram = || Forwarded::of(port.socket.address(), arrived);
+        let sent = if owner.process == self.owner.process {
+            let Some(sibling) = self.siblings.get(usize::from(owner.worker)) else { return false };
             // Asked late: few datagrams come this far by chance.
             if !cid::is_genuine(&self.keys, id) {
                 return false;
             }
-            sibling.try_send(passed()).is_ok()
+            sibling.try_send(datagram()).is_ok()
         } else {
-            if !self.kin.knows(place.process) || !cid::is_genuine(&self.keys, id) {
+            if !self.others.knows(owner.process) || !cid::is_genuine(&self.keys, id) {
                 return false;
             }
-            match self.kin.send(place, passed) {
+            match self.others.send(owner, datagram) {
                 Some(sent) => sent,
                 // It has ended: its connections have too, and the client is told so by a stateless reset.
                 None => return false,
@@ -314,7 +320,7 @@ impl Driver {
                 }
                 connection.note_received(arrived.remote, arrived.bytes.len(), now);
                 connection.inner.borrow_mut().quic.handle_event(event);
-                connection.gauge_frames(now);
+                connection.charge_frames(now);
                 note_touched(&connection, touched);
             }
         }
@@ -558,10 +564,10 @@ impl Driver {
         }
     }
 
-    /// Takes what other workers pass on, for ever. One such task runs per worker.
-    pub async fn run_mail(self: Rc<Self>, mut mail: Mail) {
-        while let Some(first) = mail.recv().await {
-            self.take_mail(first, &mut mail);
+    /// Takes what other workers forward, for ever. One such task runs per worker.
+    pub async fn run_forwarded(self: Rc<Self>, mut receiver: ForwardReceiver) {
+        while let Some(first) = receiver.recv().await {
+            self.take_all_forwarded(first, &mut receiver);
             tokio::task::yield_now().await;
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! The kernel steers by connection ID where it may ([`crate::cid::steering_program`]), so within a process this is for the machines where it
 //! may not. Between processes it is the rule for as long as an old process drains after an upgrade: both hold the same sockets, only the
-//! new one receives from them, and it passes on what belongs to the old one's connections. The old one sends by itself.
+//! new one receives from them, and it forwards what belongs to the old one's connections. The old one sends by itself.
 //!
 //! Datagrams that do not fit the queue are dropped, as a network would.
 
@@ -25,9 +25,9 @@ const ADDRESS_BYTES: usize = 16 + 2 + 4 + 1;
 /// Longest message: a datagram and the header.
 pub const MESSAGE_BYTES: usize = HEADER_BYTES + (64 << 10);
 
-/// A datagram passed on.
+/// A forwarded datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Passed {
+pub struct Forwarded {
     /// The address of the socket that received it.
     pub endpoint: SocketAddr,
     /// Who sent it.
@@ -40,11 +40,11 @@ pub struct Passed {
     pub bytes: Box<[u8]>,
 }
 
-impl Passed {
+impl Forwarded {
     /// A copy of what arrived at the socket bound to `endpoint`.
-    pub fn of(endpoint: SocketAddr, arrived: &Arrived<'_>) -> Passed {
+    pub fn of(endpoint: SocketAddr, arrived: &Arrived<'_>) -> Forwarded {
         let Arrived { bytes, remote, local, ecn } = *arrived;
-        Passed { endpoint, remote, local, ecn, bytes: bytes.into() }
+        Forwarded { endpoint, remote, local, ecn, bytes: bytes.into() }
     }
 
     /// The datagram as if it had just arrived.
@@ -65,13 +65,13 @@ impl Passed {
     }
 
     /// Reads [`Self::encode`]; `None` when it is something else.
-    fn decode(message: &[u8]) -> Option<Passed> {
+    fn decode(message: &[u8]) -> Option<Forwarded> {
         let (&flags, rest) = message.split_first()?;
         let (endpoint, rest) = read_address(rest)?;
         let (remote, rest) = read_address(rest)?;
         let (local, bytes) = read_address(rest)?;
         let local = (flags & 4 != 0).then_some(local.ip());
-        Some(Passed { endpoint, remote, local, ecn: flags & 3, bytes: bytes.into() })
+        Some(Forwarded { endpoint, remote, local, ecn: flags & 3, bytes: bytes.into() })
     }
 }
 
@@ -98,25 +98,25 @@ fn read_address(bytes: &[u8]) -> Option<(SocketAddr, &[u8])> {
     Some((address, rest))
 }
 
-/// The way into one worker of this process.
-pub type Mailbox = mpsc::Sender<Passed>;
-/// A worker's end of its [`Mailbox`].
-pub type Mail = mpsc::Receiver<Passed>;
+/// Where datagrams for one worker of this process are put.
+pub type ForwardSender = mpsc::Sender<Forwarded>;
+/// Where that worker takes them.
+pub type ForwardReceiver = mpsc::Receiver<Forwarded>;
 
-/// A queue of bounded length.
-pub fn mailbox() -> (Mailbox, Mail) {
+/// A queue of [`QUEUE`] datagrams.
+pub fn forward_queue() -> (ForwardSender, ForwardReceiver) {
     mpsc::channel(QUEUE)
 }
 
-/// The way to one worker of another process, older or newer than this one, and back.
+/// The socket to one worker of another process, older or newer than this one.
 #[derive(Debug)]
-pub struct Line {
+pub struct ForwardSocket {
     socket: OwnedFd,
 }
 
-impl Line {
-    /// Both ends of a new line.
-    pub fn pair() -> io::Result<(Line, Line)> {
+impl ForwardSocket {
+    /// Both ends of a new pair.
+    pub fn pair() -> io::Result<(ForwardSocket, ForwardSocket)> {
         // Messages keep their limits and neither end can be connected to by anybody else.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -124,17 +124,17 @@ impl Line {
             // The kernel's own limit is for a few datagrams; what it does not grant is done without.
             let _ = sockopt::set_socket_send_buffer_size(end, KERNEL_QUEUE_BYTES);
         }
-        Ok((Line { socket: ours }, Line { socket: theirs }))
+        Ok((ForwardSocket { socket: ours }, ForwardSocket { socket: theirs }))
     }
 
     /// An end that another process handed over.
-    pub fn adopt(socket: OwnedFd) -> Line {
-        Line { socket }
+    pub fn adopt(socket: OwnedFd) -> ForwardSocket {
+        ForwardSocket { socket }
     }
 
     /// A second descriptor for the same end.
-    pub fn try_clone(&self) -> io::Result<Line> {
-        Ok(Line { socket: self.socket.try_clone()? })
+    pub fn try_clone(&self) -> io::Result<ForwardSocket> {
+        Ok(ForwardSocket { socket: self.socket.try_clone()? })
     }
 
     /// The descriptor, to be handed over.
@@ -142,21 +142,21 @@ impl Line {
         self.socket
     }
 
-    /// Passes a datagram on. Never waits; Err when the queue is full or the other process has gone.
-    pub fn send(&self, passed: &Passed) -> io::Result<()> {
+    /// Sends a datagram. Never waits; Err when the queue is full or the other process has gone.
+    pub fn send(&self, datagram: &Forwarded) -> io::Result<()> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        rustix::net::send(&self.socket, &passed.encode(), flags)?;
+        rustix::net::send(&self.socket, &datagram.encode(), flags)?;
         Ok(())
     }
 
     /// Receives one datagram; `None` when what came was none. `WouldBlock` when there is nothing, `UnexpectedEof` when the other
     /// process has gone.
-    pub fn receive(&self, room: &mut [u8]) -> io::Result<Option<Passed>> {
+    pub fn receive(&self, room: &mut [u8]) -> io::Result<Option<Forwarded>> {
         let (_, count) = rustix::net::recv(&self.socket, &mut *room, RecvFlags::DONTWAIT)?;
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(Passed::decode(&room[..count]))
+        Ok(Forwarded::decode(&room[..count]))
     }
 }
 
@@ -164,8 +164,8 @@ impl Line {
 mod tests {
     use super::*;
 
-    fn passed(endpoint: &str, remote: &str, local: Option<&str>) -> Passed {
-        Passed {
+    fn datagram(endpoint: &str, remote: &str, local: Option<&str>) -> Forwarded {
+        Forwarded {
             endpoint: endpoint.parse().unwrap(),
             remote: remote.parse().unwrap(),
             local: local.map(|ip| ip.parse().unwrap()),
@@ -176,12 +176,12 @@ mod tests {
 
     #[test]
     fn a_datagram_reaches_another_process_with_its_addresses() {
-        let (ours, theirs) = Line::pair().unwrap();
+        let (ours, theirs) = ForwardSocket::pair().unwrap();
         let mut room = vec![0; MESSAGE_BYTES];
         for sent in [
-            passed("0.0.0.0:443", "192.0.2.7:5555", Some("198.51.100.1")),
-            passed("[::]:443", "[fe80::1%3]:5555", Some("2001:db8::1")),
-            passed("127.0.0.1:8443", "127.0.0.1:1", None),
+            datagram("0.0.0.0:443", "192.0.2.7:5555", Some("198.51.100.1")),
+            datagram("[::]:443", "[fe80::1%3]:5555", Some("2001:db8::1")),
+            datagram("127.0.0.1:8443", "127.0.0.1:1", None),
         ] {
             ours.send(&sent).unwrap();
             assert_eq!(theirs.receive(&mut room).unwrap(), Some(sent));
@@ -193,8 +193,8 @@ mod tests {
 
     #[test]
     fn a_slow_process_makes_us_drop_and_not_wait() {
-        let (ours, _theirs) = Line::pair().unwrap();
-        let mut sent = passed("127.0.0.1:443", "127.0.0.1:1", None);
+        let (ours, _theirs) = ForwardSocket::pair().unwrap();
+        let mut sent = datagram("127.0.0.1:443", "127.0.0.1:1", None);
         sent.bytes = vec![7; 1200].into();
         let refused = (0..100_000).find_map(|_| ours.send(&sent).err()).expect("the queue is bounded");
         assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
@@ -202,9 +202,9 @@ mod tests {
 
     #[test]
     fn a_message_cut_short_is_no_datagram() {
-        let whole = passed("127.0.0.1:443", "[2001:db8::1]:1", Some("127.0.0.1")).encode();
+        let whole = datagram("127.0.0.1:443", "[2001:db8::1]:1", Some("127.0.0.1")).encode();
         for length in 0..HEADER_BYTES {
-            assert_eq!(Passed::decode(&whole[..length]), None, "{length} bytes");
+            assert_eq!(Forwarded::decode(&whole[..length]), None, "{length} bytes");
         }
     }
 }

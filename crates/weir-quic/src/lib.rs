@@ -13,15 +13,15 @@ pub mod connection;
 pub mod counts;
 pub mod crypto;
 pub mod endpoint;
+mod flood_budget;
 pub mod forward;
-mod gauge;
 pub mod keys;
-pub mod kin;
+pub mod other_processes;
 mod padding;
 mod path;
 pub mod port;
+pub mod process;
 mod proofs;
-pub mod seat;
 pub mod socket;
 #[cfg(test)]
 mod tests;

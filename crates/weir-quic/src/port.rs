@@ -69,12 +69,12 @@ impl Port {
         false
     }
 
-    /// Who takes new connections that come to this one: itself, or one of `ports` that was opened at its address since it began to close.
-    pub(crate) fn heir(self: &Rc<Self>, ports: &[Rc<Port>]) -> Rc<Port> {
+    /// The port that takes new connections that come to this one: itself, or one of `ports` that was opened at its address since it began to close.
+    pub(crate) fn replacement(self: &Rc<Self>, ports: &[Rc<Port>]) -> Rc<Port> {
         let address = self.socket.address();
-        let is_heir = |other: &&Rc<Port>| other.is_open.get() && other.socket.address() == address;
-        let heir = if self.is_open.get() { None } else { ports.iter().rfind(is_heir) };
-        heir.unwrap_or(self).clone()
+        let is_replacement = |other: &&Rc<Port>| other.is_open.get() && other.socket.address() == address;
+        let replacement = if self.is_open.get() { None } else { ports.iter().rfind(is_replacement) };
+        replacement.unwrap_or(self).clone()
     }
 
     /// One of its connections is over.

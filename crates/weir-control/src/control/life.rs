@@ -74,7 +74,7 @@ impl Control {
         if !self.snapshot().listeners.iter().any(speaks_h3) {
             return Ok((Vec::new(), None));
         }
-        Ok(upgrade::pass_quic(self.publisher.plane().bequeath_quic()?))
+        Ok(upgrade::pass_quic(self.publisher.plane().hand_over_quic()?))
     }
 
     /// What the workers have counted of QUIC.
@@ -84,7 +84,7 @@ impl Control {
 
     /// The new process has not come about.
     pub fn keep_quic(&self) {
-        self.publisher.plane().disown_quic();
+        self.publisher.plane().cancel_quic_hand_over();
     }
 
     /// What is known about the backends, for a new process.

@@ -15,13 +15,13 @@ use quinn_proto::{ConnectionIdGenerator, Dir, StreamId};
 use tokio::net::UdpSocket;
 use weir_io::buffers::Buffers;
 
-use crate::cid::{Generator, Place};
+use crate::cid::{Generator, Owner};
 use crate::connection::Connection;
 use crate::counts::Counts;
 use crate::endpoint::Driver;
-use crate::forward::{Line, mailbox};
+use crate::forward::{ForwardSocket, forward_queue};
 use crate::keys::Keys;
-use crate::kin::Kin;
+use crate::other_processes::OtherProcesses;
 use crate::port::{Front, Port, Settings};
 use crate::socket::Socket;
 
@@ -65,16 +65,16 @@ impl Rig {
     pub fn take_over(old: &Rig, workers: u16) -> Rc<Rig> {
         let keys = Arc::new(old.keys.of_successor());
         let sockets = old.sockets.iter().map(|socket| socket.try_clone().unwrap()).collect();
-        let kin = Arc::new(Kin::default());
+        let others = Arc::new(OtherProcesses::default());
         for (worker, driver) in old.drivers.iter().enumerate() {
-            let (ours, theirs) = Line::pair().unwrap();
-            kin.add(Place { process: old.keys.process(), worker: worker as u16 }, theirs);
-            tokio::task::spawn_local(driver.clone().run_line(ours));
+            let (ours, theirs) = ForwardSocket::pair().unwrap();
+            others.add(Owner { process: old.keys.process(), worker: worker as u16 }, theirs);
+            tokio::task::spawn_local(driver.clone().run_forward_socket(ours));
         }
         let mut closing = old.closing.borrow_mut();
         closing.0 = true;
         closing.1.drain(..).for_each(Waker::wake);
-        Rig::with(workers, keys, old.identity.clone(), sockets, kin)
+        Rig::with(workers, keys, old.identity.clone(), sockets, others)
     }
 
     fn with(
@@ -82,21 +82,21 @@ impl Rig {
         keys: Arc<Keys>,
         identity: Arc<rcgen::CertifiedKey<rcgen::KeyPair>>,
         sockets: Vec<OwnedFd>,
-        kin: Arc<Kin>,
+        others: Arc<OtherProcesses>,
     ) -> Rc<Rig> {
-        let (mailboxes, mails): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox()).unzip();
-        let mailboxes: Arc<[_]> = mailboxes.into();
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| forward_queue()).unzip();
+        let senders: Arc<[_]> = senders.into();
         let counts: Arc<[Counts]> = (0..workers).map(|_| Counts::default()).collect();
         let address = socket2::SockRef::from(&sockets[0]).local_addr().unwrap().as_socket().unwrap();
         let closing: Rc<RefCell<(bool, Vec<Waker>)>> = Rc::default();
         let mut drivers = Vec::new();
-        for ((number, mail), socket) in mails.into_iter().enumerate().zip(&sockets) {
-            let (siblings, kin) = (mailboxes.clone(), kin.clone());
+        for ((number, receiver), socket) in receivers.into_iter().enumerate().zip(&sockets) {
+            let (siblings, others) = (senders.clone(), others.clone());
             let driver = Driver::new(
                 keys.clone(),
                 number as u16,
                 siblings,
-                kin,
+                others,
                 counts.clone(),
                 Buffers::new(1 << 30),
             );
@@ -113,7 +113,7 @@ impl Rig {
             tokio::task::spawn_local(driver.clone().run_socket(port, is_closing));
             tokio::task::spawn_local(driver.clone().run_sender());
             tokio::task::spawn_local(driver.clone().run_timers());
-            tokio::task::spawn_local(driver.clone().run_mail(mail));
+            tokio::task::spawn_local(driver.clone().run_forwarded(receiver));
             drivers.push(driver);
         }
         Rc::new(Rig { drivers, sockets, keys, identity, closing, address })

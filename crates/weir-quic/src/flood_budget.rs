@@ -1,8 +1,8 @@
 //! How much work without content a client may make on one QUIC connection (threat C5).
 //!
 //! QUIC bounds what a frame can make us hold, and not how many come: `PING`, `PATH_CHALLENGE`, `RETIRE_CONNECTION_ID`, windows and the rest are
-//! answered for ever, up to a thousand of them in a datagram. So they cost credit, which comes back with time, with requests and with bytes that
-//! move. The protocol counts frames anyway; its counters are looked at once in some datagrams.
+//! answered for ever, up to a thousand of them in a datagram. So each is charged to a budget, which time, requests and bytes that move fill up
+//! again. The protocol counts frames anyway; its counters are looked at once in some datagrams.
 
 use std::time::Instant;
 
@@ -10,24 +10,24 @@ use quinn_proto::ConnectionStats;
 
 /// Datagrams between two looks.
 const DATAGRAMS: u32 = 64;
-/// What a request brings: its client may need some windows.
-const REQUEST_CREDIT: f64 = 12.0;
+/// Frames that a request earns: its client may need some windows.
+const FRAMES_PER_REQUEST: f64 = 12.0;
 /// Bytes received for which there may be a piece of a stream, besides one in each datagram and one for each piece of an answer: as little as a small
 /// message.
 const BYTES_PER_PIECE: u64 = 64;
-/// Bytes, either way, that bring credit for one frame.
-const BYTES_PER_CREDIT: f64 = 1024.0;
-/// The part of the most credit that comes back per second.
+/// Bytes, either way, that earn one frame.
+const BYTES_PER_FRAME: f64 = 1024.0;
+/// The part of the whole budget that comes back per second.
 const REFILL: f64 = 0.1;
 
-/// Counts the frames of one connection.
-pub struct Gauge {
+/// Frames without content that one connection may still receive.
+pub struct FloodBudget {
     /// Datagrams since the last look.
     datagrams: u32,
     most: f64,
-    credit: f64,
+    left: f64,
     at: Instant,
-    /// What was paid for: frames, and bytes that moved.
+    /// Charged so far: frames, and bytes that moved.
     charged: f64,
     moved_bytes: u64,
     /// Counted at the last look: pieces of streams, and those that there may have been.
@@ -37,14 +37,14 @@ pub struct Gauge {
     given_pieces: u64,
 }
 
-impl Gauge {
-    /// For a new connection whose client may send `most` frames without content ahead of what earns credit.
-    pub fn new(most: u32, now: Instant) -> Gauge {
+impl FloodBudget {
+    /// For a new connection whose client may send `most` frames without content ahead of what earns more.
+    pub fn new(most: u32, now: Instant) -> FloodBudget {
         let most = f64::from(most);
-        Gauge {
+        FloodBudget {
             datagrams: 0,
             most,
-            credit: most,
+            left: most,
             at: now,
             charged: 0.0,
             moved_bytes: 0,
@@ -61,27 +61,27 @@ impl Gauge {
     }
 
     /// A request has ended.
-    pub fn served(&mut self) {
-        self.credit = (self.credit + REQUEST_CREDIT).min(self.most);
+    pub fn request_ended(&mut self) {
+        self.left = (self.left + FRAMES_PER_REQUEST).min(self.most);
     }
 
     /// A piece of an answer was given to be sent, all that there was of it.
-    pub fn gave_piece(&mut self) {
+    pub fn sent_piece(&mut self) {
         self.given_pieces += 1;
     }
 
-    /// Charges what came since the last look. False once the credit is used up.
-    pub fn look(&mut self, stats: &ConnectionStats, now: Instant) -> bool {
+    /// Charges what came since the last look. False once the budget is used up.
+    pub fn charge(&mut self, stats: &ConnectionStats, now: Instant) -> bool {
         self.datagrams = 0;
         let moved_bytes = stats.udp_rx.bytes + stats.udp_tx.bytes;
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
-        let earned = (moved_bytes - self.moved_bytes) as f64 / BYTES_PER_CREDIT + passed * self.most * REFILL;
+        let earned = (moved_bytes - self.moved_bytes) as f64 / BYTES_PER_FRAME + passed * self.most * REFILL;
         let cost = cost(stats);
         // It falls when acknowledged packets follow on acknowledgements.
         let owed = (cost - self.charged).max(0.0) + self.surplus_pieces(stats) as f64;
         (self.at, self.moved_bytes, self.charged) = (now, moved_bytes, cost.max(self.charged));
-        self.credit = (self.credit + earned - owed).min(self.most);
-        self.credit >= 0.0
+        self.left = (self.left + earned - owed).min(self.most);
+        self.left >= 0.0
     }
 
     /// How many more pieces of streams came since the last look than its bytes were worth. Those of one look pay for no other's.
@@ -130,14 +130,18 @@ mod tests {
 
     use super::*;
 
-    /// Looks after each of `rounds` rounds of `round`, a second apart each `per_second`; whether the credit lasted.
-    fn lasts(rounds: u64, per_second: u64, mut round: impl FnMut(&mut ConnectionStats, &mut Gauge)) -> bool {
+    /// Looks after each of `rounds` rounds of `round`, a second apart each `per_second`; whether the budget lasted.
+    fn lasts(
+        rounds: u64,
+        per_second: u64,
+        mut round: impl FnMut(&mut ConnectionStats, &mut FloodBudget),
+    ) -> bool {
         let start = Instant::now();
-        let mut gauge = Gauge::new(1000, start);
+        let mut budget = FloodBudget::new(1000, start);
         let mut stats = ConnectionStats::default();
         (0..rounds).all(|number| {
-            round(&mut stats, &mut gauge);
-            gauge.look(&stats, start + Duration::from_secs(1) * (number / per_second) as u32)
+            round(&mut stats, &mut budget);
+            budget.charge(&stats, start + Duration::from_secs(1) * (number / per_second) as u32)
         })
     }
 
@@ -188,10 +192,10 @@ mod tests {
             stats.udp_tx.datagrams += 16;
         }));
         // Requests in crowds, and a client that says it is still there.
-        assert!(lasts(10_000, 1000, |stats, gauge| {
+        assert!(lasts(10_000, 1000, |stats, budget| {
             stats.frame_rx.stream += 640;
             stats.udp_rx.datagrams += 64;
-            (0..640).for_each(|_| gauge.served());
+            (0..640).for_each(|_| budget.request_ended());
         }));
         assert!(lasts(100, 1, |stats, _| stats.frame_rx.ping += 64));
         // Small messages of many streams, which are not answered, and tiny ones, which are.
@@ -200,11 +204,11 @@ mod tests {
             stats.udp_rx.datagrams += 64;
             stats.udp_rx.bytes += 64 * 1000;
         }));
-        assert!(lasts(10_000, 1000, |stats, gauge| {
+        assert!(lasts(10_000, 1000, |stats, budget| {
             stats.frame_rx.stream += 64 * 50;
             stats.udp_rx.datagrams += 64;
             stats.udp_rx.bytes += 64 * 1000;
-            (0..64 * 50).for_each(|_| gauge.gave_piece());
+            (0..64 * 50).for_each(|_| budget.sent_piece());
         }));
     }
 }

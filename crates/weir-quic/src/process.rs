@@ -1,0 +1,164 @@
+//! QUIC in a process and on each of its workers, whether or not a listener speaks it.
+
+use std::cell::{OnceCell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use weir_io::buffers::Buffers;
+
+use crate::cid::Owner;
+use crate::counts::Counts;
+use crate::endpoint::Driver;
+use crate::forward::{ForwardReceiver, ForwardSender, ForwardSocket, forward_queue};
+use crate::keys::Keys;
+use crate::other_processes::OtherProcesses;
+
+/// What a process hands to the next one; empty when there was none before.
+#[derive(Default)]
+pub struct HandOver {
+    /// Keys of the next process.
+    pub keys: Option<Keys>,
+    /// Sockets to the workers of all older processes that still have connections.
+    pub sockets: Vec<(Owner, ForwardSocket)>,
+}
+
+/// What all workers of a process share.
+pub struct Process {
+    keys: Arc<Keys>,
+    others: Arc<OtherProcesses>,
+    siblings: Arc<[ForwardSender]>,
+    counts: Arc<[Counts]>,
+}
+
+/// What one worker's endpoint is made of.
+pub struct WorkerSetup {
+    number: u16,
+    keys: Arc<Keys>,
+    others: Arc<OtherProcesses>,
+    siblings: Arc<[ForwardSender]>,
+    counts: Arc<[Counts]>,
+    forwarded: ForwardReceiver,
+    sockets: Vec<ForwardSocket>,
+}
+
+impl Process {
+    /// With a setup for each of `workers`.
+    ///
+    /// # Errors
+    /// The kernel gives no random bytes, or no further descriptors.
+    pub fn open(hand_over: HandOver, workers: usize) -> io::Result<(Process, Vec<WorkerSetup>)> {
+        let keys = Arc::new(hand_over.keys.map_or_else(Keys::random, Ok)?);
+        let others = Arc::new(OtherProcesses::default());
+        let (siblings, receivers): (Vec<ForwardSender>, Vec<ForwardReceiver>) =
+            (0..workers).map(|_| forward_queue()).unzip();
+        let siblings: Arc<[ForwardSender]> = siblings.into();
+        let counts: Arc<[Counts]> = (0..workers).map(|_| Counts::default()).collect();
+        let mut setups: Vec<WorkerSetup> = receivers
+            .into_iter()
+            .zip(0..)
+            .map(|(forwarded, number)| WorkerSetup {
+                number,
+                keys: keys.clone(),
+                others: others.clone(),
+                siblings: siblings.clone(),
+                counts: counts.clone(),
+                forwarded,
+                sockets: Vec::new(),
+            })
+            .collect();
+        for (index, (owner, socket)) in hand_over.sockets.into_iter().enumerate() {
+            setups[index % workers.max(1)].sockets.push(socket.try_clone()?);
+            others.add(owner, socket);
+        }
+        Ok((Process { keys, others, siblings, counts }, setups))
+    }
+
+    /// What to hand to the next process, and for each worker its end of a new socket to it.
+    ///
+    /// # Errors
+    /// The kernel has no descriptors left.
+    pub fn hand_over(&self) -> io::Result<(HandOver, Vec<ForwardSocket>)> {
+        let keys = self.keys.of_successor();
+        self.cancel_hand_over();
+        let mut sockets = self.others.duplicates()?;
+        let mut own = Vec::with_capacity(self.siblings.len());
+        for worker in 0..self.siblings.len() as u16 {
+            let (ours, theirs) = ForwardSocket::pair()?;
+            sockets.push((Owner { process: self.keys.process(), worker }, theirs));
+            // For the moment in which both processes receive.
+            self.others.add(Owner { process: keys.process(), worker }, ours.try_clone()?);
+            own.push(ours);
+        }
+        Ok((HandOver { keys: Some(keys), sockets }, own))
+    }
+
+    /// Forgets the next process, which has not come about.
+    pub fn cancel_hand_over(&self) {
+        self.others.remove(self.keys.of_successor().process());
+    }
+
+    /// Counts of the workers, each worker's own.
+    pub fn counts(&self) -> &[Counts] {
+        &self.counts
+    }
+}
+
+/// QUIC on one worker: nothing runs before a listener needs it.
+pub struct WorkerEndpoint {
+    keys: Arc<Keys>,
+    setup: RefCell<Option<WorkerSetup>>,
+    buffers: Rc<Buffers>,
+    driver: OnceCell<Rc<Driver>>,
+}
+
+impl WorkerEndpoint {
+    /// The worker's own, which counts memory against `buffers`.
+    pub fn new(setup: WorkerSetup, buffers: &Rc<Buffers>) -> WorkerEndpoint {
+        let keys = setup.keys.clone();
+        let setup = RefCell::new(Some(setup));
+        WorkerEndpoint { keys, setup, buffers: buffers.clone(), driver: OnceCell::new() }
+    }
+
+    /// The keys of the process.
+    pub fn keys(&self) -> Arc<Keys> {
+        self.keys.clone()
+    }
+
+    /// The driver, which is set going when it is first asked for.
+    pub fn driver(&self) -> Rc<Driver> {
+        if let Some(setup) = self.setup.take() {
+            let WorkerSetup { number, keys, others, siblings, counts, forwarded, sockets } = setup;
+            let driver = Driver::new(keys, number, siblings, others, counts, self.buffers.clone());
+            tokio::task::spawn_local(driver.clone().run_sender());
+            tokio::task::spawn_local(driver.clone().run_timers());
+            tokio::task::spawn_local(driver.clone().run_forwarded(forwarded));
+            sockets.into_iter().for_each(|socket| receive_from(&driver, socket));
+            let _ = self.driver.set(driver);
+        }
+        self.driver.get().cloned().expect("set when the setup was taken")
+    }
+
+    /// Receives what another process forwards over `socket`, as long as there may be connections that it is for.
+    pub fn receive_from(&self, socket: ForwardSocket) {
+        if let Some(driver) = self.driver.get() {
+            receive_from(driver, socket);
+        }
+    }
+
+    /// Closes the connections that are left, with an application's code (RFC 9000 section 10.2).
+    pub fn close(&self, code: u64) {
+        if let Some(driver) = self.driver.get() {
+            driver.close_all(code, "");
+        }
+    }
+}
+
+fn receive_from(driver: &Rc<Driver>, socket: ForwardSocket) {
+    let driver = driver.clone();
+    tokio::task::spawn_local(async move {
+        if let Err(error) = driver.run_forward_socket(socket).await {
+            tracing::warn!(%error, "datagrams passed on by another process are not received any more");
+        }
+    });
+}
