@@ -245,7 +245,7 @@ mod tests {
             let long = [&[0xe0, 0, 0, 0, 1, BYTES as u8], &id[..], &[0; 20]].concat();
             for datagram in [short, long] {
                 client.send_to(&datagram, address).unwrap();
-                let mut inbox = datagrams::Inbox::new();
+                let mut inbox = datagrams::Inbox::empty();
                 // Over loopback a datagram is there once it has been sent.
                 assert_eq!(inbox.receive(&sockets[usize::from(worker)]).unwrap(), 1);
                 assert_eq!(inbox.datagram(0).bytes, datagram);

@@ -144,7 +144,7 @@ impl Driver {
     /// Receives on a socket until it is closed and its last connection is over, or another process receives for them. One such task runs per
     /// socket.
     pub async fn run_socket(self: Rc<Self>, port: Rc<Port>, is_closing: impl Fn(&Waker) -> bool) {
-        let mut inbox = Inbox::new();
+        let mut inbox = Inbox::empty();
         loop {
             let received = poll_fn(|context| match port.socket.poll_receive(&mut inbox, context) {
                 Poll::Ready(result) => Poll::Ready(Some(result)),

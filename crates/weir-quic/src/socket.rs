@@ -245,7 +245,7 @@ fn outgoing<'a>(transmit: &Transmit, bytes: &'a [u8]) -> Outgoing<'a> {
 
 /// Calls `take` for every datagram in `inbox`, those that the kernel had put together one by one again.
 pub fn each_datagram(inbox: &Inbox, mut take: impl FnMut(Arrived<'_>)) {
-    for index in 0..inbox.len() {
+    for index in 0..inbox.count() {
         let message = inbox.datagram(index);
         let Some(remote) = message.source else { continue };
         let length = message.segment_bytes.unwrap_or(message.bytes.len()).max(1);

@@ -66,7 +66,7 @@ pub struct Datagram<'a> {
 
 impl Inbox {
     /// An empty inbox. 2 MiB of address space, of which only what arrives becomes memory.
-    pub fn new() -> Inbox {
+    pub fn empty() -> Inbox {
         Inbox {
             bytes: vec![0; BATCH * STRIDE].into_boxed_slice(),
             // SAFETY: all-zero is a valid sockaddr_storage: integers only.
@@ -123,11 +123,11 @@ impl Inbox {
     }
 
     /// Datagrams received by the last call.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The datagram at `index`, which is below [`Self::len`].
+    /// The datagram at `index`, which is below [`Self::count`].
     pub fn datagram(&self, index: usize) -> Datagram<'_> {
         assert!(index < self.count, "no such datagram");
         let lengths = self.lengths[index];
@@ -437,7 +437,7 @@ mod tests {
         let sent: Vec<Vec<u8>> = sizes.iter().map(|&size| vec![size as u8; size]).collect();
         let slices: Vec<&[u8]> = sent.iter().map(Vec::as_slice).collect();
         assert_eq!(send(&sender, &slices, None).unwrap(), sizes.len());
-        let mut inbox = Inbox::new();
+        let mut inbox = Inbox::empty();
         assert_eq!(inbox.receive(&receiver).unwrap(), sizes.len());
         for (index, bytes) in sent.iter().enumerate() {
             let datagram = inbox.datagram(index);
@@ -446,7 +446,7 @@ mod tests {
             assert_eq!(datagram.destination, None);
         }
         assert_eq!(inbox.receive(&receiver).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        assert_eq!(inbox.len(), 0);
+        assert_eq!(inbox.count(), 0);
     }
 
     #[test]
@@ -459,7 +459,7 @@ mod tests {
             let client = UdpSocket::bind((used, 0)).unwrap();
             client.connect((used, port)).unwrap();
             client.send(b"ask").unwrap();
-            let mut inbox = Inbox::new();
+            let mut inbox = Inbox::empty();
             assert_eq!(inbox.receive(&listening).unwrap(), 1);
             let datagram = inbox.datagram(0);
             assert_eq!(datagram.destination, Some(used));
@@ -480,7 +480,7 @@ mod tests {
         for number in 0..BATCH as u8 + 5 {
             sender.send(&[number]).unwrap();
         }
-        let mut inbox = Inbox::new();
+        let mut inbox = Inbox::empty();
         assert_eq!(inbox.receive(&receiver).unwrap(), BATCH);
         assert_eq!(inbox.datagram(BATCH - 1).bytes, [BATCH as u8 - 1]);
         assert_eq!(inbox.receive(&receiver).unwrap(), 5);

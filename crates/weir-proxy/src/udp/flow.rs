@@ -305,13 +305,13 @@ impl Flow {
         let inbox = relay.inbox.borrow();
         let mut datagrams: [&[u8]; BATCH] = [&[]; BATCH];
         let mut bytes = 0;
-        for (index, datagram) in datagrams.iter_mut().enumerate().take(inbox.len()) {
+        for (index, datagram) in datagrams.iter_mut().enumerate().take(inbox.count()) {
             *datagram = inbox.datagram(index).bytes;
             bytes += datagram.len() as u64;
         }
         self.note_answer(bytes, now);
         let route = Route { to: self.key.0, from: self.key.1 };
-        let mut rest = &datagrams[..inbox.len()];
+        let mut rest = &datagrams[..inbox.count()];
         let mut sent_bytes = 0;
         while !rest.is_empty() {
             // What the kernel does not take now is lost, as datagrams are where a queue is full.

@@ -52,7 +52,7 @@ pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, datagrams: UdpS
         worker,
         socket,
         datagrams,
-        inbox: RefCell::new(Inbox::new()),
+        inbox: RefCell::new(Inbox::empty()),
         flows: RefCell::default(),
     });
     loop {
@@ -94,10 +94,10 @@ impl Relay {
         };
         let mut group: [&[u8]; BATCH] = [&[]; BATCH];
         let mut start = 0;
-        while start < inbox.len() {
+        while start < inbox.count() {
             let key = key_of(start);
             let mut count = 0;
-            while start + count < inbox.len() && (count == 0 || key_of(start + count) == key) {
+            while start + count < inbox.count() && (count == 0 || key_of(start + count) == key) {
                 group[count] = inbox.datagram(start + count).bytes;
                 count += 1;
             }
