@@ -2,12 +2,14 @@
 #![forbid(unsafe_code)]
 
 mod ci;
+mod circles;
 mod dist;
 mod edges;
 mod fences;
 mod fuzz;
 #[cfg(test)]
 mod guide;
+mod imports;
 mod licences;
 mod links;
 mod packages;
@@ -18,6 +20,7 @@ mod run;
 mod sources;
 mod threats;
 mod tidy;
+mod tokens;
 mod tree;
 
 use std::path::{Path, PathBuf};
@@ -27,6 +30,7 @@ const USAGE: &str = "\
 usage: cargo xtask VERB
 
   tidy              house rules that a machine can check; prints file:line: message
+  tidy --circles    every circle of files that need each other, and which needs which
   lint              rustfmt, clippy with warnings as errors, licences, tidy
   ci                lint, build, every test, a short fuzz run; ends with `N passed, M failed`
   test              build and every test; ends with `N passed, M failed`
@@ -41,6 +45,7 @@ fn main() -> ExitCode {
     let root = root();
     let good = match words[..] {
         ["tidy"] => tidy::holds(&root),
+        ["tidy", "--circles"] => circles::print(&root),
         ["lint"] => ci::lint(&root),
         ["ci"] => ci::everything(&root),
         ["test"] => ci::tests_only(&root),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::tree::{Finding, Tree};
-use crate::{edges, links, packages, places, sources, threats};
+use crate::{circles, edges, links, packages, places, sources, threats};
 
 /// Runs every check on the tracked files under `root`, prints what they found, and says whether that was nothing.
 pub fn holds(root: &Path) -> bool {
@@ -30,6 +30,7 @@ pub fn holds(root: &Path) -> bool {
 fn check(tree: &Tree, words: &[places::Forbidden]) -> Vec<Finding> {
     let checks = [
         edges::check,
+        circles::check,
         sources::lengths,
         sources::names,
         sources::marks,
