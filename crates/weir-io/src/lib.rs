@@ -4,7 +4,7 @@
 //! datagrams, and the system calls that tokio does not offer. It never knows what the bytes mean (no HTTP, no TCP or UDP proxying), who sends
 //! them (no listener, no backend), what the config says, or on which worker it runs: whoever calls brings buffers and deadlines along.
 //!
-//! Start reading at [`buffers`] and [`deadline`], which every wait needs, then [`socket`] (calls on one socket) and [`tls`] (records on one).
+//! Start reading at [`stream`], a connection plain or encrypted, then [`wait`], [`deadline`] and [`buffers`], which every use of one needs.
 #![deny(unsafe_code)]
 
 pub mod buffers;
@@ -12,6 +12,7 @@ pub mod clock;
 pub mod deadline;
 pub mod pipes;
 pub mod socket;
+pub mod stream;
 pub mod system;
 pub mod tls;
 pub mod wait;

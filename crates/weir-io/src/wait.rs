@@ -1,10 +1,12 @@
 //! Waiting for a peer with the session's deadline, and giving way to other sessions.
 
-use std::future::Future as _;
+use std::future::{Future as _, poll_fn};
 use std::io;
 use std::task::{Context, Poll};
 
+use crate::buffers::Buffer;
 use crate::deadline::Deadline;
+use crate::stream::Duplex;
 
 /// Why a wait on a socket ended without what was waited for.
 #[derive(Debug)]
@@ -19,6 +21,42 @@ impl From<io::Error> for WaitError {
     fn from(error: io::Error) -> WaitError {
         WaitError::Broken(error)
     }
+}
+
+/// Receives once, or ends with the deadline.
+#[inline]
+pub async fn receive(
+    stream: &mut impl Duplex,
+    buffer: &mut Buffer,
+    deadline: &Deadline,
+) -> Result<usize, WaitError> {
+    poll_fn(|context| match stream.poll_receive(context, buffer) {
+        Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
+        Poll::Pending => timed_out(deadline),
+    })
+    .await
+}
+
+/// Sends all of `bytes`, or ends with the deadline, which `progress` is called to renew after each part sent.
+#[inline]
+pub async fn send_all(
+    stream: &mut impl Duplex,
+    mut bytes: &[u8],
+    deadline: &Deadline,
+    mut progress: impl FnMut(),
+) -> Result<(), WaitError> {
+    while !bytes.is_empty() {
+        let sent = poll_fn(|context| match stream.poll_send(context, bytes) {
+            Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
+            Poll::Pending => timed_out(deadline),
+        })
+        .await?;
+        bytes = &bytes[sent..];
+        if !bytes.is_empty() {
+            progress();
+        }
+    }
+    Ok(())
 }
 
 /// `Ready` with the error once the deadline has passed.

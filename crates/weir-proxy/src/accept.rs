@@ -1,6 +1,7 @@
 //! A new connection: limits, then the PROXY protocol header where one is due, then the session.
 
 use std::future::poll_fn;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
 use std::rc::Rc;
@@ -13,14 +14,14 @@ use weir_http::proxy_protocol::{self, ProxyAddresses, ProxyProgress};
 use weir_io::buffers::{Buffer, SMALL};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::stream::Stream;
 use weir_io::system;
 use weir_io::wait::WaitError;
+use weir_io::wait::receive;
 use weir_stats::table::{End, Rejected};
 
-use crate::io::receive;
 use crate::snapshot::ClientSeat;
 use crate::sockets::BACKLOG;
-use crate::stream::Stream;
 use crate::worker::{ListenerSlot, ListenerSocket, SessionCount, Worker, WorkerListener};
 use crate::{http, seats, tcp};
 
@@ -44,9 +45,13 @@ pub struct Client {
 }
 
 impl Client {
-    /// The PROXY protocol header that names this client to a backend; `stream` is its connection.
-    pub fn proxy_header(&self, version: ProxyVersion, stream: &Stream) -> Vec<u8> {
-        let destination = self.destination.or_else(|| stream.local_addr().ok());
+    /// The PROXY protocol header that names this client to a backend; `local` says which address of ours its connection came to.
+    pub fn proxy_header(
+        &self,
+        version: ProxyVersion,
+        local: impl FnOnce() -> io::Result<SocketAddr>,
+    ) -> Vec<u8> {
+        let destination = self.destination.or_else(|| local().ok());
         let addresses = destination.map(|destination| ProxyAddresses { source: self.address, destination });
         let mut header = Vec::with_capacity(proxy_protocol::V1_LONGEST_BYTES);
         match version {

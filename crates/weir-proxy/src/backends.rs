@@ -17,16 +17,17 @@ use weir_balance::{NoPick, Outcome, PickInput, Picker, TierKind};
 use weir_http::h1::connection::Idle;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::stream::Stream;
 use weir_io::system;
 use weir_io::wait::{WaitError, timed_out};
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
 
 use crate::handshake;
+use crate::http::connection::Connection as HttpConnection;
 use crate::http::h2::Carriers;
 use crate::plane::Event;
 use crate::snapshot::{Backend, Pool};
-use crate::stream::Stream;
 use crate::worker::Worker;
 
 /// Wait for a descriptor to become free.
@@ -49,11 +50,10 @@ pub struct WorkerBackend {
     number: usize,
 }
 
-/// A connection to a backend, or one of the streams of a shared one.
+/// A connection to a backend.
 pub struct Connection {
     stream: Stream,
-    /// `None` for a stream: the connection below it is counted.
-    count: Option<OpenCount>,
+    count: OpenCount,
     /// [`crate::snapshot::Resolved::moves`] when it was opened: once that is another, this goes to where the backend was.
     moves: u32,
 }
@@ -65,18 +65,13 @@ pub struct OpenCount {
 }
 
 impl Connection {
-    /// A stream of a shared connection, for one exchange.
-    pub fn of_stream(stream: Stream) -> Connection {
-        Connection { stream, count: None, moves: 0 }
-    }
-
     /// See [`crate::snapshot::Resolved::moves`].
     pub fn moves(&self) -> u32 {
         self.moves
     }
 
     /// The bytes, and the count to be held as long as they flow.
-    pub fn into_parts(self) -> (Stream, Option<OpenCount>) {
+    pub fn into_parts(self) -> (Stream, OpenCount) {
         (self.stream, self.count)
     }
 }
@@ -104,7 +99,7 @@ impl Drop for OpenCount {
 }
 
 struct Kept {
-    connection: Idle<Connection>,
+    connection: Idle<HttpConnection>,
     since: Duration,
 }
 
@@ -198,7 +193,7 @@ impl WorkerBackend {
     /// An idle connection that, as far as is known here, the backend still holds open and has sent nothing on.
     ///
     /// `max_idle` bounds how long it may have been idle: what is not idempotent must not meet a backend that is just closing.
-    pub fn take_idle(&self, now: Duration, max_idle: Duration) -> Option<Idle<Connection>> {
+    pub fn take_idle(&self, now: Duration, max_idle: Duration) -> Option<Idle<HttpConnection>> {
         let mut idle = self.idle.borrow_mut();
         while let Some(candidate) = idle.pop() {
             if now.saturating_sub(candidate.since) >= max_idle {
@@ -215,12 +210,12 @@ impl WorkerBackend {
 
     /// Whether `connection` goes to the address that the backend's name stands for now.
     #[inline]
-    fn is_at(&self, connection: &Idle<Connection>) -> bool {
-        connection.connection().moves == self.shared.resolved.moves()
+    fn is_at(&self, connection: &Idle<HttpConnection>) -> bool {
+        connection.connection().moves() == self.shared.resolved.moves()
     }
 
     /// Keeps a connection whose last exchange ended cleanly on both sides, which is what the type says.
-    pub fn keep_idle(&self, connection: Idle<Connection>, now: Duration, max: u32) {
+    pub fn keep_idle(&self, connection: Idle<HttpConnection>, now: Duration, max: u32) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < max as usize && self.is_at(&connection) {
             idle.push(Kept { connection, since: now });
@@ -305,7 +300,7 @@ impl WorkerBackend {
                 self.cells().connections.increment();
                 let stream = Stream::plain(stream);
                 let count = OpenCount { cells: self.shared.cells.clone(), number: self.number as u32 };
-                Ok(Connection { stream, count: Some(count), moves })
+                Ok(Connection { stream, count, moves })
             }
             Err(WaitError::TimedOut) => Err(ConnectError::TimedOut { backend: address }),
             Err(WaitError::Broken(source)) if system::is_shortage(&source) => {

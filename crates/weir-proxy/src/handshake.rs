@@ -13,11 +13,11 @@ use rustls::{
 use weir_io::buffers::{Buffer, Buffers};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::stream::Stream;
 use weir_io::tls::Tls;
 use weir_stats::table::{End, Handshake};
 use weir_tls::{BackendTls, ServerTls, acme, hello};
 
-use crate::stream::Stream;
 use crate::tcp::sni;
 use crate::worker::{Worker, WorkerListener};
 

@@ -10,20 +10,22 @@ use weir_http::h1::connection::Busy;
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::stream::Duplex as _;
+use weir_io::wait::send_all;
 use weir_io::wait::{WaitError, timed_out};
 
 use crate::accept::Client;
-use crate::backends::{Chosen, ConnectError, Connection};
+use crate::backends::{self, Chosen, ConnectError};
+use crate::http::connection::Connection;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
 use crate::http::h2::Place;
+use crate::http::muxed::Muxed;
 use crate::http::session::{Session, due};
+use crate::http::stream::Stream;
 use crate::http::upload::Upload;
 use crate::http::{drive, reply};
-use crate::io::send_all;
-use crate::muxed::Muxed;
-use crate::stream::Stream;
 use crate::worker::{ListenerSlot, Worker};
 
 /// How long an idle backend connection may have been idle to carry a request that must not be sent twice: one that the
@@ -75,7 +77,7 @@ pub async fn make(
     let timeout = &forwarding.listener.shared.config.timeout;
     let patience = if upload.is_awaited() { timeout.client_body } else { timeout.backend };
     session.deadline.set(due(&session.slot, sent_at, patience));
-    match send_all(connection.connection(), &exchange.outgoing, &session.deadline, || {}).await {
+    match send_all(&mut **connection.connection(), &exchange.outgoing, &session.deadline, || {}).await {
         Ok(()) => {}
         Err(WaitError::TimedOut) => return Err(failed(Failure::BackendTimeout)),
         // It may have answered before it closed; what it said is worth reading.
@@ -129,7 +131,7 @@ async fn begin(
 ) -> Result<(Busy<Connection>, bool), Failure> {
     let Session { worker, slot, deadline, client, stream, .. } = session;
     let send_proxy = forwarding.pool.shared.config.send_proxy;
-    let header = send_proxy.map(|version| client.proxy_header(version, stream));
+    let header = send_proxy.map(|version| client.proxy_header(version, || stream.local_addr()));
     let opener = Opener { worker, slot, deadline, client, header };
     if !forwarding.over_h2() {
         let opening = pin!(open(&opener, exchange, forwarding, chosen, max_idle));
@@ -166,8 +168,8 @@ async fn open(
         backend.cells().reused.increment();
         return Ok((idle.begin(), true));
     }
-    let stream = Box::pin(connect(opener, exchange, forwarding, chosen)).await?;
-    Ok((Busy::first(stream), false))
+    let connection = Box::pin(connect(opener, exchange, forwarding, chosen)).await?;
+    Ok((Busy::first(Connection::of_wire(connection)), false))
 }
 
 /// A stream of a connection that the backend shares among exchanges, with the request's head sent.
@@ -199,7 +201,7 @@ async fn open_stream(
     let stream = place
         .send(head, is_whole, &opener.worker.buffers)
         .map_err(|_| Failure::Connect(ConnectError::Declined))?;
-    Ok((Busy::first(Connection::of_stream(Stream::muxed(Muxed::H2(stream)))), reused))
+    Ok((Busy::first(Connection::of_stream(Muxed::H2(stream))), reused))
 }
 
 /// Whether the backend takes extended CONNECT (RFC 8441 §3). On a connection just opened it may not have said so yet.
@@ -255,7 +257,7 @@ async fn connect(
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     chosen: &Chosen,
-) -> Result<Connection, Failure> {
+) -> Result<backends::Connection, Failure> {
     let backend = chosen.backend();
     let began = clock::now();
     opener.wait_until(began, forwarding.listener.shared.config.timeout.connect);
@@ -263,7 +265,7 @@ async fn connect(
     exchange.ledger.connect = Some(clock::now().saturating_sub(began));
     let mut stream = connected.map_err(Failure::Connect)?;
     if let Some(header) = &opener.header {
-        send_all(&mut stream, header, opener.deadline, || {}).await.map_err(|error| {
+        send_all(&mut *stream, header, opener.deadline, || {}).await.map_err(|error| {
             let backend = backend.shared.resolved.address().unwrap_or(opener.client.peer);
             Failure::Connect(ConnectError::from_wait(error, backend))
         })?;

@@ -7,17 +7,19 @@ use std::task::{Context, Poll};
 use weir_http::{Asked, Progress, parse_response};
 use weir_io::buffers::{Buffer, SMALL};
 use weir_io::clock;
+use weir_io::stream::Duplex as _;
+use weir_io::stream::Sight;
 
 use crate::backends::ConnectError;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
+use crate::http::muxed::Muxed;
 use crate::http::pump::{Pump, PumpError};
 use crate::http::reply;
 use crate::http::session::{Session, due};
+use crate::http::stream::Stream;
 use crate::http::upload::Upload;
-use crate::muxed::Muxed;
-use crate::stream::{Sight, Stream};
 
 /// Receives the response's head, moving the request's body meanwhile. Interim responses are passed on as they come.
 pub async fn until_response(

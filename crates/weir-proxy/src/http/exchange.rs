@@ -21,11 +21,11 @@ use crate::http::cache;
 use crate::http::failure::Failure;
 use crate::http::forward::{self, Forwarding};
 use crate::http::ledger::Ledger;
+use crate::http::muxed::Muxed;
 use crate::http::route::{Action, Decision, RequestView, Route, without_port};
 use crate::http::screening;
 use crate::http::session::Session;
 use crate::http::sqli;
-use crate::muxed::Muxed;
 use crate::worker::{Worker, WorkerListener};
 
 /// What becomes of the client's connection.

@@ -14,6 +14,8 @@ use weir_http::{
 };
 use weir_io::buffers::{Buffer, SMALL};
 use weir_io::clock;
+use weir_io::stream::Duplex as _;
+use weir_io::stream::Sight;
 use weir_screen::sqli::BodyKind;
 use weir_stats::table::Rejected;
 
@@ -36,7 +38,6 @@ use crate::http::session::{Session, limits_of};
 use crate::http::sqli;
 use crate::http::sticky::{self, Sticky};
 use crate::http::upload::{self, Upload};
-use crate::stream::Sight;
 use crate::worker::WorkerListener;
 
 /// Most bytes of a body that leave together with the head.

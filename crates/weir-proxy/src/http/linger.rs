@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use weir_io::buffers::SMALL;
 use weir_io::clock;
+use weir_io::stream::Duplex as _;
+use weir_io::wait::receive;
 
 use crate::http::session::Session;
-use crate::io::receive;
 
 /// Longest wait for the client to have read the answer and closed.
 const LONGEST: Duration = Duration::from_secs(2);

@@ -14,11 +14,12 @@ use weir_http::{BodyLength, BodyReader, Violation};
 use weir_io::buffers::{Buffer, Buffers, LARGE};
 use weir_io::pipes::{Pipe, SMALL_PIECE, SMALL_PIECES};
 use weir_io::socket::poll_call;
+use weir_io::stream::Duplex as _;
 use weir_io::wait::give_way;
 use weir_stats::table::ListenerCells;
 
 use crate::http::compress::Encoding;
-use crate::stream::Stream;
+use crate::http::stream::Stream;
 
 /// What stands behind a chunk's content.
 const CHUNK_END: &[u8] = b"\r\n";

@@ -13,6 +13,7 @@ use weir_http::{
     AddedField, Field, Method, OwnAnswer, OwnResponse, ResponseContext, ResponseHead, SentFraming, Version,
     continue_fields, response_fields, write_response,
 };
+use weir_io::wait::send_all;
 use weir_io::wait::{WaitError, timed_out};
 
 use crate::http::date;
@@ -20,9 +21,8 @@ use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
 use crate::http::ledger::Ledger;
+use crate::http::muxed::Muxed;
 use crate::http::session::Session;
-use crate::io::send_all;
-use crate::muxed::Muxed;
 use crate::worker::WorkerListener;
 
 /// Sends `100 Continue` (RFC 9110 §10.1.1).

@@ -8,10 +8,12 @@ use weir_http::h1::connection::{Busy, Drained};
 use weir_http::{BodyLength, BodyReader, Violation};
 use weir_io::buffers::{LARGE, SMALL};
 use weir_io::clock;
+use weir_io::wait::send_all;
 use weir_stats::table::End;
 
-use crate::backends::{Chosen, Connection};
+use crate::backends::Chosen;
 use crate::http::attempt::Answered;
+use crate::http::connection::Connection;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
@@ -19,7 +21,6 @@ use crate::http::pump::{Framing, Pump};
 use crate::http::session::{Session, due};
 use crate::http::upload::Upload;
 use crate::http::{answer, cache, compress, drive, reply, tunnel};
-use crate::io::send_all;
 
 /// Most bytes of a body that leave together with the head.
 const WITH_HEAD_BYTES: usize = SMALL;

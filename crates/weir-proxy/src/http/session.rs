@@ -13,6 +13,7 @@ use weir_http::{ClientIdentity, Limits, Progress, Scheme, parse_request};
 use weir_io::buffers::{Buffer, SMALL};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::stream::{Duplex as _, Stream as Wire};
 use weir_io::wait::WaitError;
 use weir_stats::table::{End, Rejected};
 
@@ -20,8 +21,8 @@ use crate::accept::{self, Client};
 use crate::handshake::{self, Secure};
 use crate::http::exchange::{self, After, Exchange};
 use crate::http::failure::Failure;
+use crate::http::stream::Stream;
 use crate::http::{h2, linger};
-use crate::stream::Stream;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// A partly received head up to this size moves out of its read buffer while more is awaited, so that a client that sends one
@@ -68,27 +69,27 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     let mut buffer = None;
-    let mut stream = Stream::plain(stream);
+    let mut wire = Wire::plain(stream);
     let listener = slot.current();
     deadline.belongs_to(listener.shared.number());
     let (client, _seat) =
-        match Box::pin(accept::identify(&listener, &mut stream, peer, &mut buffer, &worker, &deadline)).await
-        {
+        match Box::pin(accept::identify(&listener, &mut wire, peer, &mut buffer, &worker, &deadline)).await {
             Ok(identified) => identified,
             Err(end) => {
                 exchange::count_refused_session(&worker, &listener, end);
                 // An unaccepted peer gets no answer to learn from.
-                stream.reset_on_close();
+                wire.reset_on_close();
                 return;
             }
         };
-    let shaken = Box::pin(handshake::with_client(&worker, &listener, stream, &mut buffer, &deadline)).await;
-    let (stream, secure) = match shaken {
+    let shaken = Box::pin(handshake::with_client(&worker, &listener, wire, &mut buffer, &deadline)).await;
+    let (wire, secure) = match shaken {
         Ok(shaken) => shaken,
         Err(end) => return exchange::count_refused_session(&worker, &listener, end),
     };
     let identity = Rc::new(identify(&listener, client.address.ip(), secure.as_deref()));
     drop(listener);
+    let stream = Stream::of_wire(wire);
     let mut session =
         Session { worker, slot, stream, secure, client, identity, deadline, buffer, idle_since: None };
     match session.spoken().await {

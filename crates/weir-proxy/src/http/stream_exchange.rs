@@ -7,15 +7,16 @@ use std::task::Poll;
 use weir_http::{ClientIdentity, Limits};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::stream::Duplex as _;
 
 use crate::accept::Client;
 use crate::handshake::Secure;
 use crate::http::exchange::{self, After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::linger;
+use crate::http::muxed::Muxed;
 use crate::http::session::{Session, limits_of};
-use crate::muxed::Muxed;
-use crate::stream::Stream;
+use crate::http::stream::Stream;
 use crate::worker::{ListenerSlot, Worker};
 
 /// The client at the other end of a multiplexed connection.

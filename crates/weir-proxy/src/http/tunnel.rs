@@ -4,15 +4,16 @@ use weir_http::Violation;
 use weir_http::h1::connection::Busy;
 use weir_io::buffers::Buffer;
 use weir_io::clock;
+use weir_io::wait::send_all;
 
-use crate::backends::{Chosen, Connection};
+use crate::backends::Chosen;
+use crate::http::connection::Connection;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
 use crate::http::session::{Session, due};
 use crate::http::upload::Upload;
 use crate::http::{answer, reply};
-use crate::io::send_all;
 use crate::tcp::relay::{self, FirstBytes, Pair, Terms};
 
 /// Passes the 101 on and relays until either side ends.
@@ -55,7 +56,7 @@ pub async fn run(
     let backend = chosen.backend().cells();
     let client = forwarding.listener.shared.cells.of(worker.number);
     let relayed = relay::run(
-        Pair { client: stream, backend: connection.connection() },
+        Pair { client: stream, backend: &mut **connection.connection() },
         first,
         Terms { buffers: &worker.buffers, deadline, idle: timeout.client_idle },
         || slot.draining_until(),

@@ -10,7 +10,7 @@ use weir_io::buffers::{Buffer, Buffers};
 
 use crate::http::failure::Failure;
 use crate::http::pump::{Pump, PumpError};
-use crate::stream::Stream;
+use crate::http::stream::Stream;
 
 /// A client may be slow for this long before its rate is looked at.
 const RATE_GRACE: Duration = Duration::from_secs(5);

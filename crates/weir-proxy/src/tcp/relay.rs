@@ -16,10 +16,9 @@ use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::pipes::{Pipe, SMALL_PIECE, SMALL_PIECES};
 use weir_io::socket::poll_call;
+use weir_io::stream::Duplex;
 use weir_io::wait::give_way;
 use weir_stats::table::End;
-
-use crate::stream::Stream;
 
 /// A direction is bulky once it has filled its buffer so often in a row (256 KiB).
 const FULL_BUFFERS: u32 = 4;
@@ -27,9 +26,9 @@ const FULL_BUFFERS: u32 = 4;
 const TURN_BYTES: u64 = 1 << 20;
 
 /// The two connections of a session.
-pub struct Pair<'a> {
-    pub client: &'a mut Stream,
-    pub backend: &'a mut Stream,
+pub struct Pair<'a, C, B> {
+    pub client: &'a mut C,
+    pub backend: &'a mut B,
 }
 
 /// Bytes that were received before the relay began.
@@ -63,8 +62,8 @@ pub struct Relayed {
 /// An end of stream is passed on as one, and the other direction goes on. A reset of one side resets the other, and so does
 /// every end that neither side wished while bytes are on their way: a cut must never look like the end of the stream.
 /// `moved` is told the bytes moved since it was last called (from the client, from the backend), for the counters.
-pub async fn run(
-    pair: Pair<'_>,
+pub async fn run<C: Duplex, B: Duplex>(
+    pair: Pair<'_, C, B>,
     first: FirstBytes,
     terms: Terms<'_>,
     draining_until: impl Fn() -> Option<Duration>,
@@ -98,8 +97,8 @@ pub async fn run(
     Relayed { end: close.end, from_client: relay.up.moved, from_backend: relay.down.moved }
 }
 
-struct Relay<'a> {
-    pair: Pair<'a>,
+struct Relay<'a, C, B> {
+    pair: Pair<'a, C, B>,
     terms: Terms<'a>,
     /// From the client to the backend.
     up: Direction,
@@ -117,7 +116,7 @@ struct Close {
     is_clean: bool,
 }
 
-impl Relay<'_> {
+impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Close> {
         let (client, backend) = (&mut *self.pair.client, &mut *self.pair.backend);
         if self.up.ended.is_none() && self.up.poll(client, backend, context, self.terms.buffers).is_ready() {
@@ -177,7 +176,7 @@ impl Relay<'_> {
 }
 
 /// What follows from the end of one direction while the other goes on.
-fn settle_one(ended: &Direction, other: &Direction, sink: &Stream, at_break: &mut u64) {
+fn settle_one(ended: &Direction, other: &Direction, sink: &impl Duplex, at_break: &mut u64) {
     match ended.ended {
         // With both directions over the sockets are closed right away, which says the same and saves a call.
         Some(Ended::Whole) if other.ended.is_none() => {
@@ -238,8 +237,8 @@ impl Direction {
     /// Moves what there is to move; ready when the direction has ended.
     fn poll(
         &mut self,
-        source: &mut Stream,
-        sink: &mut Stream,
+        source: &mut impl Duplex,
+        sink: &mut impl Duplex,
         context: &mut Context<'_>,
         buffers: &Rc<Buffers>,
     ) -> Poll<()> {
@@ -275,8 +274,8 @@ impl Direction {
     #[inline]
     fn copy(
         &mut self,
-        source: &mut Stream,
-        sink: &mut Stream,
+        source: &mut impl Duplex,
+        sink: &mut impl Duplex,
         context: &mut Context<'_>,
         buffers: &Rc<Buffers>,
     ) -> Poll<Result<(), Ended>> {
@@ -326,8 +325,8 @@ impl Direction {
     /// One pipe filled and emptied again.
     fn splice(
         &mut self,
-        source: &mut Stream,
-        sink: &mut Stream,
+        source: &mut impl Duplex,
+        sink: &mut impl Duplex,
         context: &mut Context<'_>,
         buffers: &Rc<Buffers>,
     ) -> Poll<Result<(), Ended>> {

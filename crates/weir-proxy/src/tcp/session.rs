@@ -13,7 +13,11 @@ use weir_config::RetryOn;
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::stream::Duplex as _;
+use weir_io::stream::Sight;
+use weir_io::stream::Stream;
 use weir_io::wait::WaitError;
+use weir_io::wait::send_all;
 use weir_stats::table::{End, Rejected};
 
 use super::relay::{self, FirstBytes, Pair, Relayed, Terms};
@@ -24,9 +28,7 @@ use crate::backends::{Chosen, ConnectError, Connection, WorkerPool, elapsed};
 use crate::choose::{Unavailable, Wish, choose_or_wait};
 use crate::handshake::{self, Secure};
 use crate::http::route::{Action, Decision, RequestView};
-use crate::io::send_all;
 use crate::snapshot::ClientSeat;
-use crate::stream::{Sight, Stream};
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// Serves one connection to its end.
@@ -258,9 +260,9 @@ impl Session {
         self.deadline.set(begun + self.listener.shared.config.timeout.connect);
         let mut backend = chosen.backend().connect(&self.worker, &self.deadline).await?;
         if let Some(version) = chosen.pool.shared.config.send_proxy {
-            let header = self.client.proxy_header(version, stream);
+            let header = self.client.proxy_header(version, || stream.local_addr());
             let address = backend.peer_addr().unwrap_or(self.client.peer);
-            if let Err(error) = send_all(&mut backend, &header, &self.deadline, || {}).await {
+            if let Err(error) = send_all(&mut *backend, &header, &self.deadline, || {}).await {
                 return Err(match error {
                     WaitError::TimedOut => ConnectError::TimedOut { backend: address },
                     WaitError::Broken(source) => ConnectError::Refused { backend: address, source },
@@ -293,7 +295,7 @@ impl Session {
             idle: self.listener.shared.config.timeout.client_idle,
         };
         let relayed = relay::run(
-            Pair { client: stream, backend: &mut backend },
+            Pair { client: stream, backend: &mut *backend },
             FirstBytes { from_client, from_backend: None },
             terms,
             || self.slot.draining_until(),

@@ -3,12 +3,12 @@
 use weir_io::buffers::{Buffer, LARGE, SMALL};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::stream::Stream;
 use weir_io::wait::WaitError;
+use weir_io::wait::receive;
 use weir_stats::table::{End, Handshake};
 use weir_tls::hello::{self, Greeting};
 
-use crate::io::receive;
-use crate::stream::Stream;
 use crate::worker::{Worker, WorkerListener};
 
 /// Receives into `first` until the greeting is whole. `None` for a client that asks for no name, or does not speak TLS.

@@ -29,10 +29,10 @@ use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forward::{self, Forwarding};
 use crate::http::ledger::Ledger;
+use crate::http::muxed::Muxed;
 use crate::http::route::Route;
 use crate::http::session::Session;
-use crate::muxed::Muxed;
-use crate::stream::Stream;
+use crate::http::stream::Stream;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// Pieces of content smaller than this on average are put together before they are kept.

@@ -10,6 +10,8 @@ use weir_http::forward::Negotiated;
 use weir_http::h1::chunked::{write_chunk_end, write_chunk_head, write_last_chunk};
 use weir_http::{AddedField, BodyLength, ResponseContext, ResponseHead, SentFraming};
 use weir_io::clock;
+use weir_io::stream::Sight;
+use weir_io::wait::send_all;
 use weir_io::wait::{WaitError, timed_out};
 use weir_stats::table::End;
 
@@ -22,8 +24,6 @@ use crate::http::failure::Failure;
 use crate::http::forward::Forwarding;
 use crate::http::reply;
 use crate::http::session::{Session, due};
-use crate::io::send_all;
-use crate::stream::Sight;
 
 /// The fetch has its own timers, which end it. Who reads of it waits for that with this much on top, in case its worker stands still.
 const FETCH_GRACE: Duration = Duration::from_secs(5);

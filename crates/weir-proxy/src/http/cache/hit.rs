@@ -11,6 +11,7 @@ use weir_http::forward::Negotiated;
 use weir_http::{Method, ResponseContext, ResponseHead, SentFraming};
 use weir_io::buffers::Buffer;
 use weir_io::clock;
+use weir_io::wait::send_all;
 use weir_io::wait::{WaitError, timed_out};
 use weir_stats::table::End;
 
@@ -22,7 +23,6 @@ use crate::http::exchange::{After, Exchange};
 use crate::http::forward::Forwarding;
 use crate::http::reply;
 use crate::http::session::{Session, due};
-use crate::io::send_all;
 
 /// Content up to this size is copied behind the head, bytes: one place to send from costs less than two.
 const WITH_HEAD_BYTES: u64 = 1 << 10;

@@ -10,6 +10,7 @@ use weir_cache::{Bypass, Object, RequestFacts, Reuse, invalidated, invalidates, 
 use weir_http::ResponseContext;
 use weir_io::buffers::Buffer;
 use weir_io::clock;
+use weir_io::stream::Sight;
 use weir_stats::table::CacheResult;
 
 use super::fetch;
@@ -27,7 +28,6 @@ use crate::http::forward::{self, Forwarding};
 use crate::http::reply;
 use crate::http::route::Route;
 use crate::http::session::{Session, due};
-use crate::stream::Sight;
 use crate::worker::WorkerListener;
 
 /// Fetches that one request waits for, when they are lost or prove to be of another variant, before it goes its own way.

@@ -17,8 +17,8 @@ use weir_stats::table::Compressed;
 
 use crate::http::exchange::Exchange;
 use crate::http::forward::{Facts, Forwarding};
+use crate::http::muxed::Muxed;
 use crate::http::session::Session;
-use crate::muxed::Muxed;
 
 pub use encoding::Encoding;
 

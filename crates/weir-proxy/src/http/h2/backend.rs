@@ -205,7 +205,7 @@ async fn drive(
     mut connection: h2::client::Connection<Wire, Bytes>,
     carrier: std::rc::Weak<Carrier>,
     owner: std::rc::Weak<Carriers>,
-    count: Option<OpenCount>,
+    count: OpenCount,
 ) {
     let _count = count;
     let ended = poll_fn(|context| std::pin::Pin::new(&mut connection).poll(context)).await;

@@ -23,10 +23,10 @@ use crate::http::h2::gauge::Gauge;
 use crate::http::h2::head;
 use crate::http::h2::stream::Stream as RequestStream;
 use crate::http::h2::wire::{Unsent, Watched, Wire};
+use crate::http::muxed::Muxed;
 use crate::http::running::{CONNECTION_WINDOW_BYTES, Place, Running, STREAM_WINDOW_BYTES};
 use crate::http::session::{LAST_CHANCE, Session, limits_of};
 use crate::http::stream_exchange::{self, Peer, Served};
-use crate::muxed::Muxed;
 use crate::worker::WorkerListener;
 
 /// Most content that waits in the connection to be sent, per stream.
@@ -51,6 +51,8 @@ pub async fn serve(session: Session) {
     let gauge = Rc::new(RefCell::new(Gauge::new(limits.control_frames, clock::now())));
     let unsent = Unsent::new(u64::from(limits.streams) * SEND_BUFFER_BYTES as u64, &worker.buffers);
     let watched = Watched { gauge, unsent };
+    // What carries many is itself carried by nothing.
+    let Some(stream) = stream.into_wire() else { return };
     let wire = Wire::of_client(stream, buffer, watched.clone());
     deadline.set(clock::now() + listener.shared.config.timeout.header);
     let mut handshake = pin!(builder(limits).handshake::<Wire, Bytes>(wire));

@@ -11,11 +11,12 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use weir_io::buffers::{Buffer, Buffers, Held};
+use weir_io::stream::Duplex as _;
+use weir_io::stream::Stream;
 use weir_io::wait::give_way;
 
 use crate::http::h2::gauge::Gauge;
 use crate::http::h2::sieve::Sieve;
-use crate::stream::Stream;
 
 /// Receives in a row of which nothing is left before others get their turn.
 const RECEIVES: u32 = 8;

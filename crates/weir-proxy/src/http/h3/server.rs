@@ -23,10 +23,10 @@ use crate::handshake::Secure;
 use crate::http::crew;
 use crate::http::exchange::{Exchange, confirm};
 use crate::http::failure::Failure;
+use crate::http::muxed::Muxed;
 use crate::http::running::{Place, Running};
 use crate::http::session::{LAST_CHANCE, identify, limits_of};
 use crate::http::stream_exchange::{self, Peer, Served};
-use crate::muxed::Muxed;
 use crate::worker::{ListenerSlot, Worker};
 
 /// Bytes taken at once from a stream that steers the connection.

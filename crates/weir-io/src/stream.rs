@@ -1,0 +1,276 @@
+//! A connection as the layers above see it: bytes in and bytes out, encrypted or not.
+//!
+//! Whatever moves bytes both ways keeps the same promises ([`Duplex`]). Reading: [`Duplex::poll_readable`] first, so that a buffer is borrowed
+//! only when there is something for it. Writing: what [`Duplex::poll_send`] counts as sent is with the kernel, so that nothing is left to flush.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use tokio::io::{AsyncRead as _, AsyncWrite as _, Interest, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::buffers::Buffer;
+use crate::tls::Tls;
+use crate::{socket, system};
+
+/// What moves bytes both ways. One such stands for a whole connection ([`Stream`]); a protocol that carries many on one has others.
+pub trait Duplex {
+    /// Ready when something can be received: bytes, the end, or an error.
+    fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+    /// Receives once into the free room of `buffer`, which must not be full, just after [`Self::poll_readable`] was ready. Zero is the
+    /// end of the stream.
+    fn receive_ready(&mut self, context: &mut Context<'_>, buffer: &mut Buffer) -> Poll<io::Result<usize>>;
+    /// Sends as much of `bytes` as is taken now, at least one byte when ready. After `Pending` it must be called with the same bytes again.
+    fn poll_send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
+    /// Says that nothing more will be sent.
+    fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+    /// Makes the drop send a reset, so that the peer sees that what it got is not whole.
+    fn reset_on_close(&mut self);
+    /// The socket, when nothing stands between it and the bytes: then the kernel may move them by itself.
+    fn bare(&self) -> Option<&TcpStream>;
+    /// Takes together what has come while nobody has room for it, where kept piece by piece it would take more memory than its bytes.
+    #[inline]
+    fn gather(&mut self, _context: &mut Context<'_>) {}
+
+    /// Receives once into the free room of `buffer`, which must not be full. Zero is the end of the stream.
+    #[inline]
+    fn poll_receive(&mut self, context: &mut Context<'_>, buffer: &mut Buffer) -> Poll<io::Result<usize>> {
+        ready!(self.poll_readable(context))?;
+        self.receive_ready(context, buffer)
+    }
+}
+
+/// A connection.
+pub struct Stream(Kind);
+
+/// What the bytes go through. Encryption is boxed, so that a plain connection is no larger for it.
+enum Kind {
+    Plain(TcpStream),
+    Encrypted(Box<Encrypted>),
+}
+
+struct Encrypted {
+    socket: TcpStream,
+    tls: Tls,
+}
+
+/// What is to be seen of a peer without taking anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// Nothing; the task is woken when that changes.
+    Quiet,
+    /// It sent something. As long as that is not received, nothing else can be seen.
+    Speaking,
+    /// It ended its direction: it left, or it has no more to say and waits for an answer all the same.
+    Ended,
+}
+
+impl Duplex for Stream {
+    #[inline]
+    fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Kind::Plain(socket) => socket.poll_read_ready(context),
+            Kind::Encrypted(encrypted) => encrypted.tls.poll_readable(&encrypted.socket, context),
+        }
+    }
+
+    #[inline]
+    fn receive_ready(&mut self, context: &mut Context<'_>, buffer: &mut Buffer) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            Kind::Plain(socket) => socket::receive_ready(socket, context, buffer),
+            Kind::Encrypted(encrypted) => Poll::Ready(encrypted.tls.take(buffer)),
+        }
+    }
+
+    #[inline]
+    fn poll_send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            Kind::Plain(socket) => socket::poll_send(socket, context, bytes),
+            Kind::Encrypted(encrypted) => encrypted.tls.poll_send(&encrypted.socket, context, &[bytes]),
+        }
+    }
+
+    #[inline]
+    fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let socket = match &mut self.0 {
+            Kind::Plain(socket) => socket,
+            Kind::Encrypted(encrypted) => {
+                ready!(encrypted.tls.poll_close(&encrypted.socket, context))?;
+                &mut encrypted.socket
+            }
+        };
+        Pin::new(socket).poll_shutdown(context)
+    }
+
+    #[inline]
+    fn reset_on_close(&mut self) {
+        match &mut self.0 {
+            Kind::Plain(socket) => system::reset_on_close(socket),
+            Kind::Encrypted(encrypted) => system::reset_on_close(&encrypted.socket),
+        }
+    }
+
+    #[inline]
+    fn bare(&self) -> Option<&TcpStream> {
+        match &self.0 {
+            Kind::Plain(socket) => Some(socket),
+            Kind::Encrypted(_) => None,
+        }
+    }
+}
+
+impl Stream {
+    /// A connection whose bytes go over the wire as they are.
+    pub fn plain(socket: TcpStream) -> Stream {
+        Stream(Kind::Plain(socket))
+    }
+
+    /// A connection whose handshake is done.
+    pub fn encrypted(socket: TcpStream, tls: Tls) -> Stream {
+        Stream(Kind::Encrypted(Box::new(Encrypted { socket, tls })))
+    }
+
+    /// The socket, given up by a connection whose bytes go over the wire as they are; `None` for any other.
+    pub fn into_socket(self) -> Option<TcpStream> {
+        match self.0 {
+            Kind::Plain(socket) => Some(socket),
+            Kind::Encrypted(_) => None,
+        }
+    }
+
+    /// The encryption, if there is any.
+    pub fn tls(&self) -> Option<&Tls> {
+        match &self.0 {
+            Kind::Plain(_) => None,
+            Kind::Encrypted(encrypted) => Some(&encrypted.tls),
+        }
+    }
+
+    /// The socket below, whatever stands between it and the bytes.
+    fn socket(&self) -> &TcpStream {
+        match &self.0 {
+            Kind::Plain(socket) => socket,
+            Kind::Encrypted(encrypted) => &encrypted.socket,
+        }
+    }
+
+    /// Keeps small messages from waiting for the acknowledgement of those before (TCP_NODELAY).
+    pub fn send_at_once(&self) {
+        // A failure costs time only, and comes from a connection that is gone already.
+        let _ = self.socket().set_nodelay(true);
+    }
+
+    /// Our address.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket().local_addr()
+    }
+
+    /// The peer's address.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.socket().peer_addr()
+    }
+
+    /// Receives once, for readers that bring room of their own.
+    pub fn poll_read(&mut self, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Kind::Plain(socket) => Pin::new(socket).poll_read(context, room),
+            Kind::Encrypted(encrypted) => {
+                ready!(encrypted.tls.poll_readable(&encrypted.socket, context))?;
+                let taken = encrypted.tls.take_with(room.remaining(), |content| room.put_slice(content));
+                Poll::Ready(taken.map(|_| ()))
+            }
+        }
+    }
+
+    /// As [`Duplex::poll_send`], from several places in one call.
+    #[inline]
+    pub fn poll_send_parts(
+        &mut self,
+        context: &mut Context<'_>,
+        parts: &[&[u8]; 3],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            Kind::Plain(socket) => socket::poll_send_vectored(socket, context, &parts.map(io::IoSlice::new)),
+            Kind::Encrypted(encrypted) => encrypted.tls.poll_send(&encrypted.socket, context, parts),
+        }
+    }
+
+    /// As [`Duplex::poll_send`], from as many places as the caller has.
+    pub fn poll_send_slices(
+        &mut self,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            Kind::Plain(socket) => socket::poll_send_vectored(socket, context, parts),
+            Kind::Encrypted(encrypted) => {
+                let mut few: [&[u8]; 8] = [&[]; 8];
+                few.iter_mut().zip(parts).for_each(|(place, part)| *place = part);
+                encrypted.tls.poll_send(&encrypted.socket, context, &few)
+            }
+        }
+    }
+
+    /// Says that the end is meant, where that has words of its own (RFC 8446 section 6.1), if the kernel takes them now: a client must not take
+    /// the end of a connection for an attack that cut it off.
+    pub async fn say_farewell(&mut self) {
+        if let Kind::Encrypted(encrypted) = &mut self.0 {
+            let Encrypted { socket, tls } = &mut **encrypted;
+            std::future::poll_fn(|context| {
+                let _ = tls.poll_close(socket, context);
+                Poll::Ready(())
+            })
+            .await;
+        }
+    }
+
+    /// Whether nothing, not even an end of stream, has arrived that was not received. Costs no system call while tokio knows the socket as
+    /// drained, which it is after an exchange that ended cleanly.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        let (socket, mut is_quiet) = match &self.0 {
+            Kind::Plain(socket) => (socket, true),
+            Kind::Encrypted(encrypted) => (&encrypted.socket, encrypted.tls.is_quiet()),
+        };
+        // Entered only while tokio takes the socket for readable.
+        let _ = socket.try_io(Interest::READABLE, || {
+            match rustix::net::recv(socket, &mut [0; 1], RecvFlags::PEEK) {
+                Err(Errno::AGAIN) => Err(io::ErrorKind::WouldBlock.into()),
+                _ => {
+                    is_quiet = false;
+                    Ok(())
+                }
+            }
+        });
+        is_quiet
+    }
+
+    /// What is to be seen of the peer without taking anything of what it sent. Err when the connection was reset.
+    pub fn poll_present(&mut self, context: &mut Context<'_>) -> io::Result<Sight> {
+        let socket = match &mut self.0 {
+            Kind::Plain(socket) => socket,
+            Kind::Encrypted(encrypted) => {
+                return match encrypted.tls.poll_readable(&encrypted.socket, context) {
+                    Poll::Pending => Ok(Sight::Quiet),
+                    Poll::Ready(Ok(())) if encrypted.tls.has_content() => Ok(Sight::Speaking),
+                    Poll::Ready(Ok(())) => Ok(Sight::Ended),
+                    Poll::Ready(Err(error)) => Err(error),
+                };
+            }
+        };
+        match socket.poll_read_ready(context) {
+            Poll::Pending => return Ok(Sight::Quiet),
+            Poll::Ready(result) => result?,
+        }
+        match socket.poll_peek(context, &mut ReadBuf::new(&mut [0; 1])) {
+            Poll::Pending => Ok(Sight::Quiet),
+            Poll::Ready(Ok(0)) => Ok(Sight::Ended),
+            Poll::Ready(Ok(_)) => Ok(Sight::Speaking),
+            Poll::Ready(Err(error)) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What an exchange reads from and writes to: a connection of its own (HTTP/1.1), or one stream of a connection that carries many.
+
+use std::io;
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+
+use tokio::net::TcpStream;
+use weir_http::{Field, StreamError, Trailers};
+use weir_io::buffers::Buffer;
+use weir_io::stream::{Duplex, Sight, Stream as Wire};
+
+use crate::http::cache::Fetch;
+use crate::http::muxed::Muxed;
+
+/// One side of an exchange.
+pub struct Stream(Kind);
+
+/// What carries the messages. Streams are boxed, so that a connection is no larger for them.
+enum Kind {
+    Wire(Wire),
+    /// Somebody else drives the connection.
+    Muxed(Box<Muxed>),
+}
+
+impl Stream {
+    /// A connection whose messages follow each other.
+    pub fn of_wire(wire: Wire) -> Stream {
+        Stream(Kind::Wire(wire))
+    }
+
+    /// One of the streams of a multiplexed connection. Its end is the message's: see [`Stream::poll_finish`].
+    pub fn muxed(stream: Muxed) -> Stream {
+        Stream(Kind::Muxed(Box::new(stream)))
+    }
+
+    /// The connection, where it is this one's own.
+    pub fn into_wire(self) -> Option<Wire> {
+        match self.0 {
+            Kind::Wire(wire) => Some(wire),
+            Kind::Muxed(_) => None,
+        }
+    }
+
+    /// The stream of a multiplexed connection that this is.
+    #[inline]
+    pub fn as_muxed(&mut self) -> Option<&mut Muxed> {
+        match &mut self.0 {
+            Kind::Muxed(stream) => Some(stream),
+            Kind::Wire(_) => None,
+        }
+    }
+
+    /// The fetch that this answers on, where its peer is the cache.
+    pub fn as_fetch(&self) -> Option<&Fetch> {
+        match &self.0 {
+            Kind::Muxed(stream) => match &**stream {
+                Muxed::Fetch(fetch) => Some(fetch),
+                Muxed::H2(_) | Muxed::H3(_) => None,
+            },
+            Kind::Wire(_) => None,
+        }
+    }
+
+    /// Whether this is one of the streams of a multiplexed connection.
+    #[inline]
+    pub fn is_muxed(&self) -> bool {
+        matches!(self.0, Kind::Muxed(_))
+    }
+
+    /// Our address; `Unsupported` for a stream, which has the addresses of its connection.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        match &self.0 {
+            Kind::Wire(wire) => wire.local_addr(),
+            Kind::Muxed(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// As [`Duplex::poll_send`], for bytes that end the message with nothing behind them: where they go in one piece, the end goes with them.
+    /// [`Self::poll_finish`] is still to be called.
+    #[inline]
+    pub fn poll_send_last(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            Kind::Muxed(stream) => stream.poll_send_last(context, bytes),
+            Kind::Wire(wire) => wire.poll_send(context, bytes),
+        }
+    }
+
+    /// As [`Duplex::poll_send`], from several places in one call.
+    #[inline]
+    pub fn poll_send_parts(
+        &mut self,
+        context: &mut Context<'_>,
+        parts: &[&[u8]; 3],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            Kind::Wire(wire) => wire.poll_send_parts(context, parts),
+            Kind::Muxed(stream) => {
+                let first = parts.iter().find(|part| !part.is_empty());
+                stream.poll_send(context, first.unwrap_or(&parts[0]))
+            }
+        }
+    }
+
+    /// As [`Duplex::poll_send`], from as many places as the caller has; `Unsupported` on a stream, which takes them one by one without a copy.
+    pub fn poll_send_slices(
+        &mut self,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            Kind::Wire(wire) => wire.poll_send_slices(context, parts),
+            Kind::Muxed(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+        }
+    }
+
+    /// Ends the message, with `trailers` where there are any, on a stream whose end that is; on others its framing is its end, and
+    /// nothing is to be done.
+    pub fn poll_finish<'a>(
+        &mut self,
+        context: &mut Context<'_>,
+        trailers: impl Iterator<Item = Field<'a>>,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Kind::Wire(_) => Poll::Ready(Ok(())),
+            Kind::Muxed(stream) => stream.poll_finish(context, trailers),
+        }
+    }
+
+    /// Whether this is a stream of which everything was taken, its end too.
+    pub fn is_ended(&self) -> bool {
+        matches!(&self.0, Kind::Muxed(stream) if stream.is_ended())
+    }
+
+    /// See [`Muxed::resets_behind_answers`].
+    pub fn resets_behind_answers(&self) -> bool {
+        matches!(&self.0, Kind::Muxed(stream) if stream.resets_behind_answers())
+    }
+
+    /// The fields behind the message, once its end was received; given once. `None` where they are part of its framing.
+    pub fn take_trailers(&mut self) -> Option<Box<Trailers>> {
+        self.as_muxed().and_then(Muxed::take_trailers)
+    }
+
+    /// See [`Wire::say_farewell`]. A stream's end says it by itself.
+    pub async fn say_farewell(&mut self) {
+        if let Kind::Wire(wire) = &mut self.0 {
+            wire.say_farewell().await;
+        }
+    }
+
+    /// See [`Wire::is_quiet`]. A stream carries one message, and is never kept.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        matches!(&self.0, Kind::Wire(wire) if wire.is_quiet())
+    }
+
+    /// What is to be seen of the peer without taking anything of what it sent. Err when the connection or the stream was reset.
+    pub fn poll_present(&mut self, context: &mut Context<'_>) -> io::Result<Sight> {
+        match &mut self.0 {
+            Kind::Wire(wire) => wire.poll_present(context),
+            Kind::Muxed(stream) => match stream.poll_gone(context) {
+                Poll::Pending => Ok(Sight::Quiet),
+                Poll::Ready(()) => Err(io::ErrorKind::ConnectionReset.into()),
+            },
+        }
+    }
+}
+
+impl Duplex for Stream {
+    #[inline]
+    fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Kind::Wire(wire) => wire.poll_readable(context),
+            Kind::Muxed(stream) => stream.poll_readable(context),
+        }
+    }
+
+    #[inline]
+    fn receive_ready(&mut self, context: &mut Context<'_>, buffer: &mut Buffer) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            Kind::Wire(wire) => wire.receive_ready(context, buffer),
+            Kind::Muxed(stream) => Poll::Ready(stream.take(buffer)),
+        }
+    }
+
+    #[inline]
+    fn poll_send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.0 {
+            Kind::Wire(wire) => wire.poll_send(context, bytes),
+            Kind::Muxed(stream) => stream.poll_send(context, bytes),
+        }
+    }
+
+    fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Kind::Wire(wire) => wire.poll_shutdown(context),
+            Kind::Muxed(stream) => stream.poll_finish(context, std::iter::empty()),
+        }
+    }
+
+    fn reset_on_close(&mut self) {
+        match &mut self.0 {
+            Kind::Wire(wire) => wire.reset_on_close(),
+            Kind::Muxed(stream) => stream.reset(StreamError::Internal),
+        }
+    }
+
+    #[inline]
+    fn bare(&self) -> Option<&TcpStream> {
+        match &self.0 {
+            Kind::Wire(wire) => wire.bare(),
+            Kind::Muxed(_) => None,
+        }
+    }
+
+    #[inline]
+    fn gather(&mut self, context: &mut Context<'_>) {
+        if let Kind::Muxed(stream) = &mut self.0 {
+            stream.gather(context);
+        }
+    }
+}
