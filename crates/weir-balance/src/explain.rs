@@ -41,6 +41,11 @@ pub struct BackendStatus {
 }
 
 impl BackendStatus {
+    /// Whether probes and ejection leave it in, whatever the operator says of it.
+    pub fn is_healthy(&self) -> bool {
+        self.health != Health::Down && self.ejected_until.is_none()
+    }
+
     /// Why it is only the last resort, when it was chosen as that.
     pub const fn last_resort_words(&self) -> &'static str {
         match self.state {

@@ -50,6 +50,12 @@ fn a_drained_backend_gets_no_new_work_and_comes_back() {
             assert_eq!(asks(&weir), "b", "{state}");
         }
         assert_eq!(weir.metric("weir_backend_up", &[("backend", &a.address().to_string())]), 0.0);
+        // Nobody is to be woken for what the operator did.
+        assert_eq!(
+            weir.metric("weir_backend_healthy", &[("backend", &a.address().to_string())]),
+            1.0,
+            "{state}"
+        );
         weir.admin().calls("PATCH", &path, &[], r#"{"state": "ready"}"#);
         until("the backend to be used again", || (asks(&weir) == "a").then_some(()));
     }
@@ -156,6 +162,46 @@ fn every_error_is_json_with_a_code_and_a_message() {
     }
 }
 
+/// The sum of no samples is no number, and an alert on it is silent or false.
+#[test]
+fn a_listener_and_a_pool_have_no_metrics_of_what_they_do_not_do() {
+    let backend = named("a");
+    let config = r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [listener.raw]
+        protocol = "tcp"
+        bind = "@raw"
+        pool = "plain"
+        [pool.app]
+        backends = ["@app"]
+        health = "off"
+        [pool.plain]
+        backends = ["@app"]
+        health = "off"
+        "#;
+    let weir = Setup::of(config).with("app", backend.address()).start();
+    let page = weir.admin().reads("/metrics").response.text();
+    let has = |name: &str, label: &str| {
+        page.lines().any(|line| line.starts_with(name) && line.contains(&format!("{{{label}")))
+    };
+    for (name, http, tcp) in [
+        ("weir_requests_total", "listener=\"web\"", "listener=\"raw\""),
+        ("weir_request_duration_seconds_bucket", "listener=\"web\"", "listener=\"raw\""),
+        ("weir_would_reject_total", "listener=\"web\"", "listener=\"raw\""),
+        ("weir_rate_limit_overflow_total", "listener=\"web\"", "listener=\"raw\""),
+        ("weir_backend_response_seconds_bucket", "pool=\"app\"", "pool=\"plain\""),
+        ("weir_backend_connections_reused_total", "pool=\"app\"", "pool=\"plain\""),
+    ] {
+        assert!(has(name, http) && !has(name, tcp), "{name}");
+    }
+    assert!(!has("weir_sqli_requests_total", ""), "no listener asks for it");
+    for name in ["weir_connections_total", "weir_bytes_total", "weir_ends_total"] {
+        assert!(has(name, "listener=\"web\"") && has(name, "listener=\"raw\""), "{name}");
+    }
+}
+
 #[test]
 fn metrics_are_well_formed_and_documented() {
     let (a, b) = (named("a"), named("b"));
@@ -166,6 +212,7 @@ fn metrics_are_well_formed_and_documented() {
         "weir_requests_total",
         "weir_request_duration_seconds_bucket",
         "weir_backend_up",
+        "weir_backend_healthy",
         "weir_backend_connections",
         "weir_backend_response_seconds_count",
         "weir_connections",

@@ -79,7 +79,9 @@ fn backends_whose_probes_are_merely_late_serve_on_when_all_are_down() {
     // It shows wherever one would look.
     assert_eq!(serving_from(&weir), "last-resort");
     assert_eq!(weir.metric("weir_last_resort_total", &[("pool", "app")]), 20.0);
-    assert_eq!(weir.metric("weir_backend_up", &[("backend", &a.address().to_string())]), 0.0);
+    for name in ["weir_backend_up", "weir_backend_healthy"] {
+        assert_eq!(weir.metric(name, &[("backend", &a.address().to_string())]), 0.0, "{name}");
+    }
     let url = format!("http://{}/", weir.address("web"));
     let explained = weir.command(&["explain", "http", "GET", &url]);
     assert!(explained.succeeded().contains("down by its probes, but nothing else is left"), "{explained:?}");

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use weir_balance::State;
+use weir_config::{Protocol, RouteAction, SqliMode};
 use weir_proxy::http::cache::Cache;
 use weir_proxy::snapshot::{Backend, Listener, Pool};
 use weir_quic::counts::{Counts as QuicCounts, DROP_NAMES};
@@ -27,7 +28,7 @@ pub(super) fn text(control: &Control) -> String {
     let mut out = Exposition::default();
     about_weir(&mut out, control, snapshot.generation);
     listeners(&mut out, control, &snapshot.listeners);
-    backends(&mut out, &snapshot.pools);
+    backends(&mut out, &snapshot.listeners, &snapshot.pools);
     pools(&mut out, control, &snapshot.pools);
     if let Some(cache) = &snapshot.cache {
         about_cache(&mut out, cache);
@@ -95,20 +96,7 @@ fn listeners(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>
             family.sample(&[&listener.config.name], listener.cells.sum(|cells| count(cells).total()) as f64);
         }
     };
-    let mut requests = out.family(&expose::REQUESTS);
-    for listener in listeners {
-        for (class, word) in CODE_CLASSES.iter().enumerate() {
-            requests.sample(
-                &[&listener.config.name, word],
-                listener.cells.sum(|cells| cells.requests[class].total()) as f64,
-            );
-        }
-    }
-    let mut durations = out.family(&expose::REQUEST_DURATION);
-    for listener in listeners {
-        durations
-            .histogram(&[&listener.config.name], &listener.cells.histogram(|cells| &cells.request_seconds));
-    }
+    requests(out, listeners);
     let mut open = out.family(&expose::CONNECTIONS);
     for listener in listeners {
         open.sample(&[&listener.config.name], f64::from(listener.seats.taken()));
@@ -127,24 +115,7 @@ fn listeners(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>
             rejected.sample(&[&listener.config.name, reason.word()], count as f64);
         }
     }
-    let mut would = out.family(&expose::WOULD_REJECT);
-    for listener in listeners {
-        for reason in Rejected::WOULD {
-            let count = listener.cells.sum(|cells| cells.would_reject[*reason as usize].total());
-            would.sample(&[&listener.config.name, reason.word()], count as f64);
-        }
-    }
-    let mut overflow = out.family(&expose::RATE_LIMIT_OVERFLOW);
-    for listener in listeners {
-        overflow.sample(&[&listener.config.name], listener.rate_limit_overflow() as f64);
-    }
-    let mut sqli = out.family(&expose::SQLI);
-    for listener in listeners {
-        for verdict in SqliVerdict::ALL {
-            let count = listener.cells.sum(|cells| cells.sqli[*verdict as usize].total());
-            sqli.sample(&[&listener.config.name, verdict.word()], count as f64);
-        }
-    }
+    screens(out, listeners);
     let mut ends = out.family(&expose::ENDS);
     for listener in listeners {
         for end in End::ALL {
@@ -163,6 +134,53 @@ fn listeners(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>
     acme(out, control);
     compression(out, listeners);
     counter(out, &expose::LOG_DROPPED, |cells| &cells.log_dropped);
+}
+
+/// Those that speak HTTP: what counts requests would be zeros for the others, and a quantile of nothing is no number.
+fn of_http(listeners: &[Arc<Listener>]) -> impl Iterator<Item = &Arc<Listener>> {
+    listeners.iter().filter(|listener| listener.config.protocol == Protocol::Http)
+}
+
+fn requests(out: &mut Exposition, listeners: &[Arc<Listener>]) {
+    let mut requests = out.family(&expose::REQUESTS);
+    for listener in of_http(listeners) {
+        for (class, word) in CODE_CLASSES.iter().enumerate() {
+            requests.sample(
+                &[&listener.config.name, word],
+                listener.cells.sum(|cells| cells.requests[class].total()) as f64,
+            );
+        }
+    }
+    let mut durations = out.family(&expose::REQUEST_DURATION);
+    for listener in of_http(listeners) {
+        durations
+            .histogram(&[&listener.config.name], &listener.cells.histogram(|cells| &cells.request_seconds));
+    }
+}
+
+fn screens(out: &mut Exposition, listeners: &[Arc<Listener>]) {
+    let mut would = out.family(&expose::WOULD_REJECT);
+    for listener in of_http(listeners) {
+        for reason in Rejected::WOULD {
+            let count = listener.cells.sum(|cells| cells.would_reject[*reason as usize].total());
+            would.sample(&[&listener.config.name, reason.word()], count as f64);
+        }
+    }
+    let mut overflow = out.family(&expose::RATE_LIMIT_OVERFLOW);
+    for listener in of_http(listeners) {
+        overflow.sample(&[&listener.config.name], listener.rate_limit_overflow() as f64);
+    }
+    let asks = |listener: &&Arc<Listener>| {
+        let of_routes = listener.config.routes.iter().map(|route| route.sqli.mode);
+        of_routes.chain([listener.config.sqli.mode]).any(|mode| mode != SqliMode::Off)
+    };
+    let mut sqli = out.family(&expose::SQLI);
+    for listener in of_http(listeners).filter(asks) {
+        for verdict in SqliVerdict::ALL {
+            let count = listener.cells.sum(|cells| cells.sqli[*verdict as usize].total());
+            sqli.sample(&[&listener.config.name, verdict.word()], count as f64);
+        }
+    }
 }
 
 fn compression(out: &mut Exposition, listeners: &[Arc<Listener>]) {
@@ -235,7 +253,16 @@ fn acme(out: &mut Exposition, control: &Control) {
     gauge(&expose::ACME_CAME, |standing| standing.came);
 }
 
-fn backends(out: &mut Exposition, pools: &[Arc<Pool>]) {
+/// Whether requests are forwarded to the pool.
+fn takes_requests(pool: &Pool, listeners: &[Arc<Listener>]) -> bool {
+    of_http(listeners).any(|listener| {
+        let mut of_routes = listener.config.routes.iter().map(|route| &route.action);
+        listener.config.pool.as_ref() == Some(&pool.config.name)
+            || of_routes.any(|action| matches!(action, RouteAction::Pool(name) if *name == pool.config.name))
+    })
+}
+
+fn backends(out: &mut Exposition, listeners: &[Arc<Listener>], pools: &[Arc<Pool>]) {
     let each = |value: &mut dyn FnMut(&Pool, usize, &Backend)| {
         for pool in pools {
             pool.backends.iter().enumerate().for_each(|(index, backend)| value(pool, index, backend));
@@ -257,6 +284,13 @@ fn backends(out: &mut Exposition, pools: &[Arc<Pool>]) {
     gauge(out, &expose::BACKEND_UP, |pool, index, _| {
         f64::from(u8::from(pool.balance.state(index) == State::Ready))
     });
+    let mut healthy = out.family(&expose::BACKEND_HEALTHY);
+    for pool in pools {
+        for backend in pool.balance.status() {
+            let is_healthy = f64::from(u8::from(backend.is_healthy()));
+            healthy.sample(&[&pool.config.name, &backend.address], is_healthy);
+        }
+    }
     gauge(out, &expose::BACKEND_WEIGHT, |_, _, backend| f64::from(backend.balance.weight()));
     gauge(out, &expose::BACKEND_CONNECTIONS, |_, _, backend| {
         let ended = backend.cells.sum(|cells| cells.connections_ended.total());
@@ -265,7 +299,6 @@ fn backends(out: &mut Exposition, pools: &[Arc<Pool>]) {
     gauge(out, &expose::BACKEND_IN_FLIGHT, |_, _, backend| f64::from(backend.balance.in_flight()));
     counter(out, &expose::BACKEND_CONNECTIONS_TOTAL, |cells| &cells.connections);
     counter(out, &expose::BACKEND_CONNECT_FAILURES, |cells| &cells.connect_failures);
-    counter(out, &expose::BACKEND_REUSED, |cells| &cells.reused);
     let mut requests = out.family(&expose::BACKEND_REQUESTS);
     each(&mut |pool, _, backend| {
         for (class, word) in CODE_CLASSES.iter().enumerate() {
@@ -273,13 +306,7 @@ fn backends(out: &mut Exposition, pools: &[Arc<Pool>]) {
             requests.sample(&[&pool.config.name, &backend.address, word], count as f64);
         }
     });
-    let mut responses = out.family(&expose::BACKEND_RESPONSE);
-    each(&mut |pool, _, backend| {
-        responses.histogram(
-            &[&pool.config.name, &backend.address],
-            &backend.cells.histogram(|cells| &cells.response_seconds),
-        );
-    });
+    responses(out, listeners, pools);
     let mut bytes = out.family(&expose::BACKEND_BYTES);
     each(&mut |pool, _, backend| {
         let (pool, address, cells) = (&*pool.config.name, &*backend.address, &backend.cells);
@@ -300,6 +327,23 @@ fn backends(out: &mut Exposition, pools: &[Arc<Pool>]) {
     });
     counter(out, &expose::BACKEND_FAILURES, |cells| &cells.failures);
     counter(out, &expose::BACKEND_EJECTIONS, |cells| &cells.ejections);
+}
+
+fn responses(out: &mut Exposition, listeners: &[Arc<Listener>], pools: &[Arc<Pool>]) {
+    let backends = || {
+        let pools = pools.iter().filter(|pool| takes_requests(pool, listeners));
+        pools.flat_map(|pool| pool.backends.iter().map(move |backend| (&*pool.config.name, backend)))
+    };
+    let mut reused = out.family(&expose::BACKEND_REUSED);
+    for (pool, backend) in backends() {
+        let total = backend.cells.sum(|cells| cells.reused.total());
+        reused.sample(&[pool, &backend.address], total as f64);
+    }
+    let mut responses = out.family(&expose::BACKEND_RESPONSE);
+    for (pool, backend) in backends() {
+        let histogram = backend.cells.histogram(|cells| &cells.response_seconds);
+        responses.histogram(&[pool, &backend.address], &histogram);
+    }
 }
 
 fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
