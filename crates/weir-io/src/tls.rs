@@ -3,6 +3,8 @@
 //! rustls's unbuffered interface is used, so that an idle connection holds no buffer of ours: records are received into a borrowed buffer
 //! that goes back once all in it are processed, and encrypted into another that goes back once the kernel has taken it.
 
+mod last_words;
+
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,10 +28,6 @@ const KEPT_BYTES: usize = 1 << 10;
 
 /// Most bytes received for a handshake, PROXY header not counted (threat D4): certificates of a client fit, a flood does not.
 const HANDSHAKE_BYTES: usize = 64 << 10;
-
-/// Types of records that may stand before an alert (RFC 8446 section 5.1).
-const CHANGE_CIPHER_SPEC: u8 = 20;
-const HANDSHAKE: u8 = 22;
 
 /// One TLS connection.
 pub struct Tls {
@@ -56,6 +54,10 @@ pub struct Tls {
     close_queued: bool,
     /// Rustls has found an error and must not be asked again: shown the same records it would fail anew, with another alert.
     is_broken: bool,
+    /// Whether what we send next is encrypted.
+    encrypts: bool,
+    /// Bytes read away since the alert was sent; `None` before that.
+    lingered: Option<usize>,
 }
 
 enum Side {
@@ -130,6 +132,8 @@ impl Tls {
             ended: None,
             close_queued: false,
             is_broken: false,
+            encrypts: false,
+            lingered: None,
         };
         if let Some(first) = first {
             // A record may be longer than the buffer this came in.
@@ -196,7 +200,7 @@ impl Tls {
                     Ok(Step::Content | Step::Ended) => continue,
                     Ok(Step::Hungry | Step::Open) => {}
                     Err(error) => {
-                        let _ = self.poll_flush(socket, context);
+                        let _ = self.poll_linger(socket, context);
                         return Poll::Ready(Err(error));
                     }
                 }
@@ -319,27 +323,14 @@ impl Tls {
                 Some(outgoing) => outgoing,
                 None => self.borrow(LARGE)?,
             };
-            let mut turn = Turn { content: &mut self.content, outgoing: &mut outgoing, wish };
-            let incoming = self.incoming.as_mut().map_or(&mut [][..], Buffer::filled_mut);
-            let (discard, result) = match &mut self.side {
-                Side::Server(connection) if self.shaking.is_some() => {
-                    let (status, name) = observing_name(|| connection.process_tls_records(incoming));
-                    if name.is_some() {
-                        self.server_name = name;
-                    }
-                    turn.take(status)
-                }
-                Side::Server(connection) => turn.take(connection.process_tls_records(incoming)),
-                Side::Client(connection) => turn.take(connection.process_tls_records(incoming)),
-            };
+            let (discard, result) = self.turn(wish, &mut outgoing);
             if !outgoing.is_empty() {
                 self.outgoing = Some(outgoing);
             }
-            if let Some(buffer) = &mut self.incoming {
-                buffer.consume(discard);
-                if buffer.is_empty() {
-                    self.incoming = None;
-                }
+            self.consume(discard);
+            if matches!(result, Ok(Some(Step::Hungry))) && self.shaking.is_some() {
+                let incoming = self.incoming.as_ref().map_or(&[][..], Buffer::filled);
+                self.consume(last_words::skipped_bytes(incoming));
             }
             match result {
                 Ok(None) => {}
@@ -349,38 +340,42 @@ impl Tls {
                 }
                 Ok(Some(step)) => return Ok(step),
                 Err(error) => {
-                    self.ended = Some(End::Cut);
-                    self.collect_alert();
-                    self.is_broken = true;
+                    self.end_by(&error);
                     return Err(error);
                 }
             }
         }
     }
 
-    /// After an error rustls has more to send: the alert that names it is the last.
-    fn collect_alert(&mut self) {
-        // It goes behind what is to be sent already.
-        let outgoing = self.outgoing.take().map_or_else(|| self.borrow(LARGE), Ok);
-        let Ok(mut outgoing) = outgoing else { return };
-        // Before the alert there may be messages that the error came behind of.
-        for _ in 0..4 {
-            let before = outgoing.filled().len();
-            let mut turn = Turn { content: &mut self.content, outgoing: &mut outgoing, wish: Wish::Nothing };
-            // What is left must be shown again: rustls keeps places in it.
-            let incoming = self.incoming.as_mut().map_or(&mut [][..], Buffer::filled_mut);
-            let _ = match &mut self.side {
-                Side::Server(connection) => turn.take(connection.process_tls_records(incoming)),
-                Side::Client(connection) => turn.take(connection.process_tls_records(incoming)),
-            };
-            // Shown again once the alert is out, the same input would only fail again.
-            if !matches!(outgoing.filled().get(before), Some(&CHANGE_CIPHER_SPEC | &HANDSHAKE)) {
-                break;
+    /// Lets go of the first `count` bytes of `incoming`.
+    fn consume(&mut self, count: usize) {
+        if let Some(buffer) = &mut self.incoming {
+            buffer.consume(count);
+            if buffer.is_empty() {
+                self.incoming = None;
             }
         }
-        if !outgoing.is_empty() {
-            self.outgoing = Some(outgoing);
-        }
+    }
+
+    /// Has rustls process one state. Gives how many bytes of `incoming` are used up, and what it came to; `None` to go on.
+    fn turn(&mut self, wish: Wish<'_>, outgoing: &mut Buffer) -> (usize, io::Result<Option<Step>>) {
+        let before = outgoing.filled().len();
+        let mut turn = Turn { content: &mut self.content, outgoing, wish };
+        let incoming = self.incoming.as_mut().map_or(&mut [][..], Buffer::filled_mut);
+        let came_to = match &mut self.side {
+            Side::Server(connection) if self.shaking.is_some() => {
+                let (status, name) = observing_name(|| connection.process_tls_records(incoming));
+                if name.is_some() {
+                    self.server_name = name;
+                }
+                turn.take(status)
+            }
+            Side::Server(connection) => turn.take(connection.process_tls_records(incoming)),
+            Side::Client(connection) => turn.take(connection.process_tls_records(incoming)),
+        };
+        let made = outgoing.filled().get(before..).unwrap_or_default();
+        self.encrypts |= last_words::begins_encryption(made, self.state().protocol_version());
+        came_to
     }
 
     fn borrow(&self, bytes: usize) -> io::Result<Buffer> {
@@ -388,9 +383,12 @@ impl Tls {
     }
 
     /// The same in a larger buffer: a record may be longer than a small one.
-    fn larger(&self, full: &Buffer) -> io::Result<Buffer> {
+    fn larger(&mut self, full: Buffer) -> io::Result<Buffer> {
         if full.capacity() >= LARGE {
-            return Err(malformed("a handshake message is longer than a buffer"));
+            self.incoming = Some(full);
+            let error = malformed("a handshake message is longer than a buffer");
+            self.end_by(&error);
+            return Err(error);
         }
         let mut larger = self.borrow(LARGE)?;
         larger.append(full.filled());
@@ -403,23 +401,27 @@ impl Tls {
         let mut incoming = match self.incoming.take() {
             Some(mut incoming) => {
                 incoming.compact();
-                if incoming.is_full() { self.larger(&incoming)? } else { incoming }
+                if incoming.is_full() { self.larger(incoming)? } else { incoming }
             }
             None => self.borrow(self.room)?,
         };
         let polled = socket::receive_ready(socket, context, &mut incoming);
+        let mut is_flood = false;
         if let Poll::Ready(Ok(count)) = &polled {
             self.is_fresh |= *count > 0;
             self.room = if incoming.is_full() { LARGE } else { SMALL };
             if let Some(total) = &mut self.shaking {
                 *total += count;
-                if *total > HANDSHAKE_BYTES {
-                    return Poll::Ready(Err(malformed("a handshake takes more bytes than any should")));
-                }
+                is_flood = *total > HANDSHAKE_BYTES;
             }
         }
         if !incoming.is_empty() {
             self.incoming = Some(incoming);
+        }
+        if is_flood {
+            let error = malformed("a handshake takes more bytes than any should");
+            self.end_by(&error);
+            return Poll::Ready(Err(error));
         }
         polled
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use rustls::{
     AlertDescription, CertificateError, CipherSuite, Error, HandshakeKind, InvalidMessage, ProtocolVersion,
@@ -20,6 +21,9 @@ use weir_tls::{BackendTls, ServerTls, acme, hello};
 
 use crate::tcp::sni;
 use crate::worker::{Worker, WorkerListener};
+
+/// Longest wait for a client to have read the alert and closed.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// What a handshake with a client came to, for as long as the connection lasts.
 #[derive(Debug)]
@@ -138,7 +142,15 @@ async fn make(
         Poll::Pending if deadline.is_shed() => Poll::Ready(Err(Handshake::Overload)),
         Poll::Pending => Poll::Pending,
     });
-    shaken.await?;
+    if let Err(failed) = shaken.await {
+        deadline.set(clock::now() + LINGER);
+        poll_fn(|context| match tls.poll_linger(&socket, context) {
+            Poll::Pending if !deadline.has_passed() && !deadline.is_shed() => Poll::Pending,
+            _ => Poll::Ready(()),
+        })
+        .await;
+        return Err(failed);
+    }
     let state = tls.state();
     let result = match state.handshake_kind() {
         Some(HandshakeKind::Resumed) => Handshake::Resumed,

@@ -28,6 +28,10 @@ const HTTP_3: &[u8] = b"h3";
 /// Tickets sent after a full handshake. Each is to be used once (RFC 8446 appendix C.4), and browsers open several connections.
 const TICKET_COUNT: usize = 2;
 
+/// Most bytes of early data over TCP that are skipped before the handshake goes on (RFC 8446 §4.2.10), records included. It is sent by who
+/// has a ticket of another server for the same name; OpenSSL's and BoringSSL's allow up to 16 KiB of content.
+const EARLY_DATA_SKIPPED_BYTES: u32 = 32 << 10;
+
 /// What a listener serves TLS with. Made anew by each reload; connections keep what they began with.
 #[derive(Debug)]
 pub struct ServerTls {
@@ -105,7 +109,9 @@ impl ServerTls {
         let alpn = [(HttpVersion::H2, HTTP_2), (HttpVersion::H1, HTTP_1_1)];
         let alpn =
             alpn.into_iter().filter(|(version, _)| http.contains(version)).map(|(_, name)| name.to_vec());
-        let stream = parts.config(versions, alpn.collect())?;
+        let mut stream = parts.config(versions, alpn.collect())?;
+        // Not taken: that would want sessions that the server remembers, and `ticketer` says that it does not.
+        stream.max_early_data_size = EARLY_DATA_SKIPPED_BYTES;
         let mut quic = match http.contains(&HttpVersion::H3) {
             true => Some(parts.config(&[&TLS13], vec![HTTP_3.to_vec()])?),
             false => None,

@@ -1,5 +1,7 @@
 //! Which certificate, which version, which protocol; and handshakes that are not meant well (threats D1, D4, D5, D7).
 
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use weir_tests::dialogue::Backend;
@@ -223,6 +225,54 @@ fn c7_early_data_over_tcp_is_not_taken() {
     assert!(shown.stdout.contains("Reused, TLSv1.3"), "{shown:?}");
     assert!(shown.stdout.contains("Early data was not sent"), "{shown:?}");
     assert!(shown.stdout.contains("HTTP/1.1 200"), "{shown:?}");
+}
+
+/// A session that another server of this name has given, and with it leave to send 16 KiB of early data.
+fn session_of_another_server(authority: &Authority) -> String {
+    let session = authority.path("session");
+    let words = format!(
+        "s_server -accept 127.0.0.1:0 -tls1_3 -early_data -cert {} -key {}",
+        authority.path("shop.pem"),
+        authority.path("shop.key")
+    );
+    let mut server = Command::new(weir_tests::dialogue::tool("openssl", "openssl"))
+        .args(words.split_whitespace())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("start openssl s_server");
+    let lines = BufReader::new(server.stdout.take().expect("piped")).lines();
+    let mut lines = lines.map(|line| line.expect("a line of openssl s_server"));
+    let address = lines.find_map(|line| line.strip_prefix("ACCEPT ")?.parse().ok());
+    let address = address.expect("the address that it accepts at");
+    let client = {
+        let words = format!("-servername shop.example -sess_out {session}");
+        std::thread::spawn(move || s_client(address, &words, "said\n"))
+    };
+    // It prints what it is sent; the session went to the client before that.
+    assert!(lines.any(|line| line == "said"));
+    server.kill().expect("end openssl s_server");
+    server.wait().expect("wait for openssl s_server");
+    client.join().expect("the client");
+    session
+}
+
+/// RFC 8446 section 4.2.10: early data that is not taken is skipped, up to a limit.
+#[test]
+fn early_data_for_another_server_is_skipped_and_the_request_behind_it_served() {
+    let backend = mirror();
+    let (authority, weir) = running(&backend);
+    let session = session_of_another_server(&authority);
+    let early = authority.path("early");
+    for bytes in [100, 8_000, 12_000, 16_000] {
+        std::fs::write(&early, vec![b'x'; bytes]).expect("write");
+        let words = format!("-servername shop.example -sess_in {session} -early_data {early}");
+        let shown = s_client(weir.address("web"), &words, LAST);
+        assert!(shown.stdout.contains("Early data was rejected"), "{bytes}: {shown:?}");
+        assert!(shown.stdout.contains("HTTP/1.1 200"), "{bytes}: {shown:?}");
+    }
+    assert_eq!(backend.requests().len(), 4);
 }
 
 /// Threat B16: HTTP/2 over TLS is agreed on by ALPN (RFC 9113 section 3.2); who did not agree does not get it by its preface.

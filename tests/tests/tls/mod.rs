@@ -1,5 +1,6 @@
 //! TLS, by `openssl s_client` and `curl`, with certificates that each test makes for itself.
 
+mod alerts;
 mod backends;
 mod expiry;
 mod handshakes;
