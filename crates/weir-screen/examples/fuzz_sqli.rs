@@ -7,7 +7,7 @@ mod fuzzing;
 
 use std::process::ExitCode;
 
-use weir_screen::sqli::{BodyKind, Found, Reason, Screen};
+use weir_screen::sqli::{BodyKind, Found, Reason, Screen, Unreadable};
 
 const SEEDS: &[&[u8]] = &[
     b"1' union select null,concat(0x3a,user()),3 from information_schema.tables where table_name like 'a%'-- -",
@@ -75,21 +75,21 @@ fn main() -> ExitCode {
     let mut screen = Screen::default();
     fuzzing::run("sqli", SEEDS, PIECES, move |bytes, draws| {
         let place = draws.below(9);
-        let ask = |screen: &mut Screen| -> Option<Found> {
-            match place {
+        let ask = |screen: &mut Screen| -> Result<Option<Found>, Unreadable> {
+            Ok(match place {
                 0 => screen.path(bytes),
                 1 => screen.query(bytes),
                 2 => screen.header(b"cookie", bytes),
                 3 => screen.header(b"referer", bytes),
                 4 => screen.header(b"user-agent", bytes),
-                5 => screen.body(&BodyKind::Form, bytes),
-                6 => screen.body(&BodyKind::Json, bytes),
-                7 => screen.body(&BodyKind::Multipart(b"B"[..].into()), bytes),
+                5 => screen.body(&BodyKind::Form, bytes)?,
+                6 => screen.body(&BodyKind::Json, bytes)?,
+                7 => screen.body(&BodyKind::Multipart(b"B"[..].into()), bytes)?,
                 _ => {
-                    let kind = BodyKind::of(bytes);
-                    kind.and_then(|kind| screen.body(&kind, bytes))
+                    let kind = BodyKind::of(std::iter::once(bytes), std::iter::empty())?;
+                    kind.map_or(Ok(None), |kind| screen.body(&kind, bytes))?
                 }
-            }
+            })
         };
         let first = ask(&mut screen);
         // What was judged before must not show.
@@ -97,6 +97,7 @@ fn main() -> ExitCode {
         if first != second {
             return Err(format!("used screen says {first:?}, new one {second:?}"));
         }
+        let first = first.ok().flatten();
         let reason = first
             .as_ref()
             .and_then(|found| Reason::ALL.iter().position(|reason| *reason == found.finding.reason));

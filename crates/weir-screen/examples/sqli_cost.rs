@@ -20,8 +20,12 @@ const WORST: &str = "'or(1)and(select'";
 fn main() {
     let mut screen = Screen::default();
     bytes("prose, one value", &PROSE.repeat(BYTES / PROSE.len()), &mut |text| screen.value(text).is_some());
-    bytes("form", &FORM.repeat(BYTES / FORM.len()), &mut |text| screen.body(&BodyKind::Form, text).is_some());
-    bytes("JSON", &JSON.repeat(BYTES / JSON.len()), &mut |text| screen.body(&BodyKind::Json, text).is_some());
+    bytes("form", &FORM.repeat(BYTES / FORM.len()), &mut |text| {
+        screen.body(&BodyKind::Form, text).is_ok_and(|found| found.is_some())
+    });
+    bytes("JSON", &JSON.repeat(BYTES / JSON.len()), &mut |text| {
+        screen.body(&BodyKind::Json, text).is_ok_and(|found| found.is_some())
+    });
     bytes("quotes and parentheses", &WORST.repeat(BYTES / WORST.len()), &mut |text| {
         screen.value(text).is_some()
     });

@@ -49,7 +49,7 @@ words! {
         DeniedUserAgent = "denied_user_agent", "The user agent is denied, or not allowed (`deny_user_agent`, `allow_user_agent`); answered 403.";
         RateLimited = "rate_limited", "Over a `rate_limit`; answered 429 with `retry-after`, or as the limit says.";
         ConcurrencyLimited = "concurrency_limited", "Over a `concurrency_limit`; answered 429 with `retry-after`, or as the limit says.";
-        Sqli = "sqli", "The request looks like SQL injection (`sqli = \"block\"`); answered 403.";
+        Sqli = "sqli", "The request looks like SQL injection, or its body cannot be read as its type says (`sqli = \"block\"`); answered 403.";
         NoBackend = "no_backend", "No backend of the pool is up; answered 503.";
         QueueFull = "queue_full", "Every backend was at `max_connections` and the queue was full; answered 503.";
         QueueTimeout = "queue_timeout", "Waited in the queue for its whole timeout; answered 503.";
@@ -86,7 +86,7 @@ words! {
         DeniedUserAgent = "denied_user_agent", "User agent denied, or not allowed.";
         RateLimited = "rate_limited", "Over a `rate_limit`.";
         ConcurrencyLimited = "concurrency_limited", "Over a `concurrency_limit`.";
-        Sqli = "sqli", "Looks like SQL injection.";
+        Sqli = "sqli", "Looks like SQL injection, or has a body that cannot be read as its type says.";
         NoBackend = "no_backend", "No backend up.";
         QueueFull = "queue_full", "Queue full.";
         QueueTimeout = "queue_timeout", "Queue timeout over.";
@@ -106,6 +106,7 @@ words! {
         Passed = "passed", "Nothing was found.";
         Reported = "reported", "An injection was found, and passed (`sqli = \"report\"`).";
         Blocked = "blocked", "An injection was found, and refused (`sqli = \"block\"`).";
+        Unreadable = "unreadable", "A body could not be read as its type says: refused with `sqli = \"block\"`, else passed.";
         Cut = "cut", "Of a body, besides, something passed unread: it was larger than `sqli_body`, or memory was short.";
     }
 }

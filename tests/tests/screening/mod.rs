@@ -1,5 +1,6 @@
 //! What listeners and routes ask of requests before they let them pass: lists, limits of rate, limits of requests at once.
 
+mod bodies;
 mod clients;
 mod concurrency;
 mod lists;

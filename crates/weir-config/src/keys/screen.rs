@@ -36,7 +36,7 @@ pub(super) const SQLI: Key = Key::new(
         &[
             word("off", "no request is looked at"),
             word("report", "what looks like an injection is logged and counted, and passes"),
-            word("block", "what looks like an injection gets 403"),
+            word("block", "what looks like an injection gets 403, and so does a body that cannot be read as its type says"),
         ],
         Some("off"),
     ),
@@ -47,7 +47,7 @@ pub(super) const SQLI: Key = Key::new(
 pub(super) const SQLI_BODY: Key = Key::new(
     "sqli_body",
     Kind::Size(&at::SQLI_BODY),
-    "With `sqli`: how much of a form or of JSON is held back and looked at before it is forwarded; what follows passes unread, and is counted. \
+    "With `sqli`: how much of a body (a form, JSON, text) is held back and looked at before it is forwarded; what follows passes unread, and is counted. \
      `\"0B\"` looks at no body.",
 )
 .http();

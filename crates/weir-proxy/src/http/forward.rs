@@ -284,7 +284,7 @@ fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
         extended_connect: request.is_extended_connect(),
         handshake,
         expect_continue: request.expect_continue(),
-        inspected: sqli::body_kind(forwarding.sqli(), request, received),
+        inspected: sqli::body_kind(forwarding.sqli(), request, received).ok().flatten(),
         limits: limits_of(&forwarding.listener.shared.config.limits),
         coding: compress::wish(forwarding.compress(), request, received),
         key: choice_key(pool, &source),

@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime};
 use weir_http::{KnownHeader, RequestHead, Version};
 use weir_io::clock;
 use weir_screen::Passage;
-use weir_screen::sqli::Found;
 use weir_stats::table::{CacheResult, End, ListenerCells, Rejected};
 
 use crate::access_log::{Reasons, Record, Spoken, Timers};
@@ -45,8 +44,8 @@ pub struct Ledger {
     pub passage: Passage,
     would_reject: Reasons,
     route: Option<Arc<str>>,
-    /// Where in the request SQL injection was found first, and of what kind.
-    injection: Option<Box<str>>,
+    /// What the screen for SQL injection found first: where in the request, and of what kind.
+    sqli: Option<Box<str>>,
     text: Text,
 }
 
@@ -124,15 +123,14 @@ impl Ledger {
         }
     }
 
-    /// Notes where an injection was found, for the log: the first of a request.
-    pub fn note_injection(&mut self, found: &Found) {
-        let note = || format!("{}: {}", found.place, found.finding.reason.word()).into();
-        self.injection.get_or_insert_with(note);
+    /// Notes for the log what the screen for SQL injection found: the first of a request.
+    pub fn note_sqli(&mut self, say: impl FnOnce() -> String) {
+        self.sqli.get_or_insert_with(|| say().into());
     }
 
-    /// Whether one was.
-    pub fn is_injection(&self) -> bool {
-        self.injection.is_some()
+    /// Whether it found anything.
+    pub fn is_noted_by_sqli(&self) -> bool {
+        self.sqli.is_some()
     }
 
     /// Notes which route took the request.
@@ -245,7 +243,7 @@ impl Ledger {
             },
             end,
             would_reject: self.would_reject,
-            sqli: self.injection.as_deref(),
+            sqli: self.sqli.as_deref(),
             tls: session.secure.as_deref(),
             user_agent: text.user_agent.as_ref().and_then(quote),
             referer: text.referer.as_ref().and_then(quote),

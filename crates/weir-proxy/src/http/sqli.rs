@@ -6,7 +6,7 @@ use std::task::Poll;
 use weir_config::{Sqli, SqliMode};
 use weir_http::RequestHead;
 use weir_io::clock;
-use weir_screen::sqli::{BodyKind, Found, Screen};
+use weir_screen::sqli::{BodyKind, Found, Screen, Unreadable};
 use weir_stats::table::{ListenerCells, SqliVerdict};
 
 use crate::http::exchange::Exchange;
@@ -58,39 +58,61 @@ pub(super) fn head(
     let screen = &mut *session.worker.sqli.borrow_mut();
     let found = in_head(screen, request.path(received), request.query(received), fields);
     let cells = listener.shared.cells.of(session.worker.number);
-    if found.is_none() && body_kind(asked, request, received).is_none() {
-        cells.sqli[SqliVerdict::Passed as usize].increment();
-    }
-    settle(asked, found, cells, ledger)
+    let judged = match (found, body_kind(asked, request, received)) {
+        (Some(found), _) => Judged::Injection(found),
+        (None, Err(unreadable)) => Judged::Unreadable(unreadable),
+        (None, Ok(None)) => Judged::Passed,
+        // The body decides.
+        (None, Ok(Some(_))) => return Ok(()),
+    };
+    settle(asked, judged, cells, ledger)
 }
 
 /// How a request's body is to be read; `None` when it is not.
-pub(super) fn body_kind(asked: Sqli, request: &RequestHead, received: &[u8]) -> Option<BodyKind> {
+///
+/// # Errors
+/// It is to be read and cannot be, which is for [`head`] to settle.
+pub(super) fn body_kind(
+    asked: Sqli,
+    request: &RequestHead,
+    received: &[u8],
+) -> Result<Option<BodyKind>, Unreadable> {
     if asked.mode == SqliMode::Off || asked.body_bytes == 0 || request.body().is_empty() {
-        return None;
+        return Ok(None);
     }
-    let coding = request.value_by_name(b"content-encoding", received);
-    if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
-        return None;
-    }
-    BodyKind::of(request.value_by_name(b"content-type", received)?)
+    let lines = |name: &'static [u8]| {
+        let fields = request.fields(received);
+        fields.filter(move |field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value)
+    };
+    BodyKind::of(lines(b"content-type"), lines(b"content-encoding"))
 }
 
-/// Notes and counts what was found; `Err` when it is refused.
-fn settle(
-    asked: Sqli,
-    found: Option<Found>,
-    cells: &ListenerCells,
-    ledger: &mut Ledger,
-) -> Result<(), Failure> {
-    let Some(found) = found else { return Ok(()) };
-    ledger.note_injection(&found);
-    if asked.mode == SqliMode::Block {
-        cells.sqli[SqliVerdict::Blocked as usize].increment();
-        return Err(Failure::Injection);
-    }
-    cells.sqli[SqliVerdict::Reported as usize].increment();
-    Ok(())
+/// What came of looking at a request's head or body.
+enum Judged {
+    Passed,
+    Injection(Found),
+    Unreadable(Unreadable),
+}
+
+/// Notes and counts what came of it; `Err` when the request is refused.
+fn settle(asked: Sqli, judged: Judged, cells: &ListenerCells, ledger: &mut Ledger) -> Result<(), Failure> {
+    let blocks = asked.mode == SqliMode::Block;
+    let verdict = match judged {
+        Judged::Passed => {
+            cells.sqli[SqliVerdict::Passed as usize].increment();
+            return Ok(());
+        }
+        Judged::Injection(found) => {
+            ledger.note_sqli(|| format!("{}: {}", found.place, found.finding.reason.word()));
+            if blocks { SqliVerdict::Blocked } else { SqliVerdict::Reported }
+        }
+        Judged::Unreadable(unreadable) => {
+            ledger.note_sqli(|| format!("body: unreadable {}", unreadable.word()));
+            SqliVerdict::Unreadable
+        }
+    };
+    cells.sqli[verdict as usize].increment();
+    if blocks { Err(Failure::Injection) } else { Ok(()) }
 }
 
 /// Holds back as much of a request's body as the route says, and looks at it. It leaves with the head, and can be sent once more.
@@ -117,12 +139,14 @@ pub(super) async fn body(
     if !upload.is_received() {
         cells.sqli[SqliVerdict::Cut as usize].increment();
     }
-    let found = session.worker.sqli.borrow_mut().body(kind, &content);
-    // What the head was reported for has been counted.
-    if found.is_none() && !exchange.ledger.is_injection() {
-        cells.sqli[SqliVerdict::Passed as usize].increment();
-    }
-    settle(asked, found, cells, &mut exchange.ledger)
+    let judged = match session.worker.sqli.borrow_mut().body(kind, &content) {
+        Ok(Some(found)) => Judged::Injection(found),
+        Err(unreadable) => Judged::Unreadable(unreadable),
+        // A request that its head was reported for has been counted.
+        Ok(None) if exchange.ledger.is_noted_by_sqli() => return Ok(()),
+        Ok(None) => Judged::Passed,
+    };
+    settle(asked, judged, cells, &mut exchange.ledger)
 }
 
 /// Receives until the body is over or there is enough of it.

@@ -28,6 +28,19 @@ pub fn percent_into(text: &[u8], plus: bool, out: &mut Vec<u8>) -> bool {
     changed
 }
 
+/// As [`percent_into`], without any `%` that begins no escape: IIS leaves it out, so that `s%elect` becomes a word there. True when there
+/// was one.
+pub fn percent_without_strays_into(text: &[u8], plus: bool, out: &mut Vec<u8>) -> bool {
+    let is_stray = |at: usize| text.get(at) == Some(&b'%') && escape(text, at + 1).is_none();
+    if !(0..text.len()).any(is_stray) {
+        return false;
+    }
+    let kept: Vec<u8> =
+        (0..text.len()).filter(|&at| !is_stray(at)).filter_map(|at| text.get(at).copied()).collect();
+    percent_into(&kept, plus, out);
+    true
+}
+
 /// What `%` stands before: a byte, or `uXXXX`. Gives it and the bytes it takes.
 fn escape(text: &[u8], at: usize) -> Option<(Code, usize)> {
     if let Some(byte) = hex(text.get(at..at + 2)?) {
@@ -88,6 +101,11 @@ fn layer(text: &[u8], at: usize, byte: u8) -> Option<(Code, usize)> {
         b'\\' => match text.get(at + 1)? {
             b'u' => hex(text.get(at + 2..at + 6)?).map(|code| (Code::Character(code), 6)),
             b'x' => hex(text.get(at + 2..at + 4)?).map(|code| (Code::Byte(code as u8), 4)),
+            // In octal, as in quoted cookies of Python.
+            b'0' | b'1' => {
+                let octal = |sum: u32, &digit: &u8| Some(sum * 8 + char::from(digit).to_digit(8)?);
+                text.get(at + 1..at + 4)?.iter().try_fold(0, octal).map(|code| (Code::Byte(code as u8), 4))
+            }
             _ => None,
         },
         // U+FF01 to U+FF5E stand for `!` to `~`.
@@ -103,8 +121,19 @@ fn layer(text: &[u8], at: usize, byte: u8) -> Option<(Code, usize)> {
             let second = *text.get(at + 1)?;
             (second & 0xc0 == 0x80).then_some((Code::Byte(((byte & 1) << 6) | (second & 0x3f)), 2))
         }
+        // The same in three and four bytes.
+        0xe0 => too_long(text.get(at + 1..at + 3)?),
+        0xf0 => too_long(text.get(at + 1..at + 4)?),
         _ => None,
     }
+}
+
+/// A character of ASCII in UTF-8 that is longer than it must be; `behind` is what follows its first byte.
+fn too_long(behind: &[u8]) -> Option<(Code, usize)> {
+    let code = behind
+        .iter()
+        .try_fold(0_u32, |code, &byte| (byte & 0xc0 == 0x80).then(|| (code << 6) | u32::from(byte & 0x3f)))?;
+    (code < 0x80).then_some((Code::Byte(code as u8), 1 + behind.len()))
 }
 
 /// A character reference whose `&` has been read.
@@ -161,6 +190,10 @@ mod tests {
         assert_eq!(percent("1%27+or%201%3d1"), "1' or 1=1");
         assert_eq!(percent("%u0027%2"), "'%2");
         assert_eq!(percent("100% of %zz"), "100% of %zz");
+        let mut out = Vec::new();
+        assert!(percent_without_strays_into(b"1%27+un%ion%", true, &mut out));
+        assert_eq!(out, b"1' union");
+        assert!(!percent_without_strays_into(b"1%27", true, &mut out));
     }
 
     #[test]
@@ -170,8 +203,11 @@ mod tests {
         assert_eq!(folded("\\u0027\\x27"), "''");
         assert_eq!(folded("\u{ff07}\u{ff4f}\u{ff52}"), "'or");
         let mut out = Vec::new();
-        assert!(fold_into(b"\xc0\xa7", &mut out));
-        assert_eq!(out, b"'");
+        for long in [&b"\xc0\xa7"[..], b"\xe0\x80\xa7", b"\xf0\x80\x80\xa7"] {
+            assert!(fold_into(long, &mut out));
+            assert_eq!(out, b"'");
+        }
+        assert_eq!(folded("\\047\\139\\8"), "'\\139\\8");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Finds the strings in JSON, without a tree and without recursion: a screen must not be more particular than the application's parser,
-//! and not deeper than its own stack.
+//! Finds the strings in JSON, and says whether it is JSON, both without a tree and without recursion: the depth of a body must not become
+//! the depth of our stack.
 
 /// Calls `each` with every string of `text`, its escapes undone, and the key it belongs to (empty outside of objects); `is_key` says
 /// whether it is one. A string without its second quote counts: the body may have been cut. Stops when `each` gives something, and gives
@@ -61,6 +61,124 @@ fn character(text: &[u8], at: usize, out: &mut Vec<u8>) -> usize {
     4
 }
 
+/// Arrays and objects within each other, at most; parsers stop between 100 and 1,000.
+const DEEPEST: usize = 500;
+
+/// What may come next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Due {
+    Value,
+    ValueOrEnd,
+    Key,
+    KeyOrEnd,
+    Colon,
+    CommaOrEnd,
+}
+
+/// Whether `text` is JSON (RFC 8259), one text or several in a row, or would be if it went on: a body may have been cut.
+///
+/// Lenient parsers take strings in single quotes or in none, in which [`strings`] finds nothing. Control characters in strings are let
+/// pass, since they hide nothing. O(n); `open` is room that is used again.
+pub fn is_json(text: &[u8], open: &mut Vec<u8>) -> bool {
+    open.clear();
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    let (mut at, mut due) = (0, Due::Value);
+    loop {
+        // Record separators stand between the texts of `application/json-seq` (RFC 7464).
+        let is_blank =
+            |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n') || (*byte == 0x1e && open.is_empty());
+        at += text.get(at..).unwrap_or_default().iter().take_while(|byte| is_blank(byte)).count();
+        let Some(&byte) = text.get(at) else { return true };
+        let behind = match (due, byte) {
+            (Due::ValueOrEnd | Due::CommaOrEnd, b']') | (Due::KeyOrEnd | Due::CommaOrEnd, b'}') => {
+                (open.pop() == Some(byte)).then_some(at + 1)
+            }
+            (Due::Value | Due::ValueOrEnd, b'[' | b'{') if open.len() < DEEPEST => {
+                open.push(byte + 2);
+                due = if byte == b'[' { Due::ValueOrEnd } else { Due::KeyOrEnd };
+                at += 1;
+                continue;
+            }
+            (Due::Value | Due::ValueOrEnd, b'"') => string_end(text, at + 1),
+            (Due::Value | Due::ValueOrEnd, _) => scalar_end(text, at),
+            (Due::Key | Due::KeyOrEnd, b'"') => {
+                let Some(end) = string_end(text, at + 1) else { return false };
+                (at, due) = (end, Due::Colon);
+                continue;
+            }
+            (Due::Colon, b':') | (Due::CommaOrEnd, b',') => {
+                due = if byte == b',' && open.last() == Some(&b'}') { Due::Key } else { Due::Value };
+                at += 1;
+                continue;
+            }
+            _ => None,
+        };
+        let Some(behind) = behind else { return false };
+        at = behind;
+        due = if open.is_empty() { Due::Value } else { Due::CommaOrEnd };
+    }
+}
+
+/// Where the string ends whose first quote stands before `at`; the end of the text when it goes on behind that.
+fn string_end(text: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        match text.get(at) {
+            None => return Some(text.len()),
+            Some(b'"') => return Some(at + 1),
+            Some(b'\\') => {
+                let is_escape = match text.get(at + 1) {
+                    None | Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => true,
+                    Some(b'u') => text
+                        .get(at + 2..)
+                        .is_some_and(|digits| digits.iter().take(4).all(u8::is_ascii_hexdigit)),
+                    Some(_) => false,
+                };
+                at = (at + 2).min(text.len());
+                if !is_escape {
+                    return None;
+                }
+            }
+            Some(0) => return None,
+            Some(_) => at += 1,
+        }
+    }
+}
+
+/// Where the number or word at `at` ends.
+fn scalar_end(text: &[u8], at: usize) -> Option<usize> {
+    let rest = text.get(at..)?;
+    let is_end = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b']' | b'}' | 0x1e);
+    let end = rest.iter().position(is_end).unwrap_or(rest.len());
+    let (scalar, is_cut) = (rest.get(..end)?, end == rest.len());
+    let words: [&[u8]; 3] = [b"true", b"false", b"null"];
+    let is_word = words.into_iter().any(|word| scalar == word || (is_cut && word.starts_with(scalar)));
+    (is_word || is_number(scalar, is_cut)).then_some(at + end)
+}
+
+fn is_number(text: &[u8], is_cut: bool) -> bool {
+    let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let mut rest = text.strip_prefix(b"-").unwrap_or(text);
+    let whole = digits(rest);
+    if whole == 0 || (whole > 1 && rest.starts_with(b"0")) {
+        return is_cut && rest.is_empty();
+    }
+    rest = &rest[whole..];
+    if let Some(fraction) = rest.strip_prefix(b".") {
+        let count = digits(fraction);
+        rest = &fraction[count..];
+        if count == 0 {
+            return is_cut && rest.is_empty();
+        }
+    }
+    if let Some(power) = rest.strip_prefix(b"e").or_else(|| rest.strip_prefix(b"E")) {
+        let power = power.strip_prefix(b"-").or_else(|| power.strip_prefix(b"+")).unwrap_or(power);
+        let count = digits(power);
+        rest = &power[count..];
+        return rest.is_empty() && (count > 0 || is_cut);
+    }
+    rest.is_empty()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,5 +210,61 @@ mod tests {
         assert_eq!(found(r#"["x' or 1=1"#), [(String::new(), "x' or 1=1".to_owned(), false)]);
         assert_eq!(found(r#"{"a":"\"#).len(), 2);
         assert_eq!(found(r#"{"a":"\u12"#).len(), 2);
+    }
+
+    fn is_good(text: &str) -> bool {
+        is_json(text.as_bytes(), &mut Vec::new())
+    }
+
+    #[test]
+    fn json_is_told_from_what_only_looks_like_it() {
+        for text in [
+            "",
+            " {\"a\" : [1, -0.5e+3, \"b\\u0027\\n\", true, null, {}, []], \"\": {\"c\": 1E9}} ",
+            "{\"a\": 1}\n{\"a\": 2}\n",
+            "\u{1e}{\"a\": 1}\n\u{1e}[]\n",
+            "\u{feff}[]",
+            "\"a\nb\"",
+            "17",
+        ] {
+            assert!(is_good(text), "{text}");
+        }
+        for text in [
+            "{'a': '1 or 1=1'}",
+            "{a: \"1\"}",
+            "{\"a\": 1 or 1=1}",
+            "{\"a\": x'}",
+            "{\"a\"= \"1\"}",
+            "{\"a\": 1; \"b\": 2}",
+            "{\"a\": \"\\x27\"}",
+            "{\"a\": \"\\u00zz\"}",
+            "[1,]",
+            "[1 2]",
+            "{\"a\"}",
+            "[}",
+            "]",
+            "// a comment\n[]",
+            "[01]",
+            "[1.]",
+            "[1e]",
+            "[-]",
+            "[NaN]",
+            "nulll",
+            "[\"\0\"]",
+            "id=1",
+        ] {
+            assert!(!is_good(text), "{text}");
+        }
+        assert!(is_good(&"[".repeat(DEEPEST)) && !is_good(&"[".repeat(DEEPEST + 1)));
+        let wide: Vec<u8> = "{\"a\": 1}".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        assert!(!is_json(&wide, &mut Vec::new()));
+    }
+
+    #[test]
+    fn json_is_json_wherever_it_is_cut() {
+        let text = "{\"a\": [1, -0.5e+3, \"b\\u0027\\n\", true, null, {}], \"c\": {\"d\": 1E9}}";
+        for end in 0..text.len() {
+            assert!(is_good(&text[..end]), "{}", &text[..end]);
+        }
     }
 }

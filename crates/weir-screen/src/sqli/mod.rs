@@ -5,13 +5,15 @@
 //! an operand, and within single and double quotes ([`grammar`]); what was read is noted as facts, and [`rules`] decides from them. There is
 //! no list of bad words: `O'Reilly`, `1 or 2 items` and a question about `union select` stop being SQL at their second or third word.
 //!
-//! [`decode`] undoes the encodings behind which values hide; [`place`] finds the values of a request.
+//! [`decode`] undoes the encodings behind which values hide; [`place`] finds the values of a request, [`body`] says how its body is read.
 
+pub mod body;
 mod clause;
 pub mod decode;
 pub mod facts;
 pub mod grammar;
 mod json;
+mod media_type;
 mod multipart;
 pub mod place;
 pub mod rules;
@@ -19,7 +21,8 @@ mod statement;
 pub mod token;
 mod words;
 
-pub use place::{BodyKind, Found, Place, Screen};
+pub use body::{BodyKind, Unreadable};
+pub use place::{Found, Place, Screen};
 pub use rules::Reason;
 
 use facts::Context;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::sqli::body::{self, BodyKind, Unreadable};
 use crate::sqli::{Finding, Scratch, decode, json, judge, multipart};
 
 /// Where in a request a value stands.
@@ -74,34 +75,6 @@ pub struct Found {
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}, {}", self.place, self.finding.reason.sentence(), self.finding.context_sentence())
-    }
-}
-
-/// A body that the screen reads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BodyKind {
-    /// `application/x-www-form-urlencoded`.
-    Form,
-    /// `multipart/form-data`, with its boundary.
-    Multipart(Box<[u8]>),
-    /// `application/json` and all that ends in `+json`.
-    Json,
-}
-
-impl BodyKind {
-    /// What a `content-type` announces; `None` for what is not looked at.
-    pub fn of(content_type: &[u8]) -> Option<BodyKind> {
-        let end = content_type.iter().position(|&byte| byte == b';').unwrap_or(content_type.len());
-        let kind = content_type.get(..end)?.trim_ascii().to_ascii_lowercase();
-        match kind.as_slice() {
-            b"application/x-www-form-urlencoded" => Some(BodyKind::Form),
-            b"multipart/form-data" => multipart::parameter(content_type, b"boundary")
-                .filter(|boundary| !boundary.is_empty())
-                .map(|boundary| BodyKind::Multipart(boundary.into())),
-            b"application/json" | b"text/json" | b"application/x-ndjson" => Some(BodyKind::Json),
-            kind if kind.ends_with(b"+json") => Some(BodyKind::Json),
-            _ => None,
-        }
     }
 }
 
@@ -256,36 +229,59 @@ impl Screen {
         Some(Found { place: Place::Cookie(Box::default()), finding })
     }
 
-    /// The first injection in what was received of a body.
-    pub fn body(&mut self, kind: &BodyKind, body: &[u8]) -> Option<Found> {
+    /// The first injection in what was received of a body; it may have been cut at any place.
+    ///
+    /// # Errors
+    /// Nothing was found, and the body is not what `kind` says: another reader may find something.
+    pub fn body(&mut self, kind: &BodyKind, body: &[u8]) -> Result<Option<Found>, Unreadable> {
         match kind {
-            BodyKind::Form => self.pairs(body, |name| match name {
-                Some(name) => Place::Form(name.into()),
-                None => Place::FormName,
-            }),
-            BodyKind::Json => self.json(body),
+            BodyKind::Form => Ok(self.form(body)),
+            BodyKind::Json => match self.json(body) {
+                None if !json::is_json(body, &mut self.raw) => Err(Unreadable::Json),
+                found => Ok(found),
+            },
+            BodyKind::Unstated => Ok(self.form(body).or_else(|| {
+                let begins = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body).trim_ascii_start();
+                matches!(begins.first(), Some(b'{' | b'[' | b'"')).then(|| self.json(body)).flatten()
+            })),
             BodyKind::Multipart(boundary) => {
                 for part in multipart::parts(body, boundary) {
-                    let found = |finding, place| Some(Found { place, finding });
-                    if let Some(finding) = self.examine(part.name, Written::Plain) {
-                        return found(finding, Place::FormName);
-                    }
-                    match part.filename {
-                        Some(filename) => {
-                            if let Some(finding) = self.examine(filename, Written::Plain) {
-                                return found(finding, Place::FormName);
-                            }
-                        }
-                        None => {
-                            if let Some(finding) = self.examine(part.content, Written::Plain) {
-                                return found(finding, Place::Form(part.name.into()));
-                            }
-                        }
+                    if let Some(found) = self.part(&part?)? {
+                        return Ok(Some(found));
                     }
                 }
-                None
+                Ok(None)
             }
         }
+    }
+
+    fn form(&mut self, body: &[u8]) -> Option<Found> {
+        self.pairs(body, |name| match name {
+            Some(name) => Place::Form(name.into()),
+            None => Place::FormName,
+        })
+    }
+
+    fn part(&mut self, part: &multipart::Part<'_>) -> Result<Option<Found>, Unreadable> {
+        let names = [
+            (part.name, Written::Plain),
+            (part.filename, Written::Plain),
+            (part.extended_filename, Written::Percent),
+        ];
+        for (name, written) in names {
+            if let Some(finding) = self.examine(name, written) {
+                return Ok(Some(Found { place: Place::FormName, finding }));
+            }
+        }
+        if part.is_file {
+            return Ok(None);
+        }
+        // The character set of all the other fields (RFC 7578 §4.6).
+        if part.name == b"_charset_" && !body::writes_ascii_as_ascii(part.content.trim_ascii()) {
+            return Err(Unreadable::Charset);
+        }
+        let finding = self.examine(part.content, Written::Plain);
+        Ok(finding.map(|finding| Found { place: Place::Form(part.name.into()), finding }))
     }
 
     fn json(&mut self, body: &[u8]) -> Option<Found> {
@@ -300,20 +296,31 @@ impl Screen {
     }
 
     fn pairs(&mut self, text: &[u8], place: impl Fn(Option<&[u8]>) -> Place) -> Option<Found> {
-        for pair in text.split(|&byte| byte == b'&') {
-            let equals = pair.iter().position(|&byte| byte == b'=');
-            let (name, value) = match equals {
-                Some(at) => (pair.get(..at)?, pair.get(at + 1..)?),
-                None => (pair, &b""[..]),
-            };
-            if let Some(finding) = self.examine(value, Written::Form) {
-                return Some(Found { place: place(Some(name)), finding });
+        for whole in text.split(|&byte| byte == b'&') {
+            if let Some(found) = self.pair(whole, &place) {
+                return Some(found);
             }
-            if let Some(finding) = self.examine(name, Written::Form) {
-                return Some(Found { place: place(None), finding });
+            // Some readers take a semicolon for an ampersand (HTML 4, appendix B.2.2).
+            let mut pieces =
+                whole.split(|&byte| byte == b';').skip(1).filter(|piece| begins_with_name(piece));
+            if let Some(found) = pieces.find_map(|piece| self.pair(piece, &place)) {
+                return Some(found);
             }
         }
         None
+    }
+
+    fn pair(&mut self, pair: &[u8], place: &impl Fn(Option<&[u8]>) -> Place) -> Option<Found> {
+        let equals = pair.iter().position(|&byte| byte == b'=');
+        let (name, value) = match equals {
+            Some(at) => (pair.get(..at)?, pair.get(at + 1..)?),
+            None => (pair, &b""[..]),
+        };
+        let found = |finding, name| Found { place: place(name), finding };
+        match self.examine(value, Written::Form) {
+            Some(finding) => Some(found(finding, Some(name))),
+            None => self.examine(name, Written::Form).map(|finding| found(finding, None)),
+        }
     }
 
     /// Judges a value as it is written, and with up to two more layers of encoding undone. What looks like JSON is read as that too.
@@ -335,6 +342,13 @@ impl Screen {
             && value.contains(&b'"')
         {
             found = self.json(value).map(|found| found.finding);
+        }
+        let plus = written == Written::Form;
+        if found.is_none()
+            && written != Written::Plain
+            && decode::percent_without_strays_into(text, plus, &mut raw)
+        {
+            found = self.layers(&raw);
         }
         self.raw = raw;
         found
@@ -359,6 +373,13 @@ impl Screen {
         (self.scratch.decoded, self.scratch.folded) = (folded, next);
         found
     }
+}
+
+/// Whether `piece` could be a pair: text between semicolons mostly is not.
+fn begins_with_name(piece: &[u8]) -> bool {
+    let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.[]%".contains(byte);
+    let name = piece.iter().take_while(|byte| is_of_name(byte)).count();
+    name > 0 && piece.get(name) == Some(&b'=')
 }
 
 #[cfg(test)]
@@ -396,9 +417,9 @@ mod tests {
             screen.header(b"user-agent", attack.as_bytes()),
             screen.header(b"referer", format!("https://a/b?c={encoded}").as_bytes()),
             screen.header(b"cookie", format!("a=b; id={encoded}").as_bytes()),
-            screen.body(&BodyKind::Form, format!("c={encoded}").as_bytes()),
-            screen.body(&BodyKind::Json, json.as_bytes()),
-            screen.body(&BodyKind::Multipart(b"B"[..].into()), multipart.as_bytes()),
+            screen.body(&BodyKind::Form, format!("c={encoded}").as_bytes()).unwrap(),
+            screen.body(&BodyKind::Json, json.as_bytes()).unwrap(),
+            screen.body(&BodyKind::Multipart(b"B"[..].into()), multipart.as_bytes()).unwrap(),
         ];
         let words: Vec<String> = places
             .iter()
@@ -438,15 +459,32 @@ mod tests {
     }
 
     #[test]
-    fn content_types_say_how_a_body_is_read() {
-        assert_eq!(BodyKind::of(b"Application/JSON; charset=utf-8"), Some(BodyKind::Json));
-        assert_eq!(BodyKind::of(b"application/problem+json"), Some(BodyKind::Json));
-        assert_eq!(BodyKind::of(b"application/x-www-form-urlencoded"), Some(BodyKind::Form));
-        assert_eq!(
-            BodyKind::of(b"multipart/form-data; boundary=xyz"),
-            Some(BodyKind::Multipart(b"xyz"[..].into()))
-        );
-        assert_eq!(BodyKind::of(b"multipart/form-data"), None);
-        assert_eq!(BodyKind::of(b"image/png"), None);
+    fn a_body_that_is_not_what_its_type_says_is_unreadable_unless_an_injection_is_found_first() {
+        let mut screen = Screen::default();
+        let multipart = BodyKind::Multipart(b"B"[..].into());
+        let mut say =
+            |kind: &BodyKind, body: &str| screen.body(kind, body.as_bytes()).map(|found| found.is_some());
+        assert_eq!(say(&BodyKind::Json, "{'id': 1}"), Err(Unreadable::Json));
+        assert_eq!(say(&BodyKind::Json, "{'id': \"1' or 1=1--\"}"), Ok(true));
+        assert_eq!(say(&multipart, "id=1"), Err(Unreadable::Multipart));
+        let charset = "--B\r\nContent-Disposition: form-data; name=_charset_\r\n\r\nutf-16\r\n--B--";
+        assert_eq!(say(&multipart, charset), Err(Unreadable::Charset));
+        assert_eq!(say(&multipart, &charset.replace("utf-16", "utf-8")), Ok(false));
+        let extended =
+            "--B\r\nContent-Disposition: form-data; filename*=utf-8''1%27%20or%201%3D1--\r\n\r\n\r\n--B--";
+        assert_eq!(say(&multipart, extended), Ok(true));
+    }
+
+    #[test]
+    fn what_other_readers_make_of_a_form_is_looked_at() {
+        let mut screen = Screen::default();
+        for query in
+            ["a=x;id=1+union+select+1,2--", "a=b&amp;id=1+union+select+1,2--", "id=1+un%ion+s%elect+1,2--"]
+        {
+            assert!(screen.query(query.as_bytes()).is_some(), "{query}");
+        }
+        let json = BodyKind::Unstated;
+        assert!(screen.body(&json, b"\xef\xbb\xbf {\"a\": \"1' or 1=1--\"}").unwrap().is_some());
+        assert!(screen.body(&json, b"id=1'+or+1%3D1--").unwrap().is_some());
     }
 }
