@@ -29,4 +29,4 @@ pub use diff::{Change, ChangeKind, KeyChange, diff};
 pub use parse::{Checked, check_text, decode, parse};
 pub use report::{Problem, Report, Severity};
 pub use schema::*;
-pub use write::to_toml;
+pub use write::{SECRET, to_toml, to_toml_without_secrets};

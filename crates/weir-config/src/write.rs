@@ -35,9 +35,12 @@ impl Section {
     }
 }
 
+/// What stands in place of a secret.
+pub const SECRET: &str = "(secret)";
+
 /// The effective config as TOML. [`parse`](crate::parse) reads it back to an equal [`Config`].
 ///
-/// Values of header fields are written as they are, secrets among them; [`Config::describe_effective`] leaves those out.
+/// Secrets are written as they are; [`to_toml_without_secrets`] leaves them out.
 pub fn to_toml(config: &Config) -> String {
     let mut text = String::new();
     for section in sections(config) {
@@ -54,31 +57,23 @@ pub fn to_toml(config: &Config) -> String {
     text
 }
 
-impl Config {
-    /// The effective config as TOML text for people, with the values of header fields that look like secrets left out.
-    pub fn describe_effective(&self) -> String {
-        to_toml(&without_secrets(self))
-    }
+/// [`to_toml`] for people, with [`SECRET`] in place of each secret: the value of a header field that a route asks for, and of one
+/// that it gives to backends, since either may be what proves who somebody is. Keys, tokens and passwords are named by their files.
+pub fn to_toml_without_secrets(config: &Config) -> String {
+    to_toml(&without_secrets(config))
 }
 
-/// The config with the values of header fields that look like secrets left out.
+/// The config with [`SECRET`] in place of each secret.
 pub(crate) fn without_secrets(config: &Config) -> Config {
     let mut shown = config.clone();
     for route in shown.listeners.iter_mut().flat_map(|listener| &mut listener.routes) {
-        for map in [&mut route.header, &mut route.add_request_header, &mut route.add_response_header] {
-            for (_, value) in map.iter_mut().filter(|(name, _)| is_secret(name)) {
-                "(left out)".clone_into(value);
-            }
+        // `*` asks for presence only. What a route adds to responses every client sees.
+        let asked = route.header.values_mut().filter(|value| *value != "*");
+        for value in asked.chain(route.add_request_header.values_mut()) {
+            SECRET.clone_into(value);
         }
     }
     shown
-}
-
-/// Whether a header field is usually a secret.
-fn is_secret(name: &str) -> bool {
-    ["authorization", "cookie", "token", "secret", "password", "api-key", "apikey", "credential"]
-        .iter()
-        .any(|part| name.contains(part))
 }
 
 /// A TOML basic string.

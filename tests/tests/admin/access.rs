@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use weir_tests::dialogue::{Backend, Broken, Setup, Weir, Wire, until};
+use weir_tests::dialogue::{Backend, Broken, Setup, Weir, Wire, free_address, until};
 
 use super::two;
 
@@ -129,6 +129,100 @@ fn no_answer_log_or_page_shows_the_token() {
         "{}",
         weir.story()
     );
+}
+
+#[test]
+fn no_answer_shows_the_value_that_a_route_asks_for_or_gives_to_backends() {
+    let backend = Backend::saying("ok");
+    let config = r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [[listener.web.route]]
+        name = "guarded"
+        header = { x-gate = "open-sesame" }
+        pool = "app"
+        add_request_header = { authorization = "Bearer of-the-backend", x-origin-verify = "from-the-edge" }
+        [pool.app]
+        backends = ["@app"]
+        health = { check = "off" }
+        "#;
+    let mut weir = Setup::of(config).with("app", backend.address()).start();
+    let secrets = ["open-sesame", "of-the-backend", "from-the-edge"];
+    let admin = weir.admin();
+    let question = |headers: &str| {
+        format!(
+            r#"{{"protocol": "http", "method": "GET", "url": "http://{}/", "headers": {headers}}}"#,
+            weir.address("web")
+        )
+    };
+    let mut answers: Vec<String> = ["/v1/config", "/v1/status", "/", "/v1/pools", "/metrics"]
+        .iter()
+        .map(|path| admin.reads(path).response.text())
+        .collect();
+    for headers in ["[]", r#"[["x-gate", "guess"]]"#] {
+        answers.push(admin.calls("POST", "/v1/explain", &[], &question(headers)).response.text());
+    }
+    assert!(answers.last().is_some_and(|text| text.contains("x-gate")), "{answers:?}");
+    assert!(answers[0].contains("x-origin-verify"), "{}", answers[0]);
+    // A reload says what it changed.
+    weir.rewrites(
+        &secrets
+            .iter()
+            .fold(config.to_owned(), |text, secret| text.replace(secret, &format!("new-{secret}"))),
+    );
+    answers.push(admin.calls("POST", "/v1/reload", &[], "{}").response.text());
+    answers.push(weir.stderr());
+    for (answer, secret) in answers.iter().flat_map(|answer| secrets.map(|secret| (answer, secret))) {
+        assert!(!answer.contains(secret), "`{secret}` is shown in {answer}");
+    }
+}
+
+#[test]
+fn off_loopback_nothing_is_read_without_the_token_but_that_it_lives_and_is_ready() {
+    let backend = Backend::saying("ok");
+    let address = free_address();
+    let weir = Setup::of(
+        r#"
+        [admin]
+        bind = "@everywhere"
+        token_file = "@dir/token"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = ["@app"]
+        health = { check = "off" }
+        "#,
+    )
+    .with_file("token", &format!("{TOKEN}\n"))
+    .with("app", backend.address())
+    .with("admin", address)
+    .with("everywhere", format!("0.0.0.0:{}", address.port()))
+    .start();
+    let admin = weir.admin();
+    let right = format!("Bearer {TOKEN}");
+    let question =
+        format!(r#"{{"protocol": "http", "method": "GET", "url": "http://{}/"}}"#, weir.address("web"));
+    let reading =
+        ["/", "/metrics", "/v1/status", "/v1/config", "/v1/pools", "/v1/pools/app", "/v1/openapi.json"]
+            .map(|path| ("GET", path, ""));
+    for (method, path, body) in reading.into_iter().chain([("POST", "/v1/explain", question.as_str())]) {
+        for authorization in [None, Some("Bearer wrong-but-long-enough"), Some("Basic x")] {
+            let fields: Vec<_> = authorization.iter().map(|value| ("authorization", *value)).collect();
+            let answer = admin.calls(method, path, &fields, body);
+            assert_eq!(answer.status(), 401, "{method} {path} with {authorization:?}: {:?}", answer.response);
+            assert_eq!(answer.response.fields.one("www-authenticate"), Some("Bearer"));
+        }
+        let answer = admin.calls(method, path, &[("authorization", &right)], body);
+        assert_eq!(answer.status(), 200, "{method} {path} with the token: {:?}", answer.response);
+    }
+    assert_eq!(admin.reads("/v1/events").status(), 401);
+    for path in ["/livez", "/readyz"] {
+        assert_eq!(admin.reads(path).status(), 200, "{path} is for whoever watches the machine");
+    }
+    // The command line finds the token in the config.
+    assert_eq!(weir.command(&["status"]).code, 0);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What the admin API shows and changes.
 
-use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, until};
+use weir_tests::dialogue::{After, Authority, Backend, ScriptedBackend, Setup, until};
 
 use super::{TWO, two};
 
@@ -247,6 +247,63 @@ fn metrics_are_well_formed_and_documented() {
             );
         }
     }
+}
+
+#[test]
+fn the_config_in_force_is_shown_whole_with_every_default() {
+    let backend = named("a");
+    let weir = Authority::new()
+        .signs("shop", &["shop.example"])
+        .setup(
+            r#"
+            [cache]
+            memory = "32MiB"
+            [listener.secure]
+            bind = "@secure"
+            pool = "app"
+            http = ["h1", "h2"]
+            deny_method = "TRACE"
+            tls = { certificates = [{ cert = "@dir/shop.pem", key = "@dir/shop.key" }], min_version = "1.3" }
+            [[listener.secure.route]]
+            path = "/kept/*"
+            pool = "app"
+            cache = { ttl = "60s" }
+            [listener.passed]
+            protocol = "tcp"
+            bind = "@passed"
+            [[listener.passed.route]]
+            sni = "*.shop.example"
+            pool = "relayed"
+            [pool.app]
+            backends = ["@a", { address = "127.0.0.1:9", weight = 0 }]
+            protocol = "h2"
+            tls = { verify = false }
+            health = { check = "off" }
+            [pool.relayed]
+            backends = ["@a"]
+            health = { check = "off" }
+            "#,
+        )
+        .with("a", backend.address())
+        .start();
+    let config = weir.admin().reads("/v1/config").json();
+    assert_eq!(config["generation"], 1);
+    assert_eq!(config["cache"]["memory"], "32MiB");
+    let secure = &config["listener"]["secure"];
+    assert_eq!(secure["http"], serde_json::json!(["h1", "h2"]));
+    assert_eq!(secure["deny_method"], serde_json::json!(["TRACE"]));
+    assert_eq!(secure["tls"]["min_version"], "1.3");
+    assert_eq!(secure["tls"]["tickets"], true);
+    assert!(secure["tls"]["certificates"][0]["key"].as_str().is_some_and(|key| key.ends_with("/shop.key")));
+    assert_eq!(secure["timeout"]["handshake"], "10s");
+    assert_eq!(secure["route"][0]["cache"]["ttl"], "60s");
+    assert_eq!(secure["route"][0]["cache"]["object_max"], "16MiB");
+    assert_eq!(config["listener"]["passed"]["route"][0]["sni"][0], "*.shop.example");
+    let app = &config["pool"]["app"];
+    assert_eq!((&app["protocol"], &app["tls"]["verify"]), (&"h2".into(), &false.into()));
+    assert_eq!(app["backends"][1], serde_json::json!({ "address": "127.0.0.1:9", "weight": 0 }));
+    assert_eq!(app["health"]["check"], "off");
+    assert_eq!(app["retry"]["attempts"], 2);
 }
 
 #[test]

@@ -67,7 +67,7 @@ static ADMIN: Table = Table {
         Key::new(
             "token_file",
             Kind::Text(&shape::FILE),
-            "File whose trimmed content is the bearer token that changing calls need.",
+            "File whose trimmed content is the bearer token: changing calls need it and, where `bind` is not loopback, all but `/livez` and `/readyz`.",
         )
         .default("none: loopback only")
         .restart(),

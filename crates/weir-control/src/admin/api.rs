@@ -18,7 +18,7 @@ use weir_proxy::snapshot::Snapshot;
 
 use super::auth::{Auth, Refusal};
 use super::endpoints::{Call, Endpoint, openapi};
-use super::{effective, metrics, page, purge};
+use super::{metrics, page, purge};
 use crate::control::{ChangeError, Control, Phase};
 use crate::events::Event;
 use crate::explain::{Question, explain};
@@ -63,13 +63,18 @@ impl Error {
 
     fn response(self) -> Response {
         let Error(status, code, message) = self;
-        answer_json(status, &json!({ "error": { "code": code, "message": message } }))
+        let mut response = answer_json(status, &json!({ "error": { "code": code, "message": message } }));
+        if status == StatusCode::UNAUTHORIZED {
+            // RFC 9110 section 11.6.1 asks for it.
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
     }
 }
 
 /// Answers one request: checks first, then the endpoint.
 pub(super) async fn answer(context: Context, request: Request) -> Response {
-    if let Err(refusal) = context.auth.check(request.headers(), context.endpoint.changes()) {
+    if let Err(refusal) = context.auth.check(request.headers(), context.endpoint.access()) {
         return refused(refusal).response();
     }
     let answered = dispatch(&context, request).await;
@@ -115,7 +120,7 @@ async fn dispatch(context: &Context, request: Request) -> Result<Response, Error
                 .into_response())
         }
         Call::Status => Ok(ok(&status::of(control))),
-        Call::Config => Ok(ok(&effective::config(&control.snapshot()))),
+        Call::Config => config(&control.snapshot()),
         Call::Reload => reload(control).await,
         Call::Pools => Ok(ok(&json!({ "pools": status::of(control).pools }))),
         Call::Pool => pool(control, &control.snapshot(), parameter("pool")),
@@ -147,6 +152,15 @@ fn ready(control: &Control) -> Result<Response, Error> {
             "the process is on its way out".to_owned(),
         )),
     }
+}
+
+/// The config in force as the file would say it, under its names, every default filled in and no secret.
+fn config(snapshot: &Snapshot) -> Result<Response, Error> {
+    let text = weir_config::to_toml_without_secrets(&snapshot.config);
+    let mut config: serde_json::Map<String, Value> = toml::from_str(&text)
+        .map_err(|error| Error(StatusCode::INTERNAL_SERVER_ERROR, "failed", error.to_string()))?;
+    config.insert("generation".to_owned(), json!(snapshot.generation));
+    Ok(ok(&config))
 }
 
 async fn reload(control: &Control) -> Result<Response, Error> {

@@ -19,6 +19,17 @@ pub struct Auth {
     machine: String,
 }
 
+/// What a call asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Whether the process lives and is ready: for whoever watches the machine.
+    Watch,
+    /// What is going on. Needs the token where others than this machine can ask.
+    Read,
+    /// A change. Needs the token where one is set.
+    Change,
+}
+
 /// Why a call is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -34,7 +45,7 @@ impl Auth {
     /// The rules for `config`. `Err` says why the admin API can't be opened like that.
     pub fn new(config: &weir_config::Admin) -> Result<Auth, String> {
         let token = config.token_file.as_deref().map(read_token).transpose()?;
-        if token.is_none() && !config.bind.ip().is_loopback() {
+        if token.is_none() && !is_loopback(config.bind) {
             return Err(format!(
                 "the admin API may not listen on {} without a token: set admin.token_file, or bind to 127.0.0.1",
                 config.bind
@@ -44,24 +55,21 @@ impl Auth {
         Ok(Auth { token, bind: config.bind, machine })
     }
 
-    /// Whether a call may go on. `changes` says that it is one that changes something.
-    pub fn check(&self, headers: &HeaderMap, changes: bool) -> Result<(), Refusal> {
+    /// Whether a call may go on.
+    pub fn check(&self, headers: &HeaderMap, access: Access) -> Result<(), Refusal> {
         let has_token = self.has_token(headers);
         // A page that had its own name resolve to 127.0.0.1 sends that name; it can't know the token.
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).ok_or(Refusal::Host)?;
         if !has_token && !self.is_this_machine(host) {
             return Err(Refusal::Host);
         }
-        if !changes {
-            return Ok(());
-        }
-        if is_cross_site(headers, host) {
-            return Err(Refusal::CrossSite);
-        }
-        if self.token.is_some() && !has_token {
-            return Err(Refusal::Token);
-        }
-        Ok(())
+        let needs_token = match access {
+            Access::Watch => false,
+            Access::Read => !is_loopback(self.bind),
+            Access::Change if is_cross_site(headers, host) => return Err(Refusal::CrossSite),
+            Access::Change => self.token.is_some(),
+        };
+        if needs_token && !has_token { Err(Refusal::Token) } else { Ok(()) }
     }
 
     /// Whether a request carries the right token. Never, where none is set.
@@ -84,6 +92,10 @@ impl Auth {
         }
         name == "localhost" || name.ends_with(".localhost") || name == self.machine
     }
+}
+
+fn is_loopback(bind: SocketAddr) -> bool {
+    bind.ip().to_canonical().is_loopback()
 }
 
 /// Whether a browser says that the call comes from another site's page. A program that is no browser says nothing.
@@ -157,12 +169,12 @@ mod tests {
     fn a_name_made_to_lead_here_by_somebody_else_is_refused() {
         let auth = auth("127.0.0.1:9900", None);
         for host in ["evil.example:9900", "evil.example", "10.0.0.1:9900", "localhost.evil.example", ""] {
-            assert_eq!(auth.check(&headers(&[("host", host)]), false), Err(Refusal::Host), "{host}");
+            assert_eq!(auth.check(&headers(&[("host", host)]), Access::Read), Err(Refusal::Host), "{host}");
         }
         for host in ["127.0.0.1:9900", "localhost:9900", "LOCALHOST", "[::1]:9900", "lb1:9900"] {
-            assert_eq!(auth.check(&headers(&[("host", host)]), false), Ok(()), "{host}");
+            assert_eq!(auth.check(&headers(&[("host", host)]), Access::Read), Ok(()), "{host}");
         }
-        assert_eq!(auth.check(&HeaderMap::new(), false), Err(Refusal::Host));
+        assert_eq!(auth.check(&HeaderMap::new(), Access::Watch), Err(Refusal::Host));
     }
 
     #[test]
@@ -176,32 +188,48 @@ mod tests {
             ("sec-fetch-site", "cross-site"),
             ("sec-fetch-site", "same-site"),
         ] {
-            assert_eq!(auth.check(&headers(&[host, field]), true), Err(Refusal::CrossSite), "{field:?}");
-            assert_eq!(auth.check(&headers(&[host, field]), false), Ok(()));
+            assert_eq!(auth.check(&headers(&[host, field]), Access::Change), Err(Refusal::CrossSite), "{field:?}");
+            assert_eq!(auth.check(&headers(&[host, field]), Access::Read), Ok(()));
         }
         let same = headers(&[host, ("origin", "http://127.0.0.1:9900"), ("sec-fetch-site", "same-origin")]);
-        assert_eq!(auth.check(&same, true), Ok(()));
+        assert_eq!(auth.check(&same, Access::Change), Ok(()));
     }
 
     #[test]
     fn changing_calls_need_the_token_where_one_is_set() {
-        let auth = auth("0.0.0.0:9900", Some(TOKEN));
         let host = ("host", "192.0.2.1:9900");
-        assert_eq!(auth.check(&headers(&[host]), false), Ok(()));
-        assert_eq!(auth.check(&headers(&[host]), true), Err(Refusal::Token));
+        let auth = auth("0.0.0.0:9900", Some(TOKEN));
         for wrong in
             ["Bearer 0123456789abcdeX", "Bearer 0123456789abcde", "Bearer ", "Basic 0123456789abcdef", "x"]
         {
-            assert_eq!(
-                auth.check(&headers(&[host, ("authorization", wrong)]), true),
-                Err(Refusal::Token),
-                "{wrong}"
-            );
+            let headers = headers(&[host, ("authorization", wrong)]);
+            assert_eq!(auth.check(&headers, Access::Change), Err(Refusal::Token), "{wrong}");
         }
+        assert_eq!(auth.check(&headers(&[host]), Access::Change), Err(Refusal::Token));
         let right = ("authorization", "bearer 0123456789abcdef");
-        assert_eq!(auth.check(&headers(&[host, right]), true), Ok(()));
+        assert_eq!(auth.check(&headers(&[host, right]), Access::Change), Ok(()));
         // Who has the token may come under any name.
-        assert_eq!(auth.check(&headers(&[("host", "lb.internal"), right]), true), Ok(()));
+        assert_eq!(auth.check(&headers(&[("host", "lb.internal"), right]), Access::Change), Ok(()));
+    }
+
+    #[test]
+    fn reading_needs_the_token_where_others_than_this_machine_can_ask() {
+        for (bind, refused) in [
+            ("0.0.0.0:9900", true),
+            ("[::]:9900", true),
+            ("192.0.2.1:9900", true),
+            ("127.0.0.1:9900", false),
+            ("[::1]:9900", false),
+            ("[::ffff:127.0.0.1]:9900", false),
+        ] {
+            let auth = auth(bind, Some(TOKEN));
+            let host = ("host", bind);
+            let found = auth.check(&headers(&[host]), Access::Read);
+            assert_eq!(found, if refused { Err(Refusal::Token) } else { Ok(()) }, "{bind}");
+            let right = ("authorization", "Bearer 0123456789abcdef");
+            assert_eq!(auth.check(&headers(&[host, right]), Access::Read), Ok(()), "{bind}");
+            assert_eq!(auth.check(&headers(&[host]), Access::Watch), Ok(()), "{bind}");
+        }
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::auth::Access;
+
 /// The methods in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
@@ -71,9 +73,14 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Whether it changes anything, so that it needs the token and refuses cross-site requests. `explain` only looks.
-    pub fn changes(&self) -> bool {
-        self.method != Method::Get && self.call != Call::Explain
+    /// What it asks for, which decides whether it needs the token. `explain` only looks.
+    pub fn access(&self) -> Access {
+        match self.call {
+            Call::Live | Call::Ready => Access::Watch,
+            Call::Explain => Access::Read,
+            _ if self.method == Method::Get => Access::Read,
+            _ => Access::Change,
+        }
     }
 }
 
@@ -230,7 +237,7 @@ pub const ENDPOINTS: &[Endpoint] = &[
         method: Method::Post,
         path: "/v1/explain",
         call: Call::Explain,
-        summary: "Which listener, route, pool and backend a request or connection would get, and why. Changes nothing, so it needs no token.",
+        summary: "Which listener, route, pool and backend a request or connection would get, and why. Changes nothing, so it needs the token only where reading does.",
         body: &[
             ("protocol", "string", "`http` or `tcp`"),
             ("method", "string?", "http: method"),
@@ -267,7 +274,7 @@ pub const ENDPOINTS: &[Endpoint] = &[
 /// Errors that any endpoint may answer: status, code, when.
 const COMMON_ERRORS: &[(u16, &str, &str)] = &[
     (400, "bad_request", "the body or a parameter is not what was expected"),
-    (401, "unauthorized", "a changing call without the token, where one is set"),
+    (401, "unauthorized", "no token, or a wrong one, where the call needs it"),
     (403, "forbidden", "a cross-site request, or a host name that is not this machine's (DNS rebinding)"),
     (404, "not_found", "no such path, pool or backend"),
     (405, "method_not_allowed", "the path knows other methods"),
@@ -320,8 +327,11 @@ fn operation(endpoint: &Endpoint) -> Value {
         "parameters": parameters,
         "responses": responses,
     });
-    if endpoint.changes() {
-        operation["security"] = json!([{ "token": [] }]);
+    match endpoint.access() {
+        Access::Watch => {}
+        // Either will do: on loopback nobody is asked.
+        Access::Read => operation["security"] = json!([{}, { "token": [] }]),
+        Access::Change => operation["security"] = json!([{ "token": [] }]),
     }
     if !endpoint.body.is_empty() {
         let property = |(name, kind, meaning): &(&str, &str, &str)| {
@@ -346,7 +356,7 @@ pub fn reference_page() -> String {
         "# Admin API\n\nHTTP and JSON at `admin.bind` (default `127.0.0.1:9900`). Generated from \
          `crates/weir-control/src/admin/endpoints.rs`; do not edit. The same as OpenAPI 3.1: `GET /v1/openapi.json`.\n\n\
          Changing calls need `authorization: Bearer TOKEN` where `admin.token_file` is set, and are refused when they come from \
-         another site (`origin`, `sec-fetch-site`). The `host` must be an address of this machine or its name, unless the \
+         another site (`origin`, `sec-fetch-site`). Where `admin.bind` is not loopback, all calls but `/livez` and `/readyz` need it. The `host` must be an address of this machine or its name, unless the \
          request carries the token. Every error is `{\"error\": {\"code\": \"…\", \"message\": \"…\"}}`.\n\n\
          | call | does |\n|---|---|\n",
     );
@@ -396,7 +406,8 @@ mod tests {
         for endpoint in ENDPOINTS {
             let operation = &document["paths"][endpoint.path][endpoint.method.word().to_ascii_lowercase()];
             assert_eq!(operation["summary"], endpoint.summary, "{}", endpoint.path);
-            assert_eq!(operation.get("security").is_some(), endpoint.changes(), "{}", endpoint.path);
+            let open = endpoint.access() == Access::Watch;
+            assert_eq!(operation.get("security").is_none(), open, "{}", endpoint.path);
             let named = operation["parameters"].as_array().map_or(0, Vec::len);
             assert_eq!(named, endpoint.path.matches('{').count());
         }

@@ -2,7 +2,6 @@
 
 mod api;
 pub mod auth;
-mod effective;
 pub mod endpoints;
 mod metrics;
 mod page;

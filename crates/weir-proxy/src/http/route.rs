@@ -310,9 +310,7 @@ impl Route {
         if !self.method.is_empty() && !self.method.iter().any(|method| **method == *request.method) {
             return Err(Mismatch::Method);
         }
-        let has_all = self.header.iter().all(|(name, wanted)| {
-            (request.header)(name).is_some_and(|value| **wanted == *b"*" || **wanted == *value)
-        });
+        let has_all = self.header.iter().all(|(name, wanted)| has_field(request, name, wanted));
         if has_all { Ok(prefix) } else { Err(Mismatch::Header) }
     }
 
@@ -382,12 +380,18 @@ impl Route {
                 )
             }
             Mismatch::Header => {
-                let wanted =
-                    self.header.iter().map(|(name, value)| format!("{}: {}", text(name), text(value)));
-                format!("the request does not have {}", list(wanted))
+                // The value stays unsaid: it may be what a request has to know to get through.
+                let missing = self.header.iter().find(|(name, wanted)| !has_field(request, name, wanted));
+                let name = missing.map_or_else(String::new, |(name, _)| text(name));
+                format!("header `{name}` is missing or has another value")
             }
         }
     }
+}
+
+/// Whether a request has a field with the value that is asked for; `*` asks for the field only.
+fn has_field(request: &RequestView<'_>, name: &[u8], wanted: &[u8]) -> bool {
+    (request.header)(name).is_some_and(|value| wanted == b"*" || wanted == value)
 }
 
 /// Whether `part`, which is not empty, is somewhere in `path`. Takes time in proportion to both lengths' product at worst; both are
