@@ -14,10 +14,11 @@ const PAGE: &str = "ARCHITECTURE.md";
 
 /// Crates that do no I/O; what they link is listed, because a dependency could do it for them.
 const PURE: &[&str] =
-    &["weir-balance", "weir-cache", "weir-config", "weir-http", "weir-screen", "weir-stats"];
+    &["weir-balance", "weir-cache", "weir-config", "weir-convert", "weir-http", "weir-screen", "weir-stats"];
 
 /// Crates whose code gives the same answer everywhere: each has a `clippy.toml` that bans clocks, sockets, files and the rest.
-const TIMELESS: &[&str] = &["weir-balance", "weir-cache", "weir-config", "weir-http", "weir-screen"];
+const TIMELESS: &[&str] =
+    &["weir-balance", "weir-cache", "weir-config", "weir-convert", "weir-http", "weir-screen"];
 
 /// Crates that drive the built binary: with a product crate linked in, a shared mistake could hide.
 const OUTSIDERS: &[&str] = &["weir-lab", "weir-tests"];

@@ -10,7 +10,6 @@
 mod bind;
 mod build;
 mod check;
-pub mod convert;
 mod diff;
 mod fields;
 mod keys;
@@ -29,4 +28,4 @@ pub use diff::{Change, ChangeKind, KeyChange, diff};
 pub use parse::{Checked, check_text, decode, parse};
 pub use report::{Problem, Report, Severity};
 pub use schema::*;
-pub use write::{SECRET, to_toml, to_toml_without_secrets};
+pub use write::{SECRET, text as quoted, to_toml, to_toml_without_secrets};

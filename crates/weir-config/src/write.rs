@@ -76,8 +76,8 @@ pub(crate) fn without_secrets(config: &Config) -> Config {
     shown
 }
 
-/// A TOML basic string.
-pub(crate) fn text(value: &str) -> String {
+/// A text as a TOML basic string, with its quotes.
+pub fn text(value: &str) -> String {
     let mut quoted = String::with_capacity(value.len() + 2);
     quoted.push('"');
     for c in value.chars() {

@@ -4,7 +4,7 @@ use weir_tests::dialogue::{Backend, PATIENCE, Setup, Weir, Wire, free_address, r
 
 /// The file that seed 001 was measured with, at ports of ours.
 fn seed(listen: u16, backend: u16) -> String {
-    include_str!("../../../crates/weir-config/src/convert/arc2/seed.toml")
+    include_str!("../../../crates/weir-convert/src/arc2/seed.toml")
         .replace("listening_port_http = 80", &format!("listening_port_http = {listen}"))
         .replace("forward_port_http = 81", &format!("forward_port_http = {backend}"))
         .replace("0.0.0.0", "127.0.0.1")

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use weir_config::convert::{Converted, Verdict};
+use weir_convert::{Converted, Verdict};
 
 use crate::exit::Exit;
 
@@ -33,7 +33,7 @@ pub fn convert(arguments: &Arguments) -> Exit {
             return Exit::Failed;
         }
     };
-    let converted = match weir_config::convert::convert(&text) {
+    let converted = match weir_convert::convert(&text) {
         Ok(converted) => converted,
         Err(error) => {
             eprintln!("weir: {name}: {error}");

@@ -1,7 +1,7 @@
 //! What ARC2's files become.
 
-use super::super::{Converted, Directive, Verdict, convert};
-use crate::{Config, HostPattern, PathPattern, RouteAction, check_text};
+use crate::{Converted, Directive, Verdict, convert};
+use weir_config::{Config, HostPattern, PathPattern, RouteAction, check_text};
 
 /// The configuration that seed 001 was measured with.
 const SEED: &str = include_str!("seed.toml");
@@ -160,7 +160,7 @@ fn locations_are_chosen_by_priority_weight_or_speed() {
         assert_eq!(addresses, expected);
         assert!(pool.tls.is_some(), "one of them is spoken to with TLS");
         assert_eq!(pool.health.interval.as_secs(), 5);
-        assert!(matches!(&pool.health.check, crate::Check::Http { path, .. } if path == "/healthz"));
+        assert!(matches!(&pool.health.check, weir_config::Check::Http { path, .. } if path == "/healthz"));
     }
 }
 

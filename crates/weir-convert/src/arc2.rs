@@ -14,8 +14,8 @@ use std::fmt::Write as _;
 use toml::de::DeTable;
 
 use self::bag::{Bag, Left, Taken};
-use super::{Converted, Directive, NotConverted, Verdict};
-use crate::write::text as quoted;
+use crate::{Converted, Directive, NotConverted, Verdict};
+use weir_config::quoted;
 
 /// Whether a file is one of ARC2's, right or wrong in itself.
 pub(super) fn looks_like(text: &str) -> bool {

@@ -6,7 +6,7 @@ use super::bag::Bag;
 use super::locations::{self, Place};
 use super::paths::{self, Outcome, Step};
 use super::{Match, Notes, globals, line, quoted, texts};
-use crate::convert::Verdict;
+use crate::Verdict;
 
 /// A rule, as far as it was understood.
 pub struct Rule {
@@ -78,7 +78,7 @@ fn domain(index: usize, line: usize, bag: &mut Bag, notes: &mut Notes) -> String
             taken.value.trim_end_matches('.').to_ascii_lowercase()
         }
         None => {
-            notes.directives.push(crate::convert::Directive {
+            notes.directives.push(crate::Directive {
                 line,
                 name: format!("proxy_rules[{index}].domain"),
                 verdict: Verdict::Unsupported,

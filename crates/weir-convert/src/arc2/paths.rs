@@ -5,7 +5,7 @@
 
 use super::bag::Bag;
 use super::{Match, quoted};
-use crate::convert::{Directive, Verdict};
+use crate::{Directive, Verdict};
 
 /// What a request comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
