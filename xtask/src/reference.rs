@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use weir_control::admin::endpoints::ENDPOINTS;
+use weir_admin::endpoints::ENDPOINTS;
 use weir_stats::expose;
 use weir_stats::table::End;
 
@@ -13,7 +13,7 @@ use crate::tree::Tree;
 /// Every generated page: its path and its text.
 fn pages() -> Vec<(&'static str, String)> {
     vec![
-        ("docs/reference/admin-api.md", weir_control::admin::endpoints::reference_page()),
+        ("docs/reference/admin-api.md", weir_admin::endpoints::reference_page()),
         ("docs/reference/config.md", weir_config::reference::page()),
         ("docs/reference/metrics.md", weir_stats::expose::reference_page()),
     ]

@@ -1,25 +1,21 @@
-//! What is true right now? Health, names, reload, admin.
+//! What is true right now? Health, names, reload.
 //!
 //! One thread with an ordinary tokio runtime decides what is in force and hands it to the data planes; it never touches a
 //! client's bytes. All changes go through [`control::Control`]; [`publish`] is the only writer of the snapshot.
 //!
-//! Start reading at [`control`], then [`publish`] (how a config comes into force), [`reload`] (from a file to there),
-//! [`health`] (who is up) and [`admin`] (what others see of it).
+//! Start reading at [`control`], then [`publish`] (how a config comes into force), [`reload`] (from a file to there)
+//! and [`health`] (who is up). What others see of it and ask is weir-admin's.
 #![forbid(unsafe_code)]
 
 pub mod acme;
-pub mod admin;
 pub mod carried;
 pub mod certificates;
 pub mod control;
 pub mod dns;
 pub mod events;
-pub mod explain;
 pub mod health;
 pub mod notify;
-mod process;
 pub mod publish;
 pub mod reload;
-pub mod status;
 pub mod timestamp;
 pub mod upgrade;

@@ -274,13 +274,13 @@ fn explain(what: Explain) -> Exit {
             let headers = header;
             verbs::explain::explain(
                 &running,
-                &weir_control::explain::Question::Http { method, url, from, headers, listener },
+                &weir_admin::explain::Question::Http { method, url, from, headers, listener },
                 json,
             )
         }
         Explain::Tcp { source, destination, running, json } => verbs::explain::explain(
             &running,
-            &weir_control::explain::Question::Tcp { source, destination },
+            &weir_admin::explain::Question::Tcp { source, destination },
             json,
         ),
         Explain::Sql(_) => not_built("weir explain sql", "this version does not speak MySQL"),

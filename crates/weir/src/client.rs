@@ -131,12 +131,10 @@ impl Client {
             }
         };
         let token_file = running.token_file.clone().or(token_file);
-        let token = token_file.as_deref().map(weir_control::admin::auth::read_token).transpose().map_err(
-            |error| {
-                eprintln!("weir: {error}");
-                Exit::Failed
-            },
-        )?;
+        let token = token_file.as_deref().map(weir_admin::auth::read_token).transpose().map_err(|error| {
+            eprintln!("weir: {error}");
+            Exit::Failed
+        })?;
         Ok(Client { admin: reachable(bind), token })
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use weir_admin::server::{Admin, WhenTaken};
 use weir_config::Checked;
-use weir_control::admin::server::{Admin, WhenTaken};
 use weir_control::control::{Control, Start};
 use weir_control::events::What;
 use weir_control::notify::Notifier;
@@ -177,7 +177,7 @@ async fn start(plan: Plan, threshold: log::Threshold) -> Result<Process, String>
 fn announce(control: &Control, admin: Option<&Admin>) {
     let snapshot = control.snapshot();
     for listener in &snapshot.listeners {
-        let protocol = weir_control::status::protocol_word(listener.config.protocol);
+        let protocol = weir_admin::status::protocol_word(listener.config.protocol);
         for bind in &listener.config.bind {
             tracing::info!(listener = listener.config.name, protocol, %bind, "listening");
         }

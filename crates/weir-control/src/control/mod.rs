@@ -143,15 +143,18 @@ impl Control {
         &self.notifier
     }
 
-    pub(crate) fn board(&self) -> &Board {
+    /// What probes have found.
+    pub fn board(&self) -> &Board {
         &self.followers.board
     }
 
-    pub(crate) fn orders(&self) -> &Orders {
+    /// Certificates on order.
+    pub fn orders(&self) -> &Orders {
         &self.followers.orders
     }
 
-    pub(crate) fn names(&self) -> &Names {
+    /// What host names stand for.
+    pub fn names(&self) -> &Names {
         &self.followers.names
     }
 }

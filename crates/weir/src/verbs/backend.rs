@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use hyper::Method;
 use serde_json::json;
-use weir_control::status::{BackendStatus, PoolStatus};
+use weir_admin::status::{BackendStatus, PoolStatus};
 
 use crate::cli::{BackendArgument, Running};
 use crate::client::{Client, block_on, segment};

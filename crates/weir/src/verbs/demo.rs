@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use weir_control::admin::server::WhenTaken;
+use weir_admin::server::WhenTaken;
 use weir_control::reload::Source;
 
 use super::run::refuse;

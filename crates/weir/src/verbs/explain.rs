@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use hyper::Method;
-use weir_control::explain::{Answer, Question};
+use weir_admin::explain::{Answer, Question};
 
 use crate::cli::Running;
 use crate::client::ask_and_print;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use clap::Args;
-use weir_control::admin::server::WhenTaken;
+use weir_admin::server::WhenTaken;
 use weir_control::reload::Source;
 
 use super::run::refuse;

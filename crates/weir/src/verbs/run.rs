@@ -1,6 +1,6 @@
 //! `weir run`
 
-use weir_control::admin::server::WhenTaken;
+use weir_admin::server::WhenTaken;
 use weir_control::reload::{ReadError, Source};
 
 use crate::cli::ConfigArgument;

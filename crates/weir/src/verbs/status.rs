@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 
 use hyper::Method;
-use weir_control::status::{BackendStatus, Quantiles, Status};
+use weir_admin::status::{BackendStatus, Quantiles, Status};
 
 use crate::cli::Running;
 use crate::client::ask_and_print;

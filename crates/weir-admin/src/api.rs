@@ -16,14 +16,14 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::BroadcastStream;
 use weir_proxy::snapshot::Snapshot;
 
-use super::auth::{Auth, Refusal};
-use super::endpoints::{Call, Endpoint, openapi};
-use super::{metrics, page, purge};
-use crate::control::{ChangeError, Control, Phase};
-use crate::events::Event;
+use crate::auth::{Auth, Refusal};
+use crate::endpoints::{Call, Endpoint, openapi};
 use crate::explain::{Question, explain};
-use crate::reload::Verdict;
 use crate::status;
+use crate::{metrics, page, purge};
+use weir_control::control::{ChangeError, Control, Phase};
+use weir_control::events::Event;
+use weir_control::reload::Verdict;
 
 /// Largest body that is read.
 const BODY_BYTES: usize = 64 * 1024;
@@ -34,7 +34,7 @@ const STREAM_KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// What answering needs.
 #[derive(Clone)]
-pub(super) struct Context {
+pub(crate) struct Context {
     pub control: Arc<Control>,
     pub auth: Arc<Auth>,
     pub endpoint: &'static Endpoint,
@@ -42,7 +42,7 @@ pub(super) struct Context {
 
 /// A refusal: status, code, message.
 #[derive(Debug)]
-pub(super) struct Error(pub StatusCode, pub &'static str, pub String);
+pub(crate) struct Error(pub StatusCode, pub &'static str, pub String);
 
 impl From<ChangeError> for Error {
     fn from(error: ChangeError) -> Error {
@@ -57,7 +57,7 @@ impl From<ChangeError> for Error {
 }
 
 impl Error {
-    pub(super) fn bad_request(message: impl Into<String>) -> Error {
+    pub(crate) fn bad_request(message: impl Into<String>) -> Error {
         Error(StatusCode::BAD_REQUEST, "bad_request", message.into())
     }
 
@@ -73,7 +73,7 @@ impl Error {
 }
 
 /// Answers one request: checks first, then the endpoint.
-pub(super) async fn answer(context: Context, request: Request) -> Response {
+pub(crate) async fn answer(context: Context, request: Request) -> Response {
     if let Err(refusal) = context.auth.check(request.headers(), context.endpoint.access()) {
         return refused(refusal).response();
     }
@@ -267,17 +267,17 @@ async fn read_json<T: DeserializeOwned>(body: Body) -> Result<T, Error> {
         .map_err(|error| Error::bad_request(format!("the body is not what was expected: {error}")))
 }
 
-pub(super) async fn no_such_path() -> Response {
+pub(crate) async fn no_such_path() -> Response {
     let message = "no such path; GET /v1/openapi.json lists them".to_owned();
     Error(StatusCode::NOT_FOUND, "not_found", message).response()
 }
 
-pub(super) async fn no_such_method() -> Response {
+pub(crate) async fn no_such_method() -> Response {
     let message = "the path knows other methods; GET /v1/openapi.json lists them".to_owned();
     Error(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).response()
 }
 
-pub(super) fn ok(value: &impl Serialize) -> Response {
+pub(crate) fn ok(value: &impl Serialize) -> Response {
     answer_json(StatusCode::OK, value)
 }
 

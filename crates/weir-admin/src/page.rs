@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::acme::OrderStatus;
-use crate::events::{Event, What};
 use crate::status::{BackendStatus, ListenerStatus, PoolStatus, Quantiles, Status};
-use crate::timestamp::Timestamp;
+use weir_control::acme::OrderStatus;
+use weir_control::events::{Event, What};
+use weir_control::timestamp::Timestamp;
 
 const STYLE: &str = "
 :root{color-scheme:light dark;--line:#d5dae1;--soft:#f3f5f8;--dim:#66707d;--good:#1a7f4b;--warn:#a15c00;--bad:#b3261e;--off:#6a5acd}
@@ -28,7 +28,7 @@ th:first-child,td:first-child,.l{text-align:left}.why{white-space:normal;text-al
 ";
 
 /// The page.
-pub(super) fn render(status: &Status, events: &[Event]) -> String {
+pub(crate) fn render(status: &Status, events: &[Event]) -> String {
     let mut out = String::with_capacity(16 * 1024);
     let _ = write!(
         out,
@@ -344,9 +344,9 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::health::{Findings, Probed};
-    use crate::reload::{Outcome, Verdict};
-    use crate::timestamp::Timestamp;
+    use weir_control::health::{Findings, Probed};
+    use weir_control::reload::{Outcome, Verdict};
+    use weir_control::timestamp::Timestamp;
 
     fn status(reason: &str, last_reload: Option<Outcome>) -> Status {
         let probed = Probed { time: Timestamp::now(), good: false, seconds: 0.1, detail: reason.to_owned() };

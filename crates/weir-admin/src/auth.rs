@@ -188,7 +188,11 @@ mod tests {
             ("sec-fetch-site", "cross-site"),
             ("sec-fetch-site", "same-site"),
         ] {
-            assert_eq!(auth.check(&headers(&[host, field]), Access::Change), Err(Refusal::CrossSite), "{field:?}");
+            assert_eq!(
+                auth.check(&headers(&[host, field]), Access::Change),
+                Err(Refusal::CrossSite),
+                "{field:?}"
+            );
             assert_eq!(auth.check(&headers(&[host, field]), Access::Read), Ok(()));
         }
         let same = headers(&[host, ("origin", "http://127.0.0.1:9900"), ("sec-fetch-site", "same-origin")]);

@@ -17,11 +17,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tower_service::Service as _;
 
-use super::api::{self, Context};
-use super::auth::Auth;
-use super::endpoints::{ENDPOINTS, Method};
-use super::slots::{CONNECTIONS, During, Slot, Slots};
-use crate::control::Control;
+use crate::api::{self, Context};
+use crate::auth::Auth;
+use crate::endpoints::{ENDPOINTS, Method};
+use crate::slots::{CONNECTIONS, During, Slot, Slots};
+use weir_control::control::Control;
 
 /// For the head of a request, and between two requests.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -131,7 +131,7 @@ fn elsewhere(taken: SocketAddr) -> io::Result<std::net::TcpListener> {
 }
 
 /// One route per entry of the table, so that neither can have what the other lacks.
-pub(super) fn router(control: Arc<Control>, auth: Arc<Auth>) -> Router {
+pub(crate) fn router(control: Arc<Control>, auth: Arc<Auth>) -> Router {
     let mut router = Router::new();
     for endpoint in ENDPOINTS {
         let filter = match endpoint.method {

@@ -12,11 +12,11 @@ use weir_stats::table::{BackendCells, CODE_CLASSES, ListenerCells, PoolCells, Re
 use weir_stats::{Counter, Histogram, PerWorker};
 use weir_tls::Facts;
 
-use crate::acme::OrderStatus;
-use crate::control::Control;
-use crate::health::Findings;
-use crate::reload::Outcome;
-use crate::timestamp::Timestamp;
+use weir_control::acme::OrderStatus;
+use weir_control::control::Control;
+use weir_control::health::Findings;
+use weir_control::reload::Outcome;
+use weir_control::timestamp::Timestamp;
 
 /// Everything.
 #[derive(Clone, Debug, Serialize, Deserialize)]

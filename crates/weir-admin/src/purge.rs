@@ -6,13 +6,13 @@ use serde::Deserialize;
 use serde_json::json;
 use weir_proxy::http::cache::Purge;
 
-use super::api::{Error, ok};
-use crate::control::Control;
+use crate::api::{Error, ok};
+use weir_control::control::Control;
 
 /// What to take out.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Order {
+pub(crate) struct Order {
     host: Option<String>,
     path: Option<String>,
     prefix: Option<String>,
@@ -23,7 +23,7 @@ pub(super) struct Order {
     soft: bool,
 }
 
-pub(super) fn purge(control: &Control, order: &Order) -> Result<Response, Error> {
+pub(crate) fn purge(control: &Control, order: &Order) -> Result<Response, Error> {
     let purge = read(order).map_err(Error::bad_request)?;
     let snapshot = control.snapshot();
     let Some(cache) = &snapshot.cache else {

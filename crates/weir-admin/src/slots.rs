@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 /// Connections at once.
-pub(super) const CONNECTIONS: usize = 256;
+pub(crate) const CONNECTIONS: usize = 256;
 
 /// How much it would harm to close a connection; the least is closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,7 +38,7 @@ struct Seat {
 
 /// All connections, by number: lower ones are older.
 #[derive(Default)]
-pub(super) struct Slots {
+pub(crate) struct Slots {
     table: Mutex<Table>,
     freed: Notify,
 }
@@ -52,7 +52,7 @@ struct Table {
 impl Slots {
     /// A slot for a connection from `peer`; waits only while every slot is held by a call with the token. Gives, too, whether
     /// another connection was closed for it.
-    pub(super) async fn take(self: &Arc<Self>, peer: IpAddr) -> (Slot, bool) {
+    pub(crate) async fn take(self: &Arc<Self>, peer: IpAddr) -> (Slot, bool) {
         loop {
             if let Some(taken) = self.try_take(peer) {
                 return taken;
@@ -103,14 +103,14 @@ fn victim(seats: &BTreeMap<u64, Seat>) -> Option<u64> {
 }
 
 /// One connection's slot; given back when dropped.
-pub(super) struct Slot {
+pub(crate) struct Slot {
     slots: Arc<Slots>,
     number: u64,
 }
 
 impl Slot {
     /// Names the task to end when the slot is needed.
-    pub(super) fn belongs_to(&self, task: AbortHandle) {
+    pub(crate) fn belongs_to(&self, task: AbortHandle) {
         if let Some(seat) = self.slots.lock().seats.get_mut(&self.number) {
             seat.task = Some(task);
         } else {
@@ -120,7 +120,7 @@ impl Slot {
     }
 
     /// A request has arrived whole; it lasts until what this gives is dropped.
-    pub(super) fn begin(&self, trusted: bool) -> Call {
+    pub(crate) fn begin(&self, trusted: bool) -> Call {
         self.slots.set_rank(self.number, if trusted { Rank::Trusted } else { Rank::Answered });
         Call { slots: self.slots.clone(), number: self.number }
     }
@@ -134,7 +134,7 @@ impl Drop for Slot {
 }
 
 /// A request that is being answered.
-pub(super) struct Call {
+pub(crate) struct Call {
     slots: Arc<Slots>,
     number: u64,
 }
@@ -146,13 +146,13 @@ impl Drop for Call {
 }
 
 /// A response body that keeps its call until the last of it has been handed over.
-pub(super) struct During {
+pub(crate) struct During {
     body: Body,
     _call: Call,
 }
 
 impl During {
-    pub(super) fn new(body: Body, call: Call) -> During {
+    pub(crate) fn new(body: Body, call: Call) -> During {
         During { body, _call: call }
     }
 }

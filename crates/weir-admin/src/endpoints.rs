@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::auth::Access;
+use crate::auth::Access;
 
 /// The methods in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -354,7 +354,7 @@ fn parameters(path: &str) -> impl Iterator<Item = &str> {
 pub fn reference_page() -> String {
     let mut page = String::from(
         "# Admin API\n\nHTTP and JSON at `admin.bind` (default `127.0.0.1:9900`). Generated from \
-         `crates/weir-control/src/admin/endpoints.rs`; do not edit. The same as OpenAPI 3.1: `GET /v1/openapi.json`.\n\n\
+         `crates/weir-admin/src/endpoints.rs`; do not edit. The same as OpenAPI 3.1: `GET /v1/openapi.json`.\n\n\
          Changing calls need `authorization: Bearer TOKEN` where `admin.token_file` is set, and are refused when they come from \
          another site (`origin`, `sec-fetch-site`). Where `admin.bind` is not loopback, all calls but `/livez` and `/readyz` need it. The `host` must be an address of this machine or its name, unless the \
          request carries the token. Every error is `{\"error\": {\"code\": \"…\", \"message\": \"…\"}}`.\n\n\

@@ -16,14 +16,14 @@ use weir_stats::table::{
     SqliVerdict,
 };
 
-use crate::acme::{Blame, Standing};
-use crate::control::Control;
 use crate::process;
-use crate::reload::Verdict;
-use crate::timestamp::Timestamp;
+use weir_control::acme::{Blame, Standing};
+use weir_control::control::Control;
+use weir_control::reload::Verdict;
+use weir_control::timestamp::Timestamp;
 
 /// One scrape.
-pub(super) fn text(control: &Control) -> String {
+pub(crate) fn text(control: &Control) -> String {
     let snapshot = control.snapshot();
     let mut out = Exposition::default();
     about_weir(&mut out, control, snapshot.generation);
