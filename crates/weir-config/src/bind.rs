@@ -103,15 +103,37 @@ fn unknown_key(
         .iter()
         .find(|key| key.also.contains(&name.to_ascii_lowercase().replace('-', "_").as_str()));
     let meant = alias.map(|key| key.name).or_else(|| nearest(name, schema.keys.iter().map(|key| key.name)));
-    let hint = if let Some(meant) = meant {
-        format!("did you mean `{meant}`?")
-    } else if let Some(other) = crate::keys::tables_with(name).into_iter().find(|path| *path != schema.path) {
-        format!("`{name}` belongs in `{other}`")
-    } else {
-        format!("expected {}", one_of(known()))
+    let mut others = crate::keys::tables_with(name);
+    others.retain(|path| *path != schema.path);
+    let hint = match (meant, &others[..]) {
+        (Some(meant), _) => format!("did you mean `{meant}`?"),
+        (None, [other]) => format!("`{name}` belongs in `{other}`"),
+        // Where several tables have it, each means something else by it.
+        _ => format!("expected {}", one_of(known())),
     };
     findings.error(at, message, hint);
     meant
+}
+
+/// What to write instead of a word that `protocol` does not have, and other keys do.
+fn hint_of_protocol(text: &str, words: &[Word]) -> Option<String> {
+    let is_of_listener = words.iter().any(|word| word.word == "tcp");
+    let hint = match (text.to_ascii_lowercase().as_str(), is_of_listener) {
+        ("https" | "tls" | "ssl", true) => {
+            "expected \"http\" or \"tcp\"; TLS is what `tls` of the listener asks for"
+        }
+        ("h1" | "h2" | "h3" | "http1" | "http2" | "http3" | "http/2" | "http/3" | "grpc" | "quic", true) => {
+            "expected \"http\"; `http = [\"h1\", \"h2\", \"h3\"]` says which versions are spoken, of which \"h3\" wants `tls`"
+        }
+        ("h3" | "http3" | "http/3" | "quic", false) => {
+            "expected \"h1\" or \"h2\"; HTTP/3 is spoken with clients only"
+        }
+        ("https" | "tls" | "ssl", false) => {
+            "expected \"h1\" or \"h2\"; TLS is what `tls` of the pool asks for"
+        }
+        _ => return None,
+    };
+    Some(hint.to_owned())
 }
 
 struct Reader<'f, 's> {
@@ -343,6 +365,11 @@ impl Reader<'_, '_> {
                 // A number is not mistyped into another one: 500 was not meant to be 502.
                 let near = nearest(&text, words.iter().map(|word| word.word));
                 let hint = match near.filter(|_| !text.bytes().all(|byte| byte.is_ascii_digit())) {
+                    _ if key.name == "protocol"
+                        && let Some(hint) = hint_of_protocol(&text, words) =>
+                    {
+                        hint
+                    }
                     Some(word) => format!("did you mean \"{word}\"?"),
                     None => format!("expected {}", kind.expected()),
                 };
