@@ -12,6 +12,7 @@ mod guide;
 mod imports;
 mod licences;
 mod links;
+mod named_files;
 mod packages;
 mod places;
 #[cfg(test)]
