@@ -15,7 +15,6 @@ pub struct HealthMachine {
     state: Health,
     /// Answers in a row that contradict `state`.
     against: u32,
-    suspected: bool,
 }
 
 /// A verdict that differs from the one before.
@@ -30,19 +29,7 @@ pub struct Transition {
 impl HealthMachine {
     /// Nothing known yet. `rise` and `fall` are counts of answers in a row; 0 is taken as 1.
     pub fn new(rise: u32, fall: u32) -> HealthMachine {
-        HealthMachine {
-            rise: rise.max(1),
-            fall: fall.max(1),
-            state: Health::Unknown,
-            against: 0,
-            suspected: false,
-        }
-    }
-
-    /// Takes over new thresholds after a reload; what is known stays.
-    pub fn set_thresholds(&mut self, rise: u32, fall: u32) {
-        self.rise = rise.max(1);
-        self.fall = fall.max(1);
+        HealthMachine { rise: rise.max(1), fall: fall.max(1), state: Health::Unknown, against: 0 }
     }
 
     /// What holds now.
@@ -55,7 +42,6 @@ impl HealthMachine {
     /// The very first answer decides alone, either way: until then the state was an assumption, and
     /// waiting for `fall` more probes would send traffic to a backend already seen failing.
     pub fn observe(&mut self, ok: bool) -> Option<Transition> {
-        self.suspected = false;
         let (agrees, threshold, other) = match self.state {
             Health::Unknown => (false, 1, if ok { Health::Up } else { Health::Down }),
             Health::Up => (ok, self.fall, Health::Down),
@@ -73,21 +59,6 @@ impl HealthMachine {
         let from = std::mem::replace(&mut self.state, other);
         Some(Transition { from, to: other })
     }
-
-    /// Traffic failed: look again soon. Changes no verdict; forgotten with the next answer.
-    pub fn suspect(&mut self) {
-        self.suspected = self.state != Health::Down;
-    }
-
-    /// Whether the state is unknown, or answers have begun to contradict it, or traffic gave cause to doubt it.
-    pub fn is_changing(&self) -> bool {
-        self.state == Health::Unknown || self.against > 0 || self.suspected
-    }
-
-    /// How long to wait from one probe to the next: `fast_interval` while the state is changing.
-    pub fn next_interval(&self, interval: Duration, fast_interval: Duration) -> Duration {
-        if self.is_changing() { interval.min(fast_interval) } else { interval }
-    }
 }
 
 /// When, within the first `interval`, to send an address its first probe.
@@ -104,7 +75,6 @@ mod tests {
     use super::*;
 
     const INTERVAL: Duration = Duration::from_secs(2);
-    const FAST: Duration = Duration::from_millis(200);
 
     fn up() -> HealthMachine {
         let mut machine = HealthMachine::new(2, 3);
@@ -138,33 +108,6 @@ mod tests {
             assert_eq!(machine.observe(ok), None);
         }
         assert_eq!(machine.observe(true), Some(Transition { from: Health::Down, to: Health::Up }));
-    }
-
-    #[test]
-    fn probes_are_fast_while_the_state_is_unknown_or_contradicted() {
-        let mut machine = HealthMachine::new(2, 2);
-        assert_eq!(machine.next_interval(INTERVAL, FAST), FAST);
-        machine.observe(true);
-        assert_eq!(machine.next_interval(INTERVAL, FAST), INTERVAL);
-        machine.observe(false);
-        assert_eq!(machine.next_interval(INTERVAL, FAST), FAST);
-        machine.observe(false);
-        assert_eq!(machine.next_interval(INTERVAL, FAST), INTERVAL);
-    }
-
-    #[test]
-    fn failing_traffic_asks_for_a_fast_probe_once() {
-        let mut machine = up();
-        machine.suspect();
-        assert_eq!(machine.next_interval(INTERVAL, FAST), FAST);
-        assert_eq!(machine.observe(true), None);
-        assert_eq!(machine.next_interval(INTERVAL, FAST), INTERVAL);
-    }
-
-    #[test]
-    fn a_fast_interval_above_the_interval_never_slows_probes_down() {
-        let machine = HealthMachine::new(1, 1);
-        assert_eq!(machine.next_interval(FAST, INTERVAL), FAST);
     }
 
     #[test]

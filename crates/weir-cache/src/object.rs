@@ -173,11 +173,6 @@ impl Object {
         KeyParts::of(&self.key)
     }
 
-    /// How many tags it has.
-    pub fn tag_count(&self) -> usize {
-        self.tags.len()
-    }
-
     /// The content in another coding, once [`crate::Store::encode`] has kept it. An empty one says that it is not worth it.
     pub fn encoded(&self, coding: Coding) -> Option<&Body> {
         self.encodings.get()?.of.get(coding as usize)?.get()

@@ -37,7 +37,7 @@ pub use added::{AddedField, AddedFieldError};
 pub use body::{BodyLength, BodyReader, BodyStep};
 pub use forward::{
     CacheFields, Conditions, RequestContext, ResponseContext, SentFraming, Underscores, request_fields,
-    response_fields, trailer_fields, write_request, write_response,
+    response_fields, write_request, write_response,
 };
 pub use h1::encode::write_decimal as encode_decimal;
 pub use h1::{Progress, parse_request, parse_response};

@@ -482,7 +482,7 @@ impl RequestHead {
     }
 
     /// `Max-Forwards` of a TRACE or OPTIONS request (RFC 9110 §7.6.2); `None` in others. At `Some(0)` Weir must
-    /// answer itself: see [`crate::h1::encode::trace_response`] and `simple_response`.
+    /// answer itself: see [`crate::OwnAnswer`].
     pub fn max_forwards(&self) -> Option<u64> {
         self.max_forwards
     }

@@ -46,21 +46,6 @@ stream_errors! {
     Http11Required 0xd 0x110;
 }
 
-impl StreamError {
-    /// What a code of a peer's RST_STREAM means to us. Unknown codes are treated as `Internal` (RFC 9113 §7).
-    pub fn from_h2_code(code: u32) -> StreamError {
-        let found = StreamError::ALL.iter().find(|error| error.h2_code() == code);
-        found.copied().unwrap_or(StreamError::Internal)
-    }
-
-    /// What a code of a peer's RESET_STREAM or STOP_SENDING means to us. Unknown codes are treated as `NotNeeded`
-    /// is, which RFC 9114 §8.1 says of them.
-    pub fn from_h3_code(code: u64) -> StreamError {
-        let found = StreamError::ALL.iter().find(|error| error.h3_code() == code);
-        found.copied().unwrap_or(StreamError::NotNeeded)
-    }
-}
-
 impl Violation {
     /// The error to reset the stream with on which a message was wrong in this way.
     ///
@@ -93,17 +78,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_those_of_the_registries_and_come_back_as_what_they_were() {
+    fn codes_are_those_of_the_registries() {
         // RFC 9113 §7 and RFC 9114 §8.1 list them in these tables.
         assert_eq!((StreamError::Malformed.h2_code(), StreamError::Malformed.h3_code()), (1, 0x10e));
         assert_eq!((StreamError::Refused.h2_code(), StreamError::Refused.h3_code()), (7, 0x10b));
         assert_eq!((StreamError::Cancelled.h2_code(), StreamError::Cancelled.h3_code()), (8, 0x10c));
-        for &error in StreamError::ALL {
-            assert_eq!(StreamError::from_h2_code(error.h2_code()), error);
-            assert_eq!(StreamError::from_h3_code(error.h3_code()), error);
-        }
-        assert_eq!(StreamError::from_h2_code(0xfff), StreamError::Internal);
-        assert_eq!(StreamError::from_h3_code(0x21), StreamError::NotNeeded);
     }
 
     #[test]

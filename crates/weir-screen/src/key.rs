@@ -108,11 +108,6 @@ impl fmt::Display for Network {
     }
 }
 
-/// The network that a client at this address is counted by where nothing else is said: an IPv4 address, an IPv6 /64.
-pub fn address_key(client: IpAddr) -> IpAddr {
-    Network::of(client, 32, 64).address
-}
-
 fn by_value(seed: [u64; 2], facts: &Facts<'_>, value: Option<&[u8]>) -> Digest {
     match value {
         Some(value) => digest(seed, 1, value),

@@ -96,11 +96,6 @@ impl Pattern {
         Ok(Pattern { negated, form, case, regex })
     }
 
-    /// Whether it is the negation of what follows its `!`.
-    pub fn is_negated(&self) -> bool {
-        self.negated
-    }
-
     /// Whether `text` is one that the entry means. Linear in the length of `text`; does not allocate.
     pub fn matches(&self, text: &[u8]) -> bool {
         self.matches_unnegated(text) != self.negated

@@ -1,7 +1,5 @@
 //! What an operator asks of requests, as the config says it.
 
-use std::net::IpAddr;
-
 use ipnet::IpNet;
 
 use crate::key::Key;
@@ -54,12 +52,6 @@ impl Settings {
             ("allow_user_agent", written(&self.allow_user_agent)),
         ]
         .into_iter()
-    }
-
-    /// Whether clients at this address are let in at all; for connections whose requests nobody reads.
-    pub fn lets_in(&self, address: IpAddr) -> bool {
-        crate::addresses::Addresses::compile(&self.allow_address, &self.deny_address)
-            .is_none_or(|addresses| addresses.passes(address))
     }
 }
 

@@ -165,11 +165,6 @@ impl Board {
         findings
     }
 
-    /// Probers running.
-    pub fn prober_count(&self) -> usize {
-        self.lock().len()
-    }
-
     /// Sees to it that no worker is given a backend as up whose name stands for no address.
     pub fn settle_names(&self, snapshot: &Snapshot) {
         for pool in &snapshot.pools {

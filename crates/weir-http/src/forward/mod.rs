@@ -13,7 +13,7 @@ mod visit;
 pub use coding::{LeftAlone, Negotiated, recoding};
 pub use text::{write_request, write_response};
 pub(crate) use visit::put_status;
-pub use visit::{request_fields, response_fields, trailer_fields};
+pub use visit::{request_fields, response_fields};
 
 use crate::added::AddedField;
 use crate::body::BodyLength;

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::h1::encode::Digits;
 use crate::known::KnownHeader;
-use crate::message::{Field, Fields, Method, RequestHead, ResponseHead, TargetForm};
+use crate::message::{Fields, Method, RequestHead, ResponseHead, TargetForm};
 use crate::sink::{FieldSink, Visitor};
 
 /// Gives the head of a request for a backend of HTTP/2 or HTTP/3 to `visit`, one field after another.
@@ -112,17 +112,6 @@ pub fn response_fields(
     visit_kept(&head.fields, buffer, &rule, sink);
     put_response_tail(head, buffer, context, sink);
     client_framing(head, context)
-}
-
-/// Gives trailers to `visit`, as [`crate::BodyReader::trailers`] has them.
-pub fn trailer_fields<'t>(
-    trailers: impl IntoIterator<Item = Field<'t>>,
-    visit: &mut impl FnMut(&[u8], &[u8]),
-) {
-    let sink = &mut Visitor::new(visit);
-    for field in trailers {
-        sink.field(field.name, field.value);
-    }
 }
 
 /// `:status` of three digits (RFC 9113 §8.3.2).

@@ -3,8 +3,7 @@
 //! What is left unread of one message would be taken for the beginning of the next (threats A16, A20). So a pool takes
 //! only [`Idle`], and the only way from [`Busy`] to `Idle` asks for proof that both bodies ended.
 
-/// Proof that one body was read, or written, to its end. Made only by [`crate::BodyReader::drained`] and
-/// [`SentWhole::drained`].
+/// Proof that one body was read to its end. Made only by [`crate::BodyReader::drained`].
 #[derive(Debug)]
 pub struct Drained {
     _proof: (),
@@ -13,47 +12,6 @@ pub struct Drained {
 impl Drained {
     pub(crate) fn proven() -> Drained {
         Drained { _proof: () }
-    }
-}
-
-/// Counts what Weir wrote of a body it announced, so that a message cut short by us is noticed like one cut short by a
-/// peer.
-#[derive(Debug)]
-pub struct SentWhole {
-    remaining: Option<u64>,
-    ended: bool,
-}
-
-impl SentWhole {
-    /// For a body of `declared` bytes; `None` where its end is marked (chunked).
-    pub fn new(declared: Option<u64>) -> SentWhole {
-        SentWhole { remaining: declared, ended: declared == Some(0) }
-    }
-
-    /// `count` content bytes were written. False when that is more than was announced; the connection must then be
-    /// closed.
-    #[must_use]
-    pub fn sent(&mut self, count: u64) -> bool {
-        let Some(remaining) = self.remaining else { return !self.ended || count == 0 };
-        let Some(rest) = remaining.checked_sub(count) else {
-            self.ended = false;
-            return false;
-        };
-        self.remaining = Some(rest);
-        self.ended = rest == 0;
-        true
-    }
-
-    /// The mark that ends the body (last chunk) was written. Nothing for bodies with a declared length.
-    pub fn end_marked(&mut self) {
-        if self.remaining.is_none() {
-            self.ended = true;
-        }
-    }
-
-    /// Proof that all of it was written; `None` when it was not.
-    pub fn drained(self) -> Option<Drained> {
-        self.ended.then(Drained::proven)
     }
 }
 
@@ -149,20 +107,5 @@ mod tests {
         assert!(Busy::first(1).finish(proof(), proof(), true, 0).is_ok());
         assert_eq!(Busy::first(1).finish(proof(), proof(), false, 0).err(), Some(1));
         assert_eq!(Busy::first(1).finish(proof(), proof(), true, 3).err(), Some(1));
-    }
-
-    #[test]
-    fn a_body_written_short_or_long_is_no_proof() {
-        let mut sent = SentWhole::new(Some(5));
-        assert!(sent.sent(4));
-        assert!(sent.drained().is_none());
-        let mut sent = SentWhole::new(Some(5));
-        assert!(!sent.sent(6));
-        assert!(sent.drained().is_none());
-        let mut sent = SentWhole::new(None);
-        assert!(sent.sent(100));
-        sent.end_marked();
-        assert!(!sent.sent(1));
-        assert!(sent.drained().is_some());
     }
 }

@@ -1,9 +1,6 @@
-//! Small writers, and the responses Weir gives by itself as text of HTTP/1.1.
+//! Small writers of HTTP/1.1's text.
 
-use super::chunked;
-use crate::added::AddedField;
-use crate::message::{RequestHead, Version};
-use crate::own::OwnAnswer;
+use crate::message::Version;
 pub use crate::own::OwnResponse;
 
 /// Writes a number in decimal.
@@ -117,44 +114,6 @@ pub fn write_continue(out: &mut Vec<u8>) {
     out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
 }
 
-/// Writes an error of Weir's own: [`OwnAnswer::Error`].
-pub fn error_response(
-    status: u16,
-    word: &str,
-    retry_after_seconds: Option<u64>,
-    own: &OwnResponse<'_>,
-    out: &mut Vec<u8>,
-) {
-    OwnAnswer::Error { status, word, retry_after_seconds }.write(own, out);
-}
-
-/// Writes a response with these fields and this body: [`OwnAnswer::Simple`].
-pub fn simple_response(
-    status: u16,
-    fields: &[AddedField],
-    body: &[u8],
-    own: &OwnResponse<'_>,
-    out: &mut Vec<u8>,
-) {
-    OwnAnswer::Simple { status, fields, body }.write(own, out);
-}
-
-/// Writes a redirect to `location`, with `fields` beside it: [`OwnAnswer::Redirect`].
-pub fn redirect(
-    status: u16,
-    location: &[u8],
-    fields: &[AddedField],
-    own: &OwnResponse<'_>,
-    out: &mut Vec<u8>,
-) {
-    OwnAnswer::Redirect { status, location, fields }.write(own, out);
-}
-
-/// Answers a TRACE or OPTIONS request whose `Max-Forwards` is used up: [`OwnAnswer::Trace`].
-pub fn trace_response(head: &RequestHead, buffer: &[u8], own: &OwnResponse<'_>, out: &mut Vec<u8>) {
-    OwnAnswer::Trace { head, buffer }.write(own, out);
-}
-
 /// Writes the `connection` line that this version needs to understand what happens next (RFC 9112 §9.3), if any.
 pub(crate) fn write_connection(keep_alive: bool, version: Version, out: &mut Vec<u8>) {
     match (keep_alive, version) {
@@ -162,19 +121,6 @@ pub(crate) fn write_connection(keep_alive: bool, version: Version, out: &mut Vec
         (true, Version::Http10) => out.extend_from_slice(b"connection: keep-alive\r\n"),
         (true, _) => {}
     }
-}
-
-/// Writes one chunk: head, content, end. For content that is at hand; large content is better written by reference
-/// between [`chunked::write_chunk_head`] and [`chunked::write_chunk_end`]. Writes nothing for empty content, which
-/// would end the body.
-pub fn write_chunk(out: &mut Vec<u8>, content: &[u8]) {
-    if content.is_empty() {
-        return;
-    }
-    out.reserve(content.len() + 20);
-    chunked::write_chunk_head(out, content.len() as u64);
-    out.extend_from_slice(content);
-    chunked::write_chunk_end(out);
 }
 
 #[cfg(test)]

@@ -193,8 +193,9 @@ fn chunks_are_written_as_they_are_read() {
     write_chunk_head(&mut out, 5);
     out.extend_from_slice(b"hello");
     write_chunk_end(&mut out);
-    weir_http::h1::encode::write_chunk(&mut out, &[b'x'; 300]);
-    weir_http::h1::encode::write_chunk(&mut out, b"");
+    write_chunk_head(&mut out, 300);
+    out.extend_from_slice(&[b'x'; 300]);
+    write_chunk_end(&mut out);
     write_last_chunk(&mut out, []);
     assert!(out.starts_with(b"5\r\nhello\r\n12c\r\nxxx"));
     assert_eq!(chunked(&out), Ok([b"hello".to_vec(), vec![b'x'; 300]].concat()));

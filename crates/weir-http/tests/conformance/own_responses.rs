@@ -1,10 +1,20 @@
 //! Responses that Weir gives by itself.
 
 use super::*;
-use weir_http::h1::encode::{
-    OwnResponse, error_response, redirect, simple_response, trace_response, write_continue,
-};
-use weir_http::{AddedField, Version};
+use weir_http::h1::encode::write_continue;
+use weir_http::{AddedField, OwnAnswer, OwnResponse, Version};
+
+fn own_answer(answer: OwnAnswer<'_>, own: &OwnResponse<'_>) -> String {
+    written(|out| answer.write(own, out))
+}
+
+fn error(status: u16, word: &str, retry_after_seconds: Option<u64>, own: &OwnResponse<'_>) -> String {
+    own_answer(OwnAnswer::Error { status, word, retry_after_seconds }, own)
+}
+
+fn redirect(status: u16, location: &[u8], own: &OwnResponse<'_>) -> String {
+    own_answer(OwnAnswer::Redirect { status, location, fields: &[] }, own)
+}
 
 fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
     let mut out = Vec::new();
@@ -16,12 +26,12 @@ fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
 fn an_error_says_status_and_reason_word_and_whether_the_connection_stays() {
     let own = OwnResponse { request_id: b"i", ..OwnResponse::default() };
     assert_eq!(
-        written(|out| error_response(503, "no_backend", Some(2), &own, out)),
+        error(503, "no_backend", Some(2), &own),
         "HTTP/1.1 503 Service Unavailable\r\nx-request-id: i\r\nretry-after: 2\r\ncontent-type: text/plain; charset=utf-8\r\n\
          cache-control: no-store\r\ncontent-length: 35\r\nconnection: close\r\n\r\n503 Service Unavailable no_backend\n"
     );
     let own = OwnResponse { keep_alive: true, head_only: true, ..OwnResponse::default() };
-    let text = written(|out| error_response(404, "no_route", None, &own, out));
+    let text = error(404, "no_route", None, &own);
     assert!(text.ends_with("content-length: 23\r\n\r\n") && !text.contains("connection"), "{text}");
 }
 
@@ -35,9 +45,7 @@ fn every_violation_makes_a_well_formed_error_response() {
         assert!([400, 414, 417, 431, 501, 505].contains(&violation.status()), "{violation:?}");
         let text = violation.to_string();
         assert!(text.starts_with("found ") && text.contains("expected"), "{text}");
-        let bytes = written(|out| {
-            error_response(violation.status(), violation.word(), None, &OwnResponse::default(), out)
-        });
+        let bytes = error(violation.status(), violation.word(), None, &OwnResponse::default());
         let head = response(bytes.as_bytes()).unwrap();
         assert_eq!((head.status(), head.keep_alive()), (violation.status(), false));
         assert_eq!(head.body(), BodyLength::Length((bytes.len() - head.head_bytes()) as u64));
@@ -51,16 +59,16 @@ fn routes_can_respond_and_redirect() {
         OwnResponse { keep_alive: true, version: Version::Http10, date: b"now", ..OwnResponse::default() };
     let fields = [AddedField::replacing(b"content-type", b"text/plain").unwrap()];
     assert_eq!(
-        written(|out| simple_response(200, &fields, b"ok\n", &own, out)),
+        own_answer(OwnAnswer::Simple { status: 200, fields: &fields, body: b"ok\n" }, &own),
         "HTTP/1.1 200 OK\r\ndate: now\r\ncontent-type: text/plain\r\ncontent-length: 3\r\nconnection: keep-alive\r\n\r\nok\n"
     );
     let own = OwnResponse { keep_alive: true, ..OwnResponse::default() };
     assert_eq!(
-        written(|out| simple_response(204, &[], b"dropped", &own, out)),
+        own_answer(OwnAnswer::Simple { status: 204, fields: &[], body: b"dropped" }, &own),
         "HTTP/1.1 204 No Content\r\n\r\n"
     );
     assert_eq!(
-        written(|out| redirect(308, b"https://shop.example/a", &[], &own, out)),
+        redirect(308, b"https://shop.example/a", &own),
         "HTTP/1.1 308 Permanent Redirect\r\nlocation: https://shop.example/a\r\ncontent-length: 0\r\n\r\n"
     );
     assert_eq!(written(write_continue), "HTTP/1.1 100 Continue\r\n\r\n");
@@ -68,7 +76,7 @@ fn routes_can_respond_and_redirect() {
 
 #[test]
 fn a_redirect_cannot_be_split() {
-    let text = written(|out| redirect(302, b"/a\r\nset-cookie: x", &[], &OwnResponse::default(), out));
+    let text = redirect(302, b"/a\r\nset-cookie: x", &OwnResponse::default());
     assert!(text.starts_with("HTTP/1.1 500 ") && !text.contains("set-cookie"), "{text}");
 }
 
@@ -82,7 +90,7 @@ fn a26_trace_echoes_nothing_that_could_be_secret() {
     let head = request(bytes).unwrap();
     let own = OwnResponse { keep_alive: true, ..OwnResponse::default() };
     assert_eq!(
-        written(|out| trace_response(&head, bytes, &own, out)),
+        own_answer(OwnAnswer::Trace { head: &head, buffer: bytes }, &own),
         "HTTP/1.1 200 OK\r\ncontent-type: message/http\r\ncache-control: no-store\r\ncontent-length: 61\r\n\r\n\
          TRACE /x?y HTTP/1.1\r\nHost: a\r\nMax-Forwards: 0\r\nVia: 1.1 e\r\n\r\n"
     );

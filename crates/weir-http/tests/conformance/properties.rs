@@ -226,7 +226,9 @@ proptest! {
     ) {
         let mut wire = Vec::new();
         for chunk in &chunks {
-            weir_http::h1::encode::write_chunk(&mut wire, chunk);
+            weir_http::h1::chunked::write_chunk_head(&mut wire, chunk.len() as u64);
+            wire.extend_from_slice(chunk);
+            weir_http::h1::chunked::write_chunk_end(&mut wire);
         }
         let field = trailer.as_ref().map(|value| Field { name: b"x-sum", value: value.as_bytes(), known: weir_http::KnownHeader::Other });
         weir_http::h1::chunked::write_last_chunk(&mut wire, field);

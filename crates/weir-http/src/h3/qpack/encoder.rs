@@ -81,17 +81,6 @@ impl<B: BorrowMut<Vec<u8>>> SectionWriter<B> {
         }
     }
 
-    /// Writes a field that must never be put into a table, by anyone on the way, as its value is secret.
-    pub fn sensitive_field(&mut self, name: &[u8], value: &[u8]) {
-        match static_table::find(name, b"") {
-            Match::Field(index) | Match::Name(index) => {
-                integer::write(self.out.borrow_mut(), 0x70, 4, u64::from(index));
-                self.text(0x00, 7, value);
-            }
-            Match::Nothing => self.literal(0x30, name, value),
-        }
-    }
-
     fn literal(&mut self, flags: u8, name: &[u8], value: &[u8]) {
         if name.iter().any(u8::is_ascii_uppercase) {
             self.text(flags, 3, &name.to_ascii_lowercase());
