@@ -142,14 +142,6 @@ impl Stream {
         }
     }
 
-    /// The encryption, if there is any.
-    pub fn tls(&self) -> Option<&Tls> {
-        match &self.0 {
-            Kind::Plain(_) => None,
-            Kind::Encrypted(encrypted) => Some(&encrypted.tls),
-        }
-    }
-
     /// The socket below, whatever stands between it and the bytes.
     fn socket(&self) -> &TcpStream {
         match &self.0 {
