@@ -211,7 +211,6 @@ pub(crate) fn open_group(endpoint: Endpoint, workers: usize, is_ours: bool) -> i
     std::iter::once(Ok(first)).chain(rest).collect()
 }
 
-/// Opens and binds one socket; listens on it only as a member of a group.
 /// Binds without a group. A listener that a reload took out a moment ago may still be serving what waited in its queue: its address is busy until
 /// then, and the reload that puts it back must not fail for it.
 fn open_alone(endpoint: Endpoint) -> io::Result<OwnedFd> {
@@ -226,6 +225,7 @@ fn open_alone(endpoint: Endpoint) -> io::Result<OwnedFd> {
     }
 }
 
+/// Opens and binds one socket; listens on it only as a member of a group.
 fn open(endpoint: Endpoint, in_group: bool) -> io::Result<OwnedFd> {
     let domain = Domain::for_address(endpoint.address);
     let (kind, protocol) = match endpoint.transport {

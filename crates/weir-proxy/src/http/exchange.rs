@@ -1,6 +1,7 @@
 //! One request's life, as steps in file order: plan, choose, connect, send, receive, respond, finish.
 //!
-//! The only ways off this path are `retry` and `failure`.
+//! What needs no backend leaves after the plan: `answer` gives what is ours to say, `cache` what memory has. A backend that fails leads to
+//! `retry`, and any failure that remains to `failure`, which knows its status.
 
 use std::cell::RefCell;
 use std::future::poll_fn;

@@ -231,7 +231,7 @@ impl RouteTable {
         &self.routes
     }
 
-    /// Whether any route looks at header fields other than the host.
+    /// Whether there is no route: then the default pool takes everything.
     pub fn is_empty(&self) -> bool {
         self.routes.is_empty()
     }
