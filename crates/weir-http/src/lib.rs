@@ -16,6 +16,8 @@ pub mod body;
 pub mod forward;
 pub mod h1;
 pub mod h3;
+mod huffman;
+mod huffman_codes;
 mod identity;
 mod known;
 pub mod limits;

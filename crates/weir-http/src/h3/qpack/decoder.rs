@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use super::huffman;
 use super::instructions::Instructions;
 use super::integer;
 use super::static_table;
 use super::table::{DynamicTable, ENTRY_OVERHEAD_BYTES};
 use crate::h3::error::{Fault, SectionError};
+use crate::huffman;
 
 /// What one field section may hold (threat C4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

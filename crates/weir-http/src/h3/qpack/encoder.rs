@@ -5,10 +5,10 @@
 
 use std::borrow::BorrowMut;
 
-use super::huffman;
 use super::integer;
 use super::static_table::{self, Match};
 use crate::h3::varint;
+use crate::huffman;
 
 /// Length of the frame header that [`SectionWriter`] leaves room for: a type and a length of two bytes.
 const HEADER_BYTES: usize = 3;

@@ -1,10 +1,10 @@
 //! The peer's encoder stream: what it puts into the dynamic table (RFC 9204 §4.3).
 
-use super::huffman;
 use super::integer;
 use super::static_table;
 use super::table::{DynamicTable, ENTRY_OVERHEAD_BYTES, Name};
 use crate::h3::error::Fault;
+use crate::huffman;
 
 /// The table, and the reader of the instructions that fill it.
 #[derive(Debug)]

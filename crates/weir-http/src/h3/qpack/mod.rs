@@ -5,8 +5,6 @@
 mod acknowledgements;
 mod decoder;
 mod encoder;
-mod huffman;
-mod huffman_codes;
 mod instructions;
 mod integer;
 mod static_entries;

@@ -3,11 +3,11 @@
 //! Reading looks eleven bits up at a time: they hold one code, or two short ones. What texts are made of has codes of five
 //! to eight bits; codes above eleven bits are rare and take a longer way.
 
-use super::huffman_codes::CODES;
+use crate::huffman_codes::CODES;
 
 /// Why a string is not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// No code, or wrong padding.
     Malformed,
     /// It has more bytes than there is room for.
@@ -15,7 +15,7 @@ pub(super) enum Failure {
 }
 
 /// Fewest bytes that `length` bytes of Huffman code can stand for: the longest code has 30 bits, and at most 7 pad.
-pub(super) const fn fewest_decoded_bytes(length: usize) -> usize {
+pub(crate) const fn fewest_decoded_bytes(length: usize) -> usize {
     length.saturating_mul(8).saturating_sub(7) / 30
 }
 
@@ -52,7 +52,7 @@ const WRITE_BYTES: usize = 8;
 /// Reads `input` into the start of `out`, and says how many bytes it stands for, of which there may be at most `limit`.
 ///
 /// `out` grows to what the string can need, never beyond `limit` by more than eight bytes, and is not cleared.
-pub(super) fn decode(input: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<usize, Failure> {
+pub(crate) fn decode(input: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<usize, Failure> {
     let room = most_decoded_bytes(input.len()).min(limit) + WRITE_BYTES;
     if out.len() < room {
         out.resize(room, 0);
@@ -180,13 +180,13 @@ fn long_code(window: u64) -> Result<(u8, u32), Failure> {
 
 /// Length of `text` in bytes as a Huffman string.
 #[inline]
-pub(super) fn encoded_length(text: &[u8]) -> usize {
+pub(crate) fn encoded_length(text: &[u8]) -> usize {
     let bits: usize = text.iter().map(|&byte| usize::from(CODES[usize::from(byte)].1)).sum();
     bits.div_ceil(8)
 }
 
 /// Appends `text` as a Huffman string, which has `coded_length` bytes: see [`encoded_length`].
-pub(super) fn encode(text: &[u8], coded_length: usize, out: &mut Vec<u8>) {
+pub(crate) fn encode(text: &[u8], coded_length: usize, out: &mut Vec<u8>) {
     let mut at = out.len();
     let end = at + coded_length;
     // Room for whole words, so that each is written at once.
