@@ -72,6 +72,8 @@ impl Behind {
 /// - `/unknown`: `one two three`, in pieces, of a length that is not told
 /// - `/early`: 403 before any of the request's content is read
 /// - anything else: `hello`
+///
+/// What was asked in is in `x-behind`, and `:scheme`, which HTTP/1.1 has not, in `x-scheme`.
 #[derive(Debug)]
 pub struct VersionedBackend {
     address: SocketAddr,
@@ -157,6 +159,7 @@ fn whole(bytes: impl Into<Bytes>) -> Content {
 
 async fn answer(request: Request<Incoming>, behind: Behind) -> Result<Response<Content>, hyper::Error> {
     let name = format!("{:?} {}", request.version(), behind.is_tls());
+    let scheme = request.uri().scheme_str().unwrap_or_default().to_owned();
     let is_head = request.method() == Method::HEAD;
     let path = request.uri().path().to_owned();
     let mut response = match path.as_str() {
@@ -189,6 +192,7 @@ async fn answer(request: Request<Incoming>, behind: Behind) -> Result<Response<C
         }
     };
     response.headers_mut().insert("x-behind", HeaderValue::from_str(&name).expect("a value"));
+    response.headers_mut().insert("x-scheme", HeaderValue::from_str(&scheme).expect("a value"));
     Ok(response)
 }
 

@@ -150,6 +150,22 @@ fn answers_come_in_the_version_that_was_asked_in() {
     }
 }
 
+/// RFC 9113 §8.3.1: `:scheme` is that of the connection that the request is sent on, whatever the client's is.
+#[test]
+fn a_backend_of_http_2_is_told_the_scheme_of_its_own_connection() {
+    let matrix = Matrix::new();
+    run(Duration::from_secs(60), async {
+        for front in Front::ALL {
+            for (behind, scheme) in [(Behind::Http2, "http"), (Behind::Http2Tls, "https")] {
+                let cell = format!("{front:?} before {behind:?}");
+                let mut client = matrix.connect(front, behind).await;
+                let answer = ask(&cell, &mut client, "GET", "/", &[], vec![]).await;
+                assert_eq!(answer.fields["x-scheme"], scheme, "{cell}");
+            }
+        }
+    });
+}
+
 #[test]
 fn a_body_larger_than_every_window_goes_to_the_backend_whole() {
     let content = pattern(4, LARGE_BYTES);

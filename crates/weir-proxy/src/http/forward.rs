@@ -9,7 +9,7 @@ use std::task::Context;
 use weir_balance::NoPick;
 use weir_config::{Coding, Compress, HttpVersion, RetryOn, Sqli};
 use weir_http::{
-    BodyLength, BodyReader, KnownHeader, Limits, Method, RequestContext, ResponseContext, Version,
+    BodyLength, BodyReader, KnownHeader, Limits, Method, RequestContext, ResponseContext, Scheme, Version,
     request_fields, write_request,
 };
 use weir_io::buffers::{Buffer, SMALL};
@@ -250,6 +250,7 @@ fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
     context.close = pool.send_proxy.is_some() || pool.keep_alive.max == 0;
     let any_backend = forwarding.pool.backends.first().map_or("", |backend| backend.shared.address.as_str());
     context.default_host = any_backend.as_bytes();
+    context.backend_scheme = if pool.tls.is_some() { Scheme::Https } else { Scheme::Http };
     if let Some(route) = forwarding.route {
         context.added = &route.request_fields;
     }
