@@ -311,6 +311,13 @@ impl WorkerBackend {
     }
 }
 
+impl WorkerBackend {
+    /// Why a wait on a connection on which nothing of a request was sent yet came to nothing.
+    pub fn wait_failed(&self, error: WaitError) -> ConnectError {
+        ConnectError::from_wait(error, self.shared.resolved.address(), &self.shared.address)
+    }
+}
+
 impl Chosen {
     /// The chosen backend on this worker.
     #[inline]
@@ -379,11 +386,13 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Of a wait on a connection on which nothing of a request was sent yet.
-    pub fn from_wait(error: WaitError, backend: SocketAddr) -> ConnectError {
-        match error {
-            WaitError::TimedOut => ConnectError::TimedOut { backend },
-            WaitError::Broken(source) => ConnectError::Refused { backend, source },
+    /// Of a wait on a connection on which nothing of a request was sent yet. `address` is where the backend called `name` is, as far as
+    /// that is known now.
+    pub fn from_wait(error: WaitError, address: Option<SocketAddr>, name: &str) -> ConnectError {
+        match (error, address) {
+            (_, None) => ConnectError::Unresolved { backend: name.to_owned() },
+            (WaitError::TimedOut, Some(backend)) => ConnectError::TimedOut { backend },
+            (WaitError::Broken(source), Some(backend)) => ConnectError::Refused { backend, source },
         }
     }
 
@@ -421,4 +430,24 @@ impl std::fmt::Display for ConnectError {
 #[inline]
 pub fn elapsed(start: Duration) -> Duration {
     clock::now().saturating_sub(start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backend_whose_address_is_not_known_is_reported_by_its_name_and_by_no_other_address() {
+        for error in [WaitError::TimedOut, WaitError::Broken(io::ErrorKind::ConnectionReset.into())] {
+            let error = ConnectError::from_wait(error, None, "app.internal:80");
+            assert_eq!(
+                error.to_string(),
+                "backend app.internal:80 has no address yet: its name does not resolve"
+            );
+            assert!(!error.blames_backend());
+        }
+        let address = "10.0.0.1:80".parse().unwrap();
+        let error = ConnectError::from_wait(WaitError::TimedOut, Some(address), "app.internal:80");
+        assert_eq!(error.to_string(), "backend 10.0.0.1:80 did not accept in time");
+    }
 }

@@ -14,7 +14,6 @@ use weir_io::stream::Duplex as _;
 use weir_io::wait::send_all;
 use weir_io::wait::{WaitError, timed_out};
 
-use crate::accept::Client;
 use crate::backends::{self, Chosen, ConnectError};
 use crate::http::connection::Connection;
 use crate::http::exchange::Exchange;
@@ -107,7 +106,6 @@ struct Opener<'a> {
     worker: &'a Rc<Worker>,
     slot: &'a ListenerSlot,
     deadline: &'a Deadline,
-    client: &'a Client,
     /// The PROXY header for a new connection, where the pool wants one.
     header: Option<Vec<u8>>,
 }
@@ -132,7 +130,7 @@ async fn begin(
     let Session { worker, slot, deadline, client, stream, .. } = session;
     let send_proxy = forwarding.pool.shared.config.send_proxy;
     let header = send_proxy.map(|version| client.proxy_header(version, || stream.local_addr()));
-    let opener = Opener { worker, slot, deadline, client, header };
+    let opener = Opener { worker, slot, deadline, header };
     if !forwarding.over_h2() {
         let opening = pin!(open(&opener, exchange, forwarding, chosen, max_idle));
         return gathering(stream, opening).await;
@@ -233,10 +231,8 @@ async fn wait_for_place(
         }
         if let Some(opening) = backend.carriers.open() {
             let connection = connect(opener, exchange, forwarding, chosen).await?;
-            return opening.begin(connection, header_bytes, opener.deadline).await.map_err(|error| {
-                let backend = backend.shared.resolved.address().unwrap_or(opener.client.peer);
-                Failure::Connect(ConnectError::from_wait(error, backend))
-            });
+            let begun = opening.begin(connection, header_bytes, opener.deadline).await;
+            return begun.map_err(|error| Failure::Connect(backend.wait_failed(error)));
         }
         let mut asked = false;
         poll_fn(|context| match backend.carriers.poll_changed(context, &mut asked) {
@@ -244,10 +240,7 @@ async fn wait_for_place(
             Poll::Pending => timed_out(opener.deadline),
         })
         .await
-        .map_err(|_| {
-            let backend = backend.shared.resolved.address().unwrap_or(opener.client.peer);
-            Failure::Connect(ConnectError::TimedOut { backend })
-        })?;
+        .map_err(|error| Failure::Connect(backend.wait_failed(error)))?;
     }
 }
 
@@ -265,10 +258,8 @@ async fn connect(
     exchange.ledger.connect = Some(clock::now().saturating_sub(began));
     let mut stream = connected.map_err(Failure::Connect)?;
     if let Some(header) = &opener.header {
-        send_all(&mut *stream, header, opener.deadline, || {}).await.map_err(|error| {
-            let backend = backend.shared.resolved.address().unwrap_or(opener.client.peer);
-            Failure::Connect(ConnectError::from_wait(error, backend))
-        })?;
+        let sent = send_all(&mut *stream, header, opener.deadline, || {}).await;
+        sent.map_err(|error| Failure::Connect(backend.wait_failed(error)))?;
     }
     if backend.shared.tls.is_some() {
         let secured = backend.secure(opener.worker, stream, opener.deadline).await;
