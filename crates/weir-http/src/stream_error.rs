@@ -65,6 +65,7 @@ impl Violation {
             | Violation::ProtocolUnsupported
             | Violation::ExpectationUnknown
             | Violation::MaxForwardsSyntax
+            | Violation::TargetNotForHttp2
             | Violation::PathEscape
             | Violation::PathForbiddenByte
             | Violation::PathAboveRoot => None,

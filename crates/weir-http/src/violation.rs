@@ -94,6 +94,7 @@ violations! {
     TrailersTooLarge 431 "trailers_too_large" "found a trailer section over the limit, expected fewer or shorter trailers (RFC 9112 §7.1.2)";
     BodyTooShort 400 "body_too_short" "found the end of the stream before the end of the body, expected the declared length (RFC 9112 §8)";
     BodyTooLong 400 "body_too_long" "found more body bytes than declared, expected the declared length (RFC 9113 §8.1.1)";
+    TargetNotForHttp2 400 "target_not_for_http2" "found a path or host that HTTP/2 to the backend cannot carry, expected it percent-encoded, and the host plain (RFC 3986 §3.2.2, §3.3)";
     PathEscape 400 "path_escape" "found a percent sign without two hexadecimal digits in the path, expected a complete escape (RFC 3986 §2.1)";
     PathForbiddenByte 400 "path_forbidden_byte" "found an encoded control byte or a backslash in the path, expected neither (RFC 3986 §7.3)";
     PathAboveRoot 400 "path_above_root" "found a path that climbs above its root, expected dot segments to stay below it (RFC 3986 §5.2.4)";

@@ -221,3 +221,25 @@ fn b15_a_backend_that_allows_one_stream_at_a_time_gets_one_at_a_time() {
     answers(&mut server, stream);
     assert!(is_hello(&first.outcome_of(1)) && is_hello(&second.outcome_of(1)));
 }
+
+/// Nothing reached a backend, and no other would take it either: it costs nobody a try.
+#[test]
+fn b17_a_request_that_http_2_cannot_express_is_refused_before_a_backend_is_tried() {
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend);
+    for (path, host) in [("/a`b", "a"), ("/", "a%41b"), ("/a`b", "a%41b")] {
+        let mut client = weir.client("web");
+        client.sends(format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n"));
+        client.receives_status(400);
+    }
+    backend.has_nobody_waiting();
+    assert_eq!(weir.metric("weir_retries_total", &[]), 0.0);
+    weir.reaches("weir_ends_total", &[("reason", "bad_request")], 3.0);
+    // What it can express goes on.
+    let mut client = weir.client("web");
+    client.sends("GET /a%60b HTTP/1.1\r\nhost: a\r\n\r\n");
+    let mut server = accepts(&backend);
+    let stream = server.receives_request();
+    answers(&mut server, stream);
+    client.receives_status(200);
+}

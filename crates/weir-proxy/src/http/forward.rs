@@ -10,7 +10,7 @@ use weir_balance::NoPick;
 use weir_config::{Coding, Compress, HttpVersion, RetryOn, Sqli};
 use weir_http::{
     BodyLength, BodyReader, KnownHeader, Limits, Method, RequestContext, ResponseContext, Scheme, Version,
-    request_fields, write_request,
+    Violation, request_fields, write_request,
 };
 use weir_io::buffers::{Buffer, SMALL};
 use weir_io::clock;
@@ -109,9 +109,10 @@ pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Fo
     if let Err(failure) = screening::at_origin(session, exchange, forwarding) {
         return Box::pin(answer::failure(session, forwarding.listener, exchange, &failure)).await;
     }
-    let mut facts = serialise(session, exchange, forwarding);
-    let mut upload = match begin_upload(session, exchange, forwarding, &facts) {
-        Ok(upload) => upload,
+    let begun = serialise(session, exchange, forwarding)
+        .and_then(|facts| Ok((begin_upload(session, exchange, forwarding, &facts)?, facts)));
+    let (mut upload, mut facts) = match begun {
+        Ok(begun) => begun,
         Err(failure) => {
             return Box::pin(answer::failure(session, forwarding.listener, exchange, &failure)).await;
         }
@@ -226,7 +227,14 @@ fn observe(
 }
 
 /// Writes the request for the backend into `exchange.outgoing`; from then on the bytes received are not needed.
-fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding<'_>) -> Facts {
+///
+/// # Errors
+/// Backends are spoken to in HTTP/2, which cannot carry it.
+fn serialise(
+    session: &Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+) -> Result<Facts, Failure> {
     let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
     let request = &exchange.request;
     // An upgrade with a body would leave two readings of where the tunnel begins (A18).
@@ -260,8 +268,9 @@ fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
     let is_upgrade = if over_h2 {
         let mut head = h2::RequestParts::default();
         let connect = request_fields(request, received, &context, &mut |name, value| head.field(name, value));
-        // What the encoder refuses fails the attempt: there is no head to send then.
-        exchange.stream_head = head.into_request().ok();
+        // No backend would take it: a try would cost the pool's retry budget, and a backend its good name.
+        let head = head.into_request().map_err(|_| Failure::BadRequest(Violation::TargetNotForHttp2))?;
+        exchange.stream_head = Some(head);
         connect.is_some()
     } else {
         write_request(request, received, &context, &mut exchange.outgoing);
@@ -277,7 +286,7 @@ fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
         header: &|name| request.value_by_name(name, received),
         cookie: &|name| sticky::cookie(cookies(), name),
     };
-    Facts {
+    Ok(Facts {
         method: request.method(),
         version: request.version(),
         keep_alive: request.keep_alive(),
@@ -290,7 +299,7 @@ fn serialise(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
         coding: compress::wish(forwarding.compress(), request, received),
         key: choice_key(pool, &source),
         sticky: Sticky::of(pool, cookies()),
-    }
+    })
 }
 
 /// Takes the head off the client's buffer and, with it, what came of the body.
