@@ -373,6 +373,7 @@ impl RequestHead {
     /// Makes the head ready for another message; keeps its allocations.
     pub fn clear(&mut self) {
         self.cursor = Cursor::default();
+        self.method = Method::default();
         self.fields.clear();
         self.connection.clear();
         self.head_bytes = 0;
@@ -380,7 +381,7 @@ impl RequestHead {
         self.staged.clear();
     }
 
-    /// The method.
+    /// The method, as soon as it was read; `Get` before.
     pub fn method(&self) -> Method {
         self.method
     }

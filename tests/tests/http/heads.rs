@@ -374,3 +374,29 @@ fn a_method_nobody_knows_is_forwarded_as_it_is() {
         ("PROPFIND", "/dav", &b"abc"[..])
     );
 }
+
+/// RFC 9110 §9.3.2: an answer to HEAD has no content, a refusal either.
+#[test]
+fn a_refusal_of_head_has_no_content() {
+    let backend = Backend::saying("hello");
+    let weir = plain(&backend);
+    let long = format!("HEAD /{} HTTP/1.1\r\nhost: a\r\n\r\n", "a".repeat(20_000));
+    let many = format!("HEAD / HTTP/1.1\r\nhost: a\r\n{}\r\n", "x: y\r\n".repeat(2_000));
+    let requests = [
+        ("400", "HEAD /a#b HTTP/1.1\r\nhost: a\r\n\r\n"),
+        ("400", "HEAD / HTTP/1.1\r\n\r\n"),
+        ("400", "HEAD / HTTP/1.1\r\nhost: a\r\ncontent-length: x\r\n\r\n"),
+        ("505", "HEAD / HTTP/9.9\r\nhost: a\r\n\r\n"),
+        ("414", &long),
+        ("431", &many),
+    ];
+    for (status, request) in requests {
+        let mut client = weir.client("web");
+        let _ = client.tries_to_send(request);
+        let answer = String::from_utf8_lossy(&client.receives_to_the_end()).into_owned();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        let (head, content) = answer.split_once("\r\n\r\n").expect("a head");
+        assert!(content.is_empty() && head.contains("content-length: "), "{answer}");
+    }
+    assert_eq!(backend.served(), 0);
+}

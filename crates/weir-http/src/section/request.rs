@@ -40,6 +40,8 @@ pub struct RequestBuilder<'a> {
     out: &'a mut Vec<u8>,
     lines: Lines,
     line_bytes: usize,
+    /// `:path` alone is longer than that. Told once all pseudo-headers are there, for `:method` may follow.
+    is_line_too_long: bool,
     pseudo: Pseudo,
     /// Whether the request line was written, and only other fields may follow.
     in_fields: bool,
@@ -73,6 +75,7 @@ impl<'a> RequestBuilder<'a> {
             out,
             lines: Lines::of_head(limits),
             line_bytes: limits.line_bytes(),
+            is_line_too_long: false,
             pseudo: Pseudo::default(),
             in_fields: false,
             host_compared: false,
@@ -122,9 +125,14 @@ impl<'a> RequestBuilder<'a> {
             }
             b":method" => {
                 check_method(value)?;
+                // Known from now on, so that HEAD is refused without content.
+                self.head.method = Method::from_token(value);
                 &mut self.pseudo.method
             }
-            b":path" if value.len() > self.line_bytes => return Err(Violation::RequestLineTooLong),
+            b":path" if value.len() > self.line_bytes => {
+                self.is_line_too_long = true;
+                return Ok(());
+            }
             b":path" => &mut self.pseudo.path,
             b":authority" => {
                 self.lines.pay(b"host", value)?;
@@ -151,6 +159,9 @@ impl<'a> RequestBuilder<'a> {
     fn write_request_line(&mut self) -> Result<(), Violation> {
         if std::mem::replace(&mut self.in_fields, true) {
             return Ok(());
+        }
+        if self.is_line_too_long {
+            return Err(Violation::RequestLineTooLong);
         }
         // Taken out and put back, for the head is filled from it.
         let mut staged = std::mem::take(&mut self.head.staged);

@@ -151,7 +151,8 @@ pub fn begin_own(
         let own = OwnResponse {
             keep_alive,
             version: request.version(),
-            head_only: request.is_complete() && request.method() == Method::Head,
+            // Known of a request that is refused too, but for one whose method itself can't be read.
+            head_only: request.method() == Method::Head,
             request_id,
             date,
             alternative: alternative(listener, request.version()),
