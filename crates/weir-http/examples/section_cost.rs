@@ -9,6 +9,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use weir_http::h3::{self, Connection, RequestStream, Role, SectionWriter, StreamEvent, qpack::Decoder};
+use weir_http::hpack::FieldBlocks;
 use weir_http::{Limits, RequestBuilder, RequestHead, Version};
 
 const ROUNDS: usize = 201;
@@ -76,6 +77,11 @@ fn main() {
         decode("decode-chromium", section(CHROMIUM)),
         request("request-h2load", frame(H2LOAD)),
         request("request-chromium", frame(CHROMIUM)),
+        field_block(
+            "http2-block-h2load",
+            &[0x82, 0x86, 0xc0, 0xbf, 0xbe, 0x04, 0x85, 0x62, 0x72, 0xd1, 0x41, 0xff],
+        ),
+        field_block("http2-block-chromium", &chromium_block()),
         response("response-nginx", RESPONSE),
         response("response-short", &[("content-type", "text/plain"), ("content-length", "13")]),
     ];
@@ -162,6 +168,34 @@ fn request(name: &'static str, frame: Vec<u8>) -> Case {
         black_box(&text);
     };
     Case { name, bytes, once: Box::new(once) }
+}
+
+/// What a field block of HTTP/2 is looked at for beside the `h2` crate.
+fn field_block(name: &'static str, block: &[u8]) -> Case {
+    let (block, mut reader) = (block.to_vec(), FieldBlocks::default());
+    let bytes = block.len();
+    let once = move || {
+        reader.read(black_box(&block));
+        black_box(reader.end());
+    };
+    Case { name, bytes, once: Box::new(once) }
+}
+
+/// A first request: nothing is in a table, all texts are literals that go there, the path among them.
+fn chromium_block() -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in CHROMIUM {
+        block.push(0x40);
+        for text in [name, value] {
+            if text.len() < 127 {
+                block.push(text.len() as u8);
+            } else {
+                block.extend([127, (text.len() - 127) as u8]);
+            }
+            block.extend_from_slice(text.as_bytes());
+        }
+    }
+    block
 }
 
 fn response(name: &'static str, fields: Pairs) -> Case {

@@ -154,6 +154,59 @@ impl Reader<'_> {
     }
 }
 
+/// Bits of the code of a number sign, and the code.
+const NUMBER_SIGN_BITS: u32 = 12;
+const NUMBER_SIGN: u64 = 0xffa;
+
+/// Looks for a number sign in a string that comes in pieces, without room for what it stands for.
+#[derive(Debug, Default)]
+pub(crate) struct NumberSign {
+    /// The last bit is the lowest one.
+    window: u64,
+    /// How many bits of the window are still to be read.
+    bits: u32,
+}
+
+impl NumberSign {
+    /// Whether there is one in `piece`, or across its beginning.
+    ///
+    /// In what is no code none is found: its reader refuses it.
+    pub(crate) fn is_in(&mut self, piece: &[u8]) -> bool {
+        let mut is_found = false;
+        for &byte in piece {
+            self.window = self.window << 8 | u64::from(byte);
+            self.bits += 8;
+            if self.bits >= 32 {
+                is_found |= self.search();
+            }
+        }
+        is_found | self.search()
+    }
+
+    /// Reads codes until fewer bits are left than the one looked for has, or than the next one has.
+    fn search(&mut self) -> bool {
+        let mut is_found = false;
+        while self.bits >= NUMBER_SIGN_BITS {
+            let next = self.window << (64 - self.bits);
+            let lookup = LOOKUPS[(next >> (64 - LOOKUP_BITS)) as usize];
+            let used = if lookup != 0 {
+                lookup & 0x3f
+            } else if next >> (64 - NUMBER_SIGN_BITS) == NUMBER_SIGN {
+                is_found = true;
+                NUMBER_SIGN_BITS
+            } else {
+                match long_code(next) {
+                    Ok((_, used)) if used <= self.bits => used,
+                    Ok(_) => break,
+                    Err(_) => self.bits,
+                }
+            };
+            self.bits -= used;
+        }
+        is_found
+    }
+}
+
 struct Step {
     used: u32,
     stands_still: bool,

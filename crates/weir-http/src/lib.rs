@@ -8,7 +8,7 @@
 //! the following bytes are its body, [`forward::write_request`] and [`forward::request_fields`] write what a backend gets to see, and
 //! [`Violation`] lists everything a peer can do wrong. The types in [`message`] and [`body`] are the same for all
 //! versions: [`section`] fills them from the decoded fields of HTTP/2 and HTTP/3. The frames, streams and QPACK of
-//! HTTP/3 are in [`h3`]. What the values of single fields mean (dates, entity tags, `cache-control` …) is in [`values`].
+//! HTTP/3 are in [`h3`], and what the `h2` crate does not tell of HTTP/2 is in [`hpack`]. What the values of single fields mean (dates, entity tags, `cache-control` …) is in [`values`].
 #![forbid(unsafe_code)]
 
 pub mod added;
@@ -16,6 +16,7 @@ pub mod body;
 pub mod forward;
 pub mod h1;
 pub mod h3;
+pub mod hpack;
 mod huffman;
 mod huffman_codes;
 mod identity;

@@ -1,7 +1,7 @@
 //! Requests that HTTP/2 could carry and HTTP/1.1 would understand otherwise (threats B9 to B13, B16).
 
 use weir_tests::dialogue::http2::{
-    END_HEADERS, END_STREAM, Http2, Outcome, PREFACE, block, code, frame, get, headers, kind, request,
+    END_HEADERS, END_STREAM, Http2, Outcome, PREFACE, block, code, frame, get, headers, kind, literal, request,
 };
 use weir_tests::dialogue::{Backend, ScriptedBackend, Setup, Weir, until};
 
@@ -191,11 +191,127 @@ fn b12_pseudo_headers_that_leave_a_doubt_are_never_forwarded() {
     client.sends(headers(1, &[GET, HTTP, HOST, PATH, ("host", "a.test")], true));
     assert!(matches!(client.outcome_of(1), Outcome::Answered(200, _)), "the same host twice says it once");
     assert_eq!(backend.requests()[0].fields.one("host"), Some("a.test"));
-    // What the decoder leaves out is not compared with routes and not forwarded either.
+}
+
+/// `name: value` with both in Huffman codes, as they come, behind `prefix`.
+fn coded(prefix: u8, name: &[u8], value: &[u8]) -> Vec<u8> {
+    let text = |bytes: &[u8]| [&[0x80 | bytes.len() as u8][..], bytes].concat();
+    [&[prefix][..], &text(name), &text(value)].concat()
+}
+
+/// RFC 9113 §8.3.1: `:path` is path and query. The decoder cuts a fragment off, and with it a query that stands behind it.
+#[test]
+fn b12_a_path_with_a_fragment_is_refused_however_it_is_written() {
+    let backend = Backend::saying("hello");
+    let weir = both(&backend);
+    // `:path` and `/a#b?c` in Huffman codes (RFC 7541 appendix B).
+    const PATH: &[u8] = &[0xb9, 0x58, 0xd3, 0x3f];
+    const VALUE: &[u8] = &[0x60, 0x7f, 0xf5, 0x1f, 0xf8, 0x4f];
+    let value = &[&[0x80 | VALUE.len() as u8][..], VALUE].concat();
+    let others = block(&[(":method", "GET"), (":scheme", "http"), (":authority", "a.test")]);
+    let good = |stream| {
+        let fields = [&others[..], &block(&[(":path", "/good")])].concat();
+        frame(kind::HEADERS, END_HEADERS | END_STREAM, stream, &fields)
+    };
+    let paths = [
+        ("plain", literal(0, b":path", b"/a#b?c")),
+        ("at its end", literal(0, b":path", b"/a#")),
+        ("plain, never to be indexed", literal(0x10, b":path", b"/a#b?c")),
+        ("by the name in the static table", [&[0x04, 6][..], b"/a#b?c"].concat()),
+        ("in Huffman codes", coded(0, PATH, VALUE)),
+        ("in Huffman codes, by the name in the static table", [&[0x05][..], value].concat()),
+        ("put into the table", literal(0x40, b":path", b"/a#b?c")),
+        ("put into the table, in Huffman codes", [&[0x44][..], value].concat()),
+    ];
+    for (name, path) in paths {
+        let is_kept = path[0] & 0xc0 == 0x40;
+        let mut client = connect(&weir, b"");
+        let fields = [&others[..], &path].concat();
+        // In one frame, and cut anywhere.
+        client.sends(frame(kind::HEADERS, END_HEADERS | END_STREAM, 1, &fields));
+        let outcome = client.outcome_of(1);
+        assert!(matches!(outcome, Outcome::Answered(400, _)), "{name}: {outcome:?}");
+        let cut = fields.len() - path.len() / 2;
+        client.sends(frame(kind::HEADERS, END_STREAM, 3, &fields[..cut]));
+        client.sends(frame(kind::CONTINUATION, END_HEADERS, 3, &fields[cut..]));
+        let outcome = client.outcome_of(3);
+        assert!(matches!(outcome, Outcome::Answered(..)), "{name}: {outcome:?}");
+        if is_kept {
+            // What was put into the table last, and its name for another value.
+            client.sends(frame(kind::HEADERS, END_HEADERS | END_STREAM, 5, &[&others[..], &[0xbe]].concat()));
+            let outcome = client.outcome_of(5);
+            assert!(matches!(outcome, Outcome::Answered(..)), "{name}: {outcome:?}");
+            let named = [&others[..], &[0x0f, 0x2f, 6], b"/a#b?c"].concat();
+            client.sends(frame(kind::HEADERS, END_HEADERS | END_STREAM, 7, &named));
+            let outcome = client.outcome_of(7);
+            assert!(matches!(outcome, Outcome::Answered(..)), "{name}: {outcome:?}");
+        }
+        assert_eq!(backend.served(), 0, "{name}: {:?}", backend.requests());
+        // The connection serves on, and knows its own requests from those.
+        client.sends(good(9));
+        let outcome = client.outcome_of(9);
+        assert!(matches!(&outcome, Outcome::Answered(_, content) if content == b"hello"), "{name}: {outcome:?}");
+        backend.forgets();
+    }
+}
+
+#[test]
+fn a_refusal_of_head_has_no_content() {
+    let backend = Backend::saying("hello");
+    let weir = both(&backend);
+    let long = format!("/{}", "a".repeat(20_000));
+    for (status, path) in [(400, "/a#b"), (400, "/%00"), (414, long.as_str())] {
+        let mut client = connect(&weir, b"");
+        client.sends(large_headers(1, &request("HEAD", path)));
+        assert_eq!(client.outcome_of(1), Outcome::Answered(status, Vec::new()), "{status}");
+    }
+    assert_eq!(backend.served(), 0);
+}
+
+/// A head without content, in as many frames as it takes.
+fn large_headers(stream: u32, fields: Fields<'_>) -> Vec<u8> {
+    let fields = block(fields);
+    let (first, rest) = fields.split_at(fields.len().min(16_384));
+    let flags = END_STREAM | if rest.is_empty() { END_HEADERS } else { 0 };
+    let mut bytes = frame(kind::HEADERS, flags, stream, first);
+    if !rest.is_empty() {
+        bytes.extend(frame(kind::CONTINUATION, END_HEADERS, stream, rest));
+    }
+    bytes
+}
+
+#[test]
+fn b12_a_number_sign_elsewhere_is_no_fragment() {
+    let backend = Backend::saying("hello");
+    let weir = both(&backend);
     let mut client = connect(&weir, b"");
-    client.sends(headers(1, &[GET, HTTP, HOST, (":path", "/a#b")], true));
-    client.outcome_of(1);
-    assert!(backend.requests().iter().all(|request| !request.target.contains('#')));
+    let mut fields = block(&request("GET", "/a%23b"));
+    fields.extend(literal(0x40, b"x-note", b"/a#b"));
+    // `referer`, named by the static table, with `/a#b?c` in Huffman codes.
+    fields.extend([0x73, 0x86, 0x60, 0x7f, 0xf5, 0x1f, 0xf8, 0x4f]);
+    client.sends(frame(kind::HEADERS, END_HEADERS | END_STREAM, 1, &fields));
+    assert_eq!(client.outcome_of(1), Outcome::Answered(200, b"hello".to_vec()));
+    let seen = &backend.requests()[0];
+    assert_eq!((seen.target.as_str(), seen.fields.one("x-note")), ("/a%23b", Some("/a#b")));
+    assert_eq!(seen.fields.one("referer"), Some("/a#b?c"));
+}
+
+/// RFC 9113 §8.3.1 lets a client leave `:authority` out; `host` names the authority then.
+#[test]
+fn b12_host_without_authority_names_the_host() {
+    let backend = Backend::saying("hello");
+    let weir = both(&backend);
+    let fields = [(":method", "GET"), (":scheme", "http"), (":path", "/x?y"), ("host", "a.test")];
+    let mut client = connect(&weir, b"");
+    client.sends(headers(1, &fields, true));
+    assert_eq!(client.outcome_of(1), Outcome::Answered(200, b"hello".to_vec()));
+    let seen = &backend.requests()[0];
+    assert_eq!((seen.target.as_str(), seen.fields.one("host")), ("/x?y", Some("a.test")));
+    let twice = [&fields[..], &[("host", "b.test")]].concat();
+    refuses(&weir, &twice, None);
+    let malformed = [&fields[..3], &[("host", "a.test/b")]].concat();
+    refuses(&weir, &malformed, None);
+    assert_eq!(backend.served(), 1);
 }
 
 #[test]
@@ -209,7 +325,15 @@ fn b13_trailers_that_frame_authenticate_or_pretend_to_be_a_head_are_refused_or_l
         client.sends(headers(1, trailers, true));
         client.outcome_of(1)
     };
-    for trailers in [&[("X-Upper", "1")][..], &[("x", "a\r\nb")], &[("connection", "close")]] {
+    let refused: [Fields<'_>; 6] = [
+        &[("X-Upper", "1")],
+        &[("x", "a\r\nb")],
+        &[("connection", "close")],
+        &[(":path", "/b")],
+        &[(":status", "200"), ("x-fine", "1")],
+        &[(":unknown", "1")],
+    ];
+    for trailers in refused {
         let outcome = asks(trailers);
         assert!(
             matches!(outcome, Outcome::Reset(..) | Outcome::GoneAway(_) | Outcome::Answered(400, _)),
@@ -217,14 +341,6 @@ fn b13_trailers_that_frame_authenticate_or_pretend_to_be_a_head_are_refused_or_l
         );
     }
     assert_eq!(backend.served(), 0, "{:?}", backend.requests());
-    // The decoder leaves the names of a request's line out where it does not refuse them.
-    for trailers in [&[(":path", "/b")][..], &[("x-fine", "1"), (":status", "200")]] {
-        asks(trailers);
-    }
-    for seen in backend.requests() {
-        assert!(seen.target == "/" && seen.trailers.0.iter().all(|(name, _)| name == "x-fine"), "{seen:?}");
-    }
-    backend.forgets();
     let kept = asks(&[
         ("x-sum", "1"),
         ("content-length", "4"),
@@ -235,6 +351,39 @@ fn b13_trailers_that_frame_authenticate_or_pretend_to_be_a_head_are_refused_or_l
     assert!(matches!(kept, Outcome::Answered(200, _)), "{kept:?}");
     let seen = &backend.requests()[0];
     assert_eq!(seen.trailers.0, [("x-sum".to_owned(), "1".to_owned())]);
+}
+
+/// RFC 9113 §8.1: the decoder leaves such fields out where it does not refuse them.
+#[test]
+fn b13_a_request_whose_trailers_have_pseudo_headers_is_refused_however_they_are_written() {
+    let backend = Backend::saying("hello");
+    let weir = both(&backend);
+    let trailers = [
+        ("of the static table", vec![0x84]),
+        ("named by the static table", [&[0x04, 2][..], b"/b"].concat()),
+        ("put into the table", literal(0x40, b":path", b"/b")),
+        // `:path` and `/b`.
+        ("in Huffman codes", coded(0, &[0xb9, 0x58, 0xd3, 0x3f], &[0x62, 0x3f])),
+        // The first request's `:authority`.
+        ("of the dynamic table", vec![0xbe]),
+        ("behind a field", [&literal(0, b"x-fine", b"1")[..], &[0x84]].concat()),
+    ];
+    for (name, fields) in trailers {
+        let mut client = connect(&weir, b"");
+        let mut head = block(&[(":method", "POST"), (":scheme", "http"), (":path", "/")]);
+        head.extend([0x41, 6]);
+        head.extend(b"a.test");
+        client.sends(frame(kind::HEADERS, END_HEADERS, 1, &head));
+        client.sends(frame(kind::DATA, 0, 1, b"body"));
+        client.sends(frame(kind::HEADERS, END_HEADERS | END_STREAM, 1, &fields));
+        let outcome = client.outcome_of(1);
+        assert!(
+            matches!(outcome, Outcome::Reset(..) | Outcome::GoneAway(_) | Outcome::Answered(400, _)),
+            "{name}: {outcome:?}"
+        );
+        until("what was begun to be broken off", || (backend.busy() == 0).then_some(()));
+        assert_eq!(backend.served(), 0, "{name}: {:?}", backend.requests());
+    }
 }
 
 #[test]

@@ -100,6 +100,16 @@ pub enum PumpError {
     OutOfMemory,
 }
 
+impl PumpError {
+    /// Nothing more can be received. A stream whose message is malformed says in which way.
+    fn of_source(error: io::Error) -> PumpError {
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<Violation>()) {
+            Some(violation) => PumpError::Malformed(*violation),
+            None => PumpError::SourceClosed,
+        }
+    }
+}
+
 impl Pump {
     /// A body read by `reader`. `rest` is what was received behind the head already.
     pub fn new(reader: BodyReader, framing: Framing, rest: Option<Buffer>, limit: Option<u64>) -> Pump {
@@ -348,9 +358,7 @@ impl Pump {
         source: &mut Stream,
         buffers: &Rc<Buffers>,
     ) -> Poll<Result<(), PumpError>> {
-        if ready!(source.poll_readable(context)).is_err() {
-            return Poll::Ready(Err(PumpError::SourceClosed));
-        }
+        ready!(source.poll_readable(context)).map_err(PumpError::of_source)?;
         let mut buffer = buffers.borrow(LARGE).ok_or(PumpError::OutOfMemory)?;
         match ready!(source.receive_ready(context, &mut buffer)) {
             Ok(0) => Poll::Ready(self.end_source(source)),
@@ -358,7 +366,7 @@ impl Pump {
                 self.buffer = Some(buffer);
                 Poll::Ready(Ok(()))
             }
-            Err(_) => Poll::Ready(Err(PumpError::SourceClosed)),
+            Err(error) => Poll::Ready(Err(PumpError::of_source(error))),
         }
     }
 

@@ -7,10 +7,7 @@ use std::time::Duration;
 
 use weir_io::clock;
 
-/// Bytes of a frame's header (RFC 9113 §4.1).
-const HEADER_BYTES: usize = 9;
-/// Bytes of the client's connection preface (RFC 9113 §3.4).
-pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+use super::frames::{FrameHeader, HEADER_BYTES, Part, flag, kind};
 
 /// What a frame without content costs.
 const CONTROL_COST: f64 = 1.0;
@@ -41,11 +38,6 @@ const REFILL: f64 = 0.1;
 
 /// Counts the frames of one connection.
 pub struct Gauge {
-    /// The part of a frame's header, or of the preface, that was received.
-    header: [u8; HEADER_BYTES],
-    header_bytes: usize,
-    /// Bytes of the preface still to come.
-    preface_bytes: usize,
     /// Bytes of the payload under way still to come.
     payload_bytes: usize,
     /// Whether that is content.
@@ -64,9 +56,6 @@ impl Gauge {
     /// For a new connection whose client may send `most` frames without content before any request is answered.
     pub fn new(most: u32, now: Duration) -> Gauge {
         Gauge {
-            header: [0; HEADER_BYTES],
-            header_bytes: 0,
-            preface_bytes: PREFACE.len(),
             payload_bytes: 0,
             is_content: false,
             most: f64::from(most),
@@ -90,36 +79,27 @@ impl Gauge {
         turn.saturating_sub(self.turn_bytes).max(of_content)
     }
 
-    /// Takes what was received next. False once the credit is used up.
-    pub fn see(&mut self, mut received: &[u8]) -> bool {
-        self.turn_bytes += received.len();
-        loop {
-            let skipped = (self.preface_bytes + self.payload_bytes).min(received.len());
-            if self.is_content {
-                self.turn_bytes -= skipped;
+    /// Takes what was received next.
+    pub fn see(&mut self, part: Part<'_>) {
+        match part {
+            Part::Header(header) => {
+                self.turn_bytes += HEADER_BYTES;
+                self.is_content = header.kind == kind::DATA;
+                self.payload_bytes = header.payload_bytes;
+                self.charge(header);
             }
-            received = &received[skipped..];
-            let of_preface = skipped.min(self.preface_bytes);
-            self.preface_bytes -= of_preface;
-            self.payload_bytes -= skipped - of_preface;
-            if received.is_empty() {
-                return true;
-            }
-            let count = (HEADER_BYTES - self.header_bytes).min(received.len());
-            self.header[self.header_bytes..self.header_bytes + count].copy_from_slice(&received[..count]);
-            self.header_bytes += count;
-            received = &received[count..];
-            if self.header_bytes < HEADER_BYTES {
-                return true;
-            }
-            self.header_bytes = 0;
-            let [high, middle, low, kind, flags, ..] = self.header;
-            self.payload_bytes = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
-            if !self.charge(kind, flags) {
-                self.is_exhausted = true;
-                return false;
+            Part::Payload(payload) => {
+                self.payload_bytes -= payload.len();
+                if !self.is_content {
+                    self.turn_bytes += payload.len();
+                }
             }
         }
+    }
+
+    /// The client has sent more than it may.
+    pub fn exhaust(&mut self) {
+        self.is_exhausted = true;
     }
 
     /// Whether the client has sent more than it may.
@@ -150,24 +130,19 @@ impl Gauge {
         self.credit = (self.credit + bytes as f64 / BYTES_PER_CREDIT).min(self.most);
     }
 
-    fn charge(&mut self, kind: u8, flags: u8) -> bool {
-        const DATA: u8 = 0;
-        const HEADERS: u8 = 1;
-        const RST_STREAM: u8 = 3;
-        const CONTINUATION: u8 = 9;
-        const END_STREAM: u8 = 1;
-        self.is_content = kind == DATA;
-        let cost = match kind {
-            DATA if self.payload_bytes > 0 => {
-                if self.payload_bytes < CRUMB_BYTES {
+    fn charge(&mut self, header: FrameHeader) {
+        let cost = match header.kind {
+            kind::DATA if header.payload_bytes > 0 => {
+                if header.payload_bytes < CRUMB_BYTES {
                     self.turn_bytes += CRUMB_TURN_BYTES;
                 }
-                self.moved(self.payload_bytes);
-                return true;
+                return self.moved(header.payload_bytes);
             }
-            DATA if flags & END_STREAM != 0 => return true,
-            HEADERS | CONTINUATION => CONTROL_COST + self.payload_bytes as f64 / HEAD_BYTES_PER_COST,
-            RST_STREAM => RESET_COST,
+            kind::DATA if header.has(flag::END_STREAM) => return,
+            kind::HEADERS | kind::CONTINUATION => {
+                CONTROL_COST + header.payload_bytes as f64 / HEAD_BYTES_PER_COST
+            }
+            kind::RST_STREAM => RESET_COST,
             _ => CONTROL_COST,
         };
         self.credit -= cost;
@@ -178,13 +153,44 @@ impl Gauge {
             self.at = now;
             self.credit = (self.credit + passed * self.most * REFILL).min(self.most);
         }
-        self.credit >= 0.0
+        self.is_exhausted |= self.credit < 0.0;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::h2::frames::{Frames, PREFACE};
+
+    /// A gauge, and what reads frames for it.
+    struct Watcher {
+        frames: Frames,
+        gauge: Gauge,
+    }
+
+    impl Watcher {
+        /// False once the credit is used up.
+        fn see(&mut self, mut received: &[u8]) -> bool {
+            while let Some(part) = self.frames.next(&mut received) {
+                self.gauge.see(part);
+            }
+            !self.gauge.is_exhausted()
+        }
+    }
+
+    impl std::ops::Deref for Watcher {
+        type Target = Gauge;
+
+        fn deref(&self) -> &Gauge {
+            &self.gauge
+        }
+    }
+
+    impl std::ops::DerefMut for Watcher {
+        fn deref_mut(&mut self) -> &mut Gauge {
+            &mut self.gauge
+        }
+    }
 
     #[test]
     fn content_passes_in_one_turn_and_heads_do_not() {
@@ -212,8 +218,8 @@ mod tests {
         bytes
     }
 
-    fn gauge(most: u32) -> Gauge {
-        let mut gauge = Gauge::new(most, clock::now());
+    fn gauge(most: u32) -> Watcher {
+        let mut gauge = Watcher { frames: Frames::default(), gauge: Gauge::new(most, clock::now()) };
         assert!(gauge.see(PREFACE));
         gauge
     }

@@ -5,11 +5,13 @@ use std::io;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use weir_http::section::{Asked, RequestBuilder, ResponseBuilder, TrailerBuilder};
-use weir_http::{Limits, RequestHead, ResponseHead, Trailers, Version, Violation};
+use weir_http::{Limits, RequestHead, ResponseHead, Scheme, Trailers, Version, Violation};
 
-/// Reads a request; its text goes behind what is in `text`.
+/// Reads a request; its text goes behind what is in `text`. `scheme` is that of the connection: of a request without `:authority` the `h2`
+/// crate keeps the one that was sent to itself.
 pub fn read_request(
     parts: &Parts,
+    scheme: Scheme,
     is_whole: bool,
     limits: &Limits,
     head: &mut RequestHead,
@@ -17,7 +19,9 @@ pub fn read_request(
 ) -> Result<(), Violation> {
     let mut builder = RequestBuilder::new(Version::Http2, limits, head, text);
     builder.field(b":method", parts.method.as_str().as_bytes())?;
-    if let Some(scheme) = parts.uri.scheme_str() {
+    let is_without_authority = parts.uri.authority().is_none() && parts.method != Method::CONNECT;
+    let implied = is_without_authority.then(|| scheme.word());
+    if let Some(scheme) = parts.uri.scheme_str().or(implied) {
         builder.field(b":scheme", scheme.as_bytes())?;
     }
     if let Some(authority) = parts.uri.authority() {

@@ -12,7 +12,7 @@ use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason, RecvStream};
 use http::Request;
 use weir_config::HttpLimits;
-use weir_http::Version;
+use weir_http::{Scheme, Version};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_stats::table::{End, Rejected};
@@ -50,7 +50,7 @@ pub async fn serve(session: Session) {
     let limits = &listener.shared.config.limits;
     let gauge = Rc::new(RefCell::new(Gauge::new(limits.control_frames, clock::now())));
     let unsent = Unsent::new(u64::from(limits.streams) * SEND_BUFFER_BYTES as u64, &worker.buffers);
-    let watched = Watched { gauge, unsent };
+    let watched = Watched { gauge, malformed: Rc::default(), unsent };
     // What carries many is itself carried by nothing.
     let Some(stream) = stream.into_wire() else { return };
     let wire = Wire::of_client(stream, buffer, watched.clone());
@@ -266,12 +266,14 @@ pub async fn serve_request(order: Order) {
         place.expects_body();
     }
     let fields = parts.headers.len();
+    let violation = watched.violation_of(body.stream_id());
+    let scheme = if peer.secure.is_some() { Scheme::Https } else { Scheme::Http };
     let stream = Muxed::H2(RequestStream::of_client(body, response, watched.clone()));
     // The fields go with what reads them: an answer may wait for its window long after, with thousands beside it (threat B5).
     let served = stream_exchange::serve(&peer, stream, async move |_, limits, _, exchange, text| {
-        let read = head::read_request(&parts, is_whole, limits, &mut exchange.request, text);
+        let read = head::read_request(&parts, scheme, is_whole, limits, &mut exchange.request, text);
         drop(parts);
-        read.map_err(Failure::BadRequest)
+        violation.map_or(read, Err).map_err(Failure::BadRequest)
     })
     .await;
     match served {

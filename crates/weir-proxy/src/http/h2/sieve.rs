@@ -2,10 +2,8 @@
 //!
 //! The `h2` crate bears a hundred of them in the life of a connection and ends it then, with all that goes over it. Some peers send one with each message.
 
-use super::PREFACE;
+use super::frames::{FrameHeader, HEADER_BYTES, PREFACE, kind};
 
-/// Bytes of a frame's header (RFC 9113 §4.1).
-const HEADER_BYTES: usize = 9;
 /// So many pass in the life of a connection: a frame on a stream that takes none is found wrong by the `h2` crate.
 const PASSED: u32 = 50;
 
@@ -43,13 +41,14 @@ impl Sieve {
         while at < received.len() {
             let payload = self.payload_bytes.min(received.len() - at);
             self.payload_bytes -= payload;
-            let Some(header) = received[at + payload..].first_chunk::<HEADER_BYTES>().copied() else {
+            let Some(header) = received[at + payload..].first_chunk::<HEADER_BYTES>() else {
                 self.held.extend_from_slice(&received[at + payload..]);
                 received.copy_within(at..at + payload, kept);
                 return kept + payload;
             };
-            self.payload_bytes = payload_bytes(&header);
-            let passes = if self.says_nothing(&header) { payload } else { payload + HEADER_BYTES };
+            let header = FrameHeader::of(header);
+            self.payload_bytes = header.payload_bytes;
+            let passes = if self.says_nothing(header) { payload } else { payload + HEADER_BYTES };
             if kept != at {
                 received.copy_within(at..at + passes, kept);
             }
@@ -59,22 +58,15 @@ impl Sieve {
         kept
     }
 
-    fn says_nothing(&mut self, header: &[u8; HEADER_BYTES]) -> bool {
-        const DATA: u8 = 0;
-        let [_, _, _, kind, flags, stream @ ..] = header;
+    fn says_nothing(&mut self, header: FrameHeader) -> bool {
         // Flags may say that it ends the stream, or that it is padded.
-        if *kind != DATA || *flags != 0 || self.payload_bytes > 0 || *stream == [0; 4] {
+        if header.kind != kind::DATA || header.flags != 0 || header.payload_bytes > 0 || header.stream == 0 {
             return false;
         }
         let passes = self.passed < PASSED;
         self.passed += u32::from(passes);
         !passes
     }
-}
-
-fn payload_bytes(header: &[u8; HEADER_BYTES]) -> usize {
-    let [high, middle, low, ..] = *header;
-    usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use h2::client::ResponseFuture;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
-use http::Response;
+use http::{HeaderMap, Response};
 use weir_http::section::Asked;
 use weir_http::{Field, Limits, ResponseHead, StreamError, Trailers, Violation};
 use weir_io::buffers::{Buffer, Held};
@@ -89,6 +89,8 @@ enum Receiving {
     Content(RecvStream),
     /// `END_STREAM` was received and all before it taken.
     Ended,
+    /// What came behind the content makes the message malformed.
+    Malformed(Violation),
 }
 
 enum Sending {
@@ -141,21 +143,36 @@ impl Stream {
                 self.content = piece;
                 break;
             }
-            let Receiving::Content(stream) = &mut self.receiving else { return Poll::Ready(Ok(())) };
+            let stream = match &mut self.receiving {
+                Receiving::Content(stream) => stream,
+                Receiving::Malformed(violation) => {
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, *violation)));
+                }
+                Receiving::Head(_) | Receiving::Ended => return Poll::Ready(Ok(())),
+            };
             match ready!(stream.poll_data(context)) {
                 Some(data) => self.content = data.map_err(broken)?,
                 None => {
-                    if let Some(map) = ready!(stream.poll_trailers(context)).map_err(broken)? {
-                        let trailers = head::read_trailers(&map, &Limits::default());
-                        self.trailers = Some(trailers.map_err(|violation| {
-                            io::Error::new(io::ErrorKind::InvalidData, violation.word())
-                        })?);
-                    }
-                    self.receiving = Receiving::Ended;
+                    let fields = ready!(stream.poll_trailers(context)).map_err(broken)?;
+                    self.receiving = match self.read_trailers(fields) {
+                        Ok(()) => Receiving::Ended,
+                        Err(violation) => Receiving::Malformed(violation),
+                    };
                 }
             }
         }
         Poll::Ready(Ok(()))
+    }
+
+    fn read_trailers(&mut self, fields: Option<HeaderMap>) -> Result<(), Violation> {
+        if let (Some(watched), Receiving::Content(stream)) = (&self.watched, &self.receiving)
+            && let Some(violation) = watched.violation_of(stream.stream_id())
+        {
+            return Err(violation);
+        }
+        let trailers = fields.map(|fields| head::read_trailers(&fields, &Limits::default()));
+        self.trailers = trailers.transpose()?;
+        Ok(())
     }
 
     /// Takes what has come although nobody has room for it, up to the window, which stays as it is: the `h2` crate keeps each frame by itself, and ends a

@@ -9,13 +9,17 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use h2::StreamId;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use weir_http::Violation;
 use weir_io::buffers::{Buffer, Buffers, Held};
 use weir_io::stream::Duplex as _;
 use weir_io::stream::Stream;
 use weir_io::wait::give_way;
 
+use crate::http::h2::frames::Frames;
 use crate::http::h2::gauge::Gauge;
+use crate::http::h2::malformed::MalformedRequests;
 use crate::http::h2::sieve::Sieve;
 
 /// Receives in a row of which nothing is left before others get their turn.
@@ -71,10 +75,16 @@ impl Unsent {
 #[derive(Clone)]
 pub struct Watched {
     pub gauge: Rc<RefCell<Gauge>>,
+    pub malformed: Rc<RefCell<MalformedRequests>>,
     pub unsent: Rc<Unsent>,
 }
 
 impl Watched {
+    /// What is wrong with the request on `stream` that the `h2` crate does not tell; told once.
+    pub fn violation_of(&self, stream: StreamId) -> Option<Violation> {
+        self.malformed.borrow_mut().take(stream.as_u32())
+    }
+
     /// A piece of an answer was given to the `h2` crate; `is_all` where the client's windows had room for all that there was.
     #[inline]
     pub fn gave(&self, bytes: usize, is_all: bool) {
@@ -90,6 +100,8 @@ pub struct Wire {
     stream: Stream,
     /// Received before it was known that this is HTTP/2.
     first: Option<Buffer>,
+    /// What a client sends, and who looks at it.
+    frames: Frames,
     watched: Option<Watched>,
     sieve: Sieve,
     /// Through the sieve, and still to be passed on.
@@ -99,12 +111,14 @@ pub struct Wire {
 impl Wire {
     /// The bytes of a client's `stream`, those in `first` before all others. What is `watched` sees every byte received and sent.
     pub fn of_client(stream: Stream, first: Option<Buffer>, watched: Watched) -> Wire {
-        Wire { stream, first, watched: Some(watched), sieve: Sieve::of_client(), sieved: Vec::new() }
+        let watched = Some(watched);
+        Wire { stream, first, frames: Frames::default(), watched, sieve: Sieve::of_client(), sieved: Vec::new() }
     }
 
     /// The bytes of the `stream` to a backend.
     pub fn of_backend(stream: Stream) -> Wire {
-        Wire { stream, first: None, watched: None, sieve: Sieve::of_backend(), sieved: Vec::new() }
+        let (first, frames, sieve) = (None, Frames::default(), Sieve::of_backend());
+        Wire { stream, first, frames, watched: None, sieve, sieved: Vec::new() }
     }
 
     /// What was sent earns the peer the windows that it opens for it: some clients do so every 4 KiB, twice.
@@ -206,9 +220,14 @@ impl Wire {
         Poll::Ready(Ok(()))
     }
 
-    fn count(&self, received: &[u8]) {
-        if let Some(watched) = &self.watched {
-            watched.gauge.borrow_mut().see(received);
+    fn count(&mut self, mut received: &[u8]) {
+        let Some(watched) = &self.watched else { return };
+        let (gauge, malformed) = (&mut *watched.gauge.borrow_mut(), &mut *watched.malformed.borrow_mut());
+        while let Some(part) = self.frames.next(&mut received) {
+            gauge.see(part);
+            if !malformed.see(part) {
+                gauge.exhaust();
+            }
         }
     }
 
