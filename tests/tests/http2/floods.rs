@@ -4,7 +4,7 @@ use weir_tests::dialogue::http2::{
     END_HEADERS, END_STREAM, Http2, Outcome, block, code, frame, get, headers, kind, literal, request, reset,
     setting, window_update,
 };
-use weir_tests::dialogue::{Backend, Weir, usage_of};
+use weir_tests::dialogue::{After, Backend, Weir, usage_of};
 
 use super::honest::beside;
 use super::{both, connect};
@@ -171,4 +171,31 @@ fn b6_floods_of_frames_without_content_are_closed_and_counted() {
         assert_eq!(goaway, Some(code::ENHANCE_YOUR_CALM), "{name}");
         assert_eq!(floods_counted(&weir), before + 1.0, "{name}");
     }
+}
+
+/// Both windows in steps of the content received, none above 1 KiB: as honest clients with small buffers do.
+#[test]
+fn b6_a_client_that_returns_both_windows_in_steps_of_a_kibibyte_is_served_to_the_end() {
+    const CONTENT_BYTES: usize = 16 << 20;
+    let backend = Backend::serving(|_, wire| {
+        wire.answers(200, &[], vec![b'x'; CONTENT_BYTES]);
+        After::Keep
+    });
+    let weir = both(&backend);
+    let mut client = connect(&weir, b"");
+    client.sends(get(1, "/"));
+    let (mut content, mut returned) = (0, 0);
+    while content < CONTENT_BYTES {
+        let found = client.receives_frame().unwrap_or_else(|broken| panic!("{broken} after {content} bytes"));
+        assert!(!matches!(found.kind, kind::GOAWAY | kind::RST_STREAM), "{found:?} after {content} bytes");
+        if found.kind == kind::DATA {
+            content += found.payload.len();
+        }
+        while returned < content {
+            let step = (content - returned).min(1024);
+            client.sends([window_update(0, step as u32), window_update(1, step as u32)].concat());
+            returned += step;
+        }
+    }
+    assert_eq!(floods_counted(&weir), 0.0);
 }

@@ -31,8 +31,9 @@ const CRUMB_TURN_BYTES: usize = 64;
 const FIRST_TURN_BYTES: usize = 2 << 10;
 /// Fields of a head refused that cost as much as a frame does.
 const FIELDS_PER_COST: f64 = 4.0;
-/// Content bytes, either way, that bring credit for one frame: a client opens its windows no more often than that.
-const BYTES_PER_CREDIT: f64 = 1024.0;
+/// Content bytes, either way, that bring credit for one frame. There are honest clients that return both windows in steps of a kibibyte, which
+/// is twice that; and those that say something more besides.
+const BYTES_PER_CREDIT: f64 = 256.0;
 /// The part of the most credit that comes back per second.
 const REFILL: f64 = 0.1;
 
