@@ -230,6 +230,11 @@ impl Connection {
         self.heard_at.get().elapsed()
     }
 
+    /// How long it takes to the client and back.
+    pub fn round_trip(&self) -> Duration {
+        self.inner.borrow().quic.rtt()
+    }
+
     /// Has the client say whether it is there.
     pub fn probe(self: &Rc<Self>) {
         self.inner.borrow_mut().quic.ping();

@@ -192,7 +192,7 @@ impl Http3 {
 }
 
 /// The final status and the content in the bytes of a stream; 0 where the status is written in a way that Weir does not use.
-fn response(bytes: &[u8]) -> (u16, Vec<u8>) {
+pub fn response(bytes: &[u8]) -> (u16, Vec<u8>) {
     let (mut status, mut content) = (0, Vec::new());
     let mut reader = Reader(bytes);
     while let (Some(kind), Some(count)) = (reader.number(), reader.number()) {

@@ -4,6 +4,7 @@ mod attacks;
 mod cached;
 mod drain;
 mod early;
+mod malformed;
 mod relay;
 mod sqli;
 
@@ -66,13 +67,21 @@ impl Client {
         address: SocketAddr,
         transport: quinn::TransportConfig,
     ) -> Client {
+        Client::try_connect_as(authority, address, transport).await.unwrap()
+    }
+
+    async fn try_connect_as(
+        authority: &Authority,
+        address: SocketAddr,
+        transport: quinn::TransportConfig,
+    ) -> Result<Client, quinn::ConnectionError> {
         let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls(authority)).unwrap();
         let mut config = quinn::ClientConfig::new(Arc::new(crypto));
         config.transport_config(Arc::new(transport));
         let mut endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
         endpoint.set_default_client_config(config);
-        let connection = endpoint.connect(address, "shop.example").unwrap().await.unwrap();
-        Client::over(endpoint, connection).await
+        let connection = endpoint.connect(address, "shop.example").unwrap().await?;
+        Ok(Client::over(endpoint, connection).await)
     }
 
     async fn over(endpoint: quinn::Endpoint, connection: quinn::Connection) -> Client {

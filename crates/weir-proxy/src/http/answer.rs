@@ -29,6 +29,9 @@ pub async fn failure(
     if let Some(rejected) = failure.rejected() {
         cells.rejected[rejected as usize].increment();
     }
+    if let (Failure::BadRequest(violation), Some(stream)) = (failure, session.stream.as_muxed()) {
+        stream.note_violation(*violation);
+    }
     let Some(status) = failure.status() else {
         exchange.ledger.close(session, listener, &exchange.request_id, failure.end());
         return After::Reset;

@@ -159,6 +159,14 @@ impl Muxed {
         }
     }
 
+    /// The request was not as it must be, which its answer says. In HTTP/3 the end of a stream says so too where it is malformed.
+    pub fn note_violation(&mut self, violation: Violation) {
+        match self {
+            Muxed::H3(stream) => stream.note_violation(violation),
+            Muxed::H2(_) | Muxed::Fetch(_) => {}
+        }
+    }
+
     /// Breaks the stream off.
     pub fn reset(&mut self, why: StreamError) {
         match self {

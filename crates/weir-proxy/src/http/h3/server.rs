@@ -36,6 +36,9 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// How long the end of an answer may wait for the client to make room.
 const LATE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Longest time that the answer to a malformed request has to arrive.
+const LONGEST_ROUND_TRIPS: Duration = Duration::from_millis(500);
+
 /// So many bytes of instructions for the client's QPACK encoder do not wait for an answer that takes them along.
 const INSTRUCTION_BYTES: usize = 64;
 
@@ -129,8 +132,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends the end of an answer whose exchange is over already, and forgets the stream then.
-    pub fn send_late(self: &Rc<Self>, id: StreamId, rest: [Bytes; 2]) {
+    /// Sends the end of an answer whose exchange is over already, and forgets the stream then. `malformed_code` ends the answer to a
+    /// malformed request (RFC 9114 section 4.1.2): it is sent when the answer has had time to arrive, for many a client drops what it has not
+    /// read yet.
+    pub fn send_late(self: &Rc<Self>, id: StreamId, rest: [Bytes; 2], malformed_code: Option<u64>) {
         let shared = self.clone();
         self.late.set(self.late.get() + 1);
         tokio::task::spawn_local(async move {
@@ -141,7 +146,10 @@ impl Shared {
                         poll_fn(|context| quic.poll_write(id, &mut bytes, context)).await?;
                     }
                 }
-                quic.finish(id)
+                let Some(code) = malformed_code else { return quic.finish(id) };
+                tokio::time::sleep((2 * quic.round_trip()).min(LONGEST_ROUND_TRIPS)).await;
+                quic.reset(id, code);
+                Ok(())
             };
             if !matches!(tokio::time::timeout(LATE_TIMEOUT, send).await, Ok(Ok(()))) {
                 quic.reset(id, Code::RequestCancelled.value());

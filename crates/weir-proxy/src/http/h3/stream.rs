@@ -44,6 +44,8 @@ pub struct Stream {
     /// The client ended the stream.
     is_ended: bool,
     trailers: Option<Box<Trailers>>,
+    /// What is wrong with the request.
+    violation: Option<Violation>,
     sending: Sending,
     /// To be sent before anything else.
     pending: Bytes,
@@ -108,6 +110,7 @@ impl Stream {
             content: Bytes::new(),
             is_ended: false,
             trailers: None,
+            violation: None,
             sending: Sending::Head,
             pending: Bytes::new(),
             pending_content: Bytes::new(),
@@ -225,6 +228,9 @@ impl Stream {
 
     /// Ready when there is content to take, or the end of the stream.
     pub fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(violation) = self.violation {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, violation)));
+        }
         loop {
             if self.section.is_some() || self.reader.is_blocked() {
                 ready!(self.poll_trailers(context))?;
@@ -246,7 +252,8 @@ impl Stream {
                 Poll::Ready(Ok(()))
             }
             Err(HeadError::Refused(violation)) => {
-                Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, violation.word())))
+                self.violation = Some(violation);
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, violation)))
             }
             Err(HeadError::Gone) => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
         }
@@ -264,7 +271,7 @@ impl Stream {
 
     /// Whether the end of the stream was received and everything before it taken.
     pub fn is_ended(&self) -> bool {
-        self.is_ended && self.content.is_empty()
+        self.is_ended && self.content.is_empty() && self.violation.is_none()
     }
 
     /// The fields behind the content, once the end was received; given once.
@@ -305,7 +312,8 @@ impl Stream {
                 return Poll::Ready(Err(self.refused(&broken)));
             }
         }
-        if self.sending == Sending::Ending {
+        // The answer to a malformed request has no end but the one that its drop makes.
+        if self.sending == Sending::Ending && self.malformed_code().is_none() {
             self.sending = Sending::Ended;
             if let Err(broken) = self.shared.quic.finish(self.id) {
                 return Poll::Ready(Err(self.refused(&broken)));
@@ -385,9 +393,22 @@ impl Stream {
         self.poll_pending(context)
     }
 
+    /// The request is not as it must be.
+    pub fn note_violation(&mut self, violation: Violation) {
+        self.violation = Some(violation);
+    }
+
+    //= https://www.rfc-editor.org/rfc/rfc9114#section-4.1.2
+    //# Malformed requests or responses that are detected MUST be treated as
+    //# a stream error of type H3_MESSAGE_ERROR.
+    /// The code that ends the stream of a malformed request.
+    fn malformed_code(&self) -> Option<u64> {
+        self.violation.and_then(Violation::stream_error).map(StreamError::h3_code)
+    }
+
     /// Breaks the stream off: the client sees that what it got is not whole.
     pub fn reset(&mut self, why: StreamError) {
-        self.reset_with(why.h3_code());
+        self.reset_with(self.malformed_code().unwrap_or(why.h3_code()));
     }
 
     fn reset_with(&mut self, code: u64) {
@@ -459,17 +480,18 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        let malformed_code = self.malformed_code();
         // Nobody answered: it is to be seen that this is no answer.
         if matches!(self.sending, Sending::Head | Sending::Content) {
-            self.reset_with(Code::InternalError.value());
+            self.reset_with(malformed_code.unwrap_or(Code::InternalError.value()));
         }
         // The answer is complete without the rest of the request (RFC 9114 section 4.1).
-        self.stop_reading(Code::NoError.value());
+        self.stop_reading(malformed_code.unwrap_or(Code::NoError.value()));
         self.shared.quic.leave_request();
         if self.sending == Sending::Ending {
-            // The client's window was too small for all of it.
+            // The client's window was too small for all of it, or the request was malformed.
             let rest = [std::mem::take(&mut self.pending), std::mem::take(&mut self.pending_content)];
-            self.shared.send_late(self.id, rest);
+            self.shared.send_late(self.id, rest, malformed_code);
         } else {
             self.shared.quic.forget(self.id);
         }
