@@ -37,11 +37,21 @@ struct Table {
 struct Entry {
     waker: Option<Waker>,
     fired: bool,
-    shed: bool,
+    /// The session was asked to close; in whose favour, if it was.
+    shed: Option<Favour>,
     /// Since when the session waits for its client's next request; `None` while it is busy.
     idle_since: Option<Duration>,
     /// The listener it belongs to; 0 when none was named.
     listener: usize,
+}
+
+/// Whom a session makes room for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Favour {
+    /// Whoever comes.
+    Anybody,
+    /// Who comes to the same listener.
+    Listener,
 }
 
 impl Deadlines {
@@ -111,15 +121,15 @@ impl Deadlines {
 
     /// Asks the `count` sessions that have been idle longest to close; gives how many were found.
     pub fn shed_idle(&self, count: usize) -> usize {
-        self.shed(count, |_| true)
+        self.shed(count, Favour::Anybody, |_| true)
     }
 
     /// As [`Deadlines::shed_idle`], among the sessions of one listener.
     pub fn shed_idle_of(&self, listener: usize, count: usize) -> usize {
-        self.shed(count, |entry| entry.listener == listener)
+        self.shed(count, Favour::Listener, |entry| entry.listener == listener)
     }
 
-    fn shed(&self, count: usize, wanted: impl Fn(&Entry) -> bool) -> usize {
+    fn shed(&self, count: usize, favour: Favour, wanted: impl Fn(&Entry) -> bool) -> usize {
         let mut wakers = Vec::new();
         {
             let table = &mut *self.table.borrow_mut();
@@ -127,14 +137,14 @@ impl Deadlines {
                 .entries
                 .iter()
                 .enumerate()
-                .filter(|(_, entry)| !entry.shed && wanted(entry))
+                .filter(|(_, entry)| entry.shed.is_none() && wanted(entry))
                 .filter_map(|(slot, entry)| entry.idle_since.map(|since| (since, slot)))
                 .collect();
             if idle.len() > count && count > 0 {
                 idle.select_nth_unstable(count - 1);
             }
             for &(_, slot) in idle.iter().take(count) {
-                table.entries[slot].shed = true;
+                table.entries[slot].shed = Some(favour);
                 wakers.extend(table.entries[slot].waker.clone());
             }
         }
@@ -201,7 +211,22 @@ impl Deadline {
     /// Whether the worker ran short of something and asked this idle session to close.
     #[inline]
     pub fn is_shed(&self) -> bool {
-        self.table.table.borrow().entries[self.slot].shed
+        self.table.table.borrow().entries[self.slot].shed.is_some()
+    }
+
+    /// Declines to close: the session has found that it is not idle after all, and counts as busy until it says otherwise. The next one is asked
+    /// in its place.
+    pub fn decline_shed(&self) {
+        let (favour, listener) = {
+            let entry = &mut self.table.table.borrow_mut().entries[self.slot];
+            entry.idle_since = None;
+            (entry.shed.take(), entry.listener)
+        };
+        match favour {
+            Some(Favour::Anybody) => self.table.shed_idle(1),
+            Some(Favour::Listener) => self.table.shed_idle_of(listener, 1),
+            None => 0,
+        };
     }
 }
 
@@ -290,6 +315,28 @@ mod tests {
             [false, false, true],
             "those of another listener were idle longer, and are of no use"
         );
+    }
+
+    #[test]
+    fn a_session_that_is_not_idle_after_all_passes_the_question_on() {
+        let deadlines = Deadlines::new();
+        let sessions: Vec<Deadline> = (0..4).map(|_| deadlines.register(Waker::noop().clone())).collect();
+        for (age, session) in sessions.iter().enumerate() {
+            session.belongs_to(if age == 1 { 7 } else { 8 });
+            session.set_idle(Some(SECOND * age as u32));
+        }
+        let shed = || sessions.iter().map(Deadline::is_shed).collect::<Vec<bool>>();
+        assert_eq!(deadlines.shed_idle_of(8, 1), 1);
+        sessions[0].decline_shed();
+        assert_eq!(shed(), [false, false, true, false], "another of the same listener");
+        assert_eq!(deadlines.shed_idle(1), 1);
+        sessions[1].decline_shed();
+        assert_eq!(shed(), [false, false, true, true]);
+        sessions[2].decline_shed();
+        sessions[3].decline_shed();
+        assert_eq!(shed(), [false; 4], "nobody is asked twice who has not become idle again");
+        sessions[0].set_idle(Some(9 * SECOND));
+        assert_eq!(deadlines.shed_idle(4), 1);
     }
 
     #[test]

@@ -150,6 +150,18 @@ impl Stream {
         }
     }
 
+    /// How much the peer has taken of what was sent, in a measure that grows, if the kernel has something that it has not acknowledged. A system
+    /// call.
+    pub fn taken(&self) -> Option<u64> {
+        let unsent_bytes = self.unsent_bytes();
+        (unsent_bytes > 0).then(|| u64::MAX - unsent_bytes)
+    }
+
+    /// Bytes that the kernel has of what was sent, and the peer has not acknowledged. A system call.
+    pub fn unsent_bytes(&self) -> u64 {
+        system::unsent_bytes(self.socket())
+    }
+
     /// Keeps small messages from waiting for the acknowledgement of those before (TCP_NODELAY).
     pub fn send_at_once(&self) {
         // A failure costs time only, and comes from a connection that is gone already.

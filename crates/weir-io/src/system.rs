@@ -83,4 +83,6 @@ pub fn splice(from: &impl AsFd, to: &impl AsFd, count: usize) -> io::Result<usiz
     Ok(rustix::pipe::splice(from, None, to, None, count, SpliceFlags::MOVE | SpliceFlags::NONBLOCK)?)
 }
 
+pub use datagrams::unsent_bytes;
+
 pub mod datagrams;

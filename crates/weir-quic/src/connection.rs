@@ -235,6 +235,11 @@ impl Connection {
         self.inner.borrow().quic.rtt()
     }
 
+    /// Pieces of streams sent so far. While there is something to send they become more as far as the client has room.
+    pub fn pieces_sent(&self) -> u64 {
+        self.inner.borrow().quic.stats().frame_tx.stream
+    }
+
     /// Has the client say whether it is there.
     pub fn probe(self: &Rc<Self>) {
         self.inner.borrow_mut().quic.ping();

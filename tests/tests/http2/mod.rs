@@ -4,6 +4,7 @@ mod crumbs;
 mod curl;
 mod floods;
 mod honest;
+mod idle;
 mod ignored;
 mod load;
 mod malformed;

@@ -4,6 +4,7 @@ mod attacks;
 mod cached;
 mod drain;
 mod early;
+mod idle;
 mod malformed;
 mod relay;
 mod sqli;

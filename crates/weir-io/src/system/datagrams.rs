@@ -1,4 +1,5 @@
-//! Many datagrams per system call, with the address each was sent to: `recvmmsg(2)` and `sendmmsg(2)`.
+//! Many datagrams per system call, with the address each was sent to: `recvmmsg(2)` and `sendmmsg(2)`. And what a socket has not sent yet, for
+//! that call needs `unsafe` as these do.
 #![allow(unsafe_code)]
 // The lengths of control messages are `size_t` in one C library and `socklen_t` in another.
 #![allow(clippy::unnecessary_cast)]
@@ -20,6 +21,14 @@ pub const BATCH: usize = 32;
 const STRIDE: usize = (64 << 10) + 64;
 /// Room for an `IP_PKTINFO` or `IPV6_PKTINFO` message, a traffic class and a segment size.
 const CONTROL_BYTES: usize = 128;
+
+/// Bytes that were given to a stream socket and its peer has not acknowledged (`SIOCOUTQ`, tcp(7)); 0 for a socket that has none.
+pub fn unsent_bytes(socket: &impl AsFd) -> u64 {
+    let mut count: c_int = 0;
+    // SAFETY: the call writes one integer, for which there is room, and refuses a descriptor that is of no such socket.
+    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
+    if result == 0 { count.unsigned_abs().into() } else { 0 }
+}
 
 /// Has tokio tell when `socket`, which never blocks, is ready for what is of `interest`, and for nothing else.
 pub fn watch(socket: UdpSocket, interest: Interest) -> io::Result<AsyncFd<UdpSocket>> {

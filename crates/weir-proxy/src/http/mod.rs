@@ -14,6 +14,7 @@ mod forward;
 pub(crate) mod h2;
 pub(crate) mod h3;
 mod handshake;
+mod idle;
 pub mod key;
 mod ledger;
 mod linger;

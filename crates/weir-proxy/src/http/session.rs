@@ -21,6 +21,7 @@ use crate::accept::{self, Client};
 use crate::handshake::{self, Secure};
 use crate::http::exchange::{self, After, Exchange};
 use crate::http::failure::Failure;
+use crate::http::idle::{Idleness, Patience, Verdict};
 use crate::http::stream::Stream;
 use crate::http::{h2, linger};
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
@@ -233,30 +234,40 @@ impl Session {
         let now = idle_since.unwrap_or_else(clock::now);
         let timeout = self.slot.current().shared.config.timeout;
         // A client that has not sent anything yet gets no more time than one that is sending its first head.
-        let patience = if is_first { timeout.header.min(timeout.client_idle) } else { timeout.client_idle };
-        let mut due = now + patience;
+        let idle = if is_first { timeout.header.min(timeout.client_idle) } else { timeout.client_idle };
+        let patience = Patience { idle, stalled: timeout.client_body };
+        let mut idleness = if is_first { Idleness::of_new(now) } else { Idleness::behind_exchange(now) };
         let mut told = false;
-        self.deadline.set(due);
+        self.deadline.set(idleness.due(patience));
         self.deadline.set_idle(Some(now));
         let waited = poll_fn(|context| {
             if let Poll::Ready(received) = self.poll_first_bytes(context) {
                 return Poll::Ready(received);
             }
             if self.deadline.has_passed() {
-                return Poll::Ready(Err(self
-                    .slot
-                    .draining_until()
-                    .map_or(End::ClientIdle, |_| End::Draining)));
+                if told {
+                    return Poll::Ready(Err(End::Draining));
+                }
+                match idleness.look(self.stream.taken(), clock::now(), patience) {
+                    Verdict::Stays => {}
+                    Verdict::Idle => return Poll::Ready(Err(End::ClientIdle)),
+                    Verdict::Stalled => return Poll::Ready(Err(End::ClientBody)),
+                }
+                self.deadline.set(idleness.due(patience));
+                self.deadline.set_idle(idleness.since());
             }
             if self.deadline.is_shed() {
-                return Poll::Ready(Err(End::Overload));
+                if idleness.makes_room(self.stream.taken(), clock::now(), patience) {
+                    return Poll::Ready(Err(End::Overload));
+                }
+                self.deadline.decline_shed();
+                self.deadline.no_later_than(idleness.due(patience));
             }
             if let Some(until) = self.slot.draining_until()
                 && !told
             {
                 told = true;
-                due = due.min(until).min(clock::now() + LAST_CHANCE);
-                self.deadline.set(due);
+                self.deadline.no_later_than(until.min(clock::now() + LAST_CHANCE));
             }
             Poll::Pending
         })

@@ -75,6 +75,14 @@ impl Stream {
         }
     }
 
+    /// How much the peer has taken of what was sent, in a measure that grows, if it has not taken all. `None` for a stream: its connection knows.
+    pub fn taken(&self) -> Option<u64> {
+        match &self.0 {
+            Kind::Wire(wire) => wire.taken(),
+            Kind::Muxed(_) => None,
+        }
+    }
+
     /// As [`Duplex::poll_send`], for bytes that end the message with nothing behind them: where they go in one piece, the end goes with them.
     /// [`Self::poll_finish`] is still to be called.
     #[inline]

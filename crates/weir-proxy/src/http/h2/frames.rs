@@ -74,12 +74,7 @@ pub struct Frames {
 
 impl Default for Frames {
     fn default() -> Frames {
-        Frames {
-            header: [0; HEADER_BYTES],
-            header_bytes: 0,
-            preface_left: PREFACE.len(),
-            payload_left: 0,
-        }
+        Frames { header: [0; HEADER_BYTES], header_bytes: 0, preface_left: PREFACE.len(), payload_left: 0 }
     }
 }
 

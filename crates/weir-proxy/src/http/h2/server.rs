@@ -23,6 +23,7 @@ use crate::http::h2::gauge::Gauge;
 use crate::http::h2::head;
 use crate::http::h2::stream::Stream as RequestStream;
 use crate::http::h2::wire::{Unsent, Watched, Wire};
+use crate::http::idle::{Idleness, Patience, Verdict};
 use crate::http::muxed::Muxed;
 use crate::http::running::{CONNECTION_WINDOW_BYTES, Place, Running, STREAM_WINDOW_BYTES};
 use crate::http::session::{LAST_CHANCE, Session, limits_of};
@@ -50,10 +51,17 @@ pub async fn serve(session: Session) {
     let limits = &listener.shared.config.limits;
     let gauge = Rc::new(RefCell::new(Gauge::new(limits.control_frames, clock::now())));
     let unsent = Unsent::new(u64::from(limits.streams) * SEND_BUFFER_BYTES as u64, &worker.buffers);
-    let watched = Watched { gauge, malformed: Rc::default(), unsent };
     // What carries many is itself carried by nothing.
     let Some(stream) = stream.into_wire() else { return };
-    let wire = Wire::of_client(stream, buffer, watched.clone());
+    let watched = Watched {
+        gauge,
+        malformed: Rc::default(),
+        unsent,
+        received_bytes: Rc::default(),
+        is_shut: Rc::default(),
+        stream: Rc::new(RefCell::new(stream)),
+    };
+    let wire = Wire::of_client(buffer, watched.clone());
     deadline.set(clock::now() + listener.shared.config.timeout.header);
     let mut handshake = pin!(builder(limits).handshake::<Wire, Bytes>(wire));
     let connection = poll_fn(|context| match handshake.as_mut().poll(context) {
@@ -68,13 +76,14 @@ pub async fn serve(session: Session) {
     };
     let streams = limits.streams;
     // A first request may have come along with the preface; its connection is idle before it all the same.
-    let since = clock::now();
-    deadline.set_idle(Some(since));
-    deadline.set(since + listener.shared.config.timeout.client_idle);
+    let now = clock::now();
+    deadline.set_idle(Some(now));
+    deadline.set(now + listener.shared.config.timeout.client_idle);
     drop(listener);
     let identity = Rc::new(Rc::unwrap_or_clone(identity).of_version(Version::Http2));
     let peer = Rc::new(Peer { worker, slot, secure, client, identity });
     let running = Running::new(&peer.worker.buffers);
+    let received_bytes = watched.received_bytes.get();
     Driver {
         connection,
         peer,
@@ -82,9 +91,9 @@ pub async fn serve(session: Session) {
         watched,
         deadline,
         streams,
-        idle_since: Some(since),
-        closing: false,
-        told: false,
+        received_bytes,
+        idleness: Some(Idleness::of_new(now)),
+        phase: Phase::Open,
     }
     .run()
     .await;
@@ -115,12 +124,24 @@ struct Driver {
     deadline: Deadline,
     /// Most exchanges at once.
     streams: u32,
-    /// Since when no exchange is under way.
-    idle_since: Option<Duration>,
-    /// The client was told to open no further streams.
-    told: bool,
-    /// No more is expected of the client; what is left is to let it know.
-    closing: bool,
+    /// Bytes received when idleness was last thought of.
+    received_bytes: u64,
+    /// While no exchange is under way.
+    idleness: Option<Idleness>,
+    phase: Phase,
+}
+
+/// How far the connection is on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The client may ask for more.
+    Open,
+    /// The client was told to open no further streams. What it sent before it could know is served.
+    Told,
+    /// The client has sent too much. All that is left is to let it know.
+    Flooded,
+    /// We have ended. The client may still read, and send what nobody reads.
+    Shut,
 }
 
 /// What came of the connection.
@@ -128,8 +149,18 @@ struct Driver {
 #[allow(clippy::large_enum_variant)]
 enum Step {
     Request(Request<RecvStream>, SendResponse<Bytes>),
-    Over,
-    Ended(End),
+    /// It is over; for what reason, where that counts.
+    Over(Option<End>),
+}
+
+/// What taking stock of the connection came to.
+enum Stock {
+    /// It waits.
+    Waits,
+    /// It has something to say, and has to be driven once more.
+    HasToSay,
+    /// It is over, as [`Step::Over`] says.
+    Ends(Option<End>),
 }
 
 impl Driver {
@@ -137,10 +168,8 @@ impl Driver {
         loop {
             match poll_fn(|context| self.poll_step(context)).await {
                 Step::Request(request, response) => self.begin(request, response),
-                Step::Over => return,
-                Step::Ended(end) => {
-                    return count_end(&self.peer.slot.current(), self.peer.worker.number, end);
-                }
+                Step::Over(None) => return,
+                Step::Over(Some(end)) => return self.count_end(end),
             }
         }
     }
@@ -174,39 +203,16 @@ impl Driver {
                     if matches!(ended, Some(Err(error)) if is_flood(&error)) {
                         self.count_flood();
                     }
-                    return Poll::Ready(Step::Over);
+                    return Poll::Ready(Step::Over(None));
                 }
                 Poll::Pending => {}
             }
             self.running.driven_by(context);
             self.running.await_each(self.running.count() >= self.streams);
-            if !self.closing && self.watched.gauge.borrow().is_exhausted() {
-                self.count_flood();
-                self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-                self.close_within(FLOOD_PATIENCE);
-                continue;
-            }
-            if let Some(until) = self.peer.slot.draining_until()
-                && !self.told
-            {
-                self.told = true;
-                self.connection.graceful_shutdown();
-                self.deadline.set(until);
-                continue;
-            }
-            self.watch_idleness();
-            if self.deadline.has_passed() {
-                if self.closing || self.told {
-                    return Poll::Ready(Step::Ended(match self.peer.slot.draining_until() {
-                        Some(_) => End::Draining,
-                        None => End::ClientIdle,
-                    }));
-                }
-                self.tell_and_close();
-                continue;
-            }
-            if self.deadline.is_shed() && self.running.count() == 0 {
-                return Poll::Ready(Step::Ended(End::Overload));
+            match self.take_stock() {
+                Stock::Waits => {}
+                Stock::HasToSay => continue,
+                Stock::Ends(end) => return Poll::Ready(Step::Over(end)),
             }
             self.watched.gauge.borrow_mut().end_turn();
             self.watched.unsent.settle();
@@ -214,32 +220,115 @@ impl Driver {
         }
     }
 
-    /// A connection without exchanges is idle, and closed after `timeout.client_idle`.
+    /// Looks at what is asked of the connection from outside, and at how long nothing has happened.
+    fn take_stock(&mut self) -> Stock {
+        let is_open = matches!(self.phase, Phase::Open | Phase::Told);
+        if is_open && self.watched.gauge.borrow().is_exhausted() {
+            self.count_flood();
+            self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+            self.phase = Phase::Flooded;
+            self.deadline.set(clock::now() + FLOOD_PATIENCE);
+            return Stock::HasToSay;
+        }
+        if is_open && self.watched.is_shut.get() {
+            self.shut();
+        }
+        if self.phase == Phase::Open && self.peer.slot.draining_until().is_some() {
+            return self.tell();
+        }
+        self.watch_idleness();
+        if self.deadline.is_shed() && self.running.count() == 0 {
+            let (taken, patience) = (self.watched.taken(), self.patience());
+            if let (Phase::Open, Some(idleness)) = (self.phase, &mut self.idleness)
+                && !idleness.makes_room(taken, clock::now(), patience)
+            {
+                self.deadline.decline_shed();
+                self.set_deadline();
+                return Stock::Waits;
+            }
+            return Stock::Ends(Some(End::Overload));
+        }
+        if self.deadline.has_passed() { self.time_is_over() } else { Stock::Waits }
+    }
+
+    /// Takes note of exchanges that began or ended, and of what was received while there was none.
     fn watch_idleness(&mut self) {
-        let is_idle = self.running.count() == 0;
-        if is_idle == self.idle_since.is_some() {
+        if matches!(self.phase, Phase::Flooded | Phase::Shut) {
             return;
         }
-        self.idle_since = is_idle.then(clock::now);
-        self.deadline.set_idle(self.idle_since);
-        if self.told || self.closing {
-            return;
+        let received_bytes = self.watched.received_bytes.get();
+        match (&mut self.idleness, self.running.count() > 0) {
+            (idleness @ Some(_), true) => *idleness = None,
+            (idleness @ None, false) => *idleness = Some(Idleness::behind_exchange(clock::now())),
+            (Some(idleness), false) if self.phase == Phase::Open && received_bytes > self.received_bytes => {
+                idleness.heard(clock::now());
+            }
+            _ => return,
         }
-        self.deadline.set(match self.idle_since {
-            Some(since) => since + self.peer.slot.current().shared.config.timeout.client_idle,
-            None => Duration::MAX,
-        });
+        self.received_bytes = received_bytes;
+        self.set_deadline();
     }
 
-    /// Tells the client that it is over; it may have sent a request before it could know, which is served.
-    fn tell_and_close(&mut self) {
+    fn set_deadline(&self) {
+        self.deadline.set_idle(self.idleness.as_ref().and_then(Idleness::since));
+        let due = self.idleness.as_ref().map_or(Duration::MAX, |idleness| idleness.due(self.patience()));
+        let due = self.peer.slot.draining_until().map_or(due, |until| due.min(until));
+        self.deadline.set(due);
+    }
+
+    fn patience(&self) -> Patience {
+        let timeout = self.peer.slot.current().shared.config.timeout;
+        let idle = if self.phase == Phase::Open { timeout.client_idle } else { LAST_CHANCE };
+        Patience { idle, stalled: timeout.client_body }
+    }
+
+    fn time_is_over(&mut self) -> Stock {
+        let now = clock::now();
+        if self.phase == Phase::Flooded {
+            return Stock::Ends(None);
+        }
+        if self.peer.slot.draining_until().is_some_and(|until| until <= now) {
+            return Stock::Ends(Some(End::Draining));
+        }
+        let (taken, patience) = (self.watched.taken(), self.patience());
+        let verdict = self.idleness.as_mut().map(|idleness| idleness.look(taken, now, patience));
+        match (verdict, self.phase) {
+            (None | Some(Verdict::Stays), _) => {
+                self.set_deadline();
+                Stock::Waits
+            }
+            (Some(_), Phase::Shut | Phase::Flooded) => Stock::Ends(None),
+            (Some(Verdict::Stalled), _) => Stock::Ends(Some(End::ClientBody)),
+            (Some(Verdict::Idle), Phase::Open) => {
+                self.count_end(End::ClientIdle);
+                self.tell()
+            }
+            (Some(Verdict::Idle), Phase::Told) => {
+                // It does not say that it has heard.
+                self.connection.abrupt_shutdown(Reason::NO_ERROR);
+                self.shut();
+                Stock::HasToSay
+            }
+        }
+    }
+
+    /// Tells the client to open no further streams; it may have sent a request before it could know, which is served.
+    fn tell(&mut self) -> Stock {
         self.connection.graceful_shutdown();
-        self.close_within(LAST_CHANCE);
+        self.phase = Phase::Told;
+        self.idleness = self.idleness.map(|_| Idleness::behind_exchange(clock::now()));
+        self.set_deadline();
+        Stock::HasToSay
     }
 
-    fn close_within(&mut self, time: Duration) {
-        self.closing = true;
-        self.deadline.set(clock::now() + time);
+    fn shut(&mut self) {
+        self.phase = Phase::Shut;
+        self.idleness = Some(Idleness::behind_exchange(clock::now()));
+        self.set_deadline();
+    }
+
+    fn count_end(&self, end: End) {
+        count_end(&self.peer.slot.current(), self.peer.worker.number, end);
     }
 
     fn count_flood(&self) {

@@ -24,6 +24,8 @@ use crate::http::h2::sieve::Sieve;
 
 /// Receives in a row of which nothing is left before others get their turn.
 const RECEIVES: u32 = 8;
+/// Most bytes read away behind our end.
+const MOST_READ_AWAY: usize = 16 << 20;
 
 /// What a connection has been given to send and the kernel has not taken: it lies in buffers of the `h2` crate. Frames' headers and heads are
 /// not counted when given but when sent, so that it may be a little less than there is.
@@ -32,14 +34,16 @@ pub struct Unsent {
     most: u64,
     /// The kernel took nothing when it was last asked.
     is_blocked: Cell<bool>,
+    /// All that the kernel ever took.
+    sent_bytes: Cell<u64>,
     held: Held,
 }
 
 impl Unsent {
     /// Nothing yet. At most `most` bytes count against the budget of `buffers`: what was given for streams that were reset since is gone.
     pub fn new(most: u64, buffers: &Rc<Buffers>) -> Rc<Unsent> {
-        let (bytes, is_blocked) = (Cell::new(0), Cell::new(false));
-        Rc::new(Unsent { bytes, most, is_blocked, held: Held::new(buffers) })
+        let (bytes, is_blocked, sent_bytes) = (Cell::new(0), Cell::new(false), Cell::new(0));
+        Rc::new(Unsent { bytes, most, is_blocked, sent_bytes, held: Held::new(buffers) })
     }
 
     /// Content was given to the `h2` crate, which takes no more than the client has room for.
@@ -52,6 +56,7 @@ impl Unsent {
     fn note(&self, sent: &Poll<io::Result<usize>>) {
         self.is_blocked.set(sent.is_pending());
         if let Poll::Ready(Ok(count)) = sent {
+            self.sent_bytes.set(self.sent_bytes.get() + *count as u64);
             self.set(self.bytes.get().saturating_sub(*count as u64));
         }
     }
@@ -77,9 +82,22 @@ pub struct Watched {
     pub gauge: Rc<RefCell<Gauge>>,
     pub malformed: Rc<RefCell<MalformedRequests>>,
     pub unsent: Rc<Unsent>,
+    /// Bytes received so far.
+    pub received_bytes: Rc<Cell<u64>>,
+    /// We have said our last, and read away what still comes.
+    pub is_shut: Rc<Cell<bool>>,
+    pub stream: Rc<RefCell<Stream>>,
 }
 
 impl Watched {
+    /// How much the client has taken of what it was sent so far, if there is something that it has not taken: here or in the kernel. A system
+    /// call.
+    pub fn taken(&self) -> Option<u64> {
+        let queued_bytes = self.stream.borrow().unsent_bytes();
+        let is_unsent = self.unsent.is_blocked.get() || queued_bytes > 0;
+        is_unsent.then(|| self.unsent.sent_bytes.get().saturating_sub(queued_bytes))
+    }
+
     /// What is wrong with the request on `stream` that the `h2` crate does not tell; told once.
     pub fn violation_of(&self, stream: StreamId) -> Option<Violation> {
         self.malformed.borrow_mut().take(stream.as_u32())
@@ -97,7 +115,7 @@ impl Watched {
 
 /// A connection's bytes.
 pub struct Wire {
-    stream: Stream,
+    stream: Rc<RefCell<Stream>>,
     /// Received before it was known that this is HTTP/2.
     first: Option<Buffer>,
     /// What a client sends, and who looks at it.
@@ -106,19 +124,30 @@ pub struct Wire {
     sieve: Sieve,
     /// Through the sieve, and still to be passed on.
     sieved: Vec<u8>,
+    /// Bytes read away behind our end.
+    read_away: usize,
 }
 
 impl Wire {
-    /// The bytes of a client's `stream`, those in `first` before all others. What is `watched` sees every byte received and sent.
-    pub fn of_client(stream: Stream, first: Option<Buffer>, watched: Watched) -> Wire {
-        let watched = Some(watched);
-        Wire { stream, first, frames: Frames::default(), watched, sieve: Sieve::of_client(), sieved: Vec::new() }
+    /// The bytes of a client, those in `first` before all others. What is `watched` sees every byte received and sent.
+    pub fn of_client(first: Option<Buffer>, watched: Watched) -> Wire {
+        let (stream, watched) = (watched.stream.clone(), Some(watched));
+        Wire {
+            stream,
+            first,
+            frames: Frames::default(),
+            watched,
+            sieve: Sieve::of_client(),
+            sieved: Vec::new(),
+            read_away: 0,
+        }
     }
 
     /// The bytes of the `stream` to a backend.
     pub fn of_backend(stream: Stream) -> Wire {
+        let stream = Rc::new(RefCell::new(stream));
         let (first, frames, sieve) = (None, Frames::default(), Sieve::of_backend());
-        Wire { stream, first, frames, watched: None, sieve, sieved: Vec::new() }
+        Wire { stream, first, frames, watched: None, sieve, sieved: Vec::new(), read_away: 0 }
     }
 
     /// What was sent earns the peer the windows that it opens for it: some clients do so every 4 KiB, twice.
@@ -222,6 +251,7 @@ impl Wire {
 
     fn count(&mut self, mut received: &[u8]) {
         let Some(watched) = &self.watched else { return };
+        watched.received_bytes.set(watched.received_bytes.get() + received.len() as u64);
         let (gauge, malformed) = (&mut *watched.gauge.borrow_mut(), &mut *watched.malformed.borrow_mut());
         while let Some(part) = self.frames.next(&mut received) {
             gauge.see(part);
@@ -233,7 +263,7 @@ impl Wire {
 
     /// Receives once.
     fn poll_bytes(&mut self, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Some(first) = &mut self.first else { return self.stream.poll_read(context, room) };
+        let Some(first) = &mut self.first else { return self.stream.borrow_mut().poll_read(context, room) };
         let count = first.filled().len().min(room.remaining());
         room.put_slice(&first.filled()[..count]);
         first.consume(count);
@@ -245,22 +275,18 @@ impl Wire {
 }
 
 impl AsyncWrite for Wire {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let sent = self.stream.poll_send(context, bytes);
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let sent = self.stream.borrow_mut().poll_send(context, bytes);
         self.note_sent(&sent);
         sent
     }
 
     fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let sent = self.stream.poll_send_slices(context, parts);
+        let sent = self.stream.borrow_mut().poll_send_slices(context, parts);
         self.note_sent(&sent);
         sent
     }
@@ -274,8 +300,30 @@ impl AsyncWrite for Wire {
         Poll::Ready(Ok(()))
     }
 
+    /// Says that nothing more will be sent to a client, and reads away what it sends until it ends too: to close with bytes unread makes the
+    /// kernel send a reset, which destroys what the client has not read yet. Whoever drives the connection bounds the time.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.poll_shutdown(context)
+        let Some(watched) = &self.watched else { return self.stream.borrow_mut().poll_shutdown(context) };
+        if !watched.is_shut.get() {
+            ready!(self.stream.borrow_mut().poll_shutdown(context))?;
+            watched.is_shut.set(true);
+        }
+        if self.is_deaf() {
+            return Poll::Pending;
+        }
+        for _ in 0..RECEIVES {
+            let mut waste = [0; 16 << 10];
+            let mut room = ReadBuf::new(&mut waste);
+            // An end by an error is one.
+            let read = ready!(self.stream.borrow_mut().poll_read(context, &mut room));
+            let count = room.filled().len();
+            self.read_away += count;
+            if read.is_err() || count == 0 || self.read_away > MOST_READ_AWAY {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        give_way(context);
+        Poll::Pending
     }
 }
 

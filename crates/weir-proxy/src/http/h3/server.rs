@@ -13,7 +13,7 @@ use weir_http::h3::{self, Code, Config, Event, Fault, OwnStream, PeerStream, Rol
 use weir_http::{Method, Version};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
-use weir_quic::connection::Connection;
+use weir_quic::connection::{Connection, StreamError};
 use weir_stats::table::{End, Rejected};
 
 use super::resets::Resets;
@@ -23,6 +23,7 @@ use crate::handshake::Secure;
 use crate::http::crew;
 use crate::http::exchange::{Exchange, confirm};
 use crate::http::failure::Failure;
+use crate::http::idle::{Idleness, Patience, Verdict};
 use crate::http::muxed::Muxed;
 use crate::http::running::{Place, Running};
 use crate::http::session::{LAST_CHANCE, identify, limits_of};
@@ -33,7 +34,7 @@ use crate::worker::{ListenerSlot, Worker};
 const READ_BYTES: usize = 4 << 10;
 /// A client that is asked whether it is there, and says nothing for so long while the connection is being closed, has gone.
 const SILENCE: Duration = Duration::from_secs(5);
-/// How long the end of an answer may wait for the client to make room.
+/// How long the end of an answer may wait for the client to make room for some more of it.
 const LATE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Longest time that the answer to a malformed request has to arrive.
@@ -132,6 +133,12 @@ impl Shared {
         Ok(())
     }
 
+    /// Whether there is something of answers whose exchanges are over that the client does not have yet. The driver is woken when that
+    /// changes.
+    fn is_unsent(&self, context: &mut Context<'_>) -> bool {
+        self.late.get() > 0 || self.quic.poll_acknowledged(context).is_pending()
+    }
+
     /// Sends the end of an answer whose exchange is over already, and forgets the stream then. `malformed_code` ends the answer to a
     /// malformed request (RFC 9114 section 4.1.2): it is sent when the answer has had time to arrive, for many a client drops what it has not
     /// read yet.
@@ -143,7 +150,9 @@ impl Shared {
             let send = async {
                 for mut bytes in rest {
                     while !bytes.is_empty() {
-                        poll_fn(|context| quic.poll_write(id, &mut bytes, context)).await?;
+                        let written = poll_fn(|context| quic.poll_write(id, &mut bytes, context));
+                        let in_time = tokio::time::timeout(LATE_TIMEOUT, written).await;
+                        in_time.unwrap_or(Err(StreamError::Reset(Code::RequestCancelled.value())))?;
                     }
                 }
                 let Some(code) = malformed_code else { return quic.finish(id) };
@@ -151,7 +160,7 @@ impl Shared {
                 quic.reset(id, code);
                 Ok(())
             };
-            if !matches!(tokio::time::timeout(LATE_TIMEOUT, send).await, Ok(Ok(()))) {
+            if send.await.is_err() {
                 quic.reset(id, Code::RequestCancelled.value());
             }
             quic.forget(id);
@@ -194,6 +203,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
         deadline,
         streams,
         steering: Vec::new(),
+        idleness: None,
         idle_since: None,
         draining: Draining::Not,
         end_at: Duration::MAX,
@@ -261,7 +271,9 @@ struct Driver {
     streams: u32,
     /// The client's unidirectional streams.
     steering: Vec<StreamId>,
-    /// Since when no exchange is under way.
+    /// While no exchange is under way.
+    idleness: Option<Idleness>,
+    /// Since when it counts as idle.
     idle_since: Option<Duration>,
     draining: Draining,
     /// When draining goes on whatever the client does.
@@ -302,11 +314,12 @@ impl Driver {
             cells.rejected[Rejected::FrameFlood as usize].increment();
             return Poll::Ready(Some((End::BadRequest, Code::ExcessiveLoad)));
         }
-        self.watch_idleness();
+        self.watch_idleness(context);
         let is_draining = self.peer.slot.draining_until().is_some() || self.deadline.is_shed();
         self.shared.running.await_each(is_draining || self.shared.running.count() >= self.streams);
         match self.drain(context) {
             Some(end) => Poll::Ready(Some((end, Code::NoError))),
+            None if self.is_stalled(context) => Poll::Ready(Some((End::ClientBody, Code::NoError))),
             None => Poll::Pending,
         }
     }
@@ -362,13 +375,47 @@ impl Driver {
         }
     }
 
-    /// A connection without exchanges is idle; QUIC closes it after `timeout.client_idle` by itself.
-    fn watch_idleness(&mut self) {
-        let is_idle = self.shared.running.count() == 0;
-        if is_idle != self.idle_since.is_some() {
-            self.idle_since = is_idle.then(clock::now);
-            self.deadline.set_idle(self.idle_since);
+    /// Takes note of exchanges that began or ended. Of a connection that is idle for too long QUIC takes care by itself, but not of a client
+    /// that says something and reads nothing.
+    fn watch_idleness(&mut self, context: &mut Context<'_>) {
+        let is_busy = self.shared.running.count() > 0;
+        if is_busy == self.idleness.is_some() {
+            self.idleness = (!is_busy).then(|| Idleness::behind_exchange(clock::now()));
+            self.set_deadline();
         }
+        let is_unsent = self.shared.is_unsent(context);
+        let idle_since = self.idleness.filter(|_| !is_unsent).and_then(|idleness| idleness.since());
+        if idle_since != self.idle_since {
+            self.idle_since = idle_since;
+            self.deadline.set_idle(idle_since);
+        }
+    }
+
+    fn set_deadline(&self) {
+        if self.draining == Draining::Not {
+            self.deadline.set(self.idleness.map_or(Duration::MAX, |idleness| idleness.due(self.patience())));
+        }
+    }
+
+    fn patience(&self) -> Patience {
+        let timeout = self.peer.slot.current().shared.config.timeout;
+        Patience { idle: timeout.client_idle, stalled: timeout.client_body }
+    }
+
+    /// Whether the client has taken nothing of what is unsent for too long.
+    fn is_stalled(&mut self, context: &mut Context<'_>) -> bool {
+        let patience = self.patience();
+        let Some(idleness) = self.idleness.as_mut().filter(|_| self.deadline.has_passed()) else {
+            return false;
+        };
+        let is_unsent = self.shared.is_unsent(context);
+        let taken = is_unsent.then(|| self.shared.quic.pieces_sent());
+        match idleness.look(taken, clock::now(), patience) {
+            Verdict::Stalled => return true,
+            Verdict::Stays => self.set_deadline(),
+            Verdict::Idle => self.deadline.set(Duration::MAX),
+        }
+        false
     }
 
     /// Tells the client of the end that is to come, refuses requests a round trip later, and closes once all are done.
