@@ -10,7 +10,9 @@
 pub mod buffers;
 pub mod clock;
 pub mod deadline;
+pub mod handshake;
 pub mod pipes;
+pub mod server_name;
 pub mod socket;
 pub mod stream;
 pub mod system;

@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
+use weir_io::handshake::Secure;
 use weir_stats::table::{End, ListenerCells, Rejected};
 
-use crate::handshake::Secure;
 use render::Renderer;
 use writer::Shared;
 

@@ -17,13 +17,13 @@ use weir_balance::{NoPick, Outcome, PickInput, Picker, TierKind};
 use weir_http::h1::connection::Idle;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::handshake;
 use weir_io::stream::Stream;
 use weir_io::system;
 use weir_io::wait::{WaitError, timed_out};
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
 
-use crate::handshake;
 use crate::http::connection::Connection as HttpConnection;
 use crate::http::h2::Carriers;
 use crate::plane::Event;
@@ -263,7 +263,7 @@ impl WorkerBackend {
         };
         let moves = connection.moves;
         let (stream, count) = connection.into_parts();
-        match handshake::with_backend(tls, stream, &worker.buffers, deadline).await {
+        match handshake::connect(tls, stream, &worker.buffers, deadline).await {
             Ok((stream, kind)) => {
                 match kind {
                     HandshakeKind::Resumed => self.cells().tls_resumed.increment(),

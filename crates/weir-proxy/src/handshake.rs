@@ -1,80 +1,17 @@
-//! TLS handshakes: with clients before their first byte is read, with backends before the first byte is sent to them.
+//! What a listener does about TLS before it serves a connection: the handshake, or a look at the name that the client asks for. Both are counted.
 
-use std::future::poll_fn;
-use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
 
-use rustls::{
-    AlertDescription, CertificateError, CipherSuite, Error, HandshakeKind, InvalidMessage, ProtocolVersion,
-    ServerConfig,
-};
-use weir_io::buffers::{Buffer, Buffers};
+use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::handshake::{self, Secure};
+use weir_io::server_name::{self, Unread};
 use weir_io::stream::Stream;
-use weir_io::tls::Tls;
 use weir_stats::table::{End, Handshake};
-use weir_tls::{BackendTls, ServerTls, acme, hello};
+use weir_tls::{acme, hello};
 
-use crate::tcp::sni;
 use crate::worker::{Worker, WorkerListener};
-
-/// Longest wait for a client to have read the alert and closed.
-const LINGER: Duration = Duration::from_secs(2);
-
-/// What a handshake with a client came to, for as long as the connection lasts.
-#[derive(Debug)]
-pub struct Secure {
-    /// What the listener served TLS with when the connection began.
-    pub server: Arc<ServerTls>,
-    /// The name that the client asked for (SNI), lower case.
-    pub server_name: Option<Box<str>>,
-    /// The application protocol agreed on (ALPN); `None` when the client offered none.
-    pub alpn: Option<Box<[u8]>>,
-    /// 1.2 or 1.3.
-    pub version: ProtocolVersion,
-    /// The suite agreed on.
-    pub cipher: Option<CipherSuite>,
-    /// The certificate that the client has proved to hold, in DER.
-    pub client_certificate: Option<Box<[u8]>>,
-}
-
-impl Secure {
-    /// Whether `host` (without port) may be asked for on this connection. Only where clients have certificates it may not be everything: one
-    /// that was let in by one name must not reach another whose rules it was never held against (RFC 9110 section 7.4, threat B14).
-    pub fn covers(&self, host: &[u8]) -> bool {
-        if !self.server.asks_for_certificate() {
-            return true;
-        }
-        let own = self.server_name.as_deref();
-        std::str::from_utf8(host).is_ok_and(|host| {
-            own.is_some_and(|own| own.eq_ignore_ascii_case(host)) || self.server.covers(own, host)
-        })
-    }
-
-    /// The word for the version in logs.
-    pub fn version_word(&self) -> &'static str {
-        match self.version {
-            ProtocolVersion::TLSv1_3 => "TLSv1.3",
-            _ => "TLSv1.2",
-        }
-    }
-
-    /// The suite's name as IANA has it.
-    pub fn cipher_word(&self) -> &'static str {
-        match self.cipher {
-            // Rustls keeps the suites of both versions apart in their names.
-            Some(CipherSuite::TLS13_AES_128_GCM_SHA256) => "TLS_AES_128_GCM_SHA256",
-            Some(CipherSuite::TLS13_AES_256_GCM_SHA384) => "TLS_AES_256_GCM_SHA384",
-            Some(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256) => "TLS_CHACHA20_POLY1305_SHA256",
-            Some(suite) => suite.as_str().unwrap_or("unknown"),
-            None => "unknown",
-        }
-    }
-}
 
 /// Makes the handshake with a client where its listener speaks TLS; gives the connection back as it is where it does not.
 ///
@@ -96,14 +33,14 @@ pub async fn with_client(
     deadline.set_idle(Some(now));
     let mut config = server.stream_config();
     if let Some(awaited) = listener.shared.challenges.stream_config() {
-        let read = Box::pin(sni::read(worker, listener, &mut stream, buffer, deadline)).await;
+        let read = Box::pin(server_name(worker, listener, &mut stream, buffer, deadline)).await;
         read.inspect_err(|_| deadline.set_idle(None))?;
         let received = buffer.as_ref().map_or(&[][..], Buffer::filled);
         if hello::offers_only(received, acme::PROTOCOL) {
             config = awaited;
         }
     }
-    let made = make((server, config), stream, &worker.buffers, buffer.take(), deadline).await;
+    let made = handshake::accept(server, config, stream, &worker.buffers, buffer.take(), deadline).await;
     deadline.set_idle(None);
     let cells = listener.shared.cells.of(worker.number);
     match made {
@@ -124,121 +61,24 @@ pub async fn with_client(
     }
 }
 
-async fn make(
-    (server, config): (&Arc<ServerTls>, &Arc<ServerConfig>),
-    stream: Stream,
-    buffers: &Rc<Buffers>,
-    first: Option<Buffer>,
+/// The name that a client asks for, which is read and answered nothing. `None` for a client that asks for no name, or does not speak TLS.
+///
+/// What is received goes behind what is in `first`. The deadline is `timeout.handshake` from now.
+pub async fn server_name(
+    worker: &Worker,
+    listener: &WorkerListener,
+    stream: &mut Stream,
+    first: &mut Option<Buffer>,
     deadline: &Deadline,
-) -> Result<(Stream, Secure, Handshake), Handshake> {
-    let Some(socket) = stream.into_socket() else { return Err(Handshake::Malformed) };
-    let mut tls = Tls::server(config.clone(), buffers, first).map_err(|error| reason(&error))?;
-    let shaken = poll_fn(|context| match tls.poll_handshake(&socket, context) {
-        Poll::Ready(result) => Poll::Ready(result.map_err(|error| {
-            tracing::debug!(peer = ?socket.peer_addr().ok(), %error, "TLS handshake");
-            reason(&error)
-        })),
-        Poll::Pending if deadline.has_passed() => Poll::Ready(Err(Handshake::TimedOut)),
-        Poll::Pending if deadline.is_shed() => Poll::Ready(Err(Handshake::Overload)),
-        Poll::Pending => Poll::Pending,
-    });
-    if let Err(failed) = shaken.await {
-        deadline.set(clock::now() + LINGER);
-        poll_fn(|context| match tls.poll_linger(&socket, context) {
-            Poll::Pending if !deadline.has_passed() && !deadline.is_shed() => Poll::Pending,
-            _ => Poll::Ready(()),
-        })
-        .await;
-        return Err(failed);
-    }
-    let state = tls.state();
-    let result = match state.handshake_kind() {
-        Some(HandshakeKind::Resumed) => Handshake::Resumed,
-        _ => Handshake::Full,
+) -> Result<Option<String>, End> {
+    deadline.set(clock::now() + listener.shared.config.timeout.handshake);
+    let failed = match server_name::read(stream, first, &worker.buffers, deadline).await {
+        Ok(name) => return Ok(name),
+        Err(Unread::Closed) => return Err(End::ClientClosed),
+        Err(Unread::NoMemory) => return Err(End::Overload),
+        Err(Unread::Malformed) => Handshake::Malformed,
+        Err(Unread::TimedOut) => Handshake::TimedOut,
     };
-    let secure = Secure {
-        server: server.clone(),
-        server_name: tls.server_name().map(|name| name.to_ascii_lowercase().into()),
-        alpn: state.alpn_protocol().map(Into::into),
-        version: state.protocol_version().unwrap_or(ProtocolVersion::TLSv1_2),
-        cipher: state.negotiated_cipher_suite().map(|suite| suite.suite()),
-        client_certificate: state
-            .peer_certificates()
-            .and_then(|chain| chain.first())
-            .map(|certificate| certificate.as_ref().into()),
-    };
-    Ok((Stream::encrypted(socket, tls), secure, result))
-}
-
-/// Makes the handshake with a backend. The deadline is the caller's to set; `Err` with `TimedOut` when it passed.
-pub async fn with_backend(
-    tls: &BackendTls,
-    stream: Stream,
-    buffers: &Rc<Buffers>,
-    deadline: &Deadline,
-) -> io::Result<(Stream, HandshakeKind)> {
-    let socket = stream.into_socket().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut session = Tls::client(tls.config.clone(), tls.name.clone(), buffers)?;
-    poll_fn(|context| match session.poll_handshake(&socket, context) {
-        Poll::Pending if deadline.has_passed() => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-        polled => polled,
-    })
-    .await?;
-    // A connection that others share, or one that none may share: the backend must have agreed to it.
-    if tls.config.alpn_protocols == [b"h2"] && session.state().alpn_protocol() != Some(b"h2") {
-        return Err(io::Error::other("it does not agree to HTTP/2 (ALPN)"));
-    }
-    let kind = session.state().handshake_kind().unwrap_or(HandshakeKind::Full);
-    Ok((Stream::encrypted(socket, session), kind))
-}
-
-/// Which counter a failed handshake goes under.
-fn reason(error: &io::Error) -> Handshake {
-    let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) else {
-        return match error.kind() {
-            io::ErrorKind::OutOfMemory => Handshake::Overload,
-            io::ErrorKind::InvalidData => Handshake::Malformed,
-            _ => Handshake::Closed,
-        };
-    };
-    match error {
-        Error::NoApplicationProtocol => Handshake::NoProtocol,
-        // What rustls says when the resolver has none.
-        Error::General(_) => Handshake::NoCertificate,
-        Error::PeerIncompatible(_) => Handshake::NoCommon,
-        Error::NoCertificatesPresented | Error::InvalidCertificate(_) => Handshake::ClientCertificate,
-        Error::AlertReceived(_) => Handshake::Alert,
-        Error::InvalidMessage(
-            InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion,
-        ) => Handshake::NotTls,
-        _ => Handshake::Malformed,
-    }
-}
-
-/// What is wrong with a backend's TLS, for people.
-pub fn describe(error: &io::Error) -> String {
-    let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) else {
-        return match error.kind() {
-            io::ErrorKind::UnexpectedEof => "it closed within the handshake".to_owned(),
-            _ => error.to_string(),
-        };
-    };
-    match inner {
-        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            "its certificate comes from an authority that is not in `ca` (or the system's)".to_owned()
-        }
-        Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
-            "its certificate has expired".to_owned()
-        }
-        Error::InvalidCertificate(
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => "its certificate is for another name than `server_name`".to_owned(),
-        Error::InvalidMessage(InvalidMessage::InvalidContentType) => "it does not speak TLS there".to_owned(),
-        Error::AlertReceived(
-            alert @ (AlertDescription::CertificateRequired
-            | AlertDescription::BadCertificate
-            | AlertDescription::UnknownCA),
-        ) => format!("it does not take our certificate: {alert:?}"),
-        other => other.to_string(),
-    }
+    listener.shared.cells.of(worker.number).handshakes[failed as usize].increment();
+    Err(End::Handshake)
 }

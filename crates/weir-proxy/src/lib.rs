@@ -22,5 +22,3 @@ pub mod sockets;
 mod tcp;
 mod udp;
 mod worker;
-
-pub use handshake::describe as describe_tls_failure;

@@ -52,6 +52,17 @@ impl BackendTls {
     pub fn is_same(&self, other: &BackendTls) -> bool {
         self.digest == other.digest && self.name == other.name
     }
+
+    /// Whether the backend may be spoken to that agreed on `alpn`: for HTTP/2 it must have (RFC 9113 section 3.2).
+    ///
+    /// # Errors
+    /// What it did not do, for people.
+    pub fn check_agreed(&self, alpn: Option<&[u8]>) -> Result<(), &'static str> {
+        match self.config.alpn_protocols == [b"h2"] && alpn != Some(b"h2") {
+            true => Err("it does not agree to HTTP/2 (ALPN)"),
+            false => Ok(()),
+        }
+    }
 }
 
 impl ClientTls {

@@ -18,6 +18,7 @@ use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use weir_config::{HttpVersion, PoolTls};
+use weir_io::handshake;
 use weir_tls::{ClientTls, LoadError};
 
 /// For one request, from the look-up of the name to the last byte of the answer.
@@ -82,8 +83,7 @@ impl Client {
             .await
             .map_err(|error| format!("no connection: {}", plain(&error)))?;
         let stream = TlsConnector::from(tls.config.clone()).connect(tls.name.clone(), stream).await;
-        let stream =
-            stream.map_err(|error| format!("no TLS: {}", weir_proxy::describe_tls_failure(&error)))?;
+        let stream = stream.map_err(|error| format!("no TLS: {}", handshake::describe(&error)))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| error.to_string())?;

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use weir_config::ProxyVersion;
+use weir_io::handshake;
 use weir_tls::BackendTls;
 
 /// Most of an answer that is read: a status line and a head fit, a body is nobody's business here.
@@ -174,7 +175,7 @@ async fn ask(target: &Target, connected: &mut bool) -> Result<Option<u16>, Failu
         Some(Secured(tls)) => {
             let config = if target.question == Question::Connect { &tls.config } else { &tls.for_http1 };
             let shaken = TlsConnector::from(config.clone()).connect(tls.name.clone(), stream).await;
-            let stream = shaken.map_err(|error| Failure::Tls(weir_proxy::describe_tls_failure(&error)))?;
+            let stream = shaken.map_err(|error| Failure::Tls(handshake::describe(&error)))?;
             put(stream, &target.question, true).await
         }
     }

@@ -13,12 +13,13 @@ use weir_http::{ClientIdentity, Limits, Progress, Scheme, parse_request};
 use weir_io::buffers::{Buffer, SMALL};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::handshake::Secure;
 use weir_io::stream::{Duplex as _, Stream as Wire};
 use weir_io::wait::WaitError;
 use weir_stats::table::{End, Rejected};
 
 use crate::accept::{self, Client};
-use crate::handshake::{self, Secure};
+use crate::handshake;
 use crate::http::exchange::{self, After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::idle::{Idleness, Patience, Verdict};

@@ -2,4 +2,3 @@
 
 pub mod relay;
 pub mod session;
-pub(crate) mod sni;

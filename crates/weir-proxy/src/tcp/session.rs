@@ -13,6 +13,7 @@ use weir_config::RetryOn;
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::handshake::Secure;
 use weir_io::stream::Duplex as _;
 use weir_io::stream::Sight;
 use weir_io::stream::Stream;
@@ -21,12 +22,11 @@ use weir_io::wait::send_all;
 use weir_stats::table::{End, Rejected};
 
 use super::relay::{self, FirstBytes, Pair, Relayed, Terms};
-use super::sni;
 use crate::accept::{self, Client};
 use crate::access_log::{Record, Spoken, Timers};
 use crate::backends::{Chosen, ConnectError, Connection, WorkerPool, elapsed};
 use crate::choose::{Unavailable, Wish, choose_or_wait};
-use crate::handshake::{self, Secure};
+use crate::handshake;
 use crate::http::route::{Action, Decision, RequestView};
 use crate::snapshot::ClientSeat;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
@@ -159,7 +159,10 @@ impl Session {
         }
         let name = match &self.secure {
             Some(secure) => secure.server_name.as_deref().map(str::to_owned),
-            None => Box::pin(sni::read(&self.worker, &self.listener, stream, first, &self.deadline)).await?,
+            None => {
+                Box::pin(handshake::server_name(&self.worker, &self.listener, stream, first, &self.deadline))
+                    .await?
+            }
         };
         let view = RequestView {
             host: name.as_deref().unwrap_or_default().as_bytes(),

@@ -17,13 +17,13 @@ use weir_cache::{
 use weir_http::{AddedField, Conditions, Field, RequestHead, ResponseHead, SentFraming};
 use weir_io::buffers::Buffer;
 use weir_io::clock;
+use weir_io::handshake::Secure;
 
 use super::around::{Interim, Trailer};
 use super::fill::{Failed, FillHead, Origin};
 use super::fills::{BACK_OFF, Lease, PASS_FOR};
 use super::times;
 use crate::accept::Client;
-use crate::handshake::Secure;
 use crate::http::crew;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;

@@ -13,13 +13,13 @@ use weir_http::h3::{self, Code, Config, Event, Fault, OwnStream, PeerStream, Rol
 use weir_http::{Method, Version};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::handshake::Secure;
 use weir_quic::connection::{Connection, StreamError};
 use weir_stats::table::{End, Rejected};
 
 use super::resets::Resets;
 use super::stream::{Blocked, HeadError, Stream};
 use crate::accept::Client;
-use crate::handshake::Secure;
 use crate::http::crew;
 use crate::http::exchange::{Exchange, confirm};
 use crate::http::failure::Failure;
