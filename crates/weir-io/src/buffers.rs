@@ -136,6 +136,7 @@ impl Buffer {
     }
 
     /// Moves what is filled to the front, to make room behind it.
+    #[inline]
     pub fn compact(&mut self) {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -145,6 +146,7 @@ impl Buffer {
     }
 
     /// Puts `bytes` behind what is filled; they must fit.
+    #[inline]
     pub fn append(&mut self, bytes: &[u8]) {
         self.bytes[self.end..self.end + bytes.len()].copy_from_slice(bytes);
         self.end += bytes.len();
@@ -164,6 +166,7 @@ impl Buffer {
 }
 
 impl Drop for Buffer {
+    #[inline]
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
         self.owner.in_use_bytes.set(self.owner.in_use_bytes.get() - bytes.len() as u64);

@@ -297,11 +297,13 @@ impl Tls {
     }
 
     /// Whether content waits to be taken.
+    #[inline]
     pub fn has_content(&self) -> bool {
         self.taken < self.content.len()
     }
 
     /// Whether nothing was received that was not taken.
+    #[inline]
     pub fn is_quiet(&self) -> bool {
         self.ended.is_none() && self.incoming.is_none() && self.content.is_empty()
     }

@@ -136,11 +136,13 @@ impl Inbox {
     }
 
     /// Datagrams received by the last call.
+    #[inline]
     pub fn count(&self) -> usize {
         self.count
     }
 
     /// The datagram at `index`, which is below [`Self::count`].
+    #[inline]
     pub fn datagram(&self, index: usize) -> Datagram<'_> {
         assert!(index < self.count, "no such datagram");
         let lengths = self.lengths[index];
