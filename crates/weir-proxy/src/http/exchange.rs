@@ -179,6 +179,7 @@ pub async fn refuse(
     failure: Failure,
 ) -> After {
     exchange.ledger.head = clock::now();
+    exchange.ledger.bytes_received = session.buffer.as_ref().map_or(0, |buffer| buffer.filled().len()) as u64;
     Box::pin(answer::failure(session, listener, exchange, &failure)).await
 }
 
@@ -344,9 +345,10 @@ fn normalise(
     normalised.map_err(Failure::BadRequest)
 }
 
-/// Keeps what the log and the answer need of the request's bytes, which are gone once it has been forwarded.
+/// Keeps what the log, the counters and the answer need of the request's bytes, which are gone once it has been forwarded.
 fn note_request(session: &Session, exchange: &mut Exchange) {
     let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+    exchange.ledger.bytes_received = exchange.request.head_bytes() as u64;
     match exchange.request.request_id(received) {
         Some(sent) => exchange.request_id.extend_from_slice(sent),
         None => make_request_id(&session.worker, &mut exchange.request_id),

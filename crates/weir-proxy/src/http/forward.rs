@@ -310,7 +310,6 @@ fn begin_upload(
     facts: &Facts,
 ) -> Result<Upload, Failure> {
     let head_bytes = exchange.request.head_bytes();
-    exchange.ledger.bytes_received = head_bytes as u64;
     exchange.forwarded = true;
     if let Some(buffer) = &mut session.buffer {
         buffer.consume(head_bytes);
