@@ -11,12 +11,14 @@
 #![forbid(unsafe_code)]
 
 mod conditional;
+mod cookies;
 mod freshen;
 mod freshness;
 pub mod heads;
 mod invalidation;
 mod key;
 mod object;
+mod query;
 mod request;
 mod response;
 mod reuse;

@@ -70,10 +70,16 @@ impl RequestFacts {
 }
 
 /// Fields that origins and frameworks take for another method than the request has, whoever sends them.
-const METHODS: [&[u8]; 3] = [b"x-http-method-override", b"x-http-method", b"x-method-override"];
+const METHODS: [&[u8]; 5] = [
+    b"x-http-method-override",
+    b"x-http-method",
+    b"x-method-override",
+    b"x-original-method",
+    b"x-forwarded-method",
+];
 
 /// Fields that they take for another path, host or scheme. Proxies before Weir send some of them, and are believed: see [`told`].
-const PLACES: [&[u8]; 13] = [
+const PLACES: [&[u8]; 16] = [
     b"x-original-url",
     b"x-rewrite-url",
     b"x-original-uri",
@@ -83,6 +89,9 @@ const PLACES: [&[u8]; 13] = [
     b"x-forwarded-server",
     b"x-forwarded-prefix",
     b"x-forwarded-path",
+    b"x-forwarded-uri",
+    b"x-envoy-original-path",
+    b"x-script-name",
     b"x-forwarded-scheme",
     b"x-forwarded-protocol",
     b"x-forwarded-ssl",

@@ -64,6 +64,8 @@ pub struct Exchange {
     pub ledger: Ledger,
     /// The key that the request is looked up by.
     pub key: KeyBuffer,
+    /// Whether a backend is asked by the parts of `key`, and by nothing else of host and query.
+    pub is_keyed: bool,
     /// Backends that failed in this exchange.
     pub tried: Vec<usize>,
     /// Whether `100 Continue` was sent.
@@ -122,6 +124,7 @@ impl Exchange {
             upgrade: Vec::new(),
             ledger: Ledger::default(),
             key: KeyBuffer::new(),
+            is_keyed: false,
             tried: Vec::new(),
             continued: false,
             forwarded: false,
@@ -140,6 +143,7 @@ impl Exchange {
         self.request_id.clear();
         self.early = false;
         self.upgrade.clear();
+        self.is_keyed = false;
         self.continued = false;
         self.forwarded = false;
         self.body_left = false;

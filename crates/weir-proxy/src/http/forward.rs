@@ -9,8 +9,8 @@ use std::task::Context;
 use weir_balance::NoPick;
 use weir_config::{Coding, Compress, HttpVersion, RetryOn, Sqli};
 use weir_http::{
-    BodyLength, BodyReader, KnownHeader, Limits, Method, RequestContext, ResponseContext, Scheme, Version,
-    Violation, request_fields, write_request,
+    BodyLength, BodyReader, KnownHeader, Limits, Method, Query, RequestContext, ResponseContext, Scheme,
+    Version, Violation, request_fields, write_request,
 };
 use weir_io::buffers::{Buffer, SMALL};
 use weir_io::clock;
@@ -244,6 +244,13 @@ fn serialise(
     }
     let mut context = RequestContext::new(&session.identity, &exchange.request_id);
     context.path = forwarding.rewritten.then_some(&exchange.path);
+    if let Some(asked) = exchange.key.parts().filter(|_| exchange.is_keyed) {
+        // What is not in the key must not choose an answer for all (threat E1).
+        if asked.query != request.query(received) {
+            context.query = Query::Of(asked.query);
+        }
+        context.host = Some(asked.authority).filter(|host| request.host(received) != Some(*host));
+    }
     context.early = exchange.early;
     context.upgrade = upgrade.is_some();
     let over_h2 = forwarding.over_h2();

@@ -123,7 +123,7 @@ pub async fn serve(order: Order) {
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     deadline.belongs_to(listener.shared.number());
-    let (request, text) = (fetch.request.clone(), fetch.text.clone());
+    let (request, text, key) = (fetch.request.clone(), fetch.text.clone(), fetch.key.clone());
     let mut exchange = worker.exchanges.take();
     let mut session = Session {
         worker: worker.clone(),
@@ -145,6 +145,8 @@ pub async fn serve(order: Order) {
         exchange.request.clone_from(&request);
         exchange.path.clone_from(&path);
         exchange.request_id.clone_from(&request_id);
+        exchange.key.clone_from(&key);
+        exchange.is_keyed = true;
         let Some(mut buffer) = worker.buffers.borrow(text.len()) else {
             let failure = Failure::OutOfMemory;
             failed(&mut session, &mut exchange, &failure);

@@ -73,6 +73,7 @@ impl Miss<'_> {
             }
             exchange.early = false;
         }
+        exchange.is_keyed = !matches!(found, Found::Past(_));
         match found {
             Found::Hit { object, facts, age, ttl } => {
                 exchange.ledger.cache.hit(CacheResult::Hit, age.as_secs(), ttl.as_secs() as i64);
