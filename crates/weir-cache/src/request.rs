@@ -51,6 +51,8 @@ pub struct RequestFacts {
     pub directives: RequestDirectives,
     /// It has `authorization` (RFC 9111 §3.5).
     pub authorization: bool,
+    /// It has `cookie`.
+    pub cookie: bool,
     /// It has `range`.
     pub range: bool,
     /// It has `if-none-match` or `if-modified-since`.
@@ -61,6 +63,18 @@ impl RequestFacts {
     /// Whether it is to be answered from memory or with a 504 (RFC 9111 §5.2.1.7).
     pub fn only_if_cached(&self) -> bool {
         self.directives.only_if_cached
+    }
+
+    /// Whether the client itself asks for more than what is fresh: a fetch for it says little of what others
+    /// would get.
+    pub fn demands(&self) -> bool {
+        let wanted = &self.directives;
+        wanted.no_cache || wanted.max_age.is_some() || wanted.min_fresh.is_some()
+    }
+
+    /// As for a client that asks for the same and leaves all else to the cache.
+    pub(crate) fn without_demands(&self) -> RequestFacts {
+        RequestFacts { directives: RequestDirectives::default(), ..*self }
     }
 
     /// Whether a response to it may be kept as far as it is concerned: not to HEAD, which has no content, and not when it says `no-store`.
@@ -155,6 +169,7 @@ pub fn admits(
         method,
         directives: directives(head, buffer, rules),
         authorization: has(KnownHeader::Authorization),
+        cookie: has(KnownHeader::Cookie),
         range: has(KnownHeader::Range),
         conditional: has(KnownHeader::IfNoneMatch) || has(KnownHeader::IfModifiedSince),
     })

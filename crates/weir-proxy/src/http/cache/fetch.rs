@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weir_cache::{
-    Body, Exchange as Asked, KeyBuffer, NotStored, Object, PurgeSequence, RequestFacts, Rules, Storing,
-    freshen, judge_response, may_serve_on_error, validators,
+    Body, Crowd, Exchange as Asked, KeyBuffer, NotStored, Object, PurgeSequence, RequestFacts, Storing,
+    Unkept, freshen, judge_response, outlasts_error, unkept, validators,
 };
 use weir_http::{AddedField, Conditions, Field, RequestHead, ResponseHead, SentFraming};
 use weir_io::buffers::Buffer;
@@ -26,7 +26,7 @@ use super::times;
 use crate::accept::Client;
 use crate::http::crew;
 use crate::http::exchange::{After, Exchange};
-use crate::http::failure::Failure;
+use crate::http::failure::{Failure, Meets};
 use crate::http::forward::{self, Forwarding};
 use crate::http::ledger::Ledger;
 use crate::http::muxed::Muxed;
@@ -257,36 +257,29 @@ impl Fetch {
         let (cache, hash) = (&route.cache, self.key.hash());
         let now = clock::now();
         let is_error = head.status() >= 500;
-        if is_error && self.covers_errors(&route.rules) {
-            // What answers in its stead must not be lost for it, however long it says that it holds.
-            cache.fills.pass(hash, now, now + BACK_OFF);
+        let outlasts =
+            |kept: &Arc<Object>| outlasts_error(kept, head.status(), &self.facts, &route.rules, now);
+        if self.stale.as_ref().is_some_and(outlasts) {
+            if is_error && !self.facts.demands() {
+                cache.fills.pass(hash, Crowd::All, now, now + BACK_OFF);
+            }
             return None;
         }
         let asked = Asked { asked_at: self.asked_at, times: times() };
         match judge_response(&self.facts, head, text, &route.rules, asked) {
             Ok(storing) => cache.has_room().then_some(storing),
-            // That says something of this request only. If it counted, whoever sends `no-store` could keep a key out of the cache.
-            Err(NotStored::RequestNoStore | NotStored::Method) => None,
-            Err(NotStored::Authorization) => {
-                cache.fills.pass_authorized(hash, now, now + PASS_FOR);
-                None
-            }
-            Err(_) => {
-                let long = if is_error { BACK_OFF } else { PASS_FOR };
-                cache.fills.pass(hash, now, now + long);
-                if let Some(stale) = self.stale.as_ref().filter(|_| !is_error) {
-                    // The origin no longer has what is kept.
+            Err(reason) => {
+                let Unkept { passes, drops } = unkept(&self.facts, head.status(), reason);
+                if let Some(crowd) = passes {
+                    let long = if is_error { BACK_OFF } else { PASS_FOR };
+                    cache.fills.pass(hash, crowd, now, now + long);
+                }
+                if let Some(stale) = self.stale.as_ref().filter(|_| drops) {
                     cache.store.discard(stale);
                 }
                 None
             }
         }
-    }
-
-    /// Whether what there is may answer while the origin does not as it should.
-    fn covers_errors(&self, rules: &Rules) -> bool {
-        let covers = |stale: &Arc<Object>| may_serve_on_error(stale, &self.facts, rules, clock::now());
-        self.stale.as_ref().is_some_and(covers)
     }
 
     /// What there is is still good (RFC 9111 §4.3.4).
@@ -302,8 +295,7 @@ impl Fetch {
                     // Where it was purged or replaced meanwhile, it still answers those who wait.
                     Ok(()) => store.freshened(&stale, freshened.object, self.began).unwrap_or(stale),
                     Err(reason) => {
-                        // What is said to whoever has credentials says nothing of what others get.
-                        if reason != NotStored::Authorization {
+                        if unkept(&self.facts, stale.status(), reason).drops {
                             store.discard(&stale);
                         }
                         Arc::new(freshened.object)
@@ -313,7 +305,9 @@ impl Fetch {
                 self.lease.leave();
             }
             Err(_) => {
-                route.cache.store.discard(&stale);
+                if !self.facts.demands() {
+                    route.cache.store.discard(&stale);
+                }
                 self.is_mismatched = true;
             }
         }
@@ -333,7 +327,9 @@ impl Fetch {
             self.lease.leave();
             if let Some(route) = self.cache() {
                 let now = clock::now();
-                route.cache.fills.pass(self.key.hash(), now, now + PASS_FOR);
+                if let Some(crowd) = unkept(&self.facts, 200, NotStored::TooLarge).passes {
+                    route.cache.fills.pass(self.key.hash(), crowd, now, now + PASS_FOR);
+                }
             }
         }
         polled
@@ -366,9 +362,10 @@ impl Fetch {
 
     /// There is no answer, or not all of it.
     pub fn fail(&mut self, failed: Failed) {
-        if let (Some(route), Some(_)) = (self.cache(), &self.stale) {
+        let says_nothing = failed.meets == Meets::Client || self.facts.demands();
+        if let (Some(route), Some(_)) = (self.cache(), self.stale.as_ref().filter(|_| !says_nothing)) {
             let now = clock::now();
-            route.cache.fills.pass(self.key.hash(), now, now + BACK_OFF);
+            route.cache.fills.pass(self.key.hash(), Crowd::All, now, now + BACK_OFF);
         }
         self.lease.filling.fail(failed);
         self.lease.leave();

@@ -17,7 +17,7 @@ use weir_http::{AddedField, BodyLength, ResponseHead};
 use weir_stats::table::{End, Rejected};
 
 use super::around::{Interim, Trailer};
-use crate::http::failure::Failure;
+use crate::http::failure::{Failure, Meets};
 
 /// Content that is not kept and that readers have not taken yet, most bytes.
 const WINDOW_BYTES: u64 = 256 << 10;
@@ -144,8 +144,8 @@ pub struct Failed {
     pub word: &'static str,
     pub rejected: Option<Rejected>,
     pub retry_after_seconds: Option<u64>,
-    /// It says something of who asked first, or of what served it, and nothing of what was asked for.
-    pub is_own: bool,
+    /// Whom it would have met.
+    pub meets: Meets,
 }
 
 impl Failed {
@@ -157,7 +157,7 @@ impl Failed {
             word: failure.word(),
             rejected: failure.rejected(),
             retry_after_seconds: failure.retry_after_seconds(),
-            is_own: !failure.is_of_pool(),
+            meets: failure.meets(),
         }
     }
 }
@@ -264,7 +264,7 @@ impl Reader {
             }
             Stage::Confirmed { is_for_all: false, .. } if !self.leads => Arrived::Released,
             Stage::Confirmed { object, .. } => Arrived::Object(object.clone()),
-            Stage::Failed(failed) if failed.is_own && !self.leads => Arrived::Lost,
+            Stage::Failed(failed) if failed.meets == Meets::Client && !self.leads => Arrived::Lost,
             Stage::Failed(failed) => Arrived::Failed(*failed),
             Stage::Lost | Stage::Copying => Arrived::Lost,
             Stage::Streaming(_) if !*is_kept && !self.leads => Arrived::Released,

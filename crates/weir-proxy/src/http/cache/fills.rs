@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use weir_cache::{KeyBuffer, RequestFacts};
+use weir_cache::{Crowd, KeyBuffer, RequestFacts};
 
 use super::fill::{Fill, Filling, Reader};
 
@@ -73,7 +73,7 @@ impl Fills {
 
     /// Whether such requests for the key pass by the cache at `now`.
     pub fn passes(&self, hash: u64, facts: &RequestFacts, now: Duration) -> bool {
-        self.has(hash, now) || (facts.authorization && self.has(of_authorized(hash), now))
+        Crowd::of(facts).any(|crowd| self.has(of_crowd(hash, crowd), now))
     }
 
     fn has(&self, hash: u64, now: Duration) -> bool {
@@ -88,13 +88,9 @@ impl Fills {
         }
     }
 
-    /// Has requests for the key that have `authorization` pass by until `until`: their answers are not for others.
-    pub fn pass_authorized(&self, hash: u64, now: Duration, until: Duration) {
-        self.pass(of_authorized(hash), now, until);
-    }
-
-    /// Has the key pass by until `until`.
-    pub fn pass(&self, hash: u64, now: Duration, until: Duration) {
+    /// Has a crowd's requests for the key pass by until `until`.
+    pub fn pass(&self, hash: u64, crowd: Crowd, now: Duration, until: Duration) {
+        let hash = of_crowd(hash, crowd);
         let mut shard = self.shard(hash);
         if shard.passing.len() >= PASSING_MOST {
             shard.passing.retain(|_, until| *until > now);
@@ -103,11 +99,23 @@ impl Fills {
             shard.passing.insert(hash, until);
         }
     }
+
+    /// An answer to such a request that went past could have been kept: others are not to.
+    pub fn pass_no_more(&self, hash: u64, facts: &RequestFacts) {
+        for crowd in Crowd::of(facts) {
+            let hash = of_crowd(hash, crowd);
+            self.shard(hash).passing.remove(&hash);
+        }
+    }
 }
 
-/// Where it is noted of a key that requests with `authorization` pass by.
-fn of_authorized(hash: u64) -> u64 {
-    !hash
+/// Where it is noted of a key that a crowd's requests pass by.
+fn of_crowd(hash: u64, crowd: Crowd) -> u64 {
+    match crowd {
+        Crowd::All => hash,
+        Crowd::WithCookies => hash.rotate_left(21),
+        Crowd::WithCredentials => !hash,
+    }
 }
 
 impl super::Cache {

@@ -31,7 +31,7 @@ pub enum Found {
     /// It does not concern the cache.
     Past(Bypass),
     /// It is for a key whose answers are not kept.
-    Passes,
+    Passes(RequestFacts),
 }
 
 /// Looks up; leaves the key in `exchange.key`.
@@ -56,7 +56,7 @@ pub fn look_up(
         Lookup::Hit(object) => judge(object, facts, now),
         _ if facts.only_if_cached() => Found::NotCached,
         Lookup::Absent | Lookup::VariantAbsent if route.cache.fills.passes(key.hash(), &facts, now) => {
-            Found::Passes
+            Found::Passes(facts)
         }
         Lookup::Absent => Found::Nothing { facts, stale: None, why: Forward::UriMiss },
         Lookup::VariantAbsent => Found::Nothing { facts, stale: None, why: Forward::VaryMiss },

@@ -29,7 +29,7 @@ use self::squeeze::Squeezes;
 pub(crate) use self::fetch::{Fetch, Order, failed, serve as serve_fetch};
 pub(crate) use self::fill::{Failed, Origin};
 pub(crate) use self::note::Note;
-pub(crate) use self::serve::{invalidate, run};
+pub(crate) use self::serve::{learn, run};
 pub(crate) use self::squeeze::{Squeeze, serve as serve_squeeze};
 
 /// What is kept, for all workers, over all reloads.

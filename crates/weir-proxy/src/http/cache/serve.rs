@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use weir_cache::{Bypass, Object, RequestFacts, Reuse, invalidated, invalidates, may_serve_on_error, reuse};
+use weir_cache::{
+    Bypass, Exchange as Asked, Object, RequestFacts, Reuse, invalidated, invalidates, judge_response,
+    may_serve_on_error, reuse,
+};
 use weir_http::ResponseContext;
 use weir_io::buffers::Buffer;
 use weir_io::clock;
@@ -18,12 +21,12 @@ use super::fill::{Arrived, FillHead, Reader};
 use super::fills::Joined;
 use super::lookup::{Found, key_of, look_up, scheme_of};
 use super::note::Forward;
-use super::{RouteCache, follow, hit, squeeze};
+use super::{RouteCache, follow, hit, squeeze, times};
 use crate::http::answer;
 use crate::http::compress;
 use crate::http::drive;
 use crate::http::exchange::{After, Exchange, confirm};
-use crate::http::failure::Failure;
+use crate::http::failure::{Failure, Meets};
 use crate::http::forward::{self, Forwarding};
 use crate::http::reply;
 use crate::http::route::Route;
@@ -100,7 +103,8 @@ impl Miss<'_> {
             Found::NotCached => {
                 answer::failure(session, self.forwarding.listener, exchange, &Failure::NotCached).await
             }
-            Found::Passes => {
+            Found::Passes(facts) => {
+                exchange.ledger.cache.passing = Some(facts);
                 exchange.ledger.cache.forwarded(CacheResult::Pass, Forward::UriMiss);
                 exchange.ledger.cache.detail("hit-for-miss");
                 forward::run(session, exchange, self.forwarding).await
@@ -130,7 +134,10 @@ impl Miss<'_> {
         facts: RequestFacts,
         age: Duration,
     ) -> After {
-        if let Some(lease) = self.cache.cache.lease(&exchange.key, &facts, exchange.ledger.head) {
+        // What brings nothing to keep would only stand in the way of what does.
+        if facts.may_store()
+            && let Some(lease) = self.cache.cache.lease(&exchange.key, &facts, exchange.ledger.head)
+        {
             let stale = Some(object.clone());
             let place = (self.forwarding, self.listener, self.route);
             fetch::order(session, exchange, place, lease, facts, stale);
@@ -148,6 +155,7 @@ impl Miss<'_> {
         stale: Option<Arc<Object>>,
         why: Forward,
     ) -> After {
+        let mut failed_before = false;
         for _ in 0..FETCHES_MOST {
             let (reader, leads) = match self.join(session, exchange, &facts, stale.is_some()) {
                 Joined::Found(object) => {
@@ -164,7 +172,7 @@ impl Miss<'_> {
             let arrived = match self.await_answer(session, exchange, &reader, leads).await {
                 Ok(arrived) => arrived,
                 Err(Failure::QueueTimeout) => {
-                    return self.go_past(session, exchange, why, "collapse-timeout").await;
+                    return self.go_past(session, exchange, &facts, why, "collapse-timeout").await;
                 }
                 Err(failure) => {
                     drop(reader);
@@ -173,7 +181,14 @@ impl Miss<'_> {
             };
             match arrived {
                 Arrived::Lost | Arrived::Interim(_) => {}
-                Arrived::Released => return self.go_past(session, exchange, why, "not-stored").await,
+                Arrived::Released => {
+                    return self.go_past(session, exchange, &facts, why, "not-stored").await;
+                }
+                // It may have been for what another's request says. What befalls two is believed.
+                Arrived::Failed(failed)
+                    if !leads
+                        && failed.meets == Meets::Request
+                        && !std::mem::replace(&mut failed_before, true) => {}
                 Arrived::Failed(failed) => {
                     drop(reader);
                     if let Some(object) = self.instead(stale, &facts, exchange) {
@@ -204,7 +219,7 @@ impl Miss<'_> {
                 }
             }
         }
-        self.go_past(session, exchange, why, "lost").await
+        self.go_past(session, exchange, &facts, why, "lost").await
     }
 
     fn join(
@@ -327,7 +342,7 @@ impl Miss<'_> {
         if (wants_part && head.variant.is_none()) || (head.is_personal && !leads) {
             // The whole was asked for in order to keep it, which is not to be: what the client wants is asked for as it did.
             drop(reader);
-            return self.go_past(session, exchange, why, "not-stored").await;
+            return self.go_past(session, exchange, &facts, why, "not-stored").await;
         }
         if head.variant.is_some() {
             exchange.ledger.cache.flag("stored");
@@ -420,22 +435,35 @@ impl Miss<'_> {
         &self,
         session: &mut Session,
         exchange: &mut Exchange,
+        facts: &RequestFacts,
         why: Forward,
         detail: &str,
     ) -> After {
+        exchange.ledger.cache.passing = Some(*facts);
         exchange.ledger.cache.forwarded(CacheResult::Pass, why);
         exchange.ledger.cache.detail(detail);
         forward::run(session, exchange, self.forwarding).await
     }
 }
 
+/// Learns from a backend's answer to a request that went past.
+pub fn learn(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding<'_>, received: &[u8]) {
+    let Some(route) = forwarding.route.and_then(|route| route.cache.as_deref()) else { return };
+    if let Some(facts) = exchange.ledger.cache.passing.take() {
+        let text = &received[..exchange.response.head_bytes()];
+        let asked = Asked { asked_at: exchange.ledger.head, times: times() };
+        if judge_response(&facts, &exchange.response, text, &route.rules, asked).is_ok() {
+            route.cache.fills.pass_no_more(exchange.key.hash(), &facts);
+        }
+    }
+    if !exchange.ledger.cache.unsafe_request.is_empty() {
+        invalidate(session, exchange, route, received);
+    }
+}
+
 /// After a backend's answer to an unsafe request: what is kept of its URI, and of those that the answer names, is out of date
 /// (RFC 9111 §4.4).
-pub fn invalidate(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding<'_>, received: &[u8]) {
-    if exchange.ledger.cache.unsafe_request.is_empty() {
-        return;
-    }
-    let Some(route) = forwarding.route.and_then(|route| route.cache.as_deref()) else { return };
+fn invalidate(session: &Session, exchange: &mut Exchange, route: &RouteCache, received: &[u8]) {
     let Exchange { request, response, key, ledger, .. } = exchange;
     if !invalidates(request.method(), response.status()) {
         return;

@@ -14,9 +14,9 @@ fn head() -> Arc<FillHead> {
     Arc::new(FillHead { head, text, variant: None, is_personal: false, sticky: None, origin })
 }
 
-fn failed(is_own: bool) -> Failed {
+fn failed(meets: Meets) -> Failed {
     let end = End::RateLimited;
-    Failed { status: 429, end, word: "", rejected: None, retry_after_seconds: None, is_own }
+    Failed { status: 429, end, word: "", rejected: None, retry_after_seconds: None, meets }
 }
 
 fn append(filling: &mut Filling, content: &[u8]) -> bool {
@@ -33,14 +33,14 @@ fn read(reader: &Reader) -> Vec<u8> {
 
 #[test]
 fn a_failure_that_is_of_who_asked_first_is_not_shared() {
-    for is_own in [false, true] {
+    for meets in [Meets::Client, Meets::Request, Meets::All] {
         let mut filling = Filling::new(&Arc::default(), 1 << 20);
         let (first, other) = (filling.fill().join(true), filling.fill().join(false));
-        filling.fail(failed(is_own));
+        filling.fail(failed(meets));
         assert!(matches!(first.poll_arrived(&context()), Poll::Ready(Arrived::Failed(_))));
         let arrived = other.poll_arrived(&context());
-        assert_eq!(matches!(arrived, Poll::Ready(Arrived::Lost)), is_own);
-        assert_eq!(matches!(arrived, Poll::Ready(Arrived::Failed(_))), !is_own);
+        assert_eq!(matches!(arrived, Poll::Ready(Arrived::Lost)), meets == Meets::Client);
+        assert_eq!(matches!(arrived, Poll::Ready(Arrived::Failed(_))), meets != Meets::Client);
     }
 }
 
