@@ -148,8 +148,7 @@ pub(crate) fn sections(config: &Config) -> Vec<Section> {
         Section::new("admin", admin),
         Section::new("log", log(&config.log)),
     ];
-    sections
-        .extend(config.cache.memory_bytes.map(|most| Section::new("cache", vec![("memory", size(most))])));
+    sections.push(Section::new("cache", cache::section(&config.cache)));
     for each in &config.listeners {
         listener(each, &mut sections);
     }

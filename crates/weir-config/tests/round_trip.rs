@@ -529,7 +529,7 @@ fn config() -> impl Strategy<Value = Config> {
         .iter()
         .flat_map(|(protocol, pools)| pools.iter().map(|name| pool(name.clone(), *protocol)))
         .collect();
-    let cache = of((1u64 << 20)..=(1 << 46));
+    let cache = (of((1u64 << 20)..=(1 << 46)), 1..=1_000_000u32);
     (runtime, admin, log, cache, listeners, pools).prop_map(
         |((workers, drain, memory_bytes), admin, log, cache, listeners, pools)| Config {
             runtime: Runtime { workers, drain, memory_bytes },
@@ -538,7 +538,7 @@ fn config() -> impl Strategy<Value = Config> {
                 token_file: token.then(|| PathBuf::from("/etc/weir/\"quoted\" token")),
             }),
             log,
-            cache: Cache { memory_bytes: cache },
+            cache: Cache { memory_bytes: cache.0, background_fetches: cache.1 },
             listeners,
             pools,
         },

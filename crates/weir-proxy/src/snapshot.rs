@@ -223,12 +223,14 @@ impl Snapshot {
 /// What is kept lives on as long as there are routes that keep something.
 fn cache_of(config: &Config, previous: Option<&Snapshot>) -> Option<Arc<Cache>> {
     let budget_bytes = memory::for_cache(config)?;
+    let most = config.cache.background_fetches;
     match previous.and_then(|old| old.cache.as_ref()) {
         Some(cache) => {
             cache.resize(budget_bytes);
+            cache.background().set_most(most);
             Some(cache.clone())
         }
-        None => Some(Cache::new(budget_bytes)),
+        None => Some(Cache::new(budget_bytes, most)),
     }
 }
 

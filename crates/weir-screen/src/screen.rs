@@ -88,6 +88,11 @@ impl Passage {
         self.would_refuse = 0;
     }
 
+    /// Whether it is counted anywhere as under way.
+    pub fn is_counted(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
     /// What limits with `dry_run` would have refused it for.
     pub fn would_refuse(&self) -> impl Iterator<Item = Reason> {
         let bits = self.would_refuse;

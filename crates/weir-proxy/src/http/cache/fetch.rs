@@ -1,6 +1,7 @@
 //! Fetches a response for the cache: an exchange like any other, whose client is a [`super::fill::Fill`].
 //!
-//! So it is chosen, connected, timed and tried again for as every other exchange is; it has no client that could leave or be slow.
+//! So it is chosen, connected, timed and tried again for as every other exchange is. Its client leaves when nobody waits any more, and it may
+//! not go on by itself ([`super::background`]).
 
 use std::future::poll_fn;
 use std::io;

@@ -17,6 +17,7 @@ use weir_http::{AddedField, BodyLength, ResponseHead};
 use weir_stats::table::{End, Rejected};
 
 use super::around::{Interim, Trailer};
+use super::background::{Background, Permit};
 use crate::http::failure::{Failure, Meets};
 
 /// Content that is not kept and that readers have not taken yet, most bytes.
@@ -44,8 +45,22 @@ struct State {
     seats: Vec<Seat>,
     /// Seats that nobody has.
     free: Vec<usize>,
+    alone: Alone,
+    /// What lets it go on although nobody reads.
+    permit: Option<Permit>,
     /// The fetch, while it waits for room or for its last reader to leave.
     driver: Option<Waker>,
+}
+
+/// Whether what is to be kept goes on to come while nobody reads it.
+#[derive(Clone)]
+pub enum Alone {
+    /// It does: no backend is busy with it.
+    GoesOn,
+    /// It ends.
+    Ends,
+    /// As long as it is one of these.
+    Among(Arc<Background>),
 }
 
 /// What one fill holds of what all of them may, beside what the store holds and counts itself. Given back when the last reader has left: slow
@@ -187,7 +202,7 @@ pub enum Piece {
 }
 
 impl Fill {
-    fn new(gathered: &Arc<AtomicU64>) -> Fill {
+    fn new(gathered: &Arc<AtomicU64>, alone: Alone) -> Fill {
         let state = State {
             stage: Stage::Asked,
             is_kept: false,
@@ -199,6 +214,8 @@ impl Fill {
             end: None,
             seats: Vec::new(),
             free: Vec::new(),
+            alone,
+            permit: None,
             driver: None,
         };
         Fill { state: Mutex::new(state) }
@@ -234,7 +251,8 @@ impl Fill {
                 state.seats.len() - 1
             }
         };
-        Reader { fill: self.clone(), number, leads }
+        state.permit = None;
+        Reader { fill: self.clone(), number, leads, leaves_it: true }
     }
 }
 
@@ -243,9 +261,23 @@ pub struct Reader {
     fill: Arc<Fill>,
     number: usize,
     leads: bool,
+    /// Whether what it reads may go on to come when it leaves as the last.
+    leaves_it: bool,
 }
 
 impl Reader {
+    /// What it reads ends with it if it is the last: limits on requests under way count its client, and no longer would.
+    pub fn takes_it_along(&mut self, takes: bool) {
+        self.leaves_it = !takes;
+    }
+
+    /// Another in the name of the same client, who need not be the one that asked first.
+    pub fn joined(&self) -> Reader {
+        let mut other = self.fill.join(false);
+        other.leaves_it = self.leaves_it;
+        other
+    }
+
     /// Ready once it is known what comes.
     pub fn poll_arrived(&self, context: &Context<'_>) -> Poll<Arrived> {
         let mut state = self.fill.lock();
@@ -351,6 +383,12 @@ impl Drop for Reader {
         let mut state = self.fill.lock();
         state.seats[self.number] = Seat::default();
         state.free.push(self.number);
+        if let (Alone::Among(background), true) = (&state.alone, self.leaves_it)
+            && !state.has_readers()
+            && !state.is_over()
+        {
+            state.permit = background.admit();
+        }
         let driver = state.free_read().or_else(|| state.driver.take());
         drop(state);
         driver.into_iter().for_each(Waker::wake);
@@ -368,6 +406,26 @@ impl Seat {
 impl State {
     fn has_readers(&self) -> bool {
         self.seats.iter().any(|seat| seat.is_taken)
+    }
+
+    /// Whether nothing more is to come.
+    fn is_over(&self) -> bool {
+        self.end.is_some() || matches!(self.stage, Stage::Confirmed { .. } | Stage::Failed(_) | Stage::Lost)
+    }
+
+    /// Whether nobody wants what comes.
+    fn is_unwanted(&mut self) -> bool {
+        if self.has_readers() {
+            return false;
+        }
+        if matches!(self.stage, Stage::Streaming(_) | Stage::Copying) && !self.is_kept {
+            return true;
+        }
+        match self.alone {
+            Alone::GoesOn => false,
+            Alone::Ends => true,
+            Alone::Among(_) => self.permit.as_mut().is_none_or(Permit::is_over),
+        }
     }
 
     /// What there is from `position` to the end of its piece.
@@ -425,8 +483,8 @@ pub struct Filling {
 
 impl Filling {
     /// A new fill. `gathered` counts the bytes of all fills, of which there may be `gathered_most`.
-    pub fn new(gathered: &Arc<AtomicU64>, gathered_most: u64) -> Filling {
-        Filling { fill: Arc::new(Fill::new(gathered)), gathered_most, is_over: false }
+    pub fn new(gathered: &Arc<AtomicU64>, gathered_most: u64, alone: Alone) -> Filling {
+        Filling { fill: Arc::new(Fill::new(gathered, alone)), gathered_most, is_over: false }
     }
 
     /// Where readers join.
@@ -460,13 +518,16 @@ impl Filling {
         self.fill.lock().is_kept
     }
 
-    /// Whether nobody wants what comes any more: it is not to be kept and nobody reads it. The task is woken when that changes.
+    /// Whether nobody wants what comes.
+    pub fn is_unwanted(&self) -> bool {
+        self.fill.lock().is_unwanted()
+    }
+
+    /// Whether nobody wants what comes any more: nobody reads it, and it is not to be kept or may not go on alone. The task is woken when
+    /// that changes.
     pub fn poll_unwanted(&self, context: &Context<'_>) -> Poll<()> {
         let mut state = self.fill.lock();
-        if matches!(state.stage, Stage::Streaming(_) | Stage::Copying)
-            && !state.is_kept
-            && !state.has_readers()
-        {
+        if state.is_unwanted() {
             return Poll::Ready(());
         }
         state.driver = Some(context.waker().clone());
@@ -482,6 +543,9 @@ impl Filling {
     ) -> Poll<io::Result<usize>> {
         let added = content.len() as u64;
         let mut state = self.fill.lock();
+        if state.is_unwanted() {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
         if state.is_kept {
             let all = state.charge.add(added);
             if state.length + added > most || all > self.gathered_most {
@@ -535,13 +599,17 @@ impl Filling {
             }
             state.trailers = trailers;
             state.end = Some(Ending::Whole(object));
+            state.permit = None;
         });
     }
 
     /// What the cache has is still good.
     pub fn confirm(&mut self, object: Arc<Object>, is_for_all: bool) {
         self.is_over = true;
-        self.fill.change(|state| state.stage = Stage::Confirmed { object, is_for_all });
+        self.fill.change(|state| {
+            state.stage = Stage::Confirmed { object, is_for_all };
+            state.permit = None;
+        });
     }
 
     /// No response, or not all of it, came.
@@ -551,12 +619,15 @@ impl Filling {
 
     fn end_with(&mut self, stage: Stage) {
         self.is_over = true;
-        self.fill.change(|state| match state.stage {
-            Stage::Streaming(_) | Stage::Copying => {
-                state.let_go();
-                state.end = Some(Ending::Broken);
+        self.fill.change(|state| {
+            state.permit = None;
+            match state.stage {
+                Stage::Streaming(_) | Stage::Copying => {
+                    state.let_go();
+                    state.end = Some(Ending::Broken);
+                }
+                _ => state.stage = stage,
             }
-            _ => state.stage = stage,
         });
     }
 }

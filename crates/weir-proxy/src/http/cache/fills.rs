@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use weir_cache::{Crowd, KeyBuffer, RequestFacts};
 
-use super::fill::{Fill, Filling, Reader};
+use super::background::Background;
+use super::fill::{Alone, Fill, Filling, Reader};
 
 /// How long a key passes by the cache after its answer was not to be kept.
 pub const PASS_FOR: Duration = Duration::from_secs(2);
@@ -29,6 +30,8 @@ pub struct Fills {
     shards: Box<[Mutex<Shard>]>,
     /// Bytes that all of them have gathered.
     gathered: Arc<AtomicU64>,
+    /// Those that no client waits for.
+    background: Arc<Background>,
 }
 
 #[derive(Default)]
@@ -56,8 +59,18 @@ pub struct Lease {
 }
 
 impl Fills {
-    pub fn new() -> Fills {
-        Fills { shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(), gathered: Arc::default() }
+    /// At most `background` of them go on that no client waits for.
+    pub fn new(background: u32) -> Fills {
+        Fills {
+            shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
+            gathered: Arc::default(),
+            background: Arc::new(Background::new(background)),
+        }
+    }
+
+    /// Those that no client waits for.
+    pub fn background(&self) -> &Background {
+        &self.background
     }
 
     /// Bytes that all fills have gathered.
@@ -118,6 +131,16 @@ fn of_crowd(hash: u64, crowd: Crowd) -> u64 {
     }
 }
 
+/// What becomes of something that was given out of date.
+pub enum Refresh {
+    /// It is to be fetched.
+    Begun(Lease),
+    /// It is being fetched already, or that failed a moment ago.
+    Needless,
+    /// Too many fetches that nobody waits for are under way: somebody has to wait for it.
+    NoRoom,
+}
+
 impl super::Cache {
     /// Waits with others for `key`, or has it fetched. `look` looks once more whether it is there: a fetch that has just ended puts it there
     /// before it leaves the table.
@@ -130,7 +153,8 @@ impl super::Cache {
         if let Some(found) = look() {
             return Joined::Found(found);
         }
-        let filling = Filling::new(&self.fills.gathered, self.gathered_most());
+        let alone = Alone::Among(self.fills.background.clone());
+        let filling = Filling::new(&self.fills.gathered, self.gathered_most(), alone);
         let fill = filling.fill().clone();
         shard.running.insert(key.bytes().into(), fill.clone());
         drop(shard);
@@ -139,15 +163,14 @@ impl super::Cache {
         Joined::Leads(lease, reader)
     }
 
-    /// As [`Self::join`], for nobody who would wait; `None` when it is being fetched already or failed a moment ago.
-    pub fn lease(self: &Arc<Self>, key: &KeyBuffer, facts: &RequestFacts, now: Duration) -> Option<Lease> {
+    /// As [`Self::join`], for nobody who would wait.
+    pub fn refresh(self: &Arc<Self>, key: &KeyBuffer, facts: &RequestFacts, now: Duration) -> Refresh {
         if self.fills.passes(key.hash(), facts, now) {
-            return None;
+            return Refresh::Needless;
         }
-        match self.join(key, || None::<()>) {
-            Joined::Leads(lease, _) => Some(lease),
-            _ => None,
-        }
+        let Joined::Leads(lease, reader) = self.join(key, || None::<()>) else { return Refresh::Needless };
+        drop(reader);
+        if lease.filling.is_unwanted() { Refresh::NoRoom } else { Refresh::Begun(lease) }
     }
 }
 

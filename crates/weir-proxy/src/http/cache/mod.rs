@@ -3,6 +3,7 @@
 //! What may be kept and reused is decided in `weir-cache`. Start reading at [`serve::run`].
 
 mod around;
+mod background;
 pub mod explain;
 mod fetch;
 mod fill;
@@ -23,6 +24,7 @@ use weir_cache::{Pattern, QueryRule, Rules, Store, Times};
 use weir_http::AddedField;
 use weir_io::clock;
 
+use self::background::Background;
 use self::fills::Fills;
 use self::squeeze::Squeezes;
 
@@ -42,13 +44,13 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty one that keeps at most `budget_bytes`.
-    pub fn new(budget_bytes: u64) -> Arc<Cache> {
+    /// An empty one that keeps at most `budget_bytes`, and lets at most `background` fetches go on that no client waits for.
+    pub fn new(budget_bytes: u64, background: u32) -> Arc<Cache> {
         // Nobody outside may be able to choose keys that meet in one place.
         let seed = std::hash::BuildHasher::hash_one(&foldhash::fast::RandomState::default(), budget_bytes);
         Arc::new(Cache {
             store: Store::new(budget_bytes, seed),
-            fills: Fills::new(),
+            fills: Fills::new(background),
             squeezes: Squeezes::default(),
             budget_bytes: AtomicU64::new(budget_bytes),
         })
@@ -70,6 +72,11 @@ impl Cache {
     /// does not put back what is named.
     pub fn purge(&self, purge: &Purge, soft: bool) -> u64 {
         self.store.purge(purge, soft, clock::now())
+    }
+
+    /// Fetches that no client waits for.
+    pub fn background(&self) -> &Background {
+        self.fills.background()
     }
 
     /// Whether more may be kept. What slow clients still read of objects that had to give way is in no budget, so there must not come to be

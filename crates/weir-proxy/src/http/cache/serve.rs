@@ -18,7 +18,7 @@ use weir_stats::table::CacheResult;
 
 use super::fetch;
 use super::fill::{Arrived, FillHead, Reader};
-use super::fills::Joined;
+use super::fills::{Joined, Refresh};
 use super::lookup::{Found, key_of, look_up, scheme_of};
 use super::note::Forward;
 use super::{RouteCache, follow, hit, squeeze, times};
@@ -135,12 +135,20 @@ impl Miss<'_> {
         age: Duration,
     ) -> After {
         // What brings nothing to keep would only stand in the way of what does.
-        if facts.may_store()
-            && let Some(lease) = self.cache.cache.lease(&exchange.key, &facts, exchange.ledger.head)
-        {
-            let stale = Some(object.clone());
-            let place = (self.forwarding, self.listener, self.route);
-            fetch::order(session, exchange, place, lease, facts, stale);
+        let refresh = match facts.may_store() {
+            true => self.cache.cache.refresh(&exchange.key, &facts, exchange.ledger.head),
+            false => Refresh::Needless,
+        };
+        match refresh {
+            Refresh::Begun(lease) => {
+                let stale = Some(object.clone());
+                let place = (self.forwarding, self.listener, self.route);
+                fetch::order(session, exchange, place, lease, facts, stale);
+            }
+            Refresh::Needless => {}
+            Refresh::NoRoom => {
+                return self.fetch(session, exchange, facts, Some(object), Forward::Stale).await;
+            }
         }
         exchange.ledger.cache.hit(CacheResult::Stale, age.as_secs(), -1);
         hit::send(session, exchange, self.forwarding, object, &facts).await
@@ -157,7 +165,7 @@ impl Miss<'_> {
     ) -> After {
         let mut failed_before = false;
         for _ in 0..FETCHES_MOST {
-            let (reader, leads) = match self.join(session, exchange, &facts, stale.is_some()) {
+            let (mut reader, leads) = match self.join(session, exchange, &facts, stale.is_some()) {
                 Joined::Found(object) => {
                     self.note_age(exchange, CacheResult::Hit, &object, &facts);
                     return hit::send(session, exchange, self.forwarding, object, &facts).await;
@@ -169,6 +177,7 @@ impl Miss<'_> {
                     (reader, true)
                 }
             };
+            reader.takes_it_along(exchange.ledger.passage.is_counted());
             let arrived = match self.await_answer(session, exchange, &reader, leads).await {
                 Ok(arrived) => arrived,
                 Err(Failure::QueueTimeout) => {

@@ -16,7 +16,7 @@ use weir_http::forward::Negotiated;
 
 use super::Cache;
 use super::fetch::put_together;
-use super::fill::{Fill, Filling, Piece, Reader};
+use super::fill::{Alone, Fill, Filling, Piece, Reader};
 use crate::http::compress::{self, Encoding, Offer};
 use crate::http::crew;
 use crate::http::forward::Forwarding;
@@ -116,7 +116,7 @@ pub fn of_fill(
     offer: &Offer,
 ) -> Option<(Reader, Negotiated)> {
     let wanted = offer.coding?;
-    let squeezed = begin(session, forwarding, offer, &Plain::Fill(reader.fill()))?;
+    let squeezed = begin(session, forwarding, offer, &Plain::Fill(reader))?;
     compress::count_response(session, forwarding, wanted);
     Some((squeezed, Negotiated { coding: Some(wanted.word()), length: None, weaken: true }))
 }
@@ -125,8 +125,8 @@ pub fn of_fill(
 enum Plain<'a> {
     /// What is kept.
     Object(&'a Arc<Object>),
-    /// What is being fetched.
-    Fill(&'a Arc<Fill>),
+    /// What is being fetched, as a client reads it.
+    Fill(&'a Reader),
 }
 
 /// Joins those who read it, or has it made. `None` where that can't be.
@@ -135,7 +135,7 @@ fn begin(session: &Session, forwarding: &Forwarding<'_>, offer: &Offer, plain: &
     let coding = compress::named(offer.coding?);
     let place = match plain {
         Plain::Object(object) => address(object),
-        Plain::Fill(fill) => address(fill),
+        Plain::Fill(reader) => address(reader.fill()),
     };
     let mut under_way = cache.squeezes.lock();
     if let Some(fill) = under_way.get(&(place, coding)) {
@@ -145,14 +145,19 @@ fn begin(session: &Session, forwarding: &Forwarding<'_>, offer: &Offer, plain: &
     let source = match plain {
         // False where somebody has made it meanwhile, or makes it and can't be followed yet.
         Plain::Object(object) => object.claim(coding).then(|| Source::Object((*object).clone(), 0))?,
-        Plain::Fill(fill) => Source::Fill(Some(fill.join(false)).filter(Reader::is_at_start)?),
+        Plain::Fill(reader) => Source::Fill(Some(reader.joined()).filter(Reader::is_at_start)?),
     };
     let length = source.object().map(|object| object.body().len());
     let Some(encoding) = compress::begin(session, forwarding, offer, length) else {
         source.object().inspect(|object| object.give_back(coding));
         return None;
     };
-    let mut filling = Filling::new(cache.fills.gathered(), cache.gathered_most());
+    let alone = match &source {
+        Source::Object(..) => Alone::GoesOn,
+        // Else a fetch that nobody waits for would go on for what is made of it.
+        Source::Fill(_) => Alone::Ends,
+    };
+    let mut filling = Filling::new(cache.fills.gathered(), cache.gathered_most(), alone);
     let is_kept = source.is_kept();
     filling.begin_copy(is_kept);
     let reader = filling.fill().join(true);

@@ -34,7 +34,7 @@ fn read(reader: &Reader) -> Vec<u8> {
 #[test]
 fn a_failure_that_is_of_who_asked_first_is_not_shared() {
     for meets in [Meets::Client, Meets::Request, Meets::All] {
-        let mut filling = Filling::new(&Arc::default(), 1 << 20);
+        let mut filling = Filling::new(&Arc::default(), 1 << 20, Alone::GoesOn);
         let (first, other) = (filling.fill().join(true), filling.fill().join(false));
         filling.fail(failed(meets));
         assert!(matches!(first.poll_arrived(&context()), Poll::Ready(Arrived::Failed(_))));
@@ -48,7 +48,7 @@ fn a_failure_that_is_of_who_asked_first_is_not_shared() {
 fn what_slow_readers_hold_is_counted_until_they_leave() {
     let gathered = Arc::new(AtomicU64::new(0));
     let counted = || gathered.load(Ordering::Relaxed);
-    let mut filling = Filling::new(&gathered, 1 << 20);
+    let mut filling = Filling::new(&gathered, 1 << 20, Alone::GoesOn);
     let (fast, slow) = (filling.fill().join(true), filling.fill().join(false));
     filling.begin(head(), true);
     assert!(append(&mut filling, &[1; 1000]) && append(&mut filling, &[2; 1000]));
@@ -70,7 +70,8 @@ fn what_slow_readers_hold_is_counted_until_they_leave() {
 #[test]
 fn nothing_is_gathered_beyond_what_all_may() {
     let gathered = Arc::new(AtomicU64::new(0));
-    let mut fillings = [Filling::new(&gathered, 1500), Filling::new(&gathered, 1500)];
+    let mut fillings =
+        [Filling::new(&gathered, 1500, Alone::GoesOn), Filling::new(&gathered, 1500, Alone::GoesOn)];
     let readers = fillings.each_ref().map(|filling| filling.fill().join(true));
     for filling in &mut fillings {
         filling.begin(head(), true);
@@ -82,7 +83,7 @@ fn nothing_is_gathered_beyond_what_all_may() {
 
 #[test]
 fn what_is_not_kept_waits_for_its_slowest_reader() {
-    let mut filling = Filling::new(&Arc::default(), 1 << 20);
+    let mut filling = Filling::new(&Arc::default(), 1 << 20, Alone::GoesOn);
     let (fast, slow) = (filling.fill().join(true), filling.fill().join(true));
     filling.begin(head(), false);
     let mut sent = 0;
