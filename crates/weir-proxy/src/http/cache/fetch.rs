@@ -349,9 +349,9 @@ impl Fetch {
             let body = Body::new(put_together(chunks));
             let object = storing.object(&head.head, &head.text, body).ok()?;
             let super::Cache { store, squeezes, .. } = &*route.cache;
-            squeezes.hand_over(filling.fill(), &object);
+            let claimed = squeezes.claim(filling.fill(), &object);
             let object = store.insert(&self.key, &self.request, &self.text, object, self.began).ok()?;
-            squeezes.note(filling.fill(), &object);
+            squeezes.hand_over(filling.fill(), &object, claimed);
             Some(object)
         });
         let trailers: Vec<Trailer> = trailers.map(|field| Trailer::of(&field)).collect();

@@ -26,13 +26,28 @@ use crate::snapshot::Listener;
 /// What is being encoded at the moment.
 #[derive(Default)]
 pub struct Squeezes {
-    /// By where its plain content is held, which whoever encodes it holds on to, and by coding.
-    under_way: Mutex<HashMap<(usize, Coding), Arc<Fill>>>,
+    under_way: Mutex<UnderWay>,
     count: AtomicU64,
 }
 
+/// By where its plain content is held, and by coding.
+type UnderWay = HashMap<(usize, Coding), Making>;
+
+/// Content that is being encoded.
+struct Making {
+    encoded: Arc<Fill>,
+    /// What it is made of. Held, so that nothing else comes to stand at its address.
+    plain: Held,
+}
+
+enum Held {
+    Fill(#[allow(dead_code, reason = "it keeps its address")] Arc<Fill>),
+    /// Its coding is claimed.
+    Object(Arc<Object>),
+}
+
 impl Squeezes {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(usize, Coding), Arc<Fill>>> {
+    fn lock(&self) -> MutexGuard<'_, UnderWay> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -41,24 +56,41 @@ impl Squeezes {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// `object` is what comes of `fill`: what is being made of the one belongs to the other. To be called before others see the object.
-    pub fn hand_over(&self, fill: &Arc<Fill>, object: &Object) {
+    /// Claims for the encodings under way of `fill` what they make of `object`, which it becomes; gives their codings. To be called before
+    /// others see the object.
+    pub fn claim(&self, fill: &Arc<Fill>, object: &Object) -> Vec<Coding> {
         let under_way = self.lock();
-        for coding in Coding::ALL {
-            if under_way.contains_key(&(address(fill), coding)) {
-                object.claim(coding);
+        let is_made = |coding: &Coding| under_way.contains_key(&(address(fill), *coding));
+        Coding::ALL.into_iter().filter(is_made).filter(|coding| object.claim(*coding)).collect()
+    }
+
+    /// Has others find the encodings under way of `fill` by `object` too, once they see it. What was claimed for one that has ended
+    /// meanwhile is given back.
+    pub fn hand_over(&self, fill: &Arc<Fill>, object: &Arc<Object>, claimed: Vec<Coding>) {
+        let mut under_way = self.lock();
+        for coding in claimed {
+            match under_way.get(&(address(fill), coding)).map(|making| making.encoded.clone()) {
+                Some(encoded) => {
+                    let making = Making { encoded, plain: Held::Object(object.clone()) };
+                    under_way.insert((address(object), coding), making);
+                }
+                None => object.give_back(coding),
             }
         }
     }
 
-    /// As [`Self::hand_over`], once others see it: they find what is being made.
-    pub fn note(&self, fill: &Arc<Fill>, object: &Arc<Object>) {
-        let mut under_way = self.lock();
-        for coding in Coding::ALL {
-            if let Some(squeezed) = under_way.get(&(address(fill), coding)).cloned() {
-                under_way.insert((address(object), coding), squeezed);
+    /// Takes what makes `encoded` out, wherever it is found. Unless it was kept, it is for others to make.
+    fn end(&self, encoded: &Arc<Fill>, is_kept: bool) {
+        self.lock().retain(|(_, coding), making| {
+            let is_this = Arc::ptr_eq(&making.encoded, encoded);
+            if let Held::Object(object) = &making.plain
+                && is_this
+                && !is_kept
+            {
+                object.give_back(*coding);
             }
-        }
+            !is_this
+        });
     }
 }
 
@@ -138,9 +170,9 @@ fn begin(session: &Session, forwarding: &Forwarding<'_>, offer: &Offer, plain: &
         Plain::Fill(reader) => address(reader.fill()),
     };
     let mut under_way = cache.squeezes.lock();
-    if let Some(fill) = under_way.get(&(place, coding)) {
+    if let Some(making) = under_way.get(&(place, coding)) {
         // What is not kept has lost its beginning once some of it was read.
-        return Some(fill.join(false)).filter(Reader::is_at_start);
+        return Some(making.encoded.join(false)).filter(Reader::is_at_start);
     }
     let source = match plain {
         // False where somebody has made it meanwhile, or makes it and can't be followed yet.
@@ -152,21 +184,22 @@ fn begin(session: &Session, forwarding: &Forwarding<'_>, offer: &Offer, plain: &
         source.object().inspect(|object| object.give_back(coding));
         return None;
     };
-    let alone = match &source {
-        Source::Object(..) => Alone::GoesOn,
+    let (alone, held) = match &source {
+        Source::Object(object, _) => (Alone::GoesOn, Held::Object(object.clone())),
         // Else a fetch that nobody waits for would go on for what is made of it.
-        Source::Fill(_) => Alone::Ends,
+        Source::Fill(reader) => (Alone::Ends, Held::Fill(reader.fill().clone())),
     };
     let mut filling = Filling::new(cache.fills.gathered(), cache.gathered_most(), alone);
     let is_kept = source.is_kept();
     filling.begin_copy(is_kept);
     let reader = filling.fill().join(true);
-    under_way.insert((place, coding), filling.fill().clone());
+    let encoded = filling.fill().clone();
+    under_way.insert((place, coding), Making { encoded: encoded.clone(), plain: held });
     drop(under_way);
     if is_kept {
         cache.squeezes.count.fetch_add(1, Ordering::Relaxed);
     }
-    let entry = Entry { cache: cache.clone(), coding, places: vec![place], claimed: source.object() };
+    let entry = Entry { cache: cache.clone(), coding, encoded, is_kept: false };
     let listener = forwarding.listener.shared.clone();
     let squeeze = Squeeze { encoding, filling, source, entry, listener, worker: session.worker.number };
     crew::serve(&session.worker, crew::Order::Squeeze(Box::new(squeeze)));
@@ -219,30 +252,14 @@ impl Source {
 struct Entry {
     cache: Arc<Cache>,
     coding: Coding,
-    /// The object that is to be given back, unless it was made.
-    claimed: Option<Arc<Object>>,
-    places: Vec<usize>,
-}
-
-impl Entry {
-    /// It is an object now.
-    fn found(&mut self, object: Arc<Object>) {
-        if self.claimed.is_none() {
-            self.places.push(address(&object));
-            self.claimed = Some(object);
-        }
-    }
+    encoded: Arc<Fill>,
+    /// Whoever asks for it next finds it with its object.
+    is_kept: bool,
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let mut under_way = self.cache.squeezes.lock();
-        for place in &self.places {
-            under_way.remove(&(*place, self.coding));
-        }
-        if let Some(object) = &self.claimed {
-            object.give_back(self.coding);
-        }
+        self.cache.squeezes.end(&self.encoded, self.is_kept);
     }
 }
 
@@ -281,9 +298,6 @@ impl Squeeze {
                 Piece::End => break,
                 Piece::Broken => return None,
             }
-        }
-        if let Some(object) = self.source.object() {
-            self.entry.found(object);
         }
         loop {
             self.encoding.finish().ok()?;
@@ -347,7 +361,7 @@ impl Squeeze {
 
     /// Keeps what was made with its object, or that it is not worth it.
     fn keep(&mut self) {
-        let Some(object) = self.entry.claimed.clone() else { return };
+        let Some(object) = self.source.object() else { return };
         let store = &self.entry.cache.store;
         let body = match self.filling.gathered() {
             _ if self.encoding.encoded_bytes() >= object.body().len() => Body::from(Bytes::new()),
@@ -356,9 +370,7 @@ impl Squeeze {
             None => return,
         };
         let coding = self.entry.coding;
-        if store.encode(&object, coding, body) || store.encode(&object, coding, Body::from(Bytes::new())) {
-            // Whoever asks for it next finds it: nobody is to make it again.
-            self.entry.claimed = None;
-        }
+        self.entry.is_kept =
+            store.encode(&object, coding, body) || store.encode(&object, coding, Body::from(Bytes::new()));
     }
 }
