@@ -5,7 +5,7 @@
 
 use crate::backend::{Backend, UNLIMITED};
 use crate::picker::{PickInput, PickReason};
-use crate::view::{Entry, Tier};
+use crate::view::{Tier, WeightedBackend};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -88,7 +88,7 @@ impl<S: Slots> Choice<'_, S> {
         sequence[(self.turn() % sequence.len() as u64) as usize] as usize
     }
 
-    pub(crate) fn entry(&self, position: usize) -> Entry {
+    pub(crate) fn entry(&self, position: usize) -> WeightedBackend {
         self.tier.entries[position]
     }
 

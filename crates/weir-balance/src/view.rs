@@ -157,7 +157,7 @@ pub(crate) struct Tier {
     pub(crate) kind: TierKind,
     /// Whether each exchange given to it is a trial, and so bounded.
     pub(crate) on_trial: bool,
-    pub(crate) entries: Box<[Entry]>,
+    pub(crate) entries: Box<[WeightedBackend]>,
     pub(crate) total_weight: u64,
     /// One round of turns, as positions into `entries`.
     pub(crate) sequence: Box<[u32]>,
@@ -165,7 +165,7 @@ pub(crate) struct Tier {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Entry {
+pub(crate) struct WeightedBackend {
     /// Index into the pool's members.
     pub(crate) index: u32,
     /// In hundredths; above 0.
@@ -194,11 +194,14 @@ impl Tier {
         standings: &[Standing],
         wanted: &dyn Fn(&Standing) -> bool,
     ) -> Option<Tier> {
-        let entries: Box<[Entry]> = standings
+        let entries: Box<[WeightedBackend]> = standings
             .iter()
             .enumerate()
             .filter(|(_, standing)| wanted(standing))
-            .map(|(index, standing)| Entry { index: index as u32, weight: standing.effective_weight() })
+            .map(|(index, standing)| WeightedBackend {
+                index: index as u32,
+                weight: standing.effective_weight(),
+            })
             .collect();
         if entries.is_empty() {
             return None;
