@@ -9,7 +9,7 @@ use weir_io::clock;
 use weir_proxy::http::cache::explain::Asked;
 use weir_proxy::http::key::{KeySource, choice_key};
 use weir_proxy::http::route::{Action, Decision, RequestView, RouteTable, without_port};
-use weir_proxy::http::screening::{self, Facts, Place, Step};
+use weir_proxy::http::screening::{self, Checkpoint, Facts, Step};
 use weir_proxy::http::sqli;
 use weir_proxy::http::sticky::{self, Sticky};
 use weir_proxy::snapshot::{Listener, Pool, Snapshot};
@@ -312,9 +312,9 @@ fn screen(
         cookie: &|name| sticky::cookie(request.cookies(), name),
     };
     let mut steps = screening::explain(listener, route, &facts, clock::now());
-    steps.retain(|(_, step)| is_forwarded || step.at == Place::Edge);
+    steps.retain(|(_, step)| is_forwarded || step.at == Checkpoint::Edge);
     // What is asked on the edge is asked first, of both.
-    steps.sort_by_key(|(_, step)| step.at == Place::Origin);
+    steps.sort_by_key(|(_, step)| step.at == Checkpoint::Origin);
     let refused = steps.iter().find(|(_, step)| !step.passes);
     let refused = refused.map(|(of, step)| format!("refuse {}, {} of the {of}", step.status, step.name));
     let screened = |(of, step): (&str, Step)| Screened {

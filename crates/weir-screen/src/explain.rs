@@ -6,7 +6,7 @@ use crate::addresses::{Addresses, Standing};
 use crate::concurrency::ConcurrencyLimiter;
 use crate::rate_limiter::RateLimiter;
 use crate::screen::{Facts, Screen, Texts};
-use crate::settings::Place;
+use crate::settings::Checkpoint;
 
 /// One question that a screen asks of a request, and the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,14 +18,14 @@ pub struct Step {
     /// Why, in words.
     pub reason: String,
     /// Where it is asked.
-    pub at: Place,
+    pub at: Checkpoint,
     /// What a request that does not pass is answered with.
     pub status: u16,
 }
 
 impl Step {
     fn of_list(name: &str, passes: bool, reason: String) -> Step {
-        Step { name: name.to_owned(), passes, reason, at: Place::Edge, status: 403 }
+        Step { name: name.to_owned(), passes, reason, at: Checkpoint::Edge, status: 403 }
     }
 }
 

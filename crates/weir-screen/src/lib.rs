@@ -32,4 +32,4 @@ pub use key::Key;
 pub use pattern::{Case, Pattern};
 pub use rate::Rate;
 pub use screen::{Facts, Passage, Reason, Refusal, Screen, admit};
-pub use settings::{ConcurrencyLimit, Place, RateLimit, Settings};
+pub use settings::{Checkpoint, ConcurrencyLimit, RateLimit, Settings};
