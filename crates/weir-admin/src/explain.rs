@@ -9,7 +9,7 @@ use weir_io::clock;
 use weir_proxy::http::cache::explain::Asked;
 use weir_proxy::http::key::{KeySource, choice_key};
 use weir_proxy::http::route::{Action, Decision, RequestView, RouteTable, without_port};
-use weir_proxy::http::screening::{self, Checkpoint, Facts, Step};
+use weir_proxy::http::screening::{self, Checkpoint, Facts, ScreenCheck};
 use weir_proxy::http::sqli;
 use weir_proxy::http::sticky::{self, Sticky};
 use weir_proxy::snapshot::{Listener, Pool, Snapshot};
@@ -317,7 +317,7 @@ fn screen(
     steps.sort_by_key(|(_, step)| step.at == Checkpoint::Origin);
     let refused = steps.iter().find(|(_, step)| !step.passes);
     let refused = refused.map(|(of, step)| format!("refuse {}, {} of the {of}", step.status, step.name));
-    let screened = |(of, step): (&str, Step)| Screened {
+    let screened = |(of, step): (&str, ScreenCheck)| Screened {
         of: of.to_owned(),
         name: step.name,
         passes: step.passes,

@@ -27,7 +27,7 @@ pub mod sqli;
 mod table;
 
 pub use concurrency::Slot;
-pub use explain::Step;
+pub use explain::ScreenCheck;
 pub use key::Key;
 pub use pattern::{Case, Pattern};
 pub use rate::Rate;

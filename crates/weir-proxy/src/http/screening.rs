@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weir_http::{KnownHeader, RequestHead};
 use weir_io::buffers::Buffer;
-pub use weir_screen::{Checkpoint, Facts, Step};
+pub use weir_screen::{Checkpoint, Facts, ScreenCheck};
 use weir_screen::{Screen, Settings};
 
 use crate::http::exchange::Exchange;
@@ -155,7 +155,7 @@ pub fn explain(
     route: Option<&Route>,
     facts: &Facts<'_>,
     now: Duration,
-) -> Vec<(&'static str, Step)> {
+) -> Vec<(&'static str, ScreenCheck)> {
     let steps = |whose, screen: Option<&Screen>| {
         let steps = screen.map(|screen| screen.explain(facts, now)).unwrap_or_default();
         steps.into_iter().map(move |step| (whose, step))
