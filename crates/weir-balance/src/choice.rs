@@ -84,7 +84,7 @@ impl<S: Slots> Choice<'_, S> {
 
     /// The position in the tier whose turn it is.
     pub(crate) fn position_in_turn(&self) -> usize {
-        let sequence = &self.tier.sequence;
+        let sequence = self.tier.sequence();
         sequence[(self.turn() % sequence.len() as u64) as usize] as usize
     }
 

@@ -6,7 +6,7 @@ use crate::random_two::AliasTable;
 use crate::ring_hash::Ring;
 use crate::settings::Settings;
 use crate::{AdminState, Algorithm, sequence, slow_start};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Why a backend gets new work or doesn't, as of the last refresh.
@@ -159,8 +159,8 @@ pub(crate) struct Tier {
     pub(crate) on_trial: bool,
     pub(crate) entries: Box<[WeightedBackend]>,
     pub(crate) total_weight: u64,
-    /// One round of turns, as positions into `entries`.
-    pub(crate) sequence: Box<[u32]>,
+    /// See [`Tier::sequence`].
+    sequence: OnceLock<Box<[u32]>>,
     pub(crate) tables: Tables,
 }
 
@@ -185,6 +185,15 @@ impl Tier {
     /// Whether a backend is in it. O(n).
     pub(crate) fn holds(&self, index: usize) -> bool {
         self.entries.iter().any(|entry| entry.index as usize == index)
+    }
+
+    /// One round of turns, as positions into `entries`. Made when it is first asked for: most algorithms take turns only where they have nothing
+    /// to choose by.
+    pub(crate) fn sequence(&self) -> &[u32] {
+        self.sequence.get_or_init(|| {
+            let weights: Vec<u32> = self.entries.iter().map(|entry| entry.weight).collect();
+            sequence::smooth(&weights)
+        })
     }
 
     fn build(
@@ -220,13 +229,12 @@ impl Tier {
             }
             Algorithm::Maglev => Tables::Maglev(MaglevTable::new(&identified())),
         };
-        Some(Tier {
-            kind,
-            on_trial: false,
-            total_weight: weights.iter().map(|weight| u64::from(*weight)).sum(),
-            sequence: sequence::smooth(&weights),
-            tables,
-            entries,
-        })
+        let total_weight = weights.iter().map(|weight| u64::from(*weight)).sum();
+        let tier = Tier { kind, on_trial: false, total_weight, sequence: OnceLock::new(), tables, entries };
+        if let Algorithm::RoundRobin | Algorithm::LeastConnections = settings.algorithm {
+            // No request waits for it.
+            tier.sequence();
+        }
+        Some(tier)
     }
 }
