@@ -9,6 +9,7 @@ mod tls;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_balance::{Algorithm, LastResort};
@@ -68,11 +69,15 @@ pub(crate) fn build(root: Fields) -> Draft {
         });
         tables.collect()
     };
-    let (listeners, listener_fields): (Vec<_>, Vec<_>) =
-        named("listener").into_iter().map(|(name, fields)| (listener(&name, &fields), fields)).unzip();
+    let (listeners, listener_fields): (Vec<_>, Vec<_>) = named("listener")
+        .into_iter()
+        .map(|(name, fields)| (Arc::new(listener(&name, &fields)), fields))
+        .unzip();
     let uses = collect_uses(&listener_fields);
-    let (pools, pool_fields): (Vec<_>, Vec<_>) =
-        named("pool").into_iter().map(|(name, fields)| (pool(&name, &fields, &uses), fields)).unzip();
+    let (pools, pool_fields): (Vec<_>, Vec<_>) = named("pool")
+        .into_iter()
+        .map(|(name, fields)| (Arc::new(pool(&name, &fields, &uses)), fields))
+        .unzip();
     let config = Config {
         runtime: Runtime {
             workers: runtime.optional_number("workers").and_then(|count| usize::try_from(count).ok()),

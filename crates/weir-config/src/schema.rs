@@ -7,6 +7,7 @@ mod tls;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -19,6 +20,8 @@ pub use tls::*;
 pub use weir_screen::Settings as Screen;
 
 /// A whole configuration, checked: every pool that is named exists, every bound holds.
+///
+/// Listeners and pools are shared: a config that differs from another in one pool costs no more than that pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// `[runtime]`
@@ -30,9 +33,9 @@ pub struct Config {
     /// `[cache]`
     pub cache: Cache,
     /// `[listener.NAME]`, in file order.
-    pub listeners: Vec<Listener>,
+    pub listeners: Vec<Arc<Listener>>,
     /// `[pool.NAME]`, in file order.
-    pub pools: Vec<Pool>,
+    pub pools: Vec<Arc<Pool>>,
 }
 
 /// Process-wide settings. All but `drain` need a restart (or USR2) to change.

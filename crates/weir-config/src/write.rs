@@ -8,6 +8,7 @@ mod users;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use self::users::protocols;
 use crate::build::{CONTENT_TYPE, RETRY_ON, default_hash_key, default_pool};
@@ -66,7 +67,8 @@ pub fn to_toml_without_secrets(config: &Config) -> String {
 /// The config with [`SECRET`] in place of each secret.
 pub(crate) fn without_secrets(config: &Config) -> Config {
     let mut shown = config.clone();
-    for route in shown.listeners.iter_mut().flat_map(|listener| &mut listener.routes) {
+    let listeners = shown.listeners.iter_mut().map(Arc::make_mut);
+    for route in listeners.flat_map(|listener| &mut listener.routes) {
         // `*` asks for presence only. What a route adds to responses every client sees.
         let asked = route.header.values_mut().filter(|value| *value != "*");
         for value in asked.chain(route.add_request_header.values_mut()) {

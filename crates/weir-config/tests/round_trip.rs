@@ -539,8 +539,8 @@ fn config() -> impl Strategy<Value = Config> {
             }),
             log,
             cache: Cache { memory_bytes: cache.0, background_fetches: cache.1 },
-            listeners,
-            pools,
+            listeners: listeners.into_iter().map(Arc::new).collect(),
+            pools: pools.into_iter().map(Arc::new).collect(),
         },
     )
 }

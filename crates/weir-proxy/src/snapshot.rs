@@ -47,7 +47,7 @@ pub struct Snapshot {
 /// One listener and its live cells.
 pub struct Listener {
     /// As configured.
-    pub config: weir_config::Listener,
+    pub config: Arc<weir_config::Listener>,
     /// What TLS is served with; `None` where it is not.
     pub tls: Option<Arc<ServerTls>>,
     /// What certificate authorities are waiting to see.
@@ -90,7 +90,7 @@ impl Drop for ClientSeat {
 /// One pool and its live state.
 pub struct Pool {
     /// As configured.
-    pub config: weir_config::Pool,
+    pub config: Arc<weir_config::Pool>,
     /// The choice among its backends.
     pub balance: Arc<weir_balance::Pool>,
     /// In the order of the config; a `Pick`'s index points in here.
@@ -236,7 +236,7 @@ fn cache_of(config: &Config, previous: Option<&Snapshot>) -> Option<Arc<Cache>> 
 
 impl Pool {
     fn compile(
-        config: &weir_config::Pool,
+        config: &Arc<weir_config::Pool>,
         tls: Option<&Arc<ClientTls>>,
         old: Option<&Arc<Pool>>,
         workers: usize,
@@ -345,7 +345,7 @@ impl Backend {
 
 impl Listener {
     fn compile(
-        config: &weir_config::Listener,
+        config: &Arc<weir_config::Listener>,
         loaded: &Loaded,
         old: Option<&Arc<Listener>>,
         (pools, cache): (&[Arc<Pool>], Option<&Arc<Cache>>),
