@@ -5,6 +5,7 @@ mod screens;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::collection::{btree_map, vec};

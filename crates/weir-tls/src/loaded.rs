@@ -42,15 +42,7 @@ impl Loaded {
             let Some(tls) = &pool.tls else { continue };
             match ClientTls::load(tls, pool.protocol) {
                 Ok(tls) => {
-                    for backend in
-                        pool.backends.iter().filter(|each| tls.for_backend(&each.address, None).is_none())
-                    {
-                        let reason = "its host can't be asked for as a server name; expected `server_name` in the pool's `tls`";
-                        errors.push(LoadError {
-                            file: backend.address.clone().into(),
-                            reason: reason.to_owned(),
-                        });
-                    }
+                    errors.extend(pool.backends.iter().filter_map(|each| tls.name_of(&each.address).err()));
                     let tls = if speaks_http(config, &pool.name) { tls } else { tls.without_alpn() };
                     loaded.pools.insert(pool.name.clone(), Arc::new(tls));
                 }

@@ -7,10 +7,9 @@
 #![forbid(unsafe_code)]
 
 use std::fmt::Write as _;
-use std::fs;
 use std::time::{Duration, Instant};
 
-use weir_tests::dialogue::{Admin, Setup};
+use weir_tests::dialogue::{Admin, Setup, processor_time_of};
 use weir_tests::storm::numbers_from_arguments;
 
 const USAGE: &str = "usage: change_cost [--changes 100] [--rounds 5] [--only NUMBER]
@@ -144,27 +143,17 @@ fn call(admin: &Admin, method: &str, path: &str, body: &str, expected: u16) {
 
 /// Processor time of one call, in microseconds.
 fn cost(pid: u32, idle: f64, changes: u64, call: impl Fn(u64)) -> f64 {
-    let (begun, before) = (Instant::now(), processor_time(pid));
+    let (begun, before) = (Instant::now(), processor_time_of(pid));
     (0..changes).for_each(call);
-    let used = processor_time(pid).saturating_sub(before).as_secs_f64();
+    let used = processor_time_of(pid).saturating_sub(before).as_secs_f64();
     (used - idle * begun.elapsed().as_secs_f64()) * 1e6 / changes as f64
 }
 
 /// The share of one processor that the process uses while nobody calls.
 fn idle_share(pid: u32) -> f64 {
-    let (begun, before) = (Instant::now(), processor_time(pid));
+    let (begun, before) = (Instant::now(), processor_time_of(pid));
     std::thread::sleep(Duration::from_millis(500));
-    processor_time(pid).saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64()
-}
-
-/// Time on a processor, over all threads. `/proc/PID/stat` counts in hundredths of a second, the scheduler in nanoseconds.
-fn processor_time(pid: u32) -> Duration {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
-    let of_thread = |entry: fs::DirEntry| -> Option<u64> {
-        let text = fs::read_to_string(entry.path().join("schedstat")).ok()?;
-        text.split(' ').next()?.parse().ok()
-    };
-    Duration::from_nanos(threads.flatten().filter_map(of_thread).sum())
+    processor_time_of(pid).saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64()
 }
 
 /// The median, and the least and the most.
