@@ -1,4 +1,4 @@
-//! The end of a fill that writes.
+//! The end of a broadcast that writes.
 
 use std::io;
 use std::sync::Arc;
@@ -9,35 +9,35 @@ use bytes::Bytes;
 use weir_cache::Object;
 
 use super::super::around::{Interim, Trailer};
-use super::{Alone, Ending, Failed, Fill, FillHead, Stage, WINDOW_BYTES};
+use super::{Alone, Broadcast, Ending, Failed, FetchedHead, Stage, WINDOW_BYTES};
 
 /// Whatever becomes of it, the readers are told: at the latest when it is dropped.
-pub struct Filling {
-    fill: Arc<Fill>,
-    /// The most that all fills may gather, bytes.
+pub struct Sender {
+    broadcast: Arc<Broadcast>,
+    /// The most that all broadcasts may gather, bytes.
     gathered_most: u64,
     is_over: bool,
 }
 
-impl Filling {
-    /// A new fill. `gathered` counts the bytes of all fills, of which there may be `gathered_most`.
-    pub fn new(gathered: &Arc<AtomicU64>, gathered_most: u64, alone: Alone) -> Filling {
-        Filling { fill: Arc::new(Fill::new(gathered, alone)), gathered_most, is_over: false }
+impl Sender {
+    /// A new broadcast. `gathered` counts the bytes of all of them, of which there may be `gathered_most`.
+    pub fn new(gathered: &Arc<AtomicU64>, gathered_most: u64, alone: Alone) -> Sender {
+        Sender { broadcast: Arc::new(Broadcast::new(gathered, alone)), gathered_most, is_over: false }
     }
 
     /// Where readers join.
-    pub fn fill(&self) -> &Arc<Fill> {
-        &self.fill
+    pub fn broadcast(&self) -> &Arc<Broadcast> {
+        &self.broadcast
     }
 
     /// A head came that is not the final one.
     pub fn pass_on(&mut self, interim: Interim) {
-        self.fill.change(|state| state.interim.push(Arc::new(interim)));
+        self.broadcast.change(|state| state.interim.push(Arc::new(interim)));
     }
 
     /// A head came. What follows is gathered where `is_kept`.
-    pub fn begin(&mut self, head: Arc<FillHead>, is_kept: bool) {
-        self.fill.change(|state| {
+    pub fn begin(&mut self, head: Arc<FetchedHead>, is_kept: bool) {
+        self.broadcast.change(|state| {
             state.stage = Stage::Streaming(head);
             state.is_kept = is_kept;
         });
@@ -45,7 +45,7 @@ impl Filling {
 
     /// As [`Self::begin`], of content whose readers have its head already.
     pub fn begin_copy(&mut self, is_kept: bool) {
-        self.fill.change(|state| {
+        self.broadcast.change(|state| {
             state.stage = Stage::Copying;
             state.is_kept = is_kept;
         });
@@ -53,18 +53,18 @@ impl Filling {
 
     /// Whether what came so far is still to be kept.
     pub fn is_kept(&self) -> bool {
-        self.fill.lock().is_kept
+        self.broadcast.lock().is_kept
     }
 
     /// Whether nobody wants what comes.
     pub fn is_unwanted(&self) -> bool {
-        self.fill.lock().is_unwanted()
+        self.broadcast.lock().is_unwanted()
     }
 
     /// Whether nobody wants what comes any more: nobody reads it, and it is not to be kept or may not go on alone. The task is woken when
     /// that changes.
     pub fn poll_unwanted(&self, context: &Context<'_>) -> Poll<()> {
-        let mut state = self.fill.lock();
+        let mut state = self.broadcast.lock();
         if state.is_unwanted() {
             return Poll::Ready(());
         }
@@ -80,7 +80,7 @@ impl Filling {
         most: u64,
     ) -> Poll<io::Result<usize>> {
         let added = content.len() as u64;
-        let mut state = self.fill.lock();
+        let mut state = self.broadcast.lock();
         if state.is_unwanted() {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
@@ -101,7 +101,7 @@ impl Filling {
         }
         drop(state);
         let chunk = Bytes::copy_from_slice(content);
-        self.fill.change(|state| {
+        self.broadcast.change(|state| {
             state.chunks.push_back((state.length, chunk));
             state.length += added;
         });
@@ -110,18 +110,18 @@ impl Filling {
 
     /// Gathers no more, and lets go of what everybody has read.
     pub fn keep_no_more(&mut self) {
-        self.fill.lock().let_go();
+        self.broadcast.lock().let_go();
     }
 
     /// What was gathered, now that all of it has come; `None` where it is not to be kept.
     pub fn gathered(&self) -> Option<Vec<Bytes>> {
-        let state = self.fill.lock();
+        let state = self.broadcast.lock();
         state.is_kept.then(|| state.chunks.iter().map(|(_, chunk)| chunk.clone()).collect())
     }
 
     /// The head that came.
-    pub fn head(&self) -> Option<Arc<FillHead>> {
-        match &self.fill.lock().stage {
+    pub fn head(&self) -> Option<Arc<FetchedHead>> {
+        match &self.broadcast.lock().stage {
             Stage::Streaming(head) => Some(head.clone()),
             _ => None,
         }
@@ -130,7 +130,7 @@ impl Filling {
     /// All of it has come. `object` is what was kept.
     pub fn finish(&mut self, object: Option<Arc<Object>>, trailers: Option<Arc<[Trailer]>>) {
         self.is_over = true;
-        self.fill.change(|state| {
+        self.broadcast.change(|state| {
             match &object {
                 Some(object) => state.hand_over(object),
                 None => state.let_go(),
@@ -144,7 +144,7 @@ impl Filling {
     /// What the cache has is still good.
     pub fn confirm(&mut self, object: Arc<Object>, is_for_all: bool) {
         self.is_over = true;
-        self.fill.change(|state| {
+        self.broadcast.change(|state| {
             state.stage = Stage::Confirmed { object, is_for_all };
             state.permit = None;
         });
@@ -157,7 +157,7 @@ impl Filling {
 
     fn end_with(&mut self, stage: Stage) {
         self.is_over = true;
-        self.fill.change(|state| {
+        self.broadcast.change(|state| {
             state.permit = None;
             match state.stage {
                 Stage::Streaming(_) | Stage::Copying => {
@@ -170,7 +170,7 @@ impl Filling {
     }
 }
 
-impl Drop for Filling {
+impl Drop for Sender {
     fn drop(&mut self) {
         if !self.is_over {
             self.end_with(Stage::Lost);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use weir_cache::{Crowd, KeyBuffer, RequestFacts};
 
 use super::background::Background;
-use super::fill::{Alone, Fill, Filling, Reader};
+use super::broadcast::{Alone, Broadcast, Reader, Sender};
 
 /// How long a key passes by the cache after its answer was not to be kept.
 pub const PASS_FOR: Duration = Duration::from_secs(2);
@@ -26,7 +26,7 @@ const PASSING_MOST: usize = 1024;
 type Hashed<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 
 /// The fetches under way.
-pub struct Fills {
+pub struct Fetches {
     shards: Box<[Mutex<Shard>]>,
     /// Bytes that all of them have gathered.
     gathered: Arc<AtomicU64>,
@@ -36,7 +36,7 @@ pub struct Fills {
 
 #[derive(Default)]
 struct Shard {
-    running: Hashed<Box<[u8]>, Arc<Fill>>,
+    running: Hashed<Box<[u8]>, Arc<Broadcast>>,
     /// By hash of the key, until when.
     passing: Hashed<u64, Duration>,
 }
@@ -53,15 +53,15 @@ pub enum Joined<T> {
 
 /// A fetch's entry in the table; gone when dropped, upon which whoever waits is told.
 pub struct Lease {
-    pub filling: Filling,
+    pub sender: Sender,
     /// `None` once it is out of the table.
     entry: Option<(Arc<super::Cache>, Box<[u8]>, u64)>,
 }
 
-impl Fills {
+impl Fetches {
     /// At most `background` of them go on that no client waits for.
-    pub fn new(background: u32) -> Fills {
-        Fills {
+    pub fn new(background: u32) -> Fetches {
+        Fetches {
             shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
             gathered: Arc::default(),
             background: Arc::new(Background::new(background)),
@@ -73,7 +73,7 @@ impl Fills {
         &self.background
     }
 
-    /// Bytes that all fills have gathered.
+    /// Bytes that all broadcasts have gathered.
     pub fn gathered(&self) -> &Arc<AtomicU64> {
         &self.gathered
     }
@@ -146,31 +146,31 @@ impl super::Cache {
     /// before it leaves the table.
     pub fn join<T>(self: &Arc<Self>, key: &KeyBuffer, look: impl FnOnce() -> Option<T>) -> Joined<T> {
         let hash = key.hash();
-        let mut shard = self.fills.shard(hash);
-        if let Some(fill) = shard.running.get(key.bytes()) {
-            return Joined::Follows(fill.join(false));
+        let mut shard = self.fetches.shard(hash);
+        if let Some(broadcast) = shard.running.get(key.bytes()) {
+            return Joined::Follows(broadcast.join(false));
         }
         if let Some(found) = look() {
             return Joined::Found(found);
         }
-        let alone = Alone::Among(self.fills.background.clone());
-        let filling = Filling::new(&self.fills.gathered, self.gathered_most(), alone);
-        let fill = filling.fill().clone();
-        shard.running.insert(key.bytes().into(), fill.clone());
+        let alone = Alone::Among(self.fetches.background.clone());
+        let sender = Sender::new(&self.fetches.gathered, self.gathered_most(), alone);
+        let broadcast = sender.broadcast().clone();
+        shard.running.insert(key.bytes().into(), broadcast.clone());
         drop(shard);
-        let reader = fill.join(true);
-        let lease = Lease { filling, entry: Some((self.clone(), key.bytes().into(), hash)) };
+        let reader = broadcast.join(true);
+        let lease = Lease { sender, entry: Some((self.clone(), key.bytes().into(), hash)) };
         Joined::Leads(lease, reader)
     }
 
     /// As [`Self::join`], for nobody who would wait.
     pub fn refresh(self: &Arc<Self>, key: &KeyBuffer, facts: &RequestFacts, now: Duration) -> Refresh {
-        if self.fills.passes(key.hash(), facts, now) {
+        if self.fetches.passes(key.hash(), facts, now) {
             return Refresh::Needless;
         }
         let Joined::Leads(lease, reader) = self.join(key, || None::<()>) else { return Refresh::Needless };
         drop(reader);
-        if lease.filling.is_unwanted() { Refresh::NoRoom } else { Refresh::Begun(lease) }
+        if lease.sender.is_unwanted() { Refresh::NoRoom } else { Refresh::Begun(lease) }
     }
 }
 
@@ -178,7 +178,7 @@ impl Lease {
     /// Takes the fetch out of the table: who asks from now on does not wait for it.
     pub fn leave(&mut self) {
         if let Some((cache, key, hash)) = self.entry.take() {
-            cache.fills.shard(hash).running.remove(&key);
+            cache.fetches.shard(hash).running.remove(&key);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! One fetch writes, any number of clients on any worker read. While it is to be kept, nothing that a reader does holds the fetch up. What is
 //! not to be kept goes through a window: the fetch waits for its slowest reader, and ends when none is left.
 
-mod filling;
+mod sender;
 #[cfg(test)]
 mod tests;
 
@@ -19,7 +19,7 @@ use weir_http::values::vary::Vary;
 use weir_http::{AddedField, BodyLength, ResponseHead};
 use weir_stats::table::{End, Rejected};
 
-pub use self::filling::Filling;
+pub use self::sender::Sender;
 use super::around::{Interim, Trailer};
 use super::background::{Background, Permit};
 use crate::http::failure::{Failure, Meets};
@@ -28,11 +28,11 @@ use crate::http::failure::{Failure, Meets};
 const WINDOW_BYTES: u64 = 256 << 10;
 
 /// One fetch and who waits for it.
-pub struct Fill {
-    state: Mutex<State>,
+pub struct Broadcast {
+    state: Mutex<BroadcastState>,
 }
 
-struct State {
+struct BroadcastState {
     stage: Stage,
     /// Whether what comes is gathered to be kept.
     is_kept: bool,
@@ -46,7 +46,7 @@ struct State {
     interim: Vec<Arc<Interim>>,
     charge: Charge,
     end: Option<Ending>,
-    seats: Vec<Seat>,
+    readers: Vec<ReaderState>,
     /// Seats that nobody has.
     free: Vec<usize>,
     alone: Alone,
@@ -67,7 +67,7 @@ pub enum Alone {
     Among(Arc<Background>),
 }
 
-/// What one fill holds of what all of them may, beside what the store holds and counts itself. Given back when the last reader has left: slow
+/// What one broadcast holds of what all of them may, beside what the store holds and counts itself. Given back when the last reader has left: slow
 /// ones hold on to what nobody else needs any more.
 struct Charge {
     gathered: Arc<AtomicU64>,
@@ -75,7 +75,7 @@ struct Charge {
 }
 
 impl Charge {
-    /// Counts more; gives what all fills hold then.
+    /// Counts more; gives what all of them hold then.
     fn add(&mut self, bytes: u64) -> u64 {
         self.bytes += bytes;
         self.gathered.fetch_add(bytes, Ordering::Relaxed) + bytes
@@ -99,7 +99,7 @@ impl Drop for Charge {
 enum Stage {
     #[default]
     Asked,
-    Streaming(Arc<FillHead>),
+    Streaming(Arc<FetchedHead>),
     /// As [`Stage::Streaming`], of something whose head is elsewhere.
     Copying,
     /// A backend said that what the cache has is still good, to all or only to who asked first.
@@ -119,7 +119,7 @@ enum Ending {
 }
 
 #[derive(Default)]
-struct Seat {
+struct ReaderState {
     is_taken: bool,
     /// Bytes of the content that were read.
     position: u64,
@@ -129,7 +129,7 @@ struct Seat {
 }
 
 /// The head of a response under way, and what goes with it.
-pub struct FillHead {
+pub struct FetchedHead {
     /// As received, but for what belongs to the backend's connection.
     pub head: ResponseHead,
     /// What `head` points into.
@@ -186,7 +186,7 @@ pub enum Arrived {
     /// An interim response. For who asked first only: it hints at what that one is to do meanwhile.
     Interim(Arc<Interim>),
     /// A head; content follows.
-    Streaming(Arc<FillHead>),
+    Streaming(Arc<FetchedHead>),
     /// An object to answer from.
     Object(Arc<Object>),
     /// What came is for who asked first only.
@@ -205,9 +205,9 @@ pub enum Piece {
     Broken,
 }
 
-impl Fill {
-    fn new(gathered: &Arc<AtomicU64>, alone: Alone) -> Fill {
-        let state = State {
+impl Broadcast {
+    fn new(gathered: &Arc<AtomicU64>, alone: Alone) -> Broadcast {
+        let state = BroadcastState {
             stage: Stage::Asked,
             is_kept: false,
             chunks: VecDeque::new(),
@@ -216,53 +216,53 @@ impl Fill {
             interim: Vec::new(),
             charge: Charge { gathered: gathered.clone(), bytes: 0 },
             end: None,
-            seats: Vec::new(),
+            readers: Vec::new(),
             free: Vec::new(),
             alone,
             permit: None,
             driver: None,
         };
-        Fill { state: Mutex::new(state) }
+        Broadcast { state: Mutex::new(state) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // What a panic of the fetch leaves is told to the readers by the drop of its `Filling`.
+    fn lock(&self) -> MutexGuard<'_, BroadcastState> {
+        // What a panic of the fetch leaves is told to the readers by the drop of its `Sender`.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state and wakes whoever waits.
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut BroadcastState) -> T) -> T {
         let mut state = self.lock();
         let result = change(&mut state);
-        let wakers: Vec<Waker> = state.seats.iter_mut().filter_map(|seat| seat.waker.take()).collect();
+        let wakers: Vec<Waker> = state.readers.iter_mut().filter_map(|reader| reader.waker.take()).collect();
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
         result
     }
 
     /// A place among those who wait; `leads` for who asked first.
-    pub fn join(self: &Arc<Fill>, leads: bool) -> Reader {
+    pub fn join(self: &Arc<Broadcast>, leads: bool) -> Reader {
         let mut state = self.lock();
         let position = state.chunks.front().map_or(state.length, |(start, _)| *start);
-        let seat = Seat { is_taken: true, position, ..Seat::default() };
+        let reader = ReaderState { is_taken: true, position, ..ReaderState::default() };
         let number = match state.free.pop() {
             Some(free) => {
-                state.seats[free] = seat;
+                state.readers[free] = reader;
                 free
             }
             None => {
-                state.seats.push(seat);
-                state.seats.len() - 1
+                state.readers.push(reader);
+                state.readers.len() - 1
             }
         };
         state.permit = None;
-        Reader { fill: self.clone(), number, leads, leaves_it: true }
+        Reader { broadcast: self.clone(), number, leads, leaves_it: true }
     }
 }
 
 /// One who waits. Leaves when dropped.
 pub struct Reader {
-    fill: Arc<Fill>,
+    broadcast: Arc<Broadcast>,
     number: usize,
     leads: bool,
     /// Whether what it reads may go on to come when it leaves as the last.
@@ -277,25 +277,25 @@ impl Reader {
 
     /// Another in the name of the same client, who need not be the one that asked first.
     pub fn joined(&self) -> Reader {
-        let mut other = self.fill.join(false);
+        let mut other = self.broadcast.join(false);
         other.leaves_it = self.leaves_it;
         other
     }
 
     /// Ready once it is known what comes.
     pub fn poll_arrived(&self, context: &Context<'_>) -> Poll<Arrived> {
-        let mut state = self.fill.lock();
-        let State { seats, interim, stage, is_kept, .. } = &mut *state;
-        let seat = &mut seats[self.number];
+        let mut state = self.broadcast.lock();
+        let BroadcastState { readers, interim, stage, is_kept, .. } = &mut *state;
+        let reader = &mut readers[self.number];
         if self.leads
-            && let Some(next) = interim.get(seat.interim)
+            && let Some(next) = interim.get(reader.interim)
         {
-            seat.interim += 1;
+            reader.interim += 1;
             return Poll::Ready(Arrived::Interim(next.clone()));
         }
         Poll::Ready(match stage {
             Stage::Asked => {
-                seat.wait(context);
+                reader.wait(context);
                 return Poll::Pending;
             }
             Stage::Confirmed { is_for_all: false, .. } if !self.leads => Arrived::Released,
@@ -310,13 +310,13 @@ impl Reader {
 
     /// The object, once the content is whole and where it could be kept. `None`: there will be none.
     pub fn poll_object(&self, context: &Context<'_>) -> Poll<Option<Arc<Object>>> {
-        let mut state = self.fill.lock();
+        let mut state = self.broadcast.lock();
         match &state.end {
             Some(Ending::Whole(object)) => Poll::Ready(object.clone()),
             Some(Ending::Broken) => Poll::Ready(None),
             None if !state.is_kept => Poll::Ready(None),
             None => {
-                state.seats[self.number].wait(context);
+                state.readers[self.number].wait(context);
                 Poll::Pending
             }
         }
@@ -324,7 +324,7 @@ impl Reader {
 
     /// The object where all of it is there already.
     pub fn object(&self) -> Option<Arc<Object>> {
-        match &self.fill.lock().end {
+        match &self.broadcast.lock().end {
             Some(Ending::Whole(object)) => object.clone(),
             _ => None,
         }
@@ -332,40 +332,40 @@ impl Reader {
 
     /// Whether it broke off.
     pub fn is_broken(&self) -> bool {
-        matches!(self.fill.lock().end, Some(Ending::Broken))
+        matches!(self.broadcast.lock().end, Some(Ending::Broken))
     }
 
     /// What stood behind the content; `None` where nothing did, or while it has not come.
     pub fn trailers(&self) -> Option<Arc<[Trailer]>> {
-        self.fill.lock().trailers.clone()
+        self.broadcast.lock().trailers.clone()
     }
 
     /// What it reads.
-    pub fn fill(&self) -> &Arc<Fill> {
-        &self.fill
+    pub fn broadcast(&self) -> &Arc<Broadcast> {
+        &self.broadcast
     }
 
     /// Whether what it reads is still to be kept.
     pub fn is_kept(&self) -> bool {
-        self.fill.lock().is_kept
+        self.broadcast.lock().is_kept
     }
 
     /// Whether the next piece is the first one.
     pub fn is_at_start(&self) -> bool {
-        self.fill.lock().seats[self.number].position == 0
+        self.broadcast.lock().readers[self.number].position == 0
     }
 
     /// Whether [`Self::poll_piece`] is ready.
     pub fn has_piece(&self) -> bool {
-        let state = self.fill.lock();
-        state.end.is_some() || state.length > state.seats[self.number].position
+        let state = self.broadcast.lock();
+        state.end.is_some() || state.length > state.readers[self.number].position
     }
 
     /// The next piece of the content.
     pub fn poll_piece(&self, context: &Context<'_>) -> Poll<Piece> {
-        let mut state = self.fill.lock();
-        if let Some(chunk) = state.piece_at(state.seats[self.number].position) {
-            state.seats[self.number].position += chunk.len() as u64;
+        let mut state = self.broadcast.lock();
+        if let Some(chunk) = state.piece_at(state.readers[self.number].position) {
+            state.readers[self.number].position += chunk.len() as u64;
             let driver = state.free_read();
             drop(state);
             driver.into_iter().for_each(Waker::wake);
@@ -375,7 +375,7 @@ impl Reader {
             Some(Ending::Whole(_)) => Poll::Ready(Piece::End),
             Some(Ending::Broken) => Poll::Ready(Piece::Broken),
             None => {
-                state.seats[self.number].wait(context);
+                state.readers[self.number].wait(context);
                 Poll::Pending
             }
         }
@@ -384,8 +384,8 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let mut state = self.fill.lock();
-        state.seats[self.number] = Seat::default();
+        let mut state = self.broadcast.lock();
+        state.readers[self.number] = ReaderState::default();
         state.free.push(self.number);
         if let (Alone::Among(background), true) = (&state.alone, self.leaves_it)
             && !state.has_readers()
@@ -399,7 +399,7 @@ impl Drop for Reader {
     }
 }
 
-impl Seat {
+impl ReaderState {
     fn wait(&mut self, context: &Context<'_>) {
         if !self.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             self.waker = Some(context.waker().clone());
@@ -407,9 +407,9 @@ impl Seat {
     }
 }
 
-impl State {
+impl BroadcastState {
     fn has_readers(&self) -> bool {
-        self.seats.iter().any(|seat| seat.is_taken)
+        self.readers.iter().any(|reader| reader.is_taken)
     }
 
     /// Whether nothing more is to come.
@@ -449,7 +449,7 @@ impl State {
         if self.is_kept {
             return None;
         }
-        let positions = self.seats.iter().filter(|seat| seat.is_taken).map(|seat| seat.position);
+        let positions = self.readers.iter().filter(|reader| reader.is_taken).map(|reader| reader.position);
         let least = positions.min().unwrap_or(u64::MAX);
         while self.chunks.front().is_some_and(|(start, bytes)| start + bytes.len() as u64 <= least) {
             self.chunks.pop_front();
@@ -477,7 +477,7 @@ impl State {
     }
 }
 
-impl FillHead {
+impl FetchedHead {
     /// How its content is delimited.
     pub fn body(&self) -> BodyLength {
         self.head.body()
