@@ -140,10 +140,8 @@ pub(crate) const UNDERSCORED: u8 = 2;
 pub(crate) const UNDERSCORE_TWIN: u8 = 4;
 /// A `Connection` option names it.
 pub(crate) const NOMINATED: u8 = 8;
-/// Whitespace around the value is more than one space before it.
-pub(crate) const PADDED: u8 = 16;
 /// Whitespace around the value holds a tab.
-pub(crate) const TABBED: u8 = 32;
+pub(crate) const TABBED: u8 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FieldLine {
