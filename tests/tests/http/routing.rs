@@ -155,6 +155,50 @@ fn added_fields_replace_those_of_the_same_name() {
     assert_eq!(request.fields.one("x-from"), Some("weir"));
 }
 
+/// A prefix without a slash at its end leaves `../secret` of `/static../secret`, which is no dot segment until it is put behind `/files/`.
+#[test]
+fn no_rewritten_path_has_a_dot_segment() {
+    let backend = Backend::saying("hello");
+    let weir = Setup::of(
+        r#"
+        [listener.web]
+        bind = "@web"
+        [[listener.web.route]]
+        path = "/static*"
+        rewrite = { prefix = "/files/" }
+        pool = "app"
+        [pool.app]
+        backends = ["@app"]
+        health = { check = "off" }
+        "#,
+    )
+    .with("app", backend.address())
+    .start();
+    for target in [
+        "/static../secret",
+        "/static..",
+        "/static.",
+        "/static./x",
+        "/static%2e%2e/secret",
+        "/static..;a/secret",
+        "/x/../static../secret?q",
+    ] {
+        let mut client = weir.client("web");
+        client.sends(format!("GET {target} HTTP/1.1\r\nhost: a\r\n\r\n"));
+        let response = client.receives_response();
+        for request in backend.requests() {
+            let path = request.target.split('?').next().unwrap_or_default();
+            assert!(!path.split('/').any(|segment| [".", ".."].contains(&segment)), "{target} became {path}");
+        }
+        assert_eq!(response.status, 400, "{target}");
+        assert!(response.text().contains("path_above_root"), "{target}: {response:?}");
+    }
+    let mut client = weir.client("web");
+    client.sends("GET /static..x/y HTTP/1.1\r\nhost: a\r\n\r\n");
+    client.receives_status(200);
+    assert_eq!(backend.requests().pop().expect("a request").target, "/files/..x/y");
+}
+
 #[test]
 fn a_redirect_fills_in_host_path_and_query() {
     let site = site();

@@ -110,11 +110,24 @@ fn rewrite(route: &Fields, findings: &mut Findings<'_>) {
                 findings.error(entry.key, "`rewrite` needs a `path` that ends in `*`", hint);
             }
             Value::Path(PathPattern::Prefix(path)) => {
-                if let Some(prefix) =
-                    rewrite.text("prefix").filter(|prefix| path.ends_with('/') && !prefix.ends_with('/'))
-                {
-                    let hint = format!("`{path}x` becomes `{prefix}x`; did you mean \"{prefix}/\"?");
-                    findings.warning(rewrite.at("prefix"), "the rewritten path runs into what follows", hint);
+                let Some(prefix) = rewrite.text("prefix") else { continue };
+                match (path.ends_with('/'), prefix.ends_with('/')) {
+                    (true, false) => {
+                        let hint = format!("`{path}x` becomes `{prefix}x`; did you mean \"{prefix}/\"?");
+                        findings.warning(
+                            rewrite.at("prefix"),
+                            "the rewritten path runs into what follows",
+                            hint,
+                        );
+                    }
+                    (false, true) => {
+                        let hint = format!(
+                            "`{path}/x` becomes `{prefix}/x`, and `{path}../x` would become `{prefix}../x`, which is answered \
+                             400; did you mean \"{path}/*\"?"
+                        );
+                        findings.warning(*at, "the rewritten path can leave its prefix", hint);
+                    }
+                    _ => {}
                 }
             }
             _ => {}

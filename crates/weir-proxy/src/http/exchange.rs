@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use weir_cache::KeyBuffer;
-use weir_http::{BodyLength, Method, RequestHead, ResponseHead, path};
+use weir_http::{BodyLength, Method, RequestHead, ResponseHead, Violation, path};
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
@@ -318,9 +318,7 @@ fn plan<'l>(
         Action::Pool(pool) => {
             if let Some(replacement) = &route.rewrite_prefix {
                 let rest = routed[prefix..].to_vec();
-                exchange.path.clear();
-                exchange.path.extend_from_slice(replacement);
-                exchange.path.extend_from_slice(&rest);
+                rewrite(replacement, &rest, &mut exchange.path)?;
                 rewritten = true;
             }
             Plan::Forward { pool: *pool, route: Some(route), rewritten }
@@ -330,6 +328,15 @@ fn plan<'l>(
             Plan::Respond { status: *status, body, content_type, route }
         }
     })
+}
+
+/// Puts the path for the backend into `out`: `replacement`, and what the prefix left of the path.
+fn rewrite(replacement: &[u8], rest: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
+    out.clear();
+    out.extend_from_slice(replacement);
+    out.extend_from_slice(rest);
+    // The rest of `/static../secret` behind `/static` is no dot segment before it stands behind a slash.
+    if path::has_dot_segment(out) { Err(Failure::BadRequest(Violation::PathAboveRoot)) } else { Ok(()) }
 }
 
 /// Puts the normal form of the path into `out` where it is another; gives whether it is.
