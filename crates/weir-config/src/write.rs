@@ -14,6 +14,7 @@ use self::users::protocols;
 use crate::build::{CONTENT_TYPE, RETRY_ON, default_hash_key, default_pool};
 use crate::schema::*;
 use crate::units::{show_byte_rate, show_duration, show_size};
+use crate::values::written_value;
 
 /// One table of the effective config: its header without brackets, and its keys in the order of the reference.
 pub(crate) struct Section {
@@ -117,6 +118,11 @@ fn inline(keys: Vec<(&'static str, String)>) -> String {
 fn map(map: &BTreeMap<String, String>) -> String {
     let pairs: Vec<_> = map.iter().map(|(name, value)| format!("{} = {}", key(name), text(value))).collect();
     format!("{{ {} }}", pairs.join(", "))
+}
+
+/// Fields that are set.
+fn set_fields(fields: &BTreeMap<String, String>) -> String {
+    map(&fields.iter().map(|(name, value)| (name.clone(), written_value(value))).collect())
 }
 
 fn duration(value: std::time::Duration) -> String {
@@ -314,10 +320,10 @@ fn route(listener: &Listener, position: usize, route: &Route) -> Vec<(&'static s
         }
     }
     if !route.add_request_header.is_empty() {
-        keys.push(("add_request_header", map(&route.add_request_header)));
+        keys.push(("add_request_header", set_fields(&route.add_request_header)));
     }
     if !route.add_response_header.is_empty() {
-        keys.push(("add_response_header", map(&route.add_response_header)));
+        keys.push(("add_response_header", set_fields(&route.add_response_header)));
     }
     keys.extend(
         route.rewrite_prefix.as_ref().map(|prefix| ("rewrite", inline(vec![("prefix", text(prefix))]))),

@@ -259,15 +259,15 @@ static ROUTE: Table = Table {
         Key::new("respond", Kind::Table(&RESPOND), "Answer from here.").http().also(&["response"]),
         Key::new(
             "add_request_header",
-            Kind::Map(&shape::REQUEST_HEADER, &shape::FIELD_VALUE),
-            "Fields set on the request towards the backend, replacing any of the same name.",
+            Kind::Map(&shape::REQUEST_HEADER, &shape::SET_VALUE),
+            "Fields set on the request towards the backend, replacing any of the same name. A `$` is written `$$`.",
         ).http()
         .default("none")
         .also(&["proxy_set_header", "set_header", "request_header"]),
         Key::new(
             "add_response_header",
-            Kind::Map(&shape::RESPONSE_HEADER, &shape::FIELD_VALUE),
-            "Fields set on the response towards the client.",
+            Kind::Map(&shape::RESPONSE_HEADER, &shape::SET_VALUE),
+            "Fields set on the response towards the client, also on Weir's own. A `$` is written `$$`.",
         ).http()
         .default("none")
         .also(&["add_header", "response_header"]),

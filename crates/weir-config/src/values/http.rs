@@ -19,8 +19,10 @@ pub(crate) static PROBED_HEADER: Shape = Shape::new("a header field", "x-canary"
 pub(crate) static REQUEST_HEADER: Shape = Shape::new("a header field", "x-from", request_header);
 /// A field that is set on responses.
 pub(crate) static RESPONSE_HEADER: Shape = Shape::new("a header field", "x-served-by", response_header);
-/// A header field value (RFC 9110 section 5.5).
+/// A header field value (RFC 9110 section 5.5) that is compared.
 pub(crate) static FIELD_VALUE: Shape = Shape::new("a header value", "weir", field_value);
+/// A header field value that is set; a `$` in it is written `$$`.
+pub(crate) static SET_VALUE: Shape = Shape::new("a header value", "weir", set_value);
 /// `respond.content_type`
 pub(crate) static CONTENT_TYPE: Shape = Shape::new("a media type", "text/html; charset=utf-8", content_type);
 /// `cache.query_only`, `cache.query_without`
@@ -360,6 +362,48 @@ fn field_value(text: &str) -> Result<Value, Refused> {
         );
     }
     Ok(Value::Text(text.to_owned()))
+}
+
+/// A value that Weir writes. One `$` begins the name of something to fill in; none exists yet, and sending the name as text
+/// would only look as if it did.
+fn set_value(text: &str) -> Result<Value, Refused> {
+    field_value(text)?;
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        plain.push_str(&rest[..=at]);
+        rest = &rest[at + 1..];
+        if let Some(behind) = rest.strip_prefix('$') {
+            rest = behind;
+            continue;
+        }
+        let name: String = rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+        let hint = match name.as_str() {
+            "client_ip" | "remote_addr" | "proxy_add_x_forwarded_for" | "src" => {
+                "backends are told the client in `x-forwarded-for` and `forwarded` anyway".to_owned()
+            }
+            "host" | "http_host" | "scheme" => {
+                "backends are told it in `x-forwarded-host` and `x-forwarded-proto` anyway".to_owned()
+            }
+            "request_id" => "both sides are told it in `x-request-id` anyway".to_owned(),
+            _ => format!(
+                "nothing is filled in here; a `$` itself is written `$$`: {}",
+                quote(&text.replace("$$", "$").replace('$', "$$"))
+            ),
+        };
+        let message = match name.is_empty() {
+            true => "a `$` in a header value names nothing".to_owned(),
+            false => format!("`${name}` is not known in a header value"),
+        };
+        return refuse(message, hint);
+    }
+    plain.push_str(rest);
+    Ok(Value::Text(plain))
+}
+
+/// A value as [`SET_VALUE`] takes it.
+pub(crate) fn written_value(value: &str) -> String {
+    value.replace('$', "$$")
 }
 
 fn content_type(text: &str) -> Result<Value, Refused> {
