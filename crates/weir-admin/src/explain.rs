@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use weir_balance::{PickInput, Picker, TierKind, address_hash};
 use weir_config::{Protocol, Sqli, SqliMode};
 use weir_io::clock;
+use weir_proxy::client::believed;
 use weir_proxy::http::cache::explain::Asked;
 use weir_proxy::http::key::{KeySource, choice_key};
 use weir_proxy::http::route::{Action, Decision, RequestView, RouteTable, without_port};
@@ -304,7 +305,7 @@ fn screen(
         named.map(|(_, value)| value.as_bytes())
     };
     let facts = Facts {
-        client: screening::believed(listener, request.client, values("x-forwarded-for")),
+        client: believed(listener, request.client, values("x-forwarded-for")),
         path: path.as_bytes(),
         method: request.method.as_bytes(),
         user_agent: request.header(b"user-agent").unwrap_or_default().as_bytes(),

@@ -12,6 +12,7 @@ pub mod access_log;
 mod backends;
 mod choose;
 mod counterparts;
+pub mod client;
 mod handshake;
 pub mod http;
 mod memory;

@@ -15,6 +15,7 @@ use weir_io::wait::send_all;
 use weir_io::wait::{WaitError, timed_out};
 
 use crate::backends::{self, Chosen, ConnectError};
+use crate::client::Client;
 use crate::http::connection::Connection;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;

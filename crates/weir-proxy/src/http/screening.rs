@@ -1,6 +1,5 @@
 //! Asks the screens of the listener and of the route whether a request may pass. What they decide by, and how, is weir-screen's.
 
-use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use weir_io::buffers::Buffer;
 pub use weir_screen::{Checkpoint, Facts, ScreenCheck};
 use weir_screen::{Screen, Settings};
 
+use crate::client::believed;
 use crate::http::exchange::Exchange;
 use crate::http::failure::{Failure, counted_as};
 use crate::http::forward::Forwarding;
@@ -116,37 +116,6 @@ fn ask(
     }
     ledger.passage = passage;
     admitted.map_err(Failure::Screened)
-}
-
-/// The client that is counted and listed: who connected, or, where that is a trusted proxy, the last one before it in `x-forwarded-for` that is
-/// none. An entry that is no address ends the search, and so does the first.
-pub fn believed<'a>(
-    listener: &Listener,
-    peer: IpAddr,
-    forwarded_for: impl Iterator<Item = &'a [u8]>,
-) -> IpAddr {
-    if !listener.trusts(peer) {
-        return peer;
-    }
-    // What stands further right was written by whoever is nearer to us.
-    let mut found = None;
-    for entry in forwarded_for.flat_map(|value| value.split(|&byte| byte == b',')) {
-        match address_of(entry.trim_ascii()) {
-            Some(address) if listener.trusts(address) => found = found.or(Some(address)),
-            Some(address) => found = Some(address),
-            None => found = None,
-        }
-    }
-    found.unwrap_or(peer)
-}
-
-/// An address, with or without brackets and port.
-fn address_of(text: &[u8]) -> Option<IpAddr> {
-    let text = std::str::from_utf8(text).ok()?;
-    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
-    let address =
-        bare.parse::<IpAddr>().or_else(|_| text.parse::<SocketAddr>().map(|with_port| with_port.ip()));
-    address.ok().map(|address| address.to_canonical())
 }
 
 /// Every step of the screens of a listener and of a route, without counting; each with whose it is.

@@ -18,7 +18,8 @@ use weir_io::stream::{Duplex as _, Stream as Wire};
 use weir_io::wait::WaitError;
 use weir_stats::table::{End, Rejected};
 
-use crate::accept::{self, Client};
+use crate::accept;
+use crate::client::Client;
 use crate::handshake;
 use crate::http::exchange::{self, After, Exchange};
 use crate::http::failure::Failure;

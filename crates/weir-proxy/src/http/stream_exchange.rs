@@ -10,7 +10,7 @@ use weir_io::deadline::Deadline;
 use weir_io::handshake::Secure;
 use weir_io::stream::Duplex as _;
 
-use crate::accept::Client;
+use crate::client::Client;
 use crate::http::exchange::{self, After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::linger;

@@ -22,10 +22,11 @@ use weir_io::wait::send_all;
 use weir_stats::table::{End, Rejected};
 
 use super::relay::{self, FirstBytes, Pair, Relayed, Terms};
-use crate::accept::{self, Client};
+use crate::accept;
 use crate::access_log::{Record, Spoken, Timers};
 use crate::backends::{Chosen, ConnectError, Connection, WorkerPool, elapsed};
 use crate::choose::{Unavailable, Wish, choose_or_wait};
+use crate::client::Client;
 use crate::handshake;
 use crate::http::route::{Action, Decision, RequestView};
 use crate::snapshot::ClientSeat;

@@ -24,7 +24,7 @@ use super::around::{Interim, Trailer};
 use super::broadcast::{Failed, FetchedHead, Origin};
 use super::fetches::{BACK_OFF, Lease, PASS_FOR};
 use super::times;
-use crate::accept::Client;
+use crate::client::Client;
 use crate::http::crew;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::{Failure, Meets};

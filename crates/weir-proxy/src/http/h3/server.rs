@@ -19,7 +19,7 @@ use weir_stats::table::{End, Rejected};
 
 use super::resets::Resets;
 use super::stream::{Blocked, HeadError, Stream};
-use crate::accept::Client;
+use crate::client::Client;
 use crate::http::crew;
 use crate::http::exchange::{Exchange, confirm};
 use crate::http::failure::Failure;
