@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use weir_balance::{PickInput, Picker, TierKind, address_hash};
 use weir_config::{Protocol, Sqli, SqliMode};
 use weir_io::clock;
-use weir_proxy::client::believed;
+use weir_proxy::client::Client;
 use weir_proxy::http::cache::explain::Asked;
 use weir_proxy::http::key::{KeySource, choice_key};
 use weir_proxy::http::route::{Action, Decision, RequestView, RouteTable, without_port};
@@ -25,7 +25,7 @@ pub enum Question {
         method: String,
         /// `http://host[:port]/path?query`, or `/path?query` with a `host` header.
         url: String,
-        /// The client's address; default 127.0.0.1.
+        /// Who connects: the client, or a trusted proxy that names it in `x-forwarded-for`; default 127.0.0.1.
         from: Option<IpAddr>,
         /// Header fields.
         #[serde(default)]
@@ -127,7 +127,7 @@ pub fn explain(snapshot: &Snapshot, question: &Question) -> Result<Answer, Strin
     match question {
         Question::Http { method, url, from, headers, listener } => {
             let client = from.unwrap_or(IpAddr::from([127, 0, 0, 1]));
-            http(snapshot, &Request::read(method, url, headers, client)?, listener.as_deref())
+            http(snapshot, Request::read(method, url, headers, client)?, listener.as_deref())
         }
         Question::Tcp { source, destination } => tcp(snapshot, *source, *destination),
     }
@@ -191,9 +191,13 @@ impl<'q> Request<'q> {
         found.map(|(_, value)| value.as_str())
     }
 
-    fn cookies(&self) -> impl Iterator<Item = &[u8]> {
-        let all = self.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("cookie"));
+    fn values(&self, wanted: &'static str) -> impl Iterator<Item = &[u8]> {
+        let all = self.headers.iter().filter(move |(name, _)| name.eq_ignore_ascii_case(wanted));
         all.map(|(_, value)| value.as_bytes())
+    }
+
+    fn cookies(&self) -> impl Iterator<Item = &[u8]> {
+        self.values("cookie")
     }
 
     fn key(&self, pool: &Pool) -> Option<u64> {
@@ -212,8 +216,11 @@ impl<'q> Request<'q> {
     }
 }
 
-fn http(snapshot: &Snapshot, request: &Request<'_>, wanted: Option<&str>) -> Result<Answer, String> {
-    let (listener, listener_reason) = http_listener(snapshot, request, wanted)?;
+fn http(snapshot: &Snapshot, mut request: Request<'_>, wanted: Option<&str>) -> Result<Answer, String> {
+    let (listener, listener_reason) = http_listener(snapshot, &request, wanted)?;
+    let peer = Client::of_peer(SocketAddr::new(request.client, 0));
+    request.client = peer.of_request(&listener.config, request.values("x-forwarded-for")).address.ip();
+    let request = &request;
     let path = weir_proxy::http::normalised_path(&listener.config, request.path)?;
     let header = |name: &[u8]| request.header(name).map(str::as_bytes);
     let view = RequestView {
@@ -300,12 +307,8 @@ fn screen(
         Decision::Default { .. } => (None, true),
         Decision::Route { route, .. } => (Some(*route), matches!(route.action, Action::Pool(_))),
     };
-    let values = |wanted: &'static str| {
-        let named = request.headers.iter().filter(move |(name, _)| name.eq_ignore_ascii_case(wanted));
-        named.map(|(_, value)| value.as_bytes())
-    };
     let facts = Facts {
-        client: believed(listener, request.client, values("x-forwarded-for")),
+        client: request.client,
         path: path.as_bytes(),
         method: request.method.as_bytes(),
         user_agent: request.header(b"user-agent").unwrap_or_default().as_bytes(),

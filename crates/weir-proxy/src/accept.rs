@@ -192,7 +192,7 @@ pub async fn identify(
     worker: &Worker,
     deadline: &Deadline,
 ) -> Result<(Client, Option<ClientSeat>), End> {
-    let plain = Client { peer, address: peer, destination: None };
+    let plain = Client::of_peer(peer);
     if !listener.shared.expects_proxy_header(peer.ip()) {
         return Ok((plain, None));
     }

@@ -1,4 +1,8 @@
-//! Who the client is, of a connection and of a request.
+//! Who the client is: the one place that decides it.
+//!
+//! Of a connection it is the TCP peer, or whom a PROXY header from an accepted peer names. Of a request that a trusted proxy passes on it is whom
+//! `x-forwarded-for` names. Lists and limits, choices by address, the log, the PROXY header to a backend and `weir explain` all mean this one.
+//! Wherever clients are counted, [`weir_screen::address_key`] stands for them.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -6,20 +10,46 @@ use std::net::{IpAddr, SocketAddr};
 use weir_config::ProxyVersion;
 use weir_http::proxy_protocol::{self, ProxyAddresses};
 
-use crate::snapshot::Listener;
-
-/// Who is at the other end.
+/// Who asks.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
     /// The TCP peer.
     pub peer: SocketAddr,
-    /// The client: the TCP peer, or whom a PROXY header from an accepted peer names.
+    /// The client; its port is 0 where a proxy named none.
     pub address: SocketAddr,
     /// The address the client connected to, as far as known: ours, or the one in the PROXY header.
     pub destination: Option<SocketAddr>,
 }
 
 impl Client {
+    /// Who connected, where nobody speaks for others.
+    pub fn of_peer(peer: SocketAddr) -> Client {
+        Client { peer, address: peer, destination: None }
+    }
+
+    /// The client of one request of this connection, given the values of `x-forwarded-for` in order: where the connection's own is a trusted proxy,
+    /// the last entry that is none, for what stands further right was written by whoever is nearer to us. An entry that is no address ends
+    /// the search, and so does the first.
+    pub fn of_request<'a>(
+        &self,
+        listener: &weir_config::Listener,
+        forwarded_for: impl Iterator<Item = &'a [u8]>,
+    ) -> Client {
+        let trusts = |address| weir_config::contains(&listener.trusted_proxies, address);
+        if !trusts(self.address.ip()) {
+            return *self;
+        }
+        let mut found = None;
+        for entry in forwarded_for.flat_map(|value| value.split(|&byte| byte == b',')) {
+            match address_of(entry.trim_ascii()) {
+                Some(address) if trusts(address.ip()) => found = found.or(Some(address)),
+                Some(address) => found = Some(address),
+                None => found = None,
+            }
+        }
+        Client { address: found.unwrap_or(self.address), ..*self }
+    }
+
     /// The PROXY protocol header that names this client to a backend; `local` says which address of ours its connection came to.
     pub fn proxy_header(
         &self,
@@ -37,33 +67,35 @@ impl Client {
     }
 }
 
-/// The client that is counted and listed: who connected, or, where that is a trusted proxy, the last one before it in `x-forwarded-for` that is
-/// none. An entry that is no address ends the search, and so does the first.
-pub fn believed<'a>(
-    listener: &Listener,
-    peer: IpAddr,
-    forwarded_for: impl Iterator<Item = &'a [u8]>,
-) -> IpAddr {
-    if !listener.trusts(peer) {
-        return peer;
-    }
-    // What stands further right was written by whoever is nearer to us.
-    let mut found = None;
-    for entry in forwarded_for.flat_map(|value| value.split(|&byte| byte == b',')) {
-        match address_of(entry.trim_ascii()) {
-            Some(address) if listener.trusts(address) => found = found.or(Some(address)),
-            Some(address) => found = Some(address),
-            None => found = None,
-        }
-    }
-    found.unwrap_or(peer)
-}
-
-/// An address, with or without brackets and port.
-fn address_of(text: &[u8]) -> Option<IpAddr> {
+/// An address, with or without brackets and port; the port is 0 where there is none.
+fn address_of(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
-    let address =
-        bare.parse::<IpAddr>().or_else(|_| text.parse::<SocketAddr>().map(|with_port| with_port.ip()));
-    address.ok().map(|address| address.to_canonical())
+    let address = bare.parse::<IpAddr>().map(|address| SocketAddr::new(address, 0));
+    let address = address.or_else(|_| text.parse::<SocketAddr>()).ok()?;
+    Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_read_with_and_without_brackets_and_port() {
+        for (text, expected) in [
+            ("192.0.2.7", Some("192.0.2.7:0")),
+            ("192.0.2.7:4711", Some("192.0.2.7:4711")),
+            ("2001:db8::7", Some("[2001:db8::7]:0")),
+            ("[2001:db8::7]", Some("[2001:db8::7]:0")),
+            ("[2001:db8::7]:4711", Some("[2001:db8::7]:4711")),
+            ("::ffff:192.0.2.7", Some("192.0.2.7:0")),
+            ("unknown", None),
+            ("192.0.2", None),
+            ("[192.0.2.7", None),
+            ("", None),
+        ] {
+            let expected = expected.map(|text| text.parse().unwrap());
+            assert_eq!(address_of(text.as_bytes()), expected, "{text}");
+        }
+    }
 }

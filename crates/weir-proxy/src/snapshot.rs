@@ -73,13 +73,13 @@ pub struct Listener {
     client_seats: Arc<Mutex<HashMap<IpAddr, u32>>>,
 }
 
-/// One connection of one client address, counted until dropped.
+/// One connection of one client, counted until dropped.
 pub struct ClientSeat {
     address: IpAddr,
     seats: Arc<Mutex<HashMap<IpAddr, u32>>>,
 }
 
-/// The client address is at `max_connections_per_client`.
+/// The client is at `max_connections_per_client`.
 #[derive(Debug)]
 pub struct TooManyFromClient;
 
@@ -401,11 +401,16 @@ impl Listener {
         of_routes.chain(self.screen.as_deref()).map(Screen::overflowed).sum()
     }
 
-    /// A seat for one more connection from `address`; `Err` when it has as many as `max_connections_per_client`.
+    /// A seat for one more connection of the client at `address`; `Err` when it has as many as `max_connections_per_client`. An IPv6 client is its
+    /// /64.
     ///
-    /// `Ok(None)` without a limit: then nothing is counted.
+    /// `Ok(None)` without a limit, and for a trusted proxy, whose connections are those of many: then nothing is counted.
     pub fn seat_client(&self, address: IpAddr) -> Result<Option<ClientSeat>, TooManyFromClient> {
         let Some(limit) = self.config.max_connections_per_client else { return Ok(None) };
+        if self.trusts(address) {
+            return Ok(None);
+        }
+        let address = weir_screen::address_key(address);
         let mut seats = self.client_seats.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = seats.entry(address).or_insert(0);
         if *taken >= limit {

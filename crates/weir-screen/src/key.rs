@@ -108,6 +108,11 @@ impl fmt::Display for Network {
     }
 }
 
+/// What stands for a client at this address where clients are counted and nothing else is said: an IPv4 address, an IPv6 /64.
+pub fn address_key(client: IpAddr) -> IpAddr {
+    Network::of(client, 32, 64).address
+}
+
 fn by_value(seed: [u64; 2], facts: &Facts<'_>, value: Option<&[u8]>) -> Digest {
     match value {
         Some(value) => digest(seed, 1, value),

@@ -28,7 +28,7 @@ mod table;
 
 pub use concurrency::Slot;
 pub use explain::ScreenCheck;
-pub use key::Key;
+pub use key::{Key, address_key};
 pub use pattern::{Case, Pattern};
 pub use rate::Rate;
 pub use screen::{Facts, Passage, Reason, Refusal, Screen, admit};

@@ -160,13 +160,13 @@ static LISTENER: Table = Table {
             .default("nobody")
             .stream()
             .also(&["proxy_protocol"]),
-        Key::new("trusted_proxies", Kind::OneOrMany(&Kind::Text(&shape::NETWORK)), "Peers whose `forwarded` and `x-forwarded-*` are believed and extended rather than overwritten.")
+        Key::new("trusted_proxies", Kind::OneOrMany(&Kind::Text(&shape::NETWORK)), "Peers whose `forwarded` and `x-forwarded-*` are believed and extended rather than overwritten; whom they name is the client everywhere.")
             .default("nobody")
             .http()
             .also(&["set_real_ip_from", "real_ip_from"]),
         Key::new("max_connections", Kind::Count(&at::MAX_CONNECTIONS), "Most client connections at once, over all workers; for udp, flows.")
             .also(&["maxconn"]),
-        Key::new("max_connections_per_client", Kind::Count(&at::MAX_CONNECTIONS_PER_CLIENT), "Most client connections at once from one address.")
+        Key::new("max_connections_per_client", Kind::Count(&at::MAX_CONNECTIONS_PER_CLIENT), "Most client connections at once of one client: an IPv4 address, or an IPv6 /64. Those of `trusted_proxies` are not counted.")
             .default("no limit of its own"),
         Key::new("merge_slashes", Kind::Bool(false), "Takes `//` in a path for `/`, for routes and for backends: where backends do so, a route guards no path without it.")
             .http(),

@@ -15,7 +15,6 @@ use weir_io::wait::send_all;
 use weir_io::wait::{WaitError, timed_out};
 
 use crate::backends::{self, Chosen, ConnectError};
-use crate::client::Client;
 use crate::http::connection::Connection;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
@@ -128,7 +127,8 @@ async fn begin(
     max_idle: Option<Duration>,
     upload: &Upload,
 ) -> Result<(Busy<Connection>, bool), Failure> {
-    let Session { worker, slot, deadline, client, stream, .. } = session;
+    let client = exchange.ledger.client(session);
+    let Session { worker, slot, deadline, stream, .. } = session;
     let send_proxy = forwarding.pool.shared.config.send_proxy;
     let header = send_proxy.map(|version| client.proxy_header(version, || stream.local_addr()));
     let opener = Opener { worker, slot, deadline, header };

@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use weir_cache::KeyBuffer;
-use weir_http::{BodyLength, Method, RequestHead, ResponseHead, Violation, path};
+use weir_http::{BodyLength, KnownHeader, Method, RequestHead, ResponseHead, Violation, path};
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
@@ -189,7 +189,7 @@ pub async fn refuse(
 
 /// Runs one exchange whose request head is complete.
 pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: &mut Exchange) -> After {
-    note_request(session, exchange);
+    note_request(session, &listener, exchange);
     let plan = match plan(session, &listener, exchange) {
         Ok(plan) => plan,
         Err(failure) => return Box::pin(answer::failure(session, &listener, exchange, &failure)).await,
@@ -357,9 +357,13 @@ fn normalise(
 }
 
 /// Keeps what the log, the counters and the answer need of the request's bytes, which are gone once it has been forwarded.
-fn note_request(session: &Session, exchange: &mut Exchange) {
+fn note_request(session: &Session, listener: &WorkerListener, exchange: &mut Exchange) {
     let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
     exchange.ledger.bytes_received = exchange.request.head_bytes() as u64;
+    if session.identity.is_trusted() {
+        let forwarded_for = exchange.request.values(KnownHeader::XForwardedFor, received);
+        exchange.ledger.note_client(session.client.of_request(&listener.shared.config, forwarded_for));
+    }
     match exchange.request.request_id(received) {
         Some(sent) => exchange.request_id.extend_from_slice(sent),
         None => make_request_id(&session.worker, &mut exchange.request_id),

@@ -287,7 +287,7 @@ fn serialise(
         request.fields(received).filter(|field| field.known == KnownHeader::Cookie).map(|field| field.value)
     };
     let source = KeySource {
-        client: session.client.address.ip(),
+        client: exchange.ledger.client(session).address.ip(),
         path: request.path(received),
         target: request.target(received),
         header: &|name| request.value_by_name(name, received),

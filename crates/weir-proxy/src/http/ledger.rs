@@ -12,6 +12,7 @@ use weir_stats::table::{CacheResult, End, ListenerCells, Rejected};
 
 use crate::access_log::{Reasons, Record, Spoken, Timers};
 use crate::backends::{Chosen, WorkerPool};
+use crate::client::Client;
 use crate::http::cache::{Note, Origin};
 use crate::http::session::Session;
 use crate::worker::{Worker, WorkerListener};
@@ -42,6 +43,8 @@ pub struct Ledger {
     pub cache: Note,
     /// Requests that it is counted as one of, for as long as it is under way.
     pub passage: Passage,
+    /// The client, where a trusted proxy speaks for it.
+    behind_proxy: Option<Client>,
     would_reject: Reasons,
     route: Option<Arc<str>>,
     /// What the screen for SQL injection found first: where in the request, and of what kind.
@@ -84,6 +87,17 @@ impl Ledger {
         }
         let phases = [self.queue, self.connect, self.backend_header];
         phases.into_iter().flatten().fold(self.head, |at, phase| at + phase)
+    }
+
+    /// Notes whose request it is, where the connection's client is a trusted proxy.
+    pub fn note_client(&mut self, client: Client) {
+        self.behind_proxy = Some(client);
+    }
+
+    /// Whose request it is.
+    #[inline]
+    pub fn client(&self, session: &Session) -> Client {
+        self.behind_proxy.unwrap_or(session.client)
     }
 
     /// Lets go of what must not be kept while no exchange runs.
@@ -218,7 +232,7 @@ impl Ledger {
             route: self.route.as_deref(),
             pool: pool.map(|pool| pool.shared.config.name.as_str()),
             backend: pool.zip(self.backend).map(|(pool, index)| pool.backends[index].shared.address.as_str()),
-            client: session.client.address,
+            client: self.client(session).address,
             protocol: match text.version {
                 Version::Http10 => Spoken::Http10,
                 Version::Http11 => Spoken::Http11,

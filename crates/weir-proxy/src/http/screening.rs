@@ -8,7 +8,6 @@ use weir_io::buffers::Buffer;
 pub use weir_screen::{Checkpoint, Facts, ScreenCheck};
 use weir_screen::{Screen, Settings};
 
-use crate::client::believed;
 use crate::http::exchange::Exchange;
 use crate::http::failure::{Failure, counted_as};
 use crate::http::forward::Forwarding;
@@ -93,13 +92,8 @@ fn ask(
 ) -> Result<(), Failure> {
     let values =
         |known| request.fields(received).filter(move |field| field.known == known).map(|field| field.value);
-    let peer = session.client.address.ip();
-    let client = match session.identity.is_trusted() {
-        true => believed(&listener.shared, peer, values(KnownHeader::XForwardedFor)),
-        false => peer,
-    };
     let facts = Facts {
-        client,
+        client: ledger.client(session).address.ip(),
         path,
         method: request.method_text(received),
         user_agent: request.value(KnownHeader::UserAgent, received).unwrap_or_default(),

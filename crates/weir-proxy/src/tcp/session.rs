@@ -37,7 +37,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     let listener = slot.current();
-    let client = Client { peer, address: peer, destination: None };
+    let client = Client::of_peer(peer);
     let mut session = Session {
         worker,
         slot,

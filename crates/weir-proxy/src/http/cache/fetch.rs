@@ -109,7 +109,7 @@ pub fn start(
         route: route.number,
         rewritten: forwarding.rewritten,
         secure: session.secure.clone(),
-        client: session.client,
+        client: exchange.ledger.client(session),
         identity: session.identity.clone(),
         path: exchange.path.clone(),
         request_id: exchange.request_id.clone(),
