@@ -71,8 +71,10 @@ pub async fn make(
     if facts.expect_continue && upload.is_awaited() && !exchange.continued {
         exchange.continued = true;
         reply::send_continue(session).await.map_err(|error| failed(error.into()))?;
+        exchange.ledger.note_wait();
     }
     let sent_at = if reused { exchange.ledger.nearly_now() } else { clock::now() };
+    upload.resume(sent_at);
     let timeout = &forwarding.listener.shared.config.timeout;
     let patience = if upload.is_awaited() { timeout.client_body } else { timeout.backend };
     session.deadline.set(due(&session.slot, sent_at, patience));

@@ -158,7 +158,7 @@ pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Fo
         if verdict == Verdict::Reconnect {
             made -= 1;
             only_new = true;
-            upload.retry();
+            upload.retry(clock::now());
             continue;
         }
         if verdict == Verdict::Again && may_retry(session, forwarding) {
@@ -166,7 +166,7 @@ pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Fo
             exchange.tried.extend(forwarding.pool.index_of(&chosen));
             exchange.ledger.retries += 1;
             forwarding.pool.cells().retries.increment();
-            upload.retry();
+            upload.retry(clock::now());
             continue;
         }
         return match tried {

@@ -45,6 +45,8 @@ pub struct Ledger {
     pub passage: Passage,
     /// The client, where a trusted proxy speaks for it.
     behind_proxy: Option<Client>,
+    /// Whether something was waited for since the request's head that is none of the phases.
+    has_waited: bool,
     would_reject: Reasons,
     route: Option<Arc<str>>,
     /// What the screen for SQL injection found first: where in the request, and of what kind.
@@ -76,13 +78,18 @@ impl Ledger {
 
     /// The time, near enough and without asking the clock: as long as nothing was waited for since the request's head.
     pub fn nearly_now(&self) -> Duration {
-        if self.retries == 0 && self.queue.is_none() { self.head } else { clock::now() }
+        if self.retries == 0 && self.queue.is_none() && !self.has_waited { self.head } else { clock::now() }
+    }
+
+    /// Notes that something was waited for, such as a part of the body: the head did not come a moment ago any more.
+    pub fn note_wait(&mut self) {
+        self.has_waited = true;
     }
 
     /// When the response's head came, near enough for averages and without asking the clock.
     pub fn response_at(&self) -> Duration {
-        if self.retries > 0 {
-            // The phases are those of the last attempt only.
+        if self.retries > 0 || self.has_waited {
+            // The phases are those of the last attempt only, and not all that there are.
             return clock::now();
         }
         let phases = [self.queue, self.connect, self.backend_header];

@@ -134,7 +134,10 @@ pub(super) async fn body(
         exchange.continued = true;
         reply::send_continue(session).await?;
     }
+    upload.resume(clock::now());
     hold(session, exchange, forwarding, asked, upload).await?;
+    upload.pause(clock::now());
+    exchange.ledger.note_wait();
     let content = upload.take_copy();
     if !upload.is_received() {
         cells.sqli[SqliVerdict::Cut as usize].increment();

@@ -178,6 +178,7 @@ impl Miss<'_> {
                 }
             };
             reader.takes_it_along(exchange.ledger.passage.is_counted());
+            exchange.ledger.note_wait();
             let arrived = match self.await_answer(session, exchange, &reader, leads).await {
                 Ok(arrived) => arrived,
                 Err(Failure::QueueTimeout) => {
