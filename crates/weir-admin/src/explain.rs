@@ -1,5 +1,6 @@
 //! Why a request or a connection would go where it goes: the data path's own functions asked about the live state.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
@@ -186,9 +187,15 @@ impl<'q> Request<'q> {
         named.unwrap_or(if self.secure { 443 } else { 80 })
     }
 
-    fn header(&self, name: &[u8]) -> Option<&str> {
-        let found = self.headers.iter().find(|(other, _)| other.as_bytes().eq_ignore_ascii_case(name));
-        found.map(|(_, value)| value.as_str())
+    fn header(&self, name: &[u8]) -> Option<Cow<'_, [u8]>> {
+        let mut named = self.headers.iter().filter(|(other, _)| other.as_bytes().eq_ignore_ascii_case(name));
+        let first = named.next()?;
+        let mut whole = Cow::Borrowed(first.1.as_bytes());
+        for (_, value) in named {
+            whole.to_mut().extend_from_slice(b", ");
+            whole.to_mut().extend_from_slice(value.as_bytes());
+        }
+        Some(whole)
     }
 
     fn values(&self, wanted: &'static str) -> impl Iterator<Item = &[u8]> {
@@ -205,7 +212,7 @@ impl<'q> Request<'q> {
             client: self.client,
             path: self.path.as_bytes(),
             target: self.target.as_bytes(),
-            header: &|name| self.header(name).map(str::as_bytes),
+            header: &|name| self.header(name),
             cookie: &|name| sticky::cookie(self.cookies(), name),
         };
         choice_key(&pool.config, &source)
@@ -222,7 +229,7 @@ fn http(snapshot: &Snapshot, mut request: Request<'_>, wanted: Option<&str>) -> 
     request.client = peer.of_request(&listener.config, request.values("x-forwarded-for")).address.ip();
     let request = &request;
     let path = weir_proxy::http::normalised_path(&listener.config, request.path)?;
-    let header = |name: &[u8]| request.header(name).map(str::as_bytes);
+    let header = |name: &[u8]| request.header(name);
     let view = RequestView {
         host: request.host().as_bytes(),
         path: path.as_bytes(),
@@ -307,12 +314,13 @@ fn screen(
         Decision::Default { .. } => (None, true),
         Decision::Route { route, .. } => (Some(*route), matches!(route.action, Action::Pool(_))),
     };
+    let user_agent = request.header(b"user-agent");
     let facts = Facts {
         client: request.client,
         path: path.as_bytes(),
         method: request.method.as_bytes(),
-        user_agent: request.header(b"user-agent").unwrap_or_default().as_bytes(),
-        header: &|name| request.header(name).map(str::as_bytes),
+        user_agent: user_agent.as_deref().unwrap_or_default(),
+        header: &|name| request.header(name),
         cookie: &|name| sticky::cookie(request.cookies(), name),
     };
     let mut steps = screening::explain(listener, route, &facts, clock::now());

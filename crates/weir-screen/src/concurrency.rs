@@ -135,14 +135,13 @@ mod tests {
     }
 
     fn facts(client: &str) -> Facts<'static> {
-        let none = &|_: &[u8]| None;
         Facts {
             client: client.parse().unwrap(),
             path: b"/",
             method: b"GET",
             user_agent: b"",
-            header: none,
-            cookie: none,
+            header: &|_| None,
+            cookie: &|_| None,
         }
     }
 

@@ -245,7 +245,7 @@ static ROUTE: Table = Table {
         Key::new(
             "header",
             Kind::Map(&shape::PROBED_HEADER, &shape::FIELD_VALUE),
-            "Header fields and the exact value each must have; `\"*\"` asks only for presence.",
+            "Header fields and the exact value each must have, several lines of a field being one (`a, b`); `\"*\"` asks only for presence.",
         ).http()
         .default("none")
         .also(&["headers"]),

@@ -284,7 +284,7 @@ fn plan<'l>(
     let decision = if listener.shared.routes.is_empty() {
         listener.shared.routes.default_pool().map_or(Decision::Nowhere, |pool| Decision::Default { pool })
     } else {
-        let header = |name: &[u8]| request.value_by_name(name, received);
+        let header = |name: &[u8]| request.combined(name, received);
         listener.shared.routes.decide(&RequestView {
             host: without_port(request.host(received).unwrap_or_default()),
             path: routed,

@@ -290,7 +290,7 @@ fn serialise(
         client: exchange.ledger.client(session).address.ip(),
         path: request.path(received),
         target: request.target(received),
-        header: &|name| request.value_by_name(name, received),
+        header: &|name| request.combined(name, received),
         cookie: &|name| sticky::cookie(cookies(), name),
     };
     Ok(Facts {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weir_config::{HostPattern, PathPattern, RouteAction, Sqli};
 use weir_http::AddedField;
-use weir_screen::Screen;
+use weir_screen::{FieldLookup, Screen};
 
 use crate::http::cache::{Cache, RouteCache};
 use crate::http::screening;
@@ -19,8 +19,8 @@ pub struct RequestView<'a> {
     pub path: &'a [u8],
     /// Method, as sent.
     pub method: &'a [u8],
-    /// Value of the first header field of a name (given in lower case).
-    pub header: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>,
+    /// Whole value of the header field of a name (given in lower case).
+    pub header: &'a FieldLookup<'a>,
 }
 
 /// The routes of one listener, first match wins.
@@ -391,7 +391,7 @@ impl Route {
 
 /// Whether a request has a field with the value that is asked for; `*` asks for the field only.
 fn has_field(request: &RequestView<'_>, name: &[u8], wanted: &[u8]) -> bool {
-    (request.header)(name).is_some_and(|value| wanted == b"*" || wanted == value)
+    (request.header)(name).is_some_and(|value| wanted == b"*" || *wanted == *value)
 }
 
 /// Whether `part`, which is not empty, is somewhere in `path`. Takes time in proportion to both lengths' product at worst; both are

@@ -92,12 +92,13 @@ fn ask(
 ) -> Result<(), Failure> {
     let values =
         |known| request.fields(received).filter(move |field| field.known == known).map(|field| field.value);
+    let user_agent = request.combined(KnownHeader::UserAgent.name().as_bytes(), received);
     let facts = Facts {
         client: ledger.client(session).address.ip(),
         path,
         method: request.method_text(received),
-        user_agent: request.value(KnownHeader::UserAgent, received).unwrap_or_default(),
-        header: &|name| request.value_by_name(name, received),
+        user_agent: user_agent.as_deref().unwrap_or_default(),
+        header: &|name| request.combined(name, received),
         cookie: &|name| sticky::cookie(values(KnownHeader::Cookie), name),
     };
     // The head came a moment ago, and a limit at the origin is asked before anything is waited for.
