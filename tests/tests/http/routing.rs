@@ -211,6 +211,65 @@ fn a_redirect_fills_in_host_path_and_query() {
     assert_eq!(response.fields.one("location"), Some("https://plain.example/form"));
 }
 
+/// A page of another origin may read a 429 only where the answer says so, as a backend's would.
+#[test]
+fn weirs_own_answers_have_the_fields_that_their_route_adds() {
+    let backend = Backend::saying("ok");
+    let mut config = r#"
+        [listener.web]
+        bind = "@web"
+        timeout = { backend = "300ms", connect = "300ms" }
+        [pool.app]
+        backends = ["@app"]
+        health = "off"
+        [pool.none]
+        backends = ["@none"]
+        retry = { attempts = 0 }
+        health = "off"
+    "#
+    .to_owned();
+    for (path, keys) in [
+        ("/denied", "pool = \"app\"\ndeny_method = \"GET\""),
+        ("/large", "pool = \"app\"\nbody_limit = \"3B\""),
+        (
+            "/often",
+            "pool = \"app\"\nrate_limit = { rate = \"1/h\", burst = 1, key = \"route\", at = \"origin\" }",
+        ),
+        ("/down", "pool = \"none\""),
+        ("/there", "redirect = { to = \"/here\" }"),
+        ("/own", "respond = { status = 503, body = \"own\" }"),
+    ] {
+        config += &format!(
+            "[[listener.web.route]]\npath = \"{path}\"\n{keys}\n\
+             add_response_header = {{ access-control-allow-origin = \"*\", cache-control = \"max-age=99\" }}\n"
+        );
+    }
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    let ask = |method: &str, path: &str, fields: &str| {
+        let mut client = weir.client("web");
+        client.sends(format!("{method} {path} HTTP/1.1\r\nhost: a\r\n{fields}\r\n"));
+        client.receives_response()
+    };
+    assert_eq!(ask("GET", "/often", "").status, 200);
+    for (method, path, fields, status, is_error) in [
+        ("GET", "/denied", "", 403, true),
+        ("POST", "/large", "content-length: 4\r\n", 413, true),
+        ("GET", "/often", "", 429, true),
+        ("GET", "/down", "", 502, true),
+        ("OPTIONS", "/down", "max-forwards: 0\r\n", 200, true),
+        ("GET", "/there", "", 308, false),
+        ("GET", "/own", "", 503, false),
+    ] {
+        let answer = ask(method, path, fields);
+        assert_eq!(answer.status, status, "{path}");
+        assert_eq!(answer.fields.all("access-control-allow-origin"), ["*"], "{path}: {answer:?}");
+        // An error is nothing to keep, whatever the route says of its pages.
+        let kept = if is_error { "no-store" } else { "max-age=99" };
+        assert_eq!(answer.fields.all("cache-control"), [kept], "{path}");
+    }
+    assert!(ask("GET", "/nowhere", "").fields.all("access-control-allow-origin").is_empty());
+}
+
 #[test]
 fn a_redirect_keeps_the_brackets_of_an_ipv6_host_and_drops_its_port() {
     let weir = Setup::of(

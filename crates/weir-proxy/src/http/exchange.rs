@@ -61,6 +61,8 @@ pub struct Exchange {
     pub early: bool,
     /// The protocol the client asks to upgrade to.
     pub upgrade: Vec<u8>,
+    /// Number of the route that took the request.
+    pub route: Option<usize>,
     pub ledger: Ledger,
     /// The key that the request is looked up by.
     pub key: KeyBuffer,
@@ -122,6 +124,7 @@ impl Exchange {
             request_id: Vec::new(),
             early: false,
             upgrade: Vec::new(),
+            route: None,
             ledger: Ledger::default(),
             key: KeyBuffer::new(),
             is_keyed: false,
@@ -144,6 +147,7 @@ impl Exchange {
         self.early = false;
         self.upgrade.clear();
         self.is_keyed = false;
+        self.route = None;
         self.continued = false;
         self.forwarded = false;
         self.body_left = false;
@@ -206,11 +210,11 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
                 }
             }
         }
-        Plan::Redirect { to, status, route } => {
-            Box::pin(answer::redirect(session, &listener, exchange, route, to, status)).await
+        Plan::Redirect { to, status } => {
+            Box::pin(answer::redirect(session, &listener, exchange, to, status)).await
         }
-        Plan::Respond { status, body, content_type, route } => {
-            Box::pin(answer::respond(session, &listener, exchange, route, status, body, content_type)).await
+        Plan::Respond { status, body, content_type } => {
+            Box::pin(answer::respond(session, &listener, exchange, status, body, content_type)).await
         }
         Plan::Trace => Box::pin(answer::trace(session, &listener, exchange)).await,
         Plan::Prove { authorization } => {
@@ -229,13 +233,11 @@ enum Plan<'l> {
     Redirect {
         to: &'l str,
         status: u16,
-        route: &'l Route,
     },
     Respond {
         status: u16,
         body: &'l str,
         content_type: &'l str,
-        route: &'l Route,
     },
     /// `Max-Forwards: 0`: the answer is ours (RFC 9110 §7.6.2).
     Trace,
@@ -296,6 +298,7 @@ fn plan<'l>(
         Decision::Nowhere => return Err(Failure::NoRoute),
         Decision::Default { .. } => None,
         Decision::Route { route, .. } => {
+            exchange.route = Some(route.number);
             exchange.ledger.note_route(&session.worker, &route.name);
             Some(*route)
         }
@@ -323,9 +326,9 @@ fn plan<'l>(
             }
             Plan::Forward { pool: *pool, route: Some(route), rewritten }
         }
-        Action::Redirect { to, status } => Plan::Redirect { to, status: *status, route },
+        Action::Redirect { to, status } => Plan::Redirect { to, status: *status },
         Action::Respond { status, body, content_type } => {
-            Plan::Respond { status: *status, body, content_type, route }
+            Plan::Respond { status: *status, body, content_type }
         }
     })
 }
