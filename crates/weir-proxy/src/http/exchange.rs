@@ -273,11 +273,9 @@ fn plan<'l>(
     {
         return Err(Failure::Misdirected);
     }
-    if request.max_forwards() == Some(0) {
-        return Ok(Plan::Trace);
-    }
+    let is_last_hop = request.max_forwards() == Some(0);
     // A backend would echo the request's cookies and credentials into a page (A26).
-    if request.method() == Method::Trace {
+    if request.method() == Method::Trace && !is_last_hop {
         return Err(Failure::MethodRefused);
     }
     let raw = request.path(received);
@@ -307,6 +305,9 @@ fn plan<'l>(
     screening::at_edge(session, listener, of_route, head, &mut exchange.ledger)?;
     let asked = of_route.map_or(listener.shared.config.sqli, |route| route.sqli);
     sqli::head(asked, session, listener, (request, received), &mut exchange.ledger)?;
+    if is_last_hop {
+        return Ok(Plan::Trace);
+    }
     let (route, prefix) = match decision {
         Decision::Nowhere => return Err(Failure::NoRoute),
         Decision::Default { pool } => return Ok(Plan::Forward { pool, route: None, rewritten }),
