@@ -28,7 +28,7 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// What a call took.
+/// The duration of a call.
 #[derive(Clone, Copy, Default)]
 struct Took {
     wall: Duration,

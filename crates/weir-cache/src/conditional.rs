@@ -7,7 +7,7 @@ use weir_http::{KnownHeader, Method, RequestHead};
 
 use crate::object::Object;
 
-/// What a conditional request gets.
+/// The answer to a conditional request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conditional {
     /// 304: what the client has is good. See [`crate::heads::not_modified`].
@@ -16,7 +16,7 @@ pub enum Conditional {
     Whole,
 }
 
-/// What a range request gets.
+/// The answer to a range request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The response itself.
@@ -32,7 +32,7 @@ pub enum Part {
     Unsatisfiable,
 }
 
-/// What to ask the origin with, whether an object is still good (RFC 9111 §4.3.1).
+/// Conditions that ask the origin whether an object is still good (RFC 9111 §4.3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Validators<'a> {
     /// Value of `if-none-match`.

@@ -1,4 +1,4 @@
-//! What a 304 does to the object it was asked about (RFC 9111 §3.2, §4.3.4).
+//! Changes by a 304 to the object that it confirms (RFC 9111 §3.2, §4.3.4).
 
 use weir_http::values::entity_tag::EntityTag;
 use weir_http::values::vary::Vary;
@@ -126,7 +126,7 @@ fn update(
         )
     };
     let replaced = |field: &Field<'_>| {
-        // What the 304 does not date is as old as the 304.
+        // An object without a date in the 304 is as old as the 304.
         field.known == KnownHeader::Date
             || head
                 .end_to_end_fields(buffer)

@@ -169,7 +169,7 @@ impl Freshness {
     }
 }
 
-/// What a response says of caching, from whichever field holds.
+/// The directives of a response, from whichever field holds.
 pub(crate) struct Said {
     pub directives: ResponseDirectives,
     /// It is `cdn-cache-control` that holds: `expires` does not.
@@ -208,7 +208,7 @@ pub(crate) fn is_heuristic(status: u16) -> bool {
     matches!(status, 200 | 203 | 204 | 300 | 301 | 308) || is_negative(status)
 }
 
-/// Those among them that say that there is nothing.
+/// Statuses among them that say that there is nothing.
 pub(crate) fn is_negative(status: u16) -> bool {
     matches!(status, 404 | 405 | 410 | 414 | 501)
 }

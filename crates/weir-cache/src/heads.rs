@@ -10,7 +10,7 @@ use weir_http::{Asked, Field, KnownHeader, Limits, Method, ResponseBuilder, Resp
 
 use crate::object::Object;
 
-/// What is left out of a response that is kept.
+/// Fields that are left out of a stored response.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Kept {
     /// Names in lower case that the response itself withholds (RFC 9111 §5.2.2.4, §5.2.2.7).
@@ -138,7 +138,7 @@ pub fn not_modified(object: &Object, head: &mut ResponseHead, text: &mut Vec<u8>
     let mut draft = Draft::new(304, head, text);
     let tagged = object.head().value(KnownHeader::Etag, object.text()).is_some();
     for field in object.head().fields(object.text()) {
-        // What describes the content is of no use without it; the date it was changed at only where there is no tag.
+        // Fields that describe the content are of no use without it; the date it was changed at only where there is no tag.
         let describes = matches!(
             field.known,
             KnownHeader::ContentLength

@@ -13,7 +13,7 @@ use crate::query::{self, Parameters};
 use crate::rules::{QueryRule, Rules};
 use crate::{cookies, request};
 
-/// What a key is made of.
+/// The parts of a key.
 #[derive(Clone, Copy, Debug)]
 pub struct KeySource<'a> {
     /// Whose answers these are: the pool's name. Routes to other origins never share answers.
@@ -28,7 +28,7 @@ pub struct KeySource<'a> {
     pub query: Option<&'a [u8]>,
     /// The request.
     pub head: &'a RequestHead,
-    /// What it was parsed from.
+    /// The text that it was parsed from.
     pub buffer: &'a [u8],
     /// The client is a trusted proxy: what it says of the host and scheme it was asked for reaches the origin, and so is part of the
     /// key (threat E1).
@@ -113,7 +113,7 @@ impl KeyBuffer {
         KeyParts::of(&self.bytes)
     }
 
-    /// What all keys of one resource begin with, whatever else tells its responses apart.
+    /// The beginning that all keys of one resource share, whatever else tells its responses apart.
     pub(crate) fn uri(&self) -> &[u8] {
         self.bytes.get(..self.uri_end).unwrap_or_default()
     }
@@ -149,7 +149,7 @@ impl KeyBuffer {
         self.bytes.push(0);
     }
 
-    /// What a trusted proxy says of host, path and scheme in other words.
+    /// Host, path and scheme in the words of a trusted proxy.
     fn told(&mut self, source: &KeySource<'_>) {
         let lines = source.head.values(KnownHeader::Forwarded, source.buffer);
         self.values(lines.flat_map(forwarded_places));
@@ -244,7 +244,7 @@ pub struct KeyParts<'a> {
     pub authority: &'a [u8],
     /// The normalised path.
     pub path: &'a [u8],
-    /// What of the query tells responses apart, without a `?`.
+    /// The part of the query that tells responses apart, without a `?`.
     pub query: Option<&'a [u8]>,
 }
 
@@ -254,7 +254,7 @@ impl<'a> KeyParts<'a> {
         Some(KeyParts::split(key)?.0)
     }
 
-    /// What all keys of the key's resource begin with.
+    /// The beginning that all keys of the key's resource share.
     pub(crate) fn uri_of(key: &'a [u8]) -> &'a [u8] {
         let rest = KeyParts::split(key).map_or(key.len(), |(_, rest)| rest.len());
         key.get(..key.len() - rest).unwrap_or_default()
@@ -410,7 +410,7 @@ mod tests {
             assert_eq!(of(said, false), of("", false), "{said}");
             assert_ne!(of(said, true), of("", true), "{said}");
         }
-        // Who asked is none of it: no answer would be shared.
+        // The client is no part of it: no answer would be shared.
         assert_eq!(of("forwarded: for=1.2.3.4;by=b\r\n", true), of("forwarded: for=1.2.3.5\r\n", true));
     }
 

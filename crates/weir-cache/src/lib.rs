@@ -45,7 +45,7 @@ pub use weir_http::values::accept_encoding::Coding;
 
 #[cfg(test)]
 mod tests {
-    //! What the tests of this crate are told in.
+    //! Helpers of this crate's tests.
 
     use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is kept of a response.
+//! Stored responses.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -68,7 +68,7 @@ impl Body {
         })
     }
 
-    /// What it takes in memory beside itself.
+    /// Its memory beside itself, in bytes.
     fn weight(&self) -> usize {
         let pieces: usize = self.chunks().iter().map(|chunk| weight::of_bytes(chunk.len())).sum();
         let list = match &self.chunks {
@@ -107,7 +107,7 @@ pub struct Object {
     pub(crate) hash: u64,
     /// The last purge when its fetch began.
     pub(crate) began: u64,
-    /// What it takes in memory, in bytes; what is added to it later too.
+    /// Its memory, in bytes, with what is added to it later.
     weight: AtomicU64,
     /// When it was purged softly, in nanoseconds and one; 0 for never.
     soft_purged: AtomicU64,
@@ -148,7 +148,7 @@ impl Object {
         &self.head
     }
 
-    /// What the head's methods take.
+    /// The text of the head, for its methods.
     pub fn text(&self) -> &[u8] {
         &self.text
     }
@@ -238,7 +238,7 @@ impl Object {
         let _ = self.soft_purged.compare_exchange(0, at, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// What it takes in memory, in bytes.
+    /// Its memory, in bytes.
     pub fn weight(&self) -> u64 {
         self.weight.load(Ordering::Relaxed)
     }
@@ -254,7 +254,7 @@ impl Object {
         *self.weight.get_mut() = (own + owned + self.body.weight() + encodings) as u64;
     }
 
-    /// What keeping `body` as another coding adds.
+    /// The memory that keeping `body` as another coding adds, in bytes.
     pub(crate) fn encoding_weight(&self, body: &Body) -> u64 {
         let list = if self.encodings.get().is_none() { weight::of(size_of::<Encodings>()) } else { 0 };
         (list + body.weight()) as u64

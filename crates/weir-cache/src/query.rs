@@ -1,4 +1,4 @@
-//! What of a query tells responses apart. It is also all of the query that an origin is asked with: whatever else reached it could choose
+//! The part of a query that tells responses apart. It is also all of the query that an origin is asked with: whatever else reached it could choose
 //! what everybody gets (threat E1).
 
 use std::cmp::Ordering;

@@ -42,12 +42,12 @@ impl Bypass {
     }
 }
 
-/// What policy has to know of a request that memory may answer.
+/// The facts of a request that memory may answer, as policy needs them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestFacts {
     /// GET or HEAD.
     pub method: Method,
-    /// What its `cache-control` says; nothing where [`Rules::honour_client`] is false.
+    /// The directives of its `cache-control`; none where [`Rules::honour_client`] is false.
     pub directives: RequestDirectives,
     /// It has `authorization` (RFC 9111 §3.5).
     pub authorization: bool,
@@ -112,7 +112,7 @@ const PLACES: [&[u8]; 16] = [
     b"x-url-scheme",
 ];
 
-/// What a trusted proxy tells of path, host and scheme by fields that nothing else in Weir knows: the number of the field, and its value.
+/// Path, host and scheme as a trusted proxy tells them, by fields that nothing else in Weir knows: the number of the field, and its value.
 pub(crate) fn told<'a>(
     head: &'a RequestHead,
     buffer: &'a [u8],
@@ -286,7 +286,7 @@ mod tests {
         let of = |lines: &str| verdict(&format!("GET / HTTP/1.1\r\nhost: a\r\n{lines}"));
         assert_eq!(of("x-tenant: 1\r\nconnection: x-tenant\r\n"), Err(Bypass::Withheld));
         assert_eq!(of("connection: accept-language\r\naccept-language: de\r\n"), Err(Bypass::Withheld));
-        // What no backend sees anyhow, and what is not there.
+        // Fields that no backend sees anyhow, and those that are not there.
         assert!(of("te: trailers\r\nconnection: te, keep-alive\r\n").is_ok());
         assert!(of("connection: x-tenant\r\n").is_ok());
     }

@@ -98,7 +98,7 @@ impl Storing {
         &self.freshness
     }
 
-    /// What it was selected by.
+    /// The request fields that it was selected by.
     pub fn vary(&self) -> &Vary {
         &self.vary
     }
@@ -109,7 +109,7 @@ impl Storing {
         !self.kept.withheld.is_empty()
     }
 
-    /// What is kept. `head` and `buffer` are those that were judged, `body` all of the content.
+    /// The stored response. `head` and `buffer` are those that were judged, `body` all of the content.
     ///
     /// # Errors
     /// `Head`: there is something in it that Weir would not send.
@@ -201,7 +201,7 @@ fn is_kept(status: u16) -> bool {
     is_heuristic(status) || matches!(status, 302 | 303 | 307 | 403 | 451 | 500 | 502 | 503 | 504)
 }
 
-/// What there is to keep, and for how long. Also for an object that a 304 has changed.
+/// The response to store, and for how long. Also for an object that a 304 has changed.
 pub(crate) fn assess(
     head: &ResponseHead,
     buffer: &[u8],

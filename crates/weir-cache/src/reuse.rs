@@ -166,7 +166,7 @@ mod tests {
         }
     }
 
-    /// What is said to a request with this `cache-control`, `after` so many seconds, of a response with these field lines.
+    /// The answer to a request with this `cache-control`, `after` so many seconds, of a response with these field lines.
     fn after(after: u64, response: &str, wanted: &str) -> Reuse {
         reuse(&object(response), &facts(wanted), seconds(1000 + after))
     }
@@ -280,7 +280,7 @@ mod tests {
         let lenient = Rules { stale_if_error: Some(seconds(30)), ..Rules::default() };
         assert!(of("max-age=60", 89, "", &lenient));
         assert!(!of("max-age=60, stale-if-error=0", 60, "", &lenient));
-        // What forbids a stale one forbids ours, but not its own.
+        // A directive against stale answers forbids ours, but not its own.
         assert!(!of("s-maxage=60", 60, "", &lenient));
         assert!(of("s-maxage=60, stale-if-error=5", 64, "", &lenient));
     }

@@ -1,10 +1,10 @@
-//! What the operator asked of a route's cache.
+//! Settings of a route's cache.
 
 use std::time::Duration;
 
 use crate::query;
 
-/// What to do with a response that sets a cookie: it is most likely meant for one client (threat E3).
+/// Treatment of a response that sets a cookie: it is most likely meant for one client (threat E3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetCookie {
     /// Do not keep it.
@@ -51,7 +51,7 @@ pub enum QueryRule {
     Without(Vec<Pattern>),
 }
 
-/// What the operator asked of a route's cache.
+/// The settings of a route's cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// How long responses are fresh that do not say so themselves and whose status lets a cache guess (RFC 9110 §15.1). `None`: only

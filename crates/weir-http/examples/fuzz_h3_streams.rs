@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// What came of an input.
+/// The result of an input.
 #[derive(Debug, Default, PartialEq)]
 struct Outcome {
     fault: Option<Fault>,
@@ -79,7 +79,7 @@ fn play(
     let mut connection = Connection::new(Role::Server, config, draw);
     let mut outcome = Outcome::default();
     let Some((&first, mut rest)) = bytes.split_first() else { return Ok(outcome) };
-    // What the encoder and request streams mean depends on what the table has.
+    // The meaning of the encoder and request streams depends on the table.
     let opened: [(u64, &[u8]); 3] =
         [(2, b"\x00\x04\x00"), (6, b"\x02\x3f\xe1\x1f\x41n\x01v\xc0\x03abc"), (10, b"\x03")];
     for (stream_id, start) in opened {

@@ -17,7 +17,7 @@ const PER_ROUND: u32 = 2000;
 
 type Pairs = &'static [(&'static str, &'static str)];
 
-/// What h2load asks for.
+/// The request of h2load.
 const H2LOAD: Pairs = &[
     (":path", "/hello"),
     (":scheme", "https"),

@@ -39,7 +39,7 @@ impl BodyLength {
     }
 }
 
-/// What [`BodyReader::advance`] made of its input.
+/// The result of [`BodyReader::advance`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BodyStep {
     /// Bytes of input that are used up, framing included.
@@ -67,7 +67,7 @@ enum BodyState {
 /// Reads a body that a stream's end delimits, whatever length was declared.
 #[derive(Debug)]
 struct StreamReader {
-    /// What is left of the declared length, if there was one.
+    /// The rest of the declared length, if there was one.
     declared: Option<u64>,
     ended: bool,
     trailers: Option<Box<Trailers>>,

@@ -27,7 +27,7 @@ const fn most_decoded_bytes(length: usize) -> usize {
 /// Bits looked up at once.
 const LOOKUP_BITS: u32 = 11;
 
-/// What the next bits begin with, packed so that one load gives all: from the lowest bit on, 6 bits for how many bits are
+/// The symbols that the next bits begin with, packed so that one load gives all: from the lowest bit on, 6 bits for how many bits are
 /// used, 2 unused, 8 for eight times the count of symbols, and two symbols. All zero for a code that is longer.
 static LOOKUPS: [u32; 1 << LOOKUP_BITS] = lookups();
 

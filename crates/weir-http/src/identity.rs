@@ -1,4 +1,4 @@
-//! Who the client is, as backends are told. Rendered once per connection, written with every request.
+//! The client's identity, as backends are told it. Rendered once per connection, written with every request.
 
 use std::io::Write as _;
 use std::net::IpAddr;

@@ -45,7 +45,7 @@ impl Limits {
     }
 }
 
-/// What the pseudo-headers that stand in a request line cost beside their values, in bytes, and some more.
+/// The cost of the pseudo-headers that stand in a request line, beside their values, in bytes, and some more.
 const REQUEST_LINE_OVERHEAD_BYTES: usize = 256;
 
 impl Limits {

@@ -98,7 +98,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// What `via` says of a message that came in this version, as `1.1 weir` (RFC 9110 §7.6.3).
+    /// The `via` of a message that came in this version, as `1.1 weir` (RFC 9110 §7.6.3).
     pub(crate) const fn received_protocol(self) -> &'static [u8] {
         match self {
             Version::Http10 => b"1.0 weir",
@@ -270,7 +270,7 @@ pub(crate) enum Phase {
     Complete,
 }
 
-/// What requests and responses say of themselves in the same way.
+/// Properties that requests and responses have in common.
 macro_rules! common_to_heads {
     ($head:ident) => {
         impl $head {
@@ -361,7 +361,7 @@ pub struct RequestHead {
     pub(crate) staged: Vec<u8>,
 }
 
-/// What the `Connection` lines say (RFC 9110 §7.6.1).
+/// Options of the `Connection` lines (RFC 9110 §7.6.1).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ConnectionOptions {
     pub close: bool,

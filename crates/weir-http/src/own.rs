@@ -11,7 +11,7 @@ use crate::message::{RequestHead, TargetForm, Version};
 use crate::scan;
 use crate::sink::{FieldSink, Visitor};
 
-/// What all of Weir's own responses have in common.
+/// Properties that all of Weir's own responses have in common.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OwnResponse<'a> {
     /// The client's connection stays open behind this response. Says nothing in HTTP/2 and HTTP/3.
@@ -67,7 +67,7 @@ pub enum OwnAnswer<'a> {
     Trace {
         /// The request.
         head: &'a RequestHead,
-        /// What it was parsed from or built into.
+        /// The text that it was parsed from or built into.
         buffer: &'a [u8],
     },
 }

@@ -38,7 +38,7 @@ pub fn normalise_into(raw: &[u8], out: &mut Vec<u8>) -> Result<bool, Violation> 
     out.clear();
     out.reserve(raw.len());
     let mut segments = raw.split(|&byte| byte == b'/');
-    // What stands before the first slash: nothing, in a path that begins with one.
+    // The text before the first slash: none, in a path that begins with one.
     let before = segments.next().unwrap_or_default();
     decode_segment(before, out)?;
     let root = out.len();

@@ -13,7 +13,7 @@ pub const V2_DEFAULT_LIMIT_BYTES: usize = 536;
 
 const V2_SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 
-/// What a header says.
+/// The content of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyHeader {
     /// The client and the address it connected to; `None` where the connection is the proxy's own (LOCAL) or the family
@@ -28,7 +28,7 @@ pub struct ProxyHeader {
 pub struct ProxyAddresses {
     /// The client.
     pub source: SocketAddr,
-    /// What the client connected to.
+    /// The address that the client connected to.
     pub destination: SocketAddr,
 }
 
@@ -40,12 +40,12 @@ pub enum ProxyVersion {
     V2,
 }
 
-/// What [`parse`] came to.
+/// The result of [`parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyProgress {
     /// The header is complete; the client's bytes begin at `header_bytes`.
     Complete {
-        /// What it says.
+        /// The content.
         header: ProxyHeader,
         /// Its length in bytes.
         header_bytes: usize,
@@ -54,7 +54,7 @@ pub enum ProxyProgress {
     Partial,
 }
 
-/// What is wrong with a header. The connection must be closed without an answer.
+/// A mistake in a header. The connection must be closed without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProxyViolation {
     /// The first bytes are neither version's.

@@ -11,7 +11,7 @@ pub const KEY_BYTES: usize = 24;
 /// Length of the answer to a key, in bytes.
 pub const ACCEPT_BYTES: usize = 28;
 
-/// What a server puts behind the key before it hashes it (RFC 6455 §1.3).
+/// The text that a server puts behind the key before it hashes it (RFC 6455 §1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// A `sec-websocket-key` from 128 random bits (RFC 6455 §4.1).

@@ -92,7 +92,7 @@ fn main() -> ExitCode {
             })
         };
         let first = ask(&mut screen);
-        // What was judged before must not show.
+        // Verdicts of earlier values must not show.
         let second = ask(&mut Screen::default());
         if first != second {
             return Err(format!("used screen says {first:?}, new one {second:?}"));

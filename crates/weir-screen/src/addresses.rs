@@ -13,7 +13,7 @@ pub(crate) struct Addresses {
     v6: Ranges<u128>,
 }
 
-/// What the lists say of an address.
+/// The verdict of the lists on an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// This entry of the allow list is the most specific one.
@@ -28,7 +28,7 @@ pub(crate) enum Standing {
 struct Ranges<T> {
     /// Where each range begins; the first at 0. It ends where the next begins.
     starts: Box<[T]>,
-    /// What holds in it.
+    /// The verdict that holds in it.
     marks: Box<[u32]>,
 }
 
@@ -74,7 +74,7 @@ impl Addresses {
         })
     }
 
-    /// What holds for an address. O(log n); does not allocate.
+    /// The verdict that holds for an address. O(log n); does not allocate.
     pub fn standing(&self, address: IpAddr) -> Standing {
         let mark = match address.to_canonical() {
             IpAddr::V4(address) => self.v4.mark(address.into()),

@@ -25,7 +25,7 @@ pub(crate) fn duration(ticks: Ticks) -> Duration {
     Duration::from_nanos(ticks.div_ceil(TICKS_PER_NS))
 }
 
-/// What all buckets of a limit have in common.
+/// The measures that all buckets of a limit have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket {
     /// Time in which one token comes.

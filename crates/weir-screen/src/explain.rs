@@ -1,4 +1,4 @@
-//! What a screen would say of a request, step by step, without counting it.
+//! The answer of a screen to a request, check by check, without counting it.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub struct ScreenCheck {
     pub reason: String,
     /// Where it is asked.
     pub at: Checkpoint,
-    /// What a request that does not pass is answered with.
+    /// Status of the answer to a request that does not pass.
     pub status: u16,
 }
 

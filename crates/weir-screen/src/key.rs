@@ -1,4 +1,4 @@
-//! What requests are counted by.
+//! Keys by which requests are counted.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use crate::digest::{Digest, digest};
 use crate::screen::Facts;
 
-/// What requests are counted by.
+/// A key by which requests are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key {
     /// The client's network: its address, cut to so many bits.
@@ -35,7 +35,7 @@ impl Key {
         matches!(self, Key::Route | Key::Listener)
     }
 
-    /// What stands for the key of a request; `None` where there is only one count. A request without the header or cookie is counted by its
+    /// Digest of the key of a request; `None` where there is only one count. A request without the header or cookie is counted by its
     /// client: otherwise leaving it out would be the way around the limit.
     pub(crate) fn digest(&self, seed: [u64; 2], facts: &Facts<'_>) -> Option<Digest> {
         Some(match self {

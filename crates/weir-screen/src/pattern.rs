@@ -32,7 +32,7 @@ pub struct Pattern {
     negated: bool,
     form: Form,
     case: Case,
-    /// What is compared where bytes are not enough.
+    /// The expression, where comparing bytes is not enough.
     regex: Option<Regex>,
 }
 

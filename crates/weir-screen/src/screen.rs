@@ -14,7 +14,7 @@ use crate::settings::{Checkpoint, Settings};
 /// Finds the whole value of the header field of a name, all of its lines.
 pub type FieldLookup<'a> = dyn Fn(&[u8]) -> Option<Cow<'a, [u8]>> + 'a;
 
-/// What a screen looks at.
+/// The facts of a request that a screen looks at.
 pub struct Facts<'a> {
     /// The client, as far as it is believed.
     pub client: IpAddr,
@@ -30,7 +30,7 @@ pub struct Facts<'a> {
     pub cookie: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>,
 }
 
-/// What a request was refused for.
+/// Reasons to refuse a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Reason {
@@ -76,7 +76,7 @@ impl Refusal {
 /// After which time those may try again who found too many requests under way: nobody knows when one ends.
 const CONCURRENCY_RETRY: Duration = Duration::from_secs(1);
 
-/// What a request that is under way holds, and what would have happened to it.
+/// Slots that a request under way holds, and the refusals that dry runs spared it.
 #[derive(Default)]
 pub struct Passage {
     /// Requests counted as under way until this is dropped.
@@ -97,7 +97,7 @@ impl Passage {
         !self.slots.is_empty()
     }
 
-    /// What limits with `dry_run` would have refused it for.
+    /// Reasons for which limits with `dry_run` would have refused it.
     pub fn would_refuse(&self) -> impl Iterator<Item = Reason> {
         let bits = self.would_refuse;
         Reason::ALL.into_iter().filter(move |reason| bits & (1 << *reason as u8) != 0)
@@ -171,7 +171,7 @@ pub fn admit(
     Err(refusal)
 }
 
-/// What a listener or a route asks of its requests, ready for use and shared by all workers.
+/// The lists and limits of a listener or a route, ready for use and shared by all workers.
 pub struct Screen {
     settings: Settings,
     pub(crate) addresses: Option<Addresses>,
@@ -219,7 +219,7 @@ impl Screen {
         })
     }
 
-    /// What it was made of.
+    /// The settings that it was made of.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -251,7 +251,7 @@ impl Screen {
         self.count(checkpoint, facts, now, passage).inspect_err(|_| passage.slots.truncate(held))
     }
 
-    /// What the lists refuse a request for.
+    /// The reason for which a list refuses a request.
     fn listed(&self, facts: &Facts<'_>) -> Option<Reason> {
         if self.addresses.as_ref().is_some_and(|addresses| !addresses.passes(facts.client)) {
             return Some(Reason::Address);

@@ -72,7 +72,7 @@ impl Table {
                 Ok(())
             }
             Found::Room(at) => {
-                // What it owes from when there was no room for it, or what others owe with whom it shared.
+                // Debts from when there was no room for it, or of others with whom it shared.
                 let owed = self.shared(high).load(Relaxed);
                 cells[at] = [low, high, bucket.take(owed, now)?];
                 Ok(())

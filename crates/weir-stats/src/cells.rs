@@ -99,7 +99,7 @@ fn bucket_of(us: u64) -> usize {
     (2 * octave - 1 + upper_half as usize).min(BUCKET_COUNT - 1)
 }
 
-/// What several workers' histograms add up to.
+/// The sum of several workers' histograms.
 #[derive(Clone, Debug)]
 pub struct HistogramSum {
     /// Durations per bucket (not cumulative).

@@ -12,7 +12,7 @@ use crate::table::{CODE_CLASSES, CacheResult, Compressed, End, Handshake, Reject
 /// The `content-type` of what [`Exposition::into_text`] gives.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What kind of number a metric is.
+/// Kinds of number that a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Only grows; starts at 0 with the process.
@@ -39,7 +39,7 @@ impl Kind {
 pub struct Metric {
     /// Full name with unit and `_total`.
     pub name: &'static str,
-    /// What kind of number it is.
+    /// The kind of number that it is.
     pub kind: Kind,
     /// Label names, in the order in which values are given.
     pub labels: &'static [&'static str],
@@ -159,7 +159,7 @@ impl Exposition {
         self.family(metric).sample(&[], value);
     }
 
-    /// What has been written.
+    /// The text written so far.
     pub fn into_text(self) -> String {
         self.text
     }

@@ -22,7 +22,7 @@ impl Ghost {
         Ghost { buckets: vec![[Trace::default(); WAYS]; 16], clock: 0 }
     }
 
-    /// What it takes, in bytes.
+    /// Its memory, in bytes.
     pub fn bytes(&self) -> usize {
         size_of_val(self.buckets.as_slice())
     }

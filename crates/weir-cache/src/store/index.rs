@@ -17,7 +17,7 @@ impl Index {
         Index { places: vec![NONE; 8], count: 0 }
     }
 
-    /// What it takes, in bytes.
+    /// Its memory, in bytes.
     pub fn bytes(&self) -> usize {
         self.places.len() * size_of::<u32>()
     }

@@ -50,7 +50,7 @@ const ROUNDS: usize = 16;
 /// No object takes more than this part of the budget: it would sweep too much out.
 const LARGEST_PART: u64 = 4;
 
-/// What a lookup has found.
+/// The result of a lookup.
 #[derive(Clone, Debug)]
 pub enum Lookup {
     /// The object that the request selects. Whether it may answer says [`crate::reuse`].
@@ -68,7 +68,7 @@ pub enum Refused {
     Purged,
     /// It takes more than a quarter of the budget.
     TooLarge,
-    /// What it was to take the place of is not there any more, or another has taken it already.
+    /// The object that it was to replace is gone, or was replaced by another.
     Outdated,
 }
 
@@ -89,7 +89,7 @@ pub struct Store {
     shards: Box<[Mutex<Shard>]>,
     seed: u64,
     budget: AtomicU64,
-    /// What all of it takes, in bytes.
+    /// The memory of all of it, in bytes.
     bytes: AtomicU64,
     objects: AtomicU64,
     evictions: AtomicU64,
@@ -128,17 +128,17 @@ impl Store {
         self.seed
     }
 
-    /// What the store takes, in bytes. Objects that were removed while they are being read are not in it: [`Self::lingering_bytes`].
+    /// The memory of the store, in bytes. Objects that were removed while they are being read are not in it: [`Self::lingering_bytes`].
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// What objects take that are not in the store any more and that somebody still reads, in bytes. O(their number).
+    /// The memory of objects that are not in the store any more and that somebody still reads, in bytes. O(their number).
     pub fn lingering_bytes(&self) -> u64 {
         self.lingering.bytes()
     }
 
-    /// What it may take, in bytes.
+    /// Its budget, in bytes.
     pub fn budget(&self) -> u64 {
         self.budget.load(Ordering::Relaxed)
     }
@@ -284,7 +284,7 @@ impl Store {
             count += u32::from(is_meant);
             is_meant
         });
-        // What its responses vary by is forgotten too.
+        // The fields that its responses vary by are forgotten too.
         let (hash, primary) = key.primary();
         if let Some(Found::Object(object)) = self.with_shard(hash, |shard| shard.remove(hash, primary)) {
             self.objects.fetch_sub(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What becomes of a response whose content is encoded on the way to the client (RFC 9110 §8.4), or could have been.
+//! Changes to a response whose content is encoded on the way to the client (RFC 9110 §8.4), or could have been.
 //!
 //! Whether it may be is asked of [`recoding`]; what that changes in the head is written here; encoding is somebody else's work.
 
@@ -6,12 +6,12 @@ use crate::known::{KnownHeader, KnownSet};
 use crate::message::{FieldLine, Method, ResponseHead};
 use crate::sink::FieldSink;
 
-/// What the client's `accept-encoding` makes of a response.
+/// The coding that the client's `accept-encoding` chooses for a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     /// The coding its content gets, a token such as `gzip`; `None`: it goes as it came, because the client takes none of ours.
     pub coding: Option<&'static str>,
-    /// What the encoded content comes to, in bytes, where that is known before it is sent.
+    /// Length of the encoded content, in bytes, where that is known before it is sent.
     pub length: Option<u64>,
     /// The content that belongs to this head is encoded, here or in an earlier response: a strong entity tag is weakened.
     pub weaken: bool,

@@ -1,4 +1,4 @@
-//! What Weir changes in a message between client and backend: everything, in one place.
+//! Changes to a message between client and backend: all of them, in one place.
 //!
 //! Messages are written from their parsed form: as text of HTTP/1.1 ([`write_request`], [`write_response`]), or field
 //! after field for HTTP/2 and HTTP/3 ([`request_fields`], [`response_fields`]). What stays, goes and is added is decided
@@ -26,7 +26,7 @@ use crate::message::{
 use crate::scan;
 use crate::sink::FieldSink;
 
-/// What to do with field names that have an underscore (threat A24).
+/// Treatment of field names that have an underscore (threat A24).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Underscores {
     /// Drop those that with dashes would be a framing, identity, authentication or other protected field, or one that
@@ -42,7 +42,7 @@ pub enum Underscores {
 /// Which part of a resource, and under which conditions, is asked for (RFC 9110 §13.1, §14.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Conditions<'a> {
-    /// What the client asked for.
+    /// The method that the client asked for.
     #[default]
     AsSent,
     /// The whole, unless it is still what a cache has (RFC 9111 §4.3.1). Without either of the two: the whole, whatever it is.
@@ -64,7 +64,7 @@ pub enum Query<'a> {
     Of(Option<&'a [u8]>),
 }
 
-/// What a response says of the cache that it went past or came from.
+/// Fields of a response about the cache that it went past or came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheFields<'a> {
     /// Value of `age`, in seconds, for a response that was kept (RFC 9111 §5.1); `None` leaves what the backend said.
@@ -73,10 +73,10 @@ pub struct CacheFields<'a> {
     pub status: &'a [u8],
 }
 
-/// What a request becomes on its way to a backend.
+/// Facts about a request that change it on its way to a backend.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestContext<'a> {
-    /// Who asks.
+    /// The client.
     pub identity: &'a ClientIdentity,
     /// The path to ask for: the normalised one that routing matched, or what a route rewrote it to. `None`: as it was
     /// sent, for paths that are plain.
@@ -106,7 +106,7 @@ pub struct RequestContext<'a> {
     pub expect_continue: bool,
     /// Ask the backend to close behind the response. Says nothing in HTTP/2.
     pub close: bool,
-    /// What to do with underscores.
+    /// The treatment of underscores.
     pub underscores: Underscores,
 }
 
@@ -133,7 +133,7 @@ impl<'a> RequestContext<'a> {
     }
 }
 
-/// What a response becomes on its way to a client.
+/// Facts about a response that change it on its way to a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseContext<'a> {
     /// The version the client speaks: only one of HTTP/1.1 knows chunks.
@@ -155,9 +155,9 @@ pub struct ResponseContext<'a> {
     pub request_id: &'a [u8],
     /// `date` to name where the backend gave none (RFC 9110 §6.6.1); empty for none.
     pub date: &'a [u8],
-    /// What is said of the cache; `None` where there is none.
+    /// Fields about the cache; `None` where there is none.
     pub cache: Option<CacheFields<'a>>,
-    /// What the client's `accept-encoding` makes of the response; `None` where it makes no difference.
+    /// The coding that the client's `accept-encoding` chooses; `None` where it makes no difference.
     pub negotiated: Option<Negotiated>,
 }
 
@@ -184,7 +184,7 @@ impl ResponseContext<'_> {
     }
 }
 
-/// What [`write_response`] or [`response_fields`] announced to the client.
+/// The framing that [`write_response`] or [`response_fields`] announced to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentFraming {
     /// How the body must now be written; `UntilClose` means raw bytes, then close, or the end of the stream.
@@ -444,7 +444,7 @@ fn put_max_forwards(head: &RequestHead, sink: &mut impl FieldSink) {
 
 fn response_rule<'a>(head: &ResponseHead, context: &ResponseContext<'a>) -> KeepRule<'a> {
     let mut dropped = HOP_BY_HOP.with(KnownHeader::Via).union(replaced_names(context.added));
-    // What is left of Content-Length must be true: it was declared, and is what we send or what HEAD would get.
+    // A Content-Length that is left must be true: it was declared, and is what we send or what HEAD would get.
     if head.declared.is_none() {
         dropped = dropped.with(KnownHeader::ContentLength);
     }
@@ -460,7 +460,7 @@ fn response_rule<'a>(head: &ResponseHead, context: &ResponseContext<'a>) -> Keep
     KeepRule { dropped, flags: NOMINATED, replacing: context.added, underscores: Underscores::Keep, recoded }
 }
 
-/// What a response gets behind the fields that stay.
+/// Fields that a response gets behind those that stay.
 #[inline]
 fn put_response_tail(
     head: &ResponseHead,

@@ -1,6 +1,6 @@
 //! A connection is either idle or busy with one exchange, and only a finished exchange makes it idle again.
 //!
-//! What is left unread of one message would be taken for the beginning of the next (threats A16, A20). So a pool takes
+//! Unread bytes of one message would be taken for the beginning of the next (threats A16, A20). So a pool takes
 //! only [`Idle`], and the only way from [`Busy`] to `Idle` asks for proof that both bodies ended.
 
 /// Proof that one body was read to its end. Made only by [`crate::BodyReader::drained`].

@@ -11,9 +11,9 @@ use crate::violation::Violation;
 pub(crate) struct BlockLimits {
     pub bytes: usize,
     pub count: usize,
-    /// What to say when `bytes` is not enough.
+    /// The violation when `bytes` is not enough.
     pub too_large: Violation,
-    /// What to say when `count` is not enough.
+    /// The violation when `count` is not enough.
     pub too_many: Violation,
 }
 

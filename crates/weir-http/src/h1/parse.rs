@@ -8,7 +8,7 @@ use crate::message::{Cursor, Method, Phase, RequestHead, Span, Version};
 use crate::scan::{self, CLASS, PATH, PATH_ATTENTION, QUERY, TOKEN, UNRESERVED};
 use crate::violation::Violation;
 
-/// What a parse came to.
+/// The result of a parse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The head is complete; the body begins at `head_bytes`.
@@ -237,7 +237,7 @@ fn finish(buffer: &[u8], limits: &Limits, head: &mut RequestHead) -> Result<(), 
     conclude(head, buffer)
 }
 
-/// What follows from the fields in every version, once host, body and connection options are settled.
+/// Checks of the fields in every version, once host, body and connection options are settled.
 #[inline(always)]
 pub(crate) fn conclude(head: &mut RequestHead, buffer: &[u8]) -> Result<(), Violation> {
     head.keep_alive = head.connection.persists(head.version);

@@ -1,4 +1,4 @@
-//! What the streams of one connection share: control streams, QPACK, and which requests are taken (RFC 9114 §5, §6).
+//! State that the streams of one connection share: control streams, QPACK, and which requests are taken (RFC 9114 §5, §6).
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use super::stream::{RequestStream, Section};
 use super::varint;
 use crate::limits::Limits;
 
-/// What a connection announces and allows.
+/// Limits that a connection announces and keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Largest dynamic table the peer's encoder may fill, in bytes; at most 4096 are taken (threat C4). 0 for none.
@@ -22,22 +22,22 @@ pub struct Config {
     pub qpack_table_capacity: usize,
     /// Most streams that may wait for insertions; at most 16 are taken (threat C4).
     pub qpack_blocked_streams: usize,
-    /// What a head may hold.
+    /// Limits of a head.
     pub head: SectionLimits,
-    /// What trailers may hold.
+    /// Limits of trailers.
     pub trailers: SectionLimits,
     /// Whether extended CONNECT is announced (RFC 9220).
     pub connect_protocol: bool,
 }
 
-/// What a connection takes at most, whatever is configured.
+/// Bounds of a connection, whatever is configured.
 const LARGEST_TABLE_BYTES: usize = 4096;
 const MOST_BLOCKED_STREAMS: usize = 16;
 /// Crumbs of a cookie are fields of their own: as many as a browser keeps for a host, twice over.
 const CRUMB_COUNT: usize = 400;
 
 impl Config {
-    /// What these limits come to, with the whole dynamic table and extended CONNECT.
+    /// The settings of these limits, with the whole dynamic table and extended CONNECT.
     pub fn new(limits: &Limits) -> Config {
         Config {
             qpack_table_capacity: LARGEST_TABLE_BYTES,
@@ -70,7 +70,7 @@ pub struct Connection {
     has_decoder_stream: bool,
     peer_settings: Option<Settings>,
     events: VecDeque<Event>,
-    /// What our last GOAWAY said.
+    /// The stream that our last GOAWAY named.
     refused_from: Option<u64>,
     /// One above the largest request stream that was admitted, in steps of 4.
     next_request: u64,
@@ -110,7 +110,7 @@ pub enum Event {
 pub enum OwnStream {
     /// Our control stream: must be opened at once, and has bytes from the start.
     Control,
-    /// What our QPACK decoder acknowledges: open it when there are bytes first. No bytes ever come when no table is
+    /// Acknowledgements of our QPACK decoder: open the stream when there are bytes first. No bytes ever come when no table is
     /// announced.
     QpackDecoder,
 }
@@ -120,7 +120,7 @@ impl OwnStream {
     pub const ALL: [OwnStream; 2] = [OwnStream::Control, OwnStream::QpackDecoder];
 }
 
-/// What to do with a unidirectional stream of the peer.
+/// Kinds of the peer's unidirectional streams, as the driver is to treat them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerStream {
     /// Read on.
@@ -357,7 +357,7 @@ impl Connection {
         self.events.pop_front()
     }
 
-    /// What the peer takes; `None` until its settings have come, when the defaults hold.
+    /// The peer's settings; `None` until they have come, when the defaults hold.
     pub fn peer_settings(&self) -> Option<&Settings> {
         self.peer_settings.as_ref()
     }

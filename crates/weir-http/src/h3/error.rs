@@ -95,7 +95,7 @@ macro_rules! faults {
                 match self { $(Fault::$name => Code::$code),* }
             }
 
-            /// What ends: the connection or the one stream.
+            /// The scope of the error: the connection or the one stream.
             pub const fn scope(self) -> Scope {
                 match self { $(Fault::$name => Scope::$scope),* }
             }
@@ -113,7 +113,7 @@ macro_rules! faults {
     };
 }
 
-/// What a [`Fault`] ends.
+/// The scope of a [`Fault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// The whole connection: CONNECTION_CLOSE with the code.

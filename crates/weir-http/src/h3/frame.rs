@@ -2,7 +2,7 @@
 
 use super::varint;
 
-/// What a frame is, as far as this layer tells them apart (RFC 9114 §7.2).
+/// Kinds of frame, as far as this layer tells them apart (RFC 9114 §7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     /// Content of a message.
@@ -11,7 +11,7 @@ pub enum FrameKind {
     Headers,
     /// A push is not wanted.
     CancelPush,
-    /// What the sender of it takes.
+    /// Settings of its sender.
     Settings,
     /// A push is announced.
     PushPromise,
@@ -45,7 +45,7 @@ impl FrameKind {
 /// The header of one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// What it is.
+    /// The kind.
     pub kind: FrameKind,
     /// Length of the payload in bytes, below 2^62.
     pub length: u64,

@@ -29,7 +29,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// What holds before SETTINGS came, and for what it does not say.
+    /// Defaults: they hold before SETTINGS came, and for what it does not say.
     fn default() -> Settings {
         Settings {
             qpack_table_capacity: 0,

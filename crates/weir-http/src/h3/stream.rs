@@ -46,7 +46,7 @@ enum Phase {
     Ended,
 }
 
-/// What was found in the input.
+/// The next event in the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamEvent {
     /// Everything was taken; more input is needed.
@@ -74,7 +74,7 @@ pub struct Section {
 pub struct StreamStep {
     /// How many bytes of the input were taken. Call again with the rest, unless more is needed.
     pub consumed: usize,
-    /// What they were, the last of them at least.
+    /// The kind of frame that they were, of the last of them at least.
     pub event: StreamEvent,
 }
 

@@ -23,7 +23,7 @@ use crate::message::{CANONICAL, FieldLine, Fields, Span};
 use crate::scan::{self, CLASS, TOKEN, UNDERSCORE};
 use crate::violation::Violation;
 
-/// What a field costs beside its name and value, in bytes (RFC 9113 §6.5.2, RFC 9114 §4.2.2): about what it costs to
+/// The cost of a field beside its name and value, in bytes (RFC 9113 §6.5.2, RFC 9114 §4.2.2): about what it costs to
 /// hold it. Without it, one-byte references to one-byte fields fill memory many times the size of what was sent (B5).
 const FIELD_OVERHEAD_BYTES: usize = 32;
 

@@ -273,7 +273,7 @@ impl<'a> RequestBuilder<'a> {
             Some(length) if end_stream && length > 0 => return Err(Violation::BodyTooShort),
             Some(length) => BodyLength::Length(length),
             None if end_stream => BodyLength::None,
-            // What a tunnel carries is no content (RFC 9110 §9.3.6, RFC 8441 §5).
+            // The bytes of a tunnel are no content (RFC 9110 §9.3.6, RFC 8441 §5).
             None if head.extended_connect || head.method == Method::Connect => BodyLength::None,
             None => BodyLength::UntilClose,
         };

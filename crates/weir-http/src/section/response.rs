@@ -8,7 +8,7 @@ use crate::limits::Limits;
 use crate::message::{Cursor, Method, Phase, ResponseHead, Span, Version};
 use crate::violation::Violation;
 
-/// What was asked of the backend: it decides what a response means.
+/// The request to the backend: it decides what a response means.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked<'a> {
     /// The method of the request, as the client sent it: HEAD has no body.

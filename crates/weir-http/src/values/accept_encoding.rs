@@ -39,7 +39,7 @@ impl Coding {
     }
 }
 
-/// What a client takes, and how gladly.
+/// Codings that a client takes, with their weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// Weights of [`Coding::ALL`] in their order, in thousandths.

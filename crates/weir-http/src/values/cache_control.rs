@@ -22,7 +22,7 @@ pub enum Scope {
     Whole,
 }
 
-/// What the `cache-control` of a response says. Numbers are seconds.
+/// Directives in the `cache-control` of a response. Numbers are seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseDirectives {
     /// No cache may keep it. Also set when the field is malformed.
@@ -55,7 +55,7 @@ pub struct ResponseDirectives {
     pub withheld: Vec<Box<[u8]>>,
 }
 
-/// What the `cache-control` of a request says. Numbers are seconds.
+/// Directives in the `cache-control` of a request. Numbers are seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestDirectives {
     /// Keep nothing of the request or its response.
@@ -129,7 +129,7 @@ impl ResponseDirectives {
         for element in list::elements(values) {
             match Directive::of(element) {
                 Some(directive) => said.take(&directive),
-                // What it was meant to say may be `private`.
+                // The directive that was meant may be `private`.
                 None => (said.no_store, said.must_understand) = (true, false),
             }
         }
@@ -324,7 +324,7 @@ mod tests {
             let _ = (ResponseDirectives::of(values()), RequestDirectives::of(values()));
         }
 
-        /// Whatever else is said, before, after or on another line, cannot undo these.
+        /// Other directives, before, after or on another line, cannot undo these.
         #[test]
         fn nothing_beside_it_undoes_no_store(before in "[ -~]{0,30}", after in "[ -~]{0,30}") {
             let text = format!("{before},no-store,{after}");

@@ -5,7 +5,7 @@
 use super::cache_control::{ResponseDirectives, Scope, withhold};
 use super::delta_seconds;
 
-/// What the field says, in the words of `cache-control`, in whose and `expires`' place it stands. `None` when it is not there, empty, or
+/// The field's directives, in the words of `cache-control`, in whose and `expires`' place it stands. `None` when it is not there, empty, or
 /// cannot be parsed: the other two hold then (RFC 9213 §2.2).
 ///
 /// Members of another type than their directive has are ignored. O(length).

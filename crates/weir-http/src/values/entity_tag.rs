@@ -7,7 +7,7 @@ use crate::scan;
 pub struct EntityTag<'a> {
     /// Whether it is marked with `W/`.
     pub weak: bool,
-    /// What stands between the quotes.
+    /// The text between the quotes.
     pub opaque: &'a [u8],
 }
 

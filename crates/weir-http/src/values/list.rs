@@ -39,7 +39,7 @@ fn end_of_element(text: &[u8]) -> usize {
     text.len()
 }
 
-/// What stands between the quotes of a quoted string (RFC 9110 §5.6.4); `None` when `text` is not exactly one, or has escapes, which
+/// The text between the quotes of a quoted string (RFC 9110 §5.6.4); `None` when `text` is not exactly one, or has escapes, which
 /// nothing that Weir reads has a use for.
 pub(crate) fn unquoted(text: &[u8]) -> Option<&[u8]> {
     let [b'"', inner @ .., b'"'] = text else { return None };

@@ -1,6 +1,6 @@
 //! Byte ranges (RFC 9110 §14.1.2, §14.2).
 
-/// What a `range` field asks for.
+/// The ranges that a `range` field asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteRange {
     /// Bytes from `first` to `last`, both included; to the end where there is no `last`.

@@ -24,7 +24,7 @@ fn pairs(of: &[(&str, &str)]) -> Pairs {
     of.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
 }
 
-/// What an HTTP/2 backend gets of a request that came in HTTP/1.1.
+/// The fields that an HTTP/2 backend gets of a request that came in HTTP/1.1.
 fn request_visited<'c>(
     bytes: &[u8],
     identity: &'c ClientIdentity,
@@ -38,7 +38,7 @@ fn request_visited<'c>(
     })
 }
 
-/// What an HTTP/2 client gets of a response that came in HTTP/1.1.
+/// The fields that an HTTP/2 client gets of a response that came in HTTP/1.1.
 fn response_visited(bytes: &[u8], context: &ResponseContext<'_>) -> (Pairs, SentFraming) {
     let head = response_to(context.request_method, bytes).unwrap();
     let mut sent = None;

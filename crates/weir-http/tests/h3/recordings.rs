@@ -1,4 +1,4 @@
-//! What the encoder of another implementation (ls-qpack) said, read by ours.
+//! Output of another implementation's encoder (ls-qpack), read by ours.
 //!
 //! `ls_qpack.txt` has one thing a line, in the order in which it was sent: `connection` with table capacity and blocked
 //! streams, `instructions` of the encoder stream, `section` with its stream, and the `field`s that it means. Where a section

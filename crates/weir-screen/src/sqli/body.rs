@@ -1,4 +1,4 @@
-//! What kind of body a request announces, and whether it can be read as that.
+//! The kind of body that a request announces, and whether it can be read as that.
 //!
 //! A screen that reads a body in another way than the application does sees nothing of what the application sees. So whatever readers
 //! are known to take differently is [`Unreadable`] here, and not guessed at.
@@ -71,7 +71,7 @@ impl From<Malformed> for Unreadable {
 }
 
 impl BodyKind {
-    /// What all `content-type` and `content-encoding` lines of a request announce; `None` for what is not looked at.
+    /// The kind that all `content-type` and `content-encoding` lines of a request announce; `None` for one that is not looked at.
     ///
     /// # Errors
     /// The body would have to be looked at, and cannot be read.
@@ -99,7 +99,7 @@ impl BodyKind {
     }
 }
 
-/// What one `content-type` announces.
+/// The kind that one `content-type` announces.
 fn one(content_type: &[u8]) -> Result<Option<BodyKind>, Unreadable> {
     let Ok(read) = Parameterized::of(content_type) else { return of_no_type(content_type) };
     let kind = read.value.to_ascii_lowercase();
@@ -121,7 +121,7 @@ fn one(content_type: &[u8]) -> Result<Option<BodyKind>, Unreadable> {
     Ok(Some(kind))
 }
 
-/// What a reader makes of a value that is no media type is its own affair, unless it holds the name of a type that is read here.
+/// A value that is no media type leaves the kind to the application, unless it holds the name of a type that is read here.
 fn of_no_type(content_type: &[u8]) -> Result<Option<BodyKind>, Unreadable> {
     let text = content_type.to_ascii_lowercase();
     let names: [&[u8]; 3] = [b"json", b"multipart", b"urlencoded"];

@@ -1,4 +1,4 @@
-//! What a word may be behind an operand.
+//! Meanings of a word behind an operand.
 
 use crate::sqli::facts::{Context, Ending};
 use crate::sqli::grammar::{Kind, Part, Reader, Stop, Whose};
@@ -148,7 +148,7 @@ impl<'v> Reader<'v, '_> {
                     Some(list) => list.condition = true,
                     None => {
                         self.facts.condition = true;
-                        // What was compared before it may be anything: `1+1=2 having fun`.
+                        // The comparison before it may be anything: `1+1=2 having fun`.
                         self.facts.compares_count = 0;
                     }
                 }

@@ -41,7 +41,7 @@ pub fn percent_without_strays_into(text: &[u8], plus: bool, out: &mut Vec<u8>) -
     true
 }
 
-/// What `%` stands before: a byte, or `uXXXX`. Gives it and the bytes it takes.
+/// The escape behind a `%`: a byte, or `uXXXX`; with the bytes that it takes.
 fn escape(text: &[u8], at: usize) -> Option<(Code, usize)> {
     if let Some(byte) = hex(text.get(at..at + 2)?) {
         return Some((Code::Byte(byte as u8), 2));

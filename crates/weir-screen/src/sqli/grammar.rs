@@ -73,7 +73,7 @@ impl Frame {
     }
 }
 
-/// What an operand is.
+/// Kinds of operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operand {
     Constant,
@@ -104,7 +104,7 @@ pub fn read<'v>(value: &'v [u8], at: usize, context: Context, stack: &mut Vec<Fr
     stack.clear();
     let mut root = Frame::new(Kind::Root);
     root.due = context == Context::Bare;
-    // What the application compares the value with is no constant.
+    // The operand that the application compares the value with is no constant.
     root.constant = context == Context::Bare;
     let tokens = Tokens::new(value, at);
     let stuck = value.get(at).is_some_and(u8::is_ascii_alphabetic);

@@ -64,7 +64,7 @@ fn character(text: &[u8], at: usize, out: &mut Vec<u8>) -> usize {
 /// Arrays and objects within each other, at most; parsers stop between 100 and 1,000.
 const DEEPEST: usize = 500;
 
-/// What may come next.
+/// The token that may come next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Due {
     Value,

@@ -2,7 +2,7 @@
 
 /// A value with parameters.
 pub struct Parameterized<'b> {
-    /// What stands before the first `;`.
+    /// The text before the first `;`.
     pub value: &'b [u8],
     parameters: &'b [u8],
 }

@@ -39,7 +39,7 @@ pub struct Scratch {
 /// An injection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What makes it one.
+    /// The rule that makes it one.
     pub reason: Reason,
     /// Where in a statement it works.
     pub context: Context,
@@ -89,7 +89,7 @@ pub fn judge(value: &[u8], scratch: &mut Scratch) -> Option<Finding> {
     found.or_else(|| read(behind_front(value)?, Context::Behind))
 }
 
-/// What is longer than this, in bytes, does not stand for a number.
+/// Longest text that stands for a number, in bytes.
 const LONGEST_FRONT: usize = 64;
 
 /// Where a statement goes on behind something that stands for a number and may be written in a way that is not known here:

@@ -35,7 +35,7 @@ pub fn parts<'b>(body: &'b [u8], boundary: &'b [u8]) -> impl Iterator<Item = Res
     })
 }
 
-/// What follows a boundary.
+/// The text behind a boundary.
 enum Ahead<'b> {
     /// A part, from its head on.
     Section(&'b [u8]),
@@ -84,7 +84,7 @@ fn find_dashed(text: &[u8], boundary: &[u8]) -> Option<usize> {
     }
 }
 
-/// What follows the boundary at the beginning of `text`: a line break, or two dashes and the end.
+/// The text behind the boundary at the beginning of `text`: a line break, or two dashes and the end.
 fn behind<'b>(text: &'b [u8], boundary: &[u8]) -> Result<Ahead<'b>, Unreadable> {
     let text = text.get(2 + boundary.len()..).unwrap_or_default();
     match text {
@@ -106,7 +106,7 @@ fn part_of(section: &[u8], is_cut: bool) -> Result<Part<'_>, Unreadable> {
         Some(content) => (&b""[..], content),
         None => match section.windows(4).position(|four| four == b"\r\n\r\n") {
             Some(at) => (section.get(..at).unwrap_or_default(), section.get(at + 4..).unwrap_or_default()),
-            // What is missing of a head holds no value.
+            // A head that is cut has no content behind it.
             None if is_cut => return Ok(Part::default()),
             None => return Err(Unreadable::Part),
         },

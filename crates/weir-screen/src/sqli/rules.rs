@@ -5,7 +5,7 @@
 
 use crate::sqli::facts::{Context, Ending, Facts, List};
 
-/// What makes a value an injection.
+/// Rules by which a value is an injection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     /// It adds another query's rows.
@@ -65,7 +65,7 @@ impl Reason {
         }
     }
 
-    /// What the value would do, for explanations.
+    /// The effect of the value, for explanations.
     pub fn sentence(self) -> &'static str {
         match self {
             Reason::Union => "adds the rows of another query with union select",
@@ -83,11 +83,11 @@ impl Reason {
     }
 }
 
-/// What the rules look at.
+/// The facts that the rules look at.
 struct Case<'f, 'v> {
     facts: &'f Facts<'v>,
     context: Context,
-    /// What stands before the quote that the value closes.
+    /// The text before the quote that the value closes.
     head: &'v [u8],
 }
 

@@ -1,4 +1,4 @@
-//! What begins another statement behind the one that the value is put into.
+//! Beginnings of another statement behind the one that the value is put into.
 
 use crate::sqli::facts::Ending;
 use crate::sqli::grammar::{Reader, Stop};

@@ -13,7 +13,7 @@ pub enum Token<'v> {
     Number,
     /// A quoted string.
     Text {
-        /// What stands between the quotes.
+        /// The text between the quotes.
         content: &'v [u8],
         /// `'` or `"`.
         quote: u8,
@@ -60,7 +60,7 @@ pub enum Token<'v> {
         /// `-`, `#`, `/` or NUL.
         mark: u8,
     },
-    /// What no SQL holds.
+    /// A byte that no SQL holds.
     Garbage,
 }
 
@@ -113,7 +113,7 @@ impl<'v> Tokens<'v> {
         self.clone().next_token() == Token::Open
     }
 
-    /// What comes next, without taking it.
+    /// The next token, without taking it.
     pub fn peek(&self) -> Token<'v> {
         self.clone().next_token()
     }
@@ -192,7 +192,7 @@ impl<'v> Tokens<'v> {
             b'[' => self.delimited(b']'),
             b'@' if self.byte(1) == Some(b'>') => self.take(2, Token::Compare),
             b'@' => self.variable(),
-            // What stands for a value in a prepared statement.
+            // A placeholder of a prepared statement.
             b'?' => self.take(1, Token::Variable { of_server: false }),
             b'$' if self.byte(1) == Some(b'$') => self.dollars(),
             b'\\' if self.byte(1) == Some(b'N') => self.take(2, Token::Word(Word::Literal, b"null")),

@@ -2,7 +2,7 @@
 //!
 //! A word alone never decides anything: it decides what may stand behind it.
 
-/// What a word can do in a statement.
+/// Roles of a word in a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// `and`, `or`, `xor`: joins conditions.
@@ -114,7 +114,7 @@ pub enum Verb {
 /// Longest word of the table, in bytes.
 const LONGEST: usize = 27;
 
-/// What `word` is, in any case of letters. O(log n) in the size of the table; does not allocate.
+/// The role of `word`, in any case of letters. O(log n) in the size of the table; does not allocate.
 pub fn class_of(word: &[u8]) -> Word {
     let mut lower = [0_u8; LONGEST];
     let Some(room) = lower.get_mut(..word.len()) else {

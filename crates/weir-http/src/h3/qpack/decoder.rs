@@ -9,7 +9,7 @@ use super::table::{DynamicTable, ENTRY_OVERHEAD_BYTES};
 use crate::h3::error::{Fault, SectionError};
 use crate::huffman;
 
-/// What one field section may hold (threat C4).
+/// Limits of one field section (threat C4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SectionLimits {
     /// Most bytes of names, values and 32 for each field (RFC 9114 §4.2.2).
@@ -18,7 +18,7 @@ pub struct SectionLimits {
     pub field_count: usize,
 }
 
-/// What became of a field section.
+/// The result of decoding a field section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SectionRead {
     /// All fields were visited.
@@ -39,7 +39,7 @@ pub struct Decoder {
     unblocked: VecDeque<u64>,
     /// Insertions that the encoder knows we have (RFC 9204 §2.1.4).
     known_received: u64,
-    /// What the decoder stream is to say.
+    /// Bytes for the decoder stream.
     output: Vec<u8>,
     names: Vec<u8>,
     values: Vec<u8>,
@@ -190,7 +190,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// What the decoder stream is to say next, without the stream type.
+    /// The next bytes for the decoder stream, without the stream type.
     ///
     /// Insertions that no section has acknowledged by now are acknowledged here, all at once.
     #[inline]

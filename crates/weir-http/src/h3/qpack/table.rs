@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-/// What an entry counts for beside its name and value (RFC 9204 §3.2.1).
+/// The size of an entry beside its name and value (RFC 9204 §3.2.1).
 pub(super) const ENTRY_OVERHEAD_BYTES: usize = 32;
 
 /// Entries in order of insertion. Allocates at most twice the capacity, and only when something is inserted.
 #[derive(Debug)]
 pub(super) struct DynamicTable {
-    /// What the encoder set, at most `max_capacity`.
+    /// The capacity that the encoder set, at most `max_capacity`.
     capacity: usize,
     max_capacity: usize,
     /// Sum of the sizes of all entries.
