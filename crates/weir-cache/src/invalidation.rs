@@ -21,8 +21,8 @@ pub fn invalidates(method: Method, status: u16) -> bool {
     !method.is_safe() && method != Method::Connect && (200..400).contains(&status)
 }
 
-/// Other paths of the same host that the response names by `location` and `content-location`: at most two. `scheme` is that by which the client
-/// asked. Allocates for what it gives.
+/// Other paths of the same host that the response names by `location` and `content-location`: at most two.
+/// `scheme` is that by which the client asked. Allocates for what it gives.
 //= https://www.rfc-editor.org/rfc/rfc9111#section-4.4
 //# However, a cache MUST NOT trigger
 //# an invalidation under these conditions if the origin (Section 4.3.1

@@ -1,8 +1,8 @@
 //! The key under which a response is kept: everything that says which response it is.
 //!
-//! Parts stand one behind another, each with its length before it, so that no two requests have one key by the way their parts meet
-//! (threat E4). The key's hash only finds the place; the bytes are compared. What `vary` selects by is appended to it: see
-//! [`crate::variants`].
+//! Parts stand one behind another, each with its length before it, so that no two requests have one key by
+//! the way their parts meet (threat E4). The key's hash only finds the place; the bytes are compared. What
+//! `vary` selects by is appended to it: see [`crate::variants`].
 
 use std::hash::{BuildHasher as _, Hasher as _};
 
@@ -30,8 +30,8 @@ pub struct KeySource<'a> {
     pub head: &'a RequestHead,
     /// The text that it was parsed from.
     pub buffer: &'a [u8],
-    /// The client is a trusted proxy: what it says of the host and scheme it was asked for reaches the origin, and so is part of the
-    /// key (threat E1).
+    /// The client is a trusted proxy: what it says of the host and scheme it was asked for reaches the
+    /// origin, and so is part of the key (threat E1).
     pub trusted: bool,
 }
 
@@ -107,8 +107,8 @@ impl KeyBuffer {
         (self.primary_hash, self.bytes.get(..self.primary_end).unwrap_or_default())
     }
 
-    /// The parts that an origin is to be asked by: nothing else of them tells responses apart, and so nothing else may reach it (threat E1).
-    /// `None` before any key was built.
+    /// The parts that an origin is to be asked by: nothing else of them tells responses apart, and so nothing
+    /// else may reach it (threat E1). `None` before any key was built.
     pub fn parts(&self) -> Option<KeyParts<'_>> {
         KeyParts::of(&self.bytes)
     }
@@ -199,8 +199,8 @@ pub(crate) fn hash(seed: u64, bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// The `host` and `proto` parameters of a `forwarded` line (RFC 7239 §4). Those for which a quoted string is cut are there too, which does no
-/// harm: what they are part of is no other request's.
+/// The `host` and `proto` parameters of a `forwarded` line (RFC 7239 §4). Those for which a quoted string is
+/// cut are there too, which does no harm: what they are part of is no other request's.
 fn forwarded_places(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     let parameters = line.split(|byte| matches!(byte, b',' | b';')).map(<[u8]>::trim_ascii);
     parameters.filter(|parameter| {
@@ -449,8 +449,8 @@ mod tests {
         assert_eq!(asked("/a?", &Rules::default()).as_deref(), Some(""));
     }
 
-    /// Threat E4: however the parts are cut, two requests have one key only if all parts are the same. They are made of the bytes that stand
-    /// between them.
+    /// Threat E4: however the parts are cut, two requests have one key only if all parts are the same. They
+    /// are made of the bytes that stand between them.
     #[test]
     fn no_two_requests_have_one_key() {
         let (head, buffer) = request("GET / HTTP/1.1\r\nhost: a\r\n");

@@ -26,8 +26,8 @@ enum Chunks {
 }
 
 impl Body {
-    /// Content of these pieces; empty ones are left out. What a piece owns beyond its length is held with it: give pieces that are cut to
-    /// size.
+    /// Content of these pieces; empty ones are left out. What a piece owns beyond its length is held with it:
+    /// give pieces that are cut to size.
     pub fn new(mut chunks: Vec<Bytes>) -> Body {
         chunks.retain(|chunk| !chunk.is_empty());
         let length = chunks.iter().map(|chunk| chunk.len() as u64).sum();
@@ -56,7 +56,8 @@ impl Body {
         self.length == 0
     }
 
-    /// The pieces of the bytes from `start` to `end`, cut to them; none of them empty. What lies beyond the end is not there.
+    /// The pieces of the bytes from `start` to `end`, cut to them; none of them empty. What lies beyond the
+    /// end is not there.
     pub fn slices(&self, start: u64, end: u64) -> impl Iterator<Item = &[u8]> {
         let mut at = 0_u64;
         self.chunks().iter().filter_map(move |chunk| {
@@ -173,12 +174,14 @@ impl Object {
         KeyParts::of(&self.key)
     }
 
-    /// The content in another coding, once [`crate::Store::encode`] has kept it. An empty one says that it is not worth it.
+    /// The content in another coding, once [`crate::Store::encode`] has kept it. An empty one says that it is
+    /// not worth it.
     pub fn encoded(&self, coding: Coding) -> Option<&Body> {
         self.encodings.get()?.of.get(coding as usize)?.get()
     }
 
-    /// Whether it is for the caller to make that coding of it: for the first who asks, until he gives it back.
+    /// Whether it is for the caller to make that coding of it: for the first who asks, until he gives it
+    /// back.
     pub fn claim(&self, coding: Coding) -> bool {
         let bit = 1 << coding as u8;
         self.claims.fetch_or(bit, Ordering::AcqRel) & bit == 0

@@ -54,12 +54,13 @@ pub enum QueryRule {
 /// The settings of a route's cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// How long responses are fresh that do not say so themselves and whose status lets a cache guess (RFC 9110 §15.1). `None`: only
-    /// those with a `last-modified`, a tenth of their age (RFC 9111 §4.2.2).
+    /// How long responses are fresh that do not say so themselves and whose status lets a cache guess (RFC
+    /// 9110 §15.1). `None`: only those with a `last-modified`, a tenth of their age (RFC 9111 §4.2.2).
     pub ttl: Option<Duration>,
     /// Nothing is fresh for longer, whatever it says.
     pub ttl_max: Option<Duration>,
-    /// How long 404, 405, 410, 414 and 501 are fresh that do not say so themselves. `None`: they are not kept.
+    /// How long 404, 405, 410, 414 and 501 are fresh that do not say so themselves. `None`: they are not
+    /// kept.
     pub negative_ttl: Option<Duration>,
     /// How much of the query tells responses apart. The rest does not reach origins.
     pub query: QueryRule,

@@ -1,7 +1,7 @@
 //! The lesson of an answer that is not kept for others than its client (threat E9).
 //!
-//! Anybody can send a request that an origin refuses, or answers for its client alone. What that does to what is kept, and to whoever asks
-//! for the same, is decided here.
+//! Anybody can send a request that an origin refuses, or answers for its client alone. What that does to what
+//! is kept, and to whoever asks for the same, is decided here.
 
 use crate::request::RequestFacts;
 use crate::response::NotStored;
@@ -9,7 +9,8 @@ use crate::response::NotStored;
 /// The state of a key after an answer that is not kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unkept {
-    /// Whose requests need not wait for each other for a while, because each would be answered by itself; `None`: nobody's.
+    /// Whose requests need not wait for each other for a while, because each would be answered by itself;
+    /// `None`: nobody's.
     pub passes: Option<Crowd>,
     /// The origin no longer has what is kept.
     pub drops: bool,

@@ -1,8 +1,8 @@
 //! Weights in memory: not the length of things but what the allocator sets aside for them.
 //!
-//! Weir's allocator (mimalloc) has classes of sizes: multiples of 16 bytes up to 64, then four between one power of two and the next. Pages
-//! hold one class each and are not always full; [`OVERHEAD`] stands for that. `examples/memory.rs` compares the sum with what the
-//! kernel says.
+//! Weir's allocator (mimalloc) has classes of sizes: multiples of 16 bytes up to 64, then four between one
+//! power of two and the next. Pages hold one class each and are not always full; [`OVERHEAD`] stands for
+//! that. `examples/memory.rs` compares the sum with what the kernel says.
 
 /// The cost of pages that are not full and of the allocator's own books, in parts of 1024 of what they hold.
 const OVERHEAD: usize = 16;

@@ -1,5 +1,5 @@
-//! Prints what parsing and forwarding one message costs, in nanoseconds: the median of many short rounds, so that a
-//! busy machine shows less.
+//! Prints what parsing and forwarding one message costs, in nanoseconds: the median of many short rounds, so
+//! that a busy machine shows less.
 //!
 //! `cargo run --release -p weir-http --example parse_cost`
 #![expect(clippy::disallowed_methods, reason = "a measurement needs a clock")]

@@ -1,7 +1,8 @@
-//! The handshake of WebSocket in HTTP/1.1 (RFC 6455 §4), for upgrades that HTTP/2 or HTTP/3 know nothing of it on one
-//! side (RFC 8441 §5): Weir is then a party to the handshake and not only between two.
+//! The handshake of WebSocket in HTTP/1.1 (RFC 6455 §4), for upgrades that HTTP/2 or HTTP/3 know nothing of
+//! it on one side (RFC 8441 §5): Weir is then a party to the handshake and not only between two.
 //!
-//! It proves that a server understood the upgrade, and keeps no secret: that SHA-1 is broken does no harm here.
+//! It proves that a server understood the upgrade, and keeps no secret: that SHA-1 is broken does no harm
+//! here.
 
 use crate::known::KnownHeader;
 use crate::message::ResponseHead;

@@ -1,4 +1,5 @@
-//! Fuzzes the SQL-injection screen: no panic, the same answer twice, a bounded time, and requests of any bytes in any place.
+//! Fuzzes the SQL-injection screen: no panic, the same answer twice, a bounded time, and requests of any
+//! bytes in any place.
 //!
 //! `cargo run --release -p weir-screen --example fuzz_sqli -- --seconds 60`; `WEIR_SEED` repeats a run.
 

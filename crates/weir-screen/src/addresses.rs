@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net};
 
-/// Networks that are allowed and denied, flattened into disjoint ranges: one binary search per look-up, whatever their number.
+/// Networks that are allowed and denied, flattened into disjoint ranges: one binary search per look-up,
+/// whatever their number.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     allow: Box<[IpNet]>,
@@ -88,7 +89,8 @@ impl Addresses {
         }
     }
 
-    /// Whether an address may pass: the most specific entry says so, or no entry holds it and there is no allow list.
+    /// Whether an address may pass: the most specific entry says so, or no entry holds it and there is no
+    /// allow list.
     pub fn passes(&self, address: IpAddr) -> bool {
         match self.standing(address) {
             Standing::Allowed(_) => true,
@@ -115,7 +117,8 @@ fn canonical(network: IpNet) -> IpNet {
 }
 
 impl<T: Copy + Ord> Ranges<T> {
-    /// Networks lie in one another or apart, never across; so a stack of those that are open tells what holds between any two edges.
+    /// Networks lie in one another or apart, never across; so a stack of those that are open tells what holds
+    /// between any two edges.
     fn flatten(mut blocks: Vec<Block>, highest: u128, narrow: impl Fn(u128) -> T) -> Ranges<T> {
         // Stable: of two equal ones the later, denied, lies on top.
         blocks.sort_by_key(|block| (block.first, std::cmp::Reverse(block.last)));

@@ -30,7 +30,8 @@ impl ScreenCheck {
 }
 
 impl Screen {
-    /// Every step, in the order in which they are taken; a request that is refused takes none after the first that says so. Nothing is counted.
+    /// Every step, in the order in which they are taken; a request that is refused takes none after the first
+    /// that says so. Nothing is counted.
     pub fn explain(&self, facts: &Facts<'_>, now: Duration) -> Vec<ScreenCheck> {
         let mut steps = Vec::new();
         if let Some(addresses) = &self.addresses {

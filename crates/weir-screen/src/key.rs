@@ -13,7 +13,8 @@ pub enum Key {
     ClientIp {
         /// Bits of an IPv4 address, up to 32.
         v4_bits: u8,
-        /// Bits of an IPv6 address, up to 128. One customer has at least a /64, and can come from each of its addresses.
+        /// Bits of an IPv6 address, up to 128. One customer has at least a /64, and can come from each of its
+        /// addresses.
         v6_bits: u8,
     },
     /// All of the route together.
@@ -35,8 +36,8 @@ impl Key {
         matches!(self, Key::Route | Key::Listener)
     }
 
-    /// Digest of the key of a request; `None` where there is only one count. A request without the header or cookie is counted by its
-    /// client: otherwise leaving it out would be the way around the limit.
+    /// Digest of the key of a request; `None` where there is only one count. A request without the header or
+    /// cookie is counted by its client: otherwise leaving it out would be the way around the limit.
     pub(crate) fn digest(&self, seed: [u64; 2], facts: &Facts<'_>) -> Option<Digest> {
         Some(match self {
             Key::Route | Key::Listener => return None,
@@ -108,7 +109,8 @@ impl fmt::Display for Network {
     }
 }
 
-/// What stands for a client at this address where clients are counted and nothing else is said: an IPv4 address, an IPv6 /64.
+/// What stands for a client at this address where clients are counted and nothing else is said: an IPv4
+/// address, an IPv6 /64.
 pub fn address_key(client: IpAddr) -> IpAddr {
     Network::of(client, 32, 64).address
 }

@@ -1,4 +1,5 @@
-//! The screen of a listener or of a route: the one place that decides whether a request may pass, and why not.
+//! The screen of a listener or of a route: the one place that decides whether a request may pass, and why
+//! not.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -122,7 +123,8 @@ impl Texts {
     }
 }
 
-/// The limiters of `limits`. One of `old` with the same settings goes on where it is; of several that are alike the n-th goes on as the n-th.
+/// The limiters of `limits`. One of `old` with the same settings goes on where it is; of several that are
+/// alike the n-th goes on as the n-th.
 fn limiters<L, S: PartialEq>(
     limits: &[S],
     old: &[Arc<L>],
@@ -137,15 +139,17 @@ fn limiters<L, S: PartialEq>(
     limits.iter().enumerate().map(limiter).collect()
 }
 
-/// Tokens that a request took of a screen's limits of rate: a bit for each by its place in the config, which allows no more than there are bits.
+/// Tokens that a request took of a screen's limits of rate: a bit for each by its place in the config, which
+/// allows no more than there are bits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Taken(u64);
 
-/// Whether a request may pass at this checkpoint, by the screens of a listener and of its route, in this order. Lists are looked at on the edge. What
-/// the request then holds is in `passage`.
+/// Whether a request may pass at this checkpoint, by the screens of a listener and of its route, in this
+/// order. Lists are looked at on the edge. What the request then holds is in `passage`.
 ///
-/// Linear in the length of what is compared; allocates only where requests under way are counted. A request that is refused takes nothing
-/// from any limit that is asked at the same time: otherwise who hammers one route would use up what all others share.
+/// Linear in the length of what is compared; allocates only where requests under way are counted. A request
+/// that is refused takes nothing from any limit that is asked at the same time: otherwise who hammers one
+/// route would use up what all others share.
 ///
 /// # Errors
 /// It may not; `http/failure` of weir-proxy makes an answer of it.
@@ -186,8 +190,8 @@ pub struct Screen {
 impl Screen {
     /// Makes a screen of what the config says; `None` when it asks nothing.
     ///
-    /// Limits that `before` has with the same settings go on where they are. `seed` is secret and drawn once per process; a screen of `before`
-    /// keeps its own.
+    /// Limits that `before` has with the same settings go on where they are. `seed` is secret and drawn once
+    /// per process; a screen of `before` keeps its own.
     pub fn compile(settings: &Settings, seed: [u64; 2], before: Option<&Screen>) -> Option<Screen> {
         if settings.is_empty() {
             return None;

@@ -37,7 +37,8 @@ impl Settings {
         *self == Settings::default()
     }
 
-    /// The lists of networks and texts by their keys in the file, each as it is written there; empty ones too.
+    /// The lists of networks and texts by their keys in the file, each as it is written there; empty ones
+    /// too.
     pub fn lists(&self) -> impl Iterator<Item = (&'static str, Vec<String>)> {
         let written = |patterns: &[Pattern]| patterns.iter().map(Pattern::to_string).collect();
         let networks = |networks: &[IpNet]| networks.iter().map(IpNet::to_string).collect();

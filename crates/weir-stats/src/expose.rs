@@ -1,8 +1,10 @@
-//! Metric names, help texts and labels in one table, and the Prometheus text format (version 0.0.4) written from it.
+//! Metric names, help texts and labels in one table, and the Prometheus text format (version 0.0.4) written
+//! from it.
 //!
-//! The reference page of metrics is generated from the same table ([`reference_page`]), so a name that is exported is a name
-//! that is documented. The format is written here rather than by `prometheus-client`: that crate writes OpenMetrics, which strips
-//! `_total` from `# TYPE` lines, so that every reader of the older format (and `promtool check metrics`) sees untyped counters.
+//! The reference page of metrics is generated from the same table ([`reference_page`]), so a name that is
+//! exported is a name that is documented. The format is written here rather than by `prometheus-client`: that
+//! crate writes OpenMetrics, which strips `_total` from `# TYPE` lines, so that every reader of the older
+//! format (and `promtool check metrics`) sees untyped counters.
 
 use std::fmt::Write as _;
 
@@ -172,8 +174,8 @@ impl Family<'_> {
         self.line("", values, None, value);
     }
 
-    /// Writes the buckets, sum and count of a histogram: one bucket per power of two, which is half of what is kept, so
-    /// that a thousand backends stay readable.
+    /// Writes the buckets, sum and count of a histogram: one bucket per power of two, which is half of what
+    /// is kept, so that a thousand backends stay readable.
     pub fn histogram(&mut self, values: &[&str], sum: &HistogramSum) {
         let mut below = 0;
         for (index, count) in sum.counts.iter().enumerate() {

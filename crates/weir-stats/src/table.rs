@@ -2,7 +2,8 @@
 
 use crate::cells::{Counter, Counters, Histogram};
 
-/// Declares a closed set of label values: the enum, its words and what each means (which the reference page prints).
+/// Declares a closed set of label values: the enum, its words and what each means (which the reference page
+/// prints).
 macro_rules! words {
     ($(#[$outer:meta])* $name:ident { $($variant:ident = $word:literal, $meaning:literal;)* }) => {
         $(#[$outer])*
@@ -68,7 +69,8 @@ words! {
 }
 
 words! {
-    /// Reasons for which a worker refused something before or instead of forwarding it: label `reason` of `weir_rejected_total`.
+    /// Reasons for which a worker refused something before or instead of forwarding it: label `reason` of
+    /// `weir_rejected_total`.
     Rejected {
         BadRequest = "bad_request", "Malformed or ambiguous request.";
         HeaderTooLarge = "header_too_large", "Request line, head or field count over its limit.";
@@ -131,7 +133,8 @@ words! {
 }
 
 words! {
-    /// Outcomes of a request on a route with a cache: label `result` of `weir_cache_requests_total`, and `cache` in the access log.
+    /// Outcomes of a request on a route with a cache: label `result` of `weir_cache_requests_total`, and
+    /// `cache` in the access log.
     CacheResult {
         Hit = "hit", "Answered from memory.";
         Stale = "stale", "Answered from memory, out of date, while it is fetched anew (`stale_while_revalidate`).";
@@ -145,7 +148,8 @@ words! {
 }
 
 impl Rejected {
-    /// Reasons for which something can be let pass and only counted: label `reason` of `weir_would_reject_total`.
+    /// Reasons for which something can be let pass and only counted: label `reason` of
+    /// `weir_would_reject_total`.
     pub const WOULD: &'static [Rejected] = &[Rejected::RateLimited, Rejected::ConcurrencyLimited];
 }
 

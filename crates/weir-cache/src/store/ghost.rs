@@ -27,8 +27,8 @@ impl Ghost {
         size_of_val(self.buckets.as_slice())
     }
 
-    /// Makes room for as many as there are objects, and as many again, because some buckets fill before others. What was noted before
-    /// stays.
+    /// Makes room for as many as there are objects, and as many again, because some buckets fill before
+    /// others. What was noted before stays.
     fn reserve(&mut self, count: usize) {
         if self.buckets.len() * WAYS >= count * 2 {
             return;

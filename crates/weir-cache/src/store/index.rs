@@ -1,6 +1,7 @@
 //! Places of entries by the hashes of their keys: open addressing, four bytes a place.
 //!
-//! The hashes themselves are in the entries. A removal moves what stands behind it up, so that nothing has to be swept.
+//! The hashes themselves are in the entries. A removal moves what stands behind it up, so that nothing has to
+//! be swept.
 
 /// No entry.
 const NONE: u32 = u32::MAX;

@@ -1,4 +1,5 @@
-//! Objects that the store has let go of while somebody still reads them: what they take is in no budget, and must be known.
+//! Objects that the store has let go of while somebody still reads them: what they take is in no budget, and
+//! must be known.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

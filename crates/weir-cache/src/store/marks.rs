@@ -1,4 +1,5 @@
-//! Marks by which purges select objects, in a few bytes that stand with the shard's own books: objects that a purge does not mean are not looked at.
+//! Marks by which purges select objects, in a few bytes that stand with the shard's own books: objects that a
+//! purge does not mean are not looked at.
 
 use super::purges::Purge;
 use crate::key;
@@ -17,7 +18,8 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Marks of an object that has its key. `seed` is secret: whoever knew it could make up paths that all meet in one place.
+    /// Marks of an object that has its key. `seed` is secret: whoever knew it could make up paths that all
+    /// meet in one place.
     pub fn of(object: &Object, seed: u64) -> Marks {
         let tags = object.tags.iter().fold(0, |bits, tag| bits | bits_of(*tag));
         match object.key() {

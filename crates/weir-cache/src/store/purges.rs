@@ -72,7 +72,8 @@ enum Noted {
     Uri(u64),
 }
 
-/// Most purges that are remembered. A fetch that began before all of them is taken to be covered: it is not kept.
+/// Most purges that are remembered. A fetch that began before all of them is taken to be covered: it is not
+/// kept.
 const REMEMBERED: usize = 4096;
 
 /// The history.
@@ -91,7 +92,8 @@ impl Log {
 
     /// Notes a purge. Its number is greater than that of every fetch that has begun.
     ///
-    /// A soft one is noted too: what a fetch brings that began before it is stale, and it is simplest not to keep it.
+    /// A soft one is noted too: what a fetch brings that began before it is stale, and it is simplest not to
+    /// keep it.
     pub fn note(&self, purge: &Purge) -> u64 {
         self.add(Noted::Purge(purge.clone()))
     }
@@ -112,7 +114,8 @@ impl Log {
         number
     }
 
-    /// Whether a purge has come since `began` that covers the object, which has its key. One load unless there was any.
+    /// Whether a purge has come since `began` that covers the object, which has its key. One load unless
+    /// there was any.
     pub fn covers(&self, object: &Object, seed: u64, began: PurgeSequence) -> bool {
         if self.last.load(Ordering::SeqCst) <= began.0 {
             return false;

@@ -198,8 +198,8 @@ impl Shard {
         matches!(found, Some(Found::Object(found)) if Arc::ptr_eq(found, object))
     }
 
-    /// Makes these names tell apart what is under the key, unless they do. Gives the generation of its variants, and the object that was there
-    /// in its stead.
+    /// Makes these names tell apart what is under the key, unless they do. Gives the generation of its
+    /// variants, and the object that was there in its stead.
     pub fn choose_by(
         &mut self,
         hash: u64,
@@ -344,8 +344,8 @@ impl Shard {
         Some(found)
     }
 
-    /// Evicts until `over` bytes are free or [`STEPS`] are done. Adds the objects to `evicted`, for the caller to drop without the lock, and
-    /// says whether there was anything to do.
+    /// Evicts until `over` bytes are free or [`STEPS`] are done. Adds the objects to `evicted`, for the
+    /// caller to drop without the lock, and says whether there was anything to do.
     pub fn evict(&mut self, over: u64, evicted: &mut Vec<Arc<Object>>) -> bool {
         let mut freed = 0;
         for step in 0..STEPS {
@@ -386,8 +386,8 @@ impl Shard {
         weight
     }
 
-    /// Shows the next objects from entry `from` on whose marks `may_mean` them to `decide`, and removes those it wants removed. Looks at
-    /// no more than [`VISITS`] objects. Where to go on; `None` at the end.
+    /// Shows the next objects from entry `from` on whose marks `may_mean` them to `decide`, and removes those
+    /// it wants removed. Looks at no more than [`VISITS`] objects. Where to go on; `None` at the end.
     pub fn visit(
         &mut self,
         from: usize,

@@ -240,7 +240,8 @@ fn a_large_object_takes_the_place_of_many_small_ones_bit_by_bit() {
     assert!(pieces > 3 && store.bytes() <= store.budget() && store.has("/large", ""));
 }
 
-/// Objects of few paths, hosts and tags come and go in all ways, and purges of all kinds take what a plain list of them says.
+/// Objects of few paths, hosts and tags come and go in all ways, and purges of all kinds take what a plain
+/// list of them says.
 #[test]
 fn purges_find_what_they_mean_whatever_came_and_went_before() {
     let mut draws = Draws(11);

@@ -1,10 +1,10 @@
 //! Changes to a message between client and backend: all of them, in one place.
 //!
-//! Messages are written from their parsed form: as text of HTTP/1.1 ([`write_request`], [`write_response`]), or field
-//! after field for HTTP/2 and HTTP/3 ([`request_fields`], [`response_fields`]). What stays, goes and is added is decided
-//! in this file for both; the files below it only differ in how they put it. No byte reaches the other side that
-//! the parser did not check, and framing fields are only among the kept ones when they are the one plain number Weir
-//! itself acts on.
+//! Messages are written from their parsed form: as text of HTTP/1.1 ([`write_request`], [`write_response`]),
+//! or field after field for HTTP/2 and HTTP/3 ([`request_fields`], [`response_fields`]). What stays, goes and
+//! is added is decided in this file for both; the files below it only differ in how they put it. No byte
+//! reaches the other side that the parser did not check, and framing fields are only among the kept ones when
+//! they are the one plain number Weir itself acts on.
 
 mod coding;
 mod text;
@@ -29,8 +29,8 @@ use crate::sink::FieldSink;
 /// Treatment of field names that have an underscore (threat A24).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Underscores {
-    /// Drop those that with dashes would be a framing, identity, authentication or other protected field, or one that
-    /// Weir adds: backends that read `_` as `-` would take them for it.
+    /// Drop those that with dashes would be a framing, identity, authentication or other protected field, or
+    /// one that Weir adds: backends that read `_` as `-` would take them for it.
     #[default]
     DropTwins,
     /// Drop all of them.
@@ -45,7 +45,8 @@ pub enum Conditions<'a> {
     /// The method that the client asked for.
     #[default]
     AsSent,
-    /// The whole, unless it is still what a cache has (RFC 9111 §4.3.1). Without either of the two: the whole, whatever it is.
+    /// The whole, unless it is still what a cache has (RFC 9111 §4.3.1). Without either of the two: the
+    /// whole, whatever it is.
     Of {
         /// Value of `if-none-match`.
         if_none_match: Option<&'a [u8]>,
@@ -67,7 +68,8 @@ pub enum Query<'a> {
 /// Fields of a response about the cache that it went past or came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheFields<'a> {
-    /// Value of `age`, in seconds, for a response that was kept (RFC 9111 §5.1); `None` leaves what the backend said.
+    /// Value of `age`, in seconds, for a response that was kept (RFC 9111 §5.1); `None` leaves what the
+    /// backend said.
     pub age_seconds: Option<u64>,
     /// Our member of `cache-status` (RFC 9211 §2).
     pub status: &'a [u8],
@@ -78,8 +80,8 @@ pub struct CacheFields<'a> {
 pub struct RequestContext<'a> {
     /// The client.
     pub identity: &'a ClientIdentity,
-    /// The path to ask for: the normalised one that routing matched, or what a route rewrote it to. `None`: as it was
-    /// sent, for paths that are plain.
+    /// The path to ask for: the normalised one that routing matched, or what a route rewrote it to. `None`:
+    /// as it was sent, for paths that are plain.
     pub path: Option<&'a [u8]>,
     /// The query to ask with.
     pub query: Query<'a>,
@@ -93,7 +95,8 @@ pub struct RequestContext<'a> {
     pub conditions: Conditions<'a>,
     /// Fields the route adds.
     pub added: &'a [AddedField],
-    /// It may be a copy that somebody sends again, because the client's handshake is not over (RFC 8470): the backend is told.
+    /// It may be a copy that somebody sends again, because the client's handshake is not over (RFC 8470): the
+    /// backend is told.
     pub early: bool,
     /// Pass `Upgrade` on: the route allows that protocol.
     pub upgrade: bool,
@@ -144,8 +147,8 @@ pub struct ResponseContext<'a> {
     pub keep_alive: bool,
     /// Fields the route adds.
     pub added: &'a [AddedField],
-    /// `sec-websocket-accept` for an upgrade whose backend gave none, as those of HTTP/2 do (RFC 8441 §5); see
-    /// [`crate::websocket::accept`]. Empty for none.
+    /// `sec-websocket-accept` for an upgrade whose backend gave none, as those of HTTP/2 do (RFC 8441 §5);
+    /// see [`crate::websocket::accept`]. Empty for none.
     pub websocket_accept: &'a [u8],
     /// A further field, such as the stickiness cookie.
     pub sticky: Option<&'a AddedField>,
@@ -444,7 +447,8 @@ fn put_max_forwards(head: &RequestHead, sink: &mut impl FieldSink) {
 
 fn response_rule<'a>(head: &ResponseHead, context: &ResponseContext<'a>) -> KeepRule<'a> {
     let mut dropped = HOP_BY_HOP.with(KnownHeader::Via).union(replaced_names(context.added));
-    // A Content-Length that is left must be true: it was declared, and is what we send or what HEAD would get.
+    // A Content-Length that is left must be true: it was declared, and is what we send or what HEAD would
+    // get.
     if head.declared.is_none() {
         dropped = dropped.with(KnownHeader::ContentLength);
     }

@@ -19,8 +19,8 @@ pub(crate) struct BlockLimits {
 
 /// Reads field lines up to and including the empty line. Goes on where `cursor` says the last call stopped.
 ///
-/// `Some` is the position behind the empty line; `None` means more bytes are needed. Which bytes arrived together
-/// makes no difference to the result: errors are decided by the bytes inside the limit, in order.
+/// `Some` is the position behind the empty line; `None` means more bytes are needed. Which bytes arrived
+/// together makes no difference to the result: errors are decided by the bytes inside the limit, in order.
 #[inline]
 pub(crate) fn parse_fields(
     buffer: &[u8],
@@ -86,7 +86,8 @@ pub(crate) fn parse_fields(
     Ok(None)
 }
 
-/// Moves `at` to the first byte that is no token and returns that byte; collects the classes of those before it.
+/// Moves `at` to the first byte that is no token and returns that byte; collects the classes of those before
+/// it.
 #[inline(always)]
 fn token_end(window: &[u8], at: &mut usize, classes: &mut u8) -> Option<u8> {
     let rest = window.get(*at..)?;

@@ -24,9 +24,10 @@ pub(crate) const LONGEST_METHOD_BYTES: usize = 32;
 
 /// Reads one request head from the beginning of `buffer` into `head`.
 ///
-/// After `Partial`, call again with a longer buffer that begins with the same bytes (it may have moved): work goes on
-/// where it stopped, so a peer that sends single bytes costs no more than one that sends all at once. Call
-/// [`RequestHead::clear`] before the next request. One pass; allocates only while `head` grows to its largest.
+/// After `Partial`, call again with a longer buffer that begins with the same bytes (it may have moved): work
+/// goes on where it stopped, so a peer that sends single bytes costs no more than one that sends all at once.
+/// Call [`RequestHead::clear`] before the next request. One pass; allocates only while `head` grows to its
+/// largest.
 ///
 /// # Errors
 /// The request must be answered with [`Violation::status`] and the connection closed.

@@ -1,7 +1,7 @@
 //! `cache-control` of requests and responses (RFC 9111 §5.2, RFC 5861, RFC 8246).
 //!
-//! Where a field says two things, the stricter one holds; where nobody can read what it says, it says that nothing is fresh or
-//! that nothing is to be kept (threat E8).
+//! Where a field says two things, the stricter one holds; where nobody can read what it says, it says that
+//! nothing is fresh or that nothing is to be kept (threat E8).
 
 use super::delta_seconds;
 use super::list;
@@ -123,7 +123,8 @@ fn stricter(before: &mut Option<u32>, now: u32) {
 }
 
 impl ResponseDirectives {
-    /// Reads all `cache-control` lines of a response. O(length); allocates only for names that `private` and `no-cache` list.
+    /// Reads all `cache-control` lines of a response. O(length); allocates only for names that `private` and
+    /// `no-cache` list.
     pub fn of<'a>(values: impl Iterator<Item = &'a [u8]>) -> ResponseDirectives {
         let mut said = ResponseDirectives::default();
         for element in list::elements(values) {

@@ -29,9 +29,9 @@ pub enum Resolved {
 }
 
 impl ByteRange {
-    /// Reads the value of a `range` field that asks for one range of bytes. `None` for everything that is to be answered with the whole:
-    /// other units, several ranges (which a server may ignore, and which attackers ask for by the hundred), and what is no
-    /// range at all.
+    /// Reads the value of a `range` field that asks for one range of bytes. `None` for everything that is to
+    /// be answered with the whole: other units, several ranges (which a server may ignore, and which
+    /// attackers ask for by the hundred), and what is no range at all.
     pub fn parse(text: &[u8]) -> Option<ByteRange> {
         let equals = text.iter().position(|&byte| byte == b'=')?;
         let (unit, set) = text.split_at(equals);

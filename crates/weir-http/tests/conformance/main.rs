@@ -1,6 +1,8 @@
-//! Demands of RFC 9110 and RFC 9112 on these bytes, and of the catalogue of threats (docs/threat-model) beyond.
+//! Demands of RFC 9110 and RFC 9112 on these bytes, and of the catalogue of threats (docs/threat-model)
+//! beyond.
 //!
-//! One named test per row of the catalogue that a parser or writer can decide; rows are named in the comments.
+//! One named test per row of the catalogue that a parser or writer can decide; rows are named in the
+//! comments.
 
 mod chunked;
 mod forwarding;

@@ -82,7 +82,8 @@ fn every_kind_of_line_reads_as_rfc_9204_section_4_5_says() {
         00 01 77  \
         23 616263 01 64  \
         33 616263 01 64";
-    // Required Insert Count 2, base 1: the relative index 0 is the first entry, that behind the base the second.
+    // Required Insert Count 2, base 1: the relative index 0 is the first entry, that behind the base the
+    // second.
     let expected = fields_of(&[
         (":method", "GET"),
         ("n1", "v1"),

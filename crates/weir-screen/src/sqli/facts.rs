@@ -141,7 +141,8 @@ pub struct Facts<'v> {
 pub struct List {
     /// Items.
     pub items_count: u32,
-    /// Whether one of them is not just a name: count of what shows it, such as numbers and calls, finished or not.
+    /// Whether one of them is not just a name: count of what shows it, such as numbers and calls, finished or
+    /// not.
     pub rich_count: u32,
     /// Whether it says from where.
     pub from: bool,

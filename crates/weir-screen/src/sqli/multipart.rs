@@ -1,7 +1,8 @@
 //! Finds the fields of `multipart/form-data` (RFC 7578) and its like.
 //!
-//! Readers of multipart differ in nearly everything that RFC 2046 leaves to them: what stands before a boundary, whether a line feed
-//! ends a line, what follows the last part, what makes a part a file. Only what all of them read alike is read here.
+//! Readers of multipart differ in nearly everything that RFC 2046 leaves to them: what stands before a
+//! boundary, whether a line feed ends a line, what follows the last part, what makes a part a file. Only what
+//! all of them read alike is read here.
 
 use crate::sqli::body::{self, Unreadable};
 use crate::sqli::media_type::{self, Malformed, Parameterized};
@@ -166,8 +167,8 @@ fn disposition<'b>(value: &'b [u8], part: &mut Part<'b>) -> Result<(), Malformed
     let behind = |text: &'b [u8]| text.get(quote(text)? + 1..);
     part.extended_filename =
         behind(part.extended_filename).and_then(behind).unwrap_or(part.extended_filename);
-    // An empty name of a file makes a field for many, and so does one that only `filename*` gives. Where a string has an escaped quote,
-    // who knows no escapes sees it end there.
+    // An empty name of a file makes a field for many, and so does one that only `filename*` gives. Where a
+    // string has an escaped quote, who knows no escapes sees it end there.
     part.is_file = !part.filename.is_empty()
         && read.value.eq_ignore_ascii_case(b"form-data")
         && !value.windows(2).any(|pair| pair == b"\\\"");

@@ -1,7 +1,8 @@
 //! Decides from what was read whether a value is an injection, and says why.
 //!
-//! Each rule wants two things: that the value plausibly leaves its place (it closes a quote or a parenthesis of the application's, or
-//! stands where a number should), and that what it adds has a meaning that ordinary text does not come to by chance.
+//! Each rule wants two things: that the value plausibly leaves its place (it closes a quote or a parenthesis
+//! of the application's, or stands where a number should), and that what it adds has a meaning that ordinary
+//! text does not come to by chance.
 
 use crate::sqli::facts::{Context, Ending, Facts, List};
 
@@ -91,8 +92,8 @@ struct Case<'f, 'v> {
     head: &'v [u8],
 }
 
-/// The reason why a value is an injection, of which `facts` were read in `context`; `None` when there is none. `head` is what stands
-/// before the quote that the value closes; empty elsewhere.
+/// The reason why a value is an injection, of which `facts` were read in `context`; `None` when there is
+/// none. `head` is what stands before the quote that the value closes; empty elsewhere.
 pub fn decide<'v>(facts: &Facts<'v>, context: Context, head: &'v [u8]) -> Option<Reason> {
     let case = Case { facts, context, head };
     let rules: [(bool, Reason); 11] = [

@@ -1,4 +1,5 @@
-//! Reads a value as the tokens of SQL, in the sum of what MySQL, PostgreSQL, SQL Server, Oracle and SQLite take for a token.
+//! Reads a value as the tokens of SQL, in the sum of what MySQL, PostgreSQL, SQL Server, Oracle and SQLite
+//! take for a token.
 //!
 //! A value is read once from front to back; nothing is copied.
 
@@ -243,7 +244,8 @@ impl<'v> Tokens<'v> {
         count
     }
 
-    /// A number; a word that begins with digits; or a number with a word stuck to it, as in `1or 1=1`, which MySQL takes.
+    /// A number; a word that begins with digits; or a number with a word stuck to it, as in `1or 1=1`, which
+    /// MySQL takes.
     fn number(&mut self) -> Token<'v> {
         let from = self.at;
         if self.byte(0) == Some(b'0') && matches!(self.byte(1), Some(b'x' | b'X' | b'b' | b'B')) {

@@ -59,7 +59,8 @@ pub enum Word {
     Link,
     /// `as`.
     As,
-    /// `boolean`, `natural`, `language`, `mode`, `query`, `expansion`: the search modifiers of `match … against`.
+    /// `boolean`, `natural`, `language`, `mode`, `query`, `expansion`: the search modifiers of
+    /// `match … against`.
     FullText,
     /// `values`.
     Values,
@@ -106,8 +107,8 @@ pub enum Verb {
     WaitFor,
     /// `if`, `while`.
     If,
-    /// `grant`, `revoke`, `backup`, `restore`, `attach`, `load`, `bulk`, `handler`, `show`, `pragma`, `dbcc`, `rename`, `copy`: wants a word of
-    /// a fitting kind.
+    /// `grant`, `revoke`, `backup`, `restore`, `attach`, `load`, `bulk`, `handler`, `show`, `pragma`, `dbcc`,
+    /// `rename`, `copy`: wants a word of a fitting kind.
     Other,
 }
 

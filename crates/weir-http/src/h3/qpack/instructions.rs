@@ -14,8 +14,8 @@ pub(super) struct Instructions {
     partial: Vec<u8>,
     names: Vec<u8>,
     values: Vec<u8>,
-    /// The budget of instructions, in bytes of entries (threat C4): a byte of a duplicate costs us a whole entry, and
-    /// insertions that no section uses serve nobody.
+    /// The budget of instructions, in bytes of entries (threat C4): a byte of a duplicate costs us a whole
+    /// entry, and insertions that no section uses serve nobody.
     allowance: u64,
 }
 
@@ -190,7 +190,8 @@ struct Text {
 }
 
 impl Text {
-    /// Finds the string at `at`. One that cannot fit in the table is refused by its length, before it is there.
+    /// Finds the string at `at`. One that cannot fit in the table is refused by its length, before it is
+    /// there.
     fn read(input: &[u8], at: usize, prefix_bits: u32, capacity: usize) -> Result<Text, Stop> {
         let is_huffman = input.get(at).ok_or(Stop::Short)? >> prefix_bits & 1 != 0;
         let (length, start) = integer::read(input, at, prefix_bits)?;
