@@ -25,7 +25,7 @@ use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
 
 use crate::counterparts::Counterparts;
-use crate::plane::Event;
+use crate::events::Event;
 use crate::snapshot::{Backend, Pool};
 use crate::worker::Worker;
 
