@@ -20,14 +20,11 @@ use weir_io::system;
 use weir_quic::forward::ForwardSocket;
 use weir_quic::port::Port;
 use weir_quic::process::{WorkerEndpoint, WorkerSetup};
-use weir_screen::sqli::Screen;
 
 use crate::access_log::{AccessLog, WorkerLog};
 use crate::backends::WorkerPool;
 use crate::counterparts::Counterparts;
 use crate::events::{Event, Totals};
-use crate::http::crew::Crew;
-use crate::http::exchange::Exchanges;
 use crate::http::h3::ListenerFront;
 use crate::seats::{Eviction, Evictions};
 use crate::snapshot::{Listener, Snapshot};
@@ -76,10 +73,6 @@ pub struct Worker {
     pub events: mpsc::UnboundedSender<Event>,
     pub totals: Arc<Totals>,
     pub log: WorkerLog,
-    pub exchanges: Exchanges,
-    /// Room for looking at requests.
-    pub sqli: RefCell<Screen>,
-    pub crew: Crew,
     /// See [`system::accept_ceiling`].
     pub accept_ceiling: i32,
     pub quic: WorkerEndpoint,
@@ -236,9 +229,6 @@ impl Worker {
             events: setup.events,
             totals: setup.totals,
             log: setup.access_log.for_worker(),
-            exchanges: Exchanges::default(),
-            sqli: RefCell::default(),
-            crew: Crew::default(),
             accept_ceiling: system::accept_ceiling(),
             quic: WorkerEndpoint::new(setup.quic, &buffers),
             evictions: setup.evictions,

@@ -78,36 +78,36 @@ pub struct Exchange {
     pub body_left: bool,
 }
 
-/// Exchanges that are not in use, kept for the next ones of their worker.
-#[derive(Default)]
-pub struct Exchanges {
-    // Boxed, because taking one out must move a pointer and not 900 bytes.
-    #[allow(clippy::vec_box)]
-    kept: RefCell<Vec<Box<Exchange>>>,
-}
-
 /// Exchanges kept for reuse per worker.
 const KEPT: usize = 256;
 /// A kept exchange's vectors above this size are given back to the allocator.
 const KEPT_BYTES: usize = 64 << 10;
 
-impl Exchanges {
+thread_local! {
+    /// Exchanges of this worker that are not in use; a worker is one thread.
+    // Boxed, because taking one out must move a pointer and not 900 bytes.
+    #[allow(clippy::vec_box)]
+    static UNUSED: RefCell<Vec<Box<Exchange>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Exchange {
     /// One that is ready for a new request.
-    pub fn take(&self) -> Box<Exchange> {
-        self.kept.borrow_mut().pop().unwrap_or_else(|| Box::new(Exchange::new()))
+    pub fn take() -> Box<Exchange> {
+        UNUSED.with_borrow_mut(Vec::pop).unwrap_or_else(|| Box::new(Exchange::new()))
     }
 
-    /// Keeps one for later.
-    pub fn give_back(&self, mut exchange: Box<Exchange>) {
-        exchange.ledger.release();
-        if exchange.outgoing.capacity() > KEPT_BYTES || exchange.reply.capacity() > KEPT_BYTES {
-            exchange.outgoing = Vec::new();
-            exchange.reply = Vec::new();
+    /// Keeps it for the next request on this worker.
+    pub fn give_back(mut self: Box<Self>) {
+        self.ledger.release();
+        if self.outgoing.capacity() > KEPT_BYTES || self.reply.capacity() > KEPT_BYTES {
+            self.outgoing = Vec::new();
+            self.reply = Vec::new();
         }
-        let mut kept = self.kept.borrow_mut();
-        if kept.len() < KEPT {
-            kept.push(exchange);
-        }
+        UNUSED.with_borrow_mut(|unused| {
+            if unused.len() < KEPT {
+                unused.push(self);
+            }
+        });
     }
 }
 

@@ -180,7 +180,7 @@ impl Session {
     /// Serves requests for as long as they follow each other closely; `Break` when the connection is over.
     async fn serve_while_busy(&mut self) -> ControlFlow<()> {
         loop {
-            let mut exchange = self.worker.exchanges.take();
+            let mut exchange = Exchange::take();
             let listener = self.slot.current();
             let after = match self.receive_head(&listener, &mut exchange).await {
                 Arrival::Complete => exchange::run(self, listener, &mut exchange).await,
@@ -189,7 +189,7 @@ impl Session {
                 }
                 Arrival::Gone => After::Close,
             };
-            self.worker.exchanges.give_back(exchange);
+            exchange.give_back();
             match after {
                 After::Keep => {}
                 After::Close => {

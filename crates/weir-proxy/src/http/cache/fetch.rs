@@ -125,7 +125,7 @@ pub async fn serve(job: FetchJob) {
     let deadline = worker.deadlines.register(waker);
     deadline.belongs_to(listener.shared.number());
     let (request, text, key) = (fetch.request.clone(), fetch.text.clone(), fetch.key.clone());
-    let mut exchange = worker.exchanges.take();
+    let mut exchange = Exchange::take();
     let mut session = Session {
         worker: worker.clone(),
         slot,
@@ -163,7 +163,7 @@ pub async fn serve(job: FetchJob) {
             break;
         }
     }
-    worker.exchanges.give_back(exchange);
+    exchange.give_back();
     drop(session);
     // What it put in may have taken the place of thousands of others.
     while cache.is_some_and(|route| route.cache.store.settle()) {
