@@ -17,6 +17,7 @@ pub mod events;
 mod handshake;
 pub mod http;
 mod identify;
+mod listen;
 mod memory;
 pub mod plane;
 mod queue;

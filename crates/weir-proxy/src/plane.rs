@@ -13,6 +13,7 @@ use weir_quic::process::{HandOver, Process};
 
 use crate::access_log::AccessLog;
 use crate::events::{Event, Totals};
+use crate::listen;
 use crate::seats::Evictions;
 use crate::snapshot::Snapshot;
 use crate::sockets::{Endpoint, Sockets};
@@ -71,6 +72,7 @@ impl ProxyPlane {
                 totals: totals.clone(),
                 evictions: evictions.clone(),
                 quic,
+                serve_socket: listen::serve,
                 inbox,
             };
             let thread = std::thread::Builder::new()

@@ -1,6 +1,7 @@
 //! One worker: a thread with its own runtime, listening sockets, sessions, idle backend connections, timers and counters.
 //!
-//! Nothing here is `Send` or locked. What a worker needs from outside comes as a [`Command`].
+//! Nothing here is `Send` or locked. What a worker needs from outside comes as a [`Command`]. It knows no protocol: sockets are served by what it
+//! is given ([`ServeSocket`]).
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -18,21 +19,21 @@ use weir_io::clock;
 use weir_io::deadline::Deadlines;
 use weir_io::system;
 use weir_quic::forward::ForwardSocket;
-use weir_quic::port::Port;
 use weir_quic::process::{WorkerEndpoint, WorkerSetup};
 
 use crate::access_log::{AccessLog, WorkerLog};
 use crate::backends::WorkerPool;
 use crate::counterparts::Counterparts;
 use crate::events::{Event, Totals};
-use crate::http::h3::ListenerFront;
 use crate::seats::{Eviction, Evictions};
 use crate::snapshot::{Listener, Snapshot};
-use crate::sockets::{self, Endpoint, Transport};
-use crate::{accept, udp};
+use crate::sockets::{self, Endpoint};
 
 /// How often idle backend connections are looked through for ones that are too old or closed by the backend.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Begins to serve a listening socket, which the descriptor is of, in the protocol of its listener.
+pub type ServeSocket = fn(&Rc<Worker>, &Rc<ListenerSocket>, OwnedFd) -> io::Result<()>;
 
 /// What a worker is started with.
 pub struct Setup {
@@ -43,6 +44,7 @@ pub struct Setup {
     pub totals: Arc<Totals>,
     pub evictions: Arc<[Evictions]>,
     pub quic: WorkerSetup,
+    pub serve_socket: ServeSocket,
     pub inbox: mpsc::UnboundedReceiver<Command>,
 }
 
@@ -76,6 +78,7 @@ pub struct Worker {
     /// See [`system::accept_ceiling`].
     pub accept_ceiling: i32,
     pub quic: WorkerEndpoint,
+    serve_socket: ServeSocket,
     evictions: Arc<[Evictions]>,
     /// When a shortage of descriptors was last reported.
     reported: Cell<Option<Duration>>,
@@ -231,6 +234,7 @@ impl Worker {
             log: setup.access_log.for_worker(),
             accept_ceiling: system::accept_ceiling(),
             quic: WorkerEndpoint::new(setup.quic, &buffers),
+            serve_socket: setup.serve_socket,
             evictions: setup.evictions,
             reported: Cell::new(None),
             random: Cell::new(seed | 1),
@@ -376,27 +380,7 @@ fn open(
         closing: Cell::new(false),
         waker: RefCell::default(),
     });
-    match endpoint.transport {
-        Transport::Tcp => {
-            let listener = tokio::net::TcpListener::from_std(descriptor.into())?;
-            tokio::task::spawn_local(accept::run(worker.clone(), socket.clone(), listener));
-        }
-        Transport::Quic => {
-            let datagrams = weir_quic::socket::Socket::new(descriptor.into(), endpoint.address)?;
-            let driver = worker.quic.driver();
-            let front = ListenerFront::new(worker.clone(), socket.clone(), worker.quic.keys());
-            front.warm_up();
-            let port = Port::new(datagrams, Rc::new(front));
-            driver.open(&port);
-            driver.steer(&port);
-            let closing = socket.clone();
-            tokio::task::spawn_local(driver.run_socket(port, move |waker| closing.is_closing(waker)));
-        }
-        Transport::Udp => {
-            let datagrams = tokio::net::UdpSocket::from_std(descriptor.into())?;
-            tokio::task::spawn_local(udp::run(worker.clone(), socket.clone(), datagrams));
-        }
-    }
+    (worker.serve_socket)(worker, &socket, descriptor)?;
     Ok(socket)
 }
 
@@ -496,6 +480,7 @@ mod tests {
             totals: Arc::default(),
             evictions: (0..1).map(|_| Evictions::default()).collect(),
             quic: quic.remove(0),
+            serve_socket: |_, _, _| Ok(()),
             inbox,
         };
         Worker::new(setup).0
