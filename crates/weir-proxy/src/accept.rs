@@ -1,4 +1,4 @@
-//! A new connection: descriptors, limits, then the session of its protocol.
+//! A new connection: limits, then the PROXY protocol header where one is due, then the session.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -9,13 +9,21 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use weir_config::Protocol;
+use weir_http::proxy_protocol::{self, ProxyProgress};
+use weir_io::buffers::{Buffer, SMALL};
+use weir_io::clock;
+use weir_io::deadline::Deadline;
+use weir_io::stream::Stream;
 use weir_io::system;
-use weir_stats::table::Rejected;
+use weir_io::wait::WaitError;
+use weir_io::wait::receive;
+use weir_state::listener::ClientConnection;
+use weir_state::sockets::BACKLOG;
+use weir_stats::table::{End, Rejected};
 
-use crate::snapshot::ClientSeat;
-use crate::sockets::BACKLOG;
+use crate::client::Client;
 use crate::worker::{ListenerSlot, ListenerSocket, SessionCount, Worker, WorkerListener};
-use crate::{http, seats, tcp};
+use crate::{evictions, http, tcp};
 
 /// Wait after the kernel had no descriptor left for us: long enough not to spin, short enough not to be noticed.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
@@ -114,25 +122,25 @@ fn begin(worker: &Rc<Worker>, socket: &ListenerSocket, stream: TcpStream, peer: 
     let listener = slot.current();
     let cells = listener.shared.cells.of(worker.number);
     // Asked first: who has its share already must not drive others out. Behind a balancer it is asked for once its header has
-    // named the client ([`crate::identify`]).
-    let client_seat = if listener.shared.expects_proxy_header(peer.ip()) {
+    // named the client ([`identify`]).
+    let client_connection = if listener.shared.expects_proxy_header(peer.ip()) {
         None
     } else {
-        match listener.shared.seat_client(peer.ip()) {
-            Ok(seat) => seat,
+        match listener.shared.count_client(peer.ip()) {
+            Ok(counted) => counted,
             Err(_) => {
                 cells.rejected[Rejected::ClientConnections as usize].increment();
                 return;
             }
         }
     };
-    let newcomer = Newcomer { slot, stream, peer, client_seat };
+    let newcomer = Newcomer { slot, stream, peer, client_connection };
     if listener.shared.admit() {
         return newcomer.serve(worker, &listener);
     }
     let worker = worker.clone();
     tokio::task::spawn_local(async move {
-        if seats::by_eviction(&worker, &listener.shared).await {
+        if evictions::by_eviction(&worker, &listener.shared).await {
             newcomer.serve(&worker, &listener);
         } else {
             let cells = listener.shared.cells.of(worker.number);
@@ -146,28 +154,71 @@ struct Newcomer {
     slot: Rc<ListenerSlot>,
     stream: TcpStream,
     peer: SocketAddr,
-    client_seat: Option<ClientSeat>,
+    client_connection: Option<ClientConnection>,
 }
 
 impl Newcomer {
     /// Starts the session; `listener` has admitted it.
     fn serve(self, worker: &Rc<Worker>, listener: &WorkerListener) {
-        let Newcomer { slot, stream, peer, client_seat } = self;
+        let Newcomer { slot, stream, peer, client_connection } = self;
         let count = SessionCount::enter(worker, &listener.shared);
         let worker = worker.clone();
         match listener.shared.config.protocol {
             Protocol::Tcp => {
                 tokio::task::spawn_local(async move {
-                    let _held = (count, client_seat);
+                    let _held = (count, client_connection);
                     tcp::session::serve(worker, slot, stream, peer).await;
                 });
             }
             Protocol::Http | Protocol::Udp => {
                 tokio::task::spawn_local(async move {
-                    let _held = (count, client_seat);
+                    let _held = (count, client_connection);
                     http::session::serve(worker, slot, stream, peer).await;
                 });
             }
+        }
+    }
+}
+
+/// Finds out who the client is; reads the PROXY protocol header when `peer` must send one.
+///
+/// `buffer` keeps whatever came behind the header. The deadline is `timeout.header` from now. What is counted is a connection of the client whom
+/// the header names, to be held as long as the session.
+pub async fn identify(
+    listener: &WorkerListener,
+    stream: &mut Stream,
+    peer: SocketAddr,
+    buffer: &mut Option<Buffer>,
+    worker: &Worker,
+    deadline: &Deadline,
+) -> Result<(Client, Option<ClientConnection>), End> {
+    let plain = Client::of_peer(peer);
+    if !listener.shared.expects_proxy_header(peer.ip()) {
+        return Ok((plain, None));
+    }
+    deadline.set(clock::now() + listener.shared.config.timeout.header);
+    let mut received = worker.buffers.borrow(SMALL).ok_or(End::Overload)?;
+    loop {
+        match proxy_protocol::parse(received.filled(), proxy_protocol::V2_DEFAULT_LIMIT_BYTES) {
+            Ok(ProxyProgress::Complete { header, header_bytes }) => {
+                received.consume(header_bytes);
+                *buffer = (!received.is_empty()).then_some(received);
+                let Some(told) = header.addresses else { return Ok((plain, None)) };
+                let counted =
+                    listener.shared.count_client(told.source.ip()).map_err(|_| End::TooManyConnections)?;
+                let client = Client { peer, address: told.source, destination: Some(told.destination) };
+                return Ok((client, counted));
+            }
+            Ok(ProxyProgress::Partial) => {}
+            Err(violation) => {
+                tracing::debug!(%peer, %violation, "PROXY protocol header");
+                return Err(End::BadProxyHeader);
+            }
+        }
+        match receive(stream, &mut received, deadline).await {
+            Ok(0) | Err(WaitError::Broken(_)) => return Err(End::ClientClosed),
+            Ok(_) => {}
+            Err(WaitError::TimedOut) => return Err(End::ClientHeader),
         }
     }
 }

@@ -1,6 +1,5 @@
-//! Pools and backends on one worker: choosing and connecting. What is kept of connections belongs to the protocol that uses them.
+//! Pools and backends on one worker: choosing, connecting, keeping idle connections.
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::Future as _;
 use std::io;
@@ -15,20 +14,21 @@ use std::time::Duration;
 use rustls::HandshakeKind;
 use tokio::net::TcpStream;
 use weir_balance::{NoPick, Outcome, PickInput, Picker, TierKind};
-use weir_config::RetryOn;
+use weir_http::h1::connection::Idle;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::handshake;
 use weir_io::stream::Stream;
 use weir_io::system;
-use weir_io::wait::{WaitError, send_all, timed_out};
+use weir_io::wait::{WaitError, timed_out};
+use weir_state::counterparts::Counterparts;
+use weir_state::{Backend, Pool};
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
-use weir_tls::BackendTls;
 
-use crate::counterparts::Counterparts;
-use crate::events::Event;
-use crate::snapshot::{Backend, Pool};
+use crate::http::connection::Connection as HttpConnection;
+use crate::http::h2::Carriers;
+use crate::plane::Event;
 use crate::worker::Worker;
 
 /// Wait for a descriptor to become free.
@@ -45,27 +45,17 @@ pub struct WorkerPool {
 /// A backend on one worker.
 pub struct WorkerBackend {
     pub shared: Arc<Backend>,
-    /// One for each protocol that has kept anything.
-    kept: RefCell<Vec<Rc<dyn Keep>>>,
+    idle: RefCell<Vec<Kept>>,
+    /// Connections that are shared, of a pool whose backends are spoken to in HTTP/2.
+    pub carriers: Rc<Carriers>,
     number: usize,
-}
-
-/// Connections to one backend that a protocol keeps for further use, on one worker.
-pub trait Keep: Any {
-    /// For the same backend in the next snapshot: takes over what is idle.
-    fn hand_over(&self) -> Rc<dyn Keep>;
-    /// Closes up to `most` idle connections, those idle longest first; gives how many.
-    fn close_idle(&self, most: usize) -> usize;
-    /// Drops what has been idle for `longest`, is closed by the backend, or goes to where the backend was before its last move
-    /// ([`crate::snapshot::Resolved::moves`]).
-    fn retire(&self, now: Duration, longest: Duration, moves: u32);
 }
 
 /// A connection to a backend.
 pub struct Connection {
     stream: Stream,
     count: OpenCount,
-    /// [`crate::snapshot::Resolved::moves`] when it was opened: once that is another, this goes to where the backend was.
+    /// [`weir_state::Resolved::moves`] when it was opened: once that is another, this goes to where the backend was.
     moves: u32,
 }
 
@@ -76,7 +66,7 @@ pub struct OpenCount {
 }
 
 impl Connection {
-    /// See [`crate::snapshot::Resolved::moves`].
+    /// See [`weir_state::Resolved::moves`].
     pub fn moves(&self) -> u32 {
         self.moves
     }
@@ -109,6 +99,11 @@ impl Drop for OpenCount {
     }
 }
 
+struct Kept {
+    connection: Idle<HttpConnection>,
+    since: Duration,
+}
+
 /// A backend that was chosen: it counts as one in flight until this is dropped.
 pub struct Chosen {
     pub pool: Rc<WorkerPool>,
@@ -131,9 +126,9 @@ impl WorkerPool {
             if let Some(kept) = kept.filter(|kept| Arc::ptr_eq(&kept.shared, backend)) {
                 return kept.clone();
             }
-            let kept = kept
-                .map_or_else(Vec::new, |old| old.kept.borrow().iter().map(|kept| kept.hand_over()).collect());
-            Rc::new(WorkerBackend { shared: backend.clone(), kept: RefCell::new(kept), number })
+            let idle = kept.map_or_else(Vec::new, |old| old.idle.take());
+            let carriers = kept.map(|old| old.carriers.clone()).unwrap_or_default();
+            Rc::new(WorkerBackend { shared: backend.clone(), idle: RefCell::new(idle), carriers, number })
         });
         let (picker, backends) = (Picker::new(shared.balance.clone()), backends.collect());
         Rc::new(WorkerPool { shared: shared.clone(), picker, backends, number })
@@ -169,9 +164,10 @@ impl WorkerPool {
     pub fn close_idle(&self, most: usize) -> usize {
         let mut closed = 0;
         for backend in &self.backends {
-            for kept in backend.kept.borrow().iter() {
-                closed += kept.close_idle(most - closed);
-            }
+            let mut idle = backend.idle.borrow_mut();
+            let count = idle.len().min(most - closed);
+            idle.drain(..count);
+            closed += count;
         }
         closed
     }
@@ -180,8 +176,12 @@ impl WorkerPool {
     pub fn retire_idle(&self, now: Duration) {
         let longest = self.shared.config.keep_alive.idle;
         for backend in &self.backends {
-            let moves = backend.shared.resolved.moves();
-            backend.kept.borrow().iter().for_each(|kept| kept.retire(now, longest, moves));
+            backend.carriers.retire(now, longest, backend.shared.resolved.moves());
+            backend.idle.borrow_mut().retain(|idle| {
+                now.saturating_sub(idle.since) < longest
+                    && backend.is_at(&idle.connection)
+                    && idle.connection.connection().is_quiet()
+            });
         }
     }
 }
@@ -193,41 +193,42 @@ impl WorkerBackend {
         self.shared.cells.of(self.number)
     }
 
-    /// What a protocol keeps of this backend's connections; empty when it is asked for first.
-    #[inline]
-    pub fn kept<K: Keep + Default>(&self) -> Rc<K> {
-        let mut all = self.kept.borrow_mut();
-        let found = all.iter().find_map(|kept| (kept.clone() as Rc<dyn Any>).downcast().ok());
-        found.unwrap_or_else(|| {
-            let empty = Rc::new(K::default());
-            all.push(empty.clone());
-            empty
-        })
+    /// An idle connection that, as far as is known here, the backend still holds open and has sent nothing on.
+    ///
+    /// `max_idle` bounds how long it may have been idle: what is not idempotent must not meet a backend that is just closing.
+    pub fn take_idle(&self, now: Duration, max_idle: Duration) -> Option<Idle<HttpConnection>> {
+        let mut idle = self.idle.borrow_mut();
+        while let Some(candidate) = idle.pop() {
+            if now.saturating_sub(candidate.since) >= max_idle {
+                // Last in, first out: all others are older.
+                idle.push(candidate);
+                return None;
+            }
+            if self.is_at(&candidate.connection) && candidate.connection.connection().is_quiet() {
+                return Some(candidate.connection);
+            }
+        }
+        None
     }
 
-    /// Opens a connection that is ready for the first byte of the protocol above: `proxy_header` was sent where there is one, TLS made
-    /// where the pool wants it. The deadline is the caller's to set.
+    /// Whether `connection` goes to the address that the backend's name stands for now.
+    #[inline]
+    fn is_at(&self, connection: &Idle<HttpConnection>) -> bool {
+        connection.connection().moves() == self.shared.resolved.moves()
+    }
+
+    /// Keeps a connection whose last exchange ended cleanly on both sides, which is what the type says.
+    pub fn keep_idle(&self, connection: Idle<HttpConnection>, now: Duration, max: u32) {
+        let mut idle = self.idle.borrow_mut();
+        if idle.len() < max as usize && self.is_at(&connection) {
+            idle.push(Kept { connection, since: now });
+        }
+    }
+
+    /// Opens a connection. The deadline is the caller's to set.
     ///
     /// `Err(OutOfDescriptors)` only when none became free in time for a connection before the deadline.
-    pub async fn open(
-        &self,
-        worker: &Worker,
-        deadline: &Deadline,
-        proxy_header: Option<&[u8]>,
-    ) -> Result<Connection, ConnectError> {
-        let mut connection = self.connect(worker, deadline).await?;
-        if let Some(header) = proxy_header {
-            let sent = send_all(&mut *connection, header, deadline, || {}).await;
-            sent.map_err(|error| self.wait_failed(error))?;
-            self.cells().bytes_sent.add(header.len() as u64);
-        }
-        match &self.shared.tls {
-            None => Ok(connection),
-            Some(tls) => Box::pin(self.secure(tls, worker, connection, deadline)).await,
-        }
-    }
-
-    async fn connect(&self, worker: &Worker, deadline: &Deadline) -> Result<Connection, ConnectError> {
+    pub async fn connect(&self, worker: &Worker, deadline: &Deadline) -> Result<Connection, ConnectError> {
         let mut was_short = false;
         loop {
             match self.try_to_connect(deadline).await {
@@ -251,14 +252,15 @@ impl WorkerBackend {
         }
     }
 
-    /// Makes the TLS handshake. It comes behind the PROXY header, and nothing that comes before it is taken for an answer (threat A21).
-    async fn secure(
+    /// Makes the TLS handshake where the pool wants one, on a connection on which the PROXY header, if any, has been sent: nothing that
+    /// comes before it is taken for an answer (threat A21). The deadline is the caller's.
+    pub async fn secure(
         &self,
-        tls: &BackendTls,
         worker: &Worker,
         connection: Connection,
         deadline: &Deadline,
     ) -> Result<Connection, ConnectError> {
+        let Some(tls) = &self.shared.tls else { return Ok(connection) };
         let Ok(backend) = connection.stream.peer_addr() else {
             return Err(ConnectError::Unresolved { backend: self.shared.address.clone() });
         };
@@ -355,7 +357,7 @@ impl Chosen {
     pub fn end_trial(&self) {
         if self.on_trial.replace(false) {
             self.pool.shared.balance.end_trial(self.index);
-            self.pool.shared.waiting_room.call_next();
+            self.pool.shared.queue.call_next();
         }
     }
 }
@@ -365,7 +367,7 @@ impl Drop for Chosen {
     fn drop(&mut self) {
         self.end_trial();
         self.pool.shared.balance.release(self.index);
-        self.pool.shared.waiting_room.call_next();
+        self.pool.shared.queue.call_next();
     }
 }
 
@@ -395,11 +397,6 @@ impl ConnectError {
             (WaitError::TimedOut, Some(backend)) => ConnectError::TimedOut { backend },
             (WaitError::Broken(source), Some(backend)) => ConnectError::Refused { backend, source },
         }
-    }
-
-    /// What `retry.on` calls it; `None` where this process is short of descriptors, which another backend would not mend.
-    pub fn retried_as(&self) -> Option<RetryOn> {
-        (!matches!(self, ConnectError::OutOfDescriptors)).then_some(RetryOn::Connect)
     }
 
     /// Whether the backend is to blame, for passive health: not where it has not been tried at all.

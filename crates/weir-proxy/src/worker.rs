@@ -1,7 +1,6 @@
 //! One worker: a thread with its own runtime, listening sockets, sessions, idle backend connections, timers and counters.
 //!
-//! Nothing here is `Send` or locked. What a worker needs from outside comes as a [`Command`]. It knows no protocol: sockets are served by what it
-//! is given ([`ServeSocket`]).
+//! Nothing here is `Send` or locked. What a worker needs from outside comes as a [`Command`].
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -19,21 +18,25 @@ use weir_io::clock;
 use weir_io::deadline::Deadlines;
 use weir_io::system;
 use weir_quic::forward::ForwardSocket;
+use weir_quic::port::Port;
 use weir_quic::process::{WorkerEndpoint, WorkerSetup};
+use weir_screen::sqli::Screen;
+use weir_state::counterparts::Counterparts;
+use weir_state::sockets::{self, Endpoint, Transport};
+use weir_state::{Listener, Snapshot};
 
 use crate::access_log::{AccessLog, WorkerLog};
 use crate::backends::WorkerPool;
-use crate::counterparts::Counterparts;
-use crate::events::{Event, Totals};
-use crate::seats::{Eviction, Evictions};
-use crate::snapshot::{Listener, Snapshot};
-use crate::sockets::{self, Endpoint};
+use crate::compiled::{CompiledListener, CompiledSnapshot};
+use crate::evictions::{Eviction, Evictions};
+use crate::http::crew::Crew;
+use crate::http::exchange::Exchanges;
+use crate::http::h3::ListenerFront;
+use crate::plane::{Event, Totals};
+use crate::{accept, udp};
 
 /// How often idle backend connections are looked through for ones that are too old or closed by the backend.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
-
-/// Begins to serve a listening socket, which the descriptor is of, in the protocol of its listener.
-pub type ServeSocket = fn(&Rc<Worker>, &Rc<ListenerSocket>, OwnedFd) -> io::Result<()>;
 
 /// What a worker is started with.
 pub struct Setup {
@@ -44,7 +47,6 @@ pub struct Setup {
     pub totals: Arc<Totals>,
     pub evictions: Arc<[Evictions]>,
     pub quic: WorkerSetup,
-    pub serve_socket: ServeSocket,
     pub inbox: mpsc::UnboundedReceiver<Command>,
 }
 
@@ -52,7 +54,7 @@ pub struct Setup {
 pub enum Command {
     /// Serve this from now on.
     Apply {
-        snapshot: Arc<Snapshot>,
+        compiled: Arc<CompiledSnapshot>,
         sockets: Vec<(Endpoint, OwnedFd)>,
         done: oneshot::Sender<io::Result<()>>,
     },
@@ -75,10 +77,13 @@ pub struct Worker {
     pub events: mpsc::UnboundedSender<Event>,
     pub totals: Arc<Totals>,
     pub log: WorkerLog,
+    pub exchanges: Exchanges,
+    /// Room for looking at requests.
+    pub sqli: RefCell<Screen>,
+    pub crew: Crew,
     /// See [`system::accept_ceiling`].
     pub accept_ceiling: i32,
     pub quic: WorkerEndpoint,
-    serve_socket: ServeSocket,
     evictions: Arc<[Evictions]>,
     /// When a shortage of descriptors was last reported.
     reported: Cell<Option<Duration>>,
@@ -100,6 +105,7 @@ pub struct ListenerSlot {
 /// A listener as of one snapshot.
 pub struct WorkerListener {
     pub shared: Arc<Listener>,
+    pub compiled: Arc<CompiledListener>,
     /// In the order of the snapshot's pools; a route's pool index points in here.
     pub pools: Rc<[Rc<WorkerPool>]>,
 }
@@ -232,9 +238,11 @@ impl Worker {
             events: setup.events,
             totals: setup.totals,
             log: setup.access_log.for_worker(),
+            exchanges: Exchanges::default(),
+            sqli: RefCell::default(),
+            crew: Crew::default(),
             accept_ceiling: system::accept_ceiling(),
             quic: WorkerEndpoint::new(setup.quic, &buffers),
-            serve_socket: setup.serve_socket,
             evictions: setup.evictions,
             reported: Cell::new(None),
             random: Cell::new(seed | 1),
@@ -255,8 +263,8 @@ async fn serve(setup: Setup) {
     tokio::task::spawn_local(worker.log.clone().run());
     while let Some(command) = inbox.recv().await {
         match command {
-            Command::Apply { snapshot, sockets, done } => {
-                let _ = done.send(apply(&worker, &snapshot, sockets));
+            Command::Apply { compiled, sockets, done } => {
+                let _ = done.send(apply(&worker, &compiled, sockets));
             }
             Command::ApplyPool { snapshot, pool, done } => {
                 let _ = done.send(apply_pool(&worker, &snapshot, pool));
@@ -270,9 +278,14 @@ async fn serve(setup: Setup) {
     worker.log.flush();
 }
 
-/// Moves the worker over to `snapshot`.
-fn apply(worker: &Rc<Worker>, snapshot: &Arc<Snapshot>, sockets: Vec<(Endpoint, OwnedFd)>) -> io::Result<()> {
-    worker.buffers.resize(snapshot.worker_buffer_bytes);
+/// Moves the worker over to another snapshot.
+fn apply(
+    worker: &Rc<Worker>,
+    compiled: &CompiledSnapshot,
+    sockets: Vec<(Endpoint, OwnedFd)>,
+) -> io::Result<()> {
+    let snapshot = &compiled.snapshot;
+    worker.buffers.resize(compiled.worker_buffer_bytes);
     let old_pools = worker.pools.borrow().clone();
     let mut known = Counterparts::new(&old_pools, |pool| &*pool.shared.config.name);
     let pools = snapshot.pools.iter();
@@ -283,8 +296,9 @@ fn apply(worker: &Rc<Worker>, snapshot: &Arc<Snapshot>, sockets: Vec<(Endpoint, 
     let old_slots = worker.slots.take();
     let mut known = Counterparts::new(&old_slots, |slot| slot.name.as_str());
     let mut slots = Vec::with_capacity(snapshot.listeners.len());
-    for listener in &snapshot.listeners {
-        let current = Rc::new(WorkerListener { shared: listener.clone(), pools: pools.clone() });
+    for (listener, compiled) in compiled.listeners() {
+        let (shared, compiled) = (listener.clone(), compiled.clone());
+        let current = Rc::new(WorkerListener { shared, compiled, pools: pools.clone() });
         let protocol = listener.config.protocol;
         let kept = known.find(listener.config.name.as_str());
         slots.push(match kept.filter(|slot| slot.current().shared.config.protocol == protocol) {
@@ -323,8 +337,9 @@ fn apply_pool(worker: &Worker, snapshot: &Snapshot, index: usize) -> io::Result<
     let pools: Rc<[Rc<WorkerPool>]> =
         numbered.map(|(at, pool)| if at == index { &changed } else { pool }).cloned().collect();
     for slot in worker.slots.borrow().iter() {
-        let listener = WorkerListener { shared: slot.current().shared.clone(), pools: pools.clone() };
-        *slot.current.borrow_mut() = Rc::new(listener);
+        let before = slot.current();
+        let (shared, compiled) = (before.shared.clone(), before.compiled.clone());
+        *slot.current.borrow_mut() = Rc::new(WorkerListener { shared, compiled, pools: pools.clone() });
     }
     *worker.pools.borrow_mut() = pools;
     Ok(())
@@ -380,7 +395,27 @@ fn open(
         closing: Cell::new(false),
         waker: RefCell::default(),
     });
-    (worker.serve_socket)(worker, &socket, descriptor)?;
+    match endpoint.transport {
+        Transport::Tcp => {
+            let listener = tokio::net::TcpListener::from_std(descriptor.into())?;
+            tokio::task::spawn_local(accept::run(worker.clone(), socket.clone(), listener));
+        }
+        Transport::Quic => {
+            let datagrams = weir_quic::socket::Socket::new(descriptor.into(), endpoint.address)?;
+            let driver = worker.quic.driver();
+            let front = ListenerFront::new(worker.clone(), socket.clone(), worker.quic.keys());
+            front.warm_up();
+            let port = Port::new(datagrams, Rc::new(front));
+            driver.open(&port);
+            driver.steer(&port);
+            let closing = socket.clone();
+            tokio::task::spawn_local(driver.run_socket(port, move |waker| closing.is_closing(waker)));
+        }
+        Transport::Udp => {
+            let datagrams = tokio::net::UdpSocket::from_std(descriptor.into())?;
+            tokio::task::spawn_local(udp::run(worker.clone(), socket.clone(), datagrams));
+        }
+    }
     Ok(socket)
 }
 
@@ -480,7 +515,6 @@ mod tests {
             totals: Arc::default(),
             evictions: (0..1).map(|_| Evictions::default()).collect(),
             quic: quic.remove(0),
-            serve_socket: |_, _, _| Ok(()),
             inbox,
         };
         Worker::new(setup).0
@@ -492,8 +526,9 @@ mod tests {
                     [pool.other]\nbackends = ['10.0.1.1:80']\n";
         let config = weir_config::parse("weir.toml", text).unwrap_or_else(|report| panic!("{report}"));
         let first = Arc::new(Snapshot::compile(Arc::new(config), &Default::default(), None, 1));
+        let compiled = CompiledSnapshot::compile(first.clone(), None, 1);
         let worker = worker(&first.config.log);
-        apply(&worker, &first, Vec::new()).unwrap();
+        apply(&worker, &compiled, Vec::new()).unwrap();
         let slot = worker.slots.borrow()[0].clone();
         let before = slot.current();
         let wakes = Arc::new(Wakes::default());
@@ -513,7 +548,7 @@ mod tests {
         assert!(Rc::ptr_eq(&before.pools[1], &after.pools[1]));
         assert!(Rc::ptr_eq(&before.pools[0].backends[0], &after.pools[0].backends[0]));
 
-        apply(&worker, &first, Vec::new()).unwrap();
+        apply(&worker, &compiled, Vec::new()).unwrap();
         assert_eq!(
             wakes.0.load(Ordering::Relaxed),
             1,

@@ -17,10 +17,9 @@ use tokio::sync::mpsc;
 use weir_config::Config;
 use weir_io::clock;
 use weir_proxy::access_log::AccessLog;
-use weir_proxy::events;
-use weir_proxy::plane::ProxyPlane;
-use weir_proxy::snapshot::Snapshot;
-use weir_proxy::staging::Plane;
+use weir_proxy::plane::{self, ProxyPlane};
+use weir_state::Snapshot;
+use weir_state::plane::Plane;
 
 use crate::acme::Orders;
 use crate::carried::Carried;
@@ -46,7 +45,7 @@ pub struct Start {
     /// Running workers that serve nothing yet.
     pub plane: ProxyPlane,
     /// What the workers report.
-    pub reports: mpsc::UnboundedReceiver<events::Event>,
+    pub reports: mpsc::UnboundedReceiver<plane::Event>,
     /// The access log, reconfigured at each reload.
     pub access_log: AccessLog,
     /// What an older process knew about the backends.
@@ -94,7 +93,7 @@ impl Control {
             orders: Orders::new(bus.clone()),
         });
         let proxy = Arc::new(start.plane);
-        let (workers, planes) = (proxy.workers(), vec![proxy.clone() as Arc<dyn Plane<Snapshot>>]);
+        let (workers, planes) = (proxy.workers(), vec![proxy.clone() as Arc<dyn Plane>]);
         let publisher =
             Publisher::start(planes, workers, config, &start.carried, followers.clone(), in_force).await?;
         let control = Arc::new(Control {

@@ -20,7 +20,6 @@ use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
 use crate::http::h2::Place;
-use crate::http::kept::Kept;
 use crate::http::muxed::Muxed;
 use crate::http::session::{Session, due};
 use crate::http::stream::Stream;
@@ -165,7 +164,7 @@ async fn open(
 ) -> Result<(Busy<Connection>, bool), Failure> {
     let backend = chosen.backend();
     if let Some(max_idle) = max_idle.filter(|_| opener.header.is_none())
-        && let Some(idle) = backend.kept::<Kept>().take_idle(backend, exchange.ledger.nearly_now(), max_idle)
+        && let Some(idle) = backend.take_idle(exchange.ledger.nearly_now(), max_idle)
     {
         backend.cells().reused.increment();
         return Ok((idle.begin(), true));
@@ -185,7 +184,7 @@ async fn open_stream(
 ) -> Result<(Busy<Connection>, bool), Failure> {
     let backend = chosen.backend();
     let moves = backend.shared.resolved.moves();
-    let (place, reused) = match backend.kept::<Kept>().carriers.place(moves) {
+    let (place, reused) = match backend.carriers.place(moves) {
         Some(place) => (place, true),
         None => (Box::pin(wait_for_place(opener, exchange, forwarding, chosen)).await?, false),
     };
@@ -225,22 +224,21 @@ async fn wait_for_place(
     chosen: &Chosen,
 ) -> Result<Place, Failure> {
     let backend = chosen.backend();
-    let carriers = backend.kept::<Kept>().carriers.clone();
     let header_bytes = forwarding.listener.shared.config.limits.header_bytes as u32;
     let began = clock::now();
     loop {
         opener.wait_until(began, forwarding.listener.shared.config.timeout.connect);
-        if let Some(place) = carriers.place(backend.shared.resolved.moves()) {
+        if let Some(place) = backend.carriers.place(backend.shared.resolved.moves()) {
             exchange.ledger.connect = Some(clock::now().saturating_sub(began));
             return Ok(place);
         }
-        if let Some(opening) = carriers.open() {
+        if let Some(opening) = backend.carriers.open() {
             let connection = connect(opener, exchange, forwarding, chosen).await?;
             let begun = opening.begin(connection, header_bytes, opener.deadline).await;
             return begun.map_err(|error| Failure::Connect(backend.wait_failed(error)));
         }
         let mut asked = false;
-        poll_fn(|context| match carriers.poll_changed(context, &mut asked) {
+        poll_fn(|context| match backend.carriers.poll_changed(context, &mut asked) {
             Poll::Ready(()) => Poll::Ready(Ok(())),
             Poll::Pending => timed_out(opener.deadline),
         })
@@ -259,7 +257,17 @@ async fn connect(
     let backend = chosen.backend();
     let began = clock::now();
     opener.wait_until(began, forwarding.listener.shared.config.timeout.connect);
-    let opened = backend.open(opener.worker, opener.deadline, opener.header.as_deref()).await;
+    let connected = backend.connect(opener.worker, opener.deadline).await;
     exchange.ledger.connect = Some(clock::now().saturating_sub(began));
-    opened.map_err(Failure::Connect)
+    let mut stream = connected.map_err(Failure::Connect)?;
+    if let Some(header) = &opener.header {
+        let sent = send_all(&mut *stream, header, opener.deadline, || {}).await;
+        sent.map_err(|error| Failure::Connect(backend.wait_failed(error)))?;
+    }
+    if backend.shared.tls.is_some() {
+        let secured = backend.secure(opener.worker, stream, opener.deadline).await;
+        exchange.ledger.connect = Some(clock::now().saturating_sub(began));
+        return secured.map_err(Failure::Connect);
+    }
+    Ok(stream)
 }

@@ -26,10 +26,10 @@ pub enum Order {
     Encode(Box<cache::EncodingJob>),
 }
 
-thread_local! {
-    /// The tasks of this worker that wait; a worker is one thread. The last to come is the first to go: what it needs is in the processor's
-    /// cache.
-    static WAITING: RefCell<Vec<Rc<Member>>> = const { RefCell::new(Vec::new()) };
+/// The tasks of one worker that wait. The last to come is the first to go: what it needs is in the processor's cache.
+#[derive(Default)]
+pub struct Crew {
+    waiting: RefCell<Vec<Rc<Member>>>,
 }
 
 /// Where a task that waits is told of its next request.
@@ -41,7 +41,8 @@ struct Member {
 
 /// Has a task serve the request in `order`.
 pub fn serve(worker: &Rc<Worker>, order: Order) {
-    let Some(member) = WAITING.with_borrow_mut(Vec::pop) else {
+    let waiting = worker.crew.waiting.borrow_mut().pop();
+    let Some(member) = waiting else {
         let member = Rc::new(Member { order: RefCell::new(Some(order)), waker: RefCell::default() });
         tokio::task::spawn_local(Box::pin(work(worker.clone(), member)));
         return;
@@ -61,16 +62,11 @@ async fn work(worker: Rc<Worker>, member: Rc<Member>) {
             Order::Fetch(order) => Box::pin(cache::serve_fetch(*order)).await,
             Order::Encode(job) => Box::pin(cache::serve_encoding(*job)).await,
         }
-        let is_kept = WAITING.with_borrow_mut(|waiting| {
-            let has_room = waiting.len() < KEPT;
-            if has_room {
-                waiting.push(member.clone());
-            }
-            has_room
-        });
-        if !is_kept {
+        let waiting = &mut *worker.crew.waiting.borrow_mut();
+        if waiting.len() >= KEPT {
             return;
         }
+        waiting.push(member.clone());
     }
 }
 

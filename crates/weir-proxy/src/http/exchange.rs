@@ -68,6 +68,8 @@ pub struct Exchange {
     pub key: KeyBuffer,
     /// Whether a backend is asked by the parts of `key`, and by nothing else of host and query.
     pub is_keyed: bool,
+    /// Backends that failed in this exchange.
+    pub tried: Vec<usize>,
     /// Whether `100 Continue` was sent.
     pub continued: bool,
     /// Whether the request was taken off the session's buffer to be forwarded.
@@ -76,36 +78,36 @@ pub struct Exchange {
     pub body_left: bool,
 }
 
+/// Exchanges that are not in use, kept for the next ones of their worker.
+#[derive(Default)]
+pub struct Exchanges {
+    // Boxed, because taking one out must move a pointer and not 900 bytes.
+    #[allow(clippy::vec_box)]
+    kept: RefCell<Vec<Box<Exchange>>>,
+}
+
 /// Exchanges kept for reuse per worker.
 const KEPT: usize = 256;
 /// A kept exchange's vectors above this size are given back to the allocator.
 const KEPT_BYTES: usize = 64 << 10;
 
-thread_local! {
-    /// Exchanges of this worker that are not in use; a worker is one thread.
-    // Boxed, because taking one out must move a pointer and not 900 bytes.
-    #[allow(clippy::vec_box)]
-    static UNUSED: RefCell<Vec<Box<Exchange>>> = const { RefCell::new(Vec::new()) };
-}
-
-impl Exchange {
+impl Exchanges {
     /// One that is ready for a new request.
-    pub fn take() -> Box<Exchange> {
-        UNUSED.with_borrow_mut(Vec::pop).unwrap_or_else(|| Box::new(Exchange::new()))
+    pub fn take(&self) -> Box<Exchange> {
+        self.kept.borrow_mut().pop().unwrap_or_else(|| Box::new(Exchange::new()))
     }
 
-    /// Keeps it for the next request on this worker.
-    pub fn give_back(mut self: Box<Self>) {
-        self.ledger.release();
-        if self.outgoing.capacity() > KEPT_BYTES || self.reply.capacity() > KEPT_BYTES {
-            self.outgoing = Vec::new();
-            self.reply = Vec::new();
+    /// Keeps one for later.
+    pub fn give_back(&self, mut exchange: Box<Exchange>) {
+        exchange.ledger.release();
+        if exchange.outgoing.capacity() > KEPT_BYTES || exchange.reply.capacity() > KEPT_BYTES {
+            exchange.outgoing = Vec::new();
+            exchange.reply = Vec::new();
         }
-        UNUSED.with_borrow_mut(|unused| {
-            if unused.len() < KEPT {
-                unused.push(self);
-            }
-        });
+        let mut kept = self.kept.borrow_mut();
+        if kept.len() < KEPT {
+            kept.push(exchange);
+        }
     }
 }
 
@@ -126,6 +128,7 @@ impl Exchange {
             ledger: Ledger::default(),
             key: KeyBuffer::new(),
             is_keyed: false,
+            tried: Vec::new(),
             continued: false,
             forwarded: false,
             body_left: false,
@@ -139,6 +142,7 @@ impl Exchange {
         self.stream_head = None;
         self.reply.clear();
         self.reply_head_bytes = 0;
+        self.tried.clear();
         self.request_id.clear();
         self.early = false;
         self.upgrade.clear();
@@ -277,11 +281,11 @@ fn plan<'l>(
     let raw = request.path(received);
     let mut rewritten = normalise(listener, request, raw, &mut exchange.path)?;
     let routed: &[u8] = if rewritten { &exchange.path } else { raw };
-    let decision = if listener.shared.routes.is_empty() {
-        listener.shared.routes.default_pool().map_or(Decision::Nowhere, |pool| Decision::Default { pool })
+    let decision = if listener.compiled.routes.is_empty() {
+        listener.compiled.routes.default_pool().map_or(Decision::Nowhere, |pool| Decision::Default { pool })
     } else {
         let header = |name: &[u8]| request.combined(name, received);
-        listener.shared.routes.decide(&RequestView {
+        listener.compiled.routes.decide(&RequestView {
             host: without_port(request.host(received).unwrap_or_default()),
             path: routed,
             method: request.method_text(received),

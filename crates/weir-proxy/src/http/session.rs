@@ -18,6 +18,7 @@ use weir_io::stream::{Duplex as _, Stream as Wire};
 use weir_io::wait::WaitError;
 use weir_stats::table::{End, Rejected};
 
+use crate::accept;
 use crate::client::Client;
 use crate::handshake;
 use crate::http::exchange::{self, After, Exchange};
@@ -25,7 +26,6 @@ use crate::http::failure::Failure;
 use crate::http::idle::{Idleness, Patience, Verdict};
 use crate::http::stream::Stream;
 use crate::http::{h2, linger};
-use crate::identify;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// A partly received head up to this size moves out of its read buffer while more is awaited, so that a client that sends one
@@ -75,24 +75,16 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     let mut wire = Wire::plain(stream);
     let listener = slot.current();
     deadline.belongs_to(listener.shared.number());
-    let (client, _seat) = match Box::pin(identify::by_header(
-        &listener,
-        &mut wire,
-        peer,
-        &mut buffer,
-        &worker,
-        &deadline,
-    ))
-    .await
-    {
-        Ok(identified) => identified,
-        Err(end) => {
-            exchange::count_refused_session(&worker, &listener, end);
-            // An unaccepted peer gets no answer to learn from.
-            wire.reset_on_close();
-            return;
-        }
-    };
+    let (client, _counted) =
+        match Box::pin(accept::identify(&listener, &mut wire, peer, &mut buffer, &worker, &deadline)).await {
+            Ok(identified) => identified,
+            Err(end) => {
+                exchange::count_refused_session(&worker, &listener, end);
+                // An unaccepted peer gets no answer to learn from.
+                wire.reset_on_close();
+                return;
+            }
+        };
     let shaken = Box::pin(handshake::with_client(&worker, &listener, wire, &mut buffer, &deadline)).await;
     let (wire, secure) = match shaken {
         Ok(shaken) => shaken,
@@ -180,7 +172,7 @@ impl Session {
     /// Serves requests for as long as they follow each other closely; `Break` when the connection is over.
     async fn serve_while_busy(&mut self) -> ControlFlow<()> {
         loop {
-            let mut exchange = Exchange::take();
+            let mut exchange = self.worker.exchanges.take();
             let listener = self.slot.current();
             let after = match self.receive_head(&listener, &mut exchange).await {
                 Arrival::Complete => exchange::run(self, listener, &mut exchange).await,
@@ -189,7 +181,7 @@ impl Session {
                 }
                 Arrival::Gone => After::Close,
             };
-            exchange.give_back();
+            self.worker.exchanges.give_back(exchange);
             match after {
                 After::Keep => {}
                 After::Close => {

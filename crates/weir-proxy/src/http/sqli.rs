@@ -1,6 +1,5 @@
 //! Has requests judged for SQL injection before they are forwarded. What an injection is, is weir-screen's to say.
 
-use std::cell::RefCell;
 use std::future::poll_fn;
 use std::task::Poll;
 
@@ -18,11 +17,6 @@ use crate::http::reply;
 use crate::http::session::{Session, due};
 use crate::http::upload::{Upload, failure_of};
 use crate::worker::WorkerListener;
-
-thread_local! {
-    /// Room of this worker for looking at requests; a worker is one thread.
-    static SCREEN: RefCell<Screen> = RefCell::default();
-}
 
 /// The first injection in a request's head.
 pub fn in_head<'a>(
@@ -61,8 +55,8 @@ pub(super) fn head(
         return Ok(());
     }
     let fields = request.fields(received).map(|field| (field.name, field.value));
-    let found = SCREEN
-        .with_borrow_mut(|screen| in_head(screen, request.path(received), request.query(received), fields));
+    let screen = &mut *session.worker.sqli.borrow_mut();
+    let found = in_head(screen, request.path(received), request.query(received), fields);
     let cells = listener.shared.cells.of(session.worker.number);
     let judged = match (found, body_kind(asked, request, received)) {
         (Some(found), _) => Judged::Injection(found),
@@ -148,7 +142,7 @@ pub(super) async fn body(
     if !upload.is_received() {
         cells.sqli[SqliVerdict::Cut as usize].increment();
     }
-    let judged = match SCREEN.with_borrow_mut(|screen| screen.body(kind, &content)) {
+    let judged = match session.worker.sqli.borrow_mut().body(kind, &content) {
         Ok(Some(found)) => Judged::Injection(found),
         Err(unreadable) => Judged::Unreadable(unreadable),
         // A request that its head was reported for has been counted.

@@ -54,7 +54,7 @@ pub async fn serve(
     let deadline = worker.deadlines.register(waker);
     let listener = slot.current();
     deadline.belongs_to(listener.shared.number());
-    let mut exchange = Exchange::take();
+    let mut exchange = worker.exchanges.take();
     exchange.begin(clock::now());
     let mut session = Session {
         worker: worker.clone(),
@@ -77,7 +77,7 @@ pub async fn serve(
         }
         Err(failure) => Box::pin(exchange::refuse(&mut session, &listener, &mut exchange, failure)).await,
     };
-    exchange.give_back();
+    worker.exchanges.give_back(exchange);
     if matches!(after, After::Reset) {
         session.stream.reset_on_close();
         return Served::BrokenOff;

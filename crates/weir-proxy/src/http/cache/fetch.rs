@@ -125,7 +125,7 @@ pub async fn serve(job: FetchJob) {
     let deadline = worker.deadlines.register(waker);
     deadline.belongs_to(listener.shared.number());
     let (request, text, key) = (fetch.request.clone(), fetch.text.clone(), fetch.key.clone());
-    let mut exchange = Exchange::take();
+    let mut exchange = worker.exchanges.take();
     let mut session = Session {
         worker: worker.clone(),
         slot,
@@ -137,7 +137,7 @@ pub async fn serve(job: FetchJob) {
         buffer: None,
         idle_since: None,
     };
-    let cache = listener.shared.routes.route(route).and_then(|route| route.cache.as_deref());
+    let cache = listener.compiled.routes.route(route).and_then(|route| route.cache.as_deref());
     // The second time without conditions.
     for _ in 0..2 {
         exchange.begin(clock::now());
@@ -155,7 +155,7 @@ pub async fn serve(job: FetchJob) {
         };
         buffer.append(&text);
         session.buffer = Some(buffer);
-        let route = listener.shared.routes.route(route);
+        let route = listener.compiled.routes.route(route);
         let forwarding = Forwarding { listener: &listener, pool: pool.clone(), route, rewritten };
         forward::run(&mut session, &mut exchange, &forwarding).await;
         let Some(Muxed::Fetch(fetch)) = session.stream.as_muxed() else { break };
@@ -163,7 +163,7 @@ pub async fn serve(job: FetchJob) {
             break;
         }
     }
-    exchange.give_back();
+    worker.exchanges.give_back(exchange);
     drop(session);
     // What it put in may have taken the place of thousands of others.
     while cache.is_some_and(|route| route.cache.store.settle()) {
@@ -181,7 +181,7 @@ pub fn failed(session: &mut Session, exchange: &mut Exchange, failure: &Failure)
 
 impl Fetch {
     fn cache(&self) -> Option<&super::RouteCache> {
-        self.listener.shared.routes.route(self.route)?.cache.as_deref()
+        self.listener.compiled.routes.route(self.route)?.cache.as_deref()
     }
 
     /// What the backend is asked for: the whole, or whether what there is is still good.
