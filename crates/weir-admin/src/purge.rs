@@ -25,8 +25,8 @@ pub(crate) struct Order {
 
 pub(crate) fn purge(control: &Control, order: &Order) -> Result<Response, Error> {
     let purge = read(order).map_err(Error::bad_request)?;
-    let compiled = control.compiled();
-    let Some(cache) = &compiled.cache else {
+    let snapshot = control.snapshot();
+    let Some(cache) = &snapshot.cache else {
         return Err(Error(
             StatusCode::NOT_FOUND,
             "not_found",

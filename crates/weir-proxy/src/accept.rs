@@ -17,13 +17,13 @@ use weir_io::stream::Stream;
 use weir_io::system;
 use weir_io::wait::WaitError;
 use weir_io::wait::receive;
-use weir_state::listener::ClientConnection;
-use weir_state::sockets::BACKLOG;
 use weir_stats::table::{End, Rejected};
 
 use crate::client::Client;
+use crate::snapshot::ClientSeat;
+use crate::sockets::BACKLOG;
 use crate::worker::{ListenerSlot, ListenerSocket, SessionCount, Worker, WorkerListener};
-use crate::{evictions, http, tcp};
+use crate::{http, seats, tcp};
 
 /// Wait after the kernel had no descriptor left for us: long enough not to spin, short enough not to be noticed.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
@@ -123,24 +123,24 @@ fn begin(worker: &Rc<Worker>, socket: &ListenerSocket, stream: TcpStream, peer: 
     let cells = listener.shared.cells.of(worker.number);
     // Asked first: who has its share already must not drive others out. Behind a balancer it is asked for once its header has
     // named the client ([`identify`]).
-    let client_connection = if listener.shared.expects_proxy_header(peer.ip()) {
+    let client_seat = if listener.shared.expects_proxy_header(peer.ip()) {
         None
     } else {
-        match listener.shared.count_client(peer.ip()) {
-            Ok(counted) => counted,
+        match listener.shared.seat_client(peer.ip()) {
+            Ok(seat) => seat,
             Err(_) => {
                 cells.rejected[Rejected::ClientConnections as usize].increment();
                 return;
             }
         }
     };
-    let newcomer = Newcomer { slot, stream, peer, client_connection };
+    let newcomer = Newcomer { slot, stream, peer, client_seat };
     if listener.shared.admit() {
         return newcomer.serve(worker, &listener);
     }
     let worker = worker.clone();
     tokio::task::spawn_local(async move {
-        if evictions::by_eviction(&worker, &listener.shared).await {
+        if seats::by_eviction(&worker, &listener.shared).await {
             newcomer.serve(&worker, &listener);
         } else {
             let cells = listener.shared.cells.of(worker.number);
@@ -154,25 +154,25 @@ struct Newcomer {
     slot: Rc<ListenerSlot>,
     stream: TcpStream,
     peer: SocketAddr,
-    client_connection: Option<ClientConnection>,
+    client_seat: Option<ClientSeat>,
 }
 
 impl Newcomer {
     /// Starts the session; `listener` has admitted it.
     fn serve(self, worker: &Rc<Worker>, listener: &WorkerListener) {
-        let Newcomer { slot, stream, peer, client_connection } = self;
+        let Newcomer { slot, stream, peer, client_seat } = self;
         let count = SessionCount::enter(worker, &listener.shared);
         let worker = worker.clone();
         match listener.shared.config.protocol {
             Protocol::Tcp => {
                 tokio::task::spawn_local(async move {
-                    let _held = (count, client_connection);
+                    let _held = (count, client_seat);
                     tcp::session::serve(worker, slot, stream, peer).await;
                 });
             }
             Protocol::Http | Protocol::Udp => {
                 tokio::task::spawn_local(async move {
-                    let _held = (count, client_connection);
+                    let _held = (count, client_seat);
                     http::session::serve(worker, slot, stream, peer).await;
                 });
             }
@@ -182,7 +182,7 @@ impl Newcomer {
 
 /// Finds out who the client is; reads the PROXY protocol header when `peer` must send one.
 ///
-/// `buffer` keeps whatever came behind the header. The deadline is `timeout.header` from now. What is counted is a connection of the client whom
+/// `buffer` keeps whatever came behind the header. The deadline is `timeout.header` from now. The seat is that of the client whom
 /// the header names, to be held as long as the session.
 pub async fn identify(
     listener: &WorkerListener,
@@ -191,7 +191,7 @@ pub async fn identify(
     buffer: &mut Option<Buffer>,
     worker: &Worker,
     deadline: &Deadline,
-) -> Result<(Client, Option<ClientConnection>), End> {
+) -> Result<(Client, Option<ClientSeat>), End> {
     let plain = Client::of_peer(peer);
     if !listener.shared.expects_proxy_header(peer.ip()) {
         return Ok((plain, None));
@@ -204,10 +204,10 @@ pub async fn identify(
                 received.consume(header_bytes);
                 *buffer = (!received.is_empty()).then_some(received);
                 let Some(told) = header.addresses else { return Ok((plain, None)) };
-                let counted =
-                    listener.shared.count_client(told.source.ip()).map_err(|_| End::TooManyConnections)?;
+                let seat =
+                    listener.shared.seat_client(told.source.ip()).map_err(|_| End::TooManyConnections)?;
                 let client = Client { peer, address: told.source, destination: Some(told.destination) };
-                return Ok((client, counted));
+                return Ok((client, seat));
             }
             Ok(ProxyProgress::Partial) => {}
             Err(violation) => {

@@ -21,14 +21,14 @@ use weir_io::handshake;
 use weir_io::stream::Stream;
 use weir_io::system;
 use weir_io::wait::{WaitError, timed_out};
-use weir_state::counterparts::Counterparts;
-use weir_state::{Backend, Pool};
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
 
+use crate::counterparts::Counterparts;
 use crate::http::connection::Connection as HttpConnection;
 use crate::http::h2::Carriers;
 use crate::plane::Event;
+use crate::snapshot::{Backend, Pool};
 use crate::worker::Worker;
 
 /// Wait for a descriptor to become free.
@@ -55,7 +55,7 @@ pub struct WorkerBackend {
 pub struct Connection {
     stream: Stream,
     count: OpenCount,
-    /// [`weir_state::Resolved::moves`] when it was opened: once that is another, this goes to where the backend was.
+    /// [`crate::snapshot::Resolved::moves`] when it was opened: once that is another, this goes to where the backend was.
     moves: u32,
 }
 
@@ -66,7 +66,7 @@ pub struct OpenCount {
 }
 
 impl Connection {
-    /// See [`weir_state::Resolved::moves`].
+    /// See [`crate::snapshot::Resolved::moves`].
     pub fn moves(&self) -> u32 {
         self.moves
     }
@@ -357,7 +357,7 @@ impl Chosen {
     pub fn end_trial(&self) {
         if self.on_trial.replace(false) {
             self.pool.shared.balance.end_trial(self.index);
-            self.pool.shared.queue.call_next();
+            self.pool.shared.waiting_room.call_next();
         }
     }
 }
@@ -367,7 +367,7 @@ impl Drop for Chosen {
     fn drop(&mut self) {
         self.end_trial();
         self.pool.shared.balance.release(self.index);
-        self.pool.shared.queue.call_next();
+        self.pool.shared.waiting_room.call_next();
     }
 }
 

@@ -15,10 +15,10 @@ use std::time::Duration;
 use weir_balance::{NoPick, PickInput};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
-use weir_state::queue::{Queue, Waiter};
 use weir_stats::table::End;
 
 use crate::backends::{Chosen, WorkerPool, elapsed};
+use crate::queue::{Turn, WaitingRoom};
 use crate::worker::Worker;
 
 /// A backend, and how long it took to get it.
@@ -93,7 +93,7 @@ pub async fn choose_or_wait(
     client_gone: impl FnMut(&mut Context<'_>) -> bool,
 ) -> Result<Got, Unavailable> {
     let now = clock::now();
-    if pool.shared.queue.depth() == 0 {
+    if pool.shared.waiting_room.depth() == 0 {
         match wish.choose(worker, pool, now) {
             Ok(chosen) => return Ok(Got { chosen, queued: None }),
             Err(NoPick::NoneUp) => return Err(Unavailable::NoneUp),
@@ -114,15 +114,15 @@ async fn wait_in_line(
     begun: Duration,
 ) -> Result<Got, Unavailable> {
     let queue = pool.shared.config.queue;
-    let line = &pool.shared.queue;
-    let mut is_first = line.depth() == 0;
+    let room = &pool.shared.waiting_room;
+    let mut is_first = room.depth() == 0;
     deadline.set(begun + queue.timeout);
     pool.cells().queued.increment();
-    let mut position = QueuePosition::take(line, queue.max).await.ok_or(Unavailable::QueueFull)?;
+    let mut place = Place::take(room, queue.max).await.ok_or(Unavailable::QueueFull)?;
     loop {
         match choose_now(worker, pool, wish)? {
             Some(chosen) if is_first => {
-                position.give_up();
+                place.give_up();
                 return Ok(Got { chosen, queued: Some(elapsed(begun)) });
             }
             // There is room, but others were here before: releasing it calls the first of them.
@@ -130,7 +130,7 @@ async fn wait_in_line(
             None => {}
         }
         poll_fn(|context| {
-            if position.waiter.is_called() {
+            if place.turn.is_called() {
                 Poll::Ready(Ok(()))
             } else if client_gone(context) {
                 Poll::Ready(Err(Unavailable::ClientGone))
@@ -145,12 +145,12 @@ async fn wait_in_line(
         // An error leaves the place unused, and so passes the call on.
         let chosen = choose_now(worker, pool, wish)?;
         if let Some(chosen) = chosen {
-            position.is_used = true;
-            line.pass_on(&position.waiter);
+            place.is_used = true;
+            room.pass_on(&place.turn);
             return Ok(Got { chosen, queued: Some(elapsed(begun)) });
         }
         // Somebody was faster; back to the front of the line.
-        position.take_again().await;
+        place.take_again().await;
     }
 }
 
@@ -181,22 +181,22 @@ fn choose_now(
 }
 
 /// A place in line, given up when dropped: the session may be cancelled at any time.
-struct QueuePosition<'a> {
-    line: &'a Queue,
-    waiter: Arc<Waiter>,
+struct Place<'a> {
+    room: &'a WaitingRoom,
+    turn: Arc<Turn>,
     /// The call that took it out of the line has been answered.
     is_used: bool,
 }
 
-impl<'a> QueuePosition<'a> {
-    async fn take(line: &'a Queue, limit: u32) -> Option<QueuePosition<'a>> {
-        let waiter = line.enter(own_waker().await, limit)?;
-        Some(QueuePosition { line, waiter, is_used: false })
+impl<'a> Place<'a> {
+    async fn take(room: &'a WaitingRoom, limit: u32) -> Option<Place<'a>> {
+        let turn = room.enter(own_waker().await, limit)?;
+        Some(Place { room, turn, is_used: false })
     }
 
     /// For one who was called in vain: a place at the front.
     async fn take_again(&mut self) {
-        self.waiter = self.line.enter_again(own_waker().await, &self.waiter);
+        self.turn = self.room.enter_again(own_waker().await, &self.turn);
     }
 
     fn give_up(self) {}
@@ -206,10 +206,10 @@ async fn own_waker() -> Waker {
     poll_fn(|context| Poll::Ready(context.waker().clone())).await
 }
 
-impl Drop for QueuePosition<'_> {
+impl Drop for Place<'_> {
     fn drop(&mut self) {
         if !self.is_used {
-            self.line.leave(&self.waiter);
+            self.room.leave(&self.turn);
         }
     }
 }

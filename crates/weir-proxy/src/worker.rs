@@ -21,18 +21,17 @@ use weir_quic::forward::ForwardSocket;
 use weir_quic::port::Port;
 use weir_quic::process::{WorkerEndpoint, WorkerSetup};
 use weir_screen::sqli::Screen;
-use weir_state::counterparts::Counterparts;
-use weir_state::sockets::{self, Endpoint, Transport};
-use weir_state::{Listener, Snapshot};
 
 use crate::access_log::{AccessLog, WorkerLog};
 use crate::backends::WorkerPool;
-use crate::compiled::{CompiledListener, CompiledSnapshot};
-use crate::evictions::{Eviction, Evictions};
+use crate::counterparts::Counterparts;
 use crate::http::crew::Crew;
 use crate::http::exchange::Exchanges;
 use crate::http::h3::ListenerFront;
 use crate::plane::{Event, Totals};
+use crate::seats::{Eviction, Evictions};
+use crate::snapshot::{Listener, Snapshot};
+use crate::sockets::{self, Endpoint, Transport};
 use crate::{accept, udp};
 
 /// How often idle backend connections are looked through for ones that are too old or closed by the backend.
@@ -54,7 +53,7 @@ pub struct Setup {
 pub enum Command {
     /// Serve this from now on.
     Apply {
-        compiled: Arc<CompiledSnapshot>,
+        snapshot: Arc<Snapshot>,
         sockets: Vec<(Endpoint, OwnedFd)>,
         done: oneshot::Sender<io::Result<()>>,
     },
@@ -105,7 +104,6 @@ pub struct ListenerSlot {
 /// A listener as of one snapshot.
 pub struct WorkerListener {
     pub shared: Arc<Listener>,
-    pub compiled: Arc<CompiledListener>,
     /// In the order of the snapshot's pools; a route's pool index points in here.
     pub pools: Rc<[Rc<WorkerPool>]>,
 }
@@ -263,8 +261,8 @@ async fn serve(setup: Setup) {
     tokio::task::spawn_local(worker.log.clone().run());
     while let Some(command) = inbox.recv().await {
         match command {
-            Command::Apply { compiled, sockets, done } => {
-                let _ = done.send(apply(&worker, &compiled, sockets));
+            Command::Apply { snapshot, sockets, done } => {
+                let _ = done.send(apply(&worker, &snapshot, sockets));
             }
             Command::ApplyPool { snapshot, pool, done } => {
                 let _ = done.send(apply_pool(&worker, &snapshot, pool));
@@ -278,14 +276,9 @@ async fn serve(setup: Setup) {
     worker.log.flush();
 }
 
-/// Moves the worker over to another snapshot.
-fn apply(
-    worker: &Rc<Worker>,
-    compiled: &CompiledSnapshot,
-    sockets: Vec<(Endpoint, OwnedFd)>,
-) -> io::Result<()> {
-    let snapshot = &compiled.snapshot;
-    worker.buffers.resize(compiled.worker_buffer_bytes);
+/// Moves the worker over to `snapshot`.
+fn apply(worker: &Rc<Worker>, snapshot: &Arc<Snapshot>, sockets: Vec<(Endpoint, OwnedFd)>) -> io::Result<()> {
+    worker.buffers.resize(snapshot.worker_buffer_bytes);
     let old_pools = worker.pools.borrow().clone();
     let mut known = Counterparts::new(&old_pools, |pool| &*pool.shared.config.name);
     let pools = snapshot.pools.iter();
@@ -296,9 +289,8 @@ fn apply(
     let old_slots = worker.slots.take();
     let mut known = Counterparts::new(&old_slots, |slot| slot.name.as_str());
     let mut slots = Vec::with_capacity(snapshot.listeners.len());
-    for (listener, compiled) in compiled.listeners() {
-        let (shared, compiled) = (listener.clone(), compiled.clone());
-        let current = Rc::new(WorkerListener { shared, compiled, pools: pools.clone() });
+    for listener in &snapshot.listeners {
+        let current = Rc::new(WorkerListener { shared: listener.clone(), pools: pools.clone() });
         let protocol = listener.config.protocol;
         let kept = known.find(listener.config.name.as_str());
         slots.push(match kept.filter(|slot| slot.current().shared.config.protocol == protocol) {
@@ -337,9 +329,8 @@ fn apply_pool(worker: &Worker, snapshot: &Snapshot, index: usize) -> io::Result<
     let pools: Rc<[Rc<WorkerPool>]> =
         numbered.map(|(at, pool)| if at == index { &changed } else { pool }).cloned().collect();
     for slot in worker.slots.borrow().iter() {
-        let before = slot.current();
-        let (shared, compiled) = (before.shared.clone(), before.compiled.clone());
-        *slot.current.borrow_mut() = Rc::new(WorkerListener { shared, compiled, pools: pools.clone() });
+        let listener = WorkerListener { shared: slot.current().shared.clone(), pools: pools.clone() };
+        *slot.current.borrow_mut() = Rc::new(listener);
     }
     *worker.pools.borrow_mut() = pools;
     Ok(())
@@ -526,9 +517,8 @@ mod tests {
                     [pool.other]\nbackends = ['10.0.1.1:80']\n";
         let config = weir_config::parse("weir.toml", text).unwrap_or_else(|report| panic!("{report}"));
         let first = Arc::new(Snapshot::compile(Arc::new(config), &Default::default(), None, 1));
-        let compiled = CompiledSnapshot::compile(first.clone(), None, 1);
         let worker = worker(&first.config.log);
-        apply(&worker, &compiled, Vec::new()).unwrap();
+        apply(&worker, &first, Vec::new()).unwrap();
         let slot = worker.slots.borrow()[0].clone();
         let before = slot.current();
         let wakes = Arc::new(Wakes::default());
@@ -548,7 +538,7 @@ mod tests {
         assert!(Rc::ptr_eq(&before.pools[1], &after.pools[1]));
         assert!(Rc::ptr_eq(&before.pools[0].backends[0], &after.pools[0].backends[0]));
 
-        apply(&worker, &compiled, Vec::new()).unwrap();
+        apply(&worker, &first, Vec::new()).unwrap();
         assert_eq!(
             wakes.0.load(Ordering::Relaxed),
             1,

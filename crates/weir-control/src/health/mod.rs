@@ -17,7 +17,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use weir_balance::{Health, HealthMachine, Transition};
 use weir_config::{Check, HttpVersion};
 use weir_io::clock;
-use weir_state::{Backend, Pool, Snapshot};
+use weir_proxy::snapshot::{Backend, Pool, Snapshot};
 
 use crate::dns::Member;
 use crate::events::{Bus, What};
@@ -70,11 +70,11 @@ impl Drop for Prober {
 
 /// What a prober's task and its readers share.
 struct Shared {
-    state: Mutex<ProberState>,
+    state: Mutex<State>,
     hasten: Notify,
 }
 
-struct ProberState {
+struct State {
     machine: HealthMachine,
     /// Whose backend it is. The pool is looked up when there is something to tell it: each change of its backends makes another.
     subscribers: Vec<Member>,
@@ -272,7 +272,7 @@ impl Board {
             weir_balance::start_offset(first.backend.balance.id(), key.pace.interval().min(LONGEST_SPREAD))
         });
         let shared = Arc::new(Shared {
-            state: Mutex::new(ProberState {
+            state: Mutex::new(State {
                 machine: HealthMachine::new(health.rise, health.fall),
                 subscribers,
                 history: VecDeque::with_capacity(HISTORY),
@@ -408,7 +408,7 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, ProberState> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

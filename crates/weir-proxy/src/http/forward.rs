@@ -17,7 +17,6 @@ use weir_io::clock;
 use weir_io::stream::Duplex as _;
 use weir_io::stream::Sight;
 use weir_screen::sqli::BodyKind;
-use weir_state::key::{KeySource, choice_key};
 use weir_stats::table::Rejected;
 
 use crate::backends::{Chosen, WorkerPool, elapsed};
@@ -29,6 +28,7 @@ use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::h2;
 use crate::http::handshake::Handshake;
+use crate::http::key::{KeySource, choice_key};
 use crate::http::pump::{Framing, Pump};
 use crate::http::respond;
 use crate::http::retry::{self, Attempt, Verdict};
@@ -358,7 +358,7 @@ async fn choose_backend(
     let wish = Wish { key: facts.key, sticky: facts.sticky.wanted, exclude: &exchange.tried };
     let at_once = wish.choose(&session.worker, &forwarding.pool, exchange.ledger.nearly_now());
     match at_once {
-        Ok(chosen) if forwarding.pool.shared.queue.depth() == 0 => {
+        Ok(chosen) if forwarding.pool.shared.waiting_room.depth() == 0 => {
             if exchange.ledger.retries > 0 {
                 forwarding.pool.cells().redispatches.increment();
             }

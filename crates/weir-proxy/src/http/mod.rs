@@ -15,6 +15,7 @@ pub(crate) mod h2;
 pub(crate) mod h3;
 mod handshake;
 mod idle;
+pub mod key;
 mod ledger;
 mod linger;
 mod muxed;

@@ -19,7 +19,6 @@ use weir_io::stream::Sight;
 use weir_io::stream::Stream;
 use weir_io::wait::WaitError;
 use weir_io::wait::send_all;
-use weir_state::listener::ClientConnection;
 use weir_stats::table::{End, Rejected};
 
 use super::relay::{self, FirstBytes, Pair, Relayed, Terms};
@@ -30,6 +29,7 @@ use crate::choose::{Unavailable, Wish, choose_or_wait};
 use crate::client::Client;
 use crate::handshake;
 use crate::http::route::{Action, Decision, RequestView};
+use crate::snapshot::ClientSeat;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// Serves one connection to its end.
@@ -44,7 +44,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
         listener,
         secure: None,
         client,
-        _client_connection: None,
+        _client_seat: None,
         deadline,
         report: Report::new(),
     };
@@ -66,7 +66,7 @@ struct Session {
     secure: Option<Rc<Secure>>,
     client: Client,
     /// Held while the session lasts, when a PROXY header named the client.
-    _client_connection: Option<ClientConnection>,
+    _client_seat: Option<ClientSeat>,
     deadline: Deadline,
     report: Report,
 }
@@ -124,9 +124,9 @@ impl Session {
         )
         .await
         {
-            Ok((client, counted)) => {
+            Ok((client, seat)) => {
                 self.client = client;
-                self._client_connection = counted;
+                self._client_seat = seat;
             }
             Err(end) => return end,
         }
@@ -154,7 +154,7 @@ impl Session {
 
     /// Which pool takes the connection: by the server name that the client asks for, where there are routes.
     async fn pool(&mut self, stream: &mut Stream, first: &mut Option<Buffer>) -> Result<usize, End> {
-        let routes = &self.listener.compiled.routes;
+        let routes = &self.listener.shared.routes;
         if routes.is_empty() {
             return routes.default_pool().ok_or(End::NoBackend);
         }
@@ -171,7 +171,7 @@ impl Session {
             method: b"",
             header: &|_| None,
         };
-        match self.listener.compiled.routes.decide(&view) {
+        match self.listener.shared.routes.decide(&view) {
             Decision::Default { pool } => Ok(pool),
             Decision::Route { route, .. } => {
                 self.report.route = Some(route.name.clone());
