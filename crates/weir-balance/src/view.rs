@@ -6,7 +6,7 @@ use crate::random_two::AliasTable;
 use crate::ring_hash::Ring;
 use crate::settings::Settings;
 use crate::{AdminState, Algorithm, sequence, slow_start};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Why a backend gets new work or doesn't, as of the last refresh.
@@ -157,15 +157,15 @@ pub(crate) struct Tier {
     pub(crate) kind: TierKind,
     /// Whether each exchange given to it is a trial, and so bounded.
     pub(crate) on_trial: bool,
-    pub(crate) entries: Box<[WeightedBackend]>,
+    pub(crate) entries: Box<[Entry]>,
     pub(crate) total_weight: u64,
-    /// See [`Tier::sequence`].
-    sequence: OnceLock<Box<[u32]>>,
+    /// One round of turns, as positions into `entries`.
+    pub(crate) sequence: Box<[u32]>,
     pub(crate) tables: Tables,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct WeightedBackend {
+pub(crate) struct Entry {
     /// Index into the pool's members.
     pub(crate) index: u32,
     /// In hundredths; above 0.
@@ -187,15 +187,6 @@ impl Tier {
         self.entries.iter().any(|entry| entry.index as usize == index)
     }
 
-    /// One round of turns, as positions into `entries`. Made when it is first asked for: most algorithms take turns only where they have nothing
-    /// to choose by.
-    pub(crate) fn sequence(&self) -> &[u32] {
-        self.sequence.get_or_init(|| {
-            let weights: Vec<u32> = self.entries.iter().map(|entry| entry.weight).collect();
-            sequence::smooth(&weights)
-        })
-    }
-
     fn build(
         kind: TierKind,
         settings: &Settings,
@@ -203,14 +194,11 @@ impl Tier {
         standings: &[Standing],
         wanted: &dyn Fn(&Standing) -> bool,
     ) -> Option<Tier> {
-        let entries: Box<[WeightedBackend]> = standings
+        let entries: Box<[Entry]> = standings
             .iter()
             .enumerate()
             .filter(|(_, standing)| wanted(standing))
-            .map(|(index, standing)| WeightedBackend {
-                index: index as u32,
-                weight: standing.effective_weight(),
-            })
+            .map(|(index, standing)| Entry { index: index as u32, weight: standing.effective_weight() })
             .collect();
         if entries.is_empty() {
             return None;
@@ -229,12 +217,13 @@ impl Tier {
             }
             Algorithm::Maglev => Tables::Maglev(MaglevTable::new(&identified())),
         };
-        let total_weight = weights.iter().map(|weight| u64::from(*weight)).sum();
-        let tier = Tier { kind, on_trial: false, total_weight, sequence: OnceLock::new(), tables, entries };
-        if let Algorithm::RoundRobin | Algorithm::LeastConnections = settings.algorithm {
-            // No request waits for it.
-            tier.sequence();
-        }
-        Some(tier)
+        Some(Tier {
+            kind,
+            on_trial: false,
+            total_weight: weights.iter().map(|weight| u64::from(*weight)).sum(),
+            sequence: sequence::smooth(&weights),
+            tables,
+            entries,
+        })
     }
 }

@@ -20,11 +20,9 @@ pub enum Bypass {
     Host,
     /// Its preconditions are for the origin to judge (RFC 9111 §4.3.2: `if-match`, `if-unmodified-since`).
     Precondition,
-    /// It has a field that some origins take for another method, path or host, and the key does not hold
-    /// (threat E1).
+    /// It has a field that some origins take for another method, path or host, and the key does not hold (threat E1).
     Override,
-    /// It has its own connection take fields away that the key may hold, and origins would not see (threat
-    /// E1).
+    /// It has its own connection take fields away that the key may hold, and origins would not see (threat E1).
     Withheld,
 }
 
@@ -44,17 +42,15 @@ impl Bypass {
     }
 }
 
-/// The facts of a request that memory may answer, as policy needs them.
+/// What policy has to know of a request that memory may answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestFacts {
     /// GET or HEAD.
     pub method: Method,
-    /// The directives of its `cache-control`; none where [`Rules::honour_client`] is false.
+    /// What its `cache-control` says; nothing where [`Rules::honour_client`] is false.
     pub directives: RequestDirectives,
     /// It has `authorization` (RFC 9111 §3.5).
     pub authorization: bool,
-    /// It has `cookie`.
-    pub cookie: bool,
     /// It has `range`.
     pub range: bool,
     /// It has `if-none-match` or `if-modified-since`.
@@ -67,37 +63,17 @@ impl RequestFacts {
         self.directives.only_if_cached
     }
 
-    /// Whether the client itself asks for more than what is fresh: a fetch for it says little of what others
-    /// would get.
-    pub fn demands(&self) -> bool {
-        let wanted = &self.directives;
-        wanted.no_cache || wanted.max_age.is_some() || wanted.min_fresh.is_some()
-    }
-
-    /// As for a client that asks for the same and leaves all else to the cache.
-    pub(crate) fn without_demands(&self) -> RequestFacts {
-        RequestFacts { directives: RequestDirectives::default(), ..*self }
-    }
-
-    /// Whether a response to it may be kept as far as it is concerned: not to HEAD, which has no content, and
-    /// not when it says `no-store`.
+    /// Whether a response to it may be kept as far as it is concerned: not to HEAD, which has no content, and not when it says `no-store`.
     pub fn may_store(&self) -> bool {
         self.method == Method::Get && !self.directives.no_store
     }
 }
 
 /// Fields that origins and frameworks take for another method than the request has, whoever sends them.
-const METHODS: [&[u8]; 5] = [
-    b"x-http-method-override",
-    b"x-http-method",
-    b"x-method-override",
-    b"x-original-method",
-    b"x-forwarded-method",
-];
+const METHODS: [&[u8]; 3] = [b"x-http-method-override", b"x-http-method", b"x-method-override"];
 
-/// Fields that they take for another path, host or scheme. Proxies before Weir send some of them, and are
-/// believed: see [`told`].
-const PLACES: [&[u8]; 16] = [
+/// Fields that they take for another path, host or scheme. Proxies before Weir send some of them, and are believed: see [`told`].
+const PLACES: [&[u8]; 13] = [
     b"x-original-url",
     b"x-rewrite-url",
     b"x-original-uri",
@@ -107,17 +83,13 @@ const PLACES: [&[u8]; 16] = [
     b"x-forwarded-server",
     b"x-forwarded-prefix",
     b"x-forwarded-path",
-    b"x-forwarded-uri",
-    b"x-envoy-original-path",
-    b"x-script-name",
     b"x-forwarded-scheme",
     b"x-forwarded-protocol",
     b"x-forwarded-ssl",
     b"x-url-scheme",
 ];
 
-/// Path, host and scheme as a trusted proxy tells them, by fields that nothing else in Weir knows: the number
-/// of the field, and its value.
+/// What a trusted proxy tells of path, host and scheme by fields that nothing else in Weir knows: the number of the field, and its value.
 pub(crate) fn told<'a>(
     head: &'a RequestHead,
     buffer: &'a [u8],
@@ -125,15 +97,15 @@ pub(crate) fn told<'a>(
     head.fields(buffer).filter_map(|field| Some((place_of(&field, &PLACES)?, field.value)))
 }
 
-/// Which of `names` a field has, or would have to a backend that reads an underscore as a dash. All of them
-/// begin with an x and are known to nothing else in Weir.
+/// Which of `names` a field has, or would have to a backend that reads an underscore as a dash. All of them begin with an x and are known to
+/// nothing else in Weir.
 fn place_of(field: &Field<'_>, names: &[&[u8]]) -> Option<usize> {
     let candidate = field.known == KnownHeader::Other && matches!(field.name, [b'x' | b'X', b'-' | b'_', ..]);
     candidate.then(|| names.iter().position(|name| same_to_backends(field.name, name)))?
 }
 
-/// Whether memory may answer the request, and what policy has to know of it. `trusted`: it comes from a proxy
-/// that is believed what it says of the request it got. O(fields), does not allocate.
+/// Whether memory may answer the request, and what policy has to know of it. `trusted`: it comes from a proxy that is believed what it says
+/// of the request it got. O(fields), does not allocate.
 ///
 /// # Errors
 /// Forward it, and keep nothing of the response.
@@ -174,7 +146,6 @@ pub fn admits(
         method,
         directives: directives(head, buffer, rules),
         authorization: has(KnownHeader::Authorization),
-        cookie: has(KnownHeader::Cookie),
         range: has(KnownHeader::Range),
         conditional: has(KnownHeader::IfNoneMatch) || has(KnownHeader::IfModifiedSince),
     })
@@ -274,8 +245,7 @@ mod tests {
         assert!(admits(&head, &buffer, &keyed, false).is_ok());
     }
 
-    /// Threat E1: a proxy before Weir sends some of them with each request, and what it says is part of the
-    /// key.
+    /// Threat E1: a proxy before Weir sends some of them with each request, and what it says is part of the key.
     #[test]
     fn a_trusted_proxy_may_say_where_but_not_how() {
         let verdict = |lines: &str| {
@@ -292,7 +262,7 @@ mod tests {
         let of = |lines: &str| verdict(&format!("GET / HTTP/1.1\r\nhost: a\r\n{lines}"));
         assert_eq!(of("x-tenant: 1\r\nconnection: x-tenant\r\n"), Err(Bypass::Withheld));
         assert_eq!(of("connection: accept-language\r\naccept-language: de\r\n"), Err(Bypass::Withheld));
-        // Fields that no backend sees anyhow, and those that are not there.
+        // What no backend sees anyhow, and what is not there.
         assert!(of("te: trailers\r\nconnection: te, keep-alive\r\n").is_ok());
         assert!(of("connection: x-tenant\r\n").is_ok());
     }

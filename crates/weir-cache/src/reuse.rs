@@ -116,8 +116,7 @@ fn staleness(fresh: &Freshness, purged_at: Option<Duration>, now: Duration) -> O
     aged.max(purged)
 }
 
-/// Whether the object may answer the request after the origin could not be reached, or answered 500, 502, 503
-/// or 504 (RFC 5861 §4).
+/// Whether the object may answer the request after the origin could not be reached, or answered 500, 502, 503 or 504 (RFC 5861 §4).
 pub fn may_serve_on_error(object: &Object, request: &RequestFacts, rules: &Rules, now: Duration) -> bool {
     let fresh = object.freshness();
     if fresh.always_validate || request.directives.no_cache {
@@ -131,45 +130,12 @@ pub fn may_serve_on_error(object: &Object, request: &RequestFacts, rules: &Rules
     stale_for < window
 }
 
-/// Whether an error that came when the origin was asked about the object leaves it where it is, however long
-/// the error says that it holds itself: while the object may answer in its stead, and while it is fresh and
-/// only one client wanted it validated.
-pub fn outlasts_error(
-    object: &Object,
-    status: u16,
-    request: &RequestFacts,
-    rules: &Rules,
-    now: Duration,
-) -> bool {
-    let fresh = object.freshness();
-    let is_fresh = !fresh.always_validate && staleness(fresh, object.soft_purged_at(), now).is_none();
-    match status {
-        500.. => may_serve_on_error(object, &request.without_demands(), rules, now),
-        400.. => is_fresh && object.status() < 400,
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::tests::{facts, object, seconds};
 
-    #[test]
-    fn an_error_takes_the_place_only_of_what_is_too_old_to_answer_in_its_stead() {
-        let rules = Rules { stale_if_error: Some(seconds(30)), ..Rules::default() };
-        let object = crate::tests::object_by(&rules, "cache-control: max-age=60\r\netag: \"a\"\r\n");
-        let of = |status, wanted, at: u64| {
-            outlasts_error(&object, status, &facts(wanted), &rules, seconds(1000 + at))
-        };
-        for wanted in ["", "no-cache", "max-age=0"] {
-            assert!(of(404, wanted, 59) && of(503, wanted, 59) && of(503, wanted, 89), "{wanted}");
-            assert!(!of(404, wanted, 60) && !of(503, wanted, 90) && !of(200, wanted, 0), "{wanted}");
-        }
-    }
-
-    /// The answer to a request with this `cache-control`, `after` so many seconds, of a response with these
-    /// field lines.
+    /// What is said to a request with this `cache-control`, `after` so many seconds, of a response with these field lines.
     fn after(after: u64, response: &str, wanted: &str) -> Reuse {
         reuse(&object(response), &facts(wanted), seconds(1000 + after))
     }
@@ -283,7 +249,7 @@ mod tests {
         let lenient = Rules { stale_if_error: Some(seconds(30)), ..Rules::default() };
         assert!(of("max-age=60", 89, "", &lenient));
         assert!(!of("max-age=60, stale-if-error=0", 60, "", &lenient));
-        // A directive against stale answers forbids ours, but not its own.
+        // What forbids a stale one forbids ours, but not its own.
         assert!(!of("s-maxage=60", 60, "", &lenient));
         assert!(of("s-maxage=60, stale-if-error=5", 64, "", &lenient));
     }

@@ -1,10 +1,8 @@
-//! Settings of a route's cache.
+//! What the operator asked of a route's cache.
 
 use std::time::Duration;
 
-use crate::query;
-
-/// Treatment of a response that sets a cookie: it is most likely meant for one client (threat E3).
+/// What to do with a response that sets a cookie: it is most likely meant for one client (threat E3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetCookie {
     /// Do not keep it.
@@ -14,7 +12,7 @@ pub enum SetCookie {
     Strip,
 }
 
-/// A name of a query's parameter, or with a `*` at its end all names that begin so.
+/// A name, or with a `*` at its end all names that begin so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     text: Box<[u8]>,
@@ -22,22 +20,21 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Reads `name` or `prefix*`, written as in a query: escapes stand for what they are of.
+    /// Reads `name` or `prefix*`.
     pub fn new(text: &[u8]) -> Pattern {
-        let (name, prefix) = match text.strip_suffix(b"*") {
-            Some(name) => (name, true),
-            None => (text, false),
-        };
-        Pattern { text: query::decoded(name).collect(), prefix }
+        match text.strip_suffix(b"*") {
+            Some(prefix) => Pattern { text: prefix.into(), prefix: true },
+            None => Pattern { text: text.into(), prefix: false },
+        }
     }
 
-    /// Whether it means the name of these bytes, decoded. Case matters, as it does in queries.
-    pub(crate) fn matches(&self, mut name: impl Iterator<Item = u8>) -> bool {
-        self.text.iter().all(|byte| name.next() == Some(*byte)) && (self.prefix || name.next().is_none())
+    /// Whether it means this name. Case matters, as it does in queries.
+    pub fn matches(&self, name: &[u8]) -> bool {
+        if self.prefix { name.starts_with(&self.text) } else { *name == *self.text }
     }
 }
 
-/// How much of the query tells responses apart. The rest does not reach origins.
+/// How much of the query tells responses apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum QueryRule {
     /// All of it.
@@ -51,18 +48,17 @@ pub enum QueryRule {
     Without(Vec<Pattern>),
 }
 
-/// The settings of a route's cache.
+/// What the operator asked of a route's cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// How long responses are fresh that do not say so themselves and whose status lets a cache guess (RFC
-    /// 9110 §15.1). `None`: only those with a `last-modified`, a tenth of their age (RFC 9111 §4.2.2).
+    /// How long responses are fresh that do not say so themselves and whose status lets a cache guess (RFC 9110 §15.1). `None`: only
+    /// those with a `last-modified`, a tenth of their age (RFC 9111 §4.2.2).
     pub ttl: Option<Duration>,
     /// Nothing is fresh for longer, whatever it says.
     pub ttl_max: Option<Duration>,
-    /// How long 404, 405, 410, 414 and 501 are fresh that do not say so themselves. `None`: they are not
-    /// kept.
+    /// How long 404, 405, 410, 414 and 501 are fresh that do not say so themselves. `None`: they are not kept.
     pub negative_ttl: Option<Duration>,
-    /// How much of the query tells responses apart. The rest does not reach origins.
+    /// How much of the query tells responses apart.
     pub query: QueryRule,
     /// Sort the parameters by name, so that their order does not tell responses apart.
     pub query_sort: bool,

@@ -5,7 +5,6 @@ mod screens;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::collection::{btree_map, vec};
@@ -475,11 +474,13 @@ fn pool(name: String, protocol: Protocol) -> impl Strategy<Value = Pool> {
     );
     let queue = (0..=1_000_000u32, millis(1, 3_600_000)).prop_map(|(max, timeout)| Queue { max, timeout });
     let keep_alive = (0..=65_536u32, millis(100, 86_400_000)).prop_map(|(max, idle)| KeepAlive { max, idle });
-    let second = (queue, of("[A-Za-z_-]{1,8}"), of(millis(100, 3_600_000)), keep_alive, health(http));
+    let sticky = ("[A-Za-z_-]{1,8}", of("[a-z./]{1,8}"))
+        .prop_map(|(cookie, file)| Sticky { cookie, secret_file: file.map(PathBuf::from) });
+    let second = (queue, of(sticky), of(millis(100, 3_600_000)), keep_alive, health(http));
     (first, second).prop_map(
         move |(
             (backends, balance, hash, (send_proxy, multiplexed, tls), retry),
-            (queue, cookie, slow_start, keep_alive, health),
+            (queue, sticky, slow_start, keep_alive, health),
         )| Pool {
             name: name.clone(),
             backends,
@@ -494,7 +495,7 @@ fn pool(name: String, protocol: Protocol) -> impl Strategy<Value = Pool> {
             send_proxy: send_proxy.filter(|_| protocol != Protocol::Udp),
             retry,
             queue,
-            sticky_cookie: cookie.filter(|_| http),
+            sticky: sticky.filter(|_| http),
             slow_start,
             keep_alive,
             health,
@@ -530,7 +531,7 @@ fn config() -> impl Strategy<Value = Config> {
         .iter()
         .flat_map(|(protocol, pools)| pools.iter().map(|name| pool(name.clone(), *protocol)))
         .collect();
-    let cache = (of((1u64 << 20)..=(1 << 46)), 1..=1_000_000u32);
+    let cache = of((1u64 << 20)..=(1 << 46));
     (runtime, admin, log, cache, listeners, pools).prop_map(
         |((workers, drain, memory_bytes), admin, log, cache, listeners, pools)| Config {
             runtime: Runtime { workers, drain, memory_bytes },
@@ -539,9 +540,9 @@ fn config() -> impl Strategy<Value = Config> {
                 token_file: token.then(|| PathBuf::from("/etc/weir/\"quoted\" token")),
             }),
             log,
-            cache: Cache { memory_bytes: cache.0, background_fetches: cache.1 },
-            listeners: listeners.into_iter().map(Arc::new).collect(),
-            pools: pools.into_iter().map(Arc::new).collect(),
+            cache: Cache { memory_bytes: cache },
+            listeners,
+            pools,
         },
     )
 }

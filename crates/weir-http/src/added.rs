@@ -45,8 +45,8 @@ impl fmt::Display for AddedFieldError {
 impl std::error::Error for AddedFieldError {}
 
 impl AddedField {
-    /// A field that takes the place of all fields of that name, so that a peer cannot add its own beside it.
-    /// In requests names that differ only in `_` for `-` are taken as the same.
+    /// A field that takes the place of all fields of that name, so that a peer cannot add its own beside it. In requests
+    /// names that differ only in `_` for `-` are taken as the same.
     pub fn replacing(name: &[u8], value: &[u8]) -> Result<AddedField, AddedFieldError> {
         AddedField::new(name, value, true)
     }

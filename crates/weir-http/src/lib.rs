@@ -1,17 +1,14 @@
 //! **What do these bytes mean, and which bytes say this?**
 //!
-//! This crate reads HTTP heads, bodies and PROXY protocol headers into typed messages, and writes typed
-//! messages as fresh bytes. Strict RFC 9112 on both sides: framing that two readers could understand
-//! differently is an error, never a guess. It never does I/O, reads a clock, draws randomness, picks a
-//! backend, or panics on input.
+//! This crate reads HTTP heads, bodies and PROXY protocol headers into typed messages, and writes typed messages as
+//! fresh bytes. Strict RFC 9112 on both sides: framing that two readers could understand differently is an error,
+//! never a guess. It never does I/O, reads a clock, draws randomness, picks a backend, or panics on input.
 //!
-//! Where to start reading: [`h1::parse_request`] turns bytes into a [`RequestHead`], [`body::BodyReader`]
-//! says which of the following bytes are its body, [`forward::write_request`] and [`forward::request_fields`]
-//! write what a backend gets to see, and [`Violation`] lists everything a peer can do wrong. The types in
-//! [`message`] and [`body`] are the same for all versions: [`section`] fills them from the decoded fields of
-//! HTTP/2 and HTTP/3. The frames, streams and QPACK of HTTP/3 are in [`h3`], and what the `h2` crate does not
-//! tell of HTTP/2 is in [`hpack`]. What the values of single fields mean (dates, entity tags, `cache-control`
-//! …) is in [`values`].
+//! Where to start reading: [`h1::parse_request`] turns bytes into a [`RequestHead`], [`body::BodyReader`] says which of
+//! the following bytes are its body, [`forward::write_request`] and [`forward::request_fields`] write what a backend gets to see, and
+//! [`Violation`] lists everything a peer can do wrong. The types in [`message`] and [`body`] are the same for all
+//! versions: [`section`] fills them from the decoded fields of HTTP/2 and HTTP/3. The frames, streams and QPACK of
+//! HTTP/3 are in [`h3`], and what the `h2` crate does not tell of HTTP/2 is in [`hpack`]. What the values of single fields mean (dates, entity tags, `cache-control` …) is in [`values`].
 #![forbid(unsafe_code)]
 
 pub mod added;
@@ -42,8 +39,8 @@ pub mod websocket;
 pub use added::{AddedField, AddedFieldError};
 pub use body::{BodyLength, BodyReader, BodyStep};
 pub use forward::{
-    CacheFields, Conditions, Query, RequestContext, ResponseContext, SentFraming, Underscores,
-    request_fields, response_fields, write_request, write_response,
+    CacheFields, Conditions, RequestContext, ResponseContext, SentFraming, Underscores, request_fields,
+    response_fields, write_request, write_response,
 };
 pub use h1::encode::write_decimal as encode_decimal;
 pub use h1::{Progress, parse_request, parse_response};

@@ -1,9 +1,8 @@
-//! Bound on the work without content that a client may make on one QUIC connection (threat C5).
+//! How much work without content a client may make on one QUIC connection (threat C5).
 //!
-//! QUIC bounds what a frame can make us hold, and not how many come: `PING`, `PATH_CHALLENGE`,
-//! `RETIRE_CONNECTION_ID`, windows and the rest are answered for ever, up to a thousand of them in a
-//! datagram. So each is charged to a budget, which time, requests and bytes that move fill up again. The
-//! protocol counts frames anyway; its counters are looked at once in some datagrams.
+//! QUIC bounds what a frame can make us hold, and not how many come: `PING`, `PATH_CHALLENGE`, `RETIRE_CONNECTION_ID`, windows and the rest are
+//! answered for ever, up to a thousand of them in a datagram. So each is charged to a budget, which time, requests and bytes that move fill up
+//! again. The protocol counts frames anyway; its counters are looked at once in some datagrams.
 
 use std::time::Instant;
 
@@ -13,8 +12,8 @@ use quinn_proto::ConnectionStats;
 const DATAGRAMS: u32 = 64;
 /// Frames that a request earns: its client may need some windows.
 const FRAMES_PER_REQUEST: f64 = 12.0;
-/// Bytes received for which there may be a piece of a stream, besides one in each datagram and one for each
-/// piece of an answer: as little as a small message.
+/// Bytes received for which there may be a piece of a stream, besides one in each datagram and one for each piece of an answer: as little as a small
+/// message.
 const BYTES_PER_PIECE: u64 = 64;
 /// Bytes, either way, that earn one frame.
 const BYTES_PER_FRAME: f64 = 1024.0;
@@ -78,15 +77,14 @@ impl FloodBudget {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         let earned = (moved_bytes - self.moved_bytes) as f64 / BYTES_PER_FRAME + passed * self.most * REFILL;
         let cost = cost(stats);
-        // The cost falls when acknowledged packets follow on acknowledgements.
+        // It falls when acknowledged packets follow on acknowledgements.
         let owed = (cost - self.charged).max(0.0) + self.surplus_pieces(stats) as f64;
         (self.at, self.moved_bytes, self.charged) = (now, moved_bytes, cost.max(self.charged));
         self.left = (self.left + earned - owed).min(self.most);
         self.left >= 0.0
     }
 
-    /// How many more pieces of streams came since the last look than its bytes were worth. Those of one look
-    /// pay for no other's.
+    /// How many more pieces of streams came since the last look than its bytes were worth. Those of one look pay for no other's.
     fn surplus_pieces(&mut self, stats: &ConnectionStats) -> u64 {
         let received = stats.udp_rx;
         let allowed_pieces = received.datagrams + received.bytes / BYTES_PER_PIECE + self.given_pieces;
@@ -96,7 +94,7 @@ impl FloodBudget {
     }
 }
 
-/// Cost of all frames so far, but for pieces of streams.
+/// What all frames so far cost, but for pieces of streams.
 fn cost(stats: &ConnectionStats) -> f64 {
     let frames = &stats.frame_rx;
     let control: u64 = [
@@ -132,8 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// Looks after each of `rounds` rounds of `round`, a second apart each `per_second`; whether the budget
-    /// lasted.
+    /// Looks after each of `rounds` rounds of `round`, a second apart each `per_second`; whether the budget lasted.
     fn lasts(
         rounds: u64,
         per_second: u64,

@@ -1,5 +1,4 @@
-//! The processes before and after this one, while they still have connections on the sockets that all of them
-//! hold.
+//! The processes before and after this one, while they still have connections on the sockets that all of them hold.
 
 use std::io;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
@@ -30,8 +29,8 @@ impl OtherProcesses {
         sockets.retain(|(owner, _)| owner.process != process);
     }
 
-    /// Forwards a datagram to its worker or, where there is no socket to that one, to any worker of its
-    /// process: whether it went. `None` when the process has ended.
+    /// Forwards a datagram to its worker or, where there is no socket to that one, to any worker of its process: whether it went.
+    /// `None` when the process has ended.
     pub fn send(&self, to: Owner, datagram: impl FnOnce() -> Forwarded) -> Option<bool> {
         let sockets = self.read();
         let exact = sockets.iter().find(|(owner, _)| *owner == to);

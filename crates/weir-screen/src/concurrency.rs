@@ -17,8 +17,8 @@ const KEPT: usize = 256;
 
 type Counts = HashMap<Digest, u32, BuildHasherDefault<Already>>;
 
-/// A limit with its counts, shared by all workers. Only keys with requests under way are remembered, so that
-/// memory is bounded by what bounds those: connections and streams.
+/// A limit with its counts, shared by all workers. Only keys with requests under way are remembered, so that memory is bounded by what
+/// bounds those: connections and streams.
 pub(crate) struct ConcurrencyLimiter {
     pub settings: ConcurrencyLimit,
     counts: Shares,
@@ -127,10 +127,10 @@ impl Hasher for Already {
 mod tests {
     use super::*;
     use crate::key::Key;
-    use crate::settings::Checkpoint;
+    use crate::settings::Place;
 
     fn limiter(key: Key, max: u32) -> Arc<ConcurrencyLimiter> {
-        let settings = ConcurrencyLimit { max, key, at: Checkpoint::Edge, dry_run: false, status: 429 };
+        let settings = ConcurrencyLimit { max, key, at: Place::Edge, dry_run: false, status: 429 };
         Arc::new(ConcurrencyLimiter::new(&settings, [1, 2]))
     }
 

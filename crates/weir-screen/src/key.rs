@@ -1,4 +1,4 @@
-//! Keys by which requests are counted.
+//! What requests are counted by.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -6,15 +6,14 @@ use std::net::{IpAddr, Ipv6Addr};
 use crate::digest::{Digest, digest};
 use crate::screen::Facts;
 
-/// A key by which requests are counted.
+/// What requests are counted by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key {
     /// The client's network: its address, cut to so many bits.
     ClientIp {
         /// Bits of an IPv4 address, up to 32.
         v4_bits: u8,
-        /// Bits of an IPv6 address, up to 128. One customer has at least a /64, and can come from each of its
-        /// addresses.
+        /// Bits of an IPv6 address, up to 128. One customer has at least a /64, and can come from each of its addresses.
         v6_bits: u8,
     },
     /// All of the route together.
@@ -36,8 +35,8 @@ impl Key {
         matches!(self, Key::Route | Key::Listener)
     }
 
-    /// Digest of the key of a request; `None` where there is only one count. A request without the header or
-    /// cookie is counted by its client: otherwise leaving it out would be the way around the limit.
+    /// What stands for the key of a request; `None` where there is only one count. A request without the header or cookie is counted by its
+    /// client: otherwise leaving it out would be the way around the limit.
     pub(crate) fn digest(&self, seed: [u64; 2], facts: &Facts<'_>) -> Option<Digest> {
         Some(match self {
             Key::Route | Key::Listener => return None,
@@ -109,8 +108,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// What stands for a client at this address where clients are counted and nothing else is said: an IPv4
-/// address, an IPv6 /64.
+/// What stands for a client at this address where clients are counted and nothing else is said: an IPv4 address, an IPv6 /64.
 pub fn address_key(client: IpAddr) -> IpAddr {
     Network::of(client, 32, 64).address
 }

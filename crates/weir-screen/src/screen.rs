@@ -1,5 +1,4 @@
-//! The screen of a listener or of a route: the one place that decides whether a request may pass, and why
-//! not.
+//! The screen of a listener or of a route: the one place that decides whether a request may pass, and why not.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -10,12 +9,12 @@ use crate::addresses::Addresses;
 use crate::concurrency::{ConcurrencyLimiter, Slot};
 use crate::pattern::Patterns;
 use crate::rate_limiter::RateLimiter;
-use crate::settings::{Checkpoint, Settings};
+use crate::settings::{Place, Settings};
 
 /// Finds the whole value of the header field of a name, all of its lines.
 pub type FieldLookup<'a> = dyn Fn(&[u8]) -> Option<Cow<'a, [u8]>> + 'a;
 
-/// The facts of a request that a screen looks at.
+/// What a screen looks at.
 pub struct Facts<'a> {
     /// The client, as far as it is believed.
     pub client: IpAddr,
@@ -31,7 +30,7 @@ pub struct Facts<'a> {
     pub cookie: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>,
 }
 
-/// Reasons to refuse a request.
+/// What a request was refused for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Reason {
@@ -77,7 +76,7 @@ impl Refusal {
 /// After which time those may try again who found too many requests under way: nobody knows when one ends.
 const CONCURRENCY_RETRY: Duration = Duration::from_secs(1);
 
-/// Slots that a request under way holds, and the refusals that dry runs spared it.
+/// What a request that is under way holds, and what would have happened to it.
 #[derive(Default)]
 pub struct Passage {
     /// Requests counted as under way until this is dropped.
@@ -93,12 +92,7 @@ impl Passage {
         self.would_refuse = 0;
     }
 
-    /// Whether it is counted anywhere as under way.
-    pub fn is_counted(&self) -> bool {
-        !self.slots.is_empty()
-    }
-
-    /// Reasons for which limits with `dry_run` would have refused it.
+    /// What limits with `dry_run` would have refused it for.
     pub fn would_refuse(&self) -> impl Iterator<Item = Reason> {
         let bits = self.would_refuse;
         Reason::ALL.into_iter().filter(move |reason| bits & (1 << *reason as u8) != 0)
@@ -123,8 +117,7 @@ impl Texts {
     }
 }
 
-/// The limiters of `limits`. One of `old` with the same settings goes on where it is; of several that are
-/// alike the n-th goes on as the n-th.
+/// The limiters of `limits`. One of `old` with the same settings goes on where it is; of several that are alike the n-th goes on as the n-th.
 fn limiters<L, S: PartialEq>(
     limits: &[S],
     old: &[Arc<L>],
@@ -139,33 +132,31 @@ fn limiters<L, S: PartialEq>(
     limits.iter().enumerate().map(limiter).collect()
 }
 
-/// Tokens that a request took of a screen's limits of rate: a bit for each by its place in the config, which
-/// allows no more than there are bits.
+/// Tokens that a request took of a screen's limits of rate: a bit for each by its place in the config, which allows no more than there are bits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Taken(u64);
 
-/// Whether a request may pass at this checkpoint, by the screens of a listener and of its route, in this
-/// order. Lists are looked at on the edge. What the request then holds is in `passage`.
+/// Whether a request may pass at this place, by the screens of a listener and of its route, in this order. Lists are looked at on the edge. What
+/// the request then holds is in `passage`.
 ///
-/// Linear in the length of what is compared; allocates only where requests under way are counted. A request
-/// that is refused takes nothing from any limit that is asked at the same time: otherwise who hammers one
-/// route would use up what all others share.
+/// Linear in the length of what is compared; allocates only where requests under way are counted. A request that is refused takes nothing
+/// from any limit that is asked at the same time: otherwise who hammers one route would use up what all others share.
 ///
 /// # Errors
 /// It may not; `http/failure` of weir-proxy makes an answer of it.
 pub fn admit(
     [listener, route]: [Option<&Screen>; 2],
-    checkpoint: Checkpoint,
+    place: Place,
     facts: &Facts<'_>,
     now: Duration,
     passage: &mut Passage,
 ) -> Result<(), Refusal> {
     let held = passage.slots.len();
     let taken = match listener {
-        Some(screen) => screen.admit(checkpoint, facts, now, passage)?,
+        Some(screen) => screen.admit(place, facts, now, passage)?,
         None => Taken::default(),
     };
-    let Some(Err(refusal)) = route.map(|route| route.admit(checkpoint, facts, now, passage)) else {
+    let Some(Err(refusal)) = route.map(|route| route.admit(place, facts, now, passage)) else {
         return Ok(());
     };
     if let Some(screen) = listener {
@@ -175,7 +166,7 @@ pub fn admit(
     Err(refusal)
 }
 
-/// The lists and limits of a listener or a route, ready for use and shared by all workers.
+/// What a listener or a route asks of its requests, ready for use and shared by all workers.
 pub struct Screen {
     settings: Settings,
     pub(crate) addresses: Option<Addresses>,
@@ -190,8 +181,8 @@ pub struct Screen {
 impl Screen {
     /// Makes a screen of what the config says; `None` when it asks nothing.
     ///
-    /// Limits that `before` has with the same settings go on where they are. `seed` is secret and drawn once
-    /// per process; a screen of `before` keeps its own.
+    /// Limits that `before` has with the same settings go on where they are. `seed` is secret and drawn once per process; a screen of `before`
+    /// keeps its own.
     pub fn compile(settings: &Settings, seed: [u64; 2], before: Option<&Screen>) -> Option<Screen> {
         if settings.is_empty() {
             return None;
@@ -209,8 +200,8 @@ impl Screen {
             |old| &old.settings,
             |limit| ConcurrencyLimiter::new(limit, seed),
         );
-        let checkpoints = settings.rate_limit.iter().map(|limit| limit.at);
-        let mut checkpoints = checkpoints.chain(settings.concurrency_limit.iter().map(|limit| limit.at));
+        let places = settings.rate_limit.iter().map(|limit| limit.at);
+        let mut places = places.chain(settings.concurrency_limit.iter().map(|limit| limit.at));
         Some(Screen {
             addresses: Addresses::compile(&settings.allow_address, &settings.deny_address),
             methods: texts(&settings.deny_method, &settings.allow_method),
@@ -218,12 +209,12 @@ impl Screen {
             user_agents: texts(&settings.deny_user_agent, &settings.allow_user_agent),
             rates,
             concurrencies,
-            asks_at_origin: checkpoints.any(|checkpoint| checkpoint == Checkpoint::Origin),
+            asks_at_origin: places.any(|place| place == Place::Origin),
             settings: settings.clone(),
         })
     }
 
-    /// The settings that it was made of.
+    /// What it was made of.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -241,21 +232,21 @@ impl Screen {
     /// [`admit`] of this screen alone.
     fn admit(
         &self,
-        checkpoint: Checkpoint,
+        place: Place,
         facts: &Facts<'_>,
         now: Duration,
         passage: &mut Passage,
     ) -> Result<Taken, Refusal> {
-        if checkpoint == Checkpoint::Edge
+        if place == Place::Edge
             && let Some(reason) = self.listed(facts)
         {
             return Err(Refusal { reason, status: 403, retry_after: None });
         }
         let held = passage.slots.len();
-        self.count(checkpoint, facts, now, passage).inspect_err(|_| passage.slots.truncate(held))
+        self.count(place, facts, now, passage).inspect_err(|_| passage.slots.truncate(held))
     }
 
-    /// The reason for which a list refuses a request.
+    /// What the lists refuse a request for.
     fn listed(&self, facts: &Facts<'_>) -> Option<Reason> {
         if self.addresses.as_ref().is_some_and(|addresses| !addresses.passes(facts.client)) {
             return Some(Reason::Address);
@@ -270,13 +261,13 @@ impl Screen {
 
     fn count(
         &self,
-        checkpoint: Checkpoint,
+        place: Place,
         facts: &Facts<'_>,
         now: Duration,
         passage: &mut Passage,
     ) -> Result<Taken, Refusal> {
         // Requests under way first: what is counted there is given back by itself.
-        for limiter in self.concurrencies.iter().filter(|limiter| limiter.settings.at == checkpoint) {
+        for limiter in self.concurrencies.iter().filter(|limiter| limiter.settings.at == place) {
             let settings = &limiter.settings;
             match limiter.enter(facts) {
                 Some(slot) => passage.slots.push(slot),
@@ -293,7 +284,7 @@ impl Screen {
         let mut taken = Taken::default();
         for (number, limiter) in self.rates.iter().enumerate() {
             let settings = &limiter.settings;
-            if settings.at != checkpoint {
+            if settings.at != place {
                 continue;
             }
             match limiter.take(facts, now) {

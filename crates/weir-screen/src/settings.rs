@@ -1,4 +1,4 @@
-//! Lists and limits, as the config says them.
+//! What an operator asks of requests, as the config says it.
 
 use ipnet::IpNet;
 
@@ -6,7 +6,7 @@ use crate::key::Key;
 use crate::pattern::Pattern;
 use crate::rate::Rate;
 
-/// Lists and limits of a listener or a route.
+/// What a listener or a route asks of its requests.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     /// Networks whose clients are refused.
@@ -37,8 +37,7 @@ impl Settings {
         *self == Settings::default()
     }
 
-    /// The lists of networks and texts by their keys in the file, each as it is written there; empty ones
-    /// too.
+    /// The lists of networks and texts by their keys in the file, each as it is written there; empty ones too.
     pub fn lists(&self) -> impl Iterator<Item = (&'static str, Vec<String>)> {
         let written = |patterns: &[Pattern]| patterns.iter().map(Pattern::to_string).collect();
         let networks = |networks: &[IpNet]| networks.iter().map(IpNet::to_string).collect();
@@ -58,7 +57,7 @@ impl Settings {
 
 /// Where a limit counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Checkpoint {
+pub enum Place {
     /// Every request.
     #[default]
     Edge,
@@ -66,12 +65,12 @@ pub enum Checkpoint {
     Origin,
 }
 
-impl Checkpoint {
+impl Place {
     /// As it is written in the config.
     pub fn word(self) -> &'static str {
         match self {
-            Checkpoint::Edge => "edge",
-            Checkpoint::Origin => "origin",
+            Place::Edge => "edge",
+            Place::Origin => "origin",
         }
     }
 }
@@ -83,10 +82,10 @@ pub struct RateLimit {
     pub rate: Rate,
     /// At once, after a pause; at least 1.
     pub burst: u32,
-    /// The key of the count.
+    /// What is counted.
     pub key: Key,
     /// Which requests are counted.
-    pub at: Checkpoint,
+    pub at: Place,
     /// Only says what it would refuse.
     pub dry_run: bool,
     /// 429 or 503.
@@ -100,10 +99,10 @@ pub struct RateLimit {
 pub struct ConcurrencyLimit {
     /// Requests under way at once; at least 1.
     pub max: u32,
-    /// The key of the count.
+    /// What is counted.
     pub key: Key,
     /// Which requests are counted.
-    pub at: Checkpoint,
+    pub at: Place,
     /// Only says what it would refuse.
     pub dry_run: bool,
     /// 429 or 503.

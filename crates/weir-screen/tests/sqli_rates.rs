@@ -1,10 +1,9 @@
-//! How many attacks are caught, and how much ordinary traffic is taken for one: both rates on corpora of
-//! which one part was looked at while the rules were written (`tuned`), and the other was not (`held`).
-//! `cargo test -p weir-screen --test sqli_rates -- --nocapture` prints them.
+//! How many attacks are caught, and how much ordinary traffic is taken for one: both rates on corpora of which one part was looked at while
+//! the rules were written (`tuned`), and the other was not (`held`). `cargo test -p weir-screen --test sqli_rates -- --nocapture` prints them.
 
 mod sqli;
 
-use sqli::corpus::{self, CorpusValue};
+use sqli::corpus::{self, Entry};
 use sqli::traffic;
 use weir_screen::sqli::Screen;
 
@@ -16,7 +15,7 @@ const WRONG: [usize; 2] = [0, 1];
 const MADE_UP: usize = 20_000;
 
 /// Prints the rate of each source, and gives how many of how many are taken for injections.
-fn rate(name: &str, entries: &[CorpusValue], expected: bool) -> (usize, usize) {
+fn rate(name: &str, entries: &[Entry], expected: bool) -> (usize, usize) {
     let mut screen = Screen::default();
     let mut caught = 0;
     let mut by_source: Vec<(&str, usize, usize)> = Vec::new();
@@ -189,8 +188,7 @@ fn each_kind_of_injection_is_named() {
     }
 }
 
-/// However its parts are arranged: what took time that grows with the square of the length would take
-/// minutes.
+/// However its parts are arranged: what took time that grows with the square of the length would take minutes.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a bound on time is measured with a clock")]
 fn a_long_value_takes_no_longer_than_its_length_asks_for() {

@@ -1,10 +1,8 @@
-//! Metric names, help texts and labels in one table, and the Prometheus text format (version 0.0.4) written
-//! from it.
+//! Metric names, help texts and labels in one table, and the Prometheus text format (version 0.0.4) written from it.
 //!
-//! The reference page of metrics is generated from the same table ([`reference_page`]), so a name that is
-//! exported is a name that is documented. The format is written here rather than by `prometheus-client`: that
-//! crate writes OpenMetrics, which strips `_total` from `# TYPE` lines, so that every reader of the older
-//! format (and `promtool check metrics`) sees untyped counters.
+//! The reference page of metrics is generated from the same table ([`reference_page`]), so a name that is exported is a name
+//! that is documented. The format is written here rather than by `prometheus-client`: that crate writes OpenMetrics, which strips
+//! `_total` from `# TYPE` lines, so that every reader of the older format (and `promtool check metrics`) sees untyped counters.
 
 use std::fmt::Write as _;
 
@@ -14,7 +12,7 @@ use crate::table::{CODE_CLASSES, CacheResult, Compressed, End, Handshake, Reject
 /// The `content-type` of what [`Exposition::into_text`] gives.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Kinds of number that a metric is.
+/// What kind of number a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Only grows; starts at 0 with the process.
@@ -41,7 +39,7 @@ impl Kind {
 pub struct Metric {
     /// Full name with unit and `_total`.
     pub name: &'static str,
-    /// The kind of number that it is.
+    /// What kind of number it is.
     pub kind: Kind,
     /// Label names, in the order in which values are given.
     pub labels: &'static [&'static str],
@@ -91,8 +89,6 @@ metrics! {
     CACHE_OBJECTS = "weir_cache_objects" Gauge [] "Responses kept.";
     CACHE_EVICTIONS = "weir_cache_evictions_total" Counter [] "Responses that gave way to others.";
     CACHE_PURGED = "weir_cache_purged_total" Counter [] "Responses that purges took out or made out of date.";
-    CACHE_BACKGROUND = "weir_cache_background_fetches" Gauge [] "Fetches under way that no client waits for.";
-    CACHE_BACKGROUND_REFUSED = "weir_cache_background_refused_total" Counter [] "Fetches that could not go on or begin without a client that waits for them, because `[cache] background_fetches` were under way, or it took a minute.";
     CACHE_ENCODINGS = "weir_cache_encodings_total" Counter [] "Times that an encoder ran over content to keep it encoded too.";
     COMPRESSED = "weir_compressed_responses_total" Counter ["listener", "coding"] "Responses that could be compressed and whose client asked for it, by what came of it.";
     COMPRESSION_BYTES = "weir_compression_bytes_total" Counter ["listener", "content"] "Content that was compressed, before (`plain`) and after (`encoded`).";
@@ -161,7 +157,7 @@ impl Exposition {
         self.family(metric).sample(&[], value);
     }
 
-    /// The text written so far.
+    /// What has been written.
     pub fn into_text(self) -> String {
         self.text
     }
@@ -174,8 +170,8 @@ impl Family<'_> {
         self.line("", values, None, value);
     }
 
-    /// Writes the buckets, sum and count of a histogram: one bucket per power of two, which is half of what
-    /// is kept, so that a thousand backends stay readable.
+    /// Writes the buckets, sum and count of a histogram: one bucket per power of two, which is half of what is kept, so
+    /// that a thousand backends stay readable.
     pub fn histogram(&mut self, values: &[&str], sum: &HistogramSum) {
         let mut below = 0;
         for (index, count) in sum.counts.iter().enumerate() {

@@ -2,8 +2,7 @@
 
 use crate::cells::{Counter, Counters, Histogram};
 
-/// Declares a closed set of label values: the enum, its words and what each means (which the reference page
-/// prints).
+/// Declares a closed set of label values: the enum, its words and what each means (which the reference page prints).
 macro_rules! words {
     ($(#[$outer:meta])* $name:ident { $($variant:ident = $word:literal, $meaning:literal;)* }) => {
         $(#[$outer])*
@@ -20,7 +19,7 @@ macro_rules! words {
                 match self { $($name::$variant => $word,)* }
             }
 
-            /// The meaning of the value, for the generated reference page.
+            /// What the value means, for the generated reference page.
             pub fn meaning(self) -> &'static str {
                 match self { $($name::$variant => $meaning,)* }
             }
@@ -69,8 +68,7 @@ words! {
 }
 
 words! {
-    /// Reasons for which a worker refused something before or instead of forwarding it: label `reason` of
-    /// `weir_rejected_total`.
+    /// What a worker refused before or instead of forwarding: label `reason` of `weir_rejected_total`.
     Rejected {
         BadRequest = "bad_request", "Malformed or ambiguous request.";
         HeaderTooLarge = "header_too_large", "Request line, head or field count over its limit.";
@@ -103,7 +101,7 @@ words! {
 }
 
 words! {
-    /// Verdicts of the screen for SQL injection: label `verdict` of `weir_sqli_requests_total`.
+    /// What the screen for SQL injection said: label `verdict` of `weir_sqli_requests_total`.
     SqliVerdict {
         Passed = "passed", "Nothing was found.";
         Reported = "reported", "An injection was found, and passed (`sqli = \"report\"`).";
@@ -133,8 +131,7 @@ words! {
 }
 
 words! {
-    /// Outcomes of a request on a route with a cache: label `result` of `weir_cache_requests_total`, and
-    /// `cache` in the access log.
+    /// What became of a request on a route with a cache: label `result` of `weir_cache_requests_total`, and `cache` in the access log.
     CacheResult {
         Hit = "hit", "Answered from memory.";
         Stale = "stale", "Answered from memory, out of date, while it is fetched anew (`stale_while_revalidate`).";
@@ -148,8 +145,7 @@ words! {
 }
 
 impl Rejected {
-    /// Reasons for which something can be let pass and only counted: label `reason` of
-    /// `weir_would_reject_total`.
+    /// Reasons for which something can be let pass and only counted: label `reason` of `weir_would_reject_total`.
     pub const WOULD: &'static [Rejected] = &[Rejected::RateLimited, Rejected::ConcurrencyLimited];
 }
 
@@ -166,7 +162,7 @@ words! {
 /// Classes of status codes: index `status / 100`, 0 for none.
 pub const CODE_CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// Counters of one worker for one listener.
+/// What one worker counts for one listener.
 #[derive(Debug, Default)]
 pub struct ListenerCells {
     /// Client connections (UDP: flows) accepted.
@@ -183,7 +179,7 @@ pub struct ListenerCells {
     pub bytes_sent: Counter,
     /// Refusals by [`Rejected`].
     pub rejected: Counters<{ Rejected::ALL.len() }>,
-    /// Requests that would have been refused, but for a dry run, by [`Rejected`].
+    /// What passed and would have been refused, but for a dry run, by [`Rejected`].
     pub would_reject: Counters<{ Rejected::ALL.len() }>,
     /// Requests looked at, by [`SqliVerdict`].
     pub sqli: Counters<{ SqliVerdict::ALL.len() }>,
@@ -203,7 +199,7 @@ pub struct ListenerCells {
     pub log_dropped: Counter,
 }
 
-/// Counters of one worker for one backend of one pool.
+/// What one worker counts for one backend of one pool.
 #[derive(Debug, Default)]
 pub struct BackendCells {
     /// Responses by class of status; index 0 for exchanges (or connections) without one.
@@ -234,7 +230,7 @@ pub struct BackendCells {
     pub ejections: Counter,
 }
 
-/// Counters of one worker for one pool.
+/// What one worker counts for one pool.
 #[derive(Debug, Default)]
 pub struct PoolCells {
     /// Attempts after the first.

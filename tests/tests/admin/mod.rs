@@ -2,7 +2,6 @@
 
 mod access;
 mod api;
-mod changes;
 mod command_line;
 
 use weir_tests::dialogue::{Backend, Setup, Weir};

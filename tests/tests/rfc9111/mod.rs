@@ -5,7 +5,6 @@
 mod collapse;
 mod conditions;
 mod keys;
-mod odd;
 mod purge;
 mod ranges;
 mod stale;

@@ -1,7 +1,6 @@
 //! Places of entries by the hashes of their keys: open addressing, four bytes a place.
 //!
-//! The hashes themselves are in the entries. A removal moves what stands behind it up, so that nothing has to
-//! be swept.
+//! The hashes themselves are in the entries. A removal moves what stands behind it up, so that nothing has to be swept.
 
 /// No entry.
 const NONE: u32 = u32::MAX;
@@ -18,7 +17,7 @@ impl Index {
         Index { places: vec![NONE; 8], count: 0 }
     }
 
-    /// Its memory, in bytes.
+    /// What it takes, in bytes.
     pub fn bytes(&self) -> usize {
         self.places.len() * size_of::<u32>()
     }

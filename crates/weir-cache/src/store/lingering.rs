@@ -1,5 +1,4 @@
-//! Objects that the store has let go of while somebody still reads them: what they take is in no budget, and
-//! must be known.
+//! Objects that the store has let go of while somebody still reads them: what they take is in no budget, and must be known.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +9,7 @@ use crate::object::Object;
 #[derive(Debug, Default)]
 pub(super) struct Lingering {
     objects: Mutex<Vec<Arc<Object>>>,
-    /// Their memory when they were last looked at, in bytes.
+    /// What they took when they were last looked at, in bytes.
     bytes: AtomicU64,
 }
 
@@ -33,7 +32,7 @@ impl Lingering {
         }
     }
 
-    /// Their memory, in bytes. O(their number).
+    /// What they take, in bytes. O(their number).
     pub fn bytes(&self) -> u64 {
         if self.bytes.load(Ordering::Relaxed) > 0 {
             self.forget_unread(&mut self.objects.lock().unwrap_or_else(PoisonError::into_inner));

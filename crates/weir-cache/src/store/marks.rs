@@ -1,5 +1,4 @@
-//! Marks by which purges select objects, in a few bytes that stand with the shard's own books: objects that a
-//! purge does not mean are not looked at.
+//! What purges mean objects by, in a few bytes that stand with the shard's own books: objects that a purge does not mean are not looked at.
 
 use super::purges::Purge;
 use crate::key;
@@ -18,8 +17,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Marks of an object that has its key. `seed` is secret: whoever knew it could make up paths that all
-    /// meet in one place.
+    /// Those of an object that has its key. `seed` is secret: whoever knew it could make up paths that all meet in one place.
     pub fn of(object: &Object, seed: u64) -> Marks {
         let tags = object.tags.iter().fold(0, |bits, tag| bits | bits_of(*tag));
         match object.key() {
@@ -33,18 +31,18 @@ impl Marks {
 
 /// Which objects a purge may mean.
 pub(super) enum Meant {
-    /// Objects of the paths with this hash.
+    /// Those of the paths with this hash.
     OfPath(u32),
-    /// Objects of hosts with this hash.
+    /// Those of hosts with this hash.
     OfHost(u16),
-    /// Objects that may have a tag with these bits.
+    /// Those that may have a tag with these bits.
     Tagged(u32),
     /// Any.
     Any,
 }
 
 impl Meant {
-    /// The objects that `purge` may select.
+    /// What `purge` may mean.
     pub fn by(purge: &Purge, seed: u64) -> Meant {
         match purge {
             Purge::Path { path, .. } => Meant::OfPath(path_mark(path, seed)),
@@ -67,8 +65,7 @@ impl Meant {
     }
 }
 
-/// Of a path, by a secret seed.
-pub(super) fn path_mark(path: &[u8], seed: u64) -> u32 {
+fn path_mark(path: &[u8], seed: u64) -> u32 {
     key::hash(seed, path) as u32
 }
 

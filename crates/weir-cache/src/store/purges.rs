@@ -1,14 +1,13 @@
-//! Recent purges, so that a fetch which began before does not put anything back.
+//! What was purged of late, so that a fetch which began before does not put it back.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::key::{self, KeyParts};
 use crate::object::Object;
 use crate::tags;
 
-/// The objects to purge.
+/// What to purge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purge {
     /// All that is kept of this path, whatever its query and whatever it varies by.
@@ -22,7 +21,7 @@ pub enum Purge {
     Prefix {
         /// As above.
         host: Option<Box<[u8]>>,
-        /// The beginning of the normalised path; empty for all paths.
+        /// What the normalised path begins with; empty for all paths.
         prefix: Box<[u8]>,
     },
     /// All with this tag (`surrogate-key`, `cache-tag`).
@@ -68,12 +67,11 @@ impl PurgeSequence {
 #[derive(Debug)]
 enum Noted {
     Purge(Purge),
-    /// Removals of one resource, by the hash of the beginning of its keys.
-    Uri(u64),
+    /// What was removed under one key.
+    Key(u64),
 }
 
-/// Most purges that are remembered. A fetch that began before all of them is taken to be covered: it is not
-/// kept.
+/// Most purges that are remembered. A fetch that began before all of them is taken to be covered: it is not kept.
 const REMEMBERED: usize = 4096;
 
 /// The history.
@@ -92,15 +90,14 @@ impl Log {
 
     /// Notes a purge. Its number is greater than that of every fetch that has begun.
     ///
-    /// A soft one is noted too: what a fetch brings that began before it is stale, and it is simplest not to
-    /// keep it.
+    /// A soft one is noted too: what a fetch brings that began before it is stale, and it is simplest not to keep it.
     pub fn note(&self, purge: &Purge) -> u64 {
         self.add(Noted::Purge(purge.clone()))
     }
 
-    /// Notes that all was removed whose keys begin with what has this hash.
-    pub fn note_uri(&self, hash: u64) {
-        self.add(Noted::Uri(hash));
+    /// Notes that what was under one key was removed.
+    pub fn note_key(&self, primary_hash: u64) {
+        self.add(Noted::Key(primary_hash));
     }
 
     fn add(&self, noted: Noted) -> u64 {
@@ -114,21 +111,19 @@ impl Log {
         number
     }
 
-    /// Whether a purge has come since `began` that covers the object, which has its key. One load unless
-    /// there was any.
-    pub fn covers(&self, object: &Object, seed: u64, began: PurgeSequence) -> bool {
+    /// Whether a purge has come since `began` that covers the object. One load unless there was any.
+    pub fn covers(&self, object: &Object, primary_hash: u64, began: PurgeSequence) -> bool {
         if self.last.load(Ordering::SeqCst) <= began.0 {
             return false;
         }
         let log = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        // A purge that is forgotten may have covered it.
+        // What is not remembered any more may have covered it.
         if log.front().is_none_or(|(oldest, _)| *oldest > began.0 + 1) {
             return true;
         }
-        let uri = key::hash(seed, KeyParts::uri_of(&object.key));
         log.iter().rev().take_while(|(number, _)| *number > began.0).any(|(_, noted)| match noted {
             Noted::Purge(purge) => purge.covers(object),
-            Noted::Uri(hash) => *hash == uri,
+            Noted::Key(hash) => *hash == primary_hash,
         })
     }
 }

@@ -22,7 +22,7 @@ const PASSED_OVER: usize = 16 * VISITS;
 /// The small queue's part of what there is.
 const SMALL_PART: u64 = 10;
 
-/// The request fields that tell the variants of one key apart.
+/// What tells the variants of one key apart.
 #[derive(Debug)]
 pub(super) struct Choice {
     key: Box<[u8]>,
@@ -41,7 +41,7 @@ impl Choice {
     }
 }
 
-/// The things under a key.
+/// What is under a key.
 #[derive(Clone, Debug)]
 pub(super) enum Found {
     Object(Arc<Object>),
@@ -99,31 +99,31 @@ impl Found {
 }
 
 #[derive(Debug)]
-struct CacheEntry {
+struct Entry {
     /// `None` for one that is free; `links.older` is the next free one then.
     found: Option<Found>,
     hash: u64,
     links: Links,
-    /// The marks by which purges select it; of an object.
+    /// What purges may mean it by; of an object.
     marks: Marks,
     /// Its neighbours among the objects of its path.
     of_path: Links,
     in_main: bool,
 }
 
-fn links(entries: &mut [CacheEntry], entry: u32) -> Option<&mut Links> {
+fn links(entries: &mut [Entry], entry: u32) -> Option<&mut Links> {
     entries.get_mut(entry as usize).map(|entry| &mut entry.links)
 }
 
-fn links_of_path(entries: &mut [CacheEntry], entry: u32) -> Option<&mut Links> {
+fn links_of_path(entries: &mut [Entry], entry: u32) -> Option<&mut Links> {
     entries.get_mut(entry as usize).map(|entry| &mut entry.of_path)
 }
 
-fn path_of(entries: &[CacheEntry]) -> impl Fn(u32) -> u64 {
+fn path_of(entries: &[Entry]) -> impl Fn(u32) -> u64 {
     |entry| entries.get(entry as usize).map_or(0, |entry| u64::from(entry.marks.path))
 }
 
-fn hash_of(entries: &[CacheEntry]) -> impl Fn(u32) -> u64 {
+fn hash_of(entries: &[Entry]) -> impl Fn(u32) -> u64 {
     |entry| entries.get(entry as usize).map_or(0, |entry| entry.hash)
 }
 
@@ -135,7 +135,7 @@ pub(super) struct Shard {
     paths: Index,
     /// Secret, as that of keys.
     seed: u64,
-    entries: Vec<CacheEntry>,
+    entries: Vec<Entry>,
     free: u32,
     small: Queue,
     main: Queue,
@@ -156,10 +156,10 @@ impl Shard {
         }
     }
 
-    /// Its memory, in bytes, its own books included.
+    /// What it takes, in bytes, its own books included.
     pub fn bytes(&self) -> u64 {
         let indices = self.index.bytes() + self.paths.bytes();
-        let books = self.entries.capacity() * size_of::<CacheEntry>() + indices + self.ghost.bytes();
+        let books = self.entries.capacity() * size_of::<Entry>() + indices + self.ghost.bytes();
         self.held() + books as u64
     }
 
@@ -185,7 +185,7 @@ impl Shard {
         self.entries.get(entry as usize)?.found.as_ref()
     }
 
-    /// The thing under the key; counts as a use of it.
+    /// What is under the key; counts as a use of it.
     pub fn find(&self, hash: u64, key: &[u8]) -> Option<Found> {
         let found = self.found(self.locate(hash, key)?)?;
         found.touch();
@@ -198,8 +198,8 @@ impl Shard {
         matches!(found, Some(Found::Object(found)) if Arc::ptr_eq(found, object))
     }
 
-    /// Makes these names tell apart what is under the key, unless they do. Gives the generation of its
-    /// variants, and the object that was there in its stead.
+    /// Makes these names tell apart what is under the key, unless they do. Gives the generation of its variants, and the object that was there
+    /// in its stead.
     pub fn choose_by(
         &mut self,
         hash: u64,
@@ -233,7 +233,7 @@ impl Shard {
         let queue = if entry.in_main { &mut self.main } else { &mut self.small };
         let replaced = entry.found.replace(found)?;
         queue.bytes = queue.bytes + weight - replaced.weight();
-        // A key that was asked for often will be again, whatever is under it now.
+        // What was asked for often will be, whatever it is now.
         if let Some(found) = &entry.found {
             found.set_frequency(found.frequency().max(replaced.frequency()));
         }
@@ -245,7 +245,7 @@ impl Shard {
         let in_main = self.ghost.recall(hash, self.count());
         let marks = Marks::default();
         let (found, of_path) = (Some(found), Links::ALONE);
-        let entry = CacheEntry { found, hash, links: Links::ALONE, marks, of_path, in_main };
+        let entry = Entry { found, hash, links: Links::ALONE, marks, of_path, in_main };
         let place = self.free;
         let place = if let Some(free) = self.entries.get_mut(place as usize) {
             self.free = free.links.older;
@@ -300,8 +300,7 @@ impl Shard {
 
     fn first_of(&self, path: u32) -> Option<u32> {
         let entries = &self.entries;
-        let is =
-            |entry| entries.get(entry as usize).is_some_and(|entry: &CacheEntry| entry.marks.path == path);
+        let is = |entry| entries.get(entry as usize).is_some_and(|entry: &Entry| entry.marks.path == path);
         self.paths.find(u64::from(path), is)
     }
 
@@ -344,8 +343,8 @@ impl Shard {
         Some(found)
     }
 
-    /// Evicts until `over` bytes are free or [`STEPS`] are done. Adds the objects to `evicted`, for the
-    /// caller to drop without the lock, and says whether there was anything to do.
+    /// Evicts until `over` bytes are free or [`STEPS`] are done. Adds the objects to `evicted`, for the caller to drop without the lock, and
+    /// says whether there was anything to do.
     pub fn evict(&mut self, over: u64, evicted: &mut Vec<Arc<Object>>) -> bool {
         let mut freed = 0;
         for step in 0..STEPS {
@@ -386,8 +385,8 @@ impl Shard {
         weight
     }
 
-    /// Shows the next objects from entry `from` on whose marks `may_mean` them to `decide`, and removes those
-    /// it wants removed. Looks at no more than [`VISITS`] objects. Where to go on; `None` at the end.
+    /// Shows the next objects from entry `from` on whose marks `may_mean` them to `decide`, and removes those it wants removed. Looks at
+    /// no more than [`VISITS`] objects. Where to go on; `None` at the end.
     pub fn visit(
         &mut self,
         from: usize,
@@ -398,8 +397,8 @@ impl Shard {
         let end = (from + PASSED_OVER).min(self.entries.len());
         let mut visits = 0;
         for place in from..end {
-            let meant = |entry: &&CacheEntry| may_mean(&entry.marks);
-            let Some(CacheEntry { found: Some(Found::Object(object)), .. }) =
+            let meant = |entry: &&Entry| may_mean(&entry.marks);
+            let Some(Entry { found: Some(Found::Object(object)), .. }) =
                 self.entries.get(place).filter(meant)
             else {
                 continue;
@@ -436,6 +435,6 @@ mod tests {
 
     #[test]
     fn an_entry_takes_no_more_than_a_cache_line() {
-        assert!(size_of::<CacheEntry>() <= 64, "{}", size_of::<CacheEntry>());
+        assert!(size_of::<Entry>() <= 64, "{}", size_of::<Entry>());
     }
 }

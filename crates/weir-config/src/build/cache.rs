@@ -6,10 +6,7 @@ use crate::schema::*;
 use crate::values::Value;
 
 pub(super) fn cache(fields: &Fields) -> Cache {
-    Cache {
-        memory_bytes: fields.optional_number("memory"),
-        background_fetches: fields.count("background_fetches"),
-    }
+    Cache { memory_bytes: fields.optional_number("memory") }
 }
 
 /// `cache` of a route.

@@ -4,14 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use weir_balance::TierKind;
 use weir_io::clock;
 use weir_proxy::plane;
 use weir_proxy::snapshot::{Pool, Snapshot};
 
 use super::Control;
-use crate::dns::{Member, Moved};
 use crate::events::What;
 
 /// Longest wait between two looks at what time alone changes: steps of slow start that began in between.
@@ -21,7 +20,7 @@ const HOUSE_KEEPING: Duration = Duration::from_millis(250);
 pub(super) async fn keep(
     control: Arc<Control>,
     mut reports: mpsc::UnboundedReceiver<plane::Event>,
-    moved: Arc<Moved>,
+    resolved: Arc<Notify>,
 ) {
     let mut footings = HashMap::new();
     loop {
@@ -40,7 +39,7 @@ pub(super) async fn keep(
                 Some(report) => control.take_report(report),
                 None => return,
             },
-            members = moved.next() => control.follow_addresses(&members),
+            () = resolved.notified() => control.board().adopt(&control.snapshot()),
             // Never at once: a moment that stays due would make this loop spin.
             () = tokio::time::sleep((next - now).max(Duration::from_millis(1))) => {}
         }
@@ -57,17 +56,6 @@ impl Control {
                 let (pool, backend) = (pool.config.name.clone(), backend.address.clone());
                 tracing::info!(pool, backend, "ejection is over");
                 self.bus.tell(What::Readmitted { pool, backend });
-            }
-        }
-    }
-
-    /// Probes the backends whose address has become another where they are now. One that is not in force yet is looked at when it comes into force.
-    fn follow_addresses(&self, moved: &[Member]) {
-        let snapshot = self.snapshot();
-        for Member { pool, backend } in moved {
-            let is_there = |pool: &&Arc<Pool>| pool.backends.iter().any(|it| Arc::ptr_eq(it, backend));
-            if let Some(pool) = snapshot.pool(pool).filter(is_there) {
-                self.board().follow_address(pool, backend);
             }
         }
     }
@@ -129,7 +117,7 @@ impl Control {
                 if let Some(pool) = snapshot.pool(&name) {
                     self.refresh(pool, now);
                     if let Some(backend) = pool.backends.iter().find(|it| it.address == address) {
-                        self.board().hasten(backend);
+                        self.board().hasten(pool, backend);
                     }
                 }
                 self.bus.tell(What::Ejected { pool: name, backend: address, seconds, reason });

@@ -1,10 +1,10 @@
-//! Changes to a message between client and backend: all of them, in one place.
+//! What Weir changes in a message between client and backend: everything, in one place.
 //!
-//! Messages are written from their parsed form: as text of HTTP/1.1 ([`write_request`], [`write_response`]),
-//! or field after field for HTTP/2 and HTTP/3 ([`request_fields`], [`response_fields`]). What stays, goes and
-//! is added is decided in this file for both; the files below it only differ in how they put it. No byte
-//! reaches the other side that the parser did not check, and framing fields are only among the kept ones when
-//! they are the one plain number Weir itself acts on.
+//! Messages are written from their parsed form: as text of HTTP/1.1 ([`write_request`], [`write_response`]), or field
+//! after field for HTTP/2 and HTTP/3 ([`request_fields`], [`response_fields`]). What stays, goes and is added is decided
+//! in this file for both; the files below it only differ in how they put it. No byte reaches the other side that
+//! the parser did not check, and framing fields are only among the kept ones when they are the one plain number Weir
+//! itself acts on.
 
 mod coding;
 mod text;
@@ -26,11 +26,11 @@ use crate::message::{
 use crate::scan;
 use crate::sink::FieldSink;
 
-/// Treatment of field names that have an underscore (threat A24).
+/// What to do with field names that have an underscore (threat A24).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Underscores {
-    /// Drop those that with dashes would be a framing, identity, authentication or other protected field, or
-    /// one that Weir adds: backends that read `_` as `-` would take them for it.
+    /// Drop those that with dashes would be a framing, identity, authentication or other protected field, or one that
+    /// Weir adds: backends that read `_` as `-` would take them for it.
     #[default]
     DropTwins,
     /// Drop all of them.
@@ -42,11 +42,10 @@ pub enum Underscores {
 /// Which part of a resource, and under which conditions, is asked for (RFC 9110 §13.1, §14.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Conditions<'a> {
-    /// The method that the client asked for.
+    /// What the client asked for.
     #[default]
     AsSent,
-    /// The whole, unless it is still what a cache has (RFC 9111 §4.3.1). Without either of the two: the
-    /// whole, whatever it is.
+    /// The whole, unless it is still what a cache has (RFC 9111 §4.3.1). Without either of the two: the whole, whatever it is.
     Of {
         /// Value of `if-none-match`.
         if_none_match: Option<&'a [u8]>,
@@ -55,38 +54,23 @@ pub enum Conditions<'a> {
     },
 }
 
-/// Which query a backend is asked with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Query<'a> {
-    /// The client's.
-    #[default]
-    AsSent,
-    /// This one, given without its `?`; `None` for none. No form but origin- and absolute-form has any.
-    Of(Option<&'a [u8]>),
-}
-
-/// Fields of a response about the cache that it went past or came from.
+/// What a response says of the cache that it went past or came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheFields<'a> {
-    /// Value of `age`, in seconds, for a response that was kept (RFC 9111 §5.1); `None` leaves what the
-    /// backend said.
+    /// Value of `age`, in seconds, for a response that was kept (RFC 9111 §5.1); `None` leaves what the backend said.
     pub age_seconds: Option<u64>,
     /// Our member of `cache-status` (RFC 9211 §2).
     pub status: &'a [u8],
 }
 
-/// Facts about a request that change it on its way to a backend.
+/// What a request becomes on its way to a backend.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestContext<'a> {
-    /// The client.
+    /// Who asks.
     pub identity: &'a ClientIdentity,
-    /// The path to ask for: the normalised one that routing matched, or what a route rewrote it to. `None`:
-    /// as it was sent, for paths that are plain.
+    /// The path to ask for: the normalised one that routing matched, or what a route rewrote it to. `None`: as it was
+    /// sent, for paths that are plain. The query stays.
     pub path: Option<&'a [u8]>,
-    /// The query to ask with.
-    pub query: Query<'a>,
-    /// Host and port to ask for, another spelling of those that were sent. `None`: as they were sent.
-    pub host: Option<&'a [u8]>,
     /// `x-request-id` for a request that has no acceptable one.
     pub request_id: &'a [u8],
     /// `host` for an HTTP/1.0 request that has none.
@@ -95,8 +79,7 @@ pub struct RequestContext<'a> {
     pub conditions: Conditions<'a>,
     /// Fields the route adds.
     pub added: &'a [AddedField],
-    /// It may be a copy that somebody sends again, because the client's handshake is not over (RFC 8470): the
-    /// backend is told.
+    /// It may be a copy that somebody sends again, because the client's handshake is not over (RFC 8470): the backend is told.
     pub early: bool,
     /// Pass `Upgrade` on: the route allows that protocol.
     pub upgrade: bool,
@@ -109,7 +92,7 @@ pub struct RequestContext<'a> {
     pub expect_continue: bool,
     /// Ask the backend to close behind the response. Says nothing in HTTP/2.
     pub close: bool,
-    /// The treatment of underscores.
+    /// What to do with underscores.
     pub underscores: Underscores,
 }
 
@@ -119,8 +102,6 @@ impl<'a> RequestContext<'a> {
         RequestContext {
             identity,
             path: None,
-            query: Query::AsSent,
-            host: None,
             request_id,
             default_host: b"",
             conditions: Conditions::AsSent,
@@ -136,7 +117,7 @@ impl<'a> RequestContext<'a> {
     }
 }
 
-/// Facts about a response that change it on its way to a client.
+/// What a response becomes on its way to a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseContext<'a> {
     /// The version the client speaks: only one of HTTP/1.1 knows chunks.
@@ -147,8 +128,8 @@ pub struct ResponseContext<'a> {
     pub keep_alive: bool,
     /// Fields the route adds.
     pub added: &'a [AddedField],
-    /// `sec-websocket-accept` for an upgrade whose backend gave none, as those of HTTP/2 do (RFC 8441 §5);
-    /// see [`crate::websocket::accept`]. Empty for none.
+    /// `sec-websocket-accept` for an upgrade whose backend gave none, as those of HTTP/2 do (RFC 8441 §5); see
+    /// [`crate::websocket::accept`]. Empty for none.
     pub websocket_accept: &'a [u8],
     /// A further field, such as the stickiness cookie.
     pub sticky: Option<&'a AddedField>,
@@ -158,9 +139,9 @@ pub struct ResponseContext<'a> {
     pub request_id: &'a [u8],
     /// `date` to name where the backend gave none (RFC 9110 §6.6.1); empty for none.
     pub date: &'a [u8],
-    /// Fields about the cache; `None` where there is none.
+    /// What is said of the cache; `None` where there is none.
     pub cache: Option<CacheFields<'a>>,
-    /// The coding that the client's `accept-encoding` chooses; `None` where it makes no difference.
+    /// What the client's `accept-encoding` makes of the response; `None` where it makes no difference.
     pub negotiated: Option<Negotiated>,
 }
 
@@ -187,7 +168,7 @@ impl ResponseContext<'_> {
     }
 }
 
-/// The framing that [`write_response`] or [`response_fields`] announced to the client.
+/// What [`write_response`] or [`response_fields`] announced to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentFraming {
     /// How the body must now be written; `UntilClose` means raw bytes, then close, or the end of the stream.
@@ -263,7 +244,7 @@ fn request_rule<'a>(head: &RequestHead, context: &RequestContext<'a>, replaced: 
 /// Known names that are not passed on as they came.
 fn dropped_from_request(head: &RequestHead, context: &RequestContext<'_>) -> KnownSet {
     let mut dropped = HOP_BY_HOP.with(KnownHeader::Via);
-    if head.form == TargetForm::Absolute || context.host.is_some() {
+    if head.form == TargetForm::Absolute {
         dropped = dropped.with(KnownHeader::Host);
     }
     if context.identity.trusted {
@@ -296,12 +277,6 @@ fn dropped_from_request(head: &RequestHead, context: &RequestContext<'_>) -> Kno
     dropped
 }
 
-/// Host and port that a backend is told; `None` for an HTTP/1.0 request that has none.
-#[inline]
-fn host_of<'b>(head: &RequestHead, buffer: &'b [u8], context: &RequestContext<'b>) -> Option<&'b [u8]> {
-    context.host.or_else(|| head.host(buffer))
-}
-
 /// Path and query to ask a backend for.
 fn target_of<'b>(
     head: &RequestHead,
@@ -324,11 +299,7 @@ fn target_of<'b>(
             (b"*", None)
         }
         TargetForm::Absolute | TargetForm::Origin => {
-            let query = match context.query {
-                Query::AsSent => head.query(buffer),
-                Query::Of(query) => query,
-            };
-            (context.path.unwrap_or_else(|| head.path(buffer)), query)
+            (context.path.unwrap_or_else(|| head.path(buffer)), head.query(buffer))
         }
     }
 }
@@ -337,11 +308,10 @@ fn target_of<'b>(
 fn put_identity(
     head: &RequestHead,
     buffer: &[u8],
-    context: &RequestContext<'_>,
+    identity: &ClientIdentity,
     replaced: KnownSet,
     sink: &mut impl FieldSink,
 ) {
-    let identity = context.identity;
     let fields = &head.fields;
     if !replaced.has(KnownHeader::Via) {
         put_via(fields, buffer, head.version, sink);
@@ -360,7 +330,7 @@ fn put_identity(
     {
         sink.field(b"client-cert", certificate);
     }
-    let host = host_of(head, buffer, context);
+    let host = head.host(buffer);
     if let Some(host) = host
         && !replaced.has(KnownHeader::XForwardedHost)
         && !kept(KnownHeader::XForwardedHost)
@@ -447,8 +417,7 @@ fn put_max_forwards(head: &RequestHead, sink: &mut impl FieldSink) {
 
 fn response_rule<'a>(head: &ResponseHead, context: &ResponseContext<'a>) -> KeepRule<'a> {
     let mut dropped = HOP_BY_HOP.with(KnownHeader::Via).union(replaced_names(context.added));
-    // A Content-Length that is left must be true: it was declared, and is what we send or what HEAD would
-    // get.
+    // What is left of Content-Length must be true: it was declared, and is what we send or what HEAD would get.
     if head.declared.is_none() {
         dropped = dropped.with(KnownHeader::ContentLength);
     }
@@ -464,7 +433,7 @@ fn response_rule<'a>(head: &ResponseHead, context: &ResponseContext<'a>) -> Keep
     KeepRule { dropped, flags: NOMINATED, replacing: context.added, underscores: Underscores::Keep, recoded }
 }
 
-/// Fields that a response gets behind those that stay.
+/// What a response gets behind the fields that stay.
 #[inline]
 fn put_response_tail(
     head: &ResponseHead,

@@ -1,12 +1,12 @@
 //! Messages field after field, for HTTP/2 and HTTP/3 to encode.
 //!
-//! Pseudo-headers come first, names are in lower case, and nothing is said of connections (RFC 9113 §8, RFC
-//! 9114 §4). A `cookie` stays one field (RFC 9113 §8.2.3 lets it).
+//! Pseudo-headers come first, names are in lower case, and nothing is said of connections (RFC 9113 §8, RFC 9114 §4). A
+//! `cookie` stays one field (RFC 9113 §8.2.3 lets it).
 
 use super::{
-    KeepRule, Query, RequestContext, ResponseContext, SentFraming, client_framing, host_of, put_conditions,
-    put_early, put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail, request_rule,
-    response_rule, target_of,
+    KeepRule, RequestContext, ResponseContext, SentFraming, client_framing, put_conditions, put_early,
+    put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail, request_rule, response_rule,
+    target_of,
 };
 use crate::added::replaced_names;
 use crate::h1::encode::Digits;
@@ -16,14 +16,12 @@ use crate::sink::{FieldSink, Visitor};
 
 /// Gives the head of a request for a backend of HTTP/2 or HTTP/3 to `visit`, one field after another.
 ///
-/// An upgrade that is passed on (`context.upgrade`) becomes an extended CONNECT if it is a GET without a
-/// body, all that one can stand for; only a backend that announced `SETTINGS_ENABLE_CONNECT_PROTOCOL` may get
-/// it (RFC 8441 §3). `Some` is then its protocol, for [`crate::Asked::upgrade`], and the stream stays open;
-/// `None` says that the body follows as [`RequestHead::body`] says, and that the stream ends with the head
-/// where that is empty.
+/// An upgrade that is passed on (`context.upgrade`) becomes an extended CONNECT if it is a GET without a body, all that
+/// one can stand for; only a backend that announced `SETTINGS_ENABLE_CONNECT_PROTOCOL` may get it (RFC 8441 §3). `Some`
+/// is then its protocol, for [`crate::Asked::upgrade`], and the stream stays open; `None` says that the body follows as
+/// [`RequestHead::body`] says, and that the stream ends with the head where that is empty.
 ///
-/// `buffer` is what `head` was parsed from or built into. Allocates only for composed values of more than 256
-/// bytes.
+/// `buffer` is what `head` was parsed from or built into. Allocates only for composed values of more than 256 bytes.
 pub fn request_fields<'b>(
     head: &RequestHead,
     buffer: &'b [u8],
@@ -47,7 +45,7 @@ pub fn request_fields<'b>(
         rule.dropped = rule.dropped.with(KnownHeader::SecWebsocketKey);
     }
     visit_kept(&head.fields, buffer, &rule, sink);
-    put_identity(head, buffer, context, replaced, sink);
+    put_identity(head, buffer, context.identity, replaced, sink);
     put_request_id(head, context, replaced, sink);
     put_conditions(context, sink);
     put_early(context, sink);
@@ -72,7 +70,7 @@ fn put_request_control(
     let of_route = context.added.iter().find(|field| field.known == KnownHeader::Host);
     let authority = match of_route {
         Some(field) => field.value(),
-        None => host_of(head, buffer, context).unwrap_or(context.default_host),
+        None => head.host(buffer).unwrap_or(context.default_host),
     };
     let method = if upgrade.is_some() { b"CONNECT" } else { head.method_text(buffer) };
     sink.field(b":method", method);
@@ -86,22 +84,18 @@ fn put_request_control(
     sink.field(b":authority", authority);
     match target_of(head, buffer, context) {
         (path, None) => sink.field(b":path", path),
-        (_, Some(_))
-            if context.path.is_none()
-                && context.query == Query::AsSent
-                && head.form == TargetForm::Origin =>
-        {
+        (_, Some(_)) if context.path.is_none() && head.form == TargetForm::Origin => {
             sink.field(b":path", head.target(buffer));
         }
         (path, Some(query)) => sink.parts(b":path", [path, b"?", query]),
     }
 }
 
-/// Gives the head of a response for a client of HTTP/2 or HTTP/3 to `visit`, one field after another; also an
-/// interim one, and the 101 of an accepted upgrade, which becomes the 200 that RFC 8441 §5 has instead.
+/// Gives the head of a response for a client of HTTP/2 or HTTP/3 to `visit`, one field after another; also an interim
+/// one, and the 101 of an accepted upgrade, which becomes the 200 that RFC 8441 §5 has instead.
 ///
-/// `None` and `Length(0)` in what is returned mean that the stream ends with the head, but for interim
-/// responses and tunnels. Allocates only for composed values of more than 256 bytes.
+/// `None` and `Length(0)` in what is returned mean that the stream ends with the head, but for interim responses and
+/// tunnels. Allocates only for composed values of more than 256 bytes.
 pub fn response_fields(
     head: &ResponseHead,
     buffer: &[u8],

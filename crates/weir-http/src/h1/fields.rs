@@ -11,16 +11,16 @@ use crate::violation::Violation;
 pub(crate) struct BlockLimits {
     pub bytes: usize,
     pub count: usize,
-    /// The violation when `bytes` is not enough.
+    /// What to say when `bytes` is not enough.
     pub too_large: Violation,
-    /// The violation when `count` is not enough.
+    /// What to say when `count` is not enough.
     pub too_many: Violation,
 }
 
 /// Reads field lines up to and including the empty line. Goes on where `cursor` says the last call stopped.
 ///
-/// `Some` is the position behind the empty line; `None` means more bytes are needed. Which bytes arrived
-/// together makes no difference to the result: errors are decided by the bytes inside the limit, in order.
+/// `Some` is the position behind the empty line; `None` means more bytes are needed. Which bytes arrived together
+/// makes no difference to the result: errors are decided by the bytes inside the limit, in order.
 #[inline]
 pub(crate) fn parse_fields(
     buffer: &[u8],
@@ -86,8 +86,7 @@ pub(crate) fn parse_fields(
     Ok(None)
 }
 
-/// Moves `at` to the first byte that is no token and returns that byte; collects the classes of those before
-/// it.
+/// Moves `at` to the first byte that is no token and returns that byte; collects the classes of those before it.
 #[inline(always)]
 fn token_end(window: &[u8], at: &mut usize, classes: &mut u8) -> Option<u8> {
     let rest = window.get(*at..)?;

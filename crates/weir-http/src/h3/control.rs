@@ -6,7 +6,7 @@ use super::frame::{FrameHeader, FrameHeaderReader, FrameKind};
 use super::settings::{self, Settings};
 use super::varint;
 
-/// The content of a control frame.
+/// What a control frame says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ControlEvent {
     Settings(Settings),

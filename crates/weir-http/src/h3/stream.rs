@@ -6,8 +6,8 @@ use super::Role;
 use super::error::Fault;
 use super::frame::{FrameHeader, FrameHeaderReader, FrameKind};
 
-/// Most bytes that frames of unknown types may have on one stream: enough for any extension's, too few to
-/// hide a connection's worth of work in what no limit of messages counts.
+/// Most bytes that frames of unknown types may have on one stream: enough for any extension's, too few to hide a
+/// connection's worth of work in what no limit of messages counts.
 const UNKNOWN_FRAMES_LIMIT_BYTES: u64 = 1 << 20;
 
 /// Reads what the peer sends on one request stream.
@@ -17,7 +17,7 @@ const UNKNOWN_FRAMES_LIMIT_BYTES: u64 = 1 << 20;
 pub struct RequestStream {
     id: u64,
     role: Role,
-    state: FrameState,
+    state: State,
     phase: Phase,
     /// Bytes left of the frame being read.
     left: u64,
@@ -30,7 +30,7 @@ pub struct RequestStream {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FrameState {
+enum State {
     Header,
     Data,
     Section,
@@ -46,15 +46,15 @@ enum Phase {
     Ended,
 }
 
-/// The next event in the input.
+/// What was found in the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamEvent {
     /// Everything was taken; more input is needed.
     NeedMore,
     /// These bytes of the input are content.
     Data(Range<usize>),
-    /// A field section is complete: [`Connection::read_section`](super::Connection::read_section) gives its
-    /// fields, and must be called before the next `advance`, unless the message is given up.
+    /// A field section is complete: [`Connection::read_section`](super::Connection::read_section) gives its fields, and must
+    /// be called before the next `advance`, unless the message is given up.
     Section(Section),
     /// Nothing was taken: a field section waits for the peer's encoder, and what follows it has to wait too.
     Blocked,
@@ -74,7 +74,7 @@ pub struct Section {
 pub struct StreamStep {
     /// How many bytes of the input were taken. Call again with the rest, unless more is needed.
     pub consumed: usize,
-    /// The kind of frame that they were, of the last of them at least.
+    /// What they were, the last of them at least.
     pub event: StreamEvent,
 }
 
@@ -88,7 +88,7 @@ impl RequestStream {
         RequestStream {
             id,
             role,
-            state: FrameState::Header,
+            state: State::Header,
             phase: Phase::Head,
             left: 0,
             header: FrameHeaderReader::default(),
@@ -115,23 +115,23 @@ impl RequestStream {
         loop {
             let rest = input.get(at..).unwrap_or_default();
             match self.state {
-                FrameState::Header => {
+                State::Header => {
                     let (taken, header) = self.header.read(rest);
                     at += taken;
                     let Some(header) = header else { return Ok(step(at, StreamEvent::NeedMore)) };
                     self.begin(header)?;
                 }
-                FrameState::Data if rest.is_empty() => return Ok(step(at, StreamEvent::NeedMore)),
-                FrameState::Data => {
+                State::Data if rest.is_empty() => return Ok(step(at, StreamEvent::NeedMore)),
+                State::Data => {
                     let taken = self.take(rest.len());
                     return Ok(step(at + taken, StreamEvent::Data(at..at + taken)));
                 }
-                FrameState::Section => {
+                State::Section => {
                     let is_whole = self.section.is_empty() && rest.len() as u64 >= self.left;
                     let taken = self.take(rest.len());
                     if !is_whole {
                         self.section.extend_from_slice(rest.get(..taken).unwrap_or_default());
-                        if self.state == FrameState::Section {
+                        if self.state == State::Section {
                             return Ok(step(at + taken, StreamEvent::NeedMore));
                         }
                     }
@@ -139,13 +139,13 @@ impl RequestStream {
                     let is_trailers = self.phase == Phase::Ended;
                     return Ok(step(at + taken, StreamEvent::Section(Section { is_trailers, range })));
                 }
-                FrameState::Skip if rest.is_empty() => return Ok(step(at, StreamEvent::NeedMore)),
-                FrameState::Skip => {
+                State::Skip if rest.is_empty() => return Ok(step(at, StreamEvent::NeedMore)),
+                State::Skip => {
                     let taken = self.take(rest.len());
                     at += taken;
                     self.skip(taken as u64)?;
                 }
-                FrameState::Blocked => return Ok(step(at, StreamEvent::Blocked)),
+                State::Blocked => return Ok(step(at, StreamEvent::Blocked)),
             }
         }
     }
@@ -155,7 +155,7 @@ impl RequestStream {
         let taken = self.left.min(available as u64);
         self.left -= taken;
         if self.left == 0 {
-            self.state = FrameState::Header;
+            self.state = State::Header;
         }
         taken as usize
     }
@@ -168,7 +168,7 @@ impl RequestStream {
         let state = match (header.kind, self.phase) {
             (FrameKind::Headers, Phase::Head | Phase::Content) => return self.begin_section(),
             (FrameKind::Headers, Phase::Tunnel) => return Err(Fault::FrameInTunnel),
-            (FrameKind::Data, Phase::Content | Phase::Tunnel) => FrameState::Data,
+            (FrameKind::Data, Phase::Content | Phase::Tunnel) => State::Data,
             (FrameKind::Data, Phase::Head) => return Err(Fault::DataBeforeHeaders),
             (FrameKind::Data | FrameKind::Headers, Phase::Ended) => return Err(Fault::FrameAfterTrailers),
             (FrameKind::PushPromise, _) => {
@@ -180,13 +180,13 @@ impl RequestStream {
             (FrameKind::OfHttp2, _) => return Err(Fault::FrameOfHttp2),
             (FrameKind::Unknown, _) => {
                 self.skip(1)?;
-                FrameState::Skip
+                State::Skip
             }
             (FrameKind::Settings | FrameKind::GoAway | FrameKind::CancelPush | FrameKind::MaxPushId, _) => {
                 return Err(Fault::ControlFrameOnRequestStream);
             }
         };
-        self.state = if header.length == 0 { FrameState::Header } else { state };
+        self.state = if header.length == 0 { State::Header } else { state };
         Ok(())
     }
 
@@ -202,19 +202,18 @@ impl RequestStream {
     fn begin_section(&mut self) -> Result<(), Fault> {
         let is_head = self.phase == Phase::Head;
         self.phase = if is_head { Phase::Content } else { Phase::Ended };
-        self.state = FrameState::Section;
+        self.state = State::Section;
         let limit = if is_head { self.head_limit_bytes } else { self.trailer_limit_bytes };
-        // A field takes fewer bytes here than it counts for, unless its Huffman code is longer than its text,
-        // which no one writes: a section that is longer than the limit is refused before any of it is kept.
+        // A field takes fewer bytes here than it counts for, unless its Huffman code is longer than its text, which no one
+        // writes: a section that is longer than the limit is refused before any of it is kept.
         if self.left > limit {
-            self.state = FrameState::Skip;
+            self.state = State::Skip;
             return Err(Fault::SectionTooLarge);
         }
         Ok(())
     }
 
-    /// The head that was read is an interim one: another follows (RFC 9110 §15.2). For the client's side
-    /// only.
+    /// The head that was read is an interim one: another follows (RFC 9110 §15.2). For the client's side only.
     pub fn expect_another_head(&mut self) {
         self.phase = Phase::Head;
     }
@@ -233,8 +232,7 @@ impl RequestStream {
         //# When a stream terminates cleanly, if the last frame on the stream was
         //# truncated, this MUST be treated as a connection error of type
         //# H3_FRAME_ERROR.
-        let is_inside =
-            !matches!(self.state, FrameState::Header | FrameState::Blocked) || self.header.is_partial();
+        let is_inside = !matches!(self.state, State::Header | State::Blocked) || self.header.is_partial();
         if is_inside {
             return Err(Fault::TruncatedFrame);
         }
@@ -247,7 +245,7 @@ impl RequestStream {
 
     /// Whether a field section waits for the peer's encoder.
     pub fn is_blocked(&self) -> bool {
-        self.state == FrameState::Blocked
+        self.state == State::Blocked
     }
 
     /// Whether what comes now are trailers, or nothing.
@@ -261,13 +259,13 @@ impl RequestStream {
             self.section.clear();
             self.section.extend_from_slice(section);
         }
-        self.state = FrameState::Blocked;
+        self.state = State::Blocked;
     }
 
     pub(super) fn unblock(&mut self) {
         self.section = Vec::new();
-        if self.state == FrameState::Blocked {
-            self.state = FrameState::Header;
+        if self.state == State::Blocked {
+            self.state = State::Header;
         }
     }
 }

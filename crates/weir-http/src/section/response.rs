@@ -8,7 +8,7 @@ use crate::limits::Limits;
 use crate::message::{Cursor, Method, Phase, ResponseHead, Span, Version};
 use crate::violation::Violation;
 
-/// The request to the backend: it decides what a response means.
+/// What was asked of the backend: it decides what a response means.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked<'a> {
     /// The method of the request, as the client sent it: HEAD has no body.
@@ -17,12 +17,11 @@ pub struct Asked<'a> {
     pub upgrade: Option<&'a [u8]>,
 }
 
-/// Builds one [`ResponseHead`] from fields in their order of arrival, as [`super::RequestBuilder`] does for
-/// requests.
+/// Builds one [`ResponseHead`] from fields in their order of arrival, as [`super::RequestBuilder`] does for requests.
 ///
 /// A 2xx to an extended CONNECT becomes what it means in HTTP/1.1: a 101 that names the protocol
-/// ([`ResponseHead::accepts_upgrade`]). A response that ends the stream with its head and could have had a
-/// body gets `content-length: 0`, without which a client of HTTP/1.1 would wait for one.
+/// ([`ResponseHead::accepts_upgrade`]). A response that ends the stream with its head and could have had a body gets
+/// `content-length: 0`, without which a client of HTTP/1.1 would wait for one.
 #[derive(Debug)]
 pub struct ResponseBuilder<'a> {
     head: &'a mut ResponseHead,
@@ -34,8 +33,8 @@ pub struct ResponseBuilder<'a> {
 }
 
 impl<'a> ResponseBuilder<'a> {
-    /// Begins a head; clears `head` first. Text is appended to `out`, which is the buffer to give to the
-    /// head's methods afterwards. One builder for each interim response and one for the final one.
+    /// Begins a head; clears `head` first. Text is appended to `out`, which is the buffer to give to the head's methods
+    /// afterwards. One builder for each interim response and one for the final one.
     pub fn new(
         version: Version,
         limits: &Limits,

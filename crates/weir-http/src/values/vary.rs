@@ -3,7 +3,7 @@
 use super::list;
 use crate::scan;
 
-/// The fields that all `vary` lines of a response name.
+/// What all `vary` lines of a response say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Vary {
     /// Nothing in the request's fields.

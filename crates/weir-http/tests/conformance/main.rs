@@ -1,8 +1,6 @@
-//! Demands of RFC 9110 and RFC 9112 on these bytes, and of the catalogue of threats (docs/threat-model)
-//! beyond.
+//! What RFC 9110 and RFC 9112 ask of these bytes, and what the catalogue of threats (docs/threat-model) asks beyond.
 //!
-//! One named test per row of the catalogue that a parser or writer can decide; rows are named in the
-//! comments.
+//! One named test per row of the catalogue that a parser or writer can decide; rows are named in the comments.
 
 mod chunked;
 mod forwarding;
@@ -60,7 +58,7 @@ fn response(bytes: &[u8]) -> Result<ResponseHead, Violation> {
     response_to(Method::Get, bytes)
 }
 
-/// The request that a backend gets from a client that is not trusted.
+/// What a backend gets to see of a request from a client that is not trusted.
 fn forwarded(bytes: &[u8]) -> String {
     forwarded_with(bytes, |_| {})
 }

@@ -1,4 +1,4 @@
-//! Properties that hold for any bytes at all.
+//! What must hold for any bytes at all.
 
 use super::*;
 use proptest::prelude::*;

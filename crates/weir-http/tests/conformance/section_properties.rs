@@ -1,4 +1,4 @@
-//! Properties that hold for any fields at all, and for any message on its way from one version to another.
+//! What must hold for any fields at all, and for any message on its way from one version to another.
 
 use super::properties::{FIRST, STATUS, assert_clean, config, head_like};
 use super::*;

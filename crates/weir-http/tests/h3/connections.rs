@@ -1,4 +1,4 @@
-//! Announcements of a connection, and its end.
+//! What a connection says of itself, and how it ends.
 
 use super::peer::{GET, frame, head};
 use super::*;

@@ -1,5 +1,4 @@
-//! HTTP/3 and QPACK against their specifications, another implementation's recordings, hostile peers, and any
-//! bytes at all.
+//! HTTP/3 and QPACK against their specifications, another implementation's recordings, hostile peers, and any bytes at all.
 
 mod bounds;
 mod connections;

@@ -21,9 +21,9 @@ pub enum Order {
     H2(h2::Order),
     H3(h3::Order),
     /// Of no client: what the cache has fetched.
-    Fetch(Box<cache::FetchJob>),
+    Fetch(Box<cache::Order>),
     /// Of no client either: what the cache has encoded.
-    Encode(Box<cache::EncodingJob>),
+    Squeeze(Box<cache::Squeeze>),
 }
 
 /// The tasks of one worker that wait. The last to come is the first to go: what it needs is in the processor's cache.
@@ -60,7 +60,7 @@ async fn work(worker: Rc<Worker>, member: Rc<Member>) {
             Order::H2(order) => h2::serve_request(order).await,
             Order::H3(order) => h3::serve_request(order).await,
             Order::Fetch(order) => Box::pin(cache::serve_fetch(*order)).await,
-            Order::Encode(job) => Box::pin(cache::serve_encoding(*job)).await,
+            Order::Squeeze(squeeze) => Box::pin(cache::serve_squeeze(*squeeze)).await,
         }
         let waiting = &mut *worker.crew.waiting.borrow_mut();
         if waiting.len() >= KEPT {

@@ -87,11 +87,11 @@ impl Driver {
     }
 }
 
-/// Outcome of a connection's turn.
+/// How far a connection's turn went.
 enum Sent {
-    /// Nothing more to send; so many transmits.
+    /// It has nothing more; so many transmits.
     All(usize),
-    /// Perhaps more to send; so many transmits.
+    /// It may have more.
     Some(usize),
     /// The kernel takes no more on its socket for now.
     Blocked,

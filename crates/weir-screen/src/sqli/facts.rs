@@ -1,4 +1,4 @@
-//! Facts that reading a value brings out.
+//! What reading a value found out.
 
 /// Where in a statement the value is taken to stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum Ending<'v> {
     Unfinished,
     /// A comment hides what the application has behind the value.
     Comment {
-        /// Content of the comment.
+        /// What stands in the comment.
         rest: &'v [u8],
         /// The comment's mark.
         mark: u8,
@@ -29,7 +29,7 @@ pub enum Ending<'v> {
     },
     /// The value ends within a string whose second quote is the application's own.
     Reopened {
-        /// Content of that string.
+        /// What stands in that string.
         content: &'v [u8],
     },
     /// The value is over but for the quote that would begin a string behind an operand.
@@ -41,7 +41,7 @@ pub enum Ending<'v> {
     Broken,
 }
 
-/// Effects of a value on the statement that it is put into.
+/// What a value would do to the statement it is put into.
 #[derive(Clone, Debug, Default)]
 pub struct Facts<'v> {
     /// How reading ended.
@@ -82,11 +82,11 @@ pub struct Facts<'v> {
     pub union: bool,
     /// Whether that `select` is in parentheses.
     pub union_opened: bool,
-    /// Columns and tables of the `select` behind `union`.
+    /// What the `select` behind `union` names.
     pub union_list: List,
-    /// Columns and tables of a `select` in parentheses.
+    /// What a `select` in parentheses names.
     pub inner_list: List,
-    /// Columns and tables of a `select` that is a statement of its own.
+    /// What a `select` of a statement of its own names.
     pub stacked_list: List,
     /// Whether a statement of its own was begun that is not a `select`.
     pub stacked: bool,
@@ -136,13 +136,12 @@ pub struct Facts<'v> {
     pub hex_count: u32,
 }
 
-/// Columns and tables of a `select`.
+/// What a `select` names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct List {
     /// Items.
     pub items_count: u32,
-    /// Whether one of them is not just a name: count of what shows it, such as numbers and calls, finished or
-    /// not.
+    /// Whether one of them is not just a name: count of what shows it, such as numbers and calls, finished or not.
     pub rich_count: u32,
     /// Whether it says from where.
     pub from: bool,

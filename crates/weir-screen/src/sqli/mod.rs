@@ -1,14 +1,11 @@
 //! **Would this value change the statement it is put into?** A screen for SQL injection.
 //!
-//! An injection is a value that does not stay the literal that the application took it for: put into the
-//! statement, it changes the statement's structure. So that is what is asked, of each value on its own: it is
-//! read as what stands in place of a number, right behind an operand, and within single and double quotes
-//! ([`grammar`]); what was read is noted as facts, and [`rules`] decides from them. There is no list of bad
-//! words: `O'Reilly`, `1 or 2 items` and a question about `union select` stop being SQL at their second or
-//! third word.
+//! An injection is a value that does not stay the literal that the application took it for: put into the statement, it changes the
+//! statement's structure. So that is what is asked, of each value on its own: it is read as what stands in place of a number, right behind
+//! an operand, and within single and double quotes ([`grammar`]); what was read is noted as facts, and [`rules`] decides from them. There is
+//! no list of bad words: `O'Reilly`, `1 or 2 items` and a question about `union select` stop being SQL at their second or third word.
 //!
-//! [`decode`] undoes the encodings behind which values hide; [`request`] finds the values of a request,
-//! [`body`] says how its body is read.
+//! [`decode`] undoes the encodings behind which values hide; [`place`] finds the values of a request, [`body`] says how its body is read.
 
 pub mod body;
 mod clause;
@@ -18,14 +15,14 @@ pub mod grammar;
 mod json;
 mod media_type;
 mod multipart;
-pub mod request;
+pub mod place;
 pub mod rules;
 mod statement;
 pub mod token;
 mod words;
 
 pub use body::{BodyKind, Unreadable};
-pub use request::{Found, Location, Screen};
+pub use place::{Found, Place, Screen};
 pub use rules::Reason;
 
 use facts::Context;
@@ -42,7 +39,7 @@ pub struct Scratch {
 /// An injection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The rule that makes it one.
+    /// What makes it one.
     pub reason: Reason,
     /// Where in a statement it works.
     pub context: Context,
@@ -62,8 +59,7 @@ impl Finding {
     }
 }
 
-/// Judges one value as the application sees it, with its encodings undone. `None`: it stays what it is. O(n)
-/// in time.
+/// Judges one value as the application sees it, with its encodings undone. `None`: it stays what it is. O(n) in time.
 pub fn judge(value: &[u8], scratch: &mut Scratch) -> Option<Finding> {
     if value
         .iter()
@@ -93,11 +89,11 @@ pub fn judge(value: &[u8], scratch: &mut Scratch) -> Option<Finding> {
     found.or_else(|| read(behind_front(value)?, Context::Behind))
 }
 
-/// Longest text that stands for a number, in bytes.
+/// What is longer than this, in bytes, does not stand for a number.
 const LONGEST_FRONT: usize = 64;
 
-/// Where a statement goes on behind something that stands for a number and may be written in a way that is
-/// not known here: `{d '2026-01-01'} union select …`. What begins with a letter is text.
+/// Where a statement goes on behind something that stands for a number and may be written in a way that is not known here:
+/// `{d '2026-01-01'} union select …`. What begins with a letter is text.
 fn behind_front(value: &[u8]) -> Option<usize> {
     const WORDS: [&[u8]; 2] = [b"union", b"waitfor"];
     if value.first().is_none_or(u8::is_ascii_alphabetic) {
@@ -113,8 +109,8 @@ fn behind_front(value: &[u8]) -> Option<usize> {
     })
 }
 
-/// Where a string that begins before `value` may end: behind its first quote; behind the first that is not
-/// written twice; behind the first without a backslash. Databases differ in what of this is an escape.
+/// Where a string that begins before `value` may end: behind its first quote; behind the first that is not written twice; behind the
+/// first without a backslash. Databases differ in what of this is an escape.
 fn ends_of_string(value: &[u8], quote: u8) -> [Option<usize>; 3] {
     let Some(first) = value.iter().position(|&byte| byte == quote) else { return [None; 3] };
     let mut ends = [Some(first + 1), None, None];

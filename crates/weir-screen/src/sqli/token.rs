@@ -1,5 +1,4 @@
-//! Reads a value as the tokens of SQL, in the sum of what MySQL, PostgreSQL, SQL Server, Oracle and SQLite
-//! take for a token.
+//! Reads a value as the tokens of SQL, in the sum of what MySQL, PostgreSQL, SQL Server, Oracle and SQLite take for a token.
 //!
 //! A value is read once from front to back; nothing is copied.
 
@@ -14,7 +13,7 @@ pub enum Token<'v> {
     Number,
     /// A quoted string.
     Text {
-        /// The text between the quotes.
+        /// What stands between the quotes.
         content: &'v [u8],
         /// `'` or `"`.
         quote: u8,
@@ -61,7 +60,7 @@ pub enum Token<'v> {
         /// `-`, `#`, `/` or NUL.
         mark: u8,
     },
-    /// A byte that no SQL holds.
+    /// What no SQL holds.
     Garbage,
 }
 
@@ -114,7 +113,7 @@ impl<'v> Tokens<'v> {
         self.clone().next_token() == Token::Open
     }
 
-    /// The next token, without taking it.
+    /// What comes next, without taking it.
     pub fn peek(&self) -> Token<'v> {
         self.clone().next_token()
     }
@@ -193,7 +192,7 @@ impl<'v> Tokens<'v> {
             b'[' => self.delimited(b']'),
             b'@' if self.byte(1) == Some(b'>') => self.take(2, Token::Compare),
             b'@' => self.variable(),
-            // A placeholder of a prepared statement.
+            // What stands for a value in a prepared statement.
             b'?' => self.take(1, Token::Variable { of_server: false }),
             b'$' if self.byte(1) == Some(b'$') => self.dollars(),
             b'\\' if self.byte(1) == Some(b'N') => self.take(2, Token::Word(Word::Literal, b"null")),
@@ -244,8 +243,7 @@ impl<'v> Tokens<'v> {
         count
     }
 
-    /// A number; a word that begins with digits; or a number with a word stuck to it, as in `1or 1=1`, which
-    /// MySQL takes.
+    /// A number; a word that begins with digits; or a number with a word stuck to it, as in `1or 1=1`, which MySQL takes.
     fn number(&mut self) -> Token<'v> {
         let from = self.at;
         if self.byte(0) == Some(b'0') && matches!(self.byte(1), Some(b'x' | b'X' | b'b' | b'B')) {

@@ -7,7 +7,7 @@ use crate::sqli::{Finding, Scratch, decode, json, judge, multipart};
 
 /// Where in a request a value stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Location {
+pub enum Place {
     /// A segment of the path.
     Path,
     /// A query parameter.
@@ -28,32 +28,32 @@ pub enum Location {
     JsonKey,
 }
 
-impl Location {
+impl Place {
     /// One word, for metrics.
     pub fn word(&self) -> &'static str {
         match self {
-            Location::Path => "path",
-            Location::Query(_) | Location::QueryName => "query",
-            Location::Header(_) => "header",
-            Location::Cookie(_) => "cookie",
-            Location::Form(_) | Location::FormName => "form",
-            Location::Json(_) | Location::JsonKey => "json",
+            Place::Path => "path",
+            Place::Query(_) | Place::QueryName => "query",
+            Place::Header(_) => "header",
+            Place::Cookie(_) => "cookie",
+            Place::Form(_) | Place::FormName => "form",
+            Place::Json(_) | Place::JsonKey => "json",
         }
     }
 }
 
-impl fmt::Display for Location {
+impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Location::Path => f.write_str("path"),
-            Location::Query(name) => write!(f, "query parameter `{}`", shown(name)),
-            Location::QueryName => f.write_str("name of a query parameter"),
-            Location::Header(name) => write!(f, "header `{}`", shown(name)),
-            Location::Cookie(name) => write!(f, "cookie `{}`", shown(name)),
-            Location::Form(name) => write!(f, "form field `{}`", shown(name)),
-            Location::FormName => f.write_str("name of a form field"),
-            Location::Json(key) => write!(f, "JSON string `{}`", shown(key)),
-            Location::JsonKey => f.write_str("JSON key"),
+            Place::Path => f.write_str("path"),
+            Place::Query(name) => write!(f, "query parameter `{}`", shown(name)),
+            Place::QueryName => f.write_str("name of a query parameter"),
+            Place::Header(name) => write!(f, "header `{}`", shown(name)),
+            Place::Cookie(name) => write!(f, "cookie `{}`", shown(name)),
+            Place::Form(name) => write!(f, "form field `{}`", shown(name)),
+            Place::FormName => f.write_str("name of a form field"),
+            Place::Json(key) => write!(f, "JSON string `{}`", shown(key)),
+            Place::JsonKey => f.write_str("JSON key"),
         }
     }
 }
@@ -67,25 +67,18 @@ fn shown(name: &[u8]) -> impl fmt::Display {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Where in the request.
-    pub location: Location,
+    pub place: Place,
     /// What.
     pub finding: Finding,
 }
 
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}: {}, {}",
-            self.location,
-            self.finding.reason.sentence(),
-            self.finding.context_sentence()
-        )
+        write!(f, "{}: {}, {}", self.place, self.finding.reason.sentence(), self.finding.context_sentence())
     }
 }
 
-/// Header fields that are not judged: their values have a grammar of their own that servers read, are opaque,
-/// or are Weir's to check.
+/// Header fields that are not judged: their values have a grammar of their own that servers read, are opaque, or are Weir's to check.
 const SKIPPED: [&[u8]; 30] = [
     b"accept",
     b"accept-charset",
@@ -147,10 +140,9 @@ enum Written {
 }
 
 impl Screen {
-    /// The first injection in a path. A payload may have slashes of its own, so the path is also read on from
-    /// where a number begins.
+    /// The first injection in a path. A payload may have slashes of its own, so the path is also read on from where a number begins.
     pub fn path(&mut self, path: &[u8]) -> Option<Found> {
-        let found = |finding| Found { location: Location::Path, finding };
+        let found = |finding| Found { place: Place::Path, finding };
         let mut starts = 0;
         let mut at = 0;
         for segment in path.split(|&byte| byte == b'/') {
@@ -176,8 +168,8 @@ impl Screen {
     /// The first injection in a query, without its `?`.
     pub fn query(&mut self, query: &[u8]) -> Option<Found> {
         self.pairs(query, |name| match name {
-            Some(name) => Location::Query(name.into()),
-            None => Location::QueryName,
+            Some(name) => Place::Query(name.into()),
+            None => Place::QueryName,
         })
     }
 
@@ -198,17 +190,17 @@ impl Screen {
         match name {
             b"cookie" => self.cookies(value),
             b"referer" => {
-                let location = || Location::Header(name.into());
+                let place = || Place::Header(name.into());
                 let query = value.iter().position(|&byte| byte == b'?').unwrap_or(value.len());
                 let (before, query) = value.split_at_checked(query)?;
                 let query = query.strip_prefix(b"?").unwrap_or_default();
                 self.path(before)
                     .or_else(|| self.query(query))
-                    .map(|found| Found { location: location(), finding: found.finding })
+                    .map(|found| Found { place: place(), finding: found.finding })
             }
             _ => self
                 .examine(value, Written::Plain)
-                .map(|finding| Found { location: Location::Header(name.into()), finding }),
+                .map(|finding| Found { place: Place::Header(name.into()), finding }),
         }
     }
 
@@ -229,15 +221,15 @@ impl Screen {
                 value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
             let judged = self.examine(value, Written::Form).or_else(|| self.examine(name, Written::Percent));
             if let Some(finding) = judged {
-                return Some(Found { location: Location::Cookie(name.into()), finding });
+                return Some(Found { place: Place::Cookie(name.into()), finding });
             }
         }
         // A payload may have semicolons of its own.
         let finding = value.contains(&b'\'').then(|| self.examine(value, Written::Percent)).flatten()?;
-        Some(Found { location: Location::Cookie(Box::default()), finding })
+        Some(Found { place: Place::Cookie(Box::default()), finding })
     }
 
-    /// The first injection in what was received of a body; it may have been cut anywhere.
+    /// The first injection in what was received of a body; it may have been cut at any place.
     ///
     /// # Errors
     /// Nothing was found, and the body is not what `kind` says: another reader may find something.
@@ -265,8 +257,8 @@ impl Screen {
 
     fn form(&mut self, body: &[u8]) -> Option<Found> {
         self.pairs(body, |name| match name {
-            Some(name) => Location::Form(name.into()),
-            None => Location::FormName,
+            Some(name) => Place::Form(name.into()),
+            None => Place::FormName,
         })
     }
 
@@ -278,7 +270,7 @@ impl Screen {
         ];
         for (name, written) in names {
             if let Some(finding) = self.examine(name, written) {
-                return Ok(Some(Found { location: Location::FormName, finding }));
+                return Ok(Some(Found { place: Place::FormName, finding }));
             }
         }
         if part.is_file {
@@ -289,50 +281,49 @@ impl Screen {
             return Err(Unreadable::Charset);
         }
         let finding = self.examine(part.content, Written::Plain);
-        Ok(finding.map(|finding| Found { location: Location::Form(part.name.into()), finding }))
+        Ok(finding.map(|finding| Found { place: Place::Form(part.name.into()), finding }))
     }
 
     fn json(&mut self, body: &[u8]) -> Option<Found> {
         let (mut key, mut value) = (std::mem::take(&mut self.key), std::mem::take(&mut self.value));
         let found = json::strings(body, &mut key, &mut value, |key, value, is_key| {
             let finding = self.layers(value)?;
-            let location = if is_key { Location::JsonKey } else { Location::Json(key.into()) };
-            Some(Found { location, finding })
+            let place = if is_key { Place::JsonKey } else { Place::Json(key.into()) };
+            Some(Found { place, finding })
         });
         (self.key, self.value) = (key, value);
         found
     }
 
-    fn pairs(&mut self, text: &[u8], location: impl Fn(Option<&[u8]>) -> Location) -> Option<Found> {
+    fn pairs(&mut self, text: &[u8], place: impl Fn(Option<&[u8]>) -> Place) -> Option<Found> {
         for whole in text.split(|&byte| byte == b'&') {
-            if let Some(found) = self.pair(whole, &location) {
+            if let Some(found) = self.pair(whole, &place) {
                 return Some(found);
             }
             // Some readers take a semicolon for an ampersand (HTML 4, appendix B.2.2).
             let mut pieces =
                 whole.split(|&byte| byte == b';').skip(1).filter(|piece| begins_with_name(piece));
-            if let Some(found) = pieces.find_map(|piece| self.pair(piece, &location)) {
+            if let Some(found) = pieces.find_map(|piece| self.pair(piece, &place)) {
                 return Some(found);
             }
         }
         None
     }
 
-    fn pair(&mut self, pair: &[u8], location: &impl Fn(Option<&[u8]>) -> Location) -> Option<Found> {
+    fn pair(&mut self, pair: &[u8], place: &impl Fn(Option<&[u8]>) -> Place) -> Option<Found> {
         let equals = pair.iter().position(|&byte| byte == b'=');
         let (name, value) = match equals {
             Some(at) => (pair.get(..at)?, pair.get(at + 1..)?),
             None => (pair, &b""[..]),
         };
-        let found = |finding, name| Found { location: location(name), finding };
+        let found = |finding, name| Found { place: place(name), finding };
         match self.examine(value, Written::Form) {
             Some(finding) => Some(found(finding, Some(name))),
             None => self.examine(name, Written::Form).map(|finding| found(finding, None)),
         }
     }
 
-    /// Judges a value as it is written, and with up to two more layers of encoding undone. What looks like
-    /// JSON is read as that too.
+    /// Judges a value as it is written, and with up to two more layers of encoding undone. What looks like JSON is read as that too.
     fn examine(&mut self, text: &[u8], written: Written) -> Option<Finding> {
         if text.len() < 2 || text.iter().all(u8::is_ascii_alphanumeric) {
             return None;
@@ -432,7 +423,7 @@ mod tests {
         ];
         let words: Vec<String> = places
             .iter()
-            .map(|found| found.as_ref().map_or("nothing".to_owned(), |found| found.location.to_string()))
+            .map(|found| found.as_ref().map_or("nothing".to_owned(), |found| found.place.to_string()))
             .collect();
         let expected = [
             "path",
