@@ -26,7 +26,7 @@ const SETTINGS: [(&str, &str); 2] =
     [("ipv4/tcp_congestion_control", "reno"), ("ipv4/ip_local_port_range", "10240 65535")];
 
 /// Where the lab finds itself.
-pub enum Place {
+pub enum Enclosure {
     /// The inner lab has run and ended so; nothing is left to do.
     Ended(ExitCode),
     /// Inside an enclosure of its own.
@@ -38,15 +38,15 @@ pub enum Place {
 /// Encloses this program unless `open`, by starting it anew and waiting for it.
 ///
 /// Err when the machine has what it takes and yet it does not work.
-pub fn enter(open: bool) -> io::Result<Place> {
+pub fn enter(open: bool) -> io::Result<Enclosure> {
     if std::env::var_os(INSIDE).is_some() {
         settle()?;
-        return Ok(Place::Enclosed(Workplace::at(PathBuf::from(WORKPLACE))?));
+        return Ok(Enclosure::Enclosed(Workplace::at(PathBuf::from(WORKPLACE))?));
     }
     let has =
         |program: &str| Command::new(program).arg("-V").output().is_ok_and(|output| output.status.success());
     if open || !rustix::process::geteuid().is_root() || !has("ip") || !has("unshare") {
-        return Ok(Place::Open(Workplace::make()?));
+        return Ok(Enclosure::Open(Workplace::make()?));
     }
     let own = std::env::current_exe()?;
     let unshare = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"];
@@ -56,7 +56,7 @@ pub fn enter(open: bool) -> io::Result<Place> {
         .env(INSIDE, "1")
         .status()?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(Place::Ended(code.map_or(ExitCode::FAILURE, ExitCode::from)))
+    Ok(Enclosure::Ended(code.map_or(ExitCode::FAILURE, ExitCode::from)))
 }
 
 fn settle() -> io::Result<()> {

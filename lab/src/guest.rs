@@ -22,7 +22,7 @@ use crate::topology::{Namespaces, Topology};
 /// What the guest is asked to do.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Order {
+pub enum GuestTask {
     /// Give a contender its turn.
     Cell {
         /// Folder/template.
@@ -82,7 +82,7 @@ impl Guest {
     }
 
     /// Gives an order and waits for its answer.
-    pub fn order(&mut self, order: &Order) -> io::Result<Answer> {
+    pub fn order(&mut self, order: &GuestTask) -> io::Result<Answer> {
         let sent = self.machine.tell(&serde_json::to_string(order)?);
         let line = sent.and_then(|()| self.machine.next_line()).map_err(|error| self.explain(&error))?;
         serde_json::from_str(&line).map_err(|error| {
@@ -172,12 +172,12 @@ pub fn obey(options: &Options, directory: &Path) -> io::Result<()> {
 
 fn carry_out(line: &str, options: &Options, spread: &mut Spread, directory: &Path) -> io::Result<Answer> {
     match serde_json::from_str(line)? {
-        Order::Run { arguments } => {
+        GuestTask::Run { arguments } => {
             let output = Command::new(own_program()).args(arguments).stdin(Stdio::null()).output()?;
             let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
             Ok(Answer::Printed { text, well: output.status.success() })
         }
-        Order::Cell { contender, load, topology, length } => {
+        GuestTask::Cell { contender, load, topology, length } => {
             let contender = Contender::read(&options.lab, &contender)?;
             let home = directory.join("cell");
             let _ = fs::remove_dir_all(&home);
@@ -198,7 +198,7 @@ pub fn run_in_guest(
     arguments: &[String],
 ) -> io::Result<bool> {
     let mut guest = Guest::boot(tools, lab, instructions, directory)?;
-    match guest.order(&Order::Run { arguments: arguments.to_vec() })? {
+    match guest.order(&GuestTask::Run { arguments: arguments.to_vec() })? {
         Answer::Printed { text, well } => {
             print!("{text}");
             Ok(well)
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn orders_and_answers_fit_on_one_line_and_are_read_back() {
-        let order = Order::Cell {
+        let order = GuestTask::Cell {
             contender: "ipvs/s3".to_owned(),
             load: Load::Netperf { connections: 100, test: crate::load::netperf::Test::Crr },
             topology: toml::from_str("backend = 'echo-once'").unwrap(),
@@ -222,7 +222,7 @@ mod tests {
         };
         let text = serde_json::to_string(&order).unwrap();
         assert!(!text.contains('\n'));
-        let Order::Cell { load, topology, .. } = serde_json::from_str(&text).unwrap() else {
+        let GuestTask::Cell { load, topology, .. } = serde_json::from_str(&text).unwrap() else {
             panic!("{text}")
         };
         assert_eq!(load, Load::Netperf { connections: 100, test: crate::load::netperf::Test::Crr });

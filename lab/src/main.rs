@@ -47,7 +47,7 @@ use rustix::process::Signal;
 
 use backend::BackendKind;
 use contender::Tools;
-use enclosure::Place;
+use enclosure::Enclosure;
 use process::Placement;
 use report::{Circumstances, Report};
 use rounds::Wish;
@@ -382,8 +382,8 @@ fn run(verb: Verb) -> io::Result<ExitCode> {
         Verb::Backend { kind, ip, port } => backend::serve(kind, SocketAddrV4::new(ip, port))?,
         Verb::Cluster => {
             let workplace = match enclosure::enter(false)? {
-                Place::Ended(code) => return Ok(code),
-                Place::Enclosed(workplace) | Place::Open(workplace) => workplace,
+                Enclosure::Ended(code) => return Ok(code),
+                Enclosure::Enclosed(workplace) | Enclosure::Open(workplace) => workplace,
             };
             cluster::hold(&tools(None)?, &workplace)?;
         }
@@ -446,8 +446,8 @@ fn put(load: &LoadVerb) -> io::Result<()> {
 
 fn cross_check(arguments: &CrossCheckArguments) -> io::Result<ExitCode> {
     let workplace = match enclosure::enter(false)? {
-        Place::Ended(code) => return Ok(code),
-        Place::Enclosed(workplace) | Place::Open(workplace) => workplace,
+        Enclosure::Ended(code) => return Ok(code),
+        Enclosure::Enclosed(workplace) | Enclosure::Open(workplace) => workplace,
     };
     let _turn = if arguments.together { None } else { Some(workplace::wait_for_turn()?) };
     let place = |core: usize| Placement { core: Some(core), nice: arguments.nice, realtime: false };
@@ -478,9 +478,9 @@ fn measure(arguments: &RunArguments) -> io::Result<ExitCode> {
     }
     let chosen = choose(all, &arguments.names)?;
     let (workplace, enclosed) = match enclosure::enter(arguments.shared_network)? {
-        Place::Ended(code) => return Ok(code),
-        Place::Enclosed(workplace) => (workplace, true),
-        Place::Open(workplace) => (workplace, false),
+        Enclosure::Ended(code) => return Ok(code),
+        Enclosure::Enclosed(workplace) => (workplace, true),
+        Enclosure::Open(workplace) => (workplace, false),
     };
     let place =
         |core: usize| Placement { core: Some(core), nice: arguments.nice, realtime: arguments.realtime };

@@ -221,7 +221,7 @@ pub fn subject(variant: &VariantOutcome) -> Option<&Outcome> {
 pub mod tests {
     use super::*;
     use crate::rounds::ScenarioOutcome;
-    use crate::sample::{Sample, State};
+    use crate::sample::{Participation, Sample};
     use crate::scenario::{Series, VariantName};
 
     /// A contender whose rounds gave these times per request.
@@ -295,8 +295,8 @@ pub mod tests {
             Report::new(Circumstances::default(), vec![scenario(vec![nginx])]).is_clean()
         };
         assert!(clean(&|_| {}));
-        assert!(clean(&|outcome| outcome.state = State::NotBuilt("later".to_owned())));
-        assert!(!clean(&|outcome| outcome.state = State::Failed("log".to_owned())));
+        assert!(clean(&|outcome| outcome.state = Participation::NotBuilt("later".to_owned())));
+        assert!(!clean(&|outcome| outcome.state = Participation::Failed("log".to_owned())));
         assert!(!clean(&|outcome| {
             outcome.samples[0].errors.insert("timeout".to_owned(), 1);
         }));

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::contender::Contender;
 use crate::metric::Metric;
 use crate::runner::{self, Cell, Options, Runner, Turn};
-use crate::sample::{Outcome, Sample, State};
+use crate::sample::{Outcome, Participation, Sample};
 use crate::scenario::{self, Length, Published, Scenario, Series, Setup, Sweep, VariantName};
 use crate::workplace::Workplace;
 
@@ -125,7 +125,7 @@ struct Entrant {
 
 impl Entrant {
     fn plays(&self) -> bool {
-        self.outcome.state == State::Ran
+        self.outcome.state == Participation::Ran
     }
 }
 
@@ -243,13 +243,13 @@ fn line_up(
         if let Some(reason) = scenario.not_built.get(&entrant.name)
             && is_built().is_err()
         {
-            outcome.state = State::NotBuilt(reason.clone());
+            outcome.state = Participation::NotBuilt(reason.clone());
             entrants.push(Entrant { contender: None, outcome });
             continue;
         }
         let contender = Contender::read(&options.lab, &entrant.template);
         match &contender {
-            Err(error) => outcome.state = State::Failed(error.to_string()),
+            Err(error) => outcome.state = Participation::Failed(error.to_string()),
             Ok(contender) => {
                 outcome.title = title_of(contender, &entrant.name);
                 outcome.config = contender.template().to_owned();
@@ -260,7 +260,7 @@ fn line_up(
                     .or_insert_with(|| version_of(contender, folder, options));
                 match version {
                     Ok(version) => outcome.version = Some(version.clone()),
-                    Err(error) => outcome.state = State::Failed(error.clone()),
+                    Err(error) => outcome.state = Participation::Failed(error.clone()),
                 }
             }
         }
@@ -304,7 +304,8 @@ fn run_variant(
                 progress.skip(plan.cells(), plan.setup.length);
                 eprintln!("  left out: {error}");
                 for entrant in plan.entrants.iter_mut().filter(|entrant| entrant.plays()) {
-                    entrant.outcome.state = State::Failed(format!("its topology did not come up: {error}"));
+                    entrant.outcome.state =
+                        Participation::Failed(format!("its topology did not come up: {error}"));
                 }
             }
         }
@@ -331,7 +332,8 @@ fn run_round(
     let points = plan.setup.points.len();
     for (index, point) in plan.setup.points.iter().enumerate() {
         for entrant in &mut plan.entrants {
-            let Some(contender) = entrant.contender.as_ref().filter(|_| entrant.outcome.state == State::Ran)
+            let Some(contender) =
+                entrant.contender.as_ref().filter(|_| entrant.outcome.state == Participation::Ran)
             else {
                 continue;
             };
@@ -353,11 +355,10 @@ fn run_round(
                     progress.skip(others, plan.setup.length);
                     entrant.outcome.state = match scenario.not_built.get(&entrant.outcome.contender) {
                         // Its check was content, but it cannot do it yet.
-                        Some(reason) if entrant.outcome.samples.is_empty() => State::NotBuilt(format!(
-                            "{reason} (it tried: {})",
-                            first_line(&error.to_string())
-                        )),
-                        _ => State::Failed(error.to_string()),
+                        Some(reason) if entrant.outcome.samples.is_empty() => Participation::NotBuilt(
+                            format!("{reason} (it tried: {})", first_line(&error.to_string())),
+                        ),
+                        _ => Participation::Failed(error.to_string()),
                     };
                 }
             }

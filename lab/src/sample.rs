@@ -63,7 +63,7 @@ pub struct Outcome {
     /// One per round and point it took part in.
     pub samples: Vec<Sample>,
     /// How it took part.
-    pub state: State,
+    pub state: Participation,
     /// Its config before ports are filled in.
     #[serde(default)]
     pub config: String,
@@ -81,7 +81,7 @@ pub struct Outcome {
 /// Whether a contender took part.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum Participation {
     /// In every round.
     #[default]
     Ran,
@@ -105,8 +105,8 @@ impl Outcome {
     /// Why it did not take part, or no part any more.
     pub fn failure(&self) -> Option<&str> {
         match &self.state {
-            State::Failed(reason) => Some(reason),
-            State::Ran | State::NotBuilt(_) => None,
+            Participation::Failed(reason) => Some(reason),
+            Participation::Ran | Participation::NotBuilt(_) => None,
         }
     }
 }

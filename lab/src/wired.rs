@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
-use crate::enclosure::{self, Place};
+use crate::enclosure::{self, Enclosure};
 use crate::guest;
 use crate::link;
 use crate::link::check::{self, Effort};
@@ -250,7 +250,7 @@ fn link_check(line: &Asked, effort: Effort, json: bool) -> io::Result<ExitCode> 
 /// The place to work in, inside an enclosure; Err gives the exit code of the enclosed lab, which has done it all.
 fn enclosed() -> io::Result<Result<Workplace, ExitCode>> {
     Ok(match enclosure::enter(false)? {
-        Place::Ended(code) => Err(code),
-        Place::Enclosed(workplace) | Place::Open(workplace) => Ok(workplace),
+        Enclosure::Ended(code) => Err(code),
+        Enclosure::Enclosed(workplace) | Enclosure::Open(workplace) => Ok(workplace),
     })
 }

@@ -194,9 +194,8 @@ fn patch(control: &Control, pool: &str, address: &str, change: &Change) -> Resul
         return Err(Error::bad_request("nothing to change, expected `state`, `weight` or both"));
     }
     let state = change.state.as_deref().map(status::admin_state).transpose().map_err(Error::bad_request)?;
-    let pool = control.tune(pool, address, state, change.weight)?;
-    let pool = status::pool(control, &pool);
-    let backend = pool.backends.iter().find(|backend| backend.address == address);
+    let (pool, index) = control.tune(pool, address, state, change.weight)?;
+    let backend = status::backend_of(control, &pool, index);
     Ok(ok(
         &json!({ "backend": backend, "note": "a state lasts until it is changed again, a weight until the next reload of the file" }),
     ))

@@ -11,7 +11,7 @@ use weir_proxy::client::Client;
 use weir_proxy::http::cache::explain::Asked;
 use weir_proxy::http::key::{KeySource, choice_key};
 use weir_proxy::http::route::{Action, Decision, RequestView, RouteTable, without_port};
-use weir_proxy::http::screening::{self, Facts, Place, Step};
+use weir_proxy::http::screening::{self, Checkpoint, Facts, ScreenCheck};
 use weir_proxy::http::sqli;
 use weir_proxy::http::sticky::{self, Sticky};
 use weir_proxy::snapshot::{Listener, Pool, Snapshot};
@@ -219,7 +219,7 @@ impl<'q> Request<'q> {
     }
 
     fn sticky(&self, pool: &Pool) -> Option<u64> {
-        Sticky::of(pool, self.cookies()).wanted
+        Sticky::of(&pool.config, self.cookies()).wanted
     }
 }
 
@@ -324,12 +324,12 @@ fn screen(
         cookie: &|name| sticky::cookie(request.cookies(), name),
     };
     let mut steps = screening::explain(listener, route, &facts, clock::now());
-    steps.retain(|(_, step)| is_forwarded || step.at == Place::Edge);
+    steps.retain(|(_, step)| is_forwarded || step.at == Checkpoint::Edge);
     // What is asked on the edge is asked first, of both.
-    steps.sort_by_key(|(_, step)| step.at == Place::Origin);
+    steps.sort_by_key(|(_, step)| step.at == Checkpoint::Origin);
     let refused = steps.iter().find(|(_, step)| !step.passes);
     let refused = refused.map(|(of, step)| format!("refuse {}, {} of the {of}", step.status, step.name));
-    let screened = |(of, step): (&str, Step)| Screened {
+    let screened = |(of, step): (&str, ScreenCheck)| Screened {
         of: of.to_owned(),
         name: step.name,
         passes: step.passes,
@@ -439,7 +439,6 @@ fn choose(pool: &Pool, key: Option<u64>, sticky: Option<u64>) -> Choice {
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use weir_tls::{Loaded, TicketKeys};
 
     fn snapshot(text: &str) -> Snapshot {
         let config = weir_config::parse("test.toml", text).unwrap_or_else(|report| panic!("{report}"));
@@ -534,21 +533,14 @@ mod tests {
             backends = ['10.0.0.1:80', '10.0.0.2:80', '10.0.0.3:80']
             sticky = { cookie = 'weir' }
         ";
-        let config =
-            Arc::new(weir_config::parse("test.toml", config).unwrap_or_else(|report| panic!("{report}")));
-        let loaded = Loaded::load(&config, &TicketKeys::new([]), &Arc::default()).unwrap();
-        let snapshot = Snapshot::compile(config, &loaded, None, 1);
-        let sticky = snapshot.pools[0].sticky.clone().unwrap();
+        let snapshot = snapshot(config);
         for backend in &snapshot.pools[0].backends {
             let cookie = |value: &str| ("Cookie".to_owned(), value.to_owned());
             let question = Question::Http {
                 method: "GET".to_owned(),
                 url: "http://shop.example:8080/".to_owned(),
                 from: None,
-                headers: vec![
-                    cookie("a=1"),
-                    cookie(&format!("b=2; weir={}", sticky.seal(backend.balance.id()))),
-                ],
+                headers: vec![cookie("a=1"), cookie(&format!("b=2; weir={:016x}", backend.balance.id()))],
                 listener: None,
             };
             let choice = explain(&snapshot, &question).unwrap().pool.unwrap();

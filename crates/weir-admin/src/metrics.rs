@@ -66,6 +66,8 @@ fn about_cache(out: &mut Exposition, cache: &Cache) {
     out.single(&expose::CACHE_OBJECTS, cache.store.objects() as f64);
     out.single(&expose::CACHE_EVICTIONS, cache.store.evictions() as f64);
     out.single(&expose::CACHE_PURGED, cache.store.purged() as f64);
+    out.single(&expose::CACHE_BACKGROUND, f64::from(cache.background().count()));
+    out.single(&expose::CACHE_BACKGROUND_REFUSED, cache.background().refused() as f64);
     out.single(&expose::CACHE_ENCODINGS, cache.encodings() as f64);
 }
 

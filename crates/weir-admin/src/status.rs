@@ -267,6 +267,11 @@ pub fn pool(control: &Control, pool: &Pool) -> PoolStatus {
     }
 }
 
+/// One backend of a pool, by its index, as it is now.
+pub fn backend_of(control: &Control, pool: &Pool, index: usize) -> BackendStatus {
+    backend(control, pool, &pool.backends[index], &pool.balance.status_of(index))
+}
+
 fn backend(
     control: &Control,
     pool: &Pool,

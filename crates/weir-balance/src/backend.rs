@@ -164,6 +164,16 @@ impl Backend {
         self.set_max_connections(settings.max_connections);
     }
 
+    /// What [`Self::reconfigure`] changes, as it is now.
+    pub fn settings(&self) -> BackendSettings {
+        BackendSettings {
+            weight: self.weight(),
+            backup: self.is_backup(),
+            max_connections: self.max_connections(),
+            assumed_up: self.is_assumed_up(),
+        }
+    }
+
     /// The address as the config has it.
     pub fn address(&self) -> &str {
         &self.address

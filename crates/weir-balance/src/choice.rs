@@ -5,7 +5,7 @@
 
 use crate::backend::{Backend, UNLIMITED};
 use crate::picker::{PickInput, PickReason};
-use crate::view::{Entry, Tier};
+use crate::view::{Tier, WeightedBackend};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -84,11 +84,11 @@ impl<S: Slots> Choice<'_, S> {
 
     /// The position in the tier whose turn it is.
     pub(crate) fn position_in_turn(&self) -> usize {
-        let sequence = &self.tier.sequence;
+        let sequence = self.tier.sequence();
         sequence[(self.turn() % sequence.len() as u64) as usize] as usize
     }
 
-    pub(crate) fn entry(&self, position: usize) -> Entry {
+    pub(crate) fn entry(&self, position: usize) -> WeightedBackend {
         self.tier.entries[position]
     }
 

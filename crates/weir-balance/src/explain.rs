@@ -204,4 +204,9 @@ impl Pool {
         let view = self.view();
         (0..self.members().len()).map(|index| status(self, &view, index)).collect()
     }
+
+    /// One backend as it stands now.
+    pub fn status_of(&self, index: usize) -> BackendStatus {
+        status(self, &self.view(), index)
+    }
 }

@@ -219,7 +219,7 @@ impl Pool {
     pub fn eligible(&self) -> Vec<Eligible> {
         let view = self.view();
         let Some(tier) = view.tiers.first() else { return vec![] };
-        let eligible = |entry: &crate::view::Entry| Eligible {
+        let eligible = |entry: &crate::view::WeightedBackend| Eligible {
             index: entry.index as usize,
             id: self.members[entry.index as usize].id(),
             weight: entry.weight,

@@ -16,7 +16,7 @@ pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {
 
 /// The same for algorithms that have nothing to choose by this time.
 pub(crate) fn choose_because<S: Slots>(choice: &Choice<'_, S>, reason: PickReason) -> Chosen {
-    let sequence = &choice.tier.sequence;
+    let sequence = choice.tier.sequence();
     let mut at = (choice.turn() % sequence.len() as u64) as usize;
     for _ in 0..sequence.len().min(PATIENCE) {
         if let Some(index) = choice.take(sequence[at] as usize) {

@@ -18,27 +18,24 @@ const TURNS_PER_BACKEND: u64 = 8;
 ///
 /// Weights are divided by their greatest common divisor; if a round would still be longer than 16,384 turns (or eight
 /// per backend in larger pools) they are rounded to about that many, at least one turn each. The error of a backend's share
-/// is then at most about 1/16,384 of all turns. Every weight must be above 0. O(round * log n).
+/// is then at most about 1/16,384 of all turns. Every weight must be above 0. O(round * log n); O(n) where all weights are equal.
 pub(crate) fn smooth(weights: &[u32]) -> Box<[u32]> {
+    if weights.windows(2).all(|pair| pair[0] == pair[1]) {
+        return (0..weights.len() as u32).collect();
+    }
     let turns = turns_per_round(weights);
     let round: u64 = turns.iter().sum();
-    if turns.len() < 2 {
-        return turns.iter().map(|_| 0).collect();
-    }
     let slack = 2 * turns.len() as u64 - 2;
-    let mut waiting: BinaryHeap<Reverse<(u64, u32)>> = BinaryHeap::new();
-    let mut due: BinaryHeap<Reverse<Due>> = BinaryHeap::new();
     let release = |done: u64, weight: u64| (round * (done * slack + 1)).div_ceil(slack * weight);
+    let mut waiting = Waiting::new(round, turns.len());
     for (position, &weight) in turns.iter().enumerate() {
-        waiting.push(Reverse((release(0, weight), position as u32)));
+        waiting.put(position as u32, release(0, weight));
     }
+    let mut due: BinaryHeap<Reverse<Due>> = BinaryHeap::new();
     let mut done = vec![0u64; turns.len()];
     let mut sequence = Vec::with_capacity(round as usize);
     for turn in 1..=round {
-        while let Some(&Reverse((released, position))) = waiting.peek()
-            && released <= turn
-        {
-            waiting.pop();
+        while let Some(position) = waiting.take(turn) {
             let weight = turns[position as usize];
             due.push(Reverse(Due { deadline: (done[position as usize] + 1) * slack - 1, weight, position }));
         }
@@ -47,9 +44,38 @@ pub(crate) fn smooth(weights: &[u32]) -> Box<[u32]> {
         let position = next.position as usize;
         sequence.push(next.position);
         done[position] += 1;
-        waiting.push(Reverse((release(done[position], turns[position]), next.position)));
+        waiting.put(next.position, release(done[position], turns[position]).max(turn + 1));
     }
     sequence.into_boxed_slice()
+}
+
+/// Backends by the turn from which on they may be due: a list for each turn of the round.
+struct Waiting {
+    first: Vec<u32>,
+    /// For each backend the one behind it in its list.
+    behind: Vec<u32>,
+}
+
+const NOBODY: u32 = u32::MAX;
+
+impl Waiting {
+    fn new(round: u64, backends: usize) -> Waiting {
+        Waiting { first: vec![NOBODY; round as usize + 1], behind: vec![NOBODY; backends] }
+    }
+
+    /// Lets a backend that is in no list wait for `turn`; one after the round never comes.
+    fn put(&mut self, position: u32, turn: u64) {
+        if let Some(first) = self.first.get_mut(turn as usize) {
+            self.behind[position as usize] = std::mem::replace(first, position);
+        }
+    }
+
+    fn take(&mut self, turn: u64) -> Option<u32> {
+        let first = &mut self.first[turn as usize];
+        let position = Some(*first).filter(|position| *position != NOBODY)?;
+        *first = self.behind[position as usize];
+        Some(position)
+    }
 }
 
 fn turns_per_round(weights: &[u32]) -> Vec<u64> {

@@ -6,7 +6,7 @@ use crate::random_two::AliasTable;
 use crate::ring_hash::Ring;
 use crate::settings::Settings;
 use crate::{AdminState, Algorithm, sequence, slow_start};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Why a backend gets new work or doesn't, as of the last refresh.
@@ -157,15 +157,15 @@ pub(crate) struct Tier {
     pub(crate) kind: TierKind,
     /// Whether each exchange given to it is a trial, and so bounded.
     pub(crate) on_trial: bool,
-    pub(crate) entries: Box<[Entry]>,
+    pub(crate) entries: Box<[WeightedBackend]>,
     pub(crate) total_weight: u64,
-    /// One round of turns, as positions into `entries`.
-    pub(crate) sequence: Box<[u32]>,
+    /// See [`Tier::sequence`].
+    sequence: OnceLock<Box<[u32]>>,
     pub(crate) tables: Tables,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Entry {
+pub(crate) struct WeightedBackend {
     /// Index into the pool's members.
     pub(crate) index: u32,
     /// In hundredths; above 0.
@@ -187,6 +187,15 @@ impl Tier {
         self.entries.iter().any(|entry| entry.index as usize == index)
     }
 
+    /// One round of turns, as positions into `entries`. Made when it is first asked for: most algorithms take turns only where they have nothing
+    /// to choose by.
+    pub(crate) fn sequence(&self) -> &[u32] {
+        self.sequence.get_or_init(|| {
+            let weights: Vec<u32> = self.entries.iter().map(|entry| entry.weight).collect();
+            sequence::smooth(&weights)
+        })
+    }
+
     fn build(
         kind: TierKind,
         settings: &Settings,
@@ -194,11 +203,14 @@ impl Tier {
         standings: &[Standing],
         wanted: &dyn Fn(&Standing) -> bool,
     ) -> Option<Tier> {
-        let entries: Box<[Entry]> = standings
+        let entries: Box<[WeightedBackend]> = standings
             .iter()
             .enumerate()
             .filter(|(_, standing)| wanted(standing))
-            .map(|(index, standing)| Entry { index: index as u32, weight: standing.effective_weight() })
+            .map(|(index, standing)| WeightedBackend {
+                index: index as u32,
+                weight: standing.effective_weight(),
+            })
             .collect();
         if entries.is_empty() {
             return None;
@@ -217,13 +229,12 @@ impl Tier {
             }
             Algorithm::Maglev => Tables::Maglev(MaglevTable::new(&identified())),
         };
-        Some(Tier {
-            kind,
-            on_trial: false,
-            total_weight: weights.iter().map(|weight| u64::from(*weight)).sum(),
-            sequence: sequence::smooth(&weights),
-            tables,
-            entries,
-        })
+        let total_weight = weights.iter().map(|weight| u64::from(*weight)).sum();
+        let tier = Tier { kind, on_trial: false, total_weight, sequence: OnceLock::new(), tables, entries };
+        if let Algorithm::RoundRobin | Algorithm::LeastConnections = settings.algorithm {
+            // No request waits for it.
+            tier.sequence();
+        }
+        Some(tier)
     }
 }

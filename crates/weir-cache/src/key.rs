@@ -9,8 +9,9 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use foldhash::quality::FixedState;
 use weir_http::{KnownHeader, RequestHead, Scheme};
 
-use crate::request;
-use crate::rules::{Pattern, QueryRule, Rules};
+use crate::query::{self, Parameters};
+use crate::rules::{QueryRule, Rules};
+use crate::{cookies, request};
 
 /// What a key is made of.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +24,7 @@ pub struct KeySource<'a> {
     pub authority: &'a [u8],
     /// The normalised path as it is forwarded.
     pub path: &'a [u8],
-    /// The query as it is forwarded, without its `?`.
+    /// The query as the client sent it, without its `?`.
     pub query: Option<&'a [u8]>,
     /// The request.
     pub head: &'a RequestHead,
@@ -40,11 +41,13 @@ pub struct KeyBuffer {
     bytes: Vec<u8>,
     hash: u64,
     seed: u64,
+    /// Where what names the resource ends, and other fields of requests begin.
+    uri_end: usize,
     /// Where the part that `vary` adds begins.
     primary_end: usize,
     primary_hash: u64,
-    /// Room for the parameters of a query that is sorted or filtered: their places in it.
-    parameters: Vec<(usize, usize)>,
+    /// Room for the parameters of a query that is sorted or filtered.
+    parameters: Parameters,
 }
 
 impl KeyBuffer {
@@ -66,6 +69,7 @@ impl KeyBuffer {
         self.lower_part(authority);
         self.part(source.path);
         self.query(source.query, rules);
+        self.uri_end = self.bytes.len();
         if source.trusted {
             for name in
                 [KnownHeader::XForwardedHost, KnownHeader::XForwardedProto, KnownHeader::XForwardedPort]
@@ -81,7 +85,7 @@ impl KeyBuffer {
         }
         for name in &rules.key_cookies {
             let cookies = source.head.values(KnownHeader::Cookie, source.buffer);
-            self.values(cookies.flat_map(|line| cookie(line, name)));
+            self.values(cookies.flat_map(|line| cookies::named(line, name)));
         }
         self.primary_end = self.bytes.len();
         self.primary_hash = hash(seed, &self.bytes);
@@ -98,14 +102,20 @@ impl KeyBuffer {
         self.hash
     }
 
-    /// The key without what `vary` adds.
-    pub fn primary(&self) -> &[u8] {
-        self.bytes.get(..self.primary_end).unwrap_or_default()
+    /// The key without what `vary` adds, behind its hash.
+    pub(crate) fn primary(&self) -> (u64, &[u8]) {
+        (self.primary_hash, self.bytes.get(..self.primary_end).unwrap_or_default())
     }
 
-    /// The hash of [`Self::primary`].
-    pub fn primary_hash(&self) -> u64 {
-        self.primary_hash
+    /// The parts that an origin is to be asked by: nothing else of them tells responses apart, and so nothing else may reach it (threat E1).
+    /// `None` before any key was built.
+    pub fn parts(&self) -> Option<KeyParts<'_>> {
+        KeyParts::of(&self.bytes)
+    }
+
+    /// What all keys of one resource begin with, whatever else tells its responses apart.
+    pub(crate) fn uri(&self) -> &[u8] {
+        self.bytes.get(..self.uri_end).unwrap_or_default()
     }
 
     /// Takes off what `vary` has added.
@@ -130,19 +140,13 @@ impl KeyBuffer {
         self.bytes.extend(part.iter().map(u8::to_ascii_lowercase));
     }
 
-    /// How many values there are, and each of them.
+    /// Each of some values, and that there are no more.
     fn values<'a>(&mut self, values: impl Iterator<Item = &'a [u8]>) {
-        let count_at = self.bytes.len();
-        self.bytes.push(0);
-        let mut count = 0_u8;
         for value in values {
+            self.bytes.push(1);
             self.part(value);
-            // A request has at most some hundred fields; beyond this many the parts alone tell keys apart.
-            count = count.saturating_add(1);
         }
-        if let Some(place) = self.bytes.get_mut(count_at) {
-            *place = count;
-        }
+        self.bytes.push(0);
     }
 
     /// What a trusted proxy says of host, path and scheme in other words.
@@ -150,74 +154,49 @@ impl KeyBuffer {
         let lines = source.head.values(KnownHeader::Forwarded, source.buffer);
         self.values(lines.flat_map(forwarded_places));
         for (number, value) in request::told(source.head, source.buffer) {
-            self.bytes.push(number as u8);
+            self.bytes.push(number as u8 + 1);
             self.part(value);
         }
+        self.bytes.push(0);
     }
 
+    /// The query as an origin is asked with it; one of which nothing is left is none.
     fn query(&mut self, query: Option<&[u8]>, rules: &Rules) {
-        let Some(query) = query.filter(|_| rules.query != QueryRule::Ignore) else {
-            self.bytes.push(b'-');
-            return;
-        };
+        let Some(query) = query else { return self.bytes.push(NO_QUERY) };
         if rules.query == QueryRule::Whole && !rules.query_sort {
-            self.bytes.push(b'?');
+            self.bytes.push(QUERY);
             return self.part(query);
         }
         let mut parameters = std::mem::take(&mut self.parameters);
-        parameters.clear();
-        let mut start = 0;
-        for parameter in query.split(|&byte| byte == b'&') {
-            let end = start + parameter.len();
-            if !parameter.is_empty() && keeps(&rules.query, name_of(parameter)) {
-                parameters.push((start, end));
-            }
-            start = end + 1;
-        }
-        let text = |(start, end): (usize, usize)| query.get(start..end).unwrap_or_default();
-        if rules.query_sort {
-            // By name only, and stably: the order of several values of one name may mean something.
-            parameters.sort_by(|one, other| name_of(text(*one)).cmp(name_of(text(*other))));
-        }
-        // Without any left it is the same as no query.
-        self.bytes.push(if parameters.is_empty() { b'-' } else { b'&' });
-        if !parameters.is_empty() {
-            push_length(&mut self.bytes, parameters.len());
-            for parameter in &parameters {
-                push_part(&mut self.bytes, text(*parameter));
+        query::find(query, rules, &mut parameters);
+        let texts = || parameters.iter().map(|place| query::of(query, *place));
+        match texts().map(|text| text.len() + 1).sum::<usize>().checked_sub(1) {
+            None => self.bytes.push(NO_QUERY),
+            Some(length) => {
+                self.bytes.push(QUERY);
+                push_length(&mut self.bytes, length);
+                for (number, text) in texts().enumerate() {
+                    if number > 0 {
+                        self.bytes.push(b'&');
+                    }
+                    self.bytes.extend_from_slice(text);
+                }
             }
         }
         self.parameters = parameters;
     }
 }
 
+/// Stands before a query.
+const QUERY: u8 = b'?';
+/// Stands where there is none.
+const NO_QUERY: u8 = b'-';
+
 /// The hash of a key. `seed` is secret, so that clients cannot choose requests whose keys meet.
 pub(crate) fn hash(seed: u64, bytes: &[u8]) -> u64 {
     let mut hasher = FixedState::with_seed(seed).build_hasher();
     hasher.write(bytes);
     hasher.finish()
-}
-
-fn keeps(rule: &QueryRule, name: &[u8]) -> bool {
-    let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(name));
-    match rule {
-        QueryRule::Whole => true,
-        QueryRule::Ignore => false,
-        QueryRule::Only(patterns) => any(patterns),
-        QueryRule::Without(patterns) => !any(patterns),
-    }
-}
-
-fn name_of(parameter: &[u8]) -> &[u8] {
-    parameter.split(|&byte| byte == b'=').next().unwrap_or_default()
-}
-
-/// The values of the cookies of that name in a `cookie` line.
-fn cookie<'a>(line: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-    line.split(|&byte| byte == b';').filter_map(move |pair| {
-        let pair = pair.trim_ascii();
-        pair.strip_prefix(name)?.strip_prefix(b"=")
-    })
 }
 
 /// The `host` and `proto` parameters of a `forwarded` line (RFC 7239 §4). Those for which a quoted string is cut are there too, which does no
@@ -254,7 +233,7 @@ fn push_length(out: &mut Vec<u8>, mut length: usize) {
     out.push(length as u8);
 }
 
-/// Parts of a key that is kept, for purges and `weir explain`.
+/// Parts of a key: what its resource is named by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyParts<'a> {
     /// The pool's name.
@@ -265,11 +244,24 @@ pub struct KeyParts<'a> {
     pub authority: &'a [u8],
     /// The normalised path.
     pub path: &'a [u8],
+    /// What of the query tells responses apart, without a `?`.
+    pub query: Option<&'a [u8]>,
 }
 
 impl<'a> KeyParts<'a> {
     /// Reads what [`KeyBuffer::build`] wrote; `None` for anything else.
     pub fn of(key: &'a [u8]) -> Option<KeyParts<'a>> {
+        Some(KeyParts::split(key)?.0)
+    }
+
+    /// What all keys of the key's resource begin with.
+    pub(crate) fn uri_of(key: &'a [u8]) -> &'a [u8] {
+        let rest = KeyParts::split(key).map_or(key.len(), |(_, rest)| rest.len());
+        key.get(..key.len() - rest).unwrap_or_default()
+    }
+
+    /// The parts, and what stands behind them.
+    fn split(key: &'a [u8]) -> Option<(KeyParts<'a>, &'a [u8])> {
         let (scope, rest) = take_part(key)?;
         let (scheme, rest) = match rest {
             [b'h', rest @ ..] => (Scheme::Http, rest),
@@ -277,8 +269,13 @@ impl<'a> KeyParts<'a> {
             _ => return None,
         };
         let (authority, rest) = take_part(rest)?;
-        let (path, _) = take_part(rest)?;
-        Some(KeyParts { scope, scheme, authority, path })
+        let (path, rest) = take_part(rest)?;
+        let (query, rest) = match rest {
+            [NO_QUERY, rest @ ..] => (None, rest),
+            [QUERY, rest @ ..] => take_part(rest).map(|(query, rest)| (Some(query), rest))?,
+            _ => return None,
+        };
+        Some((KeyParts { scope, scheme, authority, path, query }, rest))
     }
 }
 
@@ -298,6 +295,7 @@ fn take_part(mut bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::Pattern;
     use crate::tests::request;
 
     /// The key of a GET for this authority, target and these field lines.
@@ -354,6 +352,7 @@ mod tests {
         let only = with(QueryRule::Only(patterns(&["id", "page*"])), true);
         assert_eq!(only("/a?utm=1&page=2&id=1"), only("/a?id=1&&page=2"));
         assert_eq!(only("/a?utm=1"), only("/a"));
+        assert_ne!(only("/a?id=1"), only("/a?id=1&%69d=2"));
         assert_ne!(only("/a?id=1"), only("/a?id=2"));
         assert_ne!(only("/a?id=1"), only("/a?ID=1"));
         let without = with(QueryRule::Without(patterns(&["utm_*"])), false);
@@ -418,12 +417,36 @@ mod tests {
     #[test]
     fn the_parts_of_a_key_are_read_back() {
         let long = format!("/{}", "x".repeat(300));
-        let key = plain(&long);
-        let parts = KeyParts::of(&key).unwrap();
-        assert_eq!((parts.scope, parts.authority, parts.path), (&b"app"[..], &b"a"[..], long.as_bytes()));
-        for end in 0..300 {
-            assert_eq!(KeyParts::of(&key[..end]), None);
+        for (target, query) in [(long.clone(), None), (format!("{long}?a=b"), Some(&b"a=b"[..]))] {
+            let rules = Rules { key_headers: vec![b"x-a".as_slice().into()], ..Rules::default() };
+            let key = key("a", &target, "x-a: 1\r\n", &rules);
+            let parts = KeyParts::of(&key).unwrap();
+            assert_eq!((parts.scope, parts.authority, parts.path), (&b"app"[..], &b"a"[..], long.as_bytes()));
+            assert_eq!(parts.query, query);
+            let uri = KeyParts::uri_of(&key);
+            assert_eq!(key.strip_prefix(uri), Some(&b"\x01\x011\x00"[..]));
+            for end in 0..uri.len() {
+                assert_eq!(KeyParts::of(&key[..end]), None);
+            }
         }
+    }
+
+    /// Threat E1: what reaches an origin is what the key says, and nothing beside it.
+    #[test]
+    fn the_query_to_ask_with_is_that_of_the_key() {
+        let asked = |target: &str, rules: &Rules| {
+            let key = key("a", target, "", rules);
+            KeyParts::of(&key).unwrap().query.map(|query| String::from_utf8(query.to_vec()).unwrap())
+        };
+        let query = QueryRule::Only(patterns(&["id", "page"]));
+        let only = Rules { query, query_sort: true, ..Rules::default() };
+        assert_eq!(asked("/a?page=1&x=2&%69d=3&&", &only).as_deref(), Some("%69d=3&page=1"));
+        assert_eq!(asked("/a?x=2", &only), None);
+        assert_eq!(asked("/a?", &only), None);
+        let ignore = Rules { query: QueryRule::Ignore, ..Rules::default() };
+        assert_eq!(asked("/a?x=2", &ignore), None);
+        assert_eq!(asked("/a?b&&a", &Rules::default()).as_deref(), Some("b&&a"));
+        assert_eq!(asked("/a?", &Rules::default()).as_deref(), Some(""));
     }
 
     /// Threat E4: however the parts are cut, two requests have one key only if all parts are the same. They are made of the bytes that stand

@@ -7,22 +7,25 @@
 //! Where to start reading: [`admits`] says whether memory may answer a request at all, [`KeyBuffer`] under which key, [`Store::get`]
 //! what is kept there, and [`reuse`] whether that may answer. [`judge_response`] says whether a response may be kept, and makes the
 //! [`Object`] that is. [`conditional`], [`range`] and [`heads`] turn a whole response into a 304, a part or a 416; [`freshen`] is what
-//! a 304 from the origin does to an object, and [`invalidates`] what an unsafe method does.
+//! a 304 from the origin does to an object, [`invalidates`] what an unsafe method does, and [`unkept`] what an answer that is not kept does.
 #![forbid(unsafe_code)]
 
 mod conditional;
+mod cookies;
 mod freshen;
 mod freshness;
 pub mod heads;
 mod invalidation;
 mod key;
 mod object;
+mod query;
 mod request;
 mod response;
 mod reuse;
 mod rules;
 mod store;
 mod tags;
+mod unkept;
 mod variants;
 mod weight;
 
@@ -34,9 +37,10 @@ pub use key::{KeyBuffer, KeyParts, KeySource};
 pub use object::{Body, Object};
 pub use request::{Bypass, RequestFacts, admits};
 pub use response::{Exchange, NotStored, Storing, judge_response};
-pub use reuse::{Reuse, Why, may_serve_on_error, reuse};
+pub use reuse::{Reuse, Why, may_serve_on_error, outlasts_error, reuse};
 pub use rules::{Pattern, QueryRule, Rules, SetCookie};
 pub use store::{Lookup, Purge, PurgeSequence, Refused, Store};
+pub use unkept::{Crowd, Unkept, unkept};
 pub use weir_http::values::accept_encoding::Coding;
 
 #[cfg(test)]

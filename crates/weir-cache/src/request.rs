@@ -51,6 +51,8 @@ pub struct RequestFacts {
     pub directives: RequestDirectives,
     /// It has `authorization` (RFC 9111 §3.5).
     pub authorization: bool,
+    /// It has `cookie`.
+    pub cookie: bool,
     /// It has `range`.
     pub range: bool,
     /// It has `if-none-match` or `if-modified-since`.
@@ -63,6 +65,18 @@ impl RequestFacts {
         self.directives.only_if_cached
     }
 
+    /// Whether the client itself asks for more than what is fresh: a fetch for it says little of what others
+    /// would get.
+    pub fn demands(&self) -> bool {
+        let wanted = &self.directives;
+        wanted.no_cache || wanted.max_age.is_some() || wanted.min_fresh.is_some()
+    }
+
+    /// As for a client that asks for the same and leaves all else to the cache.
+    pub(crate) fn without_demands(&self) -> RequestFacts {
+        RequestFacts { directives: RequestDirectives::default(), ..*self }
+    }
+
     /// Whether a response to it may be kept as far as it is concerned: not to HEAD, which has no content, and not when it says `no-store`.
     pub fn may_store(&self) -> bool {
         self.method == Method::Get && !self.directives.no_store
@@ -70,10 +84,16 @@ impl RequestFacts {
 }
 
 /// Fields that origins and frameworks take for another method than the request has, whoever sends them.
-const METHODS: [&[u8]; 3] = [b"x-http-method-override", b"x-http-method", b"x-method-override"];
+const METHODS: [&[u8]; 5] = [
+    b"x-http-method-override",
+    b"x-http-method",
+    b"x-method-override",
+    b"x-original-method",
+    b"x-forwarded-method",
+];
 
 /// Fields that they take for another path, host or scheme. Proxies before Weir send some of them, and are believed: see [`told`].
-const PLACES: [&[u8]; 13] = [
+const PLACES: [&[u8]; 16] = [
     b"x-original-url",
     b"x-rewrite-url",
     b"x-original-uri",
@@ -83,6 +103,9 @@ const PLACES: [&[u8]; 13] = [
     b"x-forwarded-server",
     b"x-forwarded-prefix",
     b"x-forwarded-path",
+    b"x-forwarded-uri",
+    b"x-envoy-original-path",
+    b"x-script-name",
     b"x-forwarded-scheme",
     b"x-forwarded-protocol",
     b"x-forwarded-ssl",
@@ -146,6 +169,7 @@ pub fn admits(
         method,
         directives: directives(head, buffer, rules),
         authorization: has(KnownHeader::Authorization),
+        cookie: has(KnownHeader::Cookie),
         range: has(KnownHeader::Range),
         conditional: has(KnownHeader::IfNoneMatch) || has(KnownHeader::IfModifiedSince),
     })

@@ -130,10 +130,41 @@ pub fn may_serve_on_error(object: &Object, request: &RequestFacts, rules: &Rules
     stale_for < window
 }
 
+/// Whether an error that came when the origin was asked about the object leaves it where it is, however long the error says that it
+/// holds itself: while the object may answer in its stead, and while it is fresh and only one client wanted it validated.
+pub fn outlasts_error(
+    object: &Object,
+    status: u16,
+    request: &RequestFacts,
+    rules: &Rules,
+    now: Duration,
+) -> bool {
+    let fresh = object.freshness();
+    let is_fresh = !fresh.always_validate && staleness(fresh, object.soft_purged_at(), now).is_none();
+    match status {
+        500.. => may_serve_on_error(object, &request.without_demands(), rules, now),
+        400.. => is_fresh && object.status() < 400,
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::tests::{facts, object, seconds};
+
+    #[test]
+    fn an_error_takes_the_place_only_of_what_is_too_old_to_answer_in_its_stead() {
+        let rules = Rules { stale_if_error: Some(seconds(30)), ..Rules::default() };
+        let object = crate::tests::object_by(&rules, "cache-control: max-age=60\r\netag: \"a\"\r\n");
+        let of = |status, wanted, at: u64| {
+            outlasts_error(&object, status, &facts(wanted), &rules, seconds(1000 + at))
+        };
+        for wanted in ["", "no-cache", "max-age=0"] {
+            assert!(of(404, wanted, 59) && of(503, wanted, 59) && of(503, wanted, 89), "{wanted}");
+            assert!(!of(404, wanted, 60) && !of(503, wanted, 90) && !of(200, wanted, 0), "{wanted}");
+        }
+    }
 
     /// What is said to a request with this `cache-control`, `after` so many seconds, of a response with these field lines.
     fn after(after: u64, response: &str, wanted: &str) -> Reuse {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::query;
+
 /// What to do with a response that sets a cookie: it is most likely meant for one client (threat E3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetCookie {
@@ -12,7 +14,7 @@ pub enum SetCookie {
     Strip,
 }
 
-/// A name, or with a `*` at its end all names that begin so.
+/// A name of a query's parameter, or with a `*` at its end all names that begin so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     text: Box<[u8]>,
@@ -20,21 +22,22 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Reads `name` or `prefix*`.
+    /// Reads `name` or `prefix*`, written as in a query: escapes stand for what they are of.
     pub fn new(text: &[u8]) -> Pattern {
-        match text.strip_suffix(b"*") {
-            Some(prefix) => Pattern { text: prefix.into(), prefix: true },
-            None => Pattern { text: text.into(), prefix: false },
-        }
+        let (name, prefix) = match text.strip_suffix(b"*") {
+            Some(name) => (name, true),
+            None => (text, false),
+        };
+        Pattern { text: query::decoded(name).collect(), prefix }
     }
 
-    /// Whether it means this name. Case matters, as it does in queries.
-    pub fn matches(&self, name: &[u8]) -> bool {
-        if self.prefix { name.starts_with(&self.text) } else { *name == *self.text }
+    /// Whether it means the name of these bytes, decoded. Case matters, as it does in queries.
+    pub(crate) fn matches(&self, mut name: impl Iterator<Item = u8>) -> bool {
+        self.text.iter().all(|byte| name.next() == Some(*byte)) && (self.prefix || name.next().is_none())
     }
 }
 
-/// How much of the query tells responses apart.
+/// How much of the query tells responses apart. The rest does not reach origins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum QueryRule {
     /// All of it.
@@ -58,7 +61,7 @@ pub struct Rules {
     pub ttl_max: Option<Duration>,
     /// How long 404, 405, 410, 414 and 501 are fresh that do not say so themselves. `None`: they are not kept.
     pub negative_ttl: Option<Duration>,
-    /// How much of the query tells responses apart.
+    /// How much of the query tells responses apart. The rest does not reach origins.
     pub query: QueryRule,
     /// Sort the parameters by name, so that their order does not tell responses apart.
     pub query_sort: bool,

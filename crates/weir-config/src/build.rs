@@ -9,6 +9,7 @@ mod tls;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_balance::{Algorithm, LastResort};
@@ -68,11 +69,15 @@ pub(crate) fn build(root: Fields) -> Draft {
         });
         tables.collect()
     };
-    let (listeners, listener_fields): (Vec<_>, Vec<_>) =
-        named("listener").into_iter().map(|(name, fields)| (listener(&name, &fields), fields)).unzip();
+    let (listeners, listener_fields): (Vec<_>, Vec<_>) = named("listener")
+        .into_iter()
+        .map(|(name, fields)| (Arc::new(listener(&name, &fields)), fields))
+        .unzip();
     let uses = collect_uses(&listener_fields);
-    let (pools, pool_fields): (Vec<_>, Vec<_>) =
-        named("pool").into_iter().map(|(name, fields)| (pool(&name, &fields, &uses), fields)).unzip();
+    let (pools, pool_fields): (Vec<_>, Vec<_>) = named("pool")
+        .into_iter()
+        .map(|(name, fields)| (Arc::new(pool(&name, &fields, &uses)), fields))
+        .unzip();
     let config = Config {
         runtime: Runtime {
             workers: runtime.optional_number("workers").and_then(|count| usize::try_from(count).ok()),
@@ -314,16 +319,11 @@ fn pool(name: &str, fields: &Fields, uses: &Uses) -> Pool {
         },
         retry: retry(&fields.table("retry")),
         queue: Queue { max: queue.count("max"), timeout: queue.duration("timeout") },
-        sticky: sticky(&fields.table("sticky")),
+        sticky_cookie: fields.table("sticky").text("cookie").map(str::to_owned),
         slow_start: fields.optional_duration("slow_start"),
         keep_alive: KeepAlive { max: keep_alive.count("max"), idle: keep_alive.duration("idle") },
         health: health(name, fields, uses),
     }
-}
-
-fn sticky(fields: &Fields) -> Option<Sticky> {
-    let cookie = fields.text("cookie")?.to_owned();
-    Some(Sticky { cookie, secret_file: fields.text("secret_file").map(PathBuf::from) })
 }
 
 /// What is tried again when the file says nothing: only what has surely not been served.

@@ -106,6 +106,9 @@ pub const BODY_LIMIT: Limit<u64> = optional(0, 64 * TIB, "0B takes no body at al
 /// `cache.memory`, bytes.
 pub const CACHE_MEMORY: Limit<u64> =
     optional(MIB, 64 * TIB, "leave `cache` out of the routes to keep nothing");
+/// `cache.background_fetches`, fetches.
+pub const BACKGROUND_FETCHES: Limit<u64> =
+    limit(64, 1, 1_000_000, "each may occupy a backend for clients that have left");
 /// `cache.ttl`, `cache.ttl_max`, `cache.negative_ttl`.
 pub const CACHE_TTL: Limit<Duration> =
     optional(seconds(1), YEAR, "ages are told to clients in whole seconds; nothing is fresh for ever");

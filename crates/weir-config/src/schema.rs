@@ -7,6 +7,7 @@ mod tls;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -19,6 +20,8 @@ pub use tls::*;
 pub use weir_screen::Settings as Screen;
 
 /// A whole configuration, checked: every pool that is named exists, every bound holds.
+///
+/// Listeners and pools are shared: a config that differs from another in one pool costs no more than that pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// `[runtime]`
@@ -30,9 +33,9 @@ pub struct Config {
     /// `[cache]`
     pub cache: Cache,
     /// `[listener.NAME]`, in file order.
-    pub listeners: Vec<Listener>,
+    pub listeners: Vec<Arc<Listener>>,
     /// `[pool.NAME]`, in file order.
-    pub pools: Vec<Pool>,
+    pub pools: Vec<Arc<Pool>>,
 }
 
 /// Process-wide settings. All but `drain` need a restart (or USR2) to change.
@@ -332,8 +335,8 @@ pub struct Pool {
     pub retry: Retry,
     /// Waiting room when every backend is at `max_connections`.
     pub queue: Queue,
-    /// Keeps a client on its backend; HTTP only.
-    pub sticky: Option<Sticky>,
+    /// Cookie that keeps a client on its backend; HTTP only.
+    pub sticky_cookie: Option<String>,
     /// A backend that came back gets its share gradually over this time.
     pub slow_start: Option<Duration>,
     /// Idle connections kept to backends.
@@ -353,15 +356,6 @@ pub struct Backend {
     pub max_connections: Option<u32>,
     /// Used only when no other backend is up.
     pub backup: bool,
-}
-
-/// `sticky = { cookie, secret_file }`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sticky {
-    /// Name of the cookie.
-    pub cookie: String,
-    /// File with the secret that the cookie is sealed with; `None` takes one of this machine.
-    pub secret_file: Option<PathBuf>,
 }
 
 /// `hash = { key, bounded }`

@@ -8,6 +8,7 @@ mod users;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use self::users::protocols;
 use crate::build::{CONTENT_TYPE, RETRY_ON, default_hash_key, default_pool};
@@ -67,7 +68,8 @@ pub fn to_toml_without_secrets(config: &Config) -> String {
 /// The config with [`SECRET`] in place of each secret.
 pub(crate) fn without_secrets(config: &Config) -> Config {
     let mut shown = config.clone();
-    for route in shown.listeners.iter_mut().flat_map(|listener| &mut listener.routes) {
+    let listeners = shown.listeners.iter_mut().map(Arc::make_mut);
+    for route in listeners.flat_map(|listener| &mut listener.routes) {
         // `*` asks for presence only. What a route adds to responses every client sees.
         let asked = route.header.values_mut().filter(|value| *value != "*");
         for value in asked.chain(route.add_request_header.values_mut()) {
@@ -154,8 +156,7 @@ pub(crate) fn sections(config: &Config) -> Vec<Section> {
         Section::new("admin", admin),
         Section::new("log", log(&config.log)),
     ];
-    sections
-        .extend(config.cache.memory_bytes.map(|most| Section::new("cache", vec![("memory", size(most))])));
+    sections.push(Section::new("cache", cache::section(&config.cache)));
     for each in &config.listeners {
         listener(each, &mut sections);
     }
@@ -374,7 +375,7 @@ fn pool(config: &Config, pool: &Pool, sections: &mut Vec<Section>) {
     if pool.backends.iter().any(|backend| backend.max_connections.is_some()) || pool.queue != default.queue {
         keys.push(("queue", queue));
     }
-    keys.extend(pool.sticky.as_ref().map(|each| ("sticky", sticky(each))));
+    keys.extend(pool.sticky_cookie.as_ref().map(|cookie| ("sticky", inline(vec![("cookie", text(cookie))]))));
     keys.extend(pool.slow_start.map(|time| ("slow_start", duration(time))));
     let keep_alive =
         inline(vec![("max", pool.keep_alive.max.to_string()), ("idle", duration(pool.keep_alive.idle))]);
@@ -398,12 +399,6 @@ fn backend(backend: &Backend) -> String {
         keys.push(("backup", "true".to_owned()));
     }
     if keys.len() == 2 && backend.weight == 1 { text(&backend.address) } else { inline(keys) }
-}
-
-fn sticky(sticky: &Sticky) -> String {
-    let mut keys = vec![("cookie", text(&sticky.cookie))];
-    keys.extend(sticky.secret_file.as_ref().map(|file| ("secret_file", text(&file.to_string_lossy()))));
-    inline(keys)
 }
 
 fn retry(retry: &Retry, http: bool) -> String {

@@ -5,6 +5,7 @@ mod screens;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::collection::{btree_map, vec};
@@ -474,13 +475,11 @@ fn pool(name: String, protocol: Protocol) -> impl Strategy<Value = Pool> {
     );
     let queue = (0..=1_000_000u32, millis(1, 3_600_000)).prop_map(|(max, timeout)| Queue { max, timeout });
     let keep_alive = (0..=65_536u32, millis(100, 86_400_000)).prop_map(|(max, idle)| KeepAlive { max, idle });
-    let sticky = ("[A-Za-z_-]{1,8}", of("[a-z./]{1,8}"))
-        .prop_map(|(cookie, file)| Sticky { cookie, secret_file: file.map(PathBuf::from) });
-    let second = (queue, of(sticky), of(millis(100, 3_600_000)), keep_alive, health(http));
+    let second = (queue, of("[A-Za-z_-]{1,8}"), of(millis(100, 3_600_000)), keep_alive, health(http));
     (first, second).prop_map(
         move |(
             (backends, balance, hash, (send_proxy, multiplexed, tls), retry),
-            (queue, sticky, slow_start, keep_alive, health),
+            (queue, cookie, slow_start, keep_alive, health),
         )| Pool {
             name: name.clone(),
             backends,
@@ -495,7 +494,7 @@ fn pool(name: String, protocol: Protocol) -> impl Strategy<Value = Pool> {
             send_proxy: send_proxy.filter(|_| protocol != Protocol::Udp),
             retry,
             queue,
-            sticky: sticky.filter(|_| http),
+            sticky_cookie: cookie.filter(|_| http),
             slow_start,
             keep_alive,
             health,
@@ -531,7 +530,7 @@ fn config() -> impl Strategy<Value = Config> {
         .iter()
         .flat_map(|(protocol, pools)| pools.iter().map(|name| pool(name.clone(), *protocol)))
         .collect();
-    let cache = of((1u64 << 20)..=(1 << 46));
+    let cache = (of((1u64 << 20)..=(1 << 46)), 1..=1_000_000u32);
     (runtime, admin, log, cache, listeners, pools).prop_map(
         |((workers, drain, memory_bytes), admin, log, cache, listeners, pools)| Config {
             runtime: Runtime { workers, drain, memory_bytes },
@@ -540,9 +539,9 @@ fn config() -> impl Strategy<Value = Config> {
                 token_file: token.then(|| PathBuf::from("/etc/weir/\"quoted\" token")),
             }),
             log,
-            cache: Cache { memory_bytes: cache },
-            listeners,
-            pools,
+            cache: Cache { memory_bytes: cache.0, background_fetches: cache.1 },
+            listeners: listeners.into_iter().map(Arc::new).collect(),
+            pools: pools.into_iter().map(Arc::new).collect(),
         },
     )
 }

@@ -42,7 +42,7 @@ pub fn look(config: &Config) -> Vec<Found> {
 fn of_listener(config: &Config, listener: &Listener, tls: &ListenerTls, all: &mut Vec<Found>) {
     let with = |tls: ListenerTls| {
         let listener = Listener { tls: Some(tls), ..listener.clone() };
-        Config { listeners: vec![listener], pools: Vec::new(), ..config.clone() }
+        Config { listeners: vec![listener.into()], pools: Vec::new(), ..config.clone() }
     };
     let mut are_good = true;
     for certificate in &tls.certificates {

@@ -28,8 +28,37 @@ const ADDRESSES: usize = 64;
 pub struct Names {
     names: Mutex<HashMap<String, Name>>,
     slots: Arc<Semaphore>,
-    changed: Arc<Notify>,
+    moved: Arc<Moved>,
     bus: Arc<Bus>,
+}
+
+/// A backend, and the pool it belongs to.
+#[derive(Clone)]
+pub struct Member {
+    /// Name of the pool.
+    pub pool: String,
+    /// The backend.
+    pub backend: Arc<Backend>,
+}
+
+/// Backends whose address has become another.
+#[derive(Default)]
+pub struct Moved {
+    members: Mutex<Vec<Member>>,
+    arrived: Notify,
+}
+
+impl Moved {
+    /// Waits for some, and gives all there are.
+    pub async fn next(&self) -> Vec<Member> {
+        self.arrived.notified().await;
+        std::mem::take(&mut *lock(&self.members))
+    }
+
+    fn tell(&self, members: &[Member]) {
+        lock(&self.members).extend_from_slice(members);
+        self.arrived.notify_one();
+    }
 }
 
 struct Name {
@@ -49,49 +78,93 @@ impl Drop for Name {
 struct Known {
     address: Option<SocketAddr>,
     error: Option<String>,
-    backends: Vec<Arc<Backend>>,
+    members: Vec<Member>,
 }
 
 impl Names {
-    /// `changed` is notified whenever a backend's address has become another.
-    pub fn new(bus: Arc<Bus>, changed: Arc<Notify>) -> Names {
-        Names { names: Mutex::default(), slots: Arc::new(Semaphore::new(AT_ONCE)), changed, bus }
+    /// `moved` is told of backends whose address has become another.
+    pub fn new(bus: Arc<Bus>, moved: Arc<Moved>) -> Names {
+        Names { names: Mutex::default(), slots: Arc::new(Semaphore::new(AT_ONCE)), moved, bus }
     }
 
     /// Resolves the names that `snapshot` has, from now on. Names it had before go on; nothing is asked anew.
     pub fn adopt(&self, snapshot: &Snapshot) {
-        let mut wanted: HashMap<String, Vec<Arc<Backend>>> = HashMap::new();
-        for backend in snapshot.pools.iter().flat_map(|pool| &pool.backends) {
-            if backend.address.parse::<SocketAddr>().is_err() {
-                wanted.entry(backend.address.clone()).or_default().push(backend.clone());
+        let mut wanted: HashMap<String, Vec<Member>> = HashMap::new();
+        for pool in &snapshot.pools {
+            for backend in pool.backends.iter().filter(|backend| is_name(&backend.address)) {
+                let member = Member { pool: pool.config.name.clone(), backend: backend.clone() };
+                wanted.entry(backend.address.clone()).or_default().push(member);
             }
         }
         let mut names = self.lock();
         names.retain(|name, _| wanted.contains_key(name));
-        for (name, backends) in wanted {
+        for (name, members) in wanted {
             match names.get(&name) {
-                Some(known) => lock(&known.shared).serve(backends),
-                None => {
-                    let shared = Arc::new(Mutex::new(Known { backends, ..Known::default() }));
-                    let (slots, changed, bus) = (self.slots.clone(), self.changed.clone(), self.bus.clone());
-                    let (answer, answered) = watch::channel(false);
-                    let following = follow(name.clone(), shared.clone(), slots, changed, bus, answer);
-                    names.insert(name, Name { shared, answered, task: tokio::spawn(following) });
-                }
+                Some(known) => lock(&known.shared).serve(members),
+                None => drop(names.insert(name.clone(), self.resolve(name, members))),
             }
         }
     }
 
-    /// Waits until each name has been answered once, well or badly, at most two seconds. Names that were there before
+    /// Resolves the name of a backend that a pool is to get, from now on. Others go on; nothing is asked anew.
+    pub fn add(&self, pool: &str, backend: &Arc<Backend>) {
+        let name = &backend.address;
+        if !is_name(name) {
+            return;
+        }
+        let member = Member { pool: pool.to_owned(), backend: backend.clone() };
+        let mut names = self.lock();
+        match names.get(name) {
+            Some(known) => {
+                let mut known = lock(&known.shared);
+                let members = known.members.iter().cloned().chain([member]).collect();
+                known.serve(members);
+            }
+            None => drop(names.insert(name.clone(), self.resolve(name.clone(), vec![member]))),
+        }
+    }
+
+    /// Ends what was begun for a backend that is no longer in its pool, or has not come into it.
+    pub fn remove(&self, backend: &Arc<Backend>) {
+        let mut names = self.lock();
+        let Some(known) = names.get(&backend.address) else { return };
+        let is_left = {
+            let members = &mut lock(&known.shared).members;
+            members.retain(|member| !Arc::ptr_eq(&member.backend, backend));
+            !members.is_empty()
+        };
+        if !is_left {
+            names.remove(&backend.address);
+        }
+    }
+
+    fn resolve(&self, name: String, members: Vec<Member>) -> Name {
+        let shared = Arc::new(Mutex::new(Known { members, ..Known::default() }));
+        let (slots, moved, bus) = (self.slots.clone(), self.moved.clone(), self.bus.clone());
+        let (answer, answered) = watch::channel(false);
+        let following = follow(name, shared.clone(), slots, moved, bus, answer);
+        Name { shared, answered, task: tokio::spawn(following) }
+    }
+
+    /// Waits until this name, or each without one, has been answered once, well or badly, at most two seconds. Names that were there before
     /// cost nothing.
-    pub async fn first_answers(&self) {
-        let pending: Vec<_> = self.lock().values().map(|name| name.answered.clone()).collect();
+    pub async fn first_answers(&self, of: Option<&str>) {
+        let pending: Vec<_> = {
+            let names = self.lock();
+            let wanted = names.iter().filter(|(name, _)| of.is_none_or(|of| *name == of));
+            wanted.map(|(_, name)| name.answered.clone()).collect()
+        };
         let all_answered = async {
             for mut answered in pending {
                 let _ = answered.wait_for(|answered| *answered).await;
             }
         };
         let _ = tokio::time::timeout(FIRST_ANSWER, all_answered).await;
+    }
+
+    /// Names being resolved.
+    pub fn count(&self) -> usize {
+        self.lock().len()
     }
 
     /// Why the name has no new address: the last look-up's error.
@@ -101,19 +174,26 @@ impl Names {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Name>> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.names)
     }
 }
 
+/// Whether an address has a host name to resolve.
+fn is_name(address: &str) -> bool {
+    address.parse::<SocketAddr>().is_err()
+}
+
 impl Known {
-    fn serve(&mut self, backends: Vec<Arc<Backend>>) {
+    fn serve(&mut self, members: Vec<Member>) {
+        self.members = members;
         if let Some(address) = self.address {
-            backends
-                .iter()
-                .filter(|it| it.resolved.address() != Some(address))
-                .for_each(|it| it.resolved.set(address));
+            self.point_to(address);
         }
-        self.backends = backends;
+    }
+
+    fn point_to(&self, address: SocketAddr) {
+        let resolved = self.members.iter().map(|member| &member.backend.resolved);
+        resolved.filter(|it| it.address() != Some(address)).for_each(|it| it.set(address));
     }
 
     /// Takes an answer; gives the new address if it is another.
@@ -129,10 +209,7 @@ impl Known {
                 self.error = None;
                 let other = self.address != Some(address);
                 self.address = Some(address);
-                self.backends
-                    .iter()
-                    .filter(|it| it.resolved.address() != Some(address))
-                    .for_each(|it| it.resolved.set(address));
+                self.point_to(address);
                 other.then_some(address)
             }
             Err(error) => {
@@ -143,8 +220,8 @@ impl Known {
     }
 }
 
-fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
-    known.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The address in use stays as long as the answer holds it: resolvers rotate their answers, and following that would move
@@ -159,7 +236,7 @@ async fn follow(
     name: String,
     shared: Arc<Mutex<Known>>,
     slots: Arc<Semaphore>,
-    changed: Arc<Notify>,
+    moved: Arc<Moved>,
     bus: Arc<Bus>,
     answered: watch::Sender<bool>,
 ) {
@@ -169,12 +246,14 @@ async fn follow(
             let mut known = lock(&shared);
             let before = known.error.clone();
             let found = known.take(answer);
+            if found.is_some() {
+                moved.tell(&known.members);
+            }
             (before, found, known.error.clone(), known.address.is_some())
         };
         if let Some(address) = found {
             tracing::info!(name, %address, "host name resolved");
             bus.tell(What::Resolved { backend: name.clone(), address: address.to_string() });
-            changed.notify_one();
         }
         if let Some(error) = error.filter(|error| before.as_ref() != Some(error)) {
             let kept = if resolved { "the last address is kept" } else { "the backend is down (dns)" };
@@ -235,6 +314,44 @@ mod tests {
         );
         assert_eq!(known.take(Ok(vec![address(1)])), None, "no change is no news");
         assert_eq!(known.error, None);
+    }
+
+    fn names() -> Names {
+        Names::new(Arc::new(Bus::default()), Arc::new(Moved::default()))
+    }
+
+    fn backend(address: &str) -> Arc<Backend> {
+        let text = format!(
+            "[listener.web]\nbind = '127.0.0.1:80'\npool = 'app'\n[pool.app]\nbackends = ['{address}']\n"
+        );
+        let config = weir_config::parse("weir.toml", &text).unwrap_or_else(|report| panic!("{report}"));
+        Snapshot::compile(Arc::new(config), &Default::default(), None, 1).pools[0].backends[0].clone()
+    }
+
+    #[tokio::test]
+    async fn a_name_is_resolved_as_long_as_a_backend_has_it() {
+        let names = names();
+        let (one, other) = (backend("app.invalid:80"), backend("app.invalid:80"));
+        names.add("app", &one);
+        names.add("shop", &other);
+        names.add("app", &backend("10.0.0.1:80"));
+        assert_eq!(names.count(), 1, "an address is no name");
+        names.remove(&one);
+        assert_eq!(names.count(), 1);
+        names.remove(&other);
+        assert_eq!(names.count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_backend_with_a_known_name_has_its_address_at_once_and_nothing_is_asked_anew() {
+        let names = names();
+        let (one, other) = (backend("app.invalid:80"), backend("app.invalid:80"));
+        names.add("app", &one);
+        lock(&names.lock()["app.invalid:80"].shared).take(Ok(vec![address(1)]));
+        let task = names.lock()["app.invalid:80"].task.id();
+        names.add("shop", &other);
+        assert_eq!(other.resolved.address(), Some(address(1)));
+        assert_eq!(names.lock()["app.invalid:80"].task.id(), task);
     }
 
     #[test]

@@ -1,18 +1,16 @@
-//! The only writer of the snapshot: binds what a config needs, compiles it, has new names resolved, puts it in force on every
-//! worker, and only then shows it to readers.
+//! The only writer of the snapshot: has every plane get ready, compiles, has new names resolved, puts it in force on every plane, and only then shows
+//! it to readers. What a plane can't serve is put back on all of them.
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::ArcSwapOption;
 use tokio::sync::Mutex;
 use weir_config::Config;
 use weir_io::clock;
-use weir_proxy::plane::Plane;
-use weir_proxy::snapshot::Snapshot;
-use weir_proxy::sockets::{BindError, Endpoint, Sockets};
+use weir_proxy::snapshot::{PoolChange, Snapshot};
+use weir_proxy::staging::{Next, Plane, StageError, Step};
 use weir_tls::{LoadError, Loaded, TicketKeys};
 
 use crate::acme::Orders;
@@ -20,22 +18,27 @@ use crate::carried::Carried;
 use crate::dns::Names;
 use crate::health::Board;
 
-/// Holds what is in force.
-pub struct Publisher {
-    current: ArcSwap<Snapshot>,
-    plane: Plane,
-    followers: Arc<Followers>,
-    tickets: Arc<TicketKeys>,
-    /// Locked over a whole publication, so that two never interleave; the next waits.
-    sockets: Mutex<Sockets>,
+/// What is in force, for all who look at it; only [`Publisher`] changes it.
+#[derive(Clone, Default)]
+pub struct InForce(Arc<ArcSwapOption<Snapshot>>);
+
+impl InForce {
+    /// `None` before the first config is served.
+    pub fn snapshot(&self) -> Option<Arc<Snapshot>> {
+        self.0.load_full()
+    }
 }
 
-/// What is to be put in force.
-pub enum Change {
-    /// What the file says; weights that were set by hand give way to it.
-    File(Arc<Config>),
-    /// What an operator changed about the config in force; weights that were set by hand stay.
-    Edit(Arc<Config>),
+/// Puts snapshots in force, one after the other.
+pub struct Publisher {
+    in_force: InForce,
+    planes: Vec<Arc<dyn Plane<Snapshot>>>,
+    /// Copies of each counter.
+    workers: usize,
+    followers: Arc<Followers>,
+    tickets: Arc<TicketKeys>,
+    /// Held over a whole publication, so that two never interleave; the next waits.
+    turn: Mutex<()>,
 }
 
 /// What goes along with the snapshot: the addresses of its names, and the probes of its backends.
@@ -53,40 +56,69 @@ impl Followers {
     /// backend that fails.
     async fn prepare(&self, snapshot: &Snapshot) {
         self.names.adopt(snapshot);
-        self.names.first_answers().await;
+        self.names.first_answers(None).await;
         self.board.settle_names(snapshot);
     }
 
+    /// As [`Self::prepare`], for the backend that a pool gets.
+    async fn prepare_change(&self, change: &PoolChange) {
+        let Some(backend) = &change.added else { return };
+        self.names.add(&change.pool().config.name, backend);
+        self.names.first_answers(Some(&backend.address)).await;
+        self.board.settle_name_of(change.pool(), backend);
+    }
+
     /// Lets name resolution, probes and orders follow a snapshot that is in force.
-    pub fn follow(&self, snapshot: &Snapshot) {
+    fn follow(&self, snapshot: &Snapshot) {
         self.names.adopt(snapshot);
         self.board.adopt(snapshot);
         self.orders.adopt(snapshot);
+    }
+
+    /// As [`Self::follow`], for a change that is in force. What is not about its backend goes on as if nothing had happened.
+    fn follow_change(&self, change: &PoolChange) {
+        if let Some(backend) = &change.removed {
+            self.names.remove(backend);
+            self.board.remove(backend);
+        }
+        let pool = change.pool();
+        if let Some(backend) = &change.added {
+            self.board.add(pool, backend);
+        }
+        // What probes found out since the pool was made was told to the one before.
+        pool.refresh(clock::now());
     }
 }
 
 /// A config that was not put in force. What was in force before still is.
 #[derive(Debug)]
 pub enum PublishError {
-    /// A listening socket did not come about; nothing was touched.
-    Bind(BindError),
+    /// A plane can't serve it, most often because a listening socket did not come about; nothing was touched.
+    Stage(StageError),
     /// Files that TLS needs can't be used; nothing was touched.
     Tls(Vec<LoadError>),
-    /// A worker did not take the snapshot; the one before was put back.
-    Apply(io::Error),
+    /// A plane did not take the snapshot; the one before was put back on all of them.
+    Apply {
+        /// Which.
+        plane: &'static str,
+        /// What happened.
+        source: io::Error,
+    },
 }
 
 impl fmt::Display for PublishError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PublishError::Bind(error) => write!(out, "{error}"),
+            PublishError::Stage(error) => write!(out, "{error}"),
             PublishError::Tls(errors) => {
                 for (index, error) in errors.iter().enumerate() {
                     write!(out, "{}{error}", if index > 0 { "\n" } else { "" })?;
                 }
                 Ok(())
             }
-            PublishError::Apply(error) => write!(out, "a worker did not take the new configuration: {error}"),
+            PublishError::Apply { plane, source } => {
+                write!(out, "the {plane} plane did not take the new configuration: {source}")
+            }
         }
     }
 }
@@ -94,35 +126,32 @@ impl fmt::Display for PublishError {
 impl std::error::Error for PublishError {}
 
 impl Publisher {
-    /// Puts the first config in force. `inherited` are sockets that an earlier process handed over; what of them the config
-    /// does not use is closed. `carried` is what it knew about the backends.
+    /// Puts the first config in force on `planes`, and shows it in `in_force`. `carried` is what an earlier process knew about the
+    /// backends, `workers` the number of copies that counters have.
     pub async fn start(
-        plane: Plane,
+        planes: Vec<Arc<dyn Plane<Snapshot>>>,
+        workers: usize,
         config: Arc<Config>,
-        inherited: Sockets,
         carried: &Carried,
         followers: Arc<Followers>,
+        in_force: InForce,
     ) -> Result<Publisher, PublishError> {
         let tickets = carried.ticket_keys();
-        let tls =
-            Loaded::load(&config, &tickets, followers.orders.challenges()).map_err(PublishError::Tls)?;
-        let sockets = Sockets::bind(&config, plane.workers(), &inherited).map_err(PublishError::Bind)?;
-        let snapshot = Arc::new(Snapshot::compile(config, &tls, None, plane.workers()));
-        followers.prepare(&snapshot).await;
+        let publisher = Publisher { in_force, planes, workers, followers, tickets, turn: Mutex::default() };
+        let tls = publisher.load(&config)?;
+        let mut steps = publisher.stage(Next::Config(&config)).await?;
+        let snapshot = Arc::new(Snapshot::compile(config.clone(), &tls, None, workers));
+        publisher.followers.prepare(&snapshot).await;
         carried.apply(&snapshot, clock::now());
-        plane.apply(snapshot.clone(), &sockets).await.map_err(PublishError::Apply)?;
-        Ok(Publisher {
-            current: ArcSwap::new(snapshot),
-            plane,
-            followers,
-            tickets,
-            sockets: Mutex::new(sockets),
-        })
+        publisher.apply(&mut steps, &snapshot, None).await?;
+        drop(steps);
+        publisher.followers.follow(&snapshot);
+        Ok(publisher)
     }
 
     /// What is in force now.
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.current.load_full()
+        self.in_force.snapshot().expect("a publisher is there once the first snapshot is in force")
     }
 
     /// The keys that session tickets are sealed with.
@@ -130,39 +159,26 @@ impl Publisher {
         &self.tickets
     }
 
-    /// The workers.
-    pub fn plane(&self) -> &Plane {
-        &self.plane
-    }
-
-    /// Puts in force what `change` makes of the config in force at that moment. Publications queue: each sees the one
-    /// before it complete. `Ok(None)` when `change` gives nothing to do.
+    /// Puts in force the config that `choose` makes of the one in force at that moment. Publications queue: each sees the one
+    /// before it complete. `Ok(None)` when `choose` gives nothing to do. Weights that were set by hand give way to the config's.
     pub async fn publish<E: From<PublishError>>(
         &self,
-        change: impl FnOnce(&Config) -> Result<Option<Change>, E>,
+        choose: impl FnOnce(&Config) -> Result<Option<Arc<Config>>, E>,
     ) -> Result<Option<Arc<Snapshot>>, E> {
-        let mut sockets = self.sockets.lock().await;
+        let _turn = self.turn.lock().await;
         let before = self.snapshot();
-        let Some(change) = change(&before.config)? else { return Ok(None) };
-        let (Change::File(config) | Change::Edit(config)) = &change;
-        let tls = Loaded::load(config, &self.tickets, self.followers.orders.challenges());
-        let tls = tls.map_err(PublishError::Tls)?;
-        let bound = Sockets::bind(config, self.plane.workers(), &sockets).map_err(PublishError::Bind)?;
-        let workers = self.plane.workers();
-        let snapshot = Arc::new(match change {
-            Change::File(config) => Snapshot::compile(config, &tls, Some(&before), workers),
-            Change::Edit(config) => Snapshot::compile_edited(config, &tls, &before, workers),
-        });
+        let Some(config) = choose(&before.config)? else { return Ok(None) };
+        let tls = self.load(&config)?;
+        let mut steps = self.stage(Next::Config(&config)).await?;
+        let snapshot = Arc::new(Snapshot::compile(config.clone(), &tls, Some(&before), self.workers));
         self.followers.prepare(&snapshot).await;
-        if let Err(error) = self.plane.apply(snapshot.clone(), &bound).await {
+        if let Err(error) = self.apply(&mut steps, &snapshot, Some(&before)).await {
+            snapshot.undo();
             self.followers.follow(&before);
-            if let Err(again) = self.plane.apply(before, &sockets).await {
-                tracing::error!(error = %again, "a worker could not be put back to the configuration before");
-            }
-            return Err(PublishError::Apply(error).into());
+            return Err(error.into());
         }
-        self.current.store(snapshot.clone());
-        *sockets = bound;
+        drop(steps);
+        self.followers.follow(&snapshot);
         // Whoever waits for a backend looks again: there may be more of them, or none any more.
         for pool in before.pools.iter().chain(&snapshot.pools) {
             pool.waiting_room.call_all();
@@ -170,19 +186,70 @@ impl Publisher {
         Ok(Some(snapshot))
     }
 
-    /// Duplicates of every listening socket, for handing over to a new process.
-    pub async fn listening_sockets(&self) -> io::Result<Vec<(Endpoint, OwnedFd)>> {
-        self.sockets.lock().await.for_worker(0, 1)
+    /// Puts in force what `change` makes of the snapshot in force at that moment: one pool with other backends. Reads no file, binds no socket, and
+    /// touches nothing of any other pool.
+    pub async fn change_pool<E: From<PublishError>>(
+        &self,
+        change: impl FnOnce(&Snapshot) -> Result<PoolChange, E>,
+    ) -> Result<Arc<Snapshot>, E> {
+        let _turn = self.turn.lock().await;
+        let before = self.snapshot();
+        let change = change(&before)?;
+        let mut steps = self.stage(Next::Pool(change.pool)).await?;
+        self.followers.prepare_change(&change).await;
+        if let Err(error) = self.apply(&mut steps, &change.snapshot, Some(&before)).await {
+            change.added.iter().for_each(|backend| self.followers.names.remove(backend));
+            return Err(error.into());
+        }
+        drop(steps);
+        self.followers.follow_change(&change);
+        change.pool().waiting_room.call_all();
+        Ok(change.snapshot)
     }
 
-    /// Gives up the listening sockets. Once the workers have closed theirs too, new clients are refused rather than left waiting
-    /// in a queue that nobody serves (after an upgrade the new process has them, and serves).
-    pub async fn close_sockets(&self) {
-        *self.sockets.lock().await = Sockets::default();
+    fn load(&self, config: &Config) -> Result<Loaded, PublishError> {
+        Loaded::load(config, &self.tickets, self.followers.orders.challenges()).map_err(PublishError::Tls)
     }
 
-    /// Ends the worker threads; what they still hold is cut off, and what they have logged is handed over.
-    pub fn stop(self) {
-        self.plane.stop();
+    /// Has every plane get ready; when one can't, the others give up what they have got.
+    async fn stage<'p>(&'p self, next: Next<'p>) -> Result<Vec<Staged<'p>>, PublishError> {
+        let mut steps = Vec::with_capacity(self.planes.len());
+        for plane in &self.planes {
+            let step = plane.stage(next).await.map_err(PublishError::Stage)?;
+            steps.push(Staged { plane: plane.name(), step });
+        }
+        Ok(steps)
+    }
+
+    /// Has every plane serve `snapshot`, and shows it to readers. When one can't, all that were asked to serve `before` again, the last one first.
+    async fn apply(
+        &self,
+        steps: &mut [Staged<'_>],
+        snapshot: &Arc<Snapshot>,
+        before: Option<&Arc<Snapshot>>,
+    ) -> Result<(), PublishError> {
+        for number in 0..steps.len() {
+            let Err(source) = steps[number].step.apply(snapshot).await else { continue };
+            if let Some(before) = before {
+                for staged in steps[..=number].iter_mut().rev() {
+                    if let Err(error) = staged.step.put_back(before).await {
+                        let plane = staged.plane;
+                        tracing::error!(%error, plane, "a plane could not be put back to the configuration before");
+                    }
+                }
+            }
+            return Err(PublishError::Apply { plane: steps[number].plane, source });
+        }
+        self.in_force.0.store(Some(snapshot.clone()));
+        Ok(())
     }
 }
+
+/// A plane's step, and which plane it is.
+struct Staged<'p> {
+    plane: &'static str,
+    step: Box<dyn Step<Snapshot> + 'p>,
+}
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use weir_balance::Health;
 use weir_control::events::Bus;
 use weir_control::health::Board;
+use weir_control::publish::InForce;
 use weir_proxy::snapshot::Snapshot;
 
 const ROLE: &str = "WEIR_TEST_BACKEND";
@@ -78,7 +79,7 @@ fn a_frozen_backend_is_out_within_the_promised_time() -> Vec<Duration> {
     let cell = snapshot.pools[0].backends[0].balance.clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut took = runtime.block_on(async {
-        let board = Board::new(Arc::new(Bus::default()));
+        let board = Board::new(Arc::new(Bus::default()), InForce::default());
         board.adopt(&snapshot);
         let becomes = async |health| {
             let begun = Instant::now();

@@ -53,11 +53,11 @@ pub struct BodyStep {
 /// Reads one body.
 #[derive(Debug)]
 pub struct BodyReader {
-    state: State,
+    state: BodyState,
 }
 
 #[derive(Debug)]
-enum State {
+enum BodyState {
     Length { remaining: u64 },
     Chunked(ChunkReader),
     UntilClose { ended: bool },
@@ -103,10 +103,10 @@ impl BodyReader {
     /// Allocates only when trailers arrive.
     pub fn new(length: BodyLength, limits: &Limits) -> BodyReader {
         let state = match length {
-            BodyLength::None => State::Length { remaining: 0 },
-            BodyLength::Length(remaining) => State::Length { remaining },
-            BodyLength::Chunked => State::Chunked(ChunkReader::new(limits)),
-            BodyLength::UntilClose => State::UntilClose { ended: false },
+            BodyLength::None => BodyState::Length { remaining: 0 },
+            BodyLength::Length(remaining) => BodyState::Length { remaining },
+            BodyLength::Chunked => BodyState::Chunked(ChunkReader::new(limits)),
+            BodyLength::UntilClose => BodyState::UntilClose { ended: false },
         };
         BodyReader { state }
     }
@@ -121,7 +121,7 @@ impl BodyReader {
             BodyLength::Length(length) => Some(length),
             BodyLength::Chunked | BodyLength::UntilClose => None,
         };
-        BodyReader { state: State::Stream(StreamReader { declared, ended: false, trailers: None }) }
+        BodyReader { state: BodyState::Stream(StreamReader { declared, ended: false, trailers: None }) }
     }
 
     /// Takes the next received bytes.
@@ -135,16 +135,16 @@ impl BodyReader {
     #[inline]
     pub fn advance(&mut self, input: &[u8]) -> Result<BodyStep, Violation> {
         match &mut self.state {
-            State::Length { remaining } => {
+            BodyState::Length { remaining } => {
                 let take = (*remaining).min(input.len() as u64) as usize;
                 *remaining -= take as u64;
                 Ok(BodyStep { consumed: take, data: 0..take, complete: *remaining == 0 })
             }
-            State::Chunked(chunks) => chunks.advance(input),
-            State::UntilClose { ended } => {
+            BodyState::Chunked(chunks) => chunks.advance(input),
+            BodyState::UntilClose { ended } => {
                 Ok(BodyStep { consumed: input.len(), data: 0..input.len(), complete: *ended })
             }
-            State::Stream(stream) => {
+            BodyState::Stream(stream) => {
                 stream.receive(input.len() as u64)?;
                 Ok(BodyStep { consumed: input.len(), data: 0..input.len(), complete: stream.ended })
             }
@@ -158,14 +158,14 @@ impl BodyReader {
     /// `BodyTooLong` when that is more than was declared, or the body is chunked.
     pub fn receive(&mut self, count: u64) -> Result<(), Violation> {
         match &mut self.state {
-            State::Length { remaining } => {
+            BodyState::Length { remaining } => {
                 *remaining = remaining.checked_sub(count).ok_or(Violation::BodyTooLong)?;
                 Ok(())
             }
-            State::Chunked(_) => Err(Violation::BodyTooLong),
-            State::UntilClose { ended: false } => Ok(()),
-            State::UntilClose { ended: true } => Err(Violation::BodyTooLong),
-            State::Stream(stream) => stream.receive(count),
+            BodyState::Chunked(_) => Err(Violation::BodyTooLong),
+            BodyState::UntilClose { ended: false } => Ok(()),
+            BodyState::UntilClose { ended: true } => Err(Violation::BodyTooLong),
+            BodyState::Stream(stream) => stream.receive(count),
         }
     }
 
@@ -173,21 +173,21 @@ impl BodyReader {
     #[inline]
     pub fn is_complete(&self) -> bool {
         match &self.state {
-            State::Length { remaining } => *remaining == 0,
-            State::Chunked(chunks) => chunks.is_complete(),
-            State::UntilClose { ended } => *ended,
-            State::Stream(stream) => stream.ended,
+            BodyState::Length { remaining } => *remaining == 0,
+            BodyState::Chunked(chunks) => chunks.is_complete(),
+            BodyState::UntilClose { ended } => *ended,
+            BodyState::Stream(stream) => stream.ended,
         }
     }
 
     /// Content bytes still to come; `None` when only the end will tell.
     pub fn remaining(&self) -> Option<u64> {
         match &self.state {
-            State::Length { remaining } => Some(*remaining),
-            State::Chunked(chunks) => chunks.is_complete().then_some(0),
-            State::UntilClose { ended } => ended.then_some(0),
-            State::Stream(stream) if stream.ended => Some(0),
-            State::Stream(stream) => stream.declared,
+            BodyState::Length { remaining } => Some(*remaining),
+            BodyState::Chunked(chunks) => chunks.is_complete().then_some(0),
+            BodyState::UntilClose { ended } => ended.then_some(0),
+            BodyState::Stream(stream) if stream.ended => Some(0),
+            BodyState::Stream(stream) => stream.declared,
         }
     }
 
@@ -197,8 +197,8 @@ impl BodyReader {
     /// `BodyTooShort` when the body is not complete: the message is truncated and must be seen to be (RFC 9112 §8).
     pub fn finish_at_eof(&mut self) -> Result<(), Violation> {
         match &mut self.state {
-            State::UntilClose { ended } => *ended = true,
-            State::Stream(stream) => return stream.end(),
+            BodyState::UntilClose { ended } => *ended = true,
+            BodyState::Stream(stream) => return stream.end(),
             _ => {}
         }
         if self.is_complete() { Ok(()) } else { Err(Violation::BodyTooShort) }
@@ -211,7 +211,7 @@ impl BodyReader {
     /// `BodyTooShort` when less came than was declared.
     pub fn end_stream(&mut self, trailers: Option<Box<Trailers>>) -> Result<(), Violation> {
         self.finish_at_eof()?;
-        if let State::Stream(stream) = &mut self.state {
+        if let BodyState::Stream(stream) = &mut self.state {
             stream.trailers = trailers;
         }
         Ok(())
@@ -221,8 +221,8 @@ impl BodyReader {
     /// body is complete.
     pub fn trailers(&self) -> impl Iterator<Item = Field<'_>> {
         let trailers = match &self.state {
-            State::Chunked(chunks) => chunks.trailers(),
-            State::Stream(stream) => stream.trailers.as_deref(),
+            BodyState::Chunked(chunks) => chunks.trailers(),
+            BodyState::Stream(stream) => stream.trailers.as_deref(),
             _ => None,
         };
         trailers.into_iter().flat_map(Trailers::iter)

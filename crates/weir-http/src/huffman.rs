@@ -93,7 +93,7 @@ impl Reader<'_> {
 
     /// Reads up to eight symbols. At least 56 bits must be there.
     #[inline(always)]
-    fn step(&mut self) -> Result<Step, Failure> {
+    fn step(&mut self) -> Result<Consumed, Failure> {
         // Four lookups use at most 44 bits. What they use, and eight times the count of symbols, add up side by side.
         let (mut symbols, mut sums, mut lookup) = (0_u64, 0_u32, 0_u32);
         for _ in 0..4 {
@@ -107,7 +107,7 @@ impl Reader<'_> {
         self.count += (sums >> 11) as usize;
         let used = sums & 0xff;
         self.bits -= used;
-        Ok(Step { used, stands_still: lookup == 0 })
+        Ok(Consumed { used, stands_still: lookup == 0 })
     }
 
     /// Reads one symbol of a code that is too long for a lookup, and says how many bits it has. All of them must be there.
@@ -143,7 +143,7 @@ impl Reader<'_> {
             if bits_left < 8 && self.window == u64::MAX {
                 return Ok(());
             }
-            let Step { mut used, stands_still } = self.step()?;
+            let Consumed { mut used, stands_still } = self.step()?;
             let is_padding = used + 8 > bits_left && self.window | u64::MAX >> self.bits == u64::MAX;
             if stands_still && !is_padding && used <= 56 - LONGEST_CODE_BITS {
                 used += self.long_code()?;
@@ -207,7 +207,7 @@ impl NumberSign {
     }
 }
 
-struct Step {
+struct Consumed {
     used: u32,
     stands_still: bool,
 }

@@ -39,8 +39,8 @@ pub mod websocket;
 pub use added::{AddedField, AddedFieldError};
 pub use body::{BodyLength, BodyReader, BodyStep};
 pub use forward::{
-    CacheFields, Conditions, RequestContext, ResponseContext, SentFraming, Underscores, request_fields,
-    response_fields, write_request, write_response,
+    CacheFields, Conditions, Query, RequestContext, ResponseContext, SentFraming, Underscores,
+    request_fields, response_fields, write_request, write_response,
 };
 pub use h1::encode::write_decimal as encode_decimal;
 pub use h1::{Progress, parse_request, parse_response};

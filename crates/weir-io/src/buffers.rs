@@ -29,14 +29,17 @@ impl Buffers {
         })
     }
 
-    /// Hands out at most `budget_bytes` at once from now on. What is lent out beyond that comes back in its time.
+    /// Hands out at most `budget_bytes` at once from now on. What is lent out beyond that comes back in its
+    /// time.
     pub fn resize(&self, budget_bytes: u64) {
         self.budget_bytes.set(budget_bytes);
     }
 
-    /// A buffer of at least `size` bytes; `None` when the budget is used up, upon which the caller sheds its work.
+    /// A buffer of at least `size` bytes; `None` when the budget is used up, upon which the caller sheds its
+    /// work.
     ///
-    /// The last eighth of the budget is for heads: however many bodies are stuck, requests are read and refused in order.
+    /// The last eighth of the budget is for heads: however many bodies are stuck, requests are read and
+    /// refused in order.
     #[inline]
     pub fn borrow(self: &Rc<Self>, size: usize) -> Option<Buffer> {
         let (kept, size) = match size {
@@ -61,8 +64,9 @@ impl Buffers {
         self.in_use_bytes.get() + size as u64 <= most
     }
 
-    /// Counts `bytes` of memory that is not a buffer of ours, such as what a pipe holds in the kernel, until the charge is dropped.
-    /// `None` when three quarters of the budget are used up: it is asked for what is faster, not for what is needed.
+    /// Counts `bytes` of memory that is not a buffer of ours, such as what a pipe holds in the kernel, until
+    /// the charge is dropped. `None` when three quarters of the budget are used up: it is asked for what is
+    /// faster, not for what is needed.
     pub fn charge(self: &Rc<Self>, bytes: u64) -> Option<Charge> {
         let in_use = self.in_use_bytes.get() + bytes;
         let budget = self.budget_bytes.get();
@@ -132,6 +136,7 @@ impl Buffer {
     }
 
     /// Moves what is filled to the front, to make room behind it.
+    #[inline]
     pub fn compact(&mut self) {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -141,6 +146,7 @@ impl Buffer {
     }
 
     /// Puts `bytes` behind what is filled; they must fit.
+    #[inline]
     pub fn append(&mut self, bytes: &[u8]) {
         self.bytes[self.end..self.end + bytes.len()].copy_from_slice(bytes);
         self.end += bytes.len();
@@ -160,6 +166,7 @@ impl Buffer {
 }
 
 impl Drop for Buffer {
+    #[inline]
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
         self.owner.in_use_bytes.set(self.owner.in_use_bytes.get() - bytes.len() as u64);
@@ -187,8 +194,9 @@ impl Drop for Charge {
     }
 }
 
-/// Memory that a connection's protocol holds beside our buffers, as far as it is known: it counts against the budget, so that what is still to
-/// be asked for is refused in time. It is never refused itself, because windows that were promised cannot be taken back.
+/// Memory that a connection's protocol holds beside our buffers, as far as it is known: it counts against the
+/// budget, so that what is still to be asked for is refused in time. It is never refused itself, because
+/// windows that were promised cannot be taken back.
 pub struct Held {
     bytes: Cell<u64>,
     owner: Rc<Buffers>,
@@ -200,7 +208,7 @@ impl Held {
         Held { bytes: Cell::new(0), owner: owner.clone() }
     }
 
-    /// So much is held now.
+    /// Bytes held now.
     #[inline]
     pub fn set(&self, bytes: u64) {
         let before = self.bytes.replace(bytes);

@@ -1,8 +1,8 @@
 //! One deadline per session, in a dense table per worker.
 //!
-//! Moving a deadline is two stores: no timer is inserted or cancelled, so that every wait can have one. The table is scanned when
-//! the earliest deadline known at the last scan is due; 20,000 entries take about 10 us. A session waits on one thing at a
-//! time, or takes the earlier of two, so one entry is enough.
+//! Moving a deadline is two stores: no timer is inserted or cancelled, so that every wait can have one. The
+//! table is scanned when the earliest deadline known at the last scan is due; 20,000 entries take about 10
+//! us. A session waits on one thing at a time, or takes the earlier of two, so one entry is enough.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -60,7 +60,8 @@ impl Deadlines {
         Rc::new(Deadlines { table: RefCell::default(), next_scan: Cell::new(NEVER), earlier: Notify::new() })
     }
 
-    /// A new entry. `waker` is woken when its deadline passes; it must be the waker of the session's own task.
+    /// A new entry. `waker` is woken when its deadline passes; it must be the waker of the session's own
+    /// task.
     pub fn register(self: &Rc<Self>, waker: Waker) -> Deadline {
         let entry = Entry { waker: Some(waker), ..Entry::default() };
         let table = &mut *self.table.borrow_mut();
@@ -214,8 +215,8 @@ impl Deadline {
         self.table.table.borrow().entries[self.slot].shed.is_some()
     }
 
-    /// Declines to close: the session has found that it is not idle after all, and counts as busy until it says otherwise. The next one is asked
-    /// in its place.
+    /// Declines to close: the session has found that it is not idle after all, and counts as busy until it
+    /// says otherwise. The next one is asked in its place.
     pub fn decline_shed(&self) {
         let (favour, listener) = {
             let entry = &mut self.table.table.borrow_mut().entries[self.slot];

@@ -1,4 +1,5 @@
-//! TLS handshakes: with clients before their first byte is read, with backends before the first byte is sent to them.
+//! TLS handshakes: with clients before their first byte is read, with backends before the first byte is sent
+//! to them.
 
 use std::future::poll_fn;
 use std::io;
@@ -23,10 +24,10 @@ use crate::tls::Tls;
 /// Longest wait for a client to have read the alert and closed.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// What a handshake with a client came to, for as long as the connection lasts.
+/// Outcome of a handshake with a client, kept as long as the connection.
 #[derive(Debug)]
 pub struct Secure {
-    /// What the listener served TLS with when the connection began.
+    /// TLS settings of the listener when the connection began.
     pub server: Arc<ServerTls>,
     /// The name that the client asked for (SNI), lower case.
     pub server_name: Option<Box<str>>,
@@ -41,8 +42,9 @@ pub struct Secure {
 }
 
 impl Secure {
-    /// Whether `host` (without port) may be asked for on this connection. Only where clients have certificates it may not be everything: one
-    /// that was let in by one name must not reach another whose rules it was never held against (RFC 9110 section 7.4, threat B14).
+    /// Whether `host` (without port) may be asked for on this connection. Only where clients have
+    /// certificates it may not be everything: one that was let in by one name must not reach another whose
+    /// rules it was never held against (RFC 9110 section 7.4, threat B14).
     pub fn covers(&self, host: &[u8]) -> bool {
         if !self.server.asks_for_certificate() {
             return true;
@@ -74,11 +76,12 @@ impl Secure {
     }
 }
 
-/// Makes the handshake with a client, by `config`, which is one of `server`'s. `first` is what was received already. The deadline is the
-/// caller's to set.
+/// Makes the handshake with a client, by `config`, which is one of `server`'s. `first` is what was received
+/// already. The deadline is the caller's to set.
 ///
 /// # Errors
-/// No connection came about, and nothing can be said to the client that an alert has not said: what it is counted under.
+/// No connection came about, and nothing can be said to the client that an alert has not said: what it is
+/// counted under.
 pub async fn accept(
     server: &Arc<ServerTls>,
     config: &Arc<ServerConfig>,
@@ -126,7 +129,8 @@ pub async fn accept(
     Ok((Stream::encrypted(socket, tls), secure, result))
 }
 
-/// Makes the handshake with a backend. The deadline is the caller's to set; `Err` with `TimedOut` when it passed.
+/// Makes the handshake with a backend. The deadline is the caller's to set; `Err` with `TimedOut` when it
+/// passed.
 pub async fn connect(
     tls: &BackendTls,
     stream: Stream,
@@ -156,7 +160,7 @@ fn reason(error: &io::Error) -> Handshake {
     };
     match error {
         Error::NoApplicationProtocol => Handshake::NoProtocol,
-        // What rustls says when the resolver has none.
+        // Rustls says so when the resolver has no certificate.
         Error::General(_) => Handshake::NoCertificate,
         Error::PeerIncompatible(_) => Handshake::NoCommon,
         Error::NoCertificatesPresented | Error::InvalidCertificate(_) => Handshake::ClientCertificate,
@@ -168,7 +172,7 @@ fn reason(error: &io::Error) -> Handshake {
     }
 }
 
-/// What is wrong with a backend's TLS, for people.
+/// The fault of a backend's TLS, for people.
 pub fn describe(error: &io::Error) -> String {
     let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) else {
         return match error.kind() {

@@ -1,15 +1,19 @@
 //! How do bytes get in and out of a socket, in bounded memory and bounded time?
 //!
-//! Buffers that a connection borrows only while bytes are in them, one deadline for each session, TLS records, pipes for `splice(2)`, batches of
-//! datagrams, and the system calls that tokio does not offer. It never knows what the bytes mean (no HTTP, no TCP or UDP proxying), who sends
-//! them (no listener, no backend), what the config says, or on which worker it runs: whoever calls brings buffers and deadlines along.
+//! Buffers that a connection borrows only while bytes are in them, one deadline for each session, TLS
+//! records, pipes for `splice(2)`, batches of datagrams, and the system calls that tokio does not offer. It
+//! never knows what the bytes mean (no HTTP, no TCP or UDP proxying), who sends them (no listener, no
+//! backend), what the config says, or on which worker it runs: whoever calls brings buffers and deadlines
+//! along.
 //!
-//! Start reading at [`stream`], a connection plain or encrypted, then [`wait`], [`deadline`] and [`buffers`], which every use of one needs.
+//! Start reading at [`stream`], a connection plain or encrypted, then [`wait`], [`deadline`] and [`buffers`],
+//! which every use of one needs.
 #![deny(unsafe_code)]
 
 pub mod buffers;
 pub mod clock;
 pub mod deadline;
+pub mod flood;
 pub mod handshake;
 pub mod pipes;
 pub mod server_name;

@@ -8,15 +8,17 @@ use std::rc::Rc;
 use crate::buffers::{Buffers, Charge};
 use crate::system::{self, PipeEnds};
 
-/// Bytes asked for per pipe. A pipe counts slots of a page, and bulk data comes in fragments of up to 32 KiB, one per slot; but with
-/// several streams at once the fragments get small, and then 256 slots take half the CPU that 64 do.
+/// Bytes asked for per pipe. A pipe counts slots of a page, and bulk data comes in fragments of up to 32 KiB,
+/// one per slot; but with several streams at once the fragments get small, and then 256 slots take half the
+/// CPU that 64 do.
 const PIPE_BYTES: usize = 1 << 20;
-/// What the kernel must give at least. Users without `CAP_SYS_RESOURCE` get pipes of the default 64 KiB, still better than copying,
-/// once theirs exceed `fs.pipe-user-pages-soft` (64 MiB), and of one or two pages, which are not, well beyond that.
+/// Least capacity that is worth using. Users without `CAP_SYS_RESOURCE` get pipes of the default 64 KiB,
+/// still better than copying, once theirs exceed `fs.pipe-user-pages-soft` (64 MiB), and of one or two pages,
+/// which are not, well beyond that.
 const LEAST_BYTES: usize = 64 << 10;
 /// A piece below this is small: moving page references costs as much as copying the bytes.
 pub const SMALL_PIECE: usize = 16 << 10;
-/// What was bulky is no longer so after so many small pieces in a row.
+/// Small pieces in a row after which a transfer no longer counts as bulky.
 pub const SMALL_PIECES: u32 = 8;
 /// Most bytes in a pipe at once: what a reader that has stopped makes us hold of the kernel's memory.
 const FILL_BYTES: usize = 192 << 10;
@@ -28,19 +30,20 @@ thread_local! {
     static EMPTY: RefCell<Vec<PipeEnds>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A pipe and the bytes in it. Goes back to its worker when dropped empty; closed otherwise, since what is left in it
-/// belongs to one session only.
+/// A pipe and the bytes in it. Goes back to its worker when dropped empty; closed otherwise, since what is
+/// left in it belongs to one session only.
 pub struct Pipe {
     ends: Option<PipeEnds>,
     held: usize,
     most: usize,
-    /// What it may hold is memory of the kernel's, which a peer that does not read makes us hold for as long as it likes.
+    /// A full pipe is memory of the kernel's, which a peer that does not read makes us hold for as long
+    /// as it likes.
     _charge: Charge,
 }
 
 impl Pipe {
-    /// An empty pipe for at most `most` bytes at a time, charged to `buffers`; `None` when the kernel has none to give or the budget
-    /// is used up.
+    /// An empty pipe for at most `most` bytes at a time, charged to `buffers`; `None` when the kernel has
+    /// none to give or the budget is used up.
     pub fn borrow(buffers: &Rc<Buffers>, most: u64) -> Option<Pipe> {
         let most = usize::try_from(most).map_or(FILL_BYTES, |most| most.min(FILL_BYTES));
         let charge = buffers.charge(most as u64)?;
@@ -58,8 +61,8 @@ impl Pipe {
         self.held
     }
 
-    /// Moves what has arrived at `source` into the pipe, which must be empty: then `WouldBlock` can only mean that nothing has
-    /// arrived. Zero is the end of the stream.
+    /// Moves what has arrived at `source` into the pipe, which must be empty: then `WouldBlock` can only mean
+    /// that nothing has arrived. Zero is the end of the stream.
     pub fn fill(&mut self, source: &impl AsFd) -> io::Result<usize> {
         assert!(self.held == 0, "a pipe is filled only when empty");
         let ends = self.ends.as_ref().ok_or(io::ErrorKind::NotConnected)?;

@@ -16,14 +16,14 @@ pub enum Unread {
     Closed,
     /// No buffer could be had within the memory budget.
     NoMemory,
-    /// It begins like one and goes on in no way that one may.
+    /// The client's bytes begin like a greeting and are none.
     Malformed,
     /// The deadline passed.
     TimedOut,
 }
 
-/// Receives behind what is in `first` until the greeting is whole, which stays there. `None` for a client that asks for no name, or does not
-/// speak TLS. The deadline is the caller's to set.
+/// Receives behind what is in `first` until the greeting is whole, which stays there. `None` for a client
+/// that asks for no name, or does not speak TLS. The deadline is the caller's to set.
 ///
 /// # Errors
 /// The greeting did not come, or is none.

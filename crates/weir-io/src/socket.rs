@@ -1,4 +1,5 @@
-//! System calls on one TCP socket, each made when tokio holds the socket for ready, and no more of them than needed.
+//! System calls on one TCP socket, each made when tokio holds the socket for ready, and no more of them than
+//! needed.
 
 use std::io;
 use std::pin::Pin;
@@ -11,8 +12,8 @@ use tokio::net::TcpStream;
 
 use crate::buffers::Buffer;
 
-/// Receives once into the free room of `buffer`, which must not be full, just after `poll_read_ready` said that the socket is ready.
-/// Zero is the end of the stream.
+/// Receives once into the free room of `buffer`, which must not be full, just after `poll_read_ready` said
+/// that the socket is ready. Zero is the end of the stream.
 #[inline]
 pub fn receive_ready(
     stream: &TcpStream,
@@ -49,12 +50,13 @@ pub fn poll_send(stream: &TcpStream, context: &mut Context<'_>, bytes: &[u8]) ->
     }
 }
 
-/// Makes one system call that moves up to `size` bytes. `Pending` when the socket was not ready or a signal came in between;
-/// nothing has been moved then and the task is not going to be woken.
+/// Makes one system call that moves up to `size` bytes. `Pending` when the socket was not ready or a signal
+/// came in between; nothing has been moved then and the task is not going to be woken.
 ///
-/// A call that moved less has used the socket up, and tokio is told so in the only way it understands: with `WouldBlock`. That
-/// saves the second call that would only find out the same; it is what tokio's own `poll_read` does. The calls
-/// are rustix's, which enter the kernel without libc's cancellation points around them.
+/// A call that moved less has used the socket up, and tokio is told so in the only way it understands: with
+/// `WouldBlock`. That saves the second call that would only find out the same; it is what tokio's own
+/// `poll_read` does. The calls are rustix's, which enter the kernel without libc's cancellation points around
+/// them.
 #[inline]
 fn once(
     stream: &TcpStream,

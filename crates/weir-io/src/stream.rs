@@ -1,7 +1,8 @@
 //! A connection as the layers above see it: bytes in and bytes out, encrypted or not.
 //!
-//! Whatever moves bytes both ways keeps the same promises ([`Duplex`]). Reading: [`Duplex::poll_readable`] first, so that a buffer is borrowed
-//! only when there is something for it. Writing: what [`Duplex::poll_send`] counts as sent is with the kernel, so that nothing is left to flush.
+//! Every [`Duplex`] keeps the same promises. Reading: [`Duplex::poll_readable`]
+//! first, so that a buffer is borrowed only when there is something for it. Writing: what
+//! [`Duplex::poll_send`] counts as sent is with the kernel, so that nothing is left to flush.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,14 +18,15 @@ use crate::buffers::Buffer;
 use crate::tls::Tls;
 use crate::{socket, system};
 
-/// What moves bytes both ways. One such stands for a whole connection ([`Stream`]); a protocol that carries many on one has others.
+/// Bytes both ways: a whole connection ([`Stream`]), or one of the many streams of a protocol that has them.
 pub trait Duplex {
     /// Ready when something can be received: bytes, the end, or an error.
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
-    /// Receives once into the free room of `buffer`, which must not be full, just after [`Self::poll_readable`] was ready. Zero is the
-    /// end of the stream.
+    /// Receives once into the free room of `buffer`, which must not be full, just after
+    /// [`Self::poll_readable`] was ready. Zero is the end of the stream.
     fn receive_ready(&mut self, context: &mut Context<'_>, buffer: &mut Buffer) -> Poll<io::Result<usize>>;
-    /// Sends as much of `bytes` as is taken now, at least one byte when ready. After `Pending` it must be called with the same bytes again.
+    /// Sends as much of `bytes` as is taken now, at least one byte when ready. After `Pending` it must be
+    /// called with the same bytes again.
     fn poll_send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
     /// Says that nothing more will be sent.
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
@@ -32,7 +34,8 @@ pub trait Duplex {
     fn reset_on_close(&mut self);
     /// The socket, when nothing stands between it and the bytes: then the kernel may move them by itself.
     fn bare(&self) -> Option<&TcpStream>;
-    /// Takes together what has come while nobody has room for it, where kept piece by piece it would take more memory than its bytes.
+    /// Takes together what has come while nobody has room for it, where kept piece by piece it would take
+    /// more memory than its bytes.
     #[inline]
     fn gather(&mut self, _context: &mut Context<'_>) {}
 
@@ -47,7 +50,7 @@ pub trait Duplex {
 /// A connection.
 pub struct Stream(Kind);
 
-/// What the bytes go through. Encryption is boxed, so that a plain connection is no larger for it.
+/// Plain or encrypted. Encryption is boxed, so that a plain connection is no larger for it.
 enum Kind {
     Plain(TcpStream),
     Encrypted(Box<Encrypted>),
@@ -58,14 +61,14 @@ struct Encrypted {
     tls: Tls,
 }
 
-/// What is to be seen of a peer without taking anything.
+/// State of a peer, as far as it shows without taking anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sight {
     /// Nothing; the task is woken when that changes.
     Quiet,
-    /// It sent something. As long as that is not received, nothing else can be seen.
+    /// The peer sent something. As long as that is not received, nothing else can be seen.
     Speaking,
-    /// It ended its direction: it left, or it has no more to say and waits for an answer all the same.
+    /// The peer ended its direction: it left, or it has no more to say and waits for an answer all the same.
     Ended,
 }
 
@@ -150,8 +153,8 @@ impl Stream {
         }
     }
 
-    /// How much the peer has taken of what was sent, in a measure that grows, if the kernel has something that it has not acknowledged. A system
-    /// call.
+    /// Bytes sent that the peer has taken, in a measure that grows, if the kernel has something
+    /// that it has not acknowledged. A system call.
     pub fn taken(&self) -> Option<u64> {
         let unsent_bytes = self.unsent_bytes();
         (unsent_bytes > 0).then(|| u64::MAX - unsent_bytes)
@@ -219,8 +222,8 @@ impl Stream {
         }
     }
 
-    /// Says that the end is meant, where that has words of its own (RFC 8446 section 6.1), if the kernel takes them now: a client must not take
-    /// the end of a connection for an attack that cut it off.
+    /// Says that the end is meant, where that has words of its own (RFC 8446 section 6.1), if the kernel
+    /// takes them now: a client must not take the end of a connection for an attack that cut it off.
     pub async fn say_farewell(&mut self) {
         if let Kind::Encrypted(encrypted) = &mut self.0 {
             let Encrypted { socket, tls } = &mut **encrypted;
@@ -232,8 +235,8 @@ impl Stream {
         }
     }
 
-    /// Whether nothing, not even an end of stream, has arrived that was not received. Costs no system call while tokio knows the socket as
-    /// drained, which it is after an exchange that ended cleanly.
+    /// Whether nothing, not even an end of stream, has arrived that was not received. Costs no system call
+    /// while tokio knows the socket as drained, which it is after an exchange that ended cleanly.
     #[inline]
     pub fn is_quiet(&self) -> bool {
         let (socket, mut is_quiet) = match &self.0 {
@@ -253,7 +256,8 @@ impl Stream {
         is_quiet
     }
 
-    /// What is to be seen of the peer without taking anything of what it sent. Err when the connection was reset.
+    /// State of the peer, without taking anything of what it sent. Err when the connection was
+    /// reset.
     pub fn poll_present(&mut self, context: &mut Context<'_>) -> io::Result<Sight> {
         let socket = match &mut self.0 {
             Kind::Plain(socket) => socket,

@@ -25,8 +25,8 @@ pub fn pin_to(cpu: usize) -> io::Result<()> {
 
 /// Number of a descriptor from which on accepting pauses, so that what was accepted can still be served.
 ///
-/// The kernel gives out the lowest free number (open(2)), so a high one tells how many are in use, without counting. An
-/// eighth of the limit is held back, at least 8 and at most 1024.
+/// The kernel gives out the lowest free number (open(2)), so a high one tells how many are in use, without
+/// counting. An eighth of the limit is held back, at least 8 and at most 1024.
 pub fn accept_ceiling() -> i32 {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     let limit = limit.min(i32::MAX as u64) as i32;
@@ -59,11 +59,11 @@ pub fn reset_on_close(socket: &impl AsFd) {
 
 /// Both ends of a pipe.
 pub struct PipeEnds {
-    /// What was written comes out here.
+    /// The end to read from.
     pub read: OwnedFd,
-    /// Goes in here.
+    /// The end to write to.
     pub write: OwnedFd,
-    /// What the kernel granted, in bytes of page slots.
+    /// Capacity that the kernel granted, in bytes of page slots.
     pub capacity_bytes: usize,
 }
 

@@ -1,7 +1,8 @@
 //! TLS over one socket: rustls says what the records mean, this moves them.
 //!
-//! rustls's unbuffered interface is used, so that an idle connection holds no buffer of ours: records are received into a borrowed buffer
-//! that goes back once all in it are processed, and encrypted into another that goes back once the kernel has taken it.
+//! rustls's unbuffered interface is used, so that an idle connection holds no buffer of ours: records are
+//! received into a borrowed buffer that goes back once all in it are processed, and encrypted into another
+//! that goes back once the kernel has taken it.
 
 mod last_words;
 
@@ -21,12 +22,14 @@ use weir_tls::observing_name;
 use crate::buffers::{Buffer, Buffers, LARGE, SMALL};
 use crate::socket;
 
-/// Most content bytes encrypted at once: three full records, whose ciphertext fits a large buffer with room to spare.
+/// Most content bytes encrypted at once: three full records, whose ciphertext fits a large buffer with room
+/// to spare.
 const PIECE_BYTES: usize = 3 * (16 << 10);
 /// A vector of content above this size is not kept by a connection that waits.
 const KEPT_BYTES: usize = 1 << 10;
 
-/// Most bytes received for a handshake, PROXY header not counted (threat D4): certificates of a client fit, a flood does not.
+/// Most bytes received for a handshake, PROXY header not counted (threat D4): certificates of a client fit, a
+/// flood does not.
 const HANDSHAKE_BYTES: usize = 64 << 10;
 
 /// One TLS connection.
@@ -52,7 +55,8 @@ pub struct Tls {
     /// The peer ended its stream, in order or not.
     ended: Option<End>,
     close_queued: bool,
-    /// Rustls has found an error and must not be asked again: shown the same records it would fail anew, with another alert.
+    /// Rustls has found an error and must not be asked again: shown the same records it would fail anew, with
+    /// another alert.
     is_broken: bool,
     /// Whether what we send next is encrypted.
     encrypts: bool,
@@ -65,7 +69,7 @@ enum Side {
     Client(UnbufferedClientConnection),
 }
 
-/// How the peer's stream ended.
+/// End of the peer's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// With `close_notify`.
@@ -74,7 +78,7 @@ enum End {
     Cut,
 }
 
-/// What processing came to.
+/// Outcome of processing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// There is more in `content`.
@@ -87,7 +91,7 @@ enum Step {
     Ended,
 }
 
-/// What to write once the connection is open.
+/// Thing to write once the connection is open.
 #[derive(Clone, Copy)]
 enum Wish<'a> {
     Nothing,
@@ -144,7 +148,7 @@ impl Tls {
         Ok(tls)
     }
 
-    /// What rustls knows of the connection.
+    /// State of the connection in rustls.
     pub fn state(&self) -> &CommonState {
         match &self.side {
             Side::Server(connection) => connection,
@@ -174,7 +178,8 @@ impl Tls {
                     return Poll::Ready(Ok(()));
                 }
                 Step::Content => {}
-                // What a client sends after its part of the handshake may come along with that: content, and that it has no more to say.
+                // What a client sends after its part of the handshake may come along with that: content, and
+                // that it has no more to say.
                 Step::Ended if !self.state().is_handshaking() => {
                     self.shaking = None;
                     return Poll::Ready(Ok(()));
@@ -204,7 +209,8 @@ impl Tls {
                         return Poll::Ready(Err(error));
                     }
                 }
-                // Answers of rustls's own (a key update, say) need not be waited for: what is sent next goes behind them.
+                // Answers of rustls's own (a key update, say) need not be waited for: what is sent next goes
+                // behind them.
                 if let Poll::Ready(Err(error)) = self.poll_flush(socket, context) {
                     return Poll::Ready(Err(error));
                 }
@@ -253,7 +259,8 @@ impl Tls {
         Ok(count)
     }
 
-    /// Encrypts and sends what stands in `parts`, up to [`PIECE_BYTES`] of it; ready with the number once the kernel has taken all of that.
+    /// Encrypts and sends what stands in `parts`, up to [`PIECE_BYTES`] of it; ready with the number once the
+    /// kernel has taken all of that.
     pub fn poll_send(
         &mut self,
         socket: &TcpStream,
@@ -290,11 +297,13 @@ impl Tls {
     }
 
     /// Whether content waits to be taken.
+    #[inline]
     pub fn has_content(&self) -> bool {
         self.taken < self.content.len()
     }
 
     /// Whether nothing was received that was not taken.
+    #[inline]
     pub fn is_quiet(&self) -> bool {
         self.ended.is_none() && self.incoming.is_none() && self.content.is_empty()
     }
@@ -357,7 +366,8 @@ impl Tls {
         }
     }
 
-    /// Has rustls process one state. Gives how many bytes of `incoming` are used up, and what it came to; `None` to go on.
+    /// Has rustls process one state. Gives how many bytes of `incoming` are used up, and what it came to;
+    /// `None` to go on.
     fn turn(&mut self, wish: Wish<'_>, outgoing: &mut Buffer) -> (usize, io::Result<Option<Step>>) {
         let before = outgoing.filled().len();
         let mut turn = Turn { content: &mut self.content, outgoing, wish };
@@ -438,7 +448,7 @@ impl Tls {
     }
 }
 
-/// Where one state of rustls's machine puts what comes of it.
+/// Places for the output of one state of rustls's machine.
 struct Turn<'t> {
     content: &'t mut Vec<u8>,
     outgoing: &'t mut Buffer,
@@ -491,7 +501,7 @@ impl Turn<'_> {
     }
 }
 
-/// What stands in `parts`, up to [`PIECE_BYTES`] of it, in one place.
+/// The content of `parts`, up to [`PIECE_BYTES`] of it, in one place.
 fn gather(parts: &[&[u8]]) -> Vec<u8> {
     let total: usize = parts.iter().map(|part| part.len()).sum();
     let mut gathered = Vec::with_capacity(total.min(PIECE_BYTES));

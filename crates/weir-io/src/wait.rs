@@ -65,11 +65,13 @@ pub fn timed_out<T>(deadline: &Deadline) -> Poll<Result<T, WaitError>> {
     if deadline.has_passed() { Poll::Ready(Err(WaitError::TimedOut)) } else { Poll::Pending }
 }
 
-/// Gives way: the task gets its next turn once all that are ready, those included whose sockets have become so meanwhile, have had theirs.
+/// Gives way: the task gets its next turn once all that are ready, those included whose sockets have become
+/// so meanwhile, have had theirs.
 ///
-/// A task that wakes itself does not give way: the runtime looks at its sockets after 61 turns at the latest, and while nobody else is known to
-/// be ready, all of them are that task's.
+/// A task that wakes itself does not give way: the runtime looks at its sockets after 61 turns at the latest,
+/// and while nobody else is known to be ready, all of them are that task's.
 pub fn give_way(context: &mut Context<'_>) {
-    // Its first poll leaves the waker where the runtime looks after it has looked at the sockets, and is never ready.
+    // Its first poll leaves the waker where the runtime looks after it has looked at the sockets, and is
+    // never ready.
     let _ = std::pin::pin!(tokio::task::yield_now()).poll(context);
 }

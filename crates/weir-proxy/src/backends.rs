@@ -24,6 +24,7 @@ use weir_io::wait::{WaitError, timed_out};
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
 
+use crate::counterparts::Counterparts;
 use crate::http::connection::Connection as HttpConnection;
 use crate::http::h2::Carriers;
 use crate::plane::Event;
@@ -112,23 +113,25 @@ pub struct Chosen {
 }
 
 impl WorkerPool {
-    /// Takes over the idle connections of the same pool and backends in `old`.
-    pub fn new(shared: &Arc<Pool>, number: usize, old: &[Rc<WorkerPool>]) -> WorkerPool {
-        let old_pool = old.iter().find(|pool| pool.shared.config.name == shared.config.name);
-        let backends = shared
-            .backends
-            .iter()
-            .map(|backend| {
-                let kept = old_pool.and_then(|pool| {
-                    pool.backends.iter().find(|old| Arc::ptr_eq(&old.shared.resolved, &backend.resolved))
-                });
-                let idle = kept.map_or_else(Vec::new, |old| old.idle.take());
-                let carriers = kept.map(|old| old.carriers.clone()).unwrap_or_default();
-                Rc::new(WorkerBackend { shared: backend.clone(), idle: RefCell::new(idle), carriers, number })
-            })
-            .collect();
-        let picker = Picker::new(shared.balance.clone());
-        WorkerPool { shared: shared.clone(), picker, backends, number }
+    /// Takes over what this worker has of `old`, the pool of the same name before: all of it, or the backends that are still the same, or the idle
+    /// connections of those that were there before.
+    pub fn new(shared: &Arc<Pool>, number: usize, old: Option<&Rc<WorkerPool>>) -> Rc<WorkerPool> {
+        if let Some(old) = old.filter(|old| Arc::ptr_eq(&old.shared, shared)) {
+            return old.clone();
+        }
+        let key_of = |backend: &Rc<WorkerBackend>| Arc::as_ptr(&backend.shared.resolved);
+        let mut known = Counterparts::new(old.map_or(&[][..], |old| &old.backends[..]), key_of);
+        let backends = shared.backends.iter().map(|backend| {
+            let kept = known.find(&Arc::as_ptr(&backend.resolved));
+            if let Some(kept) = kept.filter(|kept| Arc::ptr_eq(&kept.shared, backend)) {
+                return kept.clone();
+            }
+            let idle = kept.map_or_else(Vec::new, |old| old.idle.take());
+            let carriers = kept.map(|old| old.carriers.clone()).unwrap_or_default();
+            Rc::new(WorkerBackend { shared: backend.clone(), idle: RefCell::new(idle), carriers, number })
+        });
+        let (picker, backends) = (Picker::new(shared.balance.clone()), backends.collect());
+        Rc::new(WorkerPool { shared: shared.clone(), picker, backends, number })
     }
 
     /// This worker's counters of the pool.

@@ -1,7 +1,7 @@
 //! The proxy plane: terminates connections in user space and moves bytes.
 //!
 //! Decides no policy by itself: which pool is `http::route`'s answer, which backend is `weir-balance`'s, where a body ends is
-//! `weir-http`'s. The control side compiles a [`snapshot::Snapshot`] and hands it to the [`plane::Plane`]; everything on
+//! `weir-http`'s. The control side compiles a [`snapshot::Snapshot`] and hands it to the [`plane::ProxyPlane`]; everything on
 //! the data path is owned by one worker thread and never locked.
 //!
 //! Start reading at [`worker`] (a thread), then `accept` (a new connection), then `http::session` and `http::exchange`.
@@ -12,6 +12,7 @@ pub mod access_log;
 mod backends;
 mod choose;
 pub mod client;
+mod counterparts;
 mod handshake;
 pub mod http;
 mod memory;
@@ -20,6 +21,7 @@ mod queue;
 pub mod seats;
 pub mod snapshot;
 pub mod sockets;
+pub mod staging;
 mod tcp;
 mod udp;
 mod worker;

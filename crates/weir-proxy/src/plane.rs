@@ -1,19 +1,21 @@
-//! The plane as the control side sees it: start the workers, give them a snapshot, drain them.
+//! The proxy plane as the control side sees it: start the workers, give them a snapshot, drain them.
 
 use std::io;
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, MutexGuard, mpsc, oneshot};
 use weir_io::{clock, system};
 use weir_quic::process::{HandOver, Process};
 
 use crate::access_log::AccessLog;
 use crate::seats::Evictions;
 use crate::snapshot::Snapshot;
-use crate::sockets::Sockets;
+use crate::sockets::{Endpoint, Sockets};
+use crate::staging::{Next, Pending, Plane, StageError, Step};
 use crate::worker::{self, Command};
 
 /// What a plane is started with.
@@ -28,6 +30,8 @@ pub struct Options {
     pub access_log: AccessLog,
     /// What the process before has handed over of QUIC.
     pub quic: HandOver,
+    /// Listening sockets that the process before has handed over; what of them the first config does not use is closed.
+    pub sockets: Sockets,
 }
 
 /// Something a worker found out that the control side acts on or tells the operator.
@@ -67,21 +71,23 @@ pub struct Totals {
 /// For sessions that are cut off at the end of a drain to end in their own way: with a reset, a counter, a line in the access log.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// The running workers.
-pub struct Plane {
+/// The running workers, and the sockets they listen on.
+pub struct ProxyPlane {
     workers: Vec<Worker>,
     totals: Arc<Totals>,
     quic: Process,
+    /// Held by a step from its staging to its end.
+    sockets: Mutex<Sockets>,
 }
 
 struct Worker {
     commands: mpsc::UnboundedSender<Command>,
-    thread: Option<JoinHandle<()>>,
+    thread: std::sync::Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Plane {
+impl ProxyPlane {
     /// Starts the worker threads; they serve nothing until the first [`Self::apply`].
-    pub fn start(options: Options) -> io::Result<Plane> {
+    pub fn start(options: Options) -> io::Result<ProxyPlane> {
         let totals = Arc::new(Totals::default());
         let workers = options.workers.max(1);
         let evictions: Arc<[Evictions]> = (0..workers).map(|_| Evictions::default()).collect();
@@ -103,9 +109,9 @@ impl Plane {
             let thread = std::thread::Builder::new()
                 .name(format!("weir-worker-{number}"))
                 .spawn(move || worker::run(setup))?;
-            started.push(Worker { commands, thread: Some(thread) });
+            started.push(Worker { commands, thread: Some(thread).into() });
         }
-        Ok(Plane { workers: started, totals, quic })
+        Ok(ProxyPlane { workers: started, totals, quic, sockets: Mutex::new(options.sockets) })
     }
 
     /// Puts `snapshot` in force on every worker and returns when all of them serve it.
@@ -113,15 +119,35 @@ impl Plane {
     /// Sockets that `sockets` no longer has stop accepting after what waits in their accept queue has been served;
     /// their sessions end by themselves or at `drain`.
     pub async fn apply(&self, snapshot: Arc<Snapshot>, sockets: &Sockets) -> io::Result<()> {
-        let mut applied = Vec::with_capacity(self.workers.len());
         let mut dealt = Vec::with_capacity(self.workers.len());
         for number in 0..self.workers.len() {
             dealt.push(sockets.for_worker(number, self.workers.len())?);
         }
-        for (worker, sockets) in self.workers.iter().zip(dealt) {
+        let commands = dealt.into_iter().map(|sockets| {
+            let snapshot = snapshot.clone();
+            move |done| Command::Apply { snapshot, sockets, done }
+        });
+        self.command(commands).await
+    }
+
+    /// As [`Self::apply`], for a snapshot that differs from what is served in the pool of this index. Wakes no session.
+    async fn apply_pool(&self, snapshot: &Arc<Snapshot>, pool: usize) -> io::Result<()> {
+        let commands = self.workers.iter().map(|_| {
+            let snapshot = snapshot.clone();
+            move |done| Command::ApplyPool { snapshot, pool, done }
+        });
+        self.command(commands).await
+    }
+
+    /// Tells each worker what it is to do, and waits until all have done it.
+    async fn command<C>(&self, commands: impl Iterator<Item = C>) -> io::Result<()>
+    where
+        C: FnOnce(oneshot::Sender<io::Result<()>>) -> Command,
+    {
+        let mut applied = Vec::with_capacity(self.workers.len());
+        for (worker, command) in self.workers.iter().zip(commands) {
             let (done, wait) = oneshot::channel();
-            let command = Command::Apply { snapshot: snapshot.clone(), sockets, done };
-            worker.commands.send(command).map_err(|_| io::Error::other("a worker thread has ended"))?;
+            worker.commands.send(command(done)).map_err(|_| io::Error::other("a worker thread has ended"))?;
             applied.push(wait);
         }
         for wait in applied {
@@ -182,15 +208,87 @@ impl Plane {
         self.workers.len()
     }
 
+    /// Duplicates of every listening socket, for handing over to a new process. Waits for a publication that is under way.
+    pub async fn listening_sockets(&self) -> io::Result<Vec<(Endpoint, OwnedFd)>> {
+        self.sockets.lock().await.for_worker(0, 1)
+    }
+
+    /// Gives up the listening sockets. Once the workers have closed theirs too, new clients are refused rather than left waiting
+    /// in a queue that nobody serves (after an upgrade the new process has them, and serves).
+    pub async fn close_sockets(&self) {
+        *self.sockets.lock().await = Sockets::default();
+    }
+
     /// Ends the worker threads; sessions still open are cut off.
-    pub fn stop(mut self) {
-        for worker in &mut self.workers {
+    pub fn stop(&self) {
+        for worker in &self.workers {
             let _ = worker.commands.send(Command::Stop);
         }
-        for worker in &mut self.workers {
-            if let Some(thread) = worker.thread.take() {
+        for worker in &self.workers {
+            let thread = worker.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(thread) = thread {
                 let _ = thread.join();
             }
         }
+    }
+}
+
+impl Plane<Snapshot> for ProxyPlane {
+    fn name(&self) -> &'static str {
+        "proxy"
+    }
+
+    fn stage<'p>(&'p self, next: Next<'p>) -> Pending<'p, Result<Box<dyn Step<Snapshot> + 'p>, StageError>> {
+        Box::pin(async move {
+            Ok(match next {
+                Next::Config(config) => {
+                    let in_use = self.sockets.lock().await;
+                    let bound = Sockets::bind(config, self.workers(), &in_use)?;
+                    Box::new(WholeStep { plane: self, in_use, other: bound }) as Box<dyn Step<Snapshot>>
+                }
+                Next::Pool(pool) => Box::new(PoolStep { plane: self, pool }),
+            })
+        })
+    }
+}
+
+/// A step to a snapshot that may listen elsewhere.
+struct WholeStep<'p> {
+    plane: &'p ProxyPlane,
+    in_use: MutexGuard<'p, Sockets>,
+    /// Bound and not used yet; once the step is applied, what was used before, which is closed with it.
+    other: Sockets,
+}
+
+impl WholeStep<'_> {
+    async fn serve(&mut self, snapshot: &Arc<Snapshot>) -> io::Result<()> {
+        std::mem::swap(&mut *self.in_use, &mut self.other);
+        self.plane.apply(snapshot.clone(), &self.in_use).await
+    }
+}
+
+impl Step<Snapshot> for WholeStep<'_> {
+    fn apply<'s>(&'s mut self, snapshot: &'s Arc<Snapshot>) -> Pending<'s, io::Result<()>> {
+        Box::pin(self.serve(snapshot))
+    }
+
+    fn put_back<'s>(&'s mut self, before: &'s Arc<Snapshot>) -> Pending<'s, io::Result<()>> {
+        Box::pin(self.serve(before))
+    }
+}
+
+/// A step to a snapshot that differs in one pool.
+struct PoolStep<'p> {
+    plane: &'p ProxyPlane,
+    pool: usize,
+}
+
+impl Step<Snapshot> for PoolStep<'_> {
+    fn apply<'s>(&'s mut self, snapshot: &'s Arc<Snapshot>) -> Pending<'s, io::Result<()>> {
+        Box::pin(self.plane.apply_pool(snapshot, self.pool))
+    }
+
+    fn put_back<'s>(&'s mut self, before: &'s Arc<Snapshot>) -> Pending<'s, io::Result<()>> {
+        Box::pin(self.plane.apply_pool(before, self.pool))
     }
 }

@@ -4,6 +4,8 @@
 //! Whatever has a history (counters, health, connections in flight) lives in `Arc`s that a new snapshot takes over from the
 //! one before, by listener name and by pool name and backend address. So a reload loses nothing.
 
+mod change;
+
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,8 +21,10 @@ use weir_screen::Screen;
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, ListenerCells, PoolCells};
 use weir_tls::acme::Challenges;
-use weir_tls::{BackendTls, ClientTls, Loaded, ServerTls, StickyKey};
+use weir_tls::{BackendTls, ClientTls, Loaded, ServerTls};
 
+pub use self::change::PoolChange;
+use crate::counterparts::Counterparts;
 use crate::http::cache::Cache;
 use crate::http::route::RouteTable;
 use crate::http::screening;
@@ -42,12 +46,16 @@ pub struct Snapshot {
     pub cache: Option<Arc<Cache>>,
     /// Each worker's part of the memory that is for buffers: what the cache does not take of the budget.
     pub worker_buffer_bytes: u64,
+    displaced: Displaced,
 }
+
+/// Live backends with the settings that a snapshot has changed.
+type Displaced = Vec<(Arc<weir_balance::Backend>, weir_balance::BackendSettings)>;
 
 /// One listener and its live cells.
 pub struct Listener {
     /// As configured.
-    pub config: weir_config::Listener,
+    pub config: Arc<weir_config::Listener>,
     /// What TLS is served with; `None` where it is not.
     pub tls: Option<Arc<ServerTls>>,
     /// What certificate authorities are waiting to see.
@@ -90,13 +98,13 @@ impl Drop for ClientSeat {
 /// One pool and its live state.
 pub struct Pool {
     /// As configured.
-    pub config: weir_config::Pool,
-    /// What its sticky cookies are sealed with; `None` where it has none.
-    pub sticky: Option<Arc<StickyKey>>,
+    pub config: Arc<weir_config::Pool>,
     /// The choice among its backends.
     pub balance: Arc<weir_balance::Pool>,
     /// In the order of the config; a `Pick`'s index points in here.
     pub backends: Vec<Arc<Backend>>,
+    /// What TLS is spoken with; `None` where it is not.
+    tls: Option<Arc<ClientTls>>,
     /// Counters, one copy per worker.
     pub cells: Arc<PerWorker<PoolCells>>,
     /// Exchanges that wait because every backend is at `max_connections`.
@@ -151,64 +159,51 @@ impl Resolved {
     }
 }
 
-/// Which weights backends get that were there before.
-#[derive(Clone, Copy)]
-enum Weights {
-    OfConfig,
-    OfPrevious,
-}
-
 impl Snapshot {
-    /// Compiles `config`, taking over live state from `previous`.
+    /// Compiles `config`, taking over live state from `previous`. Pools that it says nothing new of are the very same.
     ///
-    /// `tls` is what was read of the files that `config` names. `workers` is the number of copies new counters get; it must be the same for the life of the process.
+    /// `tls` is what was read of the files that `config` names. `workers` is the number of copies new counters get; it must be the same for the life of
+    /// the process. Weights and limits of backends that were there before are in force at once: see [`Self::undo`].
     pub fn compile(
         config: Arc<Config>,
         tls: &Loaded,
         previous: Option<&Snapshot>,
         workers: usize,
     ) -> Snapshot {
-        Snapshot::build(config, tls, previous, workers, Weights::OfConfig)
-    }
-
-    /// As [`Self::compile`], for a config that is the one before but for what an operator changed: the weights that were set at
-    /// run time stay.
-    pub fn compile_edited(
-        config: Arc<Config>,
-        tls: &Loaded,
-        previous: &Snapshot,
-        workers: usize,
-    ) -> Snapshot {
-        Snapshot::build(config, tls, Some(previous), workers, Weights::OfPrevious)
-    }
-
-    fn build(
-        config: Arc<Config>,
-        tls: &Loaded,
-        previous: Option<&Snapshot>,
-        workers: usize,
-        weights: Weights,
-    ) -> Snapshot {
+        let mut displaced = Vec::new();
+        let mut old =
+            Counterparts::new(previous.map_or(&[][..], |old| &old.pools[..]), |pool| &*pool.config.name);
         let pools: Vec<Arc<Pool>> = config
             .pools
             .iter()
             .map(|pool| {
-                let old = previous.and_then(|old| old.pool(&pool.name));
-                Arc::new(Pool::compile(pool, tls, old, workers, weights))
+                let old = old.find(&*pool.name);
+                Pool::compile(pool, tls.pool(&pool.name), old, workers, &mut displaced)
             })
             .collect();
         let cache = cache_of(&config, previous);
+        let mut old = Counterparts::new(previous.map_or(&[][..], |old| &old.listeners[..]), |listener| {
+            &*listener.config.name
+        });
         let listeners = config
             .listeners
             .iter()
             .map(|listener| {
-                let old = previous.and_then(|old| old.listener(&listener.name));
+                let old = old.find(&*listener.name);
                 Arc::new(Listener::compile(listener, tls, old, (&pools, cache.as_ref()), workers))
             })
             .collect();
         let worker_buffer_bytes = memory::for_buffers(&config) / workers as u64;
         let generation = previous.map_or(1, |old| old.generation + 1);
-        Snapshot { generation, config, listeners, pools, cache, worker_buffer_bytes }
+        Snapshot { generation, config, listeners, pools, cache, worker_buffer_bytes, displaced }
+    }
+
+    /// Gives backends that the snapshot before has, too, back the weights and limits that they had there, for a snapshot that does not come into force.
+    /// Seen at the next refresh of their pools.
+    pub fn undo(&self) {
+        for (backend, settings) in &self.displaced {
+            backend.reconfigure(*settings);
+        }
     }
 
     /// The pool of that name.
@@ -225,47 +220,66 @@ impl Snapshot {
 /// What is kept lives on as long as there are routes that keep something.
 fn cache_of(config: &Config, previous: Option<&Snapshot>) -> Option<Arc<Cache>> {
     let budget_bytes = memory::for_cache(config)?;
+    let most = config.cache.background_fetches;
     match previous.and_then(|old| old.cache.as_ref()) {
         Some(cache) => {
             cache.resize(budget_bytes);
+            cache.background().set_most(most);
             Some(cache.clone())
         }
-        None => Some(Cache::new(budget_bytes)),
+        None => Some(Cache::new(budget_bytes, most)),
     }
 }
 
 impl Pool {
     fn compile(
-        config: &weir_config::Pool,
-        loaded: &Loaded,
+        config: &Arc<weir_config::Pool>,
+        tls: Option<&Arc<ClientTls>>,
         old: Option<&Arc<Pool>>,
         workers: usize,
-        weights: Weights,
-    ) -> Pool {
-        let now = clock::now();
-        let tls = loaded.pool(&config.name).map(AsRef::as_ref);
-        let backends: Vec<Arc<Backend>> = config
-            .backends
-            .iter()
-            .map(|backend| {
-                let old = old.and_then(|old| old.backends.iter().find(|old| old.address == backend.address));
-                Arc::new(Backend::compile(backend, tls, old, workers, weights))
-            })
-            .collect();
+        displaced: &mut Displaced,
+    ) -> Arc<Pool> {
+        if let Some(old) = old.filter(|old| old.is_as_configured(config, tls)) {
+            return old.clone();
+        }
+        let mut known =
+            Counterparts::new(old.map_or(&[][..], |old| &old.backends[..]), |backend| &*backend.address);
+        let compile = |backend: &weir_config::Backend| match known.find(&*backend.address) {
+            Some(old) => Backend::compile(backend, tls.map(AsRef::as_ref), old, displaced),
+            // Without a server name there is no TLS; `Loaded` lets no such config through.
+            None => {
+                let tls = tls.and_then(|tls| tls.for_backend(&backend.address, None).ok());
+                Arc::new(Backend::new(backend, tls, workers))
+            }
+        };
+        let backends: Vec<Arc<Backend>> = config.backends.iter().map(compile).collect();
         let members = backends.iter().map(|backend| backend.balance.clone()).collect();
-        let settings = settings_of(config);
+        let (settings, now) = (settings_of(config), clock::now());
         let balance = match old {
             Some(old) => old.balance.rebuilt(settings, members, now),
             None => weir_balance::Pool::new(settings, members, now),
         };
-        Pool {
+        Arc::new(Pool {
             config: config.clone(),
-            sticky: loaded.sticky(&config.name).cloned(),
             balance: Arc::new(balance),
             backends,
+            tls: tls.cloned(),
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
             waiting_room: old.map_or_else(Default::default, |old| old.waiting_room.clone()),
-        }
+        })
+    }
+
+    /// Whether `config`, with `tls`, would make the same pool again: nothing was set by hand either.
+    fn is_as_configured(&self, config: &weir_config::Pool, tls: Option<&Arc<ClientTls>>) -> bool {
+        let has_same_tls = match (&self.tls, tls) {
+            (None, None) => true,
+            (Some(one), Some(other)) => one.is_same(other),
+            _ => false,
+        };
+        let mut backends = self.backends.iter().zip(&config.backends);
+        has_same_tls
+            && *self.config == *config
+            && backends.all(|(backend, config)| backend.balance.weight() == config.weight)
     }
 
     /// [`weir_balance::Pool::refresh`]; a change calls those who wait for a backend, since it may have made room.
@@ -305,49 +319,63 @@ fn settings_of(config: &weir_config::Pool) -> weir_balance::Settings {
 }
 
 impl Backend {
+    fn new(config: &weir_config::Backend, tls: Option<BackendTls>, workers: usize) -> Backend {
+        // A new backend's name is resolved before anybody serves it.
+        let settings = settings_of_backend(config, true);
+        Backend {
+            address: config.address.clone(),
+            balance: Arc::new(weir_balance::Backend::new(config.address.as_str(), settings)),
+            cells: Arc::new(PerWorker::new(workers)),
+            resolved: Arc::new(Resolved::of(&config.address)),
+            tls,
+        }
+    }
+
+    /// What becomes of a backend that was there before: the very same unless it is spoken to otherwise.
     fn compile(
         config: &weir_config::Backend,
         tls: Option<&ClientTls>,
-        old: Option<&Arc<Backend>>,
-        workers: usize,
-        weights: Weights,
-    ) -> Backend {
-        let settings = weir_balance::BackendSettings {
-            weight: match (old, weights) {
-                (Some(old), Weights::OfPrevious) => old.balance.weight(),
-                _ => config.weight,
-            },
-            backup: config.backup,
-            max_connections: config.max_connections,
-            // A name that has not been resolved stays out over a reload. A new backend's is resolved before anybody serves it.
-            assumed_up: old.is_none_or(|old| old.resolved.address().is_some()),
-        };
-        let tls = tls.and_then(|tls| tls.for_backend(&config.address, old.and_then(|old| old.tls.as_ref())));
-        match old {
-            Some(old) => {
-                old.balance.reconfigure(settings);
-                Backend {
-                    address: old.address.clone(),
-                    balance: old.balance.clone(),
-                    cells: old.cells.clone(),
-                    resolved: old.resolved.clone(),
-                    tls,
-                }
-            }
-            None => Backend {
-                address: config.address.clone(),
-                balance: Arc::new(weir_balance::Backend::new(config.address.as_str(), settings)),
-                cells: Arc::new(PerWorker::new(workers)),
-                resolved: Arc::new(Resolved::of(&config.address)),
-                tls,
-            },
+        old: &Arc<Backend>,
+        displaced: &mut Displaced,
+    ) -> Arc<Backend> {
+        // A name that has not been resolved stays out over a reload.
+        let settings = settings_of_backend(config, old.resolved.address().is_some());
+        let before = old.balance.settings();
+        if before != settings {
+            displaced.push((old.balance.clone(), before));
+            old.balance.reconfigure(settings);
         }
+        let tls = tls.and_then(|tls| tls.for_backend(&config.address, old.tls.as_ref()).ok());
+        let speaks_as_before = match (&old.tls, &tls) {
+            (None, None) => true,
+            (Some(one), Some(other)) => Arc::ptr_eq(&one.config, &other.config),
+            _ => false,
+        };
+        if speaks_as_before {
+            return old.clone();
+        }
+        Arc::new(Backend {
+            address: old.address.clone(),
+            balance: old.balance.clone(),
+            cells: old.cells.clone(),
+            resolved: old.resolved.clone(),
+            tls,
+        })
+    }
+}
+
+fn settings_of_backend(config: &weir_config::Backend, assumed_up: bool) -> weir_balance::BackendSettings {
+    weir_balance::BackendSettings {
+        weight: config.weight,
+        backup: config.backup,
+        max_connections: config.max_connections,
+        assumed_up,
     }
 }
 
 impl Listener {
     fn compile(
-        config: &weir_config::Listener,
+        config: &Arc<weir_config::Listener>,
         loaded: &Loaded,
         old: Option<&Arc<Listener>>,
         (pools, cache): (&[Arc<Pool>], Option<&Arc<Cache>>),

@@ -24,9 +24,10 @@ use weir_screen::sqli::Screen;
 
 use crate::access_log::{AccessLog, WorkerLog};
 use crate::backends::WorkerPool;
-use crate::http::crew::Crew;
+use crate::counterparts::Counterparts;
 use crate::http::exchange::Exchanges;
 use crate::http::h3::ListenerFront;
+use crate::http::tasks::Tasks;
 use crate::plane::{Event, Totals};
 use crate::seats::{Eviction, Evictions};
 use crate::snapshot::{Listener, Snapshot};
@@ -56,6 +57,8 @@ pub enum Command {
         sockets: Vec<(Endpoint, OwnedFd)>,
         done: oneshot::Sender<io::Result<()>>,
     },
+    /// Serve this from now on; it differs from what was applied before in the pool of this index.
+    ApplyPool { snapshot: Arc<Snapshot>, pool: usize, done: oneshot::Sender<io::Result<()>> },
     /// The next process forwards datagrams that belong to connections of this worker.
     ReceiveForwarded { socket: ForwardSocket },
     /// Stop accepting; sessions end after what they are doing, at the latest after `limit`.
@@ -76,7 +79,7 @@ pub struct Worker {
     pub exchanges: Exchanges,
     /// Room for looking at requests.
     pub sqli: RefCell<Screen>,
-    pub crew: Crew,
+    pub tasks: Tasks,
     /// See [`system::accept_ceiling`].
     pub accept_ceiling: i32,
     pub quic: WorkerEndpoint,
@@ -93,6 +96,7 @@ pub struct Worker {
 
 /// A listener on one worker, across reloads: sessions keep this and look up what is current.
 pub struct ListenerSlot {
+    name: String,
     current: RefCell<Rc<WorkerListener>>,
     draining_until: Cell<Option<Duration>>,
 }
@@ -219,39 +223,49 @@ pub fn run(setup: Setup) {
     runtime.block_on(serve(setup));
 }
 
+impl Worker {
+    /// One that serves nothing, and where its commands come from.
+    fn new(setup: Setup) -> (Rc<Worker>, mpsc::UnboundedReceiver<Command>) {
+        let seed = std::hash::BuildHasher::hash_one(&foldhash::fast::RandomState::default(), setup.number);
+        // Nothing is served before the first snapshot, which says how much there may be.
+        let buffers = Buffers::new(0);
+        let worker = Worker {
+            number: setup.number,
+            buffers: buffers.clone(),
+            deadlines: Deadlines::new(),
+            events: setup.events,
+            totals: setup.totals,
+            log: setup.access_log.for_worker(),
+            exchanges: Exchanges::default(),
+            sqli: RefCell::default(),
+            tasks: Tasks::default(),
+            accept_ceiling: system::accept_ceiling(),
+            quic: WorkerEndpoint::new(setup.quic, &buffers),
+            evictions: setup.evictions,
+            reported: Cell::new(None),
+            random: Cell::new(seed | 1),
+            is_warm: Cell::new(false),
+            slots: RefCell::default(),
+            sockets: RefCell::default(),
+            pools: RefCell::new(Rc::new([])),
+        };
+        (Rc::new(worker), setup.inbox)
+    }
+}
+
 async fn serve(setup: Setup) {
-    let seed = std::hash::BuildHasher::hash_one(&foldhash::fast::RandomState::default(), setup.number);
-    // Nothing is served before the first snapshot, which says how much there may be.
-    let buffers = Buffers::new(0);
-    let worker = Rc::new(Worker {
-        number: setup.number,
-        buffers: buffers.clone(),
-        deadlines: Deadlines::new(),
-        events: setup.events,
-        totals: setup.totals,
-        log: setup.access_log.for_worker(),
-        exchanges: Exchanges::default(),
-        sqli: RefCell::default(),
-        crew: Crew::default(),
-        accept_ceiling: system::accept_ceiling(),
-        quic: WorkerEndpoint::new(setup.quic, &buffers),
-        evictions: setup.evictions,
-        reported: Cell::new(None),
-        random: Cell::new(seed | 1),
-        is_warm: Cell::new(false),
-        slots: RefCell::default(),
-        sockets: RefCell::default(),
-        pools: RefCell::new(Rc::new([])),
-    });
+    let (worker, mut inbox) = Worker::new(setup);
     tokio::task::spawn_local(worker.deadlines.clone().run());
     tokio::task::spawn_local(sweep(worker.clone()));
     tokio::task::spawn_local(evict_when_asked(worker.clone()));
     tokio::task::spawn_local(worker.log.clone().run());
-    let mut inbox = setup.inbox;
     while let Some(command) = inbox.recv().await {
         match command {
             Command::Apply { snapshot, sockets, done } => {
                 let _ = done.send(apply(&worker, &snapshot, sockets));
+            }
+            Command::ApplyPool { snapshot, pool, done } => {
+                let _ = done.send(apply_pool(&worker, &snapshot, pool));
             }
             Command::ReceiveForwarded { socket } => worker.quic.receive_from(socket),
             Command::Drain { limit } => drain(&worker, clock::now() + limit),
@@ -266,25 +280,29 @@ async fn serve(setup: Setup) {
 fn apply(worker: &Rc<Worker>, snapshot: &Arc<Snapshot>, sockets: Vec<(Endpoint, OwnedFd)>) -> io::Result<()> {
     worker.buffers.resize(snapshot.worker_buffer_bytes);
     let old_pools = worker.pools.borrow().clone();
+    let mut known = Counterparts::new(&old_pools, |pool| &*pool.shared.config.name);
+    let pools = snapshot.pools.iter();
     let pools: Rc<[Rc<WorkerPool>]> =
-        snapshot.pools.iter().map(|pool| Rc::new(WorkerPool::new(pool, worker.number, &old_pools))).collect();
+        pools.map(|pool| WorkerPool::new(pool, worker.number, known.find(&*pool.config.name))).collect();
     *worker.pools.borrow_mut() = pools.clone();
 
     let old_slots = worker.slots.take();
+    let mut known = Counterparts::new(&old_slots, |slot| slot.name.as_str());
     let mut slots = Vec::with_capacity(snapshot.listeners.len());
     for listener in &snapshot.listeners {
         let current = Rc::new(WorkerListener { shared: listener.clone(), pools: pools.clone() });
-        let kept = old_slots.iter().find(|slot| {
-            let old = slot.current();
-            old.shared.config.name == listener.config.name
-                && old.shared.config.protocol == listener.config.protocol
-        });
-        slots.push(match kept {
+        let protocol = listener.config.protocol;
+        let kept = known.find(listener.config.name.as_str());
+        slots.push(match kept.filter(|slot| slot.current().shared.config.protocol == protocol) {
             Some(slot) => {
                 *slot.current.borrow_mut() = current;
                 slot.clone()
             }
-            None => Rc::new(ListenerSlot { current: RefCell::new(current), draining_until: Cell::new(None) }),
+            None => Rc::new(ListenerSlot {
+                name: listener.config.name.clone(),
+                current: RefCell::new(current),
+                draining_until: Cell::new(None),
+            }),
         });
     }
     let until = clock::now() + snapshot.config.runtime.drain;
@@ -296,6 +314,26 @@ fn apply(worker: &Rc<Worker>, snapshot: &Arc<Snapshot>, sockets: Vec<(Endpoint, 
     *worker.slots.borrow_mut() = slots;
     worker.deadlines.wake_all();
     served
+}
+
+/// Moves the worker over to `snapshot`, which differs from what it serves in one pool.
+///
+/// No session is woken: a session asks for the pool when it next chooses a backend, and who waits for one is called by the pool's queue.
+fn apply_pool(worker: &Worker, snapshot: &Snapshot, index: usize) -> io::Result<()> {
+    let old = worker.pools.borrow().clone();
+    let (Some(shared), Some(before)) = (snapshot.pools.get(index), old.get(index)) else {
+        return Err(io::Error::other("a worker was told to change a pool that it does not have"));
+    };
+    let changed = WorkerPool::new(shared, worker.number, Some(before));
+    let numbered = old.iter().enumerate();
+    let pools: Rc<[Rc<WorkerPool>]> =
+        numbered.map(|(at, pool)| if at == index { &changed } else { pool }).cloned().collect();
+    for slot in worker.slots.borrow().iter() {
+        let listener = WorkerListener { shared: slot.current().shared.clone(), pools: pools.clone() };
+        *slot.current.borrow_mut() = Rc::new(listener);
+    }
+    *worker.pools.borrow_mut() = pools;
+    Ok(())
 }
 
 /// Before the first listener with TLS is served: the first handshake of a thread must not be slower than those that follow.
@@ -435,5 +473,76 @@ impl Drop for PanicCount {
         if std::thread::panicking() {
             self.0.totals.panics.fetch_add(1, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    use weir_quic::process::{HandOver, Process};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn worker(log: &weir_config::Log) -> Rc<Worker> {
+        let (events, _) = mpsc::unbounded_channel();
+        let (_, inbox) = mpsc::unbounded_channel();
+        let (_, mut quic) = Process::open(HandOver::default(), 1).unwrap();
+        let setup = Setup {
+            number: 0,
+            cpu: None,
+            events,
+            access_log: AccessLog::start(log).unwrap(),
+            totals: Arc::default(),
+            evictions: (0..1).map(|_| Evictions::default()).collect(),
+            quic: quic.remove(0),
+            inbox,
+        };
+        Worker::new(setup).0
+    }
+
+    #[tokio::test(flavor = "local")]
+    async fn a_pool_that_gets_a_backend_wakes_no_session_and_leaves_other_pools_the_very_same() {
+        let text = "[listener.web]\nbind = '127.0.0.1:80'\npool = 'app'\n[pool.app]\nbackends = ['10.0.0.1:80']\n\
+                    [pool.other]\nbackends = ['10.0.1.1:80']\n";
+        let config = weir_config::parse("weir.toml", text).unwrap_or_else(|report| panic!("{report}"));
+        let first = Arc::new(Snapshot::compile(Arc::new(config), &Default::default(), None, 1));
+        let worker = worker(&first.config.log);
+        apply(&worker, &first, Vec::new()).unwrap();
+        let slot = worker.slots.borrow()[0].clone();
+        let before = slot.current();
+        let wakes = Arc::new(Wakes::default());
+        let _session = worker.deadlines.register(wakes.clone().into());
+
+        let added = weir_config::Backend {
+            address: "10.0.0.2:80".to_owned(),
+            weight: 1,
+            max_connections: None,
+            backup: false,
+        };
+        let change = first.with_backend(0, added, 1).unwrap();
+        apply_pool(&worker, &change.snapshot, change.pool).unwrap();
+        let after = slot.current();
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 0);
+        assert_eq!((before.pools[0].backends.len(), after.pools[0].backends.len()), (1, 2));
+        assert!(Rc::ptr_eq(&before.pools[1], &after.pools[1]));
+        assert!(Rc::ptr_eq(&before.pools[0].backends[0], &after.pools[0].backends[0]));
+
+        apply(&worker, &first, Vec::new()).unwrap();
+        assert_eq!(
+            wakes.0.load(Ordering::Relaxed),
+            1,
+            "after a reload each looks at what has changed for it"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Connection IDs: they say which worker of which process has the connection, to us and to the kernel, and to nobody else.
+//! Connection IDs: they say which worker of which process has the connection, to us and to the kernel, and to
+//! nobody else.
 //!
 //! Twelve bytes: five random ones, the process and the worker, masked, and four that prove that we made it:
 //!
@@ -7,9 +8,10 @@
 //! | random | process | worker |  tag  |
 //! ```
 //!
-//! The mask is a keyed hash of the random bytes, of a kind that a classic BPF program can compute ([`steering_program`]). It hides from an
-//! observer which IDs lead to the same worker; it is not meant to resist one who can choose IDs, who gains nothing by it: a
-//! packet with an ID that is not ours is never forwarded. The tag is a truncated HMAC-SHA256.
+//! The mask is a keyed hash of the random bytes, of a kind that a classic BPF program can compute
+//! ([`steering_program`]). It hides from an observer which IDs lead to the same worker; it is not meant to
+//! resist one who can choose IDs, who gains nothing by it: a packet with an ID that is not ours is never
+//! forwarded. The tag is a truncated HMAC-SHA256.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +52,8 @@ fn tag(keys: &Keys, id: &[u8]) -> [u8; BYTES - SIGNED_BYTES] {
     std::array::from_fn(|index| signature.as_ref()[index])
 }
 
-/// Owner of the connection of `id`, if the ID is ours, which [`is_genuine`] tells. `None` when it can't be by its length.
+/// Owner of the connection of `id`, if the ID is ours, which [`is_genuine`] tells. `None` when it can't be by
+/// its length.
 #[inline]
 pub fn owner(keys: &Keys, id: &[u8]) -> Option<Owner> {
     if id.len() != BYTES {
@@ -66,8 +69,8 @@ pub fn is_genuine(keys: &Keys, id: &[u8]) -> bool {
     id.len() == BYTES && id[SIGNED_BYTES..] == tag(keys, id)
 }
 
-/// The destination connection ID of a datagram's first packet (RFC 8999 §5), if it is long enough to have one. Short headers do not say
-/// how long it is: all of ours have the same length.
+/// The destination connection ID of a datagram's first packet (RFC 8999 §5), if it is long enough to have
+/// one. Short headers do not say how long it is: all of ours have the same length.
 #[inline]
 pub fn destination(datagram: &[u8]) -> Option<&[u8]> {
     if datagram.first()? & 0x80 == 0 {
@@ -116,11 +119,12 @@ impl ConnectionIdGenerator for Generator {
     }
 }
 
-/// A program for [`weir_io::system::datagrams::steer_group`] that gives the worker's number of a datagram whose connection ID has the length of
-/// ours, and of any other a number that no socket has, upon which the kernel goes by the addresses.
+/// A program for [`weir_io::system::datagrams::steer_group`] that gives the worker's number of a datagram
+/// whose connection ID has the length of ours, and of any other a number that no socket has, upon which the
+/// kernel goes by the addresses.
 ///
-/// A client's first packets have an ID of its own choice. If that is as long as ours it decides the worker all the same: each of those packets
-/// carries the same one.
+/// A client's first packets have an ID of its own choice. If that is as long as ours it decides the worker
+/// all the same: each of those packets carries the same one.
 pub fn steering_program(keys: &Keys) -> Vec<libc::sock_filter> {
     use libc::{BPF_ABS, BPF_B, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET};
     let steering = keys.steering();

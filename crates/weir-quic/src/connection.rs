@@ -1,4 +1,5 @@
-//! One QUIC connection: the protocol's state, who waits for which stream, and whether it has something to send.
+//! One QUIC connection: the protocol's state, who waits for which stream, and whether it has something to
+//! send.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -21,7 +22,6 @@ use crate::path::UnprovedPath;
 use crate::port::{Port, Settings};
 use crate::timers::Entry;
 use crate::wakers::{wake, watch};
-use crate::windows::SEND_WINDOW;
 
 /// A client's connection.
 pub struct Connection {
@@ -32,7 +32,7 @@ pub struct Connection {
     pub(crate) is_queued: Cell<bool>,
     pub(crate) timer: Entry,
     pub(crate) driver: Rc<Driver>,
-    /// Where the client is, as far as it has proved it.
+    /// The last address that the client has proved.
     pub(crate) client: Cell<SocketAddr>,
     /// Counted among the handshakes under way.
     pub(crate) is_half_open: Cell<bool>,
@@ -42,7 +42,7 @@ pub struct Connection {
     is_confirmed: Cell<bool>,
     /// Handed to the listener.
     is_served: Cell<bool>,
-    /// What counts the connection, dropped when it is over.
+    /// Counts the connection; dropped when it is over.
     guard: RefCell<Option<Box<dyn Any>>>,
     idle_timeout: Duration,
     flood_budget: RefCell<FloodBudget>,
@@ -55,23 +55,23 @@ pub struct Connection {
     pub(crate) free_challenge_at: Cell<Option<Instant>>,
 }
 
-/// What changes with every packet.
+/// State that changes with every packet.
 pub(crate) struct Inner {
     pub(crate) quic: quinn_proto::Connection,
     watches: HashMap<StreamId, Watch, foldhash::fast::RandomState>,
     /// Streams that we have ended and whose end the client has not acknowledged, with all bytes of each.
     ending: HashMap<StreamId, u64, foldhash::fast::RandomState>,
     /// All bytes of the streams that have not ended so far. No more of it than the window is still here.
-    unended_bytes: u64,
-    held: Held,
+    pub(crate) unended_bytes: u64,
+    pub(crate) held: Held,
     ended: Option<Waker>,
     accepting: [Option<Waker>; 2],
     closed: Option<Waker>,
     lost: Option<ConnectionError>,
-    send_window: u64,
+    pub(crate) send_window: u64,
 }
 
-/// Who waits for what on one stream.
+/// Tasks that wait for one stream.
 #[derive(Default)]
 struct Watch {
     readable: Option<Waker>,
@@ -84,7 +84,7 @@ struct Watch {
     written_bytes: u64,
 }
 
-/// What a stream ended with before its end.
+/// Early end of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamError {
     /// The client gave up its side, or refuses ours, with this code.
@@ -93,12 +93,20 @@ pub enum StreamError {
     ConnectionLost,
 }
 
+/// Leave for a connection to begin.
+pub(crate) struct Admission {
+    /// The client has proved its address.
+    pub(crate) is_proved: bool,
+    /// Counts the connection; dropped when it is over.
+    pub(crate) guard: Box<dyn Any>,
+}
+
 impl Connection {
     pub(crate) fn new(
         driver: &Rc<Driver>,
         port: &Rc<Port>,
         (handle, quic): (ConnectionHandle, quinn_proto::Connection),
-        (is_proved, guard): (bool, Box<dyn Any>),
+        admission: Admission,
         settings: &Settings,
         now: Instant,
     ) -> Connection {
@@ -124,10 +132,10 @@ impl Connection {
             driver: driver.clone(),
             client,
             is_half_open: Cell::new(false),
-            is_proved,
+            is_proved: admission.is_proved,
             is_confirmed: Cell::new(false),
             is_served: Cell::new(false),
-            guard: RefCell::new(Some(guard)),
+            guard: RefCell::new(Some(admission.guard)),
             idle_timeout: settings.idle_timeout,
             flood_budget: RefCell::new(FloodBudget::new(settings.control_frames, now)),
             own_due: Cell::new(None),
@@ -138,7 +146,8 @@ impl Connection {
         }
     }
 
-    /// A datagram was given to the protocol: closes the connection when its frames were too many for what they brought (threat C5).
+    /// A datagram was given to the protocol: closes the connection when its frames were too many for what
+    /// they brought (threat C5).
     pub(crate) fn charge_frames(self: &Rc<Self>, now: Instant) {
         let has_room = {
             let budget = &mut *self.flood_budget.borrow_mut();
@@ -150,13 +159,13 @@ impl Connection {
         }
     }
 
-    /// The client's address: the last one from which it has answered a challenge (RFC 9000 §8.2), not where its last packet says it came
-    /// from (row C8).
+    /// The client's address: the last one from which it has answered a challenge (RFC 9000 §8.2), not where
+    /// its last packet says it came from (row C8).
     pub fn client(&self) -> SocketAddr {
         self.client.get()
     }
 
-    /// Where the client's packets come from now, proved or not.
+    /// Address that the client's packets come from now, proved or not.
     pub fn path(&self) -> SocketAddr {
         self.inner.borrow().quic.remote_address()
     }
@@ -168,7 +177,7 @@ impl Connection {
         local.map_or(bound, |ip| SocketAddr::new(ip, bound.port()))
     }
 
-    /// What the TLS handshake agreed on.
+    /// Outcome of the TLS handshake.
     pub fn handshake(&self) -> Option<Box<quinn_proto::crypto::rustls::HandshakeData>> {
         self.inner.borrow().quic.crypto_session().handshake_data()?.downcast().ok()
     }
@@ -178,12 +187,14 @@ impl Connection {
         self.inner.borrow().quic.crypto_session().peer_identity()?.downcast().ok()
     }
 
-    /// Whether the client's requests may be copies that somebody sends again (RFC 8470): the handshake is not over.
+    /// Whether the client's requests may be copies that somebody sends again (RFC 8470): the handshake is not
+    /// over.
     pub fn is_early(&self) -> bool {
         self.inner.borrow().quic.is_handshaking()
     }
 
-    /// Ready once the handshake is over: then the client's requests are its own. False when the connection has ended before.
+    /// Ready once the handshake is over: then the client's requests are its own. False when the connection
+    /// has ended before.
     pub fn poll_confirmed(&self, id: StreamId, context: &mut Context<'_>) -> Poll<bool> {
         let inner = &mut *self.inner.borrow_mut();
         if inner.is_over() {
@@ -203,8 +214,8 @@ impl Connection {
         self.driver.counts().served_early();
     }
 
-    /// Whether it is time to hand the connection to the listener: its handshake is over, or the client resumes a session with early data and is
-    /// where it says it is. True once.
+    /// Whether it is time to hand the connection to the listener: its handshake is over, or the client
+    /// resumes a session with early data and is where it says it is. True once.
     pub(crate) fn is_to_be_served(&self) -> bool {
         let is_time = !self.is_served.get()
             && (self.is_confirmed.get() || (self.is_proved && self.inner.borrow().takes_early_data()));
@@ -225,17 +236,18 @@ impl Connection {
         }
     }
 
-    /// How long nothing has come from the client.
+    /// Time since something last came from the client.
     pub fn silence(&self) -> Duration {
         self.heard_at.get().elapsed()
     }
 
-    /// How long it takes to the client and back.
+    /// Round trip to the client.
     pub fn round_trip(&self) -> Duration {
         self.inner.borrow().quic.rtt()
     }
 
-    /// Pieces of streams sent so far. While there is something to send they become more as far as the client has room.
+    /// Pieces of streams sent so far. While there is something to send they become more as far as the client
+    /// has room.
     pub fn pieces_sent(&self) -> u64 {
         self.inner.borrow().quic.stats().frame_tx.stream
     }
@@ -246,7 +258,7 @@ impl Connection {
         self.touch();
     }
 
-    /// What ended the connection, once something has.
+    /// Cause of the connection's end, once it has ended.
     pub fn lost(&self) -> Option<ConnectionError> {
         self.inner.borrow().lost.clone()
     }
@@ -283,8 +295,8 @@ impl Connection {
         Some(id)
     }
 
-    /// The next bytes of a stream, at most `limit`; `None` is its end. What is not asked for stays in the window, which is what holds the
-    /// client back.
+    /// The next bytes of a stream, at most `limit`; `None` is its end. What is not asked for stays in the
+    /// window, which is what holds the client back.
     pub fn poll_read(
         self: &Rc<Self>,
         id: StreamId,
@@ -319,7 +331,8 @@ impl Connection {
         outcome
     }
 
-    /// Takes as much from the front of `bytes` as the windows have room for, at least one byte when ready. Nothing is copied.
+    /// Takes as much from the front of `bytes` as the windows have room for, at least one byte when ready.
+    /// Nothing is copied.
     pub fn poll_write(
         self: &Rc<Self>,
         id: StreamId,
@@ -385,7 +398,8 @@ impl Connection {
         self.touch();
     }
 
-    /// The code with which the client refuses our side of a stream; `Pending` while it wants it, and the task is woken when that changes.
+    /// The code with which the client refuses our side of a stream; `Pending` while it wants it, and the task
+    /// is woken when that changes.
     pub fn poll_stopped(&self, id: StreamId, context: &mut Context<'_>) -> Poll<StreamError> {
         let inner = &mut *self.inner.borrow_mut();
         if inner.is_over() {
@@ -400,8 +414,8 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Ready while the client has everything of the streams that we have ended, as far as it wants it: what it has not acknowledged is lost when
-    /// the connection is closed.
+    /// Ready while the client has everything of the streams that we have ended, as far as it wants it: what
+    /// it has not acknowledged is lost when the connection is closed.
     pub fn poll_acknowledged(&self, context: &mut Context<'_>) -> Poll<()> {
         let inner = &mut *self.inner.borrow_mut();
         if inner.ending.is_empty() || inner.is_over() {
@@ -430,8 +444,8 @@ impl Connection {
         self.touch();
     }
 
-    /// Counts a request in that is being served: the client is asked now and then whether it is there, so that a slow backend does not make
-    /// the connection look idle.
+    /// Counts a request in that is being served: the client is asked now and then whether it is there, so
+    /// that a slow backend does not make the connection look idle.
     pub fn enter_request(self: &Rc<Self>) {
         self.requests.set(self.requests.get() + 1);
         if self.requests.get() == 1 && !self.is_half_open.get() {
@@ -507,19 +521,6 @@ impl Connection {
         self.driver.leave_handshake(self);
         drop(self.guard.take());
     }
-
-    /// Bounds what waits to be acknowledged by what the path carries, and by what all connections of the worker may hold together.
-    pub(crate) fn fit_send_window(&self, inner: &mut Inner) {
-        let wanted = (2 * inner.quic.congestion_state().window()).clamp(SEND_WINDOW.0, SEND_WINDOW.1);
-        if wanted != inner.send_window {
-            let granted = self.driver.send_windows.exchange(inner.send_window, wanted);
-            if granted != inner.send_window {
-                inner.send_window = granted;
-                inner.quic.set_send_window(granted);
-            }
-        }
-        inner.held.set(inner.unended_bytes.min(inner.send_window));
-    }
 }
 
 impl Inner {
@@ -586,11 +587,4 @@ impl Inner {
 
 fn code_of(code: u64) -> VarInt {
     VarInt::from_u64(code).unwrap_or(VarInt::MAX)
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        let before = self.inner.get_mut().send_window;
-        self.driver.send_windows.exchange(before, SEND_WINDOW.0);
-    }
 }

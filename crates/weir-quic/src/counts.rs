@@ -1,19 +1,20 @@
-//! What one worker has counted of QUIC. Only the worker writes; anybody may read.
+//! Counts of QUIC on one worker. Only the worker writes; anybody may read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Why a datagram was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drop {
-    /// No connection has it and it begins none: malformed, too short, not ours, or from a connection long gone.
+    /// No connection has it and it begins none: malformed, too short, not ours, or from a connection long
+    /// gone.
     Unknown,
     /// The queue to the worker or process that has its connection was full.
     QueueFull,
-    /// It was forwarded to us for a socket that we do not have.
+    /// Forwarded to us for a socket that we do not have.
     NoSocket,
     /// Its connection belongs to another listener.
     OtherListener,
-    /// It would have begun a connection, and there were too many.
+    /// First of a connection, beyond the most that may begin.
     NoRoom,
 }
 

@@ -1,4 +1,5 @@
-//! TLS as `quinn-proto` drives it, but for packets that have no padding left once they are decrypted: see [`padding`](crate::padding).
+//! TLS as `quinn-proto` drives it, but for packets that have no padding left once they are decrypted: see
+//! [`padding`](crate::padding).
 
 use std::any::Any;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! QUIC on one worker: datagrams in, connections moved on, datagrams out.
 //!
-//! One [`Driver`] per worker holds the protocol's state for all its connections. Three kinds of task move it: one per socket receives, one sends for
-//! all, one keeps the time. A connection that has something to do is put in line once, however many packets and answers there
-//! were, so that what belongs together leaves together.
+//! One [`Driver`] per worker holds the protocol's state for all its connections. Three kinds of task move it:
+//! one per socket receives, one sends for all, one keeps the time. A connection that has something to do is
+//! put in line once, however many packets and answers there were, so that what belongs together leaves
+//! together.
 
 mod send;
 
@@ -22,7 +23,7 @@ use weir_io::buffers::Buffers;
 use weir_io::system::datagrams::Inbox;
 
 use crate::cid::{self, Generator, Owner};
-use crate::connection::Connection;
+use crate::connection::{Admission, Connection};
 use crate::counts::{Counts, Drop as Dropped};
 use crate::forward::{self, ForwardReceiver, ForwardSender, ForwardSocket, Forwarded};
 use crate::keys::{Keys, RESET_INTERVAL};
@@ -32,8 +33,9 @@ use crate::socket::{Arrived, each_datagram};
 use crate::timers::Timers;
 use crate::windows::SendWindows;
 
-/// Handshakes under way on one worker, from addresses that are not proved, above which the next clients must prove theirs first
-/// (RFC 9000 §8.1.2). A handshake costs a signature and some kilobytes until it ends or times out; a Retry costs neither (row C2).
+/// Handshakes under way on one worker, from addresses that are not proved, above which the next clients must
+/// prove theirs first (RFC 9000 §8.1.2). A handshake costs a signature and some kilobytes until it ends or
+/// times out; a Retry costs neither (row C2).
 pub const RETRY_ABOVE: usize = 100;
 /// Handshakes under way on one worker above which no more begin, proved address or not.
 const REFUSE_ABOVE: usize = 4096;
@@ -43,14 +45,14 @@ const MESSAGES_PER_TURN: usize = 64;
 /// All of QUIC on one worker.
 pub struct Driver {
     keys: Arc<Keys>,
-    /// What the connection IDs of this worker say.
+    /// Owner that the connection IDs of this worker name.
     owner: Owner,
     endpoint: RefCell<quinn_proto::Endpoint>,
     /// By handle.
     connections: RefCell<Vec<Option<Rc<Connection>>>>,
     half_open: Cell<usize>,
     pub(crate) send_windows: SendWindows,
-    /// Whose budget counts what waits to be acknowledged.
+    /// Budget that counts bytes waiting to be acknowledged.
     pub(crate) buffers: Rc<Buffers>,
     queue: RefCell<VecDeque<Rc<Connection>>>,
     sender: RefCell<Option<Waker>>,
@@ -95,7 +97,7 @@ impl Driver {
         })
     }
 
-    /// What has been counted so far.
+    /// Counts so far.
     pub fn counts(&self) -> &Counts {
         &self.counts[usize::from(self.owner.worker)]
     }
@@ -110,7 +112,8 @@ impl Driver {
         self.ports.borrow_mut().push(port.clone());
     }
 
-    /// Has the kernel hand the datagrams of a port's `SO_REUSEPORT` group to the sockets of the workers that their connection IDs name.
+    /// Has the kernel hand the datagrams of a port's `SO_REUSEPORT` group to the sockets of the workers that
+    /// their connection IDs name.
     pub fn steer(&self, port: &Port) {
         if let Err(error) = port.socket.steer(&cid::steering_program(&self.keys)) {
             // Everything still arrives, some of it by way of another worker.
@@ -139,8 +142,8 @@ impl Driver {
         self.ports.borrow_mut().retain(|port| port.is_open.get() || port.connections.get() > 0);
     }
 
-    /// Receives on a socket until it is closed and its last connection is over, or another process receives for them. One such task runs per
-    /// socket.
+    /// Receives on a socket until it is closed and its last connection is over, or another process receives
+    /// for them. One such task runs per socket.
     pub async fn run_socket(self: Rc<Self>, port: Rc<Port>, is_closing: impl Fn(&Waker) -> bool) {
         let mut inbox = Inbox::empty();
         loop {
@@ -184,7 +187,8 @@ impl Driver {
         self.settle_all(touched);
     }
 
-    /// Takes what another process forwards to this worker, until that process ends. One such task runs per socket.
+    /// Takes what another process forwards to this worker, until that process ends. One such task runs per
+    /// socket.
     pub async fn run_forward_socket(self: Rc<Self>, socket: ForwardSocket) -> std::io::Result<()> {
         // Tokio has no type for sockets of its kind (SOCK_SEQPACKET); to wait for it, this one does as well.
         let waiting = UnixDatagram::from_std(socket.try_clone()?.into_socket().into())?;
@@ -268,7 +272,8 @@ impl Driver {
             }
             match self.others.send(owner, datagram) {
                 Some(sent) => sent,
-                // It has ended: its connections have too, and the client is told so by a stateless reset.
+                // The process has ended: its connections have too, and the client is told so by a stateless
+                // reset.
                 None => return false,
             }
         };
@@ -359,8 +364,14 @@ impl Driver {
             Ok(accepted) => {
                 port.socket.put_back(buffer);
                 let handle = accepted.0;
-                let connection =
-                    Rc::new(Connection::new(self, port, accepted, (is_proved, guard), &settings, now));
+                let connection = Rc::new(Connection::new(
+                    self,
+                    port,
+                    accepted,
+                    Admission { is_proved, guard },
+                    &settings,
+                    now,
+                ));
                 connection.own_due.set(Some(now + settings.handshake_timeout));
                 connection.is_half_open.set(true);
                 self.half_open.set(self.half_open.get() + 1);

@@ -1,8 +1,9 @@
 //! Datagrams that reached the wrong worker or the wrong process, on their way to the right one.
 //!
-//! The kernel steers by connection ID where it may ([`crate::cid::steering_program`]), so within a process this is for the machines where it
-//! may not. Between processes it is the rule for as long as an old process drains after an upgrade: both hold the same sockets, only the
-//! new one receives from them, and it forwards what belongs to the old one's connections. The old one sends by itself.
+//! The kernel steers by connection ID where it may ([`crate::cid::steering_program`]), so within a process
+//! this is for the machines where it may not. Between processes it is the rule for as long as an old process
+//! drains after an upgrade: both hold the same sockets, only the new one receives from them, and it forwards
+//! what belongs to the old one's connections. The old one sends by itself.
 //!
 //! Datagrams that do not fit the queue are dropped, as a network would.
 
@@ -30,7 +31,7 @@ pub const MESSAGE_BYTES: usize = HEADER_BYTES + (64 << 10);
 pub struct Forwarded {
     /// The address of the socket that received it.
     pub endpoint: SocketAddr,
-    /// Who sent it.
+    /// Its sender.
     pub remote: SocketAddr,
     /// Which of our addresses it was sent to.
     pub local: Option<IpAddr>,
@@ -98,9 +99,9 @@ fn read_address(bytes: &[u8]) -> Option<(SocketAddr, &[u8])> {
     Some((address, rest))
 }
 
-/// Where datagrams for one worker of this process are put.
+/// Queue into one worker of this process: its entrance.
 pub type ForwardSender = mpsc::Sender<Forwarded>;
-/// Where that worker takes them.
+/// Queue into one worker of this process: its exit.
 pub type ForwardReceiver = mpsc::Receiver<Forwarded>;
 
 /// A queue of [`QUEUE`] datagrams.
@@ -149,8 +150,8 @@ impl ForwardSocket {
         Ok(())
     }
 
-    /// Receives one datagram; `None` when what came was none. `WouldBlock` when there is nothing, `UnexpectedEof` when the other
-    /// process has gone.
+    /// Receives one datagram; `None` when what came was none. `WouldBlock` when there is nothing,
+    /// `UnexpectedEof` when the other process has gone.
     pub fn receive(&self, room: &mut [u8]) -> io::Result<Option<Forwarded>> {
         let (_, count) = rustix::net::recv(&self.socket, &mut *room, RecvFlags::DONTWAIT)?;
         if count == 0 {

@@ -1,5 +1,6 @@
-//! The secrets behind connection IDs, stateless resets and address tokens: one set for all workers, kept over reloads and handed to
-//! the next process on an upgrade, so that what one has given out the others understand (RFC 9000 §10.3.2; row C9).
+//! The secrets behind connection IDs, stateless resets and address tokens: one set for all workers, kept over
+//! reloads and handed to the next process on an upgrade, so that what one has given out the others understand
+//! (RFC 9000 §10.3.2; row C9).
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use crate::proofs::{self, Proofs};
 /// Bytes of the secret from which all keys are derived.
 const SECRET_BYTES: usize = 32;
 
-/// Time between two stateless resets of a worker, at least: who draws them out of it learns and costs little (RFC 9000 §21.11, row C9).
+/// Time between two stateless resets of a worker, at least: who draws them out of it learns and costs little
+/// (RFC 9000 §21.11, row C9).
 pub const RESET_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The keys of a process.
@@ -64,12 +66,12 @@ impl Keys {
         self.process
     }
 
-    /// What a connection ID's steering is made of; see [`crate::cid`].
+    /// Keys of the mask in connection IDs; see [`crate::cid`].
     pub(crate) fn steering(&self) -> &[u32; 4] {
         &self.steering
     }
 
-    /// What tells our connection IDs from others'.
+    /// Key of the tag that tells our connection IDs from others'.
     pub(crate) fn tag(&self) -> &hmac::Key {
         &self.tag
     }
@@ -85,7 +87,7 @@ impl Keys {
         Arc::new(hkdf::Salt::new(hkdf::HKDF_SHA256, b"weir quic token").extract(&self.secret))
     }
 
-    /// How clients prove their address when they come back.
+    /// Settings by which clients prove their address when they come back.
     pub fn proofs(&self) -> ValidationTokenConfig {
         let mut config = ValidationTokenConfig::default();
         config.lifetime(proofs::LIFETIME).sent(proofs::TOKENS).log(self.proofs.clone());

@@ -1,4 +1,5 @@
-//! The processes before and after this one, while they still have connections on the sockets that all of them hold.
+//! The processes before and after this one, while they still have connections on the sockets that all of them
+//! hold.
 
 use std::io;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
@@ -29,8 +30,8 @@ impl OtherProcesses {
         sockets.retain(|(owner, _)| owner.process != process);
     }
 
-    /// Forwards a datagram to its worker or, where there is no socket to that one, to any worker of its process: whether it went.
-    /// `None` when the process has ended.
+    /// Forwards a datagram to its worker or, where there is no socket to that one, to any worker of its
+    /// process: whether it went. `None` when the process has ended.
     pub fn send(&self, to: Owner, datagram: impl FnOnce() -> Forwarded) -> Option<bool> {
         let sockets = self.read();
         let exact = sockets.iter().find(|(owner, _)| *owner == to);

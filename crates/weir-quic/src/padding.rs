@@ -1,17 +1,19 @@
 //! Takes PADDING frames out of packets before the protocol looks at them.
 //!
-//! A packet may be nearly all padding: clients fill up what they send in one call with `UDP_SEGMENT`, and probe the path with it. To
-//! `quinn-proto` each byte of it is a frame like any other, some fifty instructions; a packet full of them takes it longer than a request
-//! takes all of Weir, and an attacker needs no second hint. Frames are found here by their lengths alone, and what does not look like
-//! frames is left for `quinn-proto` to refuse.
+//! A packet may be nearly all padding: clients fill up what they send in one call with `UDP_SEGMENT`, and
+//! probe the path with it. To `quinn-proto` each byte of it is a frame like any other, some fifty
+//! instructions; a packet full of them takes it longer than a request takes all of Weir, and an attacker
+//! needs no second hint. Frames are found here by their lengths alone, and what does not look like frames is
+//! left for `quinn-proto` to refuse.
 
 use bytes::BytesMut;
 
 /// Fewest bytes of padding worth moving the others for.
 const WORTHWHILE_BYTES: usize = 16;
 
-/// Takes the padding out of a decrypted payload; one byte of it stays where there is nothing else, as no payload may be empty
-/// (RFC 9000 §12.4). What is left is in memory of its own size, since those who hold parts of it count by its length.
+/// Takes the padding out of a decrypted payload; one byte of it stays where there is nothing else, as no
+/// payload may be empty (RFC 9000 §12.4). What is left is in memory of its own size, since those who hold
+/// parts of it count by its length.
 pub fn remove(payload: &mut BytesMut) {
     let (padding, mut rest) = leading_padding(payload);
     let mut removed = padding;
@@ -37,7 +39,7 @@ pub fn remove(payload: &mut BytesMut) {
     *payload = without;
 }
 
-/// How many PADDING frames `bytes` begin with, and what stands behind them.
+/// Number of PADDING frames at the front of `bytes`, and the bytes behind them.
 fn leading_padding(bytes: &[u8]) -> (usize, &[u8]) {
     let words = bytes.chunks_exact(8).take_while(|word| **word == [0; 8]).count();
     let (_, rest) = bytes.split_at(8 * words);
@@ -45,8 +47,8 @@ fn leading_padding(bytes: &[u8]) -> (usize, &[u8]) {
     (count, &bytes[count..])
 }
 
-/// Bytes of the frame that `bytes` begin with (RFC 9000 §19, RFC 9221 §4, the acknowledgement frequency draft); `None` when there is none that
-/// is known and whole.
+/// Bytes of the frame that `bytes` begin with (RFC 9000 §19, RFC 9221 §4, the acknowledgement frequency
+/// draft); `None` when there is none that is known and whole.
 fn frame_length(bytes: &[u8]) -> Option<usize> {
     let mut rest = Rest(bytes);
     match rest.number()? {
@@ -100,7 +102,7 @@ fn frame_length(bytes: &[u8]) -> Option<usize> {
     Some(bytes.len() - rest.0.len())
 }
 
-/// What of a frame was not looked at yet.
+/// Bytes of a frame that were not looked at yet.
 struct Rest<'a>(&'a [u8]);
 
 impl Rest<'_> {

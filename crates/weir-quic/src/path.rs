@@ -1,13 +1,14 @@
-//! Where a connection's client is: addresses that it has proved, and those that it has not (RFC 9000 §8.2, §9; row C8).
+//! Address of a connection's client: those that it has proved, and those that it has not (RFC 9000 §8.2,
+//! §9; row C8).
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::connection::{Connection, Inner};
 
-/// A path that is still to be proved gets no more than three times what came from it, but for one datagram in this time: the protocol pads its
-/// challenge to 1,200 bytes, which one short packet of a client behind a new address translation would not allow. So whoever names others' addresses
-/// has no use of it.
+/// A path that is still to be proved gets no more than three times what came from it, but for one datagram in
+/// this time: the protocol pads its challenge to 1,200 bytes, which one short packet of a client behind a new
+/// address translation would not allow. So whoever names others' addresses has no use of it.
 const FREE_CHALLENGE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// An address that packets come from and nobody has answered from yet.
@@ -31,7 +32,8 @@ impl Connection {
         }
     }
 
-    /// Whether `bytes` may go to `destination`, which counts them. What may not is as good as lost on the way.
+    /// Whether `bytes` may go to `destination`, which counts them. What may not is as good as lost on the
+    /// way.
     pub(crate) fn may_send(&self, destination: SocketAddr, bytes: usize, now: Instant) -> bool {
         if destination == self.client.get() {
             return true;
@@ -54,8 +56,8 @@ impl Connection {
         true
     }
 
-    /// What would have to change for a packet to prove nothing about the path: challenges and probes sent so far. `None` when the path is
-    /// the one that is proved already.
+    /// Counts that would have to change for a packet to prove nothing about the path: challenges and probes
+    /// sent so far. `None` when the path is the one that is proved already.
     pub(crate) fn unproved(&self, inner: &Inner) -> Option<(u64, u64)> {
         if inner.quic.remote_address() == self.client.get() {
             return None;
@@ -64,8 +66,9 @@ impl Connection {
         Some((stats.frame_tx.path_challenge, stats.path.sent_plpmtud_probes))
     }
 
-    /// A packet was sent to `destination` while the path was not proved, with `before` from just before it. Every packet on a path that is still
-    /// to be proved carries a challenge; one without tells that the client has answered.
+    /// A packet was sent to `destination` while the path was not proved, with `before` from just before it.
+    /// Every packet on a path that is still to be proved carries a challenge; one without tells that the
+    /// client has answered.
     pub(crate) fn note_path(&self, inner: &Inner, destination: SocketAddr, before: (u64, u64)) {
         let path = inner.quic.remote_address();
         if destination == path && !inner.quic.is_closed() && self.unproved(inner) == Some(before) {

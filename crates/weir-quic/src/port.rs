@@ -13,7 +13,7 @@ use quinn_proto::ServerConfig;
 use crate::connection::Connection;
 use crate::socket::Socket;
 
-/// What a listener decides about its connections.
+/// Decisions of a listener about its connections.
 pub trait Front {
     /// Settings for a connection that begins now; `None` when none may.
     fn settings(&self) -> Option<Settings>;
@@ -21,7 +21,8 @@ pub trait Front {
     fn admit(&self, remote: SocketAddr) -> Option<Box<dyn Any>>;
     /// Serves a connection whose handshake is over.
     fn serve(&self, connection: Rc<Connection>);
-    /// Counts a client that sent more frames without content than it may, and gives the code that its connection is closed with.
+    /// Counts a client that sent more frames without content than it may, and gives the code that its
+    /// connection is closed with.
     fn flooded(&self) -> u64;
 }
 
@@ -29,9 +30,9 @@ pub trait Front {
 pub struct Settings {
     /// The protocol's.
     pub server: Arc<ServerConfig>,
-    /// How long a handshake may take.
+    /// Longest handshake.
     pub handshake_timeout: Duration,
-    /// How long a silent connection is kept.
+    /// Longest silence of a connection.
     pub idle_timeout: Duration,
     /// Frames without content that a client may send ahead of what earns it more.
     pub control_frames: u32,
@@ -58,8 +59,9 @@ impl Port {
         Rc::new(Port { socket, front, is_open, connections, unused: RefCell::default() })
     }
 
-    /// For a socket that is being closed: whether nobody needs what arrives at it, because it has no connections, or because the next process
-    /// receives and passes on what is theirs. `waker` is woken when that may have changed.
+    /// For a socket that is being closed: whether nobody needs what arrives at it, because it has no
+    /// connections, or because the next process receives and passes on what is theirs. `waker` is woken when
+    /// that may have changed.
     pub(crate) fn is_released(&self, has_successor: bool, waker: &Waker) -> bool {
         self.is_open.set(false);
         if self.connections.get() == 0 || has_successor {
@@ -69,7 +71,8 @@ impl Port {
         false
     }
 
-    /// The port that takes new connections that come to this one: itself, or one of `ports` that was opened at its address since it began to close.
+    /// The port that takes new connections that come to this one: itself, or one of `ports` that was opened
+    /// at its address since it began to close.
     pub(crate) fn replacement(self: &Rc<Self>, ports: &[Rc<Port>]) -> Rc<Port> {
         let address = self.socket.address();
         let is_replacement = |other: &&Rc<Port>| other.is_open.get() && other.socket.address() == address;

@@ -14,7 +14,7 @@ use crate::forward::{ForwardReceiver, ForwardSender, ForwardSocket, forward_queu
 use crate::keys::Keys;
 use crate::other_processes::OtherProcesses;
 
-/// What a process hands to the next one; empty when there was none before.
+/// Things that a process hands to the next one; empty when there was none before.
 #[derive(Default)]
 pub struct HandOver {
     /// Keys of the next process.
@@ -23,7 +23,7 @@ pub struct HandOver {
     pub sockets: Vec<(Owner, ForwardSocket)>,
 }
 
-/// What all workers of a process share.
+/// State that all workers of a process share.
 pub struct Process {
     keys: Arc<Keys>,
     others: Arc<OtherProcesses>,
@@ -31,7 +31,7 @@ pub struct Process {
     counts: Arc<[Counts]>,
 }
 
-/// What one worker's endpoint is made of.
+/// Parts of one worker's endpoint.
 pub struct WorkerSetup {
     number: u16,
     keys: Arc<Keys>,
@@ -74,7 +74,7 @@ impl Process {
         Ok((Process { keys, others, siblings, counts }, setups))
     }
 
-    /// What to hand to the next process, and for each worker its end of a new socket to it.
+    /// Things to hand to the next process, and for each worker its end of a new socket to it.
     ///
     /// # Errors
     /// The kernel has no descriptors left.
@@ -139,7 +139,8 @@ impl WorkerEndpoint {
         self.driver.get().cloned().expect("set when the setup was taken")
     }
 
-    /// Receives what another process forwards over `socket`, as long as there may be connections that it is for.
+    /// Receives what another process forwards over `socket`, as long as there may be connections that it is
+    /// for.
     pub fn receive_from(&self, socket: ForwardSocket) {
         if let Some(driver) = self.driver.get() {
             receive_from(driver, socket);

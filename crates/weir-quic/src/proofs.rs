@@ -1,8 +1,8 @@
 //! Tokens by which clients that come back prove their address (RFC 9000 §8.1.3), each good for once (§8.1.4).
 //!
-//! Without a proof a client gets nothing served before its handshake is over: whoever names somebody else's address could have requests done in
-//! that one's name. What is remembered is bounded. The oldest is forgotten first, and with it every token as old: one that may have been used
-//! proves nothing.
+//! Without a proof a client gets nothing served before its handshake is over: whoever names somebody else's
+//! address could have requests done in that one's name. What is remembered is bounded. The oldest is
+//! forgotten first, and with it every token as old: one that may have been used proves nothing.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quinn_proto::{TokenLog, TokenReuseError};
 
-/// How long a token is good for: as long as a session is remembered.
+/// Lifetime of a token: as long as a session is remembered.
 pub const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Tokens given to a client: as many as it gets tickets.
 pub const TOKENS: u32 = 2;
@@ -25,12 +25,13 @@ pub struct Proofs(Mutex<Used>);
 struct Used {
     /// Seconds since 1970 at which each was given out, and its number.
     tokens: BTreeSet<(u64, u128)>,
-    /// Those given out until then prove nothing.
+    /// Tokens given out until then prove nothing.
     until: u64,
 }
 
 impl Proofs {
-    /// None is used. Those of a process before, up to the second before `now`, are not believed: it alone knows which were used.
+    /// None is used. Those of a process before, up to the second before `now`, are not believed: it alone
+    /// knows which were used.
     pub fn new(now: SystemTime) -> Proofs {
         Proofs(Mutex::new(Used { tokens: BTreeSet::new(), until: seconds(now).saturating_sub(1) }))
     }

@@ -1,4 +1,5 @@
-//! A UDP socket as QUIC uses it: many datagrams per call in both directions, with congestion marks and our own address.
+//! A UDP socket as QUIC uses it: many datagrams per call in both directions, with congestion marks and our
+//! own address.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -12,14 +13,17 @@ use weir_io::system::datagrams::{self, BATCH, Inbox, Outgoing, Route};
 
 /// Sends gathered before they go out in one call.
 const SENDS: usize = 8;
-/// Datagrams in one send at most. With the largest packets that a path of 1,500 bytes takes they stay below the 64 KiB that one call takes.
+/// Datagrams in one send at most. With the largest packets that a path of 1,500 bytes takes they stay below
+/// the 64 KiB that one call takes.
 const SEGMENTS: usize = 40;
-/// Bytes of buffer that a send may leave behind for the next; what a large one took goes back to the allocator.
+/// Bytes of buffer that a send may leave behind for the next; what a large one took goes back to the
+/// allocator.
 const KEPT_BYTES: usize = 16 << 10;
 
 /// One socket of one worker.
 pub struct Socket {
-    /// Waited for to receive only: to whoever waits for room as well, the kernel tells of it behind every datagram that has left.
+    /// Waited for to receive only: to whoever waits for room as well, the kernel tells of it behind every
+    /// datagram that has left.
     socket: AsyncFd<UdpSocket>,
     /// The same socket, waited for to send; there while the kernel takes no more.
     blocked: RefCell<Option<AsyncFd<UdpSocket>>>,
@@ -42,7 +46,7 @@ struct Outbox {
 pub struct Arrived<'a> {
     /// Its payload.
     pub bytes: &'a [u8],
-    /// Who sent it.
+    /// Its sender.
     pub remote: SocketAddr,
     /// Which of our addresses it was sent to, if the kernel said so.
     pub local: Option<IpAddr>,
@@ -51,10 +55,11 @@ pub struct Arrived<'a> {
 }
 
 impl Socket {
-    /// Prepares `socket`, bound to `address` and never blocking. What the kernel does not offer is done without.
+    /// Prepares `socket`, bound to `address` and never blocking. What the kernel does not offer is done
+    /// without.
     ///
     /// # Errors
-    /// It can't be waited for.
+    /// The runtime can't wait for it.
     pub fn new(socket: UdpSocket, address: SocketAddr) -> io::Result<Socket> {
         let is_ipv6 = address.is_ipv6();
         let note = |what: &str, result: io::Result<()>| match result {
@@ -101,7 +106,8 @@ impl Socket {
             let mut ready = ready!(self.socket.poll_read_ready(context))?;
             match inbox.receive(self.socket.get_ref()) {
                 Ok(count) => {
-                    // A batch that is not full has emptied the socket. Saying so to tokio saves the call that would only find out.
+                    // A batch that is not full has emptied the socket. Saying so to tokio saves the call that
+                    // would only find out.
                     if count < BATCH {
                         ready.clear_ready();
                     }
@@ -143,7 +149,8 @@ impl Socket {
         self.outbox.borrow().waiting.len() >= SENDS
     }
 
-    /// Sends what is in line. `Pending` when the kernel takes no more for now; the task is woken when it does.
+    /// Sends what is in line. `Pending` when the kernel takes no more for now; the task is woken when it
+    /// does.
     pub fn poll_flush(&self, context: &mut Context<'_>) -> Poll<()> {
         loop {
             if self.outbox.borrow().waiting.is_empty() {
@@ -201,7 +208,8 @@ impl Socket {
         Ok(())
     }
 
-    /// The kernel refused the first in line, which is as good as lost on the way: QUIC sends again what matters.
+    /// The kernel refused the first in line, which is as good as lost on the way: QUIC sends again what
+    /// matters.
     fn drop_first(&self, error: &io::Error) {
         let outbox = &mut *self.outbox.borrow_mut();
         let (transmit, bytes) = outbox.waiting.remove(0);

@@ -66,7 +66,8 @@ fn a_client_that_moves_to_another_port_keeps_its_connection_and_its_worker() {
             connection.close(0u32.into(), b"");
             passed_on = (0..4).map(|worker| read(&rig.counts(worker).forwarded_count)).sum();
         }
-        // Nothing steers in this rig: by chance alone all eight would have stayed where they were once in 65,536 runs.
+        // Nothing steers in this rig: by chance alone all eight would have stayed where they were once in
+        // 65,536 runs.
         assert!(passed_on > 0, "no datagram was passed on between workers");
     });
 }
@@ -80,7 +81,8 @@ fn the_address_of_a_client_that_cannot_be_reached_there_is_not_believed() {
         let connection = rig.connect_to(&client, relay.address()).await;
         assert_eq!(rig.echo(&connection, b"before").await, b"before");
         let genuine = rig.clients()[0];
-        // From now on the client's packets come from elsewhere, from one place after the other, and what is sent there reaches nobody.
+        // From now on the client's packets come from elsewhere, from one place after the other, and what is
+        // sent there reaches nobody.
         for _ in 0..5 {
             let spoofed = relay.divert();
             let (mut send, _receive) = connection.open_bi().await.unwrap();

@@ -1,7 +1,8 @@
 //! When each connection of a worker wants to be looked at next.
 //!
-//! A connection's next moment changes with nearly every packet, and mostly moves back. So a moment that has become later stays where it is:
-//! when it comes, the connection is asked anew. Only an earlier one is entered.
+//! A connection's next moment changes with nearly every packet, and mostly moves back. So a moment that has
+//! become later stays where it is: when it comes, the connection is asked anew. Only an earlier one is
+//! entered.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -62,7 +63,8 @@ impl Timers {
 }
 
 impl Entry {
-    /// Whether the entry that came up at `at` is the connection's; one that an earlier has replaced is not. It is gone after that.
+    /// Whether the entry that came up at `at` is the connection's; one that an earlier has replaced is not.
+    /// It is gone after that.
     pub fn take(&self, at: Instant) -> bool {
         let is_current = self.0.get() == Some(at);
         if is_current {

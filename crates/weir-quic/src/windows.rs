@@ -1,13 +1,15 @@
-//! How much may wait to be acknowledged, per connection and in all (threat S4).
+//! Bounds on what waits to be acknowledged, per connection and in all (threat S4).
 
 use std::cell::Cell;
 
-/// Smallest and largest number of bytes that wait to be acknowledged, per connection. In between it is twice what the path carries at once:
-/// a client that acknowledges nothing, or slowly, makes us hold little.
+use crate::connection::{Connection, Inner};
+
+/// Smallest and largest number of bytes that wait to be acknowledged, per connection. In between it is twice
+/// what the path carries at once: a client that acknowledges nothing, or slowly, makes us hold little.
 pub(crate) const SEND_WINDOW: (u64, u64) = (128 << 10, 8 << 20);
 
-/// What the send windows of all connections of a worker may come to beyond the smallest (threat S4): a client that first takes much and then
-/// acknowledges nothing keeps its window until it is given up.
+/// Most bytes of send windows beyond the smallest that all connections of a worker have (threat S4): a client
+/// that first takes much and then acknowledges nothing keeps its window until it is given up.
 const SEND_WINDOWS_BYTES: u64 = 64 << 20;
 
 /// The send windows of all connections of a worker.
@@ -18,12 +20,36 @@ pub(crate) struct SendWindows {
 }
 
 impl SendWindows {
-    /// Takes back a window of `before` (0: none yet) and gives one of `wanted`, or what there is; never less than the smallest.
+    /// Takes back a window of `before` (0: none yet) and gives one of `wanted`, or what there is; never less
+    /// than the smallest.
     pub(crate) fn exchange(&self, before: u64, wanted: u64) -> u64 {
         let others = self.granted.get() - before.saturating_sub(SEND_WINDOW.0);
         let granted = (wanted - SEND_WINDOW.0).min(SEND_WINDOWS_BYTES.saturating_sub(others));
         self.granted.set(others + granted);
         SEND_WINDOW.0 + granted
+    }
+}
+
+impl Connection {
+    /// Bounds what waits to be acknowledged by what the path carries, and by what all connections of the
+    /// worker may hold together.
+    pub(crate) fn fit_send_window(&self, inner: &mut Inner) {
+        let wanted = (2 * inner.quic.congestion_state().window()).clamp(SEND_WINDOW.0, SEND_WINDOW.1);
+        if wanted != inner.send_window {
+            let granted = self.driver.send_windows.exchange(inner.send_window, wanted);
+            if granted != inner.send_window {
+                inner.send_window = granted;
+                inner.quic.set_send_window(granted);
+            }
+        }
+        inner.held.set(inner.unended_bytes.min(inner.send_window));
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let before = self.inner.get_mut().send_window;
+        self.driver.send_windows.exchange(before, SEND_WINDOW.0);
     }
 }
 
@@ -39,7 +65,7 @@ mod tests {
         let beyond: u64 = granted.iter().map(|window| window - least).sum();
         assert_eq!(beyond, SEND_WINDOWS_BYTES);
         assert_eq!((granted[0], granted[19]), (most, least));
-        // What one gives back another gets.
+        // A window that one gives back another gets.
         assert_eq!(windows.exchange(granted[0], least), least);
         assert!(windows.exchange(granted[19], most) > most / 2);
     }

@@ -127,10 +127,10 @@ impl Hasher for Already {
 mod tests {
     use super::*;
     use crate::key::Key;
-    use crate::settings::Place;
+    use crate::settings::Checkpoint;
 
     fn limiter(key: Key, max: u32) -> Arc<ConcurrencyLimiter> {
-        let settings = ConcurrencyLimit { max, key, at: Place::Edge, dry_run: false, status: 429 };
+        let settings = ConcurrencyLimit { max, key, at: Checkpoint::Edge, dry_run: false, status: 429 };
         Arc::new(ConcurrencyLimiter::new(&settings, [1, 2]))
     }
 

@@ -7,16 +7,16 @@ pub(crate) type Digest = [u64; 2];
 
 /// The digest of `data`, as one of the kind `tag`. 20 ns for an address.
 pub(crate) fn digest(seed: [u64; 2], tag: u64, data: &[u8]) -> Digest {
-    let mut state = State::new(seed);
+    let mut state = SipState::new(seed);
     state.absorb(tag);
     state.finish(data, 8)
 }
 
-struct State([u64; 4]);
+struct SipState([u64; 4]);
 
-impl State {
-    fn new([k0, k1]: [u64; 2]) -> State {
-        State([
+impl SipState {
+    fn new([k0, k1]: [u64; 2]) -> SipState {
+        SipState([
             k0 ^ 0x736f_6d65_7073_6575,
             k1 ^ 0x646f_7261_6e64_6f6d ^ 0xee,
             k0 ^ 0x6c79_6765_6e65_7261,
@@ -82,7 +82,7 @@ mod tests {
             (&[][..], 0xa381_7f04_ba25_a8e6_6df6_7214_c755_0293_u128),
             (&[0], 0xda87_c1d8_6b99_af44_3476_5911_9b22_fc45),
         ] {
-            let [low, high] = State::new(seed).finish(data, 0);
+            let [low, high] = SipState::new(seed).finish(data, 0);
             let bytes = [low.to_le_bytes(), high.to_le_bytes()].concat();
             assert_eq!(bytes, expected.to_be_bytes());
         }
@@ -92,7 +92,7 @@ mod tests {
     fn the_tag_is_part_of_the_data() {
         let seed = [1, 2];
         let whole = [5u64.to_le_bytes().as_slice(), b"some longer value"].concat();
-        assert_eq!(digest(seed, 5, b"some longer value"), State::new(seed).finish(&whole, 0));
+        assert_eq!(digest(seed, 5, b"some longer value"), SipState::new(seed).finish(&whole, 0));
         assert_ne!(digest(seed, 5, b"x"), digest(seed, 6, b"x"));
     }
 }

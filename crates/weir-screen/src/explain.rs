@@ -6,11 +6,11 @@ use crate::addresses::{Addresses, Standing};
 use crate::concurrency::ConcurrencyLimiter;
 use crate::rate_limiter::RateLimiter;
 use crate::screen::{Facts, Screen, Texts};
-use crate::settings::Place;
+use crate::settings::Checkpoint;
 
 /// One question that a screen asks of a request, and the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct ScreenCheck {
     /// The key of the config.
     pub name: String,
     /// Whether the request passes.
@@ -18,20 +18,20 @@ pub struct Step {
     /// Why, in words.
     pub reason: String,
     /// Where it is asked.
-    pub at: Place,
+    pub at: Checkpoint,
     /// What a request that does not pass is answered with.
     pub status: u16,
 }
 
-impl Step {
-    fn of_list(name: &str, passes: bool, reason: String) -> Step {
-        Step { name: name.to_owned(), passes, reason, at: Place::Edge, status: 403 }
+impl ScreenCheck {
+    fn of_list(name: &str, passes: bool, reason: String) -> ScreenCheck {
+        ScreenCheck { name: name.to_owned(), passes, reason, at: Checkpoint::Edge, status: 403 }
     }
 }
 
 impl Screen {
     /// Every step, in the order in which they are taken; a request that is refused takes none after the first that says so. Nothing is counted.
-    pub fn explain(&self, facts: &Facts<'_>, now: Duration) -> Vec<Step> {
+    pub fn explain(&self, facts: &Facts<'_>, now: Duration) -> Vec<ScreenCheck> {
         let mut steps = Vec::new();
         if let Some(addresses) = &self.addresses {
             steps.push(of_address(addresses, facts));
@@ -49,7 +49,7 @@ impl Screen {
     }
 }
 
-fn of_address(addresses: &Addresses, facts: &Facts<'_>) -> Step {
+fn of_address(addresses: &Addresses, facts: &Facts<'_>) -> ScreenCheck {
     let client = facts.client.to_canonical();
     let passes = addresses.passes(client);
     let (allowed, denied) = addresses.counts();
@@ -60,10 +60,10 @@ fn of_address(addresses: &Addresses, facts: &Facts<'_>) -> Step {
         Standing::Unlisted if allowed == 0 => format!("no entry of {denied} holds {client}"),
         Standing::Unlisted => format!("no entry of {allowed} in `allow_address` holds {client}"),
     };
-    Step::of_list(name, passes, reason)
+    ScreenCheck::of_list(name, passes, reason)
 }
 
-fn of_text(name: &str, texts: &Texts, text: &[u8], steps: &mut Vec<Step>) {
+fn of_text(name: &str, texts: &Texts, text: &[u8], steps: &mut Vec<ScreenCheck>) {
     let shown = String::from_utf8_lossy(text);
     for (verb, list, passes) in [("deny", &texts.deny, false), ("allow", &texts.allow, true)] {
         let Some(list) = list else { continue };
@@ -72,11 +72,11 @@ fn of_text(name: &str, texts: &Texts, text: &[u8], steps: &mut Vec<Step>) {
             Some(pattern) => format!("`{pattern}` matches `{shown}`"),
             None => format!("no entry matches `{shown}`"),
         };
-        steps.push(Step::of_list(&format!("{verb}_{name}"), found.is_some() == passes, reason));
+        steps.push(ScreenCheck::of_list(&format!("{verb}_{name}"), found.is_some() == passes, reason));
     }
 }
 
-fn of_rate(limiter: &RateLimiter, facts: &Facts<'_>, now: Duration) -> Step {
+fn of_rate(limiter: &RateLimiter, facts: &Facts<'_>, now: Duration) -> ScreenCheck {
     let settings = &limiter.settings;
     let left = limiter.tokens(facts, now);
     let passes = left > 0 || settings.dry_run;
@@ -84,15 +84,21 @@ fn of_rate(limiter: &RateLimiter, facts: &Facts<'_>, now: Duration) -> Step {
         (settings.rate, settings.burst, settings.at.word(), settings.key.describe(facts));
     let dry = if settings.dry_run { ", dry run" } else { "" };
     let reason = format!("{left} of {burst} tokens left for {key}; {rate} at {at}{dry}");
-    Step { name: "rate_limit".to_owned(), passes, reason, at: settings.at, status: settings.status }
+    ScreenCheck { name: "rate_limit".to_owned(), passes, reason, at: settings.at, status: settings.status }
 }
 
-fn of_concurrency(limiter: &ConcurrencyLimiter, facts: &Facts<'_>) -> Step {
+fn of_concurrency(limiter: &ConcurrencyLimiter, facts: &Facts<'_>) -> ScreenCheck {
     let settings = &limiter.settings;
     let under_way = limiter.under_way(facts);
     let passes = under_way < settings.max || settings.dry_run;
     let (max, at, key) = (settings.max, settings.at.word(), settings.key.describe(facts));
     let dry = if settings.dry_run { ", dry run" } else { "" };
     let reason = format!("{under_way} of {max} under way for {key}; at {at}{dry}");
-    Step { name: "concurrency_limit".to_owned(), passes, reason, at: settings.at, status: settings.status }
+    ScreenCheck {
+        name: "concurrency_limit".to_owned(),
+        passes,
+        reason,
+        at: settings.at,
+        status: settings.status,
+    }
 }

@@ -27,9 +27,9 @@ pub mod sqli;
 mod table;
 
 pub use concurrency::Slot;
-pub use explain::Step;
+pub use explain::ScreenCheck;
 pub use key::{Key, address_key};
 pub use pattern::{Case, Pattern};
 pub use rate::Rate;
 pub use screen::{Facts, FieldLookup, Passage, Reason, Refusal, Screen, admit};
-pub use settings::{ConcurrencyLimit, Place, RateLimit, Settings};
+pub use settings::{Checkpoint, ConcurrencyLimit, RateLimit, Settings};

@@ -9,7 +9,7 @@ use crate::addresses::Addresses;
 use crate::concurrency::{ConcurrencyLimiter, Slot};
 use crate::pattern::Patterns;
 use crate::rate_limiter::RateLimiter;
-use crate::settings::{Place, Settings};
+use crate::settings::{Checkpoint, Settings};
 
 /// Finds the whole value of the header field of a name, all of its lines.
 pub type FieldLookup<'a> = dyn Fn(&[u8]) -> Option<Cow<'a, [u8]>> + 'a;
@@ -92,6 +92,11 @@ impl Passage {
         self.would_refuse = 0;
     }
 
+    /// Whether it is counted anywhere as under way.
+    pub fn is_counted(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
     /// What limits with `dry_run` would have refused it for.
     pub fn would_refuse(&self) -> impl Iterator<Item = Reason> {
         let bits = self.would_refuse;
@@ -136,7 +141,7 @@ fn limiters<L, S: PartialEq>(
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Taken(u64);
 
-/// Whether a request may pass at this place, by the screens of a listener and of its route, in this order. Lists are looked at on the edge. What
+/// Whether a request may pass at this checkpoint, by the screens of a listener and of its route, in this order. Lists are looked at on the edge. What
 /// the request then holds is in `passage`.
 ///
 /// Linear in the length of what is compared; allocates only where requests under way are counted. A request that is refused takes nothing
@@ -146,17 +151,17 @@ pub(crate) struct Taken(u64);
 /// It may not; `http/failure` of weir-proxy makes an answer of it.
 pub fn admit(
     [listener, route]: [Option<&Screen>; 2],
-    place: Place,
+    checkpoint: Checkpoint,
     facts: &Facts<'_>,
     now: Duration,
     passage: &mut Passage,
 ) -> Result<(), Refusal> {
     let held = passage.slots.len();
     let taken = match listener {
-        Some(screen) => screen.admit(place, facts, now, passage)?,
+        Some(screen) => screen.admit(checkpoint, facts, now, passage)?,
         None => Taken::default(),
     };
-    let Some(Err(refusal)) = route.map(|route| route.admit(place, facts, now, passage)) else {
+    let Some(Err(refusal)) = route.map(|route| route.admit(checkpoint, facts, now, passage)) else {
         return Ok(());
     };
     if let Some(screen) = listener {
@@ -200,8 +205,8 @@ impl Screen {
             |old| &old.settings,
             |limit| ConcurrencyLimiter::new(limit, seed),
         );
-        let places = settings.rate_limit.iter().map(|limit| limit.at);
-        let mut places = places.chain(settings.concurrency_limit.iter().map(|limit| limit.at));
+        let checkpoints = settings.rate_limit.iter().map(|limit| limit.at);
+        let mut checkpoints = checkpoints.chain(settings.concurrency_limit.iter().map(|limit| limit.at));
         Some(Screen {
             addresses: Addresses::compile(&settings.allow_address, &settings.deny_address),
             methods: texts(&settings.deny_method, &settings.allow_method),
@@ -209,7 +214,7 @@ impl Screen {
             user_agents: texts(&settings.deny_user_agent, &settings.allow_user_agent),
             rates,
             concurrencies,
-            asks_at_origin: places.any(|place| place == Place::Origin),
+            asks_at_origin: checkpoints.any(|checkpoint| checkpoint == Checkpoint::Origin),
             settings: settings.clone(),
         })
     }
@@ -232,18 +237,18 @@ impl Screen {
     /// [`admit`] of this screen alone.
     fn admit(
         &self,
-        place: Place,
+        checkpoint: Checkpoint,
         facts: &Facts<'_>,
         now: Duration,
         passage: &mut Passage,
     ) -> Result<Taken, Refusal> {
-        if place == Place::Edge
+        if checkpoint == Checkpoint::Edge
             && let Some(reason) = self.listed(facts)
         {
             return Err(Refusal { reason, status: 403, retry_after: None });
         }
         let held = passage.slots.len();
-        self.count(place, facts, now, passage).inspect_err(|_| passage.slots.truncate(held))
+        self.count(checkpoint, facts, now, passage).inspect_err(|_| passage.slots.truncate(held))
     }
 
     /// What the lists refuse a request for.
@@ -261,13 +266,13 @@ impl Screen {
 
     fn count(
         &self,
-        place: Place,
+        checkpoint: Checkpoint,
         facts: &Facts<'_>,
         now: Duration,
         passage: &mut Passage,
     ) -> Result<Taken, Refusal> {
         // Requests under way first: what is counted there is given back by itself.
-        for limiter in self.concurrencies.iter().filter(|limiter| limiter.settings.at == place) {
+        for limiter in self.concurrencies.iter().filter(|limiter| limiter.settings.at == checkpoint) {
             let settings = &limiter.settings;
             match limiter.enter(facts) {
                 Some(slot) => passage.slots.push(slot),
@@ -284,7 +289,7 @@ impl Screen {
         let mut taken = Taken::default();
         for (number, limiter) in self.rates.iter().enumerate() {
             let settings = &limiter.settings;
-            if settings.at != place {
+            if settings.at != checkpoint {
                 continue;
             }
             match limiter.take(facts, now) {

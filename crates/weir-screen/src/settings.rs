@@ -57,7 +57,7 @@ impl Settings {
 
 /// Where a limit counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Place {
+pub enum Checkpoint {
     /// Every request.
     #[default]
     Edge,
@@ -65,12 +65,12 @@ pub enum Place {
     Origin,
 }
 
-impl Place {
+impl Checkpoint {
     /// As it is written in the config.
     pub fn word(self) -> &'static str {
         match self {
-            Place::Edge => "edge",
-            Place::Origin => "origin",
+            Checkpoint::Edge => "edge",
+            Checkpoint::Origin => "origin",
         }
     }
 }
@@ -85,7 +85,7 @@ pub struct RateLimit {
     /// What is counted.
     pub key: Key,
     /// Which requests are counted.
-    pub at: Place,
+    pub at: Checkpoint,
     /// Only says what it would refuse.
     pub dry_run: bool,
     /// 429 or 503.
@@ -102,7 +102,7 @@ pub struct ConcurrencyLimit {
     /// What is counted.
     pub key: Key,
     /// Which requests are counted.
-    pub at: Place,
+    pub at: Checkpoint,
     /// Only says what it would refuse.
     pub dry_run: bool,
     /// 429 or 503.

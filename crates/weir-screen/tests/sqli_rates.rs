@@ -3,7 +3,7 @@
 
 mod sqli;
 
-use sqli::corpus::{self, Entry};
+use sqli::corpus::{self, CorpusValue};
 use sqli::traffic;
 use weir_screen::sqli::Screen;
 
@@ -15,7 +15,7 @@ const WRONG: [usize; 2] = [0, 1];
 const MADE_UP: usize = 20_000;
 
 /// Prints the rate of each source, and gives how many of how many are taken for injections.
-fn rate(name: &str, entries: &[Entry], expected: bool) -> (usize, usize) {
+fn rate(name: &str, entries: &[CorpusValue], expected: bool) -> (usize, usize) {
     let mut screen = Screen::default();
     let mut caught = 0;
     let mut by_source: Vec<(&str, usize, usize)> = Vec::new();

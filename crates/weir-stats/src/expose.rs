@@ -89,6 +89,8 @@ metrics! {
     CACHE_OBJECTS = "weir_cache_objects" Gauge [] "Responses kept.";
     CACHE_EVICTIONS = "weir_cache_evictions_total" Counter [] "Responses that gave way to others.";
     CACHE_PURGED = "weir_cache_purged_total" Counter [] "Responses that purges took out or made out of date.";
+    CACHE_BACKGROUND = "weir_cache_background_fetches" Gauge [] "Fetches under way that no client waits for.";
+    CACHE_BACKGROUND_REFUSED = "weir_cache_background_refused_total" Counter [] "Fetches that could not go on or begin without a client that waits for them, because `[cache] background_fetches` were under way, or it took a minute.";
     CACHE_ENCODINGS = "weir_cache_encodings_total" Counter [] "Times that an encoder ran over content to keep it encoded too.";
     COMPRESSED = "weir_compressed_responses_total" Counter ["listener", "coding"] "Responses that could be compressed and whose client asked for it, by what came of it.";
     COMPRESSION_BYTES = "weir_compression_bytes_total" Counter ["listener", "content"] "Content that was compressed, before (`plain`) and after (`encoded`).";

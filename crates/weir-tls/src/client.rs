@@ -125,20 +125,38 @@ impl ClientTls {
         self
     }
 
-    /// For the backend at `address`, a host and port as configured. What was `before` is kept with its sessions when nothing has changed.
+    /// Whether both speak with the same keys, believe the same authorities and ask for the same names.
+    pub fn is_same(&self, other: &ClientTls) -> bool {
+        self.digest == other.digest && self.server_name == other.server_name
+    }
+
+    /// The name that the backend at `address`, a host and port as configured, must prove to be.
     ///
-    /// `None` when its host can't be a server name, which [`crate::Loaded`] does not let through.
-    pub fn for_backend(&self, address: &str, before: Option<&BackendTls>) -> Option<BackendTls> {
+    /// # Errors
+    /// Its host can't be a server name.
+    pub fn name_of(&self, address: &str) -> Result<ServerName<'static>, LoadError> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
-        let name = ServerName::try_from(self.server_name.as_deref().unwrap_or(host).to_owned()).ok()?;
+        ServerName::try_from(self.server_name.as_deref().unwrap_or(host).to_owned()).map_err(|_| {
+            let reason =
+                "its host can't be asked for as a server name; expected `server_name` in the pool's `tls`";
+            LoadError::new(Path::new(address), reason)
+        })
+    }
+
+    /// For the backend at `address`. What was `before` is kept with its sessions when nothing has changed.
+    ///
+    /// # Errors
+    /// As [`Self::name_of`].
+    pub fn for_backend(&self, address: &str, before: Option<&BackendTls>) -> Result<BackendTls, LoadError> {
+        let name = self.name_of(address)?;
         if let Some(before) = before.filter(|before| before.digest == self.digest && before.name == name) {
-            return Some(before.clone());
+            return Ok(before.clone());
         }
         let mut config = self.base.clone();
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
         let mut http1 = config.clone();
         http1.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Some(BackendTls { config: Arc::new(config), for_http1: Arc::new(http1), name, digest: self.digest })
+        Ok(BackendTls { config: Arc::new(config), for_http1: Arc::new(http1), name, digest: self.digest })
     }
 }
 

@@ -9,20 +9,18 @@ use crate::acme::Challenges;
 use crate::client::ClientTls;
 use crate::files::LoadError;
 use crate::server::ServerTls;
-use crate::sticky::StickyKey;
 use crate::tickets::TicketKeys;
 
-/// What listeners and pools speak TLS with, and seal their cookies with, by their names.
+/// What listeners and pools speak TLS with, by their names.
 #[derive(Debug, Default)]
 pub struct Loaded {
     listeners: HashMap<String, Arc<ServerTls>>,
     pools: HashMap<String, Arc<ClientTls>>,
-    sticky: HashMap<String, Arc<StickyKey>>,
     challenges: Arc<Challenges>,
 }
 
 impl Loaded {
-    /// Reads every file with keys that `config` names. `challenges` is what the process shares of them.
+    /// Reads every file that `config` names for TLS. `challenges` is what the process shares of them.
     ///
     /// # Errors
     /// All files that can't be used.
@@ -41,25 +39,10 @@ impl Loaded {
             }
         }
         for pool in &config.pools {
-            let Some(sticky) = &pool.sticky else { continue };
-            match StickyKey::load(sticky.secret_file.as_deref()) {
-                Ok(key) => drop(loaded.sticky.insert(pool.name.clone(), Arc::new(key))),
-                Err(error) => errors.push(error),
-            }
-        }
-        for pool in &config.pools {
             let Some(tls) = &pool.tls else { continue };
             match ClientTls::load(tls, pool.protocol) {
                 Ok(tls) => {
-                    for backend in
-                        pool.backends.iter().filter(|each| tls.for_backend(&each.address, None).is_none())
-                    {
-                        let reason = "its host can't be asked for as a server name; expected `server_name` in the pool's `tls`";
-                        errors.push(LoadError {
-                            file: backend.address.clone().into(),
-                            reason: reason.to_owned(),
-                        });
-                    }
+                    errors.extend(pool.backends.iter().filter_map(|each| tls.name_of(&each.address).err()));
                     let tls = if speaks_http(config, &pool.name) { tls } else { tls.without_alpn() };
                     loaded.pools.insert(pool.name.clone(), Arc::new(tls));
                 }
@@ -77,11 +60,6 @@ impl Loaded {
     /// What certificate authorities are waiting to see.
     pub fn challenges(&self) -> &Arc<Challenges> {
         &self.challenges
-    }
-
-    /// What the pool's sticky cookies are sealed with; `None` where it has none.
-    pub fn sticky(&self, pool: &str) -> Option<&Arc<StickyKey>> {
-        self.sticky.get(pool)
     }
 
     /// `None` for a pool without TLS.

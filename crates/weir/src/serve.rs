@@ -15,7 +15,7 @@ use weir_control::notify::Notifier;
 use weir_control::reload::Source;
 use weir_control::upgrade::{self, Handoff, Passed, Program, Purpose};
 use weir_proxy::access_log::AccessLog;
-use weir_proxy::plane::{Options, Plane};
+use weir_proxy::plane::{Options, ProxyPlane};
 use weir_proxy::sockets::Sockets;
 
 use crate::exit::Exit;
@@ -134,13 +134,14 @@ async fn start(plan: Plan, threshold: log::Threshold) -> Result<Process, String>
         AccessLog::start(&config.log).map_err(|error| format!("the access log can't be opened: {error}"))?;
     let (events, reports) = mpsc::unbounded_channel();
     let workers = plan.workers.or(config.runtime.workers).unwrap_or_else(limits::cpu_count);
-    let plane = Plane::start(Options {
+    let plane = ProxyPlane::start(Options {
         workers,
         // With fewer workers than CPUs the kernel places them better than a fixed choice would.
         pin: workers == limits::cpu_count(),
         events,
         access_log: access_log.clone(),
         quic,
+        sockets: inherited,
     });
     let plane = plane.map_err(|error| format!("the worker threads could not be started: {error}"))?;
     let control = Control::start(Start {
@@ -150,7 +151,6 @@ async fn start(plan: Plan, threshold: log::Threshold) -> Result<Process, String>
         plane,
         reports,
         access_log: access_log.clone(),
-        inherited,
         carried,
         on_level: Box::new(move |level| threshold.set(level)),
         notifier: Notifier::from_environment(),

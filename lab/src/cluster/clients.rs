@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use mysql::Conn;
 use mysql::prelude::Queryable;
 
-use super::ledger::{Entry, Read, Told};
+use super::ledger::{Read, RecordedWrite, Told};
 use super::member::{Member, Role, connect, role_over};
 
 /// Writers of one contender.
@@ -107,7 +107,7 @@ pub type Problems = BTreeMap<String, u64>;
 #[derive(Debug, Clone, Default)]
 pub struct Record {
     /// Every write of all its writers.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<RecordedWrite>,
     /// The good reads of each of its readers.
     pub reads: Vec<Vec<Read>>,
     /// When a read failed, or a connection to read over did not come about.
@@ -122,7 +122,7 @@ type Readings = (Vec<Read>, Vec<Duration>, Problems);
 /// One contender's clients, at work until [`Clients::finish`].
 pub struct Clients {
     stop: Arc<AtomicBool>,
-    writers: Vec<JoinHandle<(Vec<Entry>, Problems)>>,
+    writers: Vec<JoinHandle<(Vec<RecordedWrite>, Problems)>>,
     readers: Vec<JoinHandle<Readings>>,
 }
 
@@ -179,7 +179,7 @@ fn write_until(
     table: &str,
     writer: u64,
     origin: Instant,
-) -> (Vec<Entry>, Problems) {
+) -> (Vec<RecordedWrite>, Problems) {
     let (mut entries, mut problems) = (Vec::new(), Problems::new());
     let mut connection: Option<(Conn, u32)> = None;
     let mut number = writer;
@@ -199,7 +199,7 @@ fn write_until(
         {
             connection = None;
         }
-        entries.push(Entry { number, begun, ended: origin.elapsed(), told });
+        entries.push(RecordedWrite { number, begun, ended: origin.elapsed(), told });
         thread::sleep(WRITE_PAUSE);
     }
     (entries, problems)

@@ -21,7 +21,7 @@ pub enum Told {
 
 /// One write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct RecordedWrite {
     /// The number it carries; no two writes of a run share one, and none is ever sent again.
     pub number: u64,
     /// When the writer began with it, since the beginning of the run.
@@ -63,7 +63,7 @@ impl Verdict {
 /// Judges `entries` by what the members hold: for each member how often it holds each number.
 ///
 /// The members must have applied everything before they were read, or a row on its way counts as lost.
-pub fn judge(entries: &[Entry], members: &[BTreeMap<u64, u64>]) -> Verdict {
+pub fn judge(entries: &[RecordedWrite], members: &[BTreeMap<u64, u64>]) -> Verdict {
     let mut verdict = Verdict::default();
     for entry in entries {
         let counts = members.iter().map(|rows| rows.get(&entry.number).copied().unwrap_or(0));
@@ -150,12 +150,12 @@ const ORDINARY_PAUSE: Duration = Duration::from_millis(100);
 ///
 /// The pause is looked for among the acknowledgements of all writers together: writes are possible when one of them
 /// can write. A failed write counts when its answer came in that time.
-pub fn outage(entries: &[Entry], event: Duration, until: Duration) -> Outage {
+pub fn outage(entries: &[RecordedWrite], event: Duration, until: Duration) -> Outage {
     let done: Vec<Duration> =
         entries.iter().filter(|entry| entry.told == Told::Done).map(|entry| entry.ended).collect();
     let pause = longest_gap(&done, event, until);
     let count = |told: Told| {
-        let within = |entry: &&Entry| entry.told == told && (event..=until).contains(&entry.ended);
+        let within = |entry: &&RecordedWrite| entry.told == told && (event..=until).contains(&entry.ended);
         entries.iter().filter(within).count() as u64
     };
     // An ordinary pause lies anywhere, also seconds after an event that nobody noticed.
@@ -196,8 +196,8 @@ mod tests {
         Duration::from_millis(milliseconds)
     }
 
-    fn entry(number: u64, ended: u64, told: Told) -> Entry {
-        Entry { number, begun: at(ended.saturating_sub(1)), ended: at(ended), told }
+    fn entry(number: u64, ended: u64, told: Told) -> RecordedWrite {
+        RecordedWrite { number, begun: at(ended.saturating_sub(1)), ended: at(ended), told }
     }
 
     fn rows(numbers: &[u64]) -> BTreeMap<u64, u64> {
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn writes_are_back_at_the_end_of_the_longest_pause_after_the_event() {
         // The event is at 1000. A write in flight is still acknowledged, then nothing until 7250.
-        let mut entries: Vec<Entry> = (1..=100).map(|n| entry(n, n * 10, Told::Done)).collect();
+        let mut entries: Vec<RecordedWrite> = (1..=100).map(|n| entry(n, n * 10, Told::Done)).collect();
         entries.push(entry(101, 1003, Told::Done));
         entries.push(entry(102, 1004, Told::Nothing));
         entries.push(entry(103, 1500, Told::Refused));
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn an_ordinary_pause_long_after_the_event_is_not_its_end() {
-        let entries: Vec<Entry> =
+        let entries: Vec<RecordedWrite> =
             (1..=300).filter(|n| *n != 250).map(|n| entry(n, n * 10, Told::Done)).collect();
         let found = outage(&entries, at(1000), at(3000));
         assert_eq!((found.pause, found.writes_back), (at(20), Some(at(20))));

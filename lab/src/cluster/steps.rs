@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clients::{Clients, Record, Target};
 use super::group::{Departure, Group, MEMBERS};
-use super::ledger::{Entry, Outage, Told, Verdict, judge, outage, stall};
+use super::ledger::{Outage, RecordedWrite, Told, Verdict, judge, outage, stall};
 
 /// Clients at work before anything happens.
 const STEADY: Duration = Duration::from_secs(3);
@@ -150,7 +150,8 @@ fn happen(group: &mut Group, index: usize, departure: Departure, origin: Instant
 
 fn experience(record: &Record, verdict: Verdict, victim: u32, times: &Times) -> Experience {
     let failed = |from: Duration, until: Duration| {
-        let within = |entry: &&Entry| entry.told != Told::Done && (from..until).contains(&entry.ended);
+        let within =
+            |entry: &&RecordedWrite| entry.told != Told::Done && (from..until).contains(&entry.ended);
         record.entries.iter().filter(within).count() as u64
     };
     let stalls: Vec<(Duration, bool)> = record
@@ -181,7 +182,7 @@ fn experience(record: &Record, verdict: Verdict, victim: u32, times: &Times) -> 
 }
 
 /// Good writes per second, in steps of [`BUCKET`], by the seconds since the event (negative before it).
-fn curve(entries: &[Entry], times: &Times) -> Vec<(f64, f64)> {
+fn curve(entries: &[RecordedWrite], times: &Times) -> Vec<(f64, f64)> {
     let width = BUCKET.as_secs_f64();
     let first = -(times.event.as_secs_f64() / width).floor() as i64;
     let count = (times.end.saturating_sub(times.event).as_secs_f64() / width).floor() as i64;
@@ -204,8 +205,8 @@ mod tests {
         Duration::from_millis(milliseconds)
     }
 
-    fn entry(number: u64, ended: u64, told: Told) -> Entry {
-        Entry { number, begun: at(ended), ended: at(ended), told }
+    fn entry(number: u64, ended: u64, told: Told) -> RecordedWrite {
+        RecordedWrite { number, begun: at(ended), ended: at(ended), told }
     }
 
     const TIMES: Times = Times {

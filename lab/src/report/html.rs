@@ -9,7 +9,7 @@ use super::number::{duration, plain, ratio};
 use super::summary::{Against, Loss, Standing, Tally, losses, standings, tally};
 use super::{Circumstances, Report};
 use crate::rounds::SeriesOutcome;
-use crate::sample::State;
+use crate::sample::Participation;
 use crate::scenario::VariantName;
 
 const STYLE: &str = include_str!("style.css");
@@ -106,9 +106,9 @@ fn standing_row(standing: &Standing) -> String {
         .iter()
         .map(|(title, state)| {
             let (class, said) = match state {
-                State::NotBuilt(_) => ("absent", "not built yet"),
-                State::Failed(_) => ("failed", "failed"),
-                State::Ran => ("absent", "no samples"),
+                Participation::NotBuilt(_) => ("absent", "not built yet"),
+                Participation::Failed(_) => ("failed", "failed"),
+                Participation::Ran => ("absent", "no samples"),
             };
             format!("<span class=\"chip {class}\">{}: {said}</span>", escaped(title))
         })
@@ -300,9 +300,9 @@ mod tests {
     #[test]
     fn what_is_not_built_and_what_failed_are_told_apart() {
         let mut weir = outcome("weir", &[]);
-        weir.state = State::NotBuilt("comes later".to_owned());
+        weir.state = Participation::NotBuilt("comes later".to_owned());
         let mut broken = outcome("broken", &[]);
-        broken.state = State::Failed("line 3: <lisener>".to_owned());
+        broken.state = Participation::Failed("line 3: <lisener>".to_owned());
         let page = page(vec![scenario(vec![weir, broken])]);
         assert!(page.contains("weir: not built yet") && page.contains("comes later"), "{page}");
         assert!(page.contains("broken: failed") && page.contains("line 3: &lt;lisener&gt;"), "{page}");

@@ -2,7 +2,7 @@
 
 use crate::metric::{Direction, Metric};
 use crate::rounds::{ScenarioOutcome, SeriesOutcome, VariantOutcome};
-use crate::sample::{Outcome, State};
+use crate::sample::{Outcome, Participation};
 use crate::scenario::{Published, VariantName};
 use crate::statistics::{Verdict, median};
 
@@ -45,7 +45,7 @@ pub struct Standing {
     /// Beside each other contender that ran.
     pub against: Vec<Against>,
     /// Contenders that did not run, with why.
-    pub absent: Vec<(String, State)>,
+    pub absent: Vec<(String, Participation)>,
 }
 
 /// How often the first contender is ahead, level and behind, over all standings and rivals; references do not count.
@@ -83,7 +83,7 @@ pub fn standings(series: &[SeriesOutcome]) -> Vec<Standing> {
 }
 
 /// The first contender of `variant` beside each other one by `metric`, and who did not run.
-fn of_variant(variant: &VariantOutcome, metric: Metric) -> (Vec<Against>, Vec<(String, State)>) {
+fn of_variant(variant: &VariantOutcome, metric: Metric) -> (Vec<Against>, Vec<(String, Participation)>) {
     let absent = variant.outcomes.iter().filter(|outcome| outcome.samples.is_empty());
     let absent = absent.map(|outcome| (outcome.title.clone(), outcome.state.clone())).collect();
     let Some((first, others)) = variant.outcomes.split_first() else { return (Vec::new(), absent) };
@@ -237,10 +237,10 @@ mod tests {
     #[test]
     fn a_first_contender_that_did_not_run_is_absent_and_compared_with_nobody() {
         let mut weir = outcome("weir", &[]);
-        weir.state = State::NotBuilt("later".to_owned());
+        weir.state = Participation::NotBuilt("later".to_owned());
         let standings = standings(&[scenario(vec![weir, outcome("nginx", &[1.0; 5])])]);
         assert_eq!(standings[0].against, []);
-        assert_eq!(standings[0].absent, [("weir".to_owned(), State::NotBuilt("later".to_owned()))]);
+        assert_eq!(standings[0].absent, [("weir".to_owned(), Participation::NotBuilt("later".to_owned()))]);
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
             outcome
         };
         let mut absent = outcome("absent", &[]);
-        absent.state = State::NotBuilt("later".to_owned());
+        absent.state = Participation::NotBuilt("later".to_owned());
         let series = scenario(vec![
             remarking("weir", &["the lab played the users"]),
             remarking("nginx", &["the lab played the users", "two instances"]),

@@ -8,7 +8,7 @@ use super::{Circumstances, Comparison, Report, compare, subject};
 use crate::fairness;
 use crate::metric::{Metric, Unit};
 use crate::rounds::{ScenarioOutcome, VariantOutcome};
-use crate::sample::{Outcome, State};
+use crate::sample::{Outcome, Participation};
 use crate::statistics::{Verdict, summary};
 
 /// All of `report`.
@@ -164,11 +164,11 @@ fn remarks(scenario: &ScenarioOutcome, variant: &VariantOutcome) -> String {
     }
     for outcome in &variant.outcomes {
         match &outcome.state {
-            State::Ran => {}
-            State::NotBuilt(reason) => {
+            Participation::Ran => {}
+            Participation::NotBuilt(reason) => {
                 let _ = writeln!(text, "- {}: not built yet: {reason}", outcome.contender);
             }
-            State::Failed(failure) => {
+            Participation::Failed(failure) => {
                 let _ =
                     writeln!(text, "- **{} did not take part**: {}", outcome.contender, failure.trim_end());
             }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 
 use super::{Cell, Options, Runner, Turn};
-use crate::guest::{Answer, Guest, Order};
+use crate::guest::{Answer, Guest, GuestTask};
 use crate::topology::Topology;
 use crate::workplace::Workplace;
 
@@ -38,7 +38,7 @@ impl Runner for Visit {
         let Topology::Guest { inside, .. } = &cell.point.topology else {
             return Err(io::Error::other("a sweep cannot leave the guest"));
         };
-        let order = Order::Cell {
+        let order = GuestTask::Cell {
             contender: cell.contender.name.clone(),
             load: cell.point.load.clone(),
             topology: inside.clone(),

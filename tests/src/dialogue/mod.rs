@@ -25,7 +25,7 @@ pub use backend::{After, Backend};
 pub use bodies::{Draws, fingerprint, pattern};
 pub use message::{Broken, Fields, Request, Response};
 pub use ports::{Unreachable, datagram_socket, free_address, listen_at};
-pub use process::{Usage, processes_mentioning, usage_of};
+pub use process::{Usage, processes_mentioning, processor_time_of, usage_of};
 pub use quiet::{Quiet, alone};
 pub use scripted::ScriptedBackend;
 pub use tools::{Finished, client_program, curl, run_tool, tool};

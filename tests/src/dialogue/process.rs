@@ -39,6 +39,17 @@ pub fn usage_of(pid: u32) -> Option<Usage> {
     })
 }
 
+/// Time that all threads of a process were on a processor, in nanoseconds instead of the hundredths of a second of [`Usage::cpu`]; threads
+/// that have ended are left out.
+pub fn processor_time_of(pid: u32) -> Duration {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let of_thread = |thread: fs::DirEntry| -> Option<u64> {
+        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse().ok()
+    };
+    Duration::from_nanos(threads.filter_map(of_thread).sum())
+}
+
 /// Ids of the processes whose command line contains `needle`, zombies left out, in ascending order.
 pub fn processes_mentioning(needle: &str) -> Vec<u32> {
     let mut found = Vec::new();

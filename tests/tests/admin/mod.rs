@@ -2,6 +2,7 @@
 
 mod access;
 mod api;
+mod changes;
 mod command_line;
 
 use weir_tests::dialogue::{Backend, Setup, Weir};

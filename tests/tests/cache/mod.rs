@@ -1,10 +1,13 @@
 //! Answers from memory.
 
+mod abandoned;
 mod fill;
 mod hits;
 mod purge;
 
 use weir_tests::dialogue::{Backend, Response, Setup, Weir};
+
+pub use abandoned::Silent;
 
 /// One route that keeps what it may.
 const KEEPS: &str = r#"

@@ -4,6 +4,7 @@ use super::*;
 
 use std::time::Duration;
 
+use weir_tests::dialogue::http2::{self, Http2};
 use weir_tests::dialogue::{Response, ScriptedBackend, Wire, until};
 use weir_tests::versions::{Client, Front, run};
 
@@ -401,4 +402,73 @@ fn what_proves_too_large_is_encoded_no_faster_than_its_reader_takes_it() {
     }
     drop(slow);
     until("the origin is let go", || (backend.busy() == 0).then_some(()));
+}
+
+/// Its entry would be found by what comes to stand at the address of its object.
+#[test]
+fn an_encoding_that_is_given_up_after_its_object_was_kept_is_made_by_another() {
+    const CONFIG: &str = r#"
+        [runtime]
+        workers = 1
+        [cache]
+        memory = "16MiB"
+        [listener.web]
+        bind = "@web"
+        http = ["h1", "h2"]
+        [[listener.web.route]]
+        path = "/own"
+        respond = { status = 200, body = "own" }
+        [[listener.web.route]]
+        pool = "app"
+        compress = true
+        [listener.web.route.cache]
+        [pool.app]
+        backends = ["@app"]
+        health = "off"
+        "#;
+    const KIB: usize = 1 << 10;
+    let backend = ScriptedBackend::start();
+    let weir = Setup::of(CONFIG).with("app", backend.address()).start();
+    let begins = |wire: &mut Wire, length: usize| {
+        wire.receives_request();
+        wire.sends(format!(
+            "HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n\r\n"
+        ));
+    };
+    // All fetches may gather 4 MiB. One that stands still has most of it.
+    let mut other = weir.client("web");
+    other.sends("GET /other HTTP/1.1\r\nhost: a.test\r\n\r\n");
+    let mut standing = backend.accepts();
+    begins(&mut standing, 3001 * KIB);
+    standing.sends(pattern(5, 3000 * KIB));
+    other.receives_head();
+    other.receives(3000 * KIB);
+    // Its reader takes one window of it and no more, so that what is encoded has no room and is not kept.
+    let noise = pattern(3, 620 * KIB);
+    let mut reader = Http2::client(weir.client("web"), b"");
+    let fields = [&http2::request("GET", "/page")[..], &[("accept-encoding", "gzip")]].concat();
+    reader.sends(http2::headers(1, &fields, true));
+    let mut wire = backend.accepts();
+    begins(&mut wire, noise.len());
+    wire.sends(&noise[..600 * KIB]);
+    let mut read = 0;
+    while read < 65_535 {
+        let frame = reader.receives_frame().expect("content");
+        read += if frame.kind == http2::kind::DATA { frame.payload.len() } else { 0 };
+    }
+    // Each answer gives the encoder another turn.
+    for _ in 0..50 {
+        other = weir.client("web");
+        other.sends("GET /own HTTP/1.1\r\nhost: a.test\r\n\r\n");
+        other.receives_status(200);
+    }
+    wire.sends(&noise[600 * KIB..]);
+    until("the page is kept", || (weir.metric("weir_cache_objects", &[]) == 1.0).then_some(()));
+    reader.wire.resets();
+    until("it is encoded once more", || {
+        let mut client = weir.client("web");
+        client.sends("GET /page HTTP/1.1\r\nhost: a.test\r\naccept-encoding: gzip\r\n\r\n");
+        let answer = client.receives_response();
+        (answer.fields.one("content-encoding") == Some("gzip")).then_some(())
+    });
 }

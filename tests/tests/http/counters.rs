@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, until};
+use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, curl, until};
 
 use super::{PLAIN, plain};
 
@@ -56,4 +56,61 @@ fn every_byte_of_an_upload_counts_as_sent_to_the_backend_whether_answered_or_not
         let counted = sent() - before;
         assert!(counted < (BODY_BYTES + 1024) as f64, "{counted} bytes, answered: {is_answered}");
     }
+}
+
+#[test]
+fn requests_that_no_backend_sees_count_in_bytes_as_others_do() {
+    const CONFIG: &str = r#"
+        [listener.web]
+        bind = "@web"
+        http = ["h1", "h2"]
+        [[listener.web.route]]
+        path = "/own"
+        respond = { status = 200, body = "own" }
+        [[listener.web.route]]
+        path = "/moved"
+        redirect = { to = "/own", status = 302 }
+        [[listener.web.route]]
+        path = "/denied"
+        pool = "app"
+        deny_method = ["GET"]
+        [[listener.web.route]]
+        pool = "app"
+        [listener.web.route.cache]
+        [pool.app]
+        backends = ["@app"]
+        health = "off"
+        [log]
+        access = "@dir/access.log"
+        "#;
+    let backend = Backend::serving(|_, wire| {
+        wire.answers(200, &[("cache-control", "max-age=60")], "kept");
+        After::Keep
+    });
+    let weir = Setup::of(CONFIG).with("app", backend.address()).start();
+    let mut client = weir.client("web");
+    let mut sent = 0;
+    for (path, status) in [
+        ("/kept", 200),
+        ("/kept", 200),
+        ("/own", 200),
+        ("/moved", 302),
+        ("/denied", 403),
+        ("/kept?again", 200),
+    ] {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n");
+        client.sends(&request);
+        client.receives_status(status);
+        sent += request.len();
+    }
+    for line in weir.lines_of("access.log", 6) {
+        let line: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        let path = line["path"].as_str().expect("a path");
+        let length = format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").len();
+        assert_eq!(line["bytes_received"], length, "{line}");
+    }
+    let received = [("listener", "web"), ("direction", "received")];
+    assert_eq!(weir.metric("weir_bytes_total", &received), sent as f64);
+    curl(&["--http2-prior-knowledge", &format!("http://{}/kept", weir.address("web"))]);
+    weir.reaches("weir_bytes_total", &received, sent as f64 + 1.0);
 }

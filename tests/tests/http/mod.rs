@@ -16,7 +16,6 @@ mod refusal;
 mod retries;
 mod routing;
 mod slow_peers;
-mod sticky;
 pub mod upgrades;
 mod waits;
 

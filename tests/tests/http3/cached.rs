@@ -1,6 +1,7 @@
 //! Answers from memory over HTTP/3; `rfc9111/versions.rs` has those over HTTP/2.
 
 use super::*;
+use crate::cache::Silent;
 
 const KEEPS: &str = r#"
 [[listener.web.route]]
@@ -76,4 +77,34 @@ fn what_is_kept_is_answered_whole_in_parts_and_by_its_head() {
         }
     });
     assert_eq!(backend.served(), 2);
+}
+
+/// Threat E10: each stream costs the client two frames.
+#[test]
+fn streams_of_http_3_that_are_reset_leave_a_bounded_number_of_fetches() {
+    let authority = authority();
+    let mut origin = Silent::start();
+    let keeps = KEEPS.replace("[pool.app]", "[listener.web.timeout]\nbackend = \"60s\"\n[pool.app]");
+    let config = CONFIG.replace("[pool.app]", &keeps).replace("pool = \"app\"\ntls", "tls");
+    let weir = authority.setup(&config).with("app", origin.address()).start();
+    run(async {
+        let mut asked = 0;
+        for connection in 0..4 {
+            let mut client = Client::connect(&authority, weir.address("web")).await;
+            for number in 0..40 {
+                let uri = format!("https://shop.example/{connection}/{number}");
+                let request = http::Request::get(uri).body(()).unwrap();
+                let mut stream = client.requests.send_request(request).await.unwrap();
+                stream.finish().await.unwrap();
+                asked += 1;
+                while origin.connected() < asked {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                stream.stop_sending(h3::error::Code::H3_REQUEST_CANCELLED);
+            }
+            client.connection.close(0_u32.into(), b"");
+            client.endpoint.wait_idle().await;
+        }
+    });
+    origin.comes_down_to(64);
 }

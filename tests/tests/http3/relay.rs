@@ -11,10 +11,10 @@ use weir_tests::dialogue::Weir;
 /// handshake can end. Dropped, it is a client that has gone without a word.
 pub struct Relay {
     pub address: SocketAddr,
-    state: Arc<State>,
+    state: Arc<RelayState>,
 }
 
-struct State {
+struct RelayState {
     is_open: AtomicBool,
     is_over: AtomicBool,
     /// What came from Weir while it was closed.
@@ -37,7 +37,7 @@ impl Relay {
         let (front, back) = (bind(), bind());
         back.connect(weir.address("web")).unwrap();
         let address = front.local_addr().unwrap();
-        let state = Arc::new(State {
+        let state = Arc::new(RelayState {
             is_open: AtomicBool::new(true),
             is_over: AtomicBool::new(false),
             held: Mutex::default(),
@@ -46,7 +46,7 @@ impl Relay {
             front,
             back,
         });
-        for direction in [State::forth, State::back] {
+        for direction in [RelayState::forth, RelayState::back] {
             let state = state.clone();
             std::thread::spawn(move || {
                 while !state.is_over.load(Ordering::Relaxed) {
@@ -83,7 +83,7 @@ impl Drop for Relay {
     }
 }
 
-impl State {
+impl RelayState {
     fn forth(&self) {
         let mut room = [0; 2048];
         let Ok((count, client)) = self.front.recv_from(&mut room) else { return };

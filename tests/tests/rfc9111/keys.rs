@@ -134,3 +134,145 @@ fn a_successful_unsafe_method_drops_what_is_kept_of_its_target() {
     assert!(!is_hit(&site.get("/named", &[])));
     assert!(is_hit(&site.get("/other", &[])));
 }
+
+/// What the origin was asked for, in the words of the request that it got.
+fn reflecting(rules: &str) -> Site {
+    site(rules, |request, _| {
+        let told: Vec<String> =
+            request.fields.0.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        ok("cache-control: max-age=60", format!("{}\n{}", request.target, told.join("\n")))
+    })
+}
+
+/// Threat E1: what is not keyed reaches no origin that could answer by it.
+#[test]
+fn of_a_query_only_what_is_keyed_reaches_the_origin() {
+    for (rules, odd, plain, asked) in [
+        ("query_only = [\"id\"]", "/p?id=1&%69d=evil", "/p?id=1", "/p?id=1"),
+        ("query_only = [\"id\"]", "/p?x=evil&id=1&id[]=evil&&", "/p?id=1", "/p?id=1"),
+        ("query_only = [\"id\"]", "/p?x=evil", "/p", "/p"),
+        ("query_only = [\"a+b\"]", "/p?a+b=1&a%20b=evil", "/p?a+b=1", "/p?a+b=1"),
+        ("query_without = [\"utm_*\"]", "/p?id=1&%75tm_x=evil", "/p?id=1", "/p?id=1"),
+        ("query_without = [\"utm_*\"]", "/p?utm_a=evil;id=2&id=1", "/p?id=1", "/p?id=1"),
+        ("ignore_query = true", "/p?evil", "/p", "/p"),
+        ("query_sort = true", "/p?b=evil&a=1", "/p?a=1", "/p?a=1"),
+    ] {
+        let site = reflecting(rules);
+        site.get(odd, &[]);
+        let text = site.get(plain, &[]).text();
+        assert_eq!(text.lines().next(), Some(asked), "{rules} {odd}");
+        assert!(!text.contains("evil"), "{rules} {odd}: {text}");
+    }
+    let sent = |rules: &str, target: &str| {
+        let site = reflecting(rules);
+        site.get(target, &[]);
+        site.asked()[0].target.clone()
+    };
+    assert_eq!(
+        sent("query_only = [\"id\", \"page*\"]", "/p?page=2&x=1&%69d=3&pages=4"),
+        "/p?page=2&%69d=3&pages=4"
+    );
+    assert_eq!(
+        sent("query_without = [\"x\"]\nquery_sort = true", "/p?b=1&%61=2&x=3&a=4"),
+        "/p?%61=2&a=4&b=1"
+    );
+    assert_eq!(sent("ignore_query = true", "/p?a=1"), "/p");
+    assert_eq!(sent("", "/p?a=1&&b"), "/p?a=1&&b");
+}
+
+/// Values of one name mean something by their order, however the name is spelt.
+#[test]
+fn sorting_a_query_leaves_the_order_of_what_has_one_name() {
+    let site = reflecting("query_sort = true");
+    let asked = |target| site.get(target, &[]).text().lines().next().map(str::to_owned).expect("a line");
+    assert_eq!(asked("/p?a=1&%61=2"), "/p?a=1&%61=2");
+    assert_eq!(asked("/p?%61=2&a=1"), "/p?%61=2&a=1");
+}
+
+/// The same request is asked for in the same words, whether its answer is kept, waited for or passed on.
+#[test]
+fn what_is_not_kept_is_asked_for_in_the_same_words() {
+    let site = site("query_only = [\"id\"]", |request, _| ok("cache-control: private", &*request.target));
+    for _ in 0..3 {
+        assert_eq!(site.get("/p?id=1&x=2", &[]).text(), "/p?id=1");
+    }
+    // What is no question for the cache is passed on as it came.
+    site.curl("/p?id=1&x=2", &[], &["--request", "POST"]);
+    assert_eq!(site.asked()[3].target, "/p?id=1&x=2");
+}
+
+/// Threat E1: backends read cookies in more ways than one.
+#[test]
+fn a_keyed_cookie_is_found_however_it_is_spelt() {
+    let site = reflecting("key_cookies = [\"lang\"]");
+    for (number, line) in [
+        "lang =evil",
+        "lang\t= evil",
+        "a=1;  lang=evil",
+        "a=1, lang=evil",
+        "a=1,lang=evil",
+        "a=1 lang=evil",
+        "Lang=evil",
+        "l%61ng=evil",
+        "a=\"1; lang=evil\"",
+        "lang=evil",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let target = format!("/{number}");
+        site.get(&target, &[&format!("cookie: {line}")]);
+        let text = site.get(&target, &[]).text();
+        assert!(!text.contains("evil"), "{line}: {text}");
+    }
+    // What only looks like it tells nobody apart.
+    site.get("/alike", &["cookie: xlang=1; langs=2; note=my lang; json={\"lang\":\"de\"}"]);
+    assert!(is_hit(&site.get("/alike", &["cookie: a=b"])));
+}
+
+/// Threat E1: spellings of a host are one host, and the origin sees one of them.
+#[test]
+fn the_spelling_of_a_host_that_is_not_keyed_reaches_no_origin() {
+    let site = reflecting("");
+    for (number, spelling) in
+        ["A.Example", "a.example:80", "a.example:", "A.EXAMPLE:80"].into_iter().enumerate()
+    {
+        let target = format!("/{number}");
+        site.get(&target, &[&format!("host: {spelling}")]);
+        let kept = site.get(&target, &["host: a.example"]);
+        assert!(is_hit(&kept), "{spelling}");
+        let text = kept.text();
+        assert!(text.lines().any(|line| line == "host=a.example"), "{spelling}: {text}");
+        assert!(!text.contains(spelling), "{spelling}: {text}");
+    }
+    // In the target, too.
+    let mut client = site.weir.client("web");
+    client.sends("GET http://A.Example:80/absolute HTTP/1.1\r\nhost: a.example\r\n\r\n");
+    assert!(!client.receives_response().text().contains("A.Example"));
+}
+
+/// RFC 9111 §4.4 names the URI, and not one of the responses that are kept of it.
+#[test]
+fn a_successful_unsafe_method_drops_all_that_is_kept_of_its_uri() {
+    let rules = "key_cookies = [\"lang\"]\nkey_headers = [\"x-tenant\"]";
+    let site = site(rules, |request, before| match request.method.as_str() {
+        "GET" => ok("cache-control: max-age=60\nvary: accept", before.to_string()),
+        _ => reply(204, "content-location: /other?a=1", ""),
+    });
+    let clients: [&[&str]; 4] =
+        [&[], &["cookie: lang=de"], &["x-tenant: 1"], &["x-tenant: 1", "cookie: lang=de", "accept: a"]];
+    let targets = ["/page", "/page?a=1", "/other?a=1"];
+    for client in clients {
+        for target in targets {
+            assert!(site.is_kept(target, client), "{target} {client:?}");
+        }
+    }
+    site.curl("/page", &["cookie: lang=fr"], &["--request", "POST"]);
+    for client in clients {
+        let hits = targets.map(|target| {
+            is_hit(&site.get(target, &[client, &["cache-control: only-if-cached"][..]].concat()))
+        });
+        // What has another query is another URI.
+        assert_eq!(hits, [false, true, false], "{client:?}");
+    }
+}

@@ -5,6 +5,7 @@
 mod collapse;
 mod conditions;
 mod keys;
+mod odd;
 mod purge;
 mod ranges;
 mod stale;

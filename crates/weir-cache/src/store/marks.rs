@@ -65,7 +65,8 @@ impl Meant {
     }
 }
 
-fn path_mark(path: &[u8], seed: u64) -> u32 {
+/// Of a path, by a secret seed.
+pub(super) fn path_mark(path: &[u8], seed: u64) -> u32 {
     key::hash(seed, path) as u32
 }
 

@@ -31,7 +31,7 @@ use weir_http::values::accept_encoding::Coding;
 use weir_http::values::vary::Vary;
 use weir_http::{KnownHeader, RequestHead};
 
-use crate::key::KeyBuffer;
+use crate::key::{KeyBuffer, KeyParts, hash};
 use crate::object::{Body, Object};
 use lingering::Lingering;
 use marks::Meant;
@@ -228,10 +228,9 @@ impl Store {
             return Err(Refused::TooLarge);
         }
         let object = Arc::new(object);
-        let primary = key.primary_hash();
         let replaced = self.with_shard(key.hash(), |shard| {
             // Behind the lock: a purge that is noted after this will find the object in the shard.
-            if self.purges.covers(&object, primary, began) {
+            if self.purges.covers(&object, self.seed, began) {
                 return Err(Refused::Purged);
             }
             Ok(shard.put(Arc::clone(&object)))
@@ -264,8 +263,7 @@ impl Store {
             if !shard.holds(old) {
                 return Err(Refused::Outdated);
             }
-            // Without the primary key's hash: an unsafe method has removed the old one, if it has come between.
-            if self.purges.covers(&new, old.hash, began) {
+            if self.purges.covers(&new, self.seed, began) {
                 return Err(Refused::Purged);
             }
             Ok(shard.put(Arc::clone(&new)))
@@ -275,19 +273,24 @@ impl Store {
         Ok(new)
     }
 
-    /// Removes all that is kept under the key, whatever it varies by, and lets no fetch that has begun put it there again. Says whether there
-    /// was anything.
+    /// Removes all that is kept of the key's resource, whatever fields of requests tell its responses apart, and lets no fetch that has
+    /// begun put it there again (RFC 9111 §4.4 names the URI). Says whether there was anything. Locks each shard once.
     pub fn remove(&self, key: &KeyBuffer) -> bool {
-        self.purges.note_key(key.primary_hash());
-        let removed =
-            self.with_shard(key.primary_hash(), |shard| shard.remove(key.primary_hash(), key.primary()));
-        // Variants are out of reach without their choice, and go when their turn comes.
-        let was_there = removed.is_some();
-        if let Some(Found::Object(object)) = removed {
+        self.purges.note_uri(hash(self.seed, key.uri()));
+        let Some(parts) = key.parts() else { return false };
+        let mut count = 0;
+        self.visit_path(marks::path_mark(parts.path, self.seed), |object| {
+            let is_meant = KeyParts::uri_of(&object.key) == key.uri();
+            count += u32::from(is_meant);
+            is_meant
+        });
+        // What its responses vary by is forgotten too.
+        let (hash, primary) = key.primary();
+        if let Some(Found::Object(object)) = self.with_shard(hash, |shard| shard.remove(hash, primary)) {
             self.objects.fetch_sub(1, Ordering::Relaxed);
             self.lingering.add([object]);
         }
-        was_there
+        count > 0
     }
 
     /// Removes this one object, if it is still there.
@@ -340,14 +343,12 @@ impl Store {
             }
             covered && !soft
         };
+        if let Meant::OfPath(path) = meant {
+            self.visit_path(path, &mut decide);
+            self.purged.fetch_add(count, Ordering::Relaxed);
+            return count;
+        }
         for shard in &self.shards {
-            if let Meant::OfPath(path) = meant {
-                let places = lock(shard).of_path(path);
-                for some in places.chunks(shard::VISITS) {
-                    self.visit(shard, |shard, removed| shard.visit_these(some, &mut decide, removed));
-                }
-                continue;
-            }
             let mut at = Some(0);
             while let Some(from) = at {
                 let may_mean = |marks: &_| meant.includes(marks);
@@ -356,6 +357,16 @@ impl Store {
         }
         self.purged.fetch_add(count, Ordering::Relaxed);
         count
+    }
+
+    /// Shows the objects of a path, and of any other that has the same mark, to `decide`, and removes those it wants removed.
+    fn visit_path(&self, path: u32, mut decide: impl FnMut(&Object) -> bool) {
+        for shard in &self.shards {
+            let places = lock(shard).of_path(path);
+            for some in places.chunks(shard::VISITS) {
+                self.visit(shard, |shard, removed| shard.visit_these(some, &mut decide, removed));
+            }
+        }
     }
 
     /// Lets `visit` remove objects from a shard.

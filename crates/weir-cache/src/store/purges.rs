@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use crate::key::{self, KeyParts};
 use crate::object::Object;
 use crate::tags;
 
@@ -67,8 +68,8 @@ impl PurgeSequence {
 #[derive(Debug)]
 enum Noted {
     Purge(Purge),
-    /// What was removed under one key.
-    Key(u64),
+    /// What was removed of one resource, by the hash of what its keys begin with.
+    Uri(u64),
 }
 
 /// Most purges that are remembered. A fetch that began before all of them is taken to be covered: it is not kept.
@@ -95,9 +96,9 @@ impl Log {
         self.add(Noted::Purge(purge.clone()))
     }
 
-    /// Notes that what was under one key was removed.
-    pub fn note_key(&self, primary_hash: u64) {
-        self.add(Noted::Key(primary_hash));
+    /// Notes that all was removed whose keys begin with what has this hash.
+    pub fn note_uri(&self, hash: u64) {
+        self.add(Noted::Uri(hash));
     }
 
     fn add(&self, noted: Noted) -> u64 {
@@ -111,8 +112,8 @@ impl Log {
         number
     }
 
-    /// Whether a purge has come since `began` that covers the object. One load unless there was any.
-    pub fn covers(&self, object: &Object, primary_hash: u64, began: PurgeSequence) -> bool {
+    /// Whether a purge has come since `began` that covers the object, which has its key. One load unless there was any.
+    pub fn covers(&self, object: &Object, seed: u64, began: PurgeSequence) -> bool {
         if self.last.load(Ordering::SeqCst) <= began.0 {
             return false;
         }
@@ -121,9 +122,10 @@ impl Log {
         if log.front().is_none_or(|(oldest, _)| *oldest > began.0 + 1) {
             return true;
         }
+        let uri = key::hash(seed, KeyParts::uri_of(&object.key));
         log.iter().rev().take_while(|(number, _)| *number > began.0).any(|(_, noted)| match noted {
             Noted::Purge(purge) => purge.covers(object),
-            Noted::Key(hash) => *hash == primary_hash,
+            Noted::Uri(hash) => *hash == uri,
         })
     }
 }

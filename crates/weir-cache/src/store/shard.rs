@@ -99,7 +99,7 @@ impl Found {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CacheEntry {
     /// `None` for one that is free; `links.older` is the next free one then.
     found: Option<Found>,
     hash: u64,
@@ -111,19 +111,19 @@ struct Entry {
     in_main: bool,
 }
 
-fn links(entries: &mut [Entry], entry: u32) -> Option<&mut Links> {
+fn links(entries: &mut [CacheEntry], entry: u32) -> Option<&mut Links> {
     entries.get_mut(entry as usize).map(|entry| &mut entry.links)
 }
 
-fn links_of_path(entries: &mut [Entry], entry: u32) -> Option<&mut Links> {
+fn links_of_path(entries: &mut [CacheEntry], entry: u32) -> Option<&mut Links> {
     entries.get_mut(entry as usize).map(|entry| &mut entry.of_path)
 }
 
-fn path_of(entries: &[Entry]) -> impl Fn(u32) -> u64 {
+fn path_of(entries: &[CacheEntry]) -> impl Fn(u32) -> u64 {
     |entry| entries.get(entry as usize).map_or(0, |entry| u64::from(entry.marks.path))
 }
 
-fn hash_of(entries: &[Entry]) -> impl Fn(u32) -> u64 {
+fn hash_of(entries: &[CacheEntry]) -> impl Fn(u32) -> u64 {
     |entry| entries.get(entry as usize).map_or(0, |entry| entry.hash)
 }
 
@@ -135,7 +135,7 @@ pub(super) struct Shard {
     paths: Index,
     /// Secret, as that of keys.
     seed: u64,
-    entries: Vec<Entry>,
+    entries: Vec<CacheEntry>,
     free: u32,
     small: Queue,
     main: Queue,
@@ -159,7 +159,7 @@ impl Shard {
     /// What it takes, in bytes, its own books included.
     pub fn bytes(&self) -> u64 {
         let indices = self.index.bytes() + self.paths.bytes();
-        let books = self.entries.capacity() * size_of::<Entry>() + indices + self.ghost.bytes();
+        let books = self.entries.capacity() * size_of::<CacheEntry>() + indices + self.ghost.bytes();
         self.held() + books as u64
     }
 
@@ -245,7 +245,7 @@ impl Shard {
         let in_main = self.ghost.recall(hash, self.count());
         let marks = Marks::default();
         let (found, of_path) = (Some(found), Links::ALONE);
-        let entry = Entry { found, hash, links: Links::ALONE, marks, of_path, in_main };
+        let entry = CacheEntry { found, hash, links: Links::ALONE, marks, of_path, in_main };
         let place = self.free;
         let place = if let Some(free) = self.entries.get_mut(place as usize) {
             self.free = free.links.older;
@@ -300,7 +300,8 @@ impl Shard {
 
     fn first_of(&self, path: u32) -> Option<u32> {
         let entries = &self.entries;
-        let is = |entry| entries.get(entry as usize).is_some_and(|entry: &Entry| entry.marks.path == path);
+        let is =
+            |entry| entries.get(entry as usize).is_some_and(|entry: &CacheEntry| entry.marks.path == path);
         self.paths.find(u64::from(path), is)
     }
 
@@ -397,8 +398,8 @@ impl Shard {
         let end = (from + PASSED_OVER).min(self.entries.len());
         let mut visits = 0;
         for place in from..end {
-            let meant = |entry: &&Entry| may_mean(&entry.marks);
-            let Some(Entry { found: Some(Found::Object(object)), .. }) =
+            let meant = |entry: &&CacheEntry| may_mean(&entry.marks);
+            let Some(CacheEntry { found: Some(Found::Object(object)), .. }) =
                 self.entries.get(place).filter(meant)
             else {
                 continue;
@@ -435,6 +436,6 @@ mod tests {
 
     #[test]
     fn an_entry_takes_no_more_than_a_cache_line() {
-        assert!(size_of::<Entry>() <= 64, "{}", size_of::<Entry>());
+        assert!(size_of::<CacheEntry>() <= 64, "{}", size_of::<CacheEntry>());
     }
 }

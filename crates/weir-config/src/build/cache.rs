@@ -6,7 +6,10 @@ use crate::schema::*;
 use crate::values::Value;
 
 pub(super) fn cache(fields: &Fields) -> Cache {
-    Cache { memory_bytes: fields.optional_number("memory") }
+    Cache {
+        memory_bytes: fields.optional_number("memory"),
+        background_fetches: fields.count("background_fetches"),
+    }
 }
 
 /// `cache` of a route.

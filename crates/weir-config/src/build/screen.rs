@@ -1,6 +1,6 @@
 //! What a listener or a route asks of its requests.
 
-use weir_screen::{ConcurrencyLimit, Key, Pattern, Place, Rate, RateLimit, Settings};
+use weir_screen::{Checkpoint, ConcurrencyLimit, Key, Pattern, Rate, RateLimit, Settings};
 
 use super::{collect, network};
 use crate::fields::Fields;
@@ -70,7 +70,7 @@ fn rate_limit(fields: &Fields) -> RateLimit {
         rate,
         burst: fields.optional_count("burst").unwrap_or_else(|| rate.in_a_second()),
         key,
-        at: place(fields),
+        at: checkpoint(fields),
         dry_run: fields.flag("dry_run"),
         status: status(fields),
         keys: u32::try_from(most).unwrap_or(u32::MAX),
@@ -81,7 +81,7 @@ fn concurrency_limit(fields: &Fields) -> ConcurrencyLimit {
     ConcurrencyLimit {
         max: fields.count("max").max(1),
         key: key(fields),
-        at: place(fields),
+        at: checkpoint(fields),
         dry_run: fields.flag("dry_run"),
         status: status(fields),
     }
@@ -95,8 +95,8 @@ fn key(fields: &Fields) -> Key {
     }
 }
 
-fn place(fields: &Fields) -> Place {
-    if fields.word("at") == "origin" { Place::Origin } else { Place::Edge }
+fn checkpoint(fields: &Fields) -> Checkpoint {
+    if fields.word("at") == "origin" { Checkpoint::Origin } else { Checkpoint::Edge }
 }
 
 fn status(fields: &Fields) -> u16 {

@@ -9,13 +9,21 @@ use crate::values as shape;
 pub static CACHE: Table = Table {
     path: "[cache]",
     doc: "What all routes with a `cache` share.",
-    keys: &[Key::new(
-        "memory",
-        Kind::Size(&at::CACHE_MEMORY),
-        "Budget for everything that is kept, out of `runtime.memory`; what was not asked for the longest gives way.",
-    )
-    .default("1/8 of `runtime.memory`, at least 16MiB")
-    .also(&["size", "total_max_size", "max_size", "keys_zone"])],
+    keys: &[
+        Key::new(
+            "memory",
+            Kind::Size(&at::CACHE_MEMORY),
+            "Budget for everything that is kept, out of `runtime.memory`; what was not asked for the longest gives way.",
+        )
+        .default("1/8 of `runtime.memory`, at least 16MiB")
+        .also(&["size", "total_max_size", "max_size", "keys_zone"]),
+        Key::new(
+            "background_fetches",
+            Kind::Count(&at::BACKGROUND_FETCHES),
+            "Fetches at once that no client waits for: of what was given out of date, and of clients that have left. Beyond it who is given the former waits for it himself, and the latter end.",
+        )
+        .also(&["background_update", "background_fill"]),
+    ],
 };
 
 /// `[listener.NAME.route.cache]`

@@ -489,16 +489,9 @@ static QUEUE: Table = Table {
 static STICKY: Table = Table {
     path: "sticky = { … }",
     doc: "Keeps a client on its backend as long as that is up.",
-    keys: &[
-        Key::new("cookie", Kind::Text(&shape::COOKIE_NAME), "Name of the cookie.").required().also(&["name"]),
-        Key::new(
-            "secret_file",
-            Kind::Text(&shape::FILE),
-            "File whose trimmed content seals the cookie, 16 bytes at least; nodes that share it read each other's cookies.",
-        )
-        .default("a secret of this machine (`/etc/machine-id`)")
-        .also(&["secret", "key_file"]),
-    ],
+    keys: &[Key::new("cookie", Kind::Text(&shape::COOKIE_NAME), "Name of the cookie.")
+        .required()
+        .also(&["name"])],
 };
 
 static KEEP_ALIVE: Table = Table {

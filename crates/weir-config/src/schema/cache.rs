@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct Cache {
     /// Budget for everything that is kept, bytes; `None` means an eighth of the process's memory budget, at least 16 MiB.
     pub memory_bytes: Option<u64>,
+    /// Fetches at once that no client waits for; default 64.
+    pub background_fetches: u32,
 }
 
 /// `[listener.NAME.route.cache]`: an empty table keeps what RFC 9111 allows to be kept.

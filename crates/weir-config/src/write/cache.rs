@@ -3,6 +3,14 @@
 use super::{duration, list, size, text};
 use crate::schema::*;
 
+/// `[cache]`.
+pub(super) fn section(cache: &Cache) -> Vec<(&'static str, String)> {
+    let memory = cache.memory_bytes.map(|most| ("memory", size(most)));
+    let background = ("background_fetches", cache.background_fetches.to_string());
+    memory.into_iter().chain([background]).collect()
+}
+
+/// `cache` of a route.
 pub(super) fn route(cache: &RouteCache) -> Vec<(&'static str, String)> {
     let mut keys = Vec::new();
     keys.extend(cache.ttl.map(|value| ("ttl", duration(value))));

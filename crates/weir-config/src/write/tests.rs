@@ -122,7 +122,7 @@ const EVERYTHING: &str = r#"
         send_proxy = "v1"
         retry = { attempts = 1, on = "connect", non_idempotent = true }
         queue = { max = 1, timeout = "2s" }
-        sticky = { cookie = "c", secret_file = "s" }
+        sticky = { cookie = "c" }
         slow_start = "1s"
         keep_alive = { max = 1, idle = "1s" }
         [pool.p.health]

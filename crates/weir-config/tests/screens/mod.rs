@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use weir_config::Screen;
-use weir_screen::{Case, ConcurrencyLimit, Key, Pattern, Place, Rate, RateLimit};
+use weir_screen::{Case, Checkpoint, ConcurrencyLimit, Key, Pattern, Rate, RateLimit};
 
 fn rate() -> impl Strategy<Value = Rate> {
     (1..=10_000_000u32, 1..=7 * 86_400u64)
@@ -23,13 +23,13 @@ fn key(of_route: bool) -> impl Strategy<Value = Key> {
     ]
 }
 
-fn place() -> impl Strategy<Value = Place> {
-    select(vec![Place::Edge, Place::Origin])
+fn checkpoint() -> impl Strategy<Value = Checkpoint> {
+    select(vec![Checkpoint::Edge, Checkpoint::Origin])
 }
 
 fn rate_limit(of_route: bool) -> impl Strategy<Value = RateLimit> {
     let numbers = (1..=10_000_000u32, select(vec![429u16, 503]), 100..=10_000_000u32);
-    (rate(), numbers, key(of_route), place(), any::<bool>()).prop_map(
+    (rate(), numbers, key(of_route), checkpoint(), any::<bool>()).prop_map(
         |(rate, (burst, status, keys), key, at, dry_run)| {
             let longest = 7 * 86_400 * u64::from(rate.count) / rate.per.as_secs();
             let burst = u64::from(burst).min(longest.max(1)) as u32;
@@ -40,7 +40,7 @@ fn rate_limit(of_route: bool) -> impl Strategy<Value = RateLimit> {
 }
 
 fn concurrency_limit(of_route: bool) -> impl Strategy<Value = ConcurrencyLimit> {
-    (1..=10_000_000u32, key(of_route), place(), any::<bool>(), select(vec![429u16, 503]))
+    (1..=10_000_000u32, key(of_route), checkpoint(), any::<bool>(), select(vec![429u16, 503]))
         .prop_map(|(max, key, at, dry_run, status)| ConcurrencyLimit { max, key, at, dry_run, status })
 }
 

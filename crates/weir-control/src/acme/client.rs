@@ -78,7 +78,7 @@ impl Client {
         let host = uri.host().ok_or_else(|| format!("{uri} has no host"))?;
         let address = format!("{host}:{}", uri.port_u16().unwrap_or(443));
         let shape = || format!("{address} can't be connected to");
-        let tls = self.tls.for_backend(&address, None).ok_or_else(shape)?;
+        let tls = self.tls.for_backend(&address, None).map_err(|_| shape())?;
         let stream = TcpStream::connect(&address)
             .await
             .map_err(|error| format!("no connection: {}", plain(&error)))?;

@@ -133,7 +133,7 @@ impl Orders {
     pub fn adopt(&self, snapshot: &Snapshot) {
         let speaks_plain_http =
             |listener: &weir_config::Listener| listener.protocol == Protocol::Http && listener.tls.is_none();
-        let has_plain_http = snapshot.config.listeners.iter().any(speaks_plain_http);
+        let has_plain_http = snapshot.config.listeners.iter().any(|listener| speaks_plain_http(listener));
         let mut wanted: HashMap<PathBuf, (Wanted, Vec<Arc<ServerTls>>)> = HashMap::new();
         for listener in &snapshot.listeners {
             let acme = listener.config.tls.as_ref().and_then(|tls| tls.acme.as_ref());

@@ -7,7 +7,6 @@ use weir_proxy::snapshot::Pool;
 
 use super::Control;
 use crate::events::What;
-use crate::publish::Change;
 use crate::reload::{Outcome, ReloadError, Source, Verdict, changes, keep_until_restart};
 use crate::timestamp::Timestamp;
 
@@ -88,14 +87,13 @@ impl Control {
             if *before == *config && !are_files_as_before {
                 lines.push("files of certificates, keys or authorities have changed".to_owned());
             }
-            Ok::<_, ReloadError>(Some(Change::File(config.clone())))
+            Ok::<_, ReloadError>(Some(config.clone()))
         });
         match published.await {
             Ok(snapshot) => {
                 *lock(&self.files) = files;
                 if let Some(snapshot) = &snapshot {
                     (self.on_level)(snapshot.config.log.level);
-                    self.follow(snapshot);
                 }
                 // Whoever reloads wants to see something done, if only what another process has put in the store.
                 self.orders().hasten();

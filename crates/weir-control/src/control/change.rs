@@ -9,7 +9,7 @@ use weir_proxy::snapshot::{Pool, Snapshot};
 
 use super::Control;
 use crate::events::What;
-use crate::publish::{Change, PublishError};
+use crate::publish::PublishError;
 
 /// Most backends that can be added to a pool at run time; a config file may hold more.
 const MOST_BACKENDS: usize = 4096;
@@ -55,14 +55,14 @@ impl fmt::Display for ChangeError {
 impl std::error::Error for ChangeError {}
 
 impl Control {
-    /// Changes what the operator says about a backend, its weight, or both. In force at once.
+    /// Changes what the operator says about a backend, its weight, or both. In force at once. Gives its pool, and its index there.
     pub fn tune(
         &self,
         pool: &str,
         backend: &str,
         state: Option<AdminState>,
         weight: Option<u32>,
-    ) -> Result<Arc<Pool>, ChangeError> {
+    ) -> Result<(Arc<Pool>, usize), ChangeError> {
         let pool = self.snapshot().pool(pool).cloned().ok_or_else(|| ChangeError::NoPool(pool.to_owned()))?;
         let index = pool.backends.iter().position(|it| it.address == backend);
         let index = index.ok_or_else(|| ChangeError::NoBackend(backend.to_owned()))?;
@@ -79,7 +79,7 @@ impl Control {
             self.tell_change(&pool.config.name, backend, format!("state {}", state.word()));
         }
         pool.refresh(now);
-        Ok(pool)
+        Ok((pool, index))
     }
 
     /// Adds a backend until the next reload of the file.
@@ -91,7 +91,8 @@ impl Control {
         check_backend(&backend)?;
         let change = format!("added, weight {}", backend.weight);
         let address = backend.address.clone();
-        let snapshot = self.edit(pool, |pool| {
+        let snapshot = self.publisher.change_pool(|before| {
+            let (index, pool) = pool_of(before, pool)?;
             if pool.backends.iter().any(|it| it.address == backend.address) {
                 return Err(ChangeError::Exists(backend.address));
             }
@@ -100,8 +101,8 @@ impl Control {
                     "the pool has {MOST_BACKENDS} backends, the most it can get at run time"
                 )));
             }
-            pool.backends.push(backend);
-            Ok(())
+            let change = before.with_backend(index, backend, self.workers());
+            change.map_err(|error| ChangeError::Publish(PublishError::Tls(vec![error])))
         });
         let snapshot = snapshot.await?;
         self.tell_change(pool, &address, change);
@@ -110,34 +111,17 @@ impl Control {
 
     /// Removes a backend until the next reload of the file. What it is working on goes on.
     pub async fn remove_backend(&self, pool: &str, address: &str) -> Result<Arc<Snapshot>, ChangeError> {
-        let snapshot = self.edit(pool, |pool| {
-            if !pool.backends.iter().any(|it| it.address == address) {
-                return Err(ChangeError::NoBackend(address.to_owned()));
-            }
+        let snapshot = self.publisher.change_pool(|before| {
+            let (index, pool) = pool_of(before, pool)?;
+            let backend = pool.backends.iter().position(|it| it.address == address);
+            let backend = backend.ok_or_else(|| ChangeError::NoBackend(address.to_owned()))?;
             if pool.backends.len() == 1 {
                 return Err(ChangeError::Last(address.to_owned()));
             }
-            pool.backends.retain(|it| it.address != address);
-            Ok(())
+            Ok(before.without_backend(index, backend))
         });
         let snapshot = snapshot.await?;
         self.tell_change(pool, address, "removed".to_owned());
-        Ok(snapshot)
-    }
-
-    async fn edit(
-        &self,
-        name: &str,
-        change: impl FnOnce(&mut weir_config::Pool) -> Result<(), ChangeError>,
-    ) -> Result<Arc<Snapshot>, ChangeError> {
-        let published = self.publisher.publish(|before| {
-            let mut config = before.clone();
-            let pool = config.pools.iter_mut().find(|pool| pool.name == name);
-            change(pool.ok_or_else(|| ChangeError::NoPool(name.to_owned()))?)?;
-            Ok::<_, ChangeError>(Some(Change::Edit(Arc::new(config))))
-        });
-        let snapshot = published.await?.unwrap_or_else(|| self.snapshot());
-        self.follow(&snapshot);
         Ok(snapshot)
     }
 
@@ -145,6 +129,13 @@ impl Control {
         tracing::info!(pool, backend, "operator: {change}");
         self.bus.tell(What::Backend { pool: pool.to_owned(), backend: backend.to_owned(), change });
     }
+}
+
+/// The pool of that name, and its index.
+fn pool_of<'s>(snapshot: &'s Snapshot, name: &str) -> Result<(usize, &'s Arc<Pool>), ChangeError> {
+    let mut numbered = snapshot.pools.iter().enumerate();
+    let found = numbered.find(|(_, pool)| pool.config.name == name);
+    found.ok_or_else(|| ChangeError::NoPool(name.to_owned()))
 }
 
 /// What the config's check asks of a backend, for one that does not come from a file.

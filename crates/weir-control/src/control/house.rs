@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use weir_balance::TierKind;
 use weir_io::clock;
 use weir_proxy::plane;
 use weir_proxy::snapshot::{Pool, Snapshot};
 
 use super::Control;
+use crate::dns::{Member, Moved};
 use crate::events::What;
 
 /// Longest wait between two looks at what time alone changes: steps of slow start that began in between.
@@ -20,7 +21,7 @@ const HOUSE_KEEPING: Duration = Duration::from_millis(250);
 pub(super) async fn keep(
     control: Arc<Control>,
     mut reports: mpsc::UnboundedReceiver<plane::Event>,
-    resolved: Arc<Notify>,
+    moved: Arc<Moved>,
 ) {
     let mut footings = HashMap::new();
     loop {
@@ -39,7 +40,7 @@ pub(super) async fn keep(
                 Some(report) => control.take_report(report),
                 None => return,
             },
-            () = resolved.notified() => control.board().adopt(&control.snapshot()),
+            members = moved.next() => control.follow_addresses(&members),
             // Never at once: a moment that stays due would make this loop spin.
             () = tokio::time::sleep((next - now).max(Duration::from_millis(1))) => {}
         }
@@ -56,6 +57,17 @@ impl Control {
                 let (pool, backend) = (pool.config.name.clone(), backend.address.clone());
                 tracing::info!(pool, backend, "ejection is over");
                 self.bus.tell(What::Readmitted { pool, backend });
+            }
+        }
+    }
+
+    /// Probes the backends whose address has become another where they are now. One that is not in force yet is looked at when it comes into force.
+    fn follow_addresses(&self, moved: &[Member]) {
+        let snapshot = self.snapshot();
+        for Member { pool, backend } in moved {
+            let is_there = |pool: &&Arc<Pool>| pool.backends.iter().any(|it| Arc::ptr_eq(it, backend));
+            if let Some(pool) = snapshot.pool(pool).filter(is_there) {
+                self.board().follow_address(pool, backend);
             }
         }
     }
@@ -117,7 +129,7 @@ impl Control {
                 if let Some(pool) = snapshot.pool(&name) {
                     self.refresh(pool, now);
                     if let Some(backend) = pool.backends.iter().find(|it| it.address == address) {
-                        self.board().hasten(pool, backend);
+                        self.board().hasten(backend);
                     }
                 }
                 self.bus.tell(What::Ejected { pool: name, backend: address, seconds, reason });

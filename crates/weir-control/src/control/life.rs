@@ -45,18 +45,18 @@ impl Control {
         self.bus.tell(What::Process { phase: "draining", detail: format!("{sessions} sessions") });
         // Whoever comes after must not wait for what nobody here will serve.
         self.orders().stop();
-        self.publisher.close_sockets().await;
-        self.publisher.plane().drain(limit).await
+        self.proxy.close_sockets().await;
+        self.proxy.drain(limit).await
     }
 
     /// Ends the worker threads; what they still hold is cut off.
     pub fn stop(self) {
-        self.publisher.stop();
+        self.proxy.stop();
     }
 
     /// Duplicates of every listening socket, for a new process.
     pub async fn listening_sockets(&self) -> std::io::Result<Vec<Passed>> {
-        let sockets = self.publisher.listening_sockets().await?;
+        let sockets = self.proxy.listening_sockets().await?;
         Ok(sockets
             .into_iter()
             .map(|(endpoint, socket)| Passed { purpose: Purpose::Listener(endpoint), socket })
@@ -74,17 +74,17 @@ impl Control {
         if !self.snapshot().listeners.iter().any(speaks_h3) {
             return Ok((Vec::new(), None));
         }
-        Ok(upgrade::pass_quic(self.publisher.plane().hand_over_quic()?))
+        Ok(upgrade::pass_quic(self.proxy.hand_over_quic()?))
     }
 
     /// What the workers have counted of QUIC.
     pub fn quic_counts(&self) -> &[weir_quic::counts::Counts] {
-        self.publisher.plane().quic_counts()
+        self.proxy.quic_counts()
     }
 
     /// The new process has not come about.
     pub fn keep_quic(&self) {
-        self.publisher.plane().cancel_quic_hand_over();
+        self.proxy.cancel_quic_hand_over();
     }
 
     /// What is known about the backends, for a new process.
@@ -138,16 +138,16 @@ impl Control {
 
     /// Worker threads.
     pub fn workers(&self) -> usize {
-        self.publisher.plane().workers()
+        self.proxy.workers()
     }
 
     /// Sessions open now.
     pub fn sessions(&self) -> u64 {
-        self.publisher.plane().sessions()
+        self.proxy.sessions()
     }
 
     /// Panics caught so far.
     pub fn panics(&self) -> u64 {
-        self.publisher.plane().panics()
+        self.proxy.panics()
     }
 }

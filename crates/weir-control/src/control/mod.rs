@@ -13,21 +13,21 @@ use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use weir_config::Config;
 use weir_io::clock;
 use weir_proxy::access_log::AccessLog;
-use weir_proxy::plane::{self, Plane};
+use weir_proxy::plane::{self, ProxyPlane};
 use weir_proxy::snapshot::Snapshot;
-use weir_proxy::sockets::Sockets;
+use weir_proxy::staging::Plane;
 
 use crate::acme::Orders;
 use crate::carried::Carried;
-use crate::dns::Names;
+use crate::dns::{Moved, Names};
 use crate::events::{Bus, What};
 use crate::health::Board;
 use crate::notify::Notifier;
-use crate::publish::{Followers, PublishError, Publisher};
+use crate::publish::{Followers, InForce, PublishError, Publisher};
 use crate::reload::{Ledger, Source};
 use crate::timestamp::Timestamp;
 
@@ -43,13 +43,11 @@ pub struct Start {
     /// Worker threads that the command line asks for, whatever a config says, now and at reloads; `None` leaves it to the config.
     pub workers: Option<usize>,
     /// Running workers that serve nothing yet.
-    pub plane: Plane,
+    pub plane: ProxyPlane,
     /// What the workers report.
     pub reports: mpsc::UnboundedReceiver<plane::Event>,
     /// The access log, reconfigured at each reload.
     pub access_log: AccessLog,
-    /// Sockets from an older process.
-    pub inherited: Sockets,
     /// What an older process knew about the backends.
     pub carried: Carried,
     /// Told the log level at each reload.
@@ -61,6 +59,7 @@ pub struct Start {
 /// What is true right now, and how to change it.
 pub struct Control {
     publisher: Publisher,
+    proxy: Arc<ProxyPlane>,
     followers: Arc<Followers>,
     bus: Arc<Bus>,
     ledger: Mutex<Ledger>,
@@ -87,14 +86,16 @@ impl Control {
         let config = Arc::new(start.config);
         let files = Mutex::new(weir_tls::fingerprint(&config));
         let bus = Arc::new(Bus::default());
-        let resolved = Arc::new(Notify::new());
+        let (moved, in_force) = (Arc::new(Moved::default()), InForce::default());
         let followers = Arc::new(Followers {
-            names: Names::new(bus.clone(), resolved.clone()),
-            board: Board::new(bus.clone()),
+            names: Names::new(bus.clone(), moved.clone()),
+            board: Board::new(bus.clone(), in_force.clone()),
             orders: Orders::new(bus.clone()),
         });
+        let proxy = Arc::new(start.plane);
+        let (workers, planes) = (proxy.workers(), vec![proxy.clone() as Arc<dyn Plane<Snapshot>>]);
         let publisher =
-            Publisher::start(start.plane, config, start.inherited, &start.carried, followers.clone()).await?;
+            Publisher::start(planes, workers, config, &start.carried, followers.clone(), in_force).await?;
         let control = Arc::new(Control {
             followers,
             bus,
@@ -111,21 +112,16 @@ impl Control {
             started: Timestamp::now(),
             started_at: clock::now(),
             publisher,
+            proxy,
         });
-        control.follow(&control.snapshot());
         control.bus.tell(What::Process { phase: "started", detail: control.summary() });
-        tokio::spawn(house::keep(control.clone(), start.reports, resolved));
+        tokio::spawn(house::keep(control.clone(), start.reports, moved));
         Ok(control)
     }
 
     /// What is in force.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.publisher.snapshot()
-    }
-
-    /// Lets name resolution, probes and orders follow a snapshot.
-    fn follow(&self, snapshot: &Snapshot) {
-        self.followers.follow(snapshot);
     }
 
     /// Where the config came from.

@@ -1,7 +1,7 @@
 //! Active health: who is probed, what came of it, and who is told.
 //!
 //! One prober per target (check and socket address) and pace, however many pools and backends use it. Probers are kept across
-//! reloads: one whose check did not change goes on as if nothing had happened.
+//! reloads: one whose check did not change goes on as if nothing had happened. A backend that comes or goes concerns its own prober only.
 
 pub mod probe;
 mod probe_h2;
@@ -19,7 +19,9 @@ use weir_config::{Check, HttpVersion};
 use weir_io::clock;
 use weir_proxy::snapshot::{Backend, Pool, Snapshot};
 
+use crate::dns::Member;
 use crate::events::{Bus, What};
+use crate::publish::InForce;
 use crate::timestamp::Timestamp;
 use probe::{Failure, Question, Target};
 use schedule::{Ending, Pace, Schedule, Step};
@@ -32,8 +34,21 @@ const LONGEST_SPREAD: Duration = Duration::from_millis(500);
 
 /// All probers.
 pub struct Board {
-    probers: Mutex<HashMap<Key, Prober>>,
+    table: Mutex<Table>,
     bus: Arc<Bus>,
+    in_force: InForce,
+}
+
+#[derive(Default)]
+struct Table {
+    probers: HashMap<Arc<Key>, Prober>,
+    /// What is probed for each backend, by [`id`].
+    of_backends: HashMap<usize, Arc<Key>>,
+}
+
+/// A number of a backend that is the same as long as it is in its pool.
+fn id(backend: &Backend) -> usize {
+    Arc::as_ptr(&backend.balance).addr()
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -61,18 +76,13 @@ struct Shared {
 
 struct State {
     machine: HealthMachine,
-    subscribers: Vec<Subscriber>,
+    /// Whose backend it is. The pool is looked up when there is something to tell it: each change of its backends makes another.
+    subscribers: Vec<Member>,
     history: VecDeque<Probed>,
     good_count: u64,
     bad_count: u64,
     /// Whether the last bad probe was accepted and merely not answered in time.
     late: bool,
-}
-
-#[derive(Clone)]
-struct Subscriber {
-    pool: Arc<Pool>,
-    backend: Arc<Backend>,
 }
 
 /// The result of one probe.
@@ -102,9 +112,9 @@ pub struct Findings {
 }
 
 impl Board {
-    /// No probers yet.
-    pub fn new(bus: Arc<Bus>) -> Board {
-        Board { probers: Mutex::default(), bus }
+    /// No probers yet. `in_force` is where the pools are looked up that a verdict concerns.
+    pub fn new(bus: Arc<Bus>, in_force: InForce) -> Board {
+        Board { table: Mutex::default(), bus, in_force }
     }
 
     /// Makes the probers be what `snapshot` asks for: starts those that are missing, ends those nobody needs, tells all others
@@ -112,36 +122,85 @@ impl Board {
     #[allow(clippy::mutable_key_type, reason = "a key is compared by digest and name, which never change")]
     pub fn adopt(&self, snapshot: &Snapshot) {
         let now = clock::now();
-        let mut wanted: HashMap<Key, Vec<Subscriber>> = HashMap::new();
+        let mut wanted: HashMap<Key, (&Pool, Vec<Member>)> = HashMap::new();
         for pool in &snapshot.pools {
             for backend in &pool.backends {
-                let subscriber = Subscriber { pool: pool.clone(), backend: backend.clone() };
+                let subscriber = Member { pool: pool.config.name.clone(), backend: backend.clone() };
                 self.settle_name(&subscriber);
                 match key(pool, backend) {
-                    Some(key) => wanted.entry(key).or_default().push(subscriber),
+                    Some(key) => wanted.entry(key).or_insert((pool, Vec::new())).1.push(subscriber),
                     None => self.settle_unprobed(&subscriber, now),
                 }
             }
+        }
+        {
+            let mut table = self.lock();
+            table.probers.retain(|key, _| wanted.contains_key(&**key));
+            table.of_backends.clear();
+            for (key, (pool, subscribers)) in wanted {
+                self.subscribe(&mut table, key, pool, subscribers, true);
+            }
+        }
+        for pool in &snapshot.pools {
             pool.refresh(now);
         }
-        let mut probers = self.lock();
-        probers.retain(|key, _| wanted.contains_key(key));
-        for (key, subscribers) in wanted {
-            match probers.get(&key) {
-                Some(prober) => prober.shared.serve(subscribers, now),
-                None => {
-                    let prober = start(key.clone(), subscribers, now, self.bus.clone());
-                    probers.insert(key, prober);
-                }
+    }
+
+    /// Probes a backend that has come into its pool; takes over what is known of it already. The pool is to be refreshed.
+    pub fn add(&self, pool: &Pool, backend: &Arc<Backend>) {
+        let subscriber = Member { pool: pool.config.name.clone(), backend: backend.clone() };
+        self.settle_name(&subscriber);
+        match key(pool, backend) {
+            Some(key) => self.subscribe(&mut self.lock(), key, pool, vec![subscriber], false),
+            None => self.settle_unprobed(&subscriber, clock::now()),
+        }
+    }
+
+    /// Ends what is done for a backend that is no longer in its pool.
+    pub fn remove(&self, backend: &Backend) {
+        let mut table = self.lock();
+        let Some(key) = table.of_backends.remove(&id(backend)) else { return };
+        let is_left = table.probers.get(&key).is_some_and(|prober| prober.shared.leave(backend));
+        if !is_left {
+            table.probers.remove(&key);
+        }
+    }
+
+    /// The address of a backend has become another: what is probed for it becomes another, too.
+    pub fn follow_address(&self, pool: &Pool, backend: &Arc<Backend>) {
+        let probed = self.lock().of_backends.get(&id(backend)).cloned();
+        if probed.is_none() || probed.as_deref() != key(pool, backend).as_ref() {
+            self.remove(backend);
+            self.add(pool, backend);
+        }
+        pool.refresh(clock::now());
+    }
+
+    /// Has `subscribers`, of whom the first is in `pool`, told what comes of a target, beside those who are already or, with `alone`, instead of them.
+    fn subscribe(&self, table: &mut Table, key: Key, pool: &Pool, subscribers: Vec<Member>, alone: bool) {
+        let now = clock::now();
+        let key = table.probers.get_key_value(&key).map_or_else(|| Arc::new(key), |(key, _)| key.clone());
+        for subscriber in &subscribers {
+            table.of_backends.insert(id(&subscriber.backend), key.clone());
+        }
+        match table.probers.get(&key) {
+            Some(prober) => prober.shared.serve(subscribers, alone, now),
+            None => {
+                let prober = self.start(&key, pool, subscribers, now);
+                table.probers.insert(key, prober);
             }
         }
     }
 
+    /// The prober of a backend; `None` when it is not probed.
+    fn prober_of(&self, backend: &Backend) -> Option<Arc<Shared>> {
+        let table = self.lock();
+        table.probers.get(table.of_backends.get(&id(backend))?).map(|prober| prober.shared.clone())
+    }
+
     /// Real traffic failed on this backend: asks now rather than at the next turn.
-    pub fn hasten(&self, pool: &Pool, backend: &Backend) {
-        if let Some(prober) =
-            key(pool, backend).and_then(|key| self.lock().get(&key).map(|prober| prober.shared.clone()))
-        {
+    pub fn hasten(&self, backend: &Backend) {
+        if let Some(prober) = self.prober_of(backend) {
             prober.hasten.notify_one();
         }
     }
@@ -154,9 +213,7 @@ impl Board {
             Check::Off => "off",
         };
         let mut findings = Findings { check: check.to_owned(), ..Findings::default() };
-        if let Some(prober) =
-            key(pool, backend).and_then(|key| self.lock().get(&key).map(|prober| prober.shared.clone()))
-        {
+        if let Some(prober) = self.prober_of(backend) {
             let state = prober.lock();
             findings.history = state.history.iter().rev().cloned().collect();
             findings.good_count = state.good_count;
@@ -169,15 +226,20 @@ impl Board {
     pub fn settle_names(&self, snapshot: &Snapshot) {
         for pool in &snapshot.pools {
             for backend in &pool.backends {
-                self.settle_name(&Subscriber { pool: pool.clone(), backend: backend.clone() });
+                self.settle_name_of(pool, backend);
             }
             pool.refresh(clock::now());
         }
     }
 
+    /// As [`Self::settle_names`], for one backend; its pool is to be refreshed.
+    pub fn settle_name_of(&self, pool: &Pool, backend: &Arc<Backend>) {
+        self.settle_name(&Member { pool: pool.config.name.clone(), backend: backend.clone() });
+    }
+
     /// While its name stands for no address nothing could connect to a backend, so it is down; from the first address on it is taken
     /// to be up until a probe says otherwise, as a backend is that is given by address.
-    fn settle_name(&self, subscriber: &Subscriber) {
+    fn settle_name(&self, subscriber: &Member) {
         let backend = &subscriber.backend;
         let resolved = backend.resolved.address().is_some();
         if backend.balance.is_assumed_up() == resolved {
@@ -192,7 +254,7 @@ impl Board {
     }
 
     /// A backend that is not probed is up, once its name stands for an address.
-    fn settle_unprobed(&self, subscriber: &Subscriber, now: Duration) {
+    fn settle_unprobed(&self, subscriber: &Member, now: Duration) {
         let backend = &subscriber.backend;
         if backend.resolved.address().is_none() || backend.balance.health() == Health::Up {
             return;
@@ -204,9 +266,29 @@ impl Board {
         }
     }
 
-    #[allow(clippy::mutable_key_type, reason = "a key is compared by digest and name, which never change")]
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Prober>> {
-        self.probers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn start(&self, key: &Arc<Key>, pool: &Pool, subscribers: Vec<Member>, now: Duration) -> Prober {
+        let health = &pool.config.health;
+        let offset = subscribers.first().map_or(Duration::ZERO, |first| {
+            weir_balance::start_offset(first.backend.balance.id(), key.pace.interval().min(LONGEST_SPREAD))
+        });
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                machine: HealthMachine::new(health.rise, health.fall),
+                subscribers,
+                history: VecDeque::with_capacity(HISTORY),
+                good_count: 0,
+                bad_count: 0,
+                late: false,
+            }),
+            hasten: Notify::new(),
+        });
+        let schedule = Schedule::new(key.pace, now + offset);
+        let running = run(key.clone(), schedule, shared.clone(), self.bus.clone(), self.in_force.clone());
+        Prober { shared, task: tokio::spawn(running) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -229,39 +311,17 @@ fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
     Some(Key { target, pace: Pace::of(health) })
 }
 
-fn start(key: Key, subscribers: Vec<Subscriber>, now: Duration, bus: Arc<Bus>) -> Prober {
-    let health = &subscribers[0].pool.config.health;
-    let offset = weir_balance::start_offset(
-        subscribers[0].backend.balance.id(),
-        key.pace.interval().min(LONGEST_SPREAD),
-    );
-    let shared = Arc::new(Shared {
-        state: Mutex::new(State {
-            machine: HealthMachine::new(health.rise, health.fall),
-            subscribers,
-            history: VecDeque::with_capacity(HISTORY),
-            good_count: 0,
-            bad_count: 0,
-            late: false,
-        }),
-        hasten: Notify::new(),
-    });
-    let schedule = Schedule::new(key.pace, now + offset);
-    let task = tokio::spawn(run(Arc::new(key.target), schedule, shared.clone(), bus));
-    Prober { shared, task }
-}
-
 /// A prober's life.
-async fn run(target: Arc<Target>, mut schedule: Schedule, shared: Arc<Shared>, bus: Arc<Bus>) {
+async fn run(key: Arc<Key>, mut schedule: Schedule, shared: Arc<Shared>, bus: Arc<Bus>, in_force: InForce) {
     let mut probes = JoinSet::new();
     loop {
         let now = clock::now();
         match schedule.step(now) {
             Step::Start { number, limit } => {
-                let target = target.clone();
+                let key = key.clone();
                 probes.spawn(async move {
                     let began = clock::now();
-                    let result = probe::probe(&target, limit).await;
+                    let result = probe::probe(&key.target, limit).await;
                     (number, result, clock::now().saturating_sub(began))
                 });
             }
@@ -273,7 +333,7 @@ async fn run(target: Arc<Target>, mut schedule: Schedule, shared: Arc<Shared>, b
                         Err(_) => Ending::Bad,
                     };
                     if schedule.finished(number, ending) {
-                        shared.take(result, took, &bus);
+                        shared.take(result, took, &bus, &in_force);
                     }
                 },
                 () = tokio::time::sleep(until.saturating_sub(now)) => {}
@@ -284,22 +344,31 @@ async fn run(target: Arc<Target>, mut schedule: Schedule, shared: Arc<Shared>, b
 }
 
 impl Shared {
-    /// Works for these from now on; who is new learns what is known already.
-    fn serve(&self, subscribers: Vec<Subscriber>, now: Duration) {
+    /// Works for these, too, or for these `alone`; who is new learns what is known already. Their pools are to be refreshed.
+    fn serve(&self, subscribers: Vec<Member>, alone: bool, now: Duration) {
         let mut state = self.lock();
         let known = state.machine.state();
         for subscriber in &subscribers {
             subscriber.backend.balance.set_late(state.late);
             if known != Health::Unknown && subscriber.backend.balance.health() != known {
                 subscriber.backend.balance.set_health(known, now);
-                subscriber.pool.refresh(now);
             }
         }
-        state.subscribers = subscribers;
+        if alone {
+            state.subscribers.clear();
+        }
+        state.subscribers.extend(subscribers);
+    }
+
+    /// No longer works for this backend; gives whether there are others.
+    fn leave(&self, backend: &Backend) -> bool {
+        let subscribers = &mut self.lock().subscribers;
+        subscribers.retain(|subscriber| id(&subscriber.backend) != id(backend));
+        !subscribers.is_empty()
     }
 
     /// Takes the result of one probe and tells everybody concerned when it changes the verdict.
-    fn take(&self, result: Result<Option<u16>, Failure>, took: Duration, bus: &Bus) {
+    fn take(&self, result: Result<Option<u16>, Failure>, took: Duration, bus: &Bus, in_force: &InForce) {
         let good = result.is_ok();
         let late = matches!(result, Err(Failure::TimedOut { connected: true, .. }));
         let detail = match result {
@@ -324,14 +393,14 @@ impl Shared {
             state.late = late;
             for subscriber in &state.subscribers {
                 subscriber.backend.balance.set_late(late);
-                subscriber.pool.refresh(now);
+                refresh(in_force, subscriber, now);
             }
         }
         let Some(Transition { from, to }) = state.machine.observe(good) else { return };
         for subscriber in &state.subscribers {
             let before = subscriber.backend.balance.health();
             subscriber.backend.balance.set_health(to, now);
-            subscriber.pool.refresh(now);
+            refresh(in_force, subscriber, now);
             // The first good answer of a backend that was taken to be up is no news.
             if before != to && !(from == Health::Unknown && to == Health::Up && before != Health::Down) {
                 tell(bus, subscriber, to, &detail);
@@ -344,8 +413,15 @@ impl Shared {
     }
 }
 
-fn tell(bus: &Bus, subscriber: &Subscriber, health: Health, reason: &str) {
-    let (pool, backend) = (subscriber.pool.config.name.clone(), subscriber.backend.address.clone());
+/// Shows the pool as it is now what has become of its backend.
+fn refresh(in_force: &InForce, subscriber: &Member, now: Duration) {
+    if let Some(pool) = in_force.snapshot().as_ref().and_then(|snapshot| snapshot.pool(&subscriber.pool)) {
+        pool.refresh(now);
+    }
+}
+
+fn tell(bus: &Bus, subscriber: &Member, health: Health, reason: &str) {
+    let (pool, backend) = (subscriber.pool.clone(), subscriber.backend.address.clone());
     let state = if health == Health::Up { "up" } else { "down" };
     if health == Health::Up {
         tracing::info!(pool, backend, reason, "backend is up");

@@ -54,6 +54,16 @@ pub enum Conditions<'a> {
     },
 }
 
+/// Which query a backend is asked with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Query<'a> {
+    /// The client's.
+    #[default]
+    AsSent,
+    /// This one, given without its `?`; `None` for none. No form but origin- and absolute-form has any.
+    Of(Option<&'a [u8]>),
+}
+
 /// What a response says of the cache that it went past or came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheFields<'a> {
@@ -69,8 +79,12 @@ pub struct RequestContext<'a> {
     /// Who asks.
     pub identity: &'a ClientIdentity,
     /// The path to ask for: the normalised one that routing matched, or what a route rewrote it to. `None`: as it was
-    /// sent, for paths that are plain. The query stays.
+    /// sent, for paths that are plain.
     pub path: Option<&'a [u8]>,
+    /// The query to ask with.
+    pub query: Query<'a>,
+    /// Host and port to ask for, another spelling of those that were sent. `None`: as they were sent.
+    pub host: Option<&'a [u8]>,
     /// `x-request-id` for a request that has no acceptable one.
     pub request_id: &'a [u8],
     /// `host` for an HTTP/1.0 request that has none.
@@ -102,6 +116,8 @@ impl<'a> RequestContext<'a> {
         RequestContext {
             identity,
             path: None,
+            query: Query::AsSent,
+            host: None,
             request_id,
             default_host: b"",
             conditions: Conditions::AsSent,
@@ -244,7 +260,7 @@ fn request_rule<'a>(head: &RequestHead, context: &RequestContext<'a>, replaced: 
 /// Known names that are not passed on as they came.
 fn dropped_from_request(head: &RequestHead, context: &RequestContext<'_>) -> KnownSet {
     let mut dropped = HOP_BY_HOP.with(KnownHeader::Via);
-    if head.form == TargetForm::Absolute {
+    if head.form == TargetForm::Absolute || context.host.is_some() {
         dropped = dropped.with(KnownHeader::Host);
     }
     if context.identity.trusted {
@@ -277,6 +293,12 @@ fn dropped_from_request(head: &RequestHead, context: &RequestContext<'_>) -> Kno
     dropped
 }
 
+/// Host and port that a backend is told; `None` for an HTTP/1.0 request that has none.
+#[inline]
+fn host_of<'b>(head: &RequestHead, buffer: &'b [u8], context: &RequestContext<'b>) -> Option<&'b [u8]> {
+    context.host.or_else(|| head.host(buffer))
+}
+
 /// Path and query to ask a backend for.
 fn target_of<'b>(
     head: &RequestHead,
@@ -299,7 +321,11 @@ fn target_of<'b>(
             (b"*", None)
         }
         TargetForm::Absolute | TargetForm::Origin => {
-            (context.path.unwrap_or_else(|| head.path(buffer)), head.query(buffer))
+            let query = match context.query {
+                Query::AsSent => head.query(buffer),
+                Query::Of(query) => query,
+            };
+            (context.path.unwrap_or_else(|| head.path(buffer)), query)
         }
     }
 }
@@ -308,10 +334,11 @@ fn target_of<'b>(
 fn put_identity(
     head: &RequestHead,
     buffer: &[u8],
-    identity: &ClientIdentity,
+    context: &RequestContext<'_>,
     replaced: KnownSet,
     sink: &mut impl FieldSink,
 ) {
+    let identity = context.identity;
     let fields = &head.fields;
     if !replaced.has(KnownHeader::Via) {
         put_via(fields, buffer, head.version, sink);
@@ -330,7 +357,7 @@ fn put_identity(
     {
         sink.field(b"client-cert", certificate);
     }
-    let host = head.host(buffer);
+    let host = host_of(head, buffer, context);
     if let Some(host) = host
         && !replaced.has(KnownHeader::XForwardedHost)
         && !kept(KnownHeader::XForwardedHost)

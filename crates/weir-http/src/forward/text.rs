@@ -4,9 +4,9 @@
 //! from the buffer, and neighbours of that kind are copied together; all other lines are composed anew.
 
 use super::{
-    KeepRule, RequestContext, ResponseContext, SentFraming, client_framing, put_conditions, put_early,
-    put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail, request_rule, response_rule,
-    target_of,
+    KeepRule, Query, RequestContext, ResponseContext, SentFraming, client_framing, host_of, put_conditions,
+    put_early, put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail, request_rule,
+    response_rule, target_of,
 };
 use crate::added::replaced_names;
 use crate::body::BodyLength;
@@ -26,7 +26,7 @@ pub fn write_request(head: &RequestHead, buffer: &[u8], context: &RequestContext
     // Where Host is missing or not the authority, the request line was composed, so that the field stands behind it.
     let host_stays = head.fields.seen.has(KnownHeader::Host) && !rule.dropped.has(KnownHeader::Host);
     if !host_stays && !replaced.has(KnownHeader::Host) {
-        encode::write_field(out, b"host", head.host(buffer).unwrap_or(context.default_host));
+        encode::write_field(out, b"host", host_of(head, buffer, context).unwrap_or(context.default_host));
     }
     copy_fields(&head.fields, buffer, run_start, &rule, out);
     if head.body.is_open_ended() {
@@ -49,6 +49,8 @@ fn write_request_line(
     out: &mut Vec<u8>,
 ) -> usize {
     let composed = context.path.is_some()
+        || context.query != Query::AsSent
+        || context.host.is_some()
         || head.form == TargetForm::Absolute
         || head.version == Version::Http10
         || !head.fields.seen.has(KnownHeader::Host);
@@ -76,7 +78,7 @@ fn write_identity(
     out: &mut Vec<u8>,
 ) {
     let identity = context.identity;
-    let host = head.host(buffer);
+    let host = host_of(head, buffer, context);
     let usual = !identity.trusted
         && head.version == identity.version
         && !head.fields.seen.has(KnownHeader::Via)
@@ -95,7 +97,7 @@ fn write_identity(
             encode::write_field(out, b"forwarded", &identity.element);
         }
     } else {
-        put_identity(head, buffer, identity, replaced, out);
+        put_identity(head, buffer, context, replaced, out);
     }
     put_request_id(head, context, replaced, out);
     put_conditions(context, out);

@@ -4,9 +4,9 @@
 //! `cookie` stays one field (RFC 9113 §8.2.3 lets it).
 
 use super::{
-    KeepRule, RequestContext, ResponseContext, SentFraming, client_framing, put_conditions, put_early,
-    put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail, request_rule, response_rule,
-    target_of,
+    KeepRule, Query, RequestContext, ResponseContext, SentFraming, client_framing, host_of, put_conditions,
+    put_early, put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail, request_rule,
+    response_rule, target_of,
 };
 use crate::added::replaced_names;
 use crate::h1::encode::Digits;
@@ -45,7 +45,7 @@ pub fn request_fields<'b>(
         rule.dropped = rule.dropped.with(KnownHeader::SecWebsocketKey);
     }
     visit_kept(&head.fields, buffer, &rule, sink);
-    put_identity(head, buffer, context.identity, replaced, sink);
+    put_identity(head, buffer, context, replaced, sink);
     put_request_id(head, context, replaced, sink);
     put_conditions(context, sink);
     put_early(context, sink);
@@ -70,7 +70,7 @@ fn put_request_control(
     let of_route = context.added.iter().find(|field| field.known == KnownHeader::Host);
     let authority = match of_route {
         Some(field) => field.value(),
-        None => head.host(buffer).unwrap_or(context.default_host),
+        None => host_of(head, buffer, context).unwrap_or(context.default_host),
     };
     let method = if upgrade.is_some() { b"CONNECT" } else { head.method_text(buffer) };
     sink.field(b":method", method);
@@ -84,7 +84,11 @@ fn put_request_control(
     sink.field(b":authority", authority);
     match target_of(head, buffer, context) {
         (path, None) => sink.field(b":path", path),
-        (_, Some(_)) if context.path.is_none() && head.form == TargetForm::Origin => {
+        (_, Some(_))
+            if context.path.is_none()
+                && context.query == Query::AsSent
+                && head.form == TargetForm::Origin =>
+        {
             sink.field(b":path", head.target(buffer));
         }
         (path, Some(query)) => sink.parts(b":path", [path, b"?", query]),

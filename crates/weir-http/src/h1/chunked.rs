@@ -15,7 +15,7 @@ use crate::violation::Violation;
 /// (RFC 9112 §7.1.1 calls it bad and lives with it; readers differ on it, so we refuse).
 #[derive(Debug)]
 pub(crate) struct ChunkReader {
-    state: State,
+    state: ChunkState,
     /// Size being read, then content bytes left of the chunk.
     remaining: u64,
     digits: u8,
@@ -27,7 +27,7 @@ pub(crate) struct ChunkReader {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ChunkState {
     Size,
     ExtensionNameStart,
     ExtensionName,
@@ -55,7 +55,7 @@ struct PartTrailers {
 impl ChunkReader {
     pub(crate) fn new(limits: &Limits) -> ChunkReader {
         ChunkReader {
-            state: State::Size,
+            state: ChunkState::Size,
             remaining: 0,
             digits: 0,
             extension_bytes: 0,
@@ -67,7 +67,7 @@ impl ChunkReader {
     }
 
     pub(crate) fn is_complete(&self) -> bool {
-        self.state == State::Complete
+        self.state == ChunkState::Complete
     }
 
     pub(crate) fn trailers(&self) -> Option<&Trailers> {
@@ -79,8 +79,8 @@ impl ChunkReader {
     pub(crate) fn advance(&mut self, input: &[u8]) -> Result<BodyStep, Violation> {
         let mut at = 0;
         let mut data = 0..0;
-        while self.state != State::Complete {
-            if self.state == State::Data {
+        while self.state != ChunkState::Complete {
+            if self.state == ChunkState::Data {
                 if !data.is_empty() {
                     break;
                 }
@@ -93,49 +93,49 @@ impl ChunkReader {
                 at += take;
                 self.remaining -= take as u64;
                 if self.remaining == 0 {
-                    self.state = State::DataReturn;
+                    self.state = ChunkState::DataReturn;
                 }
-            } else if self.state == State::Trailers {
+            } else if self.state == ChunkState::Trailers {
                 at += self.read_trailers(input.get(at..).unwrap_or_default())?;
-                if self.state == State::Trailers {
+                if self.state == ChunkState::Trailers {
                     break;
                 }
             } else {
                 let Some(&byte) = input.get(at) else { break };
                 self.state = self.framing_byte(byte)?;
                 // The first byte of a trailer line belongs to the trailer text.
-                at += usize::from(self.state != State::Trailers);
+                at += usize::from(self.state != ChunkState::Trailers);
             }
         }
         Ok(BodyStep { consumed: at, data, complete: self.is_complete() })
     }
 
-    fn framing_byte(&mut self, byte: u8) -> Result<State, Violation> {
+    fn framing_byte(&mut self, byte: u8) -> Result<ChunkState, Violation> {
         match (self.state, byte) {
-            (State::Size, _) => self.size_byte(byte),
-            (State::SizeLineFeed, b'\n') => {
+            (ChunkState::Size, _) => self.size_byte(byte),
+            (ChunkState::SizeLineFeed, b'\n') => {
                 let size_was_zero = self.remaining == 0;
                 self.digits = 0;
-                Ok(if size_was_zero { State::TrailerStart } else { State::Data })
+                Ok(if size_was_zero { ChunkState::TrailerStart } else { ChunkState::Data })
             }
-            (State::SizeLineFeed | State::TrailerStartLineFeed, _) if byte != b'\n' => {
+            (ChunkState::SizeLineFeed | ChunkState::TrailerStartLineFeed, _) if byte != b'\n' => {
                 Err(Violation::BareCarriageReturn)
             }
-            (State::DataReturn, b'\r') => Ok(State::DataLineFeed),
-            (State::DataLineFeed, b'\n') => Ok(State::Size),
-            (State::DataReturn | State::DataLineFeed, _) => Err(Violation::ChunkEnd),
-            (State::TrailerStart, b'\r') => Ok(State::TrailerStartLineFeed),
-            (State::TrailerStart, b'\n') => Err(Violation::BareLineFeed),
-            (State::TrailerStart, _) => {
+            (ChunkState::DataReturn, b'\r') => Ok(ChunkState::DataLineFeed),
+            (ChunkState::DataLineFeed, b'\n') => Ok(ChunkState::Size),
+            (ChunkState::DataReturn | ChunkState::DataLineFeed, _) => Err(Violation::ChunkEnd),
+            (ChunkState::TrailerStart, b'\r') => Ok(ChunkState::TrailerStartLineFeed),
+            (ChunkState::TrailerStart, b'\n') => Err(Violation::BareLineFeed),
+            (ChunkState::TrailerStart, _) => {
                 self.trailers = Some(Box::default());
-                Ok(State::Trailers)
+                Ok(ChunkState::Trailers)
             }
-            (State::TrailerStartLineFeed, _) => Ok(State::Complete),
+            (ChunkState::TrailerStartLineFeed, _) => Ok(ChunkState::Complete),
             _ => self.extension_byte(byte),
         }
     }
 
-    fn size_byte(&mut self, byte: u8) -> Result<State, Violation> {
+    fn size_byte(&mut self, byte: u8) -> Result<ChunkState, Violation> {
         if let Some(digit) = scan::hex_value(byte) {
             //= https://www.rfc-editor.org/rfc/rfc9112#section-7.1
             //# A recipient MUST anticipate potentially large hexadecimal numerals and prevent parsing errors due to
@@ -145,15 +145,15 @@ impl ChunkReader {
                 return Err(Violation::ChunkSizeSyntax);
             }
             self.remaining = self.remaining << 4 | u64::from(digit);
-            return Ok(State::Size);
+            return Ok(ChunkState::Size);
         }
         match byte {
             _ if self.digits == 0 => Err(Violation::ChunkSizeSyntax),
-            b'\r' => Ok(State::SizeLineFeed),
+            b'\r' => Ok(ChunkState::SizeLineFeed),
             b'\n' => Err(Violation::BareLineFeed),
             b';' => {
                 self.count_extension_byte()?;
-                Ok(State::ExtensionNameStart)
+                Ok(ChunkState::ExtensionNameStart)
             }
             _ => Err(Violation::ChunkSizeSyntax),
         }
@@ -170,23 +170,31 @@ impl ChunkReader {
     //= https://www.rfc-editor.org/rfc/rfc9112#section-7.1.1
     //# A server ought to limit the total length of chunk extensions received
     //# in a request to an amount reasonable for the services provided
-    fn extension_byte(&mut self, byte: u8) -> Result<State, Violation> {
+    fn extension_byte(&mut self, byte: u8) -> Result<ChunkState, Violation> {
         let token = scan::is(byte, TOKEN);
         let next = match (self.state, byte) {
-            (State::ExtensionNameStart | State::ExtensionName, _) if token => State::ExtensionName,
-            (State::ExtensionName, b'=') => State::ExtensionValueStart,
-            (State::ExtensionValueStart | State::ExtensionToken, _) if token => State::ExtensionToken,
-            (State::ExtensionValueStart, b'"') => State::ExtensionQuoted,
-            (State::ExtensionQuoted, b'"') => State::ExtensionQuotedEnd,
-            (State::ExtensionQuoted, b'\\') => State::ExtensionQuotedPair,
-            (State::ExtensionQuoted | State::ExtensionQuotedPair, b'\t' | b' '..=b'~' | 0x80..) => {
-                State::ExtensionQuoted
+            (ChunkState::ExtensionNameStart | ChunkState::ExtensionName, _) if token => {
+                ChunkState::ExtensionName
             }
-            (State::ExtensionName | State::ExtensionToken | State::ExtensionQuotedEnd, b';') => {
-                State::ExtensionNameStart
+            (ChunkState::ExtensionName, b'=') => ChunkState::ExtensionValueStart,
+            (ChunkState::ExtensionValueStart | ChunkState::ExtensionToken, _) if token => {
+                ChunkState::ExtensionToken
             }
-            (State::ExtensionName | State::ExtensionToken | State::ExtensionQuotedEnd, b'\r') => {
-                return Ok(State::SizeLineFeed);
+            (ChunkState::ExtensionValueStart, b'"') => ChunkState::ExtensionQuoted,
+            (ChunkState::ExtensionQuoted, b'"') => ChunkState::ExtensionQuotedEnd,
+            (ChunkState::ExtensionQuoted, b'\\') => ChunkState::ExtensionQuotedPair,
+            (ChunkState::ExtensionQuoted | ChunkState::ExtensionQuotedPair, b'\t' | b' '..=b'~' | 0x80..) => {
+                ChunkState::ExtensionQuoted
+            }
+            (
+                ChunkState::ExtensionName | ChunkState::ExtensionToken | ChunkState::ExtensionQuotedEnd,
+                b';',
+            ) => ChunkState::ExtensionNameStart,
+            (
+                ChunkState::ExtensionName | ChunkState::ExtensionToken | ChunkState::ExtensionQuotedEnd,
+                b'\r',
+            ) => {
+                return Ok(ChunkState::SizeLineFeed);
             }
             (_, b'\n') => return Err(Violation::BareLineFeed),
             _ => return Err(Violation::ChunkExtensionSyntax),
@@ -218,7 +226,7 @@ impl ChunkReader {
             text.extend_from_slice(rest.get(..line).unwrap_or_default());
             taken += line;
             if fields::parse_fields(text, cursor, fields, &limits)?.is_some() {
-                self.state = State::Complete;
+                self.state = ChunkState::Complete;
                 break;
             }
         }

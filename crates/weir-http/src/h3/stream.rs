@@ -17,7 +17,7 @@ const UNKNOWN_FRAMES_LIMIT_BYTES: u64 = 1 << 20;
 pub struct RequestStream {
     id: u64,
     role: Role,
-    state: State,
+    state: FrameState,
     phase: Phase,
     /// Bytes left of the frame being read.
     left: u64,
@@ -30,7 +30,7 @@ pub struct RequestStream {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum FrameState {
     Header,
     Data,
     Section,
@@ -88,7 +88,7 @@ impl RequestStream {
         RequestStream {
             id,
             role,
-            state: State::Header,
+            state: FrameState::Header,
             phase: Phase::Head,
             left: 0,
             header: FrameHeaderReader::default(),
@@ -115,23 +115,23 @@ impl RequestStream {
         loop {
             let rest = input.get(at..).unwrap_or_default();
             match self.state {
-                State::Header => {
+                FrameState::Header => {
                     let (taken, header) = self.header.read(rest);
                     at += taken;
                     let Some(header) = header else { return Ok(step(at, StreamEvent::NeedMore)) };
                     self.begin(header)?;
                 }
-                State::Data if rest.is_empty() => return Ok(step(at, StreamEvent::NeedMore)),
-                State::Data => {
+                FrameState::Data if rest.is_empty() => return Ok(step(at, StreamEvent::NeedMore)),
+                FrameState::Data => {
                     let taken = self.take(rest.len());
                     return Ok(step(at + taken, StreamEvent::Data(at..at + taken)));
                 }
-                State::Section => {
+                FrameState::Section => {
                     let is_whole = self.section.is_empty() && rest.len() as u64 >= self.left;
                     let taken = self.take(rest.len());
                     if !is_whole {
                         self.section.extend_from_slice(rest.get(..taken).unwrap_or_default());
-                        if self.state == State::Section {
+                        if self.state == FrameState::Section {
                             return Ok(step(at + taken, StreamEvent::NeedMore));
                         }
                     }
@@ -139,13 +139,13 @@ impl RequestStream {
                     let is_trailers = self.phase == Phase::Ended;
                     return Ok(step(at + taken, StreamEvent::Section(Section { is_trailers, range })));
                 }
-                State::Skip if rest.is_empty() => return Ok(step(at, StreamEvent::NeedMore)),
-                State::Skip => {
+                FrameState::Skip if rest.is_empty() => return Ok(step(at, StreamEvent::NeedMore)),
+                FrameState::Skip => {
                     let taken = self.take(rest.len());
                     at += taken;
                     self.skip(taken as u64)?;
                 }
-                State::Blocked => return Ok(step(at, StreamEvent::Blocked)),
+                FrameState::Blocked => return Ok(step(at, StreamEvent::Blocked)),
             }
         }
     }
@@ -155,7 +155,7 @@ impl RequestStream {
         let taken = self.left.min(available as u64);
         self.left -= taken;
         if self.left == 0 {
-            self.state = State::Header;
+            self.state = FrameState::Header;
         }
         taken as usize
     }
@@ -168,7 +168,7 @@ impl RequestStream {
         let state = match (header.kind, self.phase) {
             (FrameKind::Headers, Phase::Head | Phase::Content) => return self.begin_section(),
             (FrameKind::Headers, Phase::Tunnel) => return Err(Fault::FrameInTunnel),
-            (FrameKind::Data, Phase::Content | Phase::Tunnel) => State::Data,
+            (FrameKind::Data, Phase::Content | Phase::Tunnel) => FrameState::Data,
             (FrameKind::Data, Phase::Head) => return Err(Fault::DataBeforeHeaders),
             (FrameKind::Data | FrameKind::Headers, Phase::Ended) => return Err(Fault::FrameAfterTrailers),
             (FrameKind::PushPromise, _) => {
@@ -180,13 +180,13 @@ impl RequestStream {
             (FrameKind::OfHttp2, _) => return Err(Fault::FrameOfHttp2),
             (FrameKind::Unknown, _) => {
                 self.skip(1)?;
-                State::Skip
+                FrameState::Skip
             }
             (FrameKind::Settings | FrameKind::GoAway | FrameKind::CancelPush | FrameKind::MaxPushId, _) => {
                 return Err(Fault::ControlFrameOnRequestStream);
             }
         };
-        self.state = if header.length == 0 { State::Header } else { state };
+        self.state = if header.length == 0 { FrameState::Header } else { state };
         Ok(())
     }
 
@@ -202,12 +202,12 @@ impl RequestStream {
     fn begin_section(&mut self) -> Result<(), Fault> {
         let is_head = self.phase == Phase::Head;
         self.phase = if is_head { Phase::Content } else { Phase::Ended };
-        self.state = State::Section;
+        self.state = FrameState::Section;
         let limit = if is_head { self.head_limit_bytes } else { self.trailer_limit_bytes };
         // A field takes fewer bytes here than it counts for, unless its Huffman code is longer than its text, which no one
         // writes: a section that is longer than the limit is refused before any of it is kept.
         if self.left > limit {
-            self.state = State::Skip;
+            self.state = FrameState::Skip;
             return Err(Fault::SectionTooLarge);
         }
         Ok(())
@@ -232,7 +232,8 @@ impl RequestStream {
         //# When a stream terminates cleanly, if the last frame on the stream was
         //# truncated, this MUST be treated as a connection error of type
         //# H3_FRAME_ERROR.
-        let is_inside = !matches!(self.state, State::Header | State::Blocked) || self.header.is_partial();
+        let is_inside =
+            !matches!(self.state, FrameState::Header | FrameState::Blocked) || self.header.is_partial();
         if is_inside {
             return Err(Fault::TruncatedFrame);
         }
@@ -245,7 +246,7 @@ impl RequestStream {
 
     /// Whether a field section waits for the peer's encoder.
     pub fn is_blocked(&self) -> bool {
-        self.state == State::Blocked
+        self.state == FrameState::Blocked
     }
 
     /// Whether what comes now are trailers, or nothing.
@@ -259,13 +260,13 @@ impl RequestStream {
             self.section.clear();
             self.section.extend_from_slice(section);
         }
-        self.state = State::Blocked;
+        self.state = FrameState::Blocked;
     }
 
     pub(super) fn unblock(&mut self) {
         self.section = Vec::new();
-        if self.state == State::Blocked {
-            self.state = State::Header;
+        if self.state == FrameState::Blocked {
+            self.state = FrameState::Header;
         }
     }
 }

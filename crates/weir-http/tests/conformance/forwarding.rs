@@ -3,7 +3,7 @@
 use super::*;
 use std::net::Ipv6Addr;
 use weir_http::{
-    AddedField, AddedFieldError, ResponseContext, SentFraming, Underscores, Version, write_response,
+    AddedField, AddedFieldError, Query, ResponseContext, SentFraming, Underscores, Version, write_response,
 };
 
 const IDENTITY_LINES: &str = "via: 1.1 weir\r\nx-forwarded-for: 203.0.113.7\r\nx-forwarded-proto: http\r\n\
@@ -166,6 +166,23 @@ fn a25_the_forwarded_path_is_the_one_that_was_matched() {
     let context = RequestContext { path: Some(&path), ..RequestContext::new(&identity, b"i") };
     write_request(&head, bytes, &context, &mut out);
     assert!(out.starts_with(b"GET /b%2FA?q=%2e HTTP/1.1\r\nHost: a\r\n"));
+}
+
+#[test]
+fn a_backend_is_asked_with_the_query_and_by_the_host_that_the_caller_names() {
+    let bytes = b"GET /a?b=1&c=2 HTTP/1.1\r\nHost: Shop.Test:80\r\nAccept: */*\r\n\r\n";
+    let text = forwarded_with(bytes, |context| {
+        context.query = Query::Of(Some(b"b=1"));
+        context.host = Some(b"shop.test");
+    });
+    assert!(text.starts_with("GET /a?b=1 HTTP/1.1\r\nhost: shop.test\r\nAccept: */*\r\n"), "{text}");
+    assert!(!text.contains("Shop") && text.contains("x-forwarded-host: shop.test\r\n"), "{text}");
+    assert!(text.contains("host=\"shop.test\"\r\n"), "{text}");
+    let text = forwarded_with(bytes, |context| context.query = Query::Of(None));
+    assert!(text.starts_with("GET /a HTTP/1.1\r\nHost: Shop.Test:80\r\n"), "{text}");
+    let absolute = b"GET http://Shop.Test/a?b HTTP/1.1\r\nHost: x\r\n\r\n";
+    let text = forwarded_with(absolute, |context| context.host = Some(b"shop.test"));
+    assert!(text.starts_with("GET /a?b HTTP/1.1\r\nhost: shop.test\r\nvia"), "{text}");
 }
 
 #[test]

@@ -3,8 +3,9 @@
 use super::*;
 use weir_http::h1::encode;
 use weir_http::{
-    AddedField, Asked, OwnAnswer, OwnResponse, RequestBuilder, ResponseBuilder, ResponseContext, SentFraming,
-    TrailerBuilder, Version, continue_fields, request_fields, response_fields, websocket, write_response,
+    AddedField, Asked, OwnAnswer, OwnResponse, Query, RequestBuilder, ResponseBuilder, ResponseContext,
+    SentFraming, TrailerBuilder, Version, continue_fields, request_fields, response_fields, websocket,
+    write_response,
 };
 
 type Pairs = Vec<(String, String)>;
@@ -75,6 +76,22 @@ fn an_http_2_backend_gets_pseudo_headers_and_nothing_of_the_connection() {
         ("te", "trailers"),
     ]);
     assert_eq!(seen, expected);
+}
+
+#[test]
+fn an_http_2_backend_is_asked_with_the_query_and_by_the_host_that_the_caller_names() {
+    let of = |query| {
+        let bytes = b"GET /a?b=1&c=2 HTTP/1.1\r\nHost: Shop.Test:80\r\n\r\n";
+        let seen = request_visited(bytes, &client(false), |context| {
+            context.query = query;
+            context.host = Some(b"shop.test");
+        });
+        assert!(!seen.iter().any(|(_, value)| value.contains("Shop")), "{seen:?}");
+        [seen[2].1.clone(), seen[3].1.clone()]
+    };
+    assert_eq!(of(Query::AsSent), ["shop.test", "/a?b=1&c=2"]);
+    assert_eq!(of(Query::Of(Some(b"b=1"))), ["shop.test", "/a?b=1"]);
+    assert_eq!(of(Query::Of(None)), ["shop.test", "/a"]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Many datagrams per system call, with the address each was sent to: `recvmmsg(2)` and `sendmmsg(2)`. And what a socket has not sent yet, for
-//! that call needs `unsafe` as these do.
+//! Many datagrams per system call, with the address each was sent to: `recvmmsg(2)` and `sendmmsg(2)`. And
+//! what a socket has not sent yet, for that call needs `unsafe` as these do.
 #![allow(unsafe_code)]
 // The lengths of control messages are `size_t` in one C library and `socklen_t` in another.
 #![allow(clippy::unnecessary_cast)]
@@ -16,21 +16,25 @@ use tokio::io::unix::AsyncFd;
 
 /// Datagrams per call.
 pub const BATCH: usize = 32;
-/// Bytes from one slot to the next: the longest datagram and a cache line, so that the beginnings of all slots do not fall on
-/// the same cache set. Memory that no datagram reaches is never touched and costs nothing.
+/// Bytes from one slot to the next: the longest datagram and a cache line, so that the beginnings of all
+/// slots do not fall on the same cache set. Memory that no datagram reaches is never touched and costs
+/// nothing.
 const STRIDE: usize = (64 << 10) + 64;
 /// Room for an `IP_PKTINFO` or `IPV6_PKTINFO` message, a traffic class and a segment size.
 const CONTROL_BYTES: usize = 128;
 
-/// Bytes that were given to a stream socket and its peer has not acknowledged (`SIOCOUTQ`, tcp(7)); 0 for a socket that has none.
+/// Bytes that were given to a stream socket and its peer has not acknowledged (`SIOCOUTQ`, tcp(7)); 0 for a
+/// socket that has none.
 pub fn unsent_bytes(socket: &impl AsFd) -> u64 {
     let mut count: c_int = 0;
-    // SAFETY: the call writes one integer, for which there is room, and refuses a descriptor that is of no such socket.
+    // SAFETY: the call writes one integer, for which there is room, and refuses a descriptor that is of no
+    // such socket.
     let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
     if result == 0 { count.unsigned_abs().into() } else { 0 }
 }
 
-/// Has tokio tell when `socket`, which never blocks, is ready for what is of `interest`, and for nothing else.
+/// Has tokio tell when `socket`, which never blocks, is ready for what is of `interest`, and for nothing
+/// else.
 pub fn watch(socket: UdpSocket, interest: Interest) -> io::Result<AsyncFd<UdpSocket>> {
     // SAFETY: the socket owns its descriptor, always the same one, and lives as long as it is registered.
     Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
@@ -50,7 +54,7 @@ pub struct Inbox {
     count: usize,
 }
 
-/// How much of a slot's buffers the kernel filled, in bytes.
+/// Bytes of a slot's buffers that the kernel filled.
 #[derive(Clone, Copy, Default)]
 struct Lengths {
     datagram: usize,
@@ -62,14 +66,14 @@ struct Lengths {
 pub struct Datagram<'a> {
     /// Its payload.
     pub bytes: &'a [u8],
-    /// Who sent it; `None` on a connected socket.
+    /// Sender; `None` on a connected socket.
     pub source: Option<SocketAddr>,
     /// Our address that it was sent to, where [`tell_destinations`] was called.
     pub destination: Option<IpAddr>,
     /// The two bits of explicit congestion notification, where [`tell_congestion`] was called.
     pub ecn: u8,
-    /// How long each of the datagrams is that the kernel put together, but for the last; `None` when it is a single one. Only
-    /// where [`merge_received`] was called.
+    /// Length of each of the datagrams that the kernel put together, but for the last; `None` when it is a
+    /// single one. Only where [`merge_received`] was called.
     pub segment_bytes: Option<usize>,
 }
 
@@ -86,8 +90,8 @@ impl Inbox {
         }
     }
 
-    /// Receives what has arrived, at most [`BATCH`] datagrams, and forgets those of the last call. Never waits: `WouldBlock` when
-    /// there is nothing.
+    /// Receives what has arrived, at most [`BATCH`] datagrams, and forgets those of the last call. Never
+    /// waits: `WouldBlock` when there is nothing.
     pub fn receive(&mut self, socket: &impl AsFd) -> io::Result<usize> {
         self.count = 0;
         // SAFETY: all-zero is a valid iovec and a valid mmsghdr: integers and null pointers.
@@ -106,8 +110,8 @@ impl Inbox {
             header.msg_controllen = CONTROL_BYTES as _;
         }
         let descriptor = socket.as_fd().as_raw_fd();
-        // SAFETY: every header points at a vector, a source and a control buffer of the stated lengths, all of which outlive the
-        // call and are borrowed for nothing else during it.
+        // SAFETY: every header points at a vector, a source and a control buffer of the stated lengths, all
+        // of which outlive the call and are borrowed for nothing else during it.
         let count = unsafe {
             libc::recvmmsg(
                 descriptor,
@@ -132,11 +136,13 @@ impl Inbox {
     }
 
     /// Datagrams received by the last call.
+    #[inline]
     pub fn count(&self) -> usize {
         self.count
     }
 
     /// The datagram at `index`, which is below [`Self::count`].
+    #[inline]
     pub fn datagram(&self, index: usize) -> Datagram<'_> {
         assert!(index < self.count, "no such datagram");
         let lengths = self.lengths[index];
@@ -176,7 +182,8 @@ pub fn merge_received(socket: &impl AsFd) -> io::Result<()> {
     set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
 }
 
-/// Sends datagrams whole or not at all, whatever the kernel believes the path to carry: QUIC finds that out by itself.
+/// Sends datagrams whole or not at all, whatever the kernel believes the path to carry: QUIC finds that out
+/// by itself.
 pub fn never_fragment(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
     let (level, option, value) = if is_ipv6 {
         (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)
@@ -194,8 +201,9 @@ fn set_option(socket: &impl AsFd, level: c_int, option: c_int, value: c_int) -> 
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Has a classic BPF program choose, for each datagram, which socket of the `SO_REUSEPORT` group gets it (socket(7)). It sees the
-/// datagram's payload; what is not the number of a socket leaves the choice to the kernel's hash.
+/// Has a classic BPF program choose, for each datagram, which socket of the `SO_REUSEPORT` group gets it
+/// (socket(7)). It sees the datagram's payload; what is not the number of a socket leaves the choice to the
+/// kernel's hash.
 pub fn steer_group(socket: &impl AsFd, program: &[libc::sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: program.len() as u16,
@@ -204,7 +212,8 @@ pub fn steer_group(socket: &impl AsFd, program: &[libc::sock_filter]) -> io::Res
     };
     let descriptor = socket.as_fd().as_raw_fd();
     let size = mem::size_of::<libc::sock_fprog>() as u32;
-    // SAFETY: the value is a sock_fprog that points at as many instructions as it says; both outlive the call.
+    // SAFETY: the value is a sock_fprog that points at as many instructions as it says; both outlive the
+    // call.
     let result = unsafe {
         libc::setsockopt(
             descriptor,
@@ -217,7 +226,7 @@ pub fn steer_group(socket: &impl AsFd, program: &[libc::sock_filter]) -> io::Res
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Where datagrams of an unconnected socket go.
+/// Addresses of a datagram of an unconnected socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
     /// Receiver.
@@ -226,8 +235,8 @@ pub struct Route {
     pub from: Option<IpAddr>,
 }
 
-/// Sends `datagrams`, at most [`BATCH`], in one call; `route` is `None` on a connected socket. Gives how many the kernel
-/// took; an error is that of the first one. Never waits.
+/// Sends `datagrams`, at most [`BATCH`], in one call; `route` is `None` on a connected socket. Gives how many
+/// the kernel took; an error is that of the first one. Never waits.
 pub fn send(socket: &impl AsFd, datagrams: &[&[u8]], route: Option<Route>) -> io::Result<usize> {
     let name = route.map(|route| socket2::SockAddr::from(route.to));
     let mut control = Control([0; CONTROL_BYTES]);
@@ -253,8 +262,8 @@ pub fn send(socket: &impl AsFd, datagrams: &[&[u8]], route: Option<Route>) -> io
     }
     let descriptor = socket.as_fd().as_raw_fd();
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: the first `count` headers point at vectors, a name and a control message that outlive the call, and the vectors at
-    // bytes that are borrowed throughout; the kernel writes only the headers' `msg_len`.
+    // SAFETY: the first `count` headers point at vectors, a name and a control message that outlive the call,
+    // and the vectors at bytes that are borrowed throughout; the kernel writes only the headers' `msg_len`.
     let sent = unsafe { libc::sendmmsg(descriptor, headers.as_mut_ptr(), count as u32, flags) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
 }
@@ -264,16 +273,17 @@ pub fn send(socket: &impl AsFd, datagrams: &[&[u8]], route: Option<Route>) -> io
 pub struct Outgoing<'a> {
     /// Its payload.
     pub bytes: &'a [u8],
-    /// Where it goes.
+    /// Its addresses.
     pub route: Route,
     /// The two bits of explicit congestion notification.
     pub ecn: u8,
-    /// Where the kernel is to cut `bytes` into datagrams (`UDP_SEGMENT`, udp(7)); `None` when it is a single one.
+    /// Length at which the kernel is to cut `bytes` into datagrams (`UDP_SEGMENT`, udp(7)); `None` when it is
+    /// a single one.
     pub segment_bytes: Option<u16>,
 }
 
-/// Sends up to [`BATCH`] of `outgoing`, each to where it goes, in one call. Gives how many the kernel took; an error is that of the
-/// first one. Never waits.
+/// Sends up to [`BATCH`] of `outgoing`, each to where it goes, in one call. Gives how many the kernel took;
+/// an error is that of the first one. Never waits.
 pub fn send_each(socket: &impl AsFd, outgoing: &[Outgoing<'_>]) -> io::Result<usize> {
     let count = outgoing.len().min(BATCH);
     // SAFETY: all-zero is a valid iovec and a valid mmsghdr: integers and null pointers.
@@ -299,8 +309,8 @@ pub fn send_each(socket: &impl AsFd, outgoing: &[Outgoing<'_>]) -> io::Result<us
     }
     let descriptor = socket.as_fd().as_raw_fd();
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: the first `count` headers point at vectors, names and control messages that outlive the call, and the vectors at
-    // bytes that are borrowed throughout; the kernel writes only the headers' `msg_len`.
+    // SAFETY: the first `count` headers point at vectors, names and control messages that outlive the call,
+    // and the vectors at bytes that are borrowed throughout; the kernel writes only the headers' `msg_len`.
     let sent = unsafe { libc::sendmmsg(descriptor, headers.as_mut_ptr(), count as u32, flags) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
 }
@@ -341,8 +351,9 @@ fn write_source(control: &mut Control, from: IpAddr) -> usize {
 /// Writes one message at `at`, where the one before ended; gives its length.
 fn write_control<T>(control: &mut Control, at: usize, level: c_int, kind: c_int, value: &T) -> usize {
     let payload = mem::size_of::<T>() as u32;
-    // SAFETY: CMSG_LEN and CMSG_SPACE only compute. The buffer is aligned for a cmsghdr, `at` is a sum of CMSG_SPACEs, which keep
-    // that alignment, and what is written is asserted to fit; the payload may be less aligned than T, hence the unaligned copy.
+    // SAFETY: CMSG_LEN and CMSG_SPACE only compute. The buffer is aligned for a cmsghdr, `at` is a sum of
+    // CMSG_SPACEs, which keep that alignment, and what is written is asserted to fit; the payload may be less
+    // aligned than T, hence the unaligned copy.
     unsafe {
         let space = libc::CMSG_SPACE(payload) as usize;
         assert!(at + space <= CONTROL_BYTES, "room for the control message");
@@ -359,7 +370,7 @@ fn write_control<T>(control: &mut Control, at: usize, level: c_int, kind: c_int,
     }
 }
 
-/// What the kernel told about a datagram.
+/// Facts that the kernel told about a datagram.
 #[derive(Default)]
 struct Told {
     destination: Option<IpAddr>,
@@ -373,8 +384,9 @@ impl Told {
         let mut told = Told::default();
         let mut at = 0;
         while at + message_header <= length {
-            // SAFETY: a cmsghdr was written there, checked above, at an address aligned for it: the kernel keeps messages at
-            // multiples of a `size_t`, to which `at` is rounded below. Every field is an integer.
+            // SAFETY: a cmsghdr was written there, checked above, at an address aligned for it: the kernel
+            // keeps messages at multiples of a `size_t`, to which `at` is rounded below. Every field is an
+            // integer.
             let (level, kind, stated) = unsafe {
                 let message = &*control.0.as_ptr().add(at).cast::<libc::cmsghdr>();
                 (message.cmsg_level, message.cmsg_type, message.cmsg_len as usize)
@@ -415,13 +427,15 @@ impl Told {
 fn socket_address(storage: &sockaddr_storage, length: usize) -> Option<SocketAddr> {
     match c_int::from(storage.ss_family) {
         libc::AF_INET if length >= mem::size_of::<sockaddr_in>() => {
-            // SAFETY: the family says that it is a sockaddr_in, which is smaller than the storage and no more aligned.
+            // SAFETY: the family says that it is a sockaddr_in, which is smaller than the storage and no more
+            // aligned.
             let address = unsafe { &*ptr::from_ref(storage).cast::<sockaddr_in>() };
             let ip = Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes());
             Some(SocketAddrV4::new(ip, u16::from_be(address.sin_port)).into())
         }
         libc::AF_INET6 if length >= mem::size_of::<sockaddr_in6>() => {
-            // SAFETY: the family says that it is a sockaddr_in6, which is smaller than the storage and no more aligned.
+            // SAFETY: the family says that it is a sockaddr_in6, which is smaller than the storage and no
+            // more aligned.
             let address = unsafe { &*ptr::from_ref(storage).cast::<sockaddr_in6>() };
             let ip = Ipv6Addr::from(address.sin6_addr.s6_addr);
             let port = u16::from_be(address.sin6_port);

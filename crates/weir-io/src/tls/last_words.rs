@@ -1,5 +1,5 @@
-//! What is said and read when rustls does not: alerts for errors that it ends a connection over without a word, and early data that it has
-//! skipped and goes on counting.
+//! What is said and read when rustls does not: alerts for errors that it ends a connection over without a
+//! word, and early data that it has skipped and goes on counting.
 
 use std::io;
 use std::net::Shutdown;
@@ -43,8 +43,9 @@ impl Tls {
         let Ok(mut outgoing) = self.outgoing.take().map_or_else(|| self.borrow(LARGE), Ok) else { return };
         for _ in 0..ALERT_TURNS {
             let before = outgoing.filled().len();
-            // The records at which it failed are shown to rustls again: it keeps places in them. What it can't decrypt a second time is an
-            // error of its own, and so is a record of no type, which it gets where nothing is left.
+            // The records at which it failed are shown to rustls again: it keeps places in them. What it
+            // can't decrypt a second time is an error of its own, and so is a record of no type, which it
+            // gets where nothing is left.
             if self.incoming.is_none() && self.encrypts {
                 self.incoming = self.borrow(SMALL).ok();
                 self.incoming.iter_mut().for_each(|incoming| incoming.append(&NO_RECORD));
@@ -65,10 +66,12 @@ impl Tls {
         }
     }
 
-    /// After an error: sends the alert, says that nothing more comes, and reads away what the peer is still sending. Ready when the peer has
-    /// closed, or has sent [`LINGER_BYTES`]; at once where there was no error.
+    /// After an error: sends the alert, says that nothing more comes, and reads away what the peer is still
+    /// sending. Ready when the peer has closed, or has sent [`LINGER_BYTES`]; at once where there was no
+    /// error.
     ///
-    /// To close with bytes unread would make the kernel send a reset, which can destroy the alert before the peer has read it.
+    /// To close with bytes unread would make the kernel send a reset, which can destroy the alert before the
+    /// peer has read it.
     pub fn poll_linger(&mut self, socket: &TcpStream, context: &mut Context<'_>) -> Poll<()> {
         if !self.is_broken {
             return Poll::Ready(());
@@ -121,7 +124,8 @@ fn plain_alert(alert: AlertDescription) -> [u8; 7] {
 /// A record of a type that does not exist: rustls answers it with an alert, encrypted where that is due.
 const NO_RECORD: [u8; HEAD_BYTES] = [0, 3, 3, 0, 1];
 
-/// Whether `record`, which was just made, is an alert. Encrypted by TLS 1.3 it is known by its size: level, description, type and tag.
+/// Whether `record`, which was just made, is an alert. Encrypted by TLS 1.3 it is known by its size: level,
+/// description, type and tag.
 fn is_alert(record: &[u8]) -> bool {
     match record.first() {
         Some(&ALERT) => true,
@@ -140,13 +144,14 @@ pub fn begins_encryption(record: &[u8], version: Option<ProtocolVersion>) -> boo
     }
 }
 
-/// Bytes of early data at the front of `incoming` that rustls has tried to decrypt and skipped (RFC 8446 §4.2.10), when whole records of it
-/// are all that is there.
+/// Bytes of early data at the front of `incoming` that rustls has tried to decrypt and skipped (RFC 8446
+/// §4.2.10), when whole records of it are all that is there.
 ///
-/// Rustls discards such records only together with one behind them that it could decrypt. Until that comes it tries them all anew for each
-/// byte received, and counts them again each time: 8 KiB would exceed a limit of 16. They are known by what aws-lc leaves of what it could
-/// not decrypt, which is zeros; of what it could, the type of the content is left at least. So no record is taken for skipped whose content
-/// rustls keeps to put a message together.
+/// Rustls discards such records only together with one behind them that it could decrypt. Until that comes it
+/// tries them all anew for each byte received, and counts them again each time: 8 KiB would exceed a limit of
+/// 16. They are known by what aws-lc leaves of what it could not decrypt, which is zeros; of what it could,
+/// the type of the content is left at least. So no record is taken for skipped whose content rustls keeps to
+/// put a message together.
 pub fn skipped_bytes(incoming: &[u8]) -> usize {
     let mut skipped = 0;
     while let Some([kind, _, _, high, low, rest @ ..]) = incoming.get(skipped..) {

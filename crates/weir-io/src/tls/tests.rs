@@ -1,4 +1,5 @@
-//! Peers that break the protocol at any place, with any bytes: an error comes of it, never a panic and never a connection that does not end.
+//! Peers that break the protocol at any place, with any bytes: an error comes of it, never a panic and never
+//! a connection that does not end.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream as StdStream};

@@ -66,6 +66,8 @@ pub struct Exchange {
     pub ledger: Ledger,
     /// The key that the request is looked up by.
     pub key: KeyBuffer,
+    /// Whether a backend is asked by the parts of `key`, and by nothing else of host and query.
+    pub is_keyed: bool,
     /// Backends that failed in this exchange.
     pub tried: Vec<usize>,
     /// Whether `100 Continue` was sent.
@@ -125,6 +127,7 @@ impl Exchange {
             route: None,
             ledger: Ledger::default(),
             key: KeyBuffer::new(),
+            is_keyed: false,
             tried: Vec::new(),
             continued: false,
             forwarded: false,
@@ -143,6 +146,7 @@ impl Exchange {
         self.request_id.clear();
         self.early = false;
         self.upgrade.clear();
+        self.is_keyed = false;
         self.route = None;
         self.continued = false;
         self.forwarded = false;
@@ -183,6 +187,7 @@ pub async fn refuse(
     failure: Failure,
 ) -> After {
     exchange.ledger.head = clock::now();
+    exchange.ledger.bytes_received = session.buffer.as_ref().map_or(0, |buffer| buffer.filled().len()) as u64;
     Box::pin(answer::failure(session, listener, exchange, &failure)).await
 }
 
@@ -355,9 +360,10 @@ fn normalise(
     normalised.map_err(Failure::BadRequest)
 }
 
-/// Keeps what the log and the answer need of the request's bytes, which are gone once it has been forwarded.
+/// Keeps what the log, the counters and the answer need of the request's bytes, which are gone once it has been forwarded.
 fn note_request(session: &Session, listener: &WorkerListener, exchange: &mut Exchange) {
     let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+    exchange.ledger.bytes_received = exchange.request.head_bytes() as u64;
     if session.identity.is_trusted() {
         let forwarded_for = exchange.request.values(KnownHeader::XForwardedFor, received);
         exchange.ledger.note_client(session.client.of_request(&listener.shared.config, forwarded_for));

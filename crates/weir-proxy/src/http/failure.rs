@@ -60,6 +60,17 @@ pub enum Failure {
     Fetch(Failed),
 }
 
+/// Whom a failure meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meets {
+    /// Who asked, and nobody else.
+    Client,
+    /// Who asked, and all others unless it was for what the request said.
+    Request,
+    /// Whoever asks.
+    All,
+}
+
 /// Seconds after which a client told 503 may try again, where nothing better is known.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
@@ -211,13 +222,15 @@ impl Failure {
         }
     }
 
-    /// Whether it would have met anybody who asked the pool for the same at that time.
-    pub fn is_of_pool(&self) -> bool {
-        self.blames_backend()
-            || matches!(
-                self,
-                Failure::Connect(_) | Failure::NoBackend | Failure::QueueFull | Failure::QueueTimeout
-            )
+    /// Whom it would have met who asked the pool for the same at that time.
+    pub fn meets(&self) -> Meets {
+        match self {
+            Failure::Connect(_) | Failure::NoBackend | Failure::QueueFull | Failure::QueueTimeout => {
+                Meets::All
+            }
+            _ if self.blames_backend() => Meets::Request,
+            _ => Meets::Client,
+        }
     }
 
     /// Whether what else the client sent can no longer be told apart from a next request, so that the connection ends.

@@ -9,8 +9,8 @@ use std::task::Context;
 use weir_balance::NoPick;
 use weir_config::{Coding, Compress, HttpVersion, RetryOn, Sqli};
 use weir_http::{
-    BodyLength, BodyReader, KnownHeader, Limits, Method, RequestContext, ResponseContext, Scheme, Version,
-    Violation, request_fields, write_request,
+    BodyLength, BodyReader, KnownHeader, Limits, Method, Query, RequestContext, ResponseContext, Scheme,
+    Version, Violation, request_fields, write_request,
 };
 use weir_io::buffers::{Buffer, SMALL};
 use weir_io::clock;
@@ -171,7 +171,7 @@ pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Fo
         }
         return match tried {
             Ok(answered) => {
-                facts.sticky.answered_by(&chosen, session.secure.is_some());
+                facts.sticky.answered_by(&chosen);
                 respond::run(session, exchange, forwarding, &facts, chosen, answered, upload).await
             }
             Err(failed) => {
@@ -244,6 +244,13 @@ fn serialise(
     }
     let mut context = RequestContext::new(&session.identity, &exchange.request_id);
     context.path = forwarding.rewritten.then_some(&exchange.path);
+    if let Some(asked) = exchange.key.parts().filter(|_| exchange.is_keyed) {
+        // What is not in the key must not choose an answer for all (threat E1).
+        if asked.query != request.query(received) {
+            context.query = Query::Of(asked.query);
+        }
+        context.host = Some(asked.authority).filter(|host| request.host(received) != Some(*host));
+    }
     context.early = exchange.early;
     context.upgrade = upgrade.is_some();
     let over_h2 = forwarding.over_h2();
@@ -298,7 +305,7 @@ fn serialise(
         limits: limits_of(&forwarding.listener.shared.config.limits),
         coding: compress::wish(forwarding.compress(), request, received),
         key: choice_key(pool, &source),
-        sticky: Sticky::of(&forwarding.pool.shared, cookies()),
+        sticky: Sticky::of(pool, cookies()),
     })
 }
 
@@ -310,7 +317,6 @@ fn begin_upload(
     facts: &Facts,
 ) -> Result<Upload, Failure> {
     let head_bytes = exchange.request.head_bytes();
-    exchange.ledger.bytes_received = head_bytes as u64;
     exchange.forwarded = true;
     if let Some(buffer) = &mut session.buffer {
         buffer.consume(head_bytes);

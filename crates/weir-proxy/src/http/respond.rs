@@ -51,7 +51,7 @@ pub async fn run(
         let failure = Failure::OutOfMemory;
         return Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failure)).await;
     }
-    cache::invalidate(session, exchange, forwarding, received.filled());
+    cache::learn(session, exchange, forwarding, received.filled());
     let compression = compress::decide(session, exchange, forwarding, facts, received.filled());
     let keep_client = facts.keep_alive && session.slot.draining_until().is_none() && upload.is_done();
     let head = received.filled();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weir_http::{KnownHeader, RequestHead};
 use weir_io::buffers::Buffer;
-pub use weir_screen::{Facts, Place, Step};
+pub use weir_screen::{Checkpoint, Facts, ScreenCheck};
 use weir_screen::{Screen, Settings};
 
 use crate::http::exchange::Exchange;
@@ -53,7 +53,7 @@ pub(super) fn at_edge(
     if screens.iter().all(Option::is_none) {
         return Ok(());
     }
-    ask(screens, Place::Edge, session, listener, (request, received, path), ledger)
+    ask(screens, Checkpoint::Edge, session, listener, (request, received, path), ledger)
 }
 
 /// Asks for a request that goes to a backend.
@@ -72,12 +72,19 @@ pub(super) fn at_origin(
     let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
     let request = &exchange.request;
     let path = request.path(received);
-    ask(screens, Place::Origin, session, forwarding.listener, (request, received, path), &mut exchange.ledger)
+    ask(
+        screens,
+        Checkpoint::Origin,
+        session,
+        forwarding.listener,
+        (request, received, path),
+        &mut exchange.ledger,
+    )
 }
 
 fn ask(
     screens: [Option<&Screen>; 2],
-    place: Place,
+    checkpoint: Checkpoint,
     session: &Session,
     listener: &WorkerListener,
     (request, received, path): (&RequestHead, &[u8], &[u8]),
@@ -98,7 +105,7 @@ fn ask(
     let now = ledger.nearly_now();
     let cells = listener.shared.cells.of(session.worker.number);
     let mut passage = std::mem::take(&mut ledger.passage);
-    let admitted = weir_screen::admit(screens, place, &facts, now, &mut passage);
+    let admitted = weir_screen::admit(screens, checkpoint, &facts, now, &mut passage);
     for reason in passage.would_refuse() {
         ledger.note_would_reject(cells, counted_as(reason));
     }
@@ -112,7 +119,7 @@ pub fn explain(
     route: Option<&Route>,
     facts: &Facts<'_>,
     now: Duration,
-) -> Vec<(&'static str, Step)> {
+) -> Vec<(&'static str, ScreenCheck)> {
     let steps = |whose, screen: Option<&Screen>| {
         let steps = screen.map(|screen| screen.explain(facts, now)).unwrap_or_default();
         steps.into_iter().map(move |step| (whose, step))

@@ -103,7 +103,7 @@ fn settle(asked: Sqli, judged: Judged, cells: &ListenerCells, ledger: &mut Ledge
             return Ok(());
         }
         Judged::Injection(found) => {
-            ledger.note_sqli(|| format!("{}: {}", found.place, found.finding.reason.word()));
+            ledger.note_sqli(|| format!("{}: {}", found.location, found.finding.reason.word()));
             if blocks { SqliVerdict::Blocked } else { SqliVerdict::Reported }
         }
         Judged::Unreadable(unreadable) => {

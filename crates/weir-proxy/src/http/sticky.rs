@@ -1,10 +1,8 @@
 //! The cookie that keeps a client on its backend.
 
 use weir_http::AddedField;
-use weir_tls::StickyKey;
 
 use crate::backends::Chosen;
-use crate::snapshot::Pool;
 
 /// What the request's cookies say of stickiness, and what the response must say.
 #[derive(Default)]
@@ -16,18 +14,20 @@ pub struct Sticky {
 
 impl Sticky {
     /// Reads the pool's cookie out of a request's `cookie` values.
-    pub fn of<'a>(pool: &Pool, cookies: impl Iterator<Item = &'a [u8]>) -> Sticky {
-        let Some((name, key)) = cookie_of(pool) else { return Sticky::default() };
-        Sticky { wanted: cookie(cookies, name.as_bytes()).and_then(|value| key.open(value)), set: None }
+    pub fn of<'a>(pool: &weir_config::Pool, cookies: impl Iterator<Item = &'a [u8]>) -> Sticky {
+        let Some(name) = &pool.sticky_cookie else { return Sticky::default() };
+        let wanted = cookie(cookies, name.as_bytes())
+            .and_then(|value| std::str::from_utf8(value).ok())
+            .and_then(|value| u64::from_str_radix(value, 16).ok());
+        Sticky { wanted, set: None }
     }
 
-    /// Prepares the cookie when the client does not have that of `chosen` yet. One that came over TLS is not to be sent in the clear.
-    pub(super) fn answered_by(&mut self, chosen: &Chosen, is_secure: bool) {
-        let Some((name, key)) = cookie_of(&chosen.pool.shared) else { return };
+    /// Prepares the cookie when the client does not have that of `chosen` yet.
+    pub(super) fn answered_by(&mut self, chosen: &Chosen) {
+        let Some(name) = &chosen.pool.shared.config.sticky_cookie else { return };
         let id = chosen.backend().shared.balance.id();
         if self.wanted != Some(id) {
-            let secure = if is_secure { "; Secure" } else { "" };
-            let value = format!("{name}={}; Path=/; HttpOnly; SameSite=Lax{secure}", key.seal(id));
+            let value = format!("{name}={id:016x}; Path=/; HttpOnly; SameSite=Lax");
             self.set = AddedField::appending(b"set-cookie", value.as_bytes()).ok();
         }
     }
@@ -36,11 +36,6 @@ impl Sticky {
     pub fn field(&self) -> Option<&AddedField> {
         self.set.as_ref()
     }
-}
-
-/// The name of the pool's cookie and what seals it.
-fn cookie_of(pool: &Pool) -> Option<(&str, &StickyKey)> {
-    Some((pool.config.sticky.as_ref()?.cookie.as_str(), pool.sticky.as_deref()?))
 }
 
 /// The value of the first cookie of that name (RFC 6265 §4.2.1).

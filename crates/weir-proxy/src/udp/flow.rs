@@ -113,6 +113,12 @@ impl Leg {
 
     /// Finds the backend in the pool that a reload brought; `false` when it is no longer there.
     fn move_home(&mut self, listener: &Rc<WorkerListener>) -> bool {
+        let at_home = listener.shared.routes.default_pool().map(|index| &listener.pools[index]);
+        if at_home.is_some_and(|pool| Rc::ptr_eq(pool, &self.pool)) {
+            // Another pool has changed.
+            self.listener = listener.clone();
+            return true;
+        }
         let Some((pool, index)) = home(listener, self.chosen.backend()) else { return false };
         self.listener = listener.clone();
         self.pool = pool;

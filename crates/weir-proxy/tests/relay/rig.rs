@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use weir_proxy::access_log::AccessLog;
-use weir_proxy::plane::{Options, Plane};
+use weir_proxy::plane::{Options, ProxyPlane};
 use weir_proxy::snapshot::Snapshot;
 use weir_proxy::sockets::Sockets;
 use weir_stats::table::{End, ListenerCells, PoolCells};
@@ -16,7 +16,7 @@ use weir_stats::table::{End, ListenerCells, PoolCells};
 pub const LONG: Duration = Duration::from_secs(20);
 
 pub struct Rig {
-    plane: Option<Plane>,
+    plane: Option<ProxyPlane>,
     sockets: Sockets,
     pub snapshot: Arc<Snapshot>,
     pub log: AccessLog,
@@ -38,9 +38,15 @@ impl Rig {
         let log = AccessLog::start(&config.log).unwrap();
         // Nobody acts on events here; sending to a closed channel is as good as to an open one.
         let (events, _) = tokio::sync::mpsc::unbounded_channel();
-        let options =
-            Options { workers: 1, pin: false, events, access_log: log.clone(), quic: Default::default() };
-        let plane = Plane::start(options).unwrap();
+        let options = Options {
+            workers: 1,
+            pin: false,
+            events,
+            access_log: log.clone(),
+            quic: Default::default(),
+            sockets: Sockets::default(),
+        };
+        let plane = ProxyPlane::start(options).unwrap();
         let sockets = Sockets::bind(&config, 1, &Sockets::default()).unwrap();
         let snapshot = Arc::new(Snapshot::compile(config, &Default::default(), None, 1));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -87,11 +87,11 @@ impl Driver {
     }
 }
 
-/// How far a connection's turn went.
+/// Outcome of a connection's turn.
 enum Sent {
-    /// It has nothing more; so many transmits.
+    /// Nothing more to send; so many transmits.
     All(usize),
-    /// It may have more.
+    /// Perhaps more to send; so many transmits.
     Some(usize),
     /// The kernel takes no more on its socket for now.
     Blocked,

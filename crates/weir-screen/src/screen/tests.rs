@@ -11,11 +11,11 @@ const NOW: Duration = Duration::from_secs(100);
 
 fn rate(rate: &str, burst: u32, key: Key) -> RateLimit {
     let rate = Rate::parse(rate).unwrap();
-    RateLimit { rate, burst, key, at: Place::Edge, dry_run: false, status: 429, keys: 10_000 }
+    RateLimit { rate, burst, key, at: Checkpoint::Edge, dry_run: false, status: 429, keys: 10_000 }
 }
 
 fn concurrency(max: u32) -> ConcurrencyLimit {
-    ConcurrencyLimit { max, key: Key::Route, at: Place::Edge, dry_run: false, status: 503 }
+    ConcurrencyLimit { max, key: Key::Route, at: Checkpoint::Edge, dry_run: false, status: 503 }
 }
 
 fn patterns(texts: &[&str]) -> Vec<Pattern> {
@@ -38,13 +38,13 @@ fn screen(settings: &Settings) -> Screen {
     Screen::compile(settings, SEED, None).unwrap()
 }
 
-fn admit(screen: &Screen, place: Place, now: Duration) -> Result<Passage, Refusal> {
+fn admit(screen: &Screen, checkpoint: Checkpoint, now: Duration) -> Result<Passage, Refusal> {
     let mut passage = Passage::default();
-    super::admit([Some(screen), None], place, &facts("192.0.2.1"), now, &mut passage).map(|()| passage)
+    super::admit([Some(screen), None], checkpoint, &facts("192.0.2.1"), now, &mut passage).map(|()| passage)
 }
 
 fn reason(settings: &Settings) -> Option<Reason> {
-    admit(&screen(settings), Place::Edge, NOW).err().map(|refusal| refusal.reason)
+    admit(&screen(settings), Checkpoint::Edge, NOW).err().map(|refusal| refusal.reason)
 }
 
 #[test]
@@ -77,30 +77,30 @@ fn each_list_refuses_what_it_denies_and_what_it_does_not_allow() {
         let screen = screen(&settings);
         let steps = screen.explain(&facts("192.0.2.1"), NOW);
         assert_eq!(steps.iter().all(|step| step.passes), expected.is_none(), "{steps:?}");
-        assert!(admit(&screen, Place::Origin, NOW).is_ok(), "lists are looked at once");
+        assert!(admit(&screen, Checkpoint::Origin, NOW).is_ok(), "lists are looked at once");
     }
 }
 
 #[test]
 fn a_refusal_by_rate_says_when_to_come_again() {
     let screen = screen(&Settings { rate_limit: vec![rate("1/10s", 1, Key::CLIENT)], ..Settings::default() });
-    assert!(admit(&screen, Place::Edge, NOW).is_ok());
-    let refusal = admit(&screen, Place::Edge, NOW + Duration::from_millis(6_500)).err().unwrap();
+    assert!(admit(&screen, Checkpoint::Edge, NOW).is_ok());
+    let refusal = admit(&screen, Checkpoint::Edge, NOW + Duration::from_millis(6_500)).err().unwrap();
     assert_eq!((refusal.status, refusal.retry_after), (429, Some(Duration::from_millis(3_500))));
     assert_eq!(refusal.retry_after_seconds(), Some(4));
-    let at_last = admit(&screen, Place::Edge, NOW + Duration::from_micros(9_999_999)).err().unwrap();
+    let at_last = admit(&screen, Checkpoint::Edge, NOW + Duration::from_micros(9_999_999)).err().unwrap();
     assert_eq!(at_last.retry_after_seconds(), Some(1));
-    assert!(admit(&screen, Place::Edge, NOW + Duration::from_secs(10)).is_ok());
+    assert!(admit(&screen, Checkpoint::Edge, NOW + Duration::from_secs(10)).is_ok());
 }
 
 #[test]
 fn a_limit_counts_only_at_its_own_place() {
-    let limit = RateLimit { at: Place::Origin, ..rate("1/h", 1, Key::Route) };
+    let limit = RateLimit { at: Checkpoint::Origin, ..rate("1/h", 1, Key::Route) };
     let screen = screen(&Settings { rate_limit: vec![limit], ..Settings::default() });
     assert!(screen.asks_at_origin());
-    (0..10).for_each(|_| assert!(admit(&screen, Place::Edge, NOW).is_ok()));
-    assert!(admit(&screen, Place::Origin, NOW).is_ok());
-    assert_eq!(admit(&screen, Place::Origin, NOW).err().unwrap().reason, Reason::Rate);
+    (0..10).for_each(|_| assert!(admit(&screen, Checkpoint::Edge, NOW).is_ok()));
+    assert!(admit(&screen, Checkpoint::Origin, NOW).is_ok());
+    assert_eq!(admit(&screen, Checkpoint::Origin, NOW).err().unwrap().reason, Reason::Rate);
 }
 
 #[test]
@@ -110,9 +110,9 @@ fn a_dry_run_refuses_nothing_and_says_what_it_would_refuse() {
     let settings =
         Settings { rate_limit: vec![limit], concurrency_limit: vec![slots], ..Settings::default() };
     let screen = screen(&settings);
-    let first = admit(&screen, Place::Edge, NOW).unwrap();
+    let first = admit(&screen, Checkpoint::Edge, NOW).unwrap();
     assert_eq!(first.would_refuse().count(), 0);
-    let second = admit(&screen, Place::Edge, NOW).unwrap();
+    let second = admit(&screen, Checkpoint::Edge, NOW).unwrap();
     assert_eq!(second.would_refuse().collect::<Vec<_>>(), [Reason::Rate, Reason::Concurrency]);
 }
 
@@ -122,8 +122,8 @@ fn what_a_later_limit_refuses_costs_nothing_of_the_earlier_ones() {
     let settings =
         Settings { rate_limit: limits, concurrency_limit: vec![concurrency(9)], ..Settings::default() };
     let screen = screen(&settings);
-    let kept = admit(&screen, Place::Edge, NOW).unwrap();
-    (0..10).for_each(|_| assert!(admit(&screen, Place::Edge, NOW).is_err()));
+    let kept = admit(&screen, Checkpoint::Edge, NOW).unwrap();
+    (0..10).for_each(|_| assert!(admit(&screen, Checkpoint::Edge, NOW).is_err()));
     assert_eq!(screen.rates[0].tokens(&facts("192.0.2.1"), NOW), 4);
     assert_eq!(screen.concurrencies[0].under_way(&facts("192.0.2.1")), 1);
     drop(kept);
@@ -154,7 +154,7 @@ fn what_the_route_refuses_costs_nothing_of_the_listener_s_limits() {
         for _ in 0..20 {
             let mut passage = Passage::default();
             let screens = [Some(&of_listener), Some(&of_route)];
-            match super::admit(screens, Place::Edge, &facts("192.0.2.1"), NOW, &mut passage) {
+            match super::admit(screens, Checkpoint::Edge, &facts("192.0.2.1"), NOW, &mut passage) {
                 Ok(()) => {
                     kept.push(passage);
                     before[0] -= 1;
@@ -174,14 +174,14 @@ fn what_the_route_refuses_costs_nothing_of_the_listener_s_limits() {
 fn a_limit_that_is_unchanged_goes_on_where_it_is() {
     let limits = vec![rate("1/h", 1, Key::CLIENT), rate("1/h", 1, Key::CLIENT), rate("2/h", 2, Key::Route)];
     let old = screen(&Settings { rate_limit: limits.clone(), ..Settings::default() });
-    assert!(admit(&old, Place::Edge, NOW).is_ok());
+    assert!(admit(&old, Checkpoint::Edge, NOW).is_ok());
     let with = |rate_limit: Vec<RateLimit>| {
         Screen::compile(&Settings { rate_limit, ..Settings::default() }, [0, 0], Some(&old)).unwrap()
     };
     let same = with(limits.clone());
     assert!((0..3).all(|number| Arc::ptr_eq(&same.rates[number], &old.rates[number])));
-    assert!(admit(&with(vec![limits[2].clone(), limits[0].clone()]), Place::Edge, NOW).is_err());
-    assert!(admit(&with(vec![rate("1/h", 2, Key::CLIENT)]), Place::Edge, NOW).is_ok());
+    assert!(admit(&with(vec![limits[2].clone(), limits[0].clone()]), Checkpoint::Edge, NOW).is_err());
+    assert!(admit(&with(vec![rate("1/h", 2, Key::CLIENT)]), Checkpoint::Edge, NOW).is_ok());
 }
 
 /// Threads that ask ten times as often as is allowed for a minute of a clock that all of them drive.
@@ -201,7 +201,9 @@ fn admitted_of_ten_times(limit: RateLimit, per_second: u64) -> u64 {
                     }
                     let now = Duration::from_nanos(now);
                     let client = facts("2001:db8::7");
-                    if super::admit([Some(&screen), None], Place::Edge, &client, now, &mut passage).is_ok() {
+                    if super::admit([Some(&screen), None], Checkpoint::Edge, &client, now, &mut passage)
+                        .is_ok()
+                    {
                         admitted.fetch_add(1, Relaxed);
                     }
                 }

@@ -5,7 +5,7 @@
 //! an operand, and within single and double quotes ([`grammar`]); what was read is noted as facts, and [`rules`] decides from them. There is
 //! no list of bad words: `O'Reilly`, `1 or 2 items` and a question about `union select` stop being SQL at their second or third word.
 //!
-//! [`decode`] undoes the encodings behind which values hide; [`place`] finds the values of a request, [`body`] says how its body is read.
+//! [`decode`] undoes the encodings behind which values hide; [`request`] finds the values of a request, [`body`] says how its body is read.
 
 pub mod body;
 mod clause;
@@ -15,14 +15,14 @@ pub mod grammar;
 mod json;
 mod media_type;
 mod multipart;
-pub mod place;
+pub mod request;
 pub mod rules;
 mod statement;
 pub mod token;
 mod words;
 
 pub use body::{BodyKind, Unreadable};
-pub use place::{Found, Place, Screen};
+pub use request::{Found, Location, Screen};
 pub use rules::Reason;
 
 use facts::Context;

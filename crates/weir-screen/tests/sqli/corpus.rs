@@ -6,19 +6,19 @@ pub const ORDINARY_TUNED: &str = include_str!("../../../../tests/corpora/sqli/or
 pub const ORDINARY_HELD: &str = include_str!("../../../../tests/corpora/sqli/ordinary.held.txt");
 
 /// A value, and the list that it is from.
-pub struct Entry {
+pub struct CorpusValue {
     pub source: String,
     pub value: Vec<u8>,
 }
 
 /// The values of a corpus.
-pub fn entries(text: &str) -> Vec<Entry> {
+pub fn entries(text: &str) -> Vec<CorpusValue> {
     let mut source = String::new();
     let mut all = Vec::new();
     for line in text.lines().filter(|line| !line.is_empty()) {
         match line.strip_prefix("# ") {
             Some(name) => name.clone_into(&mut source),
-            None => all.push(Entry { source: source.clone(), value: unescaped(line.as_bytes()) }),
+            None => all.push(CorpusValue { source: source.clone(), value: unescaped(line.as_bytes()) }),
         }
     }
     all

@@ -65,7 +65,7 @@ impl Tally {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum UserState {
     /// Not begun, or at rest.
     Resting,
     Connecting,
@@ -75,7 +75,7 @@ enum State {
 
 struct User {
     socket: Option<OwnedFd>,
-    state: State,
+    state: UserState,
     /// Whether this connection has answered before: the server may then close it at any moment.
     used: bool,
     /// When the request's first byte was sent.
@@ -156,7 +156,7 @@ impl<'a> Engine<'a> {
             newcomers.pop_front();
             let fresh = User {
                 socket: None,
-                state: State::Resting,
+                state: UserState::Resting,
                 used: false,
                 sent: now,
                 reader: Reader::default(),
@@ -185,7 +185,7 @@ impl<'a> Engine<'a> {
         let it = &mut self.users[user];
         it.used = false;
         match opened {
-            Ok(socket) => (it.socket, it.state) = (Some(socket), State::Connecting),
+            Ok(socket) => (it.socket, it.state) = (Some(socket), UserState::Connecting),
             Err(error) => self.fail(user, "connect", &error),
         }
     }
@@ -206,7 +206,7 @@ impl<'a> Engine<'a> {
     fn send(&mut self, user: usize) {
         let it = &mut self.users[user];
         let Some(socket) = &it.socket else { return };
-        it.state = State::Asking;
+        it.state = UserState::Asking;
         it.sent = Instant::now();
         match rustix::net::send(socket, self.request, SendFlags::NOSIGNAL) {
             Ok(count) if count == self.request.len() => {}
@@ -225,8 +225,8 @@ impl<'a> Engine<'a> {
 
     fn on_event(&mut self, user: usize, buffer: &mut [u8]) {
         match self.users[user].state {
-            State::Connecting => self.on_connected(user),
-            State::Asking | State::Resting => self.on_readable(user, buffer),
+            UserState::Connecting => self.on_connected(user),
+            UserState::Asking | UserState::Resting => self.on_readable(user, buffer),
         }
     }
 
@@ -248,7 +248,7 @@ impl<'a> Engine<'a> {
         let it = &mut self.users[user];
         let Some(socket) = &it.socket else { return };
         let received = rustix::net::recv(socket, &mut *buffer, RecvFlags::empty());
-        let asking = it.state == State::Asking;
+        let asking = it.state == UserState::Asking;
         match received {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok((count @ 1.., _)) if asking => self.on_bytes(user, &buffer[..count]),
@@ -295,7 +295,7 @@ impl<'a> Engine<'a> {
     }
 
     fn rest(&mut self, user: usize) {
-        self.users[user].state = State::Resting;
+        self.users[user].state = UserState::Resting;
         self.busy -= 1;
         self.sleepers.push_back((Instant::now() + self.pause, user));
     }

@@ -9,7 +9,7 @@ use crate::report::number::{Scale, plain, ratio};
 use crate::report::summary::{directed, measured_ratio, remarks};
 use crate::report::{Comparison, compare};
 use crate::rounds::{ScenarioOutcome, VariantOutcome};
-use crate::sample::{Outcome, State};
+use crate::sample::{Outcome, Participation};
 use crate::scenario::VariantName;
 use crate::statistics::{Verdict, summary};
 
@@ -81,7 +81,7 @@ fn of<'a>(variant: &'a VariantOutcome, name: &str) -> Option<&'a Outcome> {
 /// Who did not take part, and why.
 fn states(scenario: &ScenarioOutcome) -> String {
     let mut text = String::new();
-    let mut told: Vec<(&str, &State)> = Vec::new();
+    let mut told: Vec<(&str, &Participation)> = Vec::new();
     for outcome in scenario.variants.iter().flat_map(|variant| &variant.outcomes) {
         if told.contains(&(&outcome.title, &outcome.state)) {
             continue;
@@ -89,15 +89,15 @@ fn states(scenario: &ScenarioOutcome) -> String {
         told.push((&outcome.title, &outcome.state));
         let title = escaped(&outcome.title);
         match &outcome.state {
-            State::Ran => {}
-            State::NotBuilt(reason) => {
+            Participation::Ran => {}
+            Participation::NotBuilt(reason) => {
                 let _ = writeln!(
                     text,
                     "<p class=\"note absent\"><b>{title}: not built yet.</b> {}.</p>",
                     escaped(reason)
                 );
             }
-            State::Failed(reason) => {
+            Participation::Failed(reason) => {
                 let part = if outcome.samples.is_empty() { "did not take part" } else { "fell out" };
                 let _ = writeln!(
                     text,

@@ -1,6 +1,7 @@
-//! Fetches a response for the cache: an exchange like any other, whose client is a [`super::fill::Fill`].
+//! Fetches a response for the cache: an exchange like any other, whose client is a [`super::broadcast::Broadcast`].
 //!
-//! So it is chosen, connected, timed and tried again for as every other exchange is; it has no client that could leave or be slow.
+//! So it is chosen, connected, timed and tried again for as every other exchange is. Its client leaves when nobody waits any more, and it may
+//! not go on by itself ([`super::background`]).
 
 use std::future::poll_fn;
 use std::io;
@@ -11,8 +12,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weir_cache::{
-    Body, Exchange as Asked, KeyBuffer, NotStored, Object, PurgeSequence, RequestFacts, Rules, Storing,
-    freshen, judge_response, may_serve_on_error, validators,
+    Body, Crowd, Exchange as Asked, KeyBuffer, NotStored, Object, PurgeSequence, RequestFacts, Storing,
+    Unkept, freshen, judge_response, outlasts_error, unkept, validators,
 };
 use weir_http::{AddedField, Conditions, Field, RequestHead, ResponseHead, SentFraming};
 use weir_io::buffers::Buffer;
@@ -20,19 +21,19 @@ use weir_io::clock;
 use weir_io::handshake::Secure;
 
 use super::around::{Interim, Trailer};
-use super::fill::{Failed, FillHead, Origin};
-use super::fills::{BACK_OFF, Lease, PASS_FOR};
+use super::broadcast::{Failed, FetchedHead, Origin};
+use super::fetches::{BACK_OFF, Lease, PASS_FOR};
 use super::times;
 use crate::client::Client;
-use crate::http::crew;
 use crate::http::exchange::{After, Exchange};
-use crate::http::failure::Failure;
+use crate::http::failure::{Failure, Meets};
 use crate::http::forward::{self, Forwarding};
 use crate::http::ledger::Ledger;
 use crate::http::muxed::Muxed;
 use crate::http::route::Route;
 use crate::http::session::Session;
 use crate::http::stream::Stream;
+use crate::http::tasks;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// Pieces of content smaller than this on average are put together before they are kept.
@@ -41,7 +42,7 @@ const PIECE_BYTES: usize = 16 << 10;
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// A fetch that is to be made.
-pub struct Order {
+pub struct FetchJob {
     worker: Rc<Worker>,
     slot: Rc<ListenerSlot>,
     listener: Rc<WorkerListener>,
@@ -76,7 +77,7 @@ pub struct Fetch {
 }
 
 /// Has a worker fetch what `exchange` asks for, or ask whether `stale` is still good.
-pub fn order(
+pub fn start(
     session: &Session,
     exchange: &Exchange,
     (forwarding, listener, route): (&Forwarding<'_>, &Rc<WorkerListener>, &Route),
@@ -100,7 +101,7 @@ pub fn order(
         asked_at: exchange.ledger.head,
         is_mismatched: false,
     };
-    let order = Order {
+    let job = FetchJob {
         worker: session.worker.clone(),
         slot: session.slot.clone(),
         pool: forwarding.pool.clone(),
@@ -114,23 +115,23 @@ pub fn order(
         request_id: exchange.request_id.clone(),
         fetch,
     };
-    crew::serve(&session.worker, crew::Order::Fetch(Box::new(order)));
+    tasks::serve(&session.worker, tasks::Job::Fetch(Box::new(job)));
 }
 
 /// Makes the fetch.
-pub async fn serve(order: Order) {
-    let Order { worker, slot, listener, pool, route, rewritten, path, request_id, fetch, .. } = order;
+pub async fn serve(job: FetchJob) {
+    let FetchJob { worker, slot, listener, pool, route, rewritten, path, request_id, fetch, .. } = job;
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     deadline.belongs_to(listener.shared.number());
-    let (request, text) = (fetch.request.clone(), fetch.text.clone());
+    let (request, text, key) = (fetch.request.clone(), fetch.text.clone(), fetch.key.clone());
     let mut exchange = worker.exchanges.take();
     let mut session = Session {
         worker: worker.clone(),
         slot,
-        secure: order.secure,
-        client: order.client,
-        identity: order.identity,
+        secure: job.secure,
+        client: job.client,
+        identity: job.identity,
         deadline,
         stream: Stream::muxed(Muxed::Fetch(Box::new(fetch))),
         buffer: None,
@@ -145,6 +146,8 @@ pub async fn serve(order: Order) {
         exchange.request.clone_from(&request);
         exchange.path.clone_from(&path);
         exchange.request_id.clone_from(&request_id);
+        exchange.key.clone_from(&key);
+        exchange.is_keyed = true;
         let Some(mut buffer) = worker.buffers.borrow(text.len()) else {
             let failure = Failure::OutOfMemory;
             failed(&mut session, &mut exchange, &failure);
@@ -198,7 +201,7 @@ impl Fetch {
     /// Takes a head that comes before that of the response.
     pub fn pass_on(&mut self, head: &ResponseHead, received: &[u8]) {
         let text = received[..head.head_bytes()].into();
-        self.lease.filling.pass_on(Interim { head: head.clone(), text });
+        self.lease.sender.pass_on(Interim { head: head.clone(), text });
     }
 
     /// Takes the head of the response.
@@ -224,7 +227,7 @@ impl Fetch {
         let has_cookie = head.value(weir_http::KnownHeader::SetCookie, text).is_some();
         let is_personal = has_cookie || judged.as_ref().is_some_and(Storing::withholds);
         self.storing = judged;
-        let fill = FillHead {
+        let fetched = FetchedHead {
             head: head.clone(),
             text: text.into(),
             variant,
@@ -239,7 +242,7 @@ impl Fetch {
             },
         };
         let is_kept = self.storing.is_some();
-        self.lease.filling.begin(Arc::new(fill), is_kept);
+        self.lease.sender.begin(Arc::new(fetched), is_kept);
         if !is_kept {
             self.lease.leave();
         }
@@ -255,36 +258,29 @@ impl Fetch {
         let (cache, hash) = (&route.cache, self.key.hash());
         let now = clock::now();
         let is_error = head.status() >= 500;
-        if is_error && self.covers_errors(&route.rules) {
-            // What answers in its stead must not be lost for it, however long it says that it holds.
-            cache.fills.pass(hash, now, now + BACK_OFF);
+        let outlasts =
+            |kept: &Arc<Object>| outlasts_error(kept, head.status(), &self.facts, &route.rules, now);
+        if self.stale.as_ref().is_some_and(outlasts) {
+            if is_error && !self.facts.demands() {
+                cache.fetches.pass(hash, Crowd::All, now, now + BACK_OFF);
+            }
             return None;
         }
         let asked = Asked { asked_at: self.asked_at, times: times() };
         match judge_response(&self.facts, head, text, &route.rules, asked) {
             Ok(storing) => cache.has_room().then_some(storing),
-            // That says something of this request only. If it counted, whoever sends `no-store` could keep a key out of the cache.
-            Err(NotStored::RequestNoStore | NotStored::Method) => None,
-            Err(NotStored::Authorization) => {
-                cache.fills.pass_authorized(hash, now, now + PASS_FOR);
-                None
-            }
-            Err(_) => {
-                let long = if is_error { BACK_OFF } else { PASS_FOR };
-                cache.fills.pass(hash, now, now + long);
-                if let Some(stale) = self.stale.as_ref().filter(|_| !is_error) {
-                    // The origin no longer has what is kept.
+            Err(reason) => {
+                let Unkept { passes, drops } = unkept(&self.facts, head.status(), reason);
+                if let Some(crowd) = passes {
+                    let long = if is_error { BACK_OFF } else { PASS_FOR };
+                    cache.fetches.pass(hash, crowd, now, now + long);
+                }
+                if let Some(stale) = self.stale.as_ref().filter(|_| drops) {
                     cache.store.discard(stale);
                 }
                 None
             }
         }
-    }
-
-    /// Whether what there is may answer while the origin does not as it should.
-    fn covers_errors(&self, rules: &Rules) -> bool {
-        let covers = |stale: &Arc<Object>| may_serve_on_error(stale, &self.facts, rules, clock::now());
-        self.stale.as_ref().is_some_and(covers)
     }
 
     /// What there is is still good (RFC 9111 §4.3.4).
@@ -300,18 +296,19 @@ impl Fetch {
                     // Where it was purged or replaced meanwhile, it still answers those who wait.
                     Ok(()) => store.freshened(&stale, freshened.object, self.began).unwrap_or(stale),
                     Err(reason) => {
-                        // What is said to whoever has credentials says nothing of what others get.
-                        if reason != NotStored::Authorization {
+                        if unkept(&self.facts, stale.status(), reason).drops {
                             store.discard(&stale);
                         }
                         Arc::new(freshened.object)
                     }
                 };
-                self.lease.filling.confirm(object, is_for_all);
+                self.lease.sender.confirm(object, is_for_all);
                 self.lease.leave();
             }
             Err(_) => {
-                route.cache.store.discard(&stale);
+                if !self.facts.demands() {
+                    route.cache.store.discard(&stale);
+                }
                 self.is_mismatched = true;
             }
         }
@@ -324,14 +321,16 @@ impl Fetch {
         }
         let most = self.cache().map_or(0, |route| route.rules.object_max_bytes);
         let was_kept = self.storing.is_some();
-        let polled = self.lease.filling.poll_append(context, content, most);
-        if was_kept && !self.lease.filling.is_kept() {
+        let polled = self.lease.sender.poll_append(context, content, most);
+        if was_kept && !self.lease.sender.is_kept() {
             // It proved too large.
             self.storing = None;
             self.lease.leave();
             if let Some(route) = self.cache() {
                 let now = clock::now();
-                route.cache.fills.pass(self.key.hash(), now, now + PASS_FOR);
+                if let Some(crowd) = unkept(&self.facts, 200, NotStored::TooLarge).passes {
+                    route.cache.fetches.pass(self.key.hash(), crowd, now, now + PASS_FOR);
+                }
             }
         }
         polled
@@ -344,37 +343,38 @@ impl Fetch {
             return;
         }
         let storing = self.storing.take();
-        let filling = &self.lease.filling;
-        let object = storing.zip(filling.gathered()).and_then(|(storing, chunks)| {
-            let (route, head) = (self.cache()?, filling.head()?);
+        let sender = &self.lease.sender;
+        let object = storing.zip(sender.gathered()).and_then(|(storing, chunks)| {
+            let (route, head) = (self.cache()?, sender.head()?);
             let body = Body::new(put_together(chunks));
             let object = storing.object(&head.head, &head.text, body).ok()?;
-            let super::Cache { store, squeezes, .. } = &*route.cache;
-            squeezes.hand_over(filling.fill(), &object);
+            let super::Cache { store, encodings, .. } = &*route.cache;
+            let claimed = encodings.claim(sender.broadcast(), &object);
             let object = store.insert(&self.key, &self.request, &self.text, object, self.began).ok()?;
-            squeezes.note(filling.fill(), &object);
+            encodings.hand_over(sender.broadcast(), &object, claimed);
             Some(object)
         });
         let trailers: Vec<Trailer> = trailers.map(|field| Trailer::of(&field)).collect();
         self.lease
-            .filling
+            .sender
             .finish(object, Some(trailers.into()).filter(|trailers: &Arc<[_]>| !trailers.is_empty()));
         self.lease.leave();
     }
 
     /// There is no answer, or not all of it.
     pub fn fail(&mut self, failed: Failed) {
-        if let (Some(route), Some(_)) = (self.cache(), &self.stale) {
+        let says_nothing = failed.meets == Meets::Client || self.facts.demands();
+        if let (Some(route), Some(_)) = (self.cache(), self.stale.as_ref().filter(|_| !says_nothing)) {
             let now = clock::now();
-            route.cache.fills.pass(self.key.hash(), now, now + BACK_OFF);
+            route.cache.fetches.pass(self.key.hash(), Crowd::All, now, now + BACK_OFF);
         }
-        self.lease.filling.fail(failed);
+        self.lease.sender.fail(failed);
         self.lease.leave();
     }
 
     /// Ready once nobody wants the answer any more.
     pub fn poll_gone(&mut self, context: &Context<'_>) -> Poll<()> {
-        self.lease.filling.poll_unwanted(context)
+        self.lease.sender.poll_unwanted(context)
     }
 }
 

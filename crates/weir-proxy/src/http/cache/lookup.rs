@@ -31,7 +31,7 @@ pub enum Found {
     /// It does not concern the cache.
     Past(Bypass),
     /// It is for a key whose answers are not kept.
-    Passes,
+    Passes(RequestFacts),
 }
 
 /// Looks up; leaves the key in `exchange.key`.
@@ -55,8 +55,8 @@ pub fn look_up(
     match route.cache.store.get(key, request, received) {
         Lookup::Hit(object) => judge(object, facts, now),
         _ if facts.only_if_cached() => Found::NotCached,
-        Lookup::Absent | Lookup::VariantAbsent if route.cache.fills.passes(key.hash(), &facts, now) => {
-            Found::Passes
+        Lookup::Absent | Lookup::VariantAbsent if route.cache.fetches.passes(key.hash(), &facts, now) => {
+            Found::Passes(facts)
         }
         Lookup::Absent => Found::Nothing { facts, stale: None, why: Forward::UriMiss },
         Lookup::VariantAbsent => Found::Nothing { facts, stale: None, why: Forward::VaryMiss },

@@ -3,16 +3,17 @@
 //! What may be kept and reused is decided in `weir-cache`. Start reading at [`serve::run`].
 
 mod around;
+mod background;
+mod broadcast;
+mod encodings;
 pub mod explain;
 mod fetch;
-mod fill;
-mod fills;
+mod fetches;
 mod follow;
 mod hit;
 mod lookup;
 mod note;
 mod serve;
-mod squeeze;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,33 +24,34 @@ use weir_cache::{Pattern, QueryRule, Rules, Store, Times};
 use weir_http::AddedField;
 use weir_io::clock;
 
-use self::fills::Fills;
-use self::squeeze::Squeezes;
+use self::background::Background;
+use self::encodings::Encodings;
+use self::fetches::Fetches;
 
-pub(crate) use self::fetch::{Fetch, Order, failed, serve as serve_fetch};
-pub(crate) use self::fill::{Failed, Origin};
+pub(crate) use self::broadcast::{Failed, Origin};
+pub(crate) use self::encodings::{EncodingJob, serve as serve_encoding};
+pub(crate) use self::fetch::{Fetch, FetchJob, failed, serve as serve_fetch};
 pub(crate) use self::note::Note;
-pub(crate) use self::serve::{invalidate, run};
-pub(crate) use self::squeeze::{Squeeze, serve as serve_squeeze};
+pub(crate) use self::serve::{learn, run};
 
 /// What is kept, for all workers, over all reloads.
 pub struct Cache {
     /// The objects.
     pub store: Store,
-    fills: Fills,
-    squeezes: Squeezes,
+    fetches: Fetches,
+    encodings: Encodings,
     budget_bytes: AtomicU64,
 }
 
 impl Cache {
-    /// An empty one that keeps at most `budget_bytes`.
-    pub fn new(budget_bytes: u64) -> Arc<Cache> {
+    /// An empty one that keeps at most `budget_bytes`, and lets at most `background` fetches go on that no client waits for.
+    pub fn new(budget_bytes: u64, background: u32) -> Arc<Cache> {
         // Nobody outside may be able to choose keys that meet in one place.
         let seed = std::hash::BuildHasher::hash_one(&foldhash::fast::RandomState::default(), budget_bytes);
         Arc::new(Cache {
             store: Store::new(budget_bytes, seed),
-            fills: Fills::new(),
-            squeezes: Squeezes::default(),
+            fetches: Fetches::new(background),
+            encodings: Encodings::default(),
             budget_bytes: AtomicU64::new(budget_bytes),
         })
     }
@@ -72,6 +74,11 @@ impl Cache {
         self.store.purge(purge, soft, clock::now())
     }
 
+    /// Fetches that no client waits for.
+    pub fn background(&self) -> &Background {
+        self.fetches.background()
+    }
+
     /// Whether more may be kept. What slow clients still read of objects that had to give way is in no budget, so there must not come to be
     /// more and more of it.
     fn has_room(&self) -> bool {
@@ -80,7 +87,7 @@ impl Cache {
 
     /// How often content was encoded to be kept so.
     pub fn encodings(&self) -> u64 {
-        self.squeezes.count()
+        self.encodings.count()
     }
 
     /// Most bytes that all fetches under way may gather: what they hold is not among the objects yet.

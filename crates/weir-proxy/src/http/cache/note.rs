@@ -1,5 +1,6 @@
 //! What is said of the cache with each response: `cache-status` (RFC 9211), `age`, the word in the log.
 
+use weir_cache::RequestFacts;
 use weir_http::{CacheFields, encode_decimal};
 use weir_stats::table::CacheResult;
 
@@ -14,6 +15,8 @@ pub struct Note {
     status: Vec<u8>,
     /// The text of a request whose success makes what is kept of its URI out of date; empty for others.
     pub unsafe_request: Vec<u8>,
+    /// A request that goes past although memory may answer such: its answer shows whether others have to.
+    pub passing: Option<RequestFacts>,
 }
 
 /// Why a request went on to a backend: `fwd` of RFC 9211 §2.2.
@@ -53,6 +56,7 @@ impl Note {
         self.result = None;
         self.age_seconds = None;
         self.unsafe_request.clear();
+        self.passing = None;
         self.status.clear();
     }
 

@@ -6,24 +6,27 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use weir_cache::{Bypass, Object, RequestFacts, Reuse, invalidated, invalidates, may_serve_on_error, reuse};
+use weir_cache::{
+    Bypass, Exchange as Asked, Object, RequestFacts, Reuse, invalidated, invalidates, judge_response,
+    may_serve_on_error, reuse,
+};
 use weir_http::ResponseContext;
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::stream::Sight;
 use weir_stats::table::CacheResult;
 
+use super::broadcast::{Arrived, FetchedHead, Reader};
 use super::fetch;
-use super::fill::{Arrived, FillHead, Reader};
-use super::fills::Joined;
+use super::fetches::{Joined, Refresh};
 use super::lookup::{Found, key_of, look_up, scheme_of};
 use super::note::Forward;
-use super::{RouteCache, follow, hit, squeeze};
+use super::{RouteCache, encodings, follow, hit, times};
 use crate::http::answer;
 use crate::http::compress;
 use crate::http::drive;
 use crate::http::exchange::{After, Exchange, confirm};
-use crate::http::failure::Failure;
+use crate::http::failure::{Failure, Meets};
 use crate::http::forward::{self, Forwarding};
 use crate::http::reply;
 use crate::http::route::Route;
@@ -73,6 +76,7 @@ impl Miss<'_> {
             }
             exchange.early = false;
         }
+        exchange.is_keyed = !matches!(found, Found::Past(_));
         match found {
             Found::Hit { object, facts, age, ttl } => {
                 exchange.ledger.cache.hit(CacheResult::Hit, age.as_secs(), ttl.as_secs() as i64);
@@ -89,7 +93,7 @@ impl Miss<'_> {
             Found::Nothing { facts, stale, why } => {
                 let now = exchange.ledger.head;
                 // Who asks just after a failure does not wait for the next.
-                let has_failed = self.cache.cache.fills.passes(exchange.key.hash(), &facts, now);
+                let has_failed = self.cache.cache.fetches.passes(exchange.key.hash(), &facts, now);
                 let instead = stale.clone().filter(|_| has_failed);
                 if let Some(object) = self.instead(instead, &facts, exchange) {
                     return hit::send(session, exchange, self.forwarding, object, &facts).await;
@@ -99,7 +103,8 @@ impl Miss<'_> {
             Found::NotCached => {
                 answer::failure(session, self.forwarding.listener, exchange, &Failure::NotCached).await
             }
-            Found::Passes => {
+            Found::Passes(facts) => {
+                exchange.ledger.cache.passing = Some(facts);
                 exchange.ledger.cache.forwarded(CacheResult::Pass, Forward::UriMiss);
                 exchange.ledger.cache.detail("hit-for-miss");
                 forward::run(session, exchange, self.forwarding).await
@@ -129,10 +134,21 @@ impl Miss<'_> {
         facts: RequestFacts,
         age: Duration,
     ) -> After {
-        if let Some(lease) = self.cache.cache.lease(&exchange.key, &facts, exchange.ledger.head) {
-            let stale = Some(object.clone());
-            let place = (self.forwarding, self.listener, self.route);
-            fetch::order(session, exchange, place, lease, facts, stale);
+        // What brings nothing to keep would only stand in the way of what does.
+        let refresh = match facts.may_store() {
+            true => self.cache.cache.refresh(&exchange.key, &facts, exchange.ledger.head),
+            false => Refresh::Needless,
+        };
+        match refresh {
+            Refresh::Begun(lease) => {
+                let stale = Some(object.clone());
+                let place = (self.forwarding, self.listener, self.route);
+                fetch::start(session, exchange, place, lease, facts, stale);
+            }
+            Refresh::Needless => {}
+            Refresh::NoRoom => {
+                return self.fetch(session, exchange, facts, Some(object), Forward::Stale).await;
+            }
         }
         exchange.ledger.cache.hit(CacheResult::Stale, age.as_secs(), -1);
         hit::send(session, exchange, self.forwarding, object, &facts).await
@@ -147,8 +163,9 @@ impl Miss<'_> {
         stale: Option<Arc<Object>>,
         why: Forward,
     ) -> After {
+        let mut failed_before = false;
         for _ in 0..FETCHES_MOST {
-            let (reader, leads) = match self.join(session, exchange, &facts, stale.is_some()) {
+            let (mut reader, leads) = match self.join(session, exchange, &facts, stale.is_some()) {
                 Joined::Found(object) => {
                     self.note_age(exchange, CacheResult::Hit, &object, &facts);
                     return hit::send(session, exchange, self.forwarding, object, &facts).await;
@@ -156,15 +173,16 @@ impl Miss<'_> {
                 Joined::Follows(reader) => (reader, false),
                 Joined::Leads(lease, reader) => {
                     let place = (self.forwarding, self.listener, self.route);
-                    fetch::order(session, exchange, place, lease, facts, stale.clone());
+                    fetch::start(session, exchange, place, lease, facts, stale.clone());
                     (reader, true)
                 }
             };
+            reader.takes_it_along(exchange.ledger.passage.is_counted());
             exchange.ledger.note_wait();
             let arrived = match self.await_answer(session, exchange, &reader, leads).await {
                 Ok(arrived) => arrived,
                 Err(Failure::QueueTimeout) => {
-                    return self.go_past(session, exchange, why, "collapse-timeout").await;
+                    return self.go_past(session, exchange, &facts, why, "collapse-timeout").await;
                 }
                 Err(failure) => {
                     drop(reader);
@@ -173,7 +191,14 @@ impl Miss<'_> {
             };
             match arrived {
                 Arrived::Lost | Arrived::Interim(_) => {}
-                Arrived::Released => return self.go_past(session, exchange, why, "not-stored").await,
+                Arrived::Released => {
+                    return self.go_past(session, exchange, &facts, why, "not-stored").await;
+                }
+                // It may have been for what another's request says. What befalls two is believed.
+                Arrived::Failed(failed)
+                    if !leads
+                        && failed.meets == Meets::Request
+                        && !std::mem::replace(&mut failed_before, true) => {}
                 Arrived::Failed(failed) => {
                     drop(reader);
                     if let Some(object) = self.instead(stale, &facts, exchange) {
@@ -204,7 +229,7 @@ impl Miss<'_> {
                 }
             }
         }
-        self.go_past(session, exchange, why, "lost").await
+        self.go_past(session, exchange, &facts, why, "lost").await
     }
 
     fn join(
@@ -280,7 +305,7 @@ impl Miss<'_> {
     }
 
     /// Whether a response under way is what this request asks for too; else the key becomes that of its own variant.
-    fn is_for(&self, session: &Session, exchange: &mut Exchange, head: &FillHead) -> bool {
+    fn is_for(&self, session: &Session, exchange: &mut Exchange, head: &FetchedHead) -> bool {
         let Some((vary, variant)) = &head.variant else { return false };
         let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
         let Exchange { key, request, .. } = exchange;
@@ -295,7 +320,7 @@ impl Miss<'_> {
         session: &mut Session,
         exchange: &mut Exchange,
         reader: Reader,
-        head: &FillHead,
+        head: &FetchedHead,
         facts: RequestFacts,
         why: Forward,
         leads: bool,
@@ -327,7 +352,7 @@ impl Miss<'_> {
         if (wants_part && head.variant.is_none()) || (head.is_personal && !leads) {
             // The whole was asked for in order to keep it, which is not to be: what the client wants is asked for as it did.
             drop(reader);
-            return self.go_past(session, exchange, why, "not-stored").await;
+            return self.go_past(session, exchange, &facts, why, "not-stored").await;
         }
         if head.variant.is_some() {
             exchange.ledger.cache.flag("stored");
@@ -344,26 +369,27 @@ impl Miss<'_> {
         session: &mut Session,
         exchange: &mut Exchange,
         reader: Reader,
-        fill: &FillHead,
+        fetched: &FetchedHead,
         leads: bool,
     ) -> After {
         let offer = compress::offer(
             self.forwarding.compress(),
             (&exchange.request, session.buffer.as_ref().map_or(&[][..], Buffer::filled)),
-            (&fill.head, &fill.text),
+            (&fetched.head, &fetched.text),
         );
-        let squeezed =
-            offer.as_ref().and_then(|offer| squeeze::of_fill(session, self.forwarding, &reader, offer));
-        let (reader, negotiated) = match squeezed {
-            Some((squeezed, negotiated)) => {
+        let encoded = offer
+            .as_ref()
+            .and_then(|offer| encodings::of_broadcast(session, self.forwarding, &reader, offer));
+        let (reader, negotiated) = match encoded {
+            Some((encoded, negotiated)) => {
                 // Not reading, it would hold up what is not kept.
                 drop(reader);
-                (squeezed, Some(negotiated))
+                (encoded, Some(negotiated))
             }
             None => (reader, offer.map(|offer| offer.as_it_is(false))),
         };
-        let sticky = fill.sticky.as_ref().filter(|_| leads);
-        let head = follow::Head { head: &fill.head, text: &fill.text, sticky, negotiated };
+        let sticky = fetched.sticky.as_ref().filter(|_| leads);
+        let head = follow::Head { head: &fetched.head, text: &fetched.text, sticky, negotiated };
         follow::run(session, exchange, self.forwarding, &reader, head).await
     }
 
@@ -420,22 +446,35 @@ impl Miss<'_> {
         &self,
         session: &mut Session,
         exchange: &mut Exchange,
+        facts: &RequestFacts,
         why: Forward,
         detail: &str,
     ) -> After {
+        exchange.ledger.cache.passing = Some(*facts);
         exchange.ledger.cache.forwarded(CacheResult::Pass, why);
         exchange.ledger.cache.detail(detail);
         forward::run(session, exchange, self.forwarding).await
     }
 }
 
+/// Learns from a backend's answer to a request that went past.
+pub fn learn(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding<'_>, received: &[u8]) {
+    let Some(route) = forwarding.route.and_then(|route| route.cache.as_deref()) else { return };
+    if let Some(facts) = exchange.ledger.cache.passing.take() {
+        let text = &received[..exchange.response.head_bytes()];
+        let asked = Asked { asked_at: exchange.ledger.head, times: times() };
+        if judge_response(&facts, &exchange.response, text, &route.rules, asked).is_ok() {
+            route.cache.fetches.pass_no_more(exchange.key.hash(), &facts);
+        }
+    }
+    if !exchange.ledger.cache.unsafe_request.is_empty() {
+        invalidate(session, exchange, route, received);
+    }
+}
+
 /// After a backend's answer to an unsafe request: what is kept of its URI, and of those that the answer names, is out of date
 /// (RFC 9111 §4.4).
-pub fn invalidate(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding<'_>, received: &[u8]) {
-    if exchange.ledger.cache.unsafe_request.is_empty() {
-        return;
-    }
-    let Some(route) = forwarding.route.and_then(|route| route.cache.as_deref()) else { return };
+fn invalidate(session: &Session, exchange: &mut Exchange, route: &RouteCache, received: &[u8]) {
     let Exchange { request, response, key, ledger, .. } = exchange;
     if !invalidates(request.method(), response.status()) {
         return;

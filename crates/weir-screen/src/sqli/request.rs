@@ -7,7 +7,7 @@ use crate::sqli::{Finding, Scratch, decode, json, judge, multipart};
 
 /// Where in a request a value stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// A segment of the path.
     Path,
     /// A query parameter.
@@ -28,32 +28,32 @@ pub enum Place {
     JsonKey,
 }
 
-impl Place {
+impl Location {
     /// One word, for metrics.
     pub fn word(&self) -> &'static str {
         match self {
-            Place::Path => "path",
-            Place::Query(_) | Place::QueryName => "query",
-            Place::Header(_) => "header",
-            Place::Cookie(_) => "cookie",
-            Place::Form(_) | Place::FormName => "form",
-            Place::Json(_) | Place::JsonKey => "json",
+            Location::Path => "path",
+            Location::Query(_) | Location::QueryName => "query",
+            Location::Header(_) => "header",
+            Location::Cookie(_) => "cookie",
+            Location::Form(_) | Location::FormName => "form",
+            Location::Json(_) | Location::JsonKey => "json",
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Path => f.write_str("path"),
-            Place::Query(name) => write!(f, "query parameter `{}`", shown(name)),
-            Place::QueryName => f.write_str("name of a query parameter"),
-            Place::Header(name) => write!(f, "header `{}`", shown(name)),
-            Place::Cookie(name) => write!(f, "cookie `{}`", shown(name)),
-            Place::Form(name) => write!(f, "form field `{}`", shown(name)),
-            Place::FormName => f.write_str("name of a form field"),
-            Place::Json(key) => write!(f, "JSON string `{}`", shown(key)),
-            Place::JsonKey => f.write_str("JSON key"),
+            Location::Path => f.write_str("path"),
+            Location::Query(name) => write!(f, "query parameter `{}`", shown(name)),
+            Location::QueryName => f.write_str("name of a query parameter"),
+            Location::Header(name) => write!(f, "header `{}`", shown(name)),
+            Location::Cookie(name) => write!(f, "cookie `{}`", shown(name)),
+            Location::Form(name) => write!(f, "form field `{}`", shown(name)),
+            Location::FormName => f.write_str("name of a form field"),
+            Location::Json(key) => write!(f, "JSON string `{}`", shown(key)),
+            Location::JsonKey => f.write_str("JSON key"),
         }
     }
 }
@@ -67,14 +67,20 @@ fn shown(name: &[u8]) -> impl fmt::Display {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Where in the request.
-    pub place: Place,
+    pub location: Location,
     /// What.
     pub finding: Finding,
 }
 
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}, {}", self.place, self.finding.reason.sentence(), self.finding.context_sentence())
+        write!(
+            f,
+            "{}: {}, {}",
+            self.location,
+            self.finding.reason.sentence(),
+            self.finding.context_sentence()
+        )
     }
 }
 
@@ -142,7 +148,7 @@ enum Written {
 impl Screen {
     /// The first injection in a path. A payload may have slashes of its own, so the path is also read on from where a number begins.
     pub fn path(&mut self, path: &[u8]) -> Option<Found> {
-        let found = |finding| Found { place: Place::Path, finding };
+        let found = |finding| Found { location: Location::Path, finding };
         let mut starts = 0;
         let mut at = 0;
         for segment in path.split(|&byte| byte == b'/') {
@@ -168,8 +174,8 @@ impl Screen {
     /// The first injection in a query, without its `?`.
     pub fn query(&mut self, query: &[u8]) -> Option<Found> {
         self.pairs(query, |name| match name {
-            Some(name) => Place::Query(name.into()),
-            None => Place::QueryName,
+            Some(name) => Location::Query(name.into()),
+            None => Location::QueryName,
         })
     }
 
@@ -190,17 +196,17 @@ impl Screen {
         match name {
             b"cookie" => self.cookies(value),
             b"referer" => {
-                let place = || Place::Header(name.into());
+                let location = || Location::Header(name.into());
                 let query = value.iter().position(|&byte| byte == b'?').unwrap_or(value.len());
                 let (before, query) = value.split_at_checked(query)?;
                 let query = query.strip_prefix(b"?").unwrap_or_default();
                 self.path(before)
                     .or_else(|| self.query(query))
-                    .map(|found| Found { place: place(), finding: found.finding })
+                    .map(|found| Found { location: location(), finding: found.finding })
             }
             _ => self
                 .examine(value, Written::Plain)
-                .map(|finding| Found { place: Place::Header(name.into()), finding }),
+                .map(|finding| Found { location: Location::Header(name.into()), finding }),
         }
     }
 
@@ -221,15 +227,15 @@ impl Screen {
                 value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
             let judged = self.examine(value, Written::Form).or_else(|| self.examine(name, Written::Percent));
             if let Some(finding) = judged {
-                return Some(Found { place: Place::Cookie(name.into()), finding });
+                return Some(Found { location: Location::Cookie(name.into()), finding });
             }
         }
         // A payload may have semicolons of its own.
         let finding = value.contains(&b'\'').then(|| self.examine(value, Written::Percent)).flatten()?;
-        Some(Found { place: Place::Cookie(Box::default()), finding })
+        Some(Found { location: Location::Cookie(Box::default()), finding })
     }
 
-    /// The first injection in what was received of a body; it may have been cut at any place.
+    /// The first injection in what was received of a body; it may have been cut anywhere.
     ///
     /// # Errors
     /// Nothing was found, and the body is not what `kind` says: another reader may find something.
@@ -257,8 +263,8 @@ impl Screen {
 
     fn form(&mut self, body: &[u8]) -> Option<Found> {
         self.pairs(body, |name| match name {
-            Some(name) => Place::Form(name.into()),
-            None => Place::FormName,
+            Some(name) => Location::Form(name.into()),
+            None => Location::FormName,
         })
     }
 
@@ -270,7 +276,7 @@ impl Screen {
         ];
         for (name, written) in names {
             if let Some(finding) = self.examine(name, written) {
-                return Ok(Some(Found { place: Place::FormName, finding }));
+                return Ok(Some(Found { location: Location::FormName, finding }));
             }
         }
         if part.is_file {
@@ -281,42 +287,42 @@ impl Screen {
             return Err(Unreadable::Charset);
         }
         let finding = self.examine(part.content, Written::Plain);
-        Ok(finding.map(|finding| Found { place: Place::Form(part.name.into()), finding }))
+        Ok(finding.map(|finding| Found { location: Location::Form(part.name.into()), finding }))
     }
 
     fn json(&mut self, body: &[u8]) -> Option<Found> {
         let (mut key, mut value) = (std::mem::take(&mut self.key), std::mem::take(&mut self.value));
         let found = json::strings(body, &mut key, &mut value, |key, value, is_key| {
             let finding = self.layers(value)?;
-            let place = if is_key { Place::JsonKey } else { Place::Json(key.into()) };
-            Some(Found { place, finding })
+            let location = if is_key { Location::JsonKey } else { Location::Json(key.into()) };
+            Some(Found { location, finding })
         });
         (self.key, self.value) = (key, value);
         found
     }
 
-    fn pairs(&mut self, text: &[u8], place: impl Fn(Option<&[u8]>) -> Place) -> Option<Found> {
+    fn pairs(&mut self, text: &[u8], location: impl Fn(Option<&[u8]>) -> Location) -> Option<Found> {
         for whole in text.split(|&byte| byte == b'&') {
-            if let Some(found) = self.pair(whole, &place) {
+            if let Some(found) = self.pair(whole, &location) {
                 return Some(found);
             }
             // Some readers take a semicolon for an ampersand (HTML 4, appendix B.2.2).
             let mut pieces =
                 whole.split(|&byte| byte == b';').skip(1).filter(|piece| begins_with_name(piece));
-            if let Some(found) = pieces.find_map(|piece| self.pair(piece, &place)) {
+            if let Some(found) = pieces.find_map(|piece| self.pair(piece, &location)) {
                 return Some(found);
             }
         }
         None
     }
 
-    fn pair(&mut self, pair: &[u8], place: &impl Fn(Option<&[u8]>) -> Place) -> Option<Found> {
+    fn pair(&mut self, pair: &[u8], location: &impl Fn(Option<&[u8]>) -> Location) -> Option<Found> {
         let equals = pair.iter().position(|&byte| byte == b'=');
         let (name, value) = match equals {
             Some(at) => (pair.get(..at)?, pair.get(at + 1..)?),
             None => (pair, &b""[..]),
         };
-        let found = |finding, name| Found { place: place(name), finding };
+        let found = |finding, name| Found { location: location(name), finding };
         match self.examine(value, Written::Form) {
             Some(finding) => Some(found(finding, Some(name))),
             None => self.examine(name, Written::Form).map(|finding| found(finding, None)),
@@ -423,7 +429,7 @@ mod tests {
         ];
         let words: Vec<String> = places
             .iter()
-            .map(|found| found.as_ref().map_or("nothing".to_owned(), |found| found.place.to_string()))
+            .map(|found| found.as_ref().map_or("nothing".to_owned(), |found| found.location.to_string()))
             .collect();
         let expected = [
             "path",

@@ -9,9 +9,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use weir_cache::{KeyBuffer, RequestFacts};
+use weir_cache::{Crowd, KeyBuffer, RequestFacts};
 
-use super::fill::{Fill, Filling, Reader};
+use super::background::Background;
+use super::broadcast::{Alone, Broadcast, Reader, Sender};
 
 /// How long a key passes by the cache after its answer was not to be kept.
 pub const PASS_FOR: Duration = Duration::from_secs(2);
@@ -25,15 +26,17 @@ const PASSING_MOST: usize = 1024;
 type Hashed<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 
 /// The fetches under way.
-pub struct Fills {
+pub struct Fetches {
     shards: Box<[Mutex<Shard>]>,
     /// Bytes that all of them have gathered.
     gathered: Arc<AtomicU64>,
+    /// Those that no client waits for.
+    background: Arc<Background>,
 }
 
 #[derive(Default)]
 struct Shard {
-    running: Hashed<Box<[u8]>, Arc<Fill>>,
+    running: Hashed<Box<[u8]>, Arc<Broadcast>>,
     /// By hash of the key, until when.
     passing: Hashed<u64, Duration>,
 }
@@ -50,17 +53,27 @@ pub enum Joined<T> {
 
 /// A fetch's entry in the table; gone when dropped, upon which whoever waits is told.
 pub struct Lease {
-    pub filling: Filling,
+    pub sender: Sender,
     /// `None` once it is out of the table.
     entry: Option<(Arc<super::Cache>, Box<[u8]>, u64)>,
 }
 
-impl Fills {
-    pub fn new() -> Fills {
-        Fills { shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(), gathered: Arc::default() }
+impl Fetches {
+    /// At most `background` of them go on that no client waits for.
+    pub fn new(background: u32) -> Fetches {
+        Fetches {
+            shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
+            gathered: Arc::default(),
+            background: Arc::new(Background::new(background)),
+        }
     }
 
-    /// Bytes that all fills have gathered.
+    /// Those that no client waits for.
+    pub fn background(&self) -> &Background {
+        &self.background
+    }
+
+    /// Bytes that all broadcasts have gathered.
     pub fn gathered(&self) -> &Arc<AtomicU64> {
         &self.gathered
     }
@@ -73,7 +86,7 @@ impl Fills {
 
     /// Whether such requests for the key pass by the cache at `now`.
     pub fn passes(&self, hash: u64, facts: &RequestFacts, now: Duration) -> bool {
-        self.has(hash, now) || (facts.authorization && self.has(of_authorized(hash), now))
+        Crowd::of(facts).any(|crowd| self.has(of_crowd(hash, crowd), now))
     }
 
     fn has(&self, hash: u64, now: Duration) -> bool {
@@ -88,13 +101,9 @@ impl Fills {
         }
     }
 
-    /// Has requests for the key that have `authorization` pass by until `until`: their answers are not for others.
-    pub fn pass_authorized(&self, hash: u64, now: Duration, until: Duration) {
-        self.pass(of_authorized(hash), now, until);
-    }
-
-    /// Has the key pass by until `until`.
-    pub fn pass(&self, hash: u64, now: Duration, until: Duration) {
+    /// Has a crowd's requests for the key pass by until `until`.
+    pub fn pass(&self, hash: u64, crowd: Crowd, now: Duration, until: Duration) {
+        let hash = of_crowd(hash, crowd);
         let mut shard = self.shard(hash);
         if shard.passing.len() >= PASSING_MOST {
             shard.passing.retain(|_, until| *until > now);
@@ -103,11 +112,33 @@ impl Fills {
             shard.passing.insert(hash, until);
         }
     }
+
+    /// An answer to such a request that went past could have been kept: others are not to.
+    pub fn pass_no_more(&self, hash: u64, facts: &RequestFacts) {
+        for crowd in Crowd::of(facts) {
+            let hash = of_crowd(hash, crowd);
+            self.shard(hash).passing.remove(&hash);
+        }
+    }
 }
 
-/// Where it is noted of a key that requests with `authorization` pass by.
-fn of_authorized(hash: u64) -> u64 {
-    !hash
+/// Where it is noted of a key that a crowd's requests pass by.
+fn of_crowd(hash: u64, crowd: Crowd) -> u64 {
+    match crowd {
+        Crowd::All => hash,
+        Crowd::WithCookies => hash.rotate_left(21),
+        Crowd::WithCredentials => !hash,
+    }
+}
+
+/// What becomes of something that was given out of date.
+pub enum Refresh {
+    /// It is to be fetched.
+    Begun(Lease),
+    /// It is being fetched already, or that failed a moment ago.
+    Needless,
+    /// Too many fetches that nobody waits for are under way: somebody has to wait for it.
+    NoRoom,
 }
 
 impl super::Cache {
@@ -115,31 +146,31 @@ impl super::Cache {
     /// before it leaves the table.
     pub fn join<T>(self: &Arc<Self>, key: &KeyBuffer, look: impl FnOnce() -> Option<T>) -> Joined<T> {
         let hash = key.hash();
-        let mut shard = self.fills.shard(hash);
-        if let Some(fill) = shard.running.get(key.bytes()) {
-            return Joined::Follows(fill.join(false));
+        let mut shard = self.fetches.shard(hash);
+        if let Some(broadcast) = shard.running.get(key.bytes()) {
+            return Joined::Follows(broadcast.join(false));
         }
         if let Some(found) = look() {
             return Joined::Found(found);
         }
-        let filling = Filling::new(&self.fills.gathered, self.gathered_most());
-        let fill = filling.fill().clone();
-        shard.running.insert(key.bytes().into(), fill.clone());
+        let alone = Alone::Among(self.fetches.background.clone());
+        let sender = Sender::new(&self.fetches.gathered, self.gathered_most(), alone);
+        let broadcast = sender.broadcast().clone();
+        shard.running.insert(key.bytes().into(), broadcast.clone());
         drop(shard);
-        let reader = fill.join(true);
-        let lease = Lease { filling, entry: Some((self.clone(), key.bytes().into(), hash)) };
+        let reader = broadcast.join(true);
+        let lease = Lease { sender, entry: Some((self.clone(), key.bytes().into(), hash)) };
         Joined::Leads(lease, reader)
     }
 
-    /// As [`Self::join`], for nobody who would wait; `None` when it is being fetched already or failed a moment ago.
-    pub fn lease(self: &Arc<Self>, key: &KeyBuffer, facts: &RequestFacts, now: Duration) -> Option<Lease> {
-        if self.fills.passes(key.hash(), facts, now) {
-            return None;
+    /// As [`Self::join`], for nobody who would wait.
+    pub fn refresh(self: &Arc<Self>, key: &KeyBuffer, facts: &RequestFacts, now: Duration) -> Refresh {
+        if self.fetches.passes(key.hash(), facts, now) {
+            return Refresh::Needless;
         }
-        match self.join(key, || None::<()>) {
-            Joined::Leads(lease, _) => Some(lease),
-            _ => None,
-        }
+        let Joined::Leads(lease, reader) = self.join(key, || None::<()>) else { return Refresh::Needless };
+        drop(reader);
+        if lease.sender.is_unwanted() { Refresh::NoRoom } else { Refresh::Begun(lease) }
     }
 }
 
@@ -147,7 +178,7 @@ impl Lease {
     /// Takes the fetch out of the table: who asks from now on does not wait for it.
     pub fn leave(&mut self) {
         if let Some((cache, key, hash)) = self.entry.take() {
-            cache.fills.shard(hash).running.remove(&key);
+            cache.fetches.shard(hash).running.remove(&key);
         }
     }
 }

@@ -3,8 +3,11 @@
 //! One fetch writes, any number of clients on any worker read. While it is to be kept, nothing that a reader does holds the fetch up. What is
 //! not to be kept goes through a window: the fetch waits for its slowest reader, and ends when none is left.
 
+mod sender;
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -16,18 +19,20 @@ use weir_http::values::vary::Vary;
 use weir_http::{AddedField, BodyLength, ResponseHead};
 use weir_stats::table::{End, Rejected};
 
+pub use self::sender::Sender;
 use super::around::{Interim, Trailer};
-use crate::http::failure::Failure;
+use super::background::{Background, Permit};
+use crate::http::failure::{Failure, Meets};
 
 /// Content that is not kept and that readers have not taken yet, most bytes.
 const WINDOW_BYTES: u64 = 256 << 10;
 
 /// One fetch and who waits for it.
-pub struct Fill {
-    state: Mutex<State>,
+pub struct Broadcast {
+    state: Mutex<BroadcastState>,
 }
 
-struct State {
+struct BroadcastState {
     stage: Stage,
     /// Whether what comes is gathered to be kept.
     is_kept: bool,
@@ -41,14 +46,28 @@ struct State {
     interim: Vec<Arc<Interim>>,
     charge: Charge,
     end: Option<Ending>,
-    seats: Vec<Seat>,
+    readers: Vec<ReaderState>,
     /// Seats that nobody has.
     free: Vec<usize>,
+    alone: Alone,
+    /// What lets it go on although nobody reads.
+    permit: Option<Permit>,
     /// The fetch, while it waits for room or for its last reader to leave.
     driver: Option<Waker>,
 }
 
-/// What one fill holds of what all of them may, beside what the store holds and counts itself. Given back when the last reader has left: slow
+/// Whether what is to be kept goes on to come while nobody reads it.
+#[derive(Clone)]
+pub enum Alone {
+    /// It does: no backend is busy with it.
+    GoesOn,
+    /// It ends.
+    Ends,
+    /// As long as it is one of these.
+    Among(Arc<Background>),
+}
+
+/// What one broadcast holds of what all of them may, beside what the store holds and counts itself. Given back when the last reader has left: slow
 /// ones hold on to what nobody else needs any more.
 struct Charge {
     gathered: Arc<AtomicU64>,
@@ -56,7 +75,7 @@ struct Charge {
 }
 
 impl Charge {
-    /// Counts more; gives what all fills hold then.
+    /// Counts more; gives what all of them hold then.
     fn add(&mut self, bytes: u64) -> u64 {
         self.bytes += bytes;
         self.gathered.fetch_add(bytes, Ordering::Relaxed) + bytes
@@ -80,7 +99,7 @@ impl Drop for Charge {
 enum Stage {
     #[default]
     Asked,
-    Streaming(Arc<FillHead>),
+    Streaming(Arc<FetchedHead>),
     /// As [`Stage::Streaming`], of something whose head is elsewhere.
     Copying,
     /// A backend said that what the cache has is still good, to all or only to who asked first.
@@ -100,7 +119,7 @@ enum Ending {
 }
 
 #[derive(Default)]
-struct Seat {
+struct ReaderState {
     is_taken: bool,
     /// Bytes of the content that were read.
     position: u64,
@@ -110,7 +129,7 @@ struct Seat {
 }
 
 /// The head of a response under way, and what goes with it.
-pub struct FillHead {
+pub struct FetchedHead {
     /// As received, but for what belongs to the backend's connection.
     pub head: ResponseHead,
     /// What `head` points into.
@@ -144,8 +163,8 @@ pub struct Failed {
     pub word: &'static str,
     pub rejected: Option<Rejected>,
     pub retry_after_seconds: Option<u64>,
-    /// It says something of who asked first, or of what served it, and nothing of what was asked for.
-    pub is_own: bool,
+    /// Whom it would have met.
+    pub meets: Meets,
 }
 
 impl Failed {
@@ -157,7 +176,7 @@ impl Failed {
             word: failure.word(),
             rejected: failure.rejected(),
             retry_after_seconds: failure.retry_after_seconds(),
-            is_own: !failure.is_of_pool(),
+            meets: failure.meets(),
         }
     }
 }
@@ -167,7 +186,7 @@ pub enum Arrived {
     /// An interim response. For who asked first only: it hints at what that one is to do meanwhile.
     Interim(Arc<Interim>),
     /// A head; content follows.
-    Streaming(Arc<FillHead>),
+    Streaming(Arc<FetchedHead>),
     /// An object to answer from.
     Object(Arc<Object>),
     /// What came is for who asked first only.
@@ -186,9 +205,9 @@ pub enum Piece {
     Broken,
 }
 
-impl Fill {
-    fn new(gathered: &Arc<AtomicU64>) -> Fill {
-        let state = State {
+impl Broadcast {
+    fn new(gathered: &Arc<AtomicU64>, alone: Alone) -> Broadcast {
+        let state = BroadcastState {
             stage: Stage::Asked,
             is_kept: false,
             chunks: VecDeque::new(),
@@ -197,74 +216,91 @@ impl Fill {
             interim: Vec::new(),
             charge: Charge { gathered: gathered.clone(), bytes: 0 },
             end: None,
-            seats: Vec::new(),
+            readers: Vec::new(),
             free: Vec::new(),
+            alone,
+            permit: None,
             driver: None,
         };
-        Fill { state: Mutex::new(state) }
+        Broadcast { state: Mutex::new(state) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // What a panic of the fetch leaves is told to the readers by the drop of its `Filling`.
+    fn lock(&self) -> MutexGuard<'_, BroadcastState> {
+        // What a panic of the fetch leaves is told to the readers by the drop of its `Sender`.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state and wakes whoever waits.
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut BroadcastState) -> T) -> T {
         let mut state = self.lock();
         let result = change(&mut state);
-        let wakers: Vec<Waker> = state.seats.iter_mut().filter_map(|seat| seat.waker.take()).collect();
+        let wakers: Vec<Waker> = state.readers.iter_mut().filter_map(|reader| reader.waker.take()).collect();
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
         result
     }
 
     /// A place among those who wait; `leads` for who asked first.
-    pub fn join(self: &Arc<Fill>, leads: bool) -> Reader {
+    pub fn join(self: &Arc<Broadcast>, leads: bool) -> Reader {
         let mut state = self.lock();
         let position = state.chunks.front().map_or(state.length, |(start, _)| *start);
-        let seat = Seat { is_taken: true, position, ..Seat::default() };
+        let reader = ReaderState { is_taken: true, position, ..ReaderState::default() };
         let number = match state.free.pop() {
             Some(free) => {
-                state.seats[free] = seat;
+                state.readers[free] = reader;
                 free
             }
             None => {
-                state.seats.push(seat);
-                state.seats.len() - 1
+                state.readers.push(reader);
+                state.readers.len() - 1
             }
         };
-        Reader { fill: self.clone(), number, leads }
+        state.permit = None;
+        Reader { broadcast: self.clone(), number, leads, leaves_it: true }
     }
 }
 
 /// One who waits. Leaves when dropped.
 pub struct Reader {
-    fill: Arc<Fill>,
+    broadcast: Arc<Broadcast>,
     number: usize,
     leads: bool,
+    /// Whether what it reads may go on to come when it leaves as the last.
+    leaves_it: bool,
 }
 
 impl Reader {
+    /// What it reads ends with it if it is the last: limits on requests under way count its client, and no longer would.
+    pub fn takes_it_along(&mut self, takes: bool) {
+        self.leaves_it = !takes;
+    }
+
+    /// Another in the name of the same client, who need not be the one that asked first.
+    pub fn joined(&self) -> Reader {
+        let mut other = self.broadcast.join(false);
+        other.leaves_it = self.leaves_it;
+        other
+    }
+
     /// Ready once it is known what comes.
     pub fn poll_arrived(&self, context: &Context<'_>) -> Poll<Arrived> {
-        let mut state = self.fill.lock();
-        let State { seats, interim, stage, is_kept, .. } = &mut *state;
-        let seat = &mut seats[self.number];
+        let mut state = self.broadcast.lock();
+        let BroadcastState { readers, interim, stage, is_kept, .. } = &mut *state;
+        let reader = &mut readers[self.number];
         if self.leads
-            && let Some(next) = interim.get(seat.interim)
+            && let Some(next) = interim.get(reader.interim)
         {
-            seat.interim += 1;
+            reader.interim += 1;
             return Poll::Ready(Arrived::Interim(next.clone()));
         }
         Poll::Ready(match stage {
             Stage::Asked => {
-                seat.wait(context);
+                reader.wait(context);
                 return Poll::Pending;
             }
             Stage::Confirmed { is_for_all: false, .. } if !self.leads => Arrived::Released,
             Stage::Confirmed { object, .. } => Arrived::Object(object.clone()),
-            Stage::Failed(failed) if failed.is_own && !self.leads => Arrived::Lost,
+            Stage::Failed(failed) if failed.meets == Meets::Client && !self.leads => Arrived::Lost,
             Stage::Failed(failed) => Arrived::Failed(*failed),
             Stage::Lost | Stage::Copying => Arrived::Lost,
             Stage::Streaming(_) if !*is_kept && !self.leads => Arrived::Released,
@@ -274,13 +310,13 @@ impl Reader {
 
     /// The object, once the content is whole and where it could be kept. `None`: there will be none.
     pub fn poll_object(&self, context: &Context<'_>) -> Poll<Option<Arc<Object>>> {
-        let mut state = self.fill.lock();
+        let mut state = self.broadcast.lock();
         match &state.end {
             Some(Ending::Whole(object)) => Poll::Ready(object.clone()),
             Some(Ending::Broken) => Poll::Ready(None),
             None if !state.is_kept => Poll::Ready(None),
             None => {
-                state.seats[self.number].wait(context);
+                state.readers[self.number].wait(context);
                 Poll::Pending
             }
         }
@@ -288,7 +324,7 @@ impl Reader {
 
     /// The object where all of it is there already.
     pub fn object(&self) -> Option<Arc<Object>> {
-        match &self.fill.lock().end {
+        match &self.broadcast.lock().end {
             Some(Ending::Whole(object)) => object.clone(),
             _ => None,
         }
@@ -296,40 +332,40 @@ impl Reader {
 
     /// Whether it broke off.
     pub fn is_broken(&self) -> bool {
-        matches!(self.fill.lock().end, Some(Ending::Broken))
+        matches!(self.broadcast.lock().end, Some(Ending::Broken))
     }
 
     /// What stood behind the content; `None` where nothing did, or while it has not come.
     pub fn trailers(&self) -> Option<Arc<[Trailer]>> {
-        self.fill.lock().trailers.clone()
+        self.broadcast.lock().trailers.clone()
     }
 
     /// What it reads.
-    pub fn fill(&self) -> &Arc<Fill> {
-        &self.fill
+    pub fn broadcast(&self) -> &Arc<Broadcast> {
+        &self.broadcast
     }
 
     /// Whether what it reads is still to be kept.
     pub fn is_kept(&self) -> bool {
-        self.fill.lock().is_kept
+        self.broadcast.lock().is_kept
     }
 
     /// Whether the next piece is the first one.
     pub fn is_at_start(&self) -> bool {
-        self.fill.lock().seats[self.number].position == 0
+        self.broadcast.lock().readers[self.number].position == 0
     }
 
     /// Whether [`Self::poll_piece`] is ready.
     pub fn has_piece(&self) -> bool {
-        let state = self.fill.lock();
-        state.end.is_some() || state.length > state.seats[self.number].position
+        let state = self.broadcast.lock();
+        state.end.is_some() || state.length > state.readers[self.number].position
     }
 
     /// The next piece of the content.
     pub fn poll_piece(&self, context: &Context<'_>) -> Poll<Piece> {
-        let mut state = self.fill.lock();
-        if let Some(chunk) = state.piece_at(state.seats[self.number].position) {
-            state.seats[self.number].position += chunk.len() as u64;
+        let mut state = self.broadcast.lock();
+        if let Some(chunk) = state.piece_at(state.readers[self.number].position) {
+            state.readers[self.number].position += chunk.len() as u64;
             let driver = state.free_read();
             drop(state);
             driver.into_iter().for_each(Waker::wake);
@@ -339,7 +375,7 @@ impl Reader {
             Some(Ending::Whole(_)) => Poll::Ready(Piece::End),
             Some(Ending::Broken) => Poll::Ready(Piece::Broken),
             None => {
-                state.seats[self.number].wait(context);
+                state.readers[self.number].wait(context);
                 Poll::Pending
             }
         }
@@ -348,16 +384,22 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let mut state = self.fill.lock();
-        state.seats[self.number] = Seat::default();
+        let mut state = self.broadcast.lock();
+        state.readers[self.number] = ReaderState::default();
         state.free.push(self.number);
+        if let (Alone::Among(background), true) = (&state.alone, self.leaves_it)
+            && !state.has_readers()
+            && !state.is_over()
+        {
+            state.permit = background.admit();
+        }
         let driver = state.free_read().or_else(|| state.driver.take());
         drop(state);
         driver.into_iter().for_each(Waker::wake);
     }
 }
 
-impl Seat {
+impl ReaderState {
     fn wait(&mut self, context: &Context<'_>) {
         if !self.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             self.waker = Some(context.waker().clone());
@@ -365,9 +407,29 @@ impl Seat {
     }
 }
 
-impl State {
+impl BroadcastState {
     fn has_readers(&self) -> bool {
-        self.seats.iter().any(|seat| seat.is_taken)
+        self.readers.iter().any(|reader| reader.is_taken)
+    }
+
+    /// Whether nothing more is to come.
+    fn is_over(&self) -> bool {
+        self.end.is_some() || matches!(self.stage, Stage::Confirmed { .. } | Stage::Failed(_) | Stage::Lost)
+    }
+
+    /// Whether nobody wants what comes.
+    fn is_unwanted(&mut self) -> bool {
+        if self.has_readers() {
+            return false;
+        }
+        if matches!(self.stage, Stage::Streaming(_) | Stage::Copying) && !self.is_kept {
+            return true;
+        }
+        match self.alone {
+            Alone::GoesOn => false,
+            Alone::Ends => true,
+            Alone::Among(_) => self.permit.as_mut().is_none_or(Permit::is_over),
+        }
     }
 
     /// What there is from `position` to the end of its piece.
@@ -387,7 +449,7 @@ impl State {
         if self.is_kept {
             return None;
         }
-        let positions = self.seats.iter().filter(|seat| seat.is_taken).map(|seat| seat.position);
+        let positions = self.readers.iter().filter(|reader| reader.is_taken).map(|reader| reader.position);
         let least = positions.min().unwrap_or(u64::MAX);
         while self.chunks.front().is_some_and(|(start, bytes)| start + bytes.len() as u64 <= least) {
             self.chunks.pop_front();
@@ -415,166 +477,9 @@ impl State {
     }
 }
 
-/// The end of a fill that writes. Whatever becomes of it, the readers are told: at the latest when it is dropped.
-pub struct Filling {
-    fill: Arc<Fill>,
-    /// The most that all fills may gather, bytes.
-    gathered_most: u64,
-    is_over: bool,
-}
-
-impl Filling {
-    /// A new fill. `gathered` counts the bytes of all fills, of which there may be `gathered_most`.
-    pub fn new(gathered: &Arc<AtomicU64>, gathered_most: u64) -> Filling {
-        Filling { fill: Arc::new(Fill::new(gathered)), gathered_most, is_over: false }
-    }
-
-    /// Where readers join.
-    pub fn fill(&self) -> &Arc<Fill> {
-        &self.fill
-    }
-
-    /// A head came that is not the final one.
-    pub fn pass_on(&mut self, interim: Interim) {
-        self.fill.change(|state| state.interim.push(Arc::new(interim)));
-    }
-
-    /// A head came. What follows is gathered where `is_kept`.
-    pub fn begin(&mut self, head: Arc<FillHead>, is_kept: bool) {
-        self.fill.change(|state| {
-            state.stage = Stage::Streaming(head);
-            state.is_kept = is_kept;
-        });
-    }
-
-    /// As [`Self::begin`], of content whose readers have its head already.
-    pub fn begin_copy(&mut self, is_kept: bool) {
-        self.fill.change(|state| {
-            state.stage = Stage::Copying;
-            state.is_kept = is_kept;
-        });
-    }
-
-    /// Whether what came so far is still to be kept.
-    pub fn is_kept(&self) -> bool {
-        self.fill.lock().is_kept
-    }
-
-    /// Whether nobody wants what comes any more: it is not to be kept and nobody reads it. The task is woken when that changes.
-    pub fn poll_unwanted(&self, context: &Context<'_>) -> Poll<()> {
-        let mut state = self.fill.lock();
-        if matches!(state.stage, Stage::Streaming(_) | Stage::Copying)
-            && !state.is_kept
-            && !state.has_readers()
-        {
-            return Poll::Ready(());
-        }
-        state.driver = Some(context.waker().clone());
-        Poll::Pending
-    }
-
-    /// Takes all of `content` as soon as there is room. What is gathered stays below `most` bytes, or is not kept.
-    pub fn poll_append(
-        &mut self,
-        context: &Context<'_>,
-        content: &[u8],
-        most: u64,
-    ) -> Poll<io::Result<usize>> {
-        let added = content.len() as u64;
-        let mut state = self.fill.lock();
-        if state.is_kept {
-            let all = state.charge.add(added);
-            if state.length + added > most || all > self.gathered_most {
-                state.let_go();
-            }
-        }
-        if !state.is_kept {
-            if !state.has_readers() {
-                return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
-            }
-            if state.held_bytes() >= WINDOW_BYTES {
-                state.driver = Some(context.waker().clone());
-                return Poll::Pending;
-            }
-        }
-        drop(state);
-        let chunk = Bytes::copy_from_slice(content);
-        self.fill.change(|state| {
-            state.chunks.push_back((state.length, chunk));
-            state.length += added;
-        });
-        Poll::Ready(Ok(content.len()))
-    }
-
-    /// Gathers no more, and lets go of what everybody has read.
-    pub fn keep_no_more(&mut self) {
-        self.fill.lock().let_go();
-    }
-
-    /// What was gathered, now that all of it has come; `None` where it is not to be kept.
-    pub fn gathered(&self) -> Option<Vec<Bytes>> {
-        let state = self.fill.lock();
-        state.is_kept.then(|| state.chunks.iter().map(|(_, chunk)| chunk.clone()).collect())
-    }
-
-    /// The head that came.
-    pub fn head(&self) -> Option<Arc<FillHead>> {
-        match &self.fill.lock().stage {
-            Stage::Streaming(head) => Some(head.clone()),
-            _ => None,
-        }
-    }
-
-    /// All of it has come. `object` is what was kept.
-    pub fn finish(&mut self, object: Option<Arc<Object>>, trailers: Option<Arc<[Trailer]>>) {
-        self.is_over = true;
-        self.fill.change(|state| {
-            match &object {
-                Some(object) => state.hand_over(object),
-                None => state.let_go(),
-            }
-            state.trailers = trailers;
-            state.end = Some(Ending::Whole(object));
-        });
-    }
-
-    /// What the cache has is still good.
-    pub fn confirm(&mut self, object: Arc<Object>, is_for_all: bool) {
-        self.is_over = true;
-        self.fill.change(|state| state.stage = Stage::Confirmed { object, is_for_all });
-    }
-
-    /// No response, or not all of it, came.
-    pub fn fail(&mut self, failed: Failed) {
-        self.end_with(Stage::Failed(failed));
-    }
-
-    fn end_with(&mut self, stage: Stage) {
-        self.is_over = true;
-        self.fill.change(|state| match state.stage {
-            Stage::Streaming(_) | Stage::Copying => {
-                state.let_go();
-                state.end = Some(Ending::Broken);
-            }
-            _ => state.stage = stage,
-        });
-    }
-}
-
-impl Drop for Filling {
-    fn drop(&mut self) {
-        if !self.is_over {
-            self.end_with(Stage::Lost);
-        }
-    }
-}
-
-impl FillHead {
+impl FetchedHead {
     /// How its content is delimited.
     pub fn body(&self) -> BodyLength {
         self.head.body()
     }
 }
-
-#[cfg(test)]
-mod tests;

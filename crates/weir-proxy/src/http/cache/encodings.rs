@@ -1,6 +1,6 @@
 //! Content that is encoded once for all who want it so.
 //!
-//! Who asks for it first has it begun, and reads like the others, on any worker: from a [`Fill`] that an encoder writes in place of a
+//! Who asks for it first has it begun, and reads like the others, on any worker: from a [`Broadcast`] that an encoder writes in place of a
 //! backend. It takes turns like any other task of its worker, and what comes out is kept with the object that it was made of.
 
 use std::collections::HashMap;
@@ -15,24 +15,39 @@ use weir_http::Method;
 use weir_http::forward::Negotiated;
 
 use super::Cache;
+use super::broadcast::{Alone, Broadcast, Piece, Reader, Sender};
 use super::fetch::put_together;
-use super::fill::{Fill, Filling, Piece, Reader};
 use crate::http::compress::{self, Encoding, Offer};
-use crate::http::crew;
 use crate::http::forward::Forwarding;
 use crate::http::session::Session;
+use crate::http::tasks;
 use crate::snapshot::Listener;
 
 /// What is being encoded at the moment.
 #[derive(Default)]
-pub struct Squeezes {
-    /// By where its plain content is held, which whoever encodes it holds on to, and by coding.
-    under_way: Mutex<HashMap<(usize, Coding), Arc<Fill>>>,
+pub struct Encodings {
+    under_way: Mutex<UnderWay>,
     count: AtomicU64,
 }
 
-impl Squeezes {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(usize, Coding), Arc<Fill>>> {
+/// By where its plain content is held, and by coding.
+type UnderWay = HashMap<(usize, Coding), Making>;
+
+/// Content that is being encoded.
+struct Making {
+    encoded: Arc<Broadcast>,
+    /// What it is made of. Held, so that nothing else comes to stand at its address.
+    plain: Held,
+}
+
+enum Held {
+    Fetched(#[allow(dead_code, reason = "it keeps its address")] Arc<Broadcast>),
+    /// Its coding is claimed.
+    Object(Arc<Object>),
+}
+
+impl Encodings {
+    fn lock(&self) -> MutexGuard<'_, UnderWay> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -41,24 +56,41 @@ impl Squeezes {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// `object` is what comes of `fill`: what is being made of the one belongs to the other. To be called before others see the object.
-    pub fn hand_over(&self, fill: &Arc<Fill>, object: &Object) {
+    /// Claims for the encodings under way of `broadcast` what they make of `object`, which it becomes; gives their codings. To be called before
+    /// others see the object.
+    pub fn claim(&self, broadcast: &Arc<Broadcast>, object: &Object) -> Vec<Coding> {
         let under_way = self.lock();
-        for coding in Coding::ALL {
-            if under_way.contains_key(&(address(fill), coding)) {
-                object.claim(coding);
+        let is_made = |coding: &Coding| under_way.contains_key(&(address(broadcast), *coding));
+        Coding::ALL.into_iter().filter(is_made).filter(|coding| object.claim(*coding)).collect()
+    }
+
+    /// Has others find the encodings under way of `broadcast` by `object` too, once they see it. What was claimed for one that has ended
+    /// meanwhile is given back.
+    pub fn hand_over(&self, broadcast: &Arc<Broadcast>, object: &Arc<Object>, claimed: Vec<Coding>) {
+        let mut under_way = self.lock();
+        for coding in claimed {
+            match under_way.get(&(address(broadcast), coding)).map(|making| making.encoded.clone()) {
+                Some(encoded) => {
+                    let making = Making { encoded, plain: Held::Object(object.clone()) };
+                    under_way.insert((address(object), coding), making);
+                }
+                None => object.give_back(coding),
             }
         }
     }
 
-    /// As [`Self::hand_over`], once others see it: they find what is being made.
-    pub fn note(&self, fill: &Arc<Fill>, object: &Arc<Object>) {
-        let mut under_way = self.lock();
-        for coding in Coding::ALL {
-            if let Some(squeezed) = under_way.get(&(address(fill), coding)).cloned() {
-                under_way.insert((address(object), coding), squeezed);
+    /// Takes what makes `encoded` out, wherever it is found. Unless it was kept, it is for others to make.
+    fn end(&self, encoded: &Arc<Broadcast>, is_kept: bool) {
+        self.lock().retain(|(_, coding), making| {
+            let is_this = Arc::ptr_eq(&making.encoded, encoded);
+            if let Held::Object(object) = &making.plain
+                && is_this
+                && !is_kept
+            {
+                object.give_back(*coding);
             }
-        }
+            !is_this
+        });
     }
 }
 
@@ -109,24 +141,24 @@ pub fn form_of(
 }
 
 /// A reader of what `reader` reads, in the coding that `offer` names. `None` where it goes as it is.
-pub fn of_fill(
+pub fn of_broadcast(
     session: &Session,
     forwarding: &Forwarding<'_>,
     reader: &Reader,
     offer: &Offer,
 ) -> Option<(Reader, Negotiated)> {
     let wanted = offer.coding?;
-    let squeezed = begin(session, forwarding, offer, &Plain::Fill(reader.fill()))?;
+    let encoded = begin(session, forwarding, offer, &Plain::Fetched(reader))?;
     compress::count_response(session, forwarding, wanted);
-    Some((squeezed, Negotiated { coding: Some(wanted.word()), length: None, weaken: true }))
+    Some((encoded, Negotiated { coding: Some(wanted.word()), length: None, weaken: true }))
 }
 
 /// What is encoded.
 enum Plain<'a> {
     /// What is kept.
     Object(&'a Arc<Object>),
-    /// What is being fetched.
-    Fill(&'a Arc<Fill>),
+    /// What is being fetched, as a client reads it.
+    Fetched(&'a Reader),
 }
 
 /// Joins those who read it, or has it made. `None` where that can't be.
@@ -135,36 +167,42 @@ fn begin(session: &Session, forwarding: &Forwarding<'_>, offer: &Offer, plain: &
     let coding = compress::named(offer.coding?);
     let place = match plain {
         Plain::Object(object) => address(object),
-        Plain::Fill(fill) => address(fill),
+        Plain::Fetched(reader) => address(reader.broadcast()),
     };
-    let mut under_way = cache.squeezes.lock();
-    if let Some(fill) = under_way.get(&(place, coding)) {
+    let mut under_way = cache.encodings.lock();
+    if let Some(making) = under_way.get(&(place, coding)) {
         // What is not kept has lost its beginning once some of it was read.
-        return Some(fill.join(false)).filter(Reader::is_at_start);
+        return Some(making.encoded.join(false)).filter(Reader::is_at_start);
     }
     let source = match plain {
         // False where somebody has made it meanwhile, or makes it and can't be followed yet.
         Plain::Object(object) => object.claim(coding).then(|| Source::Object((*object).clone(), 0))?,
-        Plain::Fill(fill) => Source::Fill(Some(fill.join(false)).filter(Reader::is_at_start)?),
+        Plain::Fetched(reader) => Source::Fetched(Some(reader.joined()).filter(Reader::is_at_start)?),
     };
     let length = source.object().map(|object| object.body().len());
     let Some(encoding) = compress::begin(session, forwarding, offer, length) else {
         source.object().inspect(|object| object.give_back(coding));
         return None;
     };
-    let mut filling = Filling::new(cache.fills.gathered(), cache.gathered_most());
+    let (alone, held) = match &source {
+        Source::Object(object, _) => (Alone::GoesOn, Held::Object(object.clone())),
+        // Else a fetch that nobody waits for would go on for what is made of it.
+        Source::Fetched(reader) => (Alone::Ends, Held::Fetched(reader.broadcast().clone())),
+    };
+    let mut sender = Sender::new(cache.fetches.gathered(), cache.gathered_most(), alone);
     let is_kept = source.is_kept();
-    filling.begin_copy(is_kept);
-    let reader = filling.fill().join(true);
-    under_way.insert((place, coding), filling.fill().clone());
+    sender.begin_copy(is_kept);
+    let reader = sender.broadcast().join(true);
+    let encoded = sender.broadcast().clone();
+    under_way.insert((place, coding), Making { encoded: encoded.clone(), plain: held });
     drop(under_way);
     if is_kept {
-        cache.squeezes.count.fetch_add(1, Ordering::Relaxed);
+        cache.encodings.count.fetch_add(1, Ordering::Relaxed);
     }
-    let entry = Entry { cache: cache.clone(), coding, places: vec![place], claimed: source.object() };
+    let registration = Registration { cache: cache.clone(), coding, encoded, is_kept: false };
     let listener = forwarding.listener.shared.clone();
-    let squeeze = Squeeze { encoding, filling, source, entry, listener, worker: session.worker.number };
-    crew::serve(&session.worker, crew::Order::Squeeze(Box::new(squeeze)));
+    let job = EncodingJob { encoding, sender, source, registration, listener, worker: session.worker.number };
+    tasks::serve(&session.worker, tasks::Job::Encode(Box::new(job)));
     Some(reader)
 }
 
@@ -172,21 +210,21 @@ fn begin(session: &Session, forwarding: &Forwarding<'_>, offer: &Offer, plain: &
 enum Source {
     /// The chunk of this number comes next.
     Object(Arc<Object>, usize),
-    Fill(Reader),
+    Fetched(Reader),
 }
 
 impl Source {
     fn is_kept(&self) -> bool {
         match self {
             Source::Object(..) => true,
-            Source::Fill(reader) => reader.is_kept(),
+            Source::Fetched(reader) => reader.is_kept(),
         }
     }
 
     fn has_piece(&self) -> bool {
         match self {
             Source::Object(..) => true,
-            Source::Fill(reader) => reader.has_piece(),
+            Source::Fetched(reader) => reader.has_piece(),
         }
     }
 
@@ -197,7 +235,7 @@ impl Source {
                 *next += 1;
                 Poll::Ready(chunk.map_or(Piece::End, Piece::Content))
             }
-            Source::Fill(reader) => reader.poll_piece(context),
+            Source::Fetched(reader) => reader.poll_piece(context),
         }
     }
 
@@ -205,66 +243,50 @@ impl Source {
     fn object(&self) -> Option<Arc<Object>> {
         match self {
             Source::Object(object, _) => Some(object.clone()),
-            Source::Fill(reader) => reader.object(),
+            Source::Fetched(reader) => reader.object(),
         }
     }
 }
 
 /// What is found by others of content that is being encoded; gone when dropped.
-struct Entry {
+struct Registration {
     cache: Arc<Cache>,
     coding: Coding,
-    /// The object that is to be given back, unless it was made.
-    claimed: Option<Arc<Object>>,
-    places: Vec<usize>,
+    encoded: Arc<Broadcast>,
+    /// Whoever asks for it next finds it with its object.
+    is_kept: bool,
 }
 
-impl Entry {
-    /// It is an object now.
-    fn found(&mut self, object: Arc<Object>) {
-        if self.claimed.is_none() {
-            self.places.push(address(&object));
-            self.claimed = Some(object);
-        }
-    }
-}
-
-impl Drop for Entry {
+impl Drop for Registration {
     fn drop(&mut self) {
-        let mut under_way = self.cache.squeezes.lock();
-        for place in &self.places {
-            under_way.remove(&(*place, self.coding));
-        }
-        if let Some(object) = &self.claimed {
-            object.give_back(self.coding);
-        }
+        self.cache.encodings.end(&self.encoded, self.is_kept);
     }
 }
 
 /// One body that is encoded.
-pub struct Squeeze {
+pub struct EncodingJob {
     encoding: Box<Encoding>,
-    filling: Filling,
+    sender: Sender,
     source: Source,
-    entry: Entry,
+    registration: Registration,
     listener: Arc<Listener>,
     worker: usize,
 }
 
 /// Does what was begun. Whatever becomes of it, its readers are told: at the latest when it is dropped.
-pub async fn serve(mut squeeze: Squeeze) {
-    if squeeze.run().await.is_some() {
-        squeeze.encoding.count_content(squeeze.listener.cells.of(squeeze.worker));
-        squeeze.keep();
-        let trailers = match &squeeze.source {
+pub async fn serve(mut job: EncodingJob) {
+    if job.run().await.is_some() {
+        job.encoding.count_content(job.listener.cells.of(job.worker));
+        job.keep();
+        let trailers = match &job.source {
             Source::Object(..) => None,
-            Source::Fill(reader) => reader.trailers(),
+            Source::Fetched(reader) => reader.trailers(),
         };
-        squeeze.filling.finish(None, trailers);
+        job.sender.finish(None, trailers);
     }
 }
 
-impl Squeeze {
+impl EncodingJob {
     /// Encodes all of it; `None` where that came to nothing.
     async fn run(&mut self) -> Option<()> {
         loop {
@@ -277,9 +299,6 @@ impl Squeeze {
                 Piece::Broken => return None,
             }
         }
-        if let Some(object) = self.source.object() {
-            self.entry.found(object);
-        }
         loop {
             self.encoding.finish().ok()?;
             self.give_out().await?;
@@ -291,13 +310,13 @@ impl Squeeze {
 
     /// The next of the plain content; `None` when nobody wants it any more.
     async fn next(&mut self) -> Option<Piece> {
-        let Squeeze { filling, source, .. } = self;
-        if filling.is_kept() && !source.is_kept() {
+        let EncodingJob { sender, source, .. } = self;
+        if sender.is_kept() && !source.is_kept() {
             // It proved too large.
-            filling.keep_no_more();
+            sender.keep_no_more();
         }
         poll_fn(|context| {
-            if filling.poll_unwanted(context).is_ready() {
+            if sender.poll_unwanted(context).is_ready() {
                 return Poll::Ready(None);
             }
             source.poll_piece(context).map(Some)
@@ -332,9 +351,9 @@ impl Squeeze {
 
     /// Gives the readers what came out; `None` when there are none left.
     async fn give_out(&mut self) -> Option<()> {
-        let Squeeze { encoding, filling, .. } = self;
+        let EncodingJob { encoding, sender, .. } = self;
         while !encoding.encoded().is_empty() {
-            let gave = poll_fn(|context| filling.poll_append(context, encoding.encoded(), u64::MAX)).await;
+            let gave = poll_fn(|context| sender.poll_append(context, encoding.encoded(), u64::MAX)).await;
             encoding.sent(gave.ok()?);
         }
         Some(())
@@ -342,18 +361,16 @@ impl Squeeze {
 
     /// Keeps what was made with its object, or that it is not worth it.
     fn keep(&mut self) {
-        let Some(object) = self.entry.claimed.clone() else { return };
-        let store = &self.entry.cache.store;
-        let body = match self.filling.gathered() {
+        let Some(object) = self.source.object() else { return };
+        let store = &self.registration.cache.store;
+        let body = match self.sender.gathered() {
             _ if self.encoding.encoded_bytes() >= object.body().len() => Body::from(Bytes::new()),
             Some(chunks) => Body::new(put_together(chunks)),
             // There was no room to gather it.
             None => return,
         };
-        let coding = self.entry.coding;
-        if store.encode(&object, coding, body) || store.encode(&object, coding, Body::from(Bytes::new())) {
-            // Whoever asks for it next finds it: nobody is to make it again.
-            self.entry.claimed = None;
-        }
+        let coding = self.registration.coding;
+        self.registration.is_kept =
+            store.encode(&object, coding, body) || store.encode(&object, coding, Body::from(Bytes::new()));
     }
 }

@@ -1,0 +1,102 @@
+//! What of a query tells responses apart. It is also all of the query that an origin is asked with: whatever else reached it could choose
+//! what everybody gets (threat E1).
+
+use std::cmp::Ordering;
+
+use crate::rules::{QueryRule, Rules};
+
+/// Where the parameters that count stand in a query; room that is used again.
+pub(crate) type Parameters = Vec<(usize, usize)>;
+
+/// Finds the parameters that count, in the order in which they are asked for. O(n log n) in the length of the query.
+pub(crate) fn find(query: &[u8], rules: &Rules, found: &mut Parameters) {
+    found.clear();
+    let mut start = 0;
+    for parameter in query.split(|&byte| byte == b'&') {
+        let end = start + parameter.len();
+        if !parameter.is_empty() && counts(&rules.query, name_of(parameter)) {
+            found.push((start, end));
+        }
+        start = end + 1;
+    }
+    if rules.query_sort {
+        // By name only, and stably: the order of several values of one name may mean something.
+        found.sort_by(|one, other| by_name(of(query, *one), of(query, *other)));
+    }
+}
+
+/// The text at this place.
+pub(crate) fn of(query: &[u8], (start, end): (usize, usize)) -> &[u8] {
+    query.get(start..end).unwrap_or_default()
+}
+
+fn counts(rule: &QueryRule, name: &[u8]) -> bool {
+    match rule {
+        QueryRule::Whole => true,
+        QueryRule::Ignore => false,
+        QueryRule::Only(patterns) => patterns.iter().any(|pattern| pattern.matches(decoded(name))),
+        QueryRule::Without(patterns) => !patterns.iter().any(|pattern| pattern.matches(decoded(name))),
+    }
+}
+
+fn name_of(parameter: &[u8]) -> &[u8] {
+    parameter.split(|&byte| byte == b'=').next().unwrap_or_default()
+}
+
+fn by_name(one: &[u8], other: &[u8]) -> Ordering {
+    decoded(name_of(one)).cmp(decoded(name_of(other)))
+}
+
+/// The bytes of a name as backends that read forms decode it: escapes, and `+` for a space. What is no escape stands for itself.
+pub(crate) fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let (byte, behind) = unescape(rest)?;
+        rest = behind;
+        Some(if byte == (b'+', false) { b' ' } else { byte.0 })
+    })
+}
+
+/// The first byte of a text, whether it is escaped, and what stands behind it.
+pub(crate) fn unescape(text: &[u8]) -> Option<((u8, bool), &[u8])> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
+    if let [b'%', high, low, behind @ ..] = text
+        && let (Some(high), Some(low)) = (digit(high), digit(low))
+    {
+        return Some((((high << 4 | low) as u8, true), behind));
+    }
+    let (byte, behind) = text.split_first()?;
+    Some(((*byte, false), behind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::Pattern;
+
+    fn asked(query: &str, rule: QueryRule, query_sort: bool) -> String {
+        let (rules, mut found) = (Rules { query: rule, query_sort, ..Rules::default() }, Vec::new());
+        find(query.as_bytes(), &rules, &mut found);
+        let text = |place: &_| String::from_utf8(of(query.as_bytes(), *place).to_vec()).unwrap();
+        found.iter().map(text).collect::<Vec<_>>().join("&")
+    }
+
+    fn patterns(names: &[&str]) -> Vec<Pattern> {
+        names.iter().map(|name| Pattern::new(name.as_bytes())).collect()
+    }
+
+    #[test]
+    fn names_are_compared_as_backends_decode_them() {
+        let only = |query: &str| asked(query, QueryRule::Only(patterns(&["id", "a%5B*", "b+c"])), false);
+        assert_eq!(only("id=1&%69d=2&i%64=3&ID=4&id%=5&id%20=6"), "id=1&%69d=2&i%64=3");
+        assert_eq!(only("a[0]=1&a%5b1]=2&a=3&&b+c=4&b%20c=5&b%2Bc=6"), "a[0]=1&a%5b1]=2&b+c=4&b%20c=5");
+        let without = |query: &str| asked(query, QueryRule::Without(patterns(&["utm_*"])), false);
+        assert_eq!(without("utm_a=1&%75tm%5fb=2&c=3&utm=4"), "c=3&utm=4");
+    }
+
+    #[test]
+    fn what_has_one_name_keeps_its_order_however_it_is_spelt() {
+        assert_eq!(asked("b=1&a=1&%61=2&a=3", QueryRule::Whole, true), "a=1&%61=2&a=3&b=1");
+        assert_eq!(asked("%61=2&b&a=1", QueryRule::Whole, true), "%61=2&a=1&b");
+    }
+}

@@ -1,0 +1,178 @@
+//! One pool with one backend more or less, as a change: the rest of the snapshot is the same, not an equal one.
+
+use std::sync::Arc;
+
+use weir_config::Config;
+use weir_io::clock;
+use weir_tls::LoadError;
+
+use super::{Backend, Pool, Snapshot};
+
+/// A snapshot that has one backend more, or one less, than the one it was made of.
+pub struct PoolChange {
+    /// What to serve.
+    pub snapshot: Arc<Snapshot>,
+    /// Index of the pool, in both.
+    pub pool: usize,
+    /// The backend that came.
+    pub added: Option<Arc<Backend>>,
+    /// The backend that went; what it is working on goes on.
+    pub removed: Option<Arc<Backend>>,
+}
+
+impl PoolChange {
+    /// The pool as it becomes.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.snapshot.pools[self.pool]
+    }
+}
+
+impl Snapshot {
+    /// With one more backend, the last of its pool. No file is read. `workers` is the number of copies its counters get.
+    ///
+    /// Costs in proportion to the backends of that pool and to the number of pools.
+    ///
+    /// # Errors
+    /// The pool speaks TLS, and the backend's host can't be a server name.
+    pub fn with_backend(
+        &self,
+        pool: usize,
+        config: weir_config::Backend,
+        workers: usize,
+    ) -> Result<PoolChange, LoadError> {
+        let old = &self.pools[pool];
+        let tls = old.tls.as_ref().map(|tls| tls.for_backend(&config.address, None)).transpose()?;
+        let added = Arc::new(Backend::new(&config, tls, workers));
+        let mut of_pool = weir_config::Pool::clone(&old.config);
+        of_pool.backends.push(config);
+        let mut backends = old.backends.clone();
+        backends.push(added.clone());
+        let snapshot = self.with_pool(pool, old.with_backends(of_pool, backends));
+        Ok(PoolChange { snapshot, pool, added: Some(added), removed: None })
+    }
+
+    /// Without one of the backends of a pool, given by its index.
+    ///
+    /// Costs in proportion to the backends of that pool and to the number of pools.
+    pub fn without_backend(&self, pool: usize, index: usize) -> PoolChange {
+        let old = &self.pools[pool];
+        let mut of_pool = weir_config::Pool::clone(&old.config);
+        of_pool.backends.remove(index);
+        let mut backends = old.backends.clone();
+        let removed = backends.remove(index);
+        let snapshot = self.with_pool(pool, old.with_backends(of_pool, backends));
+        PoolChange { snapshot, pool, added: None, removed: Some(removed) }
+    }
+
+    fn with_pool(&self, index: usize, pool: Pool) -> Arc<Snapshot> {
+        let mut config = Config::clone(&self.config);
+        config.pools[index] = pool.config.clone();
+        let mut pools = self.pools.clone();
+        pools[index] = Arc::new(pool);
+        Arc::new(Snapshot {
+            generation: self.generation + 1,
+            config: Arc::new(config),
+            listeners: self.listeners.clone(),
+            pools,
+            cache: self.cache.clone(),
+            worker_buffer_bytes: self.worker_buffer_bytes,
+            displaced: Vec::new(),
+        })
+    }
+}
+
+impl Pool {
+    fn with_backends(&self, config: weir_config::Pool, backends: Vec<Arc<Backend>>) -> Pool {
+        let members = backends.iter().map(|backend| backend.balance.clone()).collect();
+        let balance = self.balance.rebuilt(self.balance.settings().clone(), members, clock::now());
+        Pool {
+            config: Arc::new(config),
+            balance: Arc::new(balance),
+            backends,
+            tls: self.tls.clone(),
+            cells: self.cells.clone(),
+            waiting_room: self.waiting_room.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(pools: &str) -> Snapshot {
+        let text = format!("[listener.web]\nbind = \"127.0.0.1:80\"\npool = \"app\"\n{pools}");
+        let config = weir_config::parse("weir.toml", &text).unwrap_or_else(|report| panic!("{report}"));
+        Snapshot::compile(Arc::new(config), &Default::default(), None, 1)
+    }
+
+    const TWO: &str = "[pool.app]\nbackends = ['10.0.0.1:80', '10.0.0.2:80']\n[pool.other]\nbackends = ['10.0.1.1:80']\nbalance = 'maglev'\n";
+
+    fn backend(address: &str) -> weir_config::Backend {
+        weir_config::Backend { address: address.to_owned(), weight: 1, max_connections: None, backup: false }
+    }
+
+    fn same<T>(one: &[Arc<T>], other: &[Arc<T>]) -> bool {
+        one.len() == other.len() && one.iter().zip(other).all(|(one, other)| Arc::ptr_eq(one, other))
+    }
+
+    #[test]
+    fn a_backend_that_comes_and_goes_leaves_all_other_pools_and_listeners_the_very_same() {
+        let before = snapshot(TWO);
+        let change = before.with_backend(0, backend("10.0.0.3:80"), 1).unwrap();
+        let after = &change.snapshot;
+        assert_eq!((after.generation, after.pools[0].backends.len()), (2, 3));
+        assert!(same(&after.listeners, &before.listeners) && same(&after.pools[1..], &before.pools[1..]));
+        assert!(same(&after.config.pools[1..], &before.config.pools[1..]));
+        assert!(same(&after.config.listeners, &before.config.listeners));
+        assert!(same(&after.pools[0].backends[..2], &before.pools[0].backends));
+        assert_eq!(after.config.pools[0].backends.len(), 3);
+
+        let change = after.without_backend(0, 0);
+        let last = &change.snapshot;
+        assert!(same(&last.pools[0].backends, &after.pools[0].backends[1..]));
+        assert!(Arc::ptr_eq(&change.removed.unwrap(), &before.pools[0].backends[0]));
+        assert_eq!(last.pools[0].balance.eligible().len(), 2);
+    }
+
+    #[test]
+    fn a_weight_that_was_set_by_hand_stays_when_another_backend_comes() {
+        let before = snapshot(TWO);
+        before.pools[0].backends[1].balance.set_weight(7).unwrap();
+        let change = before.with_backend(0, backend("10.0.0.3:80"), 1).unwrap();
+        let weights: Vec<u32> = change.pool().backends.iter().map(|it| it.balance.weight()).collect();
+        assert_eq!(weights, [1, 7, 1]);
+    }
+
+    #[test]
+    fn a_reload_keeps_the_pools_that_it_says_nothing_new_of() {
+        let before = snapshot(TWO);
+        let again = weir_config::parse(
+            "weir.toml",
+            &format!(
+                "[listener.web]\nbind = \"127.0.0.1:80\"\npool = \"app\"\n{}",
+                TWO.replace("'10.0.0.2:80'", "'10.0.0.9:80'")
+            ),
+        );
+        let after = Snapshot::compile(Arc::new(again.unwrap()), &Default::default(), Some(&before), 1);
+        assert!(Arc::ptr_eq(&after.pools[1], &before.pools[1]));
+        assert!(Arc::ptr_eq(&after.pools[0].backends[0], &before.pools[0].backends[0]));
+        assert!(!Arc::ptr_eq(&after.pools[0], &before.pools[0]));
+    }
+
+    #[test]
+    fn what_a_snapshot_changed_about_live_backends_can_be_undone() {
+        let before = snapshot(TWO);
+        before.pools[0].backends[0].balance.set_weight(9).unwrap();
+        let text = format!(
+            "[listener.web]\nbind = \"127.0.0.1:80\"\npool = \"app\"\n{}",
+            TWO.replace("'10.0.0.2:80'", "{ address = '10.0.0.2:80', max_connections = 3 }")
+        );
+        let config = weir_config::parse("weir.toml", &text).unwrap();
+        let after = Snapshot::compile(Arc::new(config), &Default::default(), Some(&before), 1);
+        let of = |index: usize| &before.pools[0].backends[index].balance;
+        assert_eq!((of(0).weight(), of(1).max_connections()), (1, Some(3)), "the cells are the same");
+        after.undo();
+        assert_eq!((of(0).weight(), of(1).max_connections()), (9, None));
+    }
+}
