@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::known::{HOP_BY_HOP, KnownHeader, KnownSet};
+use crate::known::{HOP_BY_HOP, KnownHeader};
 use crate::scan;
 
 /// A field line checked and rendered once, written as it is with every message.
@@ -93,12 +93,6 @@ impl AddedField {
             && name.len() == self.name_bytes
             && self.name().iter().zip(name).all(|(a, b)| fold(*a) == fold(*b))
     }
-}
-
-/// Known names that added fields take the place of.
-pub(crate) fn replaced_names(added: &[AddedField]) -> KnownSet {
-    let known = added.iter().filter(|field| field.replaces && field.known != KnownHeader::Other);
-    known.fold(KnownSet::EMPTY, |names, field| names.with(field.known))
 }
 
 fn fold(byte: u8) -> u8 {

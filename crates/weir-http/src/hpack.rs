@@ -1,13 +1,11 @@
 //! What field blocks of HTTP/2 say that the `h2` crate keeps to itself (RFC 7541).
 //!
-//! The crate decodes a block, cuts a fragment off `:path` together with whatever stands behind it, and leaves
-//! pseudo-headers of trailers out. Both make a request malformed (RFC 9113 §8.3.1, §8.1), and nobody is told.
-//! So blocks are read here beside it, as far as those two questions take: how each field is represented, and
-//! the text of what can be `:path`.
+//! The crate decodes a block, cuts a fragment off `:path` together with whatever stands behind it, and leaves pseudo-headers of
+//! trailers out. Both make a request malformed (RFC 9113 §8.3.1, §8.1), and nobody is told. So blocks are read here beside it, as far
+//! as those two questions take: how each field is represented, and the text of what can be `:path`.
 //!
-//! Nothing is decoded into memory. Of an entry of the dynamic table a byte is kept. Its size and its eviction
-//! need not be known, for an index counts insertions, and a reference to an entry that was evicted ends the
-//! connection.
+//! Nothing is decoded into memory. Of an entry of the dynamic table a byte is kept. Its size and its eviction need not be known,
+//! for an index counts insertions, and a reference to an entry that was evicted ends the connection.
 
 use crate::huffman::NumberSign;
 
@@ -39,8 +37,7 @@ mod of {
     pub(super) const NAME: u8 = PSEUDO | PATH;
 }
 
-/// What the field blocks of one connection say, read in their order: each changes the table that the next
-/// refers to.
+/// What the field blocks of one connection say, read in their order: each changes the table that the next refers to.
 #[derive(Debug)]
 pub struct FieldBlocks {
     table: Table,
@@ -64,8 +61,8 @@ pub struct Findings {
     pub has_fragment: bool,
 }
 
-/// Entries that the table can have: as many as fit the 4,096 bytes that every client may use without being
-/// asked (RFC 9113 §6.5.2), 32 for each beside its text.
+/// Entries that the table can have: as many as fit the 4,096 bytes that every client may use without being asked (RFC 9113 §6.5.2), 32 for each
+/// beside its text.
 const ENTRIES: usize = 4096 / 32;
 
 /// What is known of the fields in the dynamic table.
@@ -149,8 +146,8 @@ impl Default for FieldBlocks {
 impl FieldBlocks {
     /// Takes the next bytes of a block.
     ///
-    /// What can't be read is passed over: it ends the connection in any case. Takes some nanoseconds for a
-    /// field, and one for each byte of a `:path` that is not in the table; allocates nothing.
+    /// What can't be read is passed over: it ends the connection in any case. Takes some nanoseconds for a field, and one for each byte of
+    /// a `:path` that is not in the table; allocates nothing.
     pub fn read(&mut self, mut bytes: &[u8]) {
         while let Some((&first, rest)) = bytes.split_first() {
             match self.step {
@@ -314,8 +311,7 @@ mod tests {
     use super::*;
     use crate::huffman;
 
-    /// A client's encoder: every way to write a field, as `way` says, with a table that forgets as the law
-    /// wants it to.
+    /// A client's encoder: every way to write a field, as `way` says, with a table that forgets as the law wants it to.
     #[derive(Default)]
     struct Encoder {
         table: Vec<(Vec<u8>, Vec<u8>)>,

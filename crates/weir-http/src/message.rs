@@ -1,8 +1,6 @@
 //! Typed messages. Heads hold spans into the buffer they were parsed from, never copies; they are cleared and used
 //! again, so that steady state allocates nothing.
 
-use std::borrow::Cow;
-
 use crate::body::BodyLength;
 use crate::identity::Scheme;
 use crate::known::{HOP_BY_HOP, KnownHeader, KnownSet};
@@ -142,8 +140,10 @@ pub(crate) const UNDERSCORED: u8 = 2;
 pub(crate) const UNDERSCORE_TWIN: u8 = 4;
 /// A `Connection` option names it.
 pub(crate) const NOMINATED: u8 = 8;
+/// Whitespace around the value is more than one space before it.
+pub(crate) const PADDED: u8 = 16;
 /// Whitespace around the value holds a tab.
-pub(crate) const TABBED: u8 = 16;
+pub(crate) const TABBED: u8 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FieldLine {
@@ -212,24 +212,6 @@ impl Fields {
     pub(crate) fn value_by_name<'a>(&self, name: &[u8], buffer: &'a [u8]) -> Option<&'a [u8]> {
         let mut lines = self.lines.iter();
         lines.find(|line| line.name.of(buffer).eq_ignore_ascii_case(name)).map(|line| line.value.of(buffer))
-    }
-
-    pub(crate) fn combined<'a>(&self, name: &[u8], buffer: &'a [u8]) -> Option<Cow<'a, [u8]>> {
-        let mut values = self.lines.iter().filter(|line| line.name.of(buffer).eq_ignore_ascii_case(name));
-        let first = values.next()?;
-        let mut combined = Cow::Borrowed(first.value.of(buffer));
-        for line in values {
-            //= https://www.rfc-editor.org/rfc/rfc9110#section-5.3
-            //# a recipient MAY combine multiple field lines within a field section that
-            //# have the same field name into one field line, without changing the
-            //# semantics of the message, by appending each subsequent field line
-            //# value to the initial field line value in order, separated by a comma
-            //# (",") and optional whitespace
-            let separator: &[u8] = if line.known == KnownHeader::Cookie { b"; " } else { b", " };
-            combined.to_mut().extend_from_slice(separator);
-            combined.to_mut().extend_from_slice(line.value.of(buffer));
-        }
-        Some(combined)
     }
 
     pub(crate) fn iter<'a>(&'a self, buffer: &'a [u8]) -> impl ExactSizeIterator<Item = Field<'a>> {
@@ -447,12 +429,6 @@ impl RequestHead {
     /// The query as sent without its `?`; `None` when there is no `?`.
     pub fn query<'a>(&self, buffer: &'a [u8]) -> Option<&'a [u8]> {
         self.query.map(|span| span.of(buffer))
-    }
-
-    /// The whole value of the field of any name, compared without regard to case: where it came on several lines, all of them joined by `, `
-    /// (RFC 9110 §5.3), those of `cookie` by `; `. O(fields); allocates only to join.
-    pub fn combined<'a>(&self, name: &[u8], buffer: &'a [u8]) -> Option<Cow<'a, [u8]>> {
-        self.fields.combined(name, buffer)
     }
 
     /// How the body is delimited (RFC 9112 §6.3). `UntilClose` only in HTTP/2 and HTTP/3: until the stream ends.

@@ -3,10 +3,10 @@
 
 use std::borrow::Cow;
 
-use crate::added::{AddedField, replaced_names};
+use crate::added::AddedField;
 use crate::forward::put_status;
 use crate::h1::encode::{self, reason};
-use crate::known::{KnownHeader, KnownSet};
+use crate::known::KnownHeader;
 use crate::message::{RequestHead, TargetForm, Version};
 use crate::scan;
 use crate::sink::{FieldSink, Visitor};
@@ -26,9 +26,6 @@ pub struct OwnResponse<'a> {
     pub date: &'a [u8],
     /// `alt-svc`, for clients that could speak a newer version (RFC 7838 §3).
     pub alternative: Option<&'a AddedField>,
-    /// Fields the route adds. They take the place of Weir's own, but for those that say what an error or a redirect is: a route that has its pages
-    /// kept for a year has not its errors kept.
-    pub added: &'a [AddedField],
 }
 
 /// One response of Weir's own.
@@ -61,6 +58,8 @@ pub enum OwnAnswer<'a> {
         /// From configuration, or built from parts the parser validated; control bytes make it a 500 instead, so that no
         /// client can split the response.
         location: &'a [u8],
+        /// Fields to add.
+        fields: &'a [AddedField],
     },
     /// To a TRACE or OPTIONS request whose `Max-Forwards` is used up (RFC 9110 §7.6.2, §9.3.8): the request as
     /// `message/http`, but only its request line and fields that cannot carry secrets (threat A26).
@@ -120,27 +119,14 @@ impl OwnAnswer<'_> {
         }
     }
 
-    /// Fields that say what it is, which a route does not know better.
-    fn kept_names(&self) -> KnownSet {
-        match self {
-            OwnAnswer::Error { .. } => {
-                KnownSet::of(&[KnownHeader::ContentType, KnownHeader::CacheControl, KnownHeader::RetryAfter])
-            }
-            OwnAnswer::Simple { .. } => KnownSet::EMPTY,
-            OwnAnswer::Redirect { .. } => KnownSet::of(&[KnownHeader::Location]),
-            OwnAnswer::Trace { .. } => KnownSet::of(&[KnownHeader::ContentType, KnownHeader::CacheControl]),
-        }
-    }
-
     fn put_fields(&self, own: &OwnResponse<'_>, body: &[u8], sink: &mut impl FieldSink) {
-        let replaced = replaced_names(own.added);
-        if !own.date.is_empty() && !replaced.has(KnownHeader::Date) {
+        if !own.date.is_empty() {
             sink.field(b"date", own.date);
         }
-        if !own.request_id.is_empty() && !replaced.has(KnownHeader::XRequestId) {
+        if !own.request_id.is_empty() {
             sink.field(b"x-request-id", own.request_id);
         }
-        if let Some(field) = own.alternative.filter(|_| !replaced.has(KnownHeader::AltSvc)) {
+        if let Some(field) = own.alternative {
             sink.line(&field.line, field.name_bytes);
         }
         match *self {
@@ -159,17 +145,12 @@ impl OwnAnswer<'_> {
                 sink.field(b"content-type", b"message/http");
                 sink.field(b"cache-control", b"no-store");
             }
-            OwnAnswer::Simple { fields, .. } => {
-                let is_replaced =
-                    |field: &AddedField| own.added.iter().any(|added| added.replaces_name(field.name()));
-                for field in fields.iter().filter(|field| !is_replaced(field)) {
-                    sink.line(&field.line, field.name_bytes);
-                }
-            }
+            OwnAnswer::Simple { .. } => {}
         }
-        let kept = self.kept_names();
-        for field in own.added.iter().filter(|field| !kept.has(field.known)) {
-            sink.line(&field.line, field.name_bytes);
+        if let OwnAnswer::Simple { fields, .. } | OwnAnswer::Redirect { fields, .. } = self {
+            for field in *fields {
+                sink.line(&field.line, field.name_bytes);
+            }
         }
         if !without_body(self.status()) {
             sink.number(b"content-length", body.len() as u64);

@@ -1,6 +1,7 @@
 //! A new connection: limits, then the PROXY protocol header where one is due, then the session.
 
 use std::future::poll_fn;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
 use std::rc::Rc;
@@ -8,8 +9,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use weir_config::Protocol;
-use weir_http::proxy_protocol::{self, ProxyProgress};
+use weir_config::{Protocol, ProxyVersion};
+use weir_http::proxy_protocol::{self, ProxyAddresses, ProxyProgress};
 use weir_io::buffers::{Buffer, SMALL};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
@@ -19,7 +20,6 @@ use weir_io::wait::WaitError;
 use weir_io::wait::receive;
 use weir_stats::table::{End, Rejected};
 
-use crate::client::Client;
 use crate::snapshot::ClientSeat;
 use crate::sockets::BACKLOG;
 use crate::worker::{ListenerSlot, ListenerSocket, SessionCount, Worker, WorkerListener};
@@ -32,6 +32,35 @@ const PATIENT_PAUSES: u32 = 3;
 
 /// Connections of a closing socket accepted before others get their turn.
 const TURN: u16 = 64;
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug)]
+pub struct Client {
+    /// The TCP peer.
+    pub peer: SocketAddr,
+    /// The client: the TCP peer, or whom a PROXY header from an accepted peer names.
+    pub address: SocketAddr,
+    /// The address the client connected to, as far as known: ours, or the one in the PROXY header.
+    pub destination: Option<SocketAddr>,
+}
+
+impl Client {
+    /// The PROXY protocol header that names this client to a backend; `local` says which address of ours its connection came to.
+    pub fn proxy_header(
+        &self,
+        version: ProxyVersion,
+        local: impl FnOnce() -> io::Result<SocketAddr>,
+    ) -> Vec<u8> {
+        let destination = self.destination.or_else(|| local().ok());
+        let addresses = destination.map(|destination| ProxyAddresses { source: self.address, destination });
+        let mut header = Vec::with_capacity(proxy_protocol::V1_LONGEST_BYTES);
+        match version {
+            ProxyVersion::V1 => proxy_protocol::write_v1(addresses, &mut header),
+            ProxyVersion::V2 => proxy_protocol::write_v2(addresses, &mut header),
+        }
+        header
+    }
+}
 
 /// Accepts on one socket until it is closed; then serves what waits in its accept queue and ends.
 pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, listener: TcpListener) {
@@ -163,7 +192,7 @@ impl Newcomer {
         let Newcomer { slot, stream, peer, client_seat } = self;
         let count = SessionCount::enter(worker, &listener.shared);
         let worker = worker.clone();
-        match listener.shared.config.protocol {
+        match listener.shared.config.protocol() {
             Protocol::Tcp => {
                 tokio::task::spawn_local(async move {
                     let _held = (count, client_seat);
@@ -192,7 +221,7 @@ pub async fn identify(
     worker: &Worker,
     deadline: &Deadline,
 ) -> Result<(Client, Option<ClientSeat>), End> {
-    let plain = Client::of_peer(peer);
+    let plain = Client { peer, address: peer, destination: None };
     if !listener.shared.expects_proxy_header(peer.ip()) {
         return Ok((plain, None));
     }

@@ -11,7 +11,6 @@ mod accept;
 pub mod access_log;
 mod backends;
 mod choose;
-pub mod client;
 mod counterparts;
 mod handshake;
 pub mod http;

@@ -25,9 +25,9 @@ use weir_screen::sqli::Screen;
 use crate::access_log::{AccessLog, WorkerLog};
 use crate::backends::WorkerPool;
 use crate::counterparts::Counterparts;
+use crate::http::crew::Crew;
 use crate::http::exchange::Exchanges;
 use crate::http::h3::ListenerFront;
-use crate::http::tasks::Tasks;
 use crate::plane::{Event, Totals};
 use crate::seats::{Eviction, Evictions};
 use crate::snapshot::{Listener, Snapshot};
@@ -79,7 +79,7 @@ pub struct Worker {
     pub exchanges: Exchanges,
     /// Room for looking at requests.
     pub sqli: RefCell<Screen>,
-    pub tasks: Tasks,
+    pub crew: Crew,
     /// See [`system::accept_ceiling`].
     pub accept_ceiling: i32,
     pub quic: WorkerEndpoint,
@@ -238,7 +238,7 @@ impl Worker {
             log: setup.access_log.for_worker(),
             exchanges: Exchanges::default(),
             sqli: RefCell::default(),
-            tasks: Tasks::default(),
+            crew: Crew::default(),
             accept_ceiling: system::accept_ceiling(),
             quic: WorkerEndpoint::new(setup.quic, &buffers),
             evictions: setup.evictions,
@@ -291,9 +291,9 @@ fn apply(worker: &Rc<Worker>, snapshot: &Arc<Snapshot>, sockets: Vec<(Endpoint, 
     let mut slots = Vec::with_capacity(snapshot.listeners.len());
     for listener in &snapshot.listeners {
         let current = Rc::new(WorkerListener { shared: listener.clone(), pools: pools.clone() });
-        let protocol = listener.config.protocol;
+        let protocol = listener.config.protocol();
         let kept = known.find(listener.config.name.as_str());
-        slots.push(match kept.filter(|slot| slot.current().shared.config.protocol == protocol) {
+        slots.push(match kept.filter(|slot| slot.current().shared.config.protocol() == protocol) {
             Some(slot) => {
                 *slot.current.borrow_mut() = current;
                 slot.clone()

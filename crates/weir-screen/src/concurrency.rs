@@ -135,13 +135,14 @@ mod tests {
     }
 
     fn facts(client: &str) -> Facts<'static> {
+        let none = &|_: &[u8]| None;
         Facts {
             client: client.parse().unwrap(),
             path: b"/",
             method: b"GET",
             user_agent: b"",
-            header: &|_| None,
-            cookie: &|_| None,
+            header: none,
+            cookie: none,
         }
     }
 

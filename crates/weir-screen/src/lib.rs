@@ -28,8 +28,8 @@ mod table;
 
 pub use concurrency::Slot;
 pub use explain::ScreenCheck;
-pub use key::{Key, address_key};
+pub use key::Key;
 pub use pattern::{Case, Pattern};
 pub use rate::Rate;
-pub use screen::{Facts, FieldLookup, Passage, Reason, Refusal, Screen, admit};
+pub use screen::{Facts, Passage, Reason, Refusal, Screen, admit};
 pub use settings::{Checkpoint, ConcurrencyLimit, RateLimit, Settings};

@@ -1,6 +1,5 @@
 //! The screen of a listener or of a route: the one place that decides whether a request may pass, and why not.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +10,6 @@ use crate::pattern::Patterns;
 use crate::rate_limiter::RateLimiter;
 use crate::settings::{Checkpoint, Settings};
 
-/// Finds the whole value of the header field of a name, all of its lines.
-pub type FieldLookup<'a> = dyn Fn(&[u8]) -> Option<Cow<'a, [u8]>> + 'a;
-
 /// What a screen looks at.
 pub struct Facts<'a> {
     /// The client, as far as it is believed.
@@ -22,10 +18,10 @@ pub struct Facts<'a> {
     pub path: &'a [u8],
     /// The method, as sent.
     pub method: &'a [u8],
-    /// Whole value of `user-agent`; empty where there is none.
+    /// `user-agent`; empty where there is none.
     pub user_agent: &'a [u8],
-    /// Whole value of the header field of a name (given in lower case).
-    pub header: &'a FieldLookup<'a>,
+    /// Value of the first header field of a name (given in lower case).
+    pub header: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>,
     /// Value of the first cookie of a name.
     pub cookie: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>,
 }

@@ -2,7 +2,6 @@
 
 mod bad_responses;
 mod balancing;
-mod behind_proxies;
 mod bodies;
 mod counters;
 mod forwarded_fields;

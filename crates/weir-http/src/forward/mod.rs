@@ -15,7 +15,7 @@ pub use text::{write_request, write_response};
 pub(crate) use visit::put_status;
 pub use visit::{request_fields, response_fields};
 
-use crate::added::{AddedField, replaced_names};
+use crate::added::AddedField;
 use crate::body::BodyLength;
 use crate::identity::{ClientIdentity, Scheme};
 use crate::known::{CONDITIONAL, HOP_BY_HOP, IDENTITY, KnownHeader, KnownSet};
@@ -297,6 +297,11 @@ fn dropped_from_request(head: &RequestHead, context: &RequestContext<'_>) -> Kno
 #[inline]
 fn host_of<'b>(head: &RequestHead, buffer: &'b [u8], context: &RequestContext<'b>) -> Option<&'b [u8]> {
     context.host.or_else(|| head.host(buffer))
+}
+
+fn replaced_names(added: &[AddedField]) -> KnownSet {
+    let known = added.iter().filter(|field| field.replaces && field.known != KnownHeader::Other);
+    known.fold(KnownSet::EMPTY, |names, field| names.with(field.known))
 }
 
 /// Path and query to ask a backend for.

@@ -5,10 +5,9 @@
 
 use super::{
     KeepRule, Query, RequestContext, ResponseContext, SentFraming, client_framing, host_of, put_conditions,
-    put_early, put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail, request_rule,
-    response_rule, target_of,
+    put_early, put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail, replaced_names,
+    request_rule, response_rule, target_of,
 };
-use crate::added::replaced_names;
 use crate::body::BodyLength;
 use crate::h1::encode;
 use crate::known::{KnownHeader, KnownSet};

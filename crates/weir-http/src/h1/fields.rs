@@ -2,7 +2,8 @@
 
 use crate::known::{KnownHeader, PROTECTED};
 use crate::message::{
-    CANONICAL, Cursor, FieldLine, Fields, NOMINATED, Phase, Span, TABBED, UNDERSCORE_TWIN, UNDERSCORED,
+    CANONICAL, Cursor, FieldLine, Fields, NOMINATED, PADDED, Phase, Span, TABBED, UNDERSCORE_TWIN,
+    UNDERSCORED,
 };
 use crate::scan::{self, CLASS, TOKEN, UNDERSCORE};
 use crate::violation::Violation;
@@ -128,6 +129,7 @@ fn field_line(window: &[u8], line_start: usize, name_end: usize, line_end: usize
         let start = name_end + 1 + leading;
         value = Span::new(start, start + trimmed.len());
         let trailing = raw.len() - leading - trimmed.len();
+        flags |= if leading > 1 || trailing > 0 { PADDED } else { 0 };
         let outer = raw.iter().take(leading).chain(raw.iter().rev().take(trailing));
         flags |= if outer.into_iter().any(|byte| *byte == b'\t') { TABBED } else { 0 };
     }

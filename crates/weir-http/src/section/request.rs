@@ -263,7 +263,7 @@ impl<'a> RequestBuilder<'a> {
         let RequestBuilder { head, out, lines, .. } = &mut self;
         lines.finish(&mut head.fields, out);
         target::settle_host(head, out)?;
-        let declared = framing::content_length(&mut head.fields, out)?;
+        let declared = framing::content_length(&mut head.fields, out, 0)?;
         head.body = match declared {
             //= https://www.rfc-editor.org/rfc/rfc9113#section-8.1.1
             //# A request or response that is defined as having content when it

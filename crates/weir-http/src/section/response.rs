@@ -123,7 +123,7 @@ impl<'a> ResponseBuilder<'a> {
         head.upgrade = framing::upgrade_protocol(&head.fields, out);
         if head.status == 101 {
             // The tunnel's bytes follow; a length would be one of nothing.
-            if framing::content_length(&mut head.fields, out)?.is_some_and(|length| length > 0) {
+            if framing::content_length(&mut head.fields, out, 0)?.is_some_and(|length| length > 0) {
                 return Err(Violation::BodyNotAllowed);
             }
             (head.body, head.declared) = (BodyLength::None, None);

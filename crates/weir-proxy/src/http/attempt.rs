@@ -71,10 +71,8 @@ pub async fn make(
     if facts.expect_continue && upload.is_awaited() && !exchange.continued {
         exchange.continued = true;
         reply::send_continue(session).await.map_err(|error| failed(error.into()))?;
-        exchange.ledger.note_wait();
     }
     let sent_at = if reused { exchange.ledger.nearly_now() } else { clock::now() };
-    upload.resume(sent_at);
     let timeout = &forwarding.listener.shared.config.timeout;
     let patience = if upload.is_awaited() { timeout.client_body } else { timeout.backend };
     session.deadline.set(due(&session.slot, sent_at, patience));
@@ -129,8 +127,7 @@ async fn begin(
     max_idle: Option<Duration>,
     upload: &Upload,
 ) -> Result<(Busy<Connection>, bool), Failure> {
-    let client = exchange.ledger.client(session);
-    let Session { worker, slot, deadline, stream, .. } = session;
+    let Session { worker, slot, deadline, client, stream, .. } = session;
     let send_proxy = forwarding.pool.shared.config.send_proxy;
     let header = send_proxy.map(|version| client.proxy_header(version, || stream.local_addr()));
     let opener = Opener { worker, slot, deadline, header };
@@ -224,7 +221,7 @@ async fn wait_for_place(
     chosen: &Chosen,
 ) -> Result<Place, Failure> {
     let backend = chosen.backend();
-    let header_bytes = forwarding.listener.shared.config.limits.header_bytes as u32;
+    let header_bytes = forwarding.listener.shared.config.http().limits.header_bytes as u32;
     let began = clock::now();
     loop {
         opener.wait_until(began, forwarding.listener.shared.config.timeout.connect);

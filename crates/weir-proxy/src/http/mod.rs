@@ -5,6 +5,7 @@ mod attempt;
 pub mod cache;
 mod compress;
 pub(crate) mod connection;
+pub(crate) mod crew;
 mod date;
 mod drive;
 pub(crate) mod exchange;
@@ -30,7 +31,6 @@ pub mod sqli;
 pub mod sticky;
 mod stream;
 pub(crate) mod stream_exchange;
-pub(crate) mod tasks;
 mod tunnel;
 mod upload;
 
@@ -68,7 +68,7 @@ pub fn normal_path(path: &str) -> Result<Vec<u8>, String> {
 /// The path would be refused with 400; says why.
 pub fn normalised_path(listener: &weir_config::Listener, path: &str) -> Result<String, String> {
     let mut normal = Vec::new();
-    let normalised = match listener.merge_slashes {
+    let normalised = match listener.http().merge_slashes {
         true => weir_http::path::normalise_merging_into(path.as_bytes(), &mut normal),
         false => weir_http::path::normalise_into(path.as_bytes(), &mut normal),
     };

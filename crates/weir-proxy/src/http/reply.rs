@@ -144,10 +144,9 @@ pub fn begin_own(
     answer: &OwnAnswer<'_>,
     keep_alive: bool,
 ) -> io::Result<()> {
-    let Exchange { request, reply, reply_head_bytes, request_id, route, .. } = exchange;
+    let Exchange { request, reply, reply_head_bytes, request_id, .. } = exchange;
     reply.clear();
     let stream = session.stream.as_muxed();
-    let route = route.and_then(|number| listener.shared.routes.route(number));
     date::now(|date| {
         let own = OwnResponse {
             keep_alive,
@@ -157,7 +156,6 @@ pub fn begin_own(
             request_id,
             date,
             alternative: alternative(listener, request.version()),
-            added: route.map_or(&[], |route| &route.response_fields),
         };
         let Some(stream) = stream else {
             answer.write(&own, reply);

@@ -134,10 +134,7 @@ pub(super) async fn body(
         exchange.continued = true;
         reply::send_continue(session).await?;
     }
-    upload.resume(clock::now());
     hold(session, exchange, forwarding, asked, upload).await?;
-    upload.pause(clock::now());
-    exchange.ledger.note_wait();
     let content = upload.take_copy();
     if !upload.is_received() {
         cells.sqli[SqliVerdict::Cut as usize].increment();
@@ -173,7 +170,7 @@ async fn hold(
         if held != upload.received_bytes() {
             held = upload.received_bytes();
             let now = clock::now();
-            if upload.is_too_slow(now, config.limits.min_body_rate) {
+            if upload.is_too_slow(now, config.http().limits.min_body_rate) {
                 return Poll::Ready(Err(Failure::BodyTimeout));
             }
             session.deadline.set(due(&session.slot, now, patience));

@@ -10,7 +10,7 @@ use weir_io::deadline::Deadline;
 use weir_io::handshake::Secure;
 use weir_io::stream::Duplex as _;
 
-use crate::client::Client;
+use crate::accept::Client;
 use crate::http::exchange::{self, After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::linger;
@@ -68,7 +68,8 @@ pub async fn serve(
         idle_since: None,
     };
     session.deadline.set(clock::now() + listener.shared.config.timeout.header);
-    let head = read_head(&mut session, &limits_of(&listener.shared.config.limits), &mut exchange, read).await;
+    let head =
+        read_head(&mut session, &limits_of(&listener.shared.config.http().limits), &mut exchange, read).await;
     let is_good = head.is_ok();
     let after = match head {
         Ok(()) => {

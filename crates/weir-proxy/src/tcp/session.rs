@@ -22,11 +22,10 @@ use weir_io::wait::send_all;
 use weir_stats::table::{End, Rejected};
 
 use super::relay::{self, FirstBytes, Pair, Relayed, Terms};
-use crate::accept;
+use crate::accept::{self, Client};
 use crate::access_log::{Record, Spoken, Timers};
 use crate::backends::{Chosen, ConnectError, Connection, WorkerPool, elapsed};
 use crate::choose::{Unavailable, Wish, choose_or_wait};
-use crate::client::Client;
 use crate::handshake;
 use crate::http::route::{Action, Decision, RequestView};
 use crate::snapshot::ClientSeat;
@@ -37,7 +36,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     let listener = slot.current();
-    let client = Client::of_peer(peer);
+    let client = Client { peer, address: peer, destination: None };
     let mut session = Session {
         worker,
         slot,

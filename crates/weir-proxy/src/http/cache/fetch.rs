@@ -1,4 +1,4 @@
-//! Fetches a response for the cache: an exchange like any other, whose client is a [`super::broadcast::Broadcast`].
+//! Fetches a response for the cache: an exchange like any other, whose client is a [`super::fill::Fill`].
 //!
 //! So it is chosen, connected, timed and tried again for as every other exchange is. Its client leaves when nobody waits any more, and it may
 //! not go on by itself ([`super::background`]).
@@ -21,10 +21,11 @@ use weir_io::clock;
 use weir_io::handshake::Secure;
 
 use super::around::{Interim, Trailer};
-use super::broadcast::{Failed, FetchedHead, Origin};
-use super::fetches::{BACK_OFF, Lease, PASS_FOR};
+use super::fill::{Failed, FillHead, Origin};
+use super::fills::{BACK_OFF, Lease, PASS_FOR};
 use super::times;
-use crate::client::Client;
+use crate::accept::Client;
+use crate::http::crew;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::{Failure, Meets};
 use crate::http::forward::{self, Forwarding};
@@ -33,7 +34,6 @@ use crate::http::muxed::Muxed;
 use crate::http::route::Route;
 use crate::http::session::Session;
 use crate::http::stream::Stream;
-use crate::http::tasks;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// Pieces of content smaller than this on average are put together before they are kept.
@@ -42,7 +42,7 @@ const PIECE_BYTES: usize = 16 << 10;
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// A fetch that is to be made.
-pub struct FetchJob {
+pub struct Order {
     worker: Rc<Worker>,
     slot: Rc<ListenerSlot>,
     listener: Rc<WorkerListener>,
@@ -77,7 +77,7 @@ pub struct Fetch {
 }
 
 /// Has a worker fetch what `exchange` asks for, or ask whether `stale` is still good.
-pub fn start(
+pub fn order(
     session: &Session,
     exchange: &Exchange,
     (forwarding, listener, route): (&Forwarding<'_>, &Rc<WorkerListener>, &Route),
@@ -101,7 +101,7 @@ pub fn start(
         asked_at: exchange.ledger.head,
         is_mismatched: false,
     };
-    let job = FetchJob {
+    let order = Order {
         worker: session.worker.clone(),
         slot: session.slot.clone(),
         pool: forwarding.pool.clone(),
@@ -109,18 +109,18 @@ pub fn start(
         route: route.number,
         rewritten: forwarding.rewritten,
         secure: session.secure.clone(),
-        client: exchange.ledger.client(session),
+        client: session.client,
         identity: session.identity.clone(),
         path: exchange.path.clone(),
         request_id: exchange.request_id.clone(),
         fetch,
     };
-    tasks::serve(&session.worker, tasks::Job::Fetch(Box::new(job)));
+    crew::serve(&session.worker, crew::Order::Fetch(Box::new(order)));
 }
 
 /// Makes the fetch.
-pub async fn serve(job: FetchJob) {
-    let FetchJob { worker, slot, listener, pool, route, rewritten, path, request_id, fetch, .. } = job;
+pub async fn serve(order: Order) {
+    let Order { worker, slot, listener, pool, route, rewritten, path, request_id, fetch, .. } = order;
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     deadline.belongs_to(listener.shared.number());
@@ -129,9 +129,9 @@ pub async fn serve(job: FetchJob) {
     let mut session = Session {
         worker: worker.clone(),
         slot,
-        secure: job.secure,
-        client: job.client,
-        identity: job.identity,
+        secure: order.secure,
+        client: order.client,
+        identity: order.identity,
         deadline,
         stream: Stream::muxed(Muxed::Fetch(Box::new(fetch))),
         buffer: None,
@@ -201,7 +201,7 @@ impl Fetch {
     /// Takes a head that comes before that of the response.
     pub fn pass_on(&mut self, head: &ResponseHead, received: &[u8]) {
         let text = received[..head.head_bytes()].into();
-        self.lease.sender.pass_on(Interim { head: head.clone(), text });
+        self.lease.filling.pass_on(Interim { head: head.clone(), text });
     }
 
     /// Takes the head of the response.
@@ -227,7 +227,7 @@ impl Fetch {
         let has_cookie = head.value(weir_http::KnownHeader::SetCookie, text).is_some();
         let is_personal = has_cookie || judged.as_ref().is_some_and(Storing::withholds);
         self.storing = judged;
-        let fetched = FetchedHead {
+        let fill = FillHead {
             head: head.clone(),
             text: text.into(),
             variant,
@@ -242,7 +242,7 @@ impl Fetch {
             },
         };
         let is_kept = self.storing.is_some();
-        self.lease.sender.begin(Arc::new(fetched), is_kept);
+        self.lease.filling.begin(Arc::new(fill), is_kept);
         if !is_kept {
             self.lease.leave();
         }
@@ -262,7 +262,7 @@ impl Fetch {
             |kept: &Arc<Object>| outlasts_error(kept, head.status(), &self.facts, &route.rules, now);
         if self.stale.as_ref().is_some_and(outlasts) {
             if is_error && !self.facts.demands() {
-                cache.fetches.pass(hash, Crowd::All, now, now + BACK_OFF);
+                cache.fills.pass(hash, Crowd::All, now, now + BACK_OFF);
             }
             return None;
         }
@@ -273,7 +273,7 @@ impl Fetch {
                 let Unkept { passes, drops } = unkept(&self.facts, head.status(), reason);
                 if let Some(crowd) = passes {
                     let long = if is_error { BACK_OFF } else { PASS_FOR };
-                    cache.fetches.pass(hash, crowd, now, now + long);
+                    cache.fills.pass(hash, crowd, now, now + long);
                 }
                 if let Some(stale) = self.stale.as_ref().filter(|_| drops) {
                     cache.store.discard(stale);
@@ -302,7 +302,7 @@ impl Fetch {
                         Arc::new(freshened.object)
                     }
                 };
-                self.lease.sender.confirm(object, is_for_all);
+                self.lease.filling.confirm(object, is_for_all);
                 self.lease.leave();
             }
             Err(_) => {
@@ -321,15 +321,15 @@ impl Fetch {
         }
         let most = self.cache().map_or(0, |route| route.rules.object_max_bytes);
         let was_kept = self.storing.is_some();
-        let polled = self.lease.sender.poll_append(context, content, most);
-        if was_kept && !self.lease.sender.is_kept() {
+        let polled = self.lease.filling.poll_append(context, content, most);
+        if was_kept && !self.lease.filling.is_kept() {
             // It proved too large.
             self.storing = None;
             self.lease.leave();
             if let Some(route) = self.cache() {
                 let now = clock::now();
                 if let Some(crowd) = unkept(&self.facts, 200, NotStored::TooLarge).passes {
-                    route.cache.fetches.pass(self.key.hash(), crowd, now, now + PASS_FOR);
+                    route.cache.fills.pass(self.key.hash(), crowd, now, now + PASS_FOR);
                 }
             }
         }
@@ -343,20 +343,20 @@ impl Fetch {
             return;
         }
         let storing = self.storing.take();
-        let sender = &self.lease.sender;
-        let object = storing.zip(sender.gathered()).and_then(|(storing, chunks)| {
-            let (route, head) = (self.cache()?, sender.head()?);
+        let filling = &self.lease.filling;
+        let object = storing.zip(filling.gathered()).and_then(|(storing, chunks)| {
+            let (route, head) = (self.cache()?, filling.head()?);
             let body = Body::new(put_together(chunks));
             let object = storing.object(&head.head, &head.text, body).ok()?;
-            let super::Cache { store, encodings, .. } = &*route.cache;
-            let claimed = encodings.claim(sender.broadcast(), &object);
+            let super::Cache { store, squeezes, .. } = &*route.cache;
+            let claimed = squeezes.claim(filling.fill(), &object);
             let object = store.insert(&self.key, &self.request, &self.text, object, self.began).ok()?;
-            encodings.hand_over(sender.broadcast(), &object, claimed);
+            squeezes.hand_over(filling.fill(), &object, claimed);
             Some(object)
         });
         let trailers: Vec<Trailer> = trailers.map(|field| Trailer::of(&field)).collect();
         self.lease
-            .sender
+            .filling
             .finish(object, Some(trailers.into()).filter(|trailers: &Arc<[_]>| !trailers.is_empty()));
         self.lease.leave();
     }
@@ -366,15 +366,15 @@ impl Fetch {
         let says_nothing = failed.meets == Meets::Client || self.facts.demands();
         if let (Some(route), Some(_)) = (self.cache(), self.stale.as_ref().filter(|_| !says_nothing)) {
             let now = clock::now();
-            route.cache.fetches.pass(self.key.hash(), Crowd::All, now, now + BACK_OFF);
+            route.cache.fills.pass(self.key.hash(), Crowd::All, now, now + BACK_OFF);
         }
-        self.lease.sender.fail(failed);
+        self.lease.filling.fail(failed);
         self.lease.leave();
     }
 
     /// Ready once nobody wants the answer any more.
     pub fn poll_gone(&mut self, context: &Context<'_>) -> Poll<()> {
-        self.lease.sender.poll_unwanted(context)
+        self.lease.filling.poll_unwanted(context)
     }
 }
 

@@ -1,19 +1,18 @@
-//! HTTP/2 (RFC 9113). The `h2` crate reads and writes frames; what a message means, and what becomes of it,
-//! is decided where it is for every other protocol.
+//! HTTP/2 (RFC 9113). The `h2` crate reads and writes frames; what a message means, and what becomes of it, is decided where it is for
+//! every other protocol.
 
 mod backend;
-mod empty_data;
-mod flood_budget;
 mod frames;
+mod gauge;
 mod head;
 mod malformed;
 mod server;
+mod sieve;
 mod stream;
-mod turn;
 mod wire;
 
 pub use backend::{Carriers, Place};
 pub use frames::PREFACE;
 pub use head::{RequestParts, ResponseParts};
-pub use server::{ReceivedRequest, serve, serve_request};
+pub use server::{Order, serve, serve_request};
 pub use stream::Stream;

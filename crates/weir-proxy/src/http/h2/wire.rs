@@ -1,9 +1,7 @@
-//! The bytes under an HTTP/2 connection, as the `h2` crate wants them: what was received before it began,
-//! then the stream.
+//! The bytes under an HTTP/2 connection, as the `h2` crate wants them: what was received before it began, then the stream.
 //!
-//! On the way in, a client's frames are counted ([`FloodBudget`]): `h2` answers or ignores most of what a
-//! peer may send too much of, and a proxy pays for that. Those that say nothing are taken out
-//! ([`EmptyDataFilter`]): of them `h2` bears few.
+//! On the way in, a client's frames are counted ([`Gauge`]): `h2` answers or ignores most of what a peer may send too much of, and a proxy pays for that. Those that
+//! say nothing are taken out ([`Sieve`]): of them `h2` bears few.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -15,25 +13,22 @@ use h2::StreamId;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use weir_http::Violation;
 use weir_io::buffers::{Buffer, Buffers, Held};
-use weir_io::clock;
 use weir_io::stream::Duplex as _;
 use weir_io::stream::Stream;
 use weir_io::wait::give_way;
 
-use crate::http::h2::empty_data::EmptyDataFilter;
-use crate::http::h2::flood_budget::FloodBudget;
-use crate::http::h2::frames::{Frames, Part};
+use crate::http::h2::frames::Frames;
+use crate::http::h2::gauge::Gauge;
 use crate::http::h2::malformed::MalformedRequests;
-use crate::http::h2::turn::Turn;
+use crate::http::h2::sieve::Sieve;
 
 /// Receives in a row of which nothing is left before others get their turn.
 const RECEIVES: u32 = 8;
 /// Most bytes read away behind our end.
 const MOST_READ_AWAY: usize = 16 << 20;
 
-/// What a connection has been given to send and the kernel has not taken: it lies in buffers of the `h2`
-/// crate. Frames' headers and heads are not counted when given but when sent, so that it may be a little less
-/// than there is.
+/// What a connection has been given to send and the kernel has not taken: it lies in buffers of the `h2` crate. Frames' headers and heads are
+/// not counted when given but when sent, so that it may be a little less than there is.
 pub struct Unsent {
     bytes: Cell<u64>,
     most: u64,
@@ -45,11 +40,10 @@ pub struct Unsent {
 }
 
 impl Unsent {
-    /// Nothing yet. At most `most` bytes count against the budget of `buffers`: what was given for streams
-    /// that were reset since is gone.
-    pub fn new(most: u64, buffers: &Rc<Buffers>) -> Unsent {
+    /// Nothing yet. At most `most` bytes count against the budget of `buffers`: what was given for streams that were reset since is gone.
+    pub fn new(most: u64, buffers: &Rc<Buffers>) -> Rc<Unsent> {
         let (bytes, is_blocked, sent_bytes) = (Cell::new(0), Cell::new(false), Cell::new(0));
-        Unsent { bytes, most, is_blocked, sent_bytes, held: Held::new(buffers) }
+        Rc::new(Unsent { bytes, most, is_blocked, sent_bytes, held: Held::new(buffers) })
     }
 
     /// Content was given to the `h2` crate, which takes no more than the client has room for.
@@ -82,36 +76,22 @@ impl Unsent {
     }
 }
 
-/// What is watched of a client's connection, by whoever drives it, its streams, and the bytes under it.
+/// What is watched of a client's connection.
+#[derive(Clone)]
 pub struct Watched {
-    pub flood_budget: RefCell<FloodBudget>,
-    pub turn: RefCell<Turn>,
-    pub malformed: RefCell<MalformedRequests>,
-    pub unsent: Unsent,
+    pub gauge: Rc<RefCell<Gauge>>,
+    pub malformed: Rc<RefCell<MalformedRequests>>,
+    pub unsent: Rc<Unsent>,
     /// Bytes received so far.
-    pub received_bytes: Cell<u64>,
+    pub received_bytes: Rc<Cell<u64>>,
     /// We have said our last, and read away what still comes.
-    pub is_shut: Cell<bool>,
-    stream: Rc<RefCell<Stream>>,
+    pub is_shut: Rc<Cell<bool>>,
+    pub stream: Rc<RefCell<Stream>>,
 }
 
 impl Watched {
-    /// Of a new connection, whose client may send `control_frames` frames without content ahead of what earns
-    /// more.
-    pub fn new(stream: Stream, control_frames: u32, unsent: Unsent) -> Rc<Watched> {
-        Rc::new(Watched {
-            flood_budget: RefCell::new(FloodBudget::new(control_frames, clock::now())),
-            turn: RefCell::default(),
-            malformed: RefCell::default(),
-            unsent,
-            received_bytes: Cell::new(0),
-            is_shut: Cell::new(false),
-            stream: Rc::new(RefCell::new(stream)),
-        })
-    }
-
-    /// How much the client has taken of what it was sent so far, if there is something that it has not taken:
-    /// here or in the kernel. A system call.
+    /// How much the client has taken of what it was sent so far, if there is something that it has not taken: here or in the kernel. A system
+    /// call.
     pub fn taken(&self) -> Option<u64> {
         let queued_bytes = self.stream.borrow().unsent_bytes();
         let is_unsent = self.unsent.is_blocked.get() || queued_bytes > 0;
@@ -123,25 +103,12 @@ impl Watched {
         self.malformed.borrow_mut().take(stream.as_u32())
     }
 
-    /// A request was answered.
-    pub fn answered(&self) {
-        self.turn.borrow_mut().know(true);
-        self.flood_budget.borrow_mut().answered();
-    }
-
-    /// A request was refused for its head, of so many fields.
-    pub fn refused(&self, fields: usize) {
-        self.turn.borrow_mut().know(false);
-        self.flood_budget.borrow_mut().refused(fields);
-    }
-
-    /// A piece of an answer was given to the `h2` crate; `is_all` where the client's windows had room for all
-    /// that there was.
+    /// A piece of an answer was given to the `h2` crate; `is_all` where the client's windows had room for all that there was.
     #[inline]
     pub fn gave(&self, bytes: usize, is_all: bool) {
         self.unsent.add(bytes);
         if is_all {
-            self.flood_budget.borrow_mut().sent_piece();
+            self.gauge.borrow_mut().gave_piece();
         }
     }
 }
@@ -153,26 +120,25 @@ pub struct Wire {
     first: Option<Buffer>,
     /// What a client sends, and who looks at it.
     frames: Frames,
-    watched: Option<Rc<Watched>>,
-    filter: EmptyDataFilter,
-    /// Received and filtered, and still to be passed on.
-    filtered: Vec<u8>,
+    watched: Option<Watched>,
+    sieve: Sieve,
+    /// Through the sieve, and still to be passed on.
+    sieved: Vec<u8>,
     /// Bytes read away behind our end.
     read_away: usize,
 }
 
 impl Wire {
-    /// The bytes of a client, those in `first` before all others. What is `watched` sees every byte received
-    /// and sent.
-    pub fn of_client(first: Option<Buffer>, watched: Rc<Watched>) -> Wire {
+    /// The bytes of a client, those in `first` before all others. What is `watched` sees every byte received and sent.
+    pub fn of_client(first: Option<Buffer>, watched: Watched) -> Wire {
         let (stream, watched) = (watched.stream.clone(), Some(watched));
         Wire {
             stream,
             first,
             frames: Frames::default(),
             watched,
-            filter: EmptyDataFilter::of_client(),
-            filtered: Vec::new(),
+            sieve: Sieve::of_client(),
+            sieved: Vec::new(),
             read_away: 0,
         }
     }
@@ -180,8 +146,8 @@ impl Wire {
     /// The bytes of the `stream` to a backend.
     pub fn of_backend(stream: Stream) -> Wire {
         let stream = Rc::new(RefCell::new(stream));
-        let (first, frames, filter) = (None, Frames::default(), EmptyDataFilter::of_backend());
-        Wire { stream, first, frames, watched: None, filter, filtered: Vec::new(), read_away: 0 }
+        let (first, frames, sieve) = (None, Frames::default(), Sieve::of_backend());
+        Wire { stream, first, frames, watched: None, sieve, sieved: Vec::new(), read_away: 0 }
     }
 
     /// What was sent earns the peer the windows that it opens for it: some clients do so every 4 KiB, twice.
@@ -189,14 +155,13 @@ impl Wire {
         let Some(watched) = &self.watched else { return };
         watched.unsent.note(sent);
         if let Poll::Ready(Ok(count)) = sent {
-            watched.flood_budget.borrow_mut().moved(*count);
+            watched.gauge.borrow_mut().moved(*count);
         }
     }
 
-    /// Whether the peer is heard no longer: it has sent too much, which whoever drives the connection tells
-    /// it.
+    /// Whether the peer is heard no longer: it has sent too much, which whoever drives the connection tells it.
     fn is_deaf(&self) -> bool {
-        self.watched.as_ref().is_some_and(|watched| watched.flood_budget.borrow().is_exhausted())
+        self.watched.as_ref().is_some_and(|watched| watched.gauge.borrow().is_exhausted())
     }
 }
 
@@ -209,7 +174,7 @@ impl AsyncRead for Wire {
         if self.is_deaf() {
             return Poll::Pending;
         }
-        let most = self.watched.as_ref().map_or(usize::MAX, |watched| watched.turn.borrow().left());
+        let most = self.watched.as_ref().map_or(usize::MAX, |watched| watched.gauge.borrow().turn_left());
         if most == 0 {
             give_way(context);
             return Poll::Pending;
@@ -229,8 +194,8 @@ impl Wire {
     /// Receives what the `h2` crate is to see, and counts what came.
     fn poll_receive(&mut self, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         for _ in 0..RECEIVES {
-            let held = self.filter.held();
-            if !self.filtered.is_empty() || room.remaining() <= held.len() {
+            let held = self.sieve.held();
+            if !self.sieved.is_empty() || room.remaining() <= held.len() {
                 return self.poll_receive_apart(context, room);
             }
             let before = room.filled().len();
@@ -243,7 +208,7 @@ impl Wire {
                 return polled;
             }
             self.count(&room.filled()[begun..]);
-            let kept = self.filter.strip(&mut room.filled_mut()[before..]);
+            let kept = self.sieve.strip(&mut room.filled_mut()[before..]);
             room.set_filled(before + kept);
             if kept > 0 {
                 return polled;
@@ -259,8 +224,8 @@ impl Wire {
         context: &mut Context<'_>,
         room: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.filtered.is_empty() {
-            let mut bytes = self.filter.held().to_vec();
+        if self.sieved.is_empty() {
+            let mut bytes = self.sieve.held().to_vec();
             let begun = bytes.len();
             bytes.resize(begun + room.remaining(), 0);
             let mut part = ReadBuf::new(&mut bytes[begun..]);
@@ -270,32 +235,28 @@ impl Wire {
                 return Poll::Ready(Ok(()));
             }
             self.count(&bytes[begun..begun + count]);
-            let kept = self.filter.strip(&mut bytes[..begun + count]);
+            let kept = self.sieve.strip(&mut bytes[..begun + count]);
             bytes.truncate(kept);
-            self.filtered = bytes;
+            self.sieved = bytes;
         }
-        if self.filtered.is_empty() {
+        if self.sieved.is_empty() {
             give_way(context);
             return Poll::Pending;
         }
-        let count = self.filtered.len().min(room.remaining());
-        room.put_slice(&self.filtered[..count]);
-        self.filtered.drain(..count);
+        let count = self.sieved.len().min(room.remaining());
+        room.put_slice(&self.sieved[..count]);
+        self.sieved.drain(..count);
         Poll::Ready(Ok(()))
     }
 
     fn count(&mut self, mut received: &[u8]) {
         let Some(watched) = &self.watched else { return };
         watched.received_bytes.set(watched.received_bytes.get() + received.len() as u64);
-        let (budget, turn) = (&mut *watched.flood_budget.borrow_mut(), &mut *watched.turn.borrow_mut());
-        let malformed = &mut *watched.malformed.borrow_mut();
+        let (gauge, malformed) = (&mut *watched.gauge.borrow_mut(), &mut *watched.malformed.borrow_mut());
         while let Some(part) = self.frames.next(&mut received) {
-            turn.see(part);
-            if let Part::Header(header) = part {
-                budget.see(header);
-            }
+            gauge.see(part);
             if !malformed.see(part) {
-                budget.exhaust();
+                gauge.exhaust();
             }
         }
     }
@@ -339,9 +300,8 @@ impl AsyncWrite for Wire {
         Poll::Ready(Ok(()))
     }
 
-    /// Says that nothing more will be sent to a client, and reads away what it sends until it ends too: to
-    /// close with bytes unread makes the kernel send a reset, which destroys what the client has not read
-    /// yet. Whoever drives the connection bounds the time.
+    /// Says that nothing more will be sent to a client, and reads away what it sends until it ends too: to close with bytes unread makes the
+    /// kernel send a reset, which destroys what the client has not read yet. Whoever drives the connection bounds the time.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(watched) = &self.watched else { return self.stream.borrow_mut().poll_shutdown(context) };
         if !watched.is_shut.get() {

@@ -13,13 +13,14 @@ use weir_http::h3::{self, Code, Config, Event, Fault, OwnStream, PeerStream, Rol
 use weir_http::{Method, Version};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
-use weir_io::flood::{Budget, RESET_COST};
 use weir_io::handshake::Secure;
 use weir_quic::connection::{Connection, StreamError};
 use weir_stats::table::{End, Rejected};
 
+use super::resets::Resets;
 use super::stream::{Blocked, HeadError, Stream};
-use crate::client::Client;
+use crate::accept::Client;
+use crate::http::crew;
 use crate::http::exchange::{Exchange, confirm};
 use crate::http::failure::Failure;
 use crate::http::idle::{Idleness, Patience, Verdict};
@@ -27,13 +28,11 @@ use crate::http::muxed::Muxed;
 use crate::http::running::{Place, Running};
 use crate::http::session::{LAST_CHANCE, identify, limits_of};
 use crate::http::stream_exchange::{self, Peer, Served};
-use crate::http::tasks;
 use crate::worker::{ListenerSlot, Worker};
 
 /// Bytes taken at once from a stream that steers the connection.
 const READ_BYTES: usize = 4 << 10;
-/// A client that is asked whether it is there, and says nothing for so long while the connection is being
-/// closed, has gone.
+/// A client that is asked whether it is there, and says nothing for so long while the connection is being closed, has gone.
 const SILENCE: Duration = Duration::from_secs(5);
 /// How long the end of an answer may wait for the client to make room for some more of it.
 const LATE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -41,8 +40,7 @@ const LATE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest time that the answer to a malformed request has to arrive.
 const LONGEST_ROUND_TRIPS: Duration = Duration::from_millis(500);
 
-/// So many bytes of instructions for the client's QPACK encoder do not wait for an answer that takes them
-/// along.
+/// So many bytes of instructions for the client's QPACK encoder do not wait for an answer that takes them along.
 const INSTRUCTION_BYTES: usize = 64;
 
 /// What the streams of a connection share.
@@ -53,8 +51,7 @@ pub struct Shared {
     own: [Cell<Option<StreamId>>; 2],
     /// Streams that wait for the client's encoder.
     blocked: RefCell<Blocked>,
-    /// What requests that are broken off are charged to: the client's frames are, where they are received.
-    flood_budget: RefCell<Budget>,
+    resets: RefCell<Resets>,
     is_flooded: Cell<bool>,
     running: Rc<Running>,
     /// Ends of answers that wait for the client to make room; their exchanges are over.
@@ -70,7 +67,7 @@ impl Shared {
 
     /// A request was broken off for no reason of ours.
     pub fn count_broken(&self) {
-        if !self.flood_budget.borrow_mut().charge(RESET_COST, clock::now) {
+        if self.resets.borrow_mut().broken() {
             self.is_flooded.set(true);
             self.running.wake_driver();
         }
@@ -102,9 +99,8 @@ impl Shared {
         }
     }
 
-    /// Our QPACK decoder may have something to say. It is said together with the next answer: by itself it
-    /// would be a packet of ours and one more of the client's for each request. Only much of it is sent at
-    /// once.
+    /// Our QPACK decoder may have something to say. It is said together with the next answer: by itself it would be a packet of ours and one
+    /// more of the client's for each request. Only much of it is sent at once.
     pub fn note_instructions(&self) {
         if self.protocol.borrow_mut().pending(OwnStream::QpackDecoder).len() >= INSTRUCTION_BYTES {
             self.running.wake_driver();
@@ -122,8 +118,7 @@ impl Shared {
                 if place.get().is_none() {
                     place.set(self.quic.open(Dir::Uni));
                 }
-                // A client that allows none can't be told anything; RFC 9114 section 6.2 wants it to allow
-                // three.
+                // A client that allows none can't be told anything; RFC 9114 section 6.2 wants it to allow three.
                 let Some(id) = place.get() else { break };
                 let mut rest = pending.clone();
                 match self.quic.poll_write(id, &mut rest, context) {
@@ -138,15 +133,15 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether there is something of answers whose exchanges are over that the client does not have yet. The
-    /// driver is woken when that changes.
+    /// Whether there is something of answers whose exchanges are over that the client does not have yet. The driver is woken when that
+    /// changes.
     fn is_unsent(&self, context: &mut Context<'_>) -> bool {
         self.late.get() > 0 || self.quic.poll_acknowledged(context).is_pending()
     }
 
-    /// Sends the end of an answer whose exchange is over already, and forgets the stream then.
-    /// `malformed_code` ends the answer to a malformed request (RFC 9114 section 4.1.2): it is sent when the
-    /// answer has had time to arrive, for many a client drops what it has not read yet.
+    /// Sends the end of an answer whose exchange is over already, and forgets the stream then. `malformed_code` ends the answer to a
+    /// malformed request (RFC 9114 section 4.1.2): it is sent when the answer has had time to arrive, for many a client drops what it has not
+    /// read yet.
     pub fn send_late(self: &Rc<Self>, id: StreamId, rest: [Bytes; 2], malformed_code: Option<u64>) {
         let shared = self.clone();
         self.late.set(self.late.get() + 1);
@@ -185,7 +180,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
     let deadline = worker.deadlines.register(waker);
     let listener = slot.current();
     deadline.belongs_to(listener.shared.number());
-    let limits = &listener.shared.config.limits;
+    let limits = &listener.shared.config.http().limits;
     // An origin's server of WebSockets would have to be asked in HTTP/1.1: see RFC 9220.
     let config = Config::new(&limits_of(limits));
     let shared = Rc::new(Shared {
@@ -193,7 +188,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
         quic,
         own: [Cell::new(None), Cell::new(None)],
         blocked: RefCell::default(),
-        flood_budget: RefCell::new(Budget::new(limits.control_frames, clock::now())),
+        resets: RefCell::default(),
         is_flooded: Cell::new(false),
         running: Running::new(&worker.buffers),
         late: Cell::new(0),
@@ -370,18 +365,18 @@ impl Driver {
                 let Peer { worker, slot, secure, .. } = &*self.peer;
                 self.peer = peer(worker, slot, &self.shared.quic, secure);
             }
-            let request = ReceivedRequest {
+            let order = Order {
                 peer: self.peer.clone(),
                 place: self.shared.running.enter(),
                 stream: Stream::of_client(&self.shared, id, reader),
                 shared: self.shared.clone(),
             };
-            tasks::serve(&self.peer.worker, tasks::Job::H3(request));
+            crew::serve(&self.peer.worker, crew::Order::H3(order));
         }
     }
 
-    /// Takes note of exchanges that began or ended. Of a connection that is idle for too long QUIC takes care
-    /// by itself, but not of a client that says something and reads nothing.
+    /// Takes note of exchanges that began or ended. Of a connection that is idle for too long QUIC takes care by itself, but not of a client
+    /// that says something and reads nothing.
     fn watch_idleness(&mut self, context: &mut Context<'_>) {
         let is_busy = self.shared.running.count() > 0;
         if is_busy == self.idleness.is_some() {
@@ -423,8 +418,7 @@ impl Driver {
         false
     }
 
-    /// Tells the client of the end that is to come, refuses requests a round trip later, and closes once all
-    /// are done.
+    /// Tells the client of the end that is to come, refuses requests a round trip later, and closes once all are done.
     fn drain(&mut self, context: &mut Context<'_>) -> Option<End> {
         let until = self.peer.slot.draining_until();
         if until.is_none() && !self.deadline.is_shed() {
@@ -458,8 +452,8 @@ impl Driver {
         (is_over || is_gone || now >= self.end_at).then_some(reason)
     }
 
-    /// Asks the client now and then whether it is there; whether it has gone. What one that has gone does not
-    /// acknowledge must not keep a process from its end.
+    /// Asks the client now and then whether it is there; whether it has gone. What one that has gone does not acknowledge must not keep a process
+    /// from its end.
     fn look_for_client(&mut self, now: Duration) -> bool {
         let silence = self.shared.quic.silence();
         if now >= self.probe_at {
@@ -494,7 +488,7 @@ fn read_steering(shared: &Shared, id: StreamId, context: &mut Context<'_>) -> Re
 }
 
 /// A request, and its place among those of its connection until it is served.
-pub struct ReceivedRequest {
+pub struct Order {
     shared: Rc<Shared>,
     peer: Rc<Peer>,
     stream: Stream,
@@ -502,8 +496,8 @@ pub struct ReceivedRequest {
 }
 
 /// Serves one request.
-pub async fn serve_request(received: ReceivedRequest) {
-    let ReceivedRequest { shared, peer, mut stream, mut place } = received;
+pub async fn serve_request(order: Order) {
+    let Order { shared, peer, mut stream, mut place } = order;
     // Before anything is set aside for it: its head must be here.
     match await_section(&peer, &mut stream).await {
         Ok(()) => {}
@@ -532,15 +526,14 @@ pub async fn serve_request(received: ReceivedRequest) {
         })
         .await;
     match served {
-        Served::Answered => shared.flood_budget.borrow_mut().request_answered(),
+        Served::Answered => shared.resets.borrow_mut().answered(),
         // Reading it may have been most of the work (threat C4).
         Served::Refused => shared.count_broken(),
         Served::BrokenOff => {}
     }
 }
 
-/// A request that came before the handshake is over may be a copy: it is served at once if it may be
-/// repeated, and else waits (threat C7).
+/// A request that came before the handshake is over may be a copy: it is served at once if it may be repeated, and else waits (threat C7).
 async fn take_up(
     shared: &Shared,
     stream: &mut Muxed,

@@ -1,0 +1,131 @@
+//! Takes frames that say nothing out of what a peer sends: `DATA` without content and without an end (RFC 9113 §6.1).
+//!
+//! The `h2` crate bears a hundred of them in the life of a connection and ends it then, with all that goes over it. Some peers send one with each message.
+
+use super::frames::{FrameHeader, HEADER_BYTES, PREFACE, kind};
+
+/// So many pass in the life of a connection: a frame on a stream that takes none is found wrong by the `h2` crate.
+const PASSED: u32 = 50;
+
+/// Where in the frames of one connection we are.
+pub struct Sieve {
+    /// Bytes still to come of the frame under way, or of the preface.
+    payload_bytes: usize,
+    /// The part of a frame's header that was received: nobody can say yet whether it passes.
+    held: Vec<u8>,
+    passed: u32,
+}
+
+impl Sieve {
+    /// Of a connection to a backend.
+    pub fn of_backend() -> Sieve {
+        Sieve { payload_bytes: 0, held: Vec::new(), passed: 0 }
+    }
+
+    /// Of a client's connection, which begins with its preface.
+    pub fn of_client() -> Sieve {
+        Sieve { payload_bytes: PREFACE.len(), ..Sieve::of_backend() }
+    }
+
+    /// What was received already and belongs before what comes next.
+    pub fn held(&self) -> &[u8] {
+        &self.held
+    }
+
+    /// Takes what says nothing out of `received`, which begins with what was held, and holds what it ends with where that is a part of a header. Gives
+    /// how many bytes are left, at its front.
+    pub fn strip(&mut self, received: &mut [u8]) -> usize {
+        self.held.clear();
+        // Up to `kept` it is as it is to be passed on; from `at` on nobody has looked at it.
+        let (mut kept, mut at) = (0, 0);
+        while at < received.len() {
+            let payload = self.payload_bytes.min(received.len() - at);
+            self.payload_bytes -= payload;
+            let Some(header) = received[at + payload..].first_chunk::<HEADER_BYTES>() else {
+                self.held.extend_from_slice(&received[at + payload..]);
+                received.copy_within(at..at + payload, kept);
+                return kept + payload;
+            };
+            let header = FrameHeader::of(header);
+            self.payload_bytes = header.payload_bytes;
+            let passes = if self.says_nothing(header) { payload } else { payload + HEADER_BYTES };
+            if kept != at {
+                received.copy_within(at..at + passes, kept);
+            }
+            kept += passes;
+            at += payload + HEADER_BYTES;
+        }
+        kept
+    }
+
+    fn says_nothing(&mut self, header: FrameHeader) -> bool {
+        // Flags may say that it ends the stream, or that it is padded.
+        if header.kind != kind::DATA || header.flags != 0 || header.payload_bytes > 0 || header.stream == 0 {
+            return false;
+        }
+        let passes = self.passed < PASSED;
+        self.passed += u32::from(passes);
+        !passes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream];
+        bytes.extend_from_slice(payload);
+        bytes
+    }
+
+    /// What of `sent` passes, when it comes in pieces of `most` bytes.
+    fn passed(mut sieve: Sieve, sent: &[u8], most: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        for piece in sent.chunks(most) {
+            let mut received = [sieve.held(), piece].concat();
+            let kept = sieve.strip(&mut received);
+            all.extend_from_slice(&received[..kept]);
+        }
+        assert!(sieve.held().len() < HEADER_BYTES);
+        all.extend_from_slice(sieve.held());
+        all
+    }
+
+    #[test]
+    fn what_says_nothing_is_taken_out_however_it_is_cut() {
+        let nothing = frame(0, 0, 1, b"");
+        let meant = [
+            frame(4, 0, 0, &[0; 6]),
+            frame(0, 0, 1, b"content that looks like \0\0\0\0\0\0\0\0\x01"),
+            frame(0, 1, 1, b""),
+            frame(0, 8, 3, b"\0"),
+            frame(0, 0, 0, b""),
+            frame(6, 0, 0, &[0; 8]),
+        ];
+        let first = nothing.repeat(PASSED as usize);
+        let mut sent = first.clone();
+        for each in &meant {
+            sent.extend_from_slice(&nothing.repeat(3));
+            sent.extend_from_slice(each);
+        }
+        sent.extend_from_slice(&nothing[..4]);
+        let expected = [&first[..], &meant.concat(), &nothing[..4]].concat();
+        for most in (1..40).chain([500, 10_000]) {
+            assert_eq!(passed(Sieve::of_backend(), &sent, most), expected, "in pieces of {most}");
+        }
+    }
+
+    #[test]
+    fn the_preface_of_a_client_passes() {
+        let sent = [PREFACE, &frame(4, 0, 0, b"")[..], &frame(0, 0, 1, b"").repeat(60)].concat();
+        for most in [1, 9, 24, 25, 1000] {
+            let passed = passed(Sieve::of_client(), &sent, most);
+            assert_eq!(
+                passed,
+                sent[..PREFACE.len() + HEADER_BYTES * (1 + PASSED as usize)],
+                "in pieces of {most}"
+            );
+        }
+    }
+}
