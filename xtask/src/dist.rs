@@ -2,6 +2,9 @@
 //!
 //! First a binary that counts which way every branch goes; the lab's own scenarios are its training; then the build that lays
 //! code out by those counts. `docs/decisions/0008-profile-guided-packages.md` says what it brings.
+//!
+//! No path of the machine that builds it is left in it: the compilers are told other names for where sources lie, and the binary is
+//! searched afterwards.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -60,6 +63,7 @@ fn try_build(root: &Path) -> Result<PathBuf, String> {
     }
     let built =
         compile(root, &host, &work.join("optimised"), &format!("-Cprofile-use={}", profile.display()))?;
+    has_no_paths(&built, &path_prefixes(root, &target))?;
     let binary = target.join("dist").join("weir");
     fs::create_dir_all(target.join("dist")).map_err(|error| format!("{}: {error}", target.display()))?;
     fs::copy(&built, &binary).map_err(|error| format!("{}: {error}", binary.display()))?;
@@ -69,15 +73,71 @@ fn try_build(root: &Path) -> Result<PathBuf, String> {
 /// Compiles `weir` in the dist profile with one more compiler flag, in a target directory of its own: the flag changes every
 /// crate, and the usual build must not be thrown away for it.
 fn compile(root: &Path, host: &str, directory: &Path, flag: &str) -> Result<PathBuf, String> {
-    let flags = std::env::var("RUSTFLAGS").map_or(flag.to_owned(), |others| format!("{others} {flag}"));
+    let prefixes = path_prefixes(root, directory);
+    let others = std::env::var("RUSTFLAGS").unwrap_or_default();
+    let renamed =
+        prefixes.iter().map(|prefix| format!("--remap-path-prefix={}={}", prefix.path, prefix.name));
+    let flags: Vec<String> =
+        others.split_whitespace().map(str::to_owned).chain(renamed).chain([flag.to_owned()]).collect();
+    let of_c = prefixes.iter().map(|prefix| format!("-ffile-prefix-map={}={}", prefix.path, prefix.name));
+    let of_c: Vec<String> = std::env::var("CFLAGS").into_iter().chain(of_c).collect();
     // Named explicitly, the target keeps build scripts and procedural macros from being compiled with the flag.
     let mut command = cargo(root);
     command.args(["build", "--profile", "dist", "--package", "weir", "--target", host]);
-    command.arg("--target-dir").arg(directory).env("RUSTFLAGS", flags);
+    command.arg("--target-dir").arg(directory);
+    // Paths may have spaces; this variable takes flags apart at a byte that paths do not have.
+    command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}")).env("CFLAGS", of_c.join(" "));
     if !succeeds(&mut command) {
         return Err("the build failed".to_owned());
     }
     Ok(directory.join(host).join("dist").join("weir"))
+}
+
+/// Where something lies on the machine that builds, and what it is called in the binary.
+struct PathPrefix {
+    path: String,
+    name: &'static str,
+}
+
+/// Every place that compilers see. Where one holds another, the inner one stands behind, and prevails. Names are relative: no path of any machine
+/// begins so.
+fn path_prefixes(root: &Path, target: &Path) -> Vec<PathPrefix> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let cargo =
+        std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| Some(home.as_ref()?.join(".cargo")));
+    let known = [
+        (home, "home"),
+        (Some(root.to_owned()), "weir"),
+        (Some(target.to_owned()), "target"),
+        (cargo, "cargo"),
+    ];
+    let mut prefixes: Vec<PathPrefix> = known
+        .into_iter()
+        .filter_map(|(path, name)| Some(PathPrefix { path: path?.display().to_string(), name }))
+        // Anything could begin so.
+        .filter(|prefix| prefix.path.len() > 1)
+        .collect();
+    prefixes.sort_by_key(|prefix| prefix.path.len());
+    prefixes
+}
+
+/// `Err` with the first of them when a binary holds the name of a prefix.
+fn has_no_paths(binary: &Path, prefixes: &[PathPrefix]) -> Result<(), String> {
+    let bytes = fs::read(binary).map_err(|error| format!("{}: {error}", binary.display()))?;
+    match path_in(&bytes, prefixes) {
+        None => Ok(()),
+        Some(found) => Err(format!("{} holds `{found}`, a path of this machine", binary.display())),
+    }
+}
+
+/// The first path in `bytes` that lies in one of the prefixes, with all that is text behind it.
+fn path_in(bytes: &[u8], prefixes: &[PathPrefix]) -> Option<String> {
+    prefixes.iter().find_map(|prefix| {
+        let begins = format!("{}/", prefix.path).into_bytes();
+        let at = bytes.windows(begins.len()).position(|window| window == begins)?;
+        let text = bytes[at..].iter().take(200).take_while(|byte| byte.is_ascii_graphic());
+        Some(text.map(|&byte| char::from(byte)).collect())
+    })
 }
 
 /// Runs the lab's scenarios with the counting binary as the only contender. It writes its counts when it ends.
@@ -117,4 +177,21 @@ fn said_by(command: &mut Command) -> Result<String, String> {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_of_the_builder_is_found_in_a_binary() {
+        let prefixes = path_prefixes(Path::new("/somewhere/weir"), Path::new("/somewhere/weir/target"));
+        let names: Vec<&str> = prefixes.iter().map(|prefix| prefix.name).collect();
+        assert!(
+            names.iter().position(|name| *name == "weir") < names.iter().position(|name| *name == "target")
+        );
+        let found = path_in(b"\x7fELF\0\x01/somewhere/weir/crates/weir/src/main.rs\0more", &prefixes);
+        assert_eq!(found.as_deref(), Some("/somewhere/weir/crates/weir/src/main.rs"));
+        assert_eq!(path_in(b"\x7fELF\0weir/crates/weir/src/main.rs\0/somewhere/weird\0", &prefixes), None);
+    }
 }

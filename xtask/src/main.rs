@@ -3,6 +3,7 @@
 
 mod ci;
 mod circles;
+mod comments;
 mod dist;
 mod edges;
 mod fences;

@@ -1,11 +1,13 @@
 //! Why a request or a connection would go where it goes: the data path's own functions asked about the live state.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 use weir_balance::{PickInput, Picker, TierKind, address_hash};
 use weir_config::{Protocol, Sqli, SqliMode};
 use weir_io::clock;
+use weir_proxy::client::Client;
 use weir_proxy::http::cache::explain::Asked;
 use weir_proxy::http::key::{KeySource, choice_key};
 use weir_proxy::http::route::{Action, Decision, RequestView, RouteTable, without_port};
@@ -24,7 +26,7 @@ pub enum Question {
         method: String,
         /// `http://host[:port]/path?query`, or `/path?query` with a `host` header.
         url: String,
-        /// The client's address; default 127.0.0.1.
+        /// Who connects: the client, or a trusted proxy that names it in `x-forwarded-for`; default 127.0.0.1.
         from: Option<IpAddr>,
         /// Header fields.
         #[serde(default)]
@@ -126,7 +128,7 @@ pub fn explain(snapshot: &Snapshot, question: &Question) -> Result<Answer, Strin
     match question {
         Question::Http { method, url, from, headers, listener } => {
             let client = from.unwrap_or(IpAddr::from([127, 0, 0, 1]));
-            http(snapshot, &Request::read(method, url, headers, client)?, listener.as_deref())
+            http(snapshot, Request::read(method, url, headers, client)?, listener.as_deref())
         }
         Question::Tcp { source, destination } => tcp(snapshot, *source, *destination),
     }
@@ -185,14 +187,24 @@ impl<'q> Request<'q> {
         named.unwrap_or(if self.secure { 443 } else { 80 })
     }
 
-    fn header(&self, name: &[u8]) -> Option<&str> {
-        let found = self.headers.iter().find(|(other, _)| other.as_bytes().eq_ignore_ascii_case(name));
-        found.map(|(_, value)| value.as_str())
+    fn header(&self, name: &[u8]) -> Option<Cow<'_, [u8]>> {
+        let mut named = self.headers.iter().filter(|(other, _)| other.as_bytes().eq_ignore_ascii_case(name));
+        let first = named.next()?;
+        let mut whole = Cow::Borrowed(first.1.as_bytes());
+        for (_, value) in named {
+            whole.to_mut().extend_from_slice(b", ");
+            whole.to_mut().extend_from_slice(value.as_bytes());
+        }
+        Some(whole)
+    }
+
+    fn values(&self, wanted: &'static str) -> impl Iterator<Item = &[u8]> {
+        let all = self.headers.iter().filter(move |(name, _)| name.eq_ignore_ascii_case(wanted));
+        all.map(|(_, value)| value.as_bytes())
     }
 
     fn cookies(&self) -> impl Iterator<Item = &[u8]> {
-        let all = self.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("cookie"));
-        all.map(|(_, value)| value.as_bytes())
+        self.values("cookie")
     }
 
     fn key(&self, pool: &Pool) -> Option<u64> {
@@ -200,7 +212,7 @@ impl<'q> Request<'q> {
             client: self.client,
             path: self.path.as_bytes(),
             target: self.target.as_bytes(),
-            header: &|name| self.header(name).map(str::as_bytes),
+            header: &|name| self.header(name),
             cookie: &|name| sticky::cookie(self.cookies(), name),
         };
         choice_key(&pool.config, &source)
@@ -211,10 +223,13 @@ impl<'q> Request<'q> {
     }
 }
 
-fn http(snapshot: &Snapshot, request: &Request<'_>, wanted: Option<&str>) -> Result<Answer, String> {
-    let (listener, listener_reason) = http_listener(snapshot, request, wanted)?;
+fn http(snapshot: &Snapshot, mut request: Request<'_>, wanted: Option<&str>) -> Result<Answer, String> {
+    let (listener, listener_reason) = http_listener(snapshot, &request, wanted)?;
+    let peer = Client::of_peer(SocketAddr::new(request.client, 0));
+    request.client = peer.of_request(&listener.config, request.values("x-forwarded-for")).address.ip();
+    let request = &request;
     let path = weir_proxy::http::normalised_path(&listener.config, request.path)?;
-    let header = |name: &[u8]| request.header(name).map(str::as_bytes);
+    let header = |name: &[u8]| request.header(name);
     let view = RequestView {
         host: request.host().as_bytes(),
         path: path.as_bytes(),
@@ -231,7 +246,7 @@ fn http(snapshot: &Snapshot, request: &Request<'_>, wanted: Option<&str>) -> Res
     let (screens, refused) = screen(listener, &decision, request, &path);
     let (sqli, is_injection) = match &decision {
         Decision::Route { route, .. } if refused.is_none() => injection(route.sqli, request),
-        Decision::Default { .. } if refused.is_none() => injection(listener.config.http().sqli, request),
+        Decision::Default { .. } if refused.is_none() => injection(listener.config.sqli, request),
         _ => (None, false),
     };
     let (action, pool) = match decision {
@@ -299,16 +314,13 @@ fn screen(
         Decision::Default { .. } => (None, true),
         Decision::Route { route, .. } => (Some(*route), matches!(route.action, Action::Pool(_))),
     };
-    let values = |wanted: &'static str| {
-        let named = request.headers.iter().filter(move |(name, _)| name.eq_ignore_ascii_case(wanted));
-        named.map(|(_, value)| value.as_bytes())
-    };
+    let user_agent = request.header(b"user-agent");
     let facts = Facts {
-        client: screening::believed(listener, request.client, values("x-forwarded-for")),
+        client: request.client,
         path: path.as_bytes(),
         method: request.method.as_bytes(),
-        user_agent: request.header(b"user-agent").unwrap_or_default().as_bytes(),
-        header: &|name| request.header(name).map(str::as_bytes),
+        user_agent: user_agent.as_deref().unwrap_or_default(),
+        header: &|name| request.header(name),
         cookie: &|name| sticky::cookie(request.cookies(), name),
     };
     let mut steps = screening::explain(listener, route, &facts, clock::now());
@@ -343,7 +355,7 @@ fn http_listener<'s>(
     request: &Request<'_>,
     wanted: Option<&str>,
 ) -> Result<(&'s Listener, String), String> {
-    let all = || snapshot.listeners.iter().filter(|listener| listener.config.protocol() == Protocol::Http);
+    let all = || snapshot.listeners.iter().filter(|listener| listener.config.protocol == Protocol::Http);
     if let Some(name) = wanted {
         let found = all().find(|listener| listener.config.name == name);
         let names = || all().map(|listener| listener.config.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -379,7 +391,7 @@ fn tcp(snapshot: &Snapshot, source: SocketAddr, destination: SocketAddr) -> Resu
         let at = |bind: &SocketAddr| {
             bind.port() == destination.port() && (bind.ip() == destination.ip() || bind.ip().is_unspecified())
         };
-        listener.config.protocol() != Protocol::Http && listener.config.bind.iter().any(at)
+        listener.config.protocol != Protocol::Http && listener.config.bind.iter().any(at)
     };
     let listener = snapshot.listeners.iter().find(accepts);
     let listener = listener.ok_or_else(|| format!("no TCP or UDP listener accepts at {destination}"))?;

@@ -1,7 +1,9 @@
-//! How the store's books compare with what the kernel says, and how long its longest calls take: `cargo run --release --example memory`.
+//! How the store's books compare with what the kernel says, and how long its longest calls take:
+//! `cargo run --release --example memory`.
 //!
-//! A million small objects in 1 GiB, more than fit, several of each size; then purges of all kinds. Prints one line a step. Calls are timed by
-//! the clock and by the processor time of the thread: on a machine that does something else the first says how long others kept it waiting.
+//! A million small objects in 1 GiB, more than fit, several of each size; then purges of all kinds. Prints
+//! one line a step. Calls are timed by the clock and by the processor time of the thread: on a machine that
+//! does something else the first says how long others kept it waiting.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "this measures")]
 
@@ -28,7 +30,7 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// What a call took.
+/// The duration of a call.
 #[derive(Clone, Copy, Default)]
 struct Took {
     wall: Duration,

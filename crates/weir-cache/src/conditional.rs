@@ -7,7 +7,7 @@ use weir_http::{KnownHeader, Method, RequestHead};
 
 use crate::object::Object;
 
-/// What a conditional request gets.
+/// The answer to a conditional request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conditional {
     /// 304: what the client has is good. See [`crate::heads::not_modified`].
@@ -16,7 +16,7 @@ pub enum Conditional {
     Whole,
 }
 
-/// What a range request gets.
+/// The answer to a range request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The response itself.
@@ -32,7 +32,7 @@ pub enum Part {
     Unsatisfiable,
 }
 
-/// What to ask the origin with, whether an object is still good (RFC 9111 §4.3.1).
+/// Conditions that ask the origin whether an object is still good (RFC 9111 §4.3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Validators<'a> {
     /// Value of `if-none-match`.
@@ -64,8 +64,8 @@ fn tag(object: &Object) -> Option<EntityTag<'_>> {
     object.head().value(KnownHeader::Etag, object.text()).and_then(EntityTag::parse)
 }
 
-/// Whether the client has a good copy of the object already. `wall_seconds` is the time since the epoch. O(length of the conditions),
-/// does not allocate.
+/// Whether the client has a good copy of the object already. `wall_seconds` is the time since the epoch.
+/// O(length of the conditions), does not allocate.
 pub fn conditional(object: &Object, head: &RequestHead, buffer: &[u8], wall_seconds: u64) -> Conditional {
     // RFC 9110 §13.2.1: conditions are ignored where the answer without them would not be a success.
     if !(200..300).contains(&object.status()) {
@@ -91,7 +91,8 @@ pub fn conditional(object: &Object, head: &RequestHead, buffer: &[u8], wall_seco
     answer(fresh.last_modified_seconds.unwrap_or(fresh.date_seconds) <= since)
 }
 
-/// Which part of the object the client asks for. To be asked after [`conditional`] has said `Whole`. O(1), does not allocate.
+/// Which part of the object the client asks for. To be asked after [`conditional`] has said `Whole`. O(1),
+/// does not allocate.
 pub fn range(object: &Object, head: &RequestHead, buffer: &[u8], wall_seconds: u64) -> Part {
     // RFC 9110 §14.2: ranges are of GET, and of what was found.
     if head.method() != Method::Get || object.status() != 200 {

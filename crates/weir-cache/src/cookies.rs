@@ -1,12 +1,13 @@
 //! Where a request's cookies may be read as one of a name.
 //!
-//! Backends part and spell them in more ways than one (RFC 6265 §5.4, RFC 2965 §3.3.4, and what frameworks made of both): commas and spaces
-//! between pairs, spaces around the `=`, escapes in names, names in any case. Whatever any of them may take for a keyed cookie is part of the
-//! key (threat E1).
+//! Backends part and spell them in more ways than one (RFC 6265 §5.4, RFC 2965 §3.3.4, and what frameworks
+//! made of both): commas and spaces between pairs, spaces around the `=`, escapes in names, names in any
+//! case. Whatever any of them may take for a keyed cookie is part of the key (threat E1).
 
 use crate::query::unescape;
 
-/// The texts in a `cookie` line that may be a cookie of that name, each to the next semicolon. O(length of the line).
+/// The texts in a `cookie` line that may be a cookie of that name, each to the next semicolon. O(length of
+/// the line).
 pub(crate) fn named<'a>(line: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
     line.split(|&byte| byte == b';').flat_map(move |pair| {
         let signs = pair.iter().enumerate().filter(|(_, byte)| **byte == b'=').map(|(at, _)| at);
@@ -17,7 +18,8 @@ pub(crate) fn named<'a>(line: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = 
 /// Where the name begins that ends a text, with whatever spaces behind it.
 fn start_of(before: &[u8], name: &[u8]) -> Option<usize> {
     let before = before.trim_ascii_end();
-    // Each byte of it takes at most three. What has an `=` in it is no name, so that many of them are not looked through again and again.
+    // Each byte of it takes at most three. What has an `=` in it is no name, so that many of them are not
+    // looked through again and again.
     let least = before.len().saturating_sub(3 * name.len() + 1);
     let parts = |byte: &u8| matches!(byte, b'=' | b',' | b' ' | b'\t');
     let start = match before.get(least..)?.iter().rposition(parts) {

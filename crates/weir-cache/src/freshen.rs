@@ -1,4 +1,4 @@
-//! What a 304 does to the object it was asked about (RFC 9111 §3.2, §4.3.4).
+//! Changes by a 304 to the object that it confirms (RFC 9111 §3.2, §4.3.4).
 
 use weir_http::values::entity_tag::EntityTag;
 use weir_http::values::vary::Vary;
@@ -11,7 +11,8 @@ use crate::request::RequestFacts;
 use crate::response::{Exchange, NotStored, Storing, assess, may_be_shared};
 use crate::rules::Rules;
 
-/// A 304 is of something else than what is kept (threat E7): drop the object, and ask again without conditions.
+/// A 304 is of something else than what is kept (threat E7): drop the object, and ask again without
+/// conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mismatch {
     /// It has another entity tag.
@@ -45,8 +46,8 @@ pub struct Freshened {
     pub kept: Result<(), NotStored>,
 }
 
-/// Brings an object up to date by the 304 that came when the origin was asked with [`crate::validators`] of it. `request` is that of the
-/// client. Copies the head, not the content.
+/// Brings an object up to date by the 304 that came when the origin was asked with [`crate::validators`] of
+/// it. `request` is that of the client. Copies the head, not the content.
 ///
 /// # Errors
 /// The 304 is of something else.
@@ -117,7 +118,8 @@ fn update(
     let is_new = |field: &Field<'_>| {
         !matches!(
             field.known,
-            // These say what the content is made of, and that is as it was. A cookie is for the client that made us ask.
+            // These say what the content is made of, and that is as it was. A cookie is for the client that
+            // made us ask.
             KnownHeader::ContentLength
                 | KnownHeader::ContentEncoding
                 | KnownHeader::ContentRange
@@ -126,7 +128,7 @@ fn update(
         )
     };
     let replaced = |field: &Field<'_>| {
-        // What the 304 does not date is as old as the 304.
+        // An object without a date in the 304 is as old as the 304.
         field.known == KnownHeader::Date
             || head
                 .end_to_end_fields(buffer)

@@ -54,7 +54,8 @@ impl Source {
     }
 }
 
-/// A time in nanoseconds, in half of the room that a `Duration` takes: a million objects have five each. Ends after some 584 years.
+/// A time in nanoseconds, in half of the room that a `Duration` takes: a million objects have five each. Ends
+/// after some 584 years.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Nanos(u64);
 
@@ -144,8 +145,9 @@ impl Freshness {
         //# explicit in-protocol directive (e.g., by a no-cache response
         //# directive, a must-revalidate response directive, or an applicable
         //# s-maxage or proxy-revalidate response directive; see Section 5.2.2).
-        // A response that says both `s-maxage` and for how long it may be used when stale means the latter: the extension is the more
-        // particular word. Nothing that the operator or a client says makes up for its absence.
+        // A response that says both `s-maxage` and for how long it may be used when stale means the latter:
+        // the extension is the more particular word. Nothing that the operator or a client says makes up for
+        // its absence.
         let never_stale = forbidden || directives.s_maxage.is_some();
         let window = |own: Option<u32>, configured: Option<Duration>| match own {
             _ if forbidden => Duration::ZERO,
@@ -169,7 +171,7 @@ impl Freshness {
     }
 }
 
-/// What a response says of caching, from whichever field holds.
+/// The directives of a response, from whichever field holds.
 pub(crate) struct Said {
     pub directives: ResponseDirectives,
     /// It is `cdn-cache-control` that holds: `expires` does not.
@@ -203,12 +205,13 @@ impl Said {
     }
 }
 
-/// Statuses of which a cache may guess for how long they hold (RFC 9110 §15.1). 206 is among them too, but is never kept.
+/// Statuses of which a cache may guess for how long they hold (RFC 9110 §15.1). 206 is among them too, but is
+/// never kept.
 pub(crate) fn is_heuristic(status: u16) -> bool {
     matches!(status, 200 | 203 | 204 | 300 | 301 | 308) || is_negative(status)
 }
 
-/// Those among them that say that there is nothing.
+/// Statuses among them that say that there is nothing.
 pub(crate) fn is_negative(status: u16) -> bool {
     matches!(status, 404 | 405 | 410 | 414 | 501)
 }
@@ -257,7 +260,8 @@ fn lifetime(
     }
 }
 
-/// RFC 9111 §5.3: what cannot be read, `0` in particular, lies in the past. Of several lines the earliest holds.
+/// RFC 9111 §5.3: what cannot be read, `0` in particular, lies in the past. Of several lines the earliest
+/// holds.
 fn expires(head: &ResponseHead, buffer: &[u8], date_seconds: u64, times: Times) -> Duration {
     let moments = head.values(KnownHeader::Expires, buffer);
     let earliest = moments.map(|text| http_date::parse(text, times.wall_seconds).unwrap_or(0)).min();

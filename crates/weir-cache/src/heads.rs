@@ -1,7 +1,8 @@
 //! Heads that the cache makes: that of a kept response, and those of 304, 206 and 416 made from it.
 //!
-//! They are read from text that Weir would write (RFC 9111 §3.1: nothing of the connection it came by is in it), so that they are sent as
-//! any other response: with [`weir_http::write_response`] or [`weir_http::response_fields`].
+//! They are read from text that Weir would write (RFC 9111 §3.1: nothing of the connection it came by is in
+//! it), so that they are sent as any other response: with [`weir_http::write_response`] or
+//! [`weir_http::response_fields`].
 
 use std::ops::Range;
 
@@ -10,7 +11,7 @@ use weir_http::{Asked, Field, KnownHeader, Limits, Method, ResponseBuilder, Resp
 
 use crate::object::Object;
 
-/// What is left out of a response that is kept.
+/// Fields that are left out of a stored response.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Kept {
     /// Names in lower case that the response itself withholds (RFC 9111 §5.2.2.4, §5.2.2.7).
@@ -88,7 +89,8 @@ fn has_no_length(status: u16) -> bool {
     matches!(status, 204 | 304)
 }
 
-/// The head of a response with content of `length` bytes, as it is kept. `None` when it has something that Weir would not send.
+/// The head of a response with content of `length` bytes, as it is kept. `None` when it has something that
+/// Weir would not send.
 pub(crate) fn kept(
     head: &ResponseHead,
     buffer: &[u8],
@@ -133,12 +135,14 @@ pub(crate) fn assembled<'a>(
     Some((head, text.into_boxed_slice()))
 }
 
-/// Makes the 304 that says that the client's copy of this object is good (RFC 9110 §15.4.5). `head` and `text` are cleared first.
+/// Makes the 304 that says that the client's copy of this object is good (RFC 9110 §15.4.5). `head` and
+/// `text` are cleared first.
 pub fn not_modified(object: &Object, head: &mut ResponseHead, text: &mut Vec<u8>) {
     let mut draft = Draft::new(304, head, text);
     let tagged = object.head().value(KnownHeader::Etag, object.text()).is_some();
     for field in object.head().fields(object.text()) {
-        // What describes the content is of no use without it; the date it was changed at only where there is no tag.
+        // Fields that describe the content are of no use without it; the date it was changed at only where
+        // there is no tag.
         let describes = matches!(
             field.known,
             KnownHeader::ContentLength

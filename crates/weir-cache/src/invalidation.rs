@@ -1,4 +1,4 @@
-//! What an unsafe method makes doubtful (RFC 9111 §4.4).
+//! Stored responses that an unsafe method makes doubtful (RFC 9111 §4.4).
 
 use weir_http::{KnownHeader, Method, RequestHead, ResponseHead, Scheme, path};
 
@@ -21,8 +21,8 @@ pub fn invalidates(method: Method, status: u16) -> bool {
     !method.is_safe() && method != Method::Connect && (200..400).contains(&status)
 }
 
-/// What else of the same host the response names by `location` and `content-location`: at most two. `scheme` is that by which the client
-/// asked. Allocates for what it gives.
+/// Other paths of the same host that the response names by `location` and `content-location`: at most two.
+/// `scheme` is that by which the client asked. Allocates for what it gives.
 //= https://www.rfc-editor.org/rfc/rfc9111#section-4.4
 //# However, a cache MUST NOT trigger
 //# an invalidation under these conditions if the origin (Section 4.3.1
@@ -60,7 +60,7 @@ fn target(reference: &[u8], host: &[u8], scheme: Scheme) -> Option<Target> {
     Some(Target { path, query: query.get(1..).map(<[u8]>::to_vec) })
 }
 
-/// What follows the authority, if that is the host.
+/// The text behind the authority, if that is the host.
 fn of_host<'a>(rest: &'a [u8], host: &[u8]) -> Option<&'a [u8]> {
     let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
     let (authority, rest) = rest.split_at(end);

@@ -1,8 +1,8 @@
 //! The key under which a response is kept: everything that says which response it is.
 //!
-//! Parts stand one behind another, each with its length before it, so that no two requests have one key by the way their parts meet
-//! (threat E4). The key's hash only finds the place; the bytes are compared. What `vary` selects by is appended to it: see
-//! [`crate::variants`].
+//! Parts stand one behind another, each with its length before it, so that no two requests have one key by
+//! the way their parts meet (threat E4). The key's hash only finds the place; the bytes are compared. What
+//! `vary` selects by is appended to it: see [`crate::variants`].
 
 use std::hash::{BuildHasher as _, Hasher as _};
 
@@ -13,7 +13,7 @@ use crate::query::{self, Parameters};
 use crate::rules::{QueryRule, Rules};
 use crate::{cookies, request};
 
-/// What a key is made of.
+/// The parts of a key.
 #[derive(Clone, Copy, Debug)]
 pub struct KeySource<'a> {
     /// Whose answers these are: the pool's name. Routes to other origins never share answers.
@@ -28,10 +28,10 @@ pub struct KeySource<'a> {
     pub query: Option<&'a [u8]>,
     /// The request.
     pub head: &'a RequestHead,
-    /// What it was parsed from.
+    /// The text that it was parsed from.
     pub buffer: &'a [u8],
-    /// The client is a trusted proxy: what it says of the host and scheme it was asked for reaches the origin, and so is part of the
-    /// key (threat E1).
+    /// The client is a trusted proxy: what it says of the host and scheme it was asked for reaches the
+    /// origin, and so is part of the key (threat E1).
     pub trusted: bool,
 }
 
@@ -107,13 +107,13 @@ impl KeyBuffer {
         (self.primary_hash, self.bytes.get(..self.primary_end).unwrap_or_default())
     }
 
-    /// The parts that an origin is to be asked by: nothing else of them tells responses apart, and so nothing else may reach it (threat E1).
-    /// `None` before any key was built.
+    /// The parts that an origin is to be asked by: nothing else of them tells responses apart, and so nothing
+    /// else may reach it (threat E1). `None` before any key was built.
     pub fn parts(&self) -> Option<KeyParts<'_>> {
         KeyParts::of(&self.bytes)
     }
 
-    /// What all keys of one resource begin with, whatever else tells its responses apart.
+    /// The beginning that all keys of one resource share, whatever else tells its responses apart.
     pub(crate) fn uri(&self) -> &[u8] {
         self.bytes.get(..self.uri_end).unwrap_or_default()
     }
@@ -149,7 +149,7 @@ impl KeyBuffer {
         self.bytes.push(0);
     }
 
-    /// What a trusted proxy says of host, path and scheme in other words.
+    /// Host, path and scheme in the words of a trusted proxy.
     fn told(&mut self, source: &KeySource<'_>) {
         let lines = source.head.values(KnownHeader::Forwarded, source.buffer);
         self.values(lines.flat_map(forwarded_places));
@@ -199,8 +199,8 @@ pub(crate) fn hash(seed: u64, bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// The `host` and `proto` parameters of a `forwarded` line (RFC 7239 §4). Those for which a quoted string is cut are there too, which does no
-/// harm: what they are part of is no other request's.
+/// The `host` and `proto` parameters of a `forwarded` line (RFC 7239 §4). Those for which a quoted string is
+/// cut are there too, which does no harm: what they are part of is no other request's.
 fn forwarded_places(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     let parameters = line.split(|byte| matches!(byte, b',' | b';')).map(<[u8]>::trim_ascii);
     parameters.filter(|parameter| {
@@ -244,7 +244,7 @@ pub struct KeyParts<'a> {
     pub authority: &'a [u8],
     /// The normalised path.
     pub path: &'a [u8],
-    /// What of the query tells responses apart, without a `?`.
+    /// The part of the query that tells responses apart, without a `?`.
     pub query: Option<&'a [u8]>,
 }
 
@@ -254,7 +254,7 @@ impl<'a> KeyParts<'a> {
         Some(KeyParts::split(key)?.0)
     }
 
-    /// What all keys of the key's resource begin with.
+    /// The beginning that all keys of the key's resource share.
     pub(crate) fn uri_of(key: &'a [u8]) -> &'a [u8] {
         let rest = KeyParts::split(key).map_or(key.len(), |(_, rest)| rest.len());
         key.get(..key.len() - rest).unwrap_or_default()
@@ -410,7 +410,7 @@ mod tests {
             assert_eq!(of(said, false), of("", false), "{said}");
             assert_ne!(of(said, true), of("", true), "{said}");
         }
-        // Who asked is none of it: no answer would be shared.
+        // The client is no part of it: no answer would be shared.
         assert_eq!(of("forwarded: for=1.2.3.4;by=b\r\n", true), of("forwarded: for=1.2.3.5\r\n", true));
     }
 
@@ -449,8 +449,8 @@ mod tests {
         assert_eq!(asked("/a?", &Rules::default()).as_deref(), Some(""));
     }
 
-    /// Threat E4: however the parts are cut, two requests have one key only if all parts are the same. They are made of the bytes that stand
-    /// between them.
+    /// Threat E4: however the parts are cut, two requests have one key only if all parts are the same. They
+    /// are made of the bytes that stand between them.
     #[test]
     fn no_two_requests_have_one_key() {
         let (head, buffer) = request("GET / HTTP/1.1\r\nhost: a\r\n");

@@ -1,4 +1,4 @@
-//! What is kept of a response.
+//! Stored responses.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -26,8 +26,8 @@ enum Chunks {
 }
 
 impl Body {
-    /// Content of these pieces; empty ones are left out. What a piece owns beyond its length is held with it: give pieces that are cut to
-    /// size.
+    /// Content of these pieces; empty ones are left out. What a piece owns beyond its length is held with it:
+    /// give pieces that are cut to size.
     pub fn new(mut chunks: Vec<Bytes>) -> Body {
         chunks.retain(|chunk| !chunk.is_empty());
         let length = chunks.iter().map(|chunk| chunk.len() as u64).sum();
@@ -56,7 +56,8 @@ impl Body {
         self.length == 0
     }
 
-    /// The pieces of the bytes from `start` to `end`, cut to them; none of them empty. What lies beyond the end is not there.
+    /// The pieces of the bytes from `start` to `end`, cut to them; none of them empty. What lies beyond the
+    /// end is not there.
     pub fn slices(&self, start: u64, end: u64) -> impl Iterator<Item = &[u8]> {
         let mut at = 0_u64;
         self.chunks().iter().filter_map(move |chunk| {
@@ -68,7 +69,7 @@ impl Body {
         })
     }
 
-    /// What it takes in memory beside itself.
+    /// Its memory beside itself, in bytes.
     fn weight(&self) -> usize {
         let pieces: usize = self.chunks().iter().map(|chunk| weight::of_bytes(chunk.len())).sum();
         let list = match &self.chunks {
@@ -107,7 +108,7 @@ pub struct Object {
     pub(crate) hash: u64,
     /// The last purge when its fetch began.
     pub(crate) began: u64,
-    /// What it takes in memory, in bytes; what is added to it later too.
+    /// Its memory, in bytes, with what is added to it later.
     weight: AtomicU64,
     /// When it was purged softly, in nanoseconds and one; 0 for never.
     soft_purged: AtomicU64,
@@ -148,7 +149,7 @@ impl Object {
         &self.head
     }
 
-    /// What the head's methods take.
+    /// The text of the head, for its methods.
     pub fn text(&self) -> &[u8] {
         &self.text
     }
@@ -173,12 +174,14 @@ impl Object {
         KeyParts::of(&self.key)
     }
 
-    /// The content in another coding, once [`crate::Store::encode`] has kept it. An empty one says that it is not worth it.
+    /// The content in another coding, once [`crate::Store::encode`] has kept it. An empty one says that it is
+    /// not worth it.
     pub fn encoded(&self, coding: Coding) -> Option<&Body> {
         self.encodings.get()?.of.get(coding as usize)?.get()
     }
 
-    /// Whether it is for the caller to make that coding of it: for the first who asks, until he gives it back.
+    /// Whether it is for the caller to make that coding of it: for the first who asks, until he gives it
+    /// back.
     pub fn claim(&self, coding: Coding) -> bool {
         let bit = 1 << coding as u8;
         self.claims.fetch_or(bit, Ordering::AcqRel) & bit == 0
@@ -238,7 +241,7 @@ impl Object {
         let _ = self.soft_purged.compare_exchange(0, at, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// What it takes in memory, in bytes.
+    /// Its memory, in bytes.
     pub fn weight(&self) -> u64 {
         self.weight.load(Ordering::Relaxed)
     }
@@ -254,7 +257,7 @@ impl Object {
         *self.weight.get_mut() = (own + owned + self.body.weight() + encodings) as u64;
     }
 
-    /// What keeping `body` as another coding adds.
+    /// The memory that keeping `body` as another coding adds, in bytes.
     pub(crate) fn encoding_weight(&self, body: &Body) -> u64 {
         let list = if self.encodings.get().is_none() { weight::of(size_of::<Encodings>()) } else { 0 };
         (list + body.weight()) as u64

@@ -1,5 +1,5 @@
-//! What of a query tells responses apart. It is also all of the query that an origin is asked with: whatever else reached it could choose
-//! what everybody gets (threat E1).
+//! The part of a query that tells responses apart. It is also all of the query that an origin is asked with:
+//! whatever else reached it could choose what everybody gets (threat E1).
 
 use std::cmp::Ordering;
 
@@ -8,7 +8,8 @@ use crate::rules::{QueryRule, Rules};
 /// Where the parameters that count stand in a query; room that is used again.
 pub(crate) type Parameters = Vec<(usize, usize)>;
 
-/// Finds the parameters that count, in the order in which they are asked for. O(n log n) in the length of the query.
+/// Finds the parameters that count, in the order in which they are asked for. O(n log n) in the length of the
+/// query.
 pub(crate) fn find(query: &[u8], rules: &Rules, found: &mut Parameters) {
     found.clear();
     let mut start = 0;
@@ -47,7 +48,8 @@ fn by_name(one: &[u8], other: &[u8]) -> Ordering {
     decoded(name_of(one)).cmp(decoded(name_of(other)))
 }
 
-/// The bytes of a name as backends that read forms decode it: escapes, and `+` for a space. What is no escape stands for itself.
+/// The bytes of a name as backends that read forms decode it: escapes, and `+` for a space. What is no escape
+/// stands for itself.
 pub(crate) fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
     let mut rest = text;
     std::iter::from_fn(move || {

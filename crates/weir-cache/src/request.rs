@@ -20,9 +20,11 @@ pub enum Bypass {
     Host,
     /// Its preconditions are for the origin to judge (RFC 9111 §4.3.2: `if-match`, `if-unmodified-since`).
     Precondition,
-    /// It has a field that some origins take for another method, path or host, and the key does not hold (threat E1).
+    /// It has a field that some origins take for another method, path or host, and the key does not hold
+    /// (threat E1).
     Override,
-    /// It has its own connection take fields away that the key may hold, and origins would not see (threat E1).
+    /// It has its own connection take fields away that the key may hold, and origins would not see (threat
+    /// E1).
     Withheld,
 }
 
@@ -42,12 +44,12 @@ impl Bypass {
     }
 }
 
-/// What policy has to know of a request that memory may answer.
+/// The facts of a request that memory may answer, as policy needs them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestFacts {
     /// GET or HEAD.
     pub method: Method,
-    /// What its `cache-control` says; nothing where [`Rules::honour_client`] is false.
+    /// The directives of its `cache-control`; none where [`Rules::honour_client`] is false.
     pub directives: RequestDirectives,
     /// It has `authorization` (RFC 9111 §3.5).
     pub authorization: bool,
@@ -77,7 +79,8 @@ impl RequestFacts {
         RequestFacts { directives: RequestDirectives::default(), ..*self }
     }
 
-    /// Whether a response to it may be kept as far as it is concerned: not to HEAD, which has no content, and not when it says `no-store`.
+    /// Whether a response to it may be kept as far as it is concerned: not to HEAD, which has no content, and
+    /// not when it says `no-store`.
     pub fn may_store(&self) -> bool {
         self.method == Method::Get && !self.directives.no_store
     }
@@ -92,7 +95,8 @@ const METHODS: [&[u8]; 5] = [
     b"x-forwarded-method",
 ];
 
-/// Fields that they take for another path, host or scheme. Proxies before Weir send some of them, and are believed: see [`told`].
+/// Fields that they take for another path, host or scheme. Proxies before Weir send some of them, and are
+/// believed: see [`told`].
 const PLACES: [&[u8]; 16] = [
     b"x-original-url",
     b"x-rewrite-url",
@@ -112,7 +116,8 @@ const PLACES: [&[u8]; 16] = [
     b"x-url-scheme",
 ];
 
-/// What a trusted proxy tells of path, host and scheme by fields that nothing else in Weir knows: the number of the field, and its value.
+/// Path, host and scheme as a trusted proxy tells them, by fields that nothing else in Weir knows: the number
+/// of the field, and its value.
 pub(crate) fn told<'a>(
     head: &'a RequestHead,
     buffer: &'a [u8],
@@ -120,15 +125,15 @@ pub(crate) fn told<'a>(
     head.fields(buffer).filter_map(|field| Some((place_of(&field, &PLACES)?, field.value)))
 }
 
-/// Which of `names` a field has, or would have to a backend that reads an underscore as a dash. All of them begin with an x and are known to
-/// nothing else in Weir.
+/// Which of `names` a field has, or would have to a backend that reads an underscore as a dash. All of them
+/// begin with an x and are known to nothing else in Weir.
 fn place_of(field: &Field<'_>, names: &[&[u8]]) -> Option<usize> {
     let candidate = field.known == KnownHeader::Other && matches!(field.name, [b'x' | b'X', b'-' | b'_', ..]);
     candidate.then(|| names.iter().position(|name| same_to_backends(field.name, name)))?
 }
 
-/// Whether memory may answer the request, and what policy has to know of it. `trusted`: it comes from a proxy that is believed what it says
-/// of the request it got. O(fields), does not allocate.
+/// Whether memory may answer the request, and what policy has to know of it. `trusted`: it comes from a proxy
+/// that is believed what it says of the request it got. O(fields), does not allocate.
 ///
 /// # Errors
 /// Forward it, and keep nothing of the response.
@@ -269,7 +274,8 @@ mod tests {
         assert!(admits(&head, &buffer, &keyed, false).is_ok());
     }
 
-    /// Threat E1: a proxy before Weir sends some of them with each request, and what it says is part of the key.
+    /// Threat E1: a proxy before Weir sends some of them with each request, and what it says is part of the
+    /// key.
     #[test]
     fn a_trusted_proxy_may_say_where_but_not_how() {
         let verdict = |lines: &str| {
@@ -286,7 +292,7 @@ mod tests {
         let of = |lines: &str| verdict(&format!("GET / HTTP/1.1\r\nhost: a\r\n{lines}"));
         assert_eq!(of("x-tenant: 1\r\nconnection: x-tenant\r\n"), Err(Bypass::Withheld));
         assert_eq!(of("connection: accept-language\r\naccept-language: de\r\n"), Err(Bypass::Withheld));
-        // What no backend sees anyhow, and what is not there.
+        // Fields that no backend sees anyhow, and those that are not there.
         assert!(of("te: trailers\r\nconnection: te, keep-alive\r\n").is_ok());
         assert!(of("connection: x-tenant\r\n").is_ok());
     }

@@ -98,18 +98,18 @@ impl Storing {
         &self.freshness
     }
 
-    /// What it was selected by.
+    /// The request fields that it was selected by.
     pub fn vary(&self) -> &Vary {
         &self.vary
     }
 
-    /// Whether the response itself keeps some of its fields from caches (`no-cache="set-cookie"`, RFC 9111 §5.2.2.4): only who asked for
-    /// it gets those.
+    /// Whether the response itself keeps some of its fields from caches (`no-cache="set-cookie"`, RFC 9111
+    /// §5.2.2.4): only who asked for it gets those.
     pub fn withholds(&self) -> bool {
         !self.kept.withheld.is_empty()
     }
 
-    /// What is kept. `head` and `buffer` are those that were judged, `body` all of the content.
+    /// The stored response. `head` and `buffer` are those that were judged, `body` all of the content.
     ///
     /// # Errors
     /// `Head`: there is something in it that Weir would not send.
@@ -120,7 +120,8 @@ impl Storing {
     }
 }
 
-/// Whether a response may be kept, judged by its head. O(fields); allocates for the names in `vary`, tags and withheld fields.
+/// Whether a response may be kept, judged by its head. O(fields); allocates for the names in `vary`, tags and
+/// withheld fields.
 ///
 /// # Errors
 /// Send it on and forget it.
@@ -195,13 +196,13 @@ fn sets_cookie(head: &ResponseHead, buffer: &[u8], withheld: &[Box<[u8]>]) -> bo
         && !withheld.iter().any(|name| **name == *b"set-cookie")
 }
 
-/// Statuses that say something of what was asked for. What a 4xx other than these says is of the request, which anyone can make so that
-/// it is refused (threat E1).
+/// Statuses that say something of what was asked for. What a 4xx other than these says is of the request,
+/// which anyone can make so that it is refused (threat E1).
 fn is_kept(status: u16) -> bool {
     is_heuristic(status) || matches!(status, 302 | 303 | 307 | 403 | 451 | 500 | 502 | 503 | 504)
 }
 
-/// What there is to keep, and for how long. Also for an object that a 304 has changed.
+/// The response to store, and for how long. Also for an object that a 304 has changed.
 pub(crate) fn assess(
     head: &ResponseHead,
     buffer: &[u8],

@@ -116,7 +116,8 @@ fn staleness(fresh: &Freshness, purged_at: Option<Duration>, now: Duration) -> O
     aged.max(purged)
 }
 
-/// Whether the object may answer the request after the origin could not be reached, or answered 500, 502, 503 or 504 (RFC 5861 §4).
+/// Whether the object may answer the request after the origin could not be reached, or answered 500, 502, 503
+/// or 504 (RFC 5861 §4).
 pub fn may_serve_on_error(object: &Object, request: &RequestFacts, rules: &Rules, now: Duration) -> bool {
     let fresh = object.freshness();
     if fresh.always_validate || request.directives.no_cache {
@@ -130,8 +131,9 @@ pub fn may_serve_on_error(object: &Object, request: &RequestFacts, rules: &Rules
     stale_for < window
 }
 
-/// Whether an error that came when the origin was asked about the object leaves it where it is, however long the error says that it
-/// holds itself: while the object may answer in its stead, and while it is fresh and only one client wanted it validated.
+/// Whether an error that came when the origin was asked about the object leaves it where it is, however long
+/// the error says that it holds itself: while the object may answer in its stead, and while it is fresh and
+/// only one client wanted it validated.
 pub fn outlasts_error(
     object: &Object,
     status: u16,
@@ -166,7 +168,8 @@ mod tests {
         }
     }
 
-    /// What is said to a request with this `cache-control`, `after` so many seconds, of a response with these field lines.
+    /// The answer to a request with this `cache-control`, `after` so many seconds, of a response with these
+    /// field lines.
     fn after(after: u64, response: &str, wanted: &str) -> Reuse {
         reuse(&object(response), &facts(wanted), seconds(1000 + after))
     }
@@ -280,7 +283,7 @@ mod tests {
         let lenient = Rules { stale_if_error: Some(seconds(30)), ..Rules::default() };
         assert!(of("max-age=60", 89, "", &lenient));
         assert!(!of("max-age=60, stale-if-error=0", 60, "", &lenient));
-        // What forbids a stale one forbids ours, but not its own.
+        // A directive against stale answers forbids ours, but not its own.
         assert!(!of("s-maxage=60", 60, "", &lenient));
         assert!(of("s-maxage=60, stale-if-error=5", 64, "", &lenient));
     }

@@ -1,10 +1,10 @@
-//! What the operator asked of a route's cache.
+//! Settings of a route's cache.
 
 use std::time::Duration;
 
 use crate::query;
 
-/// What to do with a response that sets a cookie: it is most likely meant for one client (threat E3).
+/// Treatment of a response that sets a cookie: it is most likely meant for one client (threat E3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetCookie {
     /// Do not keep it.
@@ -51,15 +51,16 @@ pub enum QueryRule {
     Without(Vec<Pattern>),
 }
 
-/// What the operator asked of a route's cache.
+/// The settings of a route's cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// How long responses are fresh that do not say so themselves and whose status lets a cache guess (RFC 9110 §15.1). `None`: only
-    /// those with a `last-modified`, a tenth of their age (RFC 9111 §4.2.2).
+    /// How long responses are fresh that do not say so themselves and whose status lets a cache guess (RFC
+    /// 9110 §15.1). `None`: only those with a `last-modified`, a tenth of their age (RFC 9111 §4.2.2).
     pub ttl: Option<Duration>,
     /// Nothing is fresh for longer, whatever it says.
     pub ttl_max: Option<Duration>,
-    /// How long 404, 405, 410, 414 and 501 are fresh that do not say so themselves. `None`: they are not kept.
+    /// How long 404, 405, 410, 414 and 501 are fresh that do not say so themselves. `None`: they are not
+    /// kept.
     pub negative_ttl: Option<Duration>,
     /// How much of the query tells responses apart. The rest does not reach origins.
     pub query: QueryRule,

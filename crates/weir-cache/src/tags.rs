@@ -1,7 +1,8 @@
-//! Names that origins give to what they send, for purging all of a name at once: `surrogate-key`, separated by spaces, and `cache-tag`,
-//! separated by commas.
+//! Names that origins give to what they send, for purging all of a name at once: `surrogate-key`, separated
+//! by spaces, and `cache-tag`, separated by commas.
 //!
-//! Only their hashes are kept. Two tags with one hash would be purged together, which costs a fetch and is right otherwise.
+//! Only their hashes are kept. Two tags with one hash would be purged together, which costs a fetch and is
+//! right otherwise.
 
 use weir_http::ResponseHead;
 

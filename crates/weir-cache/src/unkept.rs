@@ -1,15 +1,16 @@
-//! What an answer that is not kept says to others than its client (threat E9).
+//! The lesson of an answer that is not kept for others than its client (threat E9).
 //!
-//! Anybody can send a request that an origin refuses, or answers for its client alone. What that does to what is kept, and to whoever asks
-//! for the same, is decided here.
+//! Anybody can send a request that an origin refuses, or answers for its client alone. What that does to what
+//! is kept, and to whoever asks for the same, is decided here.
 
 use crate::request::RequestFacts;
 use crate::response::NotStored;
 
-/// What becomes of a key when an answer is not kept.
+/// The state of a key after an answer that is not kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unkept {
-    /// Whose requests need not wait for each other for a while, because each would be answered by itself; `None`: nobody's.
+    /// Whose requests need not wait for each other for a while, because each would be answered by itself;
+    /// `None`: nobody's.
     pub passes: Option<Crowd>,
     /// The origin no longer has what is kept.
     pub drops: bool,
@@ -20,14 +21,14 @@ pub struct Unkept {
 pub enum Crowd {
     /// All of them.
     All,
-    /// Those with `cookie`.
+    /// Requests with `cookie`.
     WithCookies,
-    /// Those with `authorization`.
+    /// Requests with `authorization`.
     WithCredentials,
 }
 
 impl Crowd {
-    /// Those that a request belongs to.
+    /// The requests that a request belongs to.
     pub fn of(request: &RequestFacts) -> impl Iterator<Item = Crowd> {
         let with = |has: bool, crowd| has.then_some(crowd);
         let narrow =
@@ -41,7 +42,7 @@ impl Crowd {
     }
 }
 
-/// What an answer says that is not kept for `reason`.
+/// The lesson of an answer that is not kept for `reason`.
 pub fn unkept(request: &RequestFacts, status: u16, reason: NotStored) -> Unkept {
     if request.demands() {
         // One client's wish must not put out what others have, every second anew.

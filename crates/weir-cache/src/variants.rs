@@ -10,7 +10,8 @@ use crate::request::same_to_backends;
 /// Most names that a response may vary by before it is not kept: each is looked for in every request.
 const NAMES: usize = 16;
 
-/// Fields that Weir writes itself of each client: what a client sends under these names is not what the origin has chosen by.
+/// Fields that Weir writes itself of each client: what a client sends under these names is not what the
+/// origin has chosen by.
 const WRITTEN: [KnownHeader; 7] = [
     KnownHeader::XForwardedFor,
     KnownHeader::XRealIp,
@@ -21,15 +22,17 @@ const WRITTEN: [KnownHeader; 7] = [
     KnownHeader::XRequestId,
 ];
 
-/// Whether what clients send under these names, in lower case, tells requests apart as the origin does (threat E4).
+/// Whether what clients send under these names, in lower case, tells requests apart as the origin does
+/// (threat E4).
 pub(crate) fn can_tell(names: &[Box<[u8]>]) -> bool {
     let is_written = |name: &[u8]| WRITTEN.iter().any(|known| known.name().as_bytes() == name);
     names.len() <= NAMES && !names.iter().any(|name| is_written(name))
 }
 
 impl KeyBuffer {
-    /// Adds to the key what a response with this `vary` was selected by, so that [`Self::bytes`] of two requests are the same if one's
-    /// response may answer the other. O(fields times names), does not allocate once there is room.
+    /// Adds to the key what a response with this `vary` was selected by, so that [`Self::bytes`] of two
+    /// requests are the same if one's response may answer the other. O(fields times names), does not allocate
+    /// once there is room.
     pub fn select(&mut self, vary: &Vary, head: &RequestHead, buffer: &[u8]) {
         match vary {
             Vary::Names(names) => self.select_names(names, 0, head, buffer),
@@ -54,7 +57,8 @@ impl KeyBuffer {
     }
 }
 
-/// Writes what a request says by a field, with its length before it, so that requests which say the same write the same.
+/// Writes what a request says by a field, with its length before it, so that requests which say the same
+/// write the same.
 //= https://www.rfc-editor.org/rfc/rfc9111#section-4.1
 //# *  normalizing both header field values in a way that is known to
 //# have identical semantics, according to the header field's

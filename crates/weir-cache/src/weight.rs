@@ -1,10 +1,10 @@
-//! What things take in memory: not their length but what the allocator sets aside for them.
+//! Weights in memory: not the length of things but what the allocator sets aside for them.
 //!
-//! Weir's allocator (mimalloc) has classes of sizes: multiples of 16 bytes up to 64, then four between one power of two and the next. Pages
-//! hold one class each and are not always full; [`OVERHEAD`] stands for that. `examples/memory.rs` compares the sum with what the
-//! kernel says.
+//! Weir's allocator (mimalloc) has classes of sizes: multiples of 16 bytes up to 64, then four between one
+//! power of two and the next. Pages hold one class each and are not always full; [`OVERHEAD`] stands for
+//! that. `examples/memory.rs` compares the sum with what the kernel says.
 
-/// What pages that are not full and the allocator's own books cost, in parts of 1024 of what they hold.
+/// The cost of pages that are not full and of the allocator's own books, in parts of 1024 of what they hold.
 const OVERHEAD: usize = 16;
 
 /// Above this many bytes an allocation takes whole pages of its own.
@@ -12,7 +12,7 @@ const LARGE: usize = 128 << 10;
 
 const PAGE: usize = 4096;
 
-/// What an allocation of `length` bytes takes. 0 for 0.
+/// Memory for an allocation of `length` bytes, in bytes. 0 for 0.
 pub(crate) fn of(length: usize) -> usize {
     let class = match length {
         0 => return 0,

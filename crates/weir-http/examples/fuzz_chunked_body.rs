@@ -1,5 +1,5 @@
-//! Fuzzes chunked bodies: no panic, progress on every call, the same result for every split, content that survives being
-//! written again, and no trailer that frames or routes.
+//! Fuzzes chunked bodies: no panic, progress on every call, the same result for every split, content that
+//! survives being written again, and no trailer that frames or routes.
 //!
 //! `cargo run --release -p weir-http --example fuzz_chunked_body -- --seconds 60`; `WEIR_SEED` repeats a run.
 

@@ -1,5 +1,5 @@
-//! Fuzzes heads and trailers that are built from decoded fields: no panic, and what is accepted reads the same in
-//! HTTP/1.1, goes out clean to both kinds of backends, and stays within the limits it was built with.
+//! Fuzzes heads and trailers that are built from decoded fields: no panic, and what is accepted reads the
+//! same in HTTP/1.1, goes out clean to both kinds of backends, and stays within the limits it was built with.
 //!
 //! Inputs are fields one after another: name, 0xff, value, 0xfe. `cargo run --release -p weir-http --example
 //! fuzz_field_sections -- --seconds 60`; `WEIR_SEED` repeats a run.

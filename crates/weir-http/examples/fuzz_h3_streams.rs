@@ -1,5 +1,5 @@
-//! Fuzzes the streams of an HTTP/3 client: no panic, progress on every call, the same messages, events and faults for every
-//! split, and nothing read beyond its limits.
+//! Fuzzes the streams of an HTTP/3 client: no panic, progress on every call, the same messages, events and
+//! faults for every split, and nothing read beyond its limits.
 //!
 //! `cargo run --release -p weir-http --example fuzz_h3_streams -- --seconds 60`; `WEIR_SEED` repeats a run.
 
@@ -12,7 +12,8 @@ use weir_http::h3::{
     Config, Connection, Event, Fault, PeerStream, Role, SectionError, SectionLimits, SectionRead, StreamEvent,
 };
 
-/// The first byte of an input says which stream: request, control, encoder or decoder, or any bytes on a new one.
+/// The first byte of an input says which stream: request, control, encoder or decoder, or any bytes on a new
+/// one.
 const SEEDS: &[&[u8]] = &[
     b"\x00\x01\x08\0\0\xd1\xd7\xc1\x50\x01a\0\x05hello",
     b"\x00\x01\x04\0\0\xd1\xd7\0\x05hello\x21\x03abc\x01\x06\0\0\x21x\x01y",
@@ -60,7 +61,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// What came of an input.
+/// The result of an input.
 #[derive(Debug, Default, PartialEq)]
 struct Outcome {
     fault: Option<Fault>,
@@ -79,7 +80,7 @@ fn play(
     let mut connection = Connection::new(Role::Server, config, draw);
     let mut outcome = Outcome::default();
     let Some((&first, mut rest)) = bytes.split_first() else { return Ok(outcome) };
-    // What the encoder and request streams mean depends on what the table has.
+    // The meaning of the encoder and request streams depends on the table.
     let opened: [(u64, &[u8]); 3] =
         [(2, b"\x00\x04\x00"), (6, b"\x02\x3f\xe1\x1f\x41n\x01v\xc0\x03abc"), (10, b"\x03")];
     for (stream_id, start) in opened {

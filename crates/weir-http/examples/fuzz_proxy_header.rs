@@ -1,5 +1,5 @@
-//! Fuzzes PROXY protocol headers: no panic, prefixes of a good header are partial, lengths stay in bounds, and what was
-//! read is written and read back.
+//! Fuzzes PROXY protocol headers: no panic, prefixes of a good header are partial, lengths stay in bounds,
+//! and what was read is written and read back.
 //!
 //! `cargo run --release -p weir-http --example fuzz_proxy_header -- --seconds 60`; `WEIR_SEED` repeats a run.
 

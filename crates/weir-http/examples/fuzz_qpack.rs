@@ -1,5 +1,5 @@
-//! Fuzzes QPACK: instructions and then a section never panic nor exceed the limits, and what was read is read again from
-//! what Weir writes of it.
+//! Fuzzes QPACK: instructions and then a section never panic nor exceed the limits, and what was read is read
+//! again from what Weir writes of it.
 //!
 //! `cargo run --release -p weir-http --example fuzz_qpack -- --seconds 60`; `WEIR_SEED` repeats a run.
 

@@ -1,5 +1,5 @@
-//! Fuzzes request and response heads: no panic, the same result for every split, and what is forwarded is clean and means
-//! the same when it is read again.
+//! Fuzzes request and response heads: no panic, the same result for every split, and what is forwarded is
+//! clean and means the same when it is read again.
 //!
 //! `cargo run --release -p weir-http --example fuzz_request_head -- --seconds 60`; `WEIR_SEED` repeats a run.
 

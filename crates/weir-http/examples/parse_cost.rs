@@ -1,5 +1,5 @@
-//! Prints what parsing and forwarding one message costs, in nanoseconds: the median of many short rounds, so that a
-//! busy machine shows less.
+//! Prints what parsing and forwarding one message costs, in nanoseconds: the median of many short rounds, so
+//! that a busy machine shows less.
 //!
 //! `cargo run --release -p weir-http --example parse_cost`
 #![expect(clippy::disallowed_methods, reason = "a measurement needs a clock")]
@@ -86,7 +86,7 @@ fn request_cost(name: &str, bytes: &[u8]) {
     println!("{name:<32} {:>6} {parse:>10.1} {write:>10.1} {together:>12.1}", bytes.len());
 }
 
-/// What the same request costs that comes in HTTP/2, and goes to a backend of HTTP/1.1 or HTTP/2.
+/// The cost of the same request when it comes in HTTP/2, and goes to a backend of HTTP/1.1 or HTTP/2.
 fn section_cost(name: &str, bytes: &[u8]) {
     let limits = Limits::default();
     let identity = ClientIdentity::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7)), Scheme::Https, false)

@@ -1,8 +1,8 @@
-//! Prints what reading one request and writing one response of HTTP/3 cost, in nanoseconds: the median of many short
-//! rounds, so that a busy machine shows less.
+//! Prints what reading one request and writing one response of HTTP/3 cost, in nanoseconds: the median of
+//! many short rounds, so that a busy machine shows less.
 //!
-//! `cargo run --release -p weir-http --example section_cost`, or under callgrind with the name of one case and a count:
-//! the difference of two counts is what the case takes.
+//! `cargo run --release -p weir-http --example section_cost`, or under callgrind with the name of one case
+//! and a count: the difference of two counts is what the case takes.
 #![expect(clippy::disallowed_methods, reason = "a measurement needs a clock and its arguments")]
 
 use std::hint::black_box;
@@ -17,7 +17,7 @@ const PER_ROUND: u32 = 2000;
 
 type Pairs = &'static [(&'static str, &'static str)];
 
-/// What h2load asks for.
+/// The request of h2load.
 const H2LOAD: Pairs = &[
     (":path", "/hello"),
     (":scheme", "https"),

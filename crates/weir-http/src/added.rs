@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::known::{HOP_BY_HOP, KnownHeader};
+use crate::known::{HOP_BY_HOP, KnownHeader, KnownSet};
 use crate::scan;
 
 /// A field line checked and rendered once, written as it is with every message.
@@ -45,8 +45,8 @@ impl fmt::Display for AddedFieldError {
 impl std::error::Error for AddedFieldError {}
 
 impl AddedField {
-    /// A field that takes the place of all fields of that name, so that a peer cannot add its own beside it. In requests
-    /// names that differ only in `_` for `-` are taken as the same.
+    /// A field that takes the place of all fields of that name, so that a peer cannot add its own beside it.
+    /// In requests names that differ only in `_` for `-` are taken as the same.
     pub fn replacing(name: &[u8], value: &[u8]) -> Result<AddedField, AddedFieldError> {
         AddedField::new(name, value, true)
     }
@@ -93,6 +93,12 @@ impl AddedField {
             && name.len() == self.name_bytes
             && self.name().iter().zip(name).all(|(a, b)| fold(*a) == fold(*b))
     }
+}
+
+/// Known names that added fields take the place of.
+pub(crate) fn replaced_names(added: &[AddedField]) -> KnownSet {
+    let known = added.iter().filter(|field| field.replaces && field.known != KnownHeader::Other);
+    known.fold(KnownSet::EMPTY, |names, field| names.with(field.known))
 }
 
 fn fold(byte: u8) -> u8 {

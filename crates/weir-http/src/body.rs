@@ -1,7 +1,7 @@
 //! Where a body ends, and the one type that checks the declared length against the received bytes.
 //!
-//! HTTP/1.1, HTTP/2 and HTTP/3 bodies in both directions go through [`BodyReader`], so that a message which says one
-//! length and carries another is caught in one place (threats A16, C3).
+//! HTTP/1.1, HTTP/2 and HTTP/3 bodies in both directions go through [`BodyReader`], so that a message which
+//! says one length and carries another is caught in one place (threats A16, C3).
 
 use std::ops::Range;
 
@@ -22,7 +22,8 @@ pub enum BodyLength {
     Length(u64),
     /// Chunked transfer coding.
     Chunked,
-    /// All bytes until the sender closes (HTTP/1.x responses) or ends the stream (HTTP/2 and 3 without a length).
+    /// All bytes until the sender closes (HTTP/1.x responses) or ends the stream (HTTP/2 and 3 without a
+    /// length).
     UntilClose,
 }
 
@@ -32,14 +33,14 @@ impl BodyLength {
         matches!(self, BodyLength::None | BodyLength::Length(0))
     }
 
-    /// Whether only a mark, or the end of the stream or connection, tells where the body ends. In HTTP/1.1 it is
-    /// written in chunks.
+    /// Whether only a mark, or the end of the stream or connection, tells where the body ends. In HTTP/1.1 it
+    /// is written in chunks.
     pub const fn is_open_ended(self) -> bool {
         matches!(self, BodyLength::Chunked | BodyLength::UntilClose)
     }
 }
 
-/// What [`BodyReader::advance`] made of its input.
+/// The result of [`BodyReader::advance`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BodyStep {
     /// Bytes of input that are used up, framing included.
@@ -67,7 +68,7 @@ enum BodyState {
 /// Reads a body that a stream's end delimits, whatever length was declared.
 #[derive(Debug)]
 struct StreamReader {
-    /// What is left of the declared length, if there was one.
+    /// The rest of the declared length, if there was one.
     declared: Option<u64>,
     ended: bool,
     trailers: Option<Box<Trailers>>,
@@ -99,8 +100,8 @@ impl StreamReader {
 }
 
 impl BodyReader {
-    /// A reader for a body so delimited on a connection of HTTP/1.x, where what follows the body is the next message.
-    /// Allocates only when trailers arrive.
+    /// A reader for a body so delimited on a connection of HTTP/1.x, where what follows the body is the next
+    /// message. Allocates only when trailers arrive.
     pub fn new(length: BodyLength, limits: &Limits) -> BodyReader {
         let state = match length {
             BodyLength::None => BodyState::Length { remaining: 0 },
@@ -111,10 +112,10 @@ impl BodyReader {
         BodyReader { state }
     }
 
-    /// A reader for a body on a stream of HTTP/2 or HTTP/3, whose end is that of the body: it is complete only when
-    /// [`finish_at_eof`](Self::finish_at_eof) or [`end_stream`](Self::end_stream) said that the stream ended, and a
-    /// declared length is held against what came until then (threats B10, C3). For what an HTTP/1.x message on the
-    /// other side declares, use [`new`](Self::new).
+    /// A reader for a body on a stream of HTTP/2 or HTTP/3, whose end is that of the body: it is complete
+    /// only when [`finish_at_eof`](Self::finish_at_eof) or [`end_stream`](Self::end_stream) said that the
+    /// stream ended, and a declared length is held against what came until then (threats B10, C3). For what
+    /// an HTTP/1.x message on the other side declares, use [`new`](Self::new).
     pub fn of_stream(length: BodyLength) -> BodyReader {
         let declared = match length {
             BodyLength::None => Some(0),
@@ -126,9 +127,9 @@ impl BodyReader {
 
     /// Takes the next received bytes.
     ///
-    /// Uses all of `input` up to the end of the body or of one run of content, whichever comes first; call again with the
-    /// rest while `consumed` is less than what you have and the body is not complete. Never needs bytes twice. O(1)
-    /// unless chunked, where only framing is read byte by byte.
+    /// Uses all of `input` up to the end of the body or of one run of content, whichever comes first; call
+    /// again with the rest while `consumed` is less than what you have and the body is not complete. Never
+    /// needs bytes twice. O(1) unless chunked, where only framing is read byte by byte.
     ///
     /// # Errors
     /// The framing is wrong; close the connection, or reset the stream. The reader is of no use afterwards.
@@ -151,8 +152,8 @@ impl BodyReader {
         }
     }
 
-    /// Takes `count` content bytes that something else delimits: a DATA frame (RFC 9113 §8.1.1, RFC 9114 §4.1.2), or
-    /// bytes moved inside the kernel.
+    /// Takes `count` content bytes that something else delimits: a DATA frame (RFC 9113 §8.1.1, RFC 9114
+    /// §4.1.2), or bytes moved inside the kernel.
     ///
     /// # Errors
     /// `BodyTooLong` when that is more than was declared, or the body is chunked.
@@ -194,7 +195,8 @@ impl BodyReader {
     /// The sender closed, or ended the stream.
     ///
     /// # Errors
-    /// `BodyTooShort` when the body is not complete: the message is truncated and must be seen to be (RFC 9112 §8).
+    /// `BodyTooShort` when the body is not complete: the message is truncated and must be seen to be (RFC
+    /// 9112 §8).
     pub fn finish_at_eof(&mut self) -> Result<(), Violation> {
         match &mut self.state {
             BodyState::UntilClose { ended } => *ended = true,
@@ -204,8 +206,8 @@ impl BodyReader {
         if self.is_complete() { Ok(()) } else { Err(Violation::BodyTooShort) }
     }
 
-    /// The stream ended, with these trailers: [`finish_at_eof`](Self::finish_at_eof) for HTTP/2 and HTTP/3. Readers of
-    /// HTTP/1.x, where trailers are part of the body, leave them out.
+    /// The stream ended, with these trailers: [`finish_at_eof`](Self::finish_at_eof) for HTTP/2 and HTTP/3.
+    /// Readers of HTTP/1.x, where trailers are part of the body, leave them out.
     ///
     /// # Errors
     /// `BodyTooShort` when less came than was declared.
@@ -217,8 +219,8 @@ impl BodyReader {
         Ok(())
     }
 
-    /// Trailer fields received with the body, without those that must not be trailers (RFC 9110 §6.5.1). Empty until the
-    /// body is complete.
+    /// Trailer fields received with the body, without those that must not be trailers (RFC 9110 §6.5.1).
+    /// Empty until the body is complete.
     pub fn trailers(&self) -> impl Iterator<Item = Field<'_>> {
         let trailers = match &self.state {
             BodyState::Chunked(chunks) => chunks.trailers(),
@@ -228,7 +230,8 @@ impl BodyReader {
         trailers.into_iter().flat_map(Trailers::iter)
     }
 
-    /// Proof that the body was read to its end, for [`crate::h1::connection::Busy::finish`]. `None` when it was not.
+    /// Proof that the body was read to its end, for [`crate::h1::connection::Busy::finish`]. `None` when it
+    /// was not.
     pub fn drained(self) -> Option<Drained> {
         self.is_complete().then(Drained::proven)
     }

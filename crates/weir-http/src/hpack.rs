@@ -1,11 +1,13 @@
 //! What field blocks of HTTP/2 say that the `h2` crate keeps to itself (RFC 7541).
 //!
-//! The crate decodes a block, cuts a fragment off `:path` together with whatever stands behind it, and leaves pseudo-headers of
-//! trailers out. Both make a request malformed (RFC 9113 §8.3.1, §8.1), and nobody is told. So blocks are read here beside it, as far
-//! as those two questions take: how each field is represented, and the text of what can be `:path`.
+//! The crate decodes a block, cuts a fragment off `:path` together with whatever stands behind it, and leaves
+//! pseudo-headers of trailers out. Both make a request malformed (RFC 9113 §8.3.1, §8.1), and nobody is told.
+//! So blocks are read here beside it, as far as those two questions take: how each field is represented, and
+//! the text of what can be `:path`.
 //!
-//! Nothing is decoded into memory. Of an entry of the dynamic table a byte is kept. Its size and its eviction need not be known,
-//! for an index counts insertions, and a reference to an entry that was evicted ends the connection.
+//! Nothing is decoded into memory. Of an entry of the dynamic table a byte is kept. Its size and its eviction
+//! need not be known, for an index counts insertions, and a reference to an entry that was evicted ends the
+//! connection.
 
 use crate::huffman::NumberSign;
 
@@ -37,11 +39,12 @@ mod of {
     pub(super) const NAME: u8 = PSEUDO | PATH;
 }
 
-/// What the field blocks of one connection say, read in their order: each changes the table that the next refers to.
+/// What the field blocks of one connection say, read in their order: each changes the table that the next
+/// refers to.
 #[derive(Debug)]
 pub struct FieldBlocks {
     table: Table,
-    step: Step,
+    next: NextByte,
     /// The field under way, and whether it goes into the table.
     field: u8,
     is_inserted: bool,
@@ -61,8 +64,8 @@ pub struct Findings {
     pub has_fragment: bool,
 }
 
-/// Entries that the table can have: as many as fit the 4,096 bytes that every client may use without being asked (RFC 9113 §6.5.2), 32 for each
-/// beside its text.
+/// Entries that the table can have: as many as fit the 4,096 bytes that every client may use without being
+/// asked (RFC 9113 §6.5.2), 32 for each beside its text.
 const ENTRIES: usize = 4096 / 32;
 
 /// What is known of the fields in the dynamic table.
@@ -73,9 +76,9 @@ struct Table {
     newest: usize,
 }
 
-/// What the next byte is.
+/// Meaning of the next byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum NextByte {
     /// The first of a field.
     Field,
     /// One more of an integer that says this.
@@ -88,7 +91,7 @@ enum Step {
     Broken,
 }
 
-/// What an integer says.
+/// Meaning of an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     /// The index of a whole field.
@@ -132,7 +135,7 @@ impl Default for FieldBlocks {
         };
         FieldBlocks {
             table: Table { entries: [0; ENTRIES], newest: 0 },
-            step: Step::Field,
+            next: NextByte::Field,
             field: 0,
             is_inserted: false,
             integer: 0,
@@ -146,25 +149,25 @@ impl Default for FieldBlocks {
 impl FieldBlocks {
     /// Takes the next bytes of a block.
     ///
-    /// What can't be read is passed over: it ends the connection in any case. Takes some nanoseconds for a field, and one for each byte of
-    /// a `:path` that is not in the table; allocates nothing.
+    /// What can't be read is passed over: it ends the connection in any case. Takes some nanoseconds for a
+    /// field, and one for each byte of a `:path` that is not in the table; allocates nothing.
     pub fn read(&mut self, mut bytes: &[u8]) {
         while let Some((&first, rest)) = bytes.split_first() {
-            match self.step {
-                Step::Text => {
+            match self.next {
+                NextByte::Text => {
                     let (piece, behind) = bytes.split_at(self.text.left.min(bytes.len()));
                     bytes = behind;
                     self.read_text(piece);
                     continue;
                 }
-                Step::Field => self.begin_field(first),
-                Step::Integer(of) => self.go_on_with_integer(of, first),
-                Step::Length(part) => {
+                NextByte::Field => self.begin_field(first),
+                NextByte::Integer(of) => self.go_on_with_integer(of, first),
+                NextByte::Length(part) => {
                     self.text.part = part;
                     self.text.is_coded = first & 0x80 != 0;
                     self.begin_integer(Of::Length, first, 0x7f);
                 }
-                Step::Broken => return,
+                NextByte::Broken => return,
             }
             bytes = rest;
         }
@@ -172,7 +175,7 @@ impl FieldBlocks {
 
     /// The block has ended; gives what it had.
     pub fn end(&mut self) -> Findings {
-        self.step = Step::Field;
+        self.next = NextByte::Field;
         let findings = std::mem::take(&mut self.findings);
         Findings { has_pseudo_header: findings & of::PSEUDO != 0, has_fragment: findings & of::FRAGMENT != 0 }
     }
@@ -194,7 +197,7 @@ impl FieldBlocks {
         self.integer = u32::from(first & mask);
         self.integer_bytes = 0;
         if first & mask == mask {
-            self.step = Step::Integer(of);
+            self.next = NextByte::Integer(of);
         } else {
             self.end_integer(of);
         }
@@ -206,7 +209,7 @@ impl FieldBlocks {
         if byte & 0x80 == 0 {
             self.end_integer(of);
         } else if self.integer_bytes == INTEGER_BYTES {
-            self.step = Step::Broken;
+            self.next = NextByte::Broken;
         }
     }
 
@@ -217,17 +220,17 @@ impl FieldBlocks {
                 self.field = self.table.entry(self.integer);
                 self.end_field();
             }
-            Of::Name if self.integer == 0 => self.step = Step::Length(Part::Name),
+            Of::Name if self.integer == 0 => self.next = NextByte::Length(Part::Name),
             Of::Name => {
                 self.field = self.table.entry(self.integer) & of::NAME;
-                self.step = Step::Length(Part::Value);
+                self.next = NextByte::Length(Part::Value);
             }
-            Of::Size => self.step = Step::Field,
+            Of::Size => self.next = NextByte::Field,
             Of::Length => {
                 self.text.bytes = self.integer as usize;
                 self.text.left = self.text.bytes;
                 self.text.search = NumberSign::default();
-                if self.integer == 0 { self.end_text() } else { self.step = Step::Text }
+                if self.integer == 0 { self.end_text() } else { self.next = NextByte::Text }
             }
         }
     }
@@ -269,7 +272,7 @@ impl FieldBlocks {
             let is_path = text.bytes == path.len() && text.start.starts_with(path);
             self.field = of::PSEUDO | if is_path { of::PATH } else { 0 };
         }
-        self.step = Step::Length(Part::Value);
+        self.next = NextByte::Length(Part::Value);
     }
 
     #[inline]
@@ -278,7 +281,7 @@ impl FieldBlocks {
             self.table.insert(self.field);
         }
         self.findings |= self.field;
-        self.step = Step::Field;
+        self.next = NextByte::Field;
     }
 }
 
@@ -311,7 +314,8 @@ mod tests {
     use super::*;
     use crate::huffman;
 
-    /// A client's encoder: every way to write a field, as `way` says, with a table that forgets as the law wants it to.
+    /// A client's encoder: every way to write a field, as `way` says, with a table that forgets as the law
+    /// wants it to.
     #[derive(Default)]
     struct Encoder {
         table: Vec<(Vec<u8>, Vec<u8>)>,

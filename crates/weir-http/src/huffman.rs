@@ -1,7 +1,7 @@
 //! Huffman strings, read and written (RFC 7541 §5.2).
 //!
-//! Reading looks eleven bits up at a time: they hold one code, or two short ones. What texts are made of has codes of five
-//! to eight bits; codes above eleven bits are rare and take a longer way.
+//! Reading looks eleven bits up at a time: they hold one code, or two short ones. What texts are made of has
+//! codes of five to eight bits; codes above eleven bits are rare and take a longer way.
 
 use crate::huffman_codes::CODES;
 
@@ -14,7 +14,8 @@ pub(crate) enum Failure {
     TooLong,
 }
 
-/// Fewest bytes that `length` bytes of Huffman code can stand for: the longest code has 30 bits, and at most 7 pad.
+/// Fewest bytes that `length` bytes of Huffman code can stand for: the longest code has 30 bits, and at most
+/// 7 pad.
 pub(crate) const fn fewest_decoded_bytes(length: usize) -> usize {
     length.saturating_mul(8).saturating_sub(7) / 30
 }
@@ -27,12 +28,13 @@ const fn most_decoded_bytes(length: usize) -> usize {
 /// Bits looked up at once.
 const LOOKUP_BITS: u32 = 11;
 
-/// What the next bits begin with, packed so that one load gives all: from the lowest bit on, 6 bits for how many bits are
-/// used, 2 unused, 8 for eight times the count of symbols, and two symbols. All zero for a code that is longer.
+/// The symbols that the next bits begin with, packed so that one load gives all: from the lowest bit on, 6
+/// bits for how many bits are used, 2 unused, 8 for eight times the count of symbols, and two symbols. All
+/// zero for a code that is longer.
 static LOOKUPS: [u32; 1 << LOOKUP_BITS] = lookups();
 
-/// Codes are canonical: those of one length are consecutive numbers in the order of their symbols, and larger than the
-/// start of any longer one. One row per length above those looked up.
+/// Codes are canonical: those of one length are consecutive numbers in the order of their symbols, and larger
+/// than the start of any longer one. One row per length above those looked up.
 struct LongCodes {
     bits: u32,
     /// The first code of that length, left-aligned in 32 bits.
@@ -49,9 +51,11 @@ static LONG_CODES: ([LongCodes; LONG_LENGTHS], [u16; LONG_SYMBOL_COUNT]) = long_
 /// How much is written at once.
 const WRITE_BYTES: usize = 8;
 
-/// Reads `input` into the start of `out`, and says how many bytes it stands for, of which there may be at most `limit`.
+/// Reads `input` into the start of `out`, and says how many bytes it stands for, of which there may be at
+/// most `limit`.
 ///
-/// `out` grows to what the string can need, never beyond `limit` by more than eight bytes, and is not cleared.
+/// `out` grows to what the string can need, never beyond `limit` by more than eight bytes, and is not
+/// cleared.
 pub(crate) fn decode(input: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<usize, Failure> {
     let room = most_decoded_bytes(input.len()).min(limit) + WRITE_BYTES;
     if out.len() < room {
@@ -82,7 +86,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Takes as many whole bytes of `word` as there is room for, and says how many: 56 bits at least count then.
+    /// Takes as many whole bytes of `word` as there is room for, and says how many: 56 bits at least count
+    /// then.
     #[inline(always)]
     fn refill(&mut self, word: u64) -> usize {
         self.window |= word >> self.bits;
@@ -94,7 +99,8 @@ impl Reader<'_> {
     /// Reads up to eight symbols. At least 56 bits must be there.
     #[inline(always)]
     fn step(&mut self) -> Result<Consumed, Failure> {
-        // Four lookups use at most 44 bits. What they use, and eight times the count of symbols, add up side by side.
+        // Four lookups use at most 44 bits. What they use, and eight times the count of symbols, add up side
+        // by side.
         let (mut symbols, mut sums, mut lookup) = (0_u64, 0_u32, 0_u32);
         for _ in 0..4 {
             lookup = LOOKUPS[(self.window >> (64 - LOOKUP_BITS)) as usize];
@@ -110,7 +116,8 @@ impl Reader<'_> {
         Ok(Consumed { used, stands_still: lookup == 0 })
     }
 
-    /// Reads one symbol of a code that is too long for a lookup, and says how many bits it has. All of them must be there.
+    /// Reads one symbol of a code that is too long for a lookup, and says how many bits it has. All of them
+    /// must be there.
     #[cold]
     fn long_code(&mut self) -> Result<u32, Failure> {
         let (symbol, used) = long_code(self.window)?;
@@ -127,8 +134,8 @@ impl Reader<'_> {
         for (place, &byte) in last.iter_mut().zip(rest) {
             *place = byte;
         }
-        // Padding is the start of the code for the end, which is all ones: behind the last byte there are only ones here, at
-        // which the lookups stand still.
+        // Padding is the start of the code for the end, which is all ones: behind the last byte there are
+        // only ones here, at which the lookups stand still.
         let mut word = u64::from_be_bytes(last);
         let mut bits_left = self.bits + 8 * rest.len() as u32;
         loop {

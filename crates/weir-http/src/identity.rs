@@ -1,4 +1,4 @@
-//! Who the client is, as backends are told. Rendered once per connection, written with every request.
+//! The client's identity, as backends are told it. Rendered once per connection, written with every request.
 
 use std::io::Write as _;
 use std::net::IpAddr;
@@ -44,7 +44,8 @@ pub struct ClientIdentity {
     pub(crate) element: Box<[u8]>,
     /// The certificate that the client has proved to hold, as a value of `client-cert`.
     pub(crate) certificate: Option<Box<[u8]>>,
-    /// `via`, `x-forwarded-for`, `x-forwarded-proto` and `client-cert` lines for a client that is not trusted and sent no `via`.
+    /// `via`, `x-forwarded-for`, `x-forwarded-proto` and `client-cert` lines for a client that is not trusted
+    /// and sent no `via`.
     pub(crate) lines: Box<[u8]>,
     pub(crate) scheme: Scheme,
     /// The version of the requests that `lines` is for.
@@ -54,8 +55,8 @@ pub struct ClientIdentity {
 impl ClientIdentity {
     /// Renders the identity of a client at `address` that came by `scheme`.
     ///
-    /// `trusted` says that the client is one of the operator's own proxies: what it says about who asked is kept and
-    /// appended to. From all others it is overwritten (threat A24). Allocates; once per connection.
+    /// `trusted` says that the client is one of the operator's own proxies: what it says about who asked is
+    /// kept and appended to. From all others it is overwritten (threat A24). Allocates; once per connection.
     pub fn new(address: IpAddr, scheme: Scheme, trusted: bool) -> ClientIdentity {
         let address = address.to_canonical();
         let mut text = Vec::with_capacity(LONGEST_V4);
@@ -72,15 +73,16 @@ impl ClientIdentity {
         ClientIdentity { certificate: None, trusted, address, element, lines, scheme, version }
     }
 
-    /// The same for a connection whose requests come in another version than HTTP/1.1. Identities say the same of all
-    /// versions; this only makes the usual request cheap.
+    /// The same for a connection whose requests come in another version than HTTP/1.1. Identities say the
+    /// same of all versions; this only makes the usual request cheap.
     pub fn of_version(mut self, version: Version) -> ClientIdentity {
         self.lines = lines(version, &self.address, self.scheme, self.certificate.as_deref());
         self.version = version;
         self
     }
 
-    /// The same for a client that has proved to hold a certificate, given in DER: backends are told with `client-cert` (RFC 9440).
+    /// The same for a client that has proved to hold a certificate, given in DER: backends are told with
+    /// `client-cert` (RFC 9440).
     pub fn of_certificate(mut self, certificate: &[u8]) -> ClientIdentity {
         let value = [b":", base64(certificate).as_slice(), b":"].concat();
         self.certificate = Some(value.into_boxed_slice());

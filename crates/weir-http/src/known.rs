@@ -1,4 +1,5 @@
-//! Field names that some part of Weir acts on, classified once while parsing so that nobody compares text twice.
+//! Field names that some part of Weir acts on, classified once while parsing so that nobody compares text
+//! twice.
 
 macro_rules! known_headers {
     ($($name:ident $text:literal;)*) => {
@@ -174,7 +175,8 @@ pub(crate) const IDENTITY: KnownSet = KnownSet::of(&[
     K::ClientCertChain,
 ]);
 
-/// Fields that a `Connection` option must never remove (threat A23), and whose underscore twins are dropped (A24).
+/// Fields that a `Connection` option must never remove (threat A23), and whose underscore twins are dropped
+/// (A24).
 pub(crate) const PROTECTED: KnownSet = KnownSet::of(&[
     K::Host,
     K::ContentLength,
@@ -199,8 +201,8 @@ pub(crate) const PROTECTED: KnownSet = KnownSet::of(&[
 ])
 .union(IDENTITY);
 
-/// Fields that must not arrive in a trailer section: framing, routing, authentication, controls and content description
-/// (RFC 9110 §6.5.1).
+/// Fields that must not arrive in a trailer section: framing, routing, authentication, controls and content
+/// description (RFC 9110 §6.5.1).
 pub(crate) const NOT_IN_TRAILERS: KnownSet =
     KnownSet::of(&[K::Trailer, K::Expires, K::Age, K::Pragma, K::RetryAfter, K::AltSvc, K::CacheStatus])
         .union(CONDITIONAL)
@@ -218,8 +220,8 @@ impl KnownHeader {
 
 /// Whether `name` is `lower` but for case. `lower` has only `a-z`, `0-9`, `-` and `:`.
 ///
-/// Words at a time: bytes may differ in the case bit only, and only where `lower` has a letter (bit 6 says so). The
-/// last word may overlap the one before.
+/// Words at a time: bytes may differ in the case bit only, and only where `lower` has a letter (bit 6 says
+/// so). The last word may overlap the one before.
 #[inline(always)]
 pub(crate) fn same(lower: &[u8], name: &[u8]) -> bool {
     if lower.len() != name.len() {

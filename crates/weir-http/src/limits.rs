@@ -1,17 +1,19 @@
 //! Everything a peer may make us read before it has said something we can act on, with unit and reason.
 
-/// Bounds of one message. All of them hold before the message is complete: a peer that sends an endless line is
-/// refused at the bound, not when the line ends (threats A6, A22).
+/// Bounds of one message. All of them hold before the message is complete: a peer that sends an endless line
+/// is refused at the bound, not when the line ends (threats A6, A22).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest request line or status line, in bytes without its CRLF. 414 for a request (RFC 9112 §3 asks for at
-    /// least 8000).
+    /// Longest request line or status line, in bytes without its CRLF. 414 for a request (RFC 9112 §3 asks
+    /// for at least 8000).
     pub request_line_bytes: usize,
-    /// Longest field block, in bytes, from the first field to the empty line inclusive. 431 (RFC 6585 §5). In HTTP/2 and
-    /// HTTP/3 the sum of names, values and 32 bytes for each field, crumbs of a cookie and `:authority` included.
+    /// Longest field block, in bytes, from the first field to the empty line inclusive. 431 (RFC 6585 §5). In
+    /// HTTP/2 and HTTP/3 the sum of names, values and 32 bytes for each field, crumbs of a cookie and
+    /// `:authority` included.
     pub header_block_bytes: usize,
-    /// Most field lines in a head. 431: a byte limit alone lets short fields cost more memory than they weigh. Crumbs of a
-    /// cookie are one line, and bound by their bytes, of which they keep less than they count for.
+    /// Most field lines in a head. 431: a byte limit alone lets short fields cost more memory than they
+    /// weigh. Crumbs of a cookie are one line, and bound by their bytes, of which they keep less than they
+    /// count for.
     pub field_count: usize,
     /// Most options all `Connection` lines may list. 400: each is compared with each field.
     pub connection_option_count: usize,
@@ -45,13 +47,13 @@ impl Limits {
     }
 }
 
-/// What the pseudo-headers that stand in a request line cost beside their values, in bytes, and some more.
+/// The cost of the pseudo-headers that stand in a request line, beside their values, in bytes, and some more.
 const REQUEST_LINE_OVERHEAD_BYTES: usize = 256;
 
 impl Limits {
     /// Largest field section that can be good, in bytes as HTTP/2 and HTTP/3 count them: what to announce as
-    /// `SETTINGS_MAX_HEADER_LIST_SIZE` (RFC 9113 §6.5.2) and `SETTINGS_MAX_FIELD_SECTION_SIZE` (RFC 9114 §4.2.2), and
-    /// where a decoder should stop.
+    /// `SETTINGS_MAX_HEADER_LIST_SIZE` (RFC 9113 §6.5.2) and `SETTINGS_MAX_FIELD_SECTION_SIZE` (RFC 9114
+    /// §4.2.2), and where a decoder should stop.
     pub fn section_bytes(&self) -> usize {
         self.line_bytes() + self.block_bytes() + REQUEST_LINE_OVERHEAD_BYTES
     }

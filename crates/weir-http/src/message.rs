@@ -1,5 +1,7 @@
-//! Typed messages. Heads hold spans into the buffer they were parsed from, never copies; they are cleared and used
-//! again, so that steady state allocates nothing.
+//! Typed messages. Heads hold spans into the buffer they were parsed from, never copies; they are cleared and
+//! used again, so that steady state allocates nothing.
+
+use std::borrow::Cow;
 
 use crate::body::BodyLength;
 use crate::identity::Scheme;
@@ -96,7 +98,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// What `via` says of a message that came in this version, as `1.1 weir` (RFC 9110 §7.6.3).
+    /// The `via` of a message that came in this version, as `1.1 weir` (RFC 9110 §7.6.3).
     pub(crate) const fn received_protocol(self) -> &'static [u8] {
         match self {
             Version::Http10 => b"1.0 weir",
@@ -140,10 +142,8 @@ pub(crate) const UNDERSCORED: u8 = 2;
 pub(crate) const UNDERSCORE_TWIN: u8 = 4;
 /// A `Connection` option names it.
 pub(crate) const NOMINATED: u8 = 8;
-/// Whitespace around the value is more than one space before it.
-pub(crate) const PADDED: u8 = 16;
 /// Whitespace around the value holds a tab.
-pub(crate) const TABBED: u8 = 32;
+pub(crate) const TABBED: u8 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FieldLine {
@@ -214,6 +214,24 @@ impl Fields {
         lines.find(|line| line.name.of(buffer).eq_ignore_ascii_case(name)).map(|line| line.value.of(buffer))
     }
 
+    pub(crate) fn combined<'a>(&self, name: &[u8], buffer: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        let mut values = self.lines.iter().filter(|line| line.name.of(buffer).eq_ignore_ascii_case(name));
+        let first = values.next()?;
+        let mut combined = Cow::Borrowed(first.value.of(buffer));
+        for line in values {
+            //= https://www.rfc-editor.org/rfc/rfc9110#section-5.3
+            //# a recipient MAY combine multiple field lines within a field section that
+            //# have the same field name into one field line, without changing the
+            //# semantics of the message, by appending each subsequent field line
+            //# value to the initial field line value in order, separated by a comma
+            //# (",") and optional whitespace
+            let separator: &[u8] = if line.known == KnownHeader::Cookie { b"; " } else { b", " };
+            combined.to_mut().extend_from_slice(separator);
+            combined.to_mut().extend_from_slice(line.value.of(buffer));
+        }
+        Some(combined)
+    }
+
     pub(crate) fn iter<'a>(&'a self, buffer: &'a [u8]) -> impl ExactSizeIterator<Item = Field<'a>> {
         self.lines.iter().map(move |line| Field {
             name: line.name.of(buffer),
@@ -252,7 +270,7 @@ pub(crate) enum Phase {
     Complete,
 }
 
-/// What requests and responses say of themselves in the same way.
+/// Properties that requests and responses have in common.
 macro_rules! common_to_heads {
     ($head:ident) => {
         impl $head {
@@ -266,14 +284,15 @@ macro_rules! common_to_heads {
                 self.cursor.phase == Phase::Complete
             }
 
-            /// Whether any byte of a message was seen since the last `clear`. A client that closes before was idle, and a backend that does
-            /// may be asked again on another connection; one that closes after broke off.
+            /// Whether any byte of a message was seen since the last `clear`. A client that closes before was
+            /// idle, and a backend that does may be asked again on another connection; one that closes after
+            /// broke off.
             pub fn has_started(&self) -> bool {
                 self.cursor.phase != Phase::Start
             }
 
-            /// Length of the head in bytes, empty lines before it included; the body begins there. For HTTP/2 and HTTP/3 that of
-            /// the text it was built into, which says nothing of how many bytes came.
+            /// Length of the head in bytes, empty lines before it included; the body begins there. For HTTP/2
+            /// and HTTP/3 that of the text it was built into, which says nothing of how many bytes came.
             pub fn head_bytes(&self) -> usize {
                 self.head_bytes
             }
@@ -311,8 +330,8 @@ macro_rules! common_to_heads {
 }
 pub(crate) use common_to_heads;
 
-/// The head of a request. Filled by [`crate::h1::parse_request`], or by a [`crate::section::RequestBuilder`] from
-/// fields of HTTP/2 or HTTP/3; [`clear`](Self::clear) it before the next one.
+/// The head of a request. Filled by [`crate::h1::parse_request`], or by a [`crate::section::RequestBuilder`]
+/// from fields of HTTP/2 or HTTP/3; [`clear`](Self::clear) it before the next one.
 ///
 /// Methods that give bytes take the buffer that was parsed, or built. About 250 bytes, plus 20 per field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -343,7 +362,7 @@ pub struct RequestHead {
     pub(crate) staged: Vec<u8>,
 }
 
-/// What the `Connection` lines say (RFC 9110 §7.6.1).
+/// Options of the `Connection` lines (RFC 9110 §7.6.1).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ConnectionOptions {
     pub close: bool,
@@ -406,14 +425,14 @@ impl RequestHead {
         self.scheme
     }
 
-    /// Host and optional port, valid; that of the request-target where it has one, else that of `Host`. `None` only
-    /// in HTTP/1.0.
+    /// Host and optional port, valid; that of the request-target where it has one, else that of `Host`.
+    /// `None` only in HTTP/1.0.
     pub fn host<'a>(&self, buffer: &'a [u8]) -> Option<&'a [u8]> {
         self.host.map(|span| span.of(buffer))
     }
 
-    /// The path as sent, without the query; `/` where an absolute-form target has none, empty in asterisk- and
-    /// authority-form. Route by [`crate::path::normalise`] of it.
+    /// The path as sent, without the query; `/` where an absolute-form target has none, empty in asterisk-
+    /// and authority-form. Route by [`crate::path::normalise`] of it.
     pub fn path<'a>(&self, buffer: &'a [u8]) -> &'a [u8] {
         if self.form == TargetForm::Absolute && self.path.start() == self.path.end() {
             return b"/";
@@ -431,7 +450,15 @@ impl RequestHead {
         self.query.map(|span| span.of(buffer))
     }
 
-    /// How the body is delimited (RFC 9112 §6.3). `UntilClose` only in HTTP/2 and HTTP/3: until the stream ends.
+    /// The whole value of the field of any name, compared without regard to case: where it came on several
+    /// lines, all of them joined by `, ` (RFC 9110 §5.3), those of `cookie` by `; `. O(fields); allocates
+    /// only to join.
+    pub fn combined<'a>(&self, name: &[u8], buffer: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        self.fields.combined(name, buffer)
+    }
+
+    /// How the body is delimited (RFC 9112 §6.3). `UntilClose` only in HTTP/2 and HTTP/3: until the stream
+    /// ends.
     pub fn body(&self) -> BodyLength {
         self.body
     }
@@ -441,21 +468,21 @@ impl RequestHead {
         self.keep_alive
     }
 
-    /// Whether the client waits for `100 Continue` before its body. False without a body and in HTTP/1.0, where the
-    /// expectation must be ignored (RFC 9110 §10.1.1).
+    /// Whether the client waits for `100 Continue` before its body. False without a body and in HTTP/1.0,
+    /// where the expectation must be ignored (RFC 9110 §10.1.1).
     pub fn expect_continue(&self) -> bool {
         self.expect_continue
     }
 
-    /// The one protocol the client asks to upgrade to, such as `websocket`: in HTTP/1.1 when `Connection` lists
-    /// `upgrade`, in HTTP/2 and HTTP/3 by an extended CONNECT. `None` for lists and for `h2c`, which Weir never passes
-    /// on (threat A18).
+    /// The one protocol the client asks to upgrade to, such as `websocket`: in HTTP/1.1 when `Connection`
+    /// lists `upgrade`, in HTTP/2 and HTTP/3 by an extended CONNECT. `None` for lists and for `h2c`, which
+    /// Weir never passes on (threat A18).
     pub fn upgrade<'a>(&self, buffer: &'a [u8]) -> Option<&'a [u8]> {
         self.upgrade.map(|span| span.of(buffer))
     }
 
-    /// Whether this came as an extended CONNECT (RFC 8441 §4). Any 2xx opens the tunnel then, so a response that
-    /// does not accept the upgrade must not be passed on with such a status.
+    /// Whether this came as an extended CONNECT (RFC 8441 §4). Any 2xx opens the tunnel then, so a response
+    /// that does not accept the upgrade must not be passed on with such a status.
     pub fn is_extended_connect(&self) -> bool {
         self.extended_connect
     }
@@ -465,8 +492,8 @@ impl RequestHead {
         self.connection.others.iter().map(move |span| span.of(buffer))
     }
 
-    /// Whether a `Connection` option names a field that would otherwise be passed on (RFC 9110 §7.6.1): a backend does not get to see it.
-    /// O(1) when none does.
+    /// Whether a `Connection` option names a field that would otherwise be passed on (RFC 9110 §7.6.1): a
+    /// backend does not get to see it. O(1) when none does.
     pub fn withholds_fields(&self) -> bool {
         let withheld = |line: &FieldLine| line.flags & NOMINATED != 0 && !HOP_BY_HOP.has(line.known);
         self.fields.any_flags & NOMINATED != 0 && self.fields.lines.iter().any(withheld)
@@ -482,8 +509,8 @@ impl RequestHead {
         self.te_trailers
     }
 
-    /// `Max-Forwards` of a TRACE or OPTIONS request (RFC 9110 §7.6.2); `None` in others. At `Some(0)` Weir must
-    /// answer itself: see [`crate::OwnAnswer`].
+    /// `Max-Forwards` of a TRACE or OPTIONS request (RFC 9110 §7.6.2); `None` in others. At `Some(0)` Weir
+    /// must answer itself: see [`crate::OwnAnswer`].
     pub fn max_forwards(&self) -> Option<u64> {
         self.max_forwards
     }

@@ -1,17 +1,17 @@
-//! The responses Weir gives by itself, for every version. Nothing a peer sent is reflected but bytes that were found
-//! valid.
+//! The responses Weir gives by itself, for every version. Nothing a peer sent is reflected but bytes that
+//! were found valid.
 
 use std::borrow::Cow;
 
-use crate::added::AddedField;
+use crate::added::{AddedField, replaced_names};
 use crate::forward::put_status;
 use crate::h1::encode::{self, reason};
-use crate::known::KnownHeader;
+use crate::known::{KnownHeader, KnownSet};
 use crate::message::{RequestHead, TargetForm, Version};
 use crate::scan;
 use crate::sink::{FieldSink, Visitor};
 
-/// What all of Weir's own responses have in common.
+/// Properties that all of Weir's own responses have in common.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OwnResponse<'a> {
     /// The client's connection stays open behind this response. Says nothing in HTTP/2 and HTTP/3.
@@ -26,14 +26,17 @@ pub struct OwnResponse<'a> {
     pub date: &'a [u8],
     /// `alt-svc`, for clients that could speak a newer version (RFC 7838 §3).
     pub alternative: Option<&'a AddedField>,
+    /// Fields the route adds. They take the place of Weir's own, but for those that say what an error or a
+    /// redirect is: a route that has its pages kept for a year has not its errors kept.
+    pub added: &'a [AddedField],
 }
 
 /// One response of Weir's own.
 #[derive(Clone, Copy, Debug)]
 pub enum OwnAnswer<'a> {
-    /// An error: a one-line text body of status, reason phrase and `word`, which tells the operator which log line to look
-    /// for. A 405 names the methods that are passed on, as it must (RFC 9110 §15.5.6); whether a backend knows them for
-    /// this resource is its own affair.
+    /// An error: a one-line text body of status, reason phrase and `word`, which tells the operator which log
+    /// line to look for. A 405 names the methods that are passed on, as it must (RFC 9110 §15.5.6); whether a
+    /// backend knows them for this resource is its own affair.
     Error {
         /// 4xx or 5xx.
         status: u16,
@@ -55,18 +58,16 @@ pub enum OwnAnswer<'a> {
     Redirect {
         /// 3xx.
         status: u16,
-        /// From configuration, or built from parts the parser validated; control bytes make it a 500 instead, so that no
-        /// client can split the response.
+        /// From configuration, or built from parts the parser validated; control bytes make it a 500 instead,
+        /// so that no client can split the response.
         location: &'a [u8],
-        /// Fields to add.
-        fields: &'a [AddedField],
     },
-    /// To a TRACE or OPTIONS request whose `Max-Forwards` is used up (RFC 9110 §7.6.2, §9.3.8): the request as
-    /// `message/http`, but only its request line and fields that cannot carry secrets (threat A26).
+    /// To a TRACE or OPTIONS request whose `Max-Forwards` is used up (RFC 9110 §7.6.2, §9.3.8): the request
+    /// as `message/http`, but only its request line and fields that cannot carry secrets (threat A26).
     Trace {
         /// The request.
         head: &'a RequestHead,
-        /// What it was parsed from or built into.
+        /// The text that it was parsed from or built into.
         buffer: &'a [u8],
     },
 }
@@ -96,8 +97,8 @@ impl OwnAnswer<'_> {
         }
     }
 
-    /// Gives its fields to `visit`, `:status` first, for HTTP/2 or HTTP/3, and appends its body to `body`. Where nothing
-    /// is appended the stream ends with the head.
+    /// Gives its fields to `visit`, `:status` first, for HTTP/2 or HTTP/3, and appends its body to `body`.
+    /// Where nothing is appended the stream ends with the head.
     pub fn visit(&self, own: &OwnResponse<'_>, visit: &mut impl FnMut(&[u8], &[u8]), body: &mut Vec<u8>) {
         let answer = self.settled();
         let content = answer.body();
@@ -119,14 +120,27 @@ impl OwnAnswer<'_> {
         }
     }
 
+    /// Fields that say what it is, which a route does not know better.
+    fn kept_names(&self) -> KnownSet {
+        match self {
+            OwnAnswer::Error { .. } => {
+                KnownSet::of(&[KnownHeader::ContentType, KnownHeader::CacheControl, KnownHeader::RetryAfter])
+            }
+            OwnAnswer::Simple { .. } => KnownSet::EMPTY,
+            OwnAnswer::Redirect { .. } => KnownSet::of(&[KnownHeader::Location]),
+            OwnAnswer::Trace { .. } => KnownSet::of(&[KnownHeader::ContentType, KnownHeader::CacheControl]),
+        }
+    }
+
     fn put_fields(&self, own: &OwnResponse<'_>, body: &[u8], sink: &mut impl FieldSink) {
-        if !own.date.is_empty() {
+        let replaced = replaced_names(own.added);
+        if !own.date.is_empty() && !replaced.has(KnownHeader::Date) {
             sink.field(b"date", own.date);
         }
-        if !own.request_id.is_empty() {
+        if !own.request_id.is_empty() && !replaced.has(KnownHeader::XRequestId) {
             sink.field(b"x-request-id", own.request_id);
         }
-        if let Some(field) = own.alternative {
+        if let Some(field) = own.alternative.filter(|_| !replaced.has(KnownHeader::AltSvc)) {
             sink.line(&field.line, field.name_bytes);
         }
         match *self {
@@ -145,12 +159,17 @@ impl OwnAnswer<'_> {
                 sink.field(b"content-type", b"message/http");
                 sink.field(b"cache-control", b"no-store");
             }
-            OwnAnswer::Simple { .. } => {}
-        }
-        if let OwnAnswer::Simple { fields, .. } | OwnAnswer::Redirect { fields, .. } = self {
-            for field in *fields {
-                sink.line(&field.line, field.name_bytes);
+            OwnAnswer::Simple { fields, .. } => {
+                let is_replaced =
+                    |field: &AddedField| own.added.iter().any(|added| added.replaces_name(field.name()));
+                for field in fields.iter().filter(|field| !is_replaced(field)) {
+                    sink.line(&field.line, field.name_bytes);
+                }
             }
+        }
+        let kept = self.kept_names();
+        for field in own.added.iter().filter(|field| !kept.has(field.known)) {
+            sink.line(&field.line, field.name_bytes);
         }
         if !without_body(self.status()) {
             sink.number(b"content-length", body.len() as u64);
@@ -169,7 +188,8 @@ impl OwnAnswer<'_> {
     }
 }
 
-/// Gives the fields of `100 Continue` to `visit` (RFC 9110 §15.2.1); [`encode::write_continue`] for HTTP/2 and HTTP/3.
+/// Gives the fields of `100 Continue` to `visit` (RFC 9110 §15.2.1); [`encode::write_continue`] for HTTP/2
+/// and HTTP/3.
 pub fn continue_fields(visit: &mut impl FnMut(&[u8], &[u8])) {
     put_status(100, &mut Visitor::new(visit));
 }

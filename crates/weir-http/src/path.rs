@@ -1,13 +1,13 @@
 //! The one normalisation of paths, for routing, for cache keys, and for what backends get (threat A25).
 //!
 //! - escapes of unreserved bytes are decoded, others keep upper-case digits (RFC 3986 §6.2.2.1, §6.2.2.2);
-//! - dot segments are resolved, also when written `%2e` (RFC 3986 §5.2.4); a path that climbs above its root is refused
-//!   rather than cut;
+//! - dot segments are resolved, also when written `%2e` (RFC 3986 §5.2.4); a path that climbs above its root
+//!   is refused rather than cut;
 //! - `%2F` stays encoded: it is data, not a separator;
-//! - empty segments (`//`) stay: they are different resources to many backends. To others they are not, and then `//admin` means
-//!   what no route on `/admin` saw: for those there is [`normalise_merging_into`];
-//! - `;` parameters are part of their segment: `/..;/` climbs nowhere here, and is refused because some servers drop
-//!   the parameter and then climb;
+//! - empty segments (`//`) stay: they are different resources to many backends. To others they are not, and
+//!   then `//admin` means what no route on `/admin` saw: for those there is [`normalise_merging_into`];
+//! - `;` parameters are part of their segment: `/..;/` climbs nowhere here, and is refused because some
+//!   servers drop the parameter and then climb;
 //! - backslashes and encoded control bytes are refused, malformed escapes too.
 //!
 //! Bytes of 0x80 and above can only come encoded and stay so.
@@ -17,8 +17,8 @@ use std::borrow::Cow;
 use crate::scan::{self, PATH, UNRESERVED};
 use crate::violation::Violation;
 
-/// Normalises a path that begins with `/`. Borrows when it is normal already, after one scan and without allocating
-/// unless it has escapes or segments that begin with a dot.
+/// Normalises a path that begins with `/`. Borrows when it is normal already, after one scan and without
+/// allocating unless it has escapes or segments that begin with a dot.
 ///
 /// An empty path (asterisk- and authority-form) is given back as it is.
 ///
@@ -32,13 +32,13 @@ pub fn normalise(raw: &[u8]) -> Result<Cow<'_, [u8]>, Violation> {
     if normalise_into(raw, &mut out)? { Ok(Cow::Owned(out)) } else { Ok(Cow::Borrowed(raw)) }
 }
 
-/// As [`normalise`], but writes into `out`, which is cleared first and keeps its allocation. False when `raw` is
-/// normal already; `out` is the same then.
+/// As [`normalise`], but writes into `out`, which is cleared first and keeps its allocation. False when `raw`
+/// is normal already; `out` is the same then.
 pub fn normalise_into(raw: &[u8], out: &mut Vec<u8>) -> Result<bool, Violation> {
     out.clear();
     out.reserve(raw.len());
     let mut segments = raw.split(|&byte| byte == b'/');
-    // What stands before the first slash: nothing, in a path that begins with one.
+    // The text before the first slash: none, in a path that begins with one.
     let before = segments.next().unwrap_or_default();
     decode_segment(before, out)?;
     let root = out.len();
@@ -71,6 +71,13 @@ pub fn normalise_merging_into(raw: &[u8], out: &mut Vec<u8>) -> Result<bool, Vio
     normalise_into(raw, out)?;
     out.dedup_by(|byte, before| *byte == b'/' && *before == b'/');
     Ok(out != raw)
+}
+
+/// Whether a segment is `.` or `..`, or `..` with a parameter that some servers drop. No normal path has one;
+/// one that a rewrite put together can: `/files/` before `../secret`.
+pub fn has_dot_segment(path: &[u8]) -> bool {
+    let is_dots = |segment: &[u8]| matches!(segment, b"." | b".." | [b'.', b'.', b';', ..]);
+    path.split(|&byte| byte == b'/').any(is_dots)
 }
 
 /// Whether a path has two slashes in a row, so that merging changes it.
@@ -192,6 +199,16 @@ mod tests {
     fn double_encoding_is_decoded_once_only() {
         assert_eq!(normal("/%252e%252e/").as_deref(), Ok("/%252e%252e/"));
         assert_eq!(normal("/%25%32%65").as_deref(), Ok("/%252e"));
+    }
+
+    #[test]
+    fn dot_segments_are_found_wherever_they_stand_and_nothing_else_is() {
+        for path in ["/files/../secret", "/files/..", "/files/.", "/./x", "/a/..;x/b", "/..;", ".."] {
+            assert!(has_dot_segment(path.as_bytes()), "{path}");
+        }
+        for path in ["/", "", "/files/..x", "/files/x..", "/.../.x/x.", "/a/.;x", "/a/..%2Fb"] {
+            assert!(!has_dot_segment(path.as_bytes()), "{path}");
+        }
     }
 
     #[test]

@@ -1,23 +1,24 @@
 //! The PROXY protocol, versions 1 and 2: who the client of the proxy before us is (threat D8).
 //!
-//! Source: "The PROXY protocol", haproxy.org, section 2. Whether a peer must send a header is configured and never
-//! guessed from the bytes ("MUST NOT try to guess"); this module reads one that must be there.
+//! Source: "The PROXY protocol", haproxy.org, section 2. Whether a peer must send a header is configured and
+//! never guessed from the bytes ("MUST NOT try to guess"); this module reads one that must be there.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Longest version 1 header, in bytes, CRLF included.
 pub const V1_LONGEST_BYTES: usize = 107;
-/// Longest version 2 header accepted unless configured otherwise, in bytes: room for addresses and small TLVs.
+/// Longest version 2 header accepted unless configured otherwise, in bytes: room for addresses and small
+/// TLVs.
 pub const V2_DEFAULT_LIMIT_BYTES: usize = 536;
 
 const V2_SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 
-/// What a header says.
+/// The content of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyHeader {
-    /// The client and the address it connected to; `None` where the connection is the proxy's own (LOCAL) or the family
-    /// is not known: use the connection's own addresses.
+    /// The client and the address it connected to; `None` where the connection is the proxy's own (LOCAL) or
+    /// the family is not known: use the connection's own addresses.
     pub addresses: Option<ProxyAddresses>,
     /// Which version was sent.
     pub version: ProxyVersion,
@@ -28,7 +29,7 @@ pub struct ProxyHeader {
 pub struct ProxyAddresses {
     /// The client.
     pub source: SocketAddr,
-    /// What the client connected to.
+    /// The address that the client connected to.
     pub destination: SocketAddr,
 }
 
@@ -40,12 +41,12 @@ pub enum ProxyVersion {
     V2,
 }
 
-/// What [`parse`] came to.
+/// The result of [`parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyProgress {
     /// The header is complete; the client's bytes begin at `header_bytes`.
     Complete {
-        /// What it says.
+        /// The content.
         header: ProxyHeader,
         /// Its length in bytes.
         header_bytes: usize,
@@ -54,7 +55,7 @@ pub enum ProxyProgress {
     Partial,
 }
 
-/// What is wrong with a header. The connection must be closed without an answer.
+/// A mistake in a header. The connection must be closed without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProxyViolation {
     /// The first bytes are neither version's.

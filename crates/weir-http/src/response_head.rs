@@ -6,8 +6,8 @@ use crate::message::{
     ConnectionOptions, Cursor, Field, FieldLine, Fields, NOMINATED, Phase, Span, Version, common_to_heads,
 };
 
-/// The head of a response. Filled by [`crate::h1::parse_response`]; [`clear`](Self::clear) it before the next one,
-/// also between an interim response and the next.
+/// The head of a response. Filled by [`crate::h1::parse_response`]; [`clear`](Self::clear) it before the next
+/// one, also between an interim response and the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseHead {
     pub(crate) cursor: Cursor,
@@ -55,8 +55,8 @@ impl ResponseHead {
         self.reason.of(buffer)
     }
 
-    /// The fields that are not of the connection the message came by (RFC 9110 §7.6.1): what may be kept of it, and be given to
-    /// others.
+    /// The fields that are not of the connection the message came by (RFC 9110 §7.6.1): what may be kept of
+    /// it, and be given to others.
     pub fn end_to_end_fields<'a>(&'a self, buffer: &'a [u8]) -> impl Iterator<Item = Field<'a>> {
         let lines = self.fields.lines.iter();
         lines.filter(|line| !HOP_BY_HOP.has(line.known) && line.flags & NOMINATED == 0).map(|line| Field {
@@ -100,8 +100,8 @@ impl ResponseHead {
         self.upgrade.map(|span| span.of(buffer))
     }
 
-    /// Whether this is the 101 that the request asked for: exactly the protocol of `requested`. Only then may bytes be
-    /// tunnelled (threat A18).
+    /// Whether this is the 101 that the request asked for: exactly the protocol of `requested`. Only then may
+    /// bytes be tunnelled (threat A18).
     pub fn accepts_upgrade(&self, buffer: &[u8], requested: &[u8]) -> bool {
         self.status == 101 && self.upgrade(buffer).is_some_and(|token| token.eq_ignore_ascii_case(requested))
     }

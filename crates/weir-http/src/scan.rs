@@ -19,8 +19,9 @@ pub(crate) const UNRESERVED: u8 = 128;
 
 /// Classes of every byte.
 ///
-/// Paths and queries take what RFC 3986 allows plus the bytes that browsers following the URL Standard leave as
-/// they are (`[ ] ^ { | }` and backtick; `\` in queries only). `"`, `#`, `<` and `>` are always encoded by them.
+/// Paths and queries take what RFC 3986 allows plus the bytes that browsers following the URL Standard leave
+/// as they are (`[ ] ^ { | }` and backtick; `\` in queries only). `"`, `#`, `<` and `>` are always encoded by
+/// them.
 pub(crate) static CLASS: [u8; 256] = classes();
 
 const fn contains(set: &[u8], byte: u8) -> bool {
@@ -138,7 +139,8 @@ fn any_control_from(text: &[u8], at: usize) -> Option<usize> {
     tail.iter().position(|&byte| byte < 0x20 || byte == 0x7f).map(|position| offset + position)
 }
 
-/// A decimal number of 1 to 19 digits that fits below 2^63; `None` for anything else, signs and spaces included.
+/// A decimal number of 1 to 19 digits that fits below 2^63; `None` for anything else, signs and spaces
+/// included.
 pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > 19 {
         return None;

@@ -1,5 +1,5 @@
-//! Where fields go that Weir composes: behind each other as lines of HTTP/1.1, or one after another to a visitor that
-//! encodes them for HTTP/2 or HTTP/3. What is written is decided once, for both.
+//! Where fields go that Weir composes: behind each other as lines of HTTP/1.1, or one after another to a
+//! visitor that encodes them for HTTP/2 or HTTP/3. What is written is decided once, for both.
 
 use crate::h1::encode;
 

@@ -1,4 +1,4 @@
-//! What ends a stream of HTTP/2 or HTTP/3 early, in the codes of both (RFC 9113 §7, RFC 9114 §8.1).
+//! Reasons to end a stream of HTTP/2 or HTTP/3 early, in the codes of both (RFC 9113 §7, RFC 9114 §8.1).
 
 use crate::violation::Violation;
 

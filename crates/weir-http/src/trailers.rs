@@ -11,8 +11,9 @@ pub struct Trailers {
 }
 
 impl Trailers {
-    /// The fields in order, without those that must not be trailers: what frames, routes, authenticates or controls a
-    /// message is of no use behind it, and merging it into the head is an attack (RFC 9110 §6.5.1, threat B13).
+    /// The fields in order, without those that must not be trailers: what frames, routes, authenticates or
+    /// controls a message is of no use behind it, and merging it into the head is an attack (RFC 9110 §6.5.1,
+    /// threat B13).
     pub fn iter(&self) -> impl Iterator<Item = Field<'_>> {
         let lines = self.fields.lines.iter();
         lines.filter(|line| !NOT_IN_TRAILERS.has(line.known) && line.flags & UNDERSCORE_TWIN == 0).map(

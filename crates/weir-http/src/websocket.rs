@@ -1,7 +1,8 @@
-//! The handshake of WebSocket in HTTP/1.1 (RFC 6455 §4), for upgrades that HTTP/2 or HTTP/3 know nothing of it on one
-//! side (RFC 8441 §5): Weir is then a party to the handshake and not only between two.
+//! The handshake of WebSocket in HTTP/1.1 (RFC 6455 §4), for upgrades that HTTP/2 or HTTP/3 know nothing of
+//! it on one side (RFC 8441 §5): Weir is then a party to the handshake and not only between two.
 //!
-//! It proves that a server understood the upgrade, and keeps no secret: that SHA-1 is broken does no harm here.
+//! It proves that a server understood the upgrade, and keeps no secret: that SHA-1 is broken does no harm
+//! here.
 
 use crate::known::KnownHeader;
 use crate::message::ResponseHead;
@@ -11,7 +12,7 @@ pub const KEY_BYTES: usize = 24;
 /// Length of the answer to a key, in bytes.
 pub const ACCEPT_BYTES: usize = 28;
 
-/// What a server puts behind the key before it hashes it (RFC 6455 §1.3).
+/// The text that a server puts behind the key before it hashes it (RFC 6455 §1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// A `sec-websocket-key` from 128 random bits (RFC 6455 §4.1).

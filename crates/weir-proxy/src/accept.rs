@@ -1,7 +1,6 @@
-//! A new connection: limits, then the PROXY protocol header where one is due, then the session.
+//! A new connection: descriptors, limits, then the session of its protocol.
 
 use std::future::poll_fn;
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
 use std::rc::Rc;
@@ -9,16 +8,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use weir_config::{Protocol, ProxyVersion};
-use weir_http::proxy_protocol::{self, ProxyAddresses, ProxyProgress};
-use weir_io::buffers::{Buffer, SMALL};
-use weir_io::clock;
-use weir_io::deadline::Deadline;
-use weir_io::stream::Stream;
+use weir_config::Protocol;
 use weir_io::system;
-use weir_io::wait::WaitError;
-use weir_io::wait::receive;
-use weir_stats::table::{End, Rejected};
+use weir_stats::table::Rejected;
 
 use crate::snapshot::ClientSeat;
 use crate::sockets::BACKLOG;
@@ -32,35 +24,6 @@ const PATIENT_PAUSES: u32 = 3;
 
 /// Connections of a closing socket accepted before others get their turn.
 const TURN: u16 = 64;
-
-/// Who is at the other end.
-#[derive(Clone, Copy, Debug)]
-pub struct Client {
-    /// The TCP peer.
-    pub peer: SocketAddr,
-    /// The client: the TCP peer, or whom a PROXY header from an accepted peer names.
-    pub address: SocketAddr,
-    /// The address the client connected to, as far as known: ours, or the one in the PROXY header.
-    pub destination: Option<SocketAddr>,
-}
-
-impl Client {
-    /// The PROXY protocol header that names this client to a backend; `local` says which address of ours its connection came to.
-    pub fn proxy_header(
-        &self,
-        version: ProxyVersion,
-        local: impl FnOnce() -> io::Result<SocketAddr>,
-    ) -> Vec<u8> {
-        let destination = self.destination.or_else(|| local().ok());
-        let addresses = destination.map(|destination| ProxyAddresses { source: self.address, destination });
-        let mut header = Vec::with_capacity(proxy_protocol::V1_LONGEST_BYTES);
-        match version {
-            ProxyVersion::V1 => proxy_protocol::write_v1(addresses, &mut header),
-            ProxyVersion::V2 => proxy_protocol::write_v2(addresses, &mut header),
-        }
-        header
-    }
-}
 
 /// Accepts on one socket until it is closed; then serves what waits in its accept queue and ends.
 pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, listener: TcpListener) {
@@ -151,7 +114,7 @@ fn begin(worker: &Rc<Worker>, socket: &ListenerSocket, stream: TcpStream, peer: 
     let listener = slot.current();
     let cells = listener.shared.cells.of(worker.number);
     // Asked first: who has its share already must not drive others out. Behind a balancer it is asked for once its header has
-    // named the client ([`identify`]).
+    // named the client ([`crate::identify`]).
     let client_seat = if listener.shared.expects_proxy_header(peer.ip()) {
         None
     } else {
@@ -192,7 +155,7 @@ impl Newcomer {
         let Newcomer { slot, stream, peer, client_seat } = self;
         let count = SessionCount::enter(worker, &listener.shared);
         let worker = worker.clone();
-        match listener.shared.config.protocol() {
+        match listener.shared.config.protocol {
             Protocol::Tcp => {
                 tokio::task::spawn_local(async move {
                     let _held = (count, client_seat);
@@ -205,49 +168,6 @@ impl Newcomer {
                     http::session::serve(worker, slot, stream, peer).await;
                 });
             }
-        }
-    }
-}
-
-/// Finds out who the client is; reads the PROXY protocol header when `peer` must send one.
-///
-/// `buffer` keeps whatever came behind the header. The deadline is `timeout.header` from now. The seat is that of the client whom
-/// the header names, to be held as long as the session.
-pub async fn identify(
-    listener: &WorkerListener,
-    stream: &mut Stream,
-    peer: SocketAddr,
-    buffer: &mut Option<Buffer>,
-    worker: &Worker,
-    deadline: &Deadline,
-) -> Result<(Client, Option<ClientSeat>), End> {
-    let plain = Client { peer, address: peer, destination: None };
-    if !listener.shared.expects_proxy_header(peer.ip()) {
-        return Ok((plain, None));
-    }
-    deadline.set(clock::now() + listener.shared.config.timeout.header);
-    let mut received = worker.buffers.borrow(SMALL).ok_or(End::Overload)?;
-    loop {
-        match proxy_protocol::parse(received.filled(), proxy_protocol::V2_DEFAULT_LIMIT_BYTES) {
-            Ok(ProxyProgress::Complete { header, header_bytes }) => {
-                received.consume(header_bytes);
-                *buffer = (!received.is_empty()).then_some(received);
-                let Some(told) = header.addresses else { return Ok((plain, None)) };
-                let seat =
-                    listener.shared.seat_client(told.source.ip()).map_err(|_| End::TooManyConnections)?;
-                let client = Client { peer, address: told.source, destination: Some(told.destination) };
-                return Ok((client, seat));
-            }
-            Ok(ProxyProgress::Partial) => {}
-            Err(violation) => {
-                tracing::debug!(%peer, %violation, "PROXY protocol header");
-                return Err(End::BadProxyHeader);
-            }
-        }
-        match receive(stream, &mut received, deadline).await {
-            Ok(0) | Err(WaitError::Broken(_)) => return Err(End::ClientClosed),
-            Ok(_) => {}
-            Err(WaitError::TimedOut) => return Err(End::ClientHeader),
         }
     }
 }

@@ -132,6 +132,11 @@ pub enum Spoken {
 }
 
 impl Spoken {
+    /// Whether it has requests.
+    pub const fn is_http(self) -> bool {
+        matches!(self, Spoken::Http10 | Spoken::Http11 | Spoken::Http2 | Spoken::Http3)
+    }
+
     /// As it stands in a log line.
     pub const fn word(self) -> &'static str {
         match self {

@@ -1,5 +1,6 @@
-//! Pools and backends on one worker: choosing, connecting, keeping idle connections.
+//! Pools and backends on one worker: choosing and connecting. What is kept of connections belongs to the protocol that uses them.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::Future as _;
 use std::io;
@@ -14,7 +15,6 @@ use std::time::Duration;
 use rustls::HandshakeKind;
 use tokio::net::TcpStream;
 use weir_balance::{NoPick, Outcome, PickInput, Picker, TierKind};
-use weir_http::h1::connection::Idle;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::handshake;
@@ -25,9 +25,7 @@ use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
 
 use crate::counterparts::Counterparts;
-use crate::http::connection::Connection as HttpConnection;
-use crate::http::h2::Carriers;
-use crate::plane::Event;
+use crate::events::Event;
 use crate::snapshot::{Backend, Pool};
 use crate::worker::Worker;
 
@@ -45,10 +43,20 @@ pub struct WorkerPool {
 /// A backend on one worker.
 pub struct WorkerBackend {
     pub shared: Arc<Backend>,
-    idle: RefCell<Vec<Kept>>,
-    /// Connections that are shared, of a pool whose backends are spoken to in HTTP/2.
-    pub carriers: Rc<Carriers>,
+    /// One for each protocol that has kept anything.
+    kept: RefCell<Vec<Rc<dyn Keep>>>,
     number: usize,
+}
+
+/// Connections to one backend that a protocol keeps for further use, on one worker.
+pub trait Keep: Any {
+    /// For the same backend in the next snapshot: takes over what is idle.
+    fn hand_over(&self) -> Rc<dyn Keep>;
+    /// Closes up to `most` idle connections, those idle longest first; gives how many.
+    fn close_idle(&self, most: usize) -> usize;
+    /// Drops what has been idle for `longest`, is closed by the backend, or goes to where the backend was before its last move
+    /// ([`crate::snapshot::Resolved::moves`]).
+    fn retire(&self, now: Duration, longest: Duration, moves: u32);
 }
 
 /// A connection to a backend.
@@ -99,11 +107,6 @@ impl Drop for OpenCount {
     }
 }
 
-struct Kept {
-    connection: Idle<HttpConnection>,
-    since: Duration,
-}
-
 /// A backend that was chosen: it counts as one in flight until this is dropped.
 pub struct Chosen {
     pub pool: Rc<WorkerPool>,
@@ -126,9 +129,9 @@ impl WorkerPool {
             if let Some(kept) = kept.filter(|kept| Arc::ptr_eq(&kept.shared, backend)) {
                 return kept.clone();
             }
-            let idle = kept.map_or_else(Vec::new, |old| old.idle.take());
-            let carriers = kept.map(|old| old.carriers.clone()).unwrap_or_default();
-            Rc::new(WorkerBackend { shared: backend.clone(), idle: RefCell::new(idle), carriers, number })
+            let kept = kept
+                .map_or_else(Vec::new, |old| old.kept.borrow().iter().map(|kept| kept.hand_over()).collect());
+            Rc::new(WorkerBackend { shared: backend.clone(), kept: RefCell::new(kept), number })
         });
         let (picker, backends) = (Picker::new(shared.balance.clone()), backends.collect());
         Rc::new(WorkerPool { shared: shared.clone(), picker, backends, number })
@@ -164,10 +167,9 @@ impl WorkerPool {
     pub fn close_idle(&self, most: usize) -> usize {
         let mut closed = 0;
         for backend in &self.backends {
-            let mut idle = backend.idle.borrow_mut();
-            let count = idle.len().min(most - closed);
-            idle.drain(..count);
-            closed += count;
+            for kept in backend.kept.borrow().iter() {
+                closed += kept.close_idle(most - closed);
+            }
         }
         closed
     }
@@ -176,12 +178,8 @@ impl WorkerPool {
     pub fn retire_idle(&self, now: Duration) {
         let longest = self.shared.config.keep_alive.idle;
         for backend in &self.backends {
-            backend.carriers.retire(now, longest, backend.shared.resolved.moves());
-            backend.idle.borrow_mut().retain(|idle| {
-                now.saturating_sub(idle.since) < longest
-                    && backend.is_at(&idle.connection)
-                    && idle.connection.connection().is_quiet()
-            });
+            let moves = backend.shared.resolved.moves();
+            backend.kept.borrow().iter().for_each(|kept| kept.retire(now, longest, moves));
         }
     }
 }
@@ -193,36 +191,16 @@ impl WorkerBackend {
         self.shared.cells.of(self.number)
     }
 
-    /// An idle connection that, as far as is known here, the backend still holds open and has sent nothing on.
-    ///
-    /// `max_idle` bounds how long it may have been idle: what is not idempotent must not meet a backend that is just closing.
-    pub fn take_idle(&self, now: Duration, max_idle: Duration) -> Option<Idle<HttpConnection>> {
-        let mut idle = self.idle.borrow_mut();
-        while let Some(candidate) = idle.pop() {
-            if now.saturating_sub(candidate.since) >= max_idle {
-                // Last in, first out: all others are older.
-                idle.push(candidate);
-                return None;
-            }
-            if self.is_at(&candidate.connection) && candidate.connection.connection().is_quiet() {
-                return Some(candidate.connection);
-            }
-        }
-        None
-    }
-
-    /// Whether `connection` goes to the address that the backend's name stands for now.
+    /// What a protocol keeps of this backend's connections; empty when it is asked for first.
     #[inline]
-    fn is_at(&self, connection: &Idle<HttpConnection>) -> bool {
-        connection.connection().moves() == self.shared.resolved.moves()
-    }
-
-    /// Keeps a connection whose last exchange ended cleanly on both sides, which is what the type says.
-    pub fn keep_idle(&self, connection: Idle<HttpConnection>, now: Duration, max: u32) {
-        let mut idle = self.idle.borrow_mut();
-        if idle.len() < max as usize && self.is_at(&connection) {
-            idle.push(Kept { connection, since: now });
-        }
+    pub fn kept<K: Keep + Default>(&self) -> Rc<K> {
+        let mut all = self.kept.borrow_mut();
+        let found = all.iter().find_map(|kept| (kept.clone() as Rc<dyn Any>).downcast().ok());
+        found.unwrap_or_else(|| {
+            let empty = Rc::new(K::default());
+            all.push(empty.clone());
+            empty
+        })
     }
 
     /// Opens a connection. The deadline is the caller's to set.

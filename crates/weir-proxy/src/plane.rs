@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -12,6 +12,8 @@ use weir_io::{clock, system};
 use weir_quic::process::{HandOver, Process};
 
 use crate::access_log::AccessLog;
+use crate::events::{Event, Totals};
+use crate::listen;
 use crate::seats::Evictions;
 use crate::snapshot::Snapshot;
 use crate::sockets::{Endpoint, Sockets};
@@ -32,40 +34,6 @@ pub struct Options {
     pub quic: HandOver,
     /// Listening sockets that the process before has handed over; what of them the first config does not use is closed.
     pub sockets: Sockets,
-}
-
-/// Something a worker found out that the control side acts on or tells the operator.
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// Passive health ejected a backend: its pool must be refreshed when the time is over.
-    Ejected {
-        /// Name of the pool.
-        pool: String,
-        /// The backend.
-        backend: String,
-        /// Clock reading when it may return.
-        until: Duration,
-        /// The last of the failures, such as `answered 503`.
-        reason: String,
-    },
-    /// A worker ran out of file descriptors and shed idle connections.
-    DescriptorsShort {
-        /// Connections shed.
-        shed: usize,
-    },
-}
-
-/// Live totals that all workers share; one relaxed atomic per connection, none per request.
-#[derive(Debug, Default)]
-pub struct Totals {
-    /// Sessions open now: client connections and UDP flows.
-    pub sessions: AtomicU64,
-    /// Panics caught while serving one connection.
-    pub panics: AtomicU64,
-    /// When the drain of the whole process is over, in nanoseconds of [`weir_io::clock`]; 0 while it serves.
-    pub drained_at: AtomicU64,
-    /// Sessions that ended only then, or later.
-    pub cut_off: AtomicU64,
 }
 
 /// For sessions that are cut off at the end of a drain to end in their own way: with a reset, a counter, a line in the access log.
@@ -104,6 +72,7 @@ impl ProxyPlane {
                 totals: totals.clone(),
                 evictions: evictions.clone(),
                 quic,
+                serve_socket: listen::serve,
                 inbox,
             };
             let thread = std::thread::Builder::new()

@@ -73,13 +73,13 @@ pub struct Listener {
     client_seats: Arc<Mutex<HashMap<IpAddr, u32>>>,
 }
 
-/// One connection of one client address, counted until dropped.
+/// One connection of one client, counted until dropped.
 pub struct ClientSeat {
     address: IpAddr,
     seats: Arc<Mutex<HashMap<IpAddr, u32>>>,
 }
 
-/// The client address is at `max_connections_per_client`.
+/// The client is at `max_connections_per_client`.
 #[derive(Debug)]
 pub struct TooManyFromClient;
 
@@ -387,7 +387,7 @@ impl Listener {
             tls: tls.cloned(),
             challenges: loaded.challenges().clone(),
             alternative: tls.and_then(|tls| alternative(config, tls)),
-            screen: screening::compile(&config.http().screen, old.and_then(|old| old.screen.as_deref())),
+            screen: screening::compile(&config.screen, old.and_then(|old| old.screen.as_deref())),
             routes: RouteTable::compile(config, pools, cache, old.map(|old| &old.routes)),
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
             seats: old.map_or_else(Default::default, |old| old.seats.clone()),
@@ -401,11 +401,16 @@ impl Listener {
         of_routes.chain(self.screen.as_deref()).map(Screen::overflowed).sum()
     }
 
-    /// A seat for one more connection from `address`; `Err` when it has as many as `max_connections_per_client`.
+    /// A seat for one more connection of the client at `address`; `Err` when it has as many as `max_connections_per_client`. An IPv6 client is its
+    /// /64.
     ///
-    /// `Ok(None)` without a limit: then nothing is counted.
+    /// `Ok(None)` without a limit, and for a trusted proxy, whose connections are those of many: then nothing is counted.
     pub fn seat_client(&self, address: IpAddr) -> Result<Option<ClientSeat>, TooManyFromClient> {
         let Some(limit) = self.config.max_connections_per_client else { return Ok(None) };
+        if self.trusts(address) {
+            return Ok(None);
+        }
+        let address = weir_screen::address_key(address);
         let mut seats = self.client_seats.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = seats.entry(address).or_insert(0);
         if *taken >= limit {
@@ -427,7 +432,7 @@ impl Listener {
 
     /// Whether what `peer` says of the client before it is believed.
     pub fn trusts(&self, peer: IpAddr) -> bool {
-        weir_config::contains(&self.config.http().trusted_proxies, peer)
+        !self.config.trusted_proxies.is_empty() && weir_config::contains(&self.config.trusted_proxies, peer)
     }
 
     /// Counts a connection in, unless the listener is at its limit.

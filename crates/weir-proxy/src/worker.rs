@@ -1,6 +1,7 @@
 //! One worker: a thread with its own runtime, listening sockets, sessions, idle backend connections, timers and counters.
 //!
-//! Nothing here is `Send` or locked. What a worker needs from outside comes as a [`Command`].
+//! Nothing here is `Send` or locked. What a worker needs from outside comes as a [`Command`]. It knows no protocol: sockets are served by what it
+//! is given ([`ServeSocket`]).
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -18,24 +19,21 @@ use weir_io::clock;
 use weir_io::deadline::Deadlines;
 use weir_io::system;
 use weir_quic::forward::ForwardSocket;
-use weir_quic::port::Port;
 use weir_quic::process::{WorkerEndpoint, WorkerSetup};
-use weir_screen::sqli::Screen;
 
 use crate::access_log::{AccessLog, WorkerLog};
 use crate::backends::WorkerPool;
 use crate::counterparts::Counterparts;
-use crate::http::crew::Crew;
-use crate::http::exchange::Exchanges;
-use crate::http::h3::ListenerFront;
-use crate::plane::{Event, Totals};
+use crate::events::{Event, Totals};
 use crate::seats::{Eviction, Evictions};
 use crate::snapshot::{Listener, Snapshot};
-use crate::sockets::{self, Endpoint, Transport};
-use crate::{accept, udp};
+use crate::sockets::{self, Endpoint};
 
 /// How often idle backend connections are looked through for ones that are too old or closed by the backend.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Begins to serve a listening socket, which the descriptor is of, in the protocol of its listener.
+pub type ServeSocket = fn(&Rc<Worker>, &Rc<ListenerSocket>, OwnedFd) -> io::Result<()>;
 
 /// What a worker is started with.
 pub struct Setup {
@@ -46,6 +44,7 @@ pub struct Setup {
     pub totals: Arc<Totals>,
     pub evictions: Arc<[Evictions]>,
     pub quic: WorkerSetup,
+    pub serve_socket: ServeSocket,
     pub inbox: mpsc::UnboundedReceiver<Command>,
 }
 
@@ -76,13 +75,10 @@ pub struct Worker {
     pub events: mpsc::UnboundedSender<Event>,
     pub totals: Arc<Totals>,
     pub log: WorkerLog,
-    pub exchanges: Exchanges,
-    /// Room for looking at requests.
-    pub sqli: RefCell<Screen>,
-    pub crew: Crew,
     /// See [`system::accept_ceiling`].
     pub accept_ceiling: i32,
     pub quic: WorkerEndpoint,
+    serve_socket: ServeSocket,
     evictions: Arc<[Evictions]>,
     /// When a shortage of descriptors was last reported.
     reported: Cell<Option<Duration>>,
@@ -236,11 +232,9 @@ impl Worker {
             events: setup.events,
             totals: setup.totals,
             log: setup.access_log.for_worker(),
-            exchanges: Exchanges::default(),
-            sqli: RefCell::default(),
-            crew: Crew::default(),
             accept_ceiling: system::accept_ceiling(),
             quic: WorkerEndpoint::new(setup.quic, &buffers),
+            serve_socket: setup.serve_socket,
             evictions: setup.evictions,
             reported: Cell::new(None),
             random: Cell::new(seed | 1),
@@ -291,9 +285,9 @@ fn apply(worker: &Rc<Worker>, snapshot: &Arc<Snapshot>, sockets: Vec<(Endpoint, 
     let mut slots = Vec::with_capacity(snapshot.listeners.len());
     for listener in &snapshot.listeners {
         let current = Rc::new(WorkerListener { shared: listener.clone(), pools: pools.clone() });
-        let protocol = listener.config.protocol();
+        let protocol = listener.config.protocol;
         let kept = known.find(listener.config.name.as_str());
-        slots.push(match kept.filter(|slot| slot.current().shared.config.protocol() == protocol) {
+        slots.push(match kept.filter(|slot| slot.current().shared.config.protocol == protocol) {
             Some(slot) => {
                 *slot.current.borrow_mut() = current;
                 slot.clone()
@@ -386,27 +380,7 @@ fn open(
         closing: Cell::new(false),
         waker: RefCell::default(),
     });
-    match endpoint.transport {
-        Transport::Tcp => {
-            let listener = tokio::net::TcpListener::from_std(descriptor.into())?;
-            tokio::task::spawn_local(accept::run(worker.clone(), socket.clone(), listener));
-        }
-        Transport::Quic => {
-            let datagrams = weir_quic::socket::Socket::new(descriptor.into(), endpoint.address)?;
-            let driver = worker.quic.driver();
-            let front = ListenerFront::new(worker.clone(), socket.clone(), worker.quic.keys());
-            front.warm_up();
-            let port = Port::new(datagrams, Rc::new(front));
-            driver.open(&port);
-            driver.steer(&port);
-            let closing = socket.clone();
-            tokio::task::spawn_local(driver.run_socket(port, move |waker| closing.is_closing(waker)));
-        }
-        Transport::Udp => {
-            let datagrams = tokio::net::UdpSocket::from_std(descriptor.into())?;
-            tokio::task::spawn_local(udp::run(worker.clone(), socket.clone(), datagrams));
-        }
-    }
+    (worker.serve_socket)(worker, &socket, descriptor)?;
     Ok(socket)
 }
 
@@ -506,6 +480,7 @@ mod tests {
             totals: Arc::default(),
             evictions: (0..1).map(|_| Evictions::default()).collect(),
             quic: quic.remove(0),
+            serve_socket: |_, _, _| Ok(()),
             inbox,
         };
         Worker::new(setup).0

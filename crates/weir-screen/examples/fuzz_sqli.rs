@@ -1,4 +1,5 @@
-//! Fuzzes the SQL-injection screen: no panic, the same answer twice, a bounded time, and requests of any bytes in any place.
+//! Fuzzes the SQL-injection screen: no panic, the same answer twice, a bounded time, and requests of any
+//! bytes in any place.
 //!
 //! `cargo run --release -p weir-screen --example fuzz_sqli -- --seconds 60`; `WEIR_SEED` repeats a run.
 
@@ -92,7 +93,7 @@ fn main() -> ExitCode {
             })
         };
         let first = ask(&mut screen);
-        // What was judged before must not show.
+        // Verdicts of earlier values must not show.
         let second = ask(&mut Screen::default());
         if first != second {
             return Err(format!("used screen says {first:?}, new one {second:?}"));

@@ -1,5 +1,5 @@
-//! Prints what judging values for SQL injection costs: megabytes a second of one core, and nanoseconds for one request's head; the median of
-//! many short rounds.
+//! Prints what judging values for SQL injection costs: megabytes a second of one core, and nanoseconds for
+//! one request's head; the median of many short rounds.
 //!
 //! `cargo run --release -p weir-screen --example sqli_cost`
 #![expect(clippy::disallowed_methods, reason = "a measurement needs a clock")]

@@ -1,7 +1,8 @@
-//! Prints how many values of a file the SQL-injection screen takes for injections, and which those are or are not.
+//! Prints how many values of a file the SQL-injection screen takes for injections, and which those are or are
+//! not.
 //!
-//! `cargo run --release -p weir-screen --example sqli_rates -- [--caught | --passed] FILE…`. A value is a line, with `\n`, `\\` and `\xNN`; lines that
-//! begin with `#` are skipped.
+//! `cargo run --release -p weir-screen --example sqli_rates -- [--caught | --passed] FILE…`. A value is a
+//! line, with `\n`, `\\` and `\xNN`; lines that begin with `#` are skipped.
 #![expect(clippy::disallowed_methods, reason = "a measurement reads its files and arguments")]
 
 use std::process::ExitCode;

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net};
 
-/// Networks that are allowed and denied, flattened into disjoint ranges: one binary search per look-up, whatever their number.
+/// Networks that are allowed and denied, flattened into disjoint ranges: one binary search per look-up,
+/// whatever their number.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     allow: Box<[IpNet]>,
@@ -13,7 +14,7 @@ pub(crate) struct Addresses {
     v6: Ranges<u128>,
 }
 
-/// What the lists say of an address.
+/// The verdict of the lists on an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// This entry of the allow list is the most specific one.
@@ -28,7 +29,7 @@ pub(crate) enum Standing {
 struct Ranges<T> {
     /// Where each range begins; the first at 0. It ends where the next begins.
     starts: Box<[T]>,
-    /// What holds in it.
+    /// The verdict that holds in it.
     marks: Box<[u32]>,
 }
 
@@ -74,7 +75,7 @@ impl Addresses {
         })
     }
 
-    /// What holds for an address. O(log n); does not allocate.
+    /// The verdict that holds for an address. O(log n); does not allocate.
     pub fn standing(&self, address: IpAddr) -> Standing {
         let mark = match address.to_canonical() {
             IpAddr::V4(address) => self.v4.mark(address.into()),
@@ -88,7 +89,8 @@ impl Addresses {
         }
     }
 
-    /// Whether an address may pass: the most specific entry says so, or no entry holds it and there is no allow list.
+    /// Whether an address may pass: the most specific entry says so, or no entry holds it and there is no
+    /// allow list.
     pub fn passes(&self, address: IpAddr) -> bool {
         match self.standing(address) {
             Standing::Allowed(_) => true,
@@ -115,7 +117,8 @@ fn canonical(network: IpNet) -> IpNet {
 }
 
 impl<T: Copy + Ord> Ranges<T> {
-    /// Networks lie in one another or apart, never across; so a stack of those that are open tells what holds between any two edges.
+    /// Networks lie in one another or apart, never across; so a stack of those that are open tells what holds
+    /// between any two edges.
     fn flatten(mut blocks: Vec<Block>, highest: u128, narrow: impl Fn(u128) -> T) -> Ranges<T> {
         // Stable: of two equal ones the later, denied, lies on top.
         blocks.sort_by_key(|block| (block.first, std::cmp::Reverse(block.last)));

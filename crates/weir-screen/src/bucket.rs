@@ -1,8 +1,9 @@
 //! A token bucket in one number: the generic cell rate algorithm.
 //!
-//! A bucket is the time at which it will be full again. Taking a token moves that time one interval ahead; where this would put it further ahead than
-//! the whole bucket takes to fill, the bucket is empty. So a bucket needs no timer that fills it, one that is full need not be kept, and the
-//! long-term rate is exact whatever the order in which threads come.
+//! A bucket is the time at which it will be full again. Taking a token moves that time one interval ahead;
+//! where this would put it further ahead than the whole bucket takes to fill, the bucket is empty. So a
+//! bucket needs no timer that fills it, one that is full need not be kept, and the long-term rate is exact
+//! whatever the order in which threads come.
 //!
 //! Source: ITU-T Recommendation I.371, annex A.
 
@@ -10,7 +11,8 @@ use std::time::Duration;
 
 use crate::rate::Rate;
 
-/// Time in sixteenths of a nanosecond, so that even ten million a second are rounded by less than a thousandth. Lasts for 36 years.
+/// Time in sixteenths of a nanosecond, so that even ten million a second are rounded by less than a
+/// thousandth. Lasts for 36 years.
 pub(crate) type Ticks = u64;
 
 const TICKS_PER_NS: u64 = 16;
@@ -25,7 +27,7 @@ pub(crate) fn duration(ticks: Ticks) -> Duration {
     Duration::from_nanos(ticks.div_ceil(TICKS_PER_NS))
 }
 
-/// What all buckets of a limit have in common.
+/// The measures that all buckets of a limit have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket {
     /// Time in which one token comes.
@@ -41,7 +43,8 @@ impl Bucket {
         Bucket { interval, depth: interval.saturating_mul(u64::from(burst.max(1))) }
     }
 
-    /// Takes a token from a bucket that is full at `full_at`: when it is full now, or how long until there is a token.
+    /// Takes a token from a bucket that is full at `full_at`: when it is full now, or how long until there is
+    /// a token.
     #[inline]
     pub fn take(&self, full_at: Ticks, now: Ticks) -> Result<Ticks, Ticks> {
         let after = full_at.max(now).saturating_add(self.interval);

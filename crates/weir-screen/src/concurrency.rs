@@ -17,8 +17,8 @@ const KEPT: usize = 256;
 
 type Counts = HashMap<Digest, u32, BuildHasherDefault<Already>>;
 
-/// A limit with its counts, shared by all workers. Only keys with requests under way are remembered, so that memory is bounded by what
-/// bounds those: connections and streams.
+/// A limit with its counts, shared by all workers. Only keys with requests under way are remembered, so that
+/// memory is bounded by what bounds those: connections and streams.
 pub(crate) struct ConcurrencyLimiter {
     pub settings: ConcurrencyLimit,
     counts: Shares,
@@ -135,14 +135,13 @@ mod tests {
     }
 
     fn facts(client: &str) -> Facts<'static> {
-        let none = &|_: &[u8]| None;
         Facts {
             client: client.parse().unwrap(),
             path: b"/",
             method: b"GET",
             user_agent: b"",
-            header: none,
-            cookie: none,
+            header: &|_| None,
+            cookie: &|_| None,
         }
     }
 

@@ -1,8 +1,10 @@
-//! What stands for a key in a table: SipHash-2-4 with 128 bits, seeded, so that nobody outside can make two keys meet.
+//! Digests that stand for keys in a table: SipHash-2-4 with 128 bits, seeded, so that nobody outside can make
+//! two keys meet.
 //!
-//! Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012, and its reference code for the longer output.
+//! Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012, and its reference code for the
+//! longer output.
 
-/// What stands for a key.
+/// A digest that stands for a key.
 pub(crate) type Digest = [u64; 2];
 
 /// The digest of `data`, as one of the kind `tag`. 20 ns for an address.

@@ -1,4 +1,4 @@
-//! What a screen would say of a request, step by step, without counting it.
+//! The answer of a screen to a request, check by check, without counting it.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub struct ScreenCheck {
     pub reason: String,
     /// Where it is asked.
     pub at: Checkpoint,
-    /// What a request that does not pass is answered with.
+    /// Status of the answer to a request that does not pass.
     pub status: u16,
 }
 
@@ -30,7 +30,8 @@ impl ScreenCheck {
 }
 
 impl Screen {
-    /// Every step, in the order in which they are taken; a request that is refused takes none after the first that says so. Nothing is counted.
+    /// Every step, in the order in which they are taken; a request that is refused takes none after the first
+    /// that says so. Nothing is counted.
     pub fn explain(&self, facts: &Facts<'_>, now: Duration) -> Vec<ScreenCheck> {
         let mut steps = Vec::new();
         if let Some(addresses) = &self.addresses {

@@ -1,4 +1,4 @@
-//! What requests are counted by.
+//! Keys by which requests are counted.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -6,21 +6,22 @@ use std::net::{IpAddr, Ipv6Addr};
 use crate::digest::{Digest, digest};
 use crate::screen::Facts;
 
-/// What requests are counted by.
+/// A key by which requests are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key {
     /// The client's network: its address, cut to so many bits.
     ClientIp {
         /// Bits of an IPv4 address, up to 32.
         v4_bits: u8,
-        /// Bits of an IPv6 address, up to 128. One customer has at least a /64, and can come from each of its addresses.
+        /// Bits of an IPv6 address, up to 128. One customer has at least a /64, and can come from each of its
+        /// addresses.
         v6_bits: u8,
     },
     /// All of the route together.
     Route,
     /// All of the listener together.
     Listener,
-    /// The value of a header field (lower case).
+    /// The whole value of a header field (lower case).
     Header(Box<str>),
     /// The value of a cookie.
     Cookie(Box<str>),
@@ -35,13 +36,13 @@ impl Key {
         matches!(self, Key::Route | Key::Listener)
     }
 
-    /// What stands for the key of a request; `None` where there is only one count. A request without the header or cookie is counted by its
-    /// client: otherwise leaving it out would be the way around the limit.
+    /// Digest of the key of a request; `None` where there is only one count. A request without the header or
+    /// cookie is counted by its client: otherwise leaving it out would be the way around the limit.
     pub(crate) fn digest(&self, seed: [u64; 2], facts: &Facts<'_>) -> Option<Digest> {
         Some(match self {
             Key::Route | Key::Listener => return None,
             Key::ClientIp { v4_bits, v6_bits } => by_client(seed, facts.client, *v4_bits, *v6_bits),
-            Key::Header(name) => by_value(seed, facts, (facts.header)(name.as_bytes())),
+            Key::Header(name) => by_value(seed, facts, (facts.header)(name.as_bytes()).as_deref()),
             Key::Cookie(name) => by_value(seed, facts, (facts.cookie)(name.as_bytes())),
         })
     }
@@ -58,7 +59,7 @@ impl Key {
             Key::ClientIp { v4_bits, v6_bits } => {
                 format!("client {}", Network::of(facts.client, *v4_bits, *v6_bits))
             }
-            Key::Header(name) => of_value(name, (facts.header)(name.as_bytes())),
+            Key::Header(name) => of_value(name, (facts.header)(name.as_bytes()).as_deref()),
             Key::Cookie(name) => of_value(name, (facts.cookie)(name.as_bytes())),
         }
     }
@@ -108,6 +109,12 @@ impl fmt::Display for Network {
     }
 }
 
+/// What stands for a client at this address where clients are counted and nothing else is said: an IPv4
+/// address, an IPv6 /64.
+pub fn address_key(client: IpAddr) -> IpAddr {
+    Network::of(client, 32, 64).address
+}
+
 fn by_value(seed: [u64; 2], facts: &Facts<'_>, value: Option<&[u8]>) -> Digest {
     match value {
         Some(value) => digest(seed, 1, value),
@@ -125,16 +132,19 @@ fn by_client(seed: [u64; 2], client: IpAddr, v4_bits: u8, v6_bits: u8) -> Digest
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::borrow::Cow;
 
-    fn facts<'a>(client: &str, header: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>) -> Facts<'a> {
+    use super::*;
+    use crate::screen::FieldLookup;
+
+    fn facts<'a>(client: &str, header: &'a FieldLookup<'a>) -> Facts<'a> {
         Facts {
             client: client.parse().unwrap(),
             path: b"/",
             method: b"GET",
             user_agent: b"",
             header,
-            cookie: header,
+            cookie: &|_| None,
         }
     }
 
@@ -159,7 +169,7 @@ mod tests {
     fn who_leaves_the_header_out_is_counted_by_address() {
         let key = Key::Header("x-user".into());
         assert!(!same(&key, "192.0.2.1", "192.0.2.2"));
-        let green = |name: &[u8]| (name == b"x-user").then_some(&b"green"[..]);
+        let green = |name: &[u8]| (name == b"x-user").then_some(Cow::Borrowed(&b"green"[..]));
         let by = |client| key.digest([1, 2], &facts(client, &green));
         assert_eq!(by("192.0.2.1"), by("192.0.2.2"));
         assert_eq!(key.describe(&facts("192.0.2.1", &green)), "x-user `green`");

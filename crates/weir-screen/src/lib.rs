@@ -1,15 +1,17 @@
 //! May this request pass?
 //!
-//! A [`Screen`] is what a listener or a route asks of its requests: lists of addresses, methods, paths and user agents that are denied or
-//! alone allowed, limits of rate, and limits of requests at once. It answers with a [`Refusal`] that says why, and [`Screen::explain`] says the
-//! same without counting anything. This crate does no I/O, reads no clock and draws no randomness: `now` is a
-//! [`Duration`](std::time::Duration) since any monotonic origin, and the seed of its hashes is an argument.
+//! A [`Screen`] is what a listener or a route asks of its requests: lists of addresses, methods, paths and
+//! user agents that are denied or alone allowed, limits of rate, and limits of requests at once. It answers
+//! with a [`Refusal`] that says why, and [`Screen::explain`] says the same without counting anything. This
+//! crate does no I/O, reads no clock and draws no randomness: `now` is a [`Duration`](std::time::Duration)
+//! since any monotonic origin, and the seed of its hashes is an argument.
 //!
-//! A screen is shared by all workers: lists are immutable, and limits are atomics or short critical sections of one shard, touched once per
-//! request. What a client can make it remember is bounded ([`RateLimit::keys`]), and nobody loses a debt because others make new ones.
+//! A screen is shared by all workers: lists are immutable, and limits are atomics or short critical sections
+//! of one shard, touched once per request. What a client can make it remember is bounded
+//! ([`RateLimit::keys`]), and nobody loses a debt because others make new ones.
 //!
-//! Start reading in `screen.rs`; then `pattern.rs` and `addresses.rs` (lists), `bucket.rs` and `table.rs` (rates), `concurrency.rs`. Whether a
-//! text carries SQL is answered in [`sqli`], which stands alone.
+//! Start reading in `screen.rs`; then `pattern.rs` and `addresses.rs` (lists), `bucket.rs` and `table.rs`
+//! (rates), `concurrency.rs`. Whether a text carries SQL is answered in [`sqli`], which stands alone.
 #![forbid(unsafe_code)]
 
 mod addresses;
@@ -28,8 +30,8 @@ mod table;
 
 pub use concurrency::Slot;
 pub use explain::ScreenCheck;
-pub use key::Key;
+pub use key::{Key, address_key};
 pub use pattern::{Case, Pattern};
 pub use rate::Rate;
-pub use screen::{Facts, Passage, Reason, Refusal, Screen, admit};
+pub use screen::{Facts, FieldLookup, Passage, Reason, Refusal, Screen, admit};
 pub use settings::{Checkpoint, ConcurrencyLimit, RateLimit, Settings};

@@ -4,8 +4,8 @@ use std::fmt;
 
 use regex::bytes::{Regex, RegexBuilder};
 
-/// Patterns up to this many are compared one after the other; more are joined into one automaton, whose time does not grow with their
-/// number.
+/// Patterns up to this many are compared one after the other; more are joined into one automaton, whose time
+/// does not grow with their number.
 const FEW: usize = 8;
 
 /// Memory that the automaton of one list may take, bytes. A list that needs more is compared one by one.
@@ -25,14 +25,15 @@ pub enum Case {
 
 /// One entry of a list.
 ///
-/// Written `text` (exactly this), `text*` (begins so), `*text` (ends so), `*text*` (contains it), `*` (everything), `~regex` (a regular
-/// expression that matches anywhere), each with a leading `!` for its negation. [`fmt::Display`] writes it so again.
+/// Written `text` (exactly this), `text*` (begins so), `*text` (ends so), `*text*` (contains it), `*`
+/// (everything), `~regex` (a regular expression that matches anywhere), each with a leading `!` for its
+/// negation. [`fmt::Display`] writes it so again.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     negated: bool,
     form: Form,
     case: Case,
-    /// What is compared where bytes are not enough.
+    /// The expression, where comparing bytes is not enough.
     regex: Option<Regex>,
 }
 
@@ -157,7 +158,8 @@ fn simple(text: &str) -> Result<Form, String> {
     })
 }
 
-/// Bytes, because header values need not be UTF-8; and ASCII classes, because `\w` of all Unicode makes automata a hundred times larger.
+/// Bytes, because header values need not be UTF-8; and ASCII classes, because `\w` of all Unicode makes
+/// automata a hundred times larger.
 fn build(expression: &str, case: Case, most_bytes: usize) -> Result<Regex, regex::Error> {
     RegexBuilder::new(expression)
         .unicode(false)

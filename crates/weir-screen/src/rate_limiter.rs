@@ -33,7 +33,8 @@ impl RateLimiter {
         RateLimiter { settings: settings.clone(), bucket, buckets, seed }
     }
 
-    /// Takes a token; `Err` says after which time there will be one. Does not allocate; one short critical section at most.
+    /// Takes a token; `Err` says after which time there will be one. Does not allocate; one short critical
+    /// section at most.
     pub fn take(&self, facts: &Facts<'_>, now: Duration) -> Result<(), Duration> {
         let now = ticks(now);
         let taken = match (&self.buckets, self.settings.key.digest(self.seed, facts)) {

@@ -1,5 +1,7 @@
-//! The screen of a listener or of a route: the one place that decides whether a request may pass, and why not.
+//! The screen of a listener or of a route: the one place that decides whether a request may pass, and why
+//! not.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +12,10 @@ use crate::pattern::Patterns;
 use crate::rate_limiter::RateLimiter;
 use crate::settings::{Checkpoint, Settings};
 
-/// What a screen looks at.
+/// Finds the whole value of the header field of a name, all of its lines.
+pub type FieldLookup<'a> = dyn Fn(&[u8]) -> Option<Cow<'a, [u8]>> + 'a;
+
+/// The facts of a request that a screen looks at.
 pub struct Facts<'a> {
     /// The client, as far as it is believed.
     pub client: IpAddr,
@@ -18,15 +23,15 @@ pub struct Facts<'a> {
     pub path: &'a [u8],
     /// The method, as sent.
     pub method: &'a [u8],
-    /// `user-agent`; empty where there is none.
+    /// Whole value of `user-agent`; empty where there is none.
     pub user_agent: &'a [u8],
-    /// Value of the first header field of a name (given in lower case).
-    pub header: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>,
+    /// Whole value of the header field of a name (given in lower case).
+    pub header: &'a FieldLookup<'a>,
     /// Value of the first cookie of a name.
     pub cookie: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>,
 }
 
-/// What a request was refused for.
+/// Reasons to refuse a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Reason {
@@ -72,7 +77,7 @@ impl Refusal {
 /// After which time those may try again who found too many requests under way: nobody knows when one ends.
 const CONCURRENCY_RETRY: Duration = Duration::from_secs(1);
 
-/// What a request that is under way holds, and what would have happened to it.
+/// Slots that a request under way holds, and the refusals that dry runs spared it.
 #[derive(Default)]
 pub struct Passage {
     /// Requests counted as under way until this is dropped.
@@ -93,7 +98,7 @@ impl Passage {
         !self.slots.is_empty()
     }
 
-    /// What limits with `dry_run` would have refused it for.
+    /// Reasons for which limits with `dry_run` would have refused it.
     pub fn would_refuse(&self) -> impl Iterator<Item = Reason> {
         let bits = self.would_refuse;
         Reason::ALL.into_iter().filter(move |reason| bits & (1 << *reason as u8) != 0)
@@ -118,7 +123,8 @@ impl Texts {
     }
 }
 
-/// The limiters of `limits`. One of `old` with the same settings goes on where it is; of several that are alike the n-th goes on as the n-th.
+/// The limiters of `limits`. One of `old` with the same settings goes on where it is; of several that are
+/// alike the n-th goes on as the n-th.
 fn limiters<L, S: PartialEq>(
     limits: &[S],
     old: &[Arc<L>],
@@ -133,15 +139,17 @@ fn limiters<L, S: PartialEq>(
     limits.iter().enumerate().map(limiter).collect()
 }
 
-/// Tokens that a request took of a screen's limits of rate: a bit for each by its place in the config, which allows no more than there are bits.
+/// Tokens that a request took of a screen's limits of rate: a bit for each by its place in the config, which
+/// allows no more than there are bits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Taken(u64);
 
-/// Whether a request may pass at this checkpoint, by the screens of a listener and of its route, in this order. Lists are looked at on the edge. What
-/// the request then holds is in `passage`.
+/// Whether a request may pass at this checkpoint, by the screens of a listener and of its route, in this
+/// order. Lists are looked at on the edge. What the request then holds is in `passage`.
 ///
-/// Linear in the length of what is compared; allocates only where requests under way are counted. A request that is refused takes nothing
-/// from any limit that is asked at the same time: otherwise who hammers one route would use up what all others share.
+/// Linear in the length of what is compared; allocates only where requests under way are counted. A request
+/// that is refused takes nothing from any limit that is asked at the same time: otherwise who hammers one
+/// route would use up what all others share.
 ///
 /// # Errors
 /// It may not; `http/failure` of weir-proxy makes an answer of it.
@@ -167,7 +175,7 @@ pub fn admit(
     Err(refusal)
 }
 
-/// What a listener or a route asks of its requests, ready for use and shared by all workers.
+/// The lists and limits of a listener or a route, ready for use and shared by all workers.
 pub struct Screen {
     settings: Settings,
     pub(crate) addresses: Option<Addresses>,
@@ -182,8 +190,8 @@ pub struct Screen {
 impl Screen {
     /// Makes a screen of what the config says; `None` when it asks nothing.
     ///
-    /// Limits that `before` has with the same settings go on where they are. `seed` is secret and drawn once per process; a screen of `before`
-    /// keeps its own.
+    /// Limits that `before` has with the same settings go on where they are. `seed` is secret and drawn once
+    /// per process; a screen of `before` keeps its own.
     pub fn compile(settings: &Settings, seed: [u64; 2], before: Option<&Screen>) -> Option<Screen> {
         if settings.is_empty() {
             return None;
@@ -215,7 +223,7 @@ impl Screen {
         })
     }
 
-    /// What it was made of.
+    /// The settings that it was made of.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -247,7 +255,7 @@ impl Screen {
         self.count(checkpoint, facts, now, passage).inspect_err(|_| passage.slots.truncate(held))
     }
 
-    /// What the lists refuse a request for.
+    /// The reason for which a list refuses a request.
     fn listed(&self, facts: &Facts<'_>) -> Option<Reason> {
         if self.addresses.as_ref().is_some_and(|addresses| !addresses.passes(facts.client)) {
             return Some(Reason::Address);

@@ -1,4 +1,4 @@
-//! What an operator asks of requests, as the config says it.
+//! Lists and limits, as the config says them.
 
 use ipnet::IpNet;
 
@@ -6,7 +6,7 @@ use crate::key::Key;
 use crate::pattern::Pattern;
 use crate::rate::Rate;
 
-/// What a listener or a route asks of its requests.
+/// Lists and limits of a listener or a route.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     /// Networks whose clients are refused.
@@ -37,7 +37,8 @@ impl Settings {
         *self == Settings::default()
     }
 
-    /// The lists of networks and texts by their keys in the file, each as it is written there; empty ones too.
+    /// The lists of networks and texts by their keys in the file, each as it is written there; empty ones
+    /// too.
     pub fn lists(&self) -> impl Iterator<Item = (&'static str, Vec<String>)> {
         let written = |patterns: &[Pattern]| patterns.iter().map(Pattern::to_string).collect();
         let networks = |networks: &[IpNet]| networks.iter().map(IpNet::to_string).collect();
@@ -82,7 +83,7 @@ pub struct RateLimit {
     pub rate: Rate,
     /// At once, after a pause; at least 1.
     pub burst: u32,
-    /// What is counted.
+    /// The key of the count.
     pub key: Key,
     /// Which requests are counted.
     pub at: Checkpoint,
@@ -99,7 +100,7 @@ pub struct RateLimit {
 pub struct ConcurrencyLimit {
     /// Requests under way at once; at least 1.
     pub max: u32,
-    /// What is counted.
+    /// The key of the count.
     pub key: Key,
     /// Which requests are counted.
     pub at: Checkpoint,

@@ -1,8 +1,9 @@
 //! Buckets by key: bounded memory, constant time, and nobody loses a debt because others make new ones.
 //!
-//! Each key has two places of eight cells, and lives in whichever was emptier when it came. A bucket that is full says nothing, so its cell is
-//! free for the next key: nothing is swept, grown or moved. Where both places hold sixteen debts, the newcomer shares one of a fixed
-//! number of overflow buckets with others like it: it is never allowed more than its rate, though it may get less, and it is counted.
+//! Each key has two places of eight cells, and lives in whichever was emptier when it came. A bucket that is
+//! full says nothing, so its cell is free for the next key: nothing is swept, grown or moved. Where both
+//! places hold sixteen debts, the newcomer shares one of a fixed number of overflow buckets with others like
+//! it: it is never allowed more than its rate, though it may get less, and it is counted.
 //!
 //! Source: Azar, Broder, Karlin, Upfal, "Balanced Allocations", 1999.
 
@@ -72,7 +73,7 @@ impl Table {
                 Ok(())
             }
             Found::Room(at) => {
-                // What it owes from when there was no room for it, or what others owe with whom it shared.
+                // Debts from when there was no room for it, or of others with whom it shared.
                 let owed = self.shared(high).load(Relaxed);
                 cells[at] = [low, high, bucket.take(owed, now)?];
                 Ok(())

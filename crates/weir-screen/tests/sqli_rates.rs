@@ -1,5 +1,6 @@
-//! How many attacks are caught, and how much ordinary traffic is taken for one: both rates on corpora of which one part was looked at while
-//! the rules were written (`tuned`), and the other was not (`held`). `cargo test -p weir-screen --test sqli_rates -- --nocapture` prints them.
+//! How many attacks are caught, and how much ordinary traffic is taken for one: both rates on corpora of
+//! which one part was looked at while the rules were written (`tuned`), and the other was not (`held`).
+//! `cargo test -p weir-screen --test sqli_rates -- --nocapture` prints them.
 
 mod sqli;
 
@@ -188,7 +189,8 @@ fn each_kind_of_injection_is_named() {
     }
 }
 
-/// However its parts are arranged: what took time that grows with the square of the length would take minutes.
+/// However its parts are arranged: what took time that grows with the square of the length would take
+/// minutes.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a bound on time is measured with a clock")]
 fn a_long_value_takes_no_longer_than_its_length_asks_for() {

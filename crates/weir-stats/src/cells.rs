@@ -5,7 +5,8 @@ use std::time::Duration;
 
 /// A count that only grows, written by one thread.
 ///
-/// Adding is a load and a store, not an atomic read-modify-write: about a nanosecond. Two writers would lose counts.
+/// Adding is a load and a store, not an atomic read-modify-write: about a nanosecond. Two writers would lose
+/// counts.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -54,8 +55,8 @@ const OCTAVES: usize = 20;
 /// Upper bound of the first bucket: 2^6 us.
 const FIRST_SHIFT: u32 = 6;
 
-/// Durations in log-linear buckets: two per power of two from 64 us to 67 s, so a quantile read from it is at most 50 % off
-/// and usually a quarter. Written by one thread.
+/// Durations in log-linear buckets: two per power of two from 64 us to 67 s, so a quantile read from it is at
+/// most 50 % off and usually a quarter. Written by one thread.
 #[derive(Debug)]
 pub struct Histogram {
     buckets: [Counter; BUCKET_COUNT],
@@ -99,7 +100,7 @@ fn bucket_of(us: u64) -> usize {
     (2 * octave - 1 + upper_half as usize).min(BUCKET_COUNT - 1)
 }
 
-/// What several workers' histograms add up to.
+/// The sum of several workers' histograms.
 #[derive(Clone, Debug)]
 pub struct HistogramSum {
     /// Durations per bucket (not cumulative).
@@ -134,7 +135,8 @@ impl HistogramSum {
         }
     }
 
-    /// The upper bound of the bucket that holds quantile `q` (0 to 1), in seconds; `None` when nothing was counted.
+    /// The upper bound of the bucket that holds quantile `q` (0 to 1), in seconds; `None` when nothing was
+    /// counted.
     pub fn quantile_seconds(&self, q: f64) -> Option<f64> {
         let count = self.count();
         if count == 0 {
@@ -168,7 +170,8 @@ impl<T: Default> PerWorker<T> {
         PerWorker { copies: (0..workers.max(1)).map(|_| Padded::default()).collect() }
     }
 
-    /// The copy that worker number `worker` writes. Panics when there are not so many workers: that is our mistake, not a peer's.
+    /// The copy that worker number `worker` writes. Panics when there are not so many workers: that is our
+    /// mistake, not a peer's.
     #[inline]
     pub fn of(&self, worker: usize) -> &T {
         &self.copies[worker].0

@@ -1,8 +1,10 @@
-//! Metric names, help texts and labels in one table, and the Prometheus text format (version 0.0.4) written from it.
+//! Metric names, help texts and labels in one table, and the Prometheus text format (version 0.0.4) written
+//! from it.
 //!
-//! The reference page of metrics is generated from the same table ([`reference_page`]), so a name that is exported is a name
-//! that is documented. The format is written here rather than by `prometheus-client`: that crate writes OpenMetrics, which strips
-//! `_total` from `# TYPE` lines, so that every reader of the older format (and `promtool check metrics`) sees untyped counters.
+//! The reference page of metrics is generated from the same table ([`reference_page`]), so a name that is
+//! exported is a name that is documented. The format is written here rather than by `prometheus-client`: that
+//! crate writes OpenMetrics, which strips `_total` from `# TYPE` lines, so that every reader of the older
+//! format (and `promtool check metrics`) sees untyped counters.
 
 use std::fmt::Write as _;
 
@@ -12,7 +14,7 @@ use crate::table::{CODE_CLASSES, CacheResult, Compressed, End, Handshake, Reject
 /// The `content-type` of what [`Exposition::into_text`] gives.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What kind of number a metric is.
+/// Kinds of number that a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Only grows; starts at 0 with the process.
@@ -39,7 +41,7 @@ impl Kind {
 pub struct Metric {
     /// Full name with unit and `_total`.
     pub name: &'static str,
-    /// What kind of number it is.
+    /// The kind of number that it is.
     pub kind: Kind,
     /// Label names, in the order in which values are given.
     pub labels: &'static [&'static str],
@@ -159,7 +161,7 @@ impl Exposition {
         self.family(metric).sample(&[], value);
     }
 
-    /// What has been written.
+    /// The text written so far.
     pub fn into_text(self) -> String {
         self.text
     }
@@ -172,8 +174,8 @@ impl Family<'_> {
         self.line("", values, None, value);
     }
 
-    /// Writes the buckets, sum and count of a histogram: one bucket per power of two, which is half of what is kept, so
-    /// that a thousand backends stay readable.
+    /// Writes the buckets, sum and count of a histogram: one bucket per power of two, which is half of what
+    /// is kept, so that a thousand backends stay readable.
     pub fn histogram(&mut self, values: &[&str], sum: &HistogramSum) {
         let mut below = 0;
         for (index, count) in sum.counts.iter().enumerate() {

@@ -2,7 +2,8 @@
 
 use crate::cells::{Counter, Counters, Histogram};
 
-/// Declares a closed set of label values: the enum, its words and what each means (which the reference page prints).
+/// Declares a closed set of label values: the enum, its words and what each means (which the reference page
+/// prints).
 macro_rules! words {
     ($(#[$outer:meta])* $name:ident { $($variant:ident = $word:literal, $meaning:literal;)* }) => {
         $(#[$outer])*
@@ -19,7 +20,7 @@ macro_rules! words {
                 match self { $($name::$variant => $word,)* }
             }
 
-            /// What the value means, for the generated reference page.
+            /// The meaning of the value, for the generated reference page.
             pub fn meaning(self) -> &'static str {
                 match self { $($name::$variant => $meaning,)* }
             }
@@ -68,7 +69,8 @@ words! {
 }
 
 words! {
-    /// What a worker refused before or instead of forwarding: label `reason` of `weir_rejected_total`.
+    /// Reasons for which a worker refused something before or instead of forwarding it: label `reason` of
+    /// `weir_rejected_total`.
     Rejected {
         BadRequest = "bad_request", "Malformed or ambiguous request.";
         HeaderTooLarge = "header_too_large", "Request line, head or field count over its limit.";
@@ -101,7 +103,7 @@ words! {
 }
 
 words! {
-    /// What the screen for SQL injection said: label `verdict` of `weir_sqli_requests_total`.
+    /// Verdicts of the screen for SQL injection: label `verdict` of `weir_sqli_requests_total`.
     SqliVerdict {
         Passed = "passed", "Nothing was found.";
         Reported = "reported", "An injection was found, and passed (`sqli = \"report\"`).";
@@ -131,7 +133,8 @@ words! {
 }
 
 words! {
-    /// What became of a request on a route with a cache: label `result` of `weir_cache_requests_total`, and `cache` in the access log.
+    /// Outcomes of a request on a route with a cache: label `result` of `weir_cache_requests_total`, and
+    /// `cache` in the access log.
     CacheResult {
         Hit = "hit", "Answered from memory.";
         Stale = "stale", "Answered from memory, out of date, while it is fetched anew (`stale_while_revalidate`).";
@@ -145,7 +148,8 @@ words! {
 }
 
 impl Rejected {
-    /// Reasons for which something can be let pass and only counted: label `reason` of `weir_would_reject_total`.
+    /// Reasons for which something can be let pass and only counted: label `reason` of
+    /// `weir_would_reject_total`.
     pub const WOULD: &'static [Rejected] = &[Rejected::RateLimited, Rejected::ConcurrencyLimited];
 }
 
@@ -162,7 +166,7 @@ words! {
 /// Classes of status codes: index `status / 100`, 0 for none.
 pub const CODE_CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// What one worker counts for one listener.
+/// Counters of one worker for one listener.
 #[derive(Debug, Default)]
 pub struct ListenerCells {
     /// Client connections (UDP: flows) accepted.
@@ -179,7 +183,7 @@ pub struct ListenerCells {
     pub bytes_sent: Counter,
     /// Refusals by [`Rejected`].
     pub rejected: Counters<{ Rejected::ALL.len() }>,
-    /// What passed and would have been refused, but for a dry run, by [`Rejected`].
+    /// Requests that would have been refused, but for a dry run, by [`Rejected`].
     pub would_reject: Counters<{ Rejected::ALL.len() }>,
     /// Requests looked at, by [`SqliVerdict`].
     pub sqli: Counters<{ SqliVerdict::ALL.len() }>,
@@ -199,7 +203,7 @@ pub struct ListenerCells {
     pub log_dropped: Counter,
 }
 
-/// What one worker counts for one backend of one pool.
+/// Counters of one worker for one backend of one pool.
 #[derive(Debug, Default)]
 pub struct BackendCells {
     /// Responses by class of status; index 0 for exchanges (or connections) without one.
@@ -230,7 +234,7 @@ pub struct BackendCells {
     pub ejections: Counter,
 }
 
-/// What one worker counts for one pool.
+/// Counters of one worker for one pool.
 #[derive(Debug, Default)]
 pub struct PoolCells {
     /// Attempts after the first.

@@ -182,14 +182,11 @@ fn what_is_stale_is_waited_for_where_no_more_may_be_fetched_by_itself() {
     other.resets();
     until("it goes on", || (weir.metric("weir_cache_background_fetches", &[]) == 1.0).then_some(()));
     client.sends(ask("/page"));
-    origin.awaits(2);
-    let answered = origin.wires().find_map(|wire| {
-        if wire.looks() == 0 {
-            return None;
-        }
-        let request = wire.receives_request();
-        (request.target == "/page").then(|| wire.answers(200, &[("cache-control", "max-age=60")], "new"))
+    until("the origin has it, for there is one who waits", || {
+        origin.wires().find_map(|wire| {
+            let has_come = wire.looks() > 0 && wire.receives_request().target == "/page";
+            has_come.then(|| wire.answers(200, &[("cache-control", "max-age=60")], "new"))
+        })
     });
-    answered.expect("the one that is waited for");
     assert_eq!(client.receives_response().text(), "new");
 }

@@ -117,6 +117,20 @@ fn first_fills_the_first_backend_before_the_next() {
 }
 
 #[test]
+fn a_header_on_several_lines_is_hashed_as_one_value() {
+    let (weir, _backends) =
+        pool_of_three(&format!("{EVEN}\nbalance = \"hash\"\nhash = {{ key = \"header:x-user\" }}"));
+    let mut client = weir.client("web");
+    let mut chosen = std::collections::BTreeSet::new();
+    for key in 0..40 {
+        let on_two_lines = asks(&mut client, "/", &format!("x-user: a\r\nx-user: u{key}\r\n"));
+        assert_eq!(asks(&mut client, "/", &format!("x-user: a, u{key}\r\n")), on_two_lines, "key {key}");
+        chosen.insert(on_two_lines);
+    }
+    assert_eq!(chosen.len(), 3, "forty values got {chosen:?}");
+}
+
+#[test]
 fn the_same_key_goes_to_the_same_backend() {
     for (settings, by_header) in [
         ("balance = \"hash\"\nhash = { key = \"uri\" }", false),

@@ -94,6 +94,27 @@ fn whitespace_around_chunked_means_chunked_on_both_sides() {
 }
 
 #[test]
+fn spaces_around_a_body_length_are_stripped_and_the_request_is_served() {
+    // RFC 9110 §5.5: a field value does not include leading or trailing whitespace.
+    let backend = Backend::saying("ok");
+    let weir = plain(&backend);
+    let mut client = weir.client("web");
+    for (field, body) in [
+        ("content-length: 5 ", "hello"),
+        ("content-length:   5   ", "hello"),
+        ("transfer-encoding:  chunked ", "5\r\nhello\r\n0\r\n\r\n"),
+    ] {
+        client.sends(format!("POST / HTTP/1.1\r\nhost: a\r\n{field}\r\n\r\n{body}"));
+        client.receives_status(200);
+        let request = backend.requests().pop().expect("a request");
+        let (name, value) = field.split_once(':').expect("a field");
+        assert_eq!(request.fields.one(name), Some(value.trim()), "{field:?}");
+        assert!(request.head.contains(&format!("{name}: {}\r\n", value.trim())), "{:?}", request.head);
+        assert_eq!(request.body, b"hello", "{field:?}");
+    }
+}
+
+#[test]
 fn transfer_encoding_in_http_1_0_is_never_forwarded() {
     // A3
     never_forwarded(&[

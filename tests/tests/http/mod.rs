@@ -2,6 +2,7 @@
 
 mod bad_responses;
 mod balancing;
+mod behind_proxies;
 mod bodies;
 mod counters;
 mod forwarded_fields;

@@ -155,6 +155,50 @@ fn added_fields_replace_those_of_the_same_name() {
     assert_eq!(request.fields.one("x-from"), Some("weir"));
 }
 
+/// A prefix without a slash at its end leaves `../secret` of `/static../secret`, which is no dot segment until it is put behind `/files/`.
+#[test]
+fn no_rewritten_path_has_a_dot_segment() {
+    let backend = Backend::saying("hello");
+    let weir = Setup::of(
+        r#"
+        [listener.web]
+        bind = "@web"
+        [[listener.web.route]]
+        path = "/static*"
+        rewrite = { prefix = "/files/" }
+        pool = "app"
+        [pool.app]
+        backends = ["@app"]
+        health = { check = "off" }
+        "#,
+    )
+    .with("app", backend.address())
+    .start();
+    for target in [
+        "/static../secret",
+        "/static..",
+        "/static.",
+        "/static./x",
+        "/static%2e%2e/secret",
+        "/static..;a/secret",
+        "/x/../static../secret?q",
+    ] {
+        let mut client = weir.client("web");
+        client.sends(format!("GET {target} HTTP/1.1\r\nhost: a\r\n\r\n"));
+        let response = client.receives_response();
+        for request in backend.requests() {
+            let path = request.target.split('?').next().unwrap_or_default();
+            assert!(!path.split('/').any(|segment| [".", ".."].contains(&segment)), "{target} became {path}");
+        }
+        assert_eq!(response.status, 400, "{target}");
+        assert!(response.text().contains("path_above_root"), "{target}: {response:?}");
+    }
+    let mut client = weir.client("web");
+    client.sends("GET /static..x/y HTTP/1.1\r\nhost: a\r\n\r\n");
+    client.receives_status(200);
+    assert_eq!(backend.requests().pop().expect("a request").target, "/files/..x/y");
+}
+
 #[test]
 fn a_redirect_fills_in_host_path_and_query() {
     let site = site();
@@ -165,6 +209,65 @@ fn a_redirect_fills_in_host_path_and_query() {
     assert_eq!(response.status, 308);
     // The port is that of another scheme.
     assert_eq!(response.fields.one("location"), Some("https://plain.example/form"));
+}
+
+/// A page of another origin may read a 429 only where the answer says so, as a backend's would.
+#[test]
+fn weirs_own_answers_have_the_fields_that_their_route_adds() {
+    let backend = Backend::saying("ok");
+    let mut config = r#"
+        [listener.web]
+        bind = "@web"
+        timeout = { backend = "300ms", connect = "300ms" }
+        [pool.app]
+        backends = ["@app"]
+        health = "off"
+        [pool.none]
+        backends = ["@none"]
+        retry = { attempts = 0 }
+        health = "off"
+    "#
+    .to_owned();
+    for (path, keys) in [
+        ("/denied", "pool = \"app\"\ndeny_method = \"GET\""),
+        ("/large", "pool = \"app\"\nbody_limit = \"3B\""),
+        (
+            "/often",
+            "pool = \"app\"\nrate_limit = { rate = \"1/h\", burst = 1, key = \"route\", at = \"origin\" }",
+        ),
+        ("/down", "pool = \"none\""),
+        ("/there", "redirect = { to = \"/here\" }"),
+        ("/own", "respond = { status = 503, body = \"own\" }"),
+    ] {
+        config += &format!(
+            "[[listener.web.route]]\npath = \"{path}\"\n{keys}\n\
+             add_response_header = {{ access-control-allow-origin = \"*\", cache-control = \"max-age=99\" }}\n"
+        );
+    }
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    let ask = |method: &str, path: &str, fields: &str| {
+        let mut client = weir.client("web");
+        client.sends(format!("{method} {path} HTTP/1.1\r\nhost: a\r\n{fields}\r\n"));
+        client.receives_response()
+    };
+    assert_eq!(ask("GET", "/often", "").status, 200);
+    for (method, path, fields, status, is_error) in [
+        ("GET", "/denied", "", 403, true),
+        ("POST", "/large", "content-length: 4\r\n", 413, true),
+        ("GET", "/often", "", 429, true),
+        ("GET", "/down", "", 502, true),
+        ("OPTIONS", "/down", "max-forwards: 0\r\n", 200, true),
+        ("GET", "/there", "", 308, false),
+        ("GET", "/own", "", 503, false),
+    ] {
+        let answer = ask(method, path, fields);
+        assert_eq!(answer.status, status, "{path}");
+        assert_eq!(answer.fields.all("access-control-allow-origin"), ["*"], "{path}: {answer:?}");
+        // An error is nothing to keep, whatever the route says of its pages.
+        let kept = if is_error { "no-store" } else { "max-age=99" };
+        assert_eq!(answer.fields.all("cache-control"), [kept], "{path}");
+    }
+    assert!(ask("GET", "/nowhere", "").fields.all("access-control-allow-origin").is_empty());
 }
 
 #[test]

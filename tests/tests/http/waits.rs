@@ -209,3 +209,79 @@ fn a_large_put_is_not_sent_on_a_connection_that_may_just_be_closing() {
     second.answers(200, &[], "put");
     client.receives_status(200);
 }
+
+/// `min_body_rate` is looked at after five seconds; those in line are none of the client's.
+#[test]
+fn time_spent_in_the_queue_is_not_taken_from_the_clients() {
+    let backend = ScriptedBackend::start();
+    let weir = Setup::of(
+        r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        limits = { min_body_rate = "100KiB/s" }
+        [pool.app]
+        backends = [{ address = "@app", max_connections = 1 }]
+        queue = { max = 10, timeout = "60s" }
+        health = { check = "off", passive = "off" }
+        "#,
+    )
+    .with("app", backend.address())
+    .start();
+    let mut first = weir.client("web");
+    first.sends(GET);
+    let mut of_first = backend.accepts();
+    of_first.receives_request();
+    let mut second = weir.client("web");
+    second.sends("POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 10\r\n\r\n");
+    weir.reaches("weir_queue_depth", &[("pool", "app")], 1.0);
+    std::thread::sleep(Duration::from_millis(5_500));
+    of_first.answers(200, &[], "ok");
+    first.receives_status(200);
+    second.receives_exactly("HTTP/1.1 100 Continue\r\n\r\n");
+    let mut of_second = backend.accepts_if_any().unwrap_or(of_first);
+    of_second.receives_until("\r\n\r\n");
+    // Each piece is looked at when it comes.
+    for piece in ["hello", "world"] {
+        second.sends(piece);
+        of_second.receives_exactly(piece);
+    }
+    of_second.answers(200, &[], "ok");
+    second.receives_status(200);
+}
+
+#[test]
+fn time_that_a_body_takes_to_be_looked_at_is_not_taken_from_the_backends() {
+    let backend = Backend::serving(|_, wire| {
+        std::thread::sleep(Duration::from_millis(300));
+        wire.answers(200, &[], "ok");
+        After::Keep
+    });
+    let weir = Setup::of(
+        r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        sqli = "block"
+        timeout = { backend = "1s" }
+        [pool.app]
+        backends = ["@app"]
+        retry = { attempts = 0 }
+        health = { check = "off", passive = "off" }
+        "#,
+    )
+    .with("app", backend.address())
+    .start();
+    let mut client = weir.client("web");
+    // The second request goes over the connection that the first one has opened.
+    for _ in 0..2 {
+        let kind = "application/x-www-form-urlencoded";
+        client.sends(format!(
+            "PUT / HTTP/1.1\r\nhost: a\r\ncontent-type: {kind}\r\ncontent-length: 10\r\n\r\na=hel"
+        ));
+        std::thread::sleep(Duration::from_millis(1_500));
+        client.sends("lowor");
+        client.receives_status(200);
+    }
+    assert_eq!(backend.connections(), 1);
+}

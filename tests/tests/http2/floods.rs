@@ -62,6 +62,8 @@ fn b1_requests_that_are_reset_at_once_end_the_connection_and_reach_few_backends(
             })
         });
         assert_eq!(goaway, Some(code::ENHANCE_YOUR_CALM));
+        // Where it was the crate that ended the connection, it says so once the client has ended it, too.
+        weir.reaches("weir_rejected_total", &[("reason", "frame_flood")], before.1 + 1.0);
         assert_eq!(floods_counted(&weir), before.1 + 1.0);
         let honest = backend.requests().iter().filter(|request| request.target == "/honest").count();
         let reached = backend.served() - before.0 - (honest - honest_before);

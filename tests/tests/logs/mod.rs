@@ -1,8 +1,10 @@
 //! What is written about a request, and what a client cannot make it say (threat D11).
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use weir_tests::dialogue::{Backend, ScriptedBackend, Setup, Weir, until};
+use weir_tests::dialogue::{Authority, Backend, ScriptedBackend, Setup, Weir, until};
+use weir_tests::versions::{Client, Front, run};
 
 fn logging(format: &str, backend: impl ToString) -> Weir {
     let config = format!(
@@ -126,6 +128,49 @@ fn a_json_line_says_who_what_where_how_long_and_why_it_ended() {
     assert!(value["client"].as_str().is_some_and(|client| client.starts_with("127.0.0.1")), "{line}");
     for timer in ["client_header", "connect", "backend_header", "total"] {
         assert!(line.contains(timer), "no {timer}: {line}");
+    }
+}
+
+#[test]
+fn a_haproxy_line_has_method_path_and_status_in_every_version_of_http() {
+    let authority = Authority::new().signs("shop", &["shop.example"]);
+    let backend = Backend::saying("hello");
+    let config = r#"
+        [log]
+        access = "@dir/access.log"
+        format = "haproxy"
+        [listener.plain]
+        bind = "@plain"
+        http = ["h1", "h2"]
+        pool = "app"
+        [listener.secure]
+        bind = "@secure"
+        http = ["h1", "h2", "h3"]
+        pool = "app"
+        tls = { certificates = [{ cert = "@dir/shop.pem", key = "@dir/shop.key" }] }
+        [pool.app]
+        backends = ["@app"]
+        health = "off"
+    "#;
+    let weir = authority.setup(config).with("app", backend.address()).start();
+    run(Duration::from_secs(60), async {
+        for front in Front::ALL {
+            let name = if front.is_tls() { "secure" } else { "plain" };
+            let client = Client::connect(front, &authority, weir.address(name), "shop.example");
+            let mut client = client.await.expect("a connection");
+            let path = format!("/by/{front:?}");
+            let answer = client.ask("GET", &path, &[], Vec::new()).await.expect("an answer");
+            assert_eq!(answer.status.as_u16(), 200, "{front:?}");
+        }
+    });
+    let lines = weir.lines_of("access.log", Front::ALL.len());
+    for front in Front::ALL {
+        let request = format!("\"GET /by/{front:?} {}\"", front.version());
+        let line = lines.iter().find(|line| line.ends_with(&request));
+        let line = line.unwrap_or_else(|| panic!("no line ends with {request}: {lines:#?}"));
+        // Source: HAProxy configuration manual, section 8.2.3: timers, status, bytes, two cookies, termination, counts, queues.
+        let words: Vec<&str> = line.split(' ').collect();
+        assert_eq!((words.len(), words[4].split('/').count(), words[5]), (15, 5, "200"), "{line}");
     }
 }
 

@@ -91,6 +91,22 @@ fn a_refused_request_leaves_the_connection_to_the_next_one() {
     assert!(client.receives_status(403).closes(), "its body was not read");
 }
 
+/// RFC 9110 section 7.6.2 has Weir answer such a request itself, which is no reason to let it past what others are asked.
+#[test]
+fn a_request_that_may_go_no_further_is_screened_like_any_other() {
+    let backend = Backend::saying("hello");
+    let fields = "max-forwards: 0\r\n";
+    for method in ["OPTIONS", "TRACE"] {
+        let weir = with_route(&backend, r#"deny_address = ["127.0.0.0/8"]"#).start();
+        let refused = ask(&weir, method, "/", fields);
+        assert_eq!((refused.status, rejected(&weir, "denied_address")), (403, 1.0), "{method}");
+        let weir = with_listener(&backend, r#"rate_limit = { rate = "1/h", burst = 2 }"#).start();
+        let statuses: Vec<u16> = (0..3).map(|_| ask(&weir, method, "/", fields).status).collect();
+        assert_eq!(statuses, [200, 200, 429], "{method}");
+    }
+    assert!(backend.requests().is_empty());
+}
+
 /// Behind a proxy that is trusted, the client is whom it names; what others write of themselves is not believed.
 #[test]
 fn the_client_is_whom_a_trusted_proxy_names() {

@@ -6,6 +6,24 @@ use weir_tests::dialogue::{After, Backend, PATIENCE, run_tool, tool};
 
 use super::{ask, rejected, with_listener, with_route};
 
+/// RFC 9110 section 5.3: several lines are one value. By the first line alone a client could be counted as somebody else, or as nobody.
+#[test]
+fn a_key_is_all_lines_of_its_header_and_not_the_first() {
+    let backend = Backend::saying("hello");
+    let weir =
+        with_route(&backend, r#"rate_limit = { rate = "1/h", burst = 1, key = "header:x-user" }"#).start();
+    for (fields, status) in [
+        ("x-user: a\r\nx-user: b\r\n", 200),
+        ("x-user: a\r\nX-User: c\r\n", 200),
+        ("x-user: a\r\n", 200),
+        ("x-user: a, b\r\n", 429),
+        ("x-user: a\r\nx-other: 1\r\nx-user: b\r\n", 429),
+        ("x-user: a\r\nx-user: c\r\n", 429),
+    ] {
+        assert_eq!(ask(&weir, "GET", "/", fields).status, status, "{fields:?}");
+    }
+}
+
 #[test]
 fn who_is_over_is_told_when_to_come_again_and_comes_again() {
     let backend = Backend::saying("hello");

@@ -22,13 +22,13 @@ impl Ghost {
         Ghost { buckets: vec![[Trace::default(); WAYS]; 16], clock: 0 }
     }
 
-    /// What it takes, in bytes.
+    /// Its memory, in bytes.
     pub fn bytes(&self) -> usize {
         size_of_val(self.buckets.as_slice())
     }
 
-    /// Makes room for as many as there are objects, and as many again, because some buckets fill before others. What was noted before
-    /// stays.
+    /// Makes room for as many as there are objects, and as many again, because some buckets fill before
+    /// others. What was noted before stays.
     fn reserve(&mut self, count: usize) {
         if self.buckets.len() * WAYS >= count * 2 {
             return;

@@ -1,6 +1,7 @@
 //! Places of entries by the hashes of their keys: open addressing, four bytes a place.
 //!
-//! The hashes themselves are in the entries. A removal moves what stands behind it up, so that nothing has to be swept.
+//! The hashes themselves are in the entries. A removal moves what stands behind it up, so that nothing has to
+//! be swept.
 
 /// No entry.
 const NONE: u32 = u32::MAX;
@@ -17,7 +18,7 @@ impl Index {
         Index { places: vec![NONE; 8], count: 0 }
     }
 
-    /// What it takes, in bytes.
+    /// Its memory, in bytes.
     pub fn bytes(&self) -> usize {
         self.places.len() * size_of::<u32>()
     }

@@ -1,4 +1,5 @@
-//! Objects that the store has let go of while somebody still reads them: what they take is in no budget, and must be known.
+//! Objects that the store has let go of while somebody still reads them: what they take is in no budget, and
+//! must be known.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +10,7 @@ use crate::object::Object;
 #[derive(Debug, Default)]
 pub(super) struct Lingering {
     objects: Mutex<Vec<Arc<Object>>>,
-    /// What they took when they were last looked at, in bytes.
+    /// Their memory when they were last looked at, in bytes.
     bytes: AtomicU64,
 }
 
@@ -32,7 +33,7 @@ impl Lingering {
         }
     }
 
-    /// What they take, in bytes. O(their number).
+    /// Their memory, in bytes. O(their number).
     pub fn bytes(&self) -> u64 {
         if self.bytes.load(Ordering::Relaxed) > 0 {
             self.forget_unread(&mut self.objects.lock().unwrap_or_else(PoisonError::into_inner));

@@ -1,4 +1,5 @@
-//! What purges mean objects by, in a few bytes that stand with the shard's own books: objects that a purge does not mean are not looked at.
+//! Marks by which purges select objects, in a few bytes that stand with the shard's own books: objects that a
+//! purge does not mean are not looked at.
 
 use super::purges::Purge;
 use crate::key;
@@ -17,7 +18,8 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Those of an object that has its key. `seed` is secret: whoever knew it could make up paths that all meet in one place.
+    /// Marks of an object that has its key. `seed` is secret: whoever knew it could make up paths that all
+    /// meet in one place.
     pub fn of(object: &Object, seed: u64) -> Marks {
         let tags = object.tags.iter().fold(0, |bits, tag| bits | bits_of(*tag));
         match object.key() {
@@ -31,18 +33,18 @@ impl Marks {
 
 /// Which objects a purge may mean.
 pub(super) enum Meant {
-    /// Those of the paths with this hash.
+    /// Objects of the paths with this hash.
     OfPath(u32),
-    /// Those of hosts with this hash.
+    /// Objects of hosts with this hash.
     OfHost(u16),
-    /// Those that may have a tag with these bits.
+    /// Objects that may have a tag with these bits.
     Tagged(u32),
     /// Any.
     Any,
 }
 
 impl Meant {
-    /// What `purge` may mean.
+    /// The objects that `purge` may select.
     pub fn by(purge: &Purge, seed: u64) -> Meant {
         match purge {
             Purge::Path { path, .. } => Meant::OfPath(path_mark(path, seed)),

@@ -1,13 +1,15 @@
 //! Where objects are kept: shared by all threads, bounded by what they take in memory.
 //!
-//! Keys are spread over shards by their hash, each behind a lock that is held for one lookup or a bounded number of moves
-//! ([`shard::STEPS`]). A hit finds its object, counts its use in the object itself, and moves nothing. What is evicted is decided by
-//! S3-FIFO: new objects stand in a small queue, from which only those that were used again reach the main one, so that a flood of
-//! requests that come once sweeps nothing else out (threat E6); the ghost queue remembers which were turned away of late.
+//! Keys are spread over shards by their hash, each behind a lock that is held for one lookup or a bounded
+//! number of moves ([`shard::STEPS`]). A hit finds its object, counts its use in the object itself, and moves
+//! nothing. What is evicted is decided by S3-FIFO: new objects stand in a small queue, from which only those
+//! that were used again reach the main one, so that a flood of requests that come once sweeps nothing else
+//! out (threat E6); the ghost queue remembers which were turned away of late.
 //!
-//! The budget is one for all shards. Whoever inserts evicts, from the next shards that have their share of the objects, and one lock at a time.
-//! The share is by number: by bytes, a shard with an object larger than its part of the budget would have to give up all others and then that
-//! one. As each gives a little in turn, what goes is what came at one time, and the allocator gets whole pages back.
+//! The budget is one for all shards. Whoever inserts evicts, from the next shards that have their share of
+//! the objects, and one lock at a time. The share is by number: by bytes, a shard with an object larger than
+//! its part of the budget would have to give up all others and then that one. As each gives a little in turn,
+//! what goes is what came at one time, and the allocator gets whole pages back.
 //!
 //! Source: Yang, Zhang, Qiu, Yue, Rashmi, "FIFO queues are all you need for cache eviction", SOSP 2023.
 
@@ -38,19 +40,20 @@ use marks::Meant;
 use purges::Log;
 use shard::{Found, Shard};
 
-/// Most shards. With more workers than this on one store, some would wait for each other; with more shards, each is small.
+/// Most shards. With more workers than this on one store, some would wait for each other; with more shards,
+/// each is small.
 const SHARDS: u64 = 64;
 
 /// Least that a shard is worth, in bytes: the queues of smaller ones say little.
 const SHARD_BYTES: u64 = 1 << 20;
 
-/// Most times in a row that something is evicted under a lock: some thousand steps, less than a millisecond. A large object may take the place of many
-/// small ones, and whoever puts it in has others to serve.
+/// Most times in a row that something is evicted under a lock: some thousand steps, less than a millisecond.
+/// A large object may take the place of many small ones, and whoever puts it in has others to serve.
 const ROUNDS: usize = 16;
 /// No object takes more than this part of the budget: it would sweep too much out.
 const LARGEST_PART: u64 = 4;
 
-/// What a lookup has found.
+/// The result of a lookup.
 #[derive(Clone, Debug)]
 pub enum Lookup {
     /// The object that the request selects. Whether it may answer says [`crate::reuse`].
@@ -68,7 +71,7 @@ pub enum Refused {
     Purged,
     /// It takes more than a quarter of the budget.
     TooLarge,
-    /// What it was to take the place of is not there any more, or another has taken it already.
+    /// The object that it was to replace is gone, or was replaced by another.
     Outdated,
 }
 
@@ -89,7 +92,7 @@ pub struct Store {
     shards: Box<[Mutex<Shard>]>,
     seed: u64,
     budget: AtomicU64,
-    /// What all of it takes, in bytes.
+    /// The memory of all of it, in bytes.
     bytes: AtomicU64,
     objects: AtomicU64,
     evictions: AtomicU64,
@@ -103,8 +106,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// An empty store that takes at most `budget_bytes`. `seed` is a secret random number: with it known, clients could choose requests
-    /// whose keys all fall into one place.
+    /// An empty store that takes at most `budget_bytes`. `seed` is a secret random number: with it known,
+    /// clients could choose requests whose keys all fall into one place.
     pub fn new(budget_bytes: u64, seed: u64) -> Store {
         let count = (budget_bytes / SHARD_BYTES).clamp(1, SHARDS);
         let count = 1_usize << count.ilog2();
@@ -128,17 +131,19 @@ impl Store {
         self.seed
     }
 
-    /// What the store takes, in bytes. Objects that were removed while they are being read are not in it: [`Self::lingering_bytes`].
+    /// The memory of the store, in bytes. Objects that were removed while they are being read are not in it:
+    /// [`Self::lingering_bytes`].
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// What objects take that are not in the store any more and that somebody still reads, in bytes. O(their number).
+    /// The memory of objects that are not in the store any more and that somebody still reads, in bytes.
+    /// O(their number).
     pub fn lingering_bytes(&self) -> u64 {
         self.lingering.bytes()
     }
 
-    /// What it may take, in bytes.
+    /// Its budget, in bytes.
     pub fn budget(&self) -> u64 {
         self.budget.load(Ordering::Relaxed)
     }
@@ -160,8 +165,9 @@ impl Store {
 
     /// The object that a request selects of those under its key, and a count of its use.
     ///
-    /// Leaves in `key` what to wait for and what to fetch under: with what the request says by the fields that `vary` names, where it is
-    /// known which those are. At most two locks, one after the other; allocates nothing once `key` has room.
+    /// Leaves in `key` what to wait for and what to fetch under: with what the request says by the fields
+    /// that `vary` names, where it is known which those are. At most two locks, one after the other;
+    /// allocates nothing once `key` has room.
     pub fn get(&self, key: &mut KeyBuffer, head: &RequestHead, buffer: &[u8]) -> Lookup {
         key.back_to_primary();
         let found = self.shard(key.hash()).find(key.hash(), key.bytes());
@@ -183,10 +189,11 @@ impl Store {
         self.purges.sequence()
     }
 
-    /// Takes an object in, in the place of the one under its key. `key`, `head` and `buffer` are those of the request that it was fetched
-    /// for; whatever variant was selected in `key` does not matter.
+    /// Takes an object in, in the place of the one under its key. `key`, `head` and `buffer` are those of the
+    /// request that it was fetched for; whatever variant was selected in `key` does not matter.
     ///
-    /// Evicts some of what there is no room for, and holds no lock for more than a bounded number of steps. Call [`Self::settle`] after it.
+    /// Evicts some of what there is no room for, and holds no lock for more than a bounded number of steps.
+    /// Call [`Self::settle`] after it.
     ///
     /// # Errors
     /// It is not taken in.
@@ -207,7 +214,8 @@ impl Store {
         self.put(&key, object, began)
     }
 
-    /// The generation of variants under this key that are told apart by these names, which it makes them to be.
+    /// The generation of variants under this key that are told apart by these names, which it makes them to
+    /// be.
     fn choose_by(&self, key: &KeyBuffer, names: Box<[Box<[u8]>]>) -> u64 {
         let fresh = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
         let (generation, replaced) =
@@ -273,8 +281,9 @@ impl Store {
         Ok(new)
     }
 
-    /// Removes all that is kept of the key's resource, whatever fields of requests tell its responses apart, and lets no fetch that has
-    /// begun put it there again (RFC 9111 §4.4 names the URI). Says whether there was anything. Locks each shard once.
+    /// Removes all that is kept of the key's resource, whatever fields of requests tell its responses apart,
+    /// and lets no fetch that has begun put it there again (RFC 9111 §4.4 names the URI). Says whether there
+    /// was anything. Locks each shard once.
     pub fn remove(&self, key: &KeyBuffer) -> bool {
         self.purges.note_uri(hash(self.seed, key.uri()));
         let Some(parts) = key.parts() else { return false };
@@ -284,7 +293,7 @@ impl Store {
             count += u32::from(is_meant);
             is_meant
         });
-        // What its responses vary by is forgotten too.
+        // The fields that its responses vary by are forgotten too.
         let (hash, primary) = key.primary();
         if let Some(Found::Object(object)) = self.with_shard(hash, |shard| shard.remove(hash, primary)) {
             self.objects.fetch_sub(1, Ordering::Relaxed);
@@ -306,8 +315,8 @@ impl Store {
         true
     }
 
-    /// Keeps the content of an object in another coding too, or with an empty `body` that it is not worth it. False when the object is not
-    /// there any more, has it in that coding already, or it is too large.
+    /// Keeps the content of an object in another coding too, or with an empty `body` that it is not worth it.
+    /// False when the object is not there any more, has it in that coding already, or it is too large.
     pub fn encode(&self, object: &Arc<Object>, coding: Coding, body: Body) -> bool {
         let added = object.encoding_weight(&body);
         if coding == Coding::Identity || object.weight() + added > self.budget() / LARGEST_PART {
@@ -325,10 +334,12 @@ impl Store {
         kept
     }
 
-    /// Removes, or with `soft` makes stale as of `now`, all that the purge covers and whose fetch had begun before. How many those were.
+    /// Removes, or with `soft` makes stale as of `now`, all that the purge covers and whose fetch had begun
+    /// before. How many those were.
     ///
-    /// Goes to the objects of a path directly; for a tag, and for a prefix of one host, it looks at few objects beside those it means, and for
-    /// other prefixes at all. Holds no lock for more than [`shard::VISITS`] objects.
+    /// Goes to the objects of a path directly; for a tag, and for a prefix of one host, it looks at few
+    /// objects beside those it means, and for other prefixes at all. Holds no lock for more than
+    /// [`shard::VISITS`] objects.
     pub fn purge(&self, purge: &Purge, soft: bool, now: Duration) -> u64 {
         let number = self.purges.note(purge);
         let meant = Meant::by(purge, self.seed);
@@ -359,7 +370,8 @@ impl Store {
         count
     }
 
-    /// Shows the objects of a path, and of any other that has the same mark, to `decide`, and removes those it wants removed.
+    /// Shows the objects of a path, and of any other that has the same mark, to `decide`, and removes those
+    /// it wants removed.
     fn visit_path(&self, path: u32, mut decide: impl FnMut(&Object) -> bool) {
         for shard in &self.shards {
             let places = lock(shard).of_path(path);
@@ -393,13 +405,15 @@ impl Store {
         self.make_room(0, usize::MAX);
     }
 
-    /// Evicts some more of what there is no room for. Whether there is more: then call it again, when others have had their turn.
+    /// Evicts some more of what there is no room for. Whether there is more: then call it again, when others
+    /// have had their turn.
     pub fn settle(&self) -> bool {
         let place = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
         self.bytes() > self.budget() && !self.make_room(place, ROUNDS)
     }
 
-    /// Evicts until all fits that can be made to, one lock at a time and from at most `rounds` of them. Whether that is done.
+    /// Evicts until all fits that can be made to, one lock at a time and from at most `rounds` of them.
+    /// Whether that is done.
     fn make_room(&self, home: usize, rounds: usize) -> bool {
         let mut place = home;
         // Shards that had nothing to evict, one after another.
@@ -473,7 +487,8 @@ impl Store {
     }
 }
 
-/// A panic while a lock was held has left the shard as consistent as any of its methods do: they do not call out.
+/// A panic while a lock was held has left the shard as consistent as any of its methods do: they do not call
+/// out.
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

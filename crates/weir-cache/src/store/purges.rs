@@ -1,4 +1,4 @@
-//! What was purged of late, so that a fetch which began before does not put it back.
+//! Recent purges, so that a fetch which began before does not put anything back.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use crate::key::{self, KeyParts};
 use crate::object::Object;
 use crate::tags;
 
-/// What to purge.
+/// The objects to purge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purge {
     /// All that is kept of this path, whatever its query and whatever it varies by.
@@ -22,7 +22,7 @@ pub enum Purge {
     Prefix {
         /// As above.
         host: Option<Box<[u8]>>,
-        /// What the normalised path begins with; empty for all paths.
+        /// The beginning of the normalised path; empty for all paths.
         prefix: Box<[u8]>,
     },
     /// All with this tag (`surrogate-key`, `cache-tag`).
@@ -68,11 +68,12 @@ impl PurgeSequence {
 #[derive(Debug)]
 enum Noted {
     Purge(Purge),
-    /// What was removed of one resource, by the hash of what its keys begin with.
+    /// Removals of one resource, by the hash of the beginning of its keys.
     Uri(u64),
 }
 
-/// Most purges that are remembered. A fetch that began before all of them is taken to be covered: it is not kept.
+/// Most purges that are remembered. A fetch that began before all of them is taken to be covered: it is not
+/// kept.
 const REMEMBERED: usize = 4096;
 
 /// The history.
@@ -91,7 +92,8 @@ impl Log {
 
     /// Notes a purge. Its number is greater than that of every fetch that has begun.
     ///
-    /// A soft one is noted too: what a fetch brings that began before it is stale, and it is simplest not to keep it.
+    /// A soft one is noted too: what a fetch brings that began before it is stale, and it is simplest not to
+    /// keep it.
     pub fn note(&self, purge: &Purge) -> u64 {
         self.add(Noted::Purge(purge.clone()))
     }
@@ -112,13 +114,14 @@ impl Log {
         number
     }
 
-    /// Whether a purge has come since `began` that covers the object, which has its key. One load unless there was any.
+    /// Whether a purge has come since `began` that covers the object, which has its key. One load unless
+    /// there was any.
     pub fn covers(&self, object: &Object, seed: u64, began: PurgeSequence) -> bool {
         if self.last.load(Ordering::SeqCst) <= began.0 {
             return false;
         }
         let log = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is not remembered any more may have covered it.
+        // A purge that is forgotten may have covered it.
         if log.front().is_none_or(|(oldest, _)| *oldest > began.0 + 1) {
             return true;
         }

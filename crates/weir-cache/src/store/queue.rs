@@ -21,7 +21,7 @@ impl Links {
 pub(super) struct Queue {
     newest: u32,
     oldest: u32,
-    /// What the entries take, in bytes.
+    /// Memory of the entries, in bytes.
     pub bytes: u64,
     /// How many there are.
     pub count: usize,

@@ -22,7 +22,7 @@ const PASSED_OVER: usize = 16 * VISITS;
 /// The small queue's part of what there is.
 const SMALL_PART: u64 = 10;
 
-/// What tells the variants of one key apart.
+/// The request fields that tell the variants of one key apart.
 #[derive(Debug)]
 pub(super) struct Choice {
     key: Box<[u8]>,
@@ -41,7 +41,7 @@ impl Choice {
     }
 }
 
-/// What is under a key.
+/// The things under a key.
 #[derive(Clone, Debug)]
 pub(super) enum Found {
     Object(Arc<Object>),
@@ -104,7 +104,7 @@ struct CacheEntry {
     found: Option<Found>,
     hash: u64,
     links: Links,
-    /// What purges may mean it by; of an object.
+    /// The marks by which purges select it; of an object.
     marks: Marks,
     /// Its neighbours among the objects of its path.
     of_path: Links,
@@ -156,7 +156,7 @@ impl Shard {
         }
     }
 
-    /// What it takes, in bytes, its own books included.
+    /// Its memory, in bytes, its own books included.
     pub fn bytes(&self) -> u64 {
         let indices = self.index.bytes() + self.paths.bytes();
         let books = self.entries.capacity() * size_of::<CacheEntry>() + indices + self.ghost.bytes();
@@ -185,7 +185,7 @@ impl Shard {
         self.entries.get(entry as usize)?.found.as_ref()
     }
 
-    /// What is under the key; counts as a use of it.
+    /// The thing under the key; counts as a use of it.
     pub fn find(&self, hash: u64, key: &[u8]) -> Option<Found> {
         let found = self.found(self.locate(hash, key)?)?;
         found.touch();
@@ -198,8 +198,8 @@ impl Shard {
         matches!(found, Some(Found::Object(found)) if Arc::ptr_eq(found, object))
     }
 
-    /// Makes these names tell apart what is under the key, unless they do. Gives the generation of its variants, and the object that was there
-    /// in its stead.
+    /// Makes these names tell apart what is under the key, unless they do. Gives the generation of its
+    /// variants, and the object that was there in its stead.
     pub fn choose_by(
         &mut self,
         hash: u64,
@@ -233,7 +233,7 @@ impl Shard {
         let queue = if entry.in_main { &mut self.main } else { &mut self.small };
         let replaced = entry.found.replace(found)?;
         queue.bytes = queue.bytes + weight - replaced.weight();
-        // What was asked for often will be, whatever it is now.
+        // A key that was asked for often will be again, whatever is under it now.
         if let Some(found) = &entry.found {
             found.set_frequency(found.frequency().max(replaced.frequency()));
         }
@@ -344,8 +344,8 @@ impl Shard {
         Some(found)
     }
 
-    /// Evicts until `over` bytes are free or [`STEPS`] are done. Adds the objects to `evicted`, for the caller to drop without the lock, and
-    /// says whether there was anything to do.
+    /// Evicts until `over` bytes are free or [`STEPS`] are done. Adds the objects to `evicted`, for the
+    /// caller to drop without the lock, and says whether there was anything to do.
     pub fn evict(&mut self, over: u64, evicted: &mut Vec<Arc<Object>>) -> bool {
         let mut freed = 0;
         for step in 0..STEPS {
@@ -386,8 +386,8 @@ impl Shard {
         weight
     }
 
-    /// Shows the next objects from entry `from` on whose marks `may_mean` them to `decide`, and removes those it wants removed. Looks at
-    /// no more than [`VISITS`] objects. Where to go on; `None` at the end.
+    /// Shows the next objects from entry `from` on whose marks `may_mean` them to `decide`, and removes those
+    /// it wants removed. Looks at no more than [`VISITS`] objects. Where to go on; `None` at the end.
     pub fn visit(
         &mut self,
         from: usize,

@@ -55,7 +55,7 @@ impl Store {
         self.insert(&key, &head, &buffer, object, self.purge_sequence())
     }
 
-    /// What all shards hold together, counted anew.
+    /// The bytes that all shards hold together, counted anew.
     fn counted(&self) -> (u64, u64) {
         let mut count = 0;
         let bytes = self.shards.iter().map(|shard| {
@@ -240,7 +240,8 @@ fn a_large_object_takes_the_place_of_many_small_ones_bit_by_bit() {
     assert!(pieces > 3 && store.bytes() <= store.budget() && store.has("/large", ""));
 }
 
-/// Objects of few paths, hosts and tags come and go in all ways, and purges of all kinds take what a plain list of them says.
+/// Objects of few paths, hosts and tags come and go in all ways, and purges of all kinds take what a plain
+/// list of them says.
 #[test]
 fn purges_find_what_they_mean_whatever_came_and_went_before() {
     let mut draws = Draws(11);
@@ -443,7 +444,7 @@ fn zipf(exponent: f64, numbers: usize, length: usize, seed: u64) -> Vec<u32> {
     (0..length).map(|_| draw()).collect()
 }
 
-/// What a cache that evicts the least recently used would have found of a trace of numbers, each with this weight.
+/// The hits of a cache that evicts the least recently used, in a trace of numbers, each with this weight.
 fn least_recently_used(trace: &[u32], weight: u64, budget: u64) -> usize {
     let (mut when, mut order, mut hits) = (HashMap::new(), BTreeMap::new(), 0);
     for (now, number) in trace.iter().enumerate() {
@@ -461,7 +462,7 @@ fn least_recently_used(trace: &[u32], weight: u64, budget: u64) -> usize {
     hits
 }
 
-/// What the store finds of a trace.
+/// The hits of the store in a trace.
 fn found(store: &Store, trace: &[u32]) -> usize {
     let mut hits = 0;
     for number in trace {

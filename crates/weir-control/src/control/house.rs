@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use weir_balance::TierKind;
 use weir_io::clock;
-use weir_proxy::plane;
+use weir_proxy::events;
 use weir_proxy::snapshot::{Pool, Snapshot};
 
 use super::Control;
@@ -20,7 +20,7 @@ const HOUSE_KEEPING: Duration = Duration::from_millis(250);
 /// Does what time and the workers' reports ask for, until the process ends.
 pub(super) async fn keep(
     control: Arc<Control>,
-    mut reports: mpsc::UnboundedReceiver<plane::Event>,
+    mut reports: mpsc::UnboundedReceiver<events::Event>,
     moved: Arc<Moved>,
 ) {
     let mut footings = HashMap::new();
@@ -112,9 +112,9 @@ impl Control {
         ejections.get(&(pool.to_owned(), backend.to_owned())).cloned()
     }
 
-    fn take_report(&self, report: plane::Event) {
+    fn take_report(&self, report: events::Event) {
         match report {
-            plane::Event::Ejected { pool: name, backend: address, until, reason } => {
+            events::Event::Ejected { pool: name, backend: address, until, reason } => {
                 let now = clock::now();
                 let seconds = until.saturating_sub(now).as_secs_f64();
                 tracing::warn!(
@@ -134,7 +134,7 @@ impl Control {
                 }
                 self.bus.tell(What::Ejected { pool: name, backend: address, seconds, reason });
             }
-            plane::Event::DescriptorsShort { shed } => {
+            events::Event::DescriptorsShort { shed } => {
                 tracing::error!(
                     shed,
                     "file descriptors ran out; idle connections were shed (raise LimitNOFILE)"

@@ -17,7 +17,8 @@ use tokio::sync::mpsc;
 use weir_config::Config;
 use weir_io::clock;
 use weir_proxy::access_log::AccessLog;
-use weir_proxy::plane::{self, ProxyPlane};
+use weir_proxy::events;
+use weir_proxy::plane::ProxyPlane;
 use weir_proxy::snapshot::Snapshot;
 use weir_proxy::staging::Plane;
 
@@ -45,7 +46,7 @@ pub struct Start {
     /// Running workers that serve nothing yet.
     pub plane: ProxyPlane,
     /// What the workers report.
-    pub reports: mpsc::UnboundedReceiver<plane::Event>,
+    pub reports: mpsc::UnboundedReceiver<events::Event>,
     /// The access log, reconfigured at each reload.
     pub access_log: AccessLog,
     /// What an older process knew about the backends.

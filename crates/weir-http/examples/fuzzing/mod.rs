@@ -1,5 +1,5 @@
-//! A loop that mutates seed inputs and checks them, on stable Rust without instrumentation. Inputs that reach an
-//! outcome not seen before (the check returns a small number for it) join the corpus.
+//! A loop that mutates seed inputs and checks them, on stable Rust without instrumentation. Inputs that reach
+//! an outcome not seen before (the check returns a small number for it) join the corpus.
 #![expect(clippy::disallowed_methods, reason = "a run needs its arguments, its seed and a clock")]
 
 use std::collections::{HashMap, HashSet};
@@ -8,7 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// A small generator of known quality (Marsaglia, "Xorshift RNGs", 2003), so that a seed gives the same run anywhere.
+/// A small generator of known quality (Marsaglia, "Xorshift RNGs", 2003), so that a seed gives the same run
+/// anywhere.
 #[derive(Clone)]
 pub struct Draws(u64);
 

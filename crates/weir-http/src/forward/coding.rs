@@ -1,19 +1,23 @@
-//! What becomes of a response whose content is encoded on the way to the client (RFC 9110 §8.4), or could have been.
+//! Changes to a response whose content is encoded on the way to the client (RFC 9110 §8.4), or could have
+//! been.
 //!
-//! Whether it may be is asked of [`recoding`]; what that changes in the head is written here; encoding is somebody else's work.
+//! Whether it may be is asked of [`recoding`]; what that changes in the head is written here; encoding is
+//! somebody else's work.
 
 use crate::known::{KnownHeader, KnownSet};
 use crate::message::{FieldLine, Method, ResponseHead};
 use crate::sink::FieldSink;
 
-/// What the client's `accept-encoding` makes of a response.
+/// The coding that the client's `accept-encoding` chooses for a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
-    /// The coding its content gets, a token such as `gzip`; `None`: it goes as it came, because the client takes none of ours.
+    /// The coding its content gets, a token such as `gzip`; `None`: it goes as it came, because the client
+    /// takes none of ours.
     pub coding: Option<&'static str>,
-    /// What the encoded content comes to, in bytes, where that is known before it is sent.
+    /// Length of the encoded content, in bytes, where that is known before it is sent.
     pub length: Option<u64>,
-    /// The content that belongs to this head is encoded, here or in an earlier response: a strong entity tag is weakened.
+    /// The content that belongs to this head is encoded, here or in an earlier response: a strong entity tag
+    /// is weakened.
     pub weaken: bool,
 }
 
@@ -36,10 +40,11 @@ pub enum LeftAlone {
     Untyped,
 }
 
-/// Whether the content of a response may be encoded, as far as its head says; its media type, for the caller to decide by, when it may.
-/// `min_bytes` is what a declared length must reach. Does not allocate.
+/// Whether the content of a response may be encoded, as far as its head says; its media type, for the caller
+/// to decide by, when it may. `min_bytes` is what a declared length must reach. Does not allocate.
 ///
-/// For an answer to HEAD it says what holds for the same GET, so that both name the same fields (RFC 9110 §9.3.2).
+/// For an answer to HEAD it says what holds for the same GET, so that both name the same fields (RFC 9110
+/// §9.3.2).
 ///
 /// # Errors
 /// The first reason against it.
@@ -83,8 +88,8 @@ pub fn recoding<'b>(
     Ok(media_type.value.of(buffer))
 }
 
-/// Whether one line of `cache-control` has the directive `no-transform`. Quoted text is not looked into: a false hit costs bytes, a miss
-/// would break what a backend asked for.
+/// Whether one line of `cache-control` has the directive `no-transform`. Quoted text is not looked into: a
+/// false hit costs bytes, a miss would break what a backend asked for.
 fn forbids_transforming(value: &[u8]) -> bool {
     const DIRECTIVE: &[u8] = b"no-transform";
     value.split(|&byte| byte == b',').any(|part| {
@@ -139,7 +144,8 @@ pub(super) fn put(
     if negotiated.weaken && !replaced.has(KnownHeader::Etag) {
         //= https://www.rfc-editor.org/rfc/rfc9110#section-8.8.3
         //# An entity tag can be either a weak or strong validator
-        // Two codings of one representation are equal for whoever reads them and differ in their bytes, which is what weak means (§8.8.1).
+        // Two codings of one representation are equal for whoever reads them and differ in their bytes, which
+        // is what weak means (§8.8.1).
         for tag in fields.values(KnownHeader::Etag, buffer) {
             match tag.starts_with(b"W/") {
                 true => sink.field(b"etag", tag),

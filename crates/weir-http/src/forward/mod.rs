@@ -1,10 +1,10 @@
-//! What Weir changes in a message between client and backend: everything, in one place.
+//! Changes to a message between client and backend: all of them, in one place.
 //!
-//! Messages are written from their parsed form: as text of HTTP/1.1 ([`write_request`], [`write_response`]), or field
-//! after field for HTTP/2 and HTTP/3 ([`request_fields`], [`response_fields`]). What stays, goes and is added is decided
-//! in this file for both; the files below it only differ in how they put it. No byte reaches the other side that
-//! the parser did not check, and framing fields are only among the kept ones when they are the one plain number Weir
-//! itself acts on.
+//! Messages are written from their parsed form: as text of HTTP/1.1 ([`write_request`], [`write_response`]),
+//! or field after field for HTTP/2 and HTTP/3 ([`request_fields`], [`response_fields`]). What stays, goes and
+//! is added is decided in this file for both; the files below it only differ in how they put it. No byte
+//! reaches the other side that the parser did not check, and framing fields are only among the kept ones when
+//! they are the one plain number Weir itself acts on.
 
 mod coding;
 mod text;
@@ -15,7 +15,7 @@ pub use text::{write_request, write_response};
 pub(crate) use visit::put_status;
 pub use visit::{request_fields, response_fields};
 
-use crate::added::AddedField;
+use crate::added::{AddedField, replaced_names};
 use crate::body::BodyLength;
 use crate::identity::{ClientIdentity, Scheme};
 use crate::known::{CONDITIONAL, HOP_BY_HOP, IDENTITY, KnownHeader, KnownSet};
@@ -26,11 +26,11 @@ use crate::message::{
 use crate::scan;
 use crate::sink::FieldSink;
 
-/// What to do with field names that have an underscore (threat A24).
+/// Treatment of field names that have an underscore (threat A24).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Underscores {
-    /// Drop those that with dashes would be a framing, identity, authentication or other protected field, or one that
-    /// Weir adds: backends that read `_` as `-` would take them for it.
+    /// Drop those that with dashes would be a framing, identity, authentication or other protected field, or
+    /// one that Weir adds: backends that read `_` as `-` would take them for it.
     #[default]
     DropTwins,
     /// Drop all of them.
@@ -42,10 +42,11 @@ pub enum Underscores {
 /// Which part of a resource, and under which conditions, is asked for (RFC 9110 §13.1, §14.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Conditions<'a> {
-    /// What the client asked for.
+    /// The method that the client asked for.
     #[default]
     AsSent,
-    /// The whole, unless it is still what a cache has (RFC 9111 §4.3.1). Without either of the two: the whole, whatever it is.
+    /// The whole, unless it is still what a cache has (RFC 9111 §4.3.1). Without either of the two: the
+    /// whole, whatever it is.
     Of {
         /// Value of `if-none-match`.
         if_none_match: Option<&'a [u8]>,
@@ -64,22 +65,23 @@ pub enum Query<'a> {
     Of(Option<&'a [u8]>),
 }
 
-/// What a response says of the cache that it went past or came from.
+/// Fields of a response about the cache that it went past or came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheFields<'a> {
-    /// Value of `age`, in seconds, for a response that was kept (RFC 9111 §5.1); `None` leaves what the backend said.
+    /// Value of `age`, in seconds, for a response that was kept (RFC 9111 §5.1); `None` leaves what the
+    /// backend said.
     pub age_seconds: Option<u64>,
     /// Our member of `cache-status` (RFC 9211 §2).
     pub status: &'a [u8],
 }
 
-/// What a request becomes on its way to a backend.
+/// Facts about a request that change it on its way to a backend.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestContext<'a> {
-    /// Who asks.
+    /// The client.
     pub identity: &'a ClientIdentity,
-    /// The path to ask for: the normalised one that routing matched, or what a route rewrote it to. `None`: as it was
-    /// sent, for paths that are plain.
+    /// The path to ask for: the normalised one that routing matched, or what a route rewrote it to. `None`:
+    /// as it was sent, for paths that are plain.
     pub path: Option<&'a [u8]>,
     /// The query to ask with.
     pub query: Query<'a>,
@@ -93,7 +95,8 @@ pub struct RequestContext<'a> {
     pub conditions: Conditions<'a>,
     /// Fields the route adds.
     pub added: &'a [AddedField],
-    /// It may be a copy that somebody sends again, because the client's handshake is not over (RFC 8470): the backend is told.
+    /// It may be a copy that somebody sends again, because the client's handshake is not over (RFC 8470): the
+    /// backend is told.
     pub early: bool,
     /// Pass `Upgrade` on: the route allows that protocol.
     pub upgrade: bool,
@@ -106,7 +109,7 @@ pub struct RequestContext<'a> {
     pub expect_continue: bool,
     /// Ask the backend to close behind the response. Says nothing in HTTP/2.
     pub close: bool,
-    /// What to do with underscores.
+    /// The treatment of underscores.
     pub underscores: Underscores,
 }
 
@@ -133,7 +136,7 @@ impl<'a> RequestContext<'a> {
     }
 }
 
-/// What a response becomes on its way to a client.
+/// Facts about a response that change it on its way to a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseContext<'a> {
     /// The version the client speaks: only one of HTTP/1.1 knows chunks.
@@ -144,8 +147,8 @@ pub struct ResponseContext<'a> {
     pub keep_alive: bool,
     /// Fields the route adds.
     pub added: &'a [AddedField],
-    /// `sec-websocket-accept` for an upgrade whose backend gave none, as those of HTTP/2 do (RFC 8441 §5); see
-    /// [`crate::websocket::accept`]. Empty for none.
+    /// `sec-websocket-accept` for an upgrade whose backend gave none, as those of HTTP/2 do (RFC 8441 §5);
+    /// see [`crate::websocket::accept`]. Empty for none.
     pub websocket_accept: &'a [u8],
     /// A further field, such as the stickiness cookie.
     pub sticky: Option<&'a AddedField>,
@@ -155,9 +158,9 @@ pub struct ResponseContext<'a> {
     pub request_id: &'a [u8],
     /// `date` to name where the backend gave none (RFC 9110 §6.6.1); empty for none.
     pub date: &'a [u8],
-    /// What is said of the cache; `None` where there is none.
+    /// Fields about the cache; `None` where there is none.
     pub cache: Option<CacheFields<'a>>,
-    /// What the client's `accept-encoding` makes of the response; `None` where it makes no difference.
+    /// The coding that the client's `accept-encoding` chooses; `None` where it makes no difference.
     pub negotiated: Option<Negotiated>,
 }
 
@@ -184,7 +187,7 @@ impl ResponseContext<'_> {
     }
 }
 
-/// What [`write_response`] or [`response_fields`] announced to the client.
+/// The framing that [`write_response`] or [`response_fields`] announced to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentFraming {
     /// How the body must now be written; `UntilClose` means raw bytes, then close, or the end of the stream.
@@ -297,11 +300,6 @@ fn dropped_from_request(head: &RequestHead, context: &RequestContext<'_>) -> Kno
 #[inline]
 fn host_of<'b>(head: &RequestHead, buffer: &'b [u8], context: &RequestContext<'b>) -> Option<&'b [u8]> {
     context.host.or_else(|| head.host(buffer))
-}
-
-fn replaced_names(added: &[AddedField]) -> KnownSet {
-    let known = added.iter().filter(|field| field.replaces && field.known != KnownHeader::Other);
-    known.fold(KnownSet::EMPTY, |names, field| names.with(field.known))
 }
 
 /// Path and query to ask a backend for.
@@ -449,7 +447,8 @@ fn put_max_forwards(head: &RequestHead, sink: &mut impl FieldSink) {
 
 fn response_rule<'a>(head: &ResponseHead, context: &ResponseContext<'a>) -> KeepRule<'a> {
     let mut dropped = HOP_BY_HOP.with(KnownHeader::Via).union(replaced_names(context.added));
-    // What is left of Content-Length must be true: it was declared, and is what we send or what HEAD would get.
+    // A Content-Length that is left must be true: it was declared, and is what we send or what HEAD would
+    // get.
     if head.declared.is_none() {
         dropped = dropped.with(KnownHeader::ContentLength);
     }
@@ -465,7 +464,7 @@ fn response_rule<'a>(head: &ResponseHead, context: &ResponseContext<'a>) -> Keep
     KeepRule { dropped, flags: NOMINATED, replacing: context.added, underscores: Underscores::Keep, recoded }
 }
 
-/// What a response gets behind the fields that stay.
+/// Fields that a response gets behind those that stay.
 #[inline]
 fn put_response_tail(
     head: &ResponseHead,

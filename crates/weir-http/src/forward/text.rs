@@ -1,13 +1,15 @@
 //! Messages as text of HTTP/1.1.
 //!
-//! A field line whose stored bytes are exactly what Weir would write (`name: value` CRLF, each byte checked) is copied
-//! from the buffer, and neighbours of that kind are copied together; all other lines are composed anew.
+//! A field line whose stored bytes are exactly what Weir would write (`name: value` CRLF, each byte checked)
+//! is copied from the buffer, and neighbours of that kind are copied together; all other lines are composed
+//! anew.
 
 use super::{
     KeepRule, Query, RequestContext, ResponseContext, SentFraming, client_framing, host_of, put_conditions,
-    put_early, put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail, replaced_names,
-    request_rule, response_rule, target_of,
+    put_early, put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail, request_rule,
+    response_rule, target_of,
 };
+use crate::added::replaced_names;
 use crate::body::BodyLength;
 use crate::h1::encode;
 use crate::known::{KnownHeader, KnownSet};
@@ -15,14 +17,16 @@ use crate::message::{CANONICAL, Fields, RequestHead, ResponseHead, TargetForm, V
 
 /// Writes the head of a request for a backend, as HTTP/1.1.
 ///
-/// The body follows as [`RequestHead::body`] says: that many bytes, or chunks written with [`crate::h1::chunked`].
-/// `buffer` is what `head` was parsed from. Does not allocate once `out` is large enough.
+/// The body follows as [`RequestHead::body`] says: that many bytes, or chunks written with
+/// [`crate::h1::chunked`]. `buffer` is what `head` was parsed from. Does not allocate once `out` is large
+/// enough.
 pub fn write_request(head: &RequestHead, buffer: &[u8], context: &RequestContext<'_>, out: &mut Vec<u8>) {
     out.reserve(head.head_bytes + context.path.map_or(0, <[u8]>::len) + 512);
     let replaced = replaced_names(context.added);
     let rule = request_rule(head, context, replaced);
     let run_start = write_request_line(head, buffer, context, out);
-    // Where Host is missing or not the authority, the request line was composed, so that the field stands behind it.
+    // Where Host is missing or not the authority, the request line was composed, so that the field stands
+    // behind it.
     let host_stays = head.fields.seen.has(KnownHeader::Host) && !rule.dropped.has(KnownHeader::Host);
     if !host_stays && !replaced.has(KnownHeader::Host) {
         encode::write_field(out, b"host", host_of(head, buffer, context).unwrap_or(context.default_host));
@@ -158,8 +162,8 @@ fn copy_fields(fields: &Fields, buffer: &[u8], mut run_start: usize, rule: &Keep
     out.extend_from_slice(buffer.get(run_start..run_end).unwrap_or_default());
 }
 
-/// Writes the head of a response for a client of HTTP/1.x. Also for interim responses and for a 101 whose protocol was
-/// compared ([`ResponseHead::accepts_upgrade`]). Does not allocate once `out` is large enough.
+/// Writes the head of a response for a client of HTTP/1.x. Also for interim responses and for a 101 whose
+/// protocol was compared ([`ResponseHead::accepts_upgrade`]). Does not allocate once `out` is large enough.
 ///
 /// Interim responses must not be sent to a client of HTTP/1.0 (RFC 9110 §15.2).
 pub fn write_response(

@@ -1,13 +1,14 @@
 //! Messages field after field, for HTTP/2 and HTTP/3 to encode.
 //!
-//! Pseudo-headers come first, names are in lower case, and nothing is said of connections (RFC 9113 §8, RFC 9114 §4). A
-//! `cookie` stays one field (RFC 9113 §8.2.3 lets it).
+//! Pseudo-headers come first, names are in lower case, and nothing is said of connections (RFC 9113 §8, RFC
+//! 9114 §4). A `cookie` stays one field (RFC 9113 §8.2.3 lets it).
 
 use super::{
     KeepRule, Query, RequestContext, ResponseContext, SentFraming, client_framing, host_of, put_conditions,
-    put_early, put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail, replaced_names,
-    request_rule, response_rule, target_of,
+    put_early, put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail, request_rule,
+    response_rule, target_of,
 };
+use crate::added::replaced_names;
 use crate::h1::encode::Digits;
 use crate::known::KnownHeader;
 use crate::message::{Fields, Method, RequestHead, ResponseHead, TargetForm};
@@ -15,12 +16,14 @@ use crate::sink::{FieldSink, Visitor};
 
 /// Gives the head of a request for a backend of HTTP/2 or HTTP/3 to `visit`, one field after another.
 ///
-/// An upgrade that is passed on (`context.upgrade`) becomes an extended CONNECT if it is a GET without a body, all that
-/// one can stand for; only a backend that announced `SETTINGS_ENABLE_CONNECT_PROTOCOL` may get it (RFC 8441 §3). `Some`
-/// is then its protocol, for [`crate::Asked::upgrade`], and the stream stays open; `None` says that the body follows as
-/// [`RequestHead::body`] says, and that the stream ends with the head where that is empty.
+/// An upgrade that is passed on (`context.upgrade`) becomes an extended CONNECT if it is a GET without a
+/// body, all that one can stand for; only a backend that announced `SETTINGS_ENABLE_CONNECT_PROTOCOL` may get
+/// it (RFC 8441 §3). `Some` is then its protocol, for [`crate::Asked::upgrade`], and the stream stays open;
+/// `None` says that the body follows as [`RequestHead::body`] says, and that the stream ends with the head
+/// where that is empty.
 ///
-/// `buffer` is what `head` was parsed from or built into. Allocates only for composed values of more than 256 bytes.
+/// `buffer` is what `head` was parsed from or built into. Allocates only for composed values of more than 256
+/// bytes.
 pub fn request_fields<'b>(
     head: &RequestHead,
     buffer: &'b [u8],
@@ -94,11 +97,11 @@ fn put_request_control(
     }
 }
 
-/// Gives the head of a response for a client of HTTP/2 or HTTP/3 to `visit`, one field after another; also an interim
-/// one, and the 101 of an accepted upgrade, which becomes the 200 that RFC 8441 §5 has instead.
+/// Gives the head of a response for a client of HTTP/2 or HTTP/3 to `visit`, one field after another; also an
+/// interim one, and the 101 of an accepted upgrade, which becomes the 200 that RFC 8441 §5 has instead.
 ///
-/// `None` and `Length(0)` in what is returned mean that the stream ends with the head, but for interim responses and
-/// tunnels. Allocates only for composed values of more than 256 bytes.
+/// `None` and `Length(0)` in what is returned mean that the stream ends with the head, but for interim
+/// responses and tunnels. Allocates only for composed values of more than 256 bytes.
 pub fn response_fields(
     head: &ResponseHead,
     buffer: &[u8],

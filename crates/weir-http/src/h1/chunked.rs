@@ -11,8 +11,8 @@ use crate::violation::Violation;
 
 /// Reads one chunked body. Framing may arrive in any pieces; nothing needs to be kept by the caller.
 ///
-/// Stricter than the grammar in one thing: no whitespace around a chunk size or inside an extension but in quotes
-/// (RFC 9112 §7.1.1 calls it bad and lives with it; readers differ on it, so we refuse).
+/// Stricter than the grammar in one thing: no whitespace around a chunk size or inside an extension but in
+/// quotes (RFC 9112 §7.1.1 calls it bad and lives with it; readers differ on it, so we refuse).
 #[derive(Debug)]
 pub(crate) struct ChunkReader {
     state: ChunkState,
@@ -234,7 +234,8 @@ impl ChunkReader {
     }
 }
 
-/// Writes the head of a chunk of `length` bytes, which must not be 0; the content and [`write_chunk_end`] follow.
+/// Writes the head of a chunk of `length` bytes, which must not be 0; the content and [`write_chunk_end`]
+/// follow.
 pub fn write_chunk_head(out: &mut Vec<u8>, length: u64) {
     encode::write_hexadecimal(out, length);
     out.extend_from_slice(b"\r\n");

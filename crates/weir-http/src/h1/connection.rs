@@ -1,7 +1,7 @@
 //! A connection is either idle or busy with one exchange, and only a finished exchange makes it idle again.
 //!
-//! What is left unread of one message would be taken for the beginning of the next (threats A16, A20). So a pool takes
-//! only [`Idle`], and the only way from [`Busy`] to `Idle` asks for proof that both bodies ended.
+//! Unread bytes of one message would be taken for the beginning of the next (threats A16, A20). So a pool
+//! takes only [`Idle`], and the only way from [`Busy`] to `Idle` asks for proof that both bodies ended.
 
 /// Proof that one body was read to its end. Made only by [`crate::BodyReader::drained`].
 #[derive(Debug)]
@@ -27,8 +27,8 @@ impl<C> Idle<C> {
         Busy { connection: self.connection }
     }
 
-    /// Looks at the connection, to see whether the peer closed it or sent bytes nobody asked for; in both cases close
-    /// it (threat A20).
+    /// Looks at the connection, to see whether the peer closed it or sent bytes nobody asked for; in both
+    /// cases close it (threat A20).
     pub fn connection(&self) -> &C {
         &self.connection
     }
@@ -58,9 +58,9 @@ impl<C> Busy<C> {
 
     /// Ends the exchange: both bodies are proven complete.
     ///
-    /// `Ok` when both sides keep the connection and no byte beyond the response came (`unread_bytes` is what the read
-    /// buffer still holds); on a client's connection pipelined requests are no such bytes, pass 0. `Err` gives the
-    /// connection back to be closed.
+    /// `Ok` when both sides keep the connection and no byte beyond the response came (`unread_bytes` is what
+    /// the read buffer still holds); on a client's connection pipelined requests are no such bytes, pass 0.
+    /// `Err` gives the connection back to be closed.
     pub fn finish(
         self,
         _request: Drained,

@@ -114,7 +114,8 @@ pub fn write_continue(out: &mut Vec<u8>) {
     out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
 }
 
-/// Writes the `connection` line that this version needs to understand what happens next (RFC 9112 §9.3), if any.
+/// Writes the `connection` line that this version needs to understand what happens next (RFC 9112 §9.3), if
+/// any.
 pub(crate) fn write_connection(keep_alive: bool, version: Version, out: &mut Vec<u8>) {
     match (keep_alive, version) {
         (false, _) => out.extend_from_slice(b"connection: close\r\n"),

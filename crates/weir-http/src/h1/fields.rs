@@ -2,8 +2,7 @@
 
 use crate::known::{KnownHeader, PROTECTED};
 use crate::message::{
-    CANONICAL, Cursor, FieldLine, Fields, NOMINATED, PADDED, Phase, Span, TABBED, UNDERSCORE_TWIN,
-    UNDERSCORED,
+    CANONICAL, Cursor, FieldLine, Fields, NOMINATED, Phase, Span, TABBED, UNDERSCORE_TWIN, UNDERSCORED,
 };
 use crate::scan::{self, CLASS, TOKEN, UNDERSCORE};
 use crate::violation::Violation;
@@ -12,16 +11,16 @@ use crate::violation::Violation;
 pub(crate) struct BlockLimits {
     pub bytes: usize,
     pub count: usize,
-    /// What to say when `bytes` is not enough.
+    /// The violation when `bytes` is not enough.
     pub too_large: Violation,
-    /// What to say when `count` is not enough.
+    /// The violation when `count` is not enough.
     pub too_many: Violation,
 }
 
 /// Reads field lines up to and including the empty line. Goes on where `cursor` says the last call stopped.
 ///
-/// `Some` is the position behind the empty line; `None` means more bytes are needed. Which bytes arrived together
-/// makes no difference to the result: errors are decided by the bytes inside the limit, in order.
+/// `Some` is the position behind the empty line; `None` means more bytes are needed. Which bytes arrived
+/// together makes no difference to the result: errors are decided by the bytes inside the limit, in order.
 #[inline]
 pub(crate) fn parse_fields(
     buffer: &[u8],
@@ -87,7 +86,8 @@ pub(crate) fn parse_fields(
     Ok(None)
 }
 
-/// Moves `at` to the first byte that is no token and returns that byte; collects the classes of those before it.
+/// Moves `at` to the first byte that is no token and returns that byte; collects the classes of those before
+/// it.
 #[inline(always)]
 fn token_end(window: &[u8], at: &mut usize, classes: &mut u8) -> Option<u8> {
     let rest = window.get(*at..)?;
@@ -129,7 +129,6 @@ fn field_line(window: &[u8], line_start: usize, name_end: usize, line_end: usize
         let start = name_end + 1 + leading;
         value = Span::new(start, start + trimmed.len());
         let trailing = raw.len() - leading - trimmed.len();
-        flags |= if leading > 1 || trailing > 0 { PADDED } else { 0 };
         let outer = raw.iter().take(leading).chain(raw.iter().rev().take(trailing));
         flags |= if outer.into_iter().any(|byte| *byte == b'\t') { TABBED } else { 0 };
     }

@@ -2,9 +2,7 @@
 
 use crate::body::BodyLength;
 use crate::known::KnownHeader;
-use crate::message::{
-    CANONICAL, ConnectionOptions, FieldLine, Fields, Method, PADDED, Span, TABBED, Version,
-};
+use crate::message::{CANONICAL, ConnectionOptions, FieldLine, Fields, Method, Span, TABBED, Version};
 use crate::scan;
 use crate::violation::Violation;
 
@@ -15,9 +13,9 @@ pub(crate) fn request_body(
     buffer: &[u8],
 ) -> Result<BodyLength, Violation> {
     if fields.seen.has(KnownHeader::TransferEncoding) {
-        return chunked(version, fields, buffer, PADDED | TABBED);
+        return chunked(version, fields, buffer);
     }
-    Ok(content_length(fields, buffer, PADDED | TABBED)?.map_or(BodyLength::None, BodyLength::Length))
+    Ok(content_length(fields, buffer)?.map_or(BodyLength::None, BodyLength::Length))
 }
 
 /// Delimits a response body; also gives `Content-Length` as declared.
@@ -29,9 +27,8 @@ pub(crate) fn response_body(
     buffer: &[u8],
 ) -> Result<(BodyLength, Option<u64>), Violation> {
     let has_transfer_encoding = fields.seen.has(KnownHeader::TransferEncoding);
-    let framed =
-        if has_transfer_encoding { chunked(version, fields, buffer, TABBED)? } else { BodyLength::None };
-    let declared = content_length(fields, buffer, TABBED)?;
+    let framed = if has_transfer_encoding { chunked(version, fields, buffer)? } else { BodyLength::None };
+    let declared = content_length(fields, buffer)?;
     match status {
         100..=199 | 204 => {
             //= https://www.rfc-editor.org/rfc/rfc9112#section-6.1
@@ -56,7 +53,7 @@ pub(crate) fn response_body(
     }
 }
 
-fn chunked(version: Version, fields: &Fields, buffer: &[u8], refused: u8) -> Result<BodyLength, Violation> {
+fn chunked(version: Version, fields: &Fields, buffer: &[u8]) -> Result<BodyLength, Violation> {
     //= https://www.rfc-editor.org/rfc/rfc9112#section-6.1
     //# A server or client that receives an HTTP/1.0 message containing a
     //# Transfer-Encoding header field MUST treat the message as if the
@@ -78,7 +75,8 @@ fn chunked(version: Version, fields: &Fields, buffer: &[u8], refused: u8) -> Res
     }
     let Some(line) = fields.first(KnownHeader::TransferEncoding) else { return Ok(BodyLength::None) };
     let value = line.value.of(buffer);
-    if line.flags & refused != 0 {
+    // Spaces around the word are stripped (RFC 9110 §5.5); a tab is what smugglers hide it behind.
+    if line.flags & TABBED != 0 {
         return Err(Violation::TransferEncodingSyntax);
     }
     if value.eq_ignore_ascii_case(b"chunked") {
@@ -104,12 +102,8 @@ fn other_coding(value: &[u8]) -> Violation {
     }
 }
 
-/// `Content-Length` as declared. `refused` are flags its line must not have.
-pub(crate) fn content_length(
-    fields: &mut Fields,
-    buffer: &[u8],
-    refused: u8,
-) -> Result<Option<u64>, Violation> {
+/// `Content-Length` as declared. Spaces around it are no part of it (RFC 9110 §5.5); with tabs it is refused.
+pub(crate) fn content_length(fields: &mut Fields, buffer: &[u8]) -> Result<Option<u64>, Violation> {
     if !fields.seen.has(KnownHeader::ContentLength) {
         return Ok(None);
     }
@@ -122,7 +116,7 @@ pub(crate) fn content_length(
     };
     let digits = line.value.of(buffer);
     let value =
-        scan::decimal(digits).filter(|_| line.flags & refused == 0).ok_or(Violation::ContentLengthSyntax)?;
+        scan::decimal(digits).filter(|_| line.flags & TABBED == 0).ok_or(Violation::ContentLengthSyntax)?;
     if digits.len() > 1 && digits.first() == Some(&b'0') {
         // Weir writes a number without leading zeros, which some readers take for octal.
         line.flags &= !CANONICAL;

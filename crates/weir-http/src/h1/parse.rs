@@ -8,7 +8,7 @@ use crate::message::{Cursor, Method, Phase, RequestHead, Span, Version};
 use crate::scan::{self, CLASS, PATH, PATH_ATTENTION, QUERY, TOKEN, UNRESERVED};
 use crate::violation::Violation;
 
-/// What a parse came to.
+/// The result of a parse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The head is complete; the body begins at `head_bytes`.
@@ -24,9 +24,10 @@ pub(crate) const LONGEST_METHOD_BYTES: usize = 32;
 
 /// Reads one request head from the beginning of `buffer` into `head`.
 ///
-/// After `Partial`, call again with a longer buffer that begins with the same bytes (it may have moved): work goes on
-/// where it stopped, so a peer that sends single bytes costs no more than one that sends all at once. Call
-/// [`RequestHead::clear`] before the next request. One pass; allocates only while `head` grows to its largest.
+/// After `Partial`, call again with a longer buffer that begins with the same bytes (it may have moved): work
+/// goes on where it stopped, so a peer that sends single bytes costs no more than one that sends all at once.
+/// Call [`RequestHead::clear`] before the next request. One pass; allocates only while `head` grows to its
+/// largest.
 ///
 /// # Errors
 /// The request must be answered with [`Violation::status`] and the connection closed.
@@ -237,7 +238,7 @@ fn finish(buffer: &[u8], limits: &Limits, head: &mut RequestHead) -> Result<(), 
     conclude(head, buffer)
 }
 
-/// What follows from the fields in every version, once host, body and connection options are settled.
+/// Checks of the fields in every version, once host, body and connection options are settled.
 #[inline(always)]
 pub(crate) fn conclude(head: &mut RequestHead, buffer: &[u8]) -> Result<(), Violation> {
     head.keep_alive = head.connection.persists(head.version);

@@ -9,12 +9,12 @@ use crate::message::{Cursor, Method, Phase, ResponseHead, Span, Version};
 use crate::scan;
 use crate::violation::Violation;
 
-/// Reads one response head from the beginning of `buffer` into `head`. `request_method` is that of the request it
-/// answers: it decides where the body ends.
+/// Reads one response head from the beginning of `buffer` into `head`. `request_method` is that of the
+/// request it answers: it decides where the body ends.
 ///
 /// Goes on after `Partial` as [`super::parse_request`] does. Interim responses are heads like others; see
-/// [`ResponseHead::is_interim`]. Empty lines before the status line are refused: they would be bytes left over
-/// from the response before.
+/// [`ResponseHead::is_interim`]. Empty lines before the status line are refused: they would be bytes left
+/// over from the response before.
 ///
 /// # Errors
 /// The backend's connection must be closed; the client gets 502 (RFC 9110 §15.6.3) whatever the violation.

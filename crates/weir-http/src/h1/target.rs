@@ -7,8 +7,8 @@ use crate::message::{Method, RequestHead, Span, TargetForm, Version};
 use crate::scan::{self, HEX, HOST, PATH, PATH_ATTENTION, QUERY};
 use crate::violation::Violation;
 
-/// Reads a whole target of a request in HTTP/2 or HTTP/3, which ends `buffer`: `:path`, or `:authority` of a CONNECT.
-/// Allows what [`super::parse_request`] allows, without absolute-form.
+/// Reads a whole target of a request in HTTP/2 or HTTP/3, which ends `buffer`: `:path`, or `:authority` of a
+/// CONNECT. Allows what [`super::parse_request`] allows, without absolute-form.
 pub(crate) fn read(head: &mut RequestHead, buffer: &[u8], start: usize) -> Result<(), Violation> {
     let (mut at, mut classes) = (start, 0);
     let stop = class_end(buffer, &mut at, PATH, &mut classes);
@@ -124,7 +124,8 @@ pub(crate) fn settle_host(head: &mut RequestHead, buffer: &[u8]) -> Result<(), V
     match head.host {
         None => head.host = Some(value),
         Some(authority) => {
-            // RFC 9112 §3.2.2 lets a proxy ignore Host here. Others on the way may not have: refuse when they differ.
+            // RFC 9112 §3.2.2 lets a proxy ignore Host here. Others on the way may not have: refuse when they
+            // differ.
             if !same_authority(authority.of(buffer), text, head.scheme) {
                 return Err(Violation::HostMismatch);
             }
@@ -154,7 +155,8 @@ pub(crate) fn split_port(authority: &[u8]) -> (&[u8], Option<&[u8]>) {
     (host, rest.strip_prefix(b":"))
 }
 
-/// Whether `text` is `uri-host [ ":" port ]` (RFC 9110 §7.2) with a host that is not empty and a port up to 65535.
+/// Whether `text` is `uri-host [ ":" port ]` (RFC 9110 §7.2) with a host that is not empty and a port up to
+/// 65535.
 pub(crate) fn is_host(text: &[u8]) -> bool {
     let Some(&first) = text.first() else { return false };
     let mut host_end = 0;

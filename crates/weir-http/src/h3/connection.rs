@@ -1,4 +1,5 @@
-//! What the streams of one connection share: control streams, QPACK, and which requests are taken (RFC 9114 §5, §6).
+//! State that the streams of one connection share: control streams, QPACK, and which requests are taken (RFC
+//! 9114 §5, §6).
 
 use std::collections::VecDeque;
 
@@ -12,32 +13,33 @@ use super::stream::{RequestStream, Section};
 use super::varint;
 use crate::limits::Limits;
 
-/// What a connection announces and allows.
+/// Limits that a connection announces and keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Largest dynamic table the peer's encoder may fill, in bytes; at most 4096 are taken (threat C4). 0 for none.
+    /// Largest dynamic table the peer's encoder may fill, in bytes; at most 4096 are taken (threat C4). 0 for
+    /// none.
     ///
-    /// A client may use what an earlier connection announced for early data: keep it the same while tickets live
-    /// (RFC 9204 §3.2.3).
+    /// A client may use what an earlier connection announced for early data: keep it the same while tickets
+    /// live (RFC 9204 §3.2.3).
     pub qpack_table_capacity: usize,
     /// Most streams that may wait for insertions; at most 16 are taken (threat C4).
     pub qpack_blocked_streams: usize,
-    /// What a head may hold.
+    /// Limits of a head.
     pub head: SectionLimits,
-    /// What trailers may hold.
+    /// Limits of trailers.
     pub trailers: SectionLimits,
     /// Whether extended CONNECT is announced (RFC 9220).
     pub connect_protocol: bool,
 }
 
-/// What a connection takes at most, whatever is configured.
+/// Bounds of a connection, whatever is configured.
 const LARGEST_TABLE_BYTES: usize = 4096;
 const MOST_BLOCKED_STREAMS: usize = 16;
 /// Crumbs of a cookie are fields of their own: as many as a browser keeps for a host, twice over.
 const CRUMB_COUNT: usize = 400;
 
 impl Config {
-    /// What these limits come to, with the whole dynamic table and extended CONNECT.
+    /// The settings of these limits, with the whole dynamic table and extended CONNECT.
     pub fn new(limits: &Limits) -> Config {
         Config {
             qpack_table_capacity: LARGEST_TABLE_BYTES,
@@ -70,7 +72,7 @@ pub struct Connection {
     has_decoder_stream: bool,
     peer_settings: Option<Settings>,
     events: VecDeque<Event>,
-    /// What our last GOAWAY said.
+    /// The stream that our last GOAWAY named.
     refused_from: Option<u64>,
     /// One above the largest request stream that was admitted, in steps of 4.
     next_request: u64,
@@ -88,7 +90,8 @@ struct Untyped {
 const UNTYPED_LIMIT: usize = 16;
 /// Most unidirectional streams of unknown types over the life of a connection.
 const IGNORED_LIMIT: usize = 64;
-/// Bytes in unknown frames on the control stream: so many, and more for each request (PRIORITY_UPDATE comes there).
+/// Bytes in unknown frames on the control stream: so many, and more for each request (PRIORITY_UPDATE comes
+/// there).
 const SKIPPED_LIMIT_BYTES: u64 = 1 << 16;
 const SKIPPED_PER_REQUEST_BYTES: u64 = 1 << 10;
 /// The largest request stream there can be: what a GOAWAY says that only announces another (RFC 9114 §5.2).
@@ -110,8 +113,8 @@ pub enum Event {
 pub enum OwnStream {
     /// Our control stream: must be opened at once, and has bytes from the start.
     Control,
-    /// What our QPACK decoder acknowledges: open it when there are bytes first. No bytes ever come when no table is
-    /// announced.
+    /// Acknowledgements of our QPACK decoder: open the stream when there are bytes first. No bytes ever come
+    /// when no table is announced.
     QpackDecoder,
 }
 
@@ -120,18 +123,19 @@ impl OwnStream {
     pub const ALL: [OwnStream; 2] = [OwnStream::Control, OwnStream::QpackDecoder];
 }
 
-/// What to do with a unidirectional stream of the peer.
+/// Kinds of the peer's unidirectional streams, as the driver is to treat them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerStream {
     /// Read on.
     Read,
-    /// Its type means nothing here: send STOP_SENDING with [`Code::StreamCreationError`], and give no more of it.
+    /// Its type means nothing here: send STOP_SENDING with [`Code::StreamCreationError`], and give no more of
+    /// it.
     Ignore,
 }
 
 impl Connection {
-    /// A connection whose handshake is complete, or whose early data is read. `draw` is any number: what reserved settings
-    /// and frames are made of.
+    /// A connection whose handshake is complete, or whose early data is read. `draw` is any number: what
+    /// reserved settings and frames are made of.
     pub fn new(role: Role, config: &Config, draw: u32) -> Connection {
         let config = Config {
             qpack_table_capacity: config.qpack_table_capacity.min(LARGEST_TABLE_BYTES),
@@ -171,8 +175,8 @@ impl Connection {
         }
     }
 
-    /// Takes a new request stream of the peer. `None` when it must be refused with [`Code::RequestRejected`], because a
-    /// GOAWAY has said so: the client may send the request again elsewhere.
+    /// Takes a new request stream of the peer. `None` when it must be refused with [`Code::RequestRejected`],
+    /// because a GOAWAY has said so: the client may send the request again elsewhere.
     pub fn admit(&mut self, stream_id: u64) -> Option<RequestStream> {
         if self.refused_from.is_some_and(|from| stream_id >= from) {
             return None;
@@ -189,12 +193,13 @@ impl Connection {
 
     /// Gives the fields of a section that [`RequestStream::advance`] found in `input` to `visit`, in order.
     ///
-    /// When it is blocked the stream keeps it: [`Event::Unblocked`] says when [`Self::retry_section`] is to be called, and
-    /// how long to wait is the caller's to say (threat C4). Allocates nothing once its buffers have grown.
+    /// When it is blocked the stream keeps it: [`Event::Unblocked`] says when [`Self::retry_section`] is to
+    /// be called, and how long to wait is the caller's to say (threat C4). Allocates nothing once its buffers
+    /// have grown.
     ///
     /// # Errors
-    /// The section is wrong, over a limit, or `visit` refused a field. But for faults that end the connection, it counts as
-    /// read.
+    /// The section is wrong, over a limit, or `visit` refused a field. But for faults that end the
+    /// connection, it counts as read.
     pub fn read_section<E>(
         &mut self,
         stream: &mut RequestStream,
@@ -230,8 +235,8 @@ impl Connection {
         self.read_section(stream, &[], section, visit)
     }
 
-    /// A request stream ended before all of it was read: it was reset, or it is not read any more. Not needed for a stream
-    /// that was read to its end.
+    /// A request stream ended before all of it was read: it was reset, or it is not read any more. Not needed
+    /// for a stream that was read to its end.
     ///
     /// # Errors
     /// The peer takes nothing of our QPACK decoder stream.
@@ -257,8 +262,8 @@ impl Connection {
         Ok(PeerStream::Read)
     }
 
-    /// The peer ended or reset a unidirectional stream of its own. Where it stopped one of ours, the connection ends with
-    /// [`Fault::CriticalStreamClosed`] too.
+    /// The peer ended or reset a unidirectional stream of its own. Where it stopped one of ours, the
+    /// connection ends with [`Fault::CriticalStreamClosed`] too.
     ///
     /// # Errors
     /// The connection needs it.
@@ -357,13 +362,14 @@ impl Connection {
         self.events.pop_front()
     }
 
-    /// What the peer takes; `None` until its settings have come, when the defaults hold.
+    /// The peer's settings; `None` until they have come, when the defaults hold.
     pub fn peer_settings(&self) -> Option<&Settings> {
         self.peer_settings.as_ref()
     }
 
-    /// Bytes that a stream of ours is to send next, its type included; write as many as flow control lets you and say so
-    /// with [`Self::sent`]. Ask after a batch of input rather than after each: what is acknowledged then takes fewer bytes.
+    /// Bytes that a stream of ours is to send next, its type included; write as many as flow control lets you
+    /// and say so with [`Self::sent`]. Ask after a batch of input rather than after each: what is
+    /// acknowledged then takes fewer bytes.
     #[inline]
     pub fn pending(&mut self, stream: OwnStream) -> &[u8] {
         match stream {
@@ -389,16 +395,16 @@ impl Connection {
     //# An endpoint that is attempting to gracefully shut down a connection
     //# can send a GOAWAY frame with a value set to the maximum possible value
     //# (2^62-4 for servers, 2^62-1 for clients).
-    /// Announces that the connection will end: requests still come, and are taken, until [`Self::refuse_requests`] is
-    /// called, at least a round trip later.
+    /// Announces that the connection will end: requests still come, and are taken, until
+    /// [`Self::refuse_requests`] is called, at least a round trip later.
     pub fn announce_end(&mut self) {
         if self.refused_from.is_none() {
             self.go_away(LAST_REQUEST);
         }
     }
 
-    /// Takes no more requests than were admitted, and says so. The connection can be closed with [`Code::NoError`] when
-    /// those are done.
+    /// Takes no more requests than were admitted, and says so. The connection can be closed with
+    /// [`Code::NoError`] when those are done.
     pub fn refuse_requests(&mut self) {
         if self.refused_from != Some(self.next_request) {
             self.go_away(self.next_request);

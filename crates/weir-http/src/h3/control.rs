@@ -6,7 +6,7 @@ use super::frame::{FrameHeader, FrameHeaderReader, FrameKind};
 use super::settings::{self, Settings};
 use super::varint;
 
-/// What a control frame says.
+/// The content of a control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ControlEvent {
     Settings(Settings),

@@ -80,7 +80,8 @@ macro_rules! faults {
     ($($name:ident $scope:ident $code:ident $word:literal $text:literal;)*) => {
         /// One way in which a peer breaks RFC 9114, RFC 9204 or Weir's bounds of them.
         ///
-        /// Most end the connection: [`Fault::scope`] says which. Faults of messages are [`Violation`](crate::Violation)s.
+        /// Most end the connection: [`Fault::scope`] says which. Faults of messages are
+        /// [`Violation`](crate::Violation)s.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Fault {
             $(#[doc = $text] $name,)*
@@ -95,7 +96,7 @@ macro_rules! faults {
                 match self { $(Fault::$name => Code::$code),* }
             }
 
-            /// What ends: the connection or the one stream.
+            /// The scope of the error: the connection or the one stream.
             pub const fn scope(self) -> Scope {
                 match self { $(Fault::$name => Scope::$scope),* }
             }
@@ -113,7 +114,7 @@ macro_rules! faults {
     };
 }
 
-/// What a [`Fault`] ends.
+/// The scope of a [`Fault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// The whole connection: CONNECTION_CLOSE with the code.
@@ -180,8 +181,8 @@ impl std::error::Error for Fault {}
 /// Why a field section could not be read to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SectionError<E> {
-    /// The section itself is wrong, or over a limit. [`Fault::SectionTooLarge`] and [`Fault::TooManyFields`] can be answered
-    /// with 431; the rest ends the connection.
+    /// The section itself is wrong, or over a limit. [`Fault::SectionTooLarge`] and [`Fault::TooManyFields`]
+    /// can be answered with 431; the rest ends the connection.
     Fault(Fault),
     /// The visitor refused a field, for this reason. The connection is fine.
     Refused(E),

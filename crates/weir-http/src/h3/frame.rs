@@ -2,7 +2,7 @@
 
 use super::varint;
 
-/// What a frame is, as far as this layer tells them apart (RFC 9114 §7.2).
+/// Kinds of frame, as far as this layer tells them apart (RFC 9114 §7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     /// Content of a message.
@@ -11,7 +11,7 @@ pub enum FrameKind {
     Headers,
     /// A push is not wanted.
     CancelPush,
-    /// What the sender of it takes.
+    /// Settings of its sender.
     Settings,
     /// A push is announced.
     PushPromise,
@@ -19,7 +19,8 @@ pub enum FrameKind {
     GoAway,
     /// How many pushes a client takes.
     MaxPushId,
-    /// PRIORITY, PING, WINDOW_UPDATE or CONTINUATION: types that HTTP/2 has, and no one must send (RFC 9114 §7.2.8).
+    /// PRIORITY, PING, WINDOW_UPDATE or CONTINUATION: types that HTTP/2 has, and no one must send (RFC 9114
+    /// §7.2.8).
     OfHttp2,
     /// Everything else, reserved types included, which must be skipped (RFC 9114 §9).
     Unknown,
@@ -45,7 +46,7 @@ impl FrameKind {
 /// The header of one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// What it is.
+    /// The kind.
     pub kind: FrameKind,
     /// Length of the payload in bytes, below 2^62.
     pub length: u64,
@@ -60,8 +61,8 @@ pub struct FrameHeaderReader {
 }
 
 impl FrameHeaderReader {
-    /// Reads from the start of `input`: how many bytes were taken, and the header once it is complete. Without one all
-    /// bytes were taken.
+    /// Reads from the start of `input`: how many bytes were taken, and the header once it is complete.
+    /// Without one all bytes were taken.
     #[inline]
     pub fn read(&mut self, input: &[u8]) -> (usize, Option<FrameHeader>) {
         if self.length == 0
@@ -108,8 +109,8 @@ pub fn write_data_header(out: &mut Vec<u8>, length: u64) {
     varint::write(out, length);
 }
 
-/// The type of the `n`th reserved identifier: frames, streams and settings of these values mean nothing and must be ignored
-/// (RFC 9114 §7.2.8). `draw` is any number.
+/// The type of the `n`th reserved identifier: frames, streams and settings of these values mean nothing and
+/// must be ignored (RFC 9114 §7.2.8). `draw` is any number.
 pub(super) const fn reserved(draw: u32) -> u64 {
     0x1f * draw as u64 + 0x21
 }

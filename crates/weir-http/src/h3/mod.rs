@@ -1,8 +1,9 @@
 //! HTTP/3 (RFC 9114) and QPACK (RFC 9204), without QUIC and without I/O.
 //!
-//! A QUIC library gives streams of bytes; this layer says what they mean, and which bytes to send. [`Connection`] holds what
-//! the streams of a connection share, [`RequestStream`] reads one message, [`SectionWriter`] writes a HEADERS frame.
-//! Nothing here waits: timers, stream limits and flow control are the caller's. How to drive it:
+//! A QUIC library gives streams of bytes; this layer says what they mean, and which bytes to send.
+//! [`Connection`] holds what the streams of a connection share, [`RequestStream`] reads one message,
+//! [`SectionWriter`] writes a HEADERS frame. Nothing here waits: timers, stream limits and flow control are
+//! the caller's. How to drive it:
 //!
 //! ```
 //! use weir_http::h3::{self, Connection, Fault, OwnStream, Role, SectionError, SectionRead, StreamEvent};

@@ -29,7 +29,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// What holds before SETTINGS came, and for what it does not say.
+    /// Defaults: they hold before SETTINGS came, and for what it does not say.
     fn default() -> Settings {
         Settings {
             qpack_table_capacity: 0,
@@ -85,8 +85,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Appends a SETTINGS frame that says this, and one reserved setting made of `draw`, so that peers that cannot ignore
-    /// what they do not know are noticed early (RFC 9114 §7.2.4.1).
+    /// Appends a SETTINGS frame that says this, and one reserved setting made of `draw`, so that peers that
+    /// cannot ignore what they do not know are noticed early (RFC 9114 §7.2.4.1).
     pub fn write(&self, draw: u32, out: &mut Vec<u8>) {
         let mut payload = Vec::with_capacity(40);
         let mut put = |identifier, value| {

@@ -6,8 +6,8 @@ use super::Role;
 use super::error::Fault;
 use super::frame::{FrameHeader, FrameHeaderReader, FrameKind};
 
-/// Most bytes that frames of unknown types may have on one stream: enough for any extension's, too few to hide a
-/// connection's worth of work in what no limit of messages counts.
+/// Most bytes that frames of unknown types may have on one stream: enough for any extension's, too few to
+/// hide a connection's worth of work in what no limit of messages counts.
 const UNKNOWN_FRAMES_LIMIT_BYTES: u64 = 1 << 20;
 
 /// Reads what the peer sends on one request stream.
@@ -46,15 +46,15 @@ enum Phase {
     Ended,
 }
 
-/// What was found in the input.
+/// The next event in the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamEvent {
     /// Everything was taken; more input is needed.
     NeedMore,
     /// These bytes of the input are content.
     Data(Range<usize>),
-    /// A field section is complete: [`Connection::read_section`](super::Connection::read_section) gives its fields, and must
-    /// be called before the next `advance`, unless the message is given up.
+    /// A field section is complete: [`Connection::read_section`](super::Connection::read_section) gives its
+    /// fields, and must be called before the next `advance`, unless the message is given up.
     Section(Section),
     /// Nothing was taken: a field section waits for the peer's encoder, and what follows it has to wait too.
     Blocked,
@@ -74,7 +74,7 @@ pub struct Section {
 pub struct StreamStep {
     /// How many bytes of the input were taken. Call again with the rest, unless more is needed.
     pub consumed: usize,
-    /// What they were, the last of them at least.
+    /// The kind of frame that they were, of the last of them at least.
     pub event: StreamEvent,
 }
 
@@ -204,8 +204,8 @@ impl RequestStream {
         self.phase = if is_head { Phase::Content } else { Phase::Ended };
         self.state = FrameState::Section;
         let limit = if is_head { self.head_limit_bytes } else { self.trailer_limit_bytes };
-        // A field takes fewer bytes here than it counts for, unless its Huffman code is longer than its text, which no one
-        // writes: a section that is longer than the limit is refused before any of it is kept.
+        // A field takes fewer bytes here than it counts for, unless its Huffman code is longer than its text,
+        // which no one writes: a section that is longer than the limit is refused before any of it is kept.
         if self.left > limit {
             self.state = FrameState::Skip;
             return Err(Fault::SectionTooLarge);
@@ -213,7 +213,8 @@ impl RequestStream {
         Ok(())
     }
 
-    /// The head that was read is an interim one: another follows (RFC 9110 §15.2). For the client's side only.
+    /// The head that was read is an interim one: another follows (RFC 9110 §15.2). For the client's side
+    /// only.
     pub fn expect_another_head(&mut self) {
         self.phase = Phase::Head;
     }

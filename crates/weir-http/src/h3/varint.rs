@@ -3,7 +3,8 @@
 /// Largest value that can be written: 62 bits.
 pub const MAX: u64 = (1 << 62) - 1;
 
-/// Reads the integer at the start of `input`; its value and how many bytes it took. `None` when it is not all there.
+/// Reads the integer at the start of `input`; its value and how many bytes it took. `None` when it is not all
+/// there.
 #[inline]
 pub fn read(input: &[u8]) -> Option<(u64, usize)> {
     let first = *input.first()?;

@@ -1,10 +1,10 @@
 //! Decoded field sections of HTTP/2 and HTTP/3 to the same heads that HTTP/1.1 is parsed into (RFC 9113 §8,
 //! RFC 9114 §4).
 //!
-//! HPACK and QPACK give one field after another. The builders here check each as it comes and append it to a buffer
-//! as the HTTP/1.1 text that means the same: `GET /path HTTP/1.1`, `host:` from `:authority`, one line per field. The
-//! head's spans point into that text, so that routing, forwarding, explaining and logging need not know how a message
-//! came. All of it counts against [`Limits`] before it is kept (threat B5).
+//! HPACK and QPACK give one field after another. The builders here check each as it comes and append it to a
+//! buffer as the HTTP/1.1 text that means the same: `GET /path HTTP/1.1`, `host:` from `:authority`, one line
+//! per field. The head's spans point into that text, so that routing, forwarding, explaining and logging need
+//! not know how a message came. All of it counts against [`Limits`] before it is kept (threat B5).
 //!
 //! Start reading at [`RequestBuilder`]; [`ResponseBuilder`] and [`TrailerBuilder`] are the same for the rest.
 
@@ -23,8 +23,9 @@ use crate::message::{CANONICAL, FieldLine, Fields, Span};
 use crate::scan::{self, CLASS, TOKEN, UNDERSCORE};
 use crate::violation::Violation;
 
-/// What a field costs beside its name and value, in bytes (RFC 9113 §6.5.2, RFC 9114 §4.2.2): about what it costs to
-/// hold it. Without it, one-byte references to one-byte fields fill memory many times the size of what was sent (B5).
+/// The cost of a field beside its name and value, in bytes (RFC 9113 §6.5.2, RFC 9114 §4.2.2): about what it
+/// costs to hold it. Without it, one-byte references to one-byte fields fill memory many times the size of
+/// what was sent (B5).
 const FIELD_OVERHEAD_BYTES: usize = 32;
 
 /// The lines of one section on their way into a buffer, and what of the limits is left for them.
@@ -65,7 +66,8 @@ impl Lines {
         }
     }
 
-    /// Takes the cost of a field off what may still come. Also for fields that are dropped or joined to others.
+    /// Takes the cost of a field off what may still come. Also for fields that are dropped or joined to
+    /// others.
     fn pay(&mut self, name: &[u8], value: &[u8]) -> Result<(), Violation> {
         let cost = name.len() + value.len() + FIELD_OVERHEAD_BYTES;
         self.bytes_left = self.bytes_left.checked_sub(cost).ok_or(self.too_large)?;

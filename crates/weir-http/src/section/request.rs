@@ -28,12 +28,13 @@ use crate::violation::Violation;
 /// # Ok::<(), weir_http::Violation>(())
 /// ```
 ///
-/// After an error the head and what was appended are of no use: [`Violation::stream_error`] says whether the stream must
-/// be reset or may be answered. Work is proportional to the fields; allocates nothing once head and buffer have
-/// grown, but for `cookie` fields that do not follow each other.
+/// After an error the head and what was appended are of no use: [`Violation::stream_error`] says whether the
+/// stream must be reset or may be answered. Work is proportional to the fields; allocates nothing once head
+/// and buffer have grown, but for `cookie` fields that do not follow each other.
 ///
-/// An extended CONNECT (`:protocol`) becomes what it stands for in HTTP/1.1: a GET that asks to upgrade to that
-/// protocol, which [`RequestHead::upgrade`] gives. Its tunnel begins with the response, so it has no body.
+/// An extended CONNECT (`:protocol`) becomes what it stands for in HTTP/1.1: a GET that asks to upgrade to
+/// that protocol, which [`RequestHead::upgrade`] gives. Its tunnel begins with the response, so it has no
+/// body.
 #[derive(Debug)]
 pub struct RequestBuilder<'a> {
     head: &'a mut RequestHead,
@@ -48,7 +49,8 @@ pub struct RequestBuilder<'a> {
     host_compared: bool,
 }
 
-/// Pseudo-headers as they came; the spans point into `RequestHead::staged`, where they wait until all are there.
+/// Pseudo-headers as they came; the spans point into `RequestHead::staged`, where they wait until all are
+/// there.
 #[derive(Debug, Default)]
 struct Pseudo {
     method: Option<Span>,
@@ -59,8 +61,8 @@ struct Pseudo {
 }
 
 impl<'a> RequestBuilder<'a> {
-    /// Begins a head; clears `head` first. Text is appended to `out`, which is the buffer to give to the head's methods
-    /// afterwards: with all that stood in it before, if anything did.
+    /// Begins a head; clears `head` first. Text is appended to `out`, which is the buffer to give to the
+    /// head's methods afterwards: with all that stood in it before, if anything did.
     pub fn new(
         version: Version,
         limits: &Limits,
@@ -253,8 +255,8 @@ impl<'a> RequestBuilder<'a> {
 
     /// Ends the head. `end_stream` says that the stream ended with it, so that there is no body.
     ///
-    /// The body is then as [`RequestHead::body`] says: `Length` where it was declared, `UntilClose` where only the end of
-    /// the stream will tell; read it with [`crate::BodyReader::of_stream`].
+    /// The body is then as [`RequestHead::body`] says: `Length` where it was declared, `UntilClose` where
+    /// only the end of the stream will tell; read it with [`crate::BodyReader::of_stream`].
     ///
     /// # Errors
     /// As [`Self::field`]; `BodyTooShort` where a body was declared and none follows (threat C3).
@@ -263,7 +265,7 @@ impl<'a> RequestBuilder<'a> {
         let RequestBuilder { head, out, lines, .. } = &mut self;
         lines.finish(&mut head.fields, out);
         target::settle_host(head, out)?;
-        let declared = framing::content_length(&mut head.fields, out, 0)?;
+        let declared = framing::content_length(&mut head.fields, out)?;
         head.body = match declared {
             //= https://www.rfc-editor.org/rfc/rfc9113#section-8.1.1
             //# A request or response that is defined as having content when it
@@ -273,7 +275,7 @@ impl<'a> RequestBuilder<'a> {
             Some(length) if end_stream && length > 0 => return Err(Violation::BodyTooShort),
             Some(length) => BodyLength::Length(length),
             None if end_stream => BodyLength::None,
-            // What a tunnel carries is no content (RFC 9110 §9.3.6, RFC 8441 §5).
+            // The bytes of a tunnel are no content (RFC 9110 §9.3.6, RFC 8441 §5).
             None if head.extended_connect || head.method == Method::Connect => BodyLength::None,
             None => BodyLength::UntilClose,
         };

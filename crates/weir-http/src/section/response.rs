@@ -8,7 +8,7 @@ use crate::limits::Limits;
 use crate::message::{Cursor, Method, Phase, ResponseHead, Span, Version};
 use crate::violation::Violation;
 
-/// What was asked of the backend: it decides what a response means.
+/// The request to the backend: it decides what a response means.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked<'a> {
     /// The method of the request, as the client sent it: HEAD has no body.
@@ -17,11 +17,12 @@ pub struct Asked<'a> {
     pub upgrade: Option<&'a [u8]>,
 }
 
-/// Builds one [`ResponseHead`] from fields in their order of arrival, as [`super::RequestBuilder`] does for requests.
+/// Builds one [`ResponseHead`] from fields in their order of arrival, as [`super::RequestBuilder`] does for
+/// requests.
 ///
 /// A 2xx to an extended CONNECT becomes what it means in HTTP/1.1: a 101 that names the protocol
-/// ([`ResponseHead::accepts_upgrade`]). A response that ends the stream with its head and could have had a body gets
-/// `content-length: 0`, without which a client of HTTP/1.1 would wait for one.
+/// ([`ResponseHead::accepts_upgrade`]). A response that ends the stream with its head and could have had a
+/// body gets `content-length: 0`, without which a client of HTTP/1.1 would wait for one.
 #[derive(Debug)]
 pub struct ResponseBuilder<'a> {
     head: &'a mut ResponseHead,
@@ -33,8 +34,8 @@ pub struct ResponseBuilder<'a> {
 }
 
 impl<'a> ResponseBuilder<'a> {
-    /// Begins a head; clears `head` first. Text is appended to `out`, which is the buffer to give to the head's methods
-    /// afterwards. One builder for each interim response and one for the final one.
+    /// Begins a head; clears `head` first. Text is appended to `out`, which is the buffer to give to the
+    /// head's methods afterwards. One builder for each interim response and one for the final one.
     pub fn new(
         version: Version,
         limits: &Limits,
@@ -123,7 +124,7 @@ impl<'a> ResponseBuilder<'a> {
         head.upgrade = framing::upgrade_protocol(&head.fields, out);
         if head.status == 101 {
             // The tunnel's bytes follow; a length would be one of nothing.
-            if framing::content_length(&mut head.fields, out, 0)?.is_some_and(|length| length > 0) {
+            if framing::content_length(&mut head.fields, out)?.is_some_and(|length| length > 0) {
                 return Err(Violation::BodyNotAllowed);
             }
             (head.body, head.declared) = (BodyLength::None, None);

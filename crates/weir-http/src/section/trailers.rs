@@ -26,8 +26,8 @@ impl TrailerBuilder {
     /// Takes the next field.
     ///
     /// # Errors
-    /// The section is malformed, or over a limit (`TrailersTooLarge`). Fields that must not be trailers (RFC 9110 §6.5.1)
-    /// are no error: they are left out (threat B13).
+    /// The section is malformed, or over a limit (`TrailersTooLarge`). Fields that must not be trailers (RFC
+    /// 9110 §6.5.1) are no error: they are left out (threat B13).
     pub fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Violation> {
         check_value(value)?;
         //= https://www.rfc-editor.org/rfc/rfc9113#section-8.1

@@ -1,4 +1,5 @@
-//! Which content codings a client takes (RFC 9110 §12.5.3), for choosing one and for telling clients apart by it.
+//! Which content codings a client takes (RFC 9110 §12.5.3), for choosing one and for telling clients apart by
+//! it.
 
 use super::list;
 use crate::scan;
@@ -39,7 +40,7 @@ impl Coding {
     }
 }
 
-/// What a client takes, and how gladly.
+/// Codings that a client takes, with their weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// Weights of [`Coding::ALL`] in their order, in thousandths.
@@ -47,8 +48,9 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    /// Reads all `accept-encoding` lines of a request. Elements that cannot be read count as not there. Without any line a client takes
-    /// only what is not encoded: it may know no coding at all. O(length), does not allocate.
+    /// Reads all `accept-encoding` lines of a request. Elements that cannot be read count as not there.
+    /// Without any line a client takes only what is not encoded: it may know no coding at all. O(length),
+    /// does not allocate.
     pub fn of<'a>(values: impl Iterator<Item = &'a [u8]>) -> Accepted {
         let mut named = [None; 4];
         let mut others = None;
@@ -81,7 +83,8 @@ impl Accepted {
         self.weights.get(coding as usize).copied().unwrap_or(0)
     }
 
-    /// The coding that the client takes most gladly of those `offered`, the first of several alike; `None` when it takes none of them.
+    /// The coding that the client takes most gladly of those `offered`, the first of several alike; `None`
+    /// when it takes none of them.
     pub fn best(&self, offered: impl IntoIterator<Item = Coding>) -> Option<Coding> {
         let mut best = None;
         for coding in offered {
@@ -126,10 +129,12 @@ fn thousandths(text: &[u8]) -> Option<u16> {
 /// Most codings that are told apart; requests that name more are told apart by their text.
 const CODINGS: usize = 12;
 
-/// Appends what `accept-encoding` lines come to, so that requests which ask for the same in other words get the same stored response:
-/// the codings that are taken, in lower case, those taken most gladly first, then by name, and what is refused of `*` and `identity`.
+/// Appends what `accept-encoding` lines come to, so that requests which ask for the same in other words get
+/// the same stored response: the codings that are taken, in lower case, those taken most gladly first, then
+/// by name, and what is refused of `*` and `identity`.
 ///
-/// Codings that Weir does not know stay in it: an origin may know them. O(length), does not allocate when `out` has room.
+/// Codings that Weir does not know stay in it: an origin may know them. O(length), does not allocate when
+/// `out` has room.
 pub fn normalise<'a>(values: impl Iterator<Item = &'a [u8]> + Clone, out: &mut Vec<u8>) {
     let mut taken: [(u16, &[u8]); CODINGS] = [(0, b""); CODINGS];
     let mut count = 0;
@@ -235,7 +240,8 @@ mod tests {
 
     #[test]
     fn requests_that_ask_for_the_same_in_other_words_look_the_same() {
-        // Of codings taken as gladly as each other any will do, also the one that another client would rather have.
+        // Of codings taken as gladly as each other any will do, also the one that another client would rather
+        // have.
         assert_eq!(normal(&["gzip, br"]), normal(&["br, gzip;q=0.5"]));
         let same = "br,deflate,gzip,zstd";
         assert_eq!(normal(&["gzip, deflate, br, zstd"]), same);

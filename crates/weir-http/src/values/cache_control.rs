@@ -1,7 +1,7 @@
 //! `cache-control` of requests and responses (RFC 9111 §5.2, RFC 5861, RFC 8246).
 //!
-//! Where a field says two things, the stricter one holds; where nobody can read what it says, it says that nothing is fresh or
-//! that nothing is to be kept (threat E8).
+//! Where a field says two things, the stricter one holds; where nobody can read what it says, it says that
+//! nothing is fresh or that nothing is to be kept (threat E8).
 
 use super::delta_seconds;
 use super::list;
@@ -22,7 +22,7 @@ pub enum Scope {
     Whole,
 }
 
-/// What the `cache-control` of a response says. Numbers are seconds.
+/// Directives in the `cache-control` of a response. Numbers are seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseDirectives {
     /// No cache may keep it. Also set when the field is malformed.
@@ -55,7 +55,7 @@ pub struct ResponseDirectives {
     pub withheld: Vec<Box<[u8]>>,
 }
 
-/// What the `cache-control` of a request says. Numbers are seconds.
+/// Directives in the `cache-control` of a request. Numbers are seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestDirectives {
     /// Keep nothing of the request or its response.
@@ -123,13 +123,14 @@ fn stricter(before: &mut Option<u32>, now: u32) {
 }
 
 impl ResponseDirectives {
-    /// Reads all `cache-control` lines of a response. O(length); allocates only for names that `private` and `no-cache` list.
+    /// Reads all `cache-control` lines of a response. O(length); allocates only for names that `private` and
+    /// `no-cache` list.
     pub fn of<'a>(values: impl Iterator<Item = &'a [u8]>) -> ResponseDirectives {
         let mut said = ResponseDirectives::default();
         for element in list::elements(values) {
             match Directive::of(element) {
                 Some(directive) => said.take(&directive),
-                // What it was meant to say may be `private`.
+                // The directive that was meant may be `private`.
                 None => (said.no_store, said.must_understand) = (true, false),
             }
         }
@@ -324,7 +325,7 @@ mod tests {
             let _ = (ResponseDirectives::of(values()), RequestDirectives::of(values()));
         }
 
-        /// Whatever else is said, before, after or on another line, cannot undo these.
+        /// Other directives, before, after or on another line, cannot undo these.
         #[test]
         fn nothing_beside_it_undoes_no_store(before in "[ -~]{0,30}", after in "[ -~]{0,30}") {
             let text = format!("{before},no-store,{after}");

@@ -1,12 +1,13 @@
 //! `cdn-cache-control`: what an origin says to caches such as Weir and to nobody else (RFC 9213).
 //!
-//! It is a dictionary of structured fields (RFC 8941 §3.2), parsed strictly as those are: one mistake, and it was not there.
+//! It is a dictionary of structured fields (RFC 8941 §3.2), parsed strictly as those are: one mistake, and it
+//! was not there.
 
 use super::cache_control::{ResponseDirectives, Scope, withhold};
 use super::delta_seconds;
 
-/// What the field says, in the words of `cache-control`, in whose and `expires`' place it stands. `None` when it is not there, empty, or
-/// cannot be parsed: the other two hold then (RFC 9213 §2.2).
+/// The field's directives, in the words of `cache-control`, in whose and `expires`' place it stands. `None`
+/// when it is not there, empty, or cannot be parsed: the other two hold then (RFC 9213 §2.2).
 ///
 /// Members of another type than their directive has are ignored. O(length).
 pub fn parse<'a>(values: impl Iterator<Item = &'a [u8]>) -> Option<ResponseDirectives> {

@@ -2,7 +2,7 @@
 
 use super::list;
 
-/// What numbers too large for us count as: some 68 years.
+/// The value of numbers that are too large for us: some 68 years.
 //= https://www.rfc-editor.org/rfc/rfc9111#section-1.2.2
 //# If a cache receives a delta-seconds value greater than the greatest
 //# integer it can represent, or if any of its subsequent calculations

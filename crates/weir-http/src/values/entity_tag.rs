@@ -7,7 +7,7 @@ use crate::scan;
 pub struct EntityTag<'a> {
     /// Whether it is marked with `W/`.
     pub weak: bool,
-    /// What stands between the quotes.
+    /// The text between the quotes.
     pub opaque: &'a [u8],
 }
 
@@ -42,9 +42,11 @@ impl<'a> EntityTag<'a> {
     }
 }
 
-/// Whether an `if-none-match` names the tag, weakly compared, or `*`, which stands for any (RFC 9110 §13.1.2).
+/// Whether an `if-none-match` names the tag, weakly compared, or `*`, which stands for any (RFC 9110
+/// §13.1.2).
 ///
-/// Lines that are no list of tags name nothing, so that the client gets the whole. `tag` is that of the stored response, if it has one.
+/// Lines that are no list of tags name nothing, so that the client gets the whole. `tag` is that of the
+/// stored response, if it has one.
 pub fn names<'a>(values: impl Iterator<Item = &'a [u8]>, tag: Option<EntityTag<'_>>) -> bool {
     let mut named = false;
     let (mut lines, mut any) = (0, false);

@@ -19,9 +19,9 @@ struct Moment {
 
 /// Seconds since the epoch of a date in any of the three forms; 0 for dates before it.
 ///
-/// `now` in seconds since the epoch tells the century of years with two digits. `None` for anything else: names of days and months are
-/// case-sensitive, and the zone is `GMT`. That a day has the name it should have is not checked; that the month has such a day is.
-/// O(1), does not allocate.
+/// `now` in seconds since the epoch tells the century of years with two digits. `None` for anything else:
+/// names of days and months are case-sensitive, and the zone is `GMT`. That a day has the name it should have
+/// is not checked; that the month has such a day is. O(1), does not allocate.
 pub fn parse(text: &[u8], now: u64) -> Option<u64> {
     let moment = match text {
         [_, _, _, b',', b' ', rest @ ..] if WEEKDAYS.contains(&text.get(..3)?) => fixdate(rest)?,
@@ -113,7 +113,8 @@ impl Moment {
 ///
 /// Source: Hinnant, "chrono-Compatible Low-Level Date Algorithms", `days_from_civil`.
 fn days_since_epoch(year: u64, month: u64, day: u64) -> Option<u64> {
-    // The years of that calendar begin in March, so that the day which some years lack is their last. Year 0 has none before it.
+    // The years of that calendar begin in March, so that the day which some years lack is their last. Year 0
+    // has none before it.
     let year = if month <= 2 { year.checked_sub(1)? } else { year };
     let (era, year_of_era) = (year / 400, year % 400);
     let shifted_month = (month + 9) % 12;
@@ -122,7 +123,8 @@ fn days_since_epoch(year: u64, month: u64, day: u64) -> Option<u64> {
     (era * 146_097 + day_of_era).checked_sub(719_468)
 }
 
-/// A time in seconds since the epoch as an IMF-fixdate, such as `Sun, 06 Nov 1994 08:49:37 GMT`. Years end at 9999. Does not allocate.
+/// A time in seconds since the epoch as an IMF-fixdate, such as `Sun, 06 Nov 1994 08:49:37 GMT`. Years end at
+/// 9999. Does not allocate.
 pub fn text(seconds: u64) -> [u8; 29] {
     const LAST: u64 = 253_402_300_799;
     let seconds = seconds.min(LAST);

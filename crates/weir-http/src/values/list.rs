@@ -23,8 +23,8 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Position of the comma behind the first element, or the end. What follows a quote that never ends is one element: it must not be
-/// taken for directives of its own.
+/// Position of the comma behind the first element, or the end. What follows a quote that never ends is one
+/// element: it must not be taken for directives of its own.
 fn end_of_element(text: &[u8]) -> usize {
     let (mut quoted, mut escaped) = (false, false);
     for (at, &byte) in text.iter().enumerate() {
@@ -39,8 +39,8 @@ fn end_of_element(text: &[u8]) -> usize {
     text.len()
 }
 
-/// What stands between the quotes of a quoted string (RFC 9110 §5.6.4); `None` when `text` is not exactly one, or has escapes, which
-/// nothing that Weir reads has a use for.
+/// The text between the quotes of a quoted string (RFC 9110 §5.6.4); `None` when `text` is not exactly one,
+/// or has escapes, which nothing that Weir reads has a use for.
 pub(crate) fn unquoted(text: &[u8]) -> Option<&[u8]> {
     let [b'"', inner @ .., b'"'] = text else { return None };
     inner.iter().all(|&byte| byte != b'"' && byte != b'\\').then_some(inner)

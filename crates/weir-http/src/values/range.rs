@@ -1,6 +1,6 @@
 //! Byte ranges (RFC 9110 §14.1.2, §14.2).
 
-/// What a `range` field asks for.
+/// The ranges that a `range` field asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteRange {
     /// Bytes from `first` to `last`, both included; to the end where there is no `last`.
@@ -29,9 +29,9 @@ pub enum Resolved {
 }
 
 impl ByteRange {
-    /// Reads the value of a `range` field that asks for one range of bytes. `None` for everything that is to be answered with the whole:
-    /// other units, several ranges (which a server may ignore, and which attackers ask for by the hundred), and what is no
-    /// range at all.
+    /// Reads the value of a `range` field that asks for one range of bytes. `None` for everything that is to
+    /// be answered with the whole: other units, several ranges (which a server may ignore, and which
+    /// attackers ask for by the hundred), and what is no range at all.
     pub fn parse(text: &[u8]) -> Option<ByteRange> {
         let equals = text.iter().position(|&byte| byte == b'=')?;
         let (unit, set) = text.split_at(equals);

@@ -3,7 +3,7 @@
 use super::list;
 use crate::scan;
 
-/// What all `vary` lines of a response say.
+/// The fields that all `vary` lines of a response name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Vary {
     /// Nothing in the request's fields.

@@ -1,6 +1,8 @@
-//! What RFC 9110 and RFC 9112 ask of these bytes, and what the catalogue of threats (docs/threat-model) asks beyond.
+//! Demands of RFC 9110 and RFC 9112 on these bytes, and of the catalogue of threats (docs/threat-model)
+//! beyond.
 //!
-//! One named test per row of the catalogue that a parser or writer can decide; rows are named in the comments.
+//! One named test per row of the catalogue that a parser or writer can decide; rows are named in the
+//! comments.
 
 mod chunked;
 mod forwarding;
@@ -58,7 +60,7 @@ fn response(bytes: &[u8]) -> Result<ResponseHead, Violation> {
     response_to(Method::Get, bytes)
 }
 
-/// What a backend gets to see of a request from a client that is not trusted.
+/// The request that a backend gets from a client that is not trusted.
 fn forwarded(bytes: &[u8]) -> String {
     forwarded_with(bytes, |_| {})
 }

@@ -13,7 +13,7 @@ fn error(status: u16, word: &str, retry_after_seconds: Option<u64>, own: &OwnRes
 }
 
 fn redirect(status: u16, location: &[u8], own: &OwnResponse<'_>) -> String {
-    own_answer(OwnAnswer::Redirect { status, location, fields: &[] }, own)
+    own_answer(OwnAnswer::Redirect { status, location }, own)
 }
 
 fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
@@ -72,6 +72,34 @@ fn routes_can_respond_and_redirect() {
         "HTTP/1.1 308 Permanent Redirect\r\nlocation: https://shop.example/a\r\ncontent-length: 0\r\n\r\n"
     );
     assert_eq!(written(write_continue), "HTTP/1.1 100 Continue\r\n\r\n");
+}
+
+#[test]
+fn a_route_adds_its_fields_to_every_answer_and_changes_not_what_an_error_is() {
+    let field = |name: &str, value: &str| AddedField::replacing(name.as_bytes(), value.as_bytes()).unwrap();
+    let added = [
+        field("access-control-allow-origin", "*"),
+        field("cache-control", "max-age=31536000"),
+        field("Content-Type", "text/html"),
+        field("retry-after", "9"),
+        field("location", "/elsewhere"),
+        field("x-request-id", "route"),
+    ];
+    let own = OwnResponse { keep_alive: true, request_id: b"i", added: &added, ..OwnResponse::default() };
+    assert_eq!(
+        error(429, "rate_limited", Some(1), &own),
+        "HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-type: text/plain; charset=utf-8\r\ncache-control: no-store\r\n\
+         access-control-allow-origin: *\r\nlocation: /elsewhere\r\nx-request-id: route\r\ncontent-length: 35\r\n\r\n\
+         429 Too Many Requests rate_limited\n"
+    );
+    let fields = [field("content-type", "text/plain")];
+    assert_eq!(
+        own_answer(OwnAnswer::Simple { status: 200, fields: &fields, body: b"ok\n" }, &own),
+        "HTTP/1.1 200 OK\r\naccess-control-allow-origin: *\r\ncache-control: max-age=31536000\r\nContent-Type: text/html\r\n\
+         retry-after: 9\r\nlocation: /elsewhere\r\nx-request-id: route\r\ncontent-length: 3\r\n\r\nok\n"
+    );
+    let redirect = redirect(308, b"/a", &own);
+    assert!(redirect.contains("\r\nlocation: /a\r\n") && !redirect.contains("/elsewhere"), "{redirect}");
 }
 
 #[test]

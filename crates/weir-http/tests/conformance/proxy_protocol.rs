@@ -122,8 +122,8 @@ fn d8_version_2_headers_that_lie_about_their_length_are_refused() {
 
 #[test]
 fn d8_a_checksum_is_verified_where_there_is_one() {
-    // The expected value comes from a table-driven CRC32c written apart from this crate, over the header with the four
-    // bytes zeroed; it gives 0xe3069283 for "123456789", the published check value.
+    // The expected value comes from a table-driven CRC32c written apart from this crate, over the header with
+    // the four bytes zeroed; it gives 0xe3069283 for "123456789", the published check value.
     let mut header = v2(0x21, 0x11, &[&V4_ENDS[..], &[3, 0, 4, 0, 0, 0, 0]].concat());
     assert_eq!(read(&header), Err(ProxyViolation::Checksum));
     header[31..35].copy_from_slice(&CRC_OF_EXAMPLE.to_be_bytes());

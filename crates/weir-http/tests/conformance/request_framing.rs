@@ -42,8 +42,6 @@ fn a2_anything_but_exactly_chunked_is_refused() {
         b", chunked",
         b"\tchunked",
         b"chunked\t",
-        b" chunked",
-        b"chunked ",
         b"\x85chunked",
         b"chunked\x85",
         b"\xa0chunked",
@@ -100,6 +98,23 @@ fn a2_a_well_formed_coding_beside_chunked_is_not_implemented() {
     assert_eq!(Violation::TransferEncodingUnsupported.status(), 501);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc9110#section-5.5
+//= type=test
+//# A field value does not include leading or trailing whitespace.
+#[test]
+fn spaces_around_a_body_length_are_no_part_of_it_and_are_not_passed_on() {
+    for (line, body, written) in [
+        ("content-length: 5 ", BodyLength::Length(5), "content-length: 5\r\n"),
+        ("content-length:   5   ", BodyLength::Length(5), "content-length: 5\r\n"),
+        ("Transfer-Encoding:  chunked ", BodyLength::Chunked, "transfer-encoding: chunked\r\n"),
+    ] {
+        let bytes = format!("POST / HTTP/1.1\r\nhost: a\r\n{line}\r\n\r\n");
+        let head = request(bytes.as_bytes()).unwrap();
+        assert_eq!(head.body(), body, "{line:?}");
+        assert!(forwarded(bytes.as_bytes()).to_ascii_lowercase().contains(written), "{line:?}");
+    }
+}
+
 #[test]
 fn a2_chunked_is_understood_in_any_case_and_without_the_space() {
     for line in ["Transfer-Encoding: chunked", "TRANSFER-ENCODING:CHUNKED", "transfer-encoding: Chunked"] {
@@ -141,8 +156,6 @@ fn a4_a_content_length_that_is_not_one_plain_number_is_refused() {
         "5, 5",
         "5,5",
         "5,6",
-        " 5",
-        "5 ",
         "\t5",
         "5\t",
         "5 5",

@@ -538,6 +538,22 @@ fn fields_keep_their_order_and_case_and_lose_outer_whitespace() {
     assert_eq!(head.value(KnownHeader::UserAgent, bytes), None);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc9110#section-5.3
+//= type=test
+//# a recipient MAY combine multiple field lines within a field section that
+//# have the same field name into one field line
+#[test]
+fn a_field_on_several_lines_is_one_value() {
+    let bytes = b"GET / HTTP/1.1\r\nHost: a\r\nx-user: 1\r\nCookie: a=1\r\nX-User:\r\ncookie: b=2\r\nx-USER: 3, 4\r\n\r\n";
+    let head = request(bytes).unwrap();
+    let combined =
+        |name: &str| head.combined(name.as_bytes(), bytes).map(|value| value.escape_ascii().to_string());
+    assert_eq!(combined("x-user").as_deref(), Some("1, , 3, 4"));
+    assert_eq!(combined("cookie").as_deref(), Some("a=1; b=2"));
+    assert_eq!(combined("host").as_deref(), Some("a"));
+    assert_eq!(combined("x-other"), None);
+}
+
 #[test]
 fn a19_a_pipelined_request_is_left_for_the_next_parse() {
     let bytes = b"GET /1 HTTP/1.1\r\nhost: a\r\n\r\nGET /2 HTTP/1.1\r\nhost: b\r\n\r\nGARBAGE\n";

@@ -1,4 +1,4 @@
-//! What must hold for any fields at all, and for any message on its way from one version to another.
+//! Properties that hold for any fields at all, and for any message on its way from one version to another.
 
 use super::properties::{FIRST, STATUS, assert_clean, config, head_like};
 use super::*;
@@ -192,9 +192,6 @@ proptest! {
             }
             wire.extend_from_slice(b"\r\n");
             if !head.is_extended_connect() {
-                // A plain number may be padded in no version; elsewhere whitespace says nothing.
-                let wire = String::from_utf8_lossy(&wire).replace("content-length:  ", "content-length: ");
-                let wire = wire.replace("0 \r\n", "0\r\n").replace("5 \r\n", "5\r\n").replace("7 \r\n", "7\r\n").into_bytes();
                 let Ok(parsed) = parse(&wire) else {
                     // Only text that is no text: it is refused in HTTP/1.1 too late to matter.
                     prop_assert!(String::from_utf8(text).is_err(), "only HTTP/1.1 refuses {}", wire.escape_ascii());

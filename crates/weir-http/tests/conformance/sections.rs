@@ -1,4 +1,5 @@
-//! Decoded fields of HTTP/2 and HTTP/3 become heads, or are refused (RFC 9113 §8, RFC 9114 §4; threats B5, B10 to B13, C3).
+//! Decoded fields of HTTP/2 and HTTP/3 become heads, or are refused (RFC 9113 §8, RFC 9114 §4; threats B5,
+//! B10 to B13, C3).
 
 use super::*;
 use weir_http::{RequestBuilder, StreamError, TargetForm, TrailerBuilder, Version};
@@ -393,7 +394,8 @@ fn crumbs_of_a_cookie_become_one_line() {
 
 #[test]
 fn b5_every_field_counts_for_more_than_its_bytes_also_a_crumb() {
-    // B5: 2000 one-byte references to a short crumb are 64000 bytes and more to hold, however small they came.
+    // B5: 2000 one-byte references to a short crumb are 64000 bytes and more to hold, however small they
+    // came.
     let limits = Limits { header_block_bytes: 1000, ..Limits::default() };
     for (name, value) in [("cookie", "a"), ("x", ""), ("te", "trailers")] {
         let cost = name.len() + value.len() + 32;

@@ -24,7 +24,7 @@ fn pairs(of: &[(&str, &str)]) -> Pairs {
     of.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
 }
 
-/// What an HTTP/2 backend gets of a request that came in HTTP/1.1.
+/// The fields that an HTTP/2 backend gets of a request that came in HTTP/1.1.
 fn request_visited<'c>(
     bytes: &[u8],
     identity: &'c ClientIdentity,
@@ -38,7 +38,7 @@ fn request_visited<'c>(
     })
 }
 
-/// What an HTTP/2 client gets of a response that came in HTTP/1.1.
+/// The fields that an HTTP/2 client gets of a response that came in HTTP/1.1.
 fn response_visited(bytes: &[u8], context: &ResponseContext<'_>) -> (Pairs, SentFraming) {
     let head = response_to(context.request_method, bytes).unwrap();
     let mut sent = None;
@@ -290,6 +290,7 @@ fn an_http_2_client_is_told_the_length_that_is_true() {
 #[test]
 fn an_answer_of_our_own_says_the_same_in_every_version() {
     let fields = [AddedField::replacing(b"X-Env", b"prod").unwrap()];
+    let added = [AddedField::replacing(b"X-Served", b"weir").unwrap()];
     let bytes = b"TRACE /x HTTP/1.1\r\nHost: a\r\nCookie: secret\r\nMax-Forwards: 0\r\n\r\n";
     let head = request(bytes).unwrap();
     for answer in [
@@ -297,8 +298,8 @@ fn an_answer_of_our_own_says_the_same_in_every_version() {
         OwnAnswer::Error { status: 405, word: "method_refused", retry_after_seconds: None },
         OwnAnswer::Simple { status: 200, fields: &fields, body: b"hello" },
         OwnAnswer::Simple { status: 204, fields: &fields, body: b"hello" },
-        OwnAnswer::Redirect { status: 308, location: b"https://a/", fields: &fields },
-        OwnAnswer::Redirect { status: 308, location: b"https://a/\r\nx: y", fields: &fields },
+        OwnAnswer::Redirect { status: 308, location: b"https://a/" },
+        OwnAnswer::Redirect { status: 308, location: b"https://a/\r\nx: y" },
         OwnAnswer::Trace { head: &head, buffer: bytes },
     ] {
         for head_only in [false, true] {
@@ -307,6 +308,7 @@ fn an_answer_of_our_own_says_the_same_in_every_version() {
                 head_only,
                 request_id: b"id",
                 date: b"today",
+                added: &added,
                 ..OwnResponse::default()
             };
             let mut text = Vec::new();

@@ -1,4 +1,4 @@
-//! What a connection says of itself, and how it ends.
+//! Announcements of a connection, and its end.
 
 use super::peer::{GET, frame, head};
 use super::*;

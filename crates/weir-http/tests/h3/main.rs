@@ -1,4 +1,5 @@
-//! HTTP/3 and QPACK against their specifications, another implementation's recordings, hostile peers, and any bytes at all.
+//! HTTP/3 and QPACK against their specifications, another implementation's recordings, hostile peers, and any
+//! bytes at all.
 
 mod bounds;
 mod connections;

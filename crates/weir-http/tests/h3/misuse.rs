@@ -3,7 +3,7 @@
 use super::peer::{GET, frame, head};
 use super::*;
 
-/// What a client sends on its streams, in order, and what it earns.
+/// Bytes that a client sends on its streams, in order, and the error that they earn.
 struct Misuse {
     what: &'static str,
     /// Stream id and bytes; request streams (0, 4, ...) end after their bytes.

@@ -51,7 +51,7 @@ pub fn head(fields: &[(&str, &str)]) -> Vec<u8> {
 pub const GET: &[(&str, &str)] =
     &[(":method", "GET"), (":scheme", "https"), (":authority", "a.test"), (":path", "/")];
 
-/// What one message was.
+/// The content of one message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     pub sections: Vec<Pairs>,

@@ -1,4 +1,4 @@
-//! What must hold for any bytes at all, and for any fields.
+//! Properties that hold for any bytes at all, and for any fields.
 
 use super::peer::{Message, Pairs, frame, head};
 use super::*;
@@ -84,7 +84,7 @@ fn read_section(decoder: &mut Decoder, section: &[u8]) -> (Option<Fault>, Pairs)
     (fault, fields)
 }
 
-/// What a server with a small table makes of a request stream, in pieces.
+/// The reading of a request stream, in pieces, by a server with a small table.
 fn message(bytes: &[u8], piece_bytes: usize) -> Result<Message, Fault> {
     let config = h3::Config { qpack_blocked_streams: 0, ..h3::Config::new(&Limits::default()) };
     Peer::silent(&config).requests_in_pieces(0, bytes, piece_bytes)
@@ -146,7 +146,7 @@ proptest! {
         decoder.receive_instructions(&hex("3f8901 c00161 436e616d 0376616c")).unwrap();
         let (_, fields) = read_section(&mut decoder, &[hex(prefix), bytes].concat());
         prop_assert!(fields.len() <= 50);
-        // What is no UTF-8 is escaped here, to at most four times its length.
+        // Bytes that are no UTF-8 are escaped here, to at most four times their length.
         prop_assert!(fields.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() <= 4 * 5000);
     }
 

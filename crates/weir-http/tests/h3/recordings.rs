@@ -1,8 +1,8 @@
-//! What the encoder of another implementation (ls-qpack) said, read by ours.
+//! Output of another implementation's encoder (ls-qpack), read by ours.
 //!
-//! `ls_qpack.txt` has one thing a line, in the order in which it was sent: `connection` with table capacity and blocked
-//! streams, `instructions` of the encoder stream, `section` with its stream, and the `field`s that it means. Where a section
-//! stands before the instructions that it needs, it comes blocked.
+//! `ls_qpack.txt` has one thing a line, in the order in which it was sent: `connection` with table capacity
+//! and blocked streams, `instructions` of the encoder stream, `section` with its stream, and the `field`s
+//! that it means. Where a section stands before the instructions that it needs, it comes blocked.
 
 use super::*;
 
@@ -89,6 +89,7 @@ fn play(recording: &str) -> Tally {
 fn what_ls_qpack_encoded_reads_as_the_fields_it_was_given() {
     let tally = play(RECORDING);
     assert_eq!(tally.sections, 42);
-    // The recording proves something only while it has sections that use the table, and some that come too early.
+    // The recording proves something only while it has sections that use the table, and some that come too
+    // early.
     assert!(tally.with_table >= 25 && tally.blocked >= 5, "{} {}", tally.with_table, tally.blocked);
 }

@@ -55,7 +55,7 @@ fn the_dialogue_of_rfc_9204_appendix_b_reads_and_answers_as_it_says() {
     // B.5: an insertion that drops the oldest entry and names an older one.
     decoder.receive_instructions(&hex("810d 6375 7374 6f6d 2d76 616c 7565 32")).unwrap();
     assert_eq!(said(&mut decoder), hex("01"));
-    // What is left, by indexes relative to a base of 5: the newest first.
+    // The entries that are left, by indexes relative to a base of 5: the newest first.
     let expected = fields_of(&[
         ("custom-key", "custom-value2"),
         (":authority", "www.example.com"),
@@ -82,7 +82,8 @@ fn every_kind_of_line_reads_as_rfc_9204_section_4_5_says() {
         00 01 77  \
         23 616263 01 64  \
         33 616263 01 64";
-    // Required Insert Count 2, base 1: the relative index 0 is the first entry, that behind the base the second.
+    // Required Insert Count 2, base 1: the relative index 0 is the first entry, that behind the base the
+    // second.
     let expected = fields_of(&[
         (":method", "GET"),
         ("n1", "v1"),

@@ -9,7 +9,7 @@ use weir_http::write_address;
 use weir_stats::table::End;
 
 use super::timestamp::Calendar;
-use super::{Reasons, Record, Spoken, escape};
+use super::{Reasons, Record, escape};
 
 /// Renders lines; remembers the calendar fields of the current second.
 #[derive(Debug, Default)]
@@ -93,7 +93,7 @@ impl Renderer {
     /// The counts of concurrent connections and queue positions are not recorded by Weir and always 0; retries are real.
     /// Source: HAProxy configuration manual, sections 8.2.2, 8.2.3 and 8.5.
     fn haproxy(&mut self, out: &mut Vec<u8>, record: &Record<'_>) {
-        let is_http = matches!(record.protocol, Spoken::Http10 | Spoken::Http11);
+        let is_http = record.protocol.is_http();
         address(out, record);
         out.extend_from_slice(b" [");
         // HAProxy logs when it accepted, not when it was done.
@@ -145,7 +145,7 @@ impl Renderer {
 ///
 /// Source: HAProxy configuration manual, section 8.5.
 fn termination(record: &Record<'_>) -> [u8; 2] {
-    let is_http = matches!(record.protocol, Spoken::Http10 | Spoken::Http11);
+    let is_http = record.protocol.is_http();
     // R: the request was not complete; H: waiting for the response's head; D: data on its way.
     let phase = match (is_http, record.timers.client_header, record.timers.backend_header) {
         (true, None, _) => b'R',

@@ -127,6 +127,19 @@ fn a_haproxy_line_begins_with_the_time_of_accepting() {
 }
 
 #[test]
+fn a_haproxy_line_names_method_path_and_status_in_every_version_of_http() {
+    for (protocol, version) in
+        [(Spoken::Http10, "1.0"), (Spoken::Http11, "1.1"), (Spoken::Http2, "2.0"), (Spoken::Http3, "3.0")]
+    {
+        let line = line(AccessFormat::Haproxy, &Record { protocol, ..request() });
+        let expected = format!(
+            " 0/0/30/69/1109 200 2750 - - ---- 0/0/0/0/1 0/0 \"GET /api/cart?id=#221#22 HTTP/{version}\"\n"
+        );
+        assert!(line.ends_with(&expected), "{line}");
+    }
+}
+
+#[test]
 fn a_haproxy_line_has_0_for_a_queue_that_nobody_had_to_stand_in() {
     for (record, expected) in
         [(request(), " app/10.0.0.1:8080 0/0/30/69/1109 "), (relayed(), " app/10.0.0.1:8080 0/30/1109 ")]

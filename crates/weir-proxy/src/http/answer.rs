@@ -10,7 +10,7 @@ use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forward::Forwarding;
 use crate::http::reply;
-use crate::http::route::{Route, without_port};
+use crate::http::route::without_port;
 use crate::http::session::{Session, due};
 use crate::http::upload::Upload;
 use crate::worker::WorkerListener;
@@ -70,14 +70,13 @@ pub async fn redirect(
     session: &mut Session,
     listener: &WorkerListener,
     exchange: &mut Exchange,
-    route: &Route,
     to: &str,
     status: u16,
 ) -> After {
     let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
     let location = expand(to, exchange, received);
     let keep = may_keep(session, exchange);
-    let answer = OwnAnswer::Redirect { status, location: &location, fields: &route.response_fields };
+    let answer = OwnAnswer::Redirect { status, location: &location };
     send(session, listener, exchange, &answer, End::Responded, keep).await
 }
 
@@ -113,15 +112,13 @@ pub async fn respond(
     session: &mut Session,
     listener: &WorkerListener,
     exchange: &mut Exchange,
-    route: &Route,
     status: u16,
     body: &str,
     content_type: &str,
 ) -> After {
     let keep = may_keep(session, exchange);
-    let mut fields = Vec::with_capacity(1 + route.response_fields.len());
-    fields.extend(AddedField::replacing(b"content-type", content_type.as_bytes()));
-    fields.extend(route.response_fields.iter().cloned());
+    let fields: Vec<_> =
+        AddedField::replacing(b"content-type", content_type.as_bytes()).into_iter().collect();
     let answer = OwnAnswer::Simple { status, fields: &fields, body: body.as_bytes() };
     send(session, listener, exchange, &answer, End::Responded, keep).await
 }

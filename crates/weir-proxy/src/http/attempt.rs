@@ -20,6 +20,7 @@ use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
 use crate::http::h2::Place;
+use crate::http::kept::Kept;
 use crate::http::muxed::Muxed;
 use crate::http::session::{Session, due};
 use crate::http::stream::Stream;
@@ -71,8 +72,10 @@ pub async fn make(
     if facts.expect_continue && upload.is_awaited() && !exchange.continued {
         exchange.continued = true;
         reply::send_continue(session).await.map_err(|error| failed(error.into()))?;
+        exchange.ledger.note_wait();
     }
     let sent_at = if reused { exchange.ledger.nearly_now() } else { clock::now() };
+    upload.resume(sent_at);
     let timeout = &forwarding.listener.shared.config.timeout;
     let patience = if upload.is_awaited() { timeout.client_body } else { timeout.backend };
     session.deadline.set(due(&session.slot, sent_at, patience));
@@ -127,7 +130,8 @@ async fn begin(
     max_idle: Option<Duration>,
     upload: &Upload,
 ) -> Result<(Busy<Connection>, bool), Failure> {
-    let Session { worker, slot, deadline, client, stream, .. } = session;
+    let client = exchange.ledger.client(session);
+    let Session { worker, slot, deadline, stream, .. } = session;
     let send_proxy = forwarding.pool.shared.config.send_proxy;
     let header = send_proxy.map(|version| client.proxy_header(version, || stream.local_addr()));
     let opener = Opener { worker, slot, deadline, header };
@@ -161,7 +165,7 @@ async fn open(
 ) -> Result<(Busy<Connection>, bool), Failure> {
     let backend = chosen.backend();
     if let Some(max_idle) = max_idle.filter(|_| opener.header.is_none())
-        && let Some(idle) = backend.take_idle(exchange.ledger.nearly_now(), max_idle)
+        && let Some(idle) = backend.kept::<Kept>().take_idle(backend, exchange.ledger.nearly_now(), max_idle)
     {
         backend.cells().reused.increment();
         return Ok((idle.begin(), true));
@@ -181,7 +185,7 @@ async fn open_stream(
 ) -> Result<(Busy<Connection>, bool), Failure> {
     let backend = chosen.backend();
     let moves = backend.shared.resolved.moves();
-    let (place, reused) = match backend.carriers.place(moves) {
+    let (place, reused) = match backend.kept::<Kept>().carriers.place(moves) {
         Some(place) => (place, true),
         None => (Box::pin(wait_for_place(opener, exchange, forwarding, chosen)).await?, false),
     };
@@ -221,21 +225,22 @@ async fn wait_for_place(
     chosen: &Chosen,
 ) -> Result<Place, Failure> {
     let backend = chosen.backend();
-    let header_bytes = forwarding.listener.shared.config.http().limits.header_bytes as u32;
+    let carriers = backend.kept::<Kept>().carriers.clone();
+    let header_bytes = forwarding.listener.shared.config.limits.header_bytes as u32;
     let began = clock::now();
     loop {
         opener.wait_until(began, forwarding.listener.shared.config.timeout.connect);
-        if let Some(place) = backend.carriers.place(backend.shared.resolved.moves()) {
+        if let Some(place) = carriers.place(backend.shared.resolved.moves()) {
             exchange.ledger.connect = Some(clock::now().saturating_sub(began));
             return Ok(place);
         }
-        if let Some(opening) = backend.carriers.open() {
+        if let Some(opening) = carriers.open() {
             let connection = connect(opener, exchange, forwarding, chosen).await?;
             let begun = opening.begin(connection, header_bytes, opener.deadline).await;
             return begun.map_err(|error| Failure::Connect(backend.wait_failed(error)));
         }
         let mut asked = false;
-        poll_fn(|context| match backend.carriers.poll_changed(context, &mut asked) {
+        poll_fn(|context| match carriers.poll_changed(context, &mut asked) {
             Poll::Ready(()) => Poll::Ready(Ok(())),
             Poll::Pending => timed_out(opener.deadline),
         })

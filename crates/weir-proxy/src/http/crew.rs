@@ -21,15 +21,15 @@ pub enum Order {
     H2(h2::Order),
     H3(h3::Order),
     /// Of no client: what the cache has fetched.
-    Fetch(Box<cache::Order>),
+    Fetch(Box<cache::FetchJob>),
     /// Of no client either: what the cache has encoded.
-    Squeeze(Box<cache::Squeeze>),
+    Encode(Box<cache::EncodingJob>),
 }
 
-/// The tasks of one worker that wait. The last to come is the first to go: what it needs is in the processor's cache.
-#[derive(Default)]
-pub struct Crew {
-    waiting: RefCell<Vec<Rc<Member>>>,
+thread_local! {
+    /// The tasks of this worker that wait; a worker is one thread. The last to come is the first to go: what it needs is in the processor's
+    /// cache.
+    static WAITING: RefCell<Vec<Rc<Member>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Where a task that waits is told of its next request.
@@ -41,8 +41,7 @@ struct Member {
 
 /// Has a task serve the request in `order`.
 pub fn serve(worker: &Rc<Worker>, order: Order) {
-    let waiting = worker.crew.waiting.borrow_mut().pop();
-    let Some(member) = waiting else {
+    let Some(member) = WAITING.with_borrow_mut(Vec::pop) else {
         let member = Rc::new(Member { order: RefCell::new(Some(order)), waker: RefCell::default() });
         tokio::task::spawn_local(Box::pin(work(worker.clone(), member)));
         return;
@@ -60,13 +59,18 @@ async fn work(worker: Rc<Worker>, member: Rc<Member>) {
             Order::H2(order) => h2::serve_request(order).await,
             Order::H3(order) => h3::serve_request(order).await,
             Order::Fetch(order) => Box::pin(cache::serve_fetch(*order)).await,
-            Order::Squeeze(squeeze) => Box::pin(cache::serve_squeeze(*squeeze)).await,
+            Order::Encode(job) => Box::pin(cache::serve_encoding(*job)).await,
         }
-        let waiting = &mut *worker.crew.waiting.borrow_mut();
-        if waiting.len() >= KEPT {
+        let is_kept = WAITING.with_borrow_mut(|waiting| {
+            let has_room = waiting.len() < KEPT;
+            if has_room {
+                waiting.push(member.clone());
+            }
+            has_room
+        });
+        if !is_kept {
             return;
         }
-        waiting.push(member.clone());
     }
 }
 

@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use weir_cache::KeyBuffer;
-use weir_http::{BodyLength, Method, RequestHead, ResponseHead, path};
+use weir_http::{BodyLength, KnownHeader, Method, RequestHead, ResponseHead, Violation, path};
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
@@ -61,6 +61,8 @@ pub struct Exchange {
     pub early: bool,
     /// The protocol the client asks to upgrade to.
     pub upgrade: Vec<u8>,
+    /// Number of the route that took the request.
+    pub route: Option<usize>,
     pub ledger: Ledger,
     /// The key that the request is looked up by.
     pub key: KeyBuffer,
@@ -76,36 +78,36 @@ pub struct Exchange {
     pub body_left: bool,
 }
 
-/// Exchanges that are not in use, kept for the next ones of their worker.
-#[derive(Default)]
-pub struct Exchanges {
-    // Boxed, because taking one out must move a pointer and not 900 bytes.
-    #[allow(clippy::vec_box)]
-    kept: RefCell<Vec<Box<Exchange>>>,
-}
-
 /// Exchanges kept for reuse per worker.
 const KEPT: usize = 256;
 /// A kept exchange's vectors above this size are given back to the allocator.
 const KEPT_BYTES: usize = 64 << 10;
 
-impl Exchanges {
+thread_local! {
+    /// Exchanges of this worker that are not in use; a worker is one thread.
+    // Boxed, because taking one out must move a pointer and not 900 bytes.
+    #[allow(clippy::vec_box)]
+    static UNUSED: RefCell<Vec<Box<Exchange>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Exchange {
     /// One that is ready for a new request.
-    pub fn take(&self) -> Box<Exchange> {
-        self.kept.borrow_mut().pop().unwrap_or_else(|| Box::new(Exchange::new()))
+    pub fn take() -> Box<Exchange> {
+        UNUSED.with_borrow_mut(Vec::pop).unwrap_or_else(|| Box::new(Exchange::new()))
     }
 
-    /// Keeps one for later.
-    pub fn give_back(&self, mut exchange: Box<Exchange>) {
-        exchange.ledger.release();
-        if exchange.outgoing.capacity() > KEPT_BYTES || exchange.reply.capacity() > KEPT_BYTES {
-            exchange.outgoing = Vec::new();
-            exchange.reply = Vec::new();
+    /// Keeps it for the next request on this worker.
+    pub fn give_back(mut self: Box<Self>) {
+        self.ledger.release();
+        if self.outgoing.capacity() > KEPT_BYTES || self.reply.capacity() > KEPT_BYTES {
+            self.outgoing = Vec::new();
+            self.reply = Vec::new();
         }
-        let mut kept = self.kept.borrow_mut();
-        if kept.len() < KEPT {
-            kept.push(exchange);
-        }
+        UNUSED.with_borrow_mut(|unused| {
+            if unused.len() < KEPT {
+                unused.push(self);
+            }
+        });
     }
 }
 
@@ -122,6 +124,7 @@ impl Exchange {
             request_id: Vec::new(),
             early: false,
             upgrade: Vec::new(),
+            route: None,
             ledger: Ledger::default(),
             key: KeyBuffer::new(),
             is_keyed: false,
@@ -144,6 +147,7 @@ impl Exchange {
         self.early = false;
         self.upgrade.clear();
         self.is_keyed = false;
+        self.route = None;
         self.continued = false;
         self.forwarded = false;
         self.body_left = false;
@@ -189,7 +193,7 @@ pub async fn refuse(
 
 /// Runs one exchange whose request head is complete.
 pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: &mut Exchange) -> After {
-    note_request(session, exchange);
+    note_request(session, &listener, exchange);
     let plan = match plan(session, &listener, exchange) {
         Ok(plan) => plan,
         Err(failure) => return Box::pin(answer::failure(session, &listener, exchange, &failure)).await,
@@ -206,11 +210,11 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
                 }
             }
         }
-        Plan::Redirect { to, status, route } => {
-            Box::pin(answer::redirect(session, &listener, exchange, route, to, status)).await
+        Plan::Redirect { to, status } => {
+            Box::pin(answer::redirect(session, &listener, exchange, to, status)).await
         }
-        Plan::Respond { status, body, content_type, route } => {
-            Box::pin(answer::respond(session, &listener, exchange, route, status, body, content_type)).await
+        Plan::Respond { status, body, content_type } => {
+            Box::pin(answer::respond(session, &listener, exchange, status, body, content_type)).await
         }
         Plan::Trace => Box::pin(answer::trace(session, &listener, exchange)).await,
         Plan::Prove { authorization } => {
@@ -229,13 +233,11 @@ enum Plan<'l> {
     Redirect {
         to: &'l str,
         status: u16,
-        route: &'l Route,
     },
     Respond {
         status: u16,
         body: &'l str,
         content_type: &'l str,
-        route: &'l Route,
     },
     /// `Max-Forwards: 0`: the answer is ours (RFC 9110 §7.6.2).
     Trace,
@@ -271,11 +273,9 @@ fn plan<'l>(
     {
         return Err(Failure::Misdirected);
     }
-    if request.max_forwards() == Some(0) {
-        return Ok(Plan::Trace);
-    }
+    let is_last_hop = request.max_forwards() == Some(0);
     // A backend would echo the request's cookies and credentials into a page (A26).
-    if request.method() == Method::Trace {
+    if request.method() == Method::Trace && !is_last_hop {
         return Err(Failure::MethodRefused);
     }
     let raw = request.path(received);
@@ -284,7 +284,7 @@ fn plan<'l>(
     let decision = if listener.shared.routes.is_empty() {
         listener.shared.routes.default_pool().map_or(Decision::Nowhere, |pool| Decision::Default { pool })
     } else {
-        let header = |name: &[u8]| request.value_by_name(name, received);
+        let header = |name: &[u8]| request.combined(name, received);
         listener.shared.routes.decide(&RequestView {
             host: without_port(request.host(received).unwrap_or_default()),
             path: routed,
@@ -296,14 +296,18 @@ fn plan<'l>(
         Decision::Nowhere => return Err(Failure::NoRoute),
         Decision::Default { .. } => None,
         Decision::Route { route, .. } => {
+            exchange.route = Some(route.number);
             exchange.ledger.note_route(&session.worker, &route.name);
             Some(*route)
         }
     };
     let head = (request, received, routed);
     screening::at_edge(session, listener, of_route, head, &mut exchange.ledger)?;
-    let asked = of_route.map_or(listener.shared.config.http().sqli, |route| route.sqli);
+    let asked = of_route.map_or(listener.shared.config.sqli, |route| route.sqli);
     sqli::head(asked, session, listener, (request, received), &mut exchange.ledger)?;
+    if is_last_hop {
+        return Ok(Plan::Trace);
+    }
     let (route, prefix) = match decision {
         Decision::Nowhere => return Err(Failure::NoRoute),
         Decision::Default { pool } => return Ok(Plan::Forward { pool, route: None, rewritten }),
@@ -318,18 +322,25 @@ fn plan<'l>(
         Action::Pool(pool) => {
             if let Some(replacement) = &route.rewrite_prefix {
                 let rest = routed[prefix..].to_vec();
-                exchange.path.clear();
-                exchange.path.extend_from_slice(replacement);
-                exchange.path.extend_from_slice(&rest);
+                rewrite(replacement, &rest, &mut exchange.path)?;
                 rewritten = true;
             }
             Plan::Forward { pool: *pool, route: Some(route), rewritten }
         }
-        Action::Redirect { to, status } => Plan::Redirect { to, status: *status, route },
+        Action::Redirect { to, status } => Plan::Redirect { to, status: *status },
         Action::Respond { status, body, content_type } => {
-            Plan::Respond { status: *status, body, content_type, route }
+            Plan::Respond { status: *status, body, content_type }
         }
     })
+}
+
+/// Puts the path for the backend into `out`: `replacement`, and what the prefix left of the path.
+fn rewrite(replacement: &[u8], rest: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
+    out.clear();
+    out.extend_from_slice(replacement);
+    out.extend_from_slice(rest);
+    // The rest of `/static../secret` behind `/static` is no dot segment before it stands behind a slash.
+    if path::has_dot_segment(out) { Err(Failure::BadRequest(Violation::PathAboveRoot)) } else { Ok(()) }
 }
 
 /// Puts the normal form of the path into `out` where it is another; gives whether it is.
@@ -339,7 +350,7 @@ fn normalise(
     raw: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<bool, Failure> {
-    let normalised = match listener.shared.config.http().merge_slashes {
+    let normalised = match listener.shared.config.merge_slashes {
         true if !request.path_is_plain() || path::has_empty_segment(raw) => {
             path::normalise_merging_into(raw, out)
         }
@@ -350,9 +361,13 @@ fn normalise(
 }
 
 /// Keeps what the log, the counters and the answer need of the request's bytes, which are gone once it has been forwarded.
-fn note_request(session: &Session, exchange: &mut Exchange) {
+fn note_request(session: &Session, listener: &WorkerListener, exchange: &mut Exchange) {
     let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
     exchange.ledger.bytes_received = exchange.request.head_bytes() as u64;
+    if session.identity.is_trusted() {
+        let forwarded_for = exchange.request.values(KnownHeader::XForwardedFor, received);
+        exchange.ledger.note_client(session.client.of_request(&listener.shared.config, forwarded_for));
+    }
     match exchange.request.request_id(received) {
         Some(sent) => exchange.request_id.extend_from_slice(sent),
         None => make_request_id(&session.worker, &mut exchange.request_id),

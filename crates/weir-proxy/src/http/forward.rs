@@ -57,13 +57,13 @@ impl Forwarding<'_> {
     pub fn compress(&self) -> Option<&Compress> {
         match self.route {
             Some(route) => route.compress.as_deref(),
-            None => self.listener.shared.config.http().compress.as_ref(),
+            None => self.listener.shared.config.compress.as_ref(),
         }
     }
 
     /// How the request is looked at for SQL injection.
     pub fn sqli(&self) -> Sqli {
-        self.route.map_or(self.listener.shared.config.http().sqli, |route| route.sqli)
+        self.route.map_or(self.listener.shared.config.sqli, |route| route.sqli)
     }
 
     /// Whether the pool's backends are spoken to in HTTP/2.
@@ -158,7 +158,7 @@ pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Fo
         if verdict == Verdict::Reconnect {
             made -= 1;
             only_new = true;
-            upload.retry();
+            upload.retry(clock::now());
             continue;
         }
         if verdict == Verdict::Again && may_retry(session, forwarding) {
@@ -166,7 +166,7 @@ pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Fo
             exchange.tried.extend(forwarding.pool.index_of(&chosen));
             exchange.ledger.retries += 1;
             forwarding.pool.cells().retries.increment();
-            upload.retry();
+            upload.retry(clock::now());
             continue;
         }
         return match tried {
@@ -287,10 +287,10 @@ fn serialise(
         request.fields(received).filter(|field| field.known == KnownHeader::Cookie).map(|field| field.value)
     };
     let source = KeySource {
-        client: session.client.address.ip(),
+        client: exchange.ledger.client(session).address.ip(),
         path: request.path(received),
         target: request.target(received),
-        header: &|name| request.value_by_name(name, received),
+        header: &|name| request.combined(name, received),
         cookie: &|name| sticky::cookie(cookies(), name),
     };
     Ok(Facts {
@@ -302,7 +302,7 @@ fn serialise(
         handshake,
         expect_continue: request.expect_continue(),
         inspected: sqli::body_kind(forwarding.sqli(), request, received).ok().flatten(),
-        limits: limits_of(&forwarding.listener.shared.config.http().limits),
+        limits: limits_of(&forwarding.listener.shared.config.limits),
         coding: compress::wish(forwarding.compress(), request, received),
         key: choice_key(pool, &source),
         sticky: Sticky::of(pool, cookies()),

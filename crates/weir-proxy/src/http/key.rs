@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use weir_balance::{Algorithm, address_hash, stable_hash};
 use weir_config::HashKey;
+use weir_screen::FieldLookup;
 
 /// What of a request can be hashed.
 pub struct KeySource<'a> {
@@ -13,8 +14,8 @@ pub struct KeySource<'a> {
     pub path: &'a [u8],
     /// The request-target as sent.
     pub target: &'a [u8],
-    /// Value of the first header field of a name.
-    pub header: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>,
+    /// Whole value of the header field of a name.
+    pub header: &'a FieldLookup<'a>,
     /// Value of the first cookie of a name.
     pub cookie: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>,
 }
@@ -33,13 +34,15 @@ fn hash(pool: &weir_config::Pool, source: &KeySource<'_>) -> Option<u64> {
         HashKey::ClientIp => address_hash(source.client),
         HashKey::Path => stable_hash(source.path),
         HashKey::Uri => stable_hash(source.target),
-        HashKey::Header(name) => stable_hash((source.header)(name.as_bytes())?),
+        HashKey::Header(name) => stable_hash(&(source.header)(name.as_bytes())?),
         HashKey::Cookie(name) => stable_hash((source.cookie)(name.as_bytes())?),
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
     use super::*;
 
     fn key(balance: &str, lacks: bool) -> Option<u64> {
@@ -52,7 +55,7 @@ mod tests {
             client: "::ffff:192.0.2.7".parse().unwrap(),
             path: b"/a",
             target: b"/a?b",
-            header: &|name| found(b"green").filter(|_| name == b"x-user"),
+            header: &|name| found(b"green").filter(|_| name == b"x-user").map(Cow::Borrowed),
             cookie: &|name| found(b"blue").filter(|_| name == b"user"),
         };
         choice_key(&config.pools[0], &source)

@@ -12,6 +12,7 @@ use weir_stats::table::{CacheResult, End, ListenerCells, Rejected};
 
 use crate::access_log::{Reasons, Record, Spoken, Timers};
 use crate::backends::{Chosen, WorkerPool};
+use crate::client::Client;
 use crate::http::cache::{Note, Origin};
 use crate::http::session::Session;
 use crate::worker::{Worker, WorkerListener};
@@ -42,6 +43,10 @@ pub struct Ledger {
     pub cache: Note,
     /// Requests that it is counted as one of, for as long as it is under way.
     pub passage: Passage,
+    /// The client, where a trusted proxy speaks for it.
+    behind_proxy: Option<Client>,
+    /// Whether something was waited for since the request's head that is none of the phases.
+    has_waited: bool,
     would_reject: Reasons,
     route: Option<Arc<str>>,
     /// What the screen for SQL injection found first: where in the request, and of what kind.
@@ -73,17 +78,33 @@ impl Ledger {
 
     /// The time, near enough and without asking the clock: as long as nothing was waited for since the request's head.
     pub fn nearly_now(&self) -> Duration {
-        if self.retries == 0 && self.queue.is_none() { self.head } else { clock::now() }
+        if self.retries == 0 && self.queue.is_none() && !self.has_waited { self.head } else { clock::now() }
+    }
+
+    /// Notes that something was waited for, such as a part of the body: the head did not come a moment ago any more.
+    pub fn note_wait(&mut self) {
+        self.has_waited = true;
     }
 
     /// When the response's head came, near enough for averages and without asking the clock.
     pub fn response_at(&self) -> Duration {
-        if self.retries > 0 {
-            // The phases are those of the last attempt only.
+        if self.retries > 0 || self.has_waited {
+            // The phases are those of the last attempt only, and not all that there are.
             return clock::now();
         }
         let phases = [self.queue, self.connect, self.backend_header];
         phases.into_iter().flatten().fold(self.head, |at, phase| at + phase)
+    }
+
+    /// Notes whose request it is, where the connection's client is a trusted proxy.
+    pub fn note_client(&mut self, client: Client) {
+        self.behind_proxy = Some(client);
+    }
+
+    /// Whose request it is.
+    #[inline]
+    pub fn client(&self, session: &Session) -> Client {
+        self.behind_proxy.unwrap_or(session.client)
     }
 
     /// Lets go of what must not be kept while no exchange runs.
@@ -218,7 +239,7 @@ impl Ledger {
             route: self.route.as_deref(),
             pool: pool.map(|pool| pool.shared.config.name.as_str()),
             backend: pool.zip(self.backend).map(|(pool, index)| pool.backends[index].shared.address.as_str()),
-            client: session.client.address,
+            client: self.client(session).address,
             protocol: match text.version {
                 Version::Http10 => Spoken::Http10,
                 Version::Http11 => Spoken::Http11,

@@ -144,9 +144,10 @@ pub fn begin_own(
     answer: &OwnAnswer<'_>,
     keep_alive: bool,
 ) -> io::Result<()> {
-    let Exchange { request, reply, reply_head_bytes, request_id, .. } = exchange;
+    let Exchange { request, reply, reply_head_bytes, request_id, route, .. } = exchange;
     reply.clear();
     let stream = session.stream.as_muxed();
+    let route = route.and_then(|number| listener.shared.routes.route(number));
     date::now(|date| {
         let own = OwnResponse {
             keep_alive,
@@ -156,6 +157,7 @@ pub fn begin_own(
             request_id,
             date,
             alternative: alternative(listener, request.version()),
+            added: route.map_or(&[], |route| &route.response_fields),
         };
         let Some(stream) = stream else {
             answer.write(&own, reply);

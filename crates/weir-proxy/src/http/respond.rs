@@ -17,6 +17,7 @@ use crate::http::connection::Connection;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forward::{Facts, Forwarding};
+use crate::http::kept::Kept;
 use crate::http::pump::{Framing, Pump};
 use crate::http::session::{Session, due};
 use crate::http::upload::Upload;
@@ -214,6 +215,7 @@ fn keep(
 ) {
     let (Some(request), Some(response)) = (request, response) else { return };
     if let Ok(idle) = connection.finish(request, response, keep_alive, unread_bytes) {
-        chosen.backend().keep_idle(idle, now, chosen.pool.shared.config.keep_alive.max);
+        let backend = chosen.backend();
+        backend.kept::<Kept>().keep_idle(backend, idle, now, chosen.pool.shared.config.keep_alive.max);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weir_config::{HostPattern, PathPattern, RouteAction, Sqli};
 use weir_http::AddedField;
-use weir_screen::Screen;
+use weir_screen::{FieldLookup, Screen};
 
 use crate::http::cache::{Cache, RouteCache};
 use crate::http::screening;
@@ -19,8 +19,8 @@ pub struct RequestView<'a> {
     pub path: &'a [u8],
     /// Method, as sent.
     pub method: &'a [u8],
-    /// Value of the first header field of a name (given in lower case).
-    pub header: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>,
+    /// Whole value of the header field of a name (given in lower case).
+    pub header: &'a FieldLookup<'a>,
 }
 
 /// The routes of one listener, first match wins.
@@ -246,13 +246,13 @@ impl Route {
     ) -> Option<Route> {
         let action = match &config.action {
             RouteAction::Pool(name) => Action::Pool(pool_index(name)?),
-            RouteAction::Redirect(redirect) => {
-                Action::Redirect { to: redirect.to.as_str().into(), status: redirect.status }
+            RouteAction::Redirect { to, status } => {
+                Action::Redirect { to: to.as_str().into(), status: *status }
             }
-            RouteAction::Respond(respond) => Action::Respond {
-                status: respond.status,
-                body: respond.body.as_str().into(),
-                content_type: respond.content_type.as_str().into(),
+            RouteAction::Respond { status, body, content_type } => Action::Respond {
+                status: *status,
+                body: body.as_str().into(),
+                content_type: content_type.as_str().into(),
             },
         };
         let fields = |fields: &BTreeMap<String, String>| {
@@ -276,7 +276,7 @@ impl Route {
             screen: None,
             request_fields,
             response_fields: fields(&config.add_response_header),
-            rewrite_prefix: config.rewrite.as_ref().map(|rewrite| rewrite.prefix.as_bytes().into()),
+            rewrite_prefix: config.rewrite_prefix.as_ref().map(|prefix| prefix.as_bytes().into()),
             body_limit_bytes: config.body_limit_bytes,
             sqli: config.sqli,
             compress: config.compress.clone().map(Arc::new),
@@ -391,7 +391,7 @@ impl Route {
 
 /// Whether a request has a field with the value that is asked for; `*` asks for the field only.
 fn has_field(request: &RequestView<'_>, name: &[u8], wanted: &[u8]) -> bool {
-    (request.header)(name).is_some_and(|value| wanted == b"*" || wanted == value)
+    (request.header)(name).is_some_and(|value| wanted == b"*" || *wanted == *value)
 }
 
 /// Whether `part`, which is not empty, is somewhere in `path`. Takes time in proportion to both lengths' product at worst; both are

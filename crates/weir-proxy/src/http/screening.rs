@@ -1,6 +1,5 @@
 //! Asks the screens of the listener and of the route whether a request may pass. What they decide by, and how, is weir-screen's.
 
-use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -93,17 +92,13 @@ fn ask(
 ) -> Result<(), Failure> {
     let values =
         |known| request.fields(received).filter(move |field| field.known == known).map(|field| field.value);
-    let peer = session.client.address.ip();
-    let client = match session.identity.is_trusted() {
-        true => believed(&listener.shared, peer, values(KnownHeader::XForwardedFor)),
-        false => peer,
-    };
+    let user_agent = request.combined(KnownHeader::UserAgent.name().as_bytes(), received);
     let facts = Facts {
-        client,
+        client: ledger.client(session).address.ip(),
         path,
         method: request.method_text(received),
-        user_agent: request.value(KnownHeader::UserAgent, received).unwrap_or_default(),
-        header: &|name| request.value_by_name(name, received),
+        user_agent: user_agent.as_deref().unwrap_or_default(),
+        header: &|name| request.combined(name, received),
         cookie: &|name| sticky::cookie(values(KnownHeader::Cookie), name),
     };
     // The head came a moment ago, and a limit at the origin is asked before anything is waited for.
@@ -116,37 +111,6 @@ fn ask(
     }
     ledger.passage = passage;
     admitted.map_err(Failure::Screened)
-}
-
-/// The client that is counted and listed: who connected, or, where that is a trusted proxy, the last one before it in `x-forwarded-for` that is
-/// none. An entry that is no address ends the search, and so does the first.
-pub fn believed<'a>(
-    listener: &Listener,
-    peer: IpAddr,
-    forwarded_for: impl Iterator<Item = &'a [u8]>,
-) -> IpAddr {
-    if !listener.trusts(peer) {
-        return peer;
-    }
-    // What stands further right was written by whoever is nearer to us.
-    let mut found = None;
-    for entry in forwarded_for.flat_map(|value| value.split(|&byte| byte == b',')) {
-        match address_of(entry.trim_ascii()) {
-            Some(address) if listener.trusts(address) => found = found.or(Some(address)),
-            Some(address) => found = Some(address),
-            None => found = None,
-        }
-    }
-    found.unwrap_or(peer)
-}
-
-/// An address, with or without brackets and port.
-fn address_of(text: &[u8]) -> Option<IpAddr> {
-    let text = std::str::from_utf8(text).ok()?;
-    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
-    let address =
-        bare.parse::<IpAddr>().or_else(|_| text.parse::<SocketAddr>().map(|with_port| with_port.ip()));
-    address.ok().map(|address| address.to_canonical())
 }
 
 /// Every step of the screens of a listener and of a route, without counting; each with whose it is.

@@ -18,13 +18,14 @@ use weir_io::stream::{Duplex as _, Stream as Wire};
 use weir_io::wait::WaitError;
 use weir_stats::table::{End, Rejected};
 
-use crate::accept::{self, Client};
+use crate::client::Client;
 use crate::handshake;
 use crate::http::exchange::{self, After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::idle::{Idleness, Patience, Verdict};
 use crate::http::stream::Stream;
 use crate::http::{h2, linger};
+use crate::identify;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// A partly received head up to this size moves out of its read buffer while more is awaited, so that a client that sends one
@@ -74,16 +75,24 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     let mut wire = Wire::plain(stream);
     let listener = slot.current();
     deadline.belongs_to(listener.shared.number());
-    let (client, _seat) =
-        match Box::pin(accept::identify(&listener, &mut wire, peer, &mut buffer, &worker, &deadline)).await {
-            Ok(identified) => identified,
-            Err(end) => {
-                exchange::count_refused_session(&worker, &listener, end);
-                // An unaccepted peer gets no answer to learn from.
-                wire.reset_on_close();
-                return;
-            }
-        };
+    let (client, _seat) = match Box::pin(identify::by_header(
+        &listener,
+        &mut wire,
+        peer,
+        &mut buffer,
+        &worker,
+        &deadline,
+    ))
+    .await
+    {
+        Ok(identified) => identified,
+        Err(end) => {
+            exchange::count_refused_session(&worker, &listener, end);
+            // An unaccepted peer gets no answer to learn from.
+            wire.reset_on_close();
+            return;
+        }
+    };
     let shaken = Box::pin(handshake::with_client(&worker, &listener, wire, &mut buffer, &deadline)).await;
     let (wire, secure) = match shaken {
         Ok(shaken) => shaken,
@@ -127,7 +136,7 @@ impl Session {
             return Ok(if agreed == b"h2" { Spoken::Http2 } else { Spoken::Http1 });
         }
         let listener = self.slot.current();
-        let offers = |version| listener.shared.config.http().versions.contains(&version);
+        let offers = |version| listener.shared.config.http.contains(&version);
         let offers_http1 = offers(HttpVersion::H1);
         if !offers(HttpVersion::H2) || (offers_http1 && self.secure.is_some()) {
             return Ok(Spoken::Http1);
@@ -171,7 +180,7 @@ impl Session {
     /// Serves requests for as long as they follow each other closely; `Break` when the connection is over.
     async fn serve_while_busy(&mut self) -> ControlFlow<()> {
         loop {
-            let mut exchange = self.worker.exchanges.take();
+            let mut exchange = Exchange::take();
             let listener = self.slot.current();
             let after = match self.receive_head(&listener, &mut exchange).await {
                 Arrival::Complete => exchange::run(self, listener, &mut exchange).await,
@@ -180,7 +189,7 @@ impl Session {
                 }
                 Arrival::Gone => After::Close,
             };
-            self.worker.exchanges.give_back(exchange);
+            exchange.give_back();
             match after {
                 After::Keep => {}
                 After::Close => {
@@ -307,7 +316,7 @@ impl Session {
 
     /// Receives until the head is whole. The time limit is absolute: further bytes do not renew it (D1).
     async fn receive_head(&mut self, listener: &WorkerListener, exchange: &mut Exchange) -> Arrival {
-        let limits = limits_of(&listener.shared.config.http().limits);
+        let limits = limits_of(&listener.shared.config.limits);
         exchange.begin(clock::now());
         let mut timed = false;
         loop {

@@ -1,5 +1,6 @@
 //! Has requests judged for SQL injection before they are forwarded. What an injection is, is weir-screen's to say.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::task::Poll;
 
@@ -17,6 +18,11 @@ use crate::http::reply;
 use crate::http::session::{Session, due};
 use crate::http::upload::{Upload, failure_of};
 use crate::worker::WorkerListener;
+
+thread_local! {
+    /// Room of this worker for looking at requests; a worker is one thread.
+    static SCREEN: RefCell<Screen> = RefCell::default();
+}
 
 /// The first injection in a request's head.
 pub fn in_head<'a>(
@@ -55,8 +61,8 @@ pub(super) fn head(
         return Ok(());
     }
     let fields = request.fields(received).map(|field| (field.name, field.value));
-    let screen = &mut *session.worker.sqli.borrow_mut();
-    let found = in_head(screen, request.path(received), request.query(received), fields);
+    let found = SCREEN
+        .with_borrow_mut(|screen| in_head(screen, request.path(received), request.query(received), fields));
     let cells = listener.shared.cells.of(session.worker.number);
     let judged = match (found, body_kind(asked, request, received)) {
         (Some(found), _) => Judged::Injection(found),
@@ -134,12 +140,15 @@ pub(super) async fn body(
         exchange.continued = true;
         reply::send_continue(session).await?;
     }
+    upload.resume(clock::now());
     hold(session, exchange, forwarding, asked, upload).await?;
+    upload.pause(clock::now());
+    exchange.ledger.note_wait();
     let content = upload.take_copy();
     if !upload.is_received() {
         cells.sqli[SqliVerdict::Cut as usize].increment();
     }
-    let judged = match session.worker.sqli.borrow_mut().body(kind, &content) {
+    let judged = match SCREEN.with_borrow_mut(|screen| screen.body(kind, &content)) {
         Ok(Some(found)) => Judged::Injection(found),
         Err(unreadable) => Judged::Unreadable(unreadable),
         // A request that its head was reported for has been counted.
@@ -170,7 +179,7 @@ async fn hold(
         if held != upload.received_bytes() {
             held = upload.received_bytes();
             let now = clock::now();
-            if upload.is_too_slow(now, config.http().limits.min_body_rate) {
+            if upload.is_too_slow(now, config.limits.min_body_rate) {
                 return Poll::Ready(Err(Failure::BodyTimeout));
             }
             session.deadline.set(due(&session.slot, now, patience));

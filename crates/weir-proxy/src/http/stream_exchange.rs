@@ -10,7 +10,7 @@ use weir_io::deadline::Deadline;
 use weir_io::handshake::Secure;
 use weir_io::stream::Duplex as _;
 
-use crate::accept::Client;
+use crate::client::Client;
 use crate::http::exchange::{self, After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::linger;
@@ -54,7 +54,7 @@ pub async fn serve(
     let deadline = worker.deadlines.register(waker);
     let listener = slot.current();
     deadline.belongs_to(listener.shared.number());
-    let mut exchange = worker.exchanges.take();
+    let mut exchange = Exchange::take();
     exchange.begin(clock::now());
     let mut session = Session {
         worker: worker.clone(),
@@ -68,8 +68,7 @@ pub async fn serve(
         idle_since: None,
     };
     session.deadline.set(clock::now() + listener.shared.config.timeout.header);
-    let head =
-        read_head(&mut session, &limits_of(&listener.shared.config.http().limits), &mut exchange, read).await;
+    let head = read_head(&mut session, &limits_of(&listener.shared.config.limits), &mut exchange, read).await;
     let is_good = head.is_ok();
     let after = match head {
         Ok(()) => {
@@ -78,7 +77,7 @@ pub async fn serve(
         }
         Err(failure) => Box::pin(exchange::refuse(&mut session, &listener, &mut exchange, failure)).await,
     };
-    worker.exchanges.give_back(exchange);
+    exchange.give_back();
     if matches!(after, After::Reset) {
         session.stream.reset_on_close();
         return Served::BrokenOff;

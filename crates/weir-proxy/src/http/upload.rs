@@ -22,18 +22,33 @@ pub struct Upload {
     streamed: bool,
     /// Whether the backend stopped taking it; it may have answered all the same.
     refused: bool,
+    /// From when on the client's rate counts, pauses left out.
     began: Duration,
+    /// Since when nobody reads it; `None` while somebody does.
+    paused_at: Option<Duration>,
 }
 
 impl Upload {
     /// No body.
     pub fn none() -> Upload {
-        Upload { pump: None, streamed: false, refused: false, began: Duration::ZERO }
+        Upload { pump: None, streamed: false, refused: false, began: Duration::ZERO, paused_at: None }
     }
 
-    /// A body that `pump` reads, since `now`.
+    /// A body that `pump` will read, from [`Self::resume`] on.
     pub fn of(pump: Pump, now: Duration) -> Upload {
-        Upload { pump: Some(pump), streamed: false, refused: false, began: now }
+        Upload { pump: Some(pump), streamed: false, refused: false, began: now, paused_at: Some(now) }
+    }
+
+    /// The client is read from now on.
+    pub fn resume(&mut self, now: Duration) {
+        if let Some(paused_at) = self.paused_at.take() {
+            self.began += now.saturating_sub(paused_at);
+        }
+    }
+
+    /// Nobody reads the client until [`Self::resume`]: what it does not send meanwhile is not its fault.
+    pub fn pause(&mut self, now: Duration) {
+        self.paused_at.get_or_insert(now);
     }
 
     /// Whether there is none.
@@ -88,7 +103,8 @@ impl Upload {
     }
 
     /// Makes ready for another backend, which gets the part that left with the head once more.
-    pub fn retry(&mut self) {
+    pub fn retry(&mut self, now: Duration) {
+        self.pause(now);
         self.refused = false;
         if let Some(pump) = &mut self.pump {
             pump.begin_again();

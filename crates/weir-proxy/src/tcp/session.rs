@@ -22,12 +22,13 @@ use weir_io::wait::send_all;
 use weir_stats::table::{End, Rejected};
 
 use super::relay::{self, FirstBytes, Pair, Relayed, Terms};
-use crate::accept::{self, Client};
 use crate::access_log::{Record, Spoken, Timers};
 use crate::backends::{Chosen, ConnectError, Connection, WorkerPool, elapsed};
 use crate::choose::{Unavailable, Wish, choose_or_wait};
+use crate::client::Client;
 use crate::handshake;
 use crate::http::route::{Action, Decision, RequestView};
+use crate::identify;
 use crate::snapshot::ClientSeat;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
@@ -36,7 +37,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     let listener = slot.current();
-    let client = Client { peer, address: peer, destination: None };
+    let client = Client::of_peer(peer);
     let mut session = Session {
         worker,
         slot,
@@ -113,7 +114,7 @@ impl Session {
         // Small messages must not wait for the acknowledgement of the ones before.
         stream.send_at_once();
         let mut first = None;
-        match accept::identify(
+        match identify::by_header(
             &self.listener,
             stream,
             self.client.peer,

@@ -23,9 +23,15 @@ fn patterns(texts: &[&str]) -> Vec<Pattern> {
 }
 
 fn facts(client: &str) -> Facts<'static> {
-    let none = &|_: &[u8]| None;
     let client = client.parse().unwrap();
-    Facts { client, path: b"/a", method: b"GET", user_agent: b"curl/8.5", header: none, cookie: none }
+    Facts {
+        client,
+        path: b"/a",
+        method: b"GET",
+        user_agent: b"curl/8.5",
+        header: &|_| None,
+        cookie: &|_| None,
+    }
 }
 
 fn screen(settings: &Settings) -> Screen {

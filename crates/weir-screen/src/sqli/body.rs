@@ -1,7 +1,7 @@
-//! What kind of body a request announces, and whether it can be read as that.
+//! The kind of body that a request announces, and whether it can be read as that.
 //!
-//! A screen that reads a body in another way than the application does sees nothing of what the application sees. So whatever readers
-//! are known to take differently is [`Unreadable`] here, and not guessed at.
+//! A screen that reads a body in another way than the application does sees nothing of what the application
+//! sees. So whatever readers are known to take differently is [`Unreadable`] here, and not guessed at.
 
 use std::fmt;
 
@@ -16,7 +16,8 @@ pub enum BodyKind {
     Multipart(Box<[u8]>),
     /// `application/json`, all that ends in `+json`, and other words for it.
     Json,
-    /// No type, none that is one, or plain text, which browsers send to other sites without asking: applications guess then.
+    /// No type, none that is one, or plain text, which browsers send to other sites without asking:
+    /// applications guess then.
     Unstated,
 }
 
@@ -71,7 +72,8 @@ impl From<Malformed> for Unreadable {
 }
 
 impl BodyKind {
-    /// What all `content-type` and `content-encoding` lines of a request announce; `None` for what is not looked at.
+    /// The kind that all `content-type` and `content-encoding` lines of a request announce; `None` for one
+    /// that is not looked at.
     ///
     /// # Errors
     /// The body would have to be looked at, and cannot be read.
@@ -99,7 +101,7 @@ impl BodyKind {
     }
 }
 
-/// What one `content-type` announces.
+/// The kind that one `content-type` announces.
 fn one(content_type: &[u8]) -> Result<Option<BodyKind>, Unreadable> {
     let Ok(read) = Parameterized::of(content_type) else { return of_no_type(content_type) };
     let kind = read.value.to_ascii_lowercase();
@@ -121,7 +123,8 @@ fn one(content_type: &[u8]) -> Result<Option<BodyKind>, Unreadable> {
     Ok(Some(kind))
 }
 
-/// What a reader makes of a value that is no media type is its own affair, unless it holds the name of a type that is read here.
+/// A value that is no media type leaves the kind to the application, unless it holds the name of a type that
+/// is read here.
 fn of_no_type(content_type: &[u8]) -> Result<Option<BodyKind>, Unreadable> {
     let text = content_type.to_ascii_lowercase();
     let names: [&[u8]; 3] = [b"json", b"multipart", b"urlencoded"];
@@ -136,8 +139,8 @@ const LONGEST_BOUNDARY: usize = 70;
 
 /// The one boundary of a multipart type.
 ///
-/// Some readers undo escapes in quotes and some do not, some end at a comma, some take the first of two, and some look for the word
-/// anywhere (PHP): where they would differ there is none.
+/// Some readers undo escapes in quotes and some do not, some end at a comma, some take the first of two, and
+/// some look for the word anywhere (PHP): where they would differ there is none.
 fn boundary<'b>(content_type: &[u8], read: &Parameterized<'b>) -> Result<&'b [u8], Unreadable> {
     let mut found = None;
     for parameter in read.parameters() {
@@ -154,7 +157,8 @@ fn boundary<'b>(content_type: &[u8], read: &Parameterized<'b>) -> Result<&'b [u8
     if is_first_said(content_type, boundary) { Ok(boundary) } else { Err(Unreadable::Type) }
 }
 
-/// Whether who looks for the word `boundary`, wherever it stands, finds this one. (It often stands in the value, too.)
+/// Whether who looks for the word `boundary`, wherever it stands, finds this one. (It often stands in the
+/// value, too.)
 fn is_first_said(content_type: &[u8], boundary: &[u8]) -> bool {
     let word = b"boundary";
     let first = content_type.windows(word.len()).position(|text| text.eq_ignore_ascii_case(word));
@@ -166,7 +170,8 @@ fn is_first_said(content_type: &[u8], boundary: &[u8]) -> bool {
         && value.strip_prefix(b"\"").unwrap_or(value).starts_with(boundary)
 }
 
-/// `Err` for a character set in which a quote need not be the byte that it is in ASCII, and for one that is given twice.
+/// `Err` for a character set in which a quote need not be the byte that it is in ASCII, and for one that is
+/// given twice.
 pub fn charset(read: &Parameterized<'_>) -> Result<(), Unreadable> {
     let mut is_said = false;
     for parameter in read.parameters() {

@@ -1,4 +1,4 @@
-//! What a word may be behind an operand.
+//! Meanings of a word behind an operand.
 
 use crate::sqli::facts::{Context, Ending};
 use crate::sqli::grammar::{Kind, Part, Reader, Stop, Whose};
@@ -86,12 +86,13 @@ impl<'v> Reader<'v, '_> {
         matches!(self.context, Context::Quoted(_))
     }
 
-    /// Whether `verb` can begin a statement without a `;` before it, which only SQL Server takes. `insert`, `create` and such do not count:
-    /// they are words of every shop and forum.
+    /// Whether `verb` can begin a statement without a `;` before it, which only SQL Server takes. `insert`,
+    /// `create` and such do not count: they are words of every shop and forum.
     fn may_begin(&self, verb: Verb) -> bool {
         let may_bare = matches!(verb, Verb::Update | Verb::Execute | Verb::Declare | Verb::If);
         let may_quoted = self.is_quoted() && !matches!(verb, Verb::Define | Verb::Delete);
-        // Right behind a quote these are how programs write a statement, or prose names a function: `f'insert into …`, `'execute()'`.
+        // Right behind a quote these are how programs write a statement, or prose names a function:
+        // `f'insert into …`, `'execute()'`.
         let is_text = self.is_stuck()
             && (verb == Verb::Insert || (verb == Verb::Execute && self.tokens.peek() == Token::Open));
         verb == Verb::WaitFor || (self.below.is_empty() && (may_bare || may_quoted) && !is_text)
@@ -148,7 +149,7 @@ impl<'v> Reader<'v, '_> {
                     Some(list) => list.condition = true,
                     None => {
                         self.facts.condition = true;
-                        // What was compared before it may be anything: `1+1=2 having fun`.
+                        // The comparison before it may be anything: `1+1=2 having fun`.
                         self.facts.compares_count = 0;
                     }
                 }

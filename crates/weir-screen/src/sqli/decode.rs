@@ -1,7 +1,7 @@
 //! Undoes the encodings behind which a value may be what it is for the application.
 
-/// Writes `text` into `out` (cleared first) with percent escapes undone, `%u0027` too; `plus` says whether `+` is a space. An escape that
-/// is none stays as it is. True when anything changed. O(n).
+/// Writes `text` into `out` (cleared first) with percent escapes undone, `%u0027` too; `plus` says whether
+/// `+` is a space. An escape that is none stays as it is. True when anything changed. O(n).
 pub fn percent_into(text: &[u8], plus: bool, out: &mut Vec<u8>) -> bool {
     out.clear();
     let mut changed = false;
@@ -28,8 +28,8 @@ pub fn percent_into(text: &[u8], plus: bool, out: &mut Vec<u8>) -> bool {
     changed
 }
 
-/// As [`percent_into`], without any `%` that begins no escape: IIS leaves it out, so that `s%elect` becomes a word there. True when there
-/// was one.
+/// As [`percent_into`], without any `%` that begins no escape: IIS leaves it out, so that `s%elect` becomes a
+/// word there. True when there was one.
 pub fn percent_without_strays_into(text: &[u8], plus: bool, out: &mut Vec<u8>) -> bool {
     let is_stray = |at: usize| text.get(at) == Some(&b'%') && escape(text, at + 1).is_none();
     if !(0..text.len()).any(is_stray) {
@@ -41,7 +41,7 @@ pub fn percent_without_strays_into(text: &[u8], plus: bool, out: &mut Vec<u8>) -
     true
 }
 
-/// What `%` stands before: a byte, or `uXXXX`. Gives it and the bytes it takes.
+/// The escape behind a `%`: a byte, or `uXXXX`; with the bytes that it takes.
 fn escape(text: &[u8], at: usize) -> Option<(Code, usize)> {
     if let Some(byte) = hex(text.get(at..at + 2)?) {
         return Some((Code::Byte(byte as u8), 2));
@@ -72,8 +72,9 @@ fn push_code(code: Code, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes `text` into `out` (cleared first) with one more layer undone: percent escapes, character references of HTML, escapes of JSON and
-/// JavaScript, full-width forms, and UTF-8 that is longer than it must be. True when anything changed. O(n).
+/// Writes `text` into `out` (cleared first) with one more layer undone: percent escapes, character references
+/// of HTML, escapes of JSON and JavaScript, full-width forms, and UTF-8 that is longer than it must be. True
+/// when anything changed. O(n).
 pub fn fold_into(text: &[u8], out: &mut Vec<u8>) -> bool {
     out.clear();
     let mut changed = false;

@@ -1,4 +1,4 @@
-//! What reading a value found out.
+//! Facts that reading a value brings out.
 
 /// Where in a statement the value is taken to stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum Ending<'v> {
     Unfinished,
     /// A comment hides what the application has behind the value.
     Comment {
-        /// What stands in the comment.
+        /// Content of the comment.
         rest: &'v [u8],
         /// The comment's mark.
         mark: u8,
@@ -29,7 +29,7 @@ pub enum Ending<'v> {
     },
     /// The value ends within a string whose second quote is the application's own.
     Reopened {
-        /// What stands in that string.
+        /// Content of that string.
         content: &'v [u8],
     },
     /// The value is over but for the quote that would begin a string behind an operand.
@@ -41,7 +41,7 @@ pub enum Ending<'v> {
     Broken,
 }
 
-/// What a value would do to the statement it is put into.
+/// Effects of a value on the statement that it is put into.
 #[derive(Clone, Debug, Default)]
 pub struct Facts<'v> {
     /// How reading ended.
@@ -82,11 +82,11 @@ pub struct Facts<'v> {
     pub union: bool,
     /// Whether that `select` is in parentheses.
     pub union_opened: bool,
-    /// What the `select` behind `union` names.
+    /// Columns and tables of the `select` behind `union`.
     pub union_list: List,
-    /// What a `select` in parentheses names.
+    /// Columns and tables of a `select` in parentheses.
     pub inner_list: List,
-    /// What a `select` of a statement of its own names.
+    /// Columns and tables of a `select` that is a statement of its own.
     pub stacked_list: List,
     /// Whether a statement of its own was begun that is not a `select`.
     pub stacked: bool,
@@ -136,12 +136,13 @@ pub struct Facts<'v> {
     pub hex_count: u32,
 }
 
-/// What a `select` names.
+/// Columns and tables of a `select`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct List {
     /// Items.
     pub items_count: u32,
-    /// Whether one of them is not just a name: count of what shows it, such as numbers and calls, finished or not.
+    /// Whether one of them is not just a name: count of what shows it, such as numbers and calls, finished or
+    /// not.
     pub rich_count: u32,
     /// Whether it says from where.
     pub from: bool,

@@ -1,7 +1,9 @@
-//! Reads a value as what stands behind the place of a literal in a statement, and notes what it would change there.
+//! Reads a value as what stands behind the place of a literal in a statement, and notes what it would change
+//! there.
 //!
-//! Two states are enough: an operand is due, or an operand has just been read. Almost every sentence of a natural language fails here at
-//! its second or third word, because two words in a row are no expression. Parentheses are kept on a stack that is as deep as they are.
+//! Two states are enough: an operand is due, or an operand has just been read. Almost every sentence of a
+//! natural language fails here at its second or third word, because two words in a row are no expression.
+//! Parentheses are kept on a stack that is as deep as they are.
 
 use crate::sqli::facts::{Context, Ending, Facts, List};
 use crate::sqli::statement::begins_statement;
@@ -73,7 +75,7 @@ impl Frame {
     }
 }
 
-/// What an operand is.
+/// Kinds of operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operand {
     Constant,
@@ -98,13 +100,13 @@ pub(crate) struct Reader<'v, 's> {
     pub(crate) facts: Facts<'v>,
 }
 
-/// Reads `value` from `at` on, as it would be read in `context`. O(n) in time; `stack` is room that is used again, at most one entry
-/// per byte.
+/// Reads `value` from `at` on, as it would be read in `context`. O(n) in time; `stack` is room that is used
+/// again, at most one entry per byte.
 pub fn read<'v>(value: &'v [u8], at: usize, context: Context, stack: &mut Vec<Frame>) -> Facts<'v> {
     stack.clear();
     let mut root = Frame::new(Kind::Root);
     root.due = context == Context::Bare;
-    // What the application compares the value with is no constant.
+    // The operand that the application compares the value with is no constant.
     root.constant = context == Context::Bare;
     let tokens = Tokens::new(value, at);
     let stuck = value.get(at).is_some_and(u8::is_ascii_alphabetic);
@@ -483,7 +485,8 @@ impl<'v> Reader<'v, '_> {
                 self.other_name()
             }
             Token::Text { content, quote, closed: false } if self.context == Context::Quoted(quote) => {
-                // The application's own quote behind an operand is an error, but not one that the sender must have meant.
+                // The application's own quote behind an operand is an error, but not one that the sender must
+                // have meant.
                 match content.is_empty() {
                     true => self.stop(Ending::Dangling),
                     false => self.broken(),

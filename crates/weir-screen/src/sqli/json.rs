@@ -1,9 +1,10 @@
-//! Finds the strings in JSON, and says whether it is JSON, both without a tree and without recursion: the depth of a body must not become
-//! the depth of our stack.
+//! Finds the strings in JSON, and says whether it is JSON, both without a tree and without recursion: the
+//! depth of a body must not become the depth of our stack.
 
-/// Calls `each` with every string of `text`, its escapes undone, and the key it belongs to (empty outside of objects); `is_key` says
-/// whether it is one. A string without its second quote counts: the body may have been cut. Stops when `each` gives something, and gives
-/// that. O(n); `key` and `value` are room that is used again.
+/// Calls `each` with every string of `text`, its escapes undone, and the key it belongs to (empty outside of
+/// objects); `is_key` says whether it is one. A string without its second quote counts: the body may have
+/// been cut. Stops when `each` gives something, and gives that. O(n); `key` and `value` are room that is used
+/// again.
 pub fn strings<T>(
     text: &[u8],
     key: &mut Vec<u8>,
@@ -64,7 +65,7 @@ fn character(text: &[u8], at: usize, out: &mut Vec<u8>) -> usize {
 /// Arrays and objects within each other, at most; parsers stop between 100 and 1,000.
 const DEEPEST: usize = 500;
 
-/// What may come next.
+/// The token that may come next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Due {
     Value,
@@ -75,10 +76,11 @@ enum Due {
     CommaOrEnd,
 }
 
-/// Whether `text` is JSON (RFC 8259), one text or several in a row, or would be if it went on: a body may have been cut.
+/// Whether `text` is JSON (RFC 8259), one text or several in a row, or would be if it went on: a body may
+/// have been cut.
 ///
-/// Lenient parsers take strings in single quotes or in none, in which [`strings`] finds nothing. Control characters in strings are let
-/// pass, since they hide nothing. O(n); `open` is room that is used again.
+/// Lenient parsers take strings in single quotes or in none, in which [`strings`] finds nothing. Control
+/// characters in strings are let pass, since they hide nothing. O(n); `open` is room that is used again.
 pub fn is_json(text: &[u8], open: &mut Vec<u8>) -> bool {
     open.clear();
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
@@ -119,7 +121,8 @@ pub fn is_json(text: &[u8], open: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Where the string ends whose first quote stands before `at`; the end of the text when it goes on behind that.
+/// Where the string ends whose first quote stands before `at`; the end of the text when it goes on behind
+/// that.
 fn string_end(text: &[u8], mut at: usize) -> Option<usize> {
     loop {
         match text.get(at) {

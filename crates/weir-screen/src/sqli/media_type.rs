@@ -1,8 +1,9 @@
-//! The grammar of `content-type` and `content-disposition`, to the letter (RFC 9110 §5.6.6): where a value departs from it, readers differ.
+//! The grammar of `content-type` and `content-disposition`, to the letter (RFC 9110 §5.6.6): where a value
+//! departs from it, readers differ.
 
 /// A value with parameters.
 pub struct Parameterized<'b> {
-    /// What stands before the first `;`.
+    /// The text before the first `;`.
     pub value: &'b [u8],
     parameters: &'b [u8],
 }
@@ -21,7 +22,8 @@ pub struct Parameter<'b> {
 pub struct Malformed;
 
 impl<'b> Parameterized<'b> {
-    /// Splits a field's value. `Err` when what stands before the first `;` is not tokens with at most one `/` between them.
+    /// Splits a field's value. `Err` when what stands before the first `;` is not tokens with at most one `/`
+    /// between them.
     pub fn of(text: &'b [u8]) -> Result<Parameterized<'b>, Malformed> {
         let text = trimmed(text);
         let end = text.iter().position(|&byte| byte == b';').unwrap_or(text.len());

@@ -1,7 +1,8 @@
 //! Finds the fields of `multipart/form-data` (RFC 7578) and its like.
 //!
-//! Readers of multipart differ in nearly everything that RFC 2046 leaves to them: what stands before a boundary, whether a line feed
-//! ends a line, what follows the last part, what makes a part a file. Only what all of them read alike is read here.
+//! Readers of multipart differ in nearly everything that RFC 2046 leaves to them: what stands before a
+//! boundary, whether a line feed ends a line, what follows the last part, what makes a part a file. Only what
+//! all of them read alike is read here.
 
 use crate::sqli::body::{self, Unreadable};
 use crate::sqli::media_type::{self, Malformed, Parameterized};
@@ -35,7 +36,7 @@ pub fn parts<'b>(body: &'b [u8], boundary: &'b [u8]) -> impl Iterator<Item = Res
     })
 }
 
-/// What follows a boundary.
+/// The text behind a boundary.
 enum Ahead<'b> {
     /// A part, from its head on.
     Section(&'b [u8]),
@@ -84,7 +85,7 @@ fn find_dashed(text: &[u8], boundary: &[u8]) -> Option<usize> {
     }
 }
 
-/// What follows the boundary at the beginning of `text`: a line break, or two dashes and the end.
+/// The text behind the boundary at the beginning of `text`: a line break, or two dashes and the end.
 fn behind<'b>(text: &'b [u8], boundary: &[u8]) -> Result<Ahead<'b>, Unreadable> {
     let text = text.get(2 + boundary.len()..).unwrap_or_default();
     match text {
@@ -106,7 +107,7 @@ fn part_of(section: &[u8], is_cut: bool) -> Result<Part<'_>, Unreadable> {
         Some(content) => (&b""[..], content),
         None => match section.windows(4).position(|four| four == b"\r\n\r\n") {
             Some(at) => (section.get(..at).unwrap_or_default(), section.get(at + 4..).unwrap_or_default()),
-            // What is missing of a head holds no value.
+            // A head that is cut has no content behind it.
             None if is_cut => return Ok(Part::default()),
             None => return Err(Unreadable::Part),
         },
@@ -166,8 +167,8 @@ fn disposition<'b>(value: &'b [u8], part: &mut Part<'b>) -> Result<(), Malformed
     let behind = |text: &'b [u8]| text.get(quote(text)? + 1..);
     part.extended_filename =
         behind(part.extended_filename).and_then(behind).unwrap_or(part.extended_filename);
-    // An empty name of a file makes a field for many, and so does one that only `filename*` gives. Where a string has an escaped quote,
-    // who knows no escapes sees it end there.
+    // An empty name of a file makes a field for many, and so does one that only `filename*` gives. Where a
+    // string has an escaped quote, who knows no escapes sees it end there.
     part.is_file = !part.filename.is_empty()
         && read.value.eq_ignore_ascii_case(b"form-data")
         && !value.windows(2).any(|pair| pair == b"\\\"");

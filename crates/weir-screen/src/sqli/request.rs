@@ -84,7 +84,8 @@ impl fmt::Display for Found {
     }
 }
 
-/// Header fields that are not judged: their values have a grammar of their own that servers read, are opaque, or are Weir's to check.
+/// Header fields that are not judged: their values have a grammar of their own that servers read, are opaque,
+/// or are Weir's to check.
 const SKIPPED: [&[u8]; 30] = [
     b"accept",
     b"accept-charset",
@@ -146,7 +147,8 @@ enum Written {
 }
 
 impl Screen {
-    /// The first injection in a path. A payload may have slashes of its own, so the path is also read on from where a number begins.
+    /// The first injection in a path. A payload may have slashes of its own, so the path is also read on from
+    /// where a number begins.
     pub fn path(&mut self, path: &[u8]) -> Option<Found> {
         let found = |finding| Found { location: Location::Path, finding };
         let mut starts = 0;
@@ -329,7 +331,8 @@ impl Screen {
         }
     }
 
-    /// Judges a value as it is written, and with up to two more layers of encoding undone. What looks like JSON is read as that too.
+    /// Judges a value as it is written, and with up to two more layers of encoding undone. What looks like
+    /// JSON is read as that too.
     fn examine(&mut self, text: &[u8], written: Written) -> Option<Finding> {
         if text.len() < 2 || text.iter().all(u8::is_ascii_alphanumeric) {
             return None;

@@ -1,11 +1,12 @@
 //! Decides from what was read whether a value is an injection, and says why.
 //!
-//! Each rule wants two things: that the value plausibly leaves its place (it closes a quote or a parenthesis of the application's, or
-//! stands where a number should), and that what it adds has a meaning that ordinary text does not come to by chance.
+//! Each rule wants two things: that the value plausibly leaves its place (it closes a quote or a parenthesis
+//! of the application's, or stands where a number should), and that what it adds has a meaning that ordinary
+//! text does not come to by chance.
 
 use crate::sqli::facts::{Context, Ending, Facts, List};
 
-/// What makes a value an injection.
+/// Rules by which a value is an injection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     /// It adds another query's rows.
@@ -65,7 +66,7 @@ impl Reason {
         }
     }
 
-    /// What the value would do, for explanations.
+    /// The effect of the value, for explanations.
     pub fn sentence(self) -> &'static str {
         match self {
             Reason::Union => "adds the rows of another query with union select",
@@ -83,16 +84,16 @@ impl Reason {
     }
 }
 
-/// What the rules look at.
+/// The facts that the rules look at.
 struct Case<'f, 'v> {
     facts: &'f Facts<'v>,
     context: Context,
-    /// What stands before the quote that the value closes.
+    /// The text before the quote that the value closes.
     head: &'v [u8],
 }
 
-/// The reason why a value is an injection, of which `facts` were read in `context`; `None` when there is none. `head` is what stands
-/// before the quote that the value closes; empty elsewhere.
+/// The reason why a value is an injection, of which `facts` were read in `context`; `None` when there is
+/// none. `head` is what stands before the quote that the value closes; empty elsewhere.
 pub fn decide<'v>(facts: &Facts<'v>, context: Context, head: &'v [u8]) -> Option<Reason> {
     let case = Case { facts, context, head };
     let rules: [(bool, Reason); 11] = [

@@ -1,4 +1,4 @@
-//! What begins another statement behind the one that the value is put into.
+//! Beginnings of another statement behind the one that the value is put into.
 
 use crate::sqli::facts::Ending;
 use crate::sqli::grammar::{Reader, Stop};
@@ -50,8 +50,8 @@ impl<'v> Reader<'v, '_> {
     }
 }
 
-/// Whether `verb` begins a statement, of which `tokens` is the rest. Without a `;` before it, which only SQL Server does without, more must
-/// follow.
+/// Whether `verb` begins a statement, of which `tokens` is the rest. Without a `;` before it, which only SQL
+/// Server does without, more must follow.
 pub(super) fn begins_statement(tokens: &Tokens<'_>, verb: Verb, text: &[u8], separated: bool) -> bool {
     let mut tokens = tokens.clone();
     match verb {
@@ -163,7 +163,8 @@ fn executes(tokens: &mut Tokens<'_>) -> bool {
     }
 }
 
-/// A statement, `try`, `transaction`; behind `;` also a procedure of a package: `begin user_lock.sleep(5); end`.
+/// A statement, `try`, `transaction`; behind `;` also a procedure of a package:
+/// `begin user_lock.sleep(5); end`.
 fn begins(tokens: &mut Tokens<'_>, separated: bool) -> bool {
     match tokens.next_token() {
         Token::Word(Word::Verb(_) | Word::Select, _) => true,

@@ -1,4 +1,5 @@
-//! Reads a value as the tokens of SQL, in the sum of what MySQL, PostgreSQL, SQL Server, Oracle and SQLite take for a token.
+//! Reads a value as the tokens of SQL, in the sum of what MySQL, PostgreSQL, SQL Server, Oracle and SQLite
+//! take for a token.
 //!
 //! A value is read once from front to back; nothing is copied.
 
@@ -13,7 +14,7 @@ pub enum Token<'v> {
     Number,
     /// A quoted string.
     Text {
-        /// What stands between the quotes.
+        /// The text between the quotes.
         content: &'v [u8],
         /// `'` or `"`.
         quote: u8,
@@ -60,7 +61,7 @@ pub enum Token<'v> {
         /// `-`, `#`, `/` or NUL.
         mark: u8,
     },
-    /// What no SQL holds.
+    /// A byte that no SQL holds.
     Garbage,
 }
 
@@ -113,7 +114,7 @@ impl<'v> Tokens<'v> {
         self.clone().next_token() == Token::Open
     }
 
-    /// What comes next, without taking it.
+    /// The next token, without taking it.
     pub fn peek(&self) -> Token<'v> {
         self.clone().next_token()
     }
@@ -192,7 +193,7 @@ impl<'v> Tokens<'v> {
             b'[' => self.delimited(b']'),
             b'@' if self.byte(1) == Some(b'>') => self.take(2, Token::Compare),
             b'@' => self.variable(),
-            // What stands for a value in a prepared statement.
+            // A placeholder of a prepared statement.
             b'?' => self.take(1, Token::Variable { of_server: false }),
             b'$' if self.byte(1) == Some(b'$') => self.dollars(),
             b'\\' if self.byte(1) == Some(b'N') => self.take(2, Token::Word(Word::Literal, b"null")),
@@ -243,7 +244,8 @@ impl<'v> Tokens<'v> {
         count
     }
 
-    /// A number; a word that begins with digits; or a number with a word stuck to it, as in `1or 1=1`, which MySQL takes.
+    /// A number; a word that begins with digits; or a number with a word stuck to it, as in `1or 1=1`, which
+    /// MySQL takes.
     fn number(&mut self) -> Token<'v> {
         let from = self.at;
         if self.byte(0) == Some(b'0') && matches!(self.byte(1), Some(b'x' | b'X' | b'b' | b'B')) {

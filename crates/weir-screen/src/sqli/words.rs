@@ -2,7 +2,7 @@
 //!
 //! A word alone never decides anything: it decides what may stand behind it.
 
-/// What a word can do in a statement.
+/// Roles of a word in a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// `and`, `or`, `xor`: joins conditions.
@@ -59,7 +59,8 @@ pub enum Word {
     Link,
     /// `as`.
     As,
-    /// `boolean`, `natural`, `language`, `mode`, `query`, `expansion`: the search modifiers of `match … against`.
+    /// `boolean`, `natural`, `language`, `mode`, `query`, `expansion`: the search modifiers of
+    /// `match … against`.
     FullText,
     /// `values`.
     Values,
@@ -106,15 +107,15 @@ pub enum Verb {
     WaitFor,
     /// `if`, `while`.
     If,
-    /// `grant`, `revoke`, `backup`, `restore`, `attach`, `load`, `bulk`, `handler`, `show`, `pragma`, `dbcc`, `rename`, `copy`: wants a word of
-    /// a fitting kind.
+    /// `grant`, `revoke`, `backup`, `restore`, `attach`, `load`, `bulk`, `handler`, `show`, `pragma`, `dbcc`,
+    /// `rename`, `copy`: wants a word of a fitting kind.
     Other,
 }
 
 /// Longest word of the table, in bytes.
 const LONGEST: usize = 27;
 
-/// What `word` is, in any case of letters. O(log n) in the size of the table; does not allocate.
+/// The role of `word`, in any case of letters. O(log n) in the size of the table; does not allocate.
 pub fn class_of(word: &[u8]) -> Word {
     let mut lower = [0_u8; LONGEST];
     let Some(room) = lower.get_mut(..word.len()) else {

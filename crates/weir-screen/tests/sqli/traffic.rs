@@ -1,4 +1,5 @@
-//! Ordinary requests, made up from parts by a seeded generator: shops, forums, forms, JSON, cookies of analytics tools.
+//! Ordinary requests, made up from parts by a seeded generator: shops, forums, forms, JSON, cookies of
+//! analytics tools.
 
 use weir_screen::sqli::BodyKind;
 

@@ -1,4 +1,5 @@
-//! Field sections to fields, with the dynamic table that the peer's encoder stream fills (RFC 9204 §2.2, §4.4, §4.5).
+//! Field sections to fields, with the dynamic table that the peer's encoder stream fills (RFC 9204 §2.2,
+//! §4.4, §4.5).
 
 use std::collections::VecDeque;
 
@@ -9,7 +10,7 @@ use super::table::{DynamicTable, ENTRY_OVERHEAD_BYTES};
 use crate::h3::error::{Fault, SectionError};
 use crate::huffman;
 
-/// What one field section may hold (threat C4).
+/// Limits of one field section (threat C4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SectionLimits {
     /// Most bytes of names, values and 32 for each field (RFC 9114 §4.2.2).
@@ -18,19 +19,20 @@ pub struct SectionLimits {
     pub field_count: usize,
 }
 
-/// What became of a field section.
+/// The result of decoding a field section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SectionRead {
     /// All fields were visited.
     Complete,
-    /// It refers to insertions that have not come: nothing was visited, and it must be read again when they have.
+    /// It refers to insertions that have not come: nothing was visited, and it must be read again when they
+    /// have.
     Blocked,
 }
 
 /// The decoder of one connection.
 ///
-/// Holds at most twice the announced capacity in text, one begun instruction of less than four times that, and between
-/// sections 8 KiB.
+/// Holds at most twice the announced capacity in text, one begun instruction of less than four times that,
+/// and between sections 8 KiB.
 #[derive(Debug)]
 pub struct Decoder {
     instructions: Instructions,
@@ -39,7 +41,7 @@ pub struct Decoder {
     unblocked: VecDeque<u64>,
     /// Insertions that the encoder knows we have (RFC 9204 §2.1.4).
     known_received: u64,
-    /// What the decoder stream is to say.
+    /// Bytes for the decoder stream.
     output: Vec<u8>,
     names: Vec<u8>,
     values: Vec<u8>,
@@ -51,10 +53,12 @@ struct Blocked {
     required: u64,
 }
 
-/// Most bytes that may wait for the decoder stream: a peer that takes none of them and goes on is out for our memory.
+/// Most bytes that may wait for the decoder stream: a peer that takes none of them and goes on is out for our
+/// memory.
 const OUTPUT_LIMIT_BYTES: usize = 16 * 1024;
 
-/// Most room that is kept for the next name or value: one long cookie must not cost a connection memory for good.
+/// Most room that is kept for the next name or value: one long cookie must not cost a connection memory for
+/// good.
 const KEPT_ROOM_BYTES: usize = 4096;
 
 impl Decoder {
@@ -72,8 +76,8 @@ impl Decoder {
         }
     }
 
-    /// Decodes the section that came on a stream and gives each field to `visit`, in order. Name and value are valid
-    /// during the call only.
+    /// Decodes the section that came on a stream and gives each field to `visit`, in order. Name and value
+    /// are valid during the call only.
     ///
     /// Nothing is allocated for a field before it was counted against `limits`.
     ///
@@ -164,7 +168,8 @@ impl Decoder {
     //# before all encoded field sections are processed on that stream, or
     //# when it abandons reading of a stream, it generates a Stream
     //# Cancellation instruction.
-    /// Says that nothing more of a stream will be read, so that the encoder forgets what its sections refer to.
+    /// Says that nothing more of a stream will be read, so that the encoder forgets what its sections refer
+    /// to.
     ///
     /// # Errors
     /// The peer takes nothing of the decoder stream.
@@ -190,7 +195,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// What the decoder stream is to say next, without the stream type.
+    /// The next bytes for the decoder stream, without the stream type.
     ///
     /// Insertions that no section has acknowledged by now are acknowledged here, all at once.
     #[inline]

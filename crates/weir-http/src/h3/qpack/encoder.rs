@@ -1,7 +1,8 @@
 //! Fields to field sections, from the static table and literals alone (RFC 9204 §4.5).
 //!
-//! Weir's encoder inserts nothing, which RFC 9204 §2.1 leaves to it: a section never refers to what could be lost, no stream
-//! of a client ever waits for another, and nothing is kept for a client that does not acknowledge.
+//! Weir's encoder inserts nothing, which RFC 9204 §2.1 leaves to it: a section never refers to what could be
+//! lost, no stream of a client ever waits for another, and nothing is kept for a client that does not
+//! acknowledge.
 
 use std::borrow::BorrowMut;
 
@@ -15,7 +16,8 @@ const HEADER_BYTES: usize = 3;
 /// Longest payload that a length of two bytes can say.
 const SHORT_PAYLOAD_BYTES: usize = 0x3fff;
 
-/// Writes one HEADERS frame: [`new`](Self::new), then the fields, pseudo-headers first, then [`finish`](Self::finish).
+/// Writes one HEADERS frame: [`new`](Self::new), then the fields, pseudo-headers first, then
+/// [`finish`](Self::finish).
 ///
 /// ```
 /// use weir_http::h3::SectionWriter;
@@ -65,9 +67,11 @@ impl<B: BorrowMut<Vec<u8>>> SectionWriter<B> {
         integer::write(self.out.borrow_mut(), 0xc0, 6, index);
     }
 
-    /// Writes a field. The name is written in lower case, as HTTP/3 wants it; whether it is a name was checked before.
+    /// Writes a field. The name is written in lower case, as HTTP/3 wants it; whether it is a name was
+    /// checked before.
     ///
-    /// `authorization`, `cookie` and `set-cookie` are marked as never to be put into a table (RFC 9204 §7.1.3).
+    /// `authorization`, `cookie` and `set-cookie` are marked as never to be put into a table (RFC 9204
+    /// §7.1.3).
     #[inline]
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
         match static_table::find(name, value) {

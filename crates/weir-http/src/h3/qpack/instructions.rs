@@ -14,18 +14,18 @@ pub(super) struct Instructions {
     partial: Vec<u8>,
     names: Vec<u8>,
     values: Vec<u8>,
-    /// What instructions may still cost, in bytes of entries (threat C4): a byte of a duplicate costs us a whole entry, and
-    /// insertions that no section uses serve nobody.
+    /// The budget of instructions, in bytes of entries (threat C4): a byte of a duplicate costs us a whole
+    /// entry, and insertions that no section uses serve nobody.
     allowance: u64,
 }
 
-/// What may be inserted before the first section, and is saved up at most, in tables of the announced capacity.
+/// The budget before the first section, and the most that is saved up, in tables of the announced capacity.
 const SAVED_TABLES: u64 = 16;
-/// What each section allows, in tables of the announced capacity.
+/// The budget that each section adds, in tables of the announced capacity.
 const TABLES_PER_SECTION: u64 = 4;
 /// Smaller tables count as one of this size, in bytes.
 const SMALLEST_COUNTED_BYTES: usize = 1024;
-/// What an instruction costs beside the entry.
+/// The cost of an instruction beside the entry.
 const INSTRUCTION_COST: u64 = 32;
 
 impl Instructions {
@@ -190,7 +190,8 @@ struct Text {
 }
 
 impl Text {
-    /// Finds the string at `at`. One that cannot fit in the table is refused by its length, before it is there.
+    /// Finds the string at `at`. One that cannot fit in the table is refused by its length, before it is
+    /// there.
     fn read(input: &[u8], at: usize, prefix_bits: u32, capacity: usize) -> Result<Text, Stop> {
         let is_huffman = input.get(at).ok_or(Stop::Short)? >> prefix_bits & 1 != 0;
         let (length, start) = integer::read(input, at, prefix_bits)?;

@@ -9,8 +9,8 @@ pub(super) enum Failure {
     TooLarge,
 }
 
-/// Reads an integer whose first `prefix_bits` bits (1 to 8) are the low bits of the byte at `at`; its value and where the
-/// next byte is.
+/// Reads an integer whose first `prefix_bits` bits (1 to 8) are the low bits of the byte at `at`; its value
+/// and where the next byte is.
 #[inline(always)]
 pub(super) fn read(input: &[u8], at: usize, prefix_bits: u32) -> Result<(u64, usize), Failure> {
     let mask = (0xff_u8) >> (8 - prefix_bits);

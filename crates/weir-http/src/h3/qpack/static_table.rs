@@ -9,7 +9,7 @@ pub(super) fn entry(index: u64) -> Option<(&'static [u8], &'static [u8])> {
     ENTRIES.get(usize::try_from(index).ok()?).copied()
 }
 
-/// What the table has of a field.
+/// The entry of the table for a field: of its name and value, or of its name alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Match {
     /// Name and value.

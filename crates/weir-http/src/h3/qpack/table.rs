@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-/// What an entry counts for beside its name and value (RFC 9204 §3.2.1).
+/// The size of an entry beside its name and value (RFC 9204 §3.2.1).
 pub(super) const ENTRY_OVERHEAD_BYTES: usize = 32;
 
 /// Entries in order of insertion. Allocates at most twice the capacity, and only when something is inserted.
 #[derive(Debug)]
 pub(super) struct DynamicTable {
-    /// What the encoder set, at most `max_capacity`.
+    /// The capacity that the encoder set, at most `max_capacity`.
     capacity: usize,
     max_capacity: usize,
     /// Sum of the sizes of all entries.
@@ -16,8 +16,8 @@ pub(super) struct DynamicTable {
     entries: VecDeque<Entry>,
     /// Absolute index of the oldest entry: how many are gone.
     dropped: u64,
-    /// Names and values. Grows at its end; when it is full, live text moves to the front, which is at most half of it, so
-    /// that each byte moves once for each byte that came.
+    /// Names and values. Grows at its end; when it is full, live text moves to the front, which is at most
+    /// half of it, so that each byte moves once for each byte that came.
     text: Vec<u8>,
 }
 
@@ -94,8 +94,8 @@ impl DynamicTable {
         Some(())
     }
 
-    /// Inserts an entry, dropping the oldest as needed. `None` when it is larger than the capacity, or its name is in no
-    /// entry.
+    /// Inserts an entry, dropping the oldest as needed. `None` when it is larger than the capacity, or its
+    /// name is in no entry.
     pub(super) fn insert(&mut self, name: Name<'_>, value: &[u8]) -> Option<()> {
         let name_length = match name {
             Name::Text(text) => text.len(),
@@ -150,7 +150,8 @@ impl DynamicTable {
         }
     }
 
-    /// Makes room for text behind the last one. Entries keep their text until it moves here, also those just dropped.
+    /// Makes room for text behind the last one. Entries keep their text until it moves here, also those just
+    /// dropped.
     fn make_room(&mut self, length: usize) {
         let limit = 2 * self.max_capacity;
         if self.text.capacity() == 0 {

@@ -57,7 +57,7 @@ pub fn explain(route: &RouteCache, asked: &Asked<'_>) -> Result<String, String> 
     key.build(&source, &route.rules, route.cache.store.seed());
     let now = clock::now();
     let verdict = match route.cache.store.get(&mut key, &head, received) {
-        Lookup::Absent if route.cache.fills.passes(key.hash(), &facts, now) => {
+        Lookup::Absent if route.cache.fetches.passes(key.hash(), &facts, now) => {
             "nothing is kept, and is not waited for: an answer a moment ago was not to be kept".to_owned()
         }
         Lookup::Absent => "nothing is kept: it is fetched".to_owned(),

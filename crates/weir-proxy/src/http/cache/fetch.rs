@@ -1,4 +1,4 @@
-//! Fetches a response for the cache: an exchange like any other, whose client is a [`super::fill::Fill`].
+//! Fetches a response for the cache: an exchange like any other, whose client is a [`super::broadcast::Broadcast`].
 //!
 //! So it is chosen, connected, timed and tried again for as every other exchange is. Its client leaves when nobody waits any more, and it may
 //! not go on by itself ([`super::background`]).
@@ -21,10 +21,10 @@ use weir_io::clock;
 use weir_io::handshake::Secure;
 
 use super::around::{Interim, Trailer};
-use super::fill::{Failed, FillHead, Origin};
-use super::fills::{BACK_OFF, Lease, PASS_FOR};
+use super::broadcast::{Failed, FetchedHead, Origin};
+use super::fetches::{BACK_OFF, Lease, PASS_FOR};
 use super::times;
-use crate::accept::Client;
+use crate::client::Client;
 use crate::http::crew;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::{Failure, Meets};
@@ -42,7 +42,7 @@ const PIECE_BYTES: usize = 16 << 10;
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// A fetch that is to be made.
-pub struct Order {
+pub struct FetchJob {
     worker: Rc<Worker>,
     slot: Rc<ListenerSlot>,
     listener: Rc<WorkerListener>,
@@ -77,7 +77,7 @@ pub struct Fetch {
 }
 
 /// Has a worker fetch what `exchange` asks for, or ask whether `stale` is still good.
-pub fn order(
+pub fn start(
     session: &Session,
     exchange: &Exchange,
     (forwarding, listener, route): (&Forwarding<'_>, &Rc<WorkerListener>, &Route),
@@ -101,7 +101,7 @@ pub fn order(
         asked_at: exchange.ledger.head,
         is_mismatched: false,
     };
-    let order = Order {
+    let job = FetchJob {
         worker: session.worker.clone(),
         slot: session.slot.clone(),
         pool: forwarding.pool.clone(),
@@ -109,29 +109,29 @@ pub fn order(
         route: route.number,
         rewritten: forwarding.rewritten,
         secure: session.secure.clone(),
-        client: session.client,
+        client: exchange.ledger.client(session),
         identity: session.identity.clone(),
         path: exchange.path.clone(),
         request_id: exchange.request_id.clone(),
         fetch,
     };
-    crew::serve(&session.worker, crew::Order::Fetch(Box::new(order)));
+    crew::serve(&session.worker, crew::Order::Fetch(Box::new(job)));
 }
 
 /// Makes the fetch.
-pub async fn serve(order: Order) {
-    let Order { worker, slot, listener, pool, route, rewritten, path, request_id, fetch, .. } = order;
+pub async fn serve(job: FetchJob) {
+    let FetchJob { worker, slot, listener, pool, route, rewritten, path, request_id, fetch, .. } = job;
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     deadline.belongs_to(listener.shared.number());
     let (request, text, key) = (fetch.request.clone(), fetch.text.clone(), fetch.key.clone());
-    let mut exchange = worker.exchanges.take();
+    let mut exchange = Exchange::take();
     let mut session = Session {
         worker: worker.clone(),
         slot,
-        secure: order.secure,
-        client: order.client,
-        identity: order.identity,
+        secure: job.secure,
+        client: job.client,
+        identity: job.identity,
         deadline,
         stream: Stream::muxed(Muxed::Fetch(Box::new(fetch))),
         buffer: None,
@@ -163,7 +163,7 @@ pub async fn serve(order: Order) {
             break;
         }
     }
-    worker.exchanges.give_back(exchange);
+    exchange.give_back();
     drop(session);
     // What it put in may have taken the place of thousands of others.
     while cache.is_some_and(|route| route.cache.store.settle()) {
@@ -201,7 +201,7 @@ impl Fetch {
     /// Takes a head that comes before that of the response.
     pub fn pass_on(&mut self, head: &ResponseHead, received: &[u8]) {
         let text = received[..head.head_bytes()].into();
-        self.lease.filling.pass_on(Interim { head: head.clone(), text });
+        self.lease.sender.pass_on(Interim { head: head.clone(), text });
     }
 
     /// Takes the head of the response.
@@ -227,7 +227,7 @@ impl Fetch {
         let has_cookie = head.value(weir_http::KnownHeader::SetCookie, text).is_some();
         let is_personal = has_cookie || judged.as_ref().is_some_and(Storing::withholds);
         self.storing = judged;
-        let fill = FillHead {
+        let fetched = FetchedHead {
             head: head.clone(),
             text: text.into(),
             variant,
@@ -242,7 +242,7 @@ impl Fetch {
             },
         };
         let is_kept = self.storing.is_some();
-        self.lease.filling.begin(Arc::new(fill), is_kept);
+        self.lease.sender.begin(Arc::new(fetched), is_kept);
         if !is_kept {
             self.lease.leave();
         }
@@ -262,7 +262,7 @@ impl Fetch {
             |kept: &Arc<Object>| outlasts_error(kept, head.status(), &self.facts, &route.rules, now);
         if self.stale.as_ref().is_some_and(outlasts) {
             if is_error && !self.facts.demands() {
-                cache.fills.pass(hash, Crowd::All, now, now + BACK_OFF);
+                cache.fetches.pass(hash, Crowd::All, now, now + BACK_OFF);
             }
             return None;
         }
@@ -273,7 +273,7 @@ impl Fetch {
                 let Unkept { passes, drops } = unkept(&self.facts, head.status(), reason);
                 if let Some(crowd) = passes {
                     let long = if is_error { BACK_OFF } else { PASS_FOR };
-                    cache.fills.pass(hash, crowd, now, now + long);
+                    cache.fetches.pass(hash, crowd, now, now + long);
                 }
                 if let Some(stale) = self.stale.as_ref().filter(|_| drops) {
                     cache.store.discard(stale);
@@ -302,7 +302,7 @@ impl Fetch {
                         Arc::new(freshened.object)
                     }
                 };
-                self.lease.filling.confirm(object, is_for_all);
+                self.lease.sender.confirm(object, is_for_all);
                 self.lease.leave();
             }
             Err(_) => {
@@ -321,15 +321,15 @@ impl Fetch {
         }
         let most = self.cache().map_or(0, |route| route.rules.object_max_bytes);
         let was_kept = self.storing.is_some();
-        let polled = self.lease.filling.poll_append(context, content, most);
-        if was_kept && !self.lease.filling.is_kept() {
+        let polled = self.lease.sender.poll_append(context, content, most);
+        if was_kept && !self.lease.sender.is_kept() {
             // It proved too large.
             self.storing = None;
             self.lease.leave();
             if let Some(route) = self.cache() {
                 let now = clock::now();
                 if let Some(crowd) = unkept(&self.facts, 200, NotStored::TooLarge).passes {
-                    route.cache.fills.pass(self.key.hash(), crowd, now, now + PASS_FOR);
+                    route.cache.fetches.pass(self.key.hash(), crowd, now, now + PASS_FOR);
                 }
             }
         }
@@ -343,20 +343,20 @@ impl Fetch {
             return;
         }
         let storing = self.storing.take();
-        let filling = &self.lease.filling;
-        let object = storing.zip(filling.gathered()).and_then(|(storing, chunks)| {
-            let (route, head) = (self.cache()?, filling.head()?);
+        let sender = &self.lease.sender;
+        let object = storing.zip(sender.gathered()).and_then(|(storing, chunks)| {
+            let (route, head) = (self.cache()?, sender.head()?);
             let body = Body::new(put_together(chunks));
             let object = storing.object(&head.head, &head.text, body).ok()?;
-            let super::Cache { store, squeezes, .. } = &*route.cache;
-            let claimed = squeezes.claim(filling.fill(), &object);
+            let super::Cache { store, encodings, .. } = &*route.cache;
+            let claimed = encodings.claim(sender.broadcast(), &object);
             let object = store.insert(&self.key, &self.request, &self.text, object, self.began).ok()?;
-            squeezes.hand_over(filling.fill(), &object, claimed);
+            encodings.hand_over(sender.broadcast(), &object, claimed);
             Some(object)
         });
         let trailers: Vec<Trailer> = trailers.map(|field| Trailer::of(&field)).collect();
         self.lease
-            .filling
+            .sender
             .finish(object, Some(trailers.into()).filter(|trailers: &Arc<[_]>| !trailers.is_empty()));
         self.lease.leave();
     }
@@ -366,15 +366,15 @@ impl Fetch {
         let says_nothing = failed.meets == Meets::Client || self.facts.demands();
         if let (Some(route), Some(_)) = (self.cache(), self.stale.as_ref().filter(|_| !says_nothing)) {
             let now = clock::now();
-            route.cache.fills.pass(self.key.hash(), Crowd::All, now, now + BACK_OFF);
+            route.cache.fetches.pass(self.key.hash(), Crowd::All, now, now + BACK_OFF);
         }
-        self.lease.filling.fail(failed);
+        self.lease.sender.fail(failed);
         self.lease.leave();
     }
 
     /// Ready once nobody wants the answer any more.
     pub fn poll_gone(&mut self, context: &Context<'_>) -> Poll<()> {
-        self.lease.filling.poll_unwanted(context)
+        self.lease.sender.poll_unwanted(context)
     }
 }
 

@@ -16,7 +16,7 @@ use weir_io::wait::{WaitError, timed_out};
 use weir_stats::table::End;
 
 use super::around::Trailer;
-use super::fill::{Piece, Reader};
+use super::broadcast::{Piece, Reader};
 use crate::http::answer;
 use crate::http::drive;
 use crate::http::exchange::{After, Exchange};

@@ -16,7 +16,7 @@ use weir_io::wait::{WaitError, timed_out};
 use weir_stats::table::End;
 
 use super::lookup::{Share, share_of};
-use super::{follow, squeeze};
+use super::{encodings, follow};
 use crate::http::answer;
 use crate::http::compress;
 use crate::http::exchange::{After, Exchange};
@@ -45,19 +45,21 @@ pub async fn send(
     let share = share_of(session, exchange, &object, facts, offer.as_ref());
     let (coding, negotiated) = match (offer, share) {
         (None, _) => (None, None),
-        (Some(offer), Share::Whole) => match squeeze::form_of(session, forwarding, &object, facts, &offer) {
-            squeeze::Form::AsItIs => (None, Some(offer.as_it_is(false))),
-            squeeze::Form::Kept(coding, negotiated) => (Some(coding), Some(negotiated)),
-            squeeze::Form::Coming(reader, negotiated) => {
-                let head = follow::Head {
-                    head: object.head(),
-                    text: object.text(),
-                    sticky: None,
-                    negotiated: Some(negotiated),
-                };
-                return Box::pin(follow::run(session, exchange, forwarding, &reader, head)).await;
+        (Some(offer), Share::Whole) => {
+            match encodings::form_of(session, forwarding, &object, facts, &offer) {
+                encodings::Form::AsItIs => (None, Some(offer.as_it_is(false))),
+                encodings::Form::Kept(coding, negotiated) => (Some(coding), Some(negotiated)),
+                encodings::Form::Coming(reader, negotiated) => {
+                    let head = follow::Head {
+                        head: object.head(),
+                        text: object.text(),
+                        sticky: None,
+                        negotiated: Some(negotiated),
+                    };
+                    return Box::pin(follow::run(session, exchange, forwarding, &reader, head)).await;
+                }
             }
-        },
+        }
         (Some(offer), share) => (None, Some(offer.as_it_is(share == Share::NotModified))),
     };
     let mut content = Content { object, coding, next: 0, end: 0 };

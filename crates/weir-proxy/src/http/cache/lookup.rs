@@ -55,7 +55,7 @@ pub fn look_up(
     match route.cache.store.get(key, request, received) {
         Lookup::Hit(object) => judge(object, facts, now),
         _ if facts.only_if_cached() => Found::NotCached,
-        Lookup::Absent | Lookup::VariantAbsent if route.cache.fills.passes(key.hash(), &facts, now) => {
+        Lookup::Absent | Lookup::VariantAbsent if route.cache.fetches.passes(key.hash(), &facts, now) => {
             Found::Passes(facts)
         }
         Lookup::Absent => Found::Nothing { facts, stale: None, why: Forward::UriMiss },

@@ -4,16 +4,16 @@
 
 mod around;
 mod background;
+mod broadcast;
+mod encodings;
 pub mod explain;
 mod fetch;
-mod fill;
-mod fills;
+mod fetches;
 mod follow;
 mod hit;
 mod lookup;
 mod note;
 mod serve;
-mod squeeze;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,21 +25,21 @@ use weir_http::AddedField;
 use weir_io::clock;
 
 use self::background::Background;
-use self::fills::Fills;
-use self::squeeze::Squeezes;
+use self::encodings::Encodings;
+use self::fetches::Fetches;
 
-pub(crate) use self::fetch::{Fetch, Order, failed, serve as serve_fetch};
-pub(crate) use self::fill::{Failed, Origin};
+pub(crate) use self::broadcast::{Failed, Origin};
+pub(crate) use self::encodings::{EncodingJob, serve as serve_encoding};
+pub(crate) use self::fetch::{Fetch, FetchJob, failed, serve as serve_fetch};
 pub(crate) use self::note::Note;
 pub(crate) use self::serve::{learn, run};
-pub(crate) use self::squeeze::{Squeeze, serve as serve_squeeze};
 
 /// What is kept, for all workers, over all reloads.
 pub struct Cache {
     /// The objects.
     pub store: Store,
-    fills: Fills,
-    squeezes: Squeezes,
+    fetches: Fetches,
+    encodings: Encodings,
     budget_bytes: AtomicU64,
 }
 
@@ -50,8 +50,8 @@ impl Cache {
         let seed = std::hash::BuildHasher::hash_one(&foldhash::fast::RandomState::default(), budget_bytes);
         Arc::new(Cache {
             store: Store::new(budget_bytes, seed),
-            fills: Fills::new(background),
-            squeezes: Squeezes::default(),
+            fetches: Fetches::new(background),
+            encodings: Encodings::default(),
             budget_bytes: AtomicU64::new(budget_bytes),
         })
     }
@@ -76,7 +76,7 @@ impl Cache {
 
     /// Fetches that no client waits for.
     pub fn background(&self) -> &Background {
-        self.fills.background()
+        self.fetches.background()
     }
 
     /// Whether more may be kept. What slow clients still read of objects that had to give way is in no budget, so there must not come to be
@@ -87,7 +87,7 @@ impl Cache {
 
     /// How often content was encoded to be kept so.
     pub fn encodings(&self) -> u64 {
-        self.squeezes.count()
+        self.encodings.count()
     }
 
     /// Most bytes that all fetches under way may gather: what they hold is not among the objects yet.

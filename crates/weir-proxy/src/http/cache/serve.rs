@@ -16,12 +16,12 @@ use weir_io::clock;
 use weir_io::stream::Sight;
 use weir_stats::table::CacheResult;
 
+use super::broadcast::{Arrived, FetchedHead, Reader};
 use super::fetch;
-use super::fill::{Arrived, FillHead, Reader};
-use super::fills::{Joined, Refresh};
+use super::fetches::{Joined, Refresh};
 use super::lookup::{Found, key_of, look_up, scheme_of};
 use super::note::Forward;
-use super::{RouteCache, follow, hit, squeeze, times};
+use super::{RouteCache, encodings, follow, hit, times};
 use crate::http::answer;
 use crate::http::compress;
 use crate::http::drive;
@@ -93,7 +93,7 @@ impl Miss<'_> {
             Found::Nothing { facts, stale, why } => {
                 let now = exchange.ledger.head;
                 // Who asks just after a failure does not wait for the next.
-                let has_failed = self.cache.cache.fills.passes(exchange.key.hash(), &facts, now);
+                let has_failed = self.cache.cache.fetches.passes(exchange.key.hash(), &facts, now);
                 let instead = stale.clone().filter(|_| has_failed);
                 if let Some(object) = self.instead(instead, &facts, exchange) {
                     return hit::send(session, exchange, self.forwarding, object, &facts).await;
@@ -143,7 +143,7 @@ impl Miss<'_> {
             Refresh::Begun(lease) => {
                 let stale = Some(object.clone());
                 let place = (self.forwarding, self.listener, self.route);
-                fetch::order(session, exchange, place, lease, facts, stale);
+                fetch::start(session, exchange, place, lease, facts, stale);
             }
             Refresh::Needless => {}
             Refresh::NoRoom => {
@@ -173,11 +173,12 @@ impl Miss<'_> {
                 Joined::Follows(reader) => (reader, false),
                 Joined::Leads(lease, reader) => {
                     let place = (self.forwarding, self.listener, self.route);
-                    fetch::order(session, exchange, place, lease, facts, stale.clone());
+                    fetch::start(session, exchange, place, lease, facts, stale.clone());
                     (reader, true)
                 }
             };
             reader.takes_it_along(exchange.ledger.passage.is_counted());
+            exchange.ledger.note_wait();
             let arrived = match self.await_answer(session, exchange, &reader, leads).await {
                 Ok(arrived) => arrived,
                 Err(Failure::QueueTimeout) => {
@@ -304,7 +305,7 @@ impl Miss<'_> {
     }
 
     /// Whether a response under way is what this request asks for too; else the key becomes that of its own variant.
-    fn is_for(&self, session: &Session, exchange: &mut Exchange, head: &FillHead) -> bool {
+    fn is_for(&self, session: &Session, exchange: &mut Exchange, head: &FetchedHead) -> bool {
         let Some((vary, variant)) = &head.variant else { return false };
         let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
         let Exchange { key, request, .. } = exchange;
@@ -319,7 +320,7 @@ impl Miss<'_> {
         session: &mut Session,
         exchange: &mut Exchange,
         reader: Reader,
-        head: &FillHead,
+        head: &FetchedHead,
         facts: RequestFacts,
         why: Forward,
         leads: bool,
@@ -368,26 +369,27 @@ impl Miss<'_> {
         session: &mut Session,
         exchange: &mut Exchange,
         reader: Reader,
-        fill: &FillHead,
+        fetched: &FetchedHead,
         leads: bool,
     ) -> After {
         let offer = compress::offer(
             self.forwarding.compress(),
             (&exchange.request, session.buffer.as_ref().map_or(&[][..], Buffer::filled)),
-            (&fill.head, &fill.text),
+            (&fetched.head, &fetched.text),
         );
-        let squeezed =
-            offer.as_ref().and_then(|offer| squeeze::of_fill(session, self.forwarding, &reader, offer));
-        let (reader, negotiated) = match squeezed {
-            Some((squeezed, negotiated)) => {
+        let encoded = offer
+            .as_ref()
+            .and_then(|offer| encodings::of_broadcast(session, self.forwarding, &reader, offer));
+        let (reader, negotiated) = match encoded {
+            Some((encoded, negotiated)) => {
                 // Not reading, it would hold up what is not kept.
                 drop(reader);
-                (squeezed, Some(negotiated))
+                (encoded, Some(negotiated))
             }
             None => (reader, offer.map(|offer| offer.as_it_is(false))),
         };
-        let sticky = fill.sticky.as_ref().filter(|_| leads);
-        let head = follow::Head { head: &fill.head, text: &fill.text, sticky, negotiated };
+        let sticky = fetched.sticky.as_ref().filter(|_| leads);
+        let head = follow::Head { head: &fetched.head, text: &fetched.text, sticky, negotiated };
         follow::run(session, exchange, self.forwarding, &reader, head).await
     }
 
@@ -462,7 +464,7 @@ pub fn learn(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
         let text = &received[..exchange.response.head_bytes()];
         let asked = Asked { asked_at: exchange.ledger.head, times: times() };
         if judge_response(&facts, &exchange.response, text, &route.rules, asked).is_ok() {
-            route.cache.fills.pass_no_more(exchange.key.hash(), &facts);
+            route.cache.fetches.pass_no_more(exchange.key.hash(), &facts);
         }
     }
     if !exchange.ledger.cache.unsafe_request.is_empty() {

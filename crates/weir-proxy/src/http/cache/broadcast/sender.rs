@@ -1,0 +1,179 @@
+//! The end of a broadcast that writes.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use weir_cache::Object;
+
+use super::super::around::{Interim, Trailer};
+use super::{Alone, Broadcast, Ending, Failed, FetchedHead, Stage, WINDOW_BYTES};
+
+/// Whatever becomes of it, the readers are told: at the latest when it is dropped.
+pub struct Sender {
+    broadcast: Arc<Broadcast>,
+    /// The most that all broadcasts may gather, bytes.
+    gathered_most: u64,
+    is_over: bool,
+}
+
+impl Sender {
+    /// A new broadcast. `gathered` counts the bytes of all of them, of which there may be `gathered_most`.
+    pub fn new(gathered: &Arc<AtomicU64>, gathered_most: u64, alone: Alone) -> Sender {
+        Sender { broadcast: Arc::new(Broadcast::new(gathered, alone)), gathered_most, is_over: false }
+    }
+
+    /// Where readers join.
+    pub fn broadcast(&self) -> &Arc<Broadcast> {
+        &self.broadcast
+    }
+
+    /// A head came that is not the final one.
+    pub fn pass_on(&mut self, interim: Interim) {
+        self.broadcast.change(|state| state.interim.push(Arc::new(interim)));
+    }
+
+    /// A head came. What follows is gathered where `is_kept`.
+    pub fn begin(&mut self, head: Arc<FetchedHead>, is_kept: bool) {
+        self.broadcast.change(|state| {
+            state.stage = Stage::Streaming(head);
+            state.is_kept = is_kept;
+        });
+    }
+
+    /// As [`Self::begin`], of content whose readers have its head already.
+    pub fn begin_copy(&mut self, is_kept: bool) {
+        self.broadcast.change(|state| {
+            state.stage = Stage::Copying;
+            state.is_kept = is_kept;
+        });
+    }
+
+    /// Whether what came so far is still to be kept.
+    pub fn is_kept(&self) -> bool {
+        self.broadcast.lock().is_kept
+    }
+
+    /// Whether nobody wants what comes.
+    pub fn is_unwanted(&self) -> bool {
+        self.broadcast.lock().is_unwanted()
+    }
+
+    /// Whether nobody wants what comes any more: nobody reads it, and it is not to be kept or may not go on alone. The task is woken when
+    /// that changes.
+    pub fn poll_unwanted(&self, context: &Context<'_>) -> Poll<()> {
+        let mut state = self.broadcast.lock();
+        if state.is_unwanted() {
+            return Poll::Ready(());
+        }
+        state.driver = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Takes all of `content` as soon as there is room. What is gathered stays below `most` bytes, or is not kept.
+    pub fn poll_append(
+        &mut self,
+        context: &Context<'_>,
+        content: &[u8],
+        most: u64,
+    ) -> Poll<io::Result<usize>> {
+        let added = content.len() as u64;
+        let mut state = self.broadcast.lock();
+        if state.is_unwanted() {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        if state.is_kept {
+            let all = state.charge.add(added);
+            if state.length + added > most || all > self.gathered_most {
+                state.let_go();
+            }
+        }
+        if !state.is_kept {
+            if !state.has_readers() {
+                return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+            }
+            if state.held_bytes() >= WINDOW_BYTES {
+                state.driver = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+        }
+        drop(state);
+        let chunk = Bytes::copy_from_slice(content);
+        self.broadcast.change(|state| {
+            state.chunks.push_back((state.length, chunk));
+            state.length += added;
+        });
+        Poll::Ready(Ok(content.len()))
+    }
+
+    /// Gathers no more, and lets go of what everybody has read.
+    pub fn keep_no_more(&mut self) {
+        self.broadcast.lock().let_go();
+    }
+
+    /// What was gathered, now that all of it has come; `None` where it is not to be kept.
+    pub fn gathered(&self) -> Option<Vec<Bytes>> {
+        let state = self.broadcast.lock();
+        state.is_kept.then(|| state.chunks.iter().map(|(_, chunk)| chunk.clone()).collect())
+    }
+
+    /// The head that came.
+    pub fn head(&self) -> Option<Arc<FetchedHead>> {
+        match &self.broadcast.lock().stage {
+            Stage::Streaming(head) => Some(head.clone()),
+            _ => None,
+        }
+    }
+
+    /// All of it has come. `object` is what was kept.
+    pub fn finish(&mut self, object: Option<Arc<Object>>, trailers: Option<Arc<[Trailer]>>) {
+        self.is_over = true;
+        self.broadcast.change(|state| {
+            match &object {
+                Some(object) => state.hand_over(object),
+                None => state.let_go(),
+            }
+            state.trailers = trailers;
+            state.end = Some(Ending::Whole(object));
+            state.permit = None;
+        });
+    }
+
+    /// What the cache has is still good.
+    pub fn confirm(&mut self, object: Arc<Object>, is_for_all: bool) {
+        self.is_over = true;
+        self.broadcast.change(|state| {
+            state.stage = Stage::Confirmed { object, is_for_all };
+            state.permit = None;
+        });
+    }
+
+    /// No response, or not all of it, came.
+    pub fn fail(&mut self, failed: Failed) {
+        self.end_with(Stage::Failed(failed));
+    }
+
+    fn end_with(&mut self, stage: Stage) {
+        self.is_over = true;
+        self.broadcast.change(|state| {
+            state.permit = None;
+            match state.stage {
+                Stage::Streaming(_) | Stage::Copying => {
+                    state.let_go();
+                    state.end = Some(Ending::Broken);
+                }
+                _ => state.stage = stage,
+            }
+        });
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.end_with(Stage::Lost);
+        }
+    }
+}

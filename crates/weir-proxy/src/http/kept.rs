@@ -1,0 +1,90 @@
+//! Connections to one backend that HTTP keeps for further exchanges, on one worker: idle ones of HTTP/1.1, shared ones of HTTP/2.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_http::h1::connection::Idle;
+
+use crate::backends::{Keep, WorkerBackend};
+use crate::http::connection::Connection;
+use crate::http::h2::Carriers;
+
+/// HTTP's connections to one backend.
+#[derive(Default)]
+pub struct Kept {
+    idle: RefCell<Vec<IdleSince>>,
+    /// Connections that are shared, of a pool whose backends are spoken to in HTTP/2.
+    pub carriers: Rc<Carriers>,
+}
+
+struct IdleSince {
+    connection: Idle<Connection>,
+    since: Duration,
+}
+
+impl Kept {
+    /// An idle connection that, as far as is known here, the backend still holds open and has sent nothing on.
+    ///
+    /// `max_idle` bounds how long it may have been idle: a request that cannot be replayed must not use a connection that the backend may be
+    /// closing.
+    pub fn take_idle(
+        &self,
+        backend: &WorkerBackend,
+        now: Duration,
+        max_idle: Duration,
+    ) -> Option<Idle<Connection>> {
+        let moves = backend.shared.resolved.moves();
+        let mut idle = self.idle.borrow_mut();
+        while let Some(candidate) = idle.pop() {
+            if now.saturating_sub(candidate.since) >= max_idle {
+                // Last in, first out: all others are older.
+                idle.push(candidate);
+                return None;
+            }
+            if candidate.is_at(moves) && candidate.connection.connection().is_quiet() {
+                return Some(candidate.connection);
+            }
+        }
+        None
+    }
+
+    /// Keeps a connection whose last exchange ended cleanly on both sides, which is what the type says.
+    pub fn keep_idle(&self, backend: &WorkerBackend, connection: Idle<Connection>, now: Duration, max: u32) {
+        let kept = IdleSince { connection, since: now };
+        let mut idle = self.idle.borrow_mut();
+        if idle.len() < max as usize && kept.is_at(backend.shared.resolved.moves()) {
+            idle.push(kept);
+        }
+    }
+}
+
+impl IdleSince {
+    /// Whether it goes to the address that the backend's name stands for now.
+    #[inline]
+    fn is_at(&self, moves: u32) -> bool {
+        self.connection.connection().moves() == moves
+    }
+}
+
+impl Keep for Kept {
+    fn hand_over(&self) -> Rc<dyn Keep> {
+        Rc::new(Kept { idle: RefCell::new(self.idle.take()), carriers: self.carriers.clone() })
+    }
+
+    fn close_idle(&self, most: usize) -> usize {
+        let mut idle = self.idle.borrow_mut();
+        let count = idle.len().min(most);
+        idle.drain(..count);
+        count
+    }
+
+    fn retire(&self, now: Duration, longest: Duration, moves: u32) {
+        self.carriers.retire(now, longest, moves);
+        self.idle.borrow_mut().retain(|idle| {
+            now.saturating_sub(idle.since) < longest
+                && idle.is_at(moves)
+                && idle.connection.connection().is_quiet()
+        });
+    }
+}

@@ -1,0 +1,41 @@
+//! What serves a listening socket: the tasks of each transport, which know the protocols.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use weir_quic::port::Port;
+
+use crate::http::h3::ListenerFront;
+use crate::sockets::Transport;
+use crate::worker::{ListenerSocket, Worker};
+use crate::{accept, udp};
+
+/// Begins to serve `socket`, which `descriptor` is of, until it is closed.
+///
+/// # Errors
+/// The runtime can't wait for it.
+pub fn serve(worker: &Rc<Worker>, socket: &Rc<ListenerSocket>, descriptor: OwnedFd) -> io::Result<()> {
+    match socket.endpoint.transport {
+        Transport::Tcp => {
+            let listener = tokio::net::TcpListener::from_std(descriptor.into())?;
+            tokio::task::spawn_local(accept::run(worker.clone(), socket.clone(), listener));
+        }
+        Transport::Quic => {
+            let datagrams = weir_quic::socket::Socket::new(descriptor.into(), socket.endpoint.address)?;
+            let driver = worker.quic.driver();
+            let front = ListenerFront::new(worker.clone(), socket.clone(), worker.quic.keys());
+            front.warm_up();
+            let port = Port::new(datagrams, Rc::new(front));
+            driver.open(&port);
+            driver.steer(&port);
+            let closing = socket.clone();
+            tokio::task::spawn_local(driver.run_socket(port, move |waker| closing.is_closing(waker)));
+        }
+        Transport::Udp => {
+            let datagrams = tokio::net::UdpSocket::from_std(descriptor.into())?;
+            tokio::task::spawn_local(udp::run(worker.clone(), socket.clone(), datagrams));
+        }
+    }
+    Ok(())
+}
