@@ -30,6 +30,7 @@ pebble            | test  | a certificate authority, for the tests of ACME
 golang-go         | test  | builds h2spec, the conformance suite of HTTP/2, and clients
 chromium          | test  | a browser
 util-linux        | test  | prlimit takes descriptors away, unshare gives a test its own files
+zstd              | test  | a decoder of what is compressed for clients
 '
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -41,7 +42,7 @@ there_already() {
     case $1 in
     gcc) command -v cc >/dev/null ;;
     nodejs) command -v node >/dev/null ;;
-    git | make | curl | wrk | python3 | strace | openssl) command -v "$1" >/dev/null ;;
+    git | make | curl | wrk | python3 | strace | openssl | zstd) command -v "$1" >/dev/null ;;
     python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     golang-go) command -v go >/dev/null ;;
     nghttp2-client) command -v h2load >/dev/null ;;

@@ -15,14 +15,16 @@ use std::time::Duration;
 use rustls::HandshakeKind;
 use tokio::net::TcpStream;
 use weir_balance::{NoPick, Outcome, PickInput, Picker, TierKind};
+use weir_config::RetryOn;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::handshake;
 use weir_io::stream::Stream;
 use weir_io::system;
-use weir_io::wait::{WaitError, timed_out};
+use weir_io::wait::{WaitError, send_all, timed_out};
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
+use weir_tls::BackendTls;
 
 use crate::counterparts::Counterparts;
 use crate::events::Event;
@@ -203,10 +205,29 @@ impl WorkerBackend {
         })
     }
 
-    /// Opens a connection. The deadline is the caller's to set.
+    /// Opens a connection that is ready for the first byte of the protocol above: `proxy_header` was sent where there is one, TLS made
+    /// where the pool wants it. The deadline is the caller's to set.
     ///
     /// `Err(OutOfDescriptors)` only when none became free in time for a connection before the deadline.
-    pub async fn connect(&self, worker: &Worker, deadline: &Deadline) -> Result<Connection, ConnectError> {
+    pub async fn open(
+        &self,
+        worker: &Worker,
+        deadline: &Deadline,
+        proxy_header: Option<&[u8]>,
+    ) -> Result<Connection, ConnectError> {
+        let mut connection = self.connect(worker, deadline).await?;
+        if let Some(header) = proxy_header {
+            let sent = send_all(&mut *connection, header, deadline, || {}).await;
+            sent.map_err(|error| self.wait_failed(error))?;
+            self.cells().bytes_sent.add(header.len() as u64);
+        }
+        match &self.shared.tls {
+            None => Ok(connection),
+            Some(tls) => Box::pin(self.secure(tls, worker, connection, deadline)).await,
+        }
+    }
+
+    async fn connect(&self, worker: &Worker, deadline: &Deadline) -> Result<Connection, ConnectError> {
         let mut was_short = false;
         loop {
             match self.try_to_connect(deadline).await {
@@ -230,15 +251,14 @@ impl WorkerBackend {
         }
     }
 
-    /// Makes the TLS handshake where the pool wants one, on a connection on which the PROXY header, if any, has been sent: nothing that
-    /// comes before it is taken for an answer (threat A21). The deadline is the caller's.
-    pub async fn secure(
+    /// Makes the TLS handshake. It comes behind the PROXY header, and nothing that comes before it is taken for an answer (threat A21).
+    async fn secure(
         &self,
+        tls: &BackendTls,
         worker: &Worker,
         connection: Connection,
         deadline: &Deadline,
     ) -> Result<Connection, ConnectError> {
-        let Some(tls) = &self.shared.tls else { return Ok(connection) };
         let Ok(backend) = connection.stream.peer_addr() else {
             return Err(ConnectError::Unresolved { backend: self.shared.address.clone() });
         };
@@ -375,6 +395,11 @@ impl ConnectError {
             (WaitError::TimedOut, Some(backend)) => ConnectError::TimedOut { backend },
             (WaitError::Broken(source), Some(backend)) => ConnectError::Refused { backend, source },
         }
+    }
+
+    /// What `retry.on` calls it; `None` where this process is short of descriptors, which another backend would not mend.
+    pub fn retried_as(&self) -> Option<RetryOn> {
+        (!matches!(self, ConnectError::OutOfDescriptors)).then_some(RetryOn::Connect)
     }
 
     /// Whether the backend is to blame, for passive health: not where it has not been tried at all.

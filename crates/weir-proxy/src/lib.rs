@@ -10,7 +10,6 @@
 mod accept;
 pub mod access_log;
 mod backends;
-mod choose;
 pub mod client;
 mod counterparts;
 pub mod events;
@@ -21,6 +20,7 @@ mod listen;
 mod memory;
 pub mod plane;
 mod queue;
+mod reach;
 pub mod seats;
 pub mod snapshot;
 pub mod sockets;

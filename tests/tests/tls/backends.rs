@@ -77,6 +77,18 @@ fn a_backend_of_another_name_or_authority_gets_no_request() {
 }
 
 #[test]
+fn a_backend_that_speaks_no_tls_is_given_up_for_one_that_does() {
+    let authority = Authority::new().signs("inner", &["app.internal"]).signs("client", &["client"]);
+    let (plain, app) = (Backend::saying("plain"), mirror());
+    let config = CONFIG
+        .replace("TLS", r#"ca = "@dir/ca.pem", server_name = "app.internal""#)
+        .replace(r#"backends = ["@inner"]"#, "backends = [\"@plain\", \"@inner\"]\nbalance = \"first\"");
+    let weir = authority.setup(&config).with("plain", plain.address()).with("app", app.address()).start();
+    assert_eq!(asked(&weir).0, 200, "nothing of the request was sent to the first one");
+    weir.reaches("weir_redispatches_total", &[("pool", "inner")], 1.0);
+}
+
+#[test]
 fn backends_are_shown_the_client_certificate_of_the_pool() {
     let tls = r#"ca = "@dir/ca.pem", server_name = "app.internal", cert = "@dir/client.pem", key = "@dir/client.key""#;
     let (_authority, _backend, weir) = running(tls);

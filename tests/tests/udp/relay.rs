@@ -215,6 +215,34 @@ fn a_backend_that_the_kernel_knows_no_way_to_loses_no_flow() {
 }
 
 #[test]
+fn flows_that_look_for_another_backend_count_once_and_keep_to_the_retry_budget() {
+    let backend = echo("b");
+    let weir = Setup::of(
+        r#"
+        [listener.dns]
+        protocol = "udp"
+        bind = "@dns"
+        pool = "app"
+        [pool.app]
+        backends = ["255.255.255.255:9", "@b"]
+        balance = "first"
+        health = { check = "off", passive = "off" }
+        "#,
+    )
+    .with("b", backend.address)
+    .start();
+    assert_eq!(ask(&client(&weir), b"x"), b"bx");
+    for metric in ["weir_retries_total", "weir_redispatches_total"] {
+        assert_eq!(weir.metric(metric, &[("pool", "app")]), 1.0, "{metric}");
+    }
+    // A fifth of the flows, and ten a second over a window of ten: far fewer than these.
+    for _ in 0..500 {
+        client(&weir).send(b"x").expect("send");
+    }
+    weir.reaches("weir_rejected_total", &[("reason", "retry_budget")], 1.0);
+}
+
+#[test]
 fn when_the_kernel_knows_no_way_to_any_backend_that_is_said_and_not_a_lack_of_descriptors() {
     let weir = relay(r#"backends = ["255.255.255.255:9"]"#, "", &[]);
     client(&weir).send(b"x").expect("send");

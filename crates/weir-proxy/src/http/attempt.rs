@@ -259,17 +259,7 @@ async fn connect(
     let backend = chosen.backend();
     let began = clock::now();
     opener.wait_until(began, forwarding.listener.shared.config.timeout.connect);
-    let connected = backend.connect(opener.worker, opener.deadline).await;
+    let opened = backend.open(opener.worker, opener.deadline, opener.header.as_deref()).await;
     exchange.ledger.connect = Some(clock::now().saturating_sub(began));
-    let mut stream = connected.map_err(Failure::Connect)?;
-    if let Some(header) = &opener.header {
-        let sent = send_all(&mut *stream, header, opener.deadline, || {}).await;
-        sent.map_err(|error| Failure::Connect(backend.wait_failed(error)))?;
-    }
-    if backend.shared.tls.is_some() {
-        let secured = backend.secure(opener.worker, stream, opener.deadline).await;
-        exchange.ledger.connect = Some(clock::now().saturating_sub(began));
-        return secured.map_err(Failure::Connect);
-    }
-    Ok(stream)
+    opened.map_err(Failure::Connect)
 }

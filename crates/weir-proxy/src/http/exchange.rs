@@ -68,8 +68,6 @@ pub struct Exchange {
     pub key: KeyBuffer,
     /// Whether a backend is asked by the parts of `key`, and by nothing else of host and query.
     pub is_keyed: bool,
-    /// Backends that failed in this exchange.
-    pub tried: Vec<usize>,
     /// Whether `100 Continue` was sent.
     pub continued: bool,
     /// Whether the request was taken off the session's buffer to be forwarded.
@@ -128,7 +126,6 @@ impl Exchange {
             ledger: Ledger::default(),
             key: KeyBuffer::new(),
             is_keyed: false,
-            tried: Vec::new(),
             continued: false,
             forwarded: false,
             body_left: false,
@@ -142,7 +139,6 @@ impl Exchange {
         self.stream_head = None;
         self.reply.clear();
         self.reply_head_bytes = 0;
-        self.tried.clear();
         self.request_id.clear();
         self.early = false;
         self.upgrade.clear();

@@ -1,11 +1,13 @@
 //! Which status, which log word and which counter a failure gets: the one place that decides it.
 
+use weir_config::RetryOn;
 use weir_http::Violation;
 use weir_screen::{Reason, Refusal};
 use weir_stats::table::{End, Rejected};
 
 use crate::backends::ConnectError;
 use crate::http::cache::Failed;
+use crate::reach::Unavailable;
 
 /// Why an exchange did not go as it should.
 #[derive(Debug)]
@@ -69,6 +71,29 @@ pub enum Meets {
     Request,
     /// Whoever asks.
     All,
+}
+
+impl Failure {
+    /// What `retry.on` calls it; `None` for failures that no retry mends.
+    pub fn retried_as(&self) -> Option<RetryOn> {
+        match self {
+            Failure::Connect(failed) => failed.retried_as(),
+            Failure::Empty => Some(RetryOn::Empty),
+            Failure::BackendTimeout => Some(RetryOn::Timeout),
+            _ => None,
+        }
+    }
+}
+
+impl From<Unavailable> for Failure {
+    fn from(unavailable: Unavailable) -> Failure {
+        match unavailable {
+            Unavailable::NoneUp => Failure::NoBackend,
+            Unavailable::QueueFull => Failure::QueueFull,
+            Unavailable::QueueTimeout { .. } => Failure::QueueTimeout,
+            Unavailable::ClientGone { .. } => Failure::ClientClosed,
+        }
+    }
 }
 
 /// Seconds after which a client told 503 may try again, where nothing better is known.

@@ -6,7 +6,6 @@
 use std::rc::Rc;
 use std::task::Context;
 
-use weir_balance::NoPick;
 use weir_config::{Coding, Compress, HttpVersion, RetryOn, Sqli};
 use weir_http::{
     BodyLength, BodyReader, KnownHeader, Limits, Method, Query, RequestContext, ResponseContext, Scheme,
@@ -17,10 +16,8 @@ use weir_io::clock;
 use weir_io::stream::Duplex as _;
 use weir_io::stream::Sight;
 use weir_screen::sqli::BodyKind;
-use weir_stats::table::Rejected;
 
-use crate::backends::{Chosen, WorkerPool, elapsed};
-use crate::choose::{self, Unavailable, Wish};
+use crate::backends::{Chosen, WorkerPool};
 use crate::http::answer;
 use crate::http::attempt::{self, Answered, Failed};
 use crate::http::compress;
@@ -31,13 +28,13 @@ use crate::http::handshake::Handshake;
 use crate::http::key::{KeySource, choice_key};
 use crate::http::pump::{Framing, Pump};
 use crate::http::respond;
-use crate::http::retry::{self, Attempt, Verdict};
 use crate::http::route::Route;
 use crate::http::screening;
 use crate::http::session::{Session, limits_of};
 use crate::http::sqli;
 use crate::http::sticky::{self, Sticky};
 use crate::http::upload::{self, Upload};
+use crate::reach::{Attempt, Reach, Verdict, Wish};
 use crate::worker::WorkerListener;
 
 /// Most bytes of a body that leave together with the head.
@@ -88,7 +85,7 @@ pub struct Facts {
     pub limits: Limits,
     /// The content coding that the client wants, where any is offered.
     pub coding: Option<Coding>,
-    key: Option<u64>,
+    wish: Wish,
     sticky: Sticky,
 }
 
@@ -123,15 +120,10 @@ pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Fo
     {
         return Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failure)).await;
     }
-    let retry_config = &forwarding.pool.shared.config.retry;
-    if retry_config.attempts > 0 {
-        forwarding.pool.shared.balance.retry_budget().deposit(exchange.ledger.head);
-    }
-    let mut made = 0;
+    let mut reach = Reach::begin(&forwarding.pool, facts.wish, exchange.ledger.head);
     let mut only_new = false;
     loop {
-        made += 1;
-        let chosen = match choose_backend(session, exchange, forwarding, &facts).await {
+        let chosen = match choose_backend(session, exchange, forwarding, &mut reach).await {
             Ok(chosen) => chosen,
             Err(failure) => {
                 return Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failure))
@@ -141,55 +133,38 @@ pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Fo
         exchange.ledger.note_backend(&chosen);
         let tried =
             attempt::make(session, exchange, forwarding, &facts, &chosen, &mut upload, only_new).await;
-        let verdict = retry::decide(
-            retry_config,
-            &Attempt {
-                made,
-                idempotent: facts.method.is_idempotent(),
-                replayable: upload.is_replayable(),
-                reused: matches!(tried, Err(Failed { reused: true, .. })),
-                kind: match &tried {
-                    Ok(_) => Some(RetryOn::Status(exchange.response.status())),
-                    Err(failed) => retry::kind_of(&failed.failure),
-                },
+        let attempt = Attempt {
+            idempotent: facts.method.is_idempotent(),
+            replayable: upload.is_replayable(),
+            reused: matches!(tried, Err(Failed { reused: true, .. })),
+            kind: match &tried {
+                Ok(_) => Some(RetryOn::Status(exchange.response.status())),
+                Err(failed) => failed.failure.retried_as(),
             },
-        );
+        };
+        let cells = forwarding.listener.shared.cells.of(session.worker.number);
+        let verdict = reach.after(&forwarding.pool, &chosen, &attempt, cells);
         observe(session, exchange, &chosen, &tried, verdict);
-        if verdict == Verdict::Reconnect {
-            made -= 1;
-            only_new = true;
-            upload.retry(clock::now());
-            continue;
-        }
-        if verdict == Verdict::Again && may_retry(session, forwarding) {
-            only_new = false;
-            exchange.tried.extend(forwarding.pool.index_of(&chosen));
-            exchange.ledger.retries += 1;
-            forwarding.pool.cells().retries.increment();
-            upload.retry(clock::now());
-            continue;
-        }
-        return match tried {
-            Ok(answered) => {
-                facts.sticky.answered_by(&chosen);
-                respond::run(session, exchange, forwarding, &facts, chosen, answered, upload).await
-            }
-            Err(failed) => {
-                Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, &failed.failure))
-                    .await
+        only_new = match verdict {
+            Verdict::Again => false,
+            Verdict::Reconnect => true,
+            Verdict::Leave => {
+                return match tried {
+                    Ok(answered) => {
+                        facts.sticky.answered_by(&chosen);
+                        respond::run(session, exchange, forwarding, &facts, chosen, answered, upload).await
+                    }
+                    Err(failed) => {
+                        let failure = &failed.failure;
+                        Box::pin(answer::failed_exchange(session, forwarding, exchange, upload, failure))
+                            .await
+                    }
+                };
             }
         };
+        exchange.ledger.retries = reach.retries();
+        upload.retry(clock::now());
     }
-}
-
-/// Whether the pool's retry budget allows one more; counts it when not.
-fn may_retry(session: &Session, forwarding: &Forwarding<'_>) -> bool {
-    let allowed = forwarding.pool.shared.balance.retry_budget().withdraw(clock::now());
-    if !allowed {
-        let cells = forwarding.listener.shared.cells.of(session.worker.number);
-        cells.rejected[Rejected::RetryBudget as usize].increment();
-    }
-    allowed
 }
 
 /// Tells passive health and the latency average what became of an attempt, and counts it.
@@ -293,6 +268,7 @@ fn serialise(
         header: &|name| request.combined(name, received),
         cookie: &|name| sticky::cookie(cookies(), name),
     };
+    let sticky = Sticky::of(pool, cookies());
     Ok(Facts {
         method: request.method(),
         version: request.version(),
@@ -304,8 +280,8 @@ fn serialise(
         inspected: sqli::body_kind(forwarding.sqli(), request, received).ok().flatten(),
         limits: limits_of(&forwarding.listener.shared.config.limits),
         coding: compress::wish(forwarding.compress(), request, received),
-        key: choice_key(pool, &source),
-        sticky: Sticky::of(pool, cookies()),
+        wish: Wish { key: choice_key(pool, &source), sticky: sticky.wanted },
+        sticky,
     })
 }
 
@@ -348,31 +324,14 @@ fn begin_upload(
     Ok(Upload::of(pump, exchange.ledger.head))
 }
 
-/// Chooses a backend that was not tried in this exchange; when all were, any again.
+/// Chooses a backend; in line where all are busy.
 async fn choose_backend(
     session: &mut Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
-    facts: &Facts,
+    reach: &mut Reach,
 ) -> Result<Chosen, Failure> {
-    let wish = Wish { key: facts.key, sticky: facts.sticky.wanted, exclude: &exchange.tried };
-    let at_once = wish.choose(&session.worker, &forwarding.pool, exchange.ledger.nearly_now());
-    match at_once {
-        Ok(chosen) if forwarding.pool.shared.waiting_room.depth() == 0 => {
-            if exchange.ledger.retries > 0 {
-                forwarding.pool.cells().redispatches.increment();
-            }
-            return Ok(chosen);
-        }
-        // Others wait for this one.
-        Ok(chosen) => drop(chosen),
-        Err(NoPick::NoneUp) => return Err(Failure::NoBackend),
-        Err(NoPick::AllExcluded) => {
-            exchange.tried.clear();
-        }
-        Err(NoPick::AllBusy) => {}
-    }
-    let wish = Wish { key: facts.key, sticky: facts.sticky.wanted, exclude: &exchange.tried };
+    let now = exchange.ledger.nearly_now();
     let Session { worker, deadline, stream, .. } = session;
     let mut watched = true;
     // One that only half-closed is taken for gone too, as nothing has been sent on for it. Most of those have left, and in a queue
@@ -386,19 +345,16 @@ async fn choose_backend(
         watched = matches!(seen, Ok(Sight::Quiet));
         matches!(seen, Ok(Sight::Ended) | Err(_))
     };
-    let begun = clock::now();
-    let got = Box::pin(choose::choose_or_wait(worker, &forwarding.pool, &wish, deadline, client_gone)).await;
-    if let Err(Unavailable::QueueTimeout | Unavailable::ClientGone) = got {
-        exchange.ledger.queue = Some(elapsed(begun));
-    }
-    match got {
+    match reach.choose(worker, &forwarding.pool, deadline, now, client_gone).await {
         Ok(got) => {
-            exchange.ledger.queue = got.queued;
+            if got.queued.is_some() {
+                exchange.ledger.queue = got.queued;
+            }
             Ok(got.chosen)
         }
-        Err(Unavailable::NoneUp | Unavailable::AllTried) => Err(Failure::NoBackend),
-        Err(Unavailable::QueueFull) => Err(Failure::QueueFull),
-        Err(Unavailable::QueueTimeout) => Err(Failure::QueueTimeout),
-        Err(Unavailable::ClientGone) => Err(Failure::ClientClosed),
+        Err(unavailable) => {
+            exchange.ledger.queue = unavailable.queued().or(exchange.ledger.queue);
+            Err(unavailable.into())
+        }
     }
 }

@@ -23,7 +23,6 @@ mod muxed;
 mod pump;
 mod reply;
 mod respond;
-mod retry;
 pub mod route;
 mod running;
 pub mod screening;

@@ -9,7 +9,6 @@ use std::time::{Duration, SystemTime};
 
 use tokio::net::TcpStream;
 use weir_balance::address_hash;
-use weir_config::RetryOn;
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
@@ -17,18 +16,16 @@ use weir_io::handshake::Secure;
 use weir_io::stream::Duplex as _;
 use weir_io::stream::Sight;
 use weir_io::stream::Stream;
-use weir_io::wait::WaitError;
-use weir_io::wait::send_all;
 use weir_stats::table::{End, Rejected};
 
 use super::relay::{self, FirstBytes, Pair, Relayed, Terms};
 use crate::access_log::{Record, Spoken, Timers};
 use crate::backends::{Chosen, ConnectError, Connection, WorkerPool, elapsed};
-use crate::choose::{Unavailable, Wish, choose_or_wait};
 use crate::client::Client;
 use crate::handshake;
 use crate::http::route::{Action, Decision, RequestView};
 use crate::identify;
+use crate::reach::{Attempt, Reach, Unavailable, Verdict, Wish};
 use crate::snapshot::ClientSeat;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
@@ -194,65 +191,41 @@ impl Session {
         stream: &mut Stream,
         has_spoken: bool,
     ) -> Result<(Chosen, Connection), End> {
-        let balance = &pool.shared.balance;
-        let retry = &pool.shared.config.retry;
-        let key = balance.settings().algorithm.needs_key().then(|| address_hash(self.client.address.ip()));
-        let mut tried = Vec::new();
-        balance.retry_budget().deposit(self.report.begun);
+        let key = pool.shared.balance.settings().algorithm.needs_key();
+        let wish = Wish { key: key.then(|| address_hash(self.client.address.ip())), sticky: None };
+        let mut reach = Reach::begin(pool, wish, self.report.begun);
         loop {
-            let wish = Wish { key, sticky: None, exclude: &tried };
-            let begun = clock::now();
             let client_gone = |context: &mut Context<'_>| !has_spoken && poll_left(stream, context);
-            let got = match choose_or_wait(&self.worker, pool, &wish, &self.deadline, client_gone).await {
-                Ok(got) => got,
-                // Attempts are left, and none of the backends that are up was spared: any of them again.
-                Err(Unavailable::AllTried) => {
-                    tried.clear();
-                    continue;
-                }
-                Err(refusal) => {
-                    if let Unavailable::QueueTimeout | Unavailable::ClientGone = refusal {
-                        self.report.queue = Some(self.report.queue.unwrap_or_default() + elapsed(begun));
-                    }
-                    return Err(refusal.end());
-                }
-            };
-            if let Some(queued) = got.queued {
+            let got = reach.choose(&self.worker, pool, &self.deadline, clock::now(), client_gone).await;
+            let queued = got.as_ref().map_or_else(|refusal| refusal.queued(), |got| got.queued);
+            if let Some(queued) = queued {
                 self.report.queue = Some(self.report.queue.unwrap_or_default() + queued);
             }
-            let failure = match self.connect(&got.chosen, stream).await {
-                Ok(backend) => return Ok((got.chosen, backend)),
+            let chosen = got.map_err(Unavailable::end)?.chosen;
+            let failure = match self.connect(&chosen, stream).await {
+                Ok(backend) => return Ok((chosen, backend)),
                 Err(failure) => failure,
             };
             tracing::debug!(pool = %pool.shared.config.name, %failure, "connect");
-            if matches!(failure, ConnectError::OutOfDescriptors) {
-                // No backend is to blame, and another would be no easier to reach.
-                self.report.rejected = Some(Rejected::Descriptors);
-                return Err(End::Overload);
-            }
-            let now = clock::now();
             if failure.blames_backend() {
-                got.chosen.observe_failure(&self.worker, now, || failure.to_string());
+                chosen.observe_failure(&self.worker, clock::now(), || failure.to_string());
             }
-            let end = match failure {
-                ConnectError::TimedOut { .. } => End::ConnectTimeout,
-                ConnectError::Tls { .. } => End::BackendTls,
-                _ => End::ConnectFailed,
-            };
-            if self.report.retries >= retry.attempts || !retry.on.contains(&RetryOn::Connect) {
-                return Err(end);
+            let attempt =
+                Attempt { idempotent: true, replayable: true, reused: false, kind: failure.retried_as() };
+            let cells = self.listener.shared.cells.of(self.worker.number);
+            let verdict = reach.after(pool, &chosen, &attempt, cells);
+            self.report.retries = reach.retries();
+            if verdict == Verdict::Leave {
+                return Err(match failure {
+                    ConnectError::OutOfDescriptors => {
+                        self.report.rejected = Some(Rejected::Descriptors);
+                        End::Overload
+                    }
+                    ConnectError::TimedOut { .. } => End::ConnectTimeout,
+                    ConnectError::Tls { .. } => End::BackendTls,
+                    _ => End::ConnectFailed,
+                });
             }
-            if !balance.retry_budget().withdraw(now) {
-                self.reject(Rejected::RetryBudget);
-                return Err(end);
-            }
-            // With a single backend the second try goes to the same one: it may just be restarting.
-            if pool.backends.len() > tried.len() + 1 {
-                tried.extend(pool.index_of(&got.chosen));
-                pool.cells().redispatches.increment();
-            }
-            pool.cells().retries.increment();
-            self.report.retries += 1;
         }
     }
 
@@ -262,19 +235,9 @@ impl Session {
         self.report.backend = Some(chosen.index);
         self.report.pool = Some(chosen.pool.clone());
         self.deadline.set(begun + self.listener.shared.config.timeout.connect);
-        let mut backend = chosen.backend().connect(&self.worker, &self.deadline).await?;
-        if let Some(version) = chosen.pool.shared.config.send_proxy {
-            let header = self.client.proxy_header(version, || stream.local_addr());
-            let address = backend.peer_addr().unwrap_or(self.client.peer);
-            if let Err(error) = send_all(&mut *backend, &header, &self.deadline, || {}).await {
-                return Err(match error {
-                    WaitError::TimedOut => ConnectError::TimedOut { backend: address },
-                    WaitError::Broken(source) => ConnectError::Refused { backend: address, source },
-                });
-            }
-            chosen.backend().cells().bytes_sent.add(header.len() as u64);
-        }
-        let backend = chosen.backend().secure(&self.worker, backend, &self.deadline).await?;
+        let header = chosen.pool.shared.config.send_proxy;
+        let header = header.map(|version| self.client.proxy_header(version, || stream.local_addr()));
+        let backend = chosen.backend().open(&self.worker, &self.deadline, header.as_deref()).await?;
         let now = clock::now();
         let latency = now.saturating_sub(begun);
         chosen.observe_success(now, latency);

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -10,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::net::UdpSocket;
 use weir_balance::{NoPick, address_hash};
+use weir_config::RetryOn;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::system;
@@ -20,7 +22,7 @@ use weir_stats::table::{End, Rejected};
 use super::{BATCHES_PER_TURN, Key, Relay, poll_batch};
 use crate::access_log::{Record, Spoken, Timers};
 use crate::backends::{Chosen, WorkerBackend, WorkerPool, elapsed};
-use crate::choose::Wish;
+use crate::reach::{Attempt, Reach, Verdict, Wish};
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// A flow and what is known about it.
@@ -57,27 +59,24 @@ impl Leg {
         worker: &Worker,
         listener: Rc<WorkerListener>,
         exclude: Option<usize>,
-        key: Key,
+        client: SocketAddr,
         now: Duration,
     ) -> Result<Leg, Rejected> {
         let index = listener.shared.routes.default_pool().ok_or(Rejected::NoBackend)?;
         let pool = listener.pools[index].clone();
         let generation = pool.shared.balance.generation();
-        let hashed = pool.shared.balance.settings().algorithm.needs_key().then(|| address_hash(key.0.ip()));
-        let mut tried: Vec<usize> = exclude.into_iter().collect();
-        for attempt in 0..=pool.shared.config.retry.attempts {
-            let wish = Wish { key: hashed, sticky: None, exclude: &tried };
-            let chosen = wish.choose(worker, &pool, now).map_err(|refusal| match refusal {
+        let key = pool.shared.balance.settings().algorithm.needs_key();
+        let wish = Wish { key: key.then(|| address_hash(client.ip())), sticky: None };
+        let mut reach = Reach::begin(&pool, wish, now).elsewhere(exclude);
+        loop {
+            // A datagram waits for nothing.
+            let chosen = reach.choose_now(worker, &pool, now).map_err(|refusal| match refusal {
                 NoPick::AllBusy => Rejected::QueueFull,
                 NoPick::NoneUp | NoPick::AllExcluded => Rejected::NoBackend,
             })?;
-            // A datagram waits for nothing, and many are never answered.
+            // Many are never answered.
             chosen.end_trial();
-            if attempt > 0 {
-                pool.cells().retries.increment();
-                pool.cells().redispatches.increment();
-            }
-            if let Some(socket) = reach(worker, &chosen, now)? {
+            if let Some(socket) = open_socket(worker, &chosen, now)? {
                 let index = chosen.index;
                 let (socket, since) = (Rc::new(socket), now);
                 return Ok(Leg {
@@ -91,9 +90,13 @@ impl Leg {
                     has_answered: false,
                 });
             }
-            tried.push(chosen.index);
+            let attempt =
+                Attempt { idempotent: true, replayable: true, reused: false, kind: Some(RetryOn::Connect) };
+            let cells = listener.shared.cells.of(worker.number);
+            if reach.after(&pool, &chosen, &attempt, cells) == Verdict::Leave {
+                return Err(Rejected::NoBackend);
+            }
         }
-        Err(Rejected::NoBackend)
     }
 
     /// Whether the backend still takes work under the present config. Usually two loads.
@@ -145,7 +148,7 @@ impl Drop for Leg {
 
 /// A socket to the chosen backend. `Ok(None)` when the kernel knows no way there, which counts as the backend's failure as it does for
 /// TCP; `Err` when this process has no descriptor left, which is nobody's fault but ours.
-fn reach(worker: &Worker, chosen: &Chosen, now: Duration) -> Result<Option<UdpSocket>, Rejected> {
+fn open_socket(worker: &Worker, chosen: &Chosen, now: Duration) -> Result<Option<UdpSocket>, Rejected> {
     let Some(address) = chosen.backend().shared.resolved.address() else { return Ok(None) };
     let cells = chosen.backend().cells();
     match connect(address) {
@@ -168,7 +171,7 @@ fn reach(worker: &Worker, chosen: &Chosen, now: Duration) -> Result<Option<UdpSo
 }
 
 /// A socket that hears only `address`, and hears when nobody listens there.
-fn connect(address: std::net::SocketAddr) -> io::Result<UdpSocket> {
+fn connect(address: SocketAddr) -> io::Result<UdpSocket> {
     let domain = socket2::Domain::for_address(address);
     let socket = socket2::Socket::new(
         domain,
@@ -182,7 +185,7 @@ fn connect(address: std::net::SocketAddr) -> io::Result<UdpSocket> {
 impl Flow {
     /// A flow to a backend that takes work. Nothing is sent yet.
     pub fn open(worker: &Worker, slot: Rc<ListenerSlot>, key: Key, now: Duration) -> Result<Flow, Rejected> {
-        let leg = Leg::open(worker, slot.current(), None, key, now)?;
+        let leg = Leg::open(worker, slot.current(), None, key.0, now)?;
         Ok(Flow {
             key,
             slot,
@@ -244,7 +247,7 @@ impl Flow {
     fn move_on(&self, relay: &Relay, now: Duration) {
         let listener = self.slot.current();
         let exclude = home(&listener, self.leg.borrow().chosen.backend()).map(|(_, index)| index);
-        let Ok(leg) = Leg::open(&relay.worker, listener, exclude, self.key, now) else { return };
+        let Ok(leg) = Leg::open(&relay.worker, listener, exclude, self.key.0, now) else { return };
         leg.pool.cells().redispatches.increment();
         self.moves.set(self.moves.get() + 1);
         *self.leg.borrow_mut() = leg;

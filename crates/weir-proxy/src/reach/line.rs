@@ -1,4 +1,4 @@
-//! Getting a backend: choose, or wait in the pool's line until one has room. Shared by all protocols.
+//! The line before a pool whose backends are all at `max_connections`.
 //!
 //! No call is lost: whoever finds every backend busy first takes a place in line, then tries once more, and only then waits. And
 //! the line is kept: a newcomer who finds room while others wait gives it to the first of them.
@@ -10,109 +10,25 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
-use weir_balance::{NoPick, PickInput};
+use weir_balance::NoPick;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
-use weir_stats::table::End;
 
+use super::{Got, Reach, Unavailable, pick};
 use crate::backends::{Chosen, WorkerPool, elapsed};
 use crate::queue::{Turn, WaitingRoom};
 use crate::worker::Worker;
 
-/// A backend, and how long it took to get it.
-pub struct Got {
-    pub chosen: Chosen,
-    /// Time in line; `None` when a backend had room at once.
-    pub queued: Option<Duration>,
-}
-
-/// Why there is no backend. Nothing was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unavailable {
-    /// None is up.
-    NoneUp,
-    /// Every one that is up was tried already.
-    AllTried,
-    /// Every one is at `max_connections`, and so is the line.
-    QueueFull,
-    /// Waited for `queue.timeout`.
-    QueueTimeout,
-    /// The client went away while it waited.
-    ClientGone,
-}
-
-impl Unavailable {
-    /// The word for log and metrics.
-    pub fn end(self) -> End {
-        match self {
-            Unavailable::NoneUp | Unavailable::AllTried => End::NoBackend,
-            Unavailable::QueueFull => End::QueueFull,
-            Unavailable::QueueTimeout => End::QueueTimeout,
-            Unavailable::ClientGone => End::ClientClosed,
-        }
-    }
-}
-
-/// What a choice depends on, apart from what is drawn anew for each try.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Wish<'a> {
-    /// Hash of what source, hash and maglev choose by.
-    pub key: Option<u64>,
-    /// Backend id from the client's cookie.
-    pub sticky: Option<u64>,
-    /// Indexes of backends already tried.
-    pub exclude: &'a [usize],
-}
-
-impl Wish<'_> {
-    /// Chooses without waiting.
-    #[inline]
-    pub fn choose(&self, worker: &Worker, pool: &Rc<WorkerPool>, now: Duration) -> Result<Chosen, NoPick> {
-        let draw = worker.draw();
-        pool.choose(&PickInput {
-            now,
-            draw: [draw as u32, (draw >> 32) as u32],
-            key: self.key,
-            sticky: self.sticky,
-            exclude: self.exclude,
-        })
-    }
-}
-
-/// Chooses a backend of `pool`, in line for at most `queue.timeout` when every one is at `max_connections`.
-///
-/// `deadline` must belong to the calling task; it is replaced only when there is a wait. `client_gone` is asked whenever
-/// the task is woken during the wait, with its context, so that it can ask to be woken when the client leaves.
-pub async fn choose_or_wait(
+/// Waits for a backend of `pool` to have room: everything is busy, or others wait already.
+pub async fn wait(
     worker: &Worker,
     pool: &Rc<WorkerPool>,
-    wish: &Wish<'_>,
-    deadline: &Deadline,
-    client_gone: impl FnMut(&mut Context<'_>) -> bool,
-) -> Result<Got, Unavailable> {
-    let now = clock::now();
-    if pool.shared.waiting_room.depth() == 0 {
-        match wish.choose(worker, pool, now) {
-            Ok(chosen) => return Ok(Got { chosen, queued: None }),
-            Err(NoPick::NoneUp) => return Err(Unavailable::NoneUp),
-            Err(NoPick::AllExcluded) => return Err(Unavailable::AllTried),
-            Err(NoPick::AllBusy) => {}
-        }
-    }
-    wait_in_line(worker, pool, wish, deadline, client_gone, now).await
-}
-
-/// The slow path: everything is busy, or others wait already.
-async fn wait_in_line(
-    worker: &Worker,
-    pool: &Rc<WorkerPool>,
-    wish: &Wish<'_>,
+    reach: &mut Reach,
     deadline: &Deadline,
     mut client_gone: impl FnMut(&mut Context<'_>) -> bool,
-    begun: Duration,
 ) -> Result<Got, Unavailable> {
+    let begun = clock::now();
     let queue = pool.shared.config.queue;
     let room = &pool.shared.waiting_room;
     let mut is_first = room.depth() == 0;
@@ -120,7 +36,7 @@ async fn wait_in_line(
     pool.cells().queued.increment();
     let mut place = Place::take(room, queue.max).await.ok_or(Unavailable::QueueFull)?;
     loop {
-        match choose_now(worker, pool, wish)? {
+        match choose_now(worker, pool, reach)? {
             Some(chosen) if is_first => {
                 place.give_up();
                 return Ok(Got { chosen, queued: Some(elapsed(begun)) });
@@ -133,9 +49,9 @@ async fn wait_in_line(
             if place.turn.is_called() {
                 Poll::Ready(Ok(()))
             } else if client_gone(context) {
-                Poll::Ready(Err(Unavailable::ClientGone))
+                Poll::Ready(Err(Unavailable::ClientGone { queued: elapsed(begun) }))
             } else if deadline.has_passed() {
-                Poll::Ready(Err(Unavailable::QueueTimeout))
+                Poll::Ready(Err(Unavailable::QueueTimeout { queued: elapsed(begun) }))
             } else {
                 Poll::Pending
             }
@@ -143,7 +59,7 @@ async fn wait_in_line(
         .await?;
         is_first = true;
         // An error leaves the place unused, and so passes the call on.
-        let chosen = choose_now(worker, pool, wish)?;
+        let chosen = choose_now(worker, pool, reach)?;
         if let Some(chosen) = chosen {
             place.is_used = true;
             room.pass_on(&place.turn);
@@ -158,25 +74,33 @@ async fn wait_in_line(
 fn choose_now(
     worker: &Worker,
     asked: &Rc<WorkerPool>,
-    wish: &Wish<'_>,
+    reach: &mut Reach,
 ) -> Result<Option<Chosen>, Unavailable> {
     let now = clock::now();
     let pool = worker.pool(&asked.shared.config.name).ok_or(Unavailable::NoneUp)?;
-    let chosen = if Rc::ptr_eq(&pool, asked) || wish.exclude.is_empty() {
-        wish.choose(worker, &pool, now)
+    let chosen = if Rc::ptr_eq(&pool, asked) || reach.tried.is_empty() {
+        pick(worker, &pool, reach.wish, &reach.tried, now)
     } else {
         let tried = |index: &usize| {
             let tried = &asked.backends[*index].shared.balance;
             pool.backends.iter().position(|backend| Arc::ptr_eq(&backend.shared.balance, tried))
         };
-        let exclude: Vec<usize> = wish.exclude.iter().filter_map(tried).collect();
-        Wish { exclude: &exclude, ..*wish }.choose(worker, &pool, now)
+        let exclude: Vec<usize> = reach.tried.iter().filter_map(tried).collect();
+        pick(worker, &pool, reach.wish, &exclude, now)
     };
     match chosen {
         Ok(chosen) => Ok(Some(chosen)),
         Err(NoPick::AllBusy) => Ok(None),
         Err(NoPick::NoneUp) => Err(Unavailable::NoneUp),
-        Err(NoPick::AllExcluded) => Err(Unavailable::AllTried),
+        // Those left were tried already: any of them again.
+        Err(NoPick::AllExcluded) => {
+            reach.tried.clear();
+            match pick(worker, &pool, reach.wish, &[], now) {
+                Ok(chosen) => Ok(Some(chosen)),
+                Err(NoPick::AllBusy) => Ok(None),
+                Err(NoPick::NoneUp | NoPick::AllExcluded) => Err(Unavailable::NoneUp),
+            }
+        }
     }
 }
 

@@ -2,13 +2,8 @@
 
 use weir_config::{Retry, RetryOn};
 
-use crate::backends::ConnectError;
-use crate::http::failure::Failure;
-
 /// What is known of an attempt that failed, or whose answer is one that is tried again.
 pub struct Attempt {
-    /// Tries made so far, this one included.
-    pub made: u32,
     /// Whether the method may be repeated (RFC 9110 §9.2.2).
     pub idempotent: bool,
     /// Whether everything that was sent can be sent once more.
@@ -31,8 +26,8 @@ pub enum Verdict {
     Leave,
 }
 
-/// Decides.
-pub fn decide(retry: &Retry, attempt: &Attempt) -> Verdict {
+/// Decides after `made` attempts, the last one included.
+pub fn decide(retry: &Retry, made: u32, attempt: &Attempt) -> Verdict {
     let Some(kind) = attempt.kind else { return Verdict::Leave };
     if !attempt.replayable {
         return Verdict::Leave;
@@ -45,22 +40,7 @@ pub fn decide(retry: &Retry, attempt: &Attempt) -> Verdict {
     if kind == RetryOn::Empty && attempt.reused {
         return Verdict::Reconnect;
     }
-    if attempt.made <= retry.attempts && retry.on.contains(&kind) { Verdict::Again } else { Verdict::Leave }
-}
-
-/// What `retry.on` calls a failure; `None` for failures that no retry mends.
-pub fn kind_of(failure: &Failure) -> Option<RetryOn> {
-    match failure {
-        Failure::Connect(
-            ConnectError::TimedOut { .. }
-            | ConnectError::Refused { .. }
-            | ConnectError::Unresolved { .. }
-            | ConnectError::Declined,
-        ) => Some(RetryOn::Connect),
-        Failure::Empty => Some(RetryOn::Empty),
-        Failure::BackendTimeout => Some(RetryOn::Timeout),
-        _ => None,
-    }
+    if made <= retry.attempts && retry.on.contains(&kind) { Verdict::Again } else { Verdict::Leave }
 }
 
 #[cfg(test)]
@@ -72,13 +52,13 @@ mod tests {
     }
 
     fn attempt(kind: RetryOn) -> Attempt {
-        Attempt { made: 1, idempotent: true, replayable: true, reused: false, kind: Some(kind) }
+        Attempt { idempotent: true, replayable: true, reused: false, kind: Some(kind) }
     }
 
     #[test]
     fn a_refused_connection_is_tried_again_even_for_a_post() {
         let post = Attempt { idempotent: false, ..attempt(RetryOn::Connect) };
-        assert_eq!(decide(&retry(&[RetryOn::Connect]), &post), Verdict::Again);
+        assert_eq!(decide(&retry(&[RetryOn::Connect]), 1, &post), Verdict::Again);
     }
 
     #[test]
@@ -86,28 +66,28 @@ mod tests {
         let on = [RetryOn::Empty, RetryOn::Timeout, RetryOn::Status(503)];
         for kind in on {
             let post = Attempt { idempotent: false, ..attempt(kind) };
-            assert_eq!(decide(&retry(&on), &post), Verdict::Leave);
-            assert_eq!(decide(&Retry { non_idempotent: true, ..retry(&on) }, &post), Verdict::Again);
+            assert_eq!(decide(&retry(&on), 1, &post), Verdict::Leave);
+            assert_eq!(decide(&Retry { non_idempotent: true, ..retry(&on) }, 1, &post), Verdict::Again);
         }
     }
 
     #[test]
     fn a_body_that_is_gone_can_not_be_sent_again() {
         let gone = Attempt { replayable: false, ..attempt(RetryOn::Connect) };
-        assert_eq!(decide(&retry(&[RetryOn::Connect]), &gone), Verdict::Leave);
+        assert_eq!(decide(&retry(&[RetryOn::Connect]), 1, &gone), Verdict::Leave);
     }
 
     #[test]
     fn attempts_are_bounded_and_only_listed_failures_count() {
         let on = [RetryOn::Connect];
-        assert_eq!(decide(&retry(&on), &Attempt { made: 2, ..attempt(RetryOn::Connect) }), Verdict::Again);
-        assert_eq!(decide(&retry(&on), &Attempt { made: 3, ..attempt(RetryOn::Connect) }), Verdict::Leave);
-        assert_eq!(decide(&retry(&on), &attempt(RetryOn::Status(503))), Verdict::Leave);
+        assert_eq!(decide(&retry(&on), 2, &attempt(RetryOn::Connect)), Verdict::Again);
+        assert_eq!(decide(&retry(&on), 3, &attempt(RetryOn::Connect)), Verdict::Leave);
+        assert_eq!(decide(&retry(&on), 1, &attempt(RetryOn::Status(503))), Verdict::Leave);
     }
 
     #[test]
     fn a_kept_connection_that_proves_closed_is_replaced_without_charge() {
         let stale = Attempt { reused: true, ..attempt(RetryOn::Empty) };
-        assert_eq!(decide(&retry(&[]), &stale), Verdict::Reconnect);
+        assert_eq!(decide(&retry(&[]), 1, &stale), Verdict::Reconnect);
     }
 }

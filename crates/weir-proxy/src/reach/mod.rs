@@ -1,0 +1,200 @@
+//! From a pool to one of its backends, for one call: a TCP connection, an HTTP request, a UDP flow.
+//!
+//! Every protocol chooses, waits in line and tries again through [`Reach`], so that a retry, a redispatch and the retry budget mean
+//! the same in each. What an attempt consists of (a connection, an answer, a socket) is the protocol's own.
+
+mod line;
+mod retry;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Context;
+use std::time::Duration;
+
+use weir_balance::{NoPick, PickInput};
+use weir_io::clock;
+use weir_io::deadline::Deadline;
+use weir_stats::table::{End, ListenerCells, Rejected};
+
+pub use self::retry::{Attempt, Verdict};
+
+use crate::backends::{Chosen, WorkerPool};
+use crate::worker::Worker;
+
+/// A backend, and how long it took to get it.
+pub struct Got {
+    pub chosen: Chosen,
+    /// Time in line; `None` when a backend had room at once.
+    pub queued: Option<Duration>,
+}
+
+/// Why there is no backend. Nothing was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unavailable {
+    /// None is up.
+    NoneUp,
+    /// Every one is at `max_connections`, and so is the line.
+    QueueFull,
+    /// Waited for `queue.timeout`.
+    QueueTimeout { queued: Duration },
+    /// The client went away while it waited.
+    ClientGone { queued: Duration },
+}
+
+impl Unavailable {
+    /// The word for log and metrics.
+    pub fn end(self) -> End {
+        match self {
+            Unavailable::NoneUp => End::NoBackend,
+            Unavailable::QueueFull => End::QueueFull,
+            Unavailable::QueueTimeout { .. } => End::QueueTimeout,
+            Unavailable::ClientGone { .. } => End::ClientClosed,
+        }
+    }
+
+    /// Time in line before it was given up; `None` without a wait.
+    pub fn queued(self) -> Option<Duration> {
+        match self {
+            Unavailable::QueueTimeout { queued } | Unavailable::ClientGone { queued } => Some(queued),
+            Unavailable::NoneUp | Unavailable::QueueFull => None,
+        }
+    }
+}
+
+/// What a choice depends on, apart from what is drawn anew for each try.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wish {
+    /// Hash of what source, hash and maglev choose by.
+    pub key: Option<u64>,
+    /// Backend id from the client's cookie.
+    pub sticky: Option<u64>,
+}
+
+/// The attempts of one call, from the first choice to the last.
+pub struct Reach {
+    wish: Wish,
+    /// Indexes in the pool of backends that failed in this call.
+    tried: Vec<usize>,
+    /// Attempts made, those not counted that only met a connection that had aged.
+    made: u32,
+    retries: u32,
+    /// The backend of the last attempt, once it has failed.
+    failed: Option<Arc<weir_balance::Backend>>,
+}
+
+impl Reach {
+    /// Begins a call on `pool`, which pays into its retry budget.
+    #[inline]
+    pub fn begin(pool: &WorkerPool, wish: Wish, now: Duration) -> Reach {
+        if pool.shared.config.retry.attempts > 0 {
+            pool.shared.balance.retry_budget().deposit(now);
+        }
+        Reach { wish, tried: Vec::new(), made: 0, retries: 0, failed: None }
+    }
+
+    /// Leaves out the backend at `index` for as long as there are others: the flow comes from there.
+    pub fn elsewhere(mut self, index: Option<usize>) -> Reach {
+        self.tried.extend(index);
+        self
+    }
+
+    /// Attempts after the first.
+    pub fn retries(&self) -> u32 {
+        self.retries
+    }
+
+    /// Chooses a backend that has not failed in this call, or any where all have; waits in line for at most `queue.timeout` where every
+    /// one is at `max_connections`.
+    ///
+    /// `deadline` must belong to the calling task; it is replaced only when there is a wait. `client_gone` is asked whenever the task
+    /// is woken during the wait, with its context, so that it can ask to be woken when the client leaves.
+    pub async fn choose(
+        &mut self,
+        worker: &Worker,
+        pool: &Rc<WorkerPool>,
+        deadline: &Deadline,
+        now: Duration,
+        client_gone: impl FnMut(&mut Context<'_>) -> bool,
+    ) -> Result<Got, Unavailable> {
+        if pool.shared.waiting_room.depth() == 0 {
+            match self.choose_now(worker, pool, now) {
+                Ok(chosen) => return Ok(Got { chosen, queued: None }),
+                Err(NoPick::NoneUp | NoPick::AllExcluded) => return Err(Unavailable::NoneUp),
+                Err(NoPick::AllBusy) => {}
+            }
+        }
+        let got = Box::pin(line::wait(worker, pool, self, deadline, client_gone)).await?;
+        self.note(pool, &got.chosen);
+        Ok(got)
+    }
+
+    /// Chooses as [`Self::choose`] does, without waiting.
+    #[inline]
+    pub fn choose_now(
+        &mut self,
+        worker: &Worker,
+        pool: &Rc<WorkerPool>,
+        now: Duration,
+    ) -> Result<Chosen, NoPick> {
+        let chosen = match pick(worker, pool, self.wish, &self.tried, now) {
+            Err(NoPick::AllExcluded) => {
+                self.tried.clear();
+                pick(worker, pool, self.wish, &[], now)
+            }
+            chosen => chosen,
+        }?;
+        self.note(pool, &chosen);
+        Ok(chosen)
+    }
+
+    /// Counts an attempt that is about to be made on `chosen`.
+    #[inline]
+    fn note(&mut self, pool: &WorkerPool, chosen: &Chosen) {
+        self.made += 1;
+        if let Some(failed) = self.failed.take()
+            && !Arc::ptr_eq(&failed, &chosen.backend().shared.balance)
+        {
+            pool.cells().redispatches.increment();
+        }
+    }
+
+    /// What to do after an attempt on `chosen` that failed, or whose answer is one that may be tried again; counts it.
+    pub fn after(
+        &mut self,
+        pool: &WorkerPool,
+        chosen: &Chosen,
+        attempt: &Attempt,
+        listener: &ListenerCells,
+    ) -> Verdict {
+        let verdict = retry::decide(&pool.shared.config.retry, self.made, attempt);
+        match verdict {
+            Verdict::Leave => {}
+            Verdict::Reconnect => self.made -= 1,
+            Verdict::Again => {
+                if !pool.shared.balance.retry_budget().withdraw(clock::now()) {
+                    listener.rejected[Rejected::RetryBudget as usize].increment();
+                    return Verdict::Leave;
+                }
+                self.tried.extend(pool.index_of(chosen));
+                self.failed = Some(chosen.backend().shared.balance.clone());
+                self.retries += 1;
+                pool.cells().retries.increment();
+            }
+        }
+        verdict
+    }
+}
+
+/// One draw of the pool's algorithm.
+#[inline]
+fn pick(
+    worker: &Worker,
+    pool: &Rc<WorkerPool>,
+    wish: Wish,
+    exclude: &[usize],
+    now: Duration,
+) -> Result<Chosen, NoPick> {
+    let draw = worker.draw();
+    let Wish { key, sticky } = wish;
+    pool.choose(&PickInput { now, draw: [draw as u32, (draw >> 32) as u32], key, sticky, exclude })
+}
