@@ -4,7 +4,8 @@
 //! `weir-http`'s. The control side compiles a [`snapshot::Snapshot`] and hands it to the [`plane::ProxyPlane`]; everything on
 //! the data path is owned by one worker thread and never locked.
 //!
-//! Start reading at [`worker`] (a thread), then `accept` (a new connection), then `http::session` and `http::exchange`.
+//! Start reading at [`worker`] (what the sessions of one thread share), then `listen` and `accept` (a new connection), then `http::session` and
+//! `http::exchange`.
 #![forbid(unsafe_code)]
 
 mod accept;
