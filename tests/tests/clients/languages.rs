@@ -112,8 +112,11 @@ const all = await Promise.all([...Array(50).keys()].map(async n => {
   if (r.status !== 200 || body.byteLength !== n * 1000) throw new Error(`${n}: ${r.status} ${body.byteLength}`);
   return n;
 }));
-async function* parts() { for (let i = 0; i < 100; i++) yield new TextEncoder().encode(`part ${i}\n`); }
-const echoed = await (await fetch(`${base}/echo`, { method: "POST", body: ReadableStream.from(parts()), duplex: "half" })).text();
+let parts = 0;
+const body = new ReadableStream({
+  pull(to) { if (parts === 100) to.close(); else to.enqueue(new TextEncoder().encode(`part ${parts++}\n`)); },
+});
+const echoed = await (await fetch(`${base}/echo`, { method: "POST", body, duplex: "half" })).text();
 if (!echoed.endsWith("part 99\n") || echoed.split("\n").length !== 101) throw new Error(echoed);
 const chunked = await (await fetch(`${base}/chunked`)).text();
 if (chunked !== "hello world") throw new Error(chunked);

@@ -35,32 +35,38 @@ async fn go_on(turns: &Turns, when: &str, weir: &Weir) {
     assert!(in_time.is_ok(), "{when}: silent at turn {}\n{}", turns.count(), weir.story());
 }
 
-/// Takes turns in one exchange over `change` and for longer than clients are given to hear of an end.
-fn goes_on_over(change: impl Fn(&mut Weir)) {
-    for front in Front::ALL {
-        let authority = Authority::new().signs("shop", &["shop.example"]);
-        let backend = VersionedBackend::start(free_address(), Behind::Http1, &authority, "shop");
-        let mut weir = authority.setup(CONFIG).with("app", backend.address()).start();
-        let address = weir.address(if front.is_tls() { "secure" } else { "plain" });
-        let turns = Arc::new(Turns::default());
-        run(Duration::from_secs(60), async {
-            let mut client =
-                Client::connect(front, &authority, address, "shop.example").await.expect("connects");
-            let asked = client.ask("POST", "/echo", &[], vec![Part::Turns(turns.clone())]);
-            let watched = async {
-                go_on(&turns, &format!("{front:?} before"), &weir).await;
-                change(&mut weir);
-                for second in 0..4 {
-                    go_on(&turns, &format!("{front:?} {second} s after"), &weir).await;
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                }
-                turns.stop();
-            };
-            let (answer, ()) = tokio::join!(asked, watched);
-            let answer = answer.unwrap_or_else(|failed| panic!("{front:?}: {failed:?}"));
-            assert_eq!(answer.content.len(), turns.count() * Turns::PIECE_BYTES, "{front:?}");
-        });
-    }
+/// Takes turns in one exchange over `change` and for longer than clients are given to hear of an end; in all versions at once.
+fn goes_on_over(change: impl Fn(&mut Weir) + Sync) {
+    std::thread::scope(|scope| {
+        for front in Front::ALL {
+            let change = &change;
+            scope.spawn(move || goes_on_in(front, change));
+        }
+    });
+}
+
+fn goes_on_in(front: Front, change: impl Fn(&mut Weir)) {
+    let authority = Authority::new().signs("shop", &["shop.example"]);
+    let backend = VersionedBackend::start(free_address(), Behind::Http1, &authority, "shop");
+    let mut weir = authority.setup(CONFIG).with("app", backend.address()).start();
+    let address = weir.address(if front.is_tls() { "secure" } else { "plain" });
+    let turns = Arc::new(Turns::default());
+    run(Duration::from_secs(60), async {
+        let mut client = Client::connect(front, &authority, address, "shop.example").await.expect("connects");
+        let asked = client.ask("POST", "/echo", &[], vec![Part::Turns(turns.clone())]);
+        let watched = async {
+            go_on(&turns, &format!("{front:?} before"), &weir).await;
+            change(&mut weir);
+            for second in 0..4 {
+                go_on(&turns, &format!("{front:?} {second} s after"), &weir).await;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            turns.stop();
+        };
+        let (answer, ()) = tokio::join!(asked, watched);
+        let answer = answer.unwrap_or_else(|failed| panic!("{front:?}: {failed:?}"));
+        assert_eq!(answer.content.len(), turns.count() * Turns::PIECE_BYTES, "{front:?}");
+    });
 }
 
 #[test]
