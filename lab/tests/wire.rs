@@ -13,6 +13,13 @@ fn lab(arguments: &[&str]) -> Command {
     command
 }
 
+/// A lab that SIGINT ends also where what started the tests ignores it, as shells let their background jobs do.
+fn interruptible_lab(arguments: &[&str]) -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_weir-lab")]).args(arguments);
+    command
+}
+
 /// Whether this user may make network namespaces and TUN devices.
 fn may_wire() -> bool {
     let may = Command::new("unshare").args(["--net", "true"]).status().is_ok_and(|status| status.success())
@@ -138,7 +145,7 @@ fn an_interrupted_lab_leaves_no_namespace_process_or_mount_behind() {
     for signal in ["INT", "TERM", "KILL"] {
         // A forked, detached grandchild is what a killed parent loses sight of.
         let script = "echo ready; setsid sh -c 'sleep 300' & sleep 300";
-        let mut lab = lab(&["wire", "--delay-ms=25", "--", "sh", "-c", script])
+        let mut lab = interruptible_lab(&["wire", "--delay-ms=25", "--", "sh", "-c", script])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()

@@ -39,6 +39,30 @@ fn asked_for(line: &str) -> impl Iterator<Item = &str> {
 mod tests {
     use super::*;
 
+    /// What `debian_mirror` prints where apt's sources are `text`.
+    fn mirror_of(name: &str, text: &str) -> String {
+        let file = std::env::temp_dir().join(format!("weir-sources-{name}-{}", std::process::id()));
+        std::fs::write(&file, text).unwrap();
+        let script = ". xtask/debian-root.sh; debian_sources=(/nowhere/debian.sources \"$0\"); debian_mirror";
+        let mut bash = std::process::Command::new("bash");
+        let output = bash.args(["-c", script]).arg(&file).current_dir(crate::root()).output().unwrap();
+        std::fs::remove_file(file).unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    #[test]
+    fn the_mirror_is_found_in_both_forms_of_apts_sources() {
+        let stanza = "Types: deb\nURIs: http://mirror.example/debian\nSuites: bookworm\n";
+        assert_eq!(mirror_of("stanza", stanza), "http://mirror.example/debian\n");
+        let lines = "# a comment\ndeb [arch=amd64 signed-by=/a.gpg] http://mirror.example/debian bookworm main\ndeb x y\n";
+        assert_eq!(mirror_of("lines", lines), "http://mirror.example/debian\n");
+        assert_eq!(
+            mirror_of("plain", "deb\thttp://mirror.example/d bookworm main\n"),
+            "http://mirror.example/d\n"
+        );
+        assert_eq!(mirror_of("none", "# nothing\n"), "");
+    }
+
     #[test]
     fn a_package_that_a_test_asks_for_must_be_installed_by_the_set_up() {
         let script = "table='\ncurl | test | a client\nlibfaketime | test | jumps\n'\n";
