@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(if $(CARGO_HOME),$(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo build dist test lint bench lab peers docs fuzz
+.PHONY: help setup demo build dist test check lint bare bench lab peers docs fuzz
 
 help:                ## this list
 	@sed -n 's/^\([a-z]*\): .*## /  make \1\t/p' Makefile | expand -t 18
@@ -23,8 +23,15 @@ test: setup          ## lint, build and run every test; ends with `N passed, M f
 	@cargo build --quiet --package xtask || { echo '0 passed, 1 failed'; exit 1; }
 	@cargo xtask ci
 
+check: setup         ## before a commit: formatting, lints, and the tests of what differs from main
+	@cargo build --quiet --package xtask || { echo '0 passed, 1 failed'; exit 1; }
+	@cargo xtask check
+
 lint: setup          ## rustfmt, clippy with warnings as errors, the house rules
 	@cargo xtask lint
+
+bare:                ## try README's commands in a fresh Debian 12 with nothing but make, git, gcc and Rust (as root)
+	@xtask/bare.sh
 
 dist: setup          ## build target/dist/weir, optimised for what it did in a training run: what packages hold
 	lab/peers install wrk h2load

@@ -2,25 +2,25 @@
 
 use std::path::Path;
 
-use crate::run::{Tally, announce, cargo, succeeds, tests};
-use crate::{fuzz, licences, tidy};
+use crate::build::{self, Lints};
+use crate::run::{Tally, cargo, succeeds};
+use crate::{fuzz, licences, suite, tidy};
 
 /// Seconds each fuzz target gets in CI: enough to find a parser that panics on the first odd byte.
-const FUZZ_SECONDS: u64 = 5;
+const FUZZ_SECONDS: u64 = 3;
 
 /// Formatting, clippy, licences and the house rules; says whether all hold.
 pub fn lint(root: &Path) -> bool {
-    let steps = lint_steps(root);
+    let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    let mut steps = quick_steps(root).to_vec();
+    steps.push(("clippy", succeeds(cargo(root).args(clippy))));
     steps.iter().all(|(_, good)| *good)
 }
 
-fn lint_steps(root: &Path) -> [(&'static str, bool); 4] {
+/// The steps that compile nothing.
+pub fn quick_steps(root: &Path) -> [(&'static str, bool); 3] {
     [
         ("rustfmt", succeeds(cargo(root).args(["fmt", "--all", "--check", "--", "--files-with-diff"]))),
-        (
-            "clippy",
-            succeeds(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])),
-        ),
         ("licences", licences::hold(root)),
         ("tidy", tidy::holds(root)),
     ]
@@ -29,40 +29,42 @@ fn lint_steps(root: &Path) -> [(&'static str, bool); 4] {
 /// Everything; says whether all of it passed.
 pub fn everything(root: &Path) -> bool {
     let mut tally = Tally::default();
-    let mut steps = lint_steps(root).to_vec();
-    run_tests(root, &mut tally);
-    steps.push(("fuzz", fuzz::run(root, FUZZ_SECONDS)));
-    for (name, good) in steps {
-        tally.step(good);
-        if !good {
-            println!("step `{name}` failed");
-        }
+    let mut steps = quick_steps(root).to_vec();
+    let built = build::everything(root);
+    steps.push(("clippy", built == Some(Lints::Deny)));
+    if let Some(lints) = built {
+        run_tests(root, lints, &mut tally);
+        steps.push(("fuzz", fuzz::run_built(root, FUZZ_SECONDS)));
     }
-    close(tally)
+    close(&steps, tally)
 }
 
 /// Builds and tests, without the rest.
 pub fn tests_only(root: &Path) -> bool {
     let mut tally = Tally::default();
-    run_tests(root, &mut tally);
-    close(tally)
-}
-
-/// The end-to-end tests drive the built programs, so everything is built first; with the same packages selected, cargo
-/// links the tests against what that build left.
-fn run_tests(root: &Path, tally: &mut Tally) {
-    if succeeds(cargo(root).args(["build", "--workspace"])) {
-        let mut command = cargo(root);
-        command.args(["test", "--workspace", "--no-fail-fast"]);
-        announce(&command);
-        tests(&mut command, &mut std::io::stdout(), tally);
-    } else {
-        tally.step(false);
+    let built = build::everything(root);
+    if let Some(lints) = built {
+        run_tests(root, lints, &mut tally);
     }
+    close(&[("build", built.is_some())], tally)
 }
 
-/// The closing line, which scripts read: keep its form.
-fn close(tally: Tally) -> bool {
+fn run_tests(root: &Path, lints: Lints, tally: &mut Tally) {
+    match suite::programs(root, lints) {
+        Some(programs) => suite::run(root, &programs, &[], tally),
+        None => tally.step(false),
+    }
+    suite::documentation(root, lints, tally);
+}
+
+/// Counts the steps, and prints the closing line, which scripts read: keep its form.
+pub fn close(steps: &[(&str, bool)], mut tally: Tally) -> bool {
+    for (name, good) in steps {
+        tally.step(*good);
+        if !good {
+            println!("step `{name}` failed");
+        }
+    }
     if tally.ignored > 0 {
         println!("{} tests are switched off", tally.ignored);
     }

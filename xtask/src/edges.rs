@@ -86,6 +86,23 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// The directories of the packages for which `is` holds, and of all that depend on one of them, directly or through others.
+pub fn with_dependents(tree: &Tree, is: &dyn Fn(&str) -> bool) -> BTreeSet<String> {
+    let packages = packages(tree, &mut Vec::new());
+    let directory = |package: &Package<'_>| package.manifest.trim_end_matches("/Cargo.toml").to_owned();
+    let mut names: BTreeSet<&str> = BTreeSet::new();
+    loop {
+        let met = packages.iter().filter(|(_, package)| {
+            is(&directory(package)) || package.needs.iter().any(|(need, _)| names.contains(need.as_str()))
+        });
+        let met: BTreeSet<&str> = met.map(|(name, _)| name.as_str()).collect();
+        if met.len() == names.len() {
+            return names.iter().map(|name| directory(&packages[*name])).collect();
+        }
+        names = met;
+    }
+}
+
 /// Both directions: what the manifest has and the list lacks, and what the list has and the manifest lacks.
 fn compare(
     name: &str,

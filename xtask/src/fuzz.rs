@@ -2,8 +2,11 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 
-use crate::run::{cargo, succeeds};
+use crate::build;
+use crate::run::succeeds;
 use crate::tree::Tree;
 
 /// How long each target runs when nothing is said.
@@ -16,8 +19,15 @@ struct Target {
     example: String,
 }
 
-/// Runs every target for `seconds`; says whether all ended well. All run, even after one has failed.
+/// Builds the targets and runs each for `seconds`; says whether all ended well. All run, even after one has failed.
 pub fn run(root: &Path, seconds: u64) -> bool {
+    // All packages at once, as for the tests: with one package alone cargo would choose other features for the libraries they
+    // share, and compile those again. The dev profile's overflow checks find more than its missing speed loses.
+    build::everything(root).is_some() && run_built(root, seconds)
+}
+
+/// [`run`], with the targets already built beside this program: one on each core.
+pub fn run_built(root: &Path, seconds: u64) -> bool {
     let tree = match Tree::tracked(root) {
         Ok(tree) => tree,
         Err(error) => {
@@ -30,26 +40,35 @@ pub fn run(root: &Path, seconds: u64) -> bool {
         eprintln!("fuzz: no crates/*/examples/fuzz_*.rs is tracked");
         return false;
     }
-    // All packages at once, as the tests were built: with one package alone cargo would choose other features for the
-    // libraries they share, and compile those again. The dev profile's overflow checks find more than its missing speed loses.
-    if !succeeds(cargo(root).args(["build", "--workspace", "--examples"])) {
-        return false;
-    }
     let Some(built) = std::env::current_exe().ok().and_then(|here| Some(here.parent()?.join("examples")))
     else {
         eprintln!("fuzz: it is not known where this program lies, and so where the targets are");
         return false;
     };
-    let mut good = true;
-    for Target { package, example } in targets {
-        let mut command = Command::new(built.join(&example));
-        command.current_dir(root).args(["--seconds", &seconds.to_string()]);
-        if !succeeds(&mut command) {
-            println!("fuzz: {package} {example} failed; what it printed above says how to repeat it");
-            good = false;
+    let (next, is_good) = (AtomicUsize::new(0), AtomicBool::new(true));
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(|| {
+                while let Some(target) = targets.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if !run_one(root, &built, target, seconds) {
+                        is_good.store(false, Ordering::Relaxed);
+                    }
+                }
+            });
         }
+    });
+    is_good.into_inner()
+}
+
+fn run_one(root: &Path, built: &Path, target: &Target, seconds: u64) -> bool {
+    let Target { package, example } = target;
+    let mut command = Command::new(built.join(example));
+    command.current_dir(root).args(["--seconds", &seconds.to_string()]);
+    let is_good = succeeds(&mut command);
+    if !is_good {
+        println!("fuzz: {package} {example} failed; what it printed above says how to repeat it");
     }
-    good
+    is_good
 }
 
 /// The targets of a tree, in order of path.

@@ -1,6 +1,8 @@
 //! The repository's own tool: `cargo xtask <verb>`. Run it without a verb for the list.
 #![forbid(unsafe_code)]
 
+mod build;
+mod check;
 mod ci;
 mod circles;
 mod comments;
@@ -20,6 +22,7 @@ mod places;
 mod reference;
 mod run;
 mod sources;
+mod suite;
 mod threats;
 mod tidy;
 mod tokens;
@@ -35,6 +38,7 @@ usage: cargo xtask VERB
   tidy --circles    every circle of files that need each other, and which needs which
   lint              rustfmt, clippy with warnings as errors, licences, tidy
   ci                lint, build, every test, a short fuzz run; ends with `N passed, M failed`
+  check             formatting, lints and the tests of what differs from main; ends with `N passed, M failed`
   test              build and every test; ends with `N passed, M failed`
   fuzz [SECONDS]    runs each fuzz target for that long (default 600)
   dist              builds the optimised binary that is packaged: target/dist/weir
@@ -50,6 +54,7 @@ fn main() -> ExitCode {
         ["tidy", "--circles"] => circles::print(&root),
         ["lint"] => ci::lint(&root),
         ["ci"] => ci::everything(&root),
+        ["check"] => check::changes(&root),
         ["test"] => ci::tests_only(&root),
         ["fuzz"] => fuzz::run(&root, fuzz::DEFAULT_SECONDS),
         ["fuzz", seconds] => match seconds.parse() {

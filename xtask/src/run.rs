@@ -66,19 +66,26 @@ impl Tally {
         }
     }
 
+    /// Adds what another run came to.
+    pub fn add(&mut self, other: Tally) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+
     /// Counts a step that is not a test of the harness.
     pub fn step(&mut self, good: bool) {
         self.failed += u64::from(!good);
     }
 }
 
-/// Runs `cargo test`, passes its output on to `out`, and adds up its results.
+/// Runs `cargo test` or a test program, passes its output on to `out`, and adds up its results.
 ///
 /// A run that ends badly without a failed test (it did not compile, a test process was killed) counts as one failure.
 pub fn tests(command: &mut Command, out: &mut impl Write, tally: &mut Tally) {
     let before = tally.failed;
     let ended_well = stream(command, out, tally).unwrap_or_else(|error| {
-        eprintln!("xtask: cargo test: {error}");
+        eprintln!("xtask: {}: {error}", command.get_program().to_string_lossy());
         false
     });
     if !ended_well && tally.failed == before {
