@@ -246,7 +246,7 @@ fn http(snapshot: &Snapshot, mut request: Request<'_>, wanted: Option<&str>) -> 
     let (screens, refused) = screen(listener, &decision, request, &path);
     let (sqli, is_injection) = match &decision {
         Decision::Route { route, .. } if refused.is_none() => injection(route.sqli, request),
-        Decision::Default { .. } if refused.is_none() => injection(listener.config.sqli, request),
+        Decision::Default { .. } if refused.is_none() => injection(listener.config.http().sqli, request),
         _ => (None, false),
     };
     let (action, pool) = match decision {
@@ -355,7 +355,7 @@ fn http_listener<'s>(
     request: &Request<'_>,
     wanted: Option<&str>,
 ) -> Result<(&'s Listener, String), String> {
-    let all = || snapshot.listeners.iter().filter(|listener| listener.config.protocol == Protocol::Http);
+    let all = || snapshot.listeners.iter().filter(|listener| listener.config.protocol() == Protocol::Http);
     if let Some(name) = wanted {
         let found = all().find(|listener| listener.config.name == name);
         let names = || all().map(|listener| listener.config.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -391,7 +391,7 @@ fn tcp(snapshot: &Snapshot, source: SocketAddr, destination: SocketAddr) -> Resu
         let at = |bind: &SocketAddr| {
             bind.port() == destination.port() && (bind.ip() == destination.ip() || bind.ip().is_unspecified())
         };
-        listener.config.protocol != Protocol::Http && listener.config.bind.iter().any(at)
+        listener.config.protocol() != Protocol::Http && listener.config.bind.iter().any(at)
     };
     let listener = snapshot.listeners.iter().find(accepts);
     let listener = listener.ok_or_else(|| format!("no TCP or UDP listener accepts at {destination}"))?;

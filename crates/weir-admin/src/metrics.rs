@@ -140,7 +140,7 @@ fn listeners(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>
 
 /// Those that speak HTTP: what counts requests would be zeros for the others, and a quantile of nothing is no number.
 fn of_http(listeners: &[Arc<Listener>]) -> impl Iterator<Item = &Arc<Listener>> {
-    listeners.iter().filter(|listener| listener.config.protocol == Protocol::Http)
+    listeners.iter().filter(|listener| listener.config.protocol() == Protocol::Http)
 }
 
 fn requests(out: &mut Exposition, listeners: &[Arc<Listener>]) {
@@ -174,7 +174,7 @@ fn screens(out: &mut Exposition, listeners: &[Arc<Listener>]) {
     }
     let asks = |listener: &&Arc<Listener>| {
         let of_routes = listener.config.routes.iter().map(|route| route.sqli.mode);
-        of_routes.chain([listener.config.sqli.mode]).any(|mode| mode != SqliMode::Off)
+        of_routes.chain([listener.config.http().sqli.mode]).any(|mode| mode != SqliMode::Off)
     };
     let mut sqli = out.family(&expose::SQLI);
     for listener in of_http(listeners).filter(asks) {
@@ -190,7 +190,7 @@ fn compression(out: &mut Exposition, listeners: &[Arc<Listener>]) {
     let compressing = || {
         listeners.iter().filter(|listener| {
             let config = &listener.config;
-            config.compress.is_some() || config.routes.iter().any(|route| route.compress.is_some())
+            config.http().compress.is_some() || config.routes.iter().any(|route| route.compress.is_some())
         })
     };
     let mut responses = out.family(&expose::COMPRESSED);

@@ -5,7 +5,6 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use weir_balance::{AdminState, Health, State, TierKind};
-use weir_config::Protocol;
 use weir_io::clock;
 use weir_proxy::snapshot::{Backend, Listener, Pool};
 use weir_stats::table::{BackendCells, CODE_CLASSES, ListenerCells, PoolCells, Rejected};
@@ -195,7 +194,7 @@ fn listener(control: &Control, listener: &Listener) -> ListenerStatus {
     let (config, cells) = (&listener.config, &listener.cells);
     ListenerStatus {
         name: config.name.clone(),
-        protocol: protocol_word(config.protocol).to_owned(),
+        protocol: config.protocol().word().to_owned(),
         bind: config.bind.iter().map(ToString::to_string).collect(),
         pool: config.pool.clone(),
         route_count: config.routes.len(),
@@ -357,15 +356,6 @@ fn quantiles<T: Default>(cells: &PerWorker<T>, histogram: impl Fn(&T) -> &Histog
         })
     };
     Some(Quantiles { p50: at(0.5)?, p90: at(0.9)?, p99: at(0.99)? })
-}
-
-/// The config word of a protocol.
-pub fn protocol_word(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Http => "http",
-        Protocol::Tcp => "tcp",
-        Protocol::Udp => "udp",
-    }
 }
 
 /// The word for what probes say.

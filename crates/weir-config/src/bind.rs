@@ -4,15 +4,14 @@
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-use weir_balance::Algorithm;
 
-use crate::fields::{Entry, Fields};
-use crate::keys::{Built, Key, Kind, Table, Word};
-use crate::limits::Limit;
+use crate::config::ROOT;
+use crate::fields::{Fields, KeyValue, Value};
+use crate::keys::{Built, Each, Key, Kind, Limit, Shape, Table, Word};
 use crate::report::{Findings, Span, quote};
 use crate::suggest::{nearest, one_of};
 use crate::units::{self, Refused};
-use crate::values::{self, Shape, Value};
+use crate::values;
 
 /// Where a table is, for messages: `[listener.web]`.
 #[derive(Clone)]
@@ -52,7 +51,7 @@ pub(crate) fn bind(
 ) -> Fields {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
-    let mut fields = Fields { schema, at, entries: Vec::new(), meant: Vec::new() };
+    let mut fields = Fields::new(schema, at);
     for (key, value) in entries {
         let span = Span::from(key.span());
         let Some(known) = schema.key(key.get_ref()) else {
@@ -65,12 +64,12 @@ pub(crate) fn bind(
             Built::Not(fine) => reader.not_built(known, span, value, fine),
             Built::Yes => reader.value(&known.kind, value, at, known),
         };
-        fields.entries.push(Entry { name: known.name.to_owned(), key: span, at, value });
+        fields.entries.push(KeyValue { name: known.name.to_owned(), key: span, at, value });
     }
     if complete {
         let missing =
-            |key: &&Key| key.required && fields.get(key.name).is_none() && !fields.meant.contains(&key.name);
-        for key in schema.keys.iter().filter(missing) {
+            |key: &Key| key.required && fields.get(key.name).is_none() && !fields.meant.contains(&key.name);
+        for key in schema.keys().iter().filter(|key| missing(key)) {
             let hint = format!("expected `{} = {}`, for example", key.name, key.kind.example());
             let inline = findings.source.slice(at).starts_with('{');
             let owner = if inline { format!("`{}`", context.name()) } else { context.show() };
@@ -97,14 +96,12 @@ fn unknown_key(
     findings: &mut Findings<'_>,
 ) -> Option<&'static str> {
     let message = format!("{} is not a key of {}", quote(name), context.show());
-    let known = || schema.keys.iter().filter(|key| key.built == Built::Yes).map(|key| key.name);
-    let alias = schema
-        .keys
-        .iter()
-        .find(|key| key.also.contains(&name.to_ascii_lowercase().replace('-', "_").as_str()));
-    let meant = alias.map(|key| key.name).or_else(|| nearest(name, schema.keys.iter().map(|key| key.name)));
-    let mut others = crate::keys::tables_with(name);
-    others.retain(|path| *path != schema.path);
+    let keys = schema.keys();
+    let known = || keys.iter().filter(|key| key.built == Built::Yes).map(|key| key.name);
+    let other = name.to_ascii_lowercase().replace('-', "_");
+    let alias = keys.iter().find(|key| key.also.contains(&other.as_str()));
+    let meant = alias.map(|key| key.name).or_else(|| nearest(name, keys.iter().map(|key| key.name)));
+    let others: Vec<_> = tables_with(name).filter(|path| *path != schema.path).collect();
     let hint = match (meant, &others[..]) {
         (Some(meant), _) => format!("did you mean `{meant}`?"),
         (None, [other]) => format!("`{name}` belongs in `{other}`"),
@@ -115,25 +112,9 @@ fn unknown_key(
     meant
 }
 
-/// What to write instead of a word that `protocol` does not have, and other keys do.
-fn hint_of_protocol(text: &str, words: &[Word]) -> Option<String> {
-    let is_of_listener = words.iter().any(|word| word.word == "tcp");
-    let hint = match (text.to_ascii_lowercase().as_str(), is_of_listener) {
-        ("https" | "tls" | "ssl", true) => {
-            "expected \"http\" or \"tcp\"; TLS is what `tls` of the listener asks for"
-        }
-        ("h1" | "h2" | "h3" | "http1" | "http2" | "http3" | "http/2" | "http/3" | "grpc" | "quic", true) => {
-            "expected \"http\"; `http = [\"h1\", \"h2\", \"h3\"]` says which versions are spoken, of which \"h3\" wants `tls`"
-        }
-        ("h3" | "http3" | "http/3" | "quic", false) => {
-            "expected \"h1\" or \"h2\"; HTTP/3 is spoken with clients only"
-        }
-        ("https" | "tls" | "ssl", false) => {
-            "expected \"h1\" or \"h2\"; TLS is what `tls` of the pool asks for"
-        }
-        _ => return None,
-    };
-    Some(hint.to_owned())
+/// The headers of all tables that have a key of this name.
+fn tables_with(name: &str) -> impl Iterator<Item = &'static str> {
+    ROOT.with_all_below().into_iter().filter(move |table| table.key(name).is_some()).map(|table| table.path)
 }
 
 struct Reader<'f, 's> {
@@ -195,13 +176,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn value(
-        &mut self,
-        kind: &'static Kind,
-        value: &Spanned<DeValue<'_>>,
-        at: Span,
-        key: &'static Key,
-    ) -> Value {
+    fn value(&mut self, kind: &Kind, value: &Spanned<DeValue<'_>>, at: Span, key: &'static Key) -> Value {
         // The parser puts a stand-in with an empty span where it found no value; it has reported that.
         if value.span().end == 0 {
             return Value::Bad;
@@ -213,29 +188,28 @@ impl Reader<'_, '_> {
                 in_bounds(key, units::duration(text)?, limit, units::show_duration).map(Value::Duration)
             }),
             (Kind::Size(limit), _) => self.quantity(kind, inner, at, key, |text| {
-                in_bounds(key, units::size(text)?, limit, units::show_size).map(Value::Bytes)
+                in_bounds(key, units::size(text)?, limit, units::show_size).map(Value::Number)
             }),
             (Kind::Rate(limit), _) => self.quantity(kind, inner, at, key, |text| {
-                in_bounds(key, units::byte_rate(text)?, limit, units::show_byte_rate).map(Value::Bytes)
+                in_bounds(key, units::byte_rate(text)?, limit, units::show_byte_rate).map(Value::Number)
             }),
             (Kind::Count(limit), _) => self.count(kind, limit, inner, at, key),
             (Kind::Factor(limit), _) => self.factor(kind, limit, inner, at, key),
             (Kind::Choice(numbers, _), _) => self.choice(kind, numbers, inner, at, key),
             (Kind::Word(words, _), _) => self.word(kind, words, inner, at, key),
-            (Kind::Algorithm, _) => self.algorithm(kind, inner, at, key),
-            (Kind::Text(shape), DeValue::String(text)) => self.text(shape, text, at),
-            (Kind::Text(shape), DeValue::Integer(number)) if shape.takes_numbers => {
+            (Kind::Text(shape, _), DeValue::String(text)) => self.text(shape, text, at),
+            (Kind::Text(shape, _), DeValue::Integer(number)) if shape.takes_numbers => {
                 self.text(shape, &number.to_string(), at)
             }
-            (Kind::OneOrMany(one) | Kind::Many(one), DeValue::Array(_)) => {
-                self.list(kind, one, inner, at, key)
+            (Kind::OneOrMany(each, _) | Kind::Many(each), DeValue::Array(_)) => {
+                self.list(kind, *each, inner, at, key)
             }
-            (Kind::OneOrMany(one), _) => Value::List(vec![(at, self.value(one, value, at, key))]),
+            (Kind::OneOrMany(each, _), _) => {
+                Value::List(vec![(at, self.value(&each.kind(), value, at, key))])
+            }
             (Kind::Map(names, shape), DeValue::Table(table)) => self.map(names, shape, table, key),
             (Kind::TableOrOff(_), DeValue::String(text)) if text == "off" => Value::Off,
-            (Kind::TableOrTrue(schema), DeValue::Boolean(true)) => {
-                Value::Table(Fields { schema, at, entries: Vec::new(), meant: Vec::new() })
-            }
+            (Kind::TableOrTrue(schema), DeValue::Boolean(true)) => Value::Table(Fields::new(schema, at)),
             (Kind::TableOrTrue(_), DeValue::Boolean(false)) => Value::Off,
             (
                 Kind::Table(schema) | Kind::TableOrOff(schema) | Kind::TableOrTrue(schema),
@@ -292,7 +266,7 @@ impl Reader<'_, '_> {
                     Ok(value) => match u64::try_from(value)
                         .map(|value| in_bounds(key, value, limit, |value| value.to_string()))
                     {
-                        Ok(Ok(value)) => return Value::Count(value),
+                        Ok(Ok(value)) => return Value::Number(value),
                         Ok(Err(refused)) => refused.hint,
                         Err(_) => format!("expected at most {}", limit.most),
                     },
@@ -333,7 +307,7 @@ impl Reader<'_, '_> {
     fn choice(&mut self, kind: &Kind, numbers: &[u16], value: &DeValue<'_>, at: Span, key: &Key) -> Value {
         let DeValue::Integer(number) = value else { return self.wrong_kind(kind, value, at, key) };
         match number.as_str().parse::<u16>() {
-            Ok(number) if numbers.contains(&number) => Value::Count(u64::from(number)),
+            Ok(number) if numbers.contains(&number) => Value::Number(u64::from(number)),
             _ => {
                 let message = format!("`{}` cannot be {number}", key.name);
                 self.refuse(at, Refused { message, hint: format!("expected {}", kind.expected()) })
@@ -362,16 +336,17 @@ impl Reader<'_, '_> {
                 self.refuse(at, Refused { message, hint: format!("expected {}", kind.expected()) })
             }
             None => {
+                let other = text.to_ascii_lowercase().replace('_', "-");
+                let also =
+                    words.iter().find(|word| word.also.contains(&other.as_str())).map(|word| word.word);
                 // A number is not mistyped into another one: 500 was not meant to be 502.
-                let near = nearest(&text, words.iter().map(|word| word.word));
-                let hint = match near.filter(|_| !text.bytes().all(|byte| byte.is_ascii_digit())) {
-                    _ if key.name == "protocol"
-                        && let Some(hint) = hint_of_protocol(&text, words) =>
-                    {
-                        hint
-                    }
-                    Some(word) => format!("did you mean \"{word}\"?"),
-                    None => format!("expected {}", kind.expected()),
+                let near = || nearest(&text, words.iter().map(|word| word.word));
+                let near = also.or_else(near).filter(|_| !text.bytes().all(|byte| byte.is_ascii_digit()));
+                let instead = key.instead.iter().find(|(words, _)| words.contains(&other.as_str()));
+                let hint = match (instead, near) {
+                    (Some((_, hint)), _) => (*hint).to_owned(),
+                    (_, Some(word)) => format!("did you mean \"{word}\"?"),
+                    (None, None) => format!("expected {}", kind.expected()),
                 };
                 self.refuse(
                     at,
@@ -381,56 +356,27 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn algorithm(&mut self, kind: &Kind, value: &DeValue<'_>, at: Span, key: &Key) -> Value {
-        let DeValue::String(text) = value else { return self.wrong_kind(kind, value, at, key) };
-        if let Some(algorithm) = Algorithm::from_word(text) {
-            return Value::Algorithm(algorithm);
-        }
-        // The names that HAProxy, nginx and Envoy have for the same thing.
-        let also = match text.to_ascii_lowercase().replace('_', "-").as_str() {
-            "roundrobin" | "rr" | "static-rr" | "wrr" => Some("round-robin"),
-            "leastconn" | "least-conn" | "least-request" | "lc" | "wlc" => Some("least-connections"),
-            "random" | "p2c" | "power-of-two" => Some("random-two"),
-            "ewma" | "peak-ewma" | "latency" => Some("least-time"),
-            "ip-hash" | "source-hash" | "sh" => Some("source"),
-            "uri" | "ring-hash" | "consistent" | "ring" => Some("hash"),
-            _ => None,
-        };
-        let hint = match also.or_else(|| nearest(text, Algorithm::NAMES)) {
-            Some(word) => format!("did you mean \"{word}\"?"),
-            None => format!("expected {}", one_of(Algorithm::NAMES)),
-        };
-        self.refuse(at, Refused { message: format!("{} is not an algorithm", quote(text)), hint })
-    }
-
     fn text(&mut self, shape: &Shape, text: &str, at: Span) -> Value {
         match (shape.read)(text) {
-            Ok(value) => value,
+            Ok(text) => Value::Text(text),
             Err(refused) => self.refuse(at, refused),
         }
     }
 
-    fn list(
-        &mut self,
-        kind: &Kind,
-        one: &'static Kind,
-        value: &DeValue<'_>,
-        at: Span,
-        key: &'static Key,
-    ) -> Value {
+    fn list(&mut self, kind: &Kind, each: Each, value: &DeValue<'_>, at: Span, key: &'static Key) -> Value {
         let DeValue::Array(list) = value else { return self.wrong_kind(kind, value, at, key) };
         if list.is_empty() && self.complete {
             let message = format!("`{}` is empty", key.name);
             let rest = if key.required { "" } else { ", or leave the key out" };
             return self.refuse(
                 at,
-                Refused { message, hint: format!("expected at least one: {}{rest}", one.expected()) },
+                Refused { message, hint: format!("expected at least one: {}{rest}", each.kind().expected()) },
             );
         }
         let mut values = Vec::with_capacity(list.len());
         for element in list.iter() {
             let at = value_span(element, at);
-            values.push((at, self.value(one, element, at, key)));
+            values.push((at, self.value(&each.kind(), element, at, key)));
         }
         Value::List(values)
     }
@@ -438,7 +384,7 @@ impl Reader<'_, '_> {
     fn map(&mut self, names: &Shape, shape: &Shape, table: &DeTable<'_>, key: &Key) -> Value {
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
-        let mut map: Vec<Entry> = Vec::new();
+        let mut map: Vec<KeyValue> = Vec::new();
         for (name, value) in entries {
             let span = Span::from(name.span());
             let at = value_span(value, span);
@@ -464,7 +410,7 @@ impl Reader<'_, '_> {
                 self.refuse(span, Refused { message: format!("`{name}` is said twice"), hint });
                 continue;
             }
-            map.push(Entry { name, key: span, at, value });
+            map.push(KeyValue { name, key: span, at, value });
         }
         Value::Map(map)
     }
@@ -485,16 +431,13 @@ impl Reader<'_, '_> {
         match value {
             DeValue::Table(table) => self.table(schema, table, at),
             DeValue::String(text) => {
-                let Some(Kind::Text(shape)) = schema.key(name).map(|key| &key.kind) else {
+                let Some(Kind::Text(shape, _)) = schema.key(name).map(|key| &key.kind) else {
                     return Value::Bad;
                 };
                 let value = self.text(shape, text, at);
-                Value::Table(Fields {
-                    schema,
-                    at,
-                    entries: vec![Entry { name: name.to_owned(), key: at, at, value }],
-                    meant: Vec::new(),
-                })
+                let mut fields = Fields::new(schema, at);
+                fields.entries.push(KeyValue { name: name.to_owned(), key: at, at, value });
+                Value::Table(fields)
             }
             other => self.wrong_kind(kind, other, at, key),
         }
@@ -552,13 +495,19 @@ impl Reader<'_, '_> {
                 if !self.findings.already(&message) {
                     self.refuse(span, Refused { message, hint });
                 }
-                map.push(Entry { name: name.get_ref().to_string(), key: span, at, value: Value::Bad });
+                map.push(KeyValue { name: name.get_ref().to_string(), key: span, at, value: Value::Bad });
                 continue;
             };
             self.text(&values::NAME, name.get_ref(), span);
             let context = self.context.below(name.get_ref());
-            let fields = bind(table, at, schema, &context, self.complete, self.findings);
-            map.push(Entry { name: name.get_ref().to_string(), key: span, at, value: Value::Table(fields) });
+            let mut fields = bind(table, at, schema, &context, self.complete, self.findings);
+            fields.name = name.get_ref().to_string();
+            map.push(KeyValue {
+                name: name.get_ref().to_string(),
+                key: span,
+                at,
+                value: Value::Table(fields),
+            });
         }
         Value::Map(map)
     }

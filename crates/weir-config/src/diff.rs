@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::keys::ROOT;
-use crate::schema::Config;
-use crate::write::{Section, sections, without_secrets};
+use crate::admin;
+use crate::config::Config;
+use crate::fields::{Fields, Value};
+use crate::setting::Setting;
+use crate::write::{Secrets, effective, shown};
 
 /// What happened to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,85 +70,144 @@ impl fmt::Display for Change {
 
 impl fmt::Display for KeyChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let none = "nothing";
-        write!(
-            f,
-            "{} from {} to {}",
-            self.key,
-            self.from.as_deref().unwrap_or(none),
-            self.to.as_deref().unwrap_or(none)
-        )?;
+        write!(f, "{} from {} to {}", self.key, brief(self.from.as_deref()), brief(self.to.as_deref()))?;
         if self.restart { write!(f, " (needs a restart)") } else { Ok(()) }
     }
 }
 
-/// Settings of one object: key to the value that is compared and the value that is shown.
-type Settings = BTreeMap<String, (String, String)>;
+/// Most characters of a value in a line: a list may be thousands of addresses.
+const MOST_SHOWN: usize = 120;
+
+fn brief(value: Option<&str>) -> String {
+    let value = value.unwrap_or("nothing");
+    let mut shown: String = value.chars().take(MOST_SHOWN).collect();
+    if shown.len() < value.len() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// One setting: the value that is compared, the value that is shown, and whether a change waits for a restart.
+#[derive(PartialEq)]
+struct Shown {
+    value: String,
+    shown: String,
+    restart: bool,
+}
+
+/// Settings of one object by key.
+type Settings = BTreeMap<String, Shown>;
 
 /// What differs between two configs, in the order of the new one; what was removed comes last. Empty when they are equal.
 ///
 /// The order of routes counts: the first match wins.
 pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
-    let (old_order, old) = objects(old);
-    let (new_order, new) = objects(new);
+    let (old, new) = (objects(&effective(old)), objects(&effective(new)));
     let mut changes = Vec::new();
-    for object in new_order {
-        let now = &new[&object];
-        match old.get(&object) {
-            None => changes.push(Change { object, kind: ChangeKind::Added, keys: Vec::new() }),
-            Some(before) if before != now => {
-                let keys = key_changes(&object, before, now);
-                changes.push(Change { object, kind: ChangeKind::Changed, keys });
+    for (object, now) in &new {
+        match old.iter().find(|(before, _)| before == object) {
+            None => {
+                changes.push(Change { object: object.clone(), kind: ChangeKind::Added, keys: Vec::new() })
+            }
+            Some((_, before)) if before != now => {
+                let keys = key_changes(before, now);
+                changes.push(Change { object: object.clone(), kind: ChangeKind::Changed, keys });
             }
             Some(_) => {}
         }
     }
-    for object in old_order.into_iter().filter(|object| !new.contains_key(object)) {
+    for (object, _) in old.into_iter().filter(|(object, _)| !new.iter().any(|(kept, _)| kept == object)) {
         changes.push(Change { object, kind: ChangeKind::Removed, keys: Vec::new() });
     }
     changes
 }
 
-fn objects(config: &Config) -> (Vec<String>, BTreeMap<String, Settings>) {
-    let mut order = Vec::new();
-    let mut objects: BTreeMap<String, Settings> = BTreeMap::new();
-    let shown = sections(&without_secrets(config));
-    for (section, shown) in sections(config).into_iter().zip(shown) {
-        if !objects.contains_key(&section.object) {
-            order.push(section.object.clone());
-        }
-        let settings = objects.entry(section.object.clone()).or_default();
-        let Section { prefix, keys, repeated, .. } = section;
-        if repeated {
-            let (value, _) = settings.entry("route order".to_owned()).or_default();
-            value.push_str(&prefix);
-            value.push('\n');
-        }
-        for ((name, value), (_, shown)) in keys.into_iter().zip(shown.keys) {
-            let key = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") };
-            settings.insert(key, (value, shown));
+/// `wanted` as a process that runs with `running` can have it: what only a restart (or USR2) changes stays as it is. Gives the
+/// keys that differ, such as `runtime.workers`.
+pub fn until_restart(wanted: &Config, running: &Config) -> (Config, Vec<String>) {
+    let (mut fields, old) = (wanted.fields(), running.fields());
+    let mut differing = Vec::new();
+    for name in ["runtime", "admin"] {
+        let (Some(old), Some(now)) = (old.table(name), fields.below_mut(name).pop()) else { continue };
+        for key in now.schema.keys().into_iter().filter(|key| key.restart) {
+            let said = |fields: &Fields| {
+                fields.get(key.name).map(|entry| shown(key, &entry.value, Secrets::Written))
+            };
+            if said(now) != said(old) {
+                differing.push(format!("{name}.{}", key.name));
+            }
+            now.entries.retain(|entry| entry.name != key.name);
+            now.entries.extend(old.get(key.name).cloned());
         }
     }
-    for settings in objects.values_mut() {
-        if let Some((value, shown)) = settings.get_mut("route order") {
-            *shown =
-                value.lines().map(|name| name.trim_start_matches("route ")).collect::<Vec<_>>().join(", ");
-        }
-    }
-    (order, objects)
+    let runtime = Setting::read(fields.value("runtime"));
+    let admin = fields.table("admin").and_then(admin::read);
+    (Config { runtime, admin, ..wanted.clone() }, differing)
 }
 
-fn key_changes(object: &str, before: &Settings, now: &Settings) -> Vec<KeyChange> {
-    let table = ROOT.key(object).and_then(|key| key.kind.table());
-    let restart = |key: &str| table.and_then(|table| table.key(key)).is_some_and(|key| key.restart);
+/// Every object of a file with its settings, in file order.
+fn objects(root: &Fields) -> Vec<(String, Settings)> {
+    let mut objects = Vec::new();
+    for entry in &root.entries {
+        match &entry.value {
+            Value::Map(tables) => {
+                for table in tables {
+                    let settings = table.value.tables().into_iter().map(settings_of).next();
+                    objects.push((format!("{}.{}", entry.name, table.name), settings.unwrap_or_default()));
+                }
+            }
+            Value::Table(fields) => objects.push((entry.name.clone(), settings_of(fields))),
+            _ => {}
+        }
+    }
+    objects
+}
+
+fn settings_of(fields: &Fields) -> Settings {
+    let mut settings = Settings::new();
+    collect("", fields, &mut settings);
+    settings
+}
+
+/// Adds the settings of a table and of those below it, by their path: `timeout.connect`, `route canary.pool`.
+fn collect(prefix: &str, fields: &Fields, settings: &mut Settings) {
+    for entry in &fields.entries {
+        let Some(key) = fields.schema.key(&entry.name) else { continue };
+        let path = format!("{prefix}{}", key.name);
+        match &entry.value {
+            Value::Table(below) => collect(&format!("{path}."), below, settings),
+            Value::List(_) if key.kind.table().is_some_and(|table| table.has_header()) => {
+                let routes = entry.value.tables();
+                let names: Vec<&str> =
+                    routes.iter().map(|route| route.text("name").unwrap_or_default()).collect();
+                let order = names.join(", ");
+                let value = Shown { value: order.clone(), shown: order, restart: false };
+                settings.insert(format!("{path} order"), value);
+                for (name, route) in names.iter().zip(&routes) {
+                    collect(&format!("{path} {name}."), route, settings);
+                }
+            }
+            value => {
+                let value = Shown {
+                    value: shown(key, value, Secrets::Written),
+                    shown: shown(key, value, Secrets::LeftOut),
+                    restart: key.restart,
+                };
+                settings.insert(path, value);
+            }
+        }
+    }
+}
+
+fn key_changes(before: &Settings, now: &Settings) -> Vec<KeyChange> {
     let mut names: Vec<&String> = before.keys().chain(now.keys()).collect();
     names.sort();
     names.dedup();
-    let changed =
-        names.into_iter().filter(|name| before.get(*name).map(|v| &v.0) != now.get(*name).map(|v| &v.0));
+    let changed = names.into_iter().filter(|name| before.get(*name) != now.get(*name));
     let changes = changed.map(|name| {
-        let shown = |settings: &Settings| settings.get(name).map(|(_, shown)| shown.clone());
-        KeyChange { key: name.clone(), from: shown(before), to: shown(now), restart: restart(name) }
+        let shown = |settings: &Settings| settings.get(name).map(|setting| setting.shown.clone());
+        let restart = now.get(name).or(before.get(name)).is_some_and(|setting| setting.restart);
+        KeyChange { key: name.clone(), from: shown(before), to: shown(now), restart }
     });
     changes.collect()
 }

@@ -1,14 +1,35 @@
-//! A table that was read: its values by name, with the defaults of the table of keys where the file says nothing.
+//! A table as values by name: read from a file, or made of a config that is to be written. Both ways go through here, so that
+//! what a key is by default, and what means nothing, is decided once.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::keys::{Kind, Table};
+use crate::keys::{Each, Kind, Table};
 use crate::report::Span;
-use crate::values::Value;
+
+/// A value that was read, or the place of one that could not be.
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    /// Already reported; whoever meets it stays silent.
+    Bad,
+    /// `"off"` or `false` where a table may stand.
+    Off,
+    Bool(bool),
+    Duration(Duration),
+    /// A count, a size or a rate.
+    Number(u64),
+    Factor(f64),
+    Word(&'static str),
+    /// Checked text in its normal form: a name, an address, a header value …
+    Text(String),
+    List(Vec<(Span, Value)>),
+    Map(Vec<KeyValue>),
+    Table(Fields),
+}
 
 /// A key with its value.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct KeyValue {
     /// The key; for maps as it is meant (header fields in lower case).
     pub name: String,
     pub key: Span,
@@ -16,28 +37,84 @@ pub(crate) struct Entry {
     pub value: Value,
 }
 
-/// A table that was read.
+/// A table by its keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Fields {
-    /// What was read by.
     pub schema: &'static Table,
+    /// The NAME of a table that has one.
+    pub name: String,
     /// The header, or the inline table.
     pub at: Span,
     /// What is there, in file order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<KeyValue>,
     /// Keys that unknown ones were probably meant to be. That these are missing has been said in another way.
     pub meant: Vec<&'static str>,
+    /// What holds where nothing is said, for keys whose default follows from something else.
+    assumed: Vec<(&'static str, Value)>,
 }
 
 impl Fields {
+    /// A table of which nothing is said.
+    pub fn new(schema: &'static Table, at: Span) -> Fields {
+        Fields {
+            schema,
+            name: String::new(),
+            at,
+            entries: Vec::new(),
+            meant: Vec::new(),
+            assumed: Vec::new(),
+        }
+    }
+
     /// The entry of a key, where the file has it.
-    pub fn get(&self, name: &str) -> Option<&Entry> {
+    pub fn get(&self, name: &str) -> Option<&KeyValue> {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// The value of a key, where the file has it and it could be read.
+    /// Adds a key. `None` is said where saying nothing would mean something else: `passive = "off"`.
+    pub fn put(&mut self, name: &str, value: Option<Value>) {
+        let off = || match self.schema.key(name).map(|key| &key.kind) {
+            Some(Kind::TableOrOff(_) | Kind::TableOrTrue(_)) => Some(Value::Off),
+            _ => None,
+        };
+        if let Some(value) = value.or_else(off) {
+            let (key, at) = (Span::default(), Span::default());
+            self.entries.push(KeyValue { name: name.to_owned(), key, at, value });
+        }
+    }
+
+    /// Says what a key is where the file says nothing of it.
+    pub fn assume(&mut self, name: &'static str, value: Value) {
+        self.assumed.push((name, value));
+    }
+
+    /// What the file says of a key, or else what is assumed of it; `None` for what could not be read, too.
     pub fn value(&self, name: &str) -> Option<&Value> {
-        self.get(name).map(|entry| &entry.value).filter(|value| !matches!(value, Value::Bad))
+        match self.get(name) {
+            Some(entry) => Some(&entry.value).filter(|value| !matches!(value, Value::Bad)),
+            None => self.assumed(name),
+        }
+    }
+
+    fn assumed(&self, name: &str) -> Option<&Value> {
+        self.assumed.iter().find(|(assumed, _)| *assumed == name).map(|(_, value)| value)
+    }
+
+    /// Whether what a key is without being said follows from something else.
+    pub fn is_assumed(&self, name: &str) -> bool {
+        self.assumed(name).is_some()
+    }
+
+    /// What would hold if the file said nothing of a key.
+    pub fn unsaid(&self, name: &str) -> Option<Value> {
+        self.assumed(name).cloned().or_else(|| default_of(&self.schema.key(name)?.kind))
+    }
+
+    /// What holds: said, assumed, or the default of the kind.
+    pub fn holds(&self, name: &str) -> Option<Cow<'_, Value>> {
+        self.value(name)
+            .map(Cow::Borrowed)
+            .or_else(|| default_of(&self.schema.key(name)?.kind).map(Cow::Owned))
     }
 
     /// Whether the file says nothing about a key, not even misspelt.
@@ -55,74 +132,23 @@ impl Fields {
         self.get(name).map_or(self.at, |entry| entry.at)
     }
 
-    fn kind(&self, name: &str) -> Option<&'static Kind> {
-        self.schema.key(name).map(|key| &key.kind)
-    }
-
-    /// A duration, or its default; zero for a key without one.
-    pub fn duration(&self, name: &str) -> Duration {
-        match (self.value(name), self.kind(name)) {
-            (Some(Value::Duration(value)), _) => *value,
-            (_, Some(Kind::Duration(limit))) => limit.default.unwrap_or_default(),
-            _ => Duration::ZERO,
-        }
-    }
-
-    /// A duration that may be absent.
-    pub fn optional_duration(&self, name: &str) -> Option<Duration> {
-        self.get(name).map(|_| self.duration(name))
+    /// `true` or `false`, or the default.
+    pub fn flag(&self, name: &str) -> bool {
+        matches!(self.holds(name).as_deref(), Some(Value::Bool(true)))
     }
 
     /// A count, size or rate, or its default; zero for a key without one.
     pub fn number(&self, name: &str) -> u64 {
-        match (self.value(name), self.kind(name)) {
-            (Some(Value::Count(value) | Value::Bytes(value)), _) => *value,
-            (_, Some(Kind::Count(limit) | Kind::Size(limit) | Kind::Rate(limit))) => {
-                limit.default.unwrap_or_default()
-            }
-            (_, Some(Kind::Choice(_, default))) => u64::from(*default),
+        match self.holds(name).as_deref() {
+            Some(Value::Number(value)) => *value,
             _ => 0,
-        }
-    }
-
-    /// A count, size or rate that may be absent.
-    pub fn optional_number(&self, name: &str) -> Option<u64> {
-        self.get(name).map(|_| self.number(name))
-    }
-
-    /// A count or its default. The bounds of every count that is asked for in this way are far below `u32::MAX`.
-    pub fn count(&self, name: &str) -> u32 {
-        u32::try_from(self.number(name)).unwrap_or(u32::MAX)
-    }
-
-    /// A count that may be absent.
-    pub fn optional_count(&self, name: &str) -> Option<u32> {
-        self.get(name).map(|_| self.count(name))
-    }
-
-    /// A number, or its default; zero for a key without one.
-    pub fn factor(&self, name: &str) -> f64 {
-        match (self.value(name), self.kind(name)) {
-            (Some(Value::Factor(value)), _) => *value,
-            (_, Some(Kind::Factor(limit))) => limit.default.unwrap_or_default(),
-            _ => 0.0,
-        }
-    }
-
-    /// `true` or `false`, or the default.
-    pub fn flag(&self, name: &str) -> bool {
-        match (self.value(name), self.kind(name)) {
-            (Some(Value::Bool(value)), _) => *value,
-            (_, Some(Kind::Bool(default))) => *default,
-            _ => false,
         }
     }
 
     /// A word, or the default; empty for a key without one.
     pub fn word(&self, name: &str) -> &'static str {
-        match (self.value(name), self.kind(name)) {
-            (Some(Value::Word(word)), _) => word,
-            (_, Some(Kind::Word(_, default))) => default.unwrap_or_default(),
+        match self.holds(name).as_deref() {
+            Some(Value::Word(word)) => word,
             _ => "",
         }
     }
@@ -135,14 +161,11 @@ impl Fields {
         }
     }
 
-    /// A table below; an empty one where the file does not have it.
-    pub fn table(&self, name: &str) -> Fields {
-        match (self.value(name), self.kind(name)) {
-            (Some(Value::Table(fields)), _) => fields.clone(),
-            (_, Some(Kind::Table(schema) | Kind::TableOrOff(schema) | Kind::TableOrTrue(schema))) => {
-                Fields { schema, at: self.at(name), entries: Vec::new(), meant: Vec::new() }
-            }
-            _ => Fields { schema: self.schema, at: self.at, entries: Vec::new(), meant: Vec::new() },
+    /// A table below, where the file has it.
+    pub fn table(&self, name: &str) -> Option<&Fields> {
+        match self.value(name) {
+            Some(Value::Table(fields)) => Some(fields),
+            _ => None,
         }
     }
 
@@ -154,11 +177,91 @@ impl Fields {
         }
     }
 
+    /// The tables of a list; empty where the file does not have it.
+    pub fn tables(&self, name: &str) -> impl Iterator<Item = (Span, &Fields)> {
+        self.list(name).iter().filter_map(|(at, value)| match value {
+            Value::Table(fields) => Some((*at, fields)),
+            _ => None,
+        })
+    }
+
     /// The entries of a map or of named tables.
-    pub fn map(&self, name: &str) -> &[Entry] {
+    pub fn map(&self, name: &str) -> &[KeyValue] {
         match self.value(name) {
             Some(Value::Map(entries)) => entries,
             _ => &[],
         }
+    }
+
+    /// The named tables of a key that could be read, in file order.
+    pub fn named(&self, name: &str) -> impl Iterator<Item = &Fields> {
+        self.map(name).iter().filter_map(|entry| match &entry.value {
+            Value::Table(fields) => Some(fields),
+            _ => None,
+        })
+    }
+
+    /// A table below: that of the file, or one that is assumed where the file has none. `None` for what is no table.
+    pub fn below_or_assumed(&mut self, name: &'static str, schema: &'static Table) -> Option<&mut Fields> {
+        let said = self.entries.iter().position(|entry| entry.name == name);
+        if said.is_none() && self.assumed(name).is_none() {
+            self.assume(name, Value::Table(Fields::new(schema, self.at)));
+        }
+        let value = match said {
+            Some(position) => &mut self.entries[position].value,
+            None => self.assumed.iter_mut().find(|(assumed, _)| *assumed == name).map(|(_, value)| value)?,
+        };
+        if let Value::Table(fields) = value { Some(fields) } else { None }
+    }
+
+    /// Every table of a key that the file has: the one, those of a list, the named ones.
+    pub fn below_mut(&mut self, name: &str) -> Vec<&mut Fields> {
+        let entry = self.entries.iter_mut().find(|entry| entry.name == name);
+        entry.map_or_else(Vec::new, |entry| entry.value.tables_mut())
+    }
+}
+
+impl Value {
+    /// The tables that a value is or holds.
+    pub fn tables_mut(&mut self) -> Vec<&mut Fields> {
+        match self {
+            Value::Table(fields) => vec![fields],
+            Value::List(list) => list.iter_mut().flat_map(|(_, value)| value.tables_mut()).collect(),
+            Value::Map(entries) => entries.iter_mut().flat_map(|entry| entry.value.tables_mut()).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The tables that a value is or holds.
+    pub fn tables(&self) -> Vec<&Fields> {
+        match self {
+            Value::Table(fields) => vec![fields],
+            Value::List(list) => list.iter().flat_map(|(_, value)| value.tables()).collect(),
+            Value::Map(entries) => entries.iter().flat_map(|entry| entry.value.tables()).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The default of a kind; `None` where absence means something of its own.
+fn default_of(kind: &Kind) -> Option<Value> {
+    match kind {
+        Kind::Bool(default) => Some(Value::Bool(*default)),
+        Kind::Duration(limit) => limit.default.map(Value::Duration),
+        Kind::Size(limit) | Kind::Rate(limit) | Kind::Count(limit) => limit.default.map(Value::Number),
+        Kind::Factor(limit) => limit.default.map(Value::Factor),
+        Kind::Word(_, default) => default.map(Value::Word),
+        Kind::Choice(_, default) => Some(Value::Number(u64::from(*default))),
+        Kind::Text(_, default) => default.map(|text| Value::Text(text.to_owned())),
+        Kind::OneOrMany(Each::Word(_), default) if !default.is_empty() => {
+            Some(Value::List(default.iter().map(|word| (Span::default(), Value::Word(word))).collect()))
+        }
+        Kind::OneOrMany(_, default) if !default.is_empty() => {
+            let texts = default.iter().map(|text| (Span::default(), Value::Text((*text).to_owned())));
+            Some(Value::List(texts.collect()))
+        }
+        Kind::TableOrOff(schema) => Some(Value::Table(Fields::new(schema, Span::default()))),
+        Kind::TableOrTrue(_) => Some(Value::Off),
+        _ => None,
     }
 }

@@ -1,33 +1,31 @@
-//! The one table of keys. The reader, the suggestions for misspelt names, the restart marks of a reload and the reference
-//! page all come from here; a key that is not here does not exist.
+//! What a key of `weir.toml` is. The reader, the writer, the suggestions for misspelt names, the marks of a reload and the
+//! reference page all go by [`Table`]s of [`Key`]s; a key that is in none of them does not exist.
 //!
-//! [`ROOT`] is the file; the tables themselves are in [`tables`].
-
-mod bounds;
-mod cache;
-mod compress;
-mod screen;
-pub mod tables;
-mod tls;
+//! The tables themselves stand with their subjects: `[runtime]` in `runtime.rs`, `[pool.NAME]` in `pool.rs`.
 
 use std::time::Duration;
 
-use crate::limits::Limit;
 use crate::suggest::either;
-use crate::units;
-use crate::values::Shape;
-
-pub use tables::ROOT;
+use crate::units::{self, Refused};
 
 /// A table of the file.
 #[derive(Debug)]
 pub struct Table {
-    /// As written in a header, such as `[pool.NAME.health]`.
+    /// As written in a header, such as `[pool.NAME.health]`, or in line: `queue = { … }`.
     pub path: &'static str,
     /// What it is for, in a sentence or two.
     pub doc: &'static str,
     /// Its keys, in the order in which the reference page and the effective config list them.
-    pub keys: &'static [Key],
+    pub rows: &'static [Row],
+}
+
+/// A key of a table, or those of a part that several tables have.
+#[derive(Debug)]
+pub enum Row {
+    /// One key.
+    Key(Key),
+    /// The keys of a part.
+    Part(&'static [Row]),
 }
 
 /// One key.
@@ -39,7 +37,7 @@ pub struct Key {
     pub kind: Kind,
     /// What it does, in a sentence.
     pub doc: &'static str,
-    /// The default in words, where it is not a fixed value of the kind.
+    /// The default in words, where the fixed one of the kind does not say it.
     pub default: &'static str,
     /// A file without it is refused.
     pub required: bool,
@@ -51,6 +49,16 @@ pub struct Key {
     pub built: Built,
     /// What other programs call it.
     pub also: &'static [&'static str],
+    /// Words that are right elsewhere, and what to say to whoever writes them here.
+    pub instead: &'static [(&'static [&'static str], &'static str)],
+    /// Stands before those that are not, as people write it.
+    pub first: bool,
+    /// Values may prove who somebody is, so they are shown to nobody.
+    pub secret: bool,
+    /// Where a route does not have it, it is as its listener has it; the effective config has it where it is not.
+    pub inherited: bool,
+    /// The effective config has it only where it differs from what would hold without it.
+    pub brief: bool,
 }
 
 /// Which listeners a key means something to.
@@ -84,6 +92,35 @@ pub struct Word {
     pub doc: &'static str,
     /// Whether this version does it.
     pub built: bool,
+    /// What other programs call it.
+    pub also: &'static [&'static str],
+}
+
+/// Default and inclusive bounds of a value.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit<T> {
+    /// What holds when the key is absent; `None` when absence itself means something (no limit, or computed).
+    pub default: Option<T>,
+    /// Smallest value that is taken.
+    pub least: T,
+    /// Largest value that is taken.
+    pub most: T,
+    /// Why these bounds.
+    pub reason: &'static str,
+}
+
+/// A text with a form of its own: an address, a pattern, a header value.
+pub struct Shape {
+    /// What it is, with its article: "a network".
+    pub name: &'static str,
+    /// One that is right.
+    pub example: &'static str,
+    /// A bare number is read as its digits: a port, a status.
+    pub takes_numbers: bool,
+    /// Checks a text and gives its normal form.
+    pub read: fn(&str) -> Result<String, Refused>,
+    /// The normal form as the file has it: what [`Self::read`] takes.
+    pub written: fn(&str) -> String,
 }
 
 /// What a key takes.
@@ -92,32 +129,30 @@ pub enum Kind {
     /// `true` or `false`.
     Bool(bool),
     /// A duration.
-    Duration(&'static Limit<Duration>),
+    Duration(Limit<Duration>),
     /// A size in bytes.
-    Size(&'static Limit<u64>),
+    Size(Limit<u64>),
     /// Bytes per second.
-    Rate(&'static Limit<u64>),
+    Rate(Limit<u64>),
     /// A whole number.
-    Count(&'static Limit<u64>),
+    Count(Limit<u64>),
     /// A number.
-    Factor(&'static Limit<f64>),
+    Factor(Limit<f64>),
     /// One of a closed set; and the default.
     Word(&'static [Word], Option<&'static str>),
     /// One of a few whole numbers; and the default.
     Choice(&'static [u16], u16),
-    /// The name of a load balancing algorithm.
-    Algorithm,
-    /// A text with a form of its own.
-    Text(&'static Shape),
-    /// One, or a list of them.
-    OneOrMany(&'static Kind),
+    /// A text with a form of its own; and the default.
+    Text(&'static Shape, Option<&'static str>),
+    /// One, or a list of them; and the default.
+    OneOrMany(Each, &'static [&'static str]),
     /// A list.
-    Many(&'static Kind),
+    Many(Each),
     /// `{ name = "value" }`, any names.
     Map(&'static Shape, &'static Shape),
     /// A table.
     Table(&'static Table),
-    /// A table, or `"off"`.
+    /// A table, or `"off"`; a table with every default where it is absent.
     TableOrOff(&'static Table),
     /// A table, or `true` for one with every default; `false` says the same as nothing.
     TableOrTrue(&'static Table),
@@ -131,66 +166,256 @@ pub enum Kind {
     Unread(&'static str),
 }
 
-impl Table {
-    /// The key of this name.
-    pub fn key(&self, name: &str) -> Option<&'static Key> {
-        self.keys.iter().find(|key| key.name == name)
+/// What each element of a list is.
+#[derive(Clone, Copy, Debug)]
+pub enum Each {
+    /// One of a closed set.
+    Word(&'static [Word]),
+    /// A text with a form of its own.
+    Text(&'static Shape),
+    /// A table.
+    Table(&'static Table),
+    /// A table, or a text that stands for the table with only this key.
+    TableOrText(&'static Table, &'static str),
+}
+
+impl Each {
+    /// What a key of that takes.
+    pub const fn kind(self) -> Kind {
+        match self {
+            Each::Word(words) => Kind::Word(words, None),
+            Each::Text(shape) => Kind::Text(shape, None),
+            Each::Table(table) => Kind::Table(table),
+            Each::TableOrText(table, key) => Kind::TableOrText(table, key),
+        }
+    }
+}
+
+/// Hours of a day and the like, for the bounds of the tables.
+pub const HOUR: Duration = seconds(3600);
+/// 24 hours.
+pub const DAY: Duration = seconds(86_400);
+/// 1024 bytes.
+pub const KIB: u64 = 1 << 10;
+/// 1024 KiB.
+pub const MIB: u64 = 1 << 20;
+/// 1024 GiB.
+pub const TIB: u64 = 1 << 40;
+
+/// So many seconds.
+pub const fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// So many milliseconds.
+pub const fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+impl<T: Copy> Limit<T> {
+    /// A default, and from least to most.
+    pub const fn new(default: T, least: T, most: T, reason: &'static str) -> Self {
+        Self { default: Some(default), least, most, reason }
+    }
+
+    /// From least to most; absence means something of its own.
+    pub const fn optional(least: T, most: T, reason: &'static str) -> Self {
+        Self { default: None, least, most, reason }
+    }
+}
+
+impl Shape {
+    /// A text that is written as it is read.
+    pub const fn new(
+        name: &'static str,
+        example: &'static str,
+        read: fn(&str) -> Result<String, Refused>,
+    ) -> Self {
+        Self { name, example, takes_numbers: false, read, written: str::to_owned }
+    }
+
+    /// Takes bare numbers, too.
+    pub const fn or_number(mut self) -> Self {
+        self.takes_numbers = true;
+        self
+    }
+}
+
+impl std::fmt::Debug for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Word {
+    /// A word that is built.
+    pub const fn new(word: &'static str, doc: &'static str) -> Self {
+        Self { word, doc, built: true, also: &[] }
+    }
+
+    /// What other programs call it.
+    pub const fn also(mut self, names: &'static [&'static str]) -> Self {
+        self.also = names;
+        self
     }
 }
 
 impl Key {
-    const fn new(name: &'static str, kind: Kind, doc: &'static str) -> Self {
+    /// A key that takes this. Its name and its text follow by [`Self::named`].
+    pub const fn new(kind: Kind) -> Self {
         Self {
-            name,
+            name: "",
             kind,
-            doc,
+            doc: "",
             default: "",
             required: false,
             restart: false,
             only: Only::Any,
             built: Built::Yes,
             also: &[],
+            instead: &[],
+            first: false,
+            secret: false,
+            inherited: false,
+            brief: false,
         }
     }
 
-    const fn default(mut self, words: &'static str) -> Self {
+    /// The name and what it does.
+    pub const fn named(mut self, name: &'static str, doc: &'static str) -> Self {
+        self.name = name;
+        self.doc = doc;
+        self
+    }
+
+    /// The default in words.
+    pub const fn default(mut self, words: &'static str) -> Self {
         self.default = words;
         self
     }
 
-    const fn required(mut self) -> Self {
+    /// A file without it is refused.
+    pub const fn required(mut self) -> Self {
         self.required = true;
         self
     }
 
-    const fn restart(mut self) -> Self {
+    /// A change waits for a restart.
+    pub const fn restart(mut self) -> Self {
         self.restart = true;
         self
     }
 
-    const fn http(mut self) -> Self {
+    /// For HTTP only.
+    pub const fn http(mut self) -> Self {
         self.only = Only::Http;
         self
     }
 
-    const fn stream(mut self) -> Self {
+    /// For HTTP and TCP.
+    pub const fn stream(mut self) -> Self {
         self.only = Only::Stream;
         self
     }
 
-    const fn tcp(mut self) -> Self {
+    /// For TCP only.
+    pub const fn tcp(mut self) -> Self {
         self.only = Only::Tcp;
         self
     }
 
-    const fn also(mut self, names: &'static [&'static str]) -> Self {
+    /// What other programs call it.
+    pub const fn also(mut self, names: &'static [&'static str]) -> Self {
         self.also = names;
         self
     }
 
-    const fn not_built(mut self, fine: &'static [&'static str]) -> Self {
+    /// Words that are right elsewhere, and what to say to whoever writes them here.
+    pub const fn instead(mut self, words: &'static [(&'static [&'static str], &'static str)]) -> Self {
+        self.instead = words;
+        self
+    }
+
+    /// Stands before those that are not first.
+    pub const fn first(mut self) -> Self {
+        self.first = true;
+        self
+    }
+
+    /// Its values are shown to nobody.
+    pub const fn secret(mut self) -> Self {
+        self.secret = true;
+        self
+    }
+
+    /// Where a route does not have it, it is as its listener has it.
+    pub const fn inherited(mut self) -> Self {
+        self.inherited = true;
+        self
+    }
+
+    /// The effective config has it only where it differs from what would hold without it.
+    pub const fn brief(mut self) -> Self {
+        self.brief = true;
+        self
+    }
+
+    /// Known, and refused but for these words.
+    pub const fn not_built(mut self, fine: &'static [&'static str]) -> Self {
         self.built = Built::Not(fine);
         self
+    }
+}
+
+impl Table {
+    /// Its keys, those of its parts among them, in the order of the reference page.
+    pub fn keys(&self) -> Vec<&'static Key> {
+        fn collect(rows: &'static [Row], keys: &mut Vec<&'static Key>) {
+            for row in rows {
+                match row {
+                    Row::Key(key) => keys.push(key),
+                    Row::Part(rows) => collect(rows, keys),
+                }
+            }
+        }
+        let mut keys = Vec::new();
+        collect(self.rows, &mut keys);
+        keys.sort_by_key(|key| !key.first);
+        keys
+    }
+
+    /// The key of this name.
+    pub fn key(&self, name: &str) -> Option<&'static Key> {
+        fn find(rows: &'static [Row], name: &str) -> Option<&'static Key> {
+            rows.iter().find_map(|row| match row {
+                Row::Key(key) => (key.name == name).then_some(key),
+                Row::Part(rows) => find(rows, name),
+            })
+        }
+        find(self.rows, name)
+    }
+
+    /// Whether it is written below a header of its own.
+    pub fn has_header(&self) -> bool {
+        self.path.starts_with('[')
+    }
+
+    fn key_names(&self) -> String {
+        let built = self.keys().into_iter().filter(|key| key.built == Built::Yes);
+        built.map(|key| format!("`{}`", key.name)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Itself and every table below it, each before those below it.
+    pub fn with_all_below(&'static self) -> Vec<&'static Table> {
+        fn visit(table: &'static Table, found: &mut Vec<&'static Table>) {
+            found.push(table);
+            for below in table.keys().into_iter().filter_map(|key| key.kind.table()) {
+                visit(below, found);
+            }
+        }
+        let mut found = Vec::new();
+        visit(self, &mut found);
+        found
     }
 }
 
@@ -211,10 +436,9 @@ impl Kind {
             Kind::Choice(numbers, _) => {
                 either(&numbers.iter().map(|number| format!("`{number}`")).collect::<Vec<_>>())
             }
-            Kind::Algorithm => "the name of an algorithm such as `\"round-robin\"`".to_owned(),
-            Kind::Text(shape) => format!("{} such as `\"{}\"`", shape.name, shape.example),
-            Kind::OneOrMany(kind) => format!("{}, or a list of them", kind.expected()),
-            Kind::Many(kind) => format!("a list; each {}", kind.expected()),
+            Kind::Text(shape, _) => format!("{} such as `\"{}\"`", shape.name, shape.example),
+            Kind::OneOrMany(each, _) => format!("{}, or a list of them", each.kind().expected()),
+            Kind::Many(each) => format!("a list; each {}", each.kind().expected()),
             Kind::Map(names, values) => {
                 format!("a table such as `{{ {} = \"{}\" }}`", names.example, values.example)
             }
@@ -233,9 +457,9 @@ impl Kind {
     /// A value that would be taken, as written in the file.
     pub fn example(&self) -> String {
         match self {
-            Kind::Text(shape) => format!("\"{}\"", shape.example),
-            Kind::OneOrMany(kind) => kind.example(),
-            Kind::Many(kind) => format!("[{}]", kind.example()),
+            Kind::Text(shape, _) => format!("\"{}\"", shape.example),
+            Kind::OneOrMany(each, _) => each.kind().example(),
+            Kind::Many(each) => format!("[{}]", each.kind().example()),
             Kind::TableOrText(table, key) => {
                 table.key(key).map_or_else(String::new, |key| key.kind.example())
             }
@@ -245,17 +469,19 @@ impl Kind {
 
     /// The default as written in the file; `None` when there is no fixed one.
     pub fn default_text(&self) -> Option<String> {
+        let quoted = |text: &str| format!("\"{text}\"");
         match self {
             Kind::Bool(default) => Some(default.to_string()),
-            Kind::Duration(limit) => {
-                limit.default.map(|value| format!("\"{}\"", units::show_duration(value)))
-            }
-            Kind::Size(limit) => limit.default.map(|value| format!("\"{}\"", units::show_size(value))),
-            Kind::Rate(limit) => limit.default.map(|value| format!("\"{}\"", units::show_byte_rate(value))),
+            Kind::Duration(limit) => limit.default.map(|value| quoted(&units::show_duration(value))),
+            Kind::Size(limit) => limit.default.map(|value| quoted(&units::show_size(value))),
+            Kind::Rate(limit) => limit.default.map(|value| quoted(&units::show_byte_rate(value))),
             Kind::Count(limit) => limit.default.map(|value| value.to_string()),
             Kind::Factor(limit) => limit.default.map(|value| format!("{value:?}")),
-            Kind::Word(_, default) => default.map(|word| format!("\"{word}\"")),
+            Kind::Word(_, default) | Kind::Text(_, default) => default.map(quoted),
             Kind::Choice(_, default) => Some(default.to_string()),
+            Kind::OneOrMany(_, default) if !default.is_empty() => {
+                Some(format!("[{}]", default.iter().map(|one| quoted(one)).collect::<Vec<_>>().join(", ")))
+            }
             _ => None,
         }
     }
@@ -273,37 +499,7 @@ impl Kind {
             _ => None,
         }
     }
-}
 
-impl Table {
-    fn key_names(&self) -> String {
-        let names =
-            self.keys.iter().filter(|key| key.built == Built::Yes).map(|key| format!("`{}`", key.name));
-        names.collect::<Vec<_>>().join(", ")
-    }
-}
-
-/// The headers of all tables that have a key of this name.
-pub fn tables_with(name: &str) -> Vec<&'static str> {
-    all_tables().into_iter().filter(|table| table.key(name).is_some()).map(|table| table.path).collect()
-}
-
-/// Every table, each before those below it.
-pub fn all_tables() -> Vec<&'static Table> {
-    fn visit(table: &'static Table, found: &mut Vec<&'static Table>) {
-        found.push(table);
-        for key in table.keys {
-            if let Some(below) = key.kind.table() {
-                visit(below, found);
-            }
-        }
-    }
-    let mut found = Vec::new();
-    visit(&ROOT, &mut found);
-    found
-}
-
-impl Kind {
     /// The table that a value of this kind is or may be.
     pub fn table(&self) -> Option<&'static Table> {
         match self {
@@ -313,8 +509,78 @@ impl Kind {
             | Kind::TableOrText(table, _)
             | Kind::Tables(table)
             | Kind::NamedTables(table) => Some(table),
-            Kind::Many(kind) | Kind::OneOrMany(kind) => kind.table(),
+            Kind::Many(each) | Kind::OneOrMany(each, _) => each.kind().table(),
             _ => None,
         }
     }
+}
+
+/// `true` or `false`.
+pub const fn flag(default: bool) -> Key {
+    Key::new(Kind::Bool(default))
+}
+
+/// A duration.
+pub const fn duration(limit: Limit<Duration>) -> Key {
+    Key::new(Kind::Duration(limit))
+}
+
+/// A size in bytes.
+pub const fn size(limit: Limit<u64>) -> Key {
+    Key::new(Kind::Size(limit))
+}
+
+/// Bytes per second.
+pub const fn byte_rate(limit: Limit<u64>) -> Key {
+    Key::new(Kind::Rate(limit))
+}
+
+/// A whole number.
+pub const fn count(limit: Limit<u64>) -> Key {
+    Key::new(Kind::Count(limit))
+}
+
+/// A number.
+pub const fn factor(limit: Limit<f64>) -> Key {
+    Key::new(Kind::Factor(limit))
+}
+
+/// One of a closed set, with a default.
+pub const fn word(words: &'static [Word], default: &'static str) -> Key {
+    Key::new(Kind::Word(words, Some(default)))
+}
+
+/// A text with a form of its own.
+pub const fn text(shape: &'static Shape) -> Key {
+    Key::new(Kind::Text(shape, None))
+}
+
+/// A text with a form of its own, and what it is where the file does not say.
+pub const fn text_or(shape: &'static Shape, default: &'static str) -> Key {
+    Key::new(Kind::Text(shape, Some(default)))
+}
+
+/// One, or a list of them.
+pub const fn list(of: Each) -> Key {
+    Key::new(Kind::OneOrMany(of, &[]))
+}
+
+/// One, or a list of them, and what it is where the file does not say.
+pub const fn list_or(of: Each, default: &'static [&'static str]) -> Key {
+    Key::new(Kind::OneOrMany(of, default))
+}
+
+/// `{ name = "value" }`
+pub const fn map(names: &'static Shape, values: &'static Shape) -> Key {
+    Key::new(Kind::Map(names, values))
+}
+
+/// A table, or `true` for one with every default; `false` says the same as nothing.
+pub const fn table_or_true(table: &'static Table) -> Key {
+    Key::new(Kind::TableOrTrue(table)).brief()
+}
+
+/// A table.
+pub const fn table(table: &'static Table) -> Key {
+    Key::new(Kind::Table(table))
 }

@@ -4,28 +4,66 @@
 //! exists). All mistakes are reported at once. Never opens a socket and never reads a clock; reading the file itself is the
 //! caller's work, so that the same text gives the same answer everywhere.
 //!
-//! Start reading at [`schema`], then `keys/tables.rs` (the one table of keys) and `parse.rs` (the way from text to config).
+//! Laid out by subject: a key's name, type, default, bounds, text and checks stand in one place, in the file of its table.
+//! Start reading at `runtime.rs`, the smallest of them, then `config.rs` (the whole file) and `parse.rs` (the way from text to
+//! config). How a table declares both a struct and its keys is in `setting.rs`.
 #![forbid(unsafe_code)]
 
+mod acme;
+mod action;
+mod admin;
 mod bind;
-mod build;
-mod check;
+mod cache;
+mod compress;
+mod config;
 mod diff;
 mod fields;
 mod keys;
-mod limits;
+mod listener;
+mod log;
 mod parse;
+mod pool;
+mod protocol;
 pub mod reference;
 mod report;
-pub mod schema;
+mod route;
+mod runtime;
+mod screen;
+mod setting;
+mod sqli;
 mod suggest;
 mod syntax;
+mod timeout;
+mod tls;
 pub mod units;
+mod uses;
 mod values;
 mod write;
 
-pub use diff::{Change, ChangeKind, KeyChange, diff};
+pub use acme::{Acme, AcmeChallenge};
+pub use action::{Redirect, Respond, RouteAction};
+pub use admin::Admin;
+pub use cache::{Cache, RouteCache, SetCookie};
+pub use compress::{COMPRESSED_TYPES, Coding, CodingLevels, Compress, MediaRange};
+pub use config::Config;
+pub use diff::{Change, ChangeKind, KeyChange, diff, until_restart};
+pub use listener::{Http, Listener, Speaks};
+pub use log::{AccessFormat, AccessTarget, Level, Log};
 pub use parse::{Checked, check_text, decode, parse};
+pub use pool::hash::{Hash, HashKey};
+pub use pool::health::{Check, Health, HttpProbe, Passive};
+pub use pool::{Backend, KeepAlive, Pool, ProxyVersion, Queue, Retry, RetryOn, Sticky};
+pub use protocol::Protocol;
 pub use report::{Problem, Report, Severity};
-pub use schema::*;
-pub use write::{SECRET, text as quoted, to_toml, to_toml_without_secrets};
+pub use route::{Rewrite, Route};
+pub use runtime::Runtime;
+pub use sqli::{Sqli, SqliMode};
+pub use timeout::{HttpLimits, Timeouts};
+pub use tls::{Certificate, CipherPolicy, ClientAuth, ListenerTls, PoolTls, TlsVersion};
+pub use values::address::contains;
+pub use values::host::HostPattern;
+pub use values::http::HttpVersion;
+pub use values::path::PathPattern;
+/// `rate_limit`, `concurrency_limit`, `deny_…` and `allow_…`.
+pub use weir_screen::Settings as Screen;
+pub use write::{SECRET, quoted, to_toml, to_toml_without_secrets};

@@ -3,13 +3,12 @@
 use toml::de::DeTable;
 
 use crate::bind::{Context, bind};
-use crate::build::build;
-use crate::check::check;
-use crate::keys::ROOT;
-use crate::limits;
+use crate::config::{Config, ROOT, assume};
 use crate::report::{Findings, Report, Source, Span};
-use crate::schema::Config;
 use crate::syntax;
+
+/// Longest text that is read, in bytes; a larger file is not a config file.
+const FILE_BYTES: usize = 16 << 20;
 
 /// A configuration that is taken, and what was odd about it.
 #[derive(Clone, Debug)]
@@ -29,11 +28,11 @@ pub fn parse(file_name: &str, text: &str) -> Result<Config, Report> {
 ///
 /// `Err` holds every mistake of the file, sorted by position. Never panics, whatever the text.
 pub fn check_text(file_name: &str, text: &str) -> Result<Checked, Report> {
-    if text.len() > limits::FILE_BYTES {
+    if text.len() > FILE_BYTES {
         // Nothing of it is read, not even where its lines end.
         let source = Source::new(file_name, "");
         let mut findings = Findings::new(&source);
-        let hint = format!("expected at most {} bytes of TOML", limits::FILE_BYTES);
+        let hint = format!("expected at most {} bytes of TOML", FILE_BYTES);
         findings.error(Span::default(), format!("the file is {} bytes long", text.len()), hint);
         return Err(findings.into_report());
     }
@@ -43,16 +42,17 @@ pub fn check_text(file_name: &str, text: &str) -> Result<Checked, Report> {
     let syntax_count = findings.count();
     let complete = syntax_count == 0;
     let (table, _) = DeTable::parse_recoverable(&mended.text);
-    let root = bind(table.get_ref(), Span::default(), &ROOT, &Context::root(), complete, &mut findings);
+    let mut root = bind(table.get_ref(), Span::default(), &ROOT, &Context::root(), complete, &mut findings);
     if !complete {
         findings.forget_in(&mended.blind, syntax_count);
         return Err(findings.into_report());
     }
-    let draft = build(root);
-    check(&draft, &mut findings);
+    let uses = assume(&mut root);
+    let config = Config::read(&root);
+    config.check(&root, &uses, &mut findings);
     let refused = findings.refused();
     let report = findings.into_report();
-    if refused { Err(report) } else { Ok(Checked { config: draft.config, warnings: report }) }
+    if refused { Err(report) } else { Ok(Checked { config, warnings: report }) }
 }
 
 /// The text of a file, or a report of the first byte that is not UTF-8.

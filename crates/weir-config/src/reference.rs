@@ -2,15 +2,14 @@
 
 use std::fmt::Write as _;
 
-use weir_balance::Algorithm;
-
-use crate::keys::{Built, Key, Kind, Only, Table, all_tables};
+use crate::config::ROOT;
+use crate::keys::{Built, Each, Key, Kind, Only, Table};
 
 /// `docs/reference/config.md`, whole.
 pub fn page() -> String {
     let mut page = String::from(INTRODUCTION);
     let mut written: Vec<&str> = Vec::new();
-    for table in all_tables() {
+    for table in ROOT.with_all_below() {
         if !written.contains(&table.path) {
             written.push(table.path);
             section(table, &mut page);
@@ -22,8 +21,8 @@ pub fn page() -> String {
 const INTRODUCTION: &str = "\
 # Config reference
 
-<!-- Generated from crates/weir-config/src/keys/tables.rs; a test of that crate fails when this page is stale, and writes it
-with WEIR_BLESS=1. -->
+<!-- Generated from the tables in crates/weir-config/src; a test of that crate fails when this page is stale, and writes it with
+WEIR_BLESS=1. -->
 
 `weir.toml` is TOML. Durations are written `\"200ms\"`, `\"30s\"`, `\"2m\"`, `\"1h\"`, `\"1d\"`; sizes `\"512B\"`, `\"64KiB\"`, `\"1MiB\"`,
 `\"2GiB\"` (powers of 1024) or `\"64KB\"`, `\"10MB\"`, `\"1GB\"` (powers of 1000); byte rates `\"100B/s\"`. A bare number is never a
@@ -43,13 +42,13 @@ fn section(table: &Table, page: &mut String) {
         "\n## {}\n\n{}\n\n| key | takes | default | meaning |\n|---|---|---|---|\n",
         heading, table.doc
     );
-    for key in table.keys {
+    for key in table.keys() {
         let _ = writeln!(
             page,
             "| `{}` | {} | {} | {} |",
             key.name,
             cell(&takes(key)),
-            cell(&default(key)),
+            cell(&default(table, key)),
             cell(&meaning(key))
         );
     }
@@ -62,13 +61,12 @@ fn cell(text: &str) -> String {
 fn takes(key: &Key) -> String {
     let Built::Yes = key.built else {
         return match &key.kind {
-            Kind::Unread(what) | Kind::OneOrMany(Kind::Unread(what)) => (*what).to_owned(),
+            Kind::Unread(what) => (*what).to_owned(),
             kind => kind.expected(),
         };
     };
     let mut text = match &key.kind {
-        Kind::Algorithm => Algorithm::NAMES.map(|name| format!("`\"{name}\"`")).join(", "),
-        Kind::OneOrMany(Kind::Word(words, _)) => {
+        Kind::OneOrMany(Each::Word(words), _) => {
             let words: Vec<_> =
                 words.iter().map(|word| format!("`\"{}\"` ({})", word.word, word.doc)).collect();
             format!("a list of {}", words.join(", "))
@@ -91,13 +89,16 @@ fn takes(key: &Key) -> String {
     text
 }
 
-fn default(key: &Key) -> String {
+fn default(table: &Table, key: &Key) -> String {
+    if key.inherited && table.path.starts_with("[[") {
+        return "as the listener".to_owned();
+    }
     if key.required {
         return "required".to_owned();
     }
-    match key.kind.default_text() {
-        Some(text) => format!("`{text}`"),
-        None => match key.default {
+    match (key.default, key.kind.default_text()) {
+        ("", Some(text)) => format!("`{text}`"),
+        (words, _) => match words {
             "" => match key.built {
                 Built::Not([word, ..]) => format!("`\"{word}\"`"),
                 _ if key.kind.table().is_some() => "see below".to_owned(),

@@ -1,9 +1,11 @@
 //! What is wrong, where, and what to do: mistakes collected in one pass and shown with the line they are on.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 
-use crate::limits;
+/// Problems that are listed (count); a file with more is not a config file.
+const PROBLEM_COUNT: usize = 1000;
 
 /// Widest excerpt of a line, in terminal cells; a longer line is shown as a window around the mistake.
 const EXCERPT_CELLS: usize = 100;
@@ -311,6 +313,11 @@ impl<'a> Findings<'a> {
         self.problems.iter().any(|problem| problem.2 == message)
     }
 
+    /// The places of everything that was found so far.
+    pub fn spans(&self) -> BTreeSet<Span> {
+        self.problems.iter().map(|problem| problem.0).collect()
+    }
+
     /// How many problems were found so far (count).
     pub fn count(&self) -> usize {
         self.problems.len()
@@ -333,8 +340,8 @@ impl<'a> Findings<'a> {
         found.retain(|problem| !refused || problem.1 == Severity::Error);
         found.sort_by(|a, b| (a.0, &a.2).cmp(&(b.0, &b.2)));
         found.dedup();
-        let more = found.len().saturating_sub(limits::PROBLEM_COUNT);
-        found.truncate(limits::PROBLEM_COUNT);
+        let more = found.len().saturating_sub(PROBLEM_COUNT);
+        found.truncate(PROBLEM_COUNT);
         if let (Some(last), true) = (found.last().map(|problem| problem.0), more > 0) {
             found.push((
                 last,

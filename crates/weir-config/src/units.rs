@@ -14,6 +14,11 @@ pub struct Refused {
     pub hint: String,
 }
 
+/// Refuses a text.
+pub(crate) fn refuse<T>(message: impl Into<String>, hint: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused { message: message.into(), hint: hint.into() })
+}
+
 const MILLIS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 

@@ -26,3 +26,12 @@ fn ten_thousand_broken_files_never_panic_and_every_mistake_has_its_place() {
     // Both ways must have been taken often, or the generator has become too kind or too cruel to show anything.
     assert!((200..9_800).contains(&taken), "{taken} of 10000 were taken");
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config { failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn any_text_is_read_without_panic(text in "\\PC*") {
+        let _ = weir_config::parse("any.toml", &text);
+    }
+}

@@ -1,6 +1,6 @@
 //! What a reload would change, and what takes a restart.
 
-use weir_config::{Change, ChangeKind, diff, parse, to_toml_without_secrets};
+use weir_config::{Change, ChangeKind, diff, parse, to_toml_without_secrets, until_restart};
 
 const OLD: &str = r#"
 [runtime]
@@ -112,4 +112,22 @@ fn a_config_for_people_holds_no_value_that_a_route_asks_for_or_gives_to_backends
     assert!(!shown.contains("open-sesame") && !shown.contains("old-secret"), "{shown}");
     assert!(shown.contains("header = { x-gate = \"(secret)\", x-there = \"*\" }"), "{shown}");
     assert!(shown.contains("add_response_header = { x-served-by = \"weir\" }"), "{shown}");
+}
+
+#[test]
+fn what_only_a_restart_can_change_stays_and_is_named() {
+    let running = parse("old.toml", OLD).unwrap();
+    let new = OLD
+        .replace("workers = 2", "workers = 7\ndrain = \"5s\"\nmemory = \"1GiB\"")
+        .replace("[listener.web]\n", "[admin]\nbind = \"127.0.0.1:9911\"\n\n[listener.web]\n");
+    let wanted = parse("new.toml", &new).unwrap();
+    let (kept, differing) = until_restart(&wanted, &running);
+    assert_eq!(differing, ["runtime.workers", "runtime.memory", "admin.bind"]);
+    assert_eq!((&kept.admin, kept.runtime.workers), (&running.admin, Some(2)));
+    assert_eq!((kept.runtime.memory_bytes, kept.runtime.drain), (None, wanted.runtime.drain));
+    assert_eq!(kept.listeners, wanted.listeners);
+    // Switched off it is, too, only after a restart.
+    let off = parse("off.toml", &OLD.replace("[runtime]", "[admin]\nbind = \"off\"\n[runtime]")).unwrap();
+    assert_eq!(until_restart(&off, &running).0.admin, running.admin);
+    assert_eq!(until_restart(&running, &off).0.admin, None);
 }

@@ -6,10 +6,9 @@
 use std::fmt;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use weir_config::{Checked, Config, Report};
+use weir_config::{Checked, Report};
 
 use crate::publish::PublishError;
 use crate::timestamp::Timestamp;
@@ -220,85 +219,9 @@ impl fmt::Display for ReloadError {
     }
 }
 
-/// The config that `wanted` becomes in a process that runs with `running`: what only a restart can change stays as it is.
-/// Gives the keys that differ.
-pub fn keep_until_restart(wanted: &Config, running: &Config) -> (Arc<Config>, Vec<String>) {
-    let mut kept = wanted.clone();
-    let mut differing = Vec::new();
-    let mut differs = |differs: bool, key: &str| {
-        if differs {
-            differing.push(key.to_owned());
-        }
-    };
-    differs(wanted.runtime.workers != running.runtime.workers, "runtime.workers");
-    differs(wanted.runtime.memory_bytes != running.runtime.memory_bytes, "runtime.memory");
-    differs(wanted.admin != running.admin, "admin");
-    kept.runtime.workers = running.runtime.workers;
-    kept.runtime.memory_bytes = running.runtime.memory_bytes;
-    kept.admin.clone_from(&running.admin);
-    (Arc::new(kept), differing)
-}
-
-/// What differs between two configs, one line per object, in file order.
-pub fn changes(before: &Config, after: &Config) -> Vec<String> {
-    let mut lines = Vec::new();
-    if before.log != after.log {
-        lines.push("log changed".to_owned());
-    }
-    if before.runtime != after.runtime {
-        lines.push("runtime changed".to_owned());
-    }
-    let listeners =
-        |config: &Config| config.listeners.iter().map(|it| (it.name.clone(), it.clone())).collect::<Vec<_>>();
-    compare("listener", &listeners(before), &listeners(after), &mut lines);
-    let pools =
-        |config: &Config| config.pools.iter().map(|it| (it.name.clone(), it.clone())).collect::<Vec<_>>();
-    compare("pool", &pools(before), &pools(after), &mut lines);
-    lines
-}
-
-fn compare<T: PartialEq>(kind: &str, before: &[(String, T)], after: &[(String, T)], lines: &mut Vec<String>) {
-    for (name, new) in after {
-        match before.iter().find(|(old_name, _)| old_name == name) {
-            None => lines.push(format!("{kind} {name} added")),
-            Some((_, old)) if old != new => lines.push(format!("{kind} {name} changed")),
-            Some(_) => {}
-        }
-    }
-    for (name, _) in before.iter().filter(|(name, _)| !after.iter().any(|(kept, _)| kept == name)) {
-        lines.push(format!("{kind} {name} removed"));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn config(text: &str) -> Config {
-        weir_config::parse("test.toml", text).unwrap_or_else(|report| panic!("{report}"))
-    }
-
-    const BEFORE: &str = "[listener.web]\nbind = '127.0.0.1:8080'\npool = 'app'\n[listener.old]\nbind = '127.0.0.1:8081'\npool = 'app'\n\
-                          [pool.app]\nbackends = ['127.0.0.1:9001']\n";
-    const AFTER: &str = "[listener.web]\nbind = '127.0.0.1:8080'\npool = 'app'\n[listener.new]\nbind = '127.0.0.1:8082'\npool = 'app'\n\
-                         [pool.app]\nbackends = ['127.0.0.1:9001', '127.0.0.1:9002']\n";
-
-    #[test]
-    fn changes_name_each_object_and_leave_out_what_stayed() {
-        let lines = changes(&config(BEFORE), &config(AFTER));
-        assert_eq!(lines, ["listener new added", "listener old removed", "pool app changed"]);
-        assert!(changes(&config(BEFORE), &config(BEFORE)).is_empty());
-    }
-
-    #[test]
-    fn what_only_a_restart_can_change_stays_and_is_named() {
-        let running = config(BEFORE);
-        let wanted = config(&format!("[runtime]\nworkers = 7\n[admin]\nbind = '127.0.0.1:9911'\n{AFTER}"));
-        let (kept, differing) = keep_until_restart(&wanted, &running);
-        assert_eq!(differing, ["runtime.workers", "admin"]);
-        assert_eq!((&kept.admin, kept.runtime.workers), (&running.admin, None));
-        assert_eq!(kept.listeners, wanted.listeners);
-    }
 
     #[test]
     fn a_file_that_is_not_there_and_a_file_with_mistakes_are_told_apart() {

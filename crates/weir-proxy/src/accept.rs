@@ -155,7 +155,7 @@ impl Newcomer {
         let Newcomer { slot, stream, peer, client_seat } = self;
         let count = SessionCount::enter(worker, &listener.shared);
         let worker = worker.clone();
-        match listener.shared.config.protocol {
+        match listener.shared.config.protocol() {
             Protocol::Tcp => {
                 tokio::task::spawn_local(async move {
                     let _held = (count, client_seat);

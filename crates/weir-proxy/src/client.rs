@@ -35,7 +35,7 @@ impl Client {
         listener: &weir_config::Listener,
         forwarded_for: impl Iterator<Item = &'a [u8]>,
     ) -> Client {
-        let trusts = |address| weir_config::contains(&listener.trusted_proxies, address);
+        let trusts = |address| weir_config::contains(&listener.http().trusted_proxies, address);
         if !trusts(self.address.ip()) {
             return *self;
         }

@@ -387,7 +387,7 @@ impl Listener {
             tls: tls.cloned(),
             challenges: loaded.challenges().clone(),
             alternative: tls.and_then(|tls| alternative(config, tls)),
-            screen: screening::compile(&config.screen, old.and_then(|old| old.screen.as_deref())),
+            screen: screening::compile(&config.http().screen, old.and_then(|old| old.screen.as_deref())),
             routes: RouteTable::compile(config, pools, cache, old.map(|old| &old.routes)),
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
             seats: old.map_or_else(Default::default, |old| old.seats.clone()),
@@ -432,7 +432,7 @@ impl Listener {
 
     /// Whether what `peer` says of the client before it is believed.
     pub fn trusts(&self, peer: IpAddr) -> bool {
-        !self.config.trusted_proxies.is_empty() && weir_config::contains(&self.config.trusted_proxies, peer)
+        weir_config::contains(&self.config.http().trusted_proxies, peer)
     }
 
     /// Counts a connection in, unless the listener is at its limit.

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
-use weir_config::Config;
+use weir_config::{Config, HttpVersion, Speaks};
 
 /// Longest wait for an address that somebody is just giving up.
 const RELEASE_PATIENCE: Duration = Duration::from_millis(200);
@@ -170,12 +170,14 @@ impl Sockets {
 
 /// What a listener accepts at: QUIC has the ports of TCP once more, or alone where nothing but HTTP/3 is spoken.
 pub fn endpoints_of(listener: &weir_config::Listener) -> impl Iterator<Item = Endpoint> + '_ {
-    let first = match listener.protocol {
-        weir_config::Protocol::Udp => Some(Transport::Udp),
-        weir_config::Protocol::Http if listener.http == [weir_config::HttpVersion::H3] => None,
-        weir_config::Protocol::Http | weir_config::Protocol::Tcp => Some(Transport::Tcp),
+    let (first, has_quic) = match &listener.speaks {
+        Speaks::Udp => (Some(Transport::Udp), false),
+        Speaks::Tcp => (Some(Transport::Tcp), false),
+        Speaks::Http(http) => {
+            let first = (http.versions != [HttpVersion::H3]).then_some(Transport::Tcp);
+            (first, http.versions.contains(&HttpVersion::H3) && listener.tls.is_some())
+        }
     };
-    let has_quic = listener.http.contains(&weir_config::HttpVersion::H3) && listener.tls.is_some();
     let transports = [first, has_quic.then_some(Transport::Quic)].into_iter().flatten();
     transports.flat_map(|transport| listener.bind.iter().map(move |&address| Endpoint { transport, address }))
 }

@@ -285,9 +285,9 @@ fn apply(worker: &Rc<Worker>, snapshot: &Arc<Snapshot>, sockets: Vec<(Endpoint, 
     let mut slots = Vec::with_capacity(snapshot.listeners.len());
     for listener in &snapshot.listeners {
         let current = Rc::new(WorkerListener { shared: listener.clone(), pools: pools.clone() });
-        let protocol = listener.config.protocol;
+        let protocol = listener.config.protocol();
         let kept = known.find(listener.config.name.as_str());
-        slots.push(match kept.filter(|slot| slot.current().shared.config.protocol == protocol) {
+        slots.push(match kept.filter(|slot| slot.current().shared.config.protocol() == protocol) {
             Some(slot) => {
                 *slot.current.borrow_mut() = current;
                 slot.clone()

@@ -91,14 +91,14 @@ impl ClientTls {
         } else {
             Arc::new(AnyCertificate(provider.clone()))
         };
-        let file = config.client.as_ref().map_or(Path::new("tls"), |(cert, _)| cert);
+        let file = config.cert.as_deref().unwrap_or(Path::new("tls"));
         let broken = |error: Error| LoadError::new(file, error.to_string());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13, &TLS12])
             .map_err(broken)?
             .dangerous()
             .with_custom_certificate_verifier(verifier);
-        let mut base = match &config.client {
+        let mut base = match config.client() {
             None => builder.with_no_client_auth(),
             Some((cert, key)) => {
                 let (chain, secret) = (files::certificates(cert)?, files::private_key(key)?);

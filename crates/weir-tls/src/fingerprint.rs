@@ -35,7 +35,7 @@ pub fn fingerprint(config: &Config) -> Option<[u8; 32]> {
         if tls.verify {
             take(&client::authorities_file(tls.ca.as_deref())?)?;
         }
-        if let Some((cert, key)) = &tls.client {
+        if let Some((cert, key)) = tls.client() {
             take(cert)?;
             take(key)?;
         }

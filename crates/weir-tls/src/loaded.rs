@@ -78,5 +78,5 @@ fn speaks_http(config: &Config, pool: &str) -> bool {
         by_route || listener.pool.as_deref() == Some(pool)
     };
     let mut users = config.listeners.iter().filter(|listener| uses(listener)).peekable();
-    users.peek().is_none() || users.any(|listener| listener.protocol == Protocol::Http)
+    users.peek().is_none() || users.any(|listener| listener.protocol() == Protocol::Http)
 }

@@ -62,7 +62,8 @@ impl ServerTls {
         config: &ListenerTls,
         tickets: &Arc<TicketKeys>,
     ) -> Result<ServerTls, LoadError> {
-        let (http, limits, listener) = (&listener.http, &listener.limits, listener.name.as_str());
+        let weir_config::Http { versions: http, limits, .. } = listener.http();
+        let listener = listener.name.as_str();
         let provider = provider::of(config.ciphers);
         let mut certificates: Vec<Loaded> = config
             .certificates

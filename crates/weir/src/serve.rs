@@ -177,7 +177,7 @@ async fn start(plan: Plan, threshold: log::Threshold) -> Result<Process, String>
 fn announce(control: &Control, admin: Option<&Admin>) {
     let snapshot = control.snapshot();
     for listener in &snapshot.listeners {
-        let protocol = weir_admin::status::protocol_word(listener.config.protocol);
+        let protocol = listener.config.protocol().word();
         for bind in &listener.config.bind {
             tracing::info!(listener = listener.config.name, protocol, %bind, "listening");
         }

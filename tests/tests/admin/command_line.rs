@@ -79,7 +79,7 @@ fn reload_after_a_change_of_the_admin_address_says_how_to_reach_it_still() {
         assert!(finished.stderr.contains(word), "no word of {word}: {finished:?}");
     }
     let finished = weir.command(&["reload", "--admin", &before]);
-    assert!(finished.succeeded().contains("admin needs a restart"), "{finished:?}");
+    assert!(finished.succeeded().contains("admin.bind needs a restart"), "{finished:?}");
 }
 
 #[test]

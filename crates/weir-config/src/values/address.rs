@@ -1,24 +1,15 @@
-//! Addresses, networks, files.
+//! Texts with a form of their own: addresses, networks, files.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
 
 use ipnet::IpNet;
 
-use super::{Shape, Value, refuse};
+use crate::keys::Shape;
 use crate::report::quote;
-use crate::schema::AccessTarget;
-use crate::units::Refused;
+use crate::units::{Refused, refuse};
 
 /// Where a listener accepts: an address of this machine and a port. Port 0 takes a free one.
-pub(crate) static BIND: Shape =
-    Shape::new("an address and port", "0.0.0.0:8080", |text| bind(text).map(Value::Bind)).or_number();
-
-/// `admin.bind`
-pub(crate) static ADMIN_BIND: Shape =
-    Shape::new("an address and port, or \"off\",", "127.0.0.1:9900", |text| {
-        if text == "off" { Ok(Value::Off) } else { bind(text).map(Value::Bind) }
-    });
+pub(crate) static BIND: Shape = Shape::new("an address and port", "0.0.0.0:8080", bind).or_number();
 
 /// A backend: host name, IPv4 or bracketed IPv6, and port.
 pub(crate) static BACKEND_ADDRESS: Shape = Shape::new("a backend", "10.0.0.1:8080", backend);
@@ -35,13 +26,10 @@ pub(crate) static PEM_FILE: Shape = Shape::new("a file name", "shop.pem", file);
 /// A folder.
 pub(crate) static FOLDER: Shape = Shape::new("a folder", "/var/lib/weir/acme", file);
 
-/// `log.access`
-pub(crate) static ACCESS_TARGET: Shape =
-    Shape::new("`\"off\"`, `\"stdout\"`, `\"stderr\"` or a file name", "/var/log/weir/access.log", access);
-
-fn bind(text: &str) -> Result<SocketAddr, Refused> {
+/// An address of this machine and a port.
+pub(crate) fn bind(text: &str) -> Result<String, Refused> {
     if let Ok(address) = text.parse::<SocketAddr>() {
-        return Ok(address);
+        return Ok(address.to_string());
     }
     let message = format!("{} is not an address and port", quote(text));
     if let Some(hint) = unix_or_url(text) {
@@ -111,7 +99,7 @@ fn unix_or_url(text: &str) -> Option<String> {
     Some(format!("leave out {}: \"{rest}\"", quote(&format!("{scheme}://"))))
 }
 
-fn backend(text: &str) -> Result<Value, Refused> {
+fn backend(text: &str) -> Result<String, Refused> {
     let message = format!("{} is not a backend", quote(text));
     if let Some(hint) = unix_or_url(text) {
         return refuse(message, hint);
@@ -136,7 +124,7 @@ fn backend(text: &str) -> Result<Value, Refused> {
     }
     if let Some(inner) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         return match inner.parse::<Ipv6Addr>() {
-            Ok(_) => Ok(Value::Text(text.to_owned())),
+            Ok(_) => Ok(text.to_owned()),
             Err(_) => refuse(message, format!("{} is not an IPv6 address", quote(inner))),
         };
     }
@@ -147,11 +135,11 @@ fn backend(text: &str) -> Result<Value, Refused> {
         return refuse(message, format!("expected a host before the port, such as \"127.0.0.1:{port}\""));
     }
     host_name(host).map_err(|hint| Refused { message, hint })?;
-    Ok(Value::Text(text.to_owned()))
+    Ok(text.to_owned())
 }
 
 /// A host name (RFC 1123, and `_`, which service names of container networks have) or an IPv4 address. `Err` says why not.
-pub(super) fn host_name(host: &str) -> Result<(), String> {
+pub(crate) fn host_name(host: &str) -> Result<(), String> {
     let digits_and_dots = host.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     if digits_and_dots && host.parse::<Ipv4Addr>().is_err() {
         return Err(format!("{} is not an IPv4 address: expected four numbers from 0 to 255", quote(host)));
@@ -179,6 +167,11 @@ pub(super) fn host_name(host: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether `address` is in one of `networks`.
+pub fn contains(networks: &[IpNet], address: IpAddr) -> bool {
+    networks.iter().any(|network| network.contains(&address))
+}
+
 /// A backend address in the form in which two spellings of the same address are equal.
 pub(crate) fn same_backend(address: &str) -> String {
     match address.parse::<SocketAddr>() {
@@ -187,9 +180,9 @@ pub(crate) fn same_backend(address: &str) -> String {
     }
 }
 
-fn network(text: &str) -> Result<Value, Refused> {
+fn network(text: &str) -> Result<String, Refused> {
     if let Ok(address) = text.parse::<IpAddr>() {
-        return Ok(Value::Network(IpNet::from(address)));
+        return Ok(IpNet::from(address).to_string());
     }
     if let Ok(network) = text.parse::<IpNet>() {
         if network.trunc() != network {
@@ -202,7 +195,7 @@ fn network(text: &str) -> Result<Value, Refused> {
                 ),
             );
         }
-        return Ok(Value::Network(network));
+        return Ok(network.to_string());
     }
     let message = format!("{} is not a network", quote(text));
     let Some((address, prefix)) = text.split_once('/') else {
@@ -225,35 +218,12 @@ fn network(text: &str) -> Result<Value, Refused> {
     }
 }
 
-fn file(text: &str) -> Result<Value, Refused> {
+fn file(text: &str) -> Result<String, Refused> {
     if text.is_empty() || text.contains('\0') {
         return refuse(
             format!("{} is not a file name", quote(text)),
             "expected a path such as \"/etc/weir/admin.token\"",
         );
     }
-    Ok(Value::Text(text.to_owned()))
-}
-
-fn access(text: &str) -> Result<Value, Refused> {
-    const WORDS: [&str; 3] = ["off", "stdout", "stderr"];
-    let target = match text {
-        "off" => AccessTarget::Off,
-        "stdout" => AccessTarget::Stdout,
-        "stderr" => AccessTarget::Stderr,
-        // A path is written with a slash, so that `stdot` does not become a file in the working directory.
-        path if path.contains('/') && !path.ends_with('/') && !path.contains('\0') => {
-            AccessTarget::File(PathBuf::from(path))
-        }
-        other => {
-            let hint = match crate::suggest::nearest(other, WORDS) {
-                Some(word) => format!("did you mean \"{word}\"?"),
-                None => format!(
-                    "expected \"off\", \"stdout\", \"stderr\" or a path with a slash, such as \"./{other}\""
-                ),
-            };
-            return refuse(format!("{} is not a place for the access log", quote(other)), hint);
-        }
-    };
-    Ok(Value::Access(target))
+    Ok(text.to_owned())
 }

@@ -45,7 +45,7 @@ impl Client {
     /// # Errors
     /// They can't be read.
     pub fn new(ca: Option<&Path>) -> Result<Client, LoadError> {
-        let tls = PoolTls { ca: ca.map(Path::to_owned), client: None, server_name: None, verify: true };
+        let tls = PoolTls { ca: ca.map(Path::to_owned), ..PoolTls::default() };
         let tls = ClientTls::load(&tls, HttpVersion::H1)?;
         Ok(Client { tls: Arc::new(tls), asked_for: Arc::default() })
     }

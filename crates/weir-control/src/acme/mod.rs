@@ -131,8 +131,9 @@ impl Orders {
 
     /// Orders what `snapshot` wants, from now on. What was on order before and is still wanted in the same way goes on.
     pub fn adopt(&self, snapshot: &Snapshot) {
-        let speaks_plain_http =
-            |listener: &weir_config::Listener| listener.protocol == Protocol::Http && listener.tls.is_none();
+        let speaks_plain_http = |listener: &weir_config::Listener| {
+            listener.protocol() == Protocol::Http && listener.tls.is_none()
+        };
         let has_plain_http = snapshot.config.listeners.iter().any(|listener| speaks_plain_http(listener));
         let mut wanted: HashMap<PathBuf, (Wanted, Vec<Arc<ServerTls>>)> = HashMap::new();
         for listener in &snapshot.listeners {

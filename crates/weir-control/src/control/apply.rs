@@ -7,7 +7,7 @@ use weir_proxy::snapshot::Pool;
 
 use super::Control;
 use crate::events::What;
-use crate::reload::{Outcome, ReloadError, Source, Verdict, changes, keep_until_restart};
+use crate::reload::{Outcome, ReloadError, Source, Verdict};
 use crate::timestamp::Timestamp;
 
 impl Control {
@@ -72,7 +72,8 @@ impl Control {
         checked.config.runtime.workers = self.workers.or(checked.config.runtime.workers);
         let warnings = checked.warnings.to_string();
         let running = self.snapshot();
-        let (config, needs_restart) = keep_until_restart(&checked.config, &running.config);
+        let (config, needs_restart) = weir_config::until_restart(&checked.config, &running.config);
+        let config = Arc::new(config);
         // The log first: a path that can't be opened must refuse the reload before anything else has changed.
         self.access_log.reconfigure(&config.log).map_err(ReloadError::Log)?;
         let mut lines = Vec::new();
@@ -83,7 +84,7 @@ impl Control {
             if *before == *config && !self.is_tuned() && are_files_as_before {
                 return Ok(None);
             }
-            lines = changes(before, &config);
+            lines = weir_config::diff(before, &config).iter().map(ToString::to_string).collect();
             if *before == *config && !are_files_as_before {
                 lines.push("files of certificates, keys or authorities have changed".to_owned());
             }

@@ -69,7 +69,7 @@ impl Control {
     /// The kernel has no descriptors left.
     pub fn quic_for_successor(&self) -> std::io::Result<(Vec<Passed>, Option<String>)> {
         let speaks_h3 = |listener: &std::sync::Arc<weir_proxy::snapshot::Listener>| {
-            listener.config.http.contains(&weir_config::HttpVersion::H3)
+            listener.config.http().versions.contains(&weir_config::HttpVersion::H3)
         };
         if !self.snapshot().listeners.iter().any(speaks_h3) {
             return Ok((Vec::new(), None));

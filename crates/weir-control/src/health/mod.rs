@@ -298,10 +298,10 @@ fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
     let question = match &health.check {
         Check::Off => return None,
         Check::Tcp => Question::Connect,
-        Check::Http { path, host, expect_status } => Question::Get {
-            path: path.clone(),
-            host: host.clone().unwrap_or_else(|| backend.address.clone()),
-            expect_status: expect_status.clone(),
+        Check::Http(probe) => Question::Get {
+            path: probe.path.clone(),
+            host: probe.host.clone().unwrap_or_else(|| backend.address.clone()),
+            expect_status: probe.expect_status.clone(),
             over_h2: pool.config.protocol == HttpVersion::H2,
         },
     };

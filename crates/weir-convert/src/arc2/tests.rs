@@ -1,7 +1,7 @@
 //! What ARC2's files become.
 
 use crate::{Converted, Directive, Verdict, convert};
-use weir_config::{Config, HostPattern, PathPattern, RouteAction, check_text};
+use weir_config::{Config, HostPattern, PathPattern, Respond, RouteAction, check_text};
 
 /// The configuration that seed 001 was measured with.
 const SEED: &str = include_str!("seed.toml");
@@ -68,7 +68,7 @@ fn an_allow_list_refuses_the_rest_and_a_deny_list_what_it_names() {
     };
     let prefix = |text: &str| PathPattern::Prefix(text.to_owned());
     assert_eq!(refused.path, [prefix("/admin"), prefix("/private")]);
-    assert!(matches!(refused.action, RouteAction::Respond { status: 403, .. }));
+    assert!(matches!(refused.action, RouteAction::Respond(Respond { status: 403, .. })));
     assert!(served.path.is_empty() && served.cache.is_some());
     let allow = rule("paths = [\"/shop/\"]").replace("Blacklist", "Whitelist");
     let (_, config) = converted(&allow);
@@ -77,7 +77,10 @@ fn an_allow_list_refuses_the_rest_and_a_deny_list_what_it_names() {
     };
     assert_eq!(served.path, [prefix("/shop/")]);
     assert!(served.cache.is_some());
-    assert!(matches!(refused.action, RouteAction::Respond { status: 403, .. }) && refused.path.is_empty());
+    assert!(
+        matches!(refused.action, RouteAction::Respond(Respond { status: 403, .. }))
+            && refused.path.is_empty()
+    );
 }
 
 fn path_rule(path: &str, kind: &str, of: &str, seconds: u64) -> String {
@@ -103,7 +106,7 @@ fn path_rules_are_routes_in_their_order_with_every_match_type() {
     let ttl =
         |index: usize| routes[index].cache.as_ref().and_then(|cache| cache.ttl).map(|ttl| ttl.as_secs());
     assert_eq!([ttl(0), ttl(1), ttl(3), ttl(4)], [Some(5), None, Some(7), Some(60)]);
-    assert!(matches!(routes[2].action, RouteAction::Respond { status: 403, .. }));
+    assert!(matches!(routes[2].action, RouteAction::Respond(Respond { status: 403, .. })));
 }
 
 #[test]
@@ -116,7 +119,7 @@ fn a_rule_for_everything_but_one_path_leaves_that_path_to_what_follows() {
     };
     assert_eq!(open.path, [PathPattern::Exact("/open".to_owned())]);
     assert_eq!(open.cache.as_ref().and_then(|cache| cache.ttl).map(|ttl| ttl.as_secs()), Some(9));
-    assert!(matches!(rest.action, RouteAction::Respond { status: 403, .. }) && rest.path.is_empty());
+    assert!(matches!(rest.action, RouteAction::Respond(Respond { status: 403, .. })) && rest.path.is_empty());
     let (converted, config) = converted(&rule(&path_rule("/open/", "DoesNotContain", "Blacklist", 0)));
     assert_eq!(config.listeners[0].routes[0].path, [PathPattern::Contains("/open/".to_owned())]);
     assert_eq!(converted.count(Verdict::Unsupported), 0);
@@ -160,7 +163,7 @@ fn locations_are_chosen_by_priority_weight_or_speed() {
         assert_eq!(addresses, expected);
         assert!(pool.tls.is_some(), "one of them is spoken to with TLS");
         assert_eq!(pool.health.interval.as_secs(), 5);
-        assert!(matches!(&pool.health.check, weir_config::Check::Http { path, .. } if path == "/healthz"));
+        assert!(matches!(&pool.health.check, weir_config::Check::Http(probe) if probe.path == "/healthz"));
     }
 }
 
@@ -175,7 +178,7 @@ fn certificates_are_got_where_somebody_is_named_for_them() {
     let (_, config) = converted(&text);
     let [web, secure] = config.listeners.as_slice() else { panic!("{:?}", config.listeners) };
     assert!(
-        matches!(&web.routes[0].action, RouteAction::Redirect { to, .. } if to == "https://$host$path$query")
+        matches!(&web.routes[0].action, RouteAction::Redirect(redirect) if redirect.to == "https://$host$path$query")
     );
     assert_eq!(secure.bind, ["0.0.0.0:8443".parse().unwrap()]);
     let acme = secure.tls.as_ref().and_then(|tls| tls.acme.as_ref()).unwrap();

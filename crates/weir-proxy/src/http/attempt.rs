@@ -226,7 +226,7 @@ async fn wait_for_place(
 ) -> Result<Place, Failure> {
     let backend = chosen.backend();
     let carriers = backend.kept::<Kept>().carriers.clone();
-    let header_bytes = forwarding.listener.shared.config.limits.header_bytes as u32;
+    let header_bytes = forwarding.listener.shared.config.http().limits.header_bytes as u32;
     let began = clock::now();
     loop {
         opener.wait_until(began, forwarding.listener.shared.config.timeout.connect);

@@ -93,7 +93,7 @@ fn poll_upload(
     if moved || is_over {
         let now = clock::now();
         let listener = &forwarding.listener.shared.config;
-        if upload.is_too_slow(now, listener.limits.min_body_rate) {
+        if upload.is_too_slow(now, listener.http().limits.min_body_rate) {
             return Err(Failure::BodyTimeout);
         }
         let patience =
@@ -207,7 +207,9 @@ fn poll_receive_head(
 /// leaving.
 pub fn look_at_client(session: &mut Session, context: &mut Context<'_>) -> Result<Sight, Failure> {
     match session.stream.poll_present(context) {
-        Ok(Sight::Ended) if session.slot.current().shared.config.abort_on_close => Err(Failure::ClientClosed),
+        Ok(Sight::Ended) if session.slot.current().shared.config.http().abort_on_close => {
+            Err(Failure::ClientClosed)
+        }
         seen => seen.map_err(|_| Failure::ClientClosed),
     }
 }

@@ -299,7 +299,7 @@ fn plan<'l>(
     };
     let head = (request, received, routed);
     screening::at_edge(session, listener, of_route, head, &mut exchange.ledger)?;
-    let asked = of_route.map_or(listener.shared.config.sqli, |route| route.sqli);
+    let asked = of_route.map_or(listener.shared.config.http().sqli, |route| route.sqli);
     sqli::head(asked, session, listener, (request, received), &mut exchange.ledger)?;
     if is_last_hop {
         return Ok(Plan::Trace);
@@ -346,7 +346,7 @@ fn normalise(
     raw: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<bool, Failure> {
-    let normalised = match listener.shared.config.merge_slashes {
+    let normalised = match listener.shared.config.http().merge_slashes {
         true if !request.path_is_plain() || path::has_empty_segment(raw) => {
             path::normalise_merging_into(raw, out)
         }

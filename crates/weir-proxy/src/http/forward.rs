@@ -54,13 +54,13 @@ impl Forwarding<'_> {
     pub fn compress(&self) -> Option<&Compress> {
         match self.route {
             Some(route) => route.compress.as_deref(),
-            None => self.listener.shared.config.compress.as_ref(),
+            None => self.listener.shared.config.http().compress.as_ref(),
         }
     }
 
     /// How the request is looked at for SQL injection.
     pub fn sqli(&self) -> Sqli {
-        self.route.map_or(self.listener.shared.config.sqli, |route| route.sqli)
+        self.route.map_or(self.listener.shared.config.http().sqli, |route| route.sqli)
     }
 
     /// Whether the pool's backends are spoken to in HTTP/2.
@@ -278,7 +278,7 @@ fn serialise(
         handshake,
         expect_continue: request.expect_continue(),
         inspected: sqli::body_kind(forwarding.sqli(), request, received).ok().flatten(),
-        limits: limits_of(&forwarding.listener.shared.config.limits),
+        limits: limits_of(&forwarding.listener.shared.config.http().limits),
         coding: compress::wish(forwarding.compress(), request, received),
         wish: Wish { key: choice_key(pool, &source), sticky: sticky.wanted },
         sticky,

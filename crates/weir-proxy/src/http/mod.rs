@@ -68,7 +68,7 @@ pub fn normal_path(path: &str) -> Result<Vec<u8>, String> {
 /// The path would be refused with 400; says why.
 pub fn normalised_path(listener: &weir_config::Listener, path: &str) -> Result<String, String> {
     let mut normal = Vec::new();
-    let normalised = match listener.merge_slashes {
+    let normalised = match listener.http().merge_slashes {
         true => weir_http::path::normalise_merging_into(path.as_bytes(), &mut normal),
         false => weir_http::path::normalise_into(path.as_bytes(), &mut normal),
     };

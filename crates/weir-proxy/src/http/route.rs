@@ -246,13 +246,13 @@ impl Route {
     ) -> Option<Route> {
         let action = match &config.action {
             RouteAction::Pool(name) => Action::Pool(pool_index(name)?),
-            RouteAction::Redirect { to, status } => {
-                Action::Redirect { to: to.as_str().into(), status: *status }
+            RouteAction::Redirect(redirect) => {
+                Action::Redirect { to: redirect.to.as_str().into(), status: redirect.status }
             }
-            RouteAction::Respond { status, body, content_type } => Action::Respond {
-                status: *status,
-                body: body.as_str().into(),
-                content_type: content_type.as_str().into(),
+            RouteAction::Respond(respond) => Action::Respond {
+                status: respond.status,
+                body: respond.body.as_str().into(),
+                content_type: respond.content_type.as_str().into(),
             },
         };
         let fields = |fields: &BTreeMap<String, String>| {
@@ -276,7 +276,7 @@ impl Route {
             screen: None,
             request_fields,
             response_fields: fields(&config.add_response_header),
-            rewrite_prefix: config.rewrite_prefix.as_ref().map(|prefix| prefix.as_bytes().into()),
+            rewrite_prefix: config.rewrite.as_ref().map(|rewrite| rewrite.prefix.as_bytes().into()),
             body_limit_bytes: config.body_limit_bytes,
             sqli: config.sqli,
             compress: config.compress.clone().map(Arc::new),

@@ -136,7 +136,7 @@ impl Session {
             return Ok(if agreed == b"h2" { Spoken::Http2 } else { Spoken::Http1 });
         }
         let listener = self.slot.current();
-        let offers = |version| listener.shared.config.http.contains(&version);
+        let offers = |version| listener.shared.config.http().versions.contains(&version);
         let offers_http1 = offers(HttpVersion::H1);
         if !offers(HttpVersion::H2) || (offers_http1 && self.secure.is_some()) {
             return Ok(Spoken::Http1);
@@ -316,7 +316,7 @@ impl Session {
 
     /// Receives until the head is whole. The time limit is absolute: further bytes do not renew it (D1).
     async fn receive_head(&mut self, listener: &WorkerListener, exchange: &mut Exchange) -> Arrival {
-        let limits = limits_of(&listener.shared.config.limits);
+        let limits = limits_of(&listener.shared.config.http().limits);
         exchange.begin(clock::now());
         let mut timed = false;
         loop {

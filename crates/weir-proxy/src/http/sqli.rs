@@ -179,7 +179,7 @@ async fn hold(
         if held != upload.received_bytes() {
             held = upload.received_bytes();
             let now = clock::now();
-            if upload.is_too_slow(now, config.limits.min_body_rate) {
+            if upload.is_too_slow(now, config.http().limits.min_body_rate) {
                 return Poll::Ready(Err(Failure::BodyTimeout));
             }
             session.deadline.set(due(&session.slot, now, patience));

@@ -15,7 +15,7 @@ pub struct Sticky {
 impl Sticky {
     /// Reads the pool's cookie out of a request's `cookie` values.
     pub fn of<'a>(pool: &weir_config::Pool, cookies: impl Iterator<Item = &'a [u8]>) -> Sticky {
-        let Some(name) = &pool.sticky_cookie else { return Sticky::default() };
+        let Some(weir_config::Sticky { cookie: name }) = &pool.sticky else { return Sticky::default() };
         let wanted = cookie(cookies, name.as_bytes())
             .and_then(|value| std::str::from_utf8(value).ok())
             .and_then(|value| u64::from_str_radix(value, 16).ok());
@@ -24,7 +24,7 @@ impl Sticky {
 
     /// Prepares the cookie when the client does not have that of `chosen` yet.
     pub(super) fn answered_by(&mut self, chosen: &Chosen) {
-        let Some(name) = &chosen.pool.shared.config.sticky_cookie else { return };
+        let Some(weir_config::Sticky { cookie: name }) = &chosen.pool.shared.config.sticky else { return };
         let id = chosen.backend().shared.balance.id();
         if self.wanted != Some(id) {
             let value = format!("{name}={id:016x}; Path=/; HttpOnly; SameSite=Lax");

@@ -68,7 +68,8 @@ pub async fn serve(
         idle_since: None,
     };
     session.deadline.set(clock::now() + listener.shared.config.timeout.header);
-    let head = read_head(&mut session, &limits_of(&listener.shared.config.limits), &mut exchange, read).await;
+    let head =
+        read_head(&mut session, &limits_of(&listener.shared.config.http().limits), &mut exchange, read).await;
     let is_good = head.is_ok();
     let after = match head {
         Ok(()) => {

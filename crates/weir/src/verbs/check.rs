@@ -67,7 +67,7 @@ async fn reach_all(config: &Config) -> bool {
     let udp: Vec<&str> = config
         .listeners
         .iter()
-        .filter(|listener| listener.protocol == weir_config::Protocol::Udp)
+        .filter(|listener| listener.protocol() == weir_config::Protocol::Udp)
         .filter_map(|listener| listener.pool.as_deref())
         .collect();
     let mut tries = Vec::new();

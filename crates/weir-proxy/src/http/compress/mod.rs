@@ -188,7 +188,7 @@ mod tests {
     const RULES: &str = "[listener.a]\nbind = \"127.0.0.1:1\"\npool = \"p\"\ncompress = true\n[pool.p]\nbackends = [\"127.0.0.1:2\"]\n";
 
     fn rules() -> Compress {
-        weir_config::parse("a.toml", RULES).unwrap().listeners.remove(0).compress.clone().unwrap()
+        weir_config::parse("a.toml", RULES).unwrap().listeners[0].http().compress.clone().unwrap()
     }
 
     fn wished(version: &str, fields: &str) -> Option<Coding> {

@@ -48,7 +48,7 @@ const FLOOD_PATIENCE: Duration = Duration::from_millis(500);
 pub async fn serve(session: Session) {
     let Session { worker, slot, stream, secure, client, identity, deadline, buffer, .. } = session;
     let listener = slot.current();
-    let limits = &listener.shared.config.limits;
+    let limits = &listener.shared.config.http().limits;
     let gauge = Rc::new(RefCell::new(Gauge::new(limits.control_frames, clock::now())));
     let unsent = Unsent::new(u64::from(limits.streams) * SEND_BUFFER_BYTES as u64, &worker.buffers);
     // What carries many is itself carried by nothing.

@@ -84,7 +84,7 @@ fn transport(listener: &Listener) -> TransportConfig {
     let idle = IdleTimeout::try_from(config.timeout.client_idle).ok();
     let mut transport = TransportConfig::default();
     transport
-        .max_concurrent_bidi_streams(VarInt::from_u32(config.limits.streams))
+        .max_concurrent_bidi_streams(VarInt::from_u32(config.http().limits.streams))
         .max_concurrent_uni_streams(VarInt::from_u32(STEERING_STREAMS))
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
         .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
@@ -107,7 +107,7 @@ impl Front for ListenerFront {
             server: self.server_config(&listener.shared)?,
             handshake_timeout: timeout.handshake,
             idle_timeout: timeout.client_idle.max(Duration::from_secs(1)),
-            control_frames: listener.shared.config.limits.control_frames,
+            control_frames: listener.shared.config.http().limits.control_frames,
         })
     }
 

@@ -180,7 +180,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
     let deadline = worker.deadlines.register(waker);
     let listener = slot.current();
     deadline.belongs_to(listener.shared.number());
-    let limits = &listener.shared.config.limits;
+    let limits = &listener.shared.config.http().limits;
     // An origin's server of WebSockets would have to be asked in HTTP/1.1: see RFC 9220.
     let config = Config::new(&limits_of(limits));
     let shared = Rc::new(Shared {

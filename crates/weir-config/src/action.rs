@@ -1,0 +1,157 @@
+//! What a route does with the requests that it takes: `pool`, `redirect` or `respond`.
+
+use crate::fields::Fields;
+use crate::keys::{Key, Kind, Limit, Row, Shape, count, table as below, text, text_or};
+use crate::protocol::Protocol;
+use crate::report::{Findings, quote};
+use crate::setting::{Part, Section as _, Setting as _, table};
+use crate::suggest::nearest;
+use crate::units::{Refused, refuse};
+use crate::values::http::{CONTENT_TYPE, uri_characters};
+use crate::values::{NAME, TEXT};
+
+/// What a route does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RouteAction {
+    /// Forward to this pool.
+    Pool(String),
+    /// Answer with a redirect.
+    Redirect(Redirect),
+    /// Answer from the config.
+    Respond(Respond),
+}
+
+table! {
+    /// Answers with a redirect.
+    #[derive(Eq)]
+    pub struct Redirect at "redirect = { … }" {
+        /// Target, a URI reference; may hold `$host` (without its port), `$path` and `$query` (with its `?`).
+        to: String = text(&REDIRECT_TO).required().also(&["location", "target", "url"]);
+        /// Status code.
+        status: u16 = Key::new(Kind::Choice(&[301, 302, 303, 307, 308], 308)).also(&["code"]);
+    }
+}
+
+table! {
+    /// Answers without any backend.
+    #[derive(Eq)]
+    pub struct Respond at "respond = { … }" {
+        /// Status code.
+        status: u16 =
+            count(Limit::new(200, 200, 599, "1xx is not an answer; there is none above 599"))
+                .also(&["code"]);
+        /// Sent as it is.
+        body: String = text(&TEXT).default("empty");
+        /// Media type of the body.
+        content_type: String = text_or(&CONTENT_TYPE, "text/plain; charset=utf-8");
+    }
+}
+
+impl Part for RouteAction {
+    const ROWS: &'static [Row] = &[
+        Row::Key(
+            text(&NAME)
+                .also(&["use_backend", "proxy_pass", "backend", "upstream"])
+                .named("pool", "Forward to this pool."),
+        ),
+        Row::Key(
+            below(Redirect::TABLE).http().also(&["return"]).named("redirect", "Answer with a redirect."),
+        ),
+        Row::Key(below(Respond::TABLE).http().also(&["response"]).named("respond", "Answer from here.")),
+    ];
+
+    fn of(fields: &Fields) -> RouteAction {
+        if let Some(pool) = fields.text("pool") {
+            RouteAction::Pool(pool.to_owned())
+        } else if let Some(redirect) = fields.value("redirect") {
+            RouteAction::Redirect(Redirect::read(Some(redirect)))
+        } else {
+            RouteAction::Respond(Respond::read(fields.value("respond")))
+        }
+    }
+
+    fn put(&self, fields: &mut Fields) {
+        match self {
+            RouteAction::Pool(pool) => fields.put("pool", pool.write()),
+            RouteAction::Redirect(redirect) => fields.put("redirect", redirect.write()),
+            RouteAction::Respond(respond) => fields.put("respond", respond.write()),
+        }
+    }
+}
+
+static REDIRECT_TO: Shape = Shape::new("a target", "https://$host$path$query", redirect_to);
+
+const ACTIONS: [&str; 3] = ["pool", "redirect", "respond"];
+
+/// A route does exactly one thing, and has no key that means nothing to it.
+pub(crate) fn check(route: &Fields, protocol: Option<Protocol>, findings: &mut Findings<'_>) {
+    respond(route, findings);
+    let given: Vec<_> = route.entries.iter().filter(|entry| ACTIONS.contains(&entry.name.as_str())).collect();
+    match given.as_slice() {
+        [] if ACTIONS.iter().any(|action| !route.lacks(action)) => {}
+        [] => {
+            let hint = match protocol {
+                Some(Protocol::Tcp) => "expected `pool = \"NAME\"`",
+                _ => {
+                    "expected one of `pool = \"NAME\"`, `redirect = { to = \"…\" }` or `respond = { status = 200 }`"
+                }
+            };
+            findings.error(route.at, "the route does nothing", hint);
+        }
+        [only] => {
+            if only.name != "pool" {
+                for name in ["add_request_header", "body_limit", "compress"] {
+                    if let Some(entry) = route.get(name) {
+                        let hint = format!("nothing is forwarded: the route answers by `{}`", only.name);
+                        findings.warning(entry.key, format!("`{name}` has no effect"), hint);
+                    }
+                }
+            }
+        }
+        [first, rest @ ..] => {
+            for other in rest {
+                let hint = format!(
+                    "`{}` says already what to do ({}); keep one",
+                    first.name,
+                    findings.place(first.key)
+                );
+                findings.error(
+                    other.key,
+                    format!("a route cannot have both `{}` and `{}`", first.name, other.name),
+                    hint,
+                );
+            }
+        }
+    }
+}
+
+fn respond(route: &Fields, findings: &mut Findings<'_>) {
+    let Some(respond) = route.table("respond") else { return };
+    let status = respond.number("status");
+    if respond.text("body").is_some_and(|body| !body.is_empty()) && matches!(status, 204 | 205 | 304) {
+        let hint = format!("leave it out, or use another status than {status}");
+        findings.error(respond.at("body"), format!("a response with status {status} has no body"), hint);
+    }
+}
+
+fn redirect_to(text: &str) -> Result<String, Refused> {
+    let message = format!("{} is not a redirect target", quote(text));
+    if text.is_empty() {
+        return refuse(message, "expected something like \"https://$host$path$query\"");
+    }
+    for (at, _) in text.match_indices('$') {
+        let rest = &text[at + 1..];
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+        let name = &rest[..end];
+        if !["host", "path", "query"].contains(&name) {
+            let hint = match (name, nearest(name, ["host", "path", "query"])) {
+                ("request_uri" | "uri", _) => "did you mean `$path$query`?".to_owned(),
+                (_, Some(word)) => format!("did you mean `${word}`?"),
+                _ => "expected `$host`, `$path` or `$query`; a `$` itself is written `%24`".to_owned(),
+            };
+            return refuse(format!("`${name}` is not known in a redirect"), hint);
+        }
+    }
+    uri_characters(text).map_err(|hint| Refused { message, hint })?;
+    Ok(text.to_owned())
+}

@@ -1,0 +1,129 @@
+//! The whole file: its tables, and the way from them to a [`Config`] and back.
+
+use std::sync::Arc;
+
+use crate::admin::{self, Admin};
+use crate::cache::Cache;
+use crate::fields::{Fields, KeyValue, Value};
+use crate::keys::{Key, Kind, Row, Table};
+use crate::listener::{self, Listener};
+use crate::log::Log;
+use crate::pool::{self, Pool};
+use crate::report::{Findings, Span};
+use crate::runtime::Runtime;
+use crate::setting::{One as _, Part, Section, Setting};
+use crate::uses::Uses;
+
+/// A whole configuration, checked: every pool that is named exists, every bound holds.
+///
+/// Listeners and pools are shared: a config that differs from another in one pool costs no more than that pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// `[runtime]`
+    pub runtime: Runtime,
+    /// `[admin]`; `None` when `bind = "off"`.
+    pub admin: Option<Admin>,
+    /// `[log]`
+    pub log: Log,
+    /// `[cache]`
+    pub cache: Cache,
+    /// `[listener.NAME]`, in file order.
+    pub listeners: Vec<Arc<Listener>>,
+    /// `[pool.NAME]`, in file order.
+    pub pools: Vec<Arc<Pool>>,
+}
+
+/// The file.
+pub(crate) static ROOT: Table = Table {
+    path: "the file",
+    doc: "Six kinds of tables. At least one listener is needed; all the rest has defaults.",
+    rows: &[
+        Row::Key(Key::new(Kind::Table(Runtime::TABLE)).named("runtime", "Settings of the whole process.")),
+        Row::Key(Key::new(Kind::Table(Admin::TABLE)).named("admin", "The admin API, metrics and dashboard.")),
+        Row::Key(Key::new(Kind::Table(Log::TABLE)).named("log", "Access log and program log.")),
+        Row::Key(
+            Key::new(Kind::Table(Cache::TABLE))
+                .named("cache", "The memory that routes with a `cache` share."),
+        ),
+        Row::Key(
+            Key::new(Kind::NamedTables(Listener::TABLE))
+                .also(&["frontend", "server", "listen"])
+                .named("listener", "Where clients are accepted."),
+        ),
+        Row::Key(
+            Key::new(Kind::NamedTables(Pool::TABLE))
+                .also(&["upstream", "cluster"])
+                .named("pool", "Backends, and how to choose among them."),
+        ),
+    ],
+};
+
+/// Says in every table what follows from another one. Gives who uses which pool.
+pub(crate) fn assume(root: &mut Fields) -> Uses {
+    for listener in root.below_mut("listener") {
+        listener::assume(listener);
+    }
+    let uses = Uses::of_file(root);
+    for pool in root.below_mut("pool") {
+        pool::assume(pool, &uses);
+    }
+    uses
+}
+
+impl Config {
+    /// From a file whose tables say what follows from each other. What could not be read gets its default; the file is refused
+    /// anyway.
+    pub(crate) fn read(root: &Fields) -> Config {
+        Config {
+            runtime: table(root, "runtime"),
+            admin: root.table("admin").map_or_else(|| Some(Admin::blank()), admin::read),
+            log: table(root, "log"),
+            cache: table(root, "cache"),
+            listeners: root.named("listener").map(<Listener as Part>::of).map(Arc::new).collect(),
+            pools: root.named("pool").map(<Pool as Part>::of).map(Arc::new).collect(),
+        }
+    }
+
+    /// The file again, with every key that says something.
+    pub(crate) fn fields(&self) -> Fields {
+        let mut root = Fields::new(&ROOT, Span::default());
+        root.put("runtime", self.runtime.write());
+        root.put("admin", Some(Value::Table(admin::write(self.admin.as_ref()))));
+        root.put("log", self.log.write());
+        root.put("cache", self.cache.write());
+        root.put("listener", Some(named(&self.listeners)));
+        root.put("pool", Some(named(&self.pools)));
+        root
+    }
+
+    /// Notes what no value shows by itself: names that must exist, addresses that clash, keys that contradict each other. Runs
+    /// over whatever could be read; a key that could not be read has been reported and is not mentioned again.
+    pub(crate) fn check(&self, root: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
+        let is_empty = root.map("listener").is_empty() && !root.is_bad("listener");
+        if is_empty && !root.meant.contains(&"listener") {
+            let hint = "expected at least `[listener.web]` with `bind` and `pool`, and a `[pool.NAME]` with `backends`";
+            findings.error(root.at("listener"), "no listener is defined", hint);
+        }
+        let is_bad = root.is_bad("admin") || root.table("admin").is_some_and(|admin| admin.is_bad("bind"));
+        let admin = self.admin.as_ref().map(|admin| admin.bind).filter(|_| !is_bad);
+        if let Some(admin) = root.table("admin") {
+            admin::check(admin, findings);
+        }
+        listener::binds::check(root, &self.listeners, admin, findings);
+        listener::check(root, &self.listeners, findings);
+        pool::check(root, uses, &self.pools, findings);
+    }
+}
+
+fn table<T: Setting>(root: &Fields, name: &str) -> T {
+    T::read(root.value(name))
+}
+
+fn named<T: Section>(tables: &[Arc<T>]) -> Value {
+    let entry = |table: &Arc<T>| {
+        let fields = table.fields();
+        let (key, at) = (Span::default(), Span::default());
+        KeyValue { name: fields.name.clone(), key, at, value: Value::Table(fields) }
+    };
+    Value::Map(tables.iter().map(entry).collect())
+}

@@ -1,0 +1,339 @@
+//! `[listener.NAME]`: one place where clients are accepted.
+
+pub(crate) mod binds;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, LazyLock};
+
+use ipnet::IpNet;
+use weir_screen::Settings as Screen;
+
+use crate::acme::{self, Acme};
+use crate::compress::{self, Compress};
+use crate::fields::{Fields, Value};
+use crate::keys::{
+    Each, Key, Kind, Limit, Row, count, flag, list, table as below, table_or_true, text, word,
+};
+use crate::protocol::{Protocol, applies, audience, spoken};
+use crate::report::{Findings, Span};
+use crate::route::{self, Route};
+use crate::setting::{Part, Section as _, table};
+use crate::sqli::Sqli;
+use crate::suggest::{nearest, one_of};
+use crate::timeout::{self, HttpLimits, Timeouts};
+use crate::tls::{self, ListenerTls};
+use crate::values::NAME;
+use crate::values::address::{BIND, NETWORK};
+use crate::values::http::HttpVersion;
+use crate::{screen, values};
+
+table! {
+    /// One place where clients are accepted.
+    pub struct Listener(name) at "[listener.NAME]" {
+        /// Addresses of this machine to accept at; port 0 takes a free one.
+        bind: Vec<SocketAddr> =
+            list(Each::Text(&BIND)).required().also(&["listen", "address", "addr"]);
+        /// The pool that takes whatever no route takes. Needed for tcp and udp; without it HTTP answers 404.
+        pool: Option<String> =
+            text(&NAME)
+                .default("none")
+                .also(&["default_backend", "use_backend", "proxy_pass", "backend", "upstream"]);
+        /// Peers that must open with a PROXY protocol header (v1 or v2); nobody else may.
+        accept_proxy: Vec<IpNet> =
+            list(Each::Text(&NETWORK)).default("nobody").stream().also(&["proxy_protocol"]);
+        /// Most client connections at once, over all workers; for udp, flows.
+        max_connections: u32 =
+            count(Limit::new(
+                100_000,
+                1,
+                10_000_000,
+                "each connection is a file descriptor; there are at most a few million",
+            ))
+            .also(&["maxconn"]);
+        /// Most client connections at once of one client: an IPv4 address, or an IPv6 /64. Those of
+        /// `trusted_proxies` are not counted.
+        max_connections_per_client: Option<u32> =
+            count(Limit::optional(1, 10_000_000, "0 would lock every client out"))
+                .default("no limit of its own");
+        /// The timers.
+        timeout: Timeouts = below(Timeouts::TABLE).also(&["timeouts"]);
+        /// Certificates and TLS settings.
+        tls: Option<ListenerTls> = below(ListenerTls::TABLE).default("off").stream().also(&["ssl"]);
+        /// What it speaks to its clients, and what is said about that only.
+        speaks: Speaks;
+        /// In file order, first match wins.
+        routes as "route": Vec<Route> =
+            Key::new(Kind::Tables(Route::TABLE)).stream().also(&["routes", "location", "rule", "acl"]);
+    }
+    not built {
+        /// `proxy` terminates and relays; `kernel` forwards packets.
+        plane = Key::new(Kind::Unread("`\"proxy\"`, `\"kernel\"` or `\"auto\"`")).not_built(&["proxy"]);
+        /// Interfaces of the kernel plane.
+        interface = Key::new(Kind::Unread("a list of interfaces")).not_built(&[]);
+        /// How the kernel plane forwards.
+        forward = Key::new(Kind::Unread("`\"nat\"`, `\"full-nat\"` or `\"dsr\"`")).not_built(&[]);
+        /// Which MySQL members are used.
+        access =
+            Key::new(Kind::Unread("`\"read-write\"`, `\"read-only\"` or `\"auto\"`")).not_built(&[]);
+    }
+}
+
+/// What a listener speaks to its clients.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Speaks {
+    /// HTTP.
+    Http(Box<Http>),
+    /// Bytes, relayed.
+    Tcp,
+    /// Datagrams, relayed by flow.
+    Udp,
+}
+
+table! {
+    /// What is said of a listener that speaks HTTP.
+    pub struct Http {
+        /// HTTP versions that are spoken. A client that knows several gets HTTP/2 by TLS.
+        versions as "http": Vec<HttpVersion> =
+            list(Each::Word(HttpVersion::WORDS))
+                .default("`[\"h1\", \"h2\"]` with `tls`, else `[\"h1\"]`")
+                .http()
+                .also(&["alpn", "versions", "http_versions"]);
+        /// Peers whose `forwarded` and `x-forwarded-*` are believed and extended rather than overwritten; whom they
+        /// name is the client everywhere.
+        trusted_proxies: Vec<IpNet> =
+            list(Each::Text(&NETWORK))
+                .default("nobody")
+                .http()
+                .also(&["set_real_ip_from", "real_ip_from"]);
+        /// Takes `//` in a path for `/`, for routes and for backends: where backends do so, a route guards no
+        /// path without it.
+        merge_slashes: bool = flag(false).http();
+        /// Takes a client of HTTP/1.1 that ends its direction of the connection for one that has left, and its
+        /// backend off the request. A few clients (netcat) end it and wait for the answer.
+        abort_on_close: bool =
+            flag(false).http().also(&["abortonclose", "proxy_ignore_client_abort"]);
+        /// Compresses responses for clients that ask for it; a route may say otherwise.
+        compress: Option<Compress> =
+            table_or_true(Compress::TABLE)
+                .default("off")
+                .http()
+                .also(&["compression", "gzip", "brotli", "encode"]);
+        /// Sizes a client may make Weir hold or parse.
+        limits: HttpLimits = below(HttpLimits::TABLE).http().also(&["limit"]);
+        /// How requests are looked at for SQL injection where no route says otherwise.
+        sqli: Sqli;
+        /// What is asked of every request, before its route is asked.
+        screen: Screen;
+    }
+}
+
+impl Part for Speaks {
+    const ROWS: &'static [Row] = &[
+        Row::Key(
+            word(Protocol::WORDS, "http")
+                .first()
+                .also(&["mode"])
+                .instead(&[
+                    (
+                        &["https", "tls", "ssl"],
+                        "expected \"http\" or \"tcp\"; TLS is what `tls` of the listener asks for",
+                    ),
+                    (
+                        &["h1", "h2", "h3", "http1", "http2", "http3", "http/2", "http/3", "grpc", "quic"],
+                        "expected \"http\"; `http = [\"h1\", \"h2\", \"h3\"]` says which versions are spoken, of which \"h3\" wants `tls`",
+                    ),
+                ])
+                .named("protocol", "What it speaks to its clients."),
+        ),
+        Row::Part(Http::ROWS),
+    ];
+
+    fn of(fields: &Fields) -> Speaks {
+        match spoken(fields).unwrap_or_default() {
+            Protocol::Http => Speaks::Http(Box::new(Http::of(fields))),
+            Protocol::Tcp => Speaks::Tcp,
+            Protocol::Udp => Speaks::Udp,
+        }
+    }
+
+    fn put(&self, fields: &mut Fields) {
+        fields.put("protocol", Some(Value::Word(self.protocol().word())));
+        match self {
+            Speaks::Http(http) => http.put(fields),
+            Speaks::Tcp | Speaks::Udp => {}
+        }
+    }
+}
+
+impl Speaks {
+    /// Its word.
+    pub fn protocol(&self) -> Protocol {
+        match self {
+            Speaks::Http(_) => Protocol::Http,
+            Speaks::Tcp => Protocol::Tcp,
+            Speaks::Udp => Protocol::Udp,
+        }
+    }
+}
+
+impl Listener {
+    /// What it speaks.
+    pub fn protocol(&self) -> Protocol {
+        self.speaks.protocol()
+    }
+
+    /// What is said of its HTTP. Where it speaks none: a listener without any version, that asks nothing of its requests.
+    pub fn http(&self) -> &Http {
+        static NONE: LazyLock<Http> = LazyLock::new(|| Http {
+            versions: Vec::new(),
+            ..Http::of(&Fields::new(Listener::TABLE, Span::default()))
+        });
+        match &self.speaks {
+            Speaks::Http(http) => http,
+            Speaks::Tcp | Speaks::Udp => &NONE,
+        }
+    }
+}
+
+/// Says what follows from something else where a listener does not say it itself.
+pub(crate) fn assume(listener: &mut Fields) {
+    let versions: &[HttpVersion] = match listener.get("tls") {
+        Some(_) => &[HttpVersion::H1, HttpVersion::H2],
+        None => &[HttpVersion::H1],
+    };
+    let versions = versions.iter().map(|version| (Span::default(), Value::Word(version.word())));
+    listener.assume("http", Value::List(versions.collect()));
+    route::assume(listener);
+}
+
+/// Notes what is wrong with the listeners of a file.
+pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut Findings<'_>) {
+    let speaks_plain_http = |fields: &Fields| {
+        fields.lacks("tls") && spoken(fields).is_none_or(|protocol| protocol == Protocol::Http)
+    };
+    let answers_plainly = root.named("listener").any(speaks_plain_http);
+    let mut orders: Vec<(&str, &Acme)> = Vec::new();
+    for (listener, fields) in listeners.iter().zip(root.named("listener")) {
+        of_protocol(listener, fields, findings);
+        if spoken(fields) == Some(Protocol::Http) {
+            versions(fields, findings);
+        }
+        if let Some(tls) = fields.table("tls") {
+            let speaks_h3 = listener.http().versions.contains(&HttpVersion::H3);
+            tls::check_listener(&listener.name, tls, speaks_h3, findings);
+            let own = listener.tls.as_ref().and_then(|tls| tls.acme.as_ref());
+            if let (Some(own), Some(fields)) = (own, tls.table("acme")) {
+                acme::check(own, fields, answers_plainly, &orders, findings);
+                orders.push((&listener.name, own));
+            }
+        }
+        compress::check(fields, findings);
+        route::check(fields, &listener.routes, findings);
+        if spoken(fields).is_none_or(|protocol| protocol == Protocol::Http) {
+            screen::check_listener(fields, findings);
+        }
+        pool_exists(root, fields, findings);
+        for (_, route) in fields.tables("route").filter(|_| spoken(fields) != Some(Protocol::Udp)) {
+            pool_exists(root, route, findings);
+        }
+    }
+}
+
+/// What a protocol needs, and what means nothing to it.
+fn of_protocol(listener: &Listener, fields: &Fields, findings: &mut Findings<'_>) {
+    let Some(protocol) = spoken(fields) else { return };
+    inapplicable(fields, fields, protocol, findings);
+    if fields.lacks("pool") {
+        no_pool(fields, protocol, findings);
+    }
+    if let (Some(most), Some(entry)) =
+        (listener.max_connections_per_client, fields.get("max_connections_per_client"))
+        && most > listener.max_connections
+        && fields.value("max_connections").is_some()
+    {
+        let hint = format!(
+            "`max_connections` is {} already ({})",
+            listener.max_connections,
+            findings.place(fields.at("max_connections"))
+        );
+        findings.warning(entry.at, "`max_connections_per_client` has no effect", hint);
+    }
+    timeout::check(fields, findings);
+}
+
+/// Keys that only other protocols know. A table that means nothing is named once, not once for each of its keys.
+fn inapplicable(listener: &Fields, fields: &Fields, protocol: Protocol, findings: &mut Findings<'_>) {
+    for entry in &fields.entries {
+        let Some(key) = fields.schema.key(&entry.name) else { continue };
+        if applies(key.only, protocol) {
+            for below in entry.value.tables() {
+                inapplicable(listener, below, protocol, findings);
+            }
+            continue;
+        }
+        let place = findings.place(listener.at("protocol"));
+        let spoken = protocol.word();
+        let message = format!("`{}` means nothing to a {spoken} listener", key.name);
+        let hint =
+            format!("it is for {}, and `{}` speaks {spoken} ({place})", audience(key.only), listener.name);
+        findings.error(entry.key, message, hint);
+    }
+}
+
+fn no_pool(listener: &Fields, protocol: Protocol, findings: &mut Findings<'_>) {
+    let name = &listener.name;
+    if protocol == Protocol::Udp || protocol == Protocol::Tcp && listener.lacks("route") {
+        let hint = match protocol {
+            Protocol::Udp => "a udp listener has no routes: expected `pool = \"NAME\"`",
+            _ => "expected `pool = \"NAME\"`, or routes by `sni`",
+        };
+        findings.error(listener.at, format!("listener `{name}` has no `pool`"), hint);
+    } else if listener.lacks("route") {
+        let message = format!("listener `{name}` answers every request with 404");
+        findings.warning(listener.at, message, "it has no `pool` and no `[[route]]`");
+    }
+}
+
+/// A listener's `http`.
+fn versions(listener: &Fields, findings: &mut Findings<'_>) {
+    let Some(entry) = listener.get("http") else { return };
+    let Value::List(list) = &entry.value else { return };
+    values::said_once(listener, "http", findings);
+    let h3 =
+        list.iter().find(|(_, value)| matches!(value, Value::Word(word) if *word == HttpVersion::H3.word()));
+    let Some((at, _)) = h3 else { return };
+    if listener.lacks("tls") {
+        let hint = format!(
+            "QUIC is always encrypted (RFC 9001): expected `[listener.{}.tls]` with `certificates`",
+            listener.name
+        );
+        findings.error(*at, "`h3` needs `tls`", hint);
+    }
+    if listener.get("accept_proxy").is_some() {
+        let hint = format!(
+            "QUIC carries none: whoever comes by h3 is taken for the client ({})",
+            findings.place(listener.at("accept_proxy"))
+        );
+        findings.warning(*at, "`h3` knows no PROXY protocol", hint);
+    }
+}
+
+/// Notes a `pool = "…"` that names none.
+fn pool_exists(root: &Fields, fields: &Fields, findings: &mut Findings<'_>) {
+    let Some(name) = fields.text("pool") else { return };
+    let defined = root.map("pool");
+    // `[pool]` itself could not be read: nobody knows what was meant to be there.
+    if defined.iter().any(|entry| entry.name == name) || root.is_bad("pool") || root.meant.contains(&"pool") {
+        return;
+    }
+    let names = || defined.iter().map(|entry| entry.name.as_str());
+    let hint = match nearest(name, names()).and_then(|near| defined.iter().find(|entry| entry.name == near)) {
+        Some(near) => format!("did you mean `{}` ({})?", near.name, findings.place(near.at)),
+        None if defined.is_empty() => {
+            format!("no pool is defined at all; expected `[pool.{name}]` with `backends`")
+        }
+        None if defined.len() <= 8 => format!("expected {}, or a new `[pool.{name}]`", one_of(names())),
+        None => format!("expected one of the {} pools of this file, or a new `[pool.{name}]`", defined.len()),
+    };
+    findings.error(fields.at("pool"), format!("no pool is named `{name}`"), hint);
+}

@@ -1,0 +1,89 @@
+//! Two sockets cannot wait at the same address.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::Listener;
+use crate::fields::Fields;
+use crate::protocol::{Protocol, spoken};
+use crate::report::{Findings, Span};
+use crate::setting::One as _;
+use crate::values::http::HttpVersion;
+
+struct Bound {
+    address: SocketAddr,
+    /// `listener `web``
+    owner: String,
+    at: Option<Span>,
+}
+
+/// Notes listeners that clash with each other, or with the admin API, which listens at `admin` unless that could not be read.
+pub(crate) fn check(
+    root: &Fields,
+    listeners: &[Arc<Listener>],
+    admin: Option<SocketAddr>,
+    findings: &mut Findings<'_>,
+) {
+    // By transport (true: UDP) and port, so that a file with many listeners is compared in time in proportion to its length.
+    let mut taken: BTreeMap<(bool, u16), Vec<Bound>> = BTreeMap::new();
+    let said = root.table("admin").and_then(|admin| admin.get("bind"));
+    if let Some(address) = admin.filter(|address| address.port() != 0) {
+        let at = said.map(|entry| entry.at);
+        let owner =
+            if at.is_some() { "the admin API" } else { "the admin API (`[admin]` moves it)" }.to_owned();
+        taken.entry((false, address.port())).or_default().push(Bound { address, owner, at });
+    }
+    for (listener, fields) in listeners.iter().zip(root.named("listener")) {
+        let Some(protocol) = spoken(fields) else { continue };
+        // Another plane takes packets before any socket sees them; whether its address clashes is not known here.
+        if fields.is_bad("plane") {
+            continue;
+        }
+        for (at, value) in fields.list("bind") {
+            let Some(address) = SocketAddr::of(value) else { continue };
+            if address.port() == 0 {
+                continue;
+            }
+            let mut is_reported = false;
+            for is_udp in transports(listener, protocol) {
+                let others = taken.entry((is_udp, address.port())).or_default();
+                if let Some(other) = others.iter().find(|other| overlap(address, other.address))
+                    && !std::mem::replace(&mut is_reported, true)
+                {
+                    let (message, hint) = explain(address, other, findings);
+                    findings.error(*at, message, hint);
+                }
+                others.push(Bound { address, owner: format!("listener `{}`", listener.name), at: Some(*at) });
+            }
+        }
+    }
+}
+
+/// Whether each socket of a listener is UDP. HTTP/3 has one beside that of the others, if there are others.
+fn transports(listener: &Listener, protocol: Protocol) -> impl Iterator<Item = bool> + use<> {
+    let first = (listener.http().versions != [HttpVersion::H3]).then_some(protocol == Protocol::Udp);
+    first.into_iter().chain(listener.http().versions.contains(&HttpVersion::H3).then_some(true))
+}
+
+/// Whether two addresses with the same port take the same clients. `[::]` is IPv6 only, so it leaves IPv4 alone.
+fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    let (a, b) = (a.ip().to_canonical(), b.ip().to_canonical());
+    a.is_ipv4() == b.is_ipv4() && (a == b || a.is_unspecified() || b.is_unspecified())
+}
+
+fn explain(address: SocketAddr, other: &Bound, findings: &Findings<'_>) -> (String, String) {
+    let place = other.at.map_or_else(String::new, |at| format!(" ({})", findings.place(at)));
+    let Bound { address: taken, owner, .. } = other;
+    if address.ip().to_canonical() == taken.ip().to_canonical() {
+        return (format!("{address} is bound twice"), format!("{owner} has it already{place}"));
+    }
+    let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+    let port = address.port();
+    let hint = if taken.ip().is_unspecified() {
+        format!("{owner} takes port {port} of every {family} address with {taken}{place}")
+    } else {
+        format!("it takes port {port} of every {family} address, and {owner} has {taken}{place}")
+    };
+    (format!("{address} clashes with {taken}"), hint)
+}

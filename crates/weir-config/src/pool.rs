@@ -1,0 +1,379 @@
+//! `[pool.NAME]`: a set of backends and how to choose among them.
+
+pub(crate) mod hash;
+pub(crate) mod health;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_balance::Algorithm;
+
+use self::hash::Hash;
+use self::health::Health;
+use crate::fields::{Fields, Value};
+use crate::keys::{
+    DAY, Each, HOUR, Key, Kind, Limit, Only, Word, count, duration, flag, list_or, millis, seconds,
+    table as below, table_or_true, text, word,
+};
+use crate::protocol::{Protocol, applies, audience};
+use crate::report::{Findings, Span};
+use crate::setting::{Section as _, one, table, words};
+use crate::tls::{self, PoolTls};
+use crate::uses::Uses;
+use crate::values::address::{BACKEND_ADDRESS, same_backend};
+use crate::values::http::{COOKIE_NAME, HttpVersion};
+
+table! {
+    /// A set of backends and how to choose among them.
+    pub struct Pool(name) at "[pool.NAME]" {
+        /// `"host:port"`, or a table where more than the address is said.
+        backends: Vec<Backend> =
+            Key::new(Kind::Many(Each::TableOrText(Backend::TABLE, "address")))
+                .required()
+                .also(&["servers", "server", "backend", "members", "targets"]);
+        /// How a backend is chosen.
+        balance: Algorithm =
+            word(ALGORITHMS, "round-robin").also(&["algorithm", "lb", "method", "policy"]);
+        /// What `hash` and `maglev` hash.
+        hash: Hash = below(Hash::TABLE);
+        /// HTTP version towards the backends.
+        protocol: HttpVersion =
+            word(VERSIONS, "h1")
+                .http()
+                .also(&["http", "proto", "proxy_http_version"])
+                .instead(&[
+                    (
+                        &["h3", "http3", "http/3", "quic"],
+                        "expected \"h1\" or \"h2\"; HTTP/3 is spoken with clients only",
+                    ),
+                    (
+                        &["https", "tls", "ssl"],
+                        "expected \"h1\" or \"h2\"; TLS is what `tls` of the pool asks for",
+                    ),
+                ]);
+        /// TLS towards the backends.
+        tls: Option<PoolTls> =
+            table_or_true(PoolTls::TABLE).default("off").stream().also(&["ssl", "https"]);
+        /// PROXY protocol header towards the backends.
+        send_proxy: Option<ProxyVersion> =
+            Key::new(Kind::Word(ProxyVersion::WORDS, None))
+                .default("none")
+                .stream()
+                .also(&["proxy_protocol"]);
+        /// When a failed attempt is tried again.
+        retry: Retry = below(Retry::TABLE).stream().also(&["retries"]);
+        /// Waiting room when every backend is at its `max_connections`.
+        queue: Queue = below(Queue::TABLE).stream();
+        /// Keeps a client on its backend.
+        sticky: Option<Sticky> =
+            below(Sticky::TABLE).default("off").http().also(&["cookie", "session"]);
+        /// A backend that came back gets its share gradually over this time.
+        slow_start: Option<Duration> =
+            duration(Limit::optional(millis(100), HOUR, "leave it out to give the full share at once"))
+                .default("off")
+                .also(&["slowstart"]);
+        /// Idle connections kept to backends.
+        keep_alive: KeepAlive = below(KeepAlive::TABLE).http().also(&["keepalive"]);
+        /// How it is known which backends are up; `"off"` neither probes nor ejects.
+        health: Health =
+            Key::new(Kind::TableOrOff(Health::TABLE)).also(&["check", "health_check", "healthcheck"]);
+    }
+    not built {
+        /// Members and roles of a MySQL cluster.
+        mysql = Key::new(Kind::Unread("a table")).not_built(&[]);
+    }
+}
+
+table! {
+    /// One address of a pool.
+    #[derive(Eq)]
+    pub struct Backend at "backends = [{ … }]" {
+        /// Host name, IPv4 or bracketed IPv6, and port; the backend's name everywhere.
+        address: String = text(&BACKEND_ADDRESS).required().also(&["host", "server", "url"]);
+        /// Share of the load.
+        weight: u32 =
+            count(Limit::new(
+                1,
+                0,
+                256,
+                "0 takes no new work; finer shares than 1 in 256 cannot be told apart",
+            ));
+        /// Most requests (HTTP) or connections (TCP) in flight, over all workers.
+        max_connections: Option<u32> =
+            count(Limit::optional(
+                1,
+                10_000_000,
+                "use `weight = 0` for a backend that shall take nothing",
+            ))
+            .default("no limit")
+            .also(&["maxconn", "max_conns"]);
+        /// Used only when no other backend is up.
+        backup: bool = flag(false).brief();
+    }
+}
+
+table! {
+    /// A failed attempt is tried again at another backend where there is one.
+    #[derive(Eq)]
+    pub struct Retry at "retry = { … }" {
+        /// Further tries after the first; 0 switches retries off.
+        attempts: u32 =
+            count(Limit::new(2, 0, 10, "each retry multiplies the load on a pool that is in trouble"));
+        /// Which failures are tried again.
+        on: Vec<RetryOn> = list_or(Each::Word(RETRY_ON), &["connect", "empty"]);
+        /// Whether POST and the like may be tried again after they reached a backend.
+        non_idempotent: bool = flag(false);
+    }
+}
+
+table! {
+    /// Waiting room when every backend is at its `max_connections`.
+    #[derive(Copy, Eq)]
+    pub struct Queue at "queue = { … }" {
+        /// Most waiting at once, over all workers.
+        max: u32 =
+            count(Limit::new(
+                1000,
+                0,
+                1_000_000,
+                "0 answers 503 at once; a longer queue only delays the 503",
+            ))
+            .also(&["size", "length"]);
+        /// Longest wait; beyond it 503.
+        timeout: Duration = duration(Limit::new(seconds(1), millis(1), HOUR, "clients give up too"));
+    }
+}
+
+table! {
+    /// Keeps a client on its backend as long as that is up.
+    #[derive(Eq)]
+    pub struct Sticky at "sticky = { … }" {
+        /// Name of the cookie.
+        cookie: String = text(&COOKIE_NAME).required().also(&["name"]);
+    }
+}
+
+table! {
+    /// Idle connections kept to backends for the next request.
+    #[derive(Copy, Eq)]
+    pub struct KeepAlive at "keep_alive = { … }" {
+        /// Per worker and backend; 0 switches reuse off.
+        max: u32 = count(Limit::new(256, 0, 65_536, "0 opens a new connection for every request"));
+        /// How long an idle connection is kept.
+        idle: Duration =
+            duration(Limit::new(
+                seconds(30),
+                millis(100),
+                DAY,
+                "should end before the backend closes the connection itself",
+            ))
+            .also(&["timeout"]);
+    }
+}
+
+words! {
+    /// PROXY protocol version.
+    pub enum ProxyVersion {
+        V1 = "v1": "text",
+        V2 = "v2": "binary",
+    }
+}
+
+/// HTTP versions towards backends.
+const VERSIONS: &[Word] = &[
+    Word::new("h1", "HTTP/1.1"),
+    Word::new("h2", "HTTP/2: many clients share few connections; without `tls` by prior knowledge"),
+];
+
+/// The algorithms, with the names that HAProxy, nginx and Envoy have for the same thing.
+const ALGORITHMS: &[Word] = &[
+    Word::new("round-robin", "in turn, by weight").also(&["roundrobin", "rr", "static-rr", "wrr"]),
+    Word::new("least-connections", "fewest in flight per weight").also(&[
+        "leastconn",
+        "least-conn",
+        "least-request",
+        "lc",
+        "wlc",
+    ]),
+    Word::new("random-two", "the less loaded of two").also(&["random", "p2c", "power-of-two"]),
+    Word::new("least-time", "of two the one that answers sooner").also(&["ewma", "peak-ewma", "latency"]),
+    Word::new("first", "the first with room"),
+    Word::new("source", "hash of the client's address").also(&["ip-hash", "source-hash", "sh"]),
+    Word::new("hash", "consistent hash").also(&["uri", "ring-hash", "consistent", "ring"]),
+    Word::new("maglev", "Maglev table"),
+];
+
+one!(
+    Algorithm,
+    Value::Word(word) => Algorithm::from_word(word),
+    |it| Value::Word(it.word()),
+    Algorithm::default()
+);
+
+/// A failure that may be tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryOn {
+    /// No connection came about: nothing was sent.
+    Connect,
+    /// The backend closed without one byte of response.
+    Empty,
+    /// The backend did not answer in time.
+    Timeout,
+    /// The backend answered with this status: 502, 503 or 504.
+    Status(u16),
+}
+
+const RETRY_ON: &[Word] = &[
+    Word::new("connect", "no connection came about: nothing was sent"),
+    Word::new("empty", "the backend closed without one byte of response"),
+    Word::new("timeout", "the backend did not answer in time"),
+    Word::new("502", "the backend answered 502"),
+    Word::new("503", "the backend answered 503"),
+    Word::new("504", "the backend answered 504"),
+];
+
+one!(
+    RetryOn,
+    Value::Word(word) => match *word {
+        "connect" => Some(RetryOn::Connect),
+        "empty" => Some(RetryOn::Empty),
+        "timeout" => Some(RetryOn::Timeout),
+        status => status.parse().ok().map(RetryOn::Status),
+    },
+    |it| Value::Word(match it {
+        RetryOn::Connect => "connect",
+        RetryOn::Empty => "empty",
+        RetryOn::Timeout => "timeout",
+        RetryOn::Status(502) => "502",
+        RetryOn::Status(503) => "503",
+        RetryOn::Status(_) => "504",
+    }),
+    RetryOn::Connect
+);
+
+/// Says what follows from who uses a pool where it does not say it itself.
+pub(crate) fn assume(pool: &mut Fields, uses: &Uses) {
+    let all = |wanted: Protocol| uses.first(&pool.name, |protocol| protocol != wanted).is_none();
+    let (all_http, all_udp) = (all(Protocol::Http), all(Protocol::Udp));
+    if let Some(hash) = pool.below_or_assumed("hash", Hash::TABLE) {
+        hash.assume("key", Value::Text(if all_http { "uri" } else { "client_ip" }.to_owned()));
+    }
+    // A connection says nothing about a UDP service, and a datagram that nobody answers says nothing either.
+    let check = if all_http {
+        "http"
+    } else if all_udp {
+        "off"
+    } else {
+        "tcp"
+    };
+    health::assume(pool, check);
+}
+
+/// Notes what is wrong with the pools of a file.
+pub(crate) fn check(root: &Fields, uses: &Uses, pools: &[Arc<Pool>], findings: &mut Findings<'_>) {
+    for (pool, fields) in pools.iter().zip(root.named("pool")) {
+        backends(pool, fields, findings);
+        hash::check(pool.balance, fields, uses, findings);
+        listeners(fields, uses, findings);
+        if let Some(entry) = fields.get("queue") {
+            let unlimited = pool.backends.iter().all(|backend| backend.max_connections.is_none());
+            if unlimited && !pool.backends.is_empty() {
+                findings.warning(
+                    entry.key,
+                    "`queue` has no effect",
+                    "no backend of the pool has `max_connections`, so none is ever full",
+                );
+            }
+        }
+        if uses.of(&pool.name).is_empty() {
+            let message = format!("pool `{}` is never used", pool.name);
+            findings.warning(fields.at, message, "no listener and no route names it");
+        }
+        if let Some(health) = fields.table("health") {
+            health::check(health, &pool.health, &pool.name, uses, findings);
+        }
+        if let (HttpVersion::H2, Some(entry)) = (pool.protocol, fields.get("send_proxy")) {
+            let hint = format!(
+                "a PROXY header names one client for a whole connection, and HTTP/2 has many on one ({})",
+                findings.place(fields.at("protocol"))
+            );
+            findings.error(entry.key, "`send_proxy` cannot stand beside `protocol = \"h2\"`", hint);
+        }
+        tls::check_pool(fields, findings);
+        if let (Some(entry), Some(_)) = (fields.get("tls"), fields.table("tls"))
+            && let Some(other) = uses.of(&pool.name).iter().find(|place| place.passes_tls_through)
+        {
+            let hint = format!(
+                "what it relays is encrypted already: {} and has routes by `sni`",
+                other.speaks(findings)
+            );
+            findings.warning(entry.at, "TLS is sent within TLS", hint);
+        }
+    }
+}
+
+fn backends(pool: &Pool, fields: &Fields, findings: &mut Findings<'_>) {
+    let mut seen: BTreeMap<String, (&str, Span)> = BTreeMap::new();
+    for (at, backend) in fields.tables("backends") {
+        let Some(address) = backend.text("address") else { continue };
+        match seen.get(&same_backend(address)) {
+            Some((first, place)) => {
+                let same =
+                    if *first == address { String::new() } else { format!("; it is the same as `{first}`") };
+                let hint = format!(
+                    "the first is at {}{same}; use `weight` for a larger share",
+                    findings.place(*place)
+                );
+                findings.error(at, format!("backend `{address}` is said twice"), hint);
+            }
+            None => drop(seen.insert(same_backend(address), (address, at))),
+        }
+    }
+    let at = fields.at("backends");
+    if !pool.backends.is_empty() && pool.backends.iter().all(|backend| backend.backup) {
+        let hint = "a backup is used only when no other backend is up, and there is no other";
+        findings.warning(at, format!("pool `{}` has only backups", pool.name), hint);
+    }
+    if !pool.backends.is_empty() && pool.backends.iter().all(|backend| backend.weight == 0) {
+        findings.warning(at, format!("no backend of pool `{}` takes work", pool.name), "every `weight` is 0");
+    }
+}
+
+/// Keys that mean nothing to the listeners which use the pool.
+fn listeners(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
+    for entry in &pool.entries {
+        let only = pool.schema.key(&entry.name).map(|key| key.only).filter(|only| *only != Only::Any);
+        let Some(only) = only else { continue };
+        let Some(other) = uses.first(&pool.name, |protocol| !applies(only, protocol)) else { continue };
+        let speaks = other.speaks(findings);
+        let said_in_vain = uses.first(&pool.name, |protocol| applies(only, protocol)).is_none();
+        // These change where a client ends up or what a backend believes; the rest only tunes what is not done at all.
+        let promise = matches!(entry.name.as_str(), "sticky" | "send_proxy");
+        if said_in_vain && promise {
+            let hint = format!("it is for {}, and {speaks}", audience(only));
+            findings.error(entry.key, format!("pool `{}` cannot have `{}`", pool.name, entry.name), hint);
+        } else if said_in_vain {
+            let hint = format!("it is for {}, and {speaks}", audience(only));
+            findings.warning(entry.key, format!("`{}` has no effect", entry.name), hint);
+        } else if promise {
+            let hint = format!("it is for {}, and {speaks} and uses this pool too", audience(only));
+            findings.warning(entry.key, format!("`{}` does not hold for every client", entry.name), hint);
+        }
+    }
+    let tcp_only = uses.first(&pool.name, |protocol| protocol == Protocol::Http).is_none();
+    let relayed = uses.first(&pool.name, |protocol| protocol == Protocol::Tcp).filter(|_| tcp_only);
+    let (Some(other), Some(retry)) = (relayed, pool.table("retry")) else { return };
+    let why = format!("bytes that were sent cannot be sent again: {}", other.speaks(findings));
+    for (at, value) in retry.list("on") {
+        if let Value::Word(word) = value
+            && *word != "connect"
+        {
+            let hint = format!("{why}; expected \"connect\"");
+            findings.warning(*at, format!("a retry on `{word}` has no effect"), hint);
+        }
+    }
+    if let Some(entry) = retry.get("non_idempotent") {
+        findings.warning(entry.key, "`non_idempotent` has no effect", why);
+    }
+}

@@ -1,0 +1,121 @@
+//! `hash` of a pool: what `hash` and `maglev` hash.
+
+use std::fmt;
+
+use weir_balance::Algorithm;
+
+use crate::fields::{Fields, Value};
+use crate::keys::{Limit, Shape, factor, text};
+use crate::protocol::Protocol;
+use crate::report::{Findings, quote};
+use crate::setting::{One as _, one, table};
+use crate::suggest::nearest;
+use crate::units::{Refused, refuse};
+use crate::uses::Uses;
+use crate::values::http::{cookie_name, field_name};
+
+table! {
+    /// Means something where `balance` is `hash` or `maglev`.
+    pub struct Hash at "hash = { … }" {
+        /// `uri` (path and query), `path`, `header:NAME`, `cookie:NAME` or `client_ip`.
+        key: HashKey =
+            text(&HASH_KEY).default("\"uri\" where only HTTP listeners use the pool, else \"client_ip\"");
+        /// No backend gets more than this factor of the mean load.
+        bounded: Option<f64> =
+            factor(Limit::optional(
+                1.01,
+                10.0,
+                "at 1.0 the last request of a full round finds one place only",
+            ))
+            .default("off");
+    }
+}
+
+/// What is hashed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HashKey {
+    /// Path and query.
+    Uri,
+    /// Path.
+    Path,
+    /// A header field (lower case).
+    Header(String),
+    /// A cookie.
+    Cookie(String),
+    /// The client's address, without port.
+    ClientIp,
+}
+
+static HASH_KEY: Shape =
+    Shape::new("a hash key", "header:x-user", |text| hash_key(text).map(|key| key.to_string()));
+
+one!(HashKey, Value::Text(text) => hash_key(text).ok(), |it| Value::Text(it.to_string()), HashKey::ClientIp);
+
+impl fmt::Display for HashKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HashKey::Uri => f.write_str("uri"),
+            HashKey::Path => f.write_str("path"),
+            HashKey::Header(name) => write!(f, "header:{name}"),
+            HashKey::Cookie(name) => write!(f, "cookie:{name}"),
+            HashKey::ClientIp => f.write_str("client_ip"),
+        }
+    }
+}
+
+fn hash_key(text: &str) -> Result<HashKey, Refused> {
+    const EXPECTED: &str = "expected \"uri\", \"path\", \"client_ip\", \"header:NAME\" or \"cookie:NAME\"";
+    Ok(match (text, text.split_once(':')) {
+        ("uri", _) => HashKey::Uri,
+        ("path", _) => HashKey::Path,
+        ("client_ip", _) => HashKey::ClientIp,
+        (_, Some(("header", name))) => HashKey::Header(field_name(name)?),
+        (_, Some(("cookie", name))) => HashKey::Cookie(cookie_name(name)?),
+        _ => {
+            let hint = match (text, nearest(text, ["uri", "path", "client_ip"])) {
+                ("header" | "cookie", _) => format!("say which one, such as \"{text}:session\""),
+                ("source" | "src" | "ip" | "remote_addr", _) => "did you mean \"client_ip\"?".to_owned(),
+                (_, Some(word)) => format!("did you mean \"{word}\"?"),
+                _ => EXPECTED.to_owned(),
+            };
+            return refuse(format!("{} is not something to hash", quote(text)), hint);
+        }
+    })
+}
+
+/// A pool's `hash`: keys that mean nothing to its algorithm, and what not every client has.
+pub(super) fn check(algorithm: Algorithm, pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
+    let Some(hash) = pool.table("hash") else { return };
+    let name = &pool.name;
+    if let Some(entry) = hash.get("key") {
+        if !pool.is_bad("balance") && !matches!(algorithm, Algorithm::Hash | Algorithm::Maglev) {
+            let hint =
+                format!("it is for `balance = \"hash\"` and `\"maglev\"`, and this pool has \"{algorithm}\"");
+            findings.warning(entry.key, "`key` has no effect", hint);
+        }
+        let what = match HashKey::of(&entry.value) {
+            None | Some(HashKey::ClientIp) => None,
+            Some(HashKey::Header(_)) => Some("a header field"),
+            Some(HashKey::Cookie(_)) => Some("a cookie"),
+            Some(HashKey::Uri | HashKey::Path) => Some("a URI"),
+        };
+        if let (Some(other), Some(what)) = (uses.first(name, |protocol| protocol != Protocol::Http), what) {
+            let speaks = other.speaks(findings);
+            if uses.first(name, |protocol| protocol == Protocol::Http).is_some() {
+                let hint = format!("{speaks} and hashes the client's address instead");
+                findings.warning(entry.at, format!("not every client of pool `{name}` has {what}"), hint);
+            } else {
+                let hint = format!("only http has one, and {speaks}; expected \"client_ip\"");
+                findings.error(entry.at, format!("pool `{name}` cannot hash {what}"), hint);
+            }
+        }
+    }
+    if let Some(entry) = hash.get("bounded")
+        && !pool.is_bad("balance")
+        && !matches!(algorithm, Algorithm::Hash | Algorithm::Source)
+    {
+        let hint =
+            format!("it is for `balance = \"hash\"` and `\"source\"`, and this pool has \"{algorithm}\"");
+        findings.warning(entry.key, "`bounded` has no effect", hint);
+    }
+}

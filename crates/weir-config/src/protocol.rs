@@ -1,0 +1,42 @@
+//! What a listener speaks, and which keys mean something to whom.
+
+use crate::fields::Fields;
+use crate::keys::Only;
+use crate::setting::words;
+
+words! {
+    /// What a listener speaks to its clients.
+    pub enum Protocol {
+        Http = "http": "HTTP",
+        Tcp = "tcp": "bytes, relayed",
+        Udp = "udp": "datagrams, relayed by flow",
+    }
+    not built {
+        "mysql": "MySQL, split by statement",
+    }
+}
+
+/// What the listener of these keys speaks; `None` when that could not be read.
+pub(crate) fn spoken(listener: &Fields) -> Option<Protocol> {
+    if listener.is_bad("protocol") { None } else { Protocol::from_word(listener.word("protocol")) }
+}
+
+/// Whether a key means something to a protocol.
+pub(crate) fn applies(only: Only, protocol: Protocol) -> bool {
+    match (only, protocol) {
+        (Only::Any, _) | (Only::Http | Only::Stream, Protocol::Http) => true,
+        (Only::Stream | Only::Tcp, Protocol::Tcp) => true,
+        (Only::Http, Protocol::Tcp) | (Only::Tcp, Protocol::Http) => false,
+        (Only::Http | Only::Stream | Only::Tcp, Protocol::Udp) => false,
+    }
+}
+
+/// Who a key is for.
+pub(crate) fn audience(only: Only) -> &'static str {
+    match only {
+        Only::Any => "every listener",
+        Only::Http => "http",
+        Only::Stream => "http and tcp",
+        Only::Tcp => "tcp",
+    }
+}

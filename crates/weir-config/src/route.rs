@@ -1,0 +1,249 @@
+//! `[[listener.NAME.route]]`: which requests it takes, and what it changes about them.
+
+use std::collections::BTreeMap;
+
+use weir_screen::Settings as Screen;
+
+use crate::action::{self, RouteAction};
+use crate::cache::{self, RouteCache};
+use crate::compress::{self, Compress};
+use crate::fields::{Fields, Value};
+use crate::keys::{Each, Limit, TIB, list, map, size, table as below, table_or_true, text};
+use crate::protocol::{Protocol, spoken};
+use crate::report::{Findings, Span};
+use crate::screen;
+use crate::setting::{One as _, Section as _, table};
+use crate::sqli::Sqli;
+use crate::values::NAME;
+use crate::values::host::{HOST, HostPattern};
+use crate::values::http::{FIELD_VALUE, METHOD, PROBED_HEADER, REQUEST_HEADER, RESPONSE_HEADER, SET_VALUE};
+use crate::values::path::{PATH, PREFIX, PathPattern};
+
+table! {
+    /// Takes the requests that match all its conditions and does exactly one thing: `pool`, `redirect` or
+    /// `respond`. A tcp listener's routes take connections, by `sni`, and have a `pool`.
+    pub struct Route at "[[listener.NAME.route]]" {
+        /// For logs and `weir explain`.
+        name: String = text(&NAME).default("LISTENER/POSITION, from 0").brief();
+        /// Hosts without port; `*.example` takes any name below it.
+        host: Vec<HostPattern> =
+            list(Each::Text(&HOST))
+                .http()
+                .default("every host")
+                .also(&["hosts", "server_name", "domain"]);
+        /// Server names that TLS clients ask for; without `tls` on the listener they are read from the greeting
+        /// and the connection is passed on as it is.
+        sni: Vec<HostPattern> =
+            list(Each::Text(&HOST))
+                .default("every client")
+                .tcp()
+                .also(&["server_names", "hostsni", "req_ssl_sni"]);
+        /// Exact, a prefix with a trailing `*`, a suffix with a leading one, or with both a part.
+        path: Vec<PathPattern> =
+            list(Each::Text(&PATH))
+                .http()
+                .default("every path")
+                .also(&["paths", "path_beg", "location", "prefix"]);
+        /// Methods.
+        method: Vec<String> =
+            list(Each::Text(&METHOD)).http().default("every method").also(&["methods"]);
+        /// Header fields and the exact value each must have, several lines of a field being one (`a, b`);
+        /// `"*"` asks only for presence.
+        header: BTreeMap<String, String> =
+            map(&PROBED_HEADER, &FIELD_VALUE).http().secret().default("none").also(&["headers"]);
+        /// What happens to a request that matches.
+        action: RouteAction;
+        /// Fields set on the request towards the backend, replacing any of the same name. A `$` is written `$$`.
+        add_request_header: BTreeMap<String, String> =
+            map(&REQUEST_HEADER, &SET_VALUE)
+                .http()
+                .secret()
+                .default("none")
+                .also(&["proxy_set_header", "set_header", "request_header"]);
+        /// Fields set on the response towards the client, also on Weir's own. A `$` is written `$$`.
+        add_response_header: BTreeMap<String, String> =
+            map(&RESPONSE_HEADER, &SET_VALUE)
+                .http()
+                .default("none")
+                .also(&["add_header", "response_header"]);
+        /// Change the path towards the backend.
+        rewrite: Option<Rewrite> = below(Rewrite::TABLE).http();
+        /// Largest request body; beyond it 413.
+        body_limit_bytes as "body_limit": Option<u64> =
+            size(Limit::optional(0, 64 * TIB, "0B takes no body at all"))
+                .http()
+                .default("no limit")
+                .also(&["client_max_body_size", "max_body_size"]);
+        /// Compresses responses for clients that ask for it; `false` where the listener does and this route
+        /// shall not.
+        compress: Option<Compress> =
+            table_or_true(Compress::TABLE)
+                .http()
+                .inherited()
+                .also(&["compression", "gzip", "brotli", "encode"]);
+        /// Keeps responses and answers from memory; only with `pool`.
+        cache: Option<RouteCache> =
+            below(RouteCache::TABLE).http().default("off").also(&["proxy_cache", "caching"]);
+        /// How requests are looked at for SQL injection: what the route says, else what its listener does.
+        sqli: Sqli;
+        /// What is asked of its requests.
+        screen: Screen;
+    }
+}
+
+table! {
+    /// Changes the path towards the backend. Only where every `path` of the route ends in `*`.
+    #[derive(Eq)]
+    pub struct Rewrite at "rewrite = { … }" {
+        /// Replaces what the `*` prefix matched.
+        prefix: String = text(&PREFIX).required();
+    }
+}
+
+/// Says what the routes of a listener are where they do not say it themselves.
+pub(crate) fn assume(listener: &mut Fields) {
+    let inherited: Vec<(&'static str, Value)> = Route::TABLE
+        .keys()
+        .into_iter()
+        .filter(|key| key.inherited)
+        .filter_map(|key| Some((key.name, listener.holds(key.name)?.into_owned())))
+        .collect();
+    let name = listener.name.clone();
+    for (position, route) in listener.below_mut("route").into_iter().enumerate() {
+        route.assume("name", Value::Text(format!("{name}/{position}")));
+        for (name, value) in &inherited {
+            route.assume(name, value.clone());
+        }
+    }
+}
+
+/// The routes of one listener: each does one thing, and each is reachable.
+pub(crate) fn check(listener: &Fields, routes: &[Route], findings: &mut Findings<'_>) {
+    let protocol = spoken(listener);
+    if protocol == Some(Protocol::Udp) {
+        return;
+    }
+    let mut names: BTreeMap<&str, Span> = BTreeMap::new();
+    for (_, route) in listener.tables("route") {
+        compress::check(route, findings);
+        action::check(route, protocol, findings);
+        rewrite(route, findings);
+        cache::check(route, findings);
+        if protocol.is_none_or(|protocol| protocol == Protocol::Http) {
+            screen::check_route(route, findings);
+        }
+        let Some(entry) = route.get("name") else { continue };
+        let Value::Text(name) = &entry.value else { continue };
+        match names.get(name.as_str()) {
+            Some(first) => {
+                let hint = format!("the first is at {}", findings.place(*first));
+                let message = format!("two routes of `{}` are named `{name}`", listener.name);
+                findings.error(entry.at, message, hint);
+            }
+            None => drop(names.insert(name, entry.at)),
+        }
+    }
+    shadowed(listener, routes, findings);
+}
+
+fn rewrite(route: &Fields, findings: &mut Findings<'_>) {
+    let Some(entry) = route.get("rewrite") else { return };
+    for name in ["redirect", "respond"] {
+        if route.get(name).is_some() && route.get("pool").is_none() {
+            let hint = format!("nothing is forwarded: the route answers by `{name}`");
+            findings.error(entry.key, format!("`rewrite` cannot stand beside `{name}`"), hint);
+            return;
+        }
+    }
+    if route.get("path").is_none() {
+        let hint = "it replaces what the `*` of a path matched: expected `path = \"/api/*\"`, for example";
+        findings.error(entry.key, "`rewrite` needs a `path` that ends in `*`", hint);
+        return;
+    }
+    let prefix = route.table("rewrite").and_then(|rewrite| Some((rewrite, rewrite.text("prefix")?)));
+    for (at, value) in route.list("path") {
+        match PathPattern::of(value) {
+            Some(PathPattern::Suffix(_) | PathPattern::Contains(_)) => {
+                let hint = "what a `*` at the front matched is not replaced; make it a route of its own";
+                findings.error(*at, "`rewrite` needs a `path` that ends in `*`", hint);
+            }
+            Some(PathPattern::Exact(path)) => {
+                let hint = format!(
+                    "`{path}` ({}) has no `*`; say \"{path}*\", or make it a route of its own",
+                    findings.place(*at)
+                );
+                findings.error(entry.key, "`rewrite` needs a `path` that ends in `*`", hint);
+            }
+            Some(PathPattern::Prefix(path)) => {
+                let Some((rewrite, prefix)) = prefix else { continue };
+                match (path.ends_with('/'), prefix.ends_with('/')) {
+                    (true, false) => {
+                        let hint = format!("`{path}x` becomes `{prefix}x`; did you mean \"{prefix}/\"?");
+                        findings.warning(
+                            rewrite.at("prefix"),
+                            "the rewritten path runs into what follows",
+                            hint,
+                        );
+                    }
+                    (false, true) => {
+                        let hint = format!(
+                            "`{path}/x` becomes `{prefix}/x`, and `{path}../x` would become `{prefix}../x`, which is answered \
+                             400; did you mean \"{path}/*\"?"
+                        );
+                        findings.warning(*at, "the rewritten path can leave its prefix", hint);
+                    }
+                    _ => {}
+                }
+            }
+            None => {}
+        }
+    }
+}
+
+/// Routes of one listener that are compared with each other (count). The comparison takes time in proportion to the square.
+const MOST_COMPARED: usize = 2000;
+
+/// Notes routes that can never match, because an earlier one takes everything they would.
+fn shadowed(listener: &Fields, routes: &[Route], findings: &mut Findings<'_>) {
+    let places: Vec<Span> = listener.tables("route").map(|(at, _)| at).collect();
+    for (index, route) in routes.iter().enumerate().take(MOST_COMPARED) {
+        let earlier = routes[..index].iter().position(|earlier| covers(earlier, route));
+        if let (Some(earlier), Some(at)) = (earlier, places.get(index)) {
+            let by = &routes[earlier];
+            let place = places.get(earlier).map_or_else(String::new, |at| findings.place(*at));
+            let all = if takes_all(by) { "every request" } else { "all of them" };
+            let hint = format!("the earlier route `{}` ({place}) takes {all}; first match wins", by.name);
+            findings.warning(*at, format!("the route `{}` can never match", route.name), hint);
+        }
+    }
+}
+
+fn takes_every_path(route: &Route) -> bool {
+    route.path.is_empty() || route.path.contains(&PathPattern::Prefix("/".to_owned()))
+}
+
+fn takes_all(route: &Route) -> bool {
+    route.host.is_empty()
+        && route.sni.is_empty()
+        && takes_every_path(route)
+        && route.method.is_empty()
+        && route.header.is_empty()
+}
+
+/// Whether `earlier` takes every request that `later` takes.
+fn covers(earlier: &Route, later: &Route) -> bool {
+    covers_all(&earlier.host, &later.host, HostPattern::covers)
+        && covers_all(&earlier.sni, &later.sni, HostPattern::covers)
+        && (takes_every_path(earlier) || covers_all(&earlier.path, &later.path, PathPattern::covers))
+        && covers_all(&earlier.method, &later.method, |a, b| a == b)
+        && earlier.header.iter().all(|(name, value)| {
+            let asked = later.header.get(name);
+            asked.is_some_and(|asked| value == "*" || value == asked)
+        })
+}
+
+fn covers_all<T>(earlier: &[T], later: &[T], covers: impl Fn(&T, &T) -> bool) -> bool {
+    earlier.is_empty()
+        || (!later.is_empty()
+            && later.iter().all(|later| earlier.iter().any(|earlier| covers(earlier, later))))
+}

@@ -1,0 +1,423 @@
+//! What a listener or a route asks of its requests: limits and lists. The keys are the same on both.
+
+use std::time::Duration;
+
+use weir_screen::{Case, Checkpoint, ConcurrencyLimit, Key as CountedBy, Pattern, Rate, RateLimit, Settings};
+
+use crate::fields::{Fields, Value};
+use crate::keys::{Each, Key, Kind, Limit, Row, Shape, Table, count, flag, list, text, text_or, word};
+use crate::keys::{Word, seconds};
+use crate::report::{Findings, quote};
+use crate::setting::{Part, Section, Setting as _, one};
+use crate::suggest::nearest;
+use crate::units::{Refused, refuse, show_duration};
+use crate::values::address::NETWORK;
+use crate::values::http::{METHODS, cookie_name, field_name};
+use crate::values::path::plain_path;
+
+/// Rate limits, and concurrency limits, of one route or listener (count).
+const LIMIT_COUNT: usize = 16;
+/// Longest time in which a bucket may fill.
+const BURST_FILL: Duration = seconds(7 * 86_400);
+
+impl Part for Settings {
+    const ROWS: &'static [Row] = &[
+        Row::Key(list(Each::Table(RateLimit::TABLE)).default("no limit").http().also(&["limit_req", "rate", "rate_limits", "ratelimit"]).named(
+            "rate_limit",
+            "Most requests in a time, over all workers; beyond it 429 with `retry-after`. Of several all hold.",
+        )),
+        Row::Key(list(Each::Table(ConcurrencyLimit::TABLE)).default("no limit").http().also(&["limit_conn", "in_flight", "inflight", "max_requests", "concurrency"]).named(
+            "concurrency_limit",
+            "Most requests under way at once, over all workers; beyond it 429. Of several all hold.",
+        )),
+        Row::Key(list(Each::Text(&NETWORK)).default("nobody").http().also(&["deny", "deny_ip", "deny_src", "blocklist", "blacklist"]).named(
+            "deny_address",
+            "Clients that get 403. Where an address is in both lists, the entry with the longer prefix decides.",
+        )),
+        Row::Key(list(Each::Text(&NETWORK)).default("everybody").http().also(&["allow", "allow_ip", "allow_src", "whitelist", "allowlist"]).named(
+            "allow_address",
+            "Where it is there, all others get 403.",
+        )),
+        Row::Key(list(Each::Text(&METHOD_PATTERN)).default("none").http().also(&["deny_methods"]).named(
+            "deny_method",
+            "Methods that get 403.",
+        )),
+        Row::Key(list(Each::Text(&METHOD_PATTERN)).default("all").http().also(&["allow_methods", "limit_except"]).named(
+            "allow_method",
+            "Where it is there, all other methods get 403.",
+        )),
+        Row::Key(list(Each::Text(&PATH_PATTERN)).default("none").http().also(&["deny_paths"]).named(
+            "deny_path",
+            "Normalised paths that get 403.",
+        )),
+        Row::Key(list(Each::Text(&PATH_PATTERN)).default("all").http().also(&["allow_paths"]).named(
+            "allow_path",
+            "Where it is there, all other paths get 403.",
+        )),
+        Row::Key(list(Each::Text(&USER_AGENT_PATTERN)).default("none").http().also(&["deny_user_agents", "disallowed_user_agents", "bad_bots"]).named(
+            "deny_user_agent",
+            "User agents that get 403, compared without regard to case; a request without one has the empty one, `\"\"`.",
+        )),
+        Row::Key(list(Each::Text(&USER_AGENT_PATTERN)).default("all").http().also(&["allow_user_agents"]).named(
+            "allow_user_agent",
+            "Where it is there, all other user agents get 403.",
+        )),
+    ];
+
+    fn of(fields: &Fields) -> Settings {
+        let patterns = |name: &str, case| {
+            let texts = Vec::<String>::read(fields.value(name));
+            texts.iter().filter_map(|text| Pattern::parse(text, case).ok()).collect()
+        };
+        Settings {
+            rate_limit: Vec::read(fields.value("rate_limit")),
+            concurrency_limit: Vec::read(fields.value("concurrency_limit")),
+            deny_address: Vec::read(fields.value("deny_address")),
+            allow_address: Vec::read(fields.value("allow_address")),
+            deny_method: patterns("deny_method", Case::Sensitive),
+            allow_method: patterns("allow_method", Case::Sensitive),
+            deny_path: patterns("deny_path", Case::Sensitive),
+            allow_path: patterns("allow_path", Case::Sensitive),
+            deny_user_agent: patterns("deny_user_agent", Case::Ignored),
+            allow_user_agent: patterns("allow_user_agent", Case::Ignored),
+        }
+    }
+
+    fn put(&self, fields: &mut Fields) {
+        fields.put("rate_limit", self.rate_limit.write());
+        fields.put("concurrency_limit", self.concurrency_limit.write());
+        for (name, written) in self.lists() {
+            fields.put(name, written.write());
+        }
+    }
+}
+
+const DRY_RUN: Key = flag(false).also(&["limit_req_dry_run", "limit_conn_dry_run", "report"]).named(
+    "dry_run",
+    "Refuses nothing; what it would refuse is counted in `weir_would_reject_total` and logged.",
+);
+
+const STATUS: Key = Key::new(Kind::Choice(&[429, 503], 429))
+    .also(&["code", "limit_req_status"])
+    .named("status", "Status of the refusal.");
+
+const AT: Key = word(
+    &[
+        Word::new("edge", "every request"),
+        Word::new(
+            "origin",
+            "only those that go to a backend, and not those that are answered from the config or from memory",
+        ),
+    ],
+    "edge",
+)
+.named("at", "Which requests are counted.");
+
+one!(
+    Checkpoint,
+    Value::Word(word) => Some(if *word == "origin" { Checkpoint::Origin } else { Checkpoint::Edge }),
+    |it| Value::Word(it.word()),
+    Checkpoint::Edge
+);
+
+/// What is counted: one key, and for clients how many bits of their addresses.
+impl Part for CountedBy {
+    const ROWS: &'static [Row] = &[
+        Row::Key(text_or(&LIMIT_KEY, "client_ip").also(&["by", "zone", "per"]).named(
+            "key",
+            "What is counted: `client_ip`, `route` or `listener` (all of it together), `header:NAME` or `cookie:NAME`; a request without that header or \
+             cookie is counted by its client.",
+        )),
+        Row::Key(count(Limit::new(32, 8, 32, "fewer bits count half the Internet as one client")).named(
+            "ipv4_prefix",
+            "Bits of an IPv4 client's address that are told apart, for `key = \"client_ip\"`.",
+        )),
+        Row::Key(
+            count(Limit::new(64, 16, 128, "one customer has at least a /64, and can come from each of its addresses"))
+                .named(
+                    "ipv6_prefix",
+                    "Bits of an IPv6 client's address that are told apart, for `key = \"client_ip\"`.",
+                ),
+        ),
+    ];
+
+    fn of(fields: &Fields) -> CountedBy {
+        match limit_key(fields.text("key").unwrap_or_default()) {
+            Ok(key) if !matches!(key, CountedBy::ClientIp { .. }) => key,
+            _ => CountedBy::ClientIp {
+                v4_bits: u8::read(fields.holds("ipv4_prefix").as_deref()),
+                v6_bits: u8::read(fields.holds("ipv6_prefix").as_deref()),
+            },
+        }
+    }
+
+    fn put(&self, fields: &mut Fields) {
+        fields.put("key", Some(Value::Text(self.to_string())));
+        if let CountedBy::ClientIp { v4_bits, v6_bits } = self {
+            fields.put("ipv4_prefix", v4_bits.write());
+            fields.put("ipv6_prefix", v6_bits.write());
+        }
+    }
+}
+
+static RATE_LIMIT: Table = Table {
+    path: "rate_limit = { … }",
+    doc: "A token bucket for each key: so many requests at once, and then as many as come in at the rate. Unchanged limits go on over a reload.",
+    rows: RateLimit::ROWS,
+};
+
+impl Section for RateLimit {
+    const TABLE: &'static Table = &RATE_LIMIT;
+}
+
+impl Part for RateLimit {
+    const ROWS: &'static [Row] =
+        &[
+            Row::Key(text(&REQUEST_RATE).required().also(&["average", "limit"]).named(
+                "rate",
+                "In the long run, such as `\"100/s\"`, `\"30/m\"`, `\"1000/h\"`, `\"5/10s\"`.",
+            )),
+            Row::Key(
+                count(Limit::optional(1, 10_000_000, "a bucket that holds nothing lets nobody pass"))
+                    .default("what comes in a second at the rate, at least 1")
+                    .also(&["capacity", "size"])
+                    .named("burst", "At once, after a pause."),
+            ),
+            Row::Part(CountedBy::ROWS),
+            Row::Key(AT),
+            Row::Key(DRY_RUN),
+            Row::Key(STATUS),
+            Row::Key(
+                count(Limit::new(
+                    250_000,
+                    100,
+                    10_000_000,
+                    "each takes 32 bytes while it owes; those beyond share buckets",
+                ))
+                .also(&["max_keys"])
+                .named("keys", "Keys that are told apart at once."),
+            ),
+        ];
+
+    fn of(fields: &Fields) -> RateLimit {
+        let (rate, key) = (rate(fields), CountedBy::of(fields));
+        // Where there is one bucket only, how many there may be says nothing.
+        let keys = if key.is_whole() {
+            fields.unsaid("keys")
+        } else {
+            fields.holds("keys").map(|it| it.into_owned())
+        };
+        RateLimit {
+            rate,
+            burst: Option::read(fields.value("burst")).unwrap_or_else(|| rate.in_a_second()),
+            key,
+            at: Checkpoint::read(fields.value("at")),
+            dry_run: fields.flag("dry_run"),
+            status: u16::read(fields.holds("status").as_deref()),
+            keys: u32::read(keys.as_ref()),
+        }
+    }
+
+    fn put(&self, fields: &mut Fields) {
+        fields.put("rate", Some(Value::Text(self.rate.to_string())));
+        fields.put("burst", self.burst.write());
+        self.key.put(fields);
+        fields.put("at", self.at.write());
+        fields.put("dry_run", self.dry_run.write());
+        fields.put("status", self.status.write());
+        fields.put("keys", self.keys.write());
+    }
+}
+
+static CONCURRENCY_LIMIT: Table = Table {
+    path: "concurrency_limit = { … }",
+    doc: "Requests of one key under way at once, from their head to the end of their answer; tunnels (WebSocket) to their end.",
+    rows: ConcurrencyLimit::ROWS,
+};
+
+impl Section for ConcurrencyLimit {
+    const TABLE: &'static Table = &CONCURRENCY_LIMIT;
+}
+
+impl Part for ConcurrencyLimit {
+    const ROWS: &'static [Row] = &[
+        Row::Key(
+            count(Limit::optional(1, 10_000_000, "use a deny list to let nobody pass"))
+                .required()
+                .also(&["limit", "amount"])
+                .named("max", "At once."),
+        ),
+        Row::Part(CountedBy::ROWS),
+        Row::Key(AT),
+        Row::Key(DRY_RUN),
+        Row::Key(STATUS),
+    ];
+
+    fn of(fields: &Fields) -> ConcurrencyLimit {
+        ConcurrencyLimit {
+            max: u32::read(fields.value("max")).max(1),
+            key: CountedBy::of(fields),
+            at: Checkpoint::read(fields.value("at")),
+            dry_run: fields.flag("dry_run"),
+            status: u16::read(fields.holds("status").as_deref()),
+        }
+    }
+
+    fn put(&self, fields: &mut Fields) {
+        fields.put("max", self.max.write());
+        self.key.put(fields);
+        fields.put("at", self.at.write());
+        fields.put("dry_run", self.dry_run.write());
+        fields.put("status", self.status.write());
+    }
+}
+
+static REQUEST_RATE: Shape = Shape::new("a rate", "100/s", |text| {
+    let message = || format!("{} is not a rate", quote(text));
+    Rate::parse(text).map(|rate| rate.to_string()).map_err(|hint| Refused { message: message(), hint })
+});
+static LIMIT_KEY: Shape =
+    Shape::new("what to count by", "client_ip", |text| limit_key(text).map(|key| key.to_string()));
+static METHOD_PATTERN: Shape = Shape::new("a method or a pattern", "DELETE", method);
+static PATH_PATTERN: Shape = Shape::new("a path or a pattern", "/admin/*", path);
+static USER_AGENT_PATTERN: Shape =
+    Shape::new("a user agent or a pattern", "curl/*", |text| pattern(text, Case::Ignored));
+
+/// What the file says, or one a second where it could not be read.
+fn rate(fields: &Fields) -> Rate {
+    let said = fields.text("rate").and_then(|text| Rate::parse(text).ok());
+    said.unwrap_or(Rate { count: 1, per: seconds(1) })
+}
+
+fn limit_key(text: &str) -> Result<CountedBy, Refused> {
+    const EXPECTED: &str =
+        "expected \"client_ip\", \"route\", \"listener\", \"header:NAME\" or \"cookie:NAME\"";
+    Ok(match (text, text.split_once(':')) {
+        ("client_ip", _) => CountedBy::CLIENT,
+        ("route", _) => CountedBy::Route,
+        ("listener", _) => CountedBy::Listener,
+        (_, Some(("header", name))) => CountedBy::Header(field_name(name)?.into()),
+        (_, Some(("cookie", name))) => CountedBy::Cookie(cookie_name(name)?.into()),
+        _ => {
+            let hint = match (text, nearest(text, ["client_ip", "route", "listener"])) {
+                ("header" | "cookie", _) => format!("say which one, such as \"{text}:session\""),
+                ("source" | "src" | "ip" | "remote_addr" | "binary_remote_addr" | "client", _) => {
+                    "did you mean \"client_ip\"?".to_owned()
+                }
+                ("server" | "all" | "global", _) => "did you mean \"route\"?".to_owned(),
+                (_, Some(word)) => format!("did you mean \"{word}\"?"),
+                _ => EXPECTED.to_owned(),
+            };
+            return refuse(format!("{} is not something to count by", quote(text)), hint);
+        }
+    })
+}
+
+fn pattern(text: &str, case: Case) -> Result<String, Refused> {
+    let message = || format!("{} is not a pattern", quote(text));
+    let read = Pattern::parse(text, case).map_err(|hint| Refused { message: message(), hint })?;
+    Ok(read.to_string())
+}
+
+fn method(text: &str) -> Result<String, Refused> {
+    let upper = text.to_ascii_uppercase();
+    if upper != text && METHODS.contains(&upper.trim_start_matches('!')) {
+        return refuse(
+            format!("{} is not a method", quote(text)),
+            format!("did you mean \"{upper}\"? Methods are case-sensitive"),
+        );
+    }
+    pattern(text, Case::Sensitive)
+}
+
+fn path(text: &str) -> Result<String, Refused> {
+    let bare = text.strip_prefix('!').unwrap_or(text);
+    // Where the beginning is said, it must be one that a normalised path can have.
+    if !bare.starts_with(['~', '*']) {
+        let whole = bare.strip_suffix('*').unwrap_or(bare);
+        if !whole.contains('*') {
+            plain_path(whole, bare)
+                .map_err(|hint| Refused { message: format!("{} is not a path", quote(text)), hint })?;
+        }
+    }
+    pattern(text, Case::Sensitive)
+}
+
+/// Notes what is wrong with the limits of a listener.
+pub(crate) fn check_listener(listener: &Fields, findings: &mut Findings<'_>) {
+    limits_of(listener, ["route", "listener"], findings);
+}
+
+/// Notes what is wrong with the limits of a route.
+pub(crate) fn check_route(route: &Fields, findings: &mut Findings<'_>) {
+    limits_of(route, ["listener", "route"], findings);
+    never_forwarded(route, findings);
+}
+
+/// `here` are the word for what cannot be counted by, and that for what can.
+fn limits_of(fields: &Fields, here: [&str; 2], findings: &mut Findings<'_>) {
+    for name in ["rate_limit", "concurrency_limit"] {
+        let count = fields.list(name).len();
+        if count > LIMIT_COUNT {
+            let hint = format!("expected at most {LIMIT_COUNT}");
+            findings.error(fields.at(name), format!("`{name}` has {count} limits"), hint);
+        }
+        for (_, limit) in fields.tables(name) {
+            key(limit, here, findings);
+        }
+    }
+    for (_, limit) in fields.tables("rate_limit") {
+        burst(limit, findings);
+    }
+}
+
+fn key(limit: &Fields, [wrong, right]: [&str; 2], findings: &mut Findings<'_>) {
+    let Some(said) = limit.text("key") else { return };
+    let Ok(key) = limit_key(said) else { return };
+    if said == wrong {
+        let message = format!("a limit of a {right} cannot count by {wrong}");
+        findings.error(limit.at("key"), message, format!("did you mean \"{right}\"?"));
+    }
+    if !matches!(key, CountedBy::ClientIp { .. }) {
+        for name in ["ipv4_prefix", "ipv6_prefix"] {
+            if let Some(entry) = limit.get(name) {
+                let hint =
+                    format!("it means something to `key = \"client_ip\"`, and this counts by \"{key}\"");
+                findings.warning(entry.key, format!("`{name}` has no effect"), hint);
+            }
+        }
+    }
+    if key.is_whole()
+        && let Some(entry) = limit.get("keys")
+    {
+        let hint = format!("there is one bucket only, for \"{key}\"");
+        findings.warning(entry.key, "`keys` has no effect", hint);
+    }
+}
+
+fn burst(limit: &Fields, findings: &mut Findings<'_>) {
+    let (Some(Value::Number(burst)), Some(_)) = (limit.value("burst"), limit.text("rate")) else { return };
+    let rate = rate(limit);
+    let fill = Duration::from_secs_f64(*burst as f64 * rate.per.as_secs_f64() / f64::from(rate.count));
+    if fill > BURST_FILL {
+        let longest = show_duration(BURST_FILL);
+        let message = format!("at {rate} a burst of {burst} is whole again only after more than {longest}");
+        findings.error(limit.at("burst"), message, "expected a smaller burst, or a higher rate");
+    }
+}
+
+/// Where nothing is forwarded nothing is counted at the origin.
+fn never_forwarded(route: &Fields, findings: &mut Findings<'_>) {
+    if route.get("pool").is_some() {
+        return;
+    }
+    let Some(action) = ["redirect", "respond"].into_iter().find(|action| route.get(action).is_some()) else {
+        return;
+    };
+    for name in ["rate_limit", "concurrency_limit"] {
+        for (_, limit) in route.tables(name).filter(|(_, limit)| limit.word("at") == "origin") {
+            let hint = format!("nothing is forwarded: the route answers by `{action}`");
+            findings.warning(limit.at("at"), format!("`{name}` has no effect at the origin"), hint);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! `tls` of a listener and of a pool: with which keys, and whom to believe.
+
+use std::path::{Path, PathBuf};
+
+use crate::acme::Acme;
+use crate::fields::{Fields, Value};
+use crate::keys::{Each, Key, Kind, flag, table as below, text, word};
+use crate::report::{Findings, Span};
+use crate::setting::{Section as _, table, words};
+use crate::values::address::PEM_FILE;
+use crate::values::host::SERVER_NAME;
+
+table! {
+    /// Serves the listener over TLS 1.2 and 1.3. With `protocol = "tcp"` what is inside is relayed as it is.
+    /// Files are read at start and at each reload; open connections keep what they began with.
+    #[derive(Eq)]
+    pub struct ListenerTls at "[listener.NAME.tls]" {
+        /// Chosen by the server name that a client asks for (SNI) and by the signatures it takes; the first is
+        /// for everyone else.
+        certificates: Vec<Certificate> =
+            Key::new(Kind::Many(Each::Table(Certificate::TABLE)))
+                .default("none: expected unless there is `acme`")
+                .also(&["certificate", "ssl_certificate", "crt", "cert"]);
+        /// PEM file of the authorities that client certificates must come from (mutual TLS).
+        client_ca: Option<PathBuf> =
+            text(&PEM_FILE)
+                .default("none: no client certificate is asked for")
+                .also(&["ssl_client_certificate", "ca_file", "ca"]);
+        /// Whether a client must have a certificate. Means something where `client_ca` is.
+        client_auth: ClientAuth =
+            word(ClientAuth::WORDS, "required").also(&["verify", "ssl_verify_client"]);
+        /// Oldest version of TLS that is spoken. Older ones than 1.2 are broken (RFC 8996).
+        min_version: TlsVersion =
+            word(TlsVersion::WORDS, "1.2").also(&["ssl_min_ver", "ssl_protocols", "minimum_version"]);
+        /// Which cipher suites and key exchanges are spoken. None of them is weak.
+        ciphers: CipherPolicy =
+            word(CipherPolicy::WORDS, "default").also(&["ssl_ciphers", "ciphersuites", "cipher_policy"]);
+        /// Whether clients may resume sessions with tickets (RFC 8446 section 2.2). Their keys are made anew
+        /// every 6 hours, are good for 12 more, and outlive reloads and USR2.
+        tickets: bool = flag(true).also(&["session_tickets", "ssl_session_tickets"]);
+        /// Whether clients of HTTP/3 that come back may send requests before the handshake is over (0-RTT, RFC
+        /// 8470). Of those only GET, HEAD and OPTIONS without a body, from an address that the client has
+        /// proved, are served before that, with `early-data: 1` for backends.
+        early_data: bool = flag(false).also(&["0rtt", "zero_rtt", "allow_0rtt", "ssl_early_data"]);
+        /// Gets a certificate from a certificate authority and renews it (RFC 8555). It stands behind those in
+        /// `certificates`.
+        acme: Option<Acme> =
+            below(Acme::TABLE).default("none").also(&["letsencrypt", "certresolver", "auto"]);
+    }
+}
+
+table! {
+    /// One certificate with its key. Several may be for the same name, with keys of different kinds.
+    #[derive(Eq)]
+    pub struct Certificate at "certificates = [{ … }]" {
+        /// PEM file: the certificate, then those that it comes from.
+        cert: PathBuf = text(&PEM_FILE).required().also(&["certificate", "crt", "chain", "fullchain"]);
+        /// PEM file of its private key.
+        key: PathBuf = text(&PEM_FILE).required().also(&["private_key"]);
+        /// DER file with an OCSP response, which is stapled (RFC 6066 section 8).
+        ocsp: Option<PathBuf> = text(&PEM_FILE).default("none").also(&["ssl_stapling_file", "staple"]);
+    }
+}
+
+words! {
+    /// Whether a client must have a certificate.
+    pub enum ClientAuth {
+        Required = "required": "no handshake without a client certificate",
+        Optional = "optional": "a client without one is served too; backends see which",
+    }
+}
+
+words! {
+    /// Oldest version of TLS that is spoken.
+    pub enum TlsVersion {
+        V12 = "1.2": "TLS 1.2 (RFC 5246) and 1.3",
+        V13 = "1.3": "TLS 1.3 (RFC 8446) only",
+    }
+}
+
+words! {
+    /// Which cipher suites and key exchanges are spoken.
+    pub enum CipherPolicy {
+        Default = "default": "AES-GCM and ChaCha20-Poly1305 with forward secrecy, in this order and keys of 256 bits first, of those that the client knows",
+        Strong = "strong": "of these only those with keys of 256 bits",
+        Nist = "nist": "AES-GCM and the curves P-256 and P-384 only",
+    }
+}
+
+table! {
+    /// TLS towards the backends of a pool, and for its probes. `tls = true` takes every default.
+    #[derive(Eq)]
+    pub struct PoolTls at "tls = { … }" {
+        /// PEM file of the authorities that backends' certificates must come from.
+        ca: Option<PathBuf> =
+            text(&PEM_FILE).default("those of the system").also(&["ca_file", "proxy_ssl_trusted_certificate"]);
+        /// PEM file of a client certificate, shown to backends that ask for one.
+        cert: Option<PathBuf> =
+            text(&PEM_FILE).default("none").also(&["crt", "certificate", "proxy_ssl_certificate"]);
+        /// PEM file of its private key.
+        key: Option<PathBuf> = text(&PEM_FILE).default("none").also(&["proxy_ssl_certificate_key"]);
+        /// Name that backends are asked for (SNI), and that their certificates must be for.
+        server_name: Option<String> =
+            text(&SERVER_NAME)
+                .default("the host of each backend")
+                .also(&["sni", "proxy_ssl_name", "verifyhost"]);
+        /// Whether backends must prove who they are. `false` takes any certificate from anyone who is in the
+        /// way.
+        verify: bool = flag(true).also(&["proxy_ssl_verify"]);
+    }
+}
+
+impl PoolTls {
+    /// Files of the client certificate and its key; `None` without one.
+    pub fn client(&self) -> Option<(&Path, &Path)> {
+        self.cert.as_deref().zip(self.key.as_deref())
+    }
+}
+
+/// A listener's `tls`, but for its ACME. `speaks_h3` says whether the listener does.
+pub(crate) fn check_listener(name: &str, tls: &Fields, speaks_h3: bool, findings: &mut Findings<'_>) {
+    if tls.lacks("certificates") && tls.lacks("acme") {
+        let message = format!("`[listener.{name}.tls]` has no `certificates`");
+        let hint =
+            "expected `certificates = [{ cert = \"shop.pem\", key = \"shop.key\" }]`, or `acme = { … }`";
+        findings.error(tls.at, message, hint);
+    }
+    if let Some(entry) = tls.get("client_auth").filter(|_| tls.lacks("client_ca")) {
+        let hint = "expected `client_ca = \"clients.pem\"` beside it, or leave it out";
+        findings.error(entry.key, "`client_auth` needs a `client_ca`", hint);
+    }
+    if tls.flag("early_data") {
+        early_data(tls, speaks_h3, findings);
+    }
+    let mut seen: Vec<(&str, Span)> = Vec::new();
+    for (_, certificate) in tls.tables("certificates") {
+        let Some(cert) = certificate.text("cert") else { continue };
+        match seen.iter().find(|(other, _)| *other == cert) {
+            Some((_, first)) => {
+                let hint = format!("the first is at {}", findings.place(*first));
+                findings.error(certificate.at("cert"), format!("certificate `{cert}` is said twice"), hint);
+            }
+            None => seen.push((cert, certificate.at("cert"))),
+        }
+    }
+}
+
+/// What `early_data` can't stand beside.
+fn early_data(tls: &Fields, speaks_h3: bool, findings: &mut Findings<'_>) {
+    let at = tls.get("early_data").map_or(tls.at, |entry| entry.key);
+    if !speaks_h3 {
+        let hint = "it is taken over QUIC only: expected `\"h3\"` in `http`, or leave it out";
+        findings.error(at, "`early_data` needs `h3`", hint);
+    }
+    if !tls.flag("tickets") {
+        let hint = format!("sessions are not resumed ({})", findings.place(tls.at("tickets")));
+        findings.error(at, "`early_data` needs `tickets`", hint);
+    }
+    if tls.get("client_ca").is_some() {
+        let hint = format!(
+            "a request that may be a copy proves nothing of who sends it ({})",
+            findings.place(tls.at("client_ca"))
+        );
+        findings.error(at, "`early_data` cannot stand beside `client_ca`", hint);
+    }
+}
+
+/// A pool's `tls`.
+pub(crate) fn check_pool(pool: &Fields, findings: &mut Findings<'_>) {
+    let Some(tls) = pool.table("tls") else { return };
+    for (one, other) in [("cert", "key"), ("key", "cert")] {
+        if let Some(entry) = tls.get(one).filter(|_| tls.lacks(other)) {
+            let hint =
+                format!("expected `{other} = \"client.pem\"` beside it: a client certificate has both");
+            findings.error(entry.key, format!("`{one}` needs a `{other}`"), hint);
+        }
+    }
+    if let (Some(entry), Some(Value::Bool(false))) = (tls.get("ca"), tls.value("verify")) {
+        let hint =
+            format!("`verify` is false ({}): any certificate is taken", findings.place(tls.at("verify")));
+        findings.warning(entry.key, "`ca` has no effect", hint);
+    }
+}

@@ -1,0 +1,65 @@
+//! Who uses a pool, which decides what of it means something.
+
+use std::collections::BTreeMap;
+
+use crate::fields::Fields;
+use crate::protocol::{Protocol, spoken};
+use crate::report::{Findings, Span};
+
+/// A listener that uses a pool, by itself or by a route.
+#[derive(Clone)]
+pub(crate) struct Use {
+    /// Its name.
+    listener: String,
+    /// Where it says what it speaks.
+    at: Span,
+    /// What it speaks; `None` when that could not be read.
+    pub protocol: Option<Protocol>,
+    /// Whether it hands on TLS connections as they are.
+    pub passes_tls_through: bool,
+}
+
+/// By pool name, who uses it, in file order.
+pub(crate) struct Uses(BTreeMap<String, Vec<Use>>);
+
+impl Uses {
+    /// Of the pools of a file.
+    pub fn of_file(root: &Fields) -> Uses {
+        let mut uses: BTreeMap<String, Vec<Use>> = BTreeMap::new();
+        for listener in root.named("listener") {
+            let mut by_sni = listener.tables("route").filter(|(_, route)| route.get("sni").is_some());
+            let protocol = spoken(listener);
+            let by = Use {
+                listener: listener.name.clone(),
+                at: listener.at("protocol"),
+                protocol,
+                passes_tls_through: protocol == Some(Protocol::Tcp)
+                    && listener.lacks("tls")
+                    && by_sni.next().is_some(),
+            };
+            let routes = listener.tables("route").map(|(_, route)| route);
+            for pool in std::iter::once(listener).chain(routes).filter_map(|fields| fields.text("pool")) {
+                uses.entry(pool.to_owned()).or_default().push(by.clone());
+            }
+        }
+        Uses(uses)
+    }
+
+    /// The places that name `pool`.
+    pub fn of(&self, pool: &str) -> &[Use] {
+        self.0.get(pool).map_or(&[], Vec::as_slice)
+    }
+
+    /// The first place that names `pool` from a listener with such a protocol.
+    pub fn first(&self, pool: &str, wanted: impl Fn(Protocol) -> bool) -> Option<&Use> {
+        self.of(pool).iter().find(|place| place.protocol.is_some_and(&wanted))
+    }
+}
+
+impl Use {
+    /// "listener `vip` speaks tcp (weir.toml:3:12)".
+    pub fn speaks(&self, findings: &Findings<'_>) -> String {
+        let protocol = self.protocol.map_or("?", Protocol::word);
+        format!("listener `{}` speaks {protocol} ({})", self.listener, findings.place(self.at))
+    }
+}
