@@ -133,7 +133,7 @@ async fn dispatch(context: &Context, request: Request) -> Result<Response, Error
             let snapshot = control.remove_backend(parameter("pool"), parameter("address")).await?;
             Ok(ok(&edited("removed", &snapshot, parameter("address"))))
         }
-        Call::CachePurge => purge::purge(control, &read_json::<purge::Order>(body).await?),
+        Call::CachePurge => purge::purge(control, &read_json::<purge::PurgeRequest>(body).await?),
         Call::Explain => {
             let question = read_json::<Question>(body).await?;
             explain(&control.snapshot(), &question).map(|answer| ok(&answer)).map_err(Error::bad_request)

@@ -12,7 +12,7 @@ use weir_control::control::Control;
 /// What to take out.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Order {
+pub(crate) struct PurgeRequest {
     host: Option<String>,
     path: Option<String>,
     prefix: Option<String>,
@@ -23,8 +23,8 @@ pub(crate) struct Order {
     soft: bool,
 }
 
-pub(crate) fn purge(control: &Control, order: &Order) -> Result<Response, Error> {
-    let purge = read(order).map_err(Error::bad_request)?;
+pub(crate) fn purge(control: &Control, request: &PurgeRequest) -> Result<Response, Error> {
+    let purge = read(request).map_err(Error::bad_request)?;
     let snapshot = control.snapshot();
     let Some(cache) = &snapshot.cache else {
         return Err(Error(
@@ -33,18 +33,20 @@ pub(crate) fn purge(control: &Control, order: &Order) -> Result<Response, Error>
             "no route has a `cache`: nothing is kept".to_owned(),
         ));
     };
-    let count = cache.purge(&purge, order.soft);
-    tracing::info!(count, soft = order.soft, ?purge, "purged");
-    Ok(ok(&json!({ "purged": count, "soft": order.soft })))
+    let count = cache.purge(&purge, request.soft);
+    tracing::info!(count, soft = request.soft, ?purge, "purged");
+    Ok(ok(&json!({ "purged": count, "soft": request.soft })))
 }
 
-fn read(order: &Order) -> Result<Purge, String> {
+fn read(request: &PurgeRequest) -> Result<Purge, String> {
     let bytes = |text: &String| -> Box<[u8]> { text.as_bytes().into() };
-    let host = order.host.as_ref().map(bytes);
-    if let Some(path) = order.path.as_ref().or(order.prefix.as_ref()).filter(|path| !path.starts_with('/')) {
+    let host = request.host.as_ref().map(bytes);
+    if let Some(path) =
+        request.path.as_ref().or(request.prefix.as_ref()).filter(|path| !path.starts_with('/'))
+    {
         return Err(format!("`{path}` is not a path: expected one that begins with `/`"));
     }
-    match (&order.path, &order.prefix, &order.tag, order.all) {
+    match (&request.path, &request.prefix, &request.tag, request.all) {
         (None, None, Some(tag), false) if host.is_none() => Ok(Purge::Tag(bytes(tag))),
         (None, None, None, true) if host.is_none() => Ok(Purge::All),
         (Some(path), None, None, false) => {

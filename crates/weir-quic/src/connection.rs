@@ -20,7 +20,7 @@ use crate::endpoint::Driver;
 use crate::flood_budget::FloodBudget;
 use crate::path::UnprovedPath;
 use crate::port::{Port, Settings};
-use crate::timers::Entry;
+use crate::timers::Timer;
 use crate::wakers::{wake, watch};
 
 /// A client's connection.
@@ -30,7 +30,7 @@ pub struct Connection {
     pub(crate) inner: RefCell<Inner>,
     /// Whether it is in the driver's queue.
     pub(crate) is_queued: Cell<bool>,
-    pub(crate) timer: Entry,
+    pub(crate) timer: Timer,
     pub(crate) driver: Rc<Driver>,
     /// The last address that the client has proved.
     pub(crate) client: Cell<SocketAddr>,
@@ -128,7 +128,7 @@ impl Connection {
             port: port.clone(),
             inner: RefCell::new(inner),
             is_queued: Cell::new(false),
-            timer: Entry::default(),
+            timer: Timer::default(),
             driver: driver.clone(),
             client,
             is_half_open: Cell::new(false),

@@ -19,13 +19,13 @@ pub struct Timers {
     earlier: Notify,
 }
 
-/// The entry of one connection, if it has one.
+/// The timer of one connection: when its earliest entry comes up, if it has one.
 #[derive(Default)]
-pub struct Entry(Cell<Option<Instant>>);
+pub struct Timer(Cell<Option<Instant>>);
 
 impl Timers {
     /// Makes sure that `key`, whose entry is `entry`, comes up at `at` or before.
-    pub fn arm(&self, key: usize, entry: &Entry, at: Instant) {
+    pub fn arm(&self, key: usize, entry: &Timer, at: Instant) {
         if entry.0.get().is_some_and(|entered| entered <= at) {
             return;
         }
@@ -62,7 +62,7 @@ impl Timers {
     }
 }
 
-impl Entry {
+impl Timer {
     /// Whether the entry that came up at `at` is the connection's; one that an earlier has replaced is not.
     /// It is gone after that.
     pub fn take(&self, at: Instant) -> bool {
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn only_an_earlier_moment_is_entered_and_it_replaces_the_later_one() {
-        let (timers, entry) = (Timers::default(), Entry::default());
+        let (timers, entry) = (Timers::default(), Timer::default());
         let start = Instant::now();
         let [one, two, three] = [1, 2, 3].map(|seconds| start + Duration::from_secs(seconds));
         timers.arm(7, &entry, two);

@@ -24,7 +24,7 @@ use crate::events::{Bus, What};
 use crate::publish::InForce;
 use crate::timestamp::Timestamp;
 use probe::{Failure, Question, Target};
-use schedule::{Ending, Pace, Schedule, Step};
+use schedule::{Due, Ending, Pace, Schedule};
 
 /// Results kept per target.
 const HISTORY: usize = 10;
@@ -70,11 +70,11 @@ impl Drop for Prober {
 
 /// What a prober's task and its readers share.
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<ProbeState>,
     hasten: Notify,
 }
 
-struct State {
+struct ProbeState {
     machine: HealthMachine,
     /// Whose backend it is. The pool is looked up when there is something to tell it: each change of its backends makes another.
     subscribers: Vec<Member>,
@@ -272,7 +272,7 @@ impl Board {
             weir_balance::start_offset(first.backend.balance.id(), key.pace.interval().min(LONGEST_SPREAD))
         });
         let shared = Arc::new(Shared {
-            state: Mutex::new(State {
+            state: Mutex::new(ProbeState {
                 machine: HealthMachine::new(health.rise, health.fall),
                 subscribers,
                 history: VecDeque::with_capacity(HISTORY),
@@ -317,7 +317,7 @@ async fn run(key: Arc<Key>, mut schedule: Schedule, shared: Arc<Shared>, bus: Ar
     loop {
         let now = clock::now();
         match schedule.step(now) {
-            Step::Start { number, limit } => {
+            Due::Start { number, limit } => {
                 let key = key.clone();
                 probes.spawn(async move {
                     let began = clock::now();
@@ -325,7 +325,7 @@ async fn run(key: Arc<Key>, mut schedule: Schedule, shared: Arc<Shared>, bus: Ar
                     (number, result, clock::now().saturating_sub(began))
                 });
             }
-            Step::Wait(until) => tokio::select! {
+            Due::Wait(until) => tokio::select! {
                 Some(ended) = probes.join_next() => if let Ok((number, result, took)) = ended {
                     let ending = match &result {
                         Ok(_) => Ending::Good,
@@ -408,7 +408,7 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ProbeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

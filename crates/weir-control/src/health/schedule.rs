@@ -45,9 +45,9 @@ impl Pace {
     }
 }
 
-/// What to do now.
+/// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum Due {
     /// Start a probe; its result goes to [`Schedule::finished`] under this number.
     Start {
         /// Which probe it is.
@@ -116,7 +116,7 @@ impl Schedule {
     }
 
     /// What to do at time `now`. Call again after each `Start`, until it says `Wait`.
-    pub fn step(&mut self, now: Duration) -> Step {
+    pub fn step(&mut self, now: Duration) -> Due {
         let suspect = self.suspicions().any(|at| at <= now);
         let due = self.due(suspect);
         if due <= now {
@@ -131,10 +131,10 @@ impl Schedule {
                 is_short: suspect,
                 is_excused: false,
             });
-            return Step::Start { number, limit };
+            return Due::Start { number, limit };
         }
         let suspicion = self.suspicions().filter(|at| *at > now).min();
-        Step::Wait(suspicion.map_or(due, |at| at.min(due)))
+        Due::Wait(suspicion.map_or(due, |at| at.min(due)))
     }
 
     /// When probes under way make the backend suspect. Those that were sent on suspicion themselves do not: half of their half is
@@ -234,12 +234,12 @@ mod tests {
                 }
             }
             match schedule.step(now) {
-                Step::Start { number, limit } => {
+                Due::Start { number, limit } => {
                     starts.push(now);
                     let good = now < stops;
                     ends.push((now + if good { ms(1) } else { limit }, number, good));
                 }
-                Step::Wait(at) => now = ends.iter().map(|end| end.0).min().map_or(at, |end| at.min(end)),
+                Due::Wait(at) => now = ends.iter().map(|end| end.0).min().map_or(at, |end| at.min(end)),
             }
         }
         (starts, None)
@@ -282,7 +282,7 @@ mod tests {
         while now <= ms(30_000) {
             ends.sort_by_key(|end| end.0);
             // The timer may be looked at before the results that came at the same moment.
-            if let Step::Start { number, limit } = schedule.step(now) {
+            if let Due::Start { number, limit } = schedule.step(now) {
                 let ending = if limit >= ms(650) { Ending::Good } else { Ending::Late };
                 ends.push((now + limit.min(ms(650)), number, ending));
                 continue;
@@ -292,11 +292,11 @@ mod tests {
                 bad += u32::from(schedule.finished(number, ending) && ending != Ending::Good);
             }
             match schedule.step(now) {
-                Step::Start { number, limit } if limit >= ms(650) => {
+                Due::Start { number, limit } if limit >= ms(650) => {
                     ends.push((now + ms(650), number, Ending::Good))
                 }
-                Step::Start { number, limit } => ends.push((now + limit, number, Ending::Late)),
-                Step::Wait(at) => now = ends.iter().map(|end| end.0).min().map_or(at, |end| at.min(end)),
+                Due::Start { number, limit } => ends.push((now + limit, number, Ending::Late)),
+                Due::Wait(at) => now = ends.iter().map(|end| end.0).min().map_or(at, |end| at.min(end)),
             }
         }
         assert_eq!(bad, 0);
@@ -306,22 +306,22 @@ mod tests {
     fn one_slow_answer_does_not_take_a_backend_down() {
         let mut schedule = Schedule::new(pace(100, 10, 100), ms(0));
         let mut settle = |at| {
-            let Step::Start { number, .. } = schedule.step(at) else { panic!("a probe is due at {at:?}") };
+            let Due::Start { number, .. } = schedule.step(at) else { panic!("a probe is due at {at:?}") };
             assert!(schedule.finished(number, Ending::Good));
         };
         settle(ms(0));
         settle(ms(10));
-        let Step::Start { number: slow, .. } = schedule.step(ms(110)) else { panic!("due") };
-        assert_eq!(schedule.step(ms(110)), Step::Wait(ms(160)));
-        let Step::Start { number: second, limit } = schedule.step(ms(160)) else {
+        let Due::Start { number: slow, .. } = schedule.step(ms(110)) else { panic!("due") };
+        assert_eq!(schedule.step(ms(110)), Due::Wait(ms(160)));
+        let Due::Start { number: second, limit } = schedule.step(ms(160)) else {
             panic!("suspect: a second one")
         };
         assert_eq!(limit, ms(50));
         assert!(schedule.finished(second, Ending::Good));
-        assert_eq!(schedule.step(ms(161)), Step::Wait(ms(170)));
+        assert_eq!(schedule.step(ms(161)), Due::Wait(ms(170)));
         assert!(schedule.finished(slow, Ending::Late), "the slow one had its whole time");
         // One bad result: the state is changing again, but nothing is down.
-        assert!(matches!(schedule.step(ms(210)), Step::Start { .. }));
+        assert!(matches!(schedule.step(ms(210)), Due::Start { .. }));
     }
 
     #[test]
@@ -331,11 +331,11 @@ mod tests {
         let mut starts = Vec::new();
         while starts.len() < 8 {
             match schedule.step(now) {
-                Step::Start { number, .. } => {
+                Due::Start { number, .. } => {
                     starts.push(now);
                     assert!(schedule.finished(number, Ending::Bad));
                 }
-                Step::Wait(at) => now = at,
+                Due::Wait(at) => now = at,
             }
         }
         assert_eq!(starts[..4], [ms(0), ms(50), ms(100), ms(1100)]);
@@ -345,14 +345,14 @@ mod tests {
     fn a_hastened_probe_starts_at_once() {
         let mut schedule = Schedule::new(pace(1000, 50, 1000), ms(0));
         for at in [ms(0), ms(50)] {
-            let Step::Start { number, .. } = schedule.step(at) else { panic!("due") };
+            let Due::Start { number, .. } = schedule.step(at) else { panic!("due") };
             assert!(schedule.finished(number, Ending::Good));
         }
-        assert_eq!(schedule.step(ms(51)), Step::Wait(ms(1050)));
+        assert_eq!(schedule.step(ms(51)), Due::Wait(ms(1050)));
         schedule.hasten();
-        assert!(matches!(schedule.step(ms(200)), Step::Start { .. }));
+        assert!(matches!(schedule.step(ms(200)), Due::Start { .. }));
         // The cadence goes on from there.
         assert!(schedule.finished(2, Ending::Good));
-        assert_eq!(schedule.step(ms(201)), Step::Wait(ms(1200)));
+        assert_eq!(schedule.step(ms(201)), Due::Wait(ms(1200)));
     }
 }

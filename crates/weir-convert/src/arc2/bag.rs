@@ -8,11 +8,11 @@ use toml::de::{DeTable, DeValue};
 pub struct Bag {
     /// How its keys are called: `proxy_rules[0].`, empty at the top.
     prefix: String,
-    entries: Vec<Entry>,
+    entries: Vec<KeyValue>,
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct KeyValue {
     key: String,
     line: usize,
     value: Value,
@@ -58,11 +58,11 @@ impl Bag {
     }
 
     fn below(table: &DeTable<'_>, text: &Lines, prefix: String) -> Bag {
-        let mut entries: Vec<Entry> = table
+        let mut entries: Vec<KeyValue> = table
             .iter()
             .map(|(key, value)| {
                 let name = format!("{prefix}{}", key.get_ref());
-                Entry {
+                KeyValue {
                     key: key.get_ref().to_string(),
                     line: text.line_of(key.span().start),
                     value: Value::of(value, text, &name),

@@ -9,7 +9,7 @@ use super::rules::Rule;
 use super::{Notes, line, quoted};
 
 /// The backends of a domain.
-pub struct Place {
+pub struct Pool {
     pub backends: Vec<Location>,
     pub method: Method,
     pub health: Option<Health>,
@@ -42,11 +42,11 @@ pub struct Health {
 }
 
 /// Takes everything about backends; whether only HTTPS is to be served, too.
-pub fn read(bag: &mut Bag, globals: &Globals, notes: &mut Notes) -> (Place, bool) {
+pub fn read(bag: &mut Bag, globals: &Globals, notes: &mut Notes) -> (Pool, bool) {
     let own = location(bag, notes);
     let Some(taken) = bag.table("routing_rules") else {
         let backends = own.into_iter().collect();
-        return (Place { backends, method: Method::Priority, health: None }, false);
+        return (Pool { backends, method: Method::Priority, health: None }, false);
     };
     let mut rules = taken.value;
     let method = method(&mut rules, notes);
@@ -89,7 +89,7 @@ pub fn read(bag: &mut Bag, globals: &Globals, notes: &mut Notes) -> (Place, bool
     });
     let health = health(&mut rules, notes);
     notes.leftover(rules);
-    (Place { backends, method, health }, https_only)
+    (Pool { backends, method, health }, https_only)
 }
 
 fn method(rules: &mut Bag, notes: &mut Notes) -> Method {
@@ -169,14 +169,14 @@ fn location(bag: &mut Bag, notes: &mut Notes) -> Option<Location> {
 /// The pools.
 pub fn write(globals: &Globals, rules: &[Rule], body: &mut String) {
     for rule in rules {
-        let place = &rule.place;
+        let pool = &rule.locations;
         // A dot in a bare key would begin a table below.
         let _ = write!(body, "\n[pool.{}]\n", quoted(&rule.pool));
         let backends: Vec<String> =
-            place.backends.iter().map(|location| backend(place.method, location)).collect();
+            pool.backends.iter().map(|location| backend(pool.method, location)).collect();
         line(body, "backends", format!("[{}]", backends.join(", ")));
-        match place.method {
-            _ if place.backends.len() < 2 => {}
+        match pool.method {
+            _ if pool.backends.len() < 2 => {}
             Method::Priority => line(body, "balance", quoted("first")),
             Method::Performance => line(body, "balance", quoted("least-time")),
             Method::Weighted => {}
@@ -186,11 +186,11 @@ pub fn write(globals: &Globals, rules: &[Rule], body: &mut String) {
             "keep_alive",
             format!("{{ idle = \"{}s\" }}", globals.keep_alive_seconds.clamp(1, 86_400)),
         );
-        if place.backends.iter().any(|location| location.tls) {
+        if pool.backends.iter().any(|location| location.tls) {
             line(body, "tls", "true");
         }
         let _ = write!(body, "\n[pool.{}.health]\n", quoted(&rule.pool));
-        match &place.health {
+        match &pool.health {
             Some(health) => {
                 line(body, "check", quoted("http"));
                 line(body, "path", quoted(&health.path));

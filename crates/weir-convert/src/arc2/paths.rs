@@ -18,7 +18,7 @@ pub enum Outcome {
 
 /// One route to be: its paths as Weir writes them, empty for every path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct PathRoute {
     pub paths: Vec<String>,
     pub outcome: Outcome,
 }
@@ -34,7 +34,7 @@ struct PathRule {
 const LONGEST_TTL: u64 = 365 * 86_400;
 
 /// Takes everything about paths. `caching` is the master switch.
-pub fn read(bag: &mut Bag, caching: bool) -> (Vec<Step>, Vec<Directive>) {
+pub fn read(bag: &mut Bag, caching: bool) -> (Vec<PathRoute>, Vec<Directive>) {
     let mut notes = super::Notes::default();
     let ttl = |seconds: u64| Some(seconds.min(LONGEST_TTL)).filter(|seconds| caching && *seconds > 0);
     let ttl_seconds = bag.number("max_age_seconds").and_then(|taken| {
@@ -83,16 +83,16 @@ pub fn read(bag: &mut Bag, caching: bool) -> (Vec<Step>, Vec<Directive>) {
     let served = Outcome::Served { ttl_seconds };
     let rest = match (whitelist, prefixes.is_empty() || prefixes.contains(&"/*".to_owned())) {
         // Nothing is left for the rest, or there is no list.
-        (true, true) => vec![Step { paths: Vec::new(), outcome: served }],
-        (false, _) if prefixes.is_empty() => vec![Step { paths: Vec::new(), outcome: served }],
-        (false, true) => vec![Step { paths: Vec::new(), outcome: Outcome::Refused }],
+        (true, true) => vec![PathRoute { paths: Vec::new(), outcome: served }],
+        (false, _) if prefixes.is_empty() => vec![PathRoute { paths: Vec::new(), outcome: served }],
+        (false, true) => vec![PathRoute { paths: Vec::new(), outcome: Outcome::Refused }],
         (true, false) => vec![
-            Step { paths: prefixes, outcome: served },
-            Step { paths: Vec::new(), outcome: Outcome::Refused },
+            PathRoute { paths: prefixes, outcome: served },
+            PathRoute { paths: Vec::new(), outcome: Outcome::Refused },
         ],
         (false, false) => vec![
-            Step { paths: prefixes, outcome: Outcome::Refused },
-            Step { paths: Vec::new(), outcome: served },
+            PathRoute { paths: prefixes, outcome: Outcome::Refused },
+            PathRoute { paths: Vec::new(), outcome: served },
         ],
     };
     (steps(&rules, rest, &mut notes), notes.directives)
@@ -151,7 +151,7 @@ fn path_rules(
 
 /// The rules as routes of which the first that matches counts. One that takes everything but something ends the list: only what it leaves
 /// over goes on to what stands behind it.
-fn steps(rules: &[(PathRule, usize)], rest: Vec<Step>, notes: &mut super::Notes) -> Vec<Step> {
+fn steps(rules: &[(PathRule, usize)], rest: Vec<PathRoute>, notes: &mut super::Notes) -> Vec<PathRoute> {
     let mut steps = Vec::new();
     for (index, (rule, line)) in rules.iter().enumerate() {
         let slash = if rule.path.starts_with('/') { "" } else { "/" };
@@ -162,7 +162,7 @@ fn steps(rules: &[(PathRule, usize)], rest: Vec<Step>, notes: &mut super::Notes)
             Match::Contains | Match::DoesNotContain => format!("*{}*", rule.path),
         };
         if !matches!(rule.kind, Match::DoesNotEqual | Match::DoesNotContain) {
-            steps.push(Step { paths: vec![path], outcome: rule.outcome });
+            steps.push(PathRoute { paths: vec![path], outcome: rule.outcome });
             continue;
         }
         let behind = rules.get(index + 1..).unwrap_or_default();
@@ -184,8 +184,8 @@ fn steps(rules: &[(PathRule, usize)], rest: Vec<Step>, notes: &mut super::Notes)
                 ),
             });
         }
-        steps.push(Step { paths: vec![path], outcome: left_over });
-        steps.push(Step { paths: Vec::new(), outcome: rule.outcome });
+        steps.push(PathRoute { paths: vec![path], outcome: left_over });
+        steps.push(PathRoute { paths: Vec::new(), outcome: rule.outcome });
         return steps;
     }
     steps.extend(rest);
@@ -193,7 +193,7 @@ fn steps(rules: &[(PathRule, usize)], rest: Vec<Step>, notes: &mut super::Notes)
 }
 
 /// What becomes of one path.
-fn outcome_of(path: &str, rules: &[(PathRule, usize)], rest: &[Step]) -> Outcome {
+fn outcome_of(path: &str, rules: &[(PathRule, usize)], rest: &[PathRoute]) -> Outcome {
     let by_rule = rules.iter().find(|(rule, _)| {
         let text = rule.path.as_str();
         match rule.kind {
@@ -208,7 +208,7 @@ fn outcome_of(path: &str, rules: &[(PathRule, usize)], rest: &[Step]) -> Outcome
     if let Some((rule, _)) = by_rule {
         return rule.outcome;
     }
-    let takes = |step: &&Step| {
+    let takes = |step: &&PathRoute| {
         step.paths.is_empty()
             || step.paths.iter().any(|prefix| path.starts_with(prefix.trim_end_matches('*')))
     };

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::bag::Bag;
-use super::locations::{self, Place};
-use super::paths::{self, Outcome, Step};
+use super::locations::{self, Pool};
+use super::paths::{self, Outcome, PathRoute};
 use super::{Match, Notes, globals, line, quoted, texts};
 use crate::Verdict;
 
@@ -14,7 +14,7 @@ pub struct Rule {
     /// The name of its pool.
     pub pool: String,
     /// What its requests come to, in order; the last takes every path.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PathRoute>,
     pub ignore_query: bool,
     pub logging: bool,
     pub sql_injection: bool,
@@ -22,7 +22,7 @@ pub struct Rule {
     /// As Weir's lists of texts have them.
     pub disallowed_user_agents: Vec<String>,
     pub https_only: bool,
-    pub place: Place,
+    pub locations: Pool,
 }
 
 /// Takes a rule; `line` is where it begins.
@@ -55,7 +55,7 @@ pub fn read(index: usize, line: usize, mut bag: Bag, globals: &globals::Globals,
     });
     transformations(&mut bag, notes);
     let disallowed_user_agents = user_agents(&mut bag, notes);
-    let (place, https_only) = locations::read(&mut bag, globals, notes);
+    let (locations, https_only) = locations::read(&mut bag, globals, notes);
     notes.leftover(bag);
     Rule {
         pool: pool_name(&domain, index),
@@ -67,7 +67,7 @@ pub fn read(index: usize, line: usize, mut bag: Bag, globals: &globals::Globals,
         compression,
         disallowed_user_agents,
         https_only,
-        place,
+        locations,
     }
 }
 
