@@ -8,7 +8,7 @@ use crate::action::{self, RouteAction};
 use crate::cache::{self, RouteCache};
 use crate::compress::{self, Compress};
 use crate::fields::{Fields, Value};
-use crate::keys::{Each, Limit, TIB, list, map, size, table as below, table_or_true, text};
+use crate::keys::{Each, Limit, TIB, flag, list, map, size, table as below, table_or_true, text};
 use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, Span};
 use crate::screen;
@@ -84,6 +84,8 @@ table! {
         /// Keeps responses and answers from memory; only with `pool`.
         cache: Option<RouteCache> =
             below(RouteCache::TABLE).http().default("off").also(&["proxy_cache", "caching"]);
+        /// Whether its requests are written to the access log; metrics count them anyway.
+        access_log: bool = flag(true).http();
         /// How requests are looked at for SQL injection: what the route says, else what its listener does.
         sqli: Sqli;
         /// What is asked of its requests.

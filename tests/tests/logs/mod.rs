@@ -175,6 +175,46 @@ fn a_haproxy_line_has_method_path_and_status_in_every_version_of_http() {
 }
 
 #[test]
+fn requests_of_a_route_without_access_log_are_counted_and_not_written() {
+    let backend = Backend::saying("ok");
+    let config = r#"
+        [log]
+        access = "@dir/access.log"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [[listener.web.route]]
+        path = "/quiet*"
+        access_log = false
+        pool = "app"
+        [[listener.web.route]]
+        path = "/healthz"
+        access_log = false
+        respond = { status = 200 }
+        [[listener.web.route]]
+        path = "/said"
+        pool = "app"
+        [pool.app]
+        backends = ["@app"]
+        health = { check = "off" }
+        "#;
+    let weir = Setup::of(config).with("app", backend.address()).start();
+    // One connection has one worker, whose lines come in order.
+    let mut client = weir.client("web");
+    let paths = ["/quiet", "/said", "/healthz", "/quiet/2", "/elsewhere"];
+    for path in paths {
+        client.sends(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n"));
+        client.receives_status(200);
+    }
+    let lines = weir.lines_of("access.log", 2);
+    let written: Vec<serde_json::Value> =
+        lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let written: Vec<_> = written.iter().map(|line| line["path"].as_str().unwrap_or_default()).collect();
+    assert_eq!(written, ["/said", "/elsewhere"], "{lines:#?}");
+    weir.reaches("weir_requests_total", &[("listener", "web")], paths.len() as f64);
+}
+
+#[test]
 fn lines_that_a_full_disk_does_not_take_are_counted() {
     let backend = Backend::saying("ok");
     let config = super::http::PLAIN.to_owned() + "\n[log]\naccess = \"/dev/full\"\n";

@@ -293,7 +293,7 @@ fn plan<'l>(
         Decision::Default { .. } => None,
         Decision::Route { route, .. } => {
             exchange.route = Some(route.number);
-            exchange.ledger.note_route(&session.worker, &route.name);
+            exchange.ledger.note_route(&session.worker, &route.name, route.access_log);
             Some(*route)
         }
     };

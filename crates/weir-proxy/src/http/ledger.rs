@@ -49,6 +49,8 @@ pub struct Ledger {
     has_waited: bool,
     would_reject: Reasons,
     route: Option<Arc<str>>,
+    /// Whether its route wants no line of it.
+    is_unlogged: bool,
     /// What the screen for SQL injection found first: where in the request, and of what kind.
     sqli: Option<Box<str>>,
     text: Text,
@@ -154,8 +156,9 @@ impl Ledger {
         self.sqli.is_some()
     }
 
-    /// Notes which route took the request.
-    pub fn note_route(&mut self, worker: &Worker, name: &Arc<str>) {
+    /// Notes which route took the request, and whether it wants a line of it.
+    pub fn note_route(&mut self, worker: &Worker, name: &Arc<str>, is_logged: bool) {
+        self.is_unlogged = !is_logged;
         if worker.log.enabled() {
             self.route = Some(name.clone());
         }
@@ -215,7 +218,7 @@ impl Ledger {
         if let Some(result) = self.cache.result {
             cells.cache[result as usize].increment();
         }
-        if worker.log.enabled() {
+        if worker.log.enabled() && !self.is_unlogged {
             self.write_line(session, listener, request_id, end, total);
         }
         now

@@ -54,6 +54,8 @@ pub struct Route {
     pub cache: Option<Box<RouteCache>>,
     /// What is asked of its requests; `None` for nothing.
     pub screen: Option<Box<Screen>>,
+    /// Whether its requests are written to the access log.
+    pub access_log: bool,
     /// Whether its requests are looked at for SQL injection.
     pub sqli: Sqli,
     /// How responses are compressed; `None` leaves them as they came.
@@ -278,6 +280,7 @@ impl Route {
             response_fields: fields(&config.add_response_header),
             rewrite_prefix: config.rewrite.as_ref().map(|rewrite| rewrite.prefix.as_bytes().into()),
             body_limit_bytes: config.body_limit_bytes,
+            access_log: config.access_log,
             sqli: config.sqli,
             compress: config.compress.clone().map(Arc::new),
             // A connection of a tcp listener is looked at as a request for the name that its client asks for.
