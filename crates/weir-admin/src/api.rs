@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::BroadcastStream;
-use weir_proxy::snapshot::Snapshot;
 
 use crate::auth::{Auth, Refusal};
 use crate::endpoints::{Call, Endpoint, openapi};
@@ -24,6 +23,7 @@ use crate::{metrics, page, purge};
 use weir_control::control::{ChangeError, Control, Phase};
 use weir_control::events::Event;
 use weir_control::reload::Verdict;
+use weir_state::Snapshot;
 
 /// Largest body that is read.
 const BODY_BYTES: usize = 64 * 1024;
@@ -136,7 +136,7 @@ async fn dispatch(context: &Context, request: Request) -> Result<Response, Error
         Call::CachePurge => purge::purge(control, &read_json::<purge::PurgeRequest>(body).await?),
         Call::Explain => {
             let question = read_json::<Question>(body).await?;
-            explain(&control.snapshot(), &question).map(|answer| ok(&answer)).map_err(Error::bad_request)
+            explain(&control.compiled(), &question).map(|answer| ok(&answer)).map_err(Error::bad_request)
         }
         Call::Events => Ok(events(control, &parts.headers)),
         Call::OpenApi => Ok(ok(&openapi())),

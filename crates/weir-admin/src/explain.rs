@@ -8,13 +8,14 @@ use weir_balance::{PickInput, Picker, TierKind, address_hash};
 use weir_config::{Protocol, Sqli, SqliMode};
 use weir_io::clock;
 use weir_proxy::client::Client;
+use weir_proxy::compiled::{CompiledListener, CompiledSnapshot};
 use weir_proxy::http::cache::explain::Asked;
-use weir_proxy::http::key::{KeySource, choice_key};
 use weir_proxy::http::route::{Action, Decision, RequestView, RouteTable, without_port};
 use weir_proxy::http::screening::{self, Checkpoint, Facts, ScreenCheck};
 use weir_proxy::http::sqli;
 use weir_proxy::http::sticky::{self, Sticky};
-use weir_proxy::snapshot::{Listener, Pool, Snapshot};
+use weir_state::key::{KeySource, choice_key};
+use weir_state::{Listener, Pool, Snapshot};
 
 /// What `POST /v1/explain` asks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -124,13 +125,13 @@ pub struct Candidate {
 }
 
 /// Answers, or says what is wrong with the question.
-pub fn explain(snapshot: &Snapshot, question: &Question) -> Result<Answer, String> {
+pub fn explain(compiled: &CompiledSnapshot, question: &Question) -> Result<Answer, String> {
     match question {
         Question::Http { method, url, from, headers, listener } => {
             let client = from.unwrap_or(IpAddr::from([127, 0, 0, 1]));
-            http(snapshot, Request::read(method, url, headers, client)?, listener.as_deref())
+            http(compiled, Request::read(method, url, headers, client)?, listener.as_deref())
         }
-        Question::Tcp { source, destination } => tcp(snapshot, *source, *destination),
+        Question::Tcp { source, destination } => tcp(&compiled.snapshot, *source, *destination),
     }
 }
 
@@ -223,8 +224,15 @@ impl<'q> Request<'q> {
     }
 }
 
-fn http(snapshot: &Snapshot, mut request: Request<'_>, wanted: Option<&str>) -> Result<Answer, String> {
+fn http(
+    compiled: &CompiledSnapshot,
+    mut request: Request<'_>,
+    wanted: Option<&str>,
+) -> Result<Answer, String> {
+    let snapshot = &compiled.snapshot;
     let (listener, listener_reason) = http_listener(snapshot, &request, wanted)?;
+    let name = &listener.config.name;
+    let compiled = compiled.listener(name).ok_or_else(|| format!("listener {name} is not served"))?;
     let peer = Client::of_peer(SocketAddr::new(request.client, 0));
     request.client = peer.of_request(&listener.config, request.values("x-forwarded-for")).address.ip();
     let request = &request;
@@ -241,9 +249,9 @@ fn http(snapshot: &Snapshot, mut request: Request<'_>, wanted: Option<&str>) -> 
         taken: it.taken,
         reason: it.reason,
     };
-    let routes = listener.routes.explain(&view).into_iter().map(verdict).collect();
-    let decision = listener.routes.decide(&view);
-    let (screens, refused) = screen(listener, &decision, request, &path);
+    let routes = compiled.routes.explain(&view).into_iter().map(verdict).collect();
+    let decision = compiled.routes.decide(&view);
+    let (screens, refused) = screen(compiled, &decision, request, &path);
     let (sqli, is_injection) = match &decision {
         Decision::Route { route, .. } if refused.is_none() => injection(route.sqli, request),
         Decision::Default { .. } if refused.is_none() => injection(listener.config.http().sqli, request),
@@ -261,7 +269,7 @@ fn http(snapshot: &Snapshot, mut request: Request<'_>, wanted: Option<&str>) -> 
         },
     };
     let pool = pool.and_then(|index| snapshot.pools.get(index));
-    let cache = cached(&listener.routes, &view, request, &path)?;
+    let cache = cached(&compiled.routes, &view, request, &path)?;
     let action = action.or_else(|| pool.map(|pool| format!("forward to pool {}", pool.config.name)));
     let choice = pool.map(|pool| choose(pool, request.key(pool), request.sticky(pool)));
     let listener = listener.config.name.clone();
@@ -304,7 +312,7 @@ fn cached(
 
 /// What the listener and the route ask of the request, and what they answer it with when they do not let it pass.
 fn screen(
-    listener: &Listener,
+    compiled: &CompiledListener,
     decision: &Decision<'_>,
     request: &Request<'_>,
     path: &str,
@@ -323,7 +331,7 @@ fn screen(
         header: &|name| request.header(name),
         cookie: &|name| sticky::cookie(request.cookies(), name),
     };
-    let mut steps = screening::explain(listener, route, &facts, clock::now());
+    let mut steps = screening::explain(compiled, route, &facts, clock::now());
     steps.retain(|(_, step)| is_forwarded || step.at == Checkpoint::Edge);
     // What is asked on the edge is asked first, of both.
     steps.sort_by_key(|(_, step)| step.at == Checkpoint::Origin);
@@ -440,9 +448,10 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    fn snapshot(text: &str) -> Snapshot {
+    fn snapshot(text: &str) -> CompiledSnapshot {
         let config = weir_config::parse("test.toml", text).unwrap_or_else(|report| panic!("{report}"));
-        Snapshot::compile(Arc::new(config), &Default::default(), None, 1)
+        let snapshot = Snapshot::compile(Arc::new(config), &Default::default(), None, 1);
+        CompiledSnapshot::compile(Arc::new(snapshot), None, 1)
     }
 
     const CONFIG: &str = "
@@ -534,7 +543,7 @@ mod tests {
             sticky = { cookie = 'weir' }
         ";
         let snapshot = snapshot(config);
-        for backend in &snapshot.pools[0].backends {
+        for backend in &snapshot.snapshot.pools[0].backends {
             let cookie = |value: &str| ("Cookie".to_owned(), value.to_owned());
             let question = Question::Http {
                 method: "GET".to_owned(),

@@ -6,8 +6,8 @@ use std::time::SystemTime;
 
 use weir_balance::State;
 use weir_config::{Protocol, RouteAction, SqliMode};
+use weir_proxy::compiled::CompiledSnapshot;
 use weir_proxy::http::cache::Cache;
-use weir_proxy::snapshot::{Backend, Listener, Pool};
 use weir_quic::counts::{Counts as QuicCounts, DROP_NAMES};
 use weir_stats::Counter;
 use weir_stats::expose::{self, Exposition, Metric};
@@ -21,16 +21,18 @@ use weir_control::acme::{Blame, Standing};
 use weir_control::control::Control;
 use weir_control::reload::Verdict;
 use weir_control::timestamp::Timestamp;
+use weir_state::{Backend, Listener, Pool};
 
 /// One scrape.
 pub(crate) fn text(control: &Control) -> String {
-    let snapshot = control.snapshot();
+    let compiled = control.compiled();
+    let snapshot = &compiled.snapshot;
     let mut out = Exposition::default();
     about_weir(&mut out, control, snapshot.generation);
-    listeners(&mut out, control, &snapshot.listeners);
+    listeners(&mut out, control, &compiled);
     backends(&mut out, &snapshot.listeners, &snapshot.pools);
     pools(&mut out, control, &snapshot.pools);
-    if let Some(cache) = &snapshot.cache {
+    if let Some(cache) = &compiled.cache {
         about_cache(&mut out, cache);
     }
     about_process(&mut out, control);
@@ -91,7 +93,8 @@ fn quic(out: &mut Exposition, workers: &[QuicCounts]) {
     out.single(&expose::QUIC_EARLY, sum(|counts| &counts.early_count));
 }
 
-fn listeners(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>]) {
+fn listeners(out: &mut Exposition, control: &Control, compiled: &CompiledSnapshot) {
+    let listeners = &compiled.snapshot.listeners[..];
     let counter = |out: &mut Exposition, metric: &'static Metric, count: fn(&ListenerCells) -> &Counter| {
         let mut family = out.family(metric);
         for listener in listeners {
@@ -101,7 +104,7 @@ fn listeners(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>
     requests(out, listeners);
     let mut open = out.family(&expose::CONNECTIONS);
     for listener in listeners {
-        open.sample(&[&listener.config.name], f64::from(listener.seats.taken()));
+        open.sample(&[&listener.config.name], f64::from(listener.connections.open()));
     }
     counter(out, &expose::CONNECTIONS_TOTAL, |cells| &cells.connections);
     let mut bytes = out.family(&expose::BYTES);
@@ -117,7 +120,7 @@ fn listeners(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>
             rejected.sample(&[&listener.config.name, reason.word()], count as f64);
         }
     }
-    screens(out, listeners);
+    screens(out, compiled);
     let mut ends = out.family(&expose::ENDS);
     for listener in listeners {
         for end in End::ALL {
@@ -160,7 +163,8 @@ fn requests(out: &mut Exposition, listeners: &[Arc<Listener>]) {
     }
 }
 
-fn screens(out: &mut Exposition, listeners: &[Arc<Listener>]) {
+fn screens(out: &mut Exposition, compiled: &CompiledSnapshot) {
+    let listeners = &compiled.snapshot.listeners[..];
     let mut would = out.family(&expose::WOULD_REJECT);
     for listener in of_http(listeners) {
         for reason in Rejected::WOULD {
@@ -169,8 +173,9 @@ fn screens(out: &mut Exposition, listeners: &[Arc<Listener>]) {
         }
     }
     let mut overflow = out.family(&expose::RATE_LIMIT_OVERFLOW);
-    for listener in of_http(listeners) {
-        overflow.sample(&[&listener.config.name], listener.rate_limit_overflow() as f64);
+    let with_screens = compiled.listeners();
+    for (listener, compiled) in with_screens.filter(|(it, _)| it.config.protocol() == Protocol::Http) {
+        overflow.sample(&[&listener.config.name], compiled.rate_limit_overflow() as f64);
     }
     let asks = |listener: &&Arc<Listener>| {
         let of_routes = listener.config.routes.iter().map(|route| route.sqli.mode);
@@ -386,7 +391,7 @@ fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
     counter(out, &expose::LAST_RESORT, |cells| &cells.last_resort);
     let mut depth = out.family(&expose::QUEUE_DEPTH);
     for pool in pools {
-        depth.sample(&[&pool.config.name], f64::from(pool.waiting_room.depth()));
+        depth.sample(&[&pool.config.name], f64::from(pool.queue.depth()));
     }
 }
 

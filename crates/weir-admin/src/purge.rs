@@ -25,8 +25,8 @@ pub(crate) struct PurgeRequest {
 
 pub(crate) fn purge(control: &Control, request: &PurgeRequest) -> Result<Response, Error> {
     let purge = read(request).map_err(Error::bad_request)?;
-    let snapshot = control.snapshot();
-    let Some(cache) = &snapshot.cache else {
+    let compiled = control.compiled();
+    let Some(cache) = &compiled.cache else {
         return Err(Error(
             StatusCode::NOT_FOUND,
             "not_found",

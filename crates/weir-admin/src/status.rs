@@ -6,7 +6,6 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use weir_balance::{AdminState, Health, State, TierKind};
 use weir_io::clock;
-use weir_proxy::snapshot::{Backend, Listener, Pool};
 use weir_stats::table::{BackendCells, CODE_CLASSES, ListenerCells, PoolCells, Rejected};
 use weir_stats::{Counter, Histogram, PerWorker};
 use weir_tls::Facts;
@@ -16,6 +15,7 @@ use weir_control::control::Control;
 use weir_control::health::Findings;
 use weir_control::reload::Outcome;
 use weir_control::timestamp::Timestamp;
+use weir_state::{Backend, Listener, Pool};
 
 /// Everything.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -198,7 +198,7 @@ fn listener(control: &Control, listener: &Listener) -> ListenerStatus {
         bind: config.bind.iter().map(ToString::to_string).collect(),
         pool: config.pool.clone(),
         route_count: config.routes.len(),
-        connections: listener.seats.taken(),
+        connections: listener.connections.open(),
         max_connections: config.max_connections,
         connections_total: cells.sum(|cells| cells.connections.total()),
         requests: classes(|class| cells.sum(|cells: &ListenerCells| cells.requests[class].total())),
@@ -260,7 +260,7 @@ pub fn pool(control: &Control, pool: &Pool) -> PoolStatus {
         balance: pool.config.balance.word().to_owned(),
         ready_count: standing.iter().filter(|backend| backend.state == State::Ready).count(),
         serving_from: pool.balance.tier().map_or("none", TierKind::word).to_owned(),
-        queue_depth: pool.waiting_room.depth(),
+        queue_depth: pool.queue.depth(),
         retries: pool.cells.sum(|cells: &PoolCells| cells.retries.total()),
         backends: backends.map(|(it, standing)| backend(control, pool, it, standing)).collect(),
     }

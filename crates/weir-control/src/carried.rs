@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use weir_balance::{AdminState, Health};
 use weir_config::Check;
-use weir_proxy::snapshot::{Backend, Pool, Snapshot};
+use weir_state::{Backend, Pool, Snapshot};
 use weir_tls::{TicketKeys, tickets};
 
 /// The first word of each line.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinHandle;
-use weir_proxy::snapshot::{Backend, Snapshot};
+use weir_state::{Backend, Snapshot};
 
 use crate::events::{Bus, What};
 

@@ -9,8 +9,8 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::Mutex;
 use weir_config::Config;
 use weir_io::clock;
-use weir_proxy::snapshot::{PoolChange, Snapshot};
-use weir_proxy::staging::{Next, Plane, StageError, Step};
+use weir_state::plane::{Next, Plane, StageError, StagedChange};
+use weir_state::{PoolChange, Snapshot};
 use weir_tls::{LoadError, Loaded, TicketKeys};
 
 use crate::acme::Orders;
@@ -32,7 +32,7 @@ impl InForce {
 /// Puts snapshots in force, one after the other.
 pub struct Publisher {
     in_force: InForce,
-    planes: Vec<Arc<dyn Plane<Snapshot>>>,
+    planes: Vec<Arc<dyn Plane>>,
     /// Copies of each counter.
     workers: usize,
     followers: Arc<Followers>,
@@ -129,7 +129,7 @@ impl Publisher {
     /// Puts the first config in force on `planes`, and shows it in `in_force`. `carried` is what an earlier process knew about the
     /// backends, `workers` the number of copies that counters have.
     pub async fn start(
-        planes: Vec<Arc<dyn Plane<Snapshot>>>,
+        planes: Vec<Arc<dyn Plane>>,
         workers: usize,
         config: Arc<Config>,
         carried: &Carried,
@@ -139,12 +139,12 @@ impl Publisher {
         let tickets = carried.ticket_keys();
         let publisher = Publisher { in_force, planes, workers, followers, tickets, turn: Mutex::default() };
         let tls = publisher.load(&config)?;
-        let mut steps = publisher.stage(Next::Config(&config)).await?;
+        let mut changes = publisher.stage(Next::Config(&config)).await?;
         let snapshot = Arc::new(Snapshot::compile(config.clone(), &tls, None, workers));
         publisher.followers.prepare(&snapshot).await;
         carried.apply(&snapshot, clock::now());
-        publisher.apply(&mut steps, &snapshot, None).await?;
-        drop(steps);
+        publisher.apply(&mut changes, &snapshot, None).await?;
+        drop(changes);
         publisher.followers.follow(&snapshot);
         Ok(publisher)
     }
@@ -169,19 +169,19 @@ impl Publisher {
         let before = self.snapshot();
         let Some(config) = choose(&before.config)? else { return Ok(None) };
         let tls = self.load(&config)?;
-        let mut steps = self.stage(Next::Config(&config)).await?;
+        let mut changes = self.stage(Next::Config(&config)).await?;
         let snapshot = Arc::new(Snapshot::compile(config.clone(), &tls, Some(&before), self.workers));
         self.followers.prepare(&snapshot).await;
-        if let Err(error) = self.apply(&mut steps, &snapshot, Some(&before)).await {
+        if let Err(error) = self.apply(&mut changes, &snapshot, Some(&before)).await {
             snapshot.undo();
             self.followers.follow(&before);
             return Err(error.into());
         }
-        drop(steps);
+        drop(changes);
         self.followers.follow(&snapshot);
         // Whoever waits for a backend looks again: there may be more of them, or none any more.
         for pool in before.pools.iter().chain(&snapshot.pools) {
-            pool.waiting_room.call_all();
+            pool.queue.call_all();
         }
         Ok(Some(snapshot))
     }
@@ -195,15 +195,15 @@ impl Publisher {
         let _turn = self.turn.lock().await;
         let before = self.snapshot();
         let change = change(&before)?;
-        let mut steps = self.stage(Next::Pool(change.pool)).await?;
+        let mut changes = self.stage(Next::Pool(change.pool)).await?;
         self.followers.prepare_change(&change).await;
-        if let Err(error) = self.apply(&mut steps, &change.snapshot, Some(&before)).await {
+        if let Err(error) = self.apply(&mut changes, &change.snapshot, Some(&before)).await {
             change.added.iter().for_each(|backend| self.followers.names.remove(backend));
             return Err(error.into());
         }
-        drop(steps);
+        drop(changes);
         self.followers.follow_change(&change);
-        change.pool().waiting_room.call_all();
+        change.pool().queue.call_all();
         Ok(change.snapshot)
     }
 
@@ -212,43 +212,43 @@ impl Publisher {
     }
 
     /// Has every plane get ready; when one can't, the others give up what they have got.
-    async fn stage<'p>(&'p self, next: Next<'p>) -> Result<Vec<Staged<'p>>, PublishError> {
-        let mut steps = Vec::with_capacity(self.planes.len());
+    async fn stage<'p>(&'p self, next: Next<'p>) -> Result<Vec<StagedOn<'p>>, PublishError> {
+        let mut changes = Vec::with_capacity(self.planes.len());
         for plane in &self.planes {
-            let step = plane.stage(next).await.map_err(PublishError::Stage)?;
-            steps.push(Staged { plane: plane.name(), step });
+            let change = plane.stage(next).await.map_err(PublishError::Stage)?;
+            changes.push(StagedOn { plane: plane.name(), change });
         }
-        Ok(steps)
+        Ok(changes)
     }
 
     /// Has every plane serve `snapshot`, and shows it to readers. When one can't, all that were asked to serve `before` again, the last one first.
     async fn apply(
         &self,
-        steps: &mut [Staged<'_>],
+        changes: &mut [StagedOn<'_>],
         snapshot: &Arc<Snapshot>,
         before: Option<&Arc<Snapshot>>,
     ) -> Result<(), PublishError> {
-        for number in 0..steps.len() {
-            let Err(source) = steps[number].step.apply(snapshot).await else { continue };
+        for number in 0..changes.len() {
+            let Err(source) = changes[number].change.apply(snapshot).await else { continue };
             if let Some(before) = before {
-                for staged in steps[..=number].iter_mut().rev() {
-                    if let Err(error) = staged.step.put_back(before).await {
+                for staged in changes[..=number].iter_mut().rev() {
+                    if let Err(error) = staged.change.put_back(before).await {
                         let plane = staged.plane;
                         tracing::error!(%error, plane, "a plane could not be put back to the configuration before");
                     }
                 }
             }
-            return Err(PublishError::Apply { plane: steps[number].plane, source });
+            return Err(PublishError::Apply { plane: changes[number].plane, source });
         }
         self.in_force.0.store(Some(snapshot.clone()));
         Ok(())
     }
 }
 
-/// A plane's step, and which plane it is.
-struct Staged<'p> {
+/// A change staged on a plane, and which plane it is.
+struct StagedOn<'p> {
     plane: &'static str,
-    step: Box<dyn Step<Snapshot> + 'p>,
+    change: Box<dyn StagedChange + 'p>,
 }
 
 #[cfg(test)]

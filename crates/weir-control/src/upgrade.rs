@@ -20,11 +20,11 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair, sockopt,
 };
-use weir_proxy::sockets::{Endpoint, Sockets, Transport};
 use weir_quic::cid::Owner;
 use weir_quic::forward::ForwardSocket;
 use weir_quic::keys::Keys;
 use weir_quic::process::HandOver;
+use weir_state::sockets::{Endpoint, Sockets, Transport};
 
 use crate::carried::Carried;
 

@@ -13,7 +13,7 @@ use weir_balance::Health;
 use weir_control::events::Bus;
 use weir_control::health::Board;
 use weir_control::publish::InForce;
-use weir_proxy::snapshot::Snapshot;
+use weir_state::Snapshot;
 
 const ROLE: &str = "WEIR_TEST_BACKEND";
 /// What is promised for `interval = "100ms"`.

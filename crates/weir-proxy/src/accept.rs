@@ -10,12 +10,12 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use weir_config::Protocol;
 use weir_io::system;
+use weir_state::listener::ClientConnection;
+use weir_state::sockets::BACKLOG;
 use weir_stats::table::Rejected;
 
-use crate::snapshot::ClientSeat;
-use crate::sockets::BACKLOG;
 use crate::worker::{ListenerSlot, ListenerSocket, SessionCount, Worker, WorkerListener};
-use crate::{http, seats, tcp};
+use crate::{evictions, http, tcp};
 
 /// Wait after the kernel had no descriptor left for us: long enough not to spin, short enough not to be noticed.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
@@ -115,24 +115,24 @@ fn begin(worker: &Rc<Worker>, socket: &ListenerSocket, stream: TcpStream, peer: 
     let cells = listener.shared.cells.of(worker.number);
     // Asked first: who has its share already must not drive others out. Behind a balancer it is asked for once its header has
     // named the client ([`crate::identify`]).
-    let client_seat = if listener.shared.expects_proxy_header(peer.ip()) {
+    let client_connection = if listener.shared.expects_proxy_header(peer.ip()) {
         None
     } else {
-        match listener.shared.seat_client(peer.ip()) {
-            Ok(seat) => seat,
+        match listener.shared.count_client(peer.ip()) {
+            Ok(counted) => counted,
             Err(_) => {
                 cells.rejected[Rejected::ClientConnections as usize].increment();
                 return;
             }
         }
     };
-    let newcomer = Newcomer { slot, stream, peer, client_seat };
+    let newcomer = Newcomer { slot, stream, peer, client_connection };
     if listener.shared.admit() {
         return newcomer.serve(worker, &listener);
     }
     let worker = worker.clone();
     tokio::task::spawn_local(async move {
-        if seats::by_eviction(&worker, &listener.shared).await {
+        if evictions::by_eviction(&worker, &listener.shared).await {
             newcomer.serve(&worker, &listener);
         } else {
             let cells = listener.shared.cells.of(worker.number);
@@ -146,25 +146,25 @@ struct Newcomer {
     slot: Rc<ListenerSlot>,
     stream: TcpStream,
     peer: SocketAddr,
-    client_seat: Option<ClientSeat>,
+    client_connection: Option<ClientConnection>,
 }
 
 impl Newcomer {
     /// Starts the session; `listener` has admitted it.
     fn serve(self, worker: &Rc<Worker>, listener: &WorkerListener) {
-        let Newcomer { slot, stream, peer, client_seat } = self;
+        let Newcomer { slot, stream, peer, client_connection } = self;
         let count = SessionCount::enter(worker, &listener.shared);
         let worker = worker.clone();
         match listener.shared.config.protocol() {
             Protocol::Tcp => {
                 tokio::task::spawn_local(async move {
-                    let _held = (count, client_seat);
+                    let _held = (count, client_connection);
                     tcp::session::serve(worker, slot, stream, peer).await;
                 });
             }
             Protocol::Http | Protocol::Udp => {
                 tokio::task::spawn_local(async move {
-                    let _held = (count, client_seat);
+                    let _held = (count, client_connection);
                     http::session::serve(worker, slot, stream, peer).await;
                 });
             }

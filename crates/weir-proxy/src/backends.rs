@@ -22,13 +22,13 @@ use weir_io::handshake;
 use weir_io::stream::Stream;
 use weir_io::system;
 use weir_io::wait::{WaitError, send_all, timed_out};
+use weir_state::counterparts::Counterparts;
+use weir_state::{Backend, Pool};
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
 use weir_tls::BackendTls;
 
-use crate::counterparts::Counterparts;
 use crate::events::Event;
-use crate::snapshot::{Backend, Pool};
 use crate::worker::Worker;
 
 /// Wait for a descriptor to become free.
@@ -57,7 +57,7 @@ pub trait Keep: Any {
     /// Closes up to `most` idle connections, those idle longest first; gives how many.
     fn close_idle(&self, most: usize) -> usize;
     /// Drops what has been idle for `longest`, is closed by the backend, or goes to where the backend was before its last move
-    /// ([`crate::snapshot::Resolved::moves`]).
+    /// ([`weir_state::Resolved::moves`]).
     fn retire(&self, now: Duration, longest: Duration, moves: u32);
 }
 
@@ -65,7 +65,7 @@ pub trait Keep: Any {
 pub struct Connection {
     stream: Stream,
     count: OpenCount,
-    /// [`crate::snapshot::Resolved::moves`] when it was opened: once that is another, this goes to where the backend was.
+    /// [`weir_state::Resolved::moves`] when it was opened: once that is another, this goes to where the backend was.
     moves: u32,
 }
 
@@ -76,7 +76,7 @@ pub struct OpenCount {
 }
 
 impl Connection {
-    /// See [`crate::snapshot::Resolved::moves`].
+    /// See [`weir_state::Resolved::moves`].
     pub fn moves(&self) -> u32 {
         self.moves
     }
@@ -355,7 +355,7 @@ impl Chosen {
     pub fn end_trial(&self) {
         if self.on_trial.replace(false) {
             self.pool.shared.balance.end_trial(self.index);
-            self.pool.shared.waiting_room.call_next();
+            self.pool.shared.queue.call_next();
         }
     }
 }
@@ -365,7 +365,7 @@ impl Drop for Chosen {
     fn drop(&mut self) {
         self.end_trial();
         self.pool.shared.balance.release(self.index);
-        self.pool.shared.waiting_room.call_next();
+        self.pool.shared.queue.call_next();
     }
 }
 

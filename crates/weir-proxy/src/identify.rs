@@ -8,15 +8,15 @@ use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::stream::Stream;
 use weir_io::wait::{WaitError, receive};
+use weir_state::listener::ClientConnection;
 use weir_stats::table::End;
 
 use crate::client::Client;
-use crate::snapshot::ClientSeat;
 use crate::worker::{Worker, WorkerListener};
 
 /// Finds out who the client is; reads the PROXY protocol header when `peer` must send one.
 ///
-/// `buffer` keeps whatever came behind the header. The deadline is `timeout.header` from now. The seat is that of the client whom
+/// `buffer` keeps whatever came behind the header. The deadline is `timeout.header` from now. The count is of a connection of the client whom
 /// the header names, to be held as long as the session.
 pub async fn by_header(
     listener: &WorkerListener,
@@ -25,7 +25,7 @@ pub async fn by_header(
     buffer: &mut Option<Buffer>,
     worker: &Worker,
     deadline: &Deadline,
-) -> Result<(Client, Option<ClientSeat>), End> {
+) -> Result<(Client, Option<ClientConnection>), End> {
     let plain = Client::of_peer(peer);
     if !listener.shared.expects_proxy_header(peer.ip()) {
         return Ok((plain, None));
@@ -38,10 +38,10 @@ pub async fn by_header(
                 received.consume(header_bytes);
                 *buffer = (!received.is_empty()).then_some(received);
                 let Some(told) = header.addresses else { return Ok((plain, None)) };
-                let seat =
-                    listener.shared.seat_client(told.source.ip()).map_err(|_| End::TooManyConnections)?;
+                let counted =
+                    listener.shared.count_client(told.source.ip()).map_err(|_| End::TooManyConnections)?;
                 let client = Client { peer, address: told.source, destination: Some(told.destination) };
-                return Ok((client, seat));
+                return Ok((client, counted));
             }
             Ok(ProxyProgress::Partial) => {}
             Err(violation) => {

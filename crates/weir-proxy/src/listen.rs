@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use weir_quic::port::Port;
+use weir_state::sockets::Transport;
 
 use crate::http::h3::ListenerFront;
-use crate::sockets::Transport;
 use crate::worker::{ListenerSocket, Worker};
 use crate::{accept, udp};
 

@@ -7,17 +7,19 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use tokio::sync::{Mutex, MutexGuard, mpsc, oneshot};
 use weir_io::{clock, system};
 use weir_quic::process::{HandOver, Process};
+use weir_state::Snapshot;
+use weir_state::plane::{Next, Pending, Plane, StageError, StagedChange};
+use weir_state::sockets::{Endpoint, Sockets};
 
 use crate::access_log::AccessLog;
+use crate::compiled::CompiledSnapshot;
 use crate::events::{Event, Totals};
+use crate::evictions::Evictions;
 use crate::listen;
-use crate::seats::Evictions;
-use crate::snapshot::Snapshot;
-use crate::sockets::{Endpoint, Sockets};
-use crate::staging::{Next, Pending, Plane, StageError, Step};
 use crate::worker::{self, Command};
 
 /// What a plane is started with.
@@ -44,7 +46,8 @@ pub struct ProxyPlane {
     workers: Vec<Worker>,
     totals: Arc<Totals>,
     quic: Process,
-    /// Held by a step from its staging to its end.
+    compiled: ArcSwapOption<CompiledSnapshot>,
+    /// Held by a change from its staging to its end.
     sockets: Mutex<Sockets>,
 }
 
@@ -80,23 +83,31 @@ impl ProxyPlane {
                 .spawn(move || worker::run(setup))?;
             started.push(Worker { commands, thread: Some(thread).into() });
         }
-        Ok(ProxyPlane { workers: started, totals, quic, sockets: Mutex::new(options.sockets) })
+        let (compiled, sockets) = (ArcSwapOption::empty(), Mutex::new(options.sockets));
+        Ok(ProxyPlane { workers: started, totals, quic, compiled, sockets })
     }
 
-    /// Puts `snapshot` in force on every worker and returns when all of them serve it.
+    /// Has every worker serve what was compiled, and returns when all of them serve it.
     ///
     /// Sockets that `sockets` no longer has stop accepting after what waits in their accept queue has been served;
     /// their sessions end by themselves or at `drain`.
-    pub async fn apply(&self, snapshot: Arc<Snapshot>, sockets: &Sockets) -> io::Result<()> {
+    pub async fn apply(&self, compiled: &Arc<CompiledSnapshot>, sockets: &Sockets) -> io::Result<()> {
         let mut dealt = Vec::with_capacity(self.workers.len());
         for number in 0..self.workers.len() {
             dealt.push(sockets.for_worker(number, self.workers.len())?);
         }
         let commands = dealt.into_iter().map(|sockets| {
-            let snapshot = snapshot.clone();
-            move |done| Command::Apply { snapshot, sockets, done }
+            let compiled = compiled.clone();
+            move |done| Command::Apply { compiled, sockets, done }
         });
-        self.command(commands).await
+        self.command(commands).await?;
+        self.compiled.store(Some(compiled.clone()));
+        Ok(())
+    }
+
+    /// What all workers serve, as it was compiled for them; `None` before the first.
+    pub fn compiled(&self) -> Option<Arc<CompiledSnapshot>> {
+        self.compiled.load_full()
     }
 
     /// As [`Self::apply`], for a snapshot that differs from what is served in the pool of this index. Wakes no session.
@@ -105,7 +116,10 @@ impl ProxyPlane {
             let snapshot = snapshot.clone();
             move |done| Command::ApplyPool { snapshot, pool, done }
         });
-        self.command(commands).await
+        self.command(commands).await?;
+        let compiled = self.compiled().map(|before| Arc::new(before.with_pools_of(snapshot.clone())));
+        self.compiled.store(compiled);
+        Ok(())
     }
 
     /// Tells each worker what it is to do, and waits until all have done it.
@@ -202,57 +216,69 @@ impl ProxyPlane {
     }
 }
 
-impl Plane<Snapshot> for ProxyPlane {
+impl Plane for ProxyPlane {
     fn name(&self) -> &'static str {
         "proxy"
     }
 
-    fn stage<'p>(&'p self, next: Next<'p>) -> Pending<'p, Result<Box<dyn Step<Snapshot> + 'p>, StageError>> {
+    fn stage<'p>(&'p self, next: Next<'p>) -> Pending<'p, Result<Box<dyn StagedChange + 'p>, StageError>> {
         Box::pin(async move {
             Ok(match next {
                 Next::Config(config) => {
                     let in_use = self.sockets.lock().await;
                     let bound = Sockets::bind(config, self.workers(), &in_use)?;
-                    Box::new(WholeStep { plane: self, in_use, other: bound }) as Box<dyn Step<Snapshot>>
+                    let before = self.compiled();
+                    Box::new(WholeChange { plane: self, before, in_use, other: bound })
+                        as Box<dyn StagedChange>
                 }
-                Next::Pool(pool) => Box::new(PoolStep { plane: self, pool }),
+                Next::Pool(pool) => Box::new(OnePoolChange { plane: self, pool }),
             })
         })
     }
 }
 
-/// A step to a snapshot that may listen elsewhere.
-struct WholeStep<'p> {
+/// To a snapshot that may listen elsewhere.
+struct WholeChange<'p> {
     plane: &'p ProxyPlane,
+    /// What is served until the change is applied; `None` for the first.
+    before: Option<Arc<CompiledSnapshot>>,
     in_use: MutexGuard<'p, Sockets>,
-    /// Bound and not used yet; once the step is applied, what was used before, which is closed with it.
+    /// Bound and not used yet; once the change is applied, what was used before, which is closed with it.
     other: Sockets,
 }
 
-impl WholeStep<'_> {
-    async fn serve(&mut self, snapshot: &Arc<Snapshot>) -> io::Result<()> {
+impl WholeChange<'_> {
+    async fn serve(&mut self, compiled: &Arc<CompiledSnapshot>) -> io::Result<()> {
         std::mem::swap(&mut *self.in_use, &mut self.other);
-        self.plane.apply(snapshot.clone(), &self.in_use).await
+        self.plane.apply(compiled, &self.in_use).await
     }
 }
 
-impl Step<Snapshot> for WholeStep<'_> {
+impl StagedChange for WholeChange<'_> {
     fn apply<'s>(&'s mut self, snapshot: &'s Arc<Snapshot>) -> Pending<'s, io::Result<()>> {
-        Box::pin(self.serve(snapshot))
+        Box::pin(async {
+            let (before, workers) = (self.before.as_deref(), self.plane.workers());
+            let compiled = CompiledSnapshot::compile(snapshot.clone(), before, workers);
+            self.serve(&Arc::new(compiled)).await
+        })
     }
 
-    fn put_back<'s>(&'s mut self, before: &'s Arc<Snapshot>) -> Pending<'s, io::Result<()>> {
-        Box::pin(self.serve(before))
+    fn put_back<'s>(&'s mut self, _before: &'s Arc<Snapshot>) -> Pending<'s, io::Result<()>> {
+        Box::pin(async {
+            let Some(before) = self.before.clone() else { return Ok(()) };
+            before.limit_cache();
+            self.serve(&before).await
+        })
     }
 }
 
-/// A step to a snapshot that differs in one pool.
-struct PoolStep<'p> {
+/// To a snapshot that differs in one pool.
+struct OnePoolChange<'p> {
     plane: &'p ProxyPlane,
     pool: usize,
 }
 
-impl Step<Snapshot> for PoolStep<'_> {
+impl StagedChange for OnePoolChange<'_> {
     fn apply<'s>(&'s mut self, snapshot: &'s Arc<Snapshot>) -> Pending<'s, io::Result<()>> {
         Box::pin(self.plane.apply_pool(snapshot, self.pool))
     }

@@ -20,14 +20,15 @@ use weir_io::deadline::Deadlines;
 use weir_io::system;
 use weir_quic::forward::ForwardSocket;
 use weir_quic::process::{WorkerEndpoint, WorkerSetup};
+use weir_state::counterparts::Counterparts;
+use weir_state::sockets::{self, Endpoint};
+use weir_state::{Listener, Snapshot};
 
 use crate::access_log::{AccessLog, WorkerLog};
 use crate::backends::WorkerPool;
-use crate::counterparts::Counterparts;
+use crate::compiled::{CompiledListener, CompiledSnapshot};
 use crate::events::{Event, Totals};
-use crate::seats::{Eviction, Evictions};
-use crate::snapshot::{Listener, Snapshot};
-use crate::sockets::{self, Endpoint};
+use crate::evictions::{Eviction, Evictions};
 
 /// How often idle backend connections are looked through for ones that are too old or closed by the backend.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
@@ -52,7 +53,7 @@ pub struct Setup {
 pub enum Command {
     /// Serve this from now on.
     Apply {
-        snapshot: Arc<Snapshot>,
+        compiled: Arc<CompiledSnapshot>,
         sockets: Vec<(Endpoint, OwnedFd)>,
         done: oneshot::Sender<io::Result<()>>,
     },
@@ -100,6 +101,7 @@ pub struct ListenerSlot {
 /// A listener as of one snapshot.
 pub struct WorkerListener {
     pub shared: Arc<Listener>,
+    pub compiled: Arc<CompiledListener>,
     /// In the order of the snapshot's pools; a route's pool index points in here.
     pub pools: Rc<[Rc<WorkerPool>]>,
 }
@@ -255,8 +257,8 @@ async fn serve(setup: Setup) {
     tokio::task::spawn_local(worker.log.clone().run());
     while let Some(command) = inbox.recv().await {
         match command {
-            Command::Apply { snapshot, sockets, done } => {
-                let _ = done.send(apply(&worker, &snapshot, sockets));
+            Command::Apply { compiled, sockets, done } => {
+                let _ = done.send(apply(&worker, &compiled, sockets));
             }
             Command::ApplyPool { snapshot, pool, done } => {
                 let _ = done.send(apply_pool(&worker, &snapshot, pool));
@@ -270,9 +272,14 @@ async fn serve(setup: Setup) {
     worker.log.flush();
 }
 
-/// Moves the worker over to `snapshot`.
-fn apply(worker: &Rc<Worker>, snapshot: &Arc<Snapshot>, sockets: Vec<(Endpoint, OwnedFd)>) -> io::Result<()> {
-    worker.buffers.resize(snapshot.worker_buffer_bytes);
+/// Moves the worker over to another snapshot.
+fn apply(
+    worker: &Rc<Worker>,
+    compiled: &CompiledSnapshot,
+    sockets: Vec<(Endpoint, OwnedFd)>,
+) -> io::Result<()> {
+    let snapshot = &compiled.snapshot;
+    worker.buffers.resize(compiled.worker_buffer_bytes);
     let old_pools = worker.pools.borrow().clone();
     let mut known = Counterparts::new(&old_pools, |pool| &*pool.shared.config.name);
     let pools = snapshot.pools.iter();
@@ -283,8 +290,9 @@ fn apply(worker: &Rc<Worker>, snapshot: &Arc<Snapshot>, sockets: Vec<(Endpoint, 
     let old_slots = worker.slots.take();
     let mut known = Counterparts::new(&old_slots, |slot| slot.name.as_str());
     let mut slots = Vec::with_capacity(snapshot.listeners.len());
-    for listener in &snapshot.listeners {
-        let current = Rc::new(WorkerListener { shared: listener.clone(), pools: pools.clone() });
+    for (listener, compiled) in compiled.listeners() {
+        let (shared, compiled) = (listener.clone(), compiled.clone());
+        let current = Rc::new(WorkerListener { shared, compiled, pools: pools.clone() });
         let protocol = listener.config.protocol();
         let kept = known.find(listener.config.name.as_str());
         slots.push(match kept.filter(|slot| slot.current().shared.config.protocol() == protocol) {
@@ -323,8 +331,9 @@ fn apply_pool(worker: &Worker, snapshot: &Snapshot, index: usize) -> io::Result<
     let pools: Rc<[Rc<WorkerPool>]> =
         numbered.map(|(at, pool)| if at == index { &changed } else { pool }).cloned().collect();
     for slot in worker.slots.borrow().iter() {
-        let listener = WorkerListener { shared: slot.current().shared.clone(), pools: pools.clone() };
-        *slot.current.borrow_mut() = Rc::new(listener);
+        let before = slot.current();
+        let (shared, compiled) = (before.shared.clone(), before.compiled.clone());
+        *slot.current.borrow_mut() = Rc::new(WorkerListener { shared, compiled, pools: pools.clone() });
     }
     *worker.pools.borrow_mut() = pools;
     Ok(())
@@ -492,8 +501,9 @@ mod tests {
                     [pool.other]\nbackends = ['10.0.1.1:80']\n";
         let config = weir_config::parse("weir.toml", text).unwrap_or_else(|report| panic!("{report}"));
         let first = Arc::new(Snapshot::compile(Arc::new(config), &Default::default(), None, 1));
+        let compiled = CompiledSnapshot::compile(first.clone(), None, 1);
         let worker = worker(&first.config.log);
-        apply(&worker, &first, Vec::new()).unwrap();
+        apply(&worker, &compiled, Vec::new()).unwrap();
         let slot = worker.slots.borrow()[0].clone();
         let before = slot.current();
         let wakes = Arc::new(Wakes::default());
@@ -513,7 +523,7 @@ mod tests {
         assert!(Rc::ptr_eq(&before.pools[1], &after.pools[1]));
         assert!(Rc::ptr_eq(&before.pools[0].backends[0], &after.pools[0].backends[0]));
 
-        apply(&worker, &first, Vec::new()).unwrap();
+        apply(&worker, &compiled, Vec::new()).unwrap();
         assert_eq!(
             wakes.0.load(Ordering::Relaxed),
             1,

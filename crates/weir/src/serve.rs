@@ -16,7 +16,6 @@ use weir_control::reload::Source;
 use weir_control::upgrade::{self, Handoff, Passed, Program, Purpose};
 use weir_proxy::access_log::AccessLog;
 use weir_proxy::plane::{Options, ProxyPlane};
-use weir_proxy::sockets::Sockets;
 
 use crate::exit::Exit;
 use crate::{limits, log};
@@ -126,7 +125,7 @@ async fn start(plan: Plan, threshold: log::Threshold) -> Result<Process, String>
             Admin::bind(&admin, inherited_admin, plan.admin_taken).map(|opened| (admin.bind, opened))
         })
         .transpose()?;
-    let inherited = handoff.as_mut().map_or_else(Sockets::default, Handoff::take_listeners);
+    let inherited = handoff.as_mut().map(Handoff::take_listeners).unwrap_or_default();
     let carried = handoff.as_mut().map(Handoff::take_carried).unwrap_or_default();
     let quic = handoff.as_mut().map(Handoff::take_quic).unwrap_or_default();
 

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use weir_config::{Acme, AcmeChallenge, Protocol};
-use weir_proxy::snapshot::Snapshot;
+use weir_state::Snapshot;
 use weir_tls::acme::Challenges;
 use weir_tls::{Facts, ServerTls};
 

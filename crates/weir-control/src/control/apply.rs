@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weir_io::clock;
-use weir_proxy::snapshot::Pool;
+use weir_state::Pool;
 
 use super::Control;
 use crate::events::What;

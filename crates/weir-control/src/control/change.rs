@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weir_balance::{AdminState, MAX_WEIGHT};
 use weir_io::clock;
-use weir_proxy::snapshot::{Pool, Snapshot};
+use weir_state::{Pool, Snapshot};
 
 use super::Control;
 use crate::events::What;

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use weir_balance::TierKind;
 use weir_io::clock;
 use weir_proxy::events;
-use weir_proxy::snapshot::{Pool, Snapshot};
+use weir_state::{Pool, Snapshot};
 
 use super::Control;
 use crate::dns::{Member, Moved};

@@ -1,9 +1,11 @@
 //! Where the process is in its life, and how it ends.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use weir_io::clock;
+use weir_proxy::compiled::CompiledSnapshot;
 
 use super::Control;
 use crate::carried;
@@ -68,7 +70,7 @@ impl Control {
     /// # Errors
     /// The kernel has no descriptors left.
     pub fn quic_for_successor(&self) -> std::io::Result<(Vec<Passed>, Option<String>)> {
-        let speaks_h3 = |listener: &std::sync::Arc<weir_proxy::snapshot::Listener>| {
+        let speaks_h3 = |listener: &std::sync::Arc<weir_state::Listener>| {
             listener.config.http().versions.contains(&weir_config::HttpVersion::H3)
         };
         if !self.snapshot().listeners.iter().any(speaks_h3) {
@@ -134,6 +136,11 @@ impl Control {
     /// For how long the process has been serving.
     pub fn uptime(&self) -> Duration {
         clock::now().saturating_sub(self.started_at)
+    }
+
+    /// What the proxy plane serves, as it was compiled for its workers.
+    pub fn compiled(&self) -> Arc<CompiledSnapshot> {
+        self.proxy.compiled().expect("the control side is there once the first snapshot is served")
     }
 
     /// Worker threads.

@@ -19,8 +19,8 @@ use weir_io::clock;
 use weir_proxy::access_log::AccessLog;
 use weir_proxy::events;
 use weir_proxy::plane::ProxyPlane;
-use weir_proxy::snapshot::Snapshot;
-use weir_proxy::staging::Plane;
+use weir_state::Snapshot;
+use weir_state::plane::Plane;
 
 use crate::acme::Orders;
 use crate::carried::Carried;
@@ -94,7 +94,7 @@ impl Control {
             orders: Orders::new(bus.clone()),
         });
         let proxy = Arc::new(start.plane);
-        let (workers, planes) = (proxy.workers(), vec![proxy.clone() as Arc<dyn Plane<Snapshot>>]);
+        let (workers, planes) = (proxy.workers(), vec![proxy.clone() as Arc<dyn Plane>]);
         let publisher =
             Publisher::start(planes, workers, config, &start.carried, followers.clone(), in_force).await?;
         let control = Arc::new(Control {

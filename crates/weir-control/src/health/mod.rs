@@ -17,7 +17,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use weir_balance::{Health, HealthMachine, Transition};
 use weir_config::{Check, HttpVersion};
 use weir_io::clock;
-use weir_proxy::snapshot::{Backend, Pool, Snapshot};
+use weir_state::{Backend, Pool, Snapshot};
 
 use crate::dns::Member;
 use crate::events::{Bus, What};

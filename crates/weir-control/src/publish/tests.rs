@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex as Lock, PoisonError};
 use std::task::{Wake, Waker};
 
-use weir_proxy::staging::Pending;
+use weir_state::plane::Pending;
 
 use super::*;
 use crate::control::ChangeError;
@@ -50,26 +50,26 @@ impl Noting {
     }
 }
 
-impl Plane<Snapshot> for Noting {
+impl Plane for Noting {
     fn name(&self) -> &'static str {
         self.name
     }
 
-    fn stage<'p>(&'p self, next: Next<'p>) -> Pending<'p, Result<Box<dyn Step<Snapshot> + 'p>, StageError>> {
+    fn stage<'p>(&'p self, next: Next<'p>) -> Pending<'p, Result<Box<dyn StagedChange + 'p>, StageError>> {
         Box::pin(async move {
             let about = match next {
                 Next::Config(config) => format!("config of {}", config.pools.len()),
                 Next::Pool(index) => format!("pool {index}"),
             };
             self.does("stages", &about)?;
-            Ok(Box::new(NotedStep(self)) as Box<dyn Step<Snapshot>>)
+            Ok(Box::new(NotedChange(self)) as Box<dyn StagedChange>)
         })
     }
 }
 
-struct NotedStep<'p>(&'p Noting);
+struct NotedChange<'p>(&'p Noting);
 
-impl Step<Snapshot> for NotedStep<'_> {
+impl StagedChange for NotedChange<'_> {
     fn apply<'s>(&'s mut self, snapshot: &'s Arc<Snapshot>) -> Pending<'s, io::Result<()>> {
         let done = self.0.does("applies", &snapshot.generation.to_string());
         Box::pin(async move { done })
@@ -84,9 +84,7 @@ impl Step<Snapshot> for NotedStep<'_> {
 /// Serves [`CONFIG`] on three planes, of which the second fails to do one thing.
 async fn publisher(fails_to: &'static str) -> (Publisher, Diary) {
     let diary = Diary::default();
-    let plane = |name, fails_to| {
-        Arc::new(Noting { name, fails_to, diary: diary.clone() }) as Arc<dyn Plane<Snapshot>>
-    };
+    let plane = |name, fails_to| Arc::new(Noting { name, fails_to, diary: diary.clone() }) as Arc<dyn Plane>;
     let planes = vec![plane("a", ""), plane("b", fails_to), plane("c", "")];
     let (bus, in_force) = (Arc::new(Bus::default()), InForce::default());
     let followers = Arc::new(Followers {
@@ -177,7 +175,7 @@ async fn who_waits_for_a_backend_of_another_pool_is_not_called() {
     let (concerned, unconcerned) = (Arc::new(Calls::default()), Arc::new(Calls::default()));
     let snapshot = publisher.snapshot();
     let wait = |pool: usize, calls: &Arc<Calls>| {
-        snapshot.pools[pool].waiting_room.enter(Waker::from(calls.clone()), 9).expect("room")
+        snapshot.pools[pool].queue.enter(Waker::from(calls.clone()), 9).expect("room")
     };
     let (_in_line, _in_other_line) = (wait(0, &concerned), wait(1, &unconcerned));
     add(&publisher, 0, "10.0.0.3:80").await.unwrap();

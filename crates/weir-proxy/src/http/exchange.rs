@@ -277,11 +277,11 @@ fn plan<'l>(
     let raw = request.path(received);
     let mut rewritten = normalise(listener, request, raw, &mut exchange.path)?;
     let routed: &[u8] = if rewritten { &exchange.path } else { raw };
-    let decision = if listener.shared.routes.is_empty() {
-        listener.shared.routes.default_pool().map_or(Decision::Nowhere, |pool| Decision::Default { pool })
+    let decision = if listener.compiled.routes.is_empty() {
+        listener.compiled.routes.default_pool().map_or(Decision::Nowhere, |pool| Decision::Default { pool })
     } else {
         let header = |name: &[u8]| request.combined(name, received);
-        listener.shared.routes.decide(&RequestView {
+        listener.compiled.routes.decide(&RequestView {
             host: without_port(request.host(received).unwrap_or_default()),
             path: routed,
             method: request.method_text(received),

@@ -16,6 +16,7 @@ use weir_io::clock;
 use weir_io::stream::Duplex as _;
 use weir_io::stream::Sight;
 use weir_screen::sqli::BodyKind;
+use weir_state::key::{KeySource, choice_key};
 
 use crate::backends::{Chosen, WorkerPool};
 use crate::http::answer;
@@ -25,7 +26,6 @@ use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::h2;
 use crate::http::handshake::Handshake;
-use crate::http::key::{KeySource, choice_key};
 use crate::http::pump::{Framing, Pump};
 use crate::http::respond;
 use crate::http::route::Route;

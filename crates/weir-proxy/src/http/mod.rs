@@ -16,7 +16,6 @@ pub(crate) mod h3;
 mod handshake;
 mod idle;
 mod kept;
-pub mod key;
 mod ledger;
 mod linger;
 mod muxed;

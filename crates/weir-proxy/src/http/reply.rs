@@ -147,7 +147,7 @@ pub fn begin_own(
     let Exchange { request, reply, reply_head_bytes, request_id, route, .. } = exchange;
     reply.clear();
     let stream = session.stream.as_muxed();
-    let route = route.and_then(|number| listener.shared.routes.route(number));
+    let route = route.and_then(|number| listener.compiled.routes.route(number));
     date::now(|date| {
         let own = OwnResponse {
             keep_alive,
@@ -195,7 +195,7 @@ pub async fn finish<'t, T: Iterator<Item = Field<'t>>>(
 
 /// The `alt-svc` for a client that speaks `version`: whoever speaks HTTP/3 knows of it.
 fn alternative(listener: &WorkerListener, version: Version) -> Option<&AddedField> {
-    listener.shared.alternative.as_ref().filter(|_| version != Version::Http3)
+    listener.compiled.alternative.as_ref().filter(|_| version != Version::Http3)
 }
 
 /// What a field counts for in logs and counters: its text as in HTTP/1.1, for what an encoder makes of it says nothing.

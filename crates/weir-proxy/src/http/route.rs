@@ -9,7 +9,6 @@ use weir_screen::{FieldLookup, Screen};
 
 use crate::http::cache::{Cache, RouteCache};
 use crate::http::screening;
-use crate::snapshot::Pool;
 
 /// What a route looks at.
 pub struct RequestView<'a> {
@@ -132,17 +131,17 @@ pub struct RouteVerdict {
 }
 
 impl RouteTable {
-    /// Compiles a listener's routes. Pools are looked up by name; the config's check has made sure that they exist. Limits go on
+    /// Compiles a listener's routes. `pools` has the index of each pool; the config's check has made sure that they exist. Limits go on
     /// where the routes of `old` have them.
     ///
     /// Those that keep responses keep them in `cache`; without one nothing is kept.
     pub fn compile(
         config: &weir_config::Listener,
-        pools: &[Arc<Pool>],
+        pools: &HashMap<&str, usize>,
         cache: Option<&Arc<Cache>>,
         old: Option<&RouteTable>,
     ) -> RouteTable {
-        let pool_index = |name: &str| pools.iter().position(|pool| pool.config.name == name);
+        let pool_index = |name: &str| pools.get(name).copied();
         let compile = |route| Route::compile(route, &pool_index, cache, old);
         let mut routes: Vec<Route> = config.routes.iter().filter_map(compile).collect();
         for (number, route) in routes.iter_mut().enumerate() {

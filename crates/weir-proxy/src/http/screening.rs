@@ -8,6 +8,7 @@ use weir_io::buffers::Buffer;
 pub use weir_screen::{Checkpoint, Facts, ScreenCheck};
 use weir_screen::{Screen, Settings};
 
+use crate::compiled::CompiledListener;
 use crate::http::exchange::Exchange;
 use crate::http::failure::{Failure, counted_as};
 use crate::http::forward::Forwarding;
@@ -15,7 +16,6 @@ use crate::http::ledger::Ledger;
 use crate::http::route::Route;
 use crate::http::session::Session;
 use crate::http::sticky;
-use crate::snapshot::Listener;
 use crate::worker::WorkerListener;
 
 /// Makes a screen; limits of `before` go on. `None` when nothing is asked: then a request costs one comparison.
@@ -49,7 +49,7 @@ pub(super) fn at_edge(
     (request, received, path): (&RequestHead, &[u8], &[u8]),
     ledger: &mut Ledger,
 ) -> Result<(), Failure> {
-    let screens = [listener.shared.screen.as_deref(), route.and_then(|route| route.screen.as_deref())];
+    let screens = [listener.compiled.screen.as_deref(), route.and_then(|route| route.screen.as_deref())];
     if screens.iter().all(Option::is_none) {
         return Ok(());
     }
@@ -64,7 +64,7 @@ pub(super) fn at_origin(
     forwarding: &Forwarding<'_>,
 ) -> Result<(), Failure> {
     let of_route = forwarding.route.and_then(|route| route.screen.as_deref());
-    let screens = [forwarding.listener.shared.screen.as_deref(), of_route]
+    let screens = [forwarding.listener.compiled.screen.as_deref(), of_route]
         .map(|screen| screen.filter(|screen| screen.asks_at_origin()));
     if screens.iter().all(Option::is_none) {
         return Ok(());
@@ -115,7 +115,7 @@ fn ask(
 
 /// Every step of the screens of a listener and of a route, without counting; each with whose it is.
 pub fn explain(
-    listener: &Listener,
+    listener: &CompiledListener,
     route: Option<&Route>,
     facts: &Facts<'_>,
     now: Duration,

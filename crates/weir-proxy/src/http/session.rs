@@ -75,7 +75,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     let mut wire = Wire::plain(stream);
     let listener = slot.current();
     deadline.belongs_to(listener.shared.number());
-    let (client, _seat) = match Box::pin(identify::by_header(
+    let (client, _counted) = match Box::pin(identify::by_header(
         &listener,
         &mut wire,
         peer,

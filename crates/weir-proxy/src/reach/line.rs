@@ -14,10 +14,10 @@ use std::task::{Context, Poll, Waker};
 use weir_balance::NoPick;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_state::queue::{Queue, Waiter};
 
 use super::{Got, Reach, Unavailable, pick};
 use crate::backends::{Chosen, WorkerPool, elapsed};
-use crate::queue::{Turn, WaitingRoom};
 use crate::worker::Worker;
 
 /// Waits for a backend of `pool` to have room: everything is busy, or others wait already.
@@ -30,15 +30,15 @@ pub async fn wait(
 ) -> Result<Got, Unavailable> {
     let begun = clock::now();
     let queue = pool.shared.config.queue;
-    let room = &pool.shared.waiting_room;
-    let mut is_first = room.depth() == 0;
+    let line = &pool.shared.queue;
+    let mut is_first = line.depth() == 0;
     deadline.set(begun + queue.timeout);
     pool.cells().queued.increment();
-    let mut place = Place::take(room, queue.max).await.ok_or(Unavailable::QueueFull)?;
+    let mut position = QueuePosition::take(line, queue.max).await.ok_or(Unavailable::QueueFull)?;
     loop {
         match choose_now(worker, pool, reach)? {
             Some(chosen) if is_first => {
-                place.give_up();
+                position.give_up();
                 return Ok(Got { chosen, queued: Some(elapsed(begun)) });
             }
             // There is room, but others were here before: releasing it calls the first of them.
@@ -46,7 +46,7 @@ pub async fn wait(
             None => {}
         }
         poll_fn(|context| {
-            if place.turn.is_called() {
+            if position.waiter.is_called() {
                 Poll::Ready(Ok(()))
             } else if client_gone(context) {
                 Poll::Ready(Err(Unavailable::ClientGone { queued: elapsed(begun) }))
@@ -61,12 +61,12 @@ pub async fn wait(
         // An error leaves the place unused, and so passes the call on.
         let chosen = choose_now(worker, pool, reach)?;
         if let Some(chosen) = chosen {
-            place.is_used = true;
-            room.pass_on(&place.turn);
+            position.is_used = true;
+            line.pass_on(&position.waiter);
             return Ok(Got { chosen, queued: Some(elapsed(begun)) });
         }
         // Somebody was faster; back to the front of the line.
-        place.take_again().await;
+        position.take_again().await;
     }
 }
 
@@ -105,22 +105,22 @@ fn choose_now(
 }
 
 /// A place in line, given up when dropped: the session may be cancelled at any time.
-struct Place<'a> {
-    room: &'a WaitingRoom,
-    turn: Arc<Turn>,
+struct QueuePosition<'a> {
+    line: &'a Queue,
+    waiter: Arc<Waiter>,
     /// The call that took it out of the line has been answered.
     is_used: bool,
 }
 
-impl<'a> Place<'a> {
-    async fn take(room: &'a WaitingRoom, limit: u32) -> Option<Place<'a>> {
-        let turn = room.enter(own_waker().await, limit)?;
-        Some(Place { room, turn, is_used: false })
+impl<'a> QueuePosition<'a> {
+    async fn take(line: &'a Queue, limit: u32) -> Option<QueuePosition<'a>> {
+        let waiter = line.enter(own_waker().await, limit)?;
+        Some(QueuePosition { line, waiter, is_used: false })
     }
 
     /// For one who was called in vain: a place at the front.
     async fn take_again(&mut self) {
-        self.turn = self.room.enter_again(own_waker().await, &self.turn);
+        self.waiter = self.line.enter_again(own_waker().await, &self.waiter);
     }
 
     fn give_up(self) {}
@@ -130,10 +130,10 @@ async fn own_waker() -> Waker {
     poll_fn(|context| Poll::Ready(context.waker().clone())).await
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuePosition<'_> {
     fn drop(&mut self) {
         if !self.is_used {
-            self.room.leave(&self.turn);
+            self.line.leave(&self.waiter);
         }
     }
 }

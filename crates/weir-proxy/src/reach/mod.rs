@@ -116,7 +116,7 @@ impl Reach {
         now: Duration,
         client_gone: impl FnMut(&mut Context<'_>) -> bool,
     ) -> Result<Got, Unavailable> {
-        if pool.shared.waiting_room.depth() == 0 {
+        if pool.shared.queue.depth() == 0 {
             match self.choose_now(worker, pool, now) {
                 Ok(chosen) => return Ok(Got { chosen, queued: None }),
                 Err(NoPick::NoneUp | NoPick::AllExcluded) => return Err(Unavailable::NoneUp),

@@ -16,6 +16,7 @@ use weir_io::handshake::Secure;
 use weir_io::stream::Duplex as _;
 use weir_io::stream::Sight;
 use weir_io::stream::Stream;
+use weir_state::listener::ClientConnection;
 use weir_stats::table::{End, Rejected};
 
 use super::relay::{self, FirstBytes, Pair, Relayed, Terms};
@@ -26,7 +27,6 @@ use crate::handshake;
 use crate::http::route::{Action, Decision, RequestView};
 use crate::identify;
 use crate::reach::{Attempt, Reach, Unavailable, Verdict, Wish};
-use crate::snapshot::ClientSeat;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// Serves one connection to its end.
@@ -41,7 +41,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
         listener,
         secure: None,
         client,
-        _client_seat: None,
+        _client_connection: None,
         deadline,
         report: Report::new(),
     };
@@ -63,7 +63,7 @@ struct Session {
     secure: Option<Rc<Secure>>,
     client: Client,
     /// Held while the session lasts, when a PROXY header named the client.
-    _client_seat: Option<ClientSeat>,
+    _client_connection: Option<ClientConnection>,
     deadline: Deadline,
     report: Report,
 }
@@ -121,9 +121,9 @@ impl Session {
         )
         .await
         {
-            Ok((client, seat)) => {
+            Ok((client, counted)) => {
                 self.client = client;
-                self._client_seat = seat;
+                self._client_connection = counted;
             }
             Err(end) => return end,
         }
@@ -151,7 +151,7 @@ impl Session {
 
     /// Which pool takes the connection: by the server name that the client asks for, where there are routes.
     async fn pool(&mut self, stream: &mut Stream, first: &mut Option<Buffer>) -> Result<usize, End> {
-        let routes = &self.listener.shared.routes;
+        let routes = &self.listener.compiled.routes;
         if routes.is_empty() {
             return routes.default_pool().ok_or(End::NoBackend);
         }
@@ -168,7 +168,7 @@ impl Session {
             method: b"",
             header: &|_| None,
         };
-        match self.listener.shared.routes.decide(&view) {
+        match self.listener.compiled.routes.decide(&view) {
             Decision::Default { pool } => Ok(pool),
             Decision::Route { route, .. } => {
                 self.report.route = Some(route.name.clone());

@@ -62,7 +62,7 @@ impl Leg {
         client: SocketAddr,
         now: Duration,
     ) -> Result<Leg, Rejected> {
-        let index = listener.shared.routes.default_pool().ok_or(Rejected::NoBackend)?;
+        let index = listener.compiled.routes.default_pool().ok_or(Rejected::NoBackend)?;
         let pool = listener.pools[index].clone();
         let generation = pool.shared.balance.generation();
         let key = pool.shared.balance.settings().algorithm.needs_key();
@@ -116,7 +116,7 @@ impl Leg {
 
     /// Finds the backend in the pool that a reload brought; `false` when it is no longer there.
     fn move_home(&mut self, listener: &Rc<WorkerListener>) -> bool {
-        let at_home = listener.shared.routes.default_pool().map(|index| &listener.pools[index]);
+        let at_home = listener.compiled.routes.default_pool().map(|index| &listener.pools[index]);
         if at_home.is_some_and(|pool| Rc::ptr_eq(pool, &self.pool)) {
             // Another pool has changed.
             self.listener = listener.clone();
@@ -134,7 +134,7 @@ impl Leg {
 
 /// Where `backend` stands in the pool that `listener` uses now.
 fn home(listener: &WorkerListener, backend: &WorkerBackend) -> Option<(Rc<WorkerPool>, usize)> {
-    let pool = listener.pools[listener.shared.routes.default_pool()?].clone();
+    let pool = listener.pools[listener.compiled.routes.default_pool()?].clone();
     let same = |other: &Rc<WorkerBackend>| Arc::ptr_eq(&other.shared.resolved, &backend.shared.resolved);
     let index = pool.backends.iter().position(same)?;
     Some((pool, index))

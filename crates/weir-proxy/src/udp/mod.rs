@@ -127,7 +127,7 @@ impl Relay {
         if !listener.shared.admit() {
             return Err(Rejected::FlowLimit);
         }
-        let Ok(seat) = listener.shared.seat_client(key.0.ip()) else {
+        let Ok(counted) = listener.shared.count_client(key.0.ip()) else {
             listener.shared.leave();
             return Err(Rejected::ClientConnections);
         };
@@ -138,7 +138,7 @@ impl Relay {
         flow.forward(self, datagrams);
         let relay = self.clone();
         tokio::task::spawn_local(async move {
-            let _held = (count, seat);
+            let _held = (count, counted);
             // Removed on a panic too, or the client would be sent to a flow that nobody serves.
             let _listed = Listed { relay: &relay, key };
             flow.serve(&relay).await;

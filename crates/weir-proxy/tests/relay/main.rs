@@ -1,5 +1,6 @@
 //! TCP and UDP through a running plane, over real sockets on loopback.
 
 mod rig;
+mod steps;
 mod tcp;
 mod udp;

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use weir_proxy::access_log::AccessLog;
+use weir_proxy::compiled::CompiledSnapshot;
 use weir_proxy::plane::{Options, ProxyPlane};
-use weir_proxy::snapshot::Snapshot;
-use weir_proxy::sockets::Sockets;
+use weir_state::Snapshot;
+use weir_state::sockets::Sockets;
 use weir_stats::table::{End, ListenerCells, PoolCells};
 
 /// No step of a test takes this long unless something is wrong.
@@ -28,25 +29,25 @@ impl Rig {
     pub fn serve(config: &str) -> Rig {
         let rig = Rig::idle(config);
         let plane = rig.plane.as_ref().unwrap();
-        rig.runtime.block_on(plane.apply(rig.snapshot.clone(), &rig.sockets)).unwrap();
+        rig.runtime.block_on(plane.apply(&compiled(&rig.snapshot), &rig.sockets)).unwrap();
         rig
+    }
+
+    /// A plane with one worker that serves nothing yet.
+    pub fn plane() -> ProxyPlane {
+        let log = weir_config::Log {
+            access: weir_config::AccessTarget::Off,
+            format: weir_config::AccessFormat::Json,
+            level: weir_config::Level::Info,
+        };
+        start(&AccessLog::start(&log).unwrap())
     }
 
     /// Listens for `config`, and accepts nothing yet.
     pub fn idle(config: &str) -> Rig {
         let config = Arc::new(parse(config));
         let log = AccessLog::start(&config.log).unwrap();
-        // Nobody acts on events here; sending to a closed channel is as good as to an open one.
-        let (events, _) = tokio::sync::mpsc::unbounded_channel();
-        let options = Options {
-            workers: 1,
-            pin: false,
-            events,
-            access_log: log.clone(),
-            quic: Default::default(),
-            sockets: Sockets::default(),
-        };
-        let plane = ProxyPlane::start(options).unwrap();
+        let plane = start(&log);
         let sockets = Sockets::bind(&config, 1, &Sockets::default()).unwrap();
         let snapshot = Arc::new(Snapshot::compile(config, &Default::default(), None, 1));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -59,12 +60,8 @@ impl Rig {
         let sockets = Sockets::bind(&config, 1, &Sockets::default()).unwrap();
         let snapshot = Arc::new(Snapshot::compile(config, &Default::default(), Some(&self.snapshot), 1));
         let plane = self.plane.as_ref().unwrap();
-        let both = async {
-            tokio::join!(
-                plane.apply(self.snapshot.clone(), &self.sockets),
-                plane.apply(snapshot.clone(), &sockets)
-            )
-        };
+        let (before, after) = (compiled(&self.snapshot), compiled(&snapshot));
+        let both = async { tokio::join!(plane.apply(&before, &self.sockets), plane.apply(&after, &sockets)) };
         let (first, second) = self.runtime.block_on(both);
         first.and(second).unwrap();
         (self.sockets, self.snapshot) = (sockets, snapshot);
@@ -76,7 +73,7 @@ impl Rig {
         let sockets = Sockets::bind(&config, 1, &self.sockets).unwrap();
         let snapshot = Arc::new(Snapshot::compile(config, &Default::default(), Some(&self.snapshot), 1));
         let plane = self.plane.as_ref().unwrap();
-        self.runtime.block_on(plane.apply(snapshot.clone(), &sockets)).unwrap();
+        self.runtime.block_on(plane.apply(&compiled(&snapshot), &sockets)).unwrap();
         (self.sockets, self.snapshot) = (sockets, snapshot);
     }
 
@@ -114,6 +111,24 @@ impl Drop for Rig {
             plane.stop();
         }
     }
+}
+
+fn start(log: &AccessLog) -> ProxyPlane {
+    // Nobody acts on events here; sending to a closed channel is as good as to an open one.
+    let (events, _) = tokio::sync::mpsc::unbounded_channel();
+    let options = Options {
+        workers: 1,
+        pin: false,
+        events,
+        access_log: log.clone(),
+        quic: Default::default(),
+        sockets: Sockets::default(),
+    };
+    ProxyPlane::start(options).unwrap()
+}
+
+fn compiled(snapshot: &Arc<Snapshot>) -> Arc<CompiledSnapshot> {
+    Arc::new(CompiledSnapshot::compile(snapshot.clone(), None, 1))
 }
 
 fn parse(text: &str) -> weir_config::Config {

@@ -216,7 +216,7 @@ fn whoever_finds_every_backend_full_waits_in_line_and_the_line_has_an_end() {
     let first = rig.connect();
     let served = backend.accept();
     let mut second = rig.connect();
-    crate::rig::eventually("the second waits", || rig.snapshot.pools[0].waiting_room.depth() == 1);
+    crate::rig::eventually("the second waits", || rig.snapshot.pools[0].queue.depth() == 1);
     let mut third = rig.connect();
     assert_eq!(third.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     rig.await_ends(End::QueueFull, 1);
@@ -239,7 +239,7 @@ fn nobody_waits_in_line_for_longer_than_its_timeout() {
     let mut second = rig.connect();
     assert_eq!(second.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     rig.await_ends(End::QueueTimeout, 1);
-    assert_eq!(rig.snapshot.pools[0].waiting_room.depth(), 0);
+    assert_eq!(rig.snapshot.pools[0].queue.depth(), 0);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use weir_cache::{Body, Coding, Object, RequestFacts};
 use weir_http::Method;
 use weir_http::forward::Negotiated;
+use weir_state::Listener;
 
 use super::Cache;
 use super::broadcast::{Alone, Broadcast, Piece, Reader, Sender};
@@ -21,7 +22,6 @@ use crate::http::compress::{self, Encoding, Offer};
 use crate::http::crew;
 use crate::http::forward::Forwarding;
 use crate::http::session::Session;
-use crate::snapshot::Listener;
 
 /// What is being encoded at the moment.
 #[derive(Default)]

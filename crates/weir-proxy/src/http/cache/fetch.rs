@@ -137,7 +137,7 @@ pub async fn serve(job: FetchJob) {
         buffer: None,
         idle_since: None,
     };
-    let cache = listener.shared.routes.route(route).and_then(|route| route.cache.as_deref());
+    let cache = listener.compiled.routes.route(route).and_then(|route| route.cache.as_deref());
     // The second time without conditions.
     for _ in 0..2 {
         exchange.begin(clock::now());
@@ -155,7 +155,7 @@ pub async fn serve(job: FetchJob) {
         };
         buffer.append(&text);
         session.buffer = Some(buffer);
-        let route = listener.shared.routes.route(route);
+        let route = listener.compiled.routes.route(route);
         let forwarding = Forwarding { listener: &listener, pool: pool.clone(), route, rewritten };
         forward::run(&mut session, &mut exchange, &forwarding).await;
         let Some(Muxed::Fetch(fetch)) = session.stream.as_muxed() else { break };
@@ -181,7 +181,7 @@ pub fn failed(session: &mut Session, exchange: &mut Exchange, failure: &Failure)
 
 impl Fetch {
     fn cache(&self) -> Option<&super::RouteCache> {
-        self.listener.shared.routes.route(self.route)?.cache.as_deref()
+        self.listener.compiled.routes.route(self.route)?.cache.as_deref()
     }
 
     /// What the backend is asked for: the whole, or whether what there is is still good.

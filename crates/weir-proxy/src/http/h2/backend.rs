@@ -53,7 +53,7 @@ pub struct Carrier {
     streams: Cell<usize>,
     /// No further requests go over it: the backend said so, or it seems dead.
     is_over: Cell<bool>,
-    /// [`crate::snapshot::Resolved::moves`] when it was opened.
+    /// [`weir_state::Resolved::moves`] when it was opened.
     moves: u32,
     opened: Duration,
     idle_since: Cell<Duration>,

@@ -14,11 +14,11 @@ use weir_quic::connection::Connection;
 use weir_quic::crypto::Unpadded;
 use weir_quic::keys::Keys;
 use weir_quic::port::{Front, Settings};
+use weir_state::Listener;
 use weir_stats::table::Rejected;
 
 use super::server;
 use crate::http::running::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
-use crate::snapshot::Listener;
 use crate::worker::{ListenerSocket, SessionCount, Worker};
 
 /// Unidirectional streams of a client: three that steer, and some for extensions that we do not know (RFC 9114 section 6.2).
@@ -126,13 +126,13 @@ impl Front for ListenerFront {
         let slot = self.socket.slot();
         let listener = slot.current();
         // Only now: an address that is not proved may be anybody's, and must not use up that one's share.
-        let Ok(seat) = listener.shared.seat_client(connection.client().ip()) else {
+        let Ok(counted) = listener.shared.count_client(connection.client().ip()) else {
             self.reject(&listener.shared, Rejected::ClientConnections);
             return connection.close(Code::ExcessiveLoad.value(), "");
         };
         let worker = self.worker.clone();
         tokio::task::spawn_local(async move {
-            let _held = seat;
+            let _held = counted;
             server::serve(worker, slot, connection).await;
         });
     }

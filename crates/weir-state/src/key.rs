@@ -1,4 +1,5 @@
-//! What source, hash and maglev choose by: the one place that decides it, for the data path and for explanations. Pure.
+//! What source, hash and maglev choose by: the one place that decides it, for the data path and for
+//! explanations. Pure.
 
 use std::net::IpAddr;
 
@@ -20,7 +21,8 @@ pub struct KeySource<'a> {
     pub cookie: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>,
 }
 
-/// The hash that the pool's algorithm chooses by; `None` where it needs none, or where the request lacks what the pool hashes.
+/// The hash that the pool's algorithm chooses by; `None` where it needs none, or where the request lacks what
+/// the pool hashes.
 #[inline]
 pub fn choice_key(pool: &weir_config::Pool, source: &KeySource<'_>) -> Option<u64> {
     if pool.balance.needs_key() { hash(pool, source) } else { None }

@@ -1,82 +1,30 @@
-//! The places of a listener, `max_connections` of them, and room for newcomers when all are taken: the connections that have
-//! been idle longest give way.
+//! Room for newcomers at a listener that has as many connections as it may: the connections that have been idle longest give way.
 //!
 //! Sessions live on the workers that accepted them, so a newcomer asks every worker to close the one that has been idle longest
 //! there; the one that is oldest of all is among them, and what is closed beyond it is room for the next newcomers.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use weir_state::Listener;
 
-use crate::snapshot::Listener;
 use crate::worker::Worker;
 
-/// Newcomers that wait for a seat at one listener at once. Each holds a descriptor; beyond them newcomers are turned away.
-const MOST_NEWCOMERS: u32 = 256;
 /// A session that was asked to close does so when its worker next comes to it.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// An idle session may wake up just when it is asked, and a seat may be taken by somebody faster.
+/// An idle session may wake up just when it is asked, and the place of one that ended may be taken by somebody faster.
 const ATTEMPTS: u32 = 3;
 
-/// The connections of one listener over all workers, across reloads.
-#[derive(Default)]
-pub struct Seats {
-    taken: AtomicU32,
-    newcomers: AtomicU32,
-    freed: Notify,
-}
-
-impl Seats {
-    /// Client connections open now.
-    pub fn taken(&self) -> u32 {
-        self.taken.load(Ordering::Relaxed)
-    }
-
-    /// Takes a seat unless `limit` are taken.
-    #[inline]
-    pub(crate) fn take(&self, limit: u32) -> bool {
-        let more = |taken: u32| (taken < limit).then(|| taken + 1);
-        self.taken.fetch_update(Ordering::SeqCst, Ordering::Relaxed, more).is_ok()
-    }
-
-    /// Gives a seat back; tells the newcomer that has waited longest.
-    ///
-    /// Sequentially consistent with a newcomer's counting itself in and then trying: one of the two sees the other.
-    #[inline]
-    pub(crate) fn give_back(&self) {
-        self.taken.fetch_sub(1, Ordering::SeqCst);
-        if self.newcomers.load(Ordering::SeqCst) > 0 {
-            self.freed.notify_one();
-        }
-    }
-
-    fn newcomer(&self) -> Option<Newcomer<'_>> {
-        let more = |waiting: u32| (waiting < MOST_NEWCOMERS).then(|| waiting + 1);
-        self.newcomers.fetch_update(Ordering::SeqCst, Ordering::Relaxed, more).ok()?;
-        Some(Newcomer(self))
-    }
-}
-
-/// One that waits for a seat, counted until dropped.
-struct Newcomer<'a>(&'a Seats);
-
-impl Drop for Newcomer<'_> {
-    fn drop(&mut self) {
-        self.0.newcomers.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Takes a seat of a full listener that an idle connection gives up; `false`, at once, when none is idle.
+/// Lets a connection in at a full listener for an idle one that is closed; `false`, at once, when none is idle.
 pub async fn by_eviction(worker: &Worker, listener: &Listener) -> bool {
-    let seats = &listener.seats;
-    let Some(_waiting) = seats.newcomer() else { return false };
+    let Some(newcomer) = listener.connections.newcomer() else { return false };
     for _ in 0..ATTEMPTS {
         // Listening before the look, so that nobody can leave unheard in between.
-        let mut freed = pin!(seats.freed.notified());
-        freed.as_mut().enable();
+        let mut ended = pin!(newcomer.ended());
+        ended.as_mut().enable();
         if listener.admit() {
             return true;
         }
@@ -84,7 +32,7 @@ pub async fn by_eviction(worker: &Worker, listener: &Listener) -> bool {
             return listener.admit();
         }
         // Whether it was heard or not: the next look says.
-        let _ = tokio::time::timeout(PATIENCE, freed).await;
+        let _ = tokio::time::timeout(PATIENCE, ended).await;
     }
     listener.admit()
 }
@@ -151,25 +99,6 @@ impl Evictions {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn no_more_seats_are_taken_than_the_limit_says() {
-        let seats = Seats::default();
-        assert!(seats.take(2) && seats.take(2));
-        assert!(!seats.take(2));
-        seats.give_back();
-        assert!(seats.take(2));
-        assert_eq!(seats.taken(), 2);
-    }
-
-    #[test]
-    fn newcomers_are_bounded_and_counted_out_again() {
-        let seats = Seats::default();
-        let waiting: Vec<_> = (0..MOST_NEWCOMERS).map(|_| seats.newcomer().expect("a place")).collect();
-        assert!(seats.newcomer().is_none());
-        drop(waiting);
-        assert!(seats.newcomer().is_some());
-    }
 
     #[tokio::test]
     async fn an_eviction_is_answered_when_the_last_worker_has_looked() {

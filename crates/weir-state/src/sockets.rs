@@ -1,7 +1,8 @@
 //! Listening sockets: bound before anything else changes, kept across reloads, handed over on an upgrade.
 //!
-//! Each address has one `SO_REUSEPORT` socket per worker. The control side owns the set; workers get duplicates. A socket that is
-//! never closed never drops the connections in its accept queue, so reloads and upgrades move sockets and do not reopen them.
+//! Each address has one `SO_REUSEPORT` socket per worker. The control side owns the set; workers get
+//! duplicates. A socket that is never closed never drops the connections in its accept queue, so reloads and
+//! upgrades move sockets and do not reopen them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,7 +46,8 @@ pub struct Endpoint {
     pub address: SocketAddr,
 }
 
-/// Connections a listening socket's accept queue holds while its worker is busy; the kernel caps it at `net.core.somaxconn`.
+/// Connections a listening socket's accept queue holds while its worker is busy; the kernel caps it at
+/// `net.core.somaxconn`.
 pub const BACKLOG: u16 = 4096;
 
 /// All listening sockets of the process, one per worker and endpoint.
@@ -94,7 +96,8 @@ impl std::error::Error for BindError {}
 impl Sockets {
     /// The sockets that `config` needs: taken from `previous` where it has them, bound anew otherwise.
     ///
-    /// Nothing of `previous` is closed: on `Err` it is whole, on `Ok` the caller drops it once the workers have moved over.
+    /// Nothing of `previous` is closed: on `Err` it is whole, on `Ok` the caller drops it once the workers
+    /// have moved over.
     pub fn bind(config: &Config, workers: usize, previous: &Sockets) -> Result<Sockets, BindError> {
         let mut bound = Sockets::default();
         for listener in &config.listeners {
@@ -122,8 +125,8 @@ impl Sockets {
         self.by_endpoint.keys().any(same)
     }
 
-    /// Duplicates for worker number `worker` of `workers`. When an earlier process left more sockets than there are workers,
-    /// they are dealt out, so that none is left unserved.
+    /// Duplicates for worker number `worker` of `workers`. When an earlier process left more sockets than
+    /// there are workers, they are dealt out, so that none is left unserved.
     pub fn for_worker(&self, worker: usize, workers: usize) -> io::Result<Vec<(Endpoint, OwnedFd)>> {
         let mut dealt = Vec::new();
         for (&endpoint, sockets) in &self.by_endpoint {
@@ -168,7 +171,8 @@ impl Sockets {
     }
 }
 
-/// What a listener accepts at: QUIC has the ports of TCP once more, or alone where nothing but HTTP/3 is spoken.
+/// What a listener accepts at: QUIC has the ports of TCP once more, or alone where nothing but HTTP/3 is
+/// spoken.
 pub fn endpoints_of(listener: &weir_config::Listener) -> impl Iterator<Item = Endpoint> + '_ {
     let (first, has_quic) = match &listener.speaks {
         Speaks::Udp => (Some(Transport::Udp), false),
@@ -182,8 +186,8 @@ pub fn endpoints_of(listener: &weir_config::Listener) -> impl Iterator<Item = En
     transports.flat_map(|transport| listener.bind.iter().map(move |&address| Endpoint { transport, address }))
 }
 
-/// Second descriptors of a group that exists, and for QUIC further members where an upgrade made the workers more: two that shared one socket
-/// would each get half of what belongs together.
+/// Second descriptors of a group that exists, and for QUIC further members where an upgrade made the workers
+/// more: two that shared one socket would each get half of what belongs together.
 fn keep_group(endpoint: Endpoint, old: &[OwnedFd], workers: usize) -> io::Result<Vec<OwnedFd>> {
     let mut group = old.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
     if endpoint.transport == Transport::Quic
@@ -199,10 +203,11 @@ fn keep_group(endpoint: Endpoint, old: &[OwnedFd], workers: usize) -> io::Result
 
 /// One socket per worker on one endpoint.
 ///
-/// `SO_REUSEPORT` lets any process of this user join the group: a second Weir on the same address would silently take half of the
-/// connections. So the address is first bound without it, which fails while anybody else listens there; and while we do ourselves
-/// (`is_ours`), as when 127.0.0.1:80 becomes 0.0.0.0:80. Whoever is not of this user, or not in a group, is still noticed then.
-pub(crate) fn open_group(endpoint: Endpoint, workers: usize, is_ours: bool) -> io::Result<Vec<OwnedFd>> {
+/// `SO_REUSEPORT` lets any process of this user join the group: a second Weir on the same address would
+/// silently take half of the connections. So the address is first bound without it, which fails while anybody
+/// else listens there; and while we do ourselves (`is_ours`), as when 127.0.0.1:80 becomes 0.0.0.0:80.
+/// Whoever is not of this user, or not in a group, is still noticed then.
+fn open_group(endpoint: Endpoint, workers: usize, is_ours: bool) -> io::Result<Vec<OwnedFd>> {
     // Port 0 is nobody's yet; the kernel chooses it, and all workers share the choice.
     if endpoint.address.port() != 0 && !is_ours {
         drop(open_alone(endpoint)?);
@@ -213,8 +218,8 @@ pub(crate) fn open_group(endpoint: Endpoint, workers: usize, is_ours: bool) -> i
     std::iter::once(Ok(first)).chain(rest).collect()
 }
 
-/// Binds without a group. A listener that a reload took out a moment ago may still be serving what waited in its queue: its address is busy until
-/// then, and the reload that puts it back must not fail for it.
+/// Binds without a group. A listener that a reload took out a moment ago may still be serving what waited in
+/// its queue: its address is busy until then, and the reload that puts it back must not fail for it.
 fn open_alone(endpoint: Endpoint) -> io::Result<OwnedFd> {
     let begun = Instant::now();
     loop {
@@ -242,11 +247,13 @@ fn open(endpoint: Endpoint, in_group: bool) -> io::Result<OwnedFd> {
     if endpoint.transport == Transport::Tcp {
         socket.set_reuse_address(true)?;
     } else {
-        // A burst of datagrams waits here while the worker is busy; the kernel caps it at `net.core.rmem_max`.
+        // A burst of datagrams waits here while the worker is busy; the kernel caps it at
+        // `net.core.rmem_max`.
         let _ = socket.set_recv_buffer_size(4 << 20);
         let _ = socket.set_send_buffer_size(4 << 20);
     }
-    // Accepted connections inherit it: heads and bodies go out in separate writes, and Nagle would hold the second back.
+    // Accepted connections inherit it: heads and bodies go out in separate writes, and Nagle would hold the
+    // second back.
     if endpoint.transport == Transport::Tcp {
         socket.set_tcp_nodelay(true)?;
     }

@@ -6,8 +6,8 @@ use std::hash::Hash;
 
 /// Finds in an old list what a new list has again, by a key that occurs once.
 ///
-/// Lists that change keep their order, mostly: what is asked for is nearly always the next one, or the one after it. Where it is not, a map
-/// of the old list is made once, so that a whole list is matched in O(n).
+/// Lists that change keep their order, mostly: what is asked for is nearly always the next one, or the one
+/// after it. Where it is not, a map of the old list is made once, so that a whole list is matched in O(n).
 pub struct Counterparts<'o, T, K> {
     old: &'o [T],
     key_of: fn(&'o T) -> K,

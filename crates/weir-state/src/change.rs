@@ -1,4 +1,5 @@
-//! One pool with one backend more or less, as a change: the rest of the snapshot is the same, not an equal one.
+//! One pool with one backend more or less, as a change: the rest of the snapshot is the same, not an equal
+//! one.
 
 use std::sync::Arc;
 
@@ -6,7 +7,8 @@ use weir_config::Config;
 use weir_io::clock;
 use weir_tls::LoadError;
 
-use super::{Backend, Pool, Snapshot};
+use crate::pool::{Backend, Pool};
+use crate::snapshot::Snapshot;
 
 /// A snapshot that has one backend more, or one less, than the one it was made of.
 pub struct PoolChange {
@@ -28,7 +30,8 @@ impl PoolChange {
 }
 
 impl Snapshot {
-    /// With one more backend, the last of its pool. No file is read. `workers` is the number of copies its counters get.
+    /// With one more backend, the last of its pool. No file is read. `workers` is the number of copies its
+    /// counters get.
     ///
     /// Costs in proportion to the backends of that pool and to the number of pools.
     ///
@@ -74,8 +77,6 @@ impl Snapshot {
             config: Arc::new(config),
             listeners: self.listeners.clone(),
             pools,
-            cache: self.cache.clone(),
-            worker_buffer_bytes: self.worker_buffer_bytes,
             displaced: Vec::new(),
         })
     }
@@ -91,7 +92,7 @@ impl Pool {
             backends,
             tls: self.tls.clone(),
             cells: self.cells.clone(),
-            waiting_room: self.waiting_room.clone(),
+            queue: self.queue.clone(),
         }
     }
 }

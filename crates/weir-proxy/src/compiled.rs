@@ -1,0 +1,140 @@
+//! What the proxy plane makes of a snapshot before its workers serve it: routes, screens and the cache, once for all of them.
+//!
+//! Nothing of it is true or false by itself: another plane makes other things of the same snapshot. What has a history (limits of rates, what is kept
+//! of responses) is taken over from what was compiled before.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use weir_config::Config;
+use weir_http::AddedField;
+use weir_screen::Screen;
+use weir_state::memory;
+use weir_state::{Listener, Snapshot};
+use weir_tls::ServerTls;
+
+use crate::http::cache::Cache;
+use crate::http::route::RouteTable;
+use crate::http::screening;
+
+/// A snapshot, ready to be served by the workers.
+pub struct CompiledSnapshot {
+    /// What it was compiled from.
+    pub snapshot: Arc<Snapshot>,
+    /// What goes with each of its listeners, in their order.
+    pub listeners: Vec<Arc<CompiledListener>>,
+    /// What is kept of responses; `None` where no route keeps any.
+    pub cache: Option<Arc<Cache>>,
+    /// Each worker's part of the memory that is for buffers: what the cache does not take of the budget.
+    pub worker_buffer_bytes: u64,
+}
+
+/// What goes with a listener.
+pub struct CompiledListener {
+    /// `alt-svc`, which tells clients that HTTP/3 is spoken here too; `None` where it is not.
+    pub alternative: Option<AddedField>,
+    /// What is asked of every request, before its route is asked; `None` for nothing.
+    pub screen: Option<Box<Screen>>,
+    /// Which pool takes a request, and why.
+    pub routes: RouteTable,
+}
+
+impl CompiledSnapshot {
+    /// Compiles for `workers`. `before` is what was served until now; its cache gets the limits that this one wants.
+    pub fn compile(
+        snapshot: Arc<Snapshot>,
+        before: Option<&CompiledSnapshot>,
+        workers: usize,
+    ) -> CompiledSnapshot {
+        let cache = cache_of(&snapshot.config, before);
+        let numbered = snapshot.pools.iter().enumerate();
+        let pools: HashMap<&str, usize> =
+            numbered.map(|(index, pool)| (pool.config.name.as_str(), index)).collect();
+        let old: HashMap<&str, &CompiledListener> =
+            before.into_iter().flat_map(CompiledSnapshot::named_listeners).collect();
+        let compile = |listener: &Arc<Listener>| {
+            let old = old.get(listener.config.name.as_str()).copied();
+            Arc::new(CompiledListener::compile(listener, &pools, cache.as_ref(), old))
+        };
+        let listeners = snapshot.listeners.iter().map(compile).collect();
+        let worker_buffer_bytes = memory::for_buffers(&snapshot.config) / workers as u64;
+        CompiledSnapshot { listeners, cache, worker_buffer_bytes, snapshot }
+    }
+
+    /// The same for a snapshot that has other backends in a pool and is the same in all else.
+    pub fn with_pools_of(&self, snapshot: Arc<Snapshot>) -> CompiledSnapshot {
+        CompiledSnapshot {
+            snapshot,
+            listeners: self.listeners.clone(),
+            cache: self.cache.clone(),
+            worker_buffer_bytes: self.worker_buffer_bytes,
+        }
+    }
+
+    /// Gives the cache its limits again, which are those of what was compiled last.
+    pub fn limit_cache(&self) {
+        if let Some(cache) = &self.cache {
+            limit(cache, &self.snapshot.config);
+        }
+    }
+
+    /// Each listener, and what goes with it.
+    pub fn listeners(&self) -> impl Iterator<Item = (&Arc<Listener>, &Arc<CompiledListener>)> {
+        self.snapshot.listeners.iter().zip(&self.listeners)
+    }
+
+    /// What goes with the listener of that name.
+    pub fn listener(&self, name: &str) -> Option<&CompiledListener> {
+        self.named_listeners().find(|(other, _)| *other == name).map(|(_, compiled)| compiled)
+    }
+
+    fn named_listeners(&self) -> impl Iterator<Item = (&str, &CompiledListener)> {
+        self.listeners().map(|(listener, compiled)| (listener.config.name.as_str(), &**compiled))
+    }
+}
+
+/// What is kept lives on as long as there are routes that keep something.
+fn cache_of(config: &Config, before: Option<&CompiledSnapshot>) -> Option<Arc<Cache>> {
+    let budget_bytes = memory::for_cache(config)?;
+    let cache = before.and_then(|before| before.cache.clone());
+    let cache = cache.unwrap_or_else(|| Cache::new(budget_bytes, config.cache.background_fetches));
+    limit(&cache, config);
+    Some(cache)
+}
+
+/// Gives the cache the limits that `config` has for it.
+fn limit(cache: &Cache, config: &Config) {
+    if let Some(budget_bytes) = memory::for_cache(config) {
+        cache.resize(budget_bytes);
+    }
+    cache.background().set_most(config.cache.background_fetches);
+}
+
+impl CompiledListener {
+    fn compile(
+        listener: &Listener,
+        pools: &HashMap<&str, usize>,
+        cache: Option<&Arc<Cache>>,
+        old: Option<&CompiledListener>,
+    ) -> CompiledListener {
+        let config = &listener.config;
+        CompiledListener {
+            alternative: listener.tls.as_deref().and_then(|tls| alternative(config, tls)),
+            screen: screening::compile(&config.http().screen, old.and_then(|old| old.screen.as_deref())),
+            routes: RouteTable::compile(config, pools, cache, old.map(|old| &old.routes)),
+        }
+    }
+
+    /// Times a key found no bucket of its own, over all its rate limits, count.
+    pub fn rate_limit_overflow(&self) -> u64 {
+        let of_routes = self.routes.routes().iter().filter_map(|route| route.screen.as_deref());
+        of_routes.chain(self.screen.as_deref()).map(Screen::overflowed).sum()
+    }
+}
+
+/// A day is how long clients may remember it; they come back to HTTP/2 by themselves where it fails (RFC 7838 section 2.4).
+fn alternative(config: &weir_config::Listener, tls: &ServerTls) -> Option<AddedField> {
+    tls.quic_config()?;
+    let port = config.bind.first()?.port();
+    AddedField::appending(b"alt-svc", format!("h3=\":{port}\"; ma=86400").as_bytes()).ok()
+}

@@ -1,0 +1,93 @@
+//! The client connections that a listener has, `max_connections` at most, and the newcomers that wait for one
+//! of them to end.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+
+/// Newcomers that wait at one listener at once. Each holds a descriptor; beyond them newcomers are turned
+/// away.
+const MOST_NEWCOMERS: u32 = 256;
+
+/// The connections of one listener over all workers, across reloads.
+#[derive(Default)]
+pub struct ConnectionCount {
+    open: AtomicU32,
+    newcomers: AtomicU32,
+    ended: Notify,
+}
+
+impl ConnectionCount {
+    /// Client connections open now.
+    pub fn open(&self) -> u32 {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Counts one in unless there are `limit`.
+    #[inline]
+    pub(crate) fn try_add(&self, limit: u32) -> bool {
+        let more = |open: u32| (open < limit).then(|| open + 1);
+        self.open.fetch_update(Ordering::SeqCst, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Counts one out; tells the newcomer that has waited longest.
+    ///
+    /// Sequentially consistent with a newcomer's counting itself in and then trying: one of the two sees the
+    /// other.
+    #[inline]
+    pub(crate) fn remove(&self) {
+        self.open.fetch_sub(1, Ordering::SeqCst);
+        if self.newcomers.load(Ordering::SeqCst) > 0 {
+            self.ended.notify_one();
+        }
+    }
+
+    /// Counts in a newcomer that waits; `None` when as many wait as may.
+    pub fn newcomer(&self) -> Option<Newcomer<'_>> {
+        let more = |waiting: u32| (waiting < MOST_NEWCOMERS).then(|| waiting + 1);
+        self.newcomers.fetch_update(Ordering::SeqCst, Ordering::Relaxed, more).ok()?;
+        Some(Newcomer(self))
+    }
+}
+
+/// One that waits for a connection to end, counted until dropped.
+pub struct Newcomer<'a>(&'a ConnectionCount);
+
+impl Newcomer<'_> {
+    /// Ready when a connection has ended and this one has waited longest; whoever is faster may have taken
+    /// its place.
+    pub fn ended(&self) -> Notified<'_> {
+        self.0.ended.notified()
+    }
+}
+
+impl Drop for Newcomer<'_> {
+    fn drop(&mut self) {
+        self.0.newcomers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_connections_are_let_in_than_the_limit_says() {
+        let connections = ConnectionCount::default();
+        assert!(connections.try_add(2) && connections.try_add(2));
+        assert!(!connections.try_add(2));
+        connections.remove();
+        assert!(connections.try_add(2));
+        assert_eq!(connections.open(), 2);
+    }
+
+    #[test]
+    fn newcomers_are_bounded_and_counted_out_again() {
+        let connections = ConnectionCount::default();
+        let waiting: Vec<_> = (0..MOST_NEWCOMERS).map(|_| connections.newcomer().expect("room")).collect();
+        assert!(connections.newcomer().is_none());
+        drop(waiting);
+        assert!(connections.newcomer().is_some());
+    }
+}

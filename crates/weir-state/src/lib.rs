@@ -1,0 +1,28 @@
+//! What is in force, and what is known about it?
+//!
+//! A [`Snapshot`] is one consistent piece: the config, its listeners and its pools with their backends. It is
+//! immutable but for live cells (counters, health, connections in flight, queues), which the next snapshot
+//! takes over. The control side compiles it and puts it in force on every [`plane::Plane`]; this crate knows
+//! none of them, and what only one of them needs is not compiled here. It moves no bytes and decides nothing:
+//! which backend takes a request is `weir-balance`'s answer.
+//!
+//! Start reading at [`snapshot`], then [`change`] (one backend more or less) and [`plane`] (how a snapshot
+//! comes into force).
+#![forbid(unsafe_code)]
+
+pub mod change;
+pub mod connections;
+pub mod counterparts;
+pub mod key;
+pub mod listener;
+pub mod memory;
+pub mod plane;
+pub mod pool;
+pub mod queue;
+pub mod snapshot;
+pub mod sockets;
+
+pub use change::PoolChange;
+pub use listener::Listener;
+pub use pool::{Backend, Pool, Resolved};
+pub use snapshot::Snapshot;

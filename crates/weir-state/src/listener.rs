@@ -1,0 +1,117 @@
+//! One place where clients are accepted, as it is in force, and the connections it has.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use weir_stats::PerWorker;
+use weir_stats::table::ListenerCells;
+use weir_tls::acme::Challenges;
+use weir_tls::{Loaded, ServerTls};
+
+use crate::connections::ConnectionCount;
+
+/// One listener and its live cells.
+pub struct Listener {
+    /// As configured.
+    pub config: Arc<weir_config::Listener>,
+    /// What TLS is served with; `None` where it is not.
+    pub tls: Option<Arc<ServerTls>>,
+    /// What certificate authorities are waiting to see.
+    pub challenges: Arc<Challenges>,
+    /// Counters, one copy per worker.
+    pub cells: Arc<PerWorker<ListenerCells>>,
+    /// Client connections open now, over all workers; bounded by `max_connections`.
+    pub connections: Arc<ConnectionCount>,
+    by_client: Arc<Mutex<HashMap<IpAddr, u32>>>,
+}
+
+/// One connection of one client, counted until dropped.
+pub struct ClientConnection {
+    address: IpAddr,
+    by_client: Arc<Mutex<HashMap<IpAddr, u32>>>,
+}
+
+/// The client is at `max_connections_per_client`.
+#[derive(Debug)]
+pub struct TooManyFromClient;
+
+impl Drop for ClientConnection {
+    fn drop(&mut self) {
+        let mut by_client = self.by_client.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = by_client.get_mut(&self.address) {
+            *open -= 1;
+            if *open == 0 {
+                by_client.remove(&self.address);
+            }
+        }
+    }
+}
+
+impl Listener {
+    pub(crate) fn compile(
+        config: &Arc<weir_config::Listener>,
+        loaded: &Loaded,
+        old: Option<&Arc<Listener>>,
+        workers: usize,
+    ) -> Listener {
+        Listener {
+            config: config.clone(),
+            tls: loaded.listener(&config.name).cloned(),
+            challenges: loaded.challenges().clone(),
+            cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
+            connections: old.map_or_else(Default::default, |old| old.connections.clone()),
+            by_client: old.map_or_else(Default::default, |old| old.by_client.clone()),
+        }
+    }
+
+    /// Counts in one more connection of the client at `address`; `Err` when it has as many as
+    /// `max_connections_per_client`. An IPv6 client is its /64.
+    ///
+    /// `Ok(None)` without a limit, and for a trusted proxy, whose connections are those of many: then nothing
+    /// is counted.
+    pub fn count_client(&self, address: IpAddr) -> Result<Option<ClientConnection>, TooManyFromClient> {
+        let Some(limit) = self.config.max_connections_per_client else { return Ok(None) };
+        if self.trusts(address) {
+            return Ok(None);
+        }
+        let address = weir_screen::address_key(address);
+        let mut by_client = self.by_client.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = by_client.entry(address).or_insert(0);
+        if *open >= limit {
+            return Err(TooManyFromClient);
+        }
+        *open += 1;
+        Ok(Some(ClientConnection { address, by_client: self.by_client.clone() }))
+    }
+
+    /// Whether any of its routes keeps responses.
+    pub fn keeps(&self) -> bool {
+        self.config.routes.iter().any(|route| route.cache.is_some())
+    }
+
+    /// Whether `peer` must open with a PROXY protocol header; nobody else may (D8: never guessed).
+    pub fn expects_proxy_header(&self, peer: IpAddr) -> bool {
+        !self.config.accept_proxy.is_empty() && weir_config::contains(&self.config.accept_proxy, peer)
+    }
+
+    /// Whether what `peer` says of the client before it is believed.
+    pub fn trusts(&self, peer: IpAddr) -> bool {
+        weir_config::contains(&self.config.http().trusted_proxies, peer)
+    }
+
+    /// Counts a connection in, unless the listener is at its limit.
+    pub fn admit(&self) -> bool {
+        self.connections.try_add(self.config.max_connections)
+    }
+
+    /// Counts a connection out that [`Self::admit`] let in.
+    pub fn leave(&self) {
+        self.connections.remove();
+    }
+
+    /// A number that no other listener has and that reloads leave as it is.
+    pub fn number(&self) -> usize {
+        Arc::as_ptr(&self.connections).addr()
+    }
+}

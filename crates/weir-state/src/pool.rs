@@ -1,0 +1,219 @@
+//! The pools in force and their backends, with what is known about them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use weir_balance::Refreshed;
+use weir_io::clock;
+use weir_stats::PerWorker;
+use weir_stats::table::{BackendCells, PoolCells};
+use weir_tls::{BackendTls, ClientTls};
+
+use crate::counterparts::Counterparts;
+use crate::queue::Queue;
+
+/// Live backends with the settings that a snapshot has changed.
+pub(crate) type Displaced = Vec<(Arc<weir_balance::Backend>, weir_balance::BackendSettings)>;
+
+/// One pool and its live state.
+pub struct Pool {
+    /// As configured.
+    pub config: Arc<weir_config::Pool>,
+    /// The choice among its backends.
+    pub balance: Arc<weir_balance::Pool>,
+    /// In the order of the config; a `Pick`'s index points in here.
+    pub backends: Vec<Arc<Backend>>,
+    /// What TLS is spoken with; `None` where it is not.
+    pub(crate) tls: Option<Arc<ClientTls>>,
+    /// Counters, one copy per worker.
+    pub cells: Arc<PerWorker<PoolCells>>,
+    /// Exchanges that wait because every backend is at `max_connections`.
+    pub queue: Arc<Queue>,
+}
+
+/// One backend of one pool.
+pub struct Backend {
+    /// As configured; its name in logs and metrics.
+    pub address: String,
+    /// Its state as the balancer sees it.
+    pub balance: Arc<weir_balance::Backend>,
+    /// Counters, one copy per worker.
+    pub cells: Arc<PerWorker<BackendCells>>,
+    /// Where connections go.
+    pub resolved: Arc<Resolved>,
+    /// What TLS is spoken with; `None` where it is not.
+    pub tls: Option<BackendTls>,
+}
+
+/// The socket address a backend's name stands for at the moment.
+pub struct Resolved {
+    address: ArcSwapOption<SocketAddr>,
+    moves: AtomicU32,
+}
+
+impl Resolved {
+    /// For a literal address it is known at once; for a host name the control side finds it out.
+    pub fn of(name: &str) -> Resolved {
+        let address = name.parse::<SocketAddr>().ok().map(Arc::new);
+        Resolved { address: ArcSwapOption::from(address), moves: AtomicU32::new(0) }
+    }
+
+    /// `None` while a host name has never been resolved: the backend can't be connected to.
+    #[inline]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address.load().as_deref().copied()
+    }
+
+    /// Called by the control side when a name resolved to another address.
+    pub fn set(&self, address: SocketAddr) {
+        self.address.store(Some(Arc::new(address)));
+        // After the address: whoever sees the new count connects to the new address.
+        self.moves.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often the address has changed. To be asked before [`Self::address`], to know of a connection
+    /// whether it still goes where the name points.
+    #[inline]
+    pub fn moves(&self) -> u32 {
+        self.moves.load(Ordering::Acquire)
+    }
+}
+
+impl Pool {
+    pub(crate) fn compile(
+        config: &Arc<weir_config::Pool>,
+        tls: Option<&Arc<ClientTls>>,
+        old: Option<&Arc<Pool>>,
+        workers: usize,
+        displaced: &mut Displaced,
+    ) -> Arc<Pool> {
+        if let Some(old) = old.filter(|old| old.is_as_configured(config, tls)) {
+            return old.clone();
+        }
+        let mut known =
+            Counterparts::new(old.map_or(&[][..], |old| &old.backends[..]), |backend| &*backend.address);
+        let compile = |backend: &weir_config::Backend| match known.find(&*backend.address) {
+            Some(old) => Backend::compile(backend, tls.map(AsRef::as_ref), old, displaced),
+            // Without a server name there is no TLS; `Loaded` lets no such config through.
+            None => {
+                let tls = tls.and_then(|tls| tls.for_backend(&backend.address, None).ok());
+                Arc::new(Backend::new(backend, tls, workers))
+            }
+        };
+        let backends: Vec<Arc<Backend>> = config.backends.iter().map(compile).collect();
+        let members = backends.iter().map(|backend| backend.balance.clone()).collect();
+        let (settings, now) = (settings_of(config), clock::now());
+        let balance = match old {
+            Some(old) => old.balance.rebuilt(settings, members, now),
+            None => weir_balance::Pool::new(settings, members, now),
+        };
+        Arc::new(Pool {
+            config: config.clone(),
+            balance: Arc::new(balance),
+            backends,
+            tls: tls.cloned(),
+            cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
+            queue: old.map_or_else(Default::default, |old| old.queue.clone()),
+        })
+    }
+
+    /// Whether `config`, with `tls`, would make the same pool again: nothing was set by hand either.
+    fn is_as_configured(&self, config: &weir_config::Pool, tls: Option<&Arc<ClientTls>>) -> bool {
+        let has_same_tls = match (&self.tls, tls) {
+            (None, None) => true,
+            (Some(one), Some(other)) => one.is_same(other),
+            _ => false,
+        };
+        let mut backends = self.backends.iter().zip(&config.backends);
+        has_same_tls
+            && *self.config == *config
+            && backends.all(|(backend, config)| backend.balance.weight() == config.weight)
+    }
+
+    /// [`weir_balance::Pool::refresh`]; a change calls those who wait for a backend, since it may have made
+    /// room.
+    pub fn refresh(&self, now: Duration) -> Refreshed {
+        let refreshed = self.balance.refresh(now);
+        if refreshed.changed {
+            self.queue.call_all();
+        }
+        refreshed
+    }
+}
+
+/// What the config says of choosing, in the balancer's terms.
+fn settings_of(config: &weir_config::Pool) -> weir_balance::Settings {
+    weir_balance::Settings {
+        algorithm: config.balance,
+        hash_bound: config.hash.bounded,
+        slow_start: config.slow_start,
+        passive: config.health.passive.map(|passive| weir_balance::Passive {
+            errors: passive.errors,
+            within: passive.within,
+            eject: passive.eject,
+            max_ejected: passive.max_ejected,
+        }),
+        rise: config.health.rise,
+        fall: config.health.fall,
+        last_resort: config.health.last_resort,
+        ..weir_balance::Settings::default()
+    }
+}
+
+impl Backend {
+    pub(crate) fn new(config: &weir_config::Backend, tls: Option<BackendTls>, workers: usize) -> Backend {
+        // A new backend's name is resolved before anybody serves it.
+        let settings = settings_of_backend(config, true);
+        Backend {
+            address: config.address.clone(),
+            balance: Arc::new(weir_balance::Backend::new(config.address.as_str(), settings)),
+            cells: Arc::new(PerWorker::new(workers)),
+            resolved: Arc::new(Resolved::of(&config.address)),
+            tls,
+        }
+    }
+
+    /// What becomes of a backend that was there before: the very same unless it is spoken to otherwise.
+    fn compile(
+        config: &weir_config::Backend,
+        tls: Option<&ClientTls>,
+        old: &Arc<Backend>,
+        displaced: &mut Displaced,
+    ) -> Arc<Backend> {
+        // A name that has not been resolved stays out over a reload.
+        let settings = settings_of_backend(config, old.resolved.address().is_some());
+        let before = old.balance.settings();
+        if before != settings {
+            displaced.push((old.balance.clone(), before));
+            old.balance.reconfigure(settings);
+        }
+        let tls = tls.and_then(|tls| tls.for_backend(&config.address, old.tls.as_ref()).ok());
+        let speaks_as_before = match (&old.tls, &tls) {
+            (None, None) => true,
+            (Some(one), Some(other)) => Arc::ptr_eq(&one.config, &other.config),
+            _ => false,
+        };
+        if speaks_as_before {
+            return old.clone();
+        }
+        Arc::new(Backend {
+            address: old.address.clone(),
+            balance: old.balance.clone(),
+            cells: old.cells.clone(),
+            resolved: old.resolved.clone(),
+            tls,
+        })
+    }
+}
+
+fn settings_of_backend(config: &weir_config::Backend, assumed_up: bool) -> weir_balance::BackendSettings {
+    weir_balance::BackendSettings {
+        weight: config.weight,
+        backup: config.backup,
+        max_connections: config.max_connections,
+        assumed_up,
+    }
+}
