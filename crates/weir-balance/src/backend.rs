@@ -1,7 +1,8 @@
 //! One address in one pool: its live state, shared by all workers and kept across reloads.
 
+use crate::failures::FailureLog;
 use crate::latency::PeakEwma;
-use crate::outlier::FailureLog;
+use crate::moment::{NEVER, moment, nanoseconds};
 use crate::slow_start::FULL_PERCENT;
 use crate::stable_hash::stable_hash;
 use crate::trial::Trials;
@@ -126,8 +127,6 @@ struct Hot {
     ramp_percent: AtomicU32,
     latency: PeakEwma,
 }
-
-const NEVER: u64 = u64::MAX;
 
 impl Backend {
     /// A backend nobody has probed yet, idle, ready. A weight above [`MAX_WEIGHT`] is taken as [`MAX_WEIGHT`].
@@ -393,19 +392,6 @@ impl Backend {
             debug_assert!(false, "backend {} was released more often than picked", self.address);
         }
     }
-}
-
-/// Saturates after 584 years.
-pub(crate) fn nanoseconds(moment: Duration) -> u64 {
-    moment
-        .as_secs()
-        .saturating_mul(1_000_000_000)
-        .saturating_add(u64::from(moment.subsec_nanos()))
-        .min(NEVER - 1)
-}
-
-fn moment(nanoseconds: u64) -> Option<Duration> {
-    (nanoseconds != NEVER).then(|| Duration::from_nanos(nanoseconds))
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! Why this backend: what `weir explain` and `weir status` print about a pool.
 
 use crate::choice::DryRun;
-use crate::picker::{NoPick, Pick, PickInput, PickReason, choose};
+use crate::pick::{NoPick, Pick, PickInput, PickReason};
+use crate::picker::{Picker, choose};
 use crate::pool::Pool;
-use crate::view::{State, Tier, TierKind, View};
+use crate::state::{State, TierKind};
+use crate::view::{Tier, View};
 use crate::{AdminState, Algorithm, Health};
 use std::time::Duration;
 
@@ -136,7 +138,14 @@ impl std::fmt::Display for Explanation {
     }
 }
 
-pub(crate) fn explain(pool: &Pool, view: &View, input: &PickInput<'_>) -> Explanation {
+impl Picker {
+    /// What [`Picker::pick`] would answer to the same input right now, and how every backend stands. Takes no slot, moves no counter.
+    pub fn explain(&self, input: &PickInput<'_>) -> Explanation {
+        explain(self.pool(), &self.view(), input)
+    }
+}
+
+fn explain(pool: &Pool, view: &View, input: &PickInput<'_>) -> Explanation {
     let outcome = choose(pool, view, input, DryRun);
     let used = match &outcome {
         Ok(pick) if pick.reason != PickReason::Sticky => view.tier_of(pick.index),

@@ -6,7 +6,7 @@
 //!
 //! Source: Finagle's `PeakEwma` load metric and linkerd's `tower-balance`; the one-try rule is ours.
 
-use crate::backend::nanoseconds;
+use crate::moment::nanoseconds;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 

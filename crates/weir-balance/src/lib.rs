@@ -13,30 +13,30 @@
 //!   [`Pool::refresh`], which publishes a new immutable view if, and only if, something changed. It sleeps
 //!   until [`Pool::next_change`].
 //!
-//! Start reading in `pool.rs`, then `picker.rs`; each algorithm is one file of its own.
+//! Start reading in `pool.rs`, then `picker.rs`; each algorithm is one file of its own under `choice/`.
 #![forbid(unsafe_code)]
 
 mod algorithm;
+mod alias_table;
 mod backend;
 mod choice;
 mod explain;
-mod first;
+mod failures;
 mod health;
 mod latency;
-mod least_connections;
-mod least_time;
 pub mod maglev;
+mod moment;
 mod outlier;
+mod pick;
 mod picker;
 mod pool;
-mod random_two;
 mod retry_budget;
-mod ring_hash;
-mod round_robin;
+mod ring;
 mod sequence;
 mod settings;
 mod slow_start;
 mod stable_hash;
+mod state;
 mod trial;
 mod view;
 
@@ -45,10 +45,11 @@ pub use backend::{AdminState, Backend, BackendSettings, Health, MAX_WEIGHT, Weig
 pub use explain::{BackendStatus, Explanation, Refusal};
 pub use health::{HealthMachine, Transition, start_offset};
 pub use outlier::{Ejection, Outcome};
-pub use picker::{BackendIndex, NoPick, Pick, PickInput, PickReason, Picker};
+pub use pick::{BackendIndex, NoPick, Pick, PickInput, PickReason};
+pub use picker::Picker;
 pub use pool::{Eligible, Pool, Refreshed};
 pub use retry_budget::RetryBudget;
 pub use settings::{Passive, Settings};
 pub use stable_hash::{address_hash, stable_hash};
+pub use state::{State, TierKind};
 pub use trial::LastResort;
-pub use view::{State, TierKind};

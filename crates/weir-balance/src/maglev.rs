@@ -4,37 +4,10 @@
 //!
 //! Source: Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer", NSDI 2016, section 3.4.
 
-use crate::choice::{Choice, Chosen, Slots};
-use crate::picker::PickReason;
-use crate::round_robin;
 use crate::stable_hash::mix64;
-use crate::view::Tables;
 
 /// Slots in a table: the paper's small prime, more than 65 per backend at a thousand backends.
 pub const TABLE_SIZE: u32 = 65_537;
-
-/// Slots after the key's own that are tried when its backend is full or excluded.
-const PATIENCE: usize = 64;
-
-/// Gives the backend that the table holds at the key; when that is full or excluded, the next different one in the table. O(1).
-///
-/// Without a key: in turn. Weights are shares of the table.
-pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {
-    let (Some(key), Tables::Maglev(table)) = (choice.input.key, &choice.tier.tables) else {
-        return round_robin::choose_because(choice, PickReason::NoKey);
-    };
-    let own = slot(key);
-    let owner = table.slots[own];
-    if let Some(index) = choice.take(owner as usize) {
-        return Some((index, PickReason::OwnsKey));
-    }
-    let after = (1..=PATIENCE).map(|step| table.slots[(own + step) % table.slots.len()]);
-    after
-        .filter(|position| *position != owner)
-        .find_map(|position| choice.take(position as usize))
-        .map(|index| (index, PickReason::NextAfterOwner))
-        .or_else(|| choice.sweep(own % choice.tier.entries.len()))
-}
 
 /// The slot of a key. Keys are mixed first: a caller may pass an address as it is.
 pub fn slot(key: u64) -> usize {
@@ -45,7 +18,7 @@ pub fn slot(key: u64) -> usize {
 #[derive(Debug)]
 pub(crate) struct MaglevTable {
     /// Positions in the tier.
-    slots: Box<[u32]>,
+    pub(crate) slots: Box<[u32]>,
 }
 
 impl MaglevTable {

@@ -3,7 +3,8 @@
 use crate::backend::{AdminState, Backend, Health, WeightTooLarge};
 use crate::retry_budget::RetryBudget;
 use crate::settings::Settings;
-use crate::view::{Standing, State, TierKind, View};
+use crate::state::{State, TierKind};
+use crate::view::{Standing, View};
 use crate::{Algorithm, slow_start};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -207,6 +208,12 @@ impl Pool {
         if let Some(total) = &self.bounded_in_flight {
             total.0.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    /// Ends the trial of a pick that was [`on_trial`](crate::Pick::on_trial): its outcome is known, or it was given up. Exactly once
+    /// per such pick; the slot in flight is released separately. Call whoever waits for a backend afterwards.
+    pub fn end_trial(&self, index: usize) {
+        self.members()[index].trials().end();
     }
 
     /// How many retries this pool may send; deposit per request, withdraw per retry.

@@ -6,8 +6,6 @@
 //!
 //! Source: Envoy's panic mode, which tries every host, without a bound, as soon as fewer than half are healthy.
 
-use crate::backend::Backend;
-use crate::pool::Pool;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Exchanges (count) on trial at one backend at once, over all workers. Enough to find out, and for a good rate where it answers:
@@ -40,10 +38,10 @@ impl LastResort {
         Self::NAMES[self as usize]
     }
 
-    /// Whether a backend that is down by its probes may be tried.
-    pub(crate) fn admits(self, backend: &Backend) -> bool {
+    /// Whether a backend that is down by its probes may be tried; `is_late` says whether it only owes an answer.
+    pub(crate) fn admits(self, is_late: bool) -> bool {
         match self {
-            LastResort::Late => backend.is_late(),
+            LastResort::Late => is_late,
             LastResort::All => true,
             LastResort::Off => false,
         }
@@ -67,14 +65,6 @@ impl Trials {
     pub(crate) fn end(&self) {
         let before = self.0.fetch_sub(1, Ordering::SeqCst);
         debug_assert!(before > 0, "a trial ended that had not begun");
-    }
-}
-
-impl Pool {
-    /// Ends the trial of a pick that was [`on_trial`](crate::Pick::on_trial): its outcome is known, or it was given up. Exactly once
-    /// per such pick; the slot in flight is released separately. Call whoever waits for a backend afterwards.
-    pub fn end_trial(&self, index: usize) {
-        self.members()[index].trials().end();
     }
 }
 

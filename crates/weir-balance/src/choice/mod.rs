@@ -3,11 +3,20 @@
 //! Live picks and `explain` run the same code over the same [`Choice`]; only the [`Slots`] differ: live ones take a slot in flight and
 //! advance the rotation, the dry run only looks.
 
+use crate::Algorithm;
 use crate::backend::{Backend, UNLIMITED};
-use crate::picker::{PickInput, PickReason};
+use crate::pick::{PickInput, PickReason};
 use crate::view::{Tier, WeightedBackend};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+mod first;
+mod least_connections;
+mod least_time;
+mod maglev;
+mod random_two;
+mod ring_hash;
+mod round_robin;
 
 /// The side effects a choice may have.
 pub(crate) trait Slots {
@@ -78,6 +87,19 @@ pub(crate) struct Choice<'a, S> {
 pub(crate) type Chosen = Option<(usize, PickReason)>;
 
 impl<S: Slots> Choice<'_, S> {
+    /// Runs an algorithm.
+    pub(crate) fn run(&self, algorithm: Algorithm) -> Chosen {
+        match algorithm {
+            Algorithm::RoundRobin => round_robin::choose(self),
+            Algorithm::LeastConnections => least_connections::choose(self),
+            Algorithm::RandomTwo => random_two::choose(self),
+            Algorithm::LeastTime => least_time::choose(self),
+            Algorithm::First => first::choose(self),
+            Algorithm::Source | Algorithm::Hash => ring_hash::choose(self),
+            Algorithm::Maglev => maglev::choose(self),
+        }
+    }
+
     pub(crate) fn turn(&self) -> u64 {
         self.slots.turn(self.rotation)
     }

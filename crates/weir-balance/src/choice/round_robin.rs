@@ -1,7 +1,7 @@
 //! In turn: one rotation for all workers, weighted and smooth.
 
-use crate::choice::{Choice, Chosen, Slots};
-use crate::picker::PickReason;
+use super::{Choice, Chosen, Slots};
+use crate::pick::PickReason;
 
 /// Places in the sequence looked at before giving up on its order and sweeping the list.
 const PATIENCE: usize = 16;

@@ -1,7 +1,7 @@
 //! Fill the first before touching the second, so that the rest can sleep or be switched off.
 
-use crate::choice::{Choice, Chosen, Slots};
-use crate::picker::PickReason;
+use super::{Choice, Chosen, Slots};
+use crate::pick::PickReason;
 
 /// Gives the first backend in file order that is below its `max_connections`. O(backends that are full).
 pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {

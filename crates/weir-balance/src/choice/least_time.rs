@@ -1,8 +1,7 @@
 //! To whoever is expected to answer sooner.
 
-use crate::choice::{Choice, Chosen, Slots};
-use crate::picker::PickReason;
-use crate::random_two;
+use super::{Choice, Chosen, Slots, random_two};
+use crate::pick::PickReason;
 
 /// Gives the backend with the lower cost of two different ones drawn by weight. O(1); O(n) when most are full.
 ///

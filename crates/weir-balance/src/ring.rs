@@ -1,68 +1,12 @@
-//! Consistent hashing with bounded load, for `source` and `hash`.
-//!
-//! Every backend owns points on a ring by its weight; a key belongs to the next point. A backend that leaves gives away its own
-//! keys and no others. With a bound, a backend holding its fair share times the bound passes further
-//! keys to the next on the ring, so that one hot key can't sink its owner.
-//!
-//! Source: Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2016.
+//! The ring of consistent hashing: every backend owns points on it by its weight, and a key belongs to the next point.
 
-use crate::choice::{Choice, Chosen, Slots};
-use crate::picker::PickReason;
-use crate::round_robin;
 use crate::stable_hash::mix64;
-use crate::view::Tables;
 
 /// Points per unit of weight, as ketama has them: shares of equal backends then differ by about 8 % (one standard deviation).
 const POINTS_PER_WEIGHT: u64 = 160;
 
 /// A ring of 4 MiB. Pools whose weights sum to more than 3,276 get half the points per weight, or a quarter, and so on.
 const MOST_POINTS: u64 = 1 << 19;
-
-/// Points after the key's own that are tried when backends are full, over their bound or excluded.
-const PATIENCE: usize = 64;
-
-/// Gives the owner of the key, or the next on the ring that has room below its limit and its bound. O(1) expected; O(n) when most are full.
-///
-/// Without a key: in turn.
-pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {
-    let (Some(key), Tables::Ring(ring)) = (choice.input.key, &choice.tier.tables) else {
-        return round_robin::choose_because(choice, PickReason::NoKey);
-    };
-    let place = (mix64(key) >> 32) as u32;
-    let start = ring.next_after(place);
-    let owner = ring.position(start);
-    if let Some(index) = choice.take_below(owner, ceiling(choice, owner)) {
-        return Some((index, PickReason::OwnsKey));
-    }
-    let mut before = owner;
-    for step in 1..=PATIENCE.min(ring.points.len()) {
-        let position = ring.position((start + step) % ring.points.len());
-        if position == before {
-            continue;
-        }
-        before = position;
-        if let Some(index) = choice.take_below(position, ceiling(choice, position)) {
-            return Some((index, PickReason::NextAfterOwner));
-        }
-    }
-    let count = choice.tier.entries.len();
-    let from = place as usize % count;
-    (0..count)
-        .map(|step| (from + step) % count)
-        .find_map(|position| choice.take_below(position, ceiling(choice, position)))
-        .map(|index| (index, PickReason::NextAfterOwner))
-        // Bounds add up to more than all there is, so this is reached only when the total lags behind (another worker's
-        // pick not yet counted) or when the room under the bounds belongs to backends that are full or excluded.
-        .or_else(|| choice.sweep(from))
-}
-
-/// Most that may be in flight at this backend, this request included: ceil(bound * (in flight + 1) * weight / weights).
-fn ceiling<S: Slots>(choice: &Choice<'_, S>, position: usize) -> u32 {
-    let Some(bound) = choice.hash_bound else { return u32::MAX };
-    let share = f64::from(choice.entry(position).weight) / choice.tier.total_weight as f64;
-    // `as` saturates; a bound that is not a number would close every backend, so it counts as one request at least.
-    ((bound * (choice.pool_in_flight + 1) as f64 * share).ceil() as u32).max(1)
-}
 
 #[derive(Debug)]
 pub(crate) struct Ring {
@@ -103,8 +47,13 @@ impl Ring {
         Ring { points: points.into_boxed_slice(), starts: starts.into_boxed_slice(), shift }
     }
 
+    /// Points on it, of all backends.
+    pub(crate) fn count(&self) -> usize {
+        self.points.len()
+    }
+
     /// Index of the point that owns a place: the first at or after it, around the end. O(1) expected.
-    fn next_after(&self, place: u32) -> usize {
+    pub(crate) fn next_after(&self, place: u32) -> usize {
         let bucket = u64::from(place) >> self.shift;
         let mut at = self.starts[bucket as usize] as usize;
         while at < self.points.len() && self.points[at] >> 32 < u64::from(place) {
@@ -113,7 +62,8 @@ impl Ring {
         if at == self.points.len() { 0 } else { at }
     }
 
-    fn position(&self, point: usize) -> usize {
+    /// The position in the tier of the backend that the point belongs to.
+    pub(crate) fn position(&self, point: usize) -> usize {
         (self.points[point] & 0xffff_ffff) as usize
     }
 }

@@ -1,7 +1,7 @@
 //! To whoever has the least to do.
 
-use crate::choice::{Choice, Chosen, Slots};
-use crate::picker::PickReason;
+use super::{Choice, Chosen, Slots};
+use crate::pick::PickReason;
 
 /// Backends compared per pick. A pool up to this size is compared whole; in a larger one the least of so many, from a start that
 /// rotates, is as good as the least of all (Mitzenmacher 2001: the gap shrinks as log log n / log d) at a bounded price.

@@ -1,0 +1,58 @@
+//! How a backend stands, and which group a choice was made from.
+
+/// Why a backend gets new work or doesn't, as of the last refresh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum State {
+    /// Takes new work.
+    Ready,
+    /// Weight 0: sticky sessions only.
+    WeightZero,
+    /// The operator drains it: sticky sessions only.
+    Draining,
+    /// Taken out because traffic to it failed.
+    Ejected,
+    /// Probes say it is down.
+    Down,
+    /// The operator took it out.
+    Maintenance,
+}
+
+impl State {
+    /// The state in a word, for logs, `weir status` and `weir explain`.
+    pub const fn word(self) -> &'static str {
+        match self {
+            State::Ready => "ready",
+            State::WeightZero => "weight-zero",
+            State::Draining => "draining",
+            State::Ejected => "ejected",
+            State::Down => "down",
+            State::Maintenance => "maintenance",
+        }
+    }
+
+    pub(crate) const fn keeps_sticky(self) -> bool {
+        matches!(self, State::Ready | State::WeightZero | State::Draining)
+    }
+}
+
+/// Which group of backends a choice was made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TierKind {
+    /// The ordinary backends.
+    Primary,
+    /// Backends marked `backup`, because no primary is eligible or all were tried.
+    Backup,
+    /// Backends that are out by ejection or by their probes, because nothing else is left ([`LastResort`](crate::LastResort)).
+    LastResort,
+}
+
+impl TierKind {
+    /// The group in a word, for logs and `weir status`.
+    pub const fn word(self) -> &'static str {
+        match self {
+            TierKind::Primary => "primary",
+            TierKind::Backup => "backup",
+            TierKind::LastResort => "last-resort",
+        }
+    }
+}
