@@ -1,44 +1,17 @@
-//! Where a body ends, and the one type that checks the declared length against the received bytes.
+//! The one type that checks the declared length of a body against the received bytes.
 //!
 //! HTTP/1.1, HTTP/2 and HTTP/3 bodies in both directions go through [`BodyReader`], so that a message which
 //! says one length and carries another is caught in one place (threats A16, C3).
 
 use std::ops::Range;
 
+use crate::body_length::BodyLength;
 use crate::h1::chunked::ChunkReader;
 use crate::h1::connection::Drained;
 use crate::limits::Limits;
 use crate::message::Field;
 use crate::trailers::Trailers;
 use crate::violation::Violation;
-
-/// How a body is delimited (RFC 9112 §6.3).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BodyLength {
-    /// No body.
-    #[default]
-    None,
-    /// That many bytes; zero is a declared, empty body.
-    Length(u64),
-    /// Chunked transfer coding.
-    Chunked,
-    /// All bytes until the sender closes (HTTP/1.x responses) or ends the stream (HTTP/2 and 3 without a
-    /// length).
-    UntilClose,
-}
-
-impl BodyLength {
-    /// Whether no body bytes follow.
-    pub const fn is_empty(self) -> bool {
-        matches!(self, BodyLength::None | BodyLength::Length(0))
-    }
-
-    /// Whether only a mark, or the end of the stream or connection, tells where the body ends. In HTTP/1.1 it
-    /// is written in chunks.
-    pub const fn is_open_ended(self) -> bool {
-        matches!(self, BodyLength::Chunked | BodyLength::UntilClose)
-    }
-}
 
 /// The result of [`BodyReader::advance`].
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,34 +5,7 @@ use std::net::IpAddr;
 
 use crate::h1::encode;
 use crate::message::Version;
-
-/// Scheme of a URI, or of the listener a request came by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Scheme {
-    /// Cleartext.
-    #[default]
-    Http,
-    /// Over TLS or QUIC.
-    Https,
-}
-
-impl Scheme {
-    /// The word in a URI.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
-        }
-    }
-
-    /// The port that goes without saying.
-    pub const fn default_port(self) -> u16 {
-        match self {
-            Scheme::Http => 80,
-            Scheme::Https => 443,
-        }
-    }
-}
+use crate::scheme::Scheme;
 
 /// The identity of one client connection, with the field text that says so.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,6 +16,7 @@
 
 pub mod added;
 pub mod body;
+mod body_length;
 pub mod forward;
 pub mod h1;
 pub mod h3;
@@ -31,6 +32,7 @@ pub mod path;
 pub mod proxy_protocol;
 mod response_head;
 mod scan;
+mod scheme;
 pub mod section;
 mod sink;
 mod stream_error;
@@ -40,18 +42,20 @@ mod violation;
 pub mod websocket;
 
 pub use added::{AddedField, AddedFieldError};
-pub use body::{BodyLength, BodyReader, BodyStep};
+pub use body::{BodyReader, BodyStep};
+pub use body_length::BodyLength;
 pub use forward::{
     CacheFields, Conditions, Query, RequestContext, ResponseContext, SentFraming, Underscores,
     request_fields, response_fields, write_request, write_response,
 };
 pub use h1::encode::write_decimal as encode_decimal;
 pub use h1::{Progress, parse_request, parse_response};
-pub use identity::{ClientIdentity, Scheme, write_address};
+pub use identity::{ClientIdentity, write_address};
 pub use known::KnownHeader;
 pub use limits::Limits;
 pub use message::{Field, Method, RequestHead, ResponseHead, Span, TargetForm, Version};
 pub use own::{OwnAnswer, OwnResponse, continue_fields};
+pub use scheme::Scheme;
 pub use section::{Asked, RequestBuilder, ResponseBuilder, TrailerBuilder};
 pub use stream_error::StreamError;
 pub use trailers::Trailers;

@@ -3,10 +3,10 @@
 
 use std::borrow::Cow;
 
-use crate::body::BodyLength;
-use crate::identity::Scheme;
+use crate::body_length::BodyLength;
 use crate::known::{HOP_BY_HOP, KnownHeader, KnownSet};
 pub use crate::response_head::ResponseHead;
+use crate::scheme::Scheme;
 
 /// Positions in the buffer a head was parsed from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The head of a response: see [`crate::message`].
 
-use crate::body::BodyLength;
+use crate::body_length::BodyLength;
 use crate::known::{HOP_BY_HOP, KnownHeader};
 use crate::message::{
     ConnectionOptions, Cursor, Field, FieldLine, Fields, NOMINATED, Phase, Span, Version, common_to_heads,

@@ -16,14 +16,15 @@ pub(crate) use visit::put_status;
 pub use visit::{request_fields, response_fields};
 
 use crate::added::{AddedField, replaced_names};
-use crate::body::BodyLength;
-use crate::identity::{ClientIdentity, Scheme};
+use crate::body_length::BodyLength;
+use crate::identity::ClientIdentity;
 use crate::known::{CONDITIONAL, HOP_BY_HOP, IDENTITY, KnownHeader, KnownSet};
 use crate::message::{
     FieldLine, Fields, Method, NOMINATED, RequestHead, ResponseHead, TargetForm, UNDERSCORE_TWIN,
     UNDERSCORED, Version,
 };
 use crate::scan;
+use crate::scheme::Scheme;
 use crate::sink::FieldSink;
 
 /// Treatment of field names that have an underscore (threat A24).

@@ -10,7 +10,7 @@ use super::{
     response_rule, target_of,
 };
 use crate::added::replaced_names;
-use crate::body::BodyLength;
+use crate::body_length::BodyLength;
 use crate::h1::encode;
 use crate::known::{KnownHeader, KnownSet};
 use crate::message::{CANONICAL, Fields, RequestHead, ResponseHead, TargetForm, Version};

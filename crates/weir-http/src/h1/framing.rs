@@ -1,6 +1,6 @@
 //! Where a body ends (RFC 9112 §6.3): the one place that decides it for HTTP/1.x, for requests and responses.
 
-use crate::body::BodyLength;
+use crate::body_length::BodyLength;
 use crate::known::KnownHeader;
 use crate::message::{CANONICAL, ConnectionOptions, FieldLine, Fields, Method, Span, TABBED, Version};
 use crate::scan;

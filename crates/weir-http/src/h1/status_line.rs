@@ -3,7 +3,7 @@
 use super::fields::{self, BlockLimits};
 use super::framing;
 use super::parse::Progress;
-use crate::body::BodyLength;
+use crate::body_length::BodyLength;
 use crate::limits::Limits;
 use crate::message::{Cursor, Method, Phase, ResponseHead, Span, Version};
 use crate::scan;

@@ -1,10 +1,10 @@
 //! The request-target and the authority it or `Host` names (RFC 9112 §3.2, RFC 9110 §7.2).
 
 use super::parse::class_end;
-use crate::identity::Scheme;
 use crate::known::KnownHeader;
 use crate::message::{Method, RequestHead, Span, TargetForm, Version};
 use crate::scan::{self, HEX, HOST, PATH, PATH_ATTENTION, QUERY};
+use crate::scheme::Scheme;
 use crate::violation::Violation;
 
 /// Reads a whole target of a request in HTTP/2 or HTTP/3, which ends `buffer`: `:path`, or `:authority` of a

@@ -1,13 +1,13 @@
 //! A request head from decoded fields (RFC 9113 §8.3.1, RFC 9114 §4.3.1, RFC 8441 §4).
 
 use super::{Lines, check_name, check_te, check_value};
-use crate::body::BodyLength;
+use crate::body_length::BodyLength;
 use crate::h1::{framing, parse, target};
-use crate::identity::Scheme;
 use crate::known::KnownHeader;
 use crate::limits::Limits;
 use crate::message::{Cursor, Method, Phase, RequestHead, Span, Version};
 use crate::scan;
+use crate::scheme::Scheme;
 use crate::violation::Violation;
 
 /// Builds one [`RequestHead`] from fields in their order of arrival.

@@ -1,7 +1,7 @@
 //! A response head from decoded fields (RFC 9113 §8.3.2, RFC 9114 §4.3.2).
 
 use super::{Lines, check_name, check_value};
-use crate::body::BodyLength;
+use crate::body_length::BodyLength;
 use crate::h1::{encode, framing};
 use crate::known::KnownHeader;
 use crate::limits::Limits;
