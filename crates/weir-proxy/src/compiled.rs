@@ -15,7 +15,7 @@ use weir_tls::ServerTls;
 
 use crate::http::cache::Cache;
 use crate::http::route::RouteTable;
-use crate::http::screening;
+use crate::http::screen;
 
 /// A snapshot, ready to be served by the workers.
 pub struct CompiledSnapshot {
@@ -120,7 +120,7 @@ impl CompiledListener {
         let config = &listener.config;
         CompiledListener {
             alternative: listener.tls.as_deref().and_then(|tls| alternative(config, tls)),
-            screen: screening::compile(&config.http().screen, old.and_then(|old| old.screen.as_deref())),
+            screen: screen::compile(&config.http().screen, old.and_then(|old| old.screen.as_deref())),
             routes: RouteTable::compile(config, pools, cache, old.map(|old| &old.routes)),
         }
     }

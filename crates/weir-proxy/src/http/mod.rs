@@ -24,6 +24,7 @@ mod reply;
 mod respond;
 pub mod route;
 mod running;
+pub(crate) mod screen;
 pub mod screening;
 pub(crate) mod session;
 pub mod sqli;

@@ -8,7 +8,7 @@ use weir_http::AddedField;
 use weir_screen::{FieldLookup, Screen};
 
 use crate::http::cache::{Cache, RouteCache};
-use crate::http::screening;
+use crate::http::screen;
 
 /// What a route looks at.
 pub struct RequestView<'a> {
@@ -293,7 +293,7 @@ impl Route {
                 .collect(),
         };
         let before = old.and_then(|old| old.routes.iter().find(|old| old.takes_the_same(&route)));
-        route.screen = screening::compile(&config.screen, before.and_then(|old| old.screen.as_deref()));
+        route.screen = screen::compile(&config.screen, before.and_then(|old| old.screen.as_deref()));
         Some(route)
     }
 

@@ -1,12 +1,11 @@
 //! Asks the screens of the listener and of the route whether a request may pass. What they decide by, and how, is weir-screen's.
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use weir_http::{KnownHeader, RequestHead};
 use weir_io::buffers::Buffer;
 pub use weir_screen::{Checkpoint, Facts, ScreenCheck};
-use weir_screen::{Screen, Settings};
+use weir_screen::Screen;
 
 use crate::compiled::CompiledListener;
 use crate::http::exchange::Exchange;
@@ -17,28 +16,6 @@ use crate::http::route::Route;
 use crate::http::session::Session;
 use crate::http::sticky;
 use crate::worker::WorkerListener;
-
-/// Makes a screen; limits of `before` go on. `None` when nothing is asked: then a request costs one comparison.
-pub fn compile(settings: &Settings, before: Option<&Screen>) -> Option<Box<Screen>> {
-    Screen::compile(settings, seed(), before).map(Box::new)
-}
-
-/// Drawn once per process, and told to nobody: who knew it could make keys meet.
-fn seed() -> [u64; 2] {
-    static SEED: OnceLock<[u64; 2]> = OnceLock::new();
-    *SEED.get_or_init(|| {
-        let mut bytes = [0; 16];
-        // It does not fail on any system that has `getrandom(2)`; without it the seed is at least another in each process.
-        if aws_lc_rs::rand::fill(&mut bytes).is_err() {
-            let state = foldhash::fast::RandomState::default();
-            for (part, bytes) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                *bytes = std::hash::BuildHasher::hash_one(&state, part).to_ne_bytes();
-            }
-        }
-        let [low, high] = [0, 8].map(|at| u64::from_ne_bytes(std::array::from_fn(|byte| bytes[at + byte])));
-        [low, high]
-    })
-}
 
 /// Asks for a request whose route is known, on the edge. `path` is the normalised one.
 #[inline]
