@@ -165,7 +165,7 @@ impl Newcomer {
             Protocol::Http | Protocol::Udp => {
                 tokio::task::spawn_local(async move {
                     let _held = (count, client_connection);
-                    http::session::serve(worker, slot, stream, peer).await;
+                    http::h1::serve(worker, slot, stream, peer).await;
                 });
             }
         }

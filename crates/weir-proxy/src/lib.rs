@@ -4,7 +4,7 @@
 //! `weir-http`'s. The control side compiles a [`weir_state::Snapshot`] and hands it to the [`plane::ProxyPlane`]; everything on
 //! the data path is owned by one worker thread and never locked.
 //!
-//! Start reading at [`worker`] (what the sessions of one thread share), then `listen` and `accept` (a new connection), then `http::session` and
+//! Start reading at [`worker`] (what the sessions of one thread share), then `listen` and `accept` (a new connection), then `http::h1` and
 //! `http::exchange`.
 #![forbid(unsafe_code)]
 

@@ -2,6 +2,7 @@
 
 use weir_config::RetryOn;
 use weir_http::Violation;
+use weir_io::wait::WaitError;
 use weir_screen::{Reason, Refusal};
 use weir_stats::table::{End, Rejected};
 
@@ -92,6 +93,16 @@ impl From<Unavailable> for Failure {
             Unavailable::QueueFull => Failure::QueueFull,
             Unavailable::QueueTimeout { .. } => Failure::QueueTimeout,
             Unavailable::ClientGone { .. } => Failure::ClientClosed,
+        }
+    }
+}
+
+impl From<WaitError> for Failure {
+    /// For waits on the client's side.
+    fn from(error: WaitError) -> Failure {
+        match error {
+            WaitError::TimedOut => Failure::ClientStalled,
+            WaitError::Broken(_) => Failure::ClientClosed,
         }
     }
 }

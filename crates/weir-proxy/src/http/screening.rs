@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use weir_http::{KnownHeader, RequestHead};
 use weir_io::buffers::Buffer;
-pub use weir_screen::{Checkpoint, Facts, ScreenCheck};
 use weir_screen::Screen;
+pub use weir_screen::{Checkpoint, Facts, ScreenCheck};
 
 use crate::compiled::CompiledListener;
 use crate::http::exchange::Exchange;

@@ -1,44 +1,21 @@
-//! One client connection: requests in, one exchange after another, until either side has had enough.
+//! A client as an exchange sees it: the connection or stream that its requests come by, and what is known of whoever is at the other end.
 
-use std::future::poll_fn;
-use std::net::{IpAddr, SocketAddr};
-use std::ops::ControlFlow;
+use std::net::IpAddr;
 use std::rc::Rc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::net::TcpStream;
-use weir_config::HttpVersion;
-use weir_http::{ClientIdentity, Limits, Progress, Scheme, parse_request};
-use weir_io::buffers::{Buffer, SMALL};
-use weir_io::clock;
+use weir_http::{ClientIdentity, Limits, Scheme};
+use weir_io::buffers::Buffer;
 use weir_io::deadline::Deadline;
 use weir_io::handshake::Secure;
-use weir_io::stream::{Duplex as _, Stream as Wire};
-use weir_io::wait::WaitError;
-use weir_stats::table::{End, Rejected};
 
 use crate::client::Client;
-use crate::handshake;
-use crate::http::exchange::{self, After, Exchange};
-use crate::http::failure::Failure;
-use crate::http::idle::{Idleness, Patience, Verdict};
 use crate::http::stream::Stream;
-use crate::http::{h2, linger};
-use crate::identify;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
-
-/// A partly received head up to this size moves out of its read buffer while more is awaited, so that a client that sends one
-/// byte and stops does not make us hold a whole buffer.
-const PARKED_BYTES: usize = SMALL / 4;
 
 /// While the listener drains, an idle client may send one more request for this long: it may have sent it before it could know,
 /// and is told to close in the answer. A connection closed at once would lose it.
 pub const LAST_CHANCE: Duration = Duration::from_secs(2);
-
-/// Requests that follow each other within this time are served by one boxed future: making one for each costs more than
-/// anything else that Weir itself does with a small request.
-const CLOSE_TOGETHER: Duration = Duration::from_millis(100);
 
 /// A client's connection.
 pub struct Session {
@@ -57,59 +34,6 @@ pub struct Session {
     pub idle_since: Option<Duration>,
 }
 
-/// How waiting for a request ended.
-enum Arrival {
-    /// Its head is whole.
-    Complete,
-    /// There will be no further request; nothing to answer.
-    Gone,
-    /// It can't be served; answer and close.
-    Refused(Failure),
-}
-
-/// Serves one connection to its end.
-pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream, peer: SocketAddr) {
-    let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
-    let deadline = worker.deadlines.register(waker);
-    let mut buffer = None;
-    let mut wire = Wire::plain(stream);
-    let listener = slot.current();
-    deadline.belongs_to(listener.shared.number());
-    let (client, _counted) = match Box::pin(identify::by_header(
-        &listener,
-        &mut wire,
-        peer,
-        &mut buffer,
-        &worker,
-        &deadline,
-    ))
-    .await
-    {
-        Ok(identified) => identified,
-        Err(end) => {
-            exchange::count_refused_session(&worker, &listener, end);
-            // An unaccepted peer gets no answer to learn from.
-            wire.reset_on_close();
-            return;
-        }
-    };
-    let shaken = Box::pin(handshake::with_client(&worker, &listener, wire, &mut buffer, &deadline)).await;
-    let (wire, secure) = match shaken {
-        Ok(shaken) => shaken,
-        Err(end) => return exchange::count_refused_session(&worker, &listener, end),
-    };
-    let identity = Rc::new(identify(&listener, client.address.ip(), secure.as_deref()));
-    drop(listener);
-    let stream = Stream::of_wire(wire);
-    let mut session =
-        Session { worker, slot, stream, secure, client, identity, deadline, buffer, idle_since: None };
-    match session.spoken().await {
-        Ok(Spoken::Http1) => session.run().await,
-        Ok(Spoken::Http2) => Box::pin(h2::serve(session)).await,
-        Err(end) => session.end_idle(end),
-    }
-}
-
 /// What backends are told of the client at `address`, and what may be believed of what it says.
 pub fn identify(listener: &WorkerListener, address: IpAddr, secure: Option<&Secure>) -> ClientIdentity {
     // A balancer that only carries bytes says nothing of whoever speaks through it: trust goes by the address it names.
@@ -119,283 +43,6 @@ pub fn identify(listener: &WorkerListener, address: IpAddr, secure: Option<&Secu
     match secure.and_then(|secure| secure.client_certificate.as_deref()) {
         Some(certificate) => identity.of_certificate(certificate),
         None => identity,
-    }
-}
-
-/// What a client speaks.
-enum Spoken {
-    Http1,
-    Http2,
-}
-
-impl Session {
-    /// Finds out what the client speaks. TLS says it; without, HTTP/2 is known by the first bytes of its preface, and only where the listener
-    /// offers it (threat B16). Who has TLS and agreed on nothing speaks HTTP/1.1 where that is offered (RFC 9113 §3.2 wants HTTP/2 agreed).
-    async fn spoken(&mut self) -> Result<Spoken, End> {
-        if let Some(agreed) = self.secure.as_ref().and_then(|secure| secure.alpn.as_deref()) {
-            return Ok(if agreed == b"h2" { Spoken::Http2 } else { Spoken::Http1 });
-        }
-        let listener = self.slot.current();
-        let offers = |version| listener.shared.config.http().versions.contains(&version);
-        let offers_http1 = offers(HttpVersion::H1);
-        if !offers(HttpVersion::H2) || (offers_http1 && self.secure.is_some()) {
-            return Ok(Spoken::Http1);
-        }
-        self.await_first_byte(true).await?;
-        let limits = Limits::default();
-        loop {
-            let received = self.buffer.as_ref().map_or(&[][..], Buffer::filled);
-            let compared = received.len().min(h2::PREFACE.len());
-            if received[..compared] != h2::PREFACE[..compared] {
-                if offers_http1 {
-                    return Ok(Spoken::Http1);
-                }
-                // No answer is one to a client that speaks something else; but it should see that it ended, and not a reset.
-                Box::pin(linger::until_quiet(self)).await;
-                return Err(End::BadRequest);
-            }
-            if compared == h2::PREFACE.len() {
-                return Ok(Spoken::Http2);
-            }
-            self.deadline.set(clock::now() + self.slot.current().shared.config.timeout.header);
-            self.receive_more(&limits).await.map_err(|failure| failure.end())?;
-        }
-    }
-
-    async fn run(&mut self) {
-        let mut is_first = true;
-        loop {
-            if let Err(end) = self.await_first_byte(is_first).await {
-                self.stream.say_farewell().await;
-                return self.end_idle(end);
-            }
-            is_first = false;
-            // Boxed: ten thousand idle sessions must not each hold room for an exchange.
-            if Box::pin(self.serve_while_busy()).await.is_break() {
-                return;
-            }
-        }
-    }
-
-    /// Serves requests for as long as they follow each other closely; `Break` when the connection is over.
-    async fn serve_while_busy(&mut self) -> ControlFlow<()> {
-        loop {
-            let mut exchange = Exchange::take();
-            let listener = self.slot.current();
-            let after = match self.receive_head(&listener, &mut exchange).await {
-                Arrival::Complete => exchange::run(self, listener, &mut exchange).await,
-                Arrival::Refused(failure) => {
-                    Box::pin(exchange::refuse(self, &listener, &mut exchange, failure)).await
-                }
-                Arrival::Gone => After::Close,
-            };
-            exchange.give_back();
-            match after {
-                After::Keep => {}
-                After::Close => {
-                    self.stream.say_farewell().await;
-                    return ControlFlow::Break(());
-                }
-                After::Linger => {
-                    Box::pin(linger::until_quiet(self)).await;
-                    return ControlFlow::Break(());
-                }
-                After::Reset => {
-                    self.stream.reset_on_close();
-                    return ControlFlow::Break(());
-                }
-            }
-            if !self.next_is_close().await {
-                return ControlFlow::Continue(());
-            }
-        }
-    }
-
-    /// Whether the next request begins within [`CLOSE_TOGETHER`]. All else that may happen to an idle connection is left to
-    /// [`Self::await_first_byte`].
-    async fn next_is_close(&mut self) -> bool {
-        if self.buffer.is_some() {
-            // Its next request is here already; others get their turn all the same.
-            tokio::task::coop::consume_budget().await;
-            return true;
-        }
-        let Some(idle_since) = self.idle_since else { return false };
-        let client_idle = self.slot.current().shared.config.timeout.client_idle;
-        self.deadline.set(idle_since + CLOSE_TOGETHER.min(client_idle));
-        self.deadline.set_idle(Some(idle_since));
-        let is_close = poll_fn(|context| match self.poll_first_bytes(context) {
-            Poll::Ready(received) => Poll::Ready(received.is_ok()),
-            Poll::Pending if self.deadline.has_passed() || self.deadline.is_shed() => Poll::Ready(false),
-            Poll::Pending if self.slot.draining_until().is_some() => Poll::Ready(false),
-            Poll::Pending => Poll::Pending,
-        })
-        .await;
-        self.deadline.set_idle(None);
-        is_close
-    }
-
-    /// Waits for the client's next request without holding a buffer.
-    async fn await_first_byte(&mut self, is_first: bool) -> Result<(), End> {
-        let idle_since = self.idle_since.take();
-        if self.buffer.is_some() {
-            return Ok(());
-        }
-        // The end of the exchange before was a moment ago; the clock need not be asked again.
-        let now = idle_since.unwrap_or_else(clock::now);
-        let timeout = self.slot.current().shared.config.timeout;
-        // A client that has not sent anything yet gets no more time than one that is sending its first head.
-        let idle = if is_first { timeout.header.min(timeout.client_idle) } else { timeout.client_idle };
-        let patience = Patience { idle, stalled: timeout.client_body };
-        let mut idleness = if is_first { Idleness::of_new(now) } else { Idleness::behind_exchange(now) };
-        let mut told = false;
-        self.deadline.set(idleness.due(patience));
-        self.deadline.set_idle(Some(now));
-        let waited = poll_fn(|context| {
-            if let Poll::Ready(received) = self.poll_first_bytes(context) {
-                return Poll::Ready(received);
-            }
-            if self.deadline.has_passed() {
-                if told {
-                    return Poll::Ready(Err(End::Draining));
-                }
-                match idleness.look(self.stream.taken(), clock::now(), patience) {
-                    Verdict::Stays => {}
-                    Verdict::Idle => return Poll::Ready(Err(End::ClientIdle)),
-                    Verdict::Stalled => return Poll::Ready(Err(End::ClientBody)),
-                }
-                self.deadline.set(idleness.due(patience));
-                self.deadline.set_idle(idleness.since());
-            }
-            if self.deadline.is_shed() {
-                if idleness.makes_room(self.stream.taken(), clock::now(), patience) {
-                    return Poll::Ready(Err(End::Overload));
-                }
-                self.deadline.decline_shed();
-                self.deadline.no_later_than(idleness.due(patience));
-            }
-            if let Some(until) = self.slot.draining_until()
-                && !told
-            {
-                told = true;
-                self.deadline.no_later_than(until.min(clock::now() + LAST_CHANCE));
-            }
-            Poll::Pending
-        })
-        .await;
-        self.deadline.set_idle(None);
-        waited
-    }
-
-    fn poll_first_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
-        std::task::ready!(self.stream.poll_readable(context)).map_err(|_| End::ClientClosed)?;
-        let Some(mut buffer) = self.worker.buffers.borrow(SMALL) else {
-            return Poll::Ready(Err(End::Overload));
-        };
-        match std::task::ready!(self.stream.receive_ready(context, &mut buffer)) {
-            Ok(0) | Err(_) => Poll::Ready(Err(End::ClientClosed)),
-            Ok(_) => {
-                self.buffer = Some(buffer);
-                Poll::Ready(Ok(()))
-            }
-        }
-    }
-
-    /// Counts what ended a connection between requests. That its client closed it is how kept connections end, and the exchanges
-    /// before have been counted.
-    fn end_idle(&mut self, end: End) {
-        if end == End::ClientClosed {
-            return;
-        }
-        let listener = self.slot.current();
-        let cells = listener.shared.cells.of(self.worker.number);
-        cells.ends[end as usize].increment();
-        if end == End::Overload {
-            cells.rejected[Rejected::Memory as usize].increment();
-        }
-    }
-
-    /// Receives until the head is whole. The time limit is absolute: further bytes do not renew it (D1).
-    async fn receive_head(&mut self, listener: &WorkerListener, exchange: &mut Exchange) -> Arrival {
-        let limits = limits_of(&listener.shared.config.http().limits);
-        exchange.begin(clock::now());
-        let mut timed = false;
-        loop {
-            let received = self.buffer.as_ref().map_or(&[][..], Buffer::filled);
-            match parse_request(received, &limits, &mut exchange.request) {
-                Ok(Progress::Complete { .. }) => {
-                    if timed {
-                        exchange.ledger.head = clock::now();
-                    }
-                    return Arrival::Complete;
-                }
-                Err(violation) => return Arrival::Refused(Failure::BadRequest(violation)),
-                Ok(Progress::Partial) => {}
-            }
-            if !timed {
-                timed = true;
-                self.deadline.set(clock::now() + listener.shared.config.timeout.header);
-            }
-            if let Err(refused) = self.receive_more(&limits).await {
-                return match refused {
-                    Failure::ClientClosed if !exchange.request.has_started() => Arrival::Gone,
-                    refused => Arrival::Refused(refused),
-                };
-            }
-        }
-    }
-
-    /// Receives once behind what is there, into a larger buffer when the head needs one.
-    async fn receive_more(&mut self, limits: &Limits) -> Result<(), Failure> {
-        if let Some(buffer) = &mut self.buffer {
-            buffer.compact();
-            if buffer.is_full() {
-                let size = (buffer.capacity() * 2).min(limits.head_bytes().max(2 * SMALL));
-                if size <= buffer.capacity() {
-                    // The parser refuses longer heads before they fill the largest buffer.
-                    return Err(Failure::OutOfMemory);
-                }
-                let mut larger = self.worker.buffers.borrow(size).ok_or(Failure::OutOfMemory)?;
-                larger.append(buffer.filled());
-                self.buffer = Some(larger);
-            }
-        }
-        let mut parked: Option<Box<[u8]>> = None;
-        poll_fn(|context| {
-            if let Some(bytes) = &parked {
-                std::task::ready!(poll_unless_late(&mut self.stream, &self.deadline, context))?;
-                let mut buffer = self.worker.buffers.borrow(SMALL).ok_or(Failure::OutOfMemory)?;
-                buffer.append(bytes);
-                self.buffer = Some(buffer);
-                parked = None;
-            }
-            let Some(buffer) = &mut self.buffer else { return Poll::Ready(Err(Failure::OutOfMemory)) };
-            match self.stream.poll_receive(context, buffer) {
-                Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Err(Failure::ClientClosed)),
-                Poll::Ready(Ok(_)) => Poll::Ready(Ok(())),
-                Poll::Pending if self.deadline.has_passed() => Poll::Ready(Err(Failure::HeaderTimeout)),
-                Poll::Pending => {
-                    if buffer.filled().len() <= PARKED_BYTES {
-                        parked = Some(buffer.filled().into());
-                        self.buffer = None;
-                    }
-                    Poll::Pending
-                }
-            }
-        })
-        .await
-    }
-}
-
-fn poll_unless_late(
-    stream: &mut Stream,
-    deadline: &Deadline,
-    context: &mut Context<'_>,
-) -> Poll<Result<(), Failure>> {
-    match stream.poll_readable(context) {
-        Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
-        Poll::Ready(Err(_)) => Poll::Ready(Err(Failure::ClientClosed)),
-        Poll::Pending if deadline.has_passed() => Poll::Ready(Err(Failure::HeaderTimeout)),
-        Poll::Pending => Poll::Pending,
     }
 }
 
@@ -413,14 +60,4 @@ pub fn limits_of(config: &weir_config::HttpLimits) -> Limits {
 pub fn due(slot: &ListenerSlot, now: Duration, timeout: Duration) -> Duration {
     let due = now + timeout;
     slot.draining_until().map_or(due, |until| due.min(until))
-}
-
-impl From<WaitError> for Failure {
-    /// For waits on the client's side.
-    fn from(error: WaitError) -> Failure {
-        match error {
-            WaitError::TimedOut => Failure::ClientStalled,
-            WaitError::Broken(_) => Failure::ClientClosed,
-        }
-    }
 }
