@@ -8,7 +8,7 @@ use weir_stats::table::End;
 use crate::http::cache;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
-use crate::http::forward::Forwarding;
+use crate::http::forwarding::Forwarding;
 use crate::http::reply;
 use crate::http::route::without_port;
 use crate::http::session::{Session, due};

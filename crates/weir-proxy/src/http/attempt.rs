@@ -18,7 +18,7 @@ use crate::backends::{self, Chosen, ConnectError};
 use crate::http::connection::Connection;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
-use crate::http::forward::{Facts, Forwarding};
+use crate::http::forwarding::{Facts, Forwarding};
 use crate::http::h2::Place;
 use crate::http::kept::Kept;
 use crate::http::muxed::Muxed;

@@ -13,7 +13,7 @@ use weir_io::stream::Sight;
 use crate::backends::ConnectError;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
-use crate::http::forward::{Facts, Forwarding};
+use crate::http::forwarding::{Facts, Forwarding};
 use crate::http::muxed::Muxed;
 use crate::http::pump::{Pump, PumpError};
 use crate::http::reply;

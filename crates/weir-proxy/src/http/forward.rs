@@ -3,103 +3,39 @@
 //! Waits that most exchanges never come to (errors, queues, connecting, large bodies, tunnels) are boxed here and further
 //! down: a session's future is as large as its largest path, and every idle connection holds one.
 
-use std::rc::Rc;
 use std::task::Context;
 
-use weir_config::{Coding, Compress, HttpVersion, RetryOn, Sqli};
+use weir_config::RetryOn;
 use weir_http::{
-    BodyLength, BodyReader, KnownHeader, Limits, Method, Query, RequestContext, ResponseContext, Scheme,
-    Version, Violation, request_fields, write_request,
+    BodyLength, BodyReader, KnownHeader, Query, RequestContext, Scheme, Violation, request_fields,
+    write_request,
 };
 use weir_io::buffers::{Buffer, SMALL};
 use weir_io::clock;
 use weir_io::stream::Duplex as _;
 use weir_io::stream::Sight;
-use weir_screen::sqli::BodyKind;
 use weir_state::key::{KeySource, choice_key};
 
-use crate::backends::{Chosen, WorkerPool};
+use crate::backends::Chosen;
 use crate::http::answer;
 use crate::http::attempt::{self, Answered, Failed};
 use crate::http::compress;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
+use crate::http::forwarding::{Facts, Forwarding};
 use crate::http::h2;
 use crate::http::handshake::Handshake;
 use crate::http::pump::{Framing, Pump};
 use crate::http::respond;
-use crate::http::route::Route;
 use crate::http::screening;
 use crate::http::session::{Session, limits_of};
 use crate::http::sqli;
 use crate::http::sticky::{self, Sticky};
 use crate::http::upload::{self, Upload};
 use crate::reach::{Attempt, Reach, Verdict, Wish};
-use crate::worker::WorkerListener;
 
 /// Most bytes of a body that leave together with the head.
 const WITH_HEAD_BYTES: usize = SMALL;
-
-/// What stays the same over all attempts of an exchange.
-pub struct Forwarding<'l> {
-    pub listener: &'l WorkerListener,
-    pub pool: Rc<WorkerPool>,
-    pub route: Option<&'l Route>,
-    /// Whether the path for the backend is in `exchange.path`.
-    pub rewritten: bool,
-}
-
-impl Forwarding<'_> {
-    /// How responses are compressed.
-    pub fn compress(&self) -> Option<&Compress> {
-        match self.route {
-            Some(route) => route.compress.as_deref(),
-            None => self.listener.shared.config.http().compress.as_ref(),
-        }
-    }
-
-    /// How the request is looked at for SQL injection.
-    pub fn sqli(&self) -> Sqli {
-        self.route.map_or(self.listener.shared.config.http().sqli, |route| route.sqli)
-    }
-
-    /// Whether the pool's backends are spoken to in HTTP/2.
-    pub fn over_h2(&self) -> bool {
-        self.pool.shared.config.protocol == HttpVersion::H2
-    }
-}
-
-/// The request's facts that outlive its bytes.
-pub struct Facts {
-    pub method: Method,
-    pub version: Version,
-    pub keep_alive: bool,
-    /// Whether an upgrade was passed on.
-    pub upgrade: bool,
-    /// Whether the client takes any 2xx for the beginning of a tunnel (RFC 8441 §4).
-    pub extended_connect: bool,
-    pub handshake: Handshake,
-    pub expect_continue: bool,
-    /// How the body is read before it is forwarded; `None`: it is not.
-    pub inspected: Option<BodyKind>,
-    pub limits: Limits,
-    /// The content coding that the client wants, where any is offered.
-    pub coding: Option<Coding>,
-    wish: Wish,
-    sticky: Sticky,
-}
-
-impl Facts {
-    /// The client's side of what `write_response` needs to know.
-    pub fn response_context(&self, keep_alive: bool) -> ResponseContext<'static> {
-        ResponseContext::new(self.version, self.method, keep_alive)
-    }
-
-    /// The stickiness cookie to send, if any.
-    pub fn sticky_field(&self) -> Option<&weir_http::AddedField> {
-        self.sticky.field()
-    }
-}
 
 /// Runs the exchange from here to its end.
 pub async fn run(session: &mut Session, exchange: &mut Exchange, forwarding: &Forwarding<'_>) -> After {

@@ -11,6 +11,7 @@ mod drive;
 pub(crate) mod exchange;
 mod failure;
 mod forward;
+mod forwarding;
 pub(crate) mod h1;
 pub(crate) mod h2;
 pub(crate) mod h3;

@@ -19,7 +19,7 @@ use weir_io::wait::{WaitError, timed_out};
 use crate::http::date;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
-use crate::http::forward::{Facts, Forwarding};
+use crate::http::forwarding::{Facts, Forwarding};
 use crate::http::ledger::Ledger;
 use crate::http::muxed::Muxed;
 use crate::http::session::Session;

@@ -16,7 +16,7 @@ use crate::http::attempt::Answered;
 use crate::http::connection::Connection;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
-use crate::http::forward::{Facts, Forwarding};
+use crate::http::forwarding::{Facts, Forwarding};
 use crate::http::kept::Kept;
 use crate::http::pump::{Framing, Pump};
 use crate::http::session::{Session, due};

@@ -10,7 +10,7 @@ pub use weir_screen::{Checkpoint, Facts, ScreenCheck};
 use crate::compiled::CompiledListener;
 use crate::http::exchange::Exchange;
 use crate::http::failure::{Failure, counted_as};
-use crate::http::forward::Forwarding;
+use crate::http::forwarding::Forwarding;
 use crate::http::ledger::Ledger;
 use crate::http::route::Route;
 use crate::http::session::Session;

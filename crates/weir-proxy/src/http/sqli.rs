@@ -12,7 +12,7 @@ use weir_stats::table::{ListenerCells, SqliVerdict};
 
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
-use crate::http::forward::{Facts, Forwarding};
+use crate::http::forwarding::{Facts, Forwarding};
 use crate::http::ledger::Ledger;
 use crate::http::reply;
 use crate::http::session::{Session, due};

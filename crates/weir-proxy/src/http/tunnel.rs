@@ -10,7 +10,7 @@ use crate::backends::Chosen;
 use crate::http::connection::Connection;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
-use crate::http::forward::{Facts, Forwarding};
+use crate::http::forwarding::{Facts, Forwarding};
 use crate::http::session::{Session, due};
 use crate::http::upload::Upload;
 use crate::http::{answer, reply};

@@ -20,7 +20,7 @@ use super::broadcast::{Alone, Broadcast, Piece, Reader, Sender};
 use super::fetch::put_together;
 use crate::http::compress::{self, Encoding, Offer};
 use crate::http::crew;
-use crate::http::forward::Forwarding;
+use crate::http::forwarding::Forwarding;
 use crate::http::session::Session;
 
 /// What is being encoded at the moment.

@@ -21,7 +21,7 @@ use crate::http::answer;
 use crate::http::drive;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
-use crate::http::forward::Forwarding;
+use crate::http::forwarding::Forwarding;
 use crate::http::reply;
 use crate::http::session::{Session, due};
 

@@ -20,7 +20,7 @@ use super::{encodings, follow};
 use crate::http::answer;
 use crate::http::compress;
 use crate::http::exchange::{After, Exchange};
-use crate::http::forward::Forwarding;
+use crate::http::forwarding::Forwarding;
 use crate::http::reply;
 use crate::http::session::{Session, due};
 

@@ -15,7 +15,7 @@ use super::note::Forward;
 use super::{RouteCache, wall_seconds};
 use crate::http::compress::Offer;
 use crate::http::exchange::Exchange;
-use crate::http::forward::Forwarding;
+use crate::http::forwarding::Forwarding;
 use crate::http::session::Session;
 
 /// What a request meets.

@@ -16,7 +16,7 @@ use weir_io::buffers::Buffers;
 use weir_stats::table::Compressed;
 
 use crate::http::exchange::Exchange;
-use crate::http::forward::{Facts, Forwarding};
+use crate::http::forwarding::{Facts, Forwarding};
 use crate::http::muxed::Muxed;
 use crate::http::session::Session;
 

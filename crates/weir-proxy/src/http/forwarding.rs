@@ -1,0 +1,75 @@
+//! A request that goes to a pool: where it goes, and what is still known of it when its bytes are gone.
+
+use std::rc::Rc;
+
+use weir_config::{Coding, Compress, HttpVersion, Sqli};
+use weir_http::{Limits, Method, ResponseContext, Version};
+use weir_screen::sqli::BodyKind;
+
+use crate::backends::WorkerPool;
+use crate::http::handshake::Handshake;
+use crate::http::route::Route;
+use crate::http::sticky::Sticky;
+use crate::reach::Wish;
+use crate::worker::WorkerListener;
+
+/// What stays the same over all attempts of an exchange.
+pub struct Forwarding<'l> {
+    pub listener: &'l WorkerListener,
+    pub pool: Rc<WorkerPool>,
+    pub route: Option<&'l Route>,
+    /// Whether the path for the backend is in `exchange.path`.
+    pub rewritten: bool,
+}
+
+impl Forwarding<'_> {
+    /// How responses are compressed.
+    pub fn compress(&self) -> Option<&Compress> {
+        match self.route {
+            Some(route) => route.compress.as_deref(),
+            None => self.listener.shared.config.http().compress.as_ref(),
+        }
+    }
+
+    /// How the request is looked at for SQL injection.
+    pub fn sqli(&self) -> Sqli {
+        self.route.map_or(self.listener.shared.config.http().sqli, |route| route.sqli)
+    }
+
+    /// Whether the pool's backends are spoken to in HTTP/2.
+    pub fn over_h2(&self) -> bool {
+        self.pool.shared.config.protocol == HttpVersion::H2
+    }
+}
+
+/// The request's facts that outlive its bytes.
+pub struct Facts {
+    pub method: Method,
+    pub version: Version,
+    pub keep_alive: bool,
+    /// Whether an upgrade was passed on.
+    pub upgrade: bool,
+    /// Whether the client takes any 2xx for the beginning of a tunnel (RFC 8441 §4).
+    pub extended_connect: bool,
+    pub handshake: Handshake,
+    pub expect_continue: bool,
+    /// How the body is read before it is forwarded; `None`: it is not.
+    pub inspected: Option<BodyKind>,
+    pub limits: Limits,
+    /// The content coding that the client wants, where any is offered.
+    pub coding: Option<Coding>,
+    pub wish: Wish,
+    pub sticky: Sticky,
+}
+
+impl Facts {
+    /// The client's side of what `write_response` needs to know.
+    pub fn response_context(&self, keep_alive: bool) -> ResponseContext<'static> {
+        ResponseContext::new(self.version, self.method, keep_alive)
+    }
+
+    /// The stickiness cookie to send, if any.
+    pub fn sticky_field(&self) -> Option<&weir_http::AddedField> {
+        self.sticky.field()
+    }
+}
