@@ -5,7 +5,7 @@
 //! the data path is owned by one worker thread and never locked.
 //!
 //! Start reading at [`worker`] (what the sessions of one thread share), then `listen` and `accept` (a new connection), then `http::h1` and
-//! `http::exchange`.
+//! `http::dispatch`.
 #![forbid(unsafe_code)]
 
 mod accept;

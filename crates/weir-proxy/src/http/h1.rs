@@ -17,12 +17,12 @@ use weir_io::stream::{Duplex as _, Stream as Wire};
 use weir_stats::table::{End, Rejected};
 
 use crate::handshake;
-use crate::http::exchange::{self, After, Exchange};
+use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::idle::{Idleness, Patience, Verdict};
 use crate::http::session::{LAST_CHANCE, Session, limits_of};
 use crate::http::stream::Stream;
-use crate::http::{h2, linger, session};
+use crate::http::{dispatch, h2, linger, session};
 use crate::identify;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
@@ -64,7 +64,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     {
         Ok(identified) => identified,
         Err(end) => {
-            exchange::count_refused_session(&worker, &listener, end);
+            count_refused_session(&worker, &listener, end);
             // An unaccepted peer gets no answer to learn from.
             wire.reset_on_close();
             return;
@@ -73,7 +73,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     let shaken = Box::pin(handshake::with_client(&worker, &listener, wire, &mut buffer, &deadline)).await;
     let (wire, secure) = match shaken {
         Ok(shaken) => shaken,
-        Err(end) => return exchange::count_refused_session(&worker, &listener, end),
+        Err(end) => return count_refused_session(&worker, &listener, end),
     };
     let identity = Rc::new(session::identify(&listener, client.address.ip(), secure.as_deref()));
     drop(listener);
@@ -84,6 +84,19 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
         Ok(Spoken::Http1) => session.run().await,
         Ok(Spoken::Http2) => Box::pin(h2::serve(session)).await,
         Err(end) => session.end_idle(end),
+    }
+}
+
+/// Counts a session that ended before any request: its PROXY header was missing or wrong, or named a client that has its share.
+fn count_refused_session(worker: &Worker, listener: &WorkerListener, end: End) {
+    let cells = listener.shared.cells.of(worker.number);
+    cells.ends[end as usize].increment();
+    match end {
+        End::BadProxyHeader => cells.rejected[Rejected::BadProxyHeader as usize].increment(),
+        End::Handshake => cells.rejected[Rejected::Handshake as usize].increment(),
+        End::Overload => cells.rejected[Rejected::Memory as usize].increment(),
+        End::TooManyConnections => cells.rejected[Rejected::ClientConnections as usize].increment(),
+        _ => {}
     }
 }
 
@@ -148,9 +161,9 @@ impl Session {
             let mut exchange = Exchange::take();
             let listener = self.slot.current();
             let after = match self.receive_head(&listener, &mut exchange).await {
-                Arrival::Complete => exchange::run(self, listener, &mut exchange).await,
+                Arrival::Complete => dispatch::run(self, listener, &mut exchange).await,
                 Arrival::Refused(failure) => {
-                    Box::pin(exchange::refuse(self, &listener, &mut exchange, failure)).await
+                    Box::pin(dispatch::refuse(self, &listener, &mut exchange, failure)).await
                 }
                 Arrival::Gone => After::Close,
             };

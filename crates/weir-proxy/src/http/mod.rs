@@ -7,6 +7,7 @@ mod compress;
 pub(crate) mod connection;
 pub(crate) mod crew;
 mod date;
+mod dispatch;
 mod drive;
 pub(crate) mod exchange;
 mod failure;

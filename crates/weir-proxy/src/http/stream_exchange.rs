@@ -11,12 +11,12 @@ use weir_io::handshake::Secure;
 use weir_io::stream::Duplex as _;
 
 use crate::client::Client;
-use crate::http::exchange::{self, After, Exchange};
+use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
-use crate::http::linger;
 use crate::http::muxed::Muxed;
 use crate::http::session::{Session, limits_of};
 use crate::http::stream::Stream;
+use crate::http::{dispatch, linger};
 use crate::worker::{ListenerSlot, Worker};
 
 /// The client at the other end of a multiplexed connection.
@@ -74,9 +74,9 @@ pub async fn serve(
     let after = match head {
         Ok(()) => {
             take_early_content(&mut session).await;
-            exchange::run(&mut session, listener, &mut exchange).await
+            dispatch::run(&mut session, listener, &mut exchange).await
         }
-        Err(failure) => Box::pin(exchange::refuse(&mut session, &listener, &mut exchange, failure)).await,
+        Err(failure) => Box::pin(dispatch::refuse(&mut session, &listener, &mut exchange, failure)).await,
     };
     exchange.give_back();
     if matches!(after, After::Reset) {
@@ -129,4 +129,15 @@ async fn take_early_content(session: &mut Session) {
         Poll::Ready(())
     })
     .await;
+}
+
+/// Waits until it is certain that the request is no copy.
+pub async fn confirm(stream: &mut Muxed, deadline: &Deadline) -> Result<(), Failure> {
+    poll_fn(|context| match stream.poll_confirmed(context) {
+        Poll::Ready(true) => Poll::Ready(Ok(())),
+        Poll::Ready(false) => Poll::Ready(Err(Failure::ClientClosed)),
+        Poll::Pending if deadline.has_passed() => Poll::Ready(Err(Failure::HeaderTimeout)),
+        Poll::Pending => Poll::Pending,
+    })
+    .await
 }

@@ -21,7 +21,7 @@ use super::resets::Resets;
 use super::stream::{Blocked, HeadError, Stream};
 use crate::client::Client;
 use crate::http::crew;
-use crate::http::exchange::{Exchange, confirm};
+use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::idle::{Idleness, Patience, Verdict};
 use crate::http::muxed::Muxed;
@@ -549,7 +549,7 @@ async fn take_up(
         && request.body().is_empty()
         && !request.is_extended_connect();
     if !may_be_repeated {
-        return confirm(stream, deadline).await;
+        return stream_exchange::confirm(stream, deadline).await;
     }
     exchange.early = true;
     shared.quic.note_early();
