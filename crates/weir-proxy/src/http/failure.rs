@@ -7,7 +7,6 @@ use weir_screen::{Reason, Refusal};
 use weir_stats::table::{End, Rejected};
 
 use crate::backends::ConnectError;
-use crate::http::cache::Failed;
 use crate::reach::Unavailable;
 
 /// Why an exchange did not go as it should.
@@ -60,7 +59,7 @@ pub enum Failure {
     /// Nothing fit to answer with is kept, and the client wants nothing else (RFC 9111 §5.2.1.7).
     NotCached,
     /// What another request had asked for on behalf of this one too did not come.
-    Fetch(Failed),
+    Fetch(FailedFetch),
 }
 
 /// Whom a failure meets.
@@ -72,6 +71,32 @@ pub enum Meets {
     Request,
     /// Whoever asks.
     All,
+}
+
+/// Why a fetch brought no response, as those are told who wait for it.
+#[derive(Clone, Copy, Debug)]
+pub struct FailedFetch {
+    pub status: u16,
+    pub end: End,
+    pub word: &'static str,
+    pub rejected: Option<Rejected>,
+    pub retry_after_seconds: Option<u64>,
+    /// Whom it would have met.
+    pub meets: Meets,
+}
+
+impl FailedFetch {
+    /// What the others are told of a failure of the fetch.
+    pub fn of(failure: &Failure) -> FailedFetch {
+        FailedFetch {
+            status: failure.status().unwrap_or(503),
+            end: failure.end(),
+            word: failure.word(),
+            rejected: failure.rejected(),
+            retry_after_seconds: failure.retry_after_seconds(),
+            meets: failure.meets(),
+        }
+    }
 }
 
 impl Failure {

@@ -130,6 +130,17 @@ impl Ledger {
         }
     }
 
+    /// What the exchange with the backend took, for the log of who waits for it too.
+    pub fn origin(&self) -> Origin {
+        Origin {
+            backend: self.backend,
+            retries: self.retries,
+            queue: self.queue,
+            connect: self.connect,
+            backend_header: self.backend_header,
+        }
+    }
+
     /// Notes what the fetch took that this exchange had made.
     pub fn note_origin(&mut self, origin: Origin) {
         let Origin { backend, retries, queue, connect, backend_header } = origin;

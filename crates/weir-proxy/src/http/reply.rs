@@ -75,7 +75,7 @@ pub fn write_head(
     negotiated: Option<Negotiated>,
 ) -> Result<SentFraming, Failure> {
     if let Some(Muxed::Fetch(fetch)) = session.stream.as_muxed() {
-        return Ok(fetch.begin(&exchange.response, received, &exchange.ledger, facts.sticky_field()));
+        return Ok(fetch.begin(&exchange.response, received, exchange.ledger.origin(), facts.sticky_field()));
     }
     if exchange.ledger.cache.result.is_some() {
         exchange.ledger.cache.answered(exchange.response.status());

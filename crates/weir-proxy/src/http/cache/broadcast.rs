@@ -17,12 +17,11 @@ use bytes::Bytes;
 use weir_cache::Object;
 use weir_http::values::vary::Vary;
 use weir_http::{AddedField, BodyLength, ResponseHead};
-use weir_stats::table::{End, Rejected};
 
 pub use self::sender::Sender;
 use super::around::{Interim, Trailer};
 use super::background::{Background, Permit};
-use crate::http::failure::{Failure, Meets};
+use crate::http::failure::{FailedFetch, Meets};
 
 /// Content that is not kept and that readers have not taken yet, most bytes.
 const WINDOW_BYTES: u64 = 256 << 10;
@@ -107,7 +106,7 @@ enum Stage {
         object: Arc<Object>,
         is_for_all: bool,
     },
-    Failed(Failed),
+    Failed(FailedFetch),
     Lost,
 }
 
@@ -155,32 +154,6 @@ pub struct Origin {
     pub backend_header: Option<Duration>,
 }
 
-/// Why no response came.
-#[derive(Clone, Copy, Debug)]
-pub struct Failed {
-    pub status: u16,
-    pub end: End,
-    pub word: &'static str,
-    pub rejected: Option<Rejected>,
-    pub retry_after_seconds: Option<u64>,
-    /// Whom it would have met.
-    pub meets: Meets,
-}
-
-impl Failed {
-    /// What the others are told of a failure of the fetch.
-    pub fn of(failure: &Failure) -> Failed {
-        Failed {
-            status: failure.status().unwrap_or(503),
-            end: failure.end(),
-            word: failure.word(),
-            rejected: failure.rejected(),
-            retry_after_seconds: failure.retry_after_seconds(),
-            meets: failure.meets(),
-        }
-    }
-}
-
 /// What a waiting client learns first.
 pub enum Arrived {
     /// An interim response. For who asked first only: it hints at what that one is to do meanwhile.
@@ -192,7 +165,7 @@ pub enum Arrived {
     /// What came is for who asked first only.
     Released,
     /// Nothing came.
-    Failed(Failed),
+    Failed(FailedFetch),
     /// The fetch ended without a word, as in a panic or with its worker.
     Lost,
 }

@@ -17,7 +17,7 @@ use weir_state::Listener;
 
 use super::Cache;
 use super::broadcast::{Alone, Broadcast, Piece, Reader, Sender};
-use super::fetch::put_together;
+use super::recipient::put_together;
 use crate::http::compress::{self, Encoding, Offer};
 use crate::http::crew;
 use crate::http::forwarding::Forwarding;

@@ -13,6 +13,7 @@ mod follow;
 mod hit;
 mod lookup;
 mod note;
+mod recipient;
 mod serve;
 
 use std::sync::Arc;
@@ -28,10 +29,11 @@ use self::background::Background;
 use self::encodings::Encodings;
 use self::fetches::Fetches;
 
-pub(crate) use self::broadcast::{Failed, Origin};
+pub(crate) use self::broadcast::Origin;
 pub(crate) use self::encodings::{EncodingJob, serve as serve_encoding};
-pub(crate) use self::fetch::{Fetch, FetchJob, failed, serve as serve_fetch};
+pub(crate) use self::fetch::{FetchJob, failed, serve as serve_fetch};
 pub(crate) use self::note::Note;
+pub(crate) use self::recipient::Fetch;
 pub(crate) use self::serve::{learn, run};
 
 /// What is kept, for all workers, over all reloads.

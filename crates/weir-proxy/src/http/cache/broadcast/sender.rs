@@ -9,7 +9,8 @@ use bytes::Bytes;
 use weir_cache::Object;
 
 use super::super::around::{Interim, Trailer};
-use super::{Alone, Broadcast, Ending, Failed, FetchedHead, Stage, WINDOW_BYTES};
+use super::{Alone, Broadcast, Ending, FetchedHead, Stage, WINDOW_BYTES};
+use crate::http::failure::FailedFetch;
 
 /// Whatever becomes of it, the readers are told: at the latest when it is dropped.
 pub struct Sender {
@@ -151,7 +152,7 @@ impl Sender {
     }
 
     /// No response, or not all of it, came.
-    pub fn fail(&mut self, failed: Failed) {
+    pub fn fail(&mut self, failed: FailedFetch) {
         self.end_with(Stage::Failed(failed));
     }
 

@@ -2,6 +2,8 @@
 
 use std::task::Waker;
 
+use weir_stats::table::End;
+
 use super::*;
 
 fn context() -> Context<'static> {
@@ -14,9 +16,9 @@ fn head() -> Arc<FetchedHead> {
     Arc::new(FetchedHead { head, text, variant: None, is_personal: false, sticky: None, origin })
 }
 
-fn failed(meets: Meets) -> Failed {
+fn failed(meets: Meets) -> FailedFetch {
     let end = End::RateLimited;
-    Failed { status: 429, end, word: "", rejected: None, retry_after_seconds: None, meets }
+    FailedFetch { status: 429, end, word: "", rejected: None, retry_after_seconds: None, meets }
 }
 
 fn append(sender: &mut Sender, content: &[u8]) -> bool {
