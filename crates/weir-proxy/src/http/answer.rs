@@ -5,10 +5,10 @@ use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_stats::table::End;
 
-use crate::http::cache;
 use crate::http::exchange::{After, Exchange};
-use crate::http::failure::Failure;
+use crate::http::failure::{FailedFetch, Failure};
 use crate::http::forwarding::Forwarding;
+use crate::http::muxed::Muxed;
 use crate::http::reply;
 use crate::http::route::without_port;
 use crate::http::session::{Session, due};
@@ -22,7 +22,7 @@ pub async fn failure(
     exchange: &mut Exchange,
     failure: &Failure,
 ) -> After {
-    if let Some(after) = cache::failed(session, exchange, failure) {
+    if let Some(after) = failed_fetch(session, exchange, failure) {
         return after;
     }
     let cells = listener.shared.cells.of(session.worker.number);
@@ -40,6 +40,14 @@ pub async fn failure(
     let retry_after_seconds = failure.retry_after_seconds();
     let answer = OwnAnswer::Error { status, word: failure.word(), retry_after_seconds };
     send(session, listener, exchange, &answer, failure.end(), keep).await
+}
+
+/// Where the exchange is a fetch, tells those who wait why there is no answer. `None` for any other exchange.
+pub fn failed_fetch(session: &mut Session, exchange: &mut Exchange, failure: &Failure) -> Option<After> {
+    let Some(Muxed::Fetch(fetch)) = session.stream.as_muxed() else { return None };
+    exchange.ledger.status = failure.status().unwrap_or_default();
+    fetch.fail(FailedFetch::of(failure));
+    Some(After::Reset)
 }
 
 /// As [`failure`], for an exchange that had a backend: what is left of the request's body decides whether the client's

@@ -1,5 +1,6 @@
 //! A stream of a connection that carries many: what HTTP/2 and HTTP/3 have in common for an exchange.
 
+use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
 
@@ -7,8 +8,10 @@ use bytes::Bytes;
 use weir_http::section::Asked;
 use weir_http::{Field, Limits, ResponseHead, StreamError, Trailers, Violation};
 use weir_io::buffers::Buffer;
+use weir_io::deadline::Deadline;
 
 use crate::http::cache::Fetch;
+use crate::http::failure::Failure;
 use crate::http::{h2, h3};
 
 /// One request and its response on a multiplexed connection. The peer is a client or a backend.
@@ -217,4 +220,15 @@ impl Muxed {
             Muxed::H3(_) | Muxed::Fetch(_) => {}
         }
     }
+}
+
+/// Waits until it is certain that the request is no copy.
+pub async fn confirm(stream: &mut Muxed, deadline: &Deadline) -> Result<(), Failure> {
+    poll_fn(|context| match stream.poll_confirmed(context) {
+        Poll::Ready(true) => Poll::Ready(Ok(())),
+        Poll::Ready(false) => Poll::Ready(Err(Failure::ClientClosed)),
+        Poll::Pending if deadline.has_passed() => Poll::Ready(Err(Failure::HeaderTimeout)),
+        Poll::Pending => Poll::Pending,
+    })
+    .await
 }

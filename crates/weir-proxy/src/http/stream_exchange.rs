@@ -130,14 +130,3 @@ async fn take_early_content(session: &mut Session) {
     })
     .await;
 }
-
-/// Waits until it is certain that the request is no copy.
-pub async fn confirm(stream: &mut Muxed, deadline: &Deadline) -> Result<(), Failure> {
-    poll_fn(|context| match stream.poll_confirmed(context) {
-        Poll::Ready(true) => Poll::Ready(Ok(())),
-        Poll::Ready(false) => Poll::Ready(Err(Failure::ClientClosed)),
-        Poll::Pending if deadline.has_passed() => Poll::Ready(Err(Failure::HeaderTimeout)),
-        Poll::Pending => Poll::Pending,
-    })
-    .await
-}

@@ -16,9 +16,10 @@ use weir_io::handshake::Secure;
 use super::fetches::Lease;
 use super::recipient::Fetch;
 use crate::client::Client;
+use crate::http::answer;
 use crate::http::crew;
-use crate::http::exchange::{After, Exchange};
-use crate::http::failure::{FailedFetch, Failure};
+use crate::http::exchange::Exchange;
+use crate::http::failure::Failure;
 use crate::http::forward;
 use crate::http::forwarding::Forwarding;
 use crate::http::muxed::Muxed;
@@ -117,7 +118,7 @@ pub async fn serve(job: FetchJob) {
         exchange.is_keyed = true;
         let Some(mut buffer) = worker.buffers.borrow(text.len()) else {
             let failure = Failure::OutOfMemory;
-            failed(&mut session, &mut exchange, &failure);
+            answer::failed_fetch(&mut session, &mut exchange, &failure);
             break;
         };
         buffer.append(&text);
@@ -136,12 +137,4 @@ pub async fn serve(job: FetchJob) {
     while cache.is_some_and(|route| route.cache.store.settle()) {
         tokio::task::yield_now().await;
     }
-}
-
-/// Where the exchange is a fetch, tells those who wait why there is no answer. `None` for any other exchange.
-pub fn failed(session: &mut Session, exchange: &mut Exchange, failure: &Failure) -> Option<After> {
-    let Some(Muxed::Fetch(fetch)) = session.stream.as_muxed() else { return None };
-    exchange.ledger.status = failure.status().unwrap_or_default();
-    fetch.fail(FailedFetch::of(failure));
-    Some(After::Reset)
 }

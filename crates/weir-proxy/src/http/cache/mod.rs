@@ -11,6 +11,7 @@ mod fetch;
 mod fetches;
 mod follow;
 mod hit;
+mod learn;
 mod lookup;
 mod note;
 mod recipient;
@@ -31,10 +32,11 @@ use self::fetches::Fetches;
 
 pub(crate) use self::broadcast::Origin;
 pub(crate) use self::encodings::{EncodingJob, serve as serve_encoding};
-pub(crate) use self::fetch::{FetchJob, failed, serve as serve_fetch};
+pub(crate) use self::fetch::{FetchJob, serve as serve_fetch};
+pub(crate) use self::learn::learn;
 pub(crate) use self::note::Note;
 pub(crate) use self::recipient::Fetch;
-pub(crate) use self::serve::{learn, run};
+pub(crate) use self::serve::run;
 
 /// What is kept, for all workers, over all reloads.
 pub struct Cache {

@@ -6,10 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use weir_cache::{
-    Bypass, Exchange as Asked, Object, RequestFacts, Reuse, invalidated, invalidates, judge_response,
-    may_serve_on_error, reuse,
-};
+use weir_cache::{Bypass, Object, RequestFacts, Reuse, may_serve_on_error, reuse};
 use weir_http::ResponseContext;
 use weir_io::buffers::Buffer;
 use weir_io::clock;
@@ -19,16 +16,17 @@ use weir_stats::table::CacheResult;
 use super::broadcast::{Arrived, FetchedHead, Reader};
 use super::fetch;
 use super::fetches::{Joined, Refresh};
-use super::lookup::{Found, key_of, look_up, scheme_of};
+use super::lookup::{Found, look_up};
 use super::note::Forward;
-use super::{RouteCache, encodings, follow, hit, times};
+use super::{RouteCache, encodings, follow, hit};
 use crate::http::answer;
 use crate::http::compress;
 use crate::http::drive;
-use crate::http::exchange::{After, Exchange, confirm};
+use crate::http::exchange::{After, Exchange};
 use crate::http::failure::{Failure, Meets};
 use crate::http::forward;
 use crate::http::forwarding::Forwarding;
+use crate::http::muxed::confirm;
 use crate::http::reply;
 use crate::http::route::Route;
 use crate::http::session::{Session, due};
@@ -455,36 +453,5 @@ impl Miss<'_> {
         exchange.ledger.cache.forwarded(CacheResult::Pass, why);
         exchange.ledger.cache.detail(detail);
         forward::run(session, exchange, self.forwarding).await
-    }
-}
-
-/// Learns from a backend's answer to a request that went past.
-pub fn learn(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding<'_>, received: &[u8]) {
-    let Some(route) = forwarding.route.and_then(|route| route.cache.as_deref()) else { return };
-    if let Some(facts) = exchange.ledger.cache.passing.take() {
-        let text = &received[..exchange.response.head_bytes()];
-        let asked = Asked { asked_at: exchange.ledger.head, times: times() };
-        if judge_response(&facts, &exchange.response, text, &route.rules, asked).is_ok() {
-            route.cache.fetches.pass_no_more(exchange.key.hash(), &facts);
-        }
-    }
-    if !exchange.ledger.cache.unsafe_request.is_empty() {
-        invalidate(session, exchange, route, received);
-    }
-}
-
-/// After a backend's answer to an unsafe request: what is kept of its URI, and of those that the answer names, is out of date
-/// (RFC 9111 §4.4).
-fn invalidate(session: &Session, exchange: &mut Exchange, route: &RouteCache, received: &[u8]) {
-    let Exchange { request, response, key, ledger, .. } = exchange;
-    if !invalidates(request.method(), response.status()) {
-        return;
-    }
-    let text = &ledger.cache.unsafe_request[..];
-    let store = &route.cache.store;
-    store.remove(key);
-    for target in invalidated(request, text, scheme_of(session), response, received) {
-        key_of(key, (request, text), (&target.path, target.query.as_deref()), session, route);
-        store.remove(key);
     }
 }

@@ -24,7 +24,7 @@ use crate::http::crew;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::idle::{Idleness, Patience, Verdict};
-use crate::http::muxed::Muxed;
+use crate::http::muxed::{Muxed, confirm};
 use crate::http::running::{Place, Running};
 use crate::http::session::{LAST_CHANCE, identify, limits_of};
 use crate::http::stream_exchange::{self, Peer, Served};
@@ -549,7 +549,7 @@ async fn take_up(
         && request.body().is_empty()
         && !request.is_extended_connect();
     if !may_be_repeated {
-        return stream_exchange::confirm(stream, deadline).await;
+        return confirm(stream, deadline).await;
     }
     exchange.early = true;
     shared.quic.note_early();

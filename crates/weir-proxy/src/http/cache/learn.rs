@@ -1,0 +1,40 @@
+//! What the cache learns from answers to requests that went past it.
+
+use weir_cache::{Exchange as Asked, invalidated, invalidates, judge_response};
+
+use super::lookup::{key_of, scheme_of};
+use super::{RouteCache, times};
+use crate::http::exchange::Exchange;
+use crate::http::forwarding::Forwarding;
+use crate::http::session::Session;
+
+/// Learns from a backend's answer to a request that went past.
+pub fn learn(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding<'_>, received: &[u8]) {
+    let Some(route) = forwarding.route.and_then(|route| route.cache.as_deref()) else { return };
+    if let Some(facts) = exchange.ledger.cache.passing.take() {
+        let text = &received[..exchange.response.head_bytes()];
+        let asked = Asked { asked_at: exchange.ledger.head, times: times() };
+        if judge_response(&facts, &exchange.response, text, &route.rules, asked).is_ok() {
+            route.cache.fetches.pass_no_more(exchange.key.hash(), &facts);
+        }
+    }
+    if !exchange.ledger.cache.unsafe_request.is_empty() {
+        invalidate(session, exchange, route, received);
+    }
+}
+
+/// After a backend's answer to an unsafe request: what is kept of its URI, and of those that the answer names, is out of date
+/// (RFC 9111 §4.4).
+fn invalidate(session: &Session, exchange: &mut Exchange, route: &RouteCache, received: &[u8]) {
+    let Exchange { request, response, key, ledger, .. } = exchange;
+    if !invalidates(request.method(), response.status()) {
+        return;
+    }
+    let text = &ledger.cache.unsafe_request[..];
+    let store = &route.cache.store;
+    store.remove(key);
+    for target in invalidated(request, text, scheme_of(session), response, received) {
+        key_of(key, (request, text), (&target.path, target.query.as_deref()), session, route);
+        store.remove(key);
+    }
+}
