@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use crate::cli::{ConfigArgument, Running};
+use crate::arguments::{ConfigArgument, Running};
 use crate::exit::Exit;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

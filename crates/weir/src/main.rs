@@ -11,6 +11,7 @@ macro_rules! say {
     }};
 }
 
+mod arguments;
 mod cli;
 mod client;
 mod copying;

@@ -6,7 +6,7 @@ use hyper::Method;
 use serde_json::json;
 use weir_admin::status::{BackendStatus, PoolStatus};
 
-use crate::cli::{BackendArgument, Running};
+use crate::arguments::{BackendArgument, Running};
 use crate::client::{Client, block_on, segment};
 use crate::exit::Exit;
 

@@ -3,7 +3,7 @@
 use hyper::Method;
 use serde_json::json;
 
-use crate::cli::Purge;
+use crate::arguments::Purge;
 use crate::client::ask_and_print;
 use crate::exit::Exit;
 

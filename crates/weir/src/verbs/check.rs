@@ -8,7 +8,7 @@ use weir_config::Config;
 use weir_control::reload::Source;
 
 use super::run::refuse;
-use crate::cli::ConfigArgument;
+use crate::arguments::ConfigArgument;
 use crate::client::{block_on, config_path};
 use crate::exit::Exit;
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use hyper::Method;
 use weir_admin::explain::{Answer, Question};
 
-use crate::cli::Running;
+use crate::arguments::Running;
 use crate::client::ask_and_print;
 use crate::exit::Exit;
 

@@ -6,7 +6,7 @@ use hyper::{Method, StatusCode};
 use weir_control::reload::{ReadError, Source};
 
 use super::run::refuse;
-use crate::cli::Running;
+use crate::arguments::Running;
 use crate::client::{CallError, Client, block_on, config_path};
 use crate::exit::Exit;
 

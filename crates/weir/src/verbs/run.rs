@@ -3,7 +3,7 @@
 use weir_admin::server::WhenTaken;
 use weir_control::reload::{ReadError, Source};
 
-use crate::cli::ConfigArgument;
+use crate::arguments::ConfigArgument;
 use crate::client::config_path;
 use crate::copying;
 use crate::exit::Exit;

@@ -6,7 +6,7 @@ use std::io::IsTerminal as _;
 use hyper::Method;
 use weir_admin::status::{BackendStatus, Quantiles, Status};
 
-use crate::cli::Running;
+use crate::arguments::Running;
 use crate::client::ask_and_print;
 use crate::exit::Exit;
 

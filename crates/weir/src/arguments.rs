@@ -1,0 +1,64 @@
+//! Arguments that verbs of the command line take.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Which config file.
+#[derive(Debug, Args)]
+pub struct ConfigArgument {
+    /// The config file; default $WEIR_CONFIG, ./weir.toml, /etc/weir/weir.toml
+    #[arg(long, short, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Which running Weir.
+#[derive(Debug, Args)]
+pub struct Running {
+    #[command(flatten)]
+    pub config: ConfigArgument,
+    /// Admin address of the running Weir; default `admin.bind` of the config
+    #[arg(long, value_name = "ADDRESS", env = "WEIR_ADMIN")]
+    pub admin: Option<SocketAddr>,
+    /// File with the admin token; default `admin.token_file` of the config
+    #[arg(long, value_name = "FILE", env = "WEIR_TOKEN_FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+/// What `weir cache purge` takes out.
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("what").args(["path", "prefix", "tag", "all"]))]
+pub struct Purge {
+    /// Of this host; default every host
+    #[arg(long, conflicts_with_all = ["tag", "all"])]
+    pub host: Option<String>,
+    /// Of this path as backends see it, whatever the query
+    #[arg(long)]
+    pub path: Option<String>,
+    /// Of all paths that begin so
+    #[arg(long)]
+    pub prefix: Option<String>,
+    /// With this tag in `surrogate-key` or `cache-tag`
+    #[arg(long)]
+    pub tag: Option<String>,
+    /// Everything
+    #[arg(long)]
+    pub all: bool,
+    /// Make them out of date instead: they are confirmed before they are given again
+    #[arg(long)]
+    pub soft: bool,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub running: Running,
+}
+
+#[derive(Debug, Args)]
+pub struct BackendArgument {
+    /// Name of the pool
+    pub pool: String,
+    /// Address of the backend, as the config writes it
+    pub backend: String,
+}
