@@ -1,6 +1,6 @@
 //! Which file of a crate names something that another file of it defines: the graph behind the rules on circles and on parts.
 //!
-//! An edge is a `use`, or a path in the code that begins with `crate` or `super`; re-exports are followed to the file that
+//! An edge is a `use`, or a path in the code that begins with `crate`, `super` or an imported module; re-exports are followed to the file that
 //! holds the item. No edges are `mod`, what stands between a module and its own submodules, and what only tests compile.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -209,15 +209,25 @@ impl Reader<'_> {
                 at += tokens[at..].iter().position(|token| token.text == ";").unwrap_or(tokens.len());
                 continue;
             }
-            let begins = matches!(tokens[at].text, "crate" | "super");
+            let imported = self.imported_module(tokens, at);
+            let begins = imported.is_some() || matches!(tokens[at].text, "crate" | "super");
             let names = if begins { path_at(&tokens[at..]) } else { Vec::new() };
-            if names.len() > 1
-                && let Some(path) = self.resolved(&names, depth)
-            {
-                self.found.paths.push(path);
+            if names.len() > 1 {
+                let path = match imported {
+                    Some(module) => Some(module.into_iter().chain(names[1..].iter().cloned()).collect()),
+                    None => self.resolved(&names, depth),
+                };
+                self.found.paths.extend(path);
             }
             at += (names.len() * 2).saturating_sub(1).max(1);
         }
+    }
+
+    /// The module that the first name of a path stands for: `use crate::a;` makes `a::X` a path into it.
+    fn imported_module(&self, tokens: &[Token<'_>], at: usize) -> Option<Names> {
+        let is_first = at == 0 || !matches!(tokens[at - 1].text, "::" | ".");
+        let path = self.found.exports.get(tokens[at].text).filter(|_| is_first)?;
+        self.known.contains(path).then(|| path.clone())
     }
 
     /// A path as it stands in the file, from the crate's root; `None` when it leads out of the crate.
@@ -374,6 +384,15 @@ mod tests {
     fn a_reexport_leads_to_the_file_that_holds_the_item() {
         assert_eq!(needs_of_b("use crate::a::Thing;\n"), ["a/deep.rs"]);
         assert_eq!(needs_of_b("use crate::a::Aside;\n"), ["a/side.rs"]);
+    }
+
+    #[test]
+    fn a_path_that_begins_with_an_imported_module_leads_into_that_module() {
+        assert_eq!(needs_of_b("use crate::a;\nfn f() { a::go(a::Thing) }\n"), ["a/deep.rs", "a/mod.rs"]);
+        assert_eq!(
+            needs_of_b("use crate::{a as other, c};\nfn f() { other::side::go(x.a::<u8>()) }\n"),
+            ["a/mod.rs", "a/side.rs", "c.rs"]
+        );
     }
 
     #[test]

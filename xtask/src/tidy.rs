@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::tree::{Finding, Tree};
-use crate::{circles, comments, edges, links, named_files, packages, places, sources, threats};
+use crate::{circles, comments, edges, links, named_files, packages, parts, places, sources, threats};
 
 /// Runs every check on the tracked files under `root`, prints what they found, and says whether that was nothing.
 pub fn holds(root: &Path) -> bool {
@@ -31,6 +31,7 @@ fn check(tree: &Tree, words: &[places::Forbidden]) -> Vec<Finding> {
     let checks = [
         edges::check,
         circles::check,
+        parts::check,
         sources::lengths,
         sources::names,
         sources::marks,
