@@ -441,6 +441,17 @@ impl Drop for SessionCount {
     }
 }
 
+/// Does what belongs to no session, on a task of its own.
+pub fn spawn(worker: &Rc<Worker>, work: impl Future<Output = ()> + 'static) {
+    let count = PanicCount::new(worker);
+    // Boxed: a future that awaits another which it was given holds room for it twice.
+    let work = Box::pin(work);
+    tokio::task::spawn_local(async move {
+        let _count = count;
+        work.await;
+    });
+}
+
 /// Counts a panic of the task that holds it.
 pub struct PanicCount(Rc<Worker>);
 

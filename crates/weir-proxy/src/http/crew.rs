@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use crate::http::{cache, h2, h3};
+use crate::http::{h2, h3};
 use crate::worker::{PanicCount, Worker};
 
 /// Tasks that wait for a request, kept per worker; those above end.
@@ -20,10 +20,6 @@ const KEPT: usize = 256;
 pub enum Order {
     H2(h2::Order),
     H3(h3::Order),
-    /// Of no client: what the cache has fetched.
-    Fetch(Box<cache::FetchJob>),
-    /// Of no client either: what the cache has encoded.
-    Encode(Box<cache::EncodingJob>),
 }
 
 thread_local! {
@@ -58,8 +54,6 @@ async fn work(worker: Rc<Worker>, member: Rc<Member>) {
         match member.next().await {
             Order::H2(order) => h2::serve_request(order).await,
             Order::H3(order) => h3::serve_request(order).await,
-            Order::Fetch(order) => Box::pin(cache::serve_fetch(*order)).await,
-            Order::Encode(job) => Box::pin(cache::serve_encoding(*job)).await,
         }
         let is_kept = WAITING.with_borrow_mut(|waiting| {
             let has_room = waiting.len() < KEPT;

@@ -19,9 +19,9 @@ use super::Cache;
 use super::broadcast::{Alone, Broadcast, Piece, Reader, Sender};
 use super::recipient::put_together;
 use crate::http::compress::{self, Encoding, Offer};
-use crate::http::crew;
 use crate::http::forwarding::Forwarding;
 use crate::http::session::Session;
+use crate::worker;
 
 /// What is being encoded at the moment.
 #[derive(Default)]
@@ -202,7 +202,7 @@ fn begin(session: &Session, forwarding: &Forwarding<'_>, offer: &Offer, plain: &
     let registration = Registration { cache: cache.clone(), coding, encoded, is_kept: false };
     let listener = forwarding.listener.shared.clone();
     let job = EncodingJob { encoding, sender, source, registration, listener, worker: session.worker.number };
-    crew::serve(&session.worker, crew::Order::Encode(Box::new(job)));
+    worker::spawn(&session.worker, serve(job));
     Some(reader)
 }
 
@@ -264,7 +264,7 @@ impl Drop for Registration {
 }
 
 /// One body that is encoded.
-pub struct EncodingJob {
+struct EncodingJob {
     encoding: Box<Encoding>,
     sender: Sender,
     source: Source,
@@ -274,7 +274,7 @@ pub struct EncodingJob {
 }
 
 /// Does what was begun. Whatever becomes of it, its readers are told: at the latest when it is dropped.
-pub async fn serve(mut job: EncodingJob) {
+async fn serve(mut job: EncodingJob) {
     if job.run().await.is_some() {
         job.encoding.count_content(job.listener.cells.of(job.worker));
         job.keep();

@@ -17,7 +17,6 @@ use super::fetches::Lease;
 use super::recipient::Fetch;
 use crate::client::Client;
 use crate::http::answer;
-use crate::http::crew;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forward;
@@ -26,10 +25,10 @@ use crate::http::muxed::Muxed;
 use crate::http::route::Route;
 use crate::http::session::Session;
 use crate::http::stream::Stream;
-use crate::worker::{ListenerSlot, Worker, WorkerListener};
+use crate::worker::{self, ListenerSlot, Worker, WorkerListener};
 
 /// A fetch that is to be made.
-pub struct FetchJob {
+struct FetchJob {
     worker: Rc<Worker>,
     slot: Rc<ListenerSlot>,
     listener: Rc<WorkerListener>,
@@ -83,11 +82,11 @@ pub fn start(
         request_id: exchange.request_id.clone(),
         fetch,
     };
-    crew::serve(&session.worker, crew::Order::Fetch(Box::new(job)));
+    worker::spawn(&session.worker, serve(job));
 }
 
 /// Makes the fetch.
-pub async fn serve(job: FetchJob) {
+async fn serve(job: FetchJob) {
     let FetchJob { worker, slot, listener, pool, route, rewritten, path, request_id, fetch, .. } = job;
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);

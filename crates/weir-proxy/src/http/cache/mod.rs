@@ -31,8 +31,6 @@ use self::encodings::Encodings;
 use self::fetches::Fetches;
 
 pub(crate) use self::broadcast::Origin;
-pub(crate) use self::encodings::{EncodingJob, serve as serve_encoding};
-pub(crate) use self::fetch::{FetchJob, serve as serve_fetch};
 pub(crate) use self::learn::learn;
 pub(crate) use self::note::Note;
 pub(crate) use self::recipient::Fetch;
