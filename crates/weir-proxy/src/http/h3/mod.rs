@@ -4,6 +4,7 @@
 mod front;
 mod resets;
 mod server;
+mod shared;
 mod stream;
 
 pub use front::ListenerFront;

@@ -3,7 +3,6 @@
 //! Flow control is tied to whoever takes the content: nothing is read of the QUIC stream before somebody asks for it, and what was not read
 //! keeps the client's window closed.
 
-use std::collections::hash_map::HashMap;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
@@ -19,16 +18,13 @@ use weir_http::{
 use weir_io::buffers::Buffer;
 use weir_quic::connection::StreamError as Broken;
 
-use super::server::Shared;
+use super::shared::Shared;
 
 /// Most content put into one DATA frame: it is copied, and copies count against nobody's budget until they are acknowledged, but only as
 /// many as the path carries at once.
 const PIECE_BYTES: usize = 32 << 10;
 /// Most bytes taken from the QUIC stream at once.
 const READ_BYTES: usize = 64 << 10;
-
-/// Streams whose fields wait for the client's encoder, and who waits for them.
-pub type Blocked = HashMap<u64, Option<Waker>, foldhash::fast::RandomState>;
 
 /// One stream.
 pub struct Stream {

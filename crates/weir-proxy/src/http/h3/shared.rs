@@ -1,0 +1,160 @@
+//! What the streams of one HTTP/3 connection share, and its driver with them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use quinn_proto::{Dir, StreamId};
+use weir_http::h3::{self, Code, Fault, OwnStream};
+use weir_quic::connection::{Connection, StreamError};
+
+use super::resets::Resets;
+use crate::http::running::Running;
+
+/// How long the end of an answer may wait for the client to make room for some more of it.
+const LATE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Longest time that the answer to a malformed request has to arrive.
+const LONGEST_ROUND_TRIPS: Duration = Duration::from_millis(500);
+
+/// So many bytes of instructions for the client's QPACK encoder do not wait for an answer that takes them along.
+const INSTRUCTION_BYTES: usize = 64;
+
+/// Streams whose fields wait for the client's encoder, and who waits for them.
+pub type Blocked = HashMap<u64, Option<Waker>, foldhash::fast::RandomState>;
+
+/// What the streams of a connection share.
+pub struct Shared {
+    pub quic: Rc<Connection>,
+    pub protocol: RefCell<h3::Connection>,
+    /// Our control stream and our QPACK decoder's, once they are open.
+    pub(super) own: [Cell<Option<StreamId>>; 2],
+    /// Streams that wait for the client's encoder.
+    pub(super) blocked: RefCell<Blocked>,
+    pub(super) resets: RefCell<Resets>,
+    pub(super) is_flooded: Cell<bool>,
+    pub(super) running: Rc<Running>,
+    /// Ends of answers that wait for the client to make room; their exchanges are over.
+    pub(super) late: Cell<u32>,
+}
+
+impl Shared {
+    /// Closes the connection for what the client did.
+    pub fn fail(&self, fault: Fault) {
+        tracing::debug!(client = %self.quic.client(), fault = fault.word(), "http/3 connection closed");
+        self.quic.close(fault.code().value(), fault.sentence());
+    }
+
+    /// A request was broken off for no reason of ours.
+    pub fn count_broken(&self) {
+        if self.resets.borrow_mut().broken() {
+            self.is_flooded.set(true);
+            self.running.wake_driver();
+        }
+    }
+
+    /// Nothing more of a request's stream is read.
+    pub fn abandon(&self, id: StreamId) {
+        self.blocked.borrow_mut().remove(&number(id));
+        let abandoned = self.protocol.borrow_mut().abandon(number(id));
+        if let Err(fault) = abandoned {
+            self.fail(fault);
+        }
+        self.note_instructions();
+    }
+
+    /// A stream waits for the client's encoder.
+    pub fn block(&self, id: StreamId, context: &Context<'_>) {
+        self.blocked.borrow_mut().insert(number(id), Some(context.waker().clone()));
+    }
+
+    /// Whether it still does.
+    pub fn is_blocked(&self, id: StreamId, context: &Context<'_>) -> bool {
+        match self.blocked.borrow_mut().get_mut(&number(id)) {
+            Some(waker) => {
+                *waker = Some(context.waker().clone());
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Our QPACK decoder may have something to say. It is said together with the next answer: by itself it would be a packet of ours and one
+    /// more of the client's for each request. Only much of it is sent at once.
+    pub fn note_instructions(&self) {
+        if self.protocol.borrow_mut().pending(OwnStream::QpackDecoder).len() >= INSTRUCTION_BYTES {
+            self.running.wake_driver();
+        }
+    }
+
+    /// Sends what our own unidirectional streams have to say.
+    pub fn send_own(&self, context: &mut Context<'_>) -> Result<(), Fault> {
+        for (own, place) in OwnStream::ALL.into_iter().zip(&self.own) {
+            loop {
+                let pending = Bytes::copy_from_slice(self.protocol.borrow_mut().pending(own));
+                if pending.is_empty() {
+                    break;
+                }
+                if place.get().is_none() {
+                    place.set(self.quic.open(Dir::Uni));
+                }
+                // A client that allows none can't be told anything; RFC 9114 section 6.2 wants it to allow three.
+                let Some(id) = place.get() else { break };
+                let mut rest = pending.clone();
+                match self.quic.poll_write(id, &mut rest, context) {
+                    Poll::Ready(Ok(())) => {
+                        self.protocol.borrow_mut().sent(own, pending.len() - rest.len());
+                    }
+                    Poll::Ready(Err(_)) => return Err(Fault::CriticalStreamClosed),
+                    Poll::Pending => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there is something of answers whose exchanges are over that the client does not have yet. The driver is woken when that
+    /// changes.
+    pub(super) fn is_unsent(&self, context: &mut Context<'_>) -> bool {
+        self.late.get() > 0 || self.quic.poll_acknowledged(context).is_pending()
+    }
+
+    /// Sends the end of an answer whose exchange is over already, and forgets the stream then. `malformed_code` ends the answer to a
+    /// malformed request (RFC 9114 section 4.1.2): it is sent when the answer has had time to arrive, for many a client drops what it has not
+    /// read yet.
+    pub fn send_late(self: &Rc<Self>, id: StreamId, rest: [Bytes; 2], malformed_code: Option<u64>) {
+        let shared = self.clone();
+        self.late.set(self.late.get() + 1);
+        tokio::task::spawn_local(async move {
+            let quic = &shared.quic;
+            let send = async {
+                for mut bytes in rest {
+                    while !bytes.is_empty() {
+                        let written = poll_fn(|context| quic.poll_write(id, &mut bytes, context));
+                        let in_time = tokio::time::timeout(LATE_TIMEOUT, written).await;
+                        in_time.unwrap_or(Err(StreamError::Reset(Code::RequestCancelled.value())))?;
+                    }
+                }
+                let Some(code) = malformed_code else { return quic.finish(id) };
+                tokio::time::sleep((2 * quic.round_trip()).min(LONGEST_ROUND_TRIPS)).await;
+                quic.reset(id, code);
+                Ok(())
+            };
+            if send.await.is_err() {
+                quic.reset(id, Code::RequestCancelled.value());
+            }
+            quic.forget(id);
+            shared.late.set(shared.late.get() - 1);
+            shared.running.wake_driver();
+        });
+    }
+}
+
+/// The number of a stream.
+pub(super) fn number(id: StreamId) -> u64 {
+    quinn_proto::VarInt::from(id).into_inner()
+}
