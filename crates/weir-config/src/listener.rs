@@ -233,7 +233,7 @@ pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut F
             screen::check_listener(fields, findings);
         }
         pool_exists(root, fields, findings);
-        for (_, route) in fields.tables("route").filter(|_| spoken(fields) != Some(Protocol::Udp)) {
+        for (_, route) in fields.tables("route").filter(|_| spoken(fields).is_none_or(Protocol::has_routes)) {
             pool_exists(root, route, findings);
         }
     }
@@ -282,16 +282,17 @@ fn inapplicable(listener: &Fields, fields: &Fields, protocol: Protocol, findings
 
 fn no_pool(listener: &Fields, protocol: Protocol, findings: &mut Findings<'_>) {
     let name = &listener.name;
-    if protocol == Protocol::Udp || protocol == Protocol::Tcp && listener.lacks("route") {
-        let hint = match protocol {
-            Protocol::Udp => "a udp listener has no routes: expected `pool = \"NAME\"`",
-            _ => "expected `pool = \"NAME\"`, or routes by `sni`",
-        };
-        findings.error(listener.at, format!("listener `{name}` has no `pool`"), hint);
-    } else if listener.lacks("route") {
-        let message = format!("listener `{name}` answers every request with 404");
-        findings.warning(listener.at, message, "it has no `pool` and no `[[route]]`");
-    }
+    let expected = match protocol {
+        Protocol::Http if listener.lacks("route") => {
+            let message = format!("listener `{name}` answers every request with 404");
+            findings.warning(listener.at, message, "it has no `pool` and no `[[route]]`");
+            return;
+        }
+        Protocol::Tcp if listener.lacks("route") => "expected `pool = \"NAME\"`, or routes by `sni`",
+        Protocol::Http | Protocol::Tcp => return,
+        Protocol::Udp => "a udp listener has no routes: expected `pool = \"NAME\"`",
+    };
+    findings.error(listener.at, format!("listener `{name}` has no `pool`"), expected);
 }
 
 /// A listener's `http`.

@@ -20,7 +20,7 @@ use crate::protocol::{Protocol, applies, audience};
 use crate::report::{Findings, Span};
 use crate::setting::{Section as _, one, table, words};
 use crate::tls::{self, PoolTls};
-use crate::uses::Uses;
+use crate::uses::{Use, Uses};
 use crate::values::address::{BACKEND_ADDRESS, same_backend};
 use crate::values::http::{COOKIE_NAME, HttpVersion};
 
@@ -254,20 +254,19 @@ one!(
 
 /// Says what follows from who uses a pool where it does not say it itself.
 pub(crate) fn assume(pool: &mut Fields, uses: &Uses) {
-    let all = |wanted: Protocol| uses.first(&pool.name, |protocol| protocol != wanted).is_none();
-    let (all_http, all_udp) = (all(Protocol::Http), all(Protocol::Udp));
+    let uses = uses.of(&pool.name);
+    let hash_key = agreed(uses, Protocol::usual_hash_key).unwrap_or("client_ip");
     if let Some(hash) = pool.below_or_assumed("hash", Hash::TABLE) {
-        hash.assume("key", Value::Text(if all_http { "uri" } else { "client_ip" }.to_owned()));
+        hash.assume("key", Value::Text(hash_key.to_owned()));
     }
-    // A connection says nothing about a UDP service, and a datagram that nobody answers says nothing either.
-    let check = if all_http {
-        "http"
-    } else if all_udp {
-        "off"
-    } else {
-        "tcp"
-    };
-    health::assume(pool, check);
+    health::assume(pool, agreed(uses, Protocol::usual_check).unwrap_or("tcp"));
+}
+
+/// What the protocols of all that use a pool agree on; that of HTTP where nobody does.
+fn agreed(uses: &[Use], usual: fn(Protocol) -> &'static str) -> Option<&'static str> {
+    let mut said = uses.iter().filter_map(|by| by.protocol).map(usual);
+    let first = said.next().unwrap_or(usual(Protocol::Http));
+    said.all(|other| other == first).then_some(first)
 }
 
 /// Notes what is wrong with the pools of a file.
@@ -361,8 +360,8 @@ fn listeners(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
             findings.warning(entry.key, format!("`{}` does not hold for every client", entry.name), hint);
         }
     }
-    let tcp_only = uses.first(&pool.name, |protocol| protocol == Protocol::Http).is_none();
-    let relayed = uses.first(&pool.name, |protocol| protocol == Protocol::Tcp).filter(|_| tcp_only);
+    let never_again = uses.first(&pool.name, Protocol::sends_again).is_none();
+    let relayed = uses.first(&pool.name, |protocol| applies(Only::Stream, protocol)).filter(|_| never_again);
     let (Some(other), Some(retry)) = (relayed, pool.table("retry")) else { return };
     let why = format!("bytes that were sent cannot be sent again: {}", other.speaks(findings));
     for (at, value) in retry.list("on") {

@@ -16,6 +16,42 @@ words! {
     }
 }
 
+impl Protocol {
+    /// Whether its listeners have routes. Without them all goes to the listener's pool.
+    pub(crate) fn has_routes(self) -> bool {
+        match self {
+            Protocol::Http | Protocol::Tcp => true,
+            Protocol::Udp => false,
+        }
+    }
+
+    /// How backends of a pool are probed that only such listeners use, and no key says it.
+    pub(crate) fn usual_check(self) -> &'static str {
+        match self {
+            Protocol::Http => "http",
+            Protocol::Tcp => "tcp",
+            // A connection says nothing about a UDP service, and a datagram that nobody answers says nothing either.
+            Protocol::Udp => "off",
+        }
+    }
+
+    /// What is hashed for the backend where no key says it.
+    pub(crate) fn usual_hash_key(self) -> &'static str {
+        match self {
+            Protocol::Http => "uri",
+            Protocol::Tcp | Protocol::Udp => "client_ip",
+        }
+    }
+
+    /// Whether a backend that got the bytes of one client's attempt can get them again.
+    pub(crate) fn sends_again(self) -> bool {
+        match self {
+            Protocol::Http => true,
+            Protocol::Tcp | Protocol::Udp => false,
+        }
+    }
+}
+
 /// What the listener of these keys speaks; `None` when that could not be read.
 pub(crate) fn spoken(listener: &Fields) -> Option<Protocol> {
     if listener.is_bad("protocol") { None } else { Protocol::from_word(listener.word("protocol")) }

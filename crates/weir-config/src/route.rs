@@ -122,7 +122,7 @@ pub(crate) fn assume(listener: &mut Fields) {
 /// The routes of one listener: each does one thing, and each is reachable.
 pub(crate) fn check(listener: &Fields, routes: &[Route], findings: &mut Findings<'_>) {
     let protocol = spoken(listener);
-    if protocol == Some(Protocol::Udp) {
+    if !protocol.is_none_or(Protocol::has_routes) {
         return;
     }
     let mut names: BTreeMap<&str, Span> = BTreeMap::new();

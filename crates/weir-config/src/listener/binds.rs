@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::Listener;
+use super::{Listener, Speaks};
 use crate::fields::Fields;
-use crate::protocol::{Protocol, spoken};
+use crate::protocol::spoken;
 use crate::report::{Findings, Span};
 use crate::setting::One as _;
 use crate::values::http::HttpVersion;
@@ -35,9 +35,8 @@ pub(crate) fn check(
         taken.entry((false, address.port())).or_default().push(Bound { address, owner, at });
     }
     for (listener, fields) in listeners.iter().zip(root.named("listener")) {
-        let Some(protocol) = spoken(fields) else { continue };
         // Another plane takes packets before any socket sees them; whether its address clashes is not known here.
-        if fields.is_bad("plane") {
+        if spoken(fields).is_none() || fields.is_bad("plane") {
             continue;
         }
         for (at, value) in fields.list("bind") {
@@ -46,7 +45,7 @@ pub(crate) fn check(
                 continue;
             }
             let mut is_reported = false;
-            for is_udp in transports(listener, protocol) {
+            for is_udp in transports(listener) {
                 let others = taken.entry((is_udp, address.port())).or_default();
                 if let Some(other) = others.iter().find(|other| overlap(address, other.address))
                     && !std::mem::replace(&mut is_reported, true)
@@ -61,9 +60,16 @@ pub(crate) fn check(
 }
 
 /// Whether each socket of a listener is UDP. HTTP/3 has one beside that of the others, if there are others.
-fn transports(listener: &Listener, protocol: Protocol) -> impl Iterator<Item = bool> + use<> {
-    let first = (listener.http().versions != [HttpVersion::H3]).then_some(protocol == Protocol::Udp);
-    first.into_iter().chain(listener.http().versions.contains(&HttpVersion::H3).then_some(true))
+fn transports(listener: &Listener) -> impl Iterator<Item = bool> + use<> {
+    let (first, second) = match &listener.speaks {
+        Speaks::Http(http) => {
+            let speaks_h3 = http.versions.contains(&HttpVersion::H3);
+            ((http.versions != [HttpVersion::H3]).then_some(false), speaks_h3.then_some(true))
+        }
+        Speaks::Tcp => (Some(false), None),
+        Speaks::Udp => (Some(true), None),
+    };
+    first.into_iter().chain(second)
 }
 
 /// Whether two addresses with the same port take the same clients. `[::]` is IPv6 only, so it leaves IPv4 alone.
