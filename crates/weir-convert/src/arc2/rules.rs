@@ -43,7 +43,11 @@ pub fn read(index: usize, line: usize, mut bag: Bag, globals: &globals::Globals,
             on
         }
     };
-    let logging = switch("enable_logging", globals.logging, "`log.access`, which is for all domains at once");
+    let logging = switch(
+        "enable_logging",
+        globals.logging,
+        "`log.access`; routes of a domain without it say `access_log = false`",
+    );
     let sql_injection =
         switch("enable_sql_injection_protection", globals.sql_injection, "`sqli = \"block\"`");
     let compression =
@@ -162,31 +166,39 @@ fn user_agents(bag: &mut Bag, notes: &mut Notes) -> Vec<String> {
 
 /// The listeners with their routes.
 pub fn write(globals: &globals::Globals, rules: &[Rule], body: &mut String) {
+    let is_logged = rules.iter().any(|rule| rule.logging);
     globals::write_listener(globals, "web", rules, body);
     for rule in rules {
         match rule.https_only && globals.email.is_some() {
-            true => redirect(rule, body),
-            false => routes("web", rule, globals, body),
+            true => redirect(rule, is_logged, body),
+            false => routes("web", rule, globals, is_logged, body),
         }
     }
     if globals.email.is_some() {
         globals::write_listener(globals, "secure", rules, body);
         for rule in rules {
-            routes("secure", rule, globals, body);
+            routes("secure", rule, globals, is_logged, body);
         }
     }
 }
 
-fn redirect(rule: &Rule, body: &mut String) {
-    body.push_str("\n[[listener.web.route]]\n");
+/// The beginning of a route; `is_logged` where the file has a log at all.
+fn route(listener: &str, rule: &Rule, is_logged: bool, body: &mut String) {
+    let _ = write!(body, "\n[[listener.{listener}.route]]\n");
     line(body, "host", quoted(&rule.domain));
+    if is_logged && !rule.logging {
+        line(body, "access_log", "false");
+    }
+}
+
+fn redirect(rule: &Rule, is_logged: bool, body: &mut String) {
+    route("web", rule, is_logged, body);
     line(body, "redirect", "{ to = \"https://$host$path$query\", status = 308 }");
 }
 
-fn routes(listener: &str, rule: &Rule, globals: &globals::Globals, body: &mut String) {
+fn routes(listener: &str, rule: &Rule, globals: &globals::Globals, is_logged: bool, body: &mut String) {
     for step in &rule.steps {
-        let _ = write!(body, "\n[[listener.{listener}.route]]\n");
-        line(body, "host", quoted(&rule.domain));
+        route(listener, rule, is_logged, body);
         if !step.paths.is_empty() {
             line(body, "path", texts(&step.paths));
         }

@@ -1,7 +1,7 @@
 //! What ARC2's files become.
 
 use crate::{Converted, Directive, Verdict, convert};
-use weir_config::{Config, HostPattern, PathPattern, Respond, RouteAction, check_text};
+use weir_config::{AccessTarget, Config, HostPattern, PathPattern, Respond, RouteAction, check_text};
 
 /// The configuration that seed 001 was measured with.
 const SEED: &str = include_str!("seed.toml");
@@ -44,6 +44,30 @@ fn the_file_of_the_seed_converts_with_nothing_unsupported() {
     assert_eq!(cache.ttl, Some(std::time::Duration::from_secs(3600)));
     assert!(!cache.ignore_query);
     assert_eq!(config.pools[0].backends[0].address, "127.0.0.1:81");
+}
+
+#[test]
+fn domains_that_are_not_logged_leave_no_line_beside_those_that_are() {
+    let text = |quiet: bool| {
+        let rule = |domain: &str, is_logged: bool| {
+            format!(
+                "[[proxy_rules]]\ndomain = \"{domain}\"\nmax_age_seconds = 60\nforward_addr = \"app.internal\"\n\
+                 forward_port_http = 8080\nrule_type = \"Blacklist\"\nenable_logging = {is_logged}\n"
+            )
+        };
+        format!(
+            "add_rate_limiting = false\nadd_logging = true\n{}{}",
+            rule("said.example", !quiet),
+            rule("quiet.example", false)
+        )
+    };
+    let (_, config) = converted(&text(false));
+    assert_eq!(config.log.access, AccessTarget::Stdout);
+    let logged: Vec<bool> = config.listeners[0].routes.iter().map(|route| route.access_log).collect();
+    assert_eq!(logged, [true, false]);
+    let (all_quiet, config) = converted(&text(true));
+    assert_eq!(config.log.access, AccessTarget::Off);
+    assert!(!all_quiet.body.contains("access_log"), "{}", all_quiet.body);
 }
 
 #[test]
