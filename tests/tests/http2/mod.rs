@@ -1,6 +1,5 @@
 //! HTTP/2 to clients and to backends, through other people's programs and, for attacks, frame by frame.
 
-mod crumbs;
 mod curl;
 mod floods;
 mod honest;
@@ -10,6 +9,7 @@ mod load;
 mod malformed;
 mod matrix;
 mod remote_calls;
+mod small_frames;
 mod specification;
 mod stalls;
 mod upgrade;

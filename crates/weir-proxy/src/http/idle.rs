@@ -1,14 +1,15 @@
 //! When a connection without exchanges is idle: one notion for all versions of HTTP. Pure.
 //!
-//! For Weir an exchange is over when its last byte was handed on. Its client may still be reading: what lies in buffers, in the kernel or
-//! unacknowledged is work under way. So a connection is idle while no exchange is under way, nothing is unsent, and nothing is received.
+//! For Weir an exchange is over when its last byte was handed on. Its client may still be reading: what lies
+//! in buffers, in the kernel or unacknowledged is work under way. So a connection is idle while no exchange
+//! is under way, nothing is unsent, and nothing is received.
 
 use std::time::Duration;
 
 /// Looks at what is unsent within the time that a connection may be idle. Each may be a system call.
 const LOOKS: u32 = 4;
-/// Until the next look at a connection that was asked to make room for another and could not: a client may take this long to acknowledge what
-/// it has (RFC 1122 §4.2.3.2: less than half a second; Linux 40 ms).
+/// Until the next look at a connection that was asked to make room for another and could not: a client may
+/// take this long to acknowledge what it has (RFC 1122 §4.2.3.2: less than half a second; Linux 40 ms).
 const SOON: Duration = Duration::from_millis(100);
 
 /// What has become of a connection without exchanges.
@@ -18,7 +19,8 @@ pub enum Verdict {
     Stays,
     /// Nothing has happened for as long as it may be idle.
     Idle,
-    /// Something is unsent, and none of it was taken for as long as that may last, whatever the client has said meanwhile (threat D1).
+    /// Something is unsent, and none of it was taken for as long as that may last, whatever the client has
+    /// said meanwhile (threat D1).
     Stalled,
 }
 
@@ -94,8 +96,8 @@ impl Idleness {
         taken.is_none()
     }
 
-    /// Looks at the connection. `taken` is how much the client has taken so far, in any measure that grows, if there is something that it has
-    /// not taken, wherever that lies.
+    /// Looks at the connection. `taken` is how much the client has taken so far, in any measure that grows,
+    /// if there is something that it has not taken, wherever that lies.
     pub fn look(&mut self, taken: Option<u64>, now: Duration, patience: Patience) -> Verdict {
         let before = self.unsent.take();
         let Some(taken) = taken else {
@@ -121,7 +123,8 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// Looks when it is time, until it ends; `taken_at` says what the client has taken then. Gives when that was, and how.
+    /// Looks when it is time, until it ends; `taken_at` says what the client has taken then. Gives when that
+    /// was, and how.
     fn end_of(mut idleness: Idleness, taken_at: impl Fn(u64) -> Option<u64>) -> (u64, Verdict) {
         for _ in 0..1000 {
             let now = idleness.due(PATIENCE);

@@ -5,7 +5,6 @@ mod attempt;
 pub mod cache;
 mod compress;
 pub(crate) mod connection;
-pub(crate) mod crew;
 mod date;
 mod dispatch;
 mod drive;
@@ -34,6 +33,7 @@ pub mod sqli;
 pub mod sticky;
 mod stream;
 pub(crate) mod stream_exchange;
+pub(crate) mod tasks;
 mod tunnel;
 mod upload;
 

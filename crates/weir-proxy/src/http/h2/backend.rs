@@ -22,14 +22,16 @@ use crate::http::h2::wire::Wire;
 
 /// What a backend may send of one response before the client has taken any of it.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
-/// The same for all responses of a connection together: so much that each may fill its own. Clients that read slowly would else hold up all others whose
-/// answers come over the same connection.
+/// The same for all responses of a connection together: so much that each may fill its own. Clients that read
+/// slowly would else hold up all others whose answers come over the same connection.
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
-/// What small frames of content may take besides their content until somebody takes it, 256 bytes each less their content, on a connection: beyond it ends
-/// for all who share it. A burst of a hundred thousand messages does not reach it, and what clients are slow to take is gathered.
+/// What small frames of content may take besides their content until somebody takes it, 256 bytes each less
+/// their content, on a connection: beyond it ends for all who share it. A burst of a hundred thousand
+/// messages does not reach it, and what clients are slow to take is gathered.
 const SMALL_FRAMES_BYTES: usize = 32 << 20;
-/// Requests sent before the backend has said how many it takes: what RFC 9113 §6.5.2 asks every one to allow. The `h2` crate would send any
-/// number, and a backend that allows fewer closes a connection that takes no notice.
+/// Requests sent before the backend has said how many it takes: what RFC 9113 §6.5.2 asks every one to allow.
+/// The `h2` crate would send any number, and a backend that allows fewer closes a connection that takes no
+/// notice.
 const STREAMS_BEFORE_SETTINGS: usize = 100;
 /// Most content of requests that waits in a connection to be sent, per stream.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
@@ -84,7 +86,8 @@ impl Place {
         !self.carrier.is_over.get() && clock::now().saturating_sub(self.carrier.opened) < SETTINGS_PATIENCE
     }
 
-    /// Sends a request's head; `is_whole` when nothing follows it. What of its answer waits counts against the budget of `buffers`.
+    /// Sends a request's head; `is_whole` when nothing follows it. What of its answer waits counts against
+    /// the budget of `buffers`.
     ///
     /// # Errors
     /// The connection takes no further requests: nothing was sent.
@@ -118,7 +121,8 @@ impl Carriers {
         (!self.opening.replace(true)).then(|| Opening(self.clone()))
     }
 
-    /// Ready once something may have changed since the caller looked. `asked` tells whether this was polled before.
+    /// Ready once something may have changed since the caller looked. `asked` tells whether this was polled
+    /// before.
     pub fn poll_changed(&self, context: &mut std::task::Context<'_>, asked: &mut bool) -> Poll<()> {
         if std::mem::replace(asked, true) {
             return Poll::Ready(());
@@ -127,7 +131,8 @@ impl Carriers {
         Poll::Pending
     }
 
-    /// Drops connections that carry nothing and have not for `longest`, or that lead to where the backend no longer is.
+    /// Drops connections that carry nothing and have not for `longest`, or that lead to where the backend no
+    /// longer is.
     pub fn retire(&self, now: Duration, longest: Duration, moves: u32) {
         self.open.borrow_mut().retain(|carrier| {
             let is_old = now.saturating_sub(carrier.idle_since.get()) >= longest;

@@ -24,9 +24,9 @@ const PIECE_CREDIT: f64 = 4.0;
 /// for as long as there is something to receive.
 const TURN_BYTES: usize = 16 << 10;
 /// Content of a frame that is so small that keeping it costs more than its bytes.
-const CRUMB_BYTES: usize = 256;
+const SMALL_FRAME_BYTES: usize = 256;
 /// What such a frame counts for in a turn, besides its header: who takes its content must have a turn before there are too many.
-const CRUMB_TURN_BYTES: usize = 64;
+const SMALL_FRAME_TURN_BYTES: usize = 64;
 /// The same before a first request was answered, and once one was refused: room for the head of an ordinary request.
 const FIRST_TURN_BYTES: usize = 2 << 10;
 /// Fields of a head refused that cost as much as a frame does.
@@ -134,8 +134,8 @@ impl Gauge {
     fn charge(&mut self, header: FrameHeader) {
         let cost = match header.kind {
             kind::DATA if header.payload_bytes > 0 => {
-                if header.payload_bytes < CRUMB_BYTES {
-                    self.turn_bytes += CRUMB_TURN_BYTES;
+                if header.payload_bytes < SMALL_FRAME_BYTES {
+                    self.turn_bytes += SMALL_FRAME_TURN_BYTES;
                 }
                 return self.moved(header.payload_bytes);
             }

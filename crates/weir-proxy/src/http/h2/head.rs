@@ -7,8 +7,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use weir_http::section::{Asked, RequestBuilder, ResponseBuilder, TrailerBuilder};
 use weir_http::{Limits, RequestHead, ResponseHead, Scheme, Trailers, Version, Violation};
 
-/// Reads a request; its text goes behind what is in `text`. `scheme` is that of the connection: of a request without `:authority` the `h2`
-/// crate keeps the one that was sent to itself.
+/// Reads a request; its text goes behind what is in `text`. `scheme` is that of the connection: of a request
+/// without `:authority` the `h2` crate keeps the one that was sent to itself.
 pub fn read_request(
     parts: &Parts,
     scheme: Scheme,
@@ -168,8 +168,8 @@ impl RequestParts {
     }
 }
 
-/// The values were checked when they were received or configured; what the `http` crate refuses all the same is an error, not a
-/// field that silently vanishes.
+/// The values were checked when they were received or configured; what the `http` crate refuses all the same
+/// is an error, not a field that silently vanishes.
 fn push(map: &mut HeaderMap, name: &[u8], value: &[u8]) -> io::Result<()> {
     let name = HeaderName::from_bytes(name).map_err(io::Error::other)?;
     let mut value = HeaderValue::from_bytes(value).map_err(io::Error::other)?;

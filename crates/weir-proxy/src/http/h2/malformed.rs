@@ -1,4 +1,5 @@
-//! Requests that are malformed in ways that the `h2` crate keeps to itself: it drops what is wrong with them and hands out the rest.
+//! Requests that are malformed in ways that the `h2` crate keeps to itself: it drops what is wrong with them
+//! and hands out the rest.
 //!
 //! They are found in the bytes before the crate has them, and refused when it hands them out.
 

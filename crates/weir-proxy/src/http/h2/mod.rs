@@ -2,17 +2,17 @@
 //! every other protocol.
 
 mod backend;
+mod empty_data;
 mod frames;
 mod gauge;
 mod head;
 mod malformed;
 mod server;
-mod sieve;
 mod stream;
 mod wire;
 
 pub use backend::{Carriers, Place};
 pub use frames::PREFACE;
 pub use head::{RequestParts, ResponseParts};
-pub use server::{Order, serve, serve_request};
+pub use server::{ReceivedRequest, serve, serve_request};
 pub use stream::Stream;

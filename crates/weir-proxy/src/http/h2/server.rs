@@ -17,7 +17,6 @@ use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_stats::table::{End, Rejected};
 
-use crate::http::crew;
 use crate::http::failure::Failure;
 use crate::http::h2::gauge::Gauge;
 use crate::http::h2::head;
@@ -28,6 +27,7 @@ use crate::http::muxed::Muxed;
 use crate::http::running::{CONNECTION_WINDOW_BYTES, Place, Running, STREAM_WINDOW_BYTES};
 use crate::http::session::{LAST_CHANCE, Session, limits_of};
 use crate::http::stream_exchange::{self, Peer, Served};
+use crate::http::tasks;
 use crate::worker::WorkerListener;
 
 /// Most content that waits in the connection to be sent, per stream.
@@ -175,14 +175,14 @@ impl Driver {
     }
 
     fn begin(&mut self, request: Request<RecvStream>, response: SendResponse<Bytes>) {
-        let order = Order {
+        let request = ReceivedRequest {
             peer: self.peer.clone(),
             watched: self.watched.clone(),
             place: self.running.enter(),
             request,
             response,
         };
-        crew::serve(&self.peer.worker, crew::Order::H2(order));
+        tasks::serve(&self.peer.worker, tasks::Job::H2(request));
     }
 
     fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Step> {
@@ -338,7 +338,7 @@ impl Driver {
 }
 
 /// A request, and its place among those of its connection until it is served.
-pub struct Order {
+pub struct ReceivedRequest {
     peer: Rc<Peer>,
     watched: Watched,
     place: Place,
@@ -347,8 +347,8 @@ pub struct Order {
 }
 
 /// Serves one request.
-pub async fn serve_request(order: Order) {
-    let Order { peer, watched, mut place, request, response } = order;
+pub async fn serve_request(received: ReceivedRequest) {
+    let ReceivedRequest { peer, watched, mut place, request, response } = received;
     let (parts, body) = request.into_parts();
     let is_whole = body.is_end_stream();
     if !is_whole {

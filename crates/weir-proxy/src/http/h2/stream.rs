@@ -26,7 +26,7 @@ use crate::http::h2::wire::Watched;
 const PIECE_BYTES: usize = 16 << 10;
 
 /// Content of a frame below which it is copied where it has to wait: kept as it came, it would take more memory than that.
-const CRUMB_BYTES: usize = 1 << 10;
+const SMALL_PIECE_BYTES: usize = 1 << 10;
 
 /// One stream.
 pub struct Stream {
@@ -47,7 +47,7 @@ pub struct Stream {
 struct Gathered {
     pieces: VecDeque<Bytes>,
     /// Small ones behind all those, in one.
-    crumbs: BytesMut,
+    small_pieces: BytesMut,
     bytes: usize,
     /// Where it is counted. `None` where the whole window is: for [`crate::http::running::Running`] of a client's stream.
     held: Option<Held>,
@@ -63,21 +63,21 @@ impl Gathered {
 
     fn push(&mut self, piece: Bytes) {
         self.bytes += piece.len();
-        if piece.len() < CRUMB_BYTES {
-            return self.crumbs.extend_from_slice(&piece);
+        if piece.len() < SMALL_PIECE_BYTES {
+            return self.small_pieces.extend_from_slice(&piece);
         }
-        if !self.crumbs.is_empty() {
-            self.pieces.push_back(self.crumbs.split().freeze());
+        if !self.small_pieces.is_empty() {
+            self.pieces.push_back(self.small_pieces.split().freeze());
         }
         self.pieces.push_back(piece);
     }
 
     fn pop(&mut self) -> Option<Bytes> {
-        let is_over = self.crumbs.is_empty();
+        let is_over = self.small_pieces.is_empty();
         let piece = self
             .pieces
             .pop_front()
-            .or_else(|| (!is_over).then(|| std::mem::take(&mut self.crumbs).freeze()))?;
+            .or_else(|| (!is_over).then(|| std::mem::take(&mut self.small_pieces).freeze()))?;
         self.bytes -= piece.len();
         Some(piece)
     }

@@ -1,7 +1,7 @@
 //! The bytes under an HTTP/2 connection, as the `h2` crate wants them: what was received before it began, then the stream.
 //!
 //! On the way in, a client's frames are counted ([`Gauge`]): `h2` answers or ignores most of what a peer may send too much of, and a proxy pays for that. Those that
-//! say nothing are taken out ([`Sieve`]): of them `h2` bears few.
+//! say nothing are taken out ([`EmptyDataFilter`]): of them `h2` bears few.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -17,10 +17,10 @@ use weir_io::stream::Duplex as _;
 use weir_io::stream::Stream;
 use weir_io::wait::give_way;
 
+use crate::http::h2::empty_data::EmptyDataFilter;
 use crate::http::h2::frames::Frames;
 use crate::http::h2::gauge::Gauge;
 use crate::http::h2::malformed::MalformedRequests;
-use crate::http::h2::sieve::Sieve;
 
 /// Receives in a row of which nothing is left before others get their turn.
 const RECEIVES: u32 = 8;
@@ -121,9 +121,9 @@ pub struct Wire {
     /// What a client sends, and who looks at it.
     frames: Frames,
     watched: Option<Watched>,
-    sieve: Sieve,
-    /// Through the sieve, and still to be passed on.
-    sieved: Vec<u8>,
+    filter: EmptyDataFilter,
+    /// Received and filtered, and still to be passed on.
+    filtered: Vec<u8>,
     /// Bytes read away behind our end.
     read_away: usize,
 }
@@ -137,8 +137,8 @@ impl Wire {
             first,
             frames: Frames::default(),
             watched,
-            sieve: Sieve::of_client(),
-            sieved: Vec::new(),
+            filter: EmptyDataFilter::of_client(),
+            filtered: Vec::new(),
             read_away: 0,
         }
     }
@@ -146,8 +146,8 @@ impl Wire {
     /// The bytes of the `stream` to a backend.
     pub fn of_backend(stream: Stream) -> Wire {
         let stream = Rc::new(RefCell::new(stream));
-        let (first, frames, sieve) = (None, Frames::default(), Sieve::of_backend());
-        Wire { stream, first, frames, watched: None, sieve, sieved: Vec::new(), read_away: 0 }
+        let (first, frames, filter) = (None, Frames::default(), EmptyDataFilter::of_backend());
+        Wire { stream, first, frames, watched: None, filter, filtered: Vec::new(), read_away: 0 }
     }
 
     /// What was sent earns the peer the windows that it opens for it: some clients do so every 4 KiB, twice.
@@ -194,8 +194,8 @@ impl Wire {
     /// Receives what the `h2` crate is to see, and counts what came.
     fn poll_receive(&mut self, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         for _ in 0..RECEIVES {
-            let held = self.sieve.held();
-            if !self.sieved.is_empty() || room.remaining() <= held.len() {
+            let held = self.filter.held();
+            if !self.filtered.is_empty() || room.remaining() <= held.len() {
                 return self.poll_receive_apart(context, room);
             }
             let before = room.filled().len();
@@ -208,7 +208,7 @@ impl Wire {
                 return polled;
             }
             self.count(&room.filled()[begun..]);
-            let kept = self.sieve.strip(&mut room.filled_mut()[before..]);
+            let kept = self.filter.strip(&mut room.filled_mut()[before..]);
             room.set_filled(before + kept);
             if kept > 0 {
                 return polled;
@@ -224,8 +224,8 @@ impl Wire {
         context: &mut Context<'_>,
         room: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.sieved.is_empty() {
-            let mut bytes = self.sieve.held().to_vec();
+        if self.filtered.is_empty() {
+            let mut bytes = self.filter.held().to_vec();
             let begun = bytes.len();
             bytes.resize(begun + room.remaining(), 0);
             let mut part = ReadBuf::new(&mut bytes[begun..]);
@@ -235,17 +235,17 @@ impl Wire {
                 return Poll::Ready(Ok(()));
             }
             self.count(&bytes[begun..begun + count]);
-            let kept = self.sieve.strip(&mut bytes[..begun + count]);
+            let kept = self.filter.strip(&mut bytes[..begun + count]);
             bytes.truncate(kept);
-            self.sieved = bytes;
+            self.filtered = bytes;
         }
-        if self.sieved.is_empty() {
+        if self.filtered.is_empty() {
             give_way(context);
             return Poll::Pending;
         }
-        let count = self.sieved.len().min(room.remaining());
-        room.put_slice(&self.sieved[..count]);
-        self.sieved.drain(..count);
+        let count = self.filtered.len().min(room.remaining());
+        room.put_slice(&self.filtered[..count]);
+        self.filtered.drain(..count);
         Poll::Ready(Ok(()))
     }
 

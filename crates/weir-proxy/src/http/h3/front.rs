@@ -21,7 +21,8 @@ use super::server;
 use crate::http::running::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 use crate::worker::{ListenerSocket, SessionCount, Worker};
 
-/// Unidirectional streams of a client: three that steer, and some for extensions that we do not know (RFC 9114 section 6.2).
+/// Unidirectional streams of a client: three that steer, and some for extensions that we do not know (RFC
+/// 9114 section 6.2).
 const STEERING_STREAMS: u32 = 16;
 /// Bytes of handshake messages that may arrive out of order (threat D4).
 const CRYPTO_BYTES: usize = 64 << 10;

@@ -8,5 +8,5 @@ mod shared;
 mod stream;
 
 pub use front::ListenerFront;
-pub use server::{Order, serve_request};
+pub use server::{ReceivedRequest, serve_request};
 pub use stream::{ResponseParts, Stream};

@@ -19,7 +19,6 @@ use weir_stats::table::{End, Rejected};
 use super::shared::{Shared, number};
 use super::stream::{HeadError, Stream};
 use crate::client::Client;
-use crate::http::crew;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::idle::{Idleness, Patience, Verdict};
@@ -27,6 +26,7 @@ use crate::http::muxed::{Muxed, confirm};
 use crate::http::running::{Place, Running};
 use crate::http::session::{LAST_CHANCE, identify, limits_of};
 use crate::http::stream_exchange::{self, Peer, Served};
+use crate::http::tasks;
 use crate::worker::{ListenerSlot, Worker};
 
 /// Bytes taken at once from a stream that steers the connection.
@@ -224,13 +224,13 @@ impl Driver {
                 let Peer { worker, slot, secure, .. } = &*self.peer;
                 self.peer = peer(worker, slot, &self.shared.quic, secure);
             }
-            let order = Order {
+            let request = ReceivedRequest {
                 peer: self.peer.clone(),
                 place: self.shared.running.enter(),
                 stream: Stream::of_client(&self.shared, id, reader),
                 shared: self.shared.clone(),
             };
-            crew::serve(&self.peer.worker, crew::Order::H3(order));
+            tasks::serve(&self.peer.worker, tasks::Job::H3(request));
         }
     }
 
@@ -347,7 +347,7 @@ fn read_steering(shared: &Shared, id: StreamId, context: &mut Context<'_>) -> Re
 }
 
 /// A request, and its place among those of its connection until it is served.
-pub struct Order {
+pub struct ReceivedRequest {
     shared: Rc<Shared>,
     peer: Rc<Peer>,
     stream: Stream,
@@ -355,8 +355,8 @@ pub struct Order {
 }
 
 /// Serves one request.
-pub async fn serve_request(order: Order) {
-    let Order { shared, peer, mut stream, mut place } = order;
+pub async fn serve_request(received: ReceivedRequest) {
+    let ReceivedRequest { shared, peer, mut stream, mut place } = received;
     // Before anything is set aside for it: its head must be here.
     match await_section(&peer, &mut stream).await {
         Ok(()) => {}

@@ -1,7 +1,7 @@
 //! One request stream of an HTTP/3 connection: a head and content in, a head and content out, an end.
 //!
-//! Flow control is tied to whoever takes the content: nothing is read of the QUIC stream before somebody asks for it, and what was not read
-//! keeps the client's window closed.
+//! Flow control is tied to whoever takes the content: nothing is read of the QUIC stream before somebody asks
+//! for it, and what was not read keeps the client's window closed.
 
 use std::io;
 use std::rc::Rc;
@@ -20,8 +20,8 @@ use weir_quic::connection::StreamError as Broken;
 
 use super::shared::Shared;
 
-/// Most content put into one DATA frame: it is copied, and copies count against nobody's budget until they are acknowledged, but only as
-/// many as the path carries at once.
+/// Most content put into one DATA frame: it is copied, and copies count against nobody's budget until they
+/// are acknowledged, but only as many as the path carries at once.
 const PIECE_BYTES: usize = 32 << 10;
 /// Most bytes taken from the QUIC stream at once.
 const READ_BYTES: usize = 64 << 10;
@@ -255,7 +255,8 @@ impl Stream {
         }
     }
 
-    /// Moves content into the free room of `buffer`, after [`Self::poll_readable`]; zero is the end of the stream.
+    /// Moves content into the free room of `buffer`, after [`Self::poll_readable`]; zero is the end of the
+    /// stream.
     pub fn take(&mut self, buffer: &mut Buffer) -> io::Result<usize> {
         let room = buffer.free();
         let count = self.content.len().min(room.len());
@@ -286,7 +287,8 @@ impl Stream {
         let frame = Bytes::from(head.frame.into_out());
         self.pending =
             if self.pending.is_empty() { frame } else { [&self.pending[..], &frame].concat().into() };
-        // As far as the client has room now; the rest goes before whatever comes next. What is wrong with our own streams, the driver finds out.
+        // As far as the client has room now; the rest goes before whatever comes next. What is wrong with our
+        // own streams, the driver finds out.
         let mut context = Context::from_waker(Waker::noop());
         let _ = self.shared.send_own(&mut context);
         match self.poll_pending(&mut context) {
@@ -318,7 +320,8 @@ impl Stream {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends as much of `content` as fits a frame, at least one byte when ready; what the client has no room for yet is kept.
+    /// Sends as much of `content` as fits a frame, at least one byte when ready; what the client has no room
+    /// for yet is kept.
     pub fn poll_send(&mut self, context: &mut Context<'_>, content: &[u8]) -> Poll<io::Result<usize>> {
         if self.sending != Sending::Content {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
@@ -365,7 +368,8 @@ impl Stream {
         }
     }
 
-    /// Ends what we send, with `trailers` where there are any. Nothing when it has ended already. Ready once the end is on its way.
+    /// Ends what we send, with `trailers` where there are any. Nothing when it has ended already. Ready once
+    /// the end is on its way.
     pub fn poll_finish<'a>(
         &mut self,
         context: &mut Context<'_>,

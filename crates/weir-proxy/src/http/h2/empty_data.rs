@@ -1,14 +1,17 @@
-//! Takes frames that say nothing out of what a peer sends: `DATA` without content and without an end (RFC 9113 §6.1).
+//! Takes frames that say nothing out of what a peer sends: `DATA` without content and without an end (RFC
+//! 9113 §6.1).
 //!
-//! The `h2` crate bears a hundred of them in the life of a connection and ends it then, with all that goes over it. Some peers send one with each message.
+//! The `h2` crate bears a hundred of them in the life of a connection and ends it then, with all that goes
+//! over it. Some peers send one with each message.
 
 use super::frames::{FrameHeader, HEADER_BYTES, PREFACE, kind};
 
-/// So many pass in the life of a connection: a frame on a stream that takes none is found wrong by the `h2` crate.
+/// So many pass in the life of a connection: a frame on a stream that takes none is found wrong by the `h2`
+/// crate.
 const PASSED: u32 = 50;
 
 /// Where in the frames of one connection we are.
-pub struct Sieve {
+pub struct EmptyDataFilter {
     /// Bytes still to come of the frame under way, or of the preface.
     payload_bytes: usize,
     /// The part of a frame's header that was received: nobody can say yet whether it passes.
@@ -16,15 +19,15 @@ pub struct Sieve {
     passed: u32,
 }
 
-impl Sieve {
+impl EmptyDataFilter {
     /// Of a connection to a backend.
-    pub fn of_backend() -> Sieve {
-        Sieve { payload_bytes: 0, held: Vec::new(), passed: 0 }
+    pub fn of_backend() -> EmptyDataFilter {
+        EmptyDataFilter { payload_bytes: 0, held: Vec::new(), passed: 0 }
     }
 
     /// Of a client's connection, which begins with its preface.
-    pub fn of_client() -> Sieve {
-        Sieve { payload_bytes: PREFACE.len(), ..Sieve::of_backend() }
+    pub fn of_client() -> EmptyDataFilter {
+        EmptyDataFilter { payload_bytes: PREFACE.len(), ..EmptyDataFilter::of_backend() }
     }
 
     /// What was received already and belongs before what comes next.
@@ -32,8 +35,8 @@ impl Sieve {
         &self.held
     }
 
-    /// Takes what says nothing out of `received`, which begins with what was held, and holds what it ends with where that is a part of a header. Gives
-    /// how many bytes are left, at its front.
+    /// Takes what says nothing out of `received`, which begins with what was held, and holds what it ends
+    /// with where that is a part of a header. Gives how many bytes are left, at its front.
     pub fn strip(&mut self, received: &mut [u8]) -> usize {
         self.held.clear();
         // Up to `kept` it is as it is to be passed on; from `at` on nobody has looked at it.
@@ -80,15 +83,15 @@ mod tests {
     }
 
     /// What of `sent` passes, when it comes in pieces of `most` bytes.
-    fn passed(mut sieve: Sieve, sent: &[u8], most: usize) -> Vec<u8> {
+    fn passed(mut filter: EmptyDataFilter, sent: &[u8], most: usize) -> Vec<u8> {
         let mut all = Vec::new();
         for piece in sent.chunks(most) {
-            let mut received = [sieve.held(), piece].concat();
-            let kept = sieve.strip(&mut received);
+            let mut received = [filter.held(), piece].concat();
+            let kept = filter.strip(&mut received);
             all.extend_from_slice(&received[..kept]);
         }
-        assert!(sieve.held().len() < HEADER_BYTES);
-        all.extend_from_slice(sieve.held());
+        assert!(filter.held().len() < HEADER_BYTES);
+        all.extend_from_slice(filter.held());
         all
     }
 
@@ -112,7 +115,7 @@ mod tests {
         sent.extend_from_slice(&nothing[..4]);
         let expected = [&first[..], &meant.concat(), &nothing[..4]].concat();
         for most in (1..40).chain([500, 10_000]) {
-            assert_eq!(passed(Sieve::of_backend(), &sent, most), expected, "in pieces of {most}");
+            assert_eq!(passed(EmptyDataFilter::of_backend(), &sent, most), expected, "in pieces of {most}");
         }
     }
 
@@ -120,7 +123,7 @@ mod tests {
     fn the_preface_of_a_client_passes() {
         let sent = [PREFACE, &frame(4, 0, 0, b"")[..], &frame(0, 0, 1, b"").repeat(60)].concat();
         for most in [1, 9, 24, 25, 1000] {
-            let passed = passed(Sieve::of_client(), &sent, most);
+            let passed = passed(EmptyDataFilter::of_client(), &sent, most);
             assert_eq!(
                 passed,
                 sent[..PREFACE.len() + HEADER_BYTES * (1 + PASSED as usize)],

@@ -14,15 +14,15 @@ use weir_tests::versions::{Behind, VersionedBackend};
 use super::{BOTH, connect};
 
 /// Content of each frame.
-const CRUMB: &[u8] = b"ten bytes.";
+const SMALL: &[u8] = b"ten bytes.";
 /// So many fill the window of a client's stream, and stay far below that of a backend's.
-const COUNT: usize = (128 << 10) / CRUMB.len() - 1;
+const COUNT: usize = (128 << 10) / SMALL.len() - 1;
 
 /// So many fill the window that a client has before it knows of another.
-const FIRST_COUNT: usize = (64 << 10) / CRUMB.len() - 1;
+const FIRST_COUNT: usize = (64 << 10) / SMALL.len() - 1;
 
-fn crumbs(stream: u32, count: usize) -> Vec<u8> {
-    let mut frames = frame(kind::DATA, 0, stream, CRUMB).repeat(count);
+fn small_frames(stream: u32, count: usize) -> Vec<u8> {
+    let mut frames = frame(kind::DATA, 0, stream, SMALL).repeat(count);
     frames.extend(frame(kind::DATA, END_STREAM, stream, b""));
     frames
 }
@@ -39,12 +39,12 @@ fn an_upload_in_tiny_frames_waits_for_a_slow_backend() {
     let weir = weir_before(backend.address(), "h1");
     for pause in [Duration::ZERO, Duration::from_secs(1)] {
         let mut client = connect(&weir, b"");
-        client.sends([headers(1, &request("POST", "/"), false), crumbs(1, COUNT)].concat());
+        client.sends([headers(1, &request("POST", "/"), false), small_frames(1, COUNT)].concat());
         let mut behind = backend.accepts();
         behind.receives_until("\r\n\r\n");
         std::thread::sleep(pause);
         let content = behind.receives_until("\r\n0\r\n\r\n");
-        assert!(content.len() > COUNT * CRUMB.len(), "{} bytes", content.len());
+        assert!(content.len() > COUNT * SMALL.len(), "{} bytes", content.len());
         behind.answers(200, &[], "done");
         assert_eq!(client.outcome_of(1), Outcome::Answered(200, b"done".to_vec()));
     }
@@ -61,13 +61,13 @@ fn an_upload_in_tiny_frames_waits_in_line() {
     let mut busy = backend.accepts();
     busy.receives_until("\r\n\r\n");
     let mut client = connect(&weir, b"");
-    client.sends([headers(1, &request("POST", "/"), false), crumbs(1, FIRST_COUNT)].concat());
+    client.sends([headers(1, &request("POST", "/"), false), small_frames(1, FIRST_COUNT)].concat());
     weir.reaches("weir_queue_depth", &[("pool", "app")], 1.0);
     std::thread::sleep(Duration::from_millis(500));
     busy.answers(200, &[], "first");
     assert_eq!(first.outcome_of(1), Outcome::Answered(200, b"first".to_vec()));
     let content = busy.receives_until("\r\n0\r\n\r\n");
-    assert!(content.len() > FIRST_COUNT * CRUMB.len(), "{} bytes", content.len());
+    assert!(content.len() > FIRST_COUNT * SMALL.len(), "{} bytes", content.len());
     busy.answers(200, &[], "done");
     assert_eq!(client.outcome_of(1), Outcome::Answered(200, b"done".to_vec()));
 }
@@ -80,7 +80,7 @@ fn an_upload_in_tiny_frames_to_a_backend_that_is_away_leaves_its_connection_to_o
         let config = format!("{listener}protocol = \"{protocol}\"\nretry = {{ attempts = 0 }}\n");
         let weir = Setup::of(&config).with("app", backend.address()).start();
         let mut client = connect(&weir, b"");
-        client.sends([headers(1, &request("POST", "/"), false), crumbs(1, FIRST_COUNT)].concat());
+        client.sends([headers(1, &request("POST", "/"), false), small_frames(1, FIRST_COUNT)].concat());
         for outcome in [client.outcome_of(1), client.asks(3, "/other")] {
             let Outcome::Answered(_, content) = outcome else { panic!("{protocol}: {outcome:?}") };
             assert_eq!(
@@ -103,7 +103,7 @@ fn b7_an_answer_in_tiny_frames_waits_for_a_slow_client_and_harms_no_other() {
     let mut server = Http2::server(backend.accepts().with_patience(PATIENCE), b"");
     let first = server.receives_request();
     server.sends(headers(first, &[(":status", "200")], false));
-    server.sends(crumbs(first, COUNT));
+    server.sends(small_frames(first, COUNT));
     std::thread::sleep(Duration::from_secs(1));
     let mut other = connect(&weir, b"");
     other.sends(get(1, "/other"));
@@ -113,7 +113,7 @@ fn b7_an_answer_in_tiny_frames_waits_for_a_slow_client_and_harms_no_other() {
     assert_eq!(other.outcome_of(1), Outcome::Answered(200, b"hello".to_vec()));
     slow.sends([window_update(0, 1 << 20), window_update(1, 1 << 20)].concat());
     let Outcome::Answered(200, content) = slow.outcome_of(1) else { panic!("no answer") };
-    assert_eq!(content.len(), COUNT * CRUMB.len());
+    assert_eq!(content.len(), COUNT * SMALL.len());
 }
 
 /// The same in a tunnel, whose content nobody knows the length of.
