@@ -13,6 +13,7 @@
 pub mod buffers;
 pub mod clock;
 pub mod deadline;
+pub mod flood;
 pub mod handshake;
 pub mod pipes;
 pub mod server_name;

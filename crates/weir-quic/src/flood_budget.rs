@@ -1,33 +1,26 @@
-//! Bound on the work without content that a client may make on one QUIC connection (threat C5).
+//! Which frames of QUIC are charged to the flood budget of a connection (threat C5).
 //!
 //! QUIC bounds what a frame can make us hold, and not how many come: `PING`, `PATH_CHALLENGE`,
 //! `RETIRE_CONNECTION_ID`, windows and the rest are answered for ever, up to a thousand of them in a
-//! datagram. So each is charged to a budget, which time, requests and bytes that move fill up again. The
-//! protocol counts frames anyway; its counters are looked at once in some datagrams.
+//! datagram. The protocol counts frames anyway; its counters are looked at once in some datagrams.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use quinn_proto::ConnectionStats;
+use weir_io::flood::Budget;
 
 /// Datagrams between two looks.
 const DATAGRAMS: u32 = 64;
-/// Frames that a request earns: its client may need some windows.
-const FRAMES_PER_REQUEST: f64 = 12.0;
 /// Bytes received for which there may be a piece of a stream, besides one in each datagram and one for each
 /// piece of an answer: as little as a small message.
 const BYTES_PER_PIECE: u64 = 64;
-/// Bytes, either way, that earn one frame.
-const BYTES_PER_FRAME: f64 = 1024.0;
-/// The part of the whole budget that comes back per second.
-const REFILL: f64 = 0.1;
 
 /// Frames without content that one connection may still receive.
 pub struct FloodBudget {
+    budget: Budget,
+    start: Instant,
     /// Datagrams since the last look.
     datagrams: u32,
-    most: f64,
-    left: f64,
-    at: Instant,
     /// Charged so far: frames, and bytes that moved.
     charged: f64,
     moved_bytes: u64,
@@ -41,12 +34,10 @@ pub struct FloodBudget {
 impl FloodBudget {
     /// For a new connection whose client may send `most` frames without content ahead of what earns more.
     pub fn new(most: u32, now: Instant) -> FloodBudget {
-        let most = f64::from(most);
         FloodBudget {
+            budget: Budget::new(most, Duration::ZERO),
+            start: now,
             datagrams: 0,
-            most,
-            left: most,
-            at: now,
             charged: 0.0,
             moved_bytes: 0,
             pieces: 0,
@@ -63,7 +54,7 @@ impl FloodBudget {
 
     /// A request has ended.
     pub fn request_ended(&mut self) {
-        self.left = (self.left + FRAMES_PER_REQUEST).min(self.most);
+        self.budget.request_answered();
     }
 
     /// A piece of an answer was given to be sent, all that there was of it.
@@ -75,14 +66,12 @@ impl FloodBudget {
     pub fn charge(&mut self, stats: &ConnectionStats, now: Instant) -> bool {
         self.datagrams = 0;
         let moved_bytes = stats.udp_rx.bytes + stats.udp_tx.bytes;
-        let passed = now.saturating_duration_since(self.at).as_secs_f64();
-        let earned = (moved_bytes - self.moved_bytes) as f64 / BYTES_PER_FRAME + passed * self.most * REFILL;
+        self.budget.moved(moved_bytes - std::mem::replace(&mut self.moved_bytes, moved_bytes));
         let cost = cost(stats);
         // The cost falls when acknowledged packets follow on acknowledgements.
         let owed = (cost - self.charged).max(0.0) + self.surplus_pieces(stats) as f64;
-        (self.at, self.moved_bytes, self.charged) = (now, moved_bytes, cost.max(self.charged));
-        self.left = (self.left + earned - owed).min(self.most);
-        self.left >= 0.0
+        self.charged = cost.max(self.charged);
+        self.budget.charge(owed, || now.saturating_duration_since(self.start))
     }
 
     /// How many more pieces of streams came since the last look than its bytes were worth. Those of one look
@@ -128,8 +117,6 @@ fn cost(stats: &ConnectionStats) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     /// Looks after each of `rounds` rounds of `round`, a second apart each `per_second`; whether the budget
@@ -193,6 +180,13 @@ mod tests {
             stats.udp_rx.datagrams += 64;
             stats.udp_rx.bytes += 64 * 1200;
             stats.udp_tx.datagrams += 16;
+        }));
+        // A client that returns both windows in steps of a kibibyte.
+        assert!(lasts(10_000, 1000, |stats, _| {
+            stats.frame_rx.max_stream_data += 64;
+            stats.frame_rx.max_data += 64;
+            stats.udp_tx.datagrams += 64;
+            stats.udp_tx.bytes += 64 * 1024;
         }));
         // Requests in crowds, and a client that says it is still there.
         assert!(lasts(10_000, 1000, |stats, budget| {

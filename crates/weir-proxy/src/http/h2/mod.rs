@@ -1,14 +1,15 @@
-//! HTTP/2 (RFC 9113). The `h2` crate reads and writes frames; what a message means, and what becomes of it, is decided where it is for
-//! every other protocol.
+//! HTTP/2 (RFC 9113). The `h2` crate reads and writes frames; what a message means, and what becomes of it,
+//! is decided where it is for every other protocol.
 
 mod backend;
 mod empty_data;
+mod flood_budget;
 mod frames;
-mod gauge;
 mod head;
 mod malformed;
 mod server;
 mod stream;
+mod turn;
 mod wire;
 
 pub use backend::{Carriers, Place};

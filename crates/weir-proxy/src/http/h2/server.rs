@@ -1,6 +1,5 @@
 //! A client's HTTP/2 connection: requests in, each to an exchange of its own.
 
-use std::cell::RefCell;
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -18,7 +17,6 @@ use weir_io::deadline::Deadline;
 use weir_stats::table::{End, Rejected};
 
 use crate::http::failure::Failure;
-use crate::http::h2::gauge::Gauge;
 use crate::http::h2::head;
 use crate::http::h2::stream::Stream as RequestStream;
 use crate::http::h2::wire::{Unsent, Watched, Wire};
@@ -32,35 +30,29 @@ use crate::worker::WorkerListener;
 
 /// Most content that waits in the connection to be sent, per stream.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
-/// What small frames of content may take besides their content until somebody takes it, 256 bytes each less their content: by a whole window of
-/// frames of 100 bytes it is not reached.
+/// What small frames of content may take besides their content until somebody takes it, 256 bytes each less
+/// their content: by a whole window of frames of 100 bytes it is not reached.
 const SMALL_FRAMES_BYTES: usize = 256 << 10;
 /// Requests that a client may have broken off before we took them up; `h2` closes the connection beyond.
 const RESETS_BEFORE_ACCEPT: usize = 20;
-/// Requests that a client may make us break off by errors of its own in the life of a connection, those above the announced number of streams
-/// among them; `h2` closes the connection beyond (threat B2). A client may open as many streams as it likes before it knows our limit.
+/// Requests that a client may make us break off by errors of its own in the life of a connection, those above
+/// the announced number of streams among them; `h2` closes the connection beyond (threat B2). A client may
+/// open as many streams as it likes before it knows our limit.
 const RESETS_FOR_ERRORS: usize = 1024;
 
 /// How long a client that sent too much may take to take the news.
 const FLOOD_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Serves a connection on which HTTP/2 is spoken, to its end. What was received already is in `session.buffer`.
+/// Serves a connection on which HTTP/2 is spoken, to its end. What was received already is in
+/// `session.buffer`.
 pub async fn serve(session: Session) {
     let Session { worker, slot, stream, secure, client, identity, deadline, buffer, .. } = session;
     let listener = slot.current();
     let limits = &listener.shared.config.http().limits;
-    let gauge = Rc::new(RefCell::new(Gauge::new(limits.control_frames, clock::now())));
     let unsent = Unsent::new(u64::from(limits.streams) * SEND_BUFFER_BYTES as u64, &worker.buffers);
     // What carries many is itself carried by nothing.
     let Some(stream) = stream.into_wire() else { return };
-    let watched = Watched {
-        gauge,
-        malformed: Rc::default(),
-        unsent,
-        received_bytes: Rc::default(),
-        is_shut: Rc::default(),
-        stream: Rc::new(RefCell::new(stream)),
-    };
+    let watched = Watched::new(stream, limits.control_frames, unsent);
     let wire = Wire::of_client(buffer, watched.clone());
     deadline.set(clock::now() + listener.shared.config.timeout.header);
     let mut handshake = pin!(builder(limits).handshake::<Wire, Bytes>(wire));
@@ -120,7 +112,7 @@ struct Driver {
     connection: Connection<Wire, Bytes>,
     peer: Rc<Peer>,
     running: Rc<Running>,
-    watched: Watched,
+    watched: Rc<Watched>,
     deadline: Deadline,
     /// Most exchanges at once.
     streams: u32,
@@ -187,7 +179,7 @@ impl Driver {
 
     fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Step> {
         loop {
-            let is_exhausted = self.watched.gauge.borrow().is_exhausted();
+            let is_exhausted = self.watched.flood_budget.borrow().is_exhausted();
             let polled = if self.running.count() < self.streams && !is_exhausted {
                 self.connection.poll_accept(context)
             } else {
@@ -214,7 +206,7 @@ impl Driver {
                 Stock::HasToSay => continue,
                 Stock::Ends(end) => return Poll::Ready(Step::Over(end)),
             }
-            self.watched.gauge.borrow_mut().end_turn();
+            self.watched.turn.borrow_mut().end();
             self.watched.unsent.settle();
             return Poll::Pending;
         }
@@ -223,7 +215,7 @@ impl Driver {
     /// Looks at what is asked of the connection from outside, and at how long nothing has happened.
     fn take_stock(&mut self) -> Stock {
         let is_open = matches!(self.phase, Phase::Open | Phase::Told);
-        if is_open && self.watched.gauge.borrow().is_exhausted() {
+        if is_open && self.watched.flood_budget.borrow().is_exhausted() {
             self.count_flood();
             self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
             self.phase = Phase::Flooded;
@@ -312,7 +304,8 @@ impl Driver {
         }
     }
 
-    /// Tells the client to open no further streams; it may have sent a request before it could know, which is served.
+    /// Tells the client to open no further streams; it may have sent a request before it could know, which is
+    /// served.
     fn tell(&mut self) -> Stock {
         self.connection.graceful_shutdown();
         self.phase = Phase::Told;
@@ -340,7 +333,7 @@ impl Driver {
 /// A request, and its place among those of its connection until it is served.
 pub struct ReceivedRequest {
     peer: Rc<Peer>,
-    watched: Watched,
+    watched: Rc<Watched>,
     place: Place,
     request: Request<RecvStream>,
     response: SendResponse<Bytes>,
@@ -358,7 +351,8 @@ pub async fn serve_request(received: ReceivedRequest) {
     let violation = watched.violation_of(body.stream_id());
     let scheme = if peer.secure.is_some() { Scheme::Https } else { Scheme::Http };
     let stream = Muxed::H2(RequestStream::of_client(body, response, watched.clone()));
-    // The fields go with what reads them: an answer may wait for its window long after, with thousands beside it (threat B5).
+    // The fields go with what reads them: an answer may wait for its window long after, with thousands beside
+    // it (threat B5).
     let served = stream_exchange::serve(&peer, stream, async move |_, limits, _, exchange, text| {
         let read = head::read_request(&parts, scheme, is_whole, limits, &mut exchange.request, text);
         drop(parts);
@@ -366,14 +360,15 @@ pub async fn serve_request(received: ReceivedRequest) {
     })
     .await;
     match served {
-        Served::Answered => watched.gauge.borrow_mut().answered(),
-        Served::Refused => watched.gauge.borrow_mut().refused(fields),
+        Served::Answered => watched.answered(),
+        Served::Refused => watched.refused(fields),
         Served::BrokenOff => {}
     }
 }
 
-/// Whether `h2` ended the connection over what it counts by itself: requests reset before they were taken up, resets that the client's errors
-/// made us send, continuations, tiny frames of content. What we end by ourselves was counted then.
+/// Whether `h2` ended the connection over what it counts by itself: requests reset before they were taken up,
+/// resets that the client's errors made us send, continuations, tiny frames of content. What we end by
+/// ourselves was counted then.
 fn is_flood(error: &h2::Error) -> bool {
     error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM)
 }

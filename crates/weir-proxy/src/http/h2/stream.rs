@@ -1,12 +1,14 @@
 //! One stream of an HTTP/2 connection, of either role: content in, content out, a head and an end.
 //!
-//! Flow control is tied to whoever takes the content: a peer's window opens again only when what it sent has moved on into a buffer of
-//! the exchange, and nothing is handed to the connection that the peer's window has no room for.
+//! Flow control is tied to whoever takes the content: a peer's window opens again only when what it sent has
+//! moved on into a buffer of the exchange, and nothing is handed to the connection that the peer's window has
+//! no room for.
 
 use std::collections::VecDeque;
 use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -22,10 +24,12 @@ use crate::http::h2::backend::Place;
 use crate::http::h2::head;
 use crate::http::h2::wire::Watched;
 
-/// Most content handed to the connection at once: it is copied, and copies count against nobody's budget until they are sent.
+/// Most content handed to the connection at once: it is copied, and copies count against nobody's budget
+/// until they are sent.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// Content of a frame below which it is copied where it has to wait: kept as it came, it would take more memory than that.
+/// Content of a frame below which it is copied where it has to wait: kept as it came, it would take more
+/// memory than that.
 const SMALL_PIECE_BYTES: usize = 1 << 10;
 
 /// One stream.
@@ -39,7 +43,7 @@ pub struct Stream {
     /// Its place on the connection to a backend that carries it.
     place: Option<Place>,
     /// Where what is sent to a client is counted.
-    watched: Option<Watched>,
+    watched: Option<Rc<Watched>>,
 }
 
 /// Content behind that which nobody has room for.
@@ -49,7 +53,8 @@ struct Gathered {
     /// Small ones behind all those, in one.
     small_pieces: BytesMut,
     bytes: usize,
-    /// Where it is counted. `None` where the whole window is: for [`crate::http::running::Running`] of a client's stream.
+    /// Where it is counted. `None` where the whole window is: for [`crate::http::running::Running`] of a
+    /// client's stream.
     held: Option<Held>,
 }
 
@@ -103,7 +108,7 @@ enum Sending {
 
 impl Stream {
     /// A request's stream on a client's connection.
-    pub fn of_client(receiving: RecvStream, sending: SendResponse<Bytes>, watched: Watched) -> Stream {
+    pub fn of_client(receiving: RecvStream, sending: SendResponse<Bytes>, watched: Rc<Watched>) -> Stream {
         let receiving =
             if receiving.is_end_stream() { Receiving::Ended } else { Receiving::Content(receiving) };
         Stream {
@@ -117,7 +122,8 @@ impl Stream {
         }
     }
 
-    /// A stream to a backend on which the request's head was sent. `held` counts what of the answer nobody has taken yet.
+    /// A stream to a backend on which the request's head was sent. `held` counts what of the answer nobody
+    /// has taken yet.
     pub fn of_backend(
         receiving: ResponseFuture,
         sending: SendStream<Bytes>,
@@ -175,8 +181,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Takes what has come although nobody has room for it, up to the window, which stays as it is: the `h2` crate keeps each frame by itself, and ends a
-    /// connection on which small ones take too much memory.
+    /// Takes what has come although nobody has room for it, up to the window, which stays as it is: the `h2`
+    /// crate keeps each frame by itself, and ends a connection on which small ones take too much memory.
     pub fn gather(&mut self, context: &mut Context<'_>) {
         let Receiving::Content(stream) = &mut self.receiving else { return };
         // Its end, or what is wrong with it, is found once more when this has been taken.
@@ -186,7 +192,8 @@ impl Stream {
         self.gathered.count(self.content.len());
     }
 
-    /// Moves content into the free room of `buffer`, after [`Self::poll_readable`]; zero is the end of the stream.
+    /// Moves content into the free room of `buffer`, after [`Self::poll_readable`]; zero is the end of the
+    /// stream.
     pub fn take(&mut self, buffer: &mut Buffer) -> io::Result<usize> {
         let room = buffer.free();
         let count = self.content.len().min(room.len());
@@ -244,8 +251,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends as much of `content` as the peer's windows have room for now, at least one byte when ready, and the end with all of it when it is
-    /// the last.
+    /// Sends as much of `content` as the peer's windows have room for now, at least one byte when ready, and
+    /// the end with all of it when it is the last.
     pub fn poll_send(
         &mut self,
         context: &mut Context<'_>,
@@ -271,7 +278,8 @@ impl Stream {
         Poll::Ready(Ok(count))
     }
 
-    /// Sends as much of `content` as the peer's windows have room for now, and takes it off: the frames hold on to it where it is.
+    /// Sends as much of `content` as the peer's windows have room for now, and takes it off: the frames hold
+    /// on to it where it is.
     pub fn poll_send_bytes(
         &mut self,
         context: &mut Context<'_>,

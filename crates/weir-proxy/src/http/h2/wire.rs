@@ -1,7 +1,9 @@
-//! The bytes under an HTTP/2 connection, as the `h2` crate wants them: what was received before it began, then the stream.
+//! The bytes under an HTTP/2 connection, as the `h2` crate wants them: what was received before it began,
+//! then the stream.
 //!
-//! On the way in, a client's frames are counted ([`Gauge`]): `h2` answers or ignores most of what a peer may send too much of, and a proxy pays for that. Those that
-//! say nothing are taken out ([`EmptyDataFilter`]): of them `h2` bears few.
+//! On the way in, a client's frames are counted ([`FloodBudget`]): `h2` answers or ignores most of what a
+//! peer may send too much of, and a proxy pays for that. Those that say nothing are taken out
+//! ([`EmptyDataFilter`]): of them `h2` bears few.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -13,22 +15,25 @@ use h2::StreamId;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use weir_http::Violation;
 use weir_io::buffers::{Buffer, Buffers, Held};
+use weir_io::clock;
 use weir_io::stream::Duplex as _;
 use weir_io::stream::Stream;
 use weir_io::wait::give_way;
 
 use crate::http::h2::empty_data::EmptyDataFilter;
-use crate::http::h2::frames::Frames;
-use crate::http::h2::gauge::Gauge;
+use crate::http::h2::flood_budget::FloodBudget;
+use crate::http::h2::frames::{Frames, Part};
 use crate::http::h2::malformed::MalformedRequests;
+use crate::http::h2::turn::Turn;
 
 /// Receives in a row of which nothing is left before others get their turn.
 const RECEIVES: u32 = 8;
 /// Most bytes read away behind our end.
 const MOST_READ_AWAY: usize = 16 << 20;
 
-/// What a connection has been given to send and the kernel has not taken: it lies in buffers of the `h2` crate. Frames' headers and heads are
-/// not counted when given but when sent, so that it may be a little less than there is.
+/// What a connection has been given to send and the kernel has not taken: it lies in buffers of the `h2`
+/// crate. Frames' headers and heads are not counted when given but when sent, so that it may be a little less
+/// than there is.
 pub struct Unsent {
     bytes: Cell<u64>,
     most: u64,
@@ -40,10 +45,11 @@ pub struct Unsent {
 }
 
 impl Unsent {
-    /// Nothing yet. At most `most` bytes count against the budget of `buffers`: what was given for streams that were reset since is gone.
-    pub fn new(most: u64, buffers: &Rc<Buffers>) -> Rc<Unsent> {
+    /// Nothing yet. At most `most` bytes count against the budget of `buffers`: what was given for streams
+    /// that were reset since is gone.
+    pub fn new(most: u64, buffers: &Rc<Buffers>) -> Unsent {
         let (bytes, is_blocked, sent_bytes) = (Cell::new(0), Cell::new(false), Cell::new(0));
-        Rc::new(Unsent { bytes, most, is_blocked, sent_bytes, held: Held::new(buffers) })
+        Unsent { bytes, most, is_blocked, sent_bytes, held: Held::new(buffers) }
     }
 
     /// Content was given to the `h2` crate, which takes no more than the client has room for.
@@ -76,22 +82,36 @@ impl Unsent {
     }
 }
 
-/// What is watched of a client's connection.
-#[derive(Clone)]
+/// What is watched of a client's connection, by whoever drives it, its streams, and the bytes under it.
 pub struct Watched {
-    pub gauge: Rc<RefCell<Gauge>>,
-    pub malformed: Rc<RefCell<MalformedRequests>>,
-    pub unsent: Rc<Unsent>,
+    pub flood_budget: RefCell<FloodBudget>,
+    pub turn: RefCell<Turn>,
+    pub malformed: RefCell<MalformedRequests>,
+    pub unsent: Unsent,
     /// Bytes received so far.
-    pub received_bytes: Rc<Cell<u64>>,
+    pub received_bytes: Cell<u64>,
     /// We have said our last, and read away what still comes.
-    pub is_shut: Rc<Cell<bool>>,
-    pub stream: Rc<RefCell<Stream>>,
+    pub is_shut: Cell<bool>,
+    stream: Rc<RefCell<Stream>>,
 }
 
 impl Watched {
-    /// How much the client has taken of what it was sent so far, if there is something that it has not taken: here or in the kernel. A system
-    /// call.
+    /// Of a new connection, whose client may send `control_frames` frames without content ahead of what earns
+    /// more.
+    pub fn new(stream: Stream, control_frames: u32, unsent: Unsent) -> Rc<Watched> {
+        Rc::new(Watched {
+            flood_budget: RefCell::new(FloodBudget::new(control_frames, clock::now())),
+            turn: RefCell::default(),
+            malformed: RefCell::default(),
+            unsent,
+            received_bytes: Cell::new(0),
+            is_shut: Cell::new(false),
+            stream: Rc::new(RefCell::new(stream)),
+        })
+    }
+
+    /// How much the client has taken of what it was sent so far, if there is something that it has not taken:
+    /// here or in the kernel. A system call.
     pub fn taken(&self) -> Option<u64> {
         let queued_bytes = self.stream.borrow().unsent_bytes();
         let is_unsent = self.unsent.is_blocked.get() || queued_bytes > 0;
@@ -103,12 +123,25 @@ impl Watched {
         self.malformed.borrow_mut().take(stream.as_u32())
     }
 
-    /// A piece of an answer was given to the `h2` crate; `is_all` where the client's windows had room for all that there was.
+    /// A request was answered.
+    pub fn answered(&self) {
+        self.turn.borrow_mut().know(true);
+        self.flood_budget.borrow_mut().answered();
+    }
+
+    /// A request was refused for its head, of so many fields.
+    pub fn refused(&self, fields: usize) {
+        self.turn.borrow_mut().know(false);
+        self.flood_budget.borrow_mut().refused(fields);
+    }
+
+    /// A piece of an answer was given to the `h2` crate; `is_all` where the client's windows had room for all
+    /// that there was.
     #[inline]
     pub fn gave(&self, bytes: usize, is_all: bool) {
         self.unsent.add(bytes);
         if is_all {
-            self.gauge.borrow_mut().gave_piece();
+            self.flood_budget.borrow_mut().sent_piece();
         }
     }
 }
@@ -120,7 +153,7 @@ pub struct Wire {
     first: Option<Buffer>,
     /// What a client sends, and who looks at it.
     frames: Frames,
-    watched: Option<Watched>,
+    watched: Option<Rc<Watched>>,
     filter: EmptyDataFilter,
     /// Received and filtered, and still to be passed on.
     filtered: Vec<u8>,
@@ -129,8 +162,9 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// The bytes of a client, those in `first` before all others. What is `watched` sees every byte received and sent.
-    pub fn of_client(first: Option<Buffer>, watched: Watched) -> Wire {
+    /// The bytes of a client, those in `first` before all others. What is `watched` sees every byte received
+    /// and sent.
+    pub fn of_client(first: Option<Buffer>, watched: Rc<Watched>) -> Wire {
         let (stream, watched) = (watched.stream.clone(), Some(watched));
         Wire {
             stream,
@@ -155,13 +189,14 @@ impl Wire {
         let Some(watched) = &self.watched else { return };
         watched.unsent.note(sent);
         if let Poll::Ready(Ok(count)) = sent {
-            watched.gauge.borrow_mut().moved(*count);
+            watched.flood_budget.borrow_mut().moved(*count);
         }
     }
 
-    /// Whether the peer is heard no longer: it has sent too much, which whoever drives the connection tells it.
+    /// Whether the peer is heard no longer: it has sent too much, which whoever drives the connection tells
+    /// it.
     fn is_deaf(&self) -> bool {
-        self.watched.as_ref().is_some_and(|watched| watched.gauge.borrow().is_exhausted())
+        self.watched.as_ref().is_some_and(|watched| watched.flood_budget.borrow().is_exhausted())
     }
 }
 
@@ -174,7 +209,7 @@ impl AsyncRead for Wire {
         if self.is_deaf() {
             return Poll::Pending;
         }
-        let most = self.watched.as_ref().map_or(usize::MAX, |watched| watched.gauge.borrow().turn_left());
+        let most = self.watched.as_ref().map_or(usize::MAX, |watched| watched.turn.borrow().left());
         if most == 0 {
             give_way(context);
             return Poll::Pending;
@@ -252,11 +287,15 @@ impl Wire {
     fn count(&mut self, mut received: &[u8]) {
         let Some(watched) = &self.watched else { return };
         watched.received_bytes.set(watched.received_bytes.get() + received.len() as u64);
-        let (gauge, malformed) = (&mut *watched.gauge.borrow_mut(), &mut *watched.malformed.borrow_mut());
+        let (budget, turn) = (&mut *watched.flood_budget.borrow_mut(), &mut *watched.turn.borrow_mut());
+        let malformed = &mut *watched.malformed.borrow_mut();
         while let Some(part) = self.frames.next(&mut received) {
-            gauge.see(part);
+            turn.see(part);
+            if let Part::Header(header) = part {
+                budget.see(header);
+            }
             if !malformed.see(part) {
-                gauge.exhaust();
+                budget.exhaust();
             }
         }
     }
@@ -300,8 +339,9 @@ impl AsyncWrite for Wire {
         Poll::Ready(Ok(()))
     }
 
-    /// Says that nothing more will be sent to a client, and reads away what it sends until it ends too: to close with bytes unread makes the
-    /// kernel send a reset, which destroys what the client has not read yet. Whoever drives the connection bounds the time.
+    /// Says that nothing more will be sent to a client, and reads away what it sends until it ends too: to
+    /// close with bytes unread makes the kernel send a reset, which destroys what the client has not read
+    /// yet. Whoever drives the connection bounds the time.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(watched) = &self.watched else { return self.stream.borrow_mut().poll_shutdown(context) };
         if !watched.is_shut.get() {

@@ -1,8 +1,7 @@
-//! HTTP/3 towards clients (RFC 9114): requests of QUIC connections to exchanges. What frames and fields mean is `weir_http::h3`'s, how
-//! datagrams go is [`weir_quic`]'s.
+//! HTTP/3 towards clients (RFC 9114): requests of QUIC connections to exchanges. What frames and fields mean
+//! is `weir_http::h3`'s, how datagrams go is [`weir_quic`]'s.
 
 mod front;
-mod resets;
 mod server;
 mod shared;
 mod stream;

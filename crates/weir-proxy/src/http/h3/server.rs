@@ -12,6 +12,7 @@ use weir_http::h3::{self, Code, Config, Event, Fault, PeerStream, Role};
 use weir_http::{Method, Version};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::flood::Budget;
 use weir_io::handshake::Secure;
 use weir_quic::connection::Connection;
 use weir_stats::table::{End, Rejected};
@@ -31,7 +32,8 @@ use crate::worker::{ListenerSlot, Worker};
 
 /// Bytes taken at once from a stream that steers the connection.
 const READ_BYTES: usize = 4 << 10;
-/// A client that is asked whether it is there, and says nothing for so long while the connection is being closed, has gone.
+/// A client that is asked whether it is there, and says nothing for so long while the connection is being
+/// closed, has gone.
 const SILENCE: Duration = Duration::from_secs(5);
 /// Serves a connection whose handshake is over, to its end.
 pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connection>) {
@@ -47,7 +49,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
         quic,
         own: [Cell::new(None), Cell::new(None)],
         blocked: RefCell::default(),
-        resets: RefCell::default(),
+        flood_budget: RefCell::new(Budget::new(limits.control_frames, clock::now())),
         is_flooded: Cell::new(false),
         running: Running::new(&worker.buffers),
         late: Cell::new(0),
@@ -234,8 +236,8 @@ impl Driver {
         }
     }
 
-    /// Takes note of exchanges that began or ended. Of a connection that is idle for too long QUIC takes care by itself, but not of a client
-    /// that says something and reads nothing.
+    /// Takes note of exchanges that began or ended. Of a connection that is idle for too long QUIC takes care
+    /// by itself, but not of a client that says something and reads nothing.
     fn watch_idleness(&mut self, context: &mut Context<'_>) {
         let is_busy = self.shared.running.count() > 0;
         if is_busy == self.idleness.is_some() {
@@ -277,7 +279,8 @@ impl Driver {
         false
     }
 
-    /// Tells the client of the end that is to come, refuses requests a round trip later, and closes once all are done.
+    /// Tells the client of the end that is to come, refuses requests a round trip later, and closes once all
+    /// are done.
     fn drain(&mut self, context: &mut Context<'_>) -> Option<End> {
         let until = self.peer.slot.draining_until();
         if until.is_none() && !self.deadline.is_shed() {
@@ -311,8 +314,8 @@ impl Driver {
         (is_over || is_gone || now >= self.end_at).then_some(reason)
     }
 
-    /// Asks the client now and then whether it is there; whether it has gone. What one that has gone does not acknowledge must not keep a process
-    /// from its end.
+    /// Asks the client now and then whether it is there; whether it has gone. What one that has gone does not
+    /// acknowledge must not keep a process from its end.
     fn look_for_client(&mut self, now: Duration) -> bool {
         let silence = self.shared.quic.silence();
         if now >= self.probe_at {
@@ -385,14 +388,15 @@ pub async fn serve_request(received: ReceivedRequest) {
         })
         .await;
     match served {
-        Served::Answered => shared.resets.borrow_mut().answered(),
+        Served::Answered => shared.flood_budget.borrow_mut().request_answered(),
         // Reading it may have been most of the work (threat C4).
         Served::Refused => shared.count_broken(),
         Served::BrokenOff => {}
     }
 }
 
-/// A request that came before the handshake is over may be a copy: it is served at once if it may be repeated, and else waits (threat C7).
+/// A request that came before the handshake is over may be a copy: it is served at once if it may be
+/// repeated, and else waits (threat C7).
 async fn take_up(
     shared: &Shared,
     stream: &mut Muxed,

@@ -10,9 +10,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use quinn_proto::{Dir, StreamId};
 use weir_http::h3::{self, Code, Fault, OwnStream};
+use weir_io::clock;
+use weir_io::flood::{Budget, RESET_COST};
 use weir_quic::connection::{Connection, StreamError};
 
-use super::resets::Resets;
 use crate::http::running::Running;
 
 /// How long the end of an answer may wait for the client to make room for some more of it.
@@ -35,7 +36,8 @@ pub struct Shared {
     pub(super) own: [Cell<Option<StreamId>>; 2],
     /// Streams that wait for the client's encoder.
     pub(super) blocked: RefCell<Blocked>,
-    pub(super) resets: RefCell<Resets>,
+    /// What requests that are broken off are charged to: the client's frames are, where they are received.
+    pub(super) flood_budget: RefCell<Budget>,
     pub(super) is_flooded: Cell<bool>,
     pub(super) running: Rc<Running>,
     /// Ends of answers that wait for the client to make room; their exchanges are over.
@@ -51,7 +53,7 @@ impl Shared {
 
     /// A request was broken off for no reason of ours.
     pub fn count_broken(&self) {
-        if self.resets.borrow_mut().broken() {
+        if !self.flood_budget.borrow_mut().charge(RESET_COST, clock::now) {
             self.is_flooded.set(true);
             self.running.wake_driver();
         }
