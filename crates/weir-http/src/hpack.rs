@@ -44,7 +44,7 @@ mod of {
 #[derive(Debug)]
 pub struct FieldBlocks {
     table: Table,
-    step: Step,
+    next: NextByte,
     /// The field under way, and whether it goes into the table.
     field: u8,
     is_inserted: bool,
@@ -76,9 +76,9 @@ struct Table {
     newest: usize,
 }
 
-/// What the next byte is.
+/// Meaning of the next byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum NextByte {
     /// The first of a field.
     Field,
     /// One more of an integer that says this.
@@ -91,7 +91,7 @@ enum Step {
     Broken,
 }
 
-/// What an integer says.
+/// Meaning of an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     /// The index of a whole field.
@@ -135,7 +135,7 @@ impl Default for FieldBlocks {
         };
         FieldBlocks {
             table: Table { entries: [0; ENTRIES], newest: 0 },
-            step: Step::Field,
+            next: NextByte::Field,
             field: 0,
             is_inserted: false,
             integer: 0,
@@ -153,21 +153,21 @@ impl FieldBlocks {
     /// field, and one for each byte of a `:path` that is not in the table; allocates nothing.
     pub fn read(&mut self, mut bytes: &[u8]) {
         while let Some((&first, rest)) = bytes.split_first() {
-            match self.step {
-                Step::Text => {
+            match self.next {
+                NextByte::Text => {
                     let (piece, behind) = bytes.split_at(self.text.left.min(bytes.len()));
                     bytes = behind;
                     self.read_text(piece);
                     continue;
                 }
-                Step::Field => self.begin_field(first),
-                Step::Integer(of) => self.go_on_with_integer(of, first),
-                Step::Length(part) => {
+                NextByte::Field => self.begin_field(first),
+                NextByte::Integer(of) => self.go_on_with_integer(of, first),
+                NextByte::Length(part) => {
                     self.text.part = part;
                     self.text.is_coded = first & 0x80 != 0;
                     self.begin_integer(Of::Length, first, 0x7f);
                 }
-                Step::Broken => return,
+                NextByte::Broken => return,
             }
             bytes = rest;
         }
@@ -175,7 +175,7 @@ impl FieldBlocks {
 
     /// The block has ended; gives what it had.
     pub fn end(&mut self) -> Findings {
-        self.step = Step::Field;
+        self.next = NextByte::Field;
         let findings = std::mem::take(&mut self.findings);
         Findings { has_pseudo_header: findings & of::PSEUDO != 0, has_fragment: findings & of::FRAGMENT != 0 }
     }
@@ -197,7 +197,7 @@ impl FieldBlocks {
         self.integer = u32::from(first & mask);
         self.integer_bytes = 0;
         if first & mask == mask {
-            self.step = Step::Integer(of);
+            self.next = NextByte::Integer(of);
         } else {
             self.end_integer(of);
         }
@@ -209,7 +209,7 @@ impl FieldBlocks {
         if byte & 0x80 == 0 {
             self.end_integer(of);
         } else if self.integer_bytes == INTEGER_BYTES {
-            self.step = Step::Broken;
+            self.next = NextByte::Broken;
         }
     }
 
@@ -220,17 +220,17 @@ impl FieldBlocks {
                 self.field = self.table.entry(self.integer);
                 self.end_field();
             }
-            Of::Name if self.integer == 0 => self.step = Step::Length(Part::Name),
+            Of::Name if self.integer == 0 => self.next = NextByte::Length(Part::Name),
             Of::Name => {
                 self.field = self.table.entry(self.integer) & of::NAME;
-                self.step = Step::Length(Part::Value);
+                self.next = NextByte::Length(Part::Value);
             }
-            Of::Size => self.step = Step::Field,
+            Of::Size => self.next = NextByte::Field,
             Of::Length => {
                 self.text.bytes = self.integer as usize;
                 self.text.left = self.text.bytes;
                 self.text.search = NumberSign::default();
-                if self.integer == 0 { self.end_text() } else { self.step = Step::Text }
+                if self.integer == 0 { self.end_text() } else { self.next = NextByte::Text }
             }
         }
     }
@@ -272,7 +272,7 @@ impl FieldBlocks {
             let is_path = text.bytes == path.len() && text.start.starts_with(path);
             self.field = of::PSEUDO | if is_path { of::PATH } else { 0 };
         }
-        self.step = Step::Length(Part::Value);
+        self.next = NextByte::Length(Part::Value);
     }
 
     #[inline]
@@ -281,7 +281,7 @@ impl FieldBlocks {
             self.table.insert(self.field);
         }
         self.findings |= self.field;
-        self.step = Step::Field;
+        self.next = NextByte::Field;
     }
 }
 

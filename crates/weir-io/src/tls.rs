@@ -80,11 +80,11 @@ enum End {
 
 /// Outcome of processing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum Processed {
     /// There is more in `content`.
     Content,
     /// Nothing is left to process; more must be received before the handshake is over.
-    Hungry,
+    NeedsBytes,
     /// Nothing is left to process, and the handshake is over. What was to be written is in `outgoing`.
     Open,
     /// The peer will say nothing more.
@@ -173,19 +173,19 @@ impl Tls {
                 }
             }
             match step? {
-                Step::Open => {
+                Processed::Open => {
                     self.shaking = None;
                     return Poll::Ready(Ok(()));
                 }
-                Step::Content => {}
+                Processed::Content => {}
                 // What a client sends after its part of the handshake may come along with that: content, and
                 // that it has no more to say.
-                Step::Ended if !self.state().is_handshaking() => {
+                Processed::Ended if !self.state().is_handshaking() => {
                     self.shaking = None;
                     return Poll::Ready(Ok(()));
                 }
-                Step::Ended => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
-                Step::Hungry => {
+                Processed::Ended => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                Processed::NeedsBytes => {
                     if ready!(self.poll_fill(socket, context))? == 0 {
                         return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
                     }
@@ -202,8 +202,8 @@ impl Tls {
             }
             if std::mem::take(&mut self.is_fresh) {
                 match self.process(Wish::Nothing) {
-                    Ok(Step::Content | Step::Ended) => continue,
-                    Ok(Step::Hungry | Step::Open) => {}
+                    Ok(Processed::Content | Processed::Ended) => continue,
+                    Ok(Processed::NeedsBytes | Processed::Open) => {}
                     Err(error) => {
                         let _ = self.poll_linger(socket, context);
                         return Poll::Ready(Err(error));
@@ -313,17 +313,17 @@ impl Tls {
         let mut was_ended = false;
         loop {
             match self.process(wish)? {
-                Step::Open => return Ok(()),
+                Processed::Open => return Ok(()),
                 // What came meanwhile is kept; it is bounded by what is in `incoming`.
-                Step::Content => {}
-                Step::Ended if !std::mem::replace(&mut was_ended, true) => {}
-                Step::Hungry | Step::Ended => return Err(io::ErrorKind::NotConnected.into()),
+                Processed::Content => {}
+                Processed::Ended if !std::mem::replace(&mut was_ended, true) => {}
+                Processed::NeedsBytes | Processed::Ended => return Err(io::ErrorKind::NotConnected.into()),
             }
         }
     }
 
     /// Processes until there is content or nothing is left to do.
-    fn process(&mut self, wish: Wish<'_>) -> io::Result<Step> {
+    fn process(&mut self, wish: Wish<'_>) -> io::Result<Processed> {
         if self.is_broken {
             return Err(io::ErrorKind::NotConnected.into());
         }
@@ -337,15 +337,15 @@ impl Tls {
                 self.outgoing = Some(outgoing);
             }
             self.consume(discard);
-            if matches!(result, Ok(Some(Step::Hungry))) && self.shaking.is_some() {
+            if matches!(result, Ok(Some(Processed::NeedsBytes))) && self.shaking.is_some() {
                 let incoming = self.incoming.as_ref().map_or(&[][..], Buffer::filled);
                 self.consume(last_words::skipped_bytes(incoming));
             }
             match result {
                 Ok(None) => {}
-                Ok(Some(Step::Ended)) => {
+                Ok(Some(Processed::Ended)) => {
                     self.ended = Some(End::InOrder);
-                    return Ok(Step::Ended);
+                    return Ok(Processed::Ended);
                 }
                 Ok(Some(step)) => return Ok(step),
                 Err(error) => {
@@ -368,7 +368,7 @@ impl Tls {
 
     /// Has rustls process one state. Gives how many bytes of `incoming` are used up, and what it came to;
     /// `None` to go on.
-    fn turn(&mut self, wish: Wish<'_>, outgoing: &mut Buffer) -> (usize, io::Result<Option<Step>>) {
+    fn turn(&mut self, wish: Wish<'_>, outgoing: &mut Buffer) -> (usize, io::Result<Option<Processed>>) {
         let before = outgoing.filled().len();
         let mut turn = Turn { content: &mut self.content, outgoing, wish };
         let incoming = self.incoming.as_mut().map_or(&mut [][..], Buffer::filled_mut);
@@ -457,7 +457,10 @@ struct Turn<'t> {
 
 impl Turn<'_> {
     /// Deals with one state. Gives how many bytes of input are used up, and what it came to; `None` to go on.
-    fn take<Data>(&mut self, status: UnbufferedStatus<'_, '_, Data>) -> (usize, io::Result<Option<Step>>) {
+    fn take<Data>(
+        &mut self,
+        status: UnbufferedStatus<'_, '_, Data>,
+    ) -> (usize, io::Result<Option<Processed>>) {
         let mut discard = status.discard;
         let result = match status.state {
             Err(error) => Err(broken(error)),
@@ -466,7 +469,7 @@ impl Turn<'_> {
                     discard += record.discard;
                     self.content.extend_from_slice(record.payload);
                     // Empty records are allowed and mean nothing (RFC 8446 §5.1).
-                    Ok((!record.payload.is_empty()).then_some(Step::Content))
+                    Ok((!record.payload.is_empty()).then_some(Processed::Content))
                 }
                 Some(Err(error)) => Err(broken(error)),
                 None => Ok(None),
@@ -491,11 +494,11 @@ impl Turn<'_> {
                 };
                 written.map_err(io::Error::other).map(|count| {
                     self.outgoing.fill(count);
-                    Some(Step::Open)
+                    Some(Processed::Open)
                 })
             }
-            Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Some(Step::Ended)),
-            Ok(_) => Ok(Some(Step::Hungry)),
+            Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Some(Processed::Ended)),
+            Ok(_) => Ok(Some(Processed::NeedsBytes)),
         };
         (discard, result)
     }
