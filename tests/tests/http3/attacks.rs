@@ -10,7 +10,7 @@ use weir_tests::dialogue::http3::{
     section,
 };
 use weir_tests::dialogue::quic::{self, Close, Quic, Space, frame as quic_frame};
-use weir_tests::dialogue::{After, Backend, PATIENCE, Weir, until, usage_of};
+use weir_tests::dialogue::{After, Backend, PATIENCE, ScriptedBackend, Weir, until, usage_of};
 
 use super::{Authority, Client, authority, run};
 
@@ -434,6 +434,30 @@ fn c10_streams_and_frames_that_must_not_be_are_answered_with_their_codes() {
         assert_eq!(quic.receives_close().code, expected);
     }
     assert_eq!(scene.reached(), 0);
+}
+
+/// A tunnel of an extended CONNECT: nothing but content may come in it (RFC 9114 §4.4).
+#[test]
+fn c10_a_field_section_in_a_tunnel_is_answered_with_its_code() {
+    let authority = authority();
+    let backend = ScriptedBackend::start();
+    let weir = authority.setup(CONFIG).with("app", backend.address()).start();
+    let trust = quic::trusting(authority.path("ca.pem").as_ref());
+    let mut client = Http3::connect(weir.address("web"), "shop.example", &trust);
+    let mut fields = request("CONNECT", "/chat").to_vec();
+    fields.push((":protocol", "chat"));
+    let opening = headers(&fields);
+    client.begins(0, 0, &opening, false);
+    let mut behind = backend.accepts();
+    behind.receives_until("\r\n\r\n");
+    behind.sends("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: chat\r\n\r\n");
+    client.quic.waits("the tunnel to open", |quic| (!quic.stream(0).bytes.is_empty()).then_some(()));
+    let said = frame(kind::DATA, b"hello");
+    client.begins(0, opening.len() as u64, &said, false);
+    behind.receives_until("hello");
+    let trailers = headers(&[("x-late", "1")]);
+    client.begins(0, (opening.len() + said.len()) as u64, &trailers, false);
+    assert_eq!(client.quic.receives_close().code, code::FRAME_UNEXPECTED);
 }
 
 /// A client that opens windows and takes nothing: what it makes Weir hold is bounded (threat S4), however much more it asked for.

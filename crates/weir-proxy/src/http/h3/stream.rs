@@ -39,6 +39,8 @@ pub struct Stream {
     content: Bytes,
     /// The client ended the stream.
     is_ended: bool,
+    /// Any 2xx makes a tunnel of it (RFC 9220).
+    asks_for_tunnel: bool,
     trailers: Option<Box<Trailers>>,
     /// What is wrong with the request.
     violation: Option<Violation>,
@@ -72,12 +74,12 @@ pub enum HeadError {
 /// The head of a response under way.
 pub struct ResponseParts {
     frame: SectionWriter<Vec<u8>>,
-    is_interim: bool,
+    status: u16,
 }
 
 impl Default for ResponseParts {
     fn default() -> ResponseParts {
-        ResponseParts { frame: SectionWriter::new(Vec::with_capacity(256)), is_interim: false }
+        ResponseParts { frame: SectionWriter::new(Vec::with_capacity(256)), status: 0 }
     }
 }
 
@@ -86,8 +88,8 @@ impl ResponseParts {
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
         if let (b":status", &[a, b, c]) = (name, value) {
             let digit = |byte: u8| u16::from(byte.wrapping_sub(b'0') % 10);
-            self.is_interim = a == b'1';
-            return self.frame.status(100 * digit(a) + 10 * digit(b) + digit(c));
+            self.status = 100 * digit(a) + 10 * digit(b) + digit(c);
+            return self.frame.status(self.status);
         }
         self.frame.field(name, value);
     }
@@ -105,6 +107,7 @@ impl Stream {
             section: None,
             content: Bytes::new(),
             is_ended: false,
+            asks_for_tunnel: false,
             trailers: None,
             violation: None,
             sending: Sending::Head,
@@ -132,7 +135,7 @@ impl Stream {
         text: &mut Vec<u8>,
     ) -> Poll<Result<(), HeadError>> {
         let start = text.len();
-        let mut builder = RequestBuilder::new(Version::Http3, limits, head, text);
+        let mut builder = RequestBuilder::new(Version::Http3, limits, &mut *head, text);
         let Poll::Ready(read) = self.poll_fields(context, |name, value| builder.field(name, value)) else {
             drop(builder);
             text.truncate(start);
@@ -147,8 +150,9 @@ impl Stream {
             };
             builder.finish(is_whole).map_err(HeadError::Refused)
         });
-        if read.is_err() {
-            text.truncate(start);
+        match read {
+            Ok(()) => self.asks_for_tunnel = head.is_extended_connect(),
+            Err(_) => text.truncate(start),
         }
         Poll::Ready(read)
     }
@@ -281,8 +285,11 @@ impl Stream {
         if self.sending != Sending::Head {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        if !head.is_interim {
+        if head.status >= 200 {
             self.sending = if is_last { Sending::Ending } else { Sending::Content };
+        }
+        if self.asks_for_tunnel && (200..300).contains(&head.status) {
+            self.reader.become_tunnel();
         }
         let frame = Bytes::from(head.frame.into_out());
         self.pending =
