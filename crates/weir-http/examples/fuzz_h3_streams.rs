@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use weir_http::Limits;
 use weir_http::h3::{
-    Config, Connection, Event, Fault, PeerStream, Role, SectionError, SectionLimits, SectionRead, StreamEvent,
+    Config, Connection, Event, Fault, PeerStream, SectionError, SectionLimits, SectionRead, StreamEvent,
 };
 
 /// The first byte of an input says which stream: request, control, encoder or decoder, or any bytes on a new
@@ -77,7 +77,7 @@ fn play(
     draw: u32,
     mut piece_bytes: impl FnMut() -> usize,
 ) -> Result<Outcome, String> {
-    let mut connection = Connection::new(Role::Server, config, draw);
+    let mut connection = Connection::new(config, draw);
     let mut outcome = Outcome::default();
     let Some((&first, mut rest)) = bytes.split_first() else { return Ok(outcome) };
     // The meaning of the encoder and request streams depends on the table.

@@ -8,7 +8,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use weir_http::h3::{self, Connection, RequestStream, Role, SectionWriter, StreamEvent, qpack::Decoder};
+use weir_http::h3::{self, Connection, RequestStream, SectionWriter, StreamEvent, qpack::Decoder};
 use weir_http::hpack::FieldBlocks;
 use weir_http::{Limits, RequestBuilder, RequestHead, Version};
 
@@ -151,7 +151,7 @@ fn decode_with_table(name: &'static str) -> Case {
 /// The frame of a request to a head that can be routed: everything that a request passes in this crate.
 fn request(name: &'static str, frame: Vec<u8>) -> Case {
     let limits = Limits::default();
-    let mut connection = Connection::new(Role::Server, &h3::Config::new(&limits), 1);
+    let mut connection = Connection::new(&h3::Config::new(&limits), 1);
     let (mut head, mut text) = (RequestHead::new(), Vec::new());
     let bytes = frame.len();
     let once = move || {

@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 
-use super::Role;
 use super::control::{ControlEvent, ControlReader};
 use super::error::{Code, Fault, SectionError};
 use super::frame::reserved;
@@ -57,7 +56,6 @@ impl Config {
 /// One HTTP/3 connection, but for its request streams, which the caller keeps.
 #[derive(Debug)]
 pub struct Connection {
-    role: Role,
     config: Config,
     decoder: Decoder,
     control: ControlReader,
@@ -70,7 +68,6 @@ pub struct Connection {
     ignored_count: usize,
     control_output: Vec<u8>,
     has_decoder_stream: bool,
-    peer_settings: Option<Settings>,
     events: VecDeque<Event>,
     /// The stream that our last GOAWAY named.
     refused_from: Option<u64>,
@@ -102,7 +99,7 @@ const LAST_REQUEST: u64 = varint::MAX - 3;
 pub enum Event {
     /// The peer's settings have come; once.
     Settings(Settings),
-    /// The peer takes no requests (or, from a client, no pushes) from this id on.
+    /// The client takes no pushes from this id on.
     GoAway(u64),
     /// The field section of this stream, which was blocked, can be read: [`Connection::retry_section`].
     Unblocked(u64),
@@ -136,7 +133,7 @@ pub enum PeerStream {
 impl Connection {
     /// A connection whose handshake is complete, or whose early data is read. `draw` is any number: what
     /// reserved settings and frames are made of.
-    pub fn new(role: Role, config: &Config, draw: u32) -> Connection {
+    pub fn new(config: &Config, draw: u32) -> Connection {
         let config = Config {
             qpack_table_capacity: config.qpack_table_capacity.min(LARGEST_TABLE_BYTES),
             qpack_blocked_streams: config.qpack_blocked_streams.min(MOST_BLOCKED_STREAMS),
@@ -155,7 +152,6 @@ impl Connection {
         varint::write(&mut control_output, reserved(draw >> 4));
         control_output.push(0);
         Connection {
-            role,
             decoder: Decoder::new(config.qpack_table_capacity, config.qpack_blocked_streams),
             config,
             control: ControlReader::default(),
@@ -167,7 +163,6 @@ impl Connection {
             ignored_count: 0,
             control_output,
             has_decoder_stream: false,
-            peer_settings: None,
             events: VecDeque::new(),
             refused_from: None,
             next_request: 0,
@@ -183,12 +178,7 @@ impl Connection {
         }
         self.next_request = self.next_request.max(stream_id.saturating_add(4));
         self.admitted_count += 1;
-        Some(self.stream(stream_id))
-    }
-
-    /// A request stream of our own, on which a response comes. For the client's side.
-    pub fn stream(&self, stream_id: u64) -> RequestStream {
-        RequestStream::new(stream_id, self.role, self.config.head.bytes, self.config.trailers.bytes)
+        Some(RequestStream::new(stream_id, self.config.head.bytes, self.config.trailers.bytes))
     }
 
     /// Gives the fields of a section that [`RequestStream::advance`] found in `input` to `visit`, in order.
@@ -310,12 +300,7 @@ impl Connection {
             0x00 => (&mut self.control_stream, Fault::ControlStreamRepeated),
             0x02 => (&mut self.encoder_stream, Fault::QpackStreamRepeated),
             0x03 => (&mut self.decoder_stream, Fault::QpackStreamRepeated),
-            0x01 => {
-                return Err(match self.role {
-                    Role::Server => Fault::PushStreamFromClient,
-                    Role::Client => Fault::PushNotAllowed,
-                });
-            }
+            0x01 => return Err(Fault::PushStreamFromClient),
             _ => {
                 self.ignored_count += 1;
                 let is_flood = self.ignored_count > IGNORED_LIMIT;
@@ -330,13 +315,10 @@ impl Connection {
 
     fn receive_control(&mut self, mut input: &[u8]) -> Result<(), Fault> {
         while !input.is_empty() {
-            let (taken, event) = self.control.advance(input, self.role)?;
+            let (taken, event) = self.control.advance(input)?;
             input = input.get(taken..).unwrap_or_default();
             match event {
-                Some(ControlEvent::Settings(settings)) => {
-                    self.peer_settings = Some(settings);
-                    self.events.push_back(Event::Settings(settings));
-                }
+                Some(ControlEvent::Settings(settings)) => self.events.push_back(Event::Settings(settings)),
                 Some(ControlEvent::GoAway(id)) => {
                     // Only the last of them says anything.
                     self.events.retain(|event| !matches!(event, Event::GoAway(_)));
@@ -360,11 +342,6 @@ impl Connection {
     /// The next event; `None` until more is received.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
-    }
-
-    /// The peer's settings; `None` until they have come, when the defaults hold.
-    pub fn peer_settings(&self) -> Option<&Settings> {
-        self.peer_settings.as_ref()
     }
 
     /// Bytes that a stream of ours is to send next, its type included; write as many as flow control lets you
@@ -412,17 +389,10 @@ impl Connection {
     }
 
     fn go_away(&mut self, id: u64) {
-        // A client names pushes, of which there are none.
-        let id = if self.role == Role::Client { 0 } else { id };
         self.refused_from = Some(id);
         self.control_output.push(0x07);
         varint::write(&mut self.control_output, varint::length(id) as u64);
         varint::write(&mut self.control_output, id);
-    }
-
-    /// Whether new requests are refused.
-    pub fn refuses_requests(&self) -> bool {
-        self.refused_from.is_some_and(|from| from != LAST_REQUEST)
     }
 
     /// How many streams wait for the peer's encoder.

@@ -1,6 +1,5 @@
 //! The peer's control stream (RFC 9114 §6.2.1, §7.2).
 
-use super::Role;
 use super::error::Fault;
 use super::frame::{FrameHeader, FrameHeaderReader, FrameKind};
 use super::settings::{self, Settings};
@@ -38,11 +37,7 @@ impl ControlReader {
     }
 
     /// Reads from the start of `input` up to the next event, if there is one: how many bytes it took.
-    pub(super) fn advance(
-        &mut self,
-        input: &[u8],
-        role: Role,
-    ) -> Result<(usize, Option<ControlEvent>), Fault> {
+    pub(super) fn advance(&mut self, input: &[u8]) -> Result<(usize, Option<ControlEvent>), Fault> {
         let mut at = 0;
         loop {
             let rest = input.get(at..).unwrap_or_default();
@@ -50,7 +45,7 @@ impl ControlReader {
                 let (taken, header) = self.header.read(rest);
                 at += taken;
                 let Some(header) = header else { return Ok((at, None)) };
-                self.check(header, role)?;
+                self.check(header)?;
                 self.frame = Some(header);
                 continue;
             };
@@ -68,7 +63,7 @@ impl ControlReader {
             }
             self.frame = None;
             let payload = std::mem::take(&mut self.payload);
-            let event = self.carry_out(kind, &payload, role)?;
+            let event = self.carry_out(kind, &payload)?;
             if event.is_some() {
                 return Ok((at, event));
             }
@@ -79,7 +74,7 @@ impl ControlReader {
     //# If the first frame of the control stream is any other
     //# frame type, this MUST be treated as a connection error of type
     //# H3_MISSING_SETTINGS.
-    fn check(&mut self, header: FrameHeader, role: Role) -> Result<(), Fault> {
+    fn check(&mut self, header: FrameHeader) -> Result<(), Fault> {
         if !self.has_settings && header.kind != FrameKind::Settings {
             return Err(Fault::FrameBeforeSettings);
         }
@@ -88,7 +83,6 @@ impl ControlReader {
             FrameKind::Settings if header.length > settings::LONGEST_PAYLOAD_BYTES => {
                 Err(Fault::SettingsTooLarge)
             }
-            FrameKind::MaxPushId if role == Role::Client => Err(Fault::MaxPushIdFromServer),
             FrameKind::GoAway | FrameKind::CancelPush | FrameKind::MaxPushId
                 if header.length > LONGEST_INTEGER_BYTES =>
             {
@@ -106,12 +100,7 @@ impl ControlReader {
         }
     }
 
-    fn carry_out(
-        &mut self,
-        kind: FrameKind,
-        payload: &[u8],
-        role: Role,
-    ) -> Result<Option<ControlEvent>, Fault> {
+    fn carry_out(&mut self, kind: FrameKind, payload: &[u8]) -> Result<Option<ControlEvent>, Fault> {
         match kind {
             FrameKind::Settings => {
                 self.has_settings = true;
@@ -122,9 +111,7 @@ impl ControlReader {
                 //= https://www.rfc-editor.org/rfc/rfc9114#section-5.2
                 //# Receiving a GOAWAY containing a larger identifier than previously
                 //# received MUST be treated as a connection error of type H3_ID_ERROR.
-                let is_larger = self.goaway.is_some_and(|before| id > before);
-                // A server names requests, a client pushes.
-                if is_larger || role == Role::Client && id % 4 != 0 {
+                if self.goaway.is_some_and(|before| id > before) {
                     return Err(Fault::GoAwayId);
                 }
                 self.goaway = Some(id);

@@ -131,7 +131,6 @@ faults! {
     MessageFrameOnControlStream Connection FrameUnexpected "h3_message_frame_on_control_stream" "found DATA, HEADERS or PUSH_PROMISE on the control stream, expected it on a request stream (RFC 9114 §7.2)";
     FrameOfHttp2 Connection FrameUnexpected "h3_frame_of_http2" "found a frame type that only HTTP/2 has, expected one of HTTP/3 (RFC 9114 §7.2.8)";
     PushPromiseFromClient Connection FrameUnexpected "h3_push_promise_from_client" "found PUSH_PROMISE from a client, expected none (RFC 9114 §7.2.5)";
-    PushNotAllowed Connection IdError "h3_push_not_allowed" "found a push that no MAX_PUSH_ID allows, expected none (RFC 9114 §4.6)";
     TruncatedFrame Connection FrameError "h3_truncated_frame" "found the end of the stream inside a frame, expected as many bytes as its length says (RFC 9114 §7.1)";
     RequestIncomplete Stream RequestIncomplete "h3_request_incomplete" "found the end of the stream before a field section, expected a request (RFC 9114 §4.1)";
     SectionTooLarge Stream ExcessiveLoad "h3_section_too_large" "found a field section over the limit, expected fewer or shorter fields (RFC 9114 §4.2.2)";
@@ -149,10 +148,9 @@ faults! {
     PushStreamFromClient Connection StreamCreationError "h3_push_stream_from_client" "found a push stream from a client, expected none (RFC 9114 §6.2.2)";
     CriticalStreamClosed Connection ClosedCriticalStream "h3_critical_stream_closed" "found the end of the control stream or of a QPACK stream, expected it to last as long as the connection (RFC 9114 §6.2.1)";
     TooManyStreams Connection ExcessiveLoad "h3_too_many_streams" "found more unidirectional streams than the limit, expected fewer (RFC 9114 §10.5)";
-    GoAwayId Connection IdError "h3_goaway_id" "found an id in GOAWAY that is larger than before or no request's, expected a smaller one of the right kind (RFC 9114 §5.2)";
+    GoAwayId Connection IdError "h3_goaway_id" "found an id in GOAWAY that is larger than before, expected no larger one (RFC 9114 §5.2)";
     PushIdReduced Connection IdError "h3_push_id_reduced" "found MAX_PUSH_ID below an earlier one, expected it to grow (RFC 9114 §7.2.7)";
     PushIdUnknown Connection IdError "h3_push_id_unknown" "found CANCEL_PUSH of a push that was never promised, expected a known id (RFC 9114 §7.2.3)";
-    MaxPushIdFromServer Connection FrameUnexpected "h3_max_push_id_from_server" "found MAX_PUSH_ID from a server, expected none (RFC 9114 §7.2.7)";
     AcknowledgementsUnread Connection ExcessiveLoad "h3_acknowledgements_unread" "found a peer that takes no more of the QPACK decoder stream, expected flow control credit for it (RFC 9204 §4.4)";
     SectionTruncated Connection QpackDecompressionFailed "qpack_section_truncated" "found the end of a field section inside a line, expected whole lines (RFC 9204 §4.5)";
     SectionInteger Connection QpackDecompressionFailed "qpack_section_integer" "found an integer of more than 62 bits in a field section, expected a smaller one (RFC 9204 §4.1.1)";

@@ -6,12 +6,12 @@
 //! the caller's. How to drive it:
 //!
 //! ```
-//! use weir_http::h3::{self, Connection, Fault, OwnStream, Role, SectionError, SectionRead, StreamEvent};
+//! use weir_http::h3::{self, Connection, Fault, OwnStream, SectionError, SectionRead, StreamEvent};
 //! use weir_http::{Limits, RequestBuilder, RequestHead, Version, Violation};
 //!
 //! let limits = Limits::default();
 //! // Once the handshake is complete. The last argument is a random number.
-//! let mut connection = Connection::new(Role::Server, &h3::Config::new(&limits), 0x1234_5678);
+//! let mut connection = Connection::new(&h3::Config::new(&limits), 0x1234_5678);
 //!
 //! // Open a unidirectional stream for each of ours when it first has bytes; write what flow control takes. Ask again after
 //! // anything else was called: once per turn of the loop is enough.
@@ -98,12 +98,3 @@ pub use frame::{FrameHeader, FrameHeaderReader, FrameKind, write_data_header};
 pub use qpack::{SectionLimits, SectionRead, SectionWriter};
 pub use settings::Settings;
 pub use stream::{RequestStream, Section, StreamEvent, StreamStep};
-
-/// Which side of a connection we are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// We answer.
-    Server,
-    /// We ask.
-    Client,
-}

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::Role;
 use super::error::Fault;
 use super::frame::{FrameHeader, FrameHeaderReader, FrameKind};
 
@@ -16,7 +15,6 @@ const UNKNOWN_FRAMES_LIMIT_BYTES: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct RequestStream {
     id: u64,
-    role: Role,
     state: FrameState,
     phase: Phase,
     /// Bytes left of the frame being read.
@@ -79,15 +77,9 @@ pub struct StreamStep {
 }
 
 impl RequestStream {
-    pub(super) fn new(
-        id: u64,
-        role: Role,
-        head_limit_bytes: usize,
-        trailer_limit_bytes: usize,
-    ) -> RequestStream {
+    pub(super) fn new(id: u64, head_limit_bytes: usize, trailer_limit_bytes: usize) -> RequestStream {
         RequestStream {
             id,
-            role,
             state: FrameState::Header,
             phase: Phase::Head,
             left: 0,
@@ -171,12 +163,7 @@ impl RequestStream {
             (FrameKind::Data, Phase::Content | Phase::Tunnel) => FrameState::Data,
             (FrameKind::Data, Phase::Head) => return Err(Fault::DataBeforeHeaders),
             (FrameKind::Data | FrameKind::Headers, Phase::Ended) => return Err(Fault::FrameAfterTrailers),
-            (FrameKind::PushPromise, _) => {
-                return Err(match self.role {
-                    Role::Server => Fault::PushPromiseFromClient,
-                    Role::Client => Fault::PushNotAllowed,
-                });
-            }
+            (FrameKind::PushPromise, _) => return Err(Fault::PushPromiseFromClient),
             (FrameKind::OfHttp2, _) => return Err(Fault::FrameOfHttp2),
             (FrameKind::Unknown, _) => {
                 self.skip(1)?;
@@ -213,15 +200,11 @@ impl RequestStream {
         Ok(())
     }
 
-    /// The head that was read is an interim one: another follows (RFC 9110 §15.2). For the client's side
-    /// only.
-    pub fn expect_another_head(&mut self) {
-        self.phase = Phase::Head;
-    }
-
     /// From here on the stream is a tunnel, in which only DATA may come (RFC 9114 §4.4, RFC 9220).
     pub fn become_tunnel(&mut self) {
-        self.phase = Phase::Tunnel;
+        if self.phase == Phase::Content {
+            self.phase = Phase::Tunnel;
+        }
     }
 
     /// The peer ended the stream, and all of its bytes were given to [`Self::advance`].

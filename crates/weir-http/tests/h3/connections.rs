@@ -18,10 +18,10 @@ fn a_server_says_what_it_takes_in_settings_before_anything_else() {
     };
     assert_eq!(settings, expected);
     // A reserved frame, which everyone must ignore, ends it.
-    let mut client = Connection::new(Role::Client, &h3::Config::new(&Limits::default()), 1);
+    let mut client = Connection::new(&h3::Config::new(&Limits::default()), 1);
     assert_eq!(client.receive(3, &said), Ok(PeerStream::Read));
     assert_eq!(client.poll_event(), Some(Event::Settings(expected)));
-    assert_eq!((client.poll_event(), client.peer_settings()), (None, Some(&expected)));
+    assert_eq!(client.poll_event(), None);
     assert_eq!(peer.receives(OwnStream::Control), b"");
     assert_eq!(peer.receives(OwnStream::QpackDecoder), b"");
 }
@@ -29,8 +29,8 @@ fn a_server_says_what_it_takes_in_settings_before_anything_else() {
 #[test]
 fn every_draw_gives_settings_that_the_other_side_takes() {
     for draw in (0..u32::MAX).step_by(104_729) {
-        let mut server = Connection::new(Role::Server, &h3::Config::new(&Limits::default()), draw);
-        let mut client = Connection::new(Role::Client, &h3::Config::new(&Limits::default()), draw);
+        let mut server = Connection::new(&h3::Config::new(&Limits::default()), draw);
+        let mut client = Connection::new(&h3::Config::new(&Limits::default()), draw);
         assert_eq!(client.receive(3, server.pending(OwnStream::Control)), Ok(PeerStream::Read));
         assert!(matches!(client.poll_event(), Some(Event::Settings(_))));
     }
@@ -86,14 +86,12 @@ fn draining_first_announces_the_end_and_then_refuses_what_is_new() {
     peer.connection.announce_end();
     peer.connection.announce_end();
     assert_eq!(peer.receives(OwnStream::Control), hex("07 08 ff ff ff ff ff ff ff fc"));
-    assert!(!peer.connection.refuses_requests());
     assert!(peer.connection.admit(8).is_some());
     // Requests may arrive in another order than they were opened in.
     assert!(peer.connection.admit(4).is_some());
     peer.connection.refuse_requests();
     peer.connection.refuse_requests();
     assert_eq!(peer.receives(OwnStream::Control), hex("07 01 0c"));
-    assert!(peer.connection.refuses_requests());
     assert!(peer.connection.admit(12).is_none() && peer.connection.admit(16).is_none());
     assert_eq!(Connection::REFUSED.value(), 0x10b);
     // Late announcements say nothing larger than before.
@@ -117,52 +115,4 @@ fn of_several_goaways_the_last_is_told() {
     let frames = [frame(0x7, &[9]), frame(0xd, &[3]), frame(0x7, &[5]), frame(0x7, &[5])].concat();
     peer.sends(2, &frames).unwrap();
     assert_eq!(peer.events(), [Event::GoAway(5)]);
-}
-
-#[test]
-fn a_client_refuses_pushes_and_ids_that_are_no_requests() {
-    let settings = uni(0x00, &settings_frame());
-    let client = || Connection::new(Role::Client, &h3::Config::new(&Limits::default()), 1);
-    for (bytes, fault) in [
-        (uni(0x01, &[0]), Fault::PushNotAllowed),
-        ([settings.clone(), frame(0x7, &[6])].concat(), Fault::GoAwayId),
-        ([settings.clone(), frame(0xd, &[0])].concat(), Fault::MaxPushIdFromServer),
-        ([settings, frame(0x3, &[0])].concat(), Fault::PushIdUnknown),
-    ] {
-        assert_eq!(client().receive(3, &bytes), Err(fault));
-    }
-    let mut stream = client().stream(0);
-    assert_eq!(stream.advance(&frame(0x5, &[0, 0, 0])), Err(Fault::PushNotAllowed));
-}
-
-#[test]
-fn a_client_reads_interim_heads_before_the_final_one() {
-    let mut client = Connection::new(Role::Client, &h3::Config::new(&Limits::default()), 1);
-    let mut stream = client.stream(0);
-    let mut heads = Vec::new();
-    let input = [head(&[(":status", "103")]), head(&[(":status", "200")]), frame(0x0, b"x")].concat();
-    let mut at = 0;
-    while at < input.len() {
-        let step = stream.advance(&input[at..]).unwrap();
-        match step.event {
-            StreamEvent::Section(section) => {
-                assert!(!section.is_trailers);
-                let mut status = Vec::new();
-                let read = client.read_section(&mut stream, &input[at..], section, |_, value| {
-                    status.extend_from_slice(value);
-                    Ok::<(), ()>(())
-                });
-                assert_eq!(read, Ok(SectionRead::Complete));
-                if status == b"103" {
-                    stream.expect_another_head();
-                }
-                heads.push(status);
-            }
-            StreamEvent::Data(range) => assert_eq!(&input[at..][range], b"x"),
-            other => panic!("{other:?}"),
-        }
-        at += step.consumed;
-    }
-    assert_eq!(heads, [b"103", b"200"]);
-    assert_eq!(stream.finish(), Ok(()));
 }

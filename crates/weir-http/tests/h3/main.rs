@@ -13,6 +13,6 @@ mod streams;
 use peer::{Peer, fields_of, hex, settings_frame, uni};
 use weir_http::Limits;
 use weir_http::h3::{
-    self, Code, Connection, Event, Fault, OwnStream, PeerStream, RequestStream, Role, Scope, SectionError,
+    self, Code, Connection, Event, Fault, OwnStream, PeerStream, RequestStream, Scope, SectionError,
     SectionLimits, SectionRead, SectionWriter, StreamEvent, qpack::Decoder, varint,
 };

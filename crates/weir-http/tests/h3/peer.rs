@@ -73,7 +73,7 @@ impl Peer {
 
     /// One that has sent nothing.
     pub fn silent(config: &h3::Config) -> Peer {
-        Peer { connection: Connection::new(Role::Server, config, 7) }
+        Peer { connection: Connection::new(config, 7) }
     }
 
     pub fn sends(&mut self, stream_id: u64, bytes: &[u8]) -> Result<PeerStream, Fault> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use quinn_proto::{Dir, StreamId};
 use rustls::ProtocolVersion;
-use weir_http::h3::{self, Code, Config, Event, Fault, PeerStream, Role};
+use weir_http::h3::{self, Code, Config, Event, Fault, PeerStream};
 use weir_http::{Method, Version};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
@@ -45,7 +45,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
     // An origin's server of WebSockets would have to be asked in HTTP/1.1: see RFC 9220.
     let config = Config::new(&limits_of(limits));
     let shared = Rc::new(Shared {
-        protocol: RefCell::new(h3::Connection::new(Role::Server, &config, worker.draw() as u32)),
+        protocol: RefCell::new(h3::Connection::new(&config, worker.draw() as u32)),
         quic,
         own: [Cell::new(None), Cell::new(None)],
         blocked: RefCell::default(),
