@@ -25,18 +25,6 @@ pub enum Mismatch {
     Head,
 }
 
-impl Mismatch {
-    /// The word for it, for `cache-status` and `weir explain`.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Mismatch::Tag => "etag-mismatch",
-            Mismatch::LastModified => "last-modified-mismatch",
-            Mismatch::Vary => "vary-mismatch",
-            Mismatch::Head => "head",
-        }
-    }
-}
-
 /// An object with what a 304 has said of it.
 #[derive(Debug)]
 pub struct Freshened {

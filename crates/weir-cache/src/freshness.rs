@@ -38,22 +38,6 @@ pub enum Source {
     Nothing,
 }
 
-impl Source {
-    /// The word for it, for `weir explain`.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Source::Targeted => "cdn-cache-control",
-            Source::SharedMaxAge => "s-maxage",
-            Source::MaxAge => "max-age",
-            Source::Expires => "expires",
-            Source::Ttl => "ttl",
-            Source::NegativeTtl => "negative_ttl",
-            Source::Heuristic => "last-modified",
-            Source::Nothing => "nothing",
-        }
-    }
-}
-
 /// A time in nanoseconds, in half of the room that a `Duration` takes: a million objects have five each. Ends
 /// after some 584 years.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -54,27 +54,6 @@ pub enum NotStored {
     Head,
 }
 
-impl NotStored {
-    /// The word for it, for `cache-status` and `weir explain`.
-    pub const fn word(self) -> &'static str {
-        match self {
-            NotStored::Method => "method",
-            NotStored::RequestNoStore => "request-no-store",
-            NotStored::NoStore => "no-store",
-            NotStored::Private => "private",
-            NotStored::Authorization => "authorization",
-            NotStored::SetCookie => "set-cookie",
-            NotStored::Vary => "vary",
-            NotStored::Partial => "partial",
-            NotStored::Status => "status",
-            NotStored::NoLifetime => "no-lifetime",
-            NotStored::Stale => "stale",
-            NotStored::TooLarge => "too-large",
-            NotStored::Head => "head",
-        }
-    }
-}
-
 /// A response that may be kept once its content is here.
 #[derive(Clone, Debug)]
 pub struct Storing {
@@ -91,11 +70,6 @@ impl Storing {
         let freshness = freshness.begun_at(exchange.times.now);
         let (vary, tags, kept) = (Vary::Nothing, Box::default(), Kept::default());
         Storing { freshness, vary, tags, kept, answered: exchange.times }
-    }
-
-    /// How long it is fresh.
-    pub fn freshness(&self) -> &Freshness {
-        &self.freshness
     }
 
     /// The request fields that it was selected by.

@@ -31,13 +31,6 @@ pub struct Change {
     pub keys: Vec<KeyChange>,
 }
 
-impl Change {
-    /// Whether part of it takes force only after a restart (or USR2).
-    pub fn needs_restart(&self) -> bool {
-        self.keys.iter().any(|key| key.restart)
-    }
-}
-
 /// One setting that differs. Values are effective values as TOML, defaults included, secrets left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyChange {

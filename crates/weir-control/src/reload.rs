@@ -31,14 +31,6 @@ pub enum Source {
 }
 
 impl Source {
-    /// The file name, or what stands for one.
-    pub fn name(&self) -> String {
-        match self {
-            Source::File(path) => path.display().to_string(),
-            Source::Text { name, .. } => name.clone(),
-        }
-    }
-
     /// The file's absolute path, which whoever asks from another directory can compare with their own; or what stands for a file.
     pub fn full_name(&self) -> String {
         match self {

@@ -487,11 +487,6 @@ impl RequestHead {
         self.extended_connect
     }
 
-    /// Options of `Connection` other than `close`, `keep-alive` and `upgrade`.
-    pub fn connection_options<'a>(&'a self, buffer: &'a [u8]) -> impl ExactSizeIterator<Item = &'a [u8]> {
-        self.connection.others.iter().map(move |span| span.of(buffer))
-    }
-
     /// Whether a `Connection` option names a field that would otherwise be passed on (RFC 9110 §7.6.1): a
     /// backend does not get to see it. O(1) when none does.
     pub fn withholds_fields(&self) -> bool {

@@ -80,24 +80,6 @@ pub enum ProxyViolation {
     Checksum,
 }
 
-impl ProxyViolation {
-    /// Stable word for logs and metric labels.
-    pub const fn word(self) -> &'static str {
-        match self {
-            ProxyViolation::Signature => "proxy_signature",
-            ProxyViolation::Line => "proxy_line",
-            ProxyViolation::LineTooLong => "proxy_line_too_long",
-            ProxyViolation::Address => "proxy_address",
-            ProxyViolation::Port => "proxy_port",
-            ProxyViolation::Command => "proxy_command",
-            ProxyViolation::Family => "proxy_family",
-            ProxyViolation::Length => "proxy_length",
-            ProxyViolation::TooLong => "proxy_too_long",
-            ProxyViolation::Checksum => "proxy_checksum",
-        }
-    }
-}
-
 impl fmt::Display for ProxyViolation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {

@@ -165,11 +165,6 @@ impl Connection {
         self.client.get()
     }
 
-    /// Address that the client's packets come from now, proved or not.
-    pub fn path(&self) -> SocketAddr {
-        self.inner.borrow().quic.remote_address()
-    }
-
     /// Our address that the client uses.
     pub fn local(&self) -> SocketAddr {
         let bound = self.port.socket.address();
@@ -256,11 +251,6 @@ impl Connection {
     pub fn probe(self: &Rc<Self>) {
         self.inner.borrow_mut().quic.ping();
         self.touch();
-    }
-
-    /// Cause of the connection's end, once it has ended.
-    pub fn lost(&self) -> Option<ConnectionError> {
-        self.inner.borrow().lost.clone()
     }
 
     /// Ready once the connection is over, by whatever cause.

@@ -129,7 +129,9 @@ impl Driver {
             .iter()
             .flatten()
             .filter(|connection| !connection.is_half_open.get() && !connection.inner.borrow().is_over());
-        established.map(|connection| (connection.client(), connection.path())).collect()
+        established
+            .map(|connection| (connection.client(), connection.inner.borrow().quic.remote_address()))
+            .collect()
     }
 
     /// A socket receives no more. Its connections go on sending on it, and receive what others forward.

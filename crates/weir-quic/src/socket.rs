@@ -31,8 +31,6 @@ pub struct Socket {
     outbox: RefCell<Outbox>,
     /// Whether the kernel cuts what we send into datagrams; found out by trying.
     segments: Cell<bool>,
-    /// Whether datagrams are never fragmented, so that larger ones may be tried.
-    may_probe: bool,
 }
 
 #[derive(Default)]
@@ -62,11 +60,9 @@ impl Socket {
     /// The runtime can't wait for it.
     pub fn new(socket: UdpSocket, address: SocketAddr) -> io::Result<Socket> {
         let is_ipv6 = address.is_ipv6();
-        let note = |what: &str, result: io::Result<()>| match result {
-            Ok(()) => true,
-            Err(error) => {
+        let note = |what: &str, result: io::Result<()>| {
+            if let Err(error) = result {
                 tracing::debug!(%address, %error, "quic socket does without {what}");
-                false
             }
         };
         if address.ip().is_unspecified() {
@@ -74,25 +70,19 @@ impl Socket {
         }
         note("congestion marks", datagrams::tell_congestion(&socket, is_ipv6));
         note("merged datagrams", datagrams::merge_received(&socket));
-        let may_probe = note("path MTU discovery", datagrams::never_fragment(&socket, is_ipv6));
+        note("path MTU discovery", datagrams::never_fragment(&socket, is_ipv6));
         Ok(Socket {
             socket: datagrams::watch(socket, Interest::READABLE)?,
             blocked: RefCell::default(),
             address,
             outbox: RefCell::default(),
             segments: Cell::new(true),
-            may_probe,
         })
     }
 
     /// The address it is bound to.
     pub fn address(&self) -> SocketAddr {
         self.address
-    }
-
-    /// Whether larger datagrams may be tried without being fragmented.
-    pub fn may_probe(&self) -> bool {
-        self.may_probe
     }
 
     /// Has the kernel hand each datagram to the worker that its connection ID names.

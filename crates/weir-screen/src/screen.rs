@@ -177,7 +177,6 @@ pub fn admit(
 
 /// The lists and limits of a listener or a route, ready for use and shared by all workers.
 pub struct Screen {
-    settings: Settings,
     pub(crate) addresses: Option<Addresses>,
     pub(crate) methods: Texts,
     pub(crate) paths: Texts,
@@ -219,13 +218,7 @@ impl Screen {
             rates,
             concurrencies,
             asks_at_origin: checkpoints.any(|checkpoint| checkpoint == Checkpoint::Origin),
-            settings: settings.clone(),
         })
-    }
-
-    /// The settings that it was made of.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
     }
 
     /// Whether anything is asked of requests that go to a backend.

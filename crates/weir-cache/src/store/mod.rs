@@ -75,17 +75,6 @@ pub enum Refused {
     Outdated,
 }
 
-impl Refused {
-    /// The word for it, for `cache-status` and `weir explain`.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Refused::Purged => "purged",
-            Refused::TooLarge => "too-large",
-            Refused::Outdated => "outdated",
-        }
-    }
-}
-
 /// Objects by their keys, within a budget.
 #[derive(Debug)]
 pub struct Store {

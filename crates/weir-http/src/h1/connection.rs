@@ -32,11 +32,6 @@ impl<C> Idle<C> {
     pub fn connection(&self) -> &C {
         &self.connection
     }
-
-    /// Gives the connection up, to be closed.
-    pub fn close(self) -> C {
-        self.connection
-    }
 }
 
 /// A connection with an exchange under way.
@@ -73,11 +68,6 @@ impl<C> Busy<C> {
         } else {
             Err(self.connection)
         }
-    }
-
-    /// Breaks the exchange off; the connection can only be closed.
-    pub fn abandon(self) -> C {
-        self.connection
     }
 }
 

@@ -1,6 +1,7 @@
 //! Field lines: the hot loop of every parse, for requests, responses and trailers (RFC 9112 §5).
 
 use crate::known::{KnownHeader, PROTECTED};
+use crate::limits::Limits;
 use crate::message::{
     CANONICAL, Cursor, FieldLine, Fields, NOMINATED, Phase, Span, TABBED, UNDERSCORE_TWIN, UNDERSCORED,
 };
@@ -15,6 +16,18 @@ pub(crate) struct BlockLimits {
     pub too_large: Violation,
     /// The violation when `count` is not enough.
     pub too_many: Violation,
+}
+
+impl BlockLimits {
+    /// Of a head, either side's.
+    pub fn of_head(limits: &Limits) -> BlockLimits {
+        BlockLimits {
+            bytes: limits.block_bytes(),
+            count: limits.field_count,
+            too_large: Violation::HeaderBlockTooLarge,
+            too_many: Violation::TooManyFields,
+        }
+    }
 }
 
 /// Reads field lines up to and including the empty line. Goes on where `cursor` says the last call stopped.

@@ -38,12 +38,7 @@ pub fn parse_request(buffer: &[u8], limits: &Limits, head: &mut RequestHead) -> 
     if head.cursor.phase < Phase::FieldStart && !request_line(buffer, limits, head)? {
         return Ok(Progress::Partial);
     }
-    let block = BlockLimits {
-        bytes: limits.block_bytes(),
-        count: limits.field_count,
-        too_large: Violation::HeaderBlockTooLarge,
-        too_many: Violation::TooManyFields,
-    };
+    let block = BlockLimits::of_head(limits);
     let Some(head_bytes) = fields::parse_fields(buffer, &mut head.cursor, &mut head.fields, &block)? else {
         return Ok(Progress::Partial);
     };

@@ -28,20 +28,6 @@ pub enum Location {
     JsonKey,
 }
 
-impl Location {
-    /// One word, for metrics.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Location::Path => "path",
-            Location::Query(_) | Location::QueryName => "query",
-            Location::Header(_) => "header",
-            Location::Cookie(_) => "cookie",
-            Location::Form(_) | Location::FormName => "form",
-            Location::Json(_) | Location::JsonKey => "json",
-        }
-    }
-}
-
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
