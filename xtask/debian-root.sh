@@ -21,15 +21,15 @@ remove_debian_root() {
     rm -rf --one-file-system "$1"
 }
 
-# Makes a root of the release $1 in $2, with downloads kept in $3 and the output in $4; further words go to debootstrap.
+# Makes a root of the suite $1 in $2, with downloads kept in $3 and the output in $4; further words go to debootstrap.
 make_debian_root() {
-    local release=$1 directory=$2 packages=$3 log=$4 part=$2.part
+    local suite=$1 directory=$2 packages=$3 log=$4 part=$2.part
     shift 4
     mkdir -p "$packages"
     # A half-made root cannot be trusted; what it had downloaded is kept, so starting over is quick.
     remove_debian_root "$part"
     unshare --mount --propagation private debootstrap --variant=minbase --cache-dir="$packages" "$@" \
-        "$release" "$part" "$(debian_mirror)" >"$log" 2>&1 || return 1
+        "$suite" "$part" "$(debian_mirror)" >"$log" 2>&1 || return 1
     # A mirror may be a frozen copy whose release file has expired.
     printf 'Acquire::Check-Valid-Until "false";\nAPT::Install-Recommends "false";\n' >"$part/etc/apt/apt.conf.d/80weir"
     # Packages must not start the services they bring.
