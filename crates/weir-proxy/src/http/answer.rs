@@ -1,31 +1,24 @@
 //! Answers of Weir's own: failures, redirects, fixed responses.
 
 use weir_http::{AddedField, OwnAnswer};
-use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_stats::table::End;
 
 use crate::http::exchange::{After, Exchange};
-use crate::http::failure::{FailedFetch, Failure};
-use crate::http::forwarding::Forwarding;
-use crate::http::muxed::Muxed;
+use crate::http::failure::Failure;
 use crate::http::reply;
 use crate::http::route::without_port;
-use crate::http::session::{Session, due};
-use crate::http::upload::Upload;
+use crate::http::session::Session;
 use crate::worker::WorkerListener;
 
-/// Answers a request that was not forwarded, or whose forwarding failed before anything reached the client.
+/// Answers a request that nothing has reached the client of: it was not forwarded, or that failed.
 pub async fn failure(
     session: &mut Session,
     listener: &WorkerListener,
     exchange: &mut Exchange,
     failure: &Failure,
 ) -> After {
-    if let Some(after) = failed_fetch(session, exchange, failure) {
-        return after;
-    }
-    let cells = listener.shared.cells.of(session.worker.number);
+    let cells = listener.shared.cells.of(session.requester.worker.number);
     if let Some(rejected) = failure.rejected() {
         cells.rejected[rejected as usize].increment();
     }
@@ -33,43 +26,13 @@ pub async fn failure(
         stream.note_violation(*violation);
     }
     let Some(status) = failure.status() else {
-        exchange.ledger.close(session, listener, &exchange.request_id, failure.end());
+        exchange.ledger.close(&session.requester, listener, &exchange.request_id, failure.end());
         return After::Reset;
     };
     let keep = !failure.closes_client() && may_keep(session, exchange);
     let retry_after_seconds = failure.retry_after_seconds();
     let answer = OwnAnswer::Error { status, word: failure.word(), retry_after_seconds };
     send(session, listener, exchange, &answer, failure.end(), keep).await
-}
-
-/// Where the exchange is a fetch, tells those who wait why there is no answer. `None` for any other exchange.
-pub fn failed_fetch(session: &mut Session, exchange: &mut Exchange, failure: &Failure) -> Option<After> {
-    let Some(Muxed::Fetch(fetch)) = session.stream.as_muxed() else { return None };
-    exchange.ledger.status = failure.status().unwrap_or_default();
-    fetch.fail(FailedFetch::of(failure));
-    Some(After::Reset)
-}
-
-/// As [`failure`], for an exchange that had a backend: what is left of the request's body decides whether the client's
-/// connection can be kept.
-pub async fn failed_exchange(
-    session: &mut Session,
-    forwarding: &Forwarding<'_>,
-    exchange: &mut Exchange,
-    upload: Upload,
-    failed: &Failure,
-) -> After {
-    exchange.ledger.bytes_received += upload.received_bytes();
-    if let (Some(pool), Some(backend)) = (&exchange.ledger.pool, exchange.ledger.backend) {
-        // All of it went to the last one: what was streamed is not sent again.
-        pool.backends[backend].cells().bytes_sent.add(upload.streamed_bytes());
-    }
-    let (rest, drained) = upload.into_rest();
-    if rest.is_some() {
-        session.buffer = rest;
-    }
-    exchange.body_left = drained.is_none();
-    failure(session, forwarding.listener, exchange, failed).await
 }
 
 /// Answers with a redirect; `$host` (without its port, which is another one behind `https://`), `$path` and `$query` (with its `?`)
@@ -81,7 +44,7 @@ pub async fn redirect(
     to: &str,
     status: u16,
 ) -> After {
-    let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+    let received = session.requester.received();
     let location = expand(to, exchange, received);
     let keep = may_keep(session, exchange);
     let answer = OwnAnswer::Redirect { status, location: &location };
@@ -149,7 +112,8 @@ pub async fn prove(
 pub async fn trace(session: &mut Session, listener: &WorkerListener, exchange: &mut Exchange) -> After {
     let keep = may_keep(session, exchange);
     let head = exchange.request.clone();
-    let received = session.buffer.as_ref().map(|buffer| buffer.filled().to_vec()).unwrap_or_default();
+    let received =
+        session.requester.buffer.as_ref().map(|buffer| buffer.filled().to_vec()).unwrap_or_default();
     let answer = OwnAnswer::Trace { head: &head, buffer: &received };
     send(session, listener, exchange, &answer, End::Responded, keep).await
 }
@@ -160,18 +124,18 @@ pub fn may_keep(session: &Session, exchange: &Exchange) -> bool {
     exchange.request.keep_alive()
         && exchange.request.is_complete()
         && !body_left
-        && session.slot.draining_until().is_none()
+        && session.requester.slot.draining_until().is_none()
 }
 
 /// Takes the request that is being answered off the session's buffer, unless it was forwarded, which did that.
 pub fn take_request(session: &mut Session, exchange: &Exchange, keep: bool) {
     if !exchange.forwarded
-        && let Some(buffer) = &mut session.buffer
+        && let Some(buffer) = &mut session.requester.buffer
         && keep
     {
         buffer.consume(exchange.request.head_bytes());
         if buffer.is_empty() {
-            session.buffer = None;
+            session.requester.buffer = None;
         }
     }
 }
@@ -184,7 +148,7 @@ pub fn ended(
     (end, is_whole): (End, bool),
     keep: bool,
 ) -> After {
-    session.idle_since = Some(exchange.ledger.close(session, listener, &exchange.request_id, end));
+    session.idle_since = Some(exchange.ledger.close(&session.requester, listener, &exchange.request_id, end));
     match is_whole {
         // The client must be able to tell that it is not.
         false => After::Reset,
@@ -208,12 +172,12 @@ async fn send(
     exchange.ledger.status = answer.status();
     exchange.ledger.bytes_sent = exchange.reply.len() as u64 + exchange.reply_head_bytes;
     let patience = listener.shared.config.timeout.client_body;
-    session.deadline.set(due(&session.slot, clock::now(), patience));
+    session.requester.wait(clock::now(), patience);
     let sent = match began {
         Ok(()) => reply::send_own(session, exchange).await,
         Err(error) => Err(error.into()),
     };
-    session.idle_since = Some(exchange.ledger.close(session, listener, &exchange.request_id, end));
+    session.idle_since = Some(exchange.ledger.close(&session.requester, listener, &exchange.request_id, end));
     match sent {
         Err(_) => After::Reset,
         Ok(()) if keep => After::Keep,

@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_http::{BodyLength, KnownHeader, Method, RequestHead, Violation, path};
-use weir_io::buffers::Buffer;
 use weir_io::clock;
 
 use crate::http::answer;
@@ -30,7 +29,7 @@ pub async fn refuse(
     failure: Failure,
 ) -> After {
     exchange.ledger.head = clock::now();
-    exchange.ledger.bytes_received = session.buffer.as_ref().map_or(0, |buffer| buffer.filled().len()) as u64;
+    exchange.ledger.bytes_received = session.requester.received().len() as u64;
     Box::pin(answer::failure(session, listener, exchange, &failure)).await
 }
 
@@ -46,11 +45,13 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
             let pool = listener.pools[pool].clone();
             exchange.ledger.pool = Some(pool.clone());
             let forwarding = Forwarding { listener: &listener, pool, route, rewritten };
-            match route.and_then(|route| route.cache.as_deref().map(|cache| (route, cache))) {
+            let ended = match route.and_then(|route| route.cache.as_deref()) {
                 None => forward::run(session, exchange, &forwarding).await,
-                Some((route, cache)) => {
-                    cache::run(session, exchange, &forwarding, &listener, route, cache).await
-                }
+                Some(cache) => cache::run(session, exchange, &forwarding, cache).await,
+            };
+            match ended {
+                Ok(after) => after,
+                Err(failure) => Box::pin(answer::failure(session, &listener, exchange, &failure)).await,
             }
         }
         Plan::Redirect { to, status } => {
@@ -99,19 +100,19 @@ fn plan<'l>(
     listener: &'l WorkerListener,
     exchange: &mut Exchange,
 ) -> Result<Plan<'l>, Failure> {
-    let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+    let received = session.requester.received();
     let request = &exchange.request;
     if request.method() == Method::Connect {
         return Err(Failure::MethodRefused);
     }
-    if session.secure.is_none()
+    if session.requester.secure.is_none()
         && let Some(token) = request.path(received).strip_prefix(CHALLENGES)
         && let Some(authorization) =
             std::str::from_utf8(token).ok().and_then(|token| listener.shared.challenges.answer(token))
     {
         return Ok(Plan::Prove { authorization });
     }
-    if let Some(secure) = &session.secure
+    if let Some(secure) = &session.requester.secure
         && !secure.covers(without_port(request.host(received).unwrap_or_default()))
     {
         return Err(Failure::Misdirected);
@@ -140,12 +141,12 @@ fn plan<'l>(
         Decision::Default { .. } => None,
         Decision::Route { route, .. } => {
             exchange.route = Some(route.number);
-            exchange.ledger.note_route(&session.worker, &route.name, route.access_log);
+            exchange.ledger.note_route(&session.requester.worker, &route.name, route.access_log);
             Some(*route)
         }
     };
     let head = (request, received, routed);
-    screening::at_edge(session, listener, of_route, head, &mut exchange.ledger)?;
+    screening::at_edge(&session.requester, listener, of_route, head, &mut exchange.ledger)?;
     let asked = of_route.map_or(listener.shared.config.http().sqli, |route| route.sqli);
     sqli::head(asked, session, listener, (request, received), &mut exchange.ledger)?;
     if is_last_hop {
@@ -205,17 +206,19 @@ fn normalise(
 
 /// Keeps what the log, the counters and the answer need of the request's bytes, which are gone once it has been forwarded.
 fn note_request(session: &Session, listener: &WorkerListener, exchange: &mut Exchange) {
-    let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+    let received = session.requester.received();
     exchange.ledger.bytes_received = exchange.request.head_bytes() as u64;
-    if session.identity.is_trusted() {
+    if session.requester.identity.is_trusted() {
         let forwarded_for = exchange.request.values(KnownHeader::XForwardedFor, received);
-        exchange.ledger.note_client(session.client.of_request(&listener.shared.config, forwarded_for));
+        exchange
+            .ledger
+            .note_client(session.requester.client.of_request(&listener.shared.config, forwarded_for));
     }
     match exchange.request.request_id(received) {
         Some(sent) => exchange.request_id.extend_from_slice(sent),
-        None => make_request_id(&session.worker, &mut exchange.request_id),
+        None => make_request_id(&session.requester.worker, &mut exchange.request_id),
     }
-    if session.worker.log.enabled() {
+    if session.requester.worker.log.enabled() {
         exchange.ledger.note_request(&exchange.request, received);
     }
 }

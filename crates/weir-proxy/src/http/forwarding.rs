@@ -3,10 +3,11 @@
 use std::rc::Rc;
 
 use weir_config::{Coding, Compress, HttpVersion, Sqli};
-use weir_http::{Limits, Method, ResponseContext, Version};
+use weir_http::forward::Negotiated;
+use weir_http::{AddedField, Limits, Method, ResponseContext, Version};
 use weir_screen::sqli::BodyKind;
 
-use crate::backends::WorkerPool;
+use crate::backends::{Chosen, WorkerPool};
 use crate::http::handshake::Handshake;
 use crate::http::route::Route;
 use crate::http::sticky::Sticky;
@@ -15,7 +16,7 @@ use crate::worker::WorkerListener;
 
 /// What stays the same over all attempts of an exchange.
 pub struct Forwarding<'l> {
-    pub listener: &'l WorkerListener,
+    pub listener: &'l Rc<WorkerListener>,
     pub pool: Rc<WorkerPool>,
     pub route: Option<&'l Route>,
     /// Whether the path for the backend is in `exchange.path`.
@@ -68,8 +69,29 @@ impl Facts {
         ResponseContext::new(self.version, self.method, keep_alive)
     }
 
+    /// Notes who sent the response: the client's cookie may have to say so.
+    pub fn answered_by(&mut self, chosen: &Chosen) {
+        self.sticky.answered_by(chosen);
+    }
+
+    /// What the response says beside its own fields.
+    pub fn beside(&self, negotiated: Option<Negotiated>) -> Beside<'_> {
+        Beside { sticky: self.sticky_field(), websocket_accept: self.handshake.accept(), negotiated }
+    }
+
     /// The stickiness cookie to send, if any.
     pub fn sticky_field(&self) -> Option<&weir_http::AddedField> {
         self.sticky.field()
     }
+}
+
+/// What a response says beside its own fields and those that every one is told.
+#[derive(Clone, Copy, Default)]
+pub struct Beside<'a> {
+    /// The stickiness cookie.
+    pub sticky: Option<&'a AddedField>,
+    /// The answer to a WebSocket key.
+    pub websocket_accept: &'a [u8],
+    /// What the client's `accept-encoding` made of it.
+    pub negotiated: Option<Negotiated>,
 }

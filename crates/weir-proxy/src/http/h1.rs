@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use weir_config::HttpVersion;
 use weir_http::{Limits, Progress, parse_request};
-use weir_io::buffers::{Buffer, SMALL};
+use weir_io::buffers::SMALL;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::stream::{Duplex as _, Stream as Wire};
@@ -20,6 +20,7 @@ use crate::handshake;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::idle::{Idleness, Patience, Verdict};
+use crate::http::requester::Requester;
 use crate::http::session::{LAST_CHANCE, Session, limits_of};
 use crate::http::stream::Stream;
 use crate::http::{dispatch, h2, linger, session};
@@ -78,8 +79,8 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     let identity = Rc::new(session::identify(&listener, client.address.ip(), secure.as_deref()));
     drop(listener);
     let stream = Stream::of_wire(wire);
-    let mut session =
-        Session { worker, slot, stream, secure, client, identity, deadline, buffer, idle_since: None };
+    let requester = Requester { worker, slot, secure, client, identity, deadline, buffer };
+    let mut session = Session { requester, stream, idle_since: None };
     match session.spoken().await {
         Ok(Spoken::Http1) => session.run().await,
         Ok(Spoken::Http2) => Box::pin(h2::serve(session)).await,
@@ -110,19 +111,19 @@ impl Session {
     /// Finds out what the client speaks. TLS says it; without, HTTP/2 is known by the first bytes of its preface, and only where the listener
     /// offers it (threat B16). Who has TLS and agreed on nothing speaks HTTP/1.1 where that is offered (RFC 9113 §3.2 wants HTTP/2 agreed).
     async fn spoken(&mut self) -> Result<Spoken, End> {
-        if let Some(agreed) = self.secure.as_ref().and_then(|secure| secure.alpn.as_deref()) {
+        if let Some(agreed) = self.requester.secure.as_ref().and_then(|secure| secure.alpn.as_deref()) {
             return Ok(if agreed == b"h2" { Spoken::Http2 } else { Spoken::Http1 });
         }
-        let listener = self.slot.current();
+        let listener = self.requester.slot.current();
         let offers = |version| listener.shared.config.http().versions.contains(&version);
         let offers_http1 = offers(HttpVersion::H1);
-        if !offers(HttpVersion::H2) || (offers_http1 && self.secure.is_some()) {
+        if !offers(HttpVersion::H2) || (offers_http1 && self.requester.secure.is_some()) {
             return Ok(Spoken::Http1);
         }
         self.await_first_byte(true).await?;
         let limits = Limits::default();
         loop {
-            let received = self.buffer.as_ref().map_or(&[][..], Buffer::filled);
+            let received = self.requester.received();
             let compared = received.len().min(h2::PREFACE.len());
             if received[..compared] != h2::PREFACE[..compared] {
                 if offers_http1 {
@@ -135,7 +136,9 @@ impl Session {
             if compared == h2::PREFACE.len() {
                 return Ok(Spoken::Http2);
             }
-            self.deadline.set(clock::now() + self.slot.current().shared.config.timeout.header);
+            self.requester
+                .deadline
+                .set(clock::now() + self.requester.slot.current().shared.config.timeout.header);
             self.receive_more(&limits).await.map_err(|failure| failure.end())?;
         }
     }
@@ -159,7 +162,7 @@ impl Session {
     async fn serve_while_busy(&mut self) -> ControlFlow<()> {
         loop {
             let mut exchange = Exchange::take();
-            let listener = self.slot.current();
+            let listener = self.requester.slot.current();
             let after = match self.receive_head(&listener, &mut exchange).await {
                 Arrival::Complete => dispatch::run(self, listener, &mut exchange).await,
                 Arrival::Refused(failure) => {
@@ -192,47 +195,49 @@ impl Session {
     /// Whether the next request begins within [`CLOSE_TOGETHER`]. All else that may happen to an idle connection is left to
     /// [`Self::await_first_byte`].
     async fn next_is_close(&mut self) -> bool {
-        if self.buffer.is_some() {
+        if self.requester.buffer.is_some() {
             // Its next request is here already; others get their turn all the same.
             tokio::task::coop::consume_budget().await;
             return true;
         }
         let Some(idle_since) = self.idle_since else { return false };
-        let client_idle = self.slot.current().shared.config.timeout.client_idle;
-        self.deadline.set(idle_since + CLOSE_TOGETHER.min(client_idle));
-        self.deadline.set_idle(Some(idle_since));
+        let client_idle = self.requester.slot.current().shared.config.timeout.client_idle;
+        self.requester.deadline.set(idle_since + CLOSE_TOGETHER.min(client_idle));
+        self.requester.deadline.set_idle(Some(idle_since));
         let is_close = poll_fn(|context| match self.poll_first_bytes(context) {
             Poll::Ready(received) => Poll::Ready(received.is_ok()),
-            Poll::Pending if self.deadline.has_passed() || self.deadline.is_shed() => Poll::Ready(false),
-            Poll::Pending if self.slot.draining_until().is_some() => Poll::Ready(false),
+            Poll::Pending if self.requester.deadline.has_passed() || self.requester.deadline.is_shed() => {
+                Poll::Ready(false)
+            }
+            Poll::Pending if self.requester.slot.draining_until().is_some() => Poll::Ready(false),
             Poll::Pending => Poll::Pending,
         })
         .await;
-        self.deadline.set_idle(None);
+        self.requester.deadline.set_idle(None);
         is_close
     }
 
     /// Waits for the client's next request without holding a buffer.
     async fn await_first_byte(&mut self, is_first: bool) -> Result<(), End> {
         let idle_since = self.idle_since.take();
-        if self.buffer.is_some() {
+        if self.requester.buffer.is_some() {
             return Ok(());
         }
         // The end of the exchange before was a moment ago; the clock need not be asked again.
         let now = idle_since.unwrap_or_else(clock::now);
-        let timeout = self.slot.current().shared.config.timeout;
+        let timeout = self.requester.slot.current().shared.config.timeout;
         // A client that has not sent anything yet gets no more time than one that is sending its first head.
         let idle = if is_first { timeout.header.min(timeout.client_idle) } else { timeout.client_idle };
         let patience = Patience { idle, stalled: timeout.client_body };
         let mut idleness = if is_first { Idleness::of_new(now) } else { Idleness::behind_exchange(now) };
         let mut told = false;
-        self.deadline.set(idleness.due(patience));
-        self.deadline.set_idle(Some(now));
+        self.requester.deadline.set(idleness.due(patience));
+        self.requester.deadline.set_idle(Some(now));
         let waited = poll_fn(|context| {
             if let Poll::Ready(received) = self.poll_first_bytes(context) {
                 return Poll::Ready(received);
             }
-            if self.deadline.has_passed() {
+            if self.requester.deadline.has_passed() {
                 if told {
                     return Poll::Ready(Err(End::Draining));
                 }
@@ -241,38 +246,38 @@ impl Session {
                     Verdict::Idle => return Poll::Ready(Err(End::ClientIdle)),
                     Verdict::Stalled => return Poll::Ready(Err(End::ClientBody)),
                 }
-                self.deadline.set(idleness.due(patience));
-                self.deadline.set_idle(idleness.since());
+                self.requester.deadline.set(idleness.due(patience));
+                self.requester.deadline.set_idle(idleness.since());
             }
-            if self.deadline.is_shed() {
+            if self.requester.deadline.is_shed() {
                 if idleness.makes_room(self.stream.taken(), clock::now(), patience) {
                     return Poll::Ready(Err(End::Overload));
                 }
-                self.deadline.decline_shed();
-                self.deadline.no_later_than(idleness.due(patience));
+                self.requester.deadline.decline_shed();
+                self.requester.deadline.no_later_than(idleness.due(patience));
             }
-            if let Some(until) = self.slot.draining_until()
+            if let Some(until) = self.requester.slot.draining_until()
                 && !told
             {
                 told = true;
-                self.deadline.no_later_than(until.min(clock::now() + LAST_CHANCE));
+                self.requester.deadline.no_later_than(until.min(clock::now() + LAST_CHANCE));
             }
             Poll::Pending
         })
         .await;
-        self.deadline.set_idle(None);
+        self.requester.deadline.set_idle(None);
         waited
     }
 
     fn poll_first_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(), End>> {
         std::task::ready!(self.stream.poll_readable(context)).map_err(|_| End::ClientClosed)?;
-        let Some(mut buffer) = self.worker.buffers.borrow(SMALL) else {
+        let Some(mut buffer) = self.requester.worker.buffers.borrow(SMALL) else {
             return Poll::Ready(Err(End::Overload));
         };
         match std::task::ready!(self.stream.receive_ready(context, &mut buffer)) {
             Ok(0) | Err(_) => Poll::Ready(Err(End::ClientClosed)),
             Ok(_) => {
-                self.buffer = Some(buffer);
+                self.requester.buffer = Some(buffer);
                 Poll::Ready(Ok(()))
             }
         }
@@ -284,8 +289,8 @@ impl Session {
         if end == End::ClientClosed {
             return;
         }
-        let listener = self.slot.current();
-        let cells = listener.shared.cells.of(self.worker.number);
+        let listener = self.requester.slot.current();
+        let cells = listener.shared.cells.of(self.requester.worker.number);
         cells.ends[end as usize].increment();
         if end == End::Overload {
             cells.rejected[Rejected::Memory as usize].increment();
@@ -298,7 +303,7 @@ impl Session {
         exchange.begin(clock::now());
         let mut timed = false;
         loop {
-            let received = self.buffer.as_ref().map_or(&[][..], Buffer::filled);
+            let received = self.requester.received();
             match parse_request(received, &limits, &mut exchange.request) {
                 Ok(Progress::Complete { .. }) => {
                     if timed {
@@ -311,7 +316,7 @@ impl Session {
             }
             if !timed {
                 timed = true;
-                self.deadline.set(clock::now() + listener.shared.config.timeout.header);
+                self.requester.deadline.set(clock::now() + listener.shared.config.timeout.header);
             }
             if let Err(refused) = self.receive_more(&limits).await {
                 return match refused {
@@ -324,7 +329,7 @@ impl Session {
 
     /// Receives once behind what is there, into a larger buffer when the head needs one.
     async fn receive_more(&mut self, limits: &Limits) -> Result<(), Failure> {
-        if let Some(buffer) = &mut self.buffer {
+        if let Some(buffer) = &mut self.requester.buffer {
             buffer.compact();
             if buffer.is_full() {
                 let size = (buffer.capacity() * 2).min(limits.head_bytes().max(2 * SMALL));
@@ -332,29 +337,33 @@ impl Session {
                     // The parser refuses longer heads before they fill the largest buffer.
                     return Err(Failure::OutOfMemory);
                 }
-                let mut larger = self.worker.buffers.borrow(size).ok_or(Failure::OutOfMemory)?;
+                let mut larger = self.requester.worker.buffers.borrow(size).ok_or(Failure::OutOfMemory)?;
                 larger.append(buffer.filled());
-                self.buffer = Some(larger);
+                self.requester.buffer = Some(larger);
             }
         }
         let mut parked: Option<Box<[u8]>> = None;
         poll_fn(|context| {
             if let Some(bytes) = &parked {
-                std::task::ready!(poll_unless_late(&mut self.stream, &self.deadline, context))?;
-                let mut buffer = self.worker.buffers.borrow(SMALL).ok_or(Failure::OutOfMemory)?;
+                std::task::ready!(poll_unless_late(&mut self.stream, &self.requester.deadline, context))?;
+                let mut buffer = self.requester.worker.buffers.borrow(SMALL).ok_or(Failure::OutOfMemory)?;
                 buffer.append(bytes);
-                self.buffer = Some(buffer);
+                self.requester.buffer = Some(buffer);
                 parked = None;
             }
-            let Some(buffer) = &mut self.buffer else { return Poll::Ready(Err(Failure::OutOfMemory)) };
+            let Some(buffer) = &mut self.requester.buffer else {
+                return Poll::Ready(Err(Failure::OutOfMemory));
+            };
             match self.stream.poll_receive(context, buffer) {
                 Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Err(Failure::ClientClosed)),
                 Poll::Ready(Ok(_)) => Poll::Ready(Ok(())),
-                Poll::Pending if self.deadline.has_passed() => Poll::Ready(Err(Failure::HeaderTimeout)),
+                Poll::Pending if self.requester.deadline.has_passed() => {
+                    Poll::Ready(Err(Failure::HeaderTimeout))
+                }
                 Poll::Pending => {
                     if buffer.filled().len() <= PARKED_BYTES {
                         parked = Some(buffer.filled().into());
-                        self.buffer = None;
+                        self.requester.buffer = None;
                     }
                     Poll::Pending
                 }

@@ -4,11 +4,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use weir_http::h1::connection::Idle;
+use weir_http::h1::connection::{Busy, Drained, Idle};
 
-use crate::backends::{Keep, WorkerBackend};
+use crate::backends::{Chosen, Keep, WorkerBackend};
 use crate::http::connection::Connection;
 use crate::http::h2::Carriers;
+use crate::http::pump::Pump;
 
 /// HTTP's connections to one backend.
 #[derive(Default)]
@@ -56,6 +57,25 @@ impl Kept {
         if idle.len() < max as usize && kept.is_at(backend.shared.resolved.moves()) {
             idle.push(kept);
         }
+    }
+}
+
+/// Keeps a connection whose response allows it for another exchange, when this one ended cleanly in both directions: all of the
+/// request was sent, and of the response and nothing else received by `download`.
+pub fn keep(
+    chosen: &Chosen,
+    mut connection: Busy<Connection>,
+    request: Drained,
+    download: Pump,
+    now: Duration,
+) {
+    let (unread, Some(response)) = download.into_rest() else { return };
+    let config = &chosen.pool.shared.config;
+    let keeps = config.send_proxy.is_none() && !connection.connection().is_muxed();
+    let unread_bytes = unread.map_or(0, |rest| rest.filled().len());
+    if let Ok(idle) = connection.finish(request, response, keeps, unread_bytes) {
+        let backend = chosen.backend();
+        backend.kept::<Kept>().keep_idle(backend, idle, now, config.keep_alive.max);
     }
 }
 

@@ -14,7 +14,7 @@ use crate::access_log::{Reasons, Record, Spoken, Timers};
 use crate::backends::{Chosen, WorkerPool};
 use crate::client::Client;
 use crate::http::cache::{Note, Origin};
-use crate::http::session::Session;
+use crate::http::requester::Requester;
 use crate::worker::{Worker, WorkerListener};
 
 /// Facts gathered along the way.
@@ -35,8 +35,6 @@ pub struct Ledger {
     /// Status sent to the client; 0 for none.
     pub status: u16,
     pub pool: Option<Rc<WorkerPool>>,
-    /// Whether this is what the cache asks for, which is no client's request.
-    pub is_fetch: bool,
     /// Index of the backend used last.
     pub backend: Option<usize>,
     /// What is said of the cache; nothing on routes without one.
@@ -105,8 +103,8 @@ impl Ledger {
 
     /// Whose request it is.
     #[inline]
-    pub fn client(&self, session: &Session) -> Client {
-        self.behind_proxy.unwrap_or(session.client)
+    pub fn client(&self, requester: &Requester) -> Client {
+        self.behind_proxy.unwrap_or(requester.client)
     }
 
     /// Lets go of what must not be kept while no exchange runs.
@@ -209,16 +207,13 @@ impl Ledger {
     /// Gives the time, so that what comes next need not ask the clock again.
     pub fn close(
         &mut self,
-        session: &Session,
+        requester: &Requester,
         listener: &WorkerListener,
         request_id: &[u8],
         end: End,
     ) -> Duration {
-        let worker = &session.worker;
+        let worker = &requester.worker;
         let now = clock::now();
-        if self.is_fetch {
-            return now;
-        }
         let total = now.saturating_sub(self.began);
         let cells = listener.shared.cells.of(worker.number);
         cells.requests[usize::from(self.status / 100).min(5)].increment();
@@ -230,7 +225,7 @@ impl Ledger {
             cells.cache[result as usize].increment();
         }
         if worker.log.enabled() && !self.is_unlogged {
-            self.write_line(session, listener, request_id, end, total);
+            self.write_line(requester, listener, request_id, end, total);
         }
         now
     }
@@ -238,7 +233,7 @@ impl Ledger {
     #[cold]
     fn write_line(
         &self,
-        session: &Session,
+        requester: &Requester,
         listener: &WorkerListener,
         request_id: &[u8],
         end: End,
@@ -253,7 +248,7 @@ impl Ledger {
             route: self.route.as_deref(),
             pool: pool.map(|pool| pool.shared.config.name.as_str()),
             backend: pool.zip(self.backend).map(|(pool, index)| pool.backends[index].shared.address.as_str()),
-            client: self.client(session).address,
+            client: self.client(requester).address,
             protocol: match text.version {
                 Version::Http10 => Spoken::Http10,
                 Version::Http11 => Spoken::Http11,
@@ -279,10 +274,10 @@ impl Ledger {
             end,
             would_reject: self.would_reject,
             sqli: self.sqli.as_deref(),
-            tls: session.secure.as_deref(),
+            tls: requester.secure.as_deref(),
             user_agent: text.user_agent.as_ref().and_then(quote),
             referer: text.referer.as_ref().and_then(quote),
         };
-        session.worker.log.write(&record, listener.shared.cells.of(session.worker.number));
+        requester.worker.log.write(&record, listener.shared.cells.of(requester.worker.number));
     }
 }

@@ -26,7 +26,7 @@ const MOST_BYTES_OF_STREAM: usize = 1 << 20;
 
 /// Half-closes, then reads until the client closes or one of the bounds is met.
 pub async fn until_quiet(session: &mut Session) {
-    session.buffer = None;
+    session.requester.buffer = None;
     let shut = poll_fn(|context| session.stream.poll_shutdown(context)).await;
     if shut.is_err() {
         return;
@@ -42,13 +42,15 @@ pub async fn until_stream_is_read(session: &mut Session) {
 }
 
 async fn read_away(session: &mut Session, longest: Duration, most_bytes: usize) {
-    session.deadline.set(clock::now() + longest);
+    session.requester.deadline.set(clock::now() + longest);
     let mut read = 0;
     while read < most_bytes {
         // No buffer while waiting: an attacker's closing connections hold nothing.
         let readable = poll_fn(|context| match session.stream.poll_readable(context) {
             Poll::Ready(result) => Poll::Ready(result.is_ok()),
-            Poll::Pending if session.deadline.has_passed() || session.deadline.is_shed() => {
+            Poll::Pending
+                if session.requester.deadline.has_passed() || session.requester.deadline.is_shed() =>
+            {
                 Poll::Ready(false)
             }
             Poll::Pending => Poll::Pending,
@@ -56,8 +58,8 @@ async fn read_away(session: &mut Session, longest: Duration, most_bytes: usize) 
         if !readable.await {
             return;
         }
-        let Some(mut waste) = session.worker.buffers.borrow(SMALL) else { return };
-        match receive(&mut session.stream, &mut waste, &session.deadline).await {
+        let Some(mut waste) = session.requester.worker.buffers.borrow(SMALL) else { return };
+        match receive(&mut session.stream, &mut waste, &session.requester.deadline).await {
             Ok(0) | Err(_) => return,
             Ok(count) => read += count,
         }

@@ -1,6 +1,7 @@
 //! HTTP: a client's session, and the life of one exchange.
 
 mod answer;
+mod ask;
 mod attempt;
 pub mod cache;
 mod compress;
@@ -23,12 +24,15 @@ mod linger;
 mod muxed;
 mod pump;
 mod reply;
+mod request;
+mod requester;
 mod respond;
 pub mod route;
 mod running;
 pub(crate) mod screen;
 pub mod screening;
 mod session;
+mod sink;
 pub mod sqli;
 pub mod sticky;
 mod stream;

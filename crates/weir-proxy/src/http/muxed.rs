@@ -10,7 +10,6 @@ use weir_http::{Field, Limits, ResponseHead, StreamError, Trailers, Violation};
 use weir_io::buffers::Buffer;
 use weir_io::deadline::Deadline;
 
-use crate::http::cache::Fetch;
 use crate::http::failure::Failure;
 use crate::http::{h2, h3};
 
@@ -20,16 +19,12 @@ pub enum Muxed {
     H2(h2::Stream),
     /// Of an HTTP/3 connection; the peer is a client.
     H3(h3::Stream),
-    /// Of no connection: the peer is the cache, which asks for a response to keep it.
-    Fetch(Box<Fetch>),
 }
 
 /// The head of a response under way. What an encoder refuses is told by [`Muxed::send_head`].
 pub enum Head {
     H2(h2::ResponseParts),
     H3(h3::ResponseParts),
-    /// The cache takes heads as they were received: [`Fetch::begin`], [`Fetch::pass_on`].
-    Fetch,
 }
 
 impl Head {
@@ -38,7 +33,6 @@ impl Head {
         match self {
             Head::H2(parts) => parts.field(name, value),
             Head::H3(parts) => parts.field(name, value),
-            Head::Fetch => {}
         }
     }
 }
@@ -49,7 +43,6 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => stream.poll_readable(context),
             Muxed::H3(stream) => stream.poll_readable(context),
-            Muxed::Fetch(_) => Poll::Ready(Ok(())),
         }
     }
 
@@ -65,7 +58,6 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => stream.take(buffer),
             Muxed::H3(stream) => stream.take(buffer),
-            Muxed::Fetch(_) => Ok(0),
         }
     }
 
@@ -74,8 +66,6 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => stream.is_ended(),
             Muxed::H3(stream) => stream.is_ended(),
-            // What is asked for has no content.
-            Muxed::Fetch(_) => true,
         }
     }
 
@@ -89,7 +79,6 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => stream.take_trailers(),
             Muxed::H3(stream) => stream.take_trailers(),
-            Muxed::Fetch(_) => None,
         }
     }
 
@@ -98,7 +87,6 @@ impl Muxed {
         match self {
             Muxed::H2(_) => Head::H2(h2::ResponseParts::default()),
             Muxed::H3(_) => Head::H3(h3::ResponseParts::default()),
-            Muxed::Fetch(_) => Head::Fetch,
         }
     }
 
@@ -107,7 +95,6 @@ impl Muxed {
         match (self, head) {
             (Muxed::H2(stream), Head::H2(parts)) => stream.send_head(parts.into_response()?, is_last),
             (Muxed::H3(stream), Head::H3(parts)) => stream.send_head(parts, is_last),
-            (Muxed::Fetch(_), Head::Fetch) => Ok(()),
             _ => Err(io::ErrorKind::InvalidInput.into()),
         }
     }
@@ -117,7 +104,6 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => stream.poll_send(context, content, false),
             Muxed::H3(stream) => stream.poll_send(context, content),
-            Muxed::Fetch(fetch) => fetch.poll_send(context, content),
         }
     }
 
@@ -127,7 +113,6 @@ impl Muxed {
             Muxed::H2(stream) => stream.poll_send(context, content, true),
             // The end is put into the packet of what goes before it in any case.
             Muxed::H3(stream) => stream.poll_send(context, content),
-            Muxed::Fetch(fetch) => fetch.poll_send(context, content),
         }
     }
 
@@ -142,7 +127,6 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => stream.poll_send_bytes(context, content, is_last),
             Muxed::H3(stream) => stream.poll_send_bytes(context, content),
-            Muxed::Fetch(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
         }
     }
 
@@ -155,10 +139,6 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => Poll::Ready(stream.finish(trailers)),
             Muxed::H3(stream) => stream.poll_finish(context, trailers),
-            Muxed::Fetch(fetch) => {
-                fetch.finish(trailers);
-                Poll::Ready(Ok(()))
-            }
         }
     }
 
@@ -166,7 +146,7 @@ impl Muxed {
     pub fn note_violation(&mut self, violation: Violation) {
         match self {
             Muxed::H3(stream) => stream.note_violation(violation),
-            Muxed::H2(_) | Muxed::Fetch(_) => {}
+            Muxed::H2(_) => {}
         }
     }
 
@@ -175,8 +155,6 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => stream.reset(why),
             Muxed::H3(stream) => stream.reset(why),
-            // Its drop tells those who wait.
-            Muxed::Fetch(_) => {}
         }
     }
 
@@ -185,7 +163,6 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => stream.poll_gone(context),
             Muxed::H3(stream) => stream.poll_gone(context),
-            Muxed::Fetch(fetch) => fetch.poll_gone(context),
         }
     }
 
@@ -193,7 +170,7 @@ impl Muxed {
     pub fn poll_confirmed(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         match self {
             Muxed::H3(stream) => stream.poll_confirmed(context),
-            Muxed::H2(_) | Muxed::Fetch(_) => Poll::Ready(true),
+            Muxed::H2(_) => Poll::Ready(true),
         }
     }
 
@@ -209,7 +186,7 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => stream.poll_response(context, limits, asked, head, text),
             // Backends are not spoken to in HTTP/3.
-            Muxed::H3(_) | Muxed::Fetch(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+            Muxed::H3(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
         }
     }
 
@@ -217,7 +194,7 @@ impl Muxed {
     pub fn give_up_connection(&self) {
         match self {
             Muxed::H2(stream) => stream.give_up_connection(),
-            Muxed::H3(_) | Muxed::Fetch(_) => {}
+            Muxed::H3(_) => {}
         }
     }
 }

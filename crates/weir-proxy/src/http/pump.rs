@@ -19,6 +19,7 @@ use weir_io::wait::give_way;
 use weir_stats::table::ListenerCells;
 
 use crate::http::compress::Encoding;
+use crate::http::sink::{Parts, Sink};
 use crate::http::stream::Stream;
 
 /// What stands behind a chunk's content.
@@ -262,7 +263,7 @@ impl Pump {
         &mut self,
         context: &mut Context<'_>,
         source: &mut Stream,
-        sink: &mut Stream,
+        sink: &mut impl Sink,
         buffers: &Rc<Buffers>,
         moved: &mut bool,
     ) -> Poll<Result<(), PumpError>> {
@@ -282,7 +283,7 @@ impl Pump {
             }
             while let Some(pipe) = &mut self.pipe {
                 // Only between bare sockets is there ever a pipe.
-                let socket = sink.bare().ok_or(PumpError::SinkClosed)?;
+                let socket = sink.socket().ok_or(PumpError::SinkClosed)?;
                 let drained = poll_call(socket, Interest::WRITABLE, context, |socket| pipe.drain(socket));
                 self.streamed += ready!(drained).map_err(|_| PumpError::SinkClosed)? as u64;
                 *moved = true;
@@ -291,8 +292,7 @@ impl Pump {
                 }
             }
             if self.framing_kind == Framing::Stream && self.is_at_end() && !self.end_written {
-                ready!(sink.poll_finish(context, self.reader.trailers()))
-                    .map_err(|_| PumpError::SinkClosed)?;
+                ready!(sink.poll_end(context, self.reader.trailers())).map_err(|_| PumpError::SinkClosed)?;
                 self.end_written = true;
             }
             if self.is_done() {
@@ -321,12 +321,13 @@ impl Pump {
     }
 
     /// An empty pipe for no more than belongs to the body, when what is to come is better spliced.
-    fn bulk(&mut self, sink: &Stream, buffers: &Rc<Buffers>) -> Option<Pipe> {
+    fn bulk(&mut self, sink: &impl Sink, buffers: &Rc<Buffers>) -> Option<Pipe> {
         let most = self.reader.remaining().filter(|remaining| *remaining >= BULKY_BYTES)?;
         if self.encoding.is_some() {
             return None;
         }
-        if self.framing_kind != Framing::Plain || self.small_pieces >= SMALL_PIECES || sink.bare().is_none() {
+        if self.framing_kind != Framing::Plain || self.small_pieces >= SMALL_PIECES || sink.socket().is_none()
+        {
             return None;
         }
         Pipe::borrow(buffers, most)
@@ -486,7 +487,7 @@ impl Pump {
         }
     }
 
-    fn poll_send(&mut self, context: &mut Context<'_>, sink: &mut Stream) -> Poll<io::Result<()>> {
+    fn poll_send(&mut self, context: &mut Context<'_>, sink: &mut impl Sink) -> Poll<io::Result<()>> {
         let framing = &self.framing[self.framing_sent..];
         let content = self.outgoing();
         let (framing_bytes, content_bytes) = (framing.len(), content.len());
@@ -494,13 +495,8 @@ impl Pump {
         let is_last = self.framing_kind == Framing::Stream
             && self.is_at_end()
             && self.reader.trailers().next().is_none();
-        let sent = if is_last {
-            ready!(sink.poll_send_last(context, content))?
-        } else if framing.is_empty() && end.is_empty() {
-            ready!(sink.poll_send(context, content))?
-        } else {
-            ready!(sink.poll_send_parts(context, &[framing, content, end]))?
-        };
+        let parts = Parts { before: framing, content, behind: end, is_last };
+        let sent = ready!(sink.poll_take(context, &parts))?;
         if sent == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }

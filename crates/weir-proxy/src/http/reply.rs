@@ -5,87 +5,97 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
-use weir_http::forward::Negotiated;
 use weir_http::h1::encode;
 use weir_http::{
     AddedField, Field, Method, OwnAnswer, OwnResponse, ResponseContext, ResponseHead, SentFraming, Version,
     continue_fields, response_fields, write_response,
 };
+use weir_io::deadline::Deadline;
+use weir_io::stream::Sight;
 use weir_io::wait::send_all;
 use weir_io::wait::{WaitError, timed_out};
 
 use crate::http::date;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
-use crate::http::forwarding::{Facts, Forwarding};
+use crate::http::forwarding::{Beside, Forwarding};
 use crate::http::ledger::Ledger;
-use crate::http::muxed::Muxed;
+use crate::http::requester::{Recipient, Requester};
 use crate::http::session::Session;
+use crate::http::stream::Stream;
 use crate::worker::WorkerListener;
 
 /// Sends `100 Continue` (RFC 9110 §10.1.1).
-pub async fn send_continue(session: &mut Session) -> Result<(), WaitError> {
-    if let Some(stream) = session.stream.as_muxed() {
+pub async fn send_continue(client: &mut Stream, deadline: &Deadline) -> Result<(), WaitError> {
+    if let Some(stream) = client.as_muxed() {
         let mut head = stream.head();
         continue_fields(&mut |name, value| head.field(name, value));
         return Ok(stream.send_head(head, false)?);
     }
     let mut interim = Vec::with_capacity(32);
     encode::write_continue(&mut interim);
-    send_all(&mut session.stream, &interim, &session.deadline, || {}).await
+    send_all(client, &interim, deadline, || {}).await
 }
 
-/// Passes the interim response in `exchange.response` on to a client that knows such (RFC 9110 §15.2). 100 is not among them: Weir has
-/// answered the client's expectation itself.
-pub async fn pass_interim_on(
-    session: &mut Session,
-    exchange: &mut Exchange,
-    context: &ResponseContext<'_>,
-    received: &[u8],
-) -> Result<(), Failure> {
-    if context.client_version < Version::Http11 || exchange.response.status() == 100 {
-        return Ok(());
+/// Whether an interim response is passed on to a client that knows such (RFC 9110 §15.2). 100 is not among them: Weir has answered the
+/// client's expectation itself.
+pub fn passes_on(interim: &ResponseHead, context: &ResponseContext<'_>) -> bool {
+    context.client_version >= Version::Http11 && interim.status() != 100
+}
+
+impl Recipient for Stream {
+    #[inline]
+    fn stream(&mut self) -> Option<&mut Stream> {
+        Some(self)
     }
-    if let Some(stream) = session.stream.as_muxed() {
-        if let Muxed::Fetch(fetch) = stream {
-            fetch.pass_on(&exchange.response, received);
-            return Ok(());
+
+    fn poll_present(&mut self, context: &mut Context<'_>) -> io::Result<Sight> {
+        Stream::poll_present(self, context)
+    }
+
+    async fn pass_on(
+        &mut self,
+        requester: &Requester,
+        exchange: &mut Exchange,
+        context: &ResponseContext<'_>,
+        received: &[u8],
+    ) -> Result<(), Failure> {
+        if let Some(stream) = self.as_muxed() {
+            let mut head = stream.head();
+            response_fields(&exchange.response, received, context, &mut |name, value| {
+                head.field(name, value)
+            });
+            return stream.send_head(head, false).map_err(|_| Failure::ClientClosed);
         }
-        let mut head = stream.head();
-        response_fields(&exchange.response, received, context, &mut |name, value| head.field(name, value));
-        return stream.send_head(head, false).map_err(|_| Failure::ClientClosed);
+        exchange.reply.clear();
+        write_response(&exchange.response, received, context, &mut exchange.reply);
+        let sent = send_all(self, &exchange.reply, &requester.deadline, || {}).await;
+        exchange.reply.clear();
+        sent.map_err(Failure::from)
     }
-    exchange.reply.clear();
-    write_response(&exchange.response, received, context, &mut exchange.reply);
-    let sent = send_all(&mut session.stream, &exchange.reply, &session.deadline, || {}).await;
-    exchange.reply.clear();
-    sent.map_err(Failure::from)
 }
 
-/// Writes the final head into `exchange.reply`, or sends it where the client has a stream. Gives how the content must follow.
+/// Writes the head in `exchange.response` into `exchange.reply`, or sends it where the client has a stream. Gives how the content must
+/// follow.
 pub fn write_head(
     session: &mut Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
-    facts: &Facts,
     received: &[u8],
     keep_alive: bool,
-    negotiated: Option<Negotiated>,
+    beside: Beside<'_>,
 ) -> Result<SentFraming, Failure> {
-    if let Some(Muxed::Fetch(fetch)) = session.stream.as_muxed() {
-        return Ok(fetch.begin(&exchange.response, received, exchange.ledger.origin(), facts.sticky_field()));
-    }
     if exchange.ledger.cache.result.is_some() {
         exchange.ledger.cache.answered(exchange.response.status());
     }
-    let Exchange { response, reply, reply_head_bytes, request_id, ledger, .. } = exchange;
+    let Exchange { request, response, reply, reply_head_bytes, request_id, ledger, .. } = exchange;
     let context = ResponseContext {
-        sticky: facts.sticky_field(),
-        websocket_accept: facts.handshake.accept(),
-        negotiated,
-        ..context(forwarding, (facts.version, facts.method), keep_alive, request_id, ledger)
+        sticky: beside.sticky,
+        websocket_accept: beside.websocket_accept,
+        negotiated: beside.negotiated,
+        ..context(forwarding, (request.version(), request.method()), keep_alive, request_id, ledger)
     };
     put_head(session, (response, received), context, (reply, reply_head_bytes))
         .map_err(|_| Failure::ClientClosed)
@@ -176,7 +186,7 @@ pub fn begin_own(
 /// Sends what [`begin_own`] left, and the end.
 pub async fn send_own(session: &mut Session, exchange: &mut Exchange) -> Result<(), WaitError> {
     exchange.ledger.leave_places();
-    send_all(&mut session.stream, &exchange.reply, &session.deadline, || {}).await?;
+    send_all(&mut session.stream, &exchange.reply, &session.requester.deadline, || {}).await?;
     finish(session, std::iter::empty).await
 }
 
@@ -185,7 +195,7 @@ pub async fn finish<'t, T: Iterator<Item = Field<'t>>>(
     session: &mut Session,
     trailers: impl Fn() -> T,
 ) -> Result<(), WaitError> {
-    let Session { stream, deadline, .. } = session;
+    let Session { stream, requester: Requester { deadline, .. }, .. } = session;
     poll_fn(|context| match stream.poll_finish(context, trailers()) {
         Poll::Ready(finished) => Poll::Ready(finished.map_err(WaitError::Broken)),
         Poll::Pending => timed_out(deadline),

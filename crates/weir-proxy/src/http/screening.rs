@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use weir_http::{KnownHeader, RequestHead};
-use weir_io::buffers::Buffer;
 use weir_screen::Screen;
 pub use weir_screen::{Checkpoint, Facts, ScreenCheck};
 
@@ -12,15 +11,15 @@ use crate::http::exchange::Exchange;
 use crate::http::failure::{Failure, counted_as};
 use crate::http::forwarding::Forwarding;
 use crate::http::ledger::Ledger;
+use crate::http::requester::Requester;
 use crate::http::route::Route;
-use crate::http::session::Session;
 use crate::http::sticky;
 use crate::worker::WorkerListener;
 
 /// Asks for a request whose route is known, on the edge. `path` is the normalised one.
 #[inline]
 pub(super) fn at_edge(
-    session: &Session,
+    requester: &Requester,
     listener: &WorkerListener,
     route: Option<&Route>,
     (request, received, path): (&RequestHead, &[u8], &[u8]),
@@ -30,13 +29,13 @@ pub(super) fn at_edge(
     if screens.iter().all(Option::is_none) {
         return Ok(());
     }
-    ask(screens, Checkpoint::Edge, session, listener, (request, received, path), ledger)
+    ask(screens, Checkpoint::Edge, requester, listener, (request, received, path), ledger)
 }
 
 /// Asks for a request that goes to a backend.
 #[inline]
 pub(super) fn at_origin(
-    session: &Session,
+    requester: &Requester,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
 ) -> Result<(), Failure> {
@@ -46,13 +45,13 @@ pub(super) fn at_origin(
     if screens.iter().all(Option::is_none) {
         return Ok(());
     }
-    let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+    let received = requester.received();
     let request = &exchange.request;
     let path = request.path(received);
     ask(
         screens,
         Checkpoint::Origin,
-        session,
+        requester,
         forwarding.listener,
         (request, received, path),
         &mut exchange.ledger,
@@ -62,7 +61,7 @@ pub(super) fn at_origin(
 fn ask(
     screens: [Option<&Screen>; 2],
     checkpoint: Checkpoint,
-    session: &Session,
+    requester: &Requester,
     listener: &WorkerListener,
     (request, received, path): (&RequestHead, &[u8], &[u8]),
     ledger: &mut Ledger,
@@ -71,7 +70,7 @@ fn ask(
         |known| request.fields(received).filter(move |field| field.known == known).map(|field| field.value);
     let user_agent = request.combined(KnownHeader::UserAgent.name().as_bytes(), received);
     let facts = Facts {
-        client: ledger.client(session).address.ip(),
+        client: ledger.client(requester).address.ip(),
         path,
         method: request.method_text(received),
         user_agent: user_agent.as_deref().unwrap_or_default(),
@@ -80,7 +79,7 @@ fn ask(
     };
     // The head came a moment ago, and a limit at the origin is asked before anything is waited for.
     let now = ledger.nearly_now();
-    let cells = listener.shared.cells.of(session.worker.number);
+    let cells = listener.shared.cells.of(requester.worker.number);
     let mut passage = std::mem::take(&mut ledger.passage);
     let admitted = weir_screen::admit(screens, checkpoint, &facts, now, &mut passage);
     for reason in passage.would_refuse() {

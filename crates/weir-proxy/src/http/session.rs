@@ -1,35 +1,23 @@
 //! A client as an exchange sees it: the connection or stream that its requests come by, and what is known of whoever is at the other end.
 
 use std::net::IpAddr;
-use std::rc::Rc;
 use std::time::Duration;
 
 use weir_http::{ClientIdentity, Limits, Scheme};
-use weir_io::buffers::Buffer;
-use weir_io::deadline::Deadline;
 use weir_io::handshake::Secure;
 
-use crate::client::Client;
+use crate::http::requester::Requester;
 use crate::http::stream::Stream;
-use crate::worker::{ListenerSlot, Worker, WorkerListener};
+use crate::worker::WorkerListener;
 
 /// While the listener drains, an idle client may send one more request for this long: it may have sent it before it could know,
 /// and is told to close in the answer. A connection closed at once would lose it.
 pub const LAST_CHANCE: Duration = Duration::from_secs(2);
 
-/// A client's connection.
+/// A client's connection, or one request of a connection that carries many.
 pub struct Session {
-    pub worker: Rc<Worker>,
-    pub slot: Rc<ListenerSlot>,
+    pub requester: Requester,
     pub stream: Stream,
-    /// What the TLS handshake came to; `None` without TLS.
-    pub secure: Option<Rc<Secure>>,
-    pub client: Client,
-    /// Rendered once; goes into every request.
-    pub identity: Rc<ClientIdentity>,
-    pub deadline: Deadline,
-    /// What was received and not yet used: the head under way, or pipelined requests.
-    pub buffer: Option<Buffer>,
     /// When the last exchange ended, if that is known.
     pub idle_since: Option<Duration>,
 }
@@ -54,10 +42,4 @@ pub fn limits_of(config: &weir_config::HttpLimits) -> Limits {
         field_count: config.header_count,
         ..Limits::default()
     }
-}
-
-/// When a wait must end: `timeout` from now, or when the drain is over.
-pub fn due(slot: &ListenerSlot, now: Duration, timeout: Duration) -> Duration {
-    let due = now + timeout;
-    slot.draining_until().map_or(due, |until| due.min(until))
 }

@@ -15,7 +15,8 @@ use crate::http::failure::Failure;
 use crate::http::forwarding::{Facts, Forwarding};
 use crate::http::ledger::Ledger;
 use crate::http::reply;
-use crate::http::session::{Session, due};
+use crate::http::requester::Requester;
+use crate::http::session::Session;
 use crate::http::upload::{Upload, failure_of};
 use crate::worker::WorkerListener;
 
@@ -63,7 +64,7 @@ pub(super) fn head(
     let fields = request.fields(received).map(|field| (field.name, field.value));
     let found = SCREEN
         .with_borrow_mut(|screen| in_head(screen, request.path(received), request.query(received), fields));
-    let cells = listener.shared.cells.of(session.worker.number);
+    let cells = listener.shared.cells.of(session.requester.worker.number);
     let judged = match (found, body_kind(asked, request, received)) {
         (Some(found), _) => Judged::Injection(found),
         (None, Err(unreadable)) => Judged::Unreadable(unreadable),
@@ -130,15 +131,15 @@ pub(super) async fn body(
     upload: &mut Upload,
 ) -> Result<(), Failure> {
     let asked = forwarding.sqli();
-    let cells = forwarding.listener.shared.cells.of(session.worker.number);
-    let Some(_charge) = session.worker.buffers.charge(asked.body_bytes) else {
+    let cells = forwarding.listener.shared.cells.of(session.requester.worker.number);
+    let Some(_charge) = session.requester.worker.buffers.charge(asked.body_bytes) else {
         // What can't be held can't be looked at.
         cells.sqli[SqliVerdict::Cut as usize].increment();
         return if asked.mode == SqliMode::Block { Err(Failure::OutOfMemory) } else { Ok(()) };
     };
     if facts.expect_continue && upload.is_awaited() && !exchange.continued {
         exchange.continued = true;
-        reply::send_continue(session).await?;
+        reply::send_continue(&mut session.stream, &session.requester.deadline).await?;
     }
     upload.resume(clock::now());
     hold(session, exchange, forwarding, asked, upload).await?;
@@ -170,7 +171,7 @@ async fn hold(
     let patience = config.timeout.client_body;
     let mut held = u64::MAX;
     poll_fn(|context| {
-        let Session { stream, worker, .. } = &mut *session;
+        let Session { stream, requester: Requester { worker, .. }, .. } = &mut *session;
         let polled =
             upload.poll_hold(context, stream, &worker.buffers, &mut exchange.outgoing, asked.body_bytes);
         if let Poll::Ready(result) = polled {
@@ -182,8 +183,8 @@ async fn hold(
             if upload.is_too_slow(now, config.http().limits.min_body_rate) {
                 return Poll::Ready(Err(Failure::BodyTimeout));
             }
-            session.deadline.set(due(&session.slot, now, patience));
-        } else if session.deadline.has_passed() {
+            session.requester.wait(now, patience);
+        } else if session.requester.deadline.has_passed() {
             return Poll::Ready(Err(Failure::BodyTimeout));
         }
         Poll::Pending

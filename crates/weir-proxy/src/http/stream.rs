@@ -9,7 +9,6 @@ use weir_http::{Field, StreamError, Trailers};
 use weir_io::buffers::Buffer;
 use weir_io::stream::{Duplex, Sight, Stream as Wire};
 
-use crate::http::cache::Fetch;
 use crate::http::muxed::Muxed;
 
 /// One side of an exchange.
@@ -46,17 +45,6 @@ impl Stream {
     pub fn as_muxed(&mut self) -> Option<&mut Muxed> {
         match &mut self.0 {
             Kind::Muxed(stream) => Some(stream),
-            Kind::Wire(_) => None,
-        }
-    }
-
-    /// The fetch that this answers on, where its peer is the cache.
-    pub fn as_fetch(&self) -> Option<&Fetch> {
-        match &self.0 {
-            Kind::Muxed(stream) => match &**stream {
-                Muxed::Fetch(fetch) => Some(fetch),
-                Muxed::H2(_) | Muxed::H3(_) => None,
-            },
             Kind::Wire(_) => None,
         }
     }

@@ -14,6 +14,7 @@ use crate::client::Client;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::muxed::Muxed;
+use crate::http::requester::Requester;
 use crate::http::session::{Session, limits_of};
 use crate::http::stream::Stream;
 use crate::http::{dispatch, linger};
@@ -56,18 +57,17 @@ pub async fn serve(
     deadline.belongs_to(listener.shared.number());
     let mut exchange = Exchange::take();
     exchange.begin(clock::now());
-    let mut session = Session {
+    let requester = Requester {
         worker: worker.clone(),
         slot: slot.clone(),
-        stream: Stream::muxed(stream),
         secure: secure.clone(),
         client: *client,
         identity: identity.clone(),
         deadline,
         buffer: None,
-        idle_since: None,
     };
-    session.deadline.set(clock::now() + listener.shared.config.timeout.header);
+    let mut session = Session { requester, stream: Stream::muxed(stream), idle_since: None };
+    session.requester.deadline.set(clock::now() + listener.shared.config.timeout.header);
     let head =
         read_head(&mut session, &limits_of(&listener.shared.config.http().limits), &mut exchange, read).await;
     let is_good = head.is_ok();
@@ -97,13 +97,12 @@ async fn read_head(
 ) -> Result<(), Failure> {
     // The vector that the request for the backend is written into later is free until then.
     let mut text = std::mem::take(&mut exchange.outgoing);
-    let Session { stream, deadline, .. } = session;
-    let stream = stream.as_muxed().ok_or(Failure::ClientClosed)?;
-    let result = read(stream, limits, deadline, exchange, &mut text).await;
+    let stream = session.stream.as_muxed().ok_or(Failure::ClientClosed)?;
+    let result = read(stream, limits, &session.requester.deadline, exchange, &mut text).await;
     if result.is_ok() {
-        let mut buffer = session.worker.buffers.borrow(text.len()).ok_or(Failure::OutOfMemory)?;
+        let mut buffer = session.requester.worker.buffers.borrow(text.len()).ok_or(Failure::OutOfMemory)?;
         buffer.append(&text);
-        session.buffer = Some(buffer);
+        session.requester.buffer = Some(buffer);
     }
     text.clear();
     // What was too large is not held while its refusal waits for room.
@@ -117,7 +116,7 @@ async fn take_early_content(session: &mut Session) {
     if session.stream.is_ended() {
         return;
     }
-    let Session { stream, buffer: Some(buffer), .. } = session else { return };
+    let Session { stream, requester: Requester { buffer: Some(buffer), .. }, .. } = session else { return };
     poll_fn(|context| {
         while !buffer.free().is_empty() {
             match stream.poll_receive(context, buffer) {

@@ -1,58 +1,55 @@
 //! After a 101: both connections become one byte stream each way (RFC 9110 §7.8).
 
 use weir_http::Violation;
-use weir_http::h1::connection::Busy;
-use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::wait::send_all;
 
-use crate::backends::Chosen;
-use crate::http::connection::Connection;
+use crate::http::ask::Answered;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forwarding::{Facts, Forwarding};
-use crate::http::session::{Session, due};
-use crate::http::upload::Upload;
-use crate::http::{answer, reply};
+use crate::http::reply;
+use crate::http::requester::Requester;
+use crate::http::session::Session;
 use crate::tcp::relay::{self, FirstBytes, Pair, Terms};
 
 /// Passes the 101 on and relays until either side ends.
 ///
 /// Only the very protocol that the client asked for opens the tunnel, and no byte of the client's passes before (A18).
+///
+/// # Errors
+/// Nothing has reached the client.
 pub async fn run(
     session: &mut Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     facts: &Facts,
-    chosen: Chosen,
-    mut connection: Busy<Connection>,
-    mut received: Buffer,
-) -> After {
+    answered: Answered,
+) -> Result<After, Failure> {
+    let Answered { chosen, mut connection, mut received } = answered;
     if !facts.upgrade
         || !exchange.response.accepts_upgrade(received.filled(), &exchange.upgrade)
         || !facts.handshake.is_proven_by(&exchange.response, received.filled())
     {
-        let failure = Failure::BadResponse(Violation::UpgradeNotNamed);
-        return answer::failed_exchange(session, forwarding, exchange, Upload::none(), &failure).await;
+        return Err(Failure::BadResponse(Violation::UpgradeNotNamed));
     }
-    if let Err(failure) =
-        reply::write_head(session, exchange, forwarding, facts, received.filled(), true, None)
-    {
-        return answer::failed_exchange(session, forwarding, exchange, Upload::none(), &failure).await;
-    }
+    reply::write_head(session, exchange, forwarding, received.filled(), true, facts.beside(None))?;
     received.consume(exchange.response.head_bytes());
     exchange.ledger.status = 101;
     let timeout = forwarding.listener.shared.config.timeout;
-    session.deadline.set(due(&session.slot, clock::now(), timeout.client_body));
-    if let Err(error) = send_all(&mut session.stream, &exchange.reply, &session.deadline, || {}).await {
-        exchange.ledger.close(session, forwarding.listener, &exchange.request_id, Failure::from(error).end());
-        return After::Reset;
+    session.requester.wait(clock::now(), timeout.client_body);
+    if let Err(error) =
+        send_all(&mut session.stream, &exchange.reply, &session.requester.deadline, || {}).await
+    {
+        let end = Failure::from(error).end();
+        exchange.ledger.close(&session.requester, forwarding.listener, &exchange.request_id, end);
+        return Ok(After::Reset);
     }
     let first = FirstBytes {
-        from_client: session.buffer.take(),
+        from_client: session.requester.buffer.take(),
         from_backend: Some(received).filter(|rest| !rest.is_empty()),
     };
-    let Session { worker, slot, stream, deadline, .. } = session;
+    let Session { requester: Requester { worker, slot, deadline, .. }, stream, .. } = session;
     let backend = chosen.backend().cells();
     let client = forwarding.listener.shared.cells.of(worker.number);
     let relayed = relay::run(
@@ -69,6 +66,6 @@ pub async fn run(
     )
     .await;
     exchange.ledger.tunnelled(relayed.from_client, relayed.from_backend);
-    exchange.ledger.close(session, forwarding.listener, &exchange.request_id, relayed.end);
-    After::Close
+    exchange.ledger.close(&session.requester, forwarding.listener, &exchange.request_id, relayed.end);
+    Ok(After::Close)
 }

@@ -163,8 +163,8 @@ impl Upload {
 
     /// What the client sent behind the body, and proof that the body is over. Without a body there is nothing behind it
     /// that the session does not already hold.
-    pub fn into_rest(self) -> (Option<Buffer>, Option<Drained>) {
-        match self.pump {
+    pub fn take_rest(&mut self) -> (Option<Buffer>, Option<Drained>) {
+        match self.pump.take() {
             Some(pump) => pump.into_rest(),
             None => (None, BodyReader::new(BodyLength::None, &Limits::default()).drained()),
         }

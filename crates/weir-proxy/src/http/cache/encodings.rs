@@ -201,8 +201,15 @@ fn begin(session: &Session, forwarding: &Forwarding<'_>, offer: &Offer, plain: &
     }
     let registration = Registration { cache: cache.clone(), coding, encoded, is_kept: false };
     let listener = forwarding.listener.shared.clone();
-    let job = EncodingJob { encoding, sender, source, registration, listener, worker: session.worker.number };
-    worker::spawn(&session.worker, serve(job));
+    let job = EncodingJob {
+        encoding,
+        sender,
+        source,
+        registration,
+        listener,
+        worker: session.requester.worker.number,
+    };
+    worker::spawn(&session.requester.worker, serve(job));
     Some(reader)
 }
 

@@ -1,7 +1,8 @@
-//! Fetches a response for the cache: an exchange like any other, whose client is a [`super::broadcast::Broadcast`].
+//! Fetches a response for the cache: a backend is asked for it as for every other, and what comes goes to a
+//! [`super::broadcast::Broadcast`].
 //!
-//! So it is chosen, connected, timed and tried again for as every other exchange is. Its client leaves when nobody waits any more, and it may
-//! not go on by itself ([`super::background`]).
+//! So it is chosen, connected, timed and tried again for as every other request is. Its recipient is gone when nobody waits any
+//! more, and it may not go on by itself ([`super::background`]).
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -9,22 +10,27 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use weir_cache::{Object, RequestFacts};
-use weir_io::buffers::Buffer;
+use weir_http::Violation;
+use weir_io::buffers::LARGE;
 use weir_io::clock;
 use weir_io::handshake::Secure;
 
 use super::fetches::Lease;
 use super::recipient::Fetch;
 use crate::client::Client;
-use crate::http::answer;
+use crate::http::ask::{self, Answered, Call};
+use crate::http::drive;
 use crate::http::exchange::Exchange;
-use crate::http::failure::Failure;
-use crate::http::forward;
+use crate::http::failure::{FailedFetch, Failure};
 use crate::http::forwarding::Forwarding;
-use crate::http::muxed::Muxed;
-use crate::http::route::Route;
+use crate::http::kept;
+use crate::http::pump::{Framing, Pump};
+use crate::http::request;
+use crate::http::requester::Requester;
+use crate::http::screening;
 use crate::http::session::Session;
 use crate::http::stream::Stream;
+use crate::http::upload::Upload;
 use crate::worker::{self, ListenerSlot, Worker, WorkerListener};
 
 /// A fetch that is to be made.
@@ -47,21 +53,23 @@ struct FetchJob {
 pub fn start(
     session: &Session,
     exchange: &Exchange,
-    (forwarding, listener, route): (&Forwarding<'_>, &Rc<WorkerListener>, &Route),
+    forwarding: &Forwarding<'_>,
     lease: Lease,
     facts: RequestFacts,
     stale: Option<Arc<Object>>,
 ) {
-    let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
-    let Some(cache) = &route.cache else { return };
+    let Requester { worker, slot, secure, identity, .. } = &session.requester;
+    let Some((route, cache)) = forwarding.route.and_then(|route| Some((route, route.cache.as_ref()?))) else {
+        return;
+    };
     let fetch = Fetch {
         lease,
         route: route.number,
-        listener: listener.clone(),
+        listener: forwarding.listener.clone(),
         key: exchange.key.clone(),
         facts,
         request: Rc::new(exchange.request.clone()),
-        text: received[..exchange.request.head_bytes()].into(),
+        text: session.requester.received()[..exchange.request.head_bytes()].into(),
         stale,
         storing: None,
         began: cache.cache.store.purge_sequence(),
@@ -69,71 +77,157 @@ pub fn start(
         is_mismatched: false,
     };
     let job = FetchJob {
-        worker: session.worker.clone(),
-        slot: session.slot.clone(),
+        worker: worker.clone(),
+        slot: slot.clone(),
         pool: forwarding.pool.clone(),
-        listener: listener.clone(),
+        listener: forwarding.listener.clone(),
         route: route.number,
         rewritten: forwarding.rewritten,
-        secure: session.secure.clone(),
-        client: exchange.ledger.client(session),
-        identity: session.identity.clone(),
+        secure: secure.clone(),
+        client: exchange.ledger.client(&session.requester),
+        identity: identity.clone(),
         path: exchange.path.clone(),
         request_id: exchange.request_id.clone(),
         fetch,
     };
-    worker::spawn(&session.worker, serve(job));
+    worker::spawn(worker, serve(job));
 }
 
 /// Makes the fetch.
 async fn serve(job: FetchJob) {
-    let FetchJob { worker, slot, listener, pool, route, rewritten, path, request_id, fetch, .. } = job;
+    let FetchJob { worker, slot, listener, pool, route, rewritten, path, request_id, mut fetch, .. } = job;
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     deadline.belongs_to(listener.shared.number());
     let (request, text, key) = (fetch.request.clone(), fetch.text.clone(), fetch.key.clone());
     let mut exchange = Exchange::take();
-    let mut session = Session {
+    let mut requester = Requester {
         worker: worker.clone(),
         slot,
         secure: job.secure,
         client: job.client,
         identity: job.identity,
         deadline,
-        stream: Stream::muxed(Muxed::Fetch(Box::new(fetch))),
         buffer: None,
-        idle_since: None,
     };
-    let cache = listener.compiled.routes.route(route).and_then(|route| route.cache.as_deref());
+    let route = listener.compiled.routes.route(route);
+    let forwarding = Forwarding { listener: &listener, pool, route, rewritten };
     // The second time without conditions.
     for _ in 0..2 {
         exchange.begin(clock::now());
-        exchange.ledger.is_fetch = true;
-        exchange.ledger.pool = Some(pool.clone());
+        exchange.ledger.pool = Some(forwarding.pool.clone());
         exchange.request.clone_from(&request);
         exchange.path.clone_from(&path);
         exchange.request_id.clone_from(&request_id);
         exchange.key.clone_from(&key);
         exchange.is_keyed = true;
         let Some(mut buffer) = worker.buffers.borrow(text.len()) else {
-            let failure = Failure::OutOfMemory;
-            answer::failed_fetch(&mut session, &mut exchange, &failure);
+            fetch.fail(FailedFetch::of(&Failure::OutOfMemory));
             break;
         };
         buffer.append(&text);
-        session.buffer = Some(buffer);
-        let route = listener.compiled.routes.route(route);
-        let forwarding = Forwarding { listener: &listener, pool: pool.clone(), route, rewritten };
-        forward::run(&mut session, &mut exchange, &forwarding).await;
-        let Some(Muxed::Fetch(fetch)) = session.stream.as_muxed() else { break };
+        requester.buffer = Some(buffer);
+        if let Err(failure) = fetch.ask(&mut requester, &mut exchange, &forwarding).await {
+            fetch.fail(FailedFetch::of(&failure));
+        }
         if !std::mem::take(&mut fetch.is_mismatched) {
             break;
         }
     }
     exchange.give_back();
-    drop(session);
+    // Those who wait learn by it that nothing more comes, where they have not been told.
+    drop((fetch, requester));
     // What it put in may have taken the place of thousands of others.
-    while cache.is_some_and(|route| route.cache.store.settle()) {
+    while route.and_then(|route| route.cache.as_deref()).is_some_and(|route| route.cache.store.settle()) {
         tokio::task::yield_now().await;
+    }
+}
+
+impl Fetch {
+    /// Asks the pool, and takes what it answers.
+    ///
+    /// # Errors
+    /// There is no response, which those who wait are to be told.
+    async fn ask(
+        &mut self,
+        requester: &mut Requester,
+        exchange: &mut Exchange,
+        forwarding: &Forwarding<'_>,
+    ) -> Result<(), Failure> {
+        screening::at_origin(requester, exchange, forwarding)?;
+        let mut facts = request::serialise(requester, exchange, forwarding, self.conditions())?;
+        request::take_head(requester, exchange);
+        let (recipient, upload) = (&mut *self, &mut Upload::none());
+        let call = Call { requester, recipient, exchange, forwarding, facts: &facts, upload };
+        let mut answered = call.ask().await?;
+        facts.answered_by(&answered.chosen);
+        if exchange.response.status() == 101 {
+            return Err(Failure::BadResponse(Violation::UpgradeNotNamed));
+        }
+        if answered.needs_buffer(&exchange.response) && !requester.worker.buffers.has_room(LARGE) {
+            // Later it could only be broken off.
+            return Err(Failure::OutOfMemory);
+        }
+        let reader = answered.body_reader(&exchange.response, &facts);
+        let Answered { chosen, mut connection, mut received } = answered;
+        let sticky = facts.sticky_field();
+        let length = self.begin(&exchange.response, received.filled(), exchange.ledger.origin(), sticky);
+        received.consume(exchange.response.head_bytes());
+        // What ended with its head has been told so.
+        let framing = Framing::on(!length.is_empty(), length);
+        let mut download = Pump::new(reader, framing, Some(received), None);
+        let ended = self.receive(requester, connection.connection(), forwarding, &mut download).await;
+        let head_bytes = exchange.response.head_bytes() as u64;
+        chosen.backend().cells().bytes_received.add(head_bytes + download.received);
+        match ended {
+            Ok(()) if exchange.response.keep_alive() => {
+                if let Some(request) = Upload::none().take_rest().1 {
+                    kept::keep(&chosen, connection, request, download, clock::now());
+                }
+            }
+            Ok(()) => {}
+            // Those who have its head already learn that it broke off when nothing more comes.
+            Err(failure) => ask::broke_off(requester, forwarding, &chosen, &failure),
+        }
+        Ok(())
+    }
+
+    /// Takes the content of a response, until it is over or nobody wants it any more.
+    async fn receive(
+        &mut self,
+        requester: &Requester,
+        backend: &mut Stream,
+        forwarding: &Forwarding<'_>,
+        download: &mut Pump,
+    ) -> Result<(), Failure> {
+        if download.is_done() {
+            return Ok(());
+        }
+        let timeout = forwarding.listener.shared.config.timeout;
+        let mut is_first = true;
+        poll_fn(|context| {
+            let mut moved = std::mem::take(&mut is_first);
+            let polled = download.poll(context, backend, self, &requester.worker.buffers, &mut moved);
+            if let Poll::Ready(result) = polled {
+                return Poll::Ready(result.map_err(drive::download_failure));
+            }
+            let awaits_backend = download.waits_for_source();
+            if awaits_backend {
+                requester.look_at(self, context)?;
+            }
+            if moved {
+                // Else the slowest of those who read it is waited for.
+                let patience = if awaits_backend { timeout.backend } else { timeout.client_body };
+                requester.wait(clock::now(), patience);
+            } else if requester.is_late() {
+                return Poll::Ready(Err(match awaits_backend {
+                    _ if requester.is_drained() => Failure::Drained,
+                    true => Failure::BackendTimeout,
+                    false => Failure::ClientStalled,
+                }));
+            }
+            Poll::Pending
+        })
+        .await
     }
 }

@@ -18,12 +18,12 @@ use weir_stats::table::End;
 use super::around::Trailer;
 use super::broadcast::{Piece, Reader};
 use crate::http::answer;
-use crate::http::drive;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forwarding::Forwarding;
 use crate::http::reply;
-use crate::http::session::{Session, due};
+use crate::http::requester::Requester;
+use crate::http::session::Session;
 
 /// The fetch has its own timers, which end it. Who reads of it waits for that with this much on top, in case its worker stands still.
 const FETCH_GRACE: Duration = Duration::from_secs(5);
@@ -83,22 +83,22 @@ async fn send(
 ) -> Result<(), Failure> {
     let timeout = forwarding.listener.shared.config.timeout;
     let patience = |session: &Session| {
-        session.deadline.set(due(&session.slot, clock::now(), timeout.client_body));
+        session.requester.wait(clock::now(), timeout.client_body);
     };
     patience(session);
     let is_chunked = framing.body == BodyLength::Chunked;
     if framing.body.is_empty() {
-        send_all(&mut session.stream, &exchange.reply, &session.deadline, || {}).await?;
+        send_all(&mut session.stream, &exchange.reply, &session.requester.deadline, || {}).await?;
         return Ok(());
     }
     // The head waits for the first content, to leave together with it.
     let mut lead = std::mem::take(&mut exchange.reply);
     let ended = loop {
         if !lead.is_empty() && !reader.has_piece() {
-            send_all(&mut session.stream, &lead, &session.deadline, || {}).await?;
+            send_all(&mut session.stream, &lead, &session.requester.deadline, || {}).await?;
             lead.clear();
         }
-        session.deadline.set(due(&session.slot, clock::now(), timeout.backend + FETCH_GRACE));
+        session.requester.wait(clock::now(), timeout.backend + FETCH_GRACE);
         let piece = await_piece(session, reader).await?;
         patience(session);
         match piece {
@@ -121,7 +121,7 @@ async fn send(
         if is_chunked {
             write_last_chunk(&mut lead, trailers());
         }
-        send_all(&mut session.stream, &lead, &session.deadline, || {}).await?;
+        send_all(&mut session.stream, &lead, &session.requester.deadline, || {}).await?;
         reply::finish(session, trailers).await?;
     }
     exchange.reply = lead;
@@ -135,11 +135,11 @@ async fn await_piece(session: &mut Session, reader: &Reader) -> Result<Piece, Fa
         if let Poll::Ready(piece) = reader.poll_piece(context) {
             return Poll::Ready(Ok(piece));
         }
-        if session.deadline.has_passed() {
+        if session.requester.deadline.has_passed() {
             return Poll::Ready(Err(Failure::BackendTimeout));
         }
         if watched {
-            watched = drive::look_at_client(session, context)? == Sight::Quiet;
+            watched = session.requester.look_at(&mut session.stream, context)? == Sight::Quiet;
         }
         Poll::Pending
     })
@@ -153,7 +153,7 @@ async fn send_piece(
     mut content: Bytes,
     is_chunked: bool,
 ) -> Result<(), WaitError> {
-    let Session { stream, deadline, .. } = session;
+    let Session { stream, requester: Requester { deadline, .. }, .. } = session;
     if let Some(stream) = stream.as_muxed() {
         while !content.is_empty() {
             poll_fn(|context| match stream.poll_send_bytes(context, &mut content, false) {

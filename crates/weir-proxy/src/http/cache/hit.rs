@@ -9,7 +9,6 @@ use bytes::Bytes;
 use weir_cache::{Body, Object, RequestFacts};
 use weir_http::forward::Negotiated;
 use weir_http::{Method, ResponseContext, ResponseHead, SentFraming};
-use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::wait::send_all;
 use weir_io::wait::{WaitError, timed_out};
@@ -22,7 +21,7 @@ use crate::http::compress;
 use crate::http::exchange::{After, Exchange};
 use crate::http::forwarding::Forwarding;
 use crate::http::reply;
-use crate::http::session::{Session, due};
+use crate::http::session::Session;
 
 /// Content up to this size is copied behind the head, bytes: one place to send from costs less than two.
 const WITH_HEAD_BYTES: u64 = 1 << 10;
@@ -39,7 +38,7 @@ pub async fn send(
 ) -> After {
     let offer = compress::offer(
         forwarding.compress(),
-        (&exchange.request, session.buffer.as_ref().map_or(&[][..], Buffer::filled)),
+        (&exchange.request, session.requester.received()),
         (object.head(), object.text()),
     );
     let share = share_of(session, exchange, &object, facts, offer.as_ref());
@@ -62,7 +61,7 @@ pub async fn send(
         }
         (Some(offer), share) => (None, Some(offer.as_it_is(share == Share::NotModified))),
     };
-    let mut content = Content { object, coding, next: 0, end: 0 };
+    let mut content = Content { object, share, coding, next: 0, end: 0 };
     (content.next, content.end) = match share {
         _ if facts.method == Method::Head => (0, 0),
         Share::Whole => (0, content.body().len()),
@@ -70,7 +69,7 @@ pub async fn send(
         Share::NotModified | Share::Unsatisfiable => (0, 0),
     };
     let keep = answer::may_keep(session, exchange);
-    let written = write_head(session, exchange, forwarding, &content.object, (share, negotiated), keep);
+    let written = write_head(session, exchange, forwarding, &content, negotiated, keep);
     let Ok((framing, status)) = written else {
         return answer::ended(session, exchange, forwarding.listener, (End::ClientClosed, false), false);
     };
@@ -98,7 +97,7 @@ async fn send_content(
     content: &mut Content,
 ) -> Result<(), WaitError> {
     let patience = forwarding.listener.shared.config.timeout.client_body;
-    session.deadline.set(due(&session.slot, exchange.ledger.nearly_now(), patience));
+    session.requester.wait(exchange.ledger.nearly_now(), patience);
     let length = content.end - content.next;
     if session.stream.is_muxed() {
         return if length == 0 { Ok(()) } else { send_on_stream(session, forwarding, content).await };
@@ -110,8 +109,8 @@ async fn send_content(
     pieces.for_each(|piece| exchange.reply.extend_from_slice(piece));
     content.next = content.end;
     exchange.ledger.leave_places();
-    let Session { stream, slot, deadline, .. } = session;
-    send_all(stream, &exchange.reply, deadline, || deadline.set(due(slot, clock::now(), patience))).await
+    let Session { stream, requester, .. } = session;
+    send_all(stream, &exchange.reply, &requester.deadline, || requester.wait(clock::now(), patience)).await
 }
 
 /// Writes the head into `exchange.reply`, or sends it where the client has a stream. Gives how the content follows, and the status.
@@ -119,13 +118,13 @@ fn write_head(
     session: &mut Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
-    object: &Object,
-    (share, negotiated): (Share, Option<Negotiated>),
+    content: &Content,
+    negotiated: Option<Negotiated>,
     keep: bool,
 ) -> io::Result<(SentFraming, u16)> {
     let Exchange { request, response, outgoing, reply, reply_head_bytes, request_id, ledger, .. } = exchange;
-    let (head, text): (&ResponseHead, &[u8]) = match share {
-        Share::Whole => (object.head(), object.text()),
+    let (head, text): (&ResponseHead, &[u8]) = match content.share {
+        Share::Whole => (content.object.head(), content.object.text()),
         _ => (response, outgoing),
     };
     let asked = (request.version(), request.method());
@@ -138,6 +137,7 @@ fn write_head(
 /// The part of an object's content that is still to be sent.
 struct Content {
     object: Arc<Object>,
+    share: Share,
     /// What it was made into, where it does not go as it is.
     coding: Option<weir_cache::Coding>,
     next: u64,
@@ -177,7 +177,7 @@ async fn send_gathered(
     forwarding: &Forwarding<'_>,
     content: &mut Content,
 ) -> Result<(), WaitError> {
-    let Session { stream, slot, deadline, .. } = session;
+    let Session { stream, requester, .. } = session;
     let patience = forwarding.listener.shared.config.timeout.client_body;
     let mut head = &exchange.reply[..];
     while !head.is_empty() || content.next < content.end {
@@ -191,7 +191,7 @@ async fn send_gathered(
             }
             match stream.poll_send_slices(context, &places[..count]) {
                 Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
-                Poll::Pending => timed_out(deadline),
+                Poll::Pending => timed_out(&requester.deadline),
             }
         })
         .await?;
@@ -199,7 +199,7 @@ async fn send_gathered(
         head = &head[of_head..];
         content.next += (sent - of_head) as u64;
         if !head.is_empty() || content.next < content.end {
-            deadline.set(due(slot, clock::now(), patience));
+            requester.wait(clock::now(), patience);
         }
     }
     Ok(())
@@ -212,19 +212,19 @@ async fn send_on_stream(
     content: &mut Content,
 ) -> Result<(), WaitError> {
     let patience = forwarding.listener.shared.config.timeout.client_body;
-    let Session { stream, slot, deadline, .. } = &mut *session;
+    let Session { stream, requester, .. } = &mut *session;
     let Some(stream) = stream.as_muxed() else { return Ok(()) };
     while let Some(mut piece) = content.piece() {
         let before = piece.len();
         let is_last = content.next + before as u64 == content.end;
         poll_fn(|context| match stream.poll_send_bytes(context, &mut piece, is_last) {
             Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
-            Poll::Pending => timed_out(deadline),
+            Poll::Pending => timed_out(&requester.deadline),
         })
         .await?;
         content.next += (before - piece.len()) as u64;
         if content.next < content.end {
-            deadline.set(due(slot, clock::now(), patience));
+            requester.wait(clock::now(), patience);
         }
     }
     reply::finish(session, std::iter::empty).await

@@ -1,11 +1,12 @@
-//! What the cache learns from answers to requests that went past it.
+//! What the cache learns from a backend's answer to a request that went past it.
 
-use weir_cache::{Exchange as Asked, invalidated, invalidates, judge_response};
+use weir_cache::{Exchange as Asked, KeySource, invalidated, invalidates, judge_response};
 
-use super::lookup::{key_of, scheme_of};
+use super::lookup::{scheme_of, source_of};
 use super::{RouteCache, times};
 use crate::http::exchange::Exchange;
 use crate::http::forwarding::Forwarding;
+use crate::http::requester::Requester;
 use crate::http::session::Session;
 
 /// Learns from a backend's answer to a request that went past.
@@ -19,13 +20,13 @@ pub fn learn(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
         }
     }
     if !exchange.ledger.cache.unsafe_request.is_empty() {
-        invalidate(session, exchange, route, received);
+        invalidate(&session.requester, exchange, route, received);
     }
 }
 
 /// After a backend's answer to an unsafe request: what is kept of its URI, and of those that the answer names, is out of date
 /// (RFC 9111 §4.4).
-fn invalidate(session: &Session, exchange: &mut Exchange, route: &RouteCache, received: &[u8]) {
+fn invalidate(requester: &Requester, exchange: &mut Exchange, route: &RouteCache, received: &[u8]) {
     let Exchange { request, response, key, ledger, .. } = exchange;
     if !invalidates(request.method(), response.status()) {
         return;
@@ -33,8 +34,10 @@ fn invalidate(session: &Session, exchange: &mut Exchange, route: &RouteCache, re
     let text = &ledger.cache.unsafe_request[..];
     let store = &route.cache.store;
     store.remove(key);
-    for target in invalidated(request, text, scheme_of(session), response, received) {
-        key_of(key, (request, text), (&target.path, target.query.as_deref()), session, route);
+    for target in invalidated(request, text, scheme_of(requester), response, received) {
+        let of_request = source_of(requester, request, text, route);
+        let source = KeySource { path: &target.path, query: target.query.as_deref(), ..of_request };
+        key.build(&source, &route.rules, store.seed());
         store.remove(key);
     }
 }

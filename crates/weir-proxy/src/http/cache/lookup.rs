@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_cache::{
-    Bypass, Conditional, KeyBuffer, KeySource, Lookup, Object, Part, RequestFacts, Reuse, Why, admits,
-    conditional, heads, range, reuse,
+    Bypass, Conditional, KeySource, Lookup, Object, Part, RequestFacts, Reuse, Why, admits, conditional,
+    heads, range, reuse,
 };
 use weir_http::values::entity_tag::EntityTag;
 use weir_http::{KnownHeader, Method, RequestHead, Scheme};
-use weir_io::buffers::Buffer;
 
 use super::note::Forward;
 use super::{RouteCache, wall_seconds};
 use crate::http::compress::Offer;
 use crate::http::exchange::Exchange;
 use crate::http::forwarding::Forwarding;
+use crate::http::requester::Requester;
 use crate::http::session::Session;
 
 /// What a request meets.
@@ -41,11 +41,11 @@ pub fn look_up(
     forwarding: &Forwarding<'_>,
     route: &RouteCache,
 ) -> Found {
-    let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+    let received = session.requester.received();
     let now = exchange.ledger.head;
-    let admitted = admits(&exchange.request, received, &route.rules, session.identity.is_trusted());
+    let admitted = admits(&exchange.request, received, &route.rules, session.requester.identity.is_trusted());
     if let Ok(_) | Err(Bypass::Method) = admitted {
-        build_key(session, exchange, forwarding, route, received);
+        build_key(&session.requester, exchange, forwarding, route, received);
     }
     let Exchange { request, key, .. } = exchange;
     let facts = match admitted {
@@ -80,42 +80,43 @@ fn judge(object: Arc<Object>, facts: RequestFacts, now: Duration) -> Found {
     }
 }
 
-/// Builds the key of `path` and `query` of the request's host.
-pub fn key_of(
-    key: &mut KeyBuffer,
-    (request, received): (&RequestHead, &[u8]),
-    (path, query): (&[u8], Option<&[u8]>),
-    session: &Session,
-    route: &RouteCache,
-) {
-    let source = KeySource {
+/// What the key of a request is made of.
+pub fn source_of<'a>(
+    requester: &Requester,
+    request: &'a RequestHead,
+    received: &'a [u8],
+    route: &'a RouteCache,
+) -> KeySource<'a> {
+    KeySource {
         scope: &route.scope,
-        scheme: scheme_of(session),
+        scheme: scheme_of(requester),
         authority: request.host(received).unwrap_or_default(),
-        path,
-        query,
+        path: request.path(received),
+        query: request.query(received),
         head: request,
         buffer: received,
-        trusted: session.identity.is_trusted(),
-    };
-    key.build(&source, &route.rules, route.cache.store.seed());
+        trusted: requester.identity.is_trusted(),
+    }
 }
 
 /// By which scheme the client asks.
-pub fn scheme_of(session: &Session) -> Scheme {
-    if session.secure.is_some() { Scheme::Https } else { Scheme::Http }
+pub fn scheme_of(requester: &Requester) -> Scheme {
+    if requester.secure.is_some() { Scheme::Https } else { Scheme::Http }
 }
 
 fn build_key(
-    session: &Session,
+    requester: &Requester,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     route: &RouteCache,
     received: &[u8],
 ) {
     let Exchange { request, key, path, .. } = exchange;
-    let path = if forwarding.rewritten { path } else { request.path(received) };
-    key_of(key, (request, received), (path, request.query(received)), session, route);
+    let mut source = source_of(requester, request, received, route);
+    if forwarding.rewritten {
+        source.path = path;
+    }
+    key.build(&source, &route.rules, route.cache.store.seed());
 }
 
 /// What of an object a request gets.
@@ -142,7 +143,7 @@ pub fn share_of(
     if !facts.conditional && !facts.range {
         return Share::Whole;
     }
-    let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+    let received = session.requester.received();
     let Exchange { request, response, outgoing, .. } = exchange;
     let wall = wall_seconds();
     outgoing.clear();

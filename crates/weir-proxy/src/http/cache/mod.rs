@@ -33,7 +33,6 @@ use self::fetches::Fetches;
 pub(crate) use self::broadcast::Origin;
 pub(crate) use self::learn::learn;
 pub(crate) use self::note::Note;
-pub(crate) use self::recipient::Fetch;
 pub(crate) use self::serve::run;
 
 /// What is kept, for all workers, over all reloads.

@@ -7,18 +7,24 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::net::TcpStream;
 use weir_cache::{
     Body, Crowd, Exchange as Asked, KeyBuffer, NotStored, Object, PurgeSequence, RequestFacts, Storing,
     Unkept, freshen, judge_response, outlasts_error, unkept, validators,
 };
-use weir_http::{AddedField, Conditions, Field, RequestHead, ResponseHead, SentFraming};
+use weir_http::{AddedField, BodyLength, Conditions, Field, RequestHead, ResponseContext, ResponseHead};
 use weir_io::clock;
+use weir_io::stream::Sight;
 
 use super::around::{Interim, Trailer};
 use super::broadcast::{FetchedHead, Origin};
 use super::fetches::{BACK_OFF, Lease, PASS_FOR};
 use super::times;
-use crate::http::failure::{FailedFetch, Meets};
+use crate::http::exchange::Exchange;
+use crate::http::failure::{FailedFetch, Failure, Meets};
+use crate::http::requester::{Recipient, Requester};
+use crate::http::sink::{Parts, Sink};
+use crate::http::stream::Stream;
 use crate::worker::WorkerListener;
 
 /// Pieces of content smaller than this on average are put together before they are kept.
@@ -26,7 +32,7 @@ const PIECE_BYTES: usize = 16 << 10;
 /// What they are put together to, bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// The stream that a fetch answers on.
+/// Whom a fetch's response goes to.
 pub struct Fetch {
     pub(super) lease: Lease,
     pub(super) route: usize,
@@ -64,24 +70,17 @@ impl Fetch {
         self.stale.as_deref().is_some_and(|stale| !validators(stale).is_empty())
     }
 
-    /// Takes a head that comes before that of the response.
-    pub fn pass_on(&mut self, head: &ResponseHead, received: &[u8]) {
-        let text = received[..head.head_bytes()].into();
-        self.lease.sender.pass_on(Interim { head: head.clone(), text });
-    }
-
-    /// Takes the head of the response.
+    /// Takes the head of the response; gives how its content follows.
     pub fn begin(
         &mut self,
         head: &ResponseHead,
         received: &[u8],
         origin: Origin,
         sticky: Option<&AddedField>,
-    ) -> SentFraming {
-        let framing = SentFraming { body: head.body(), keep_alive: true };
+    ) -> BodyLength {
         if head.status() == 304 && self.is_conditional() {
             self.confirm(head, received);
-            return framing;
+            return head.body();
         }
         let text = &received[..head.head_bytes()];
         let judged = self.judge(head, text);
@@ -109,7 +108,7 @@ impl Fetch {
         if head.body().is_empty() {
             self.finish(std::iter::empty());
         }
-        framing
+        head.body()
     }
 
     /// Whether what comes is to be kept.
@@ -175,7 +174,7 @@ impl Fetch {
     }
 
     /// Takes content.
-    pub fn poll_send(&mut self, context: &Context<'_>, content: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_append(&mut self, context: &Context<'_>, content: &[u8]) -> Poll<io::Result<usize>> {
         if self.is_mismatched {
             return Poll::Ready(Ok(content.len()));
         }
@@ -198,7 +197,7 @@ impl Fetch {
 
     /// All of it has come, and `trailers` behind it. They are not kept (RFC 9110 §6.5.1 lets them be dropped): what is answered from memory
     /// has a length, behind which HTTP/1.1 has no place for any.
-    pub fn finish<'a>(&mut self, trailers: impl Iterator<Item = Field<'a>>) {
+    fn finish<'a>(&mut self, trailers: impl Iterator<Item = Field<'a>>) {
         if self.is_mismatched {
             return;
         }
@@ -231,10 +230,51 @@ impl Fetch {
         self.lease.sender.fail(failed);
         self.lease.leave();
     }
+}
 
-    /// Ready once nobody wants the answer any more.
-    pub fn poll_gone(&mut self, context: &Context<'_>) -> Poll<()> {
-        self.lease.sender.poll_unwanted(context)
+impl Recipient for Fetch {
+    fn stream(&mut self) -> Option<&mut Stream> {
+        None
+    }
+
+    /// It is gone once nobody wants the answer any more.
+    fn poll_present(&mut self, context: &mut Context<'_>) -> io::Result<Sight> {
+        match self.lease.sender.poll_unwanted(context) {
+            Poll::Pending => Ok(Sight::Quiet),
+            Poll::Ready(()) => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    async fn pass_on(
+        &mut self,
+        _: &Requester,
+        exchange: &mut Exchange,
+        _: &ResponseContext<'_>,
+        received: &[u8],
+    ) -> Result<(), Failure> {
+        let head = exchange.response.clone();
+        let text = received[..head.head_bytes()].into();
+        self.lease.sender.pass_on(Interim { head, text });
+        Ok(())
+    }
+}
+
+impl Sink for Fetch {
+    fn poll_take(&mut self, context: &mut Context<'_>, parts: &Parts<'_>) -> Poll<io::Result<usize>> {
+        self.poll_append(context, parts.content)
+    }
+
+    fn poll_end<'a>(
+        &mut self,
+        _: &mut Context<'_>,
+        trailers: impl Iterator<Item = Field<'a>>,
+    ) -> Poll<io::Result<()>> {
+        self.finish(trailers);
+        Poll::Ready(Ok(()))
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        None
     }
 }
 

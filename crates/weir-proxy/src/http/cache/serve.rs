@@ -1,14 +1,12 @@
 //! A request on a route with a cache, from the look-up to its answer.
 
 use std::future::poll_fn;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use weir_cache::{Bypass, Object, RequestFacts, Reuse, may_serve_on_error, reuse};
 use weir_http::ResponseContext;
-use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::stream::Sight;
 use weir_stats::table::CacheResult;
@@ -19,18 +17,15 @@ use super::fetches::{Joined, Refresh};
 use super::lookup::{Found, look_up};
 use super::note::Forward;
 use super::{RouteCache, encodings, follow, hit};
-use crate::http::answer;
 use crate::http::compress;
-use crate::http::drive;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::{Failure, Meets};
 use crate::http::forward;
 use crate::http::forwarding::Forwarding;
 use crate::http::muxed::confirm;
 use crate::http::reply;
-use crate::http::route::Route;
-use crate::http::session::{Session, due};
-use crate::worker::WorkerListener;
+use crate::http::requester::Recipient as _;
+use crate::http::session::Session;
 
 /// Fetches that one request waits for, when they are lost or prove to be of another variant, before it goes its own way.
 const FETCHES_MOST: u32 = 3;
@@ -38,48 +33,57 @@ const FETCHES_MOST: u32 = 3;
 const LONGEST: Duration = Duration::from_secs(86_400);
 
 /// Answers from memory, or has it fetched.
+///
+/// # Errors
+/// Nothing has reached the client.
 pub async fn run(
     session: &mut Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
-    listener: &Rc<WorkerListener>,
-    route: &Route,
     cache: &RouteCache,
-) -> After {
+) -> Result<After, Failure> {
     match look_up(session, exchange, forwarding, cache) {
         Found::Hit { object, facts, age, ttl } => {
             exchange.ledger.cache.hit(CacheResult::Hit, age.as_secs(), ttl.as_secs() as i64);
-            hit::send(session, exchange, forwarding, object, &facts).await
+            Ok(hit::send(session, exchange, forwarding, object, &facts).await)
         }
         // Boxed: what waits for a backend is large, and every idle session would hold room for it.
-        found => Box::pin(Miss { forwarding, listener, route, cache }.run(session, exchange, found)).await,
+        found => Box::pin(Miss { forwarding, cache }.run(session, exchange, found)).await,
     }
 }
 
 /// A request that memory does not answer by itself.
 struct Miss<'a> {
     forwarding: &'a Forwarding<'a>,
-    listener: &'a Rc<WorkerListener>,
-    route: &'a Route,
     cache: &'a RouteCache,
 }
 
+/// What a request is for, and why memory does not answer it.
+#[derive(Clone, Copy)]
+struct Lacking {
+    facts: RequestFacts,
+    why: Forward,
+}
+
 impl Miss<'_> {
-    async fn run(&self, session: &mut Session, exchange: &mut Exchange, found: Found) -> After {
+    async fn run(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        found: Found,
+    ) -> Result<After, Failure> {
         // What is fetched is for others too, and not in the name of who may be nobody.
         if exchange.early
             && let Some(stream) = session.stream.as_muxed()
         {
-            if let Err(failure) = confirm(stream, &session.deadline).await {
-                return answer::failure(session, self.forwarding.listener, exchange, &failure).await;
-            }
+            confirm(stream, &session.requester.deadline).await?;
             exchange.early = false;
         }
         exchange.is_keyed = !matches!(found, Found::Past(_));
         match found {
             Found::Hit { object, facts, age, ttl } => {
                 exchange.ledger.cache.hit(CacheResult::Hit, age.as_secs(), ttl.as_secs() as i64);
-                hit::send(session, exchange, self.forwarding, object, &facts).await
+                Ok(hit::send(session, exchange, self.forwarding, object, &facts).await)
             }
             Found::Stale { object, facts, age } => {
                 self.give_stale(session, exchange, object, facts, age).await
@@ -95,13 +99,11 @@ impl Miss<'_> {
                 let has_failed = self.cache.cache.fetches.passes(exchange.key.hash(), &facts, now);
                 let instead = stale.clone().filter(|_| has_failed);
                 if let Some(object) = self.instead(instead, &facts, exchange) {
-                    return hit::send(session, exchange, self.forwarding, object, &facts).await;
+                    return Ok(hit::send(session, exchange, self.forwarding, object, &facts).await);
                 }
-                self.fetch(session, exchange, facts, stale, why).await
+                self.fetch(session, exchange, Lacking { facts, why }, stale).await
             }
-            Found::NotCached => {
-                answer::failure(session, self.forwarding.listener, exchange, &Failure::NotCached).await
-            }
+            Found::NotCached => Err(Failure::NotCached),
             Found::Passes(facts) => {
                 exchange.ledger.cache.passing = Some(facts);
                 exchange.ledger.cache.forwarded(CacheResult::Pass, Forward::UriMiss);
@@ -113,7 +115,7 @@ impl Miss<'_> {
                 let why = if is_method { Forward::Method } else { Forward::Bypass };
                 exchange.ledger.cache.forwarded(CacheResult::Bypass, why);
                 if is_method {
-                    let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+                    let received = session.requester.received();
                     let text = &received[..exchange.request.head_bytes()];
                     exchange.ledger.cache.unsafe_request.extend_from_slice(text);
                 } else {
@@ -132,7 +134,7 @@ impl Miss<'_> {
         object: Arc<Object>,
         facts: RequestFacts,
         age: Duration,
-    ) -> After {
+    ) -> Result<After, Failure> {
         // What brings nothing to keep would only stand in the way of what does.
         let refresh = match facts.may_store() {
             true => self.cache.cache.refresh(&exchange.key, &facts, exchange.ledger.head),
@@ -141,16 +143,16 @@ impl Miss<'_> {
         match refresh {
             Refresh::Begun(lease) => {
                 let stale = Some(object.clone());
-                let place = (self.forwarding, self.listener, self.route);
-                fetch::start(session, exchange, place, lease, facts, stale);
+                fetch::start(session, exchange, self.forwarding, lease, facts, stale);
             }
             Refresh::Needless => {}
             Refresh::NoRoom => {
-                return self.fetch(session, exchange, facts, Some(object), Forward::Stale).await;
+                let lacking = Lacking { facts, why: Forward::Stale };
+                return self.fetch(session, exchange, lacking, Some(object)).await;
             }
         }
         exchange.ledger.cache.hit(CacheResult::Stale, age.as_secs(), -1);
-        hit::send(session, exchange, self.forwarding, object, &facts).await
+        Ok(hit::send(session, exchange, self.forwarding, object, &facts).await)
     }
 
     /// Waits for a fetch, which is begun where there is none for the key.
@@ -158,21 +160,20 @@ impl Miss<'_> {
         &self,
         session: &mut Session,
         exchange: &mut Exchange,
-        facts: RequestFacts,
+        lacking: Lacking,
         stale: Option<Arc<Object>>,
-        why: Forward,
-    ) -> After {
+    ) -> Result<After, Failure> {
+        let Lacking { facts, why } = lacking;
         let mut failed_before = false;
         for _ in 0..FETCHES_MOST {
             let (mut reader, leads) = match self.join(session, exchange, &facts, stale.is_some()) {
                 Joined::Found(object) => {
                     self.note_age(exchange, CacheResult::Hit, &object, &facts);
-                    return hit::send(session, exchange, self.forwarding, object, &facts).await;
+                    return Ok(hit::send(session, exchange, self.forwarding, object, &facts).await);
                 }
                 Joined::Follows(reader) => (reader, false),
                 Joined::Leads(lease, reader) => {
-                    let place = (self.forwarding, self.listener, self.route);
-                    fetch::start(session, exchange, place, lease, facts, stale.clone());
+                    fetch::start(session, exchange, self.forwarding, lease, facts, stale.clone());
                     (reader, true)
                 }
             };
@@ -181,17 +182,14 @@ impl Miss<'_> {
             let arrived = match self.await_answer(session, exchange, &reader, leads).await {
                 Ok(arrived) => arrived,
                 Err(Failure::QueueTimeout) => {
-                    return self.go_past(session, exchange, &facts, why, "collapse-timeout").await;
+                    return self.go_past(session, exchange, lacking, "collapse-timeout").await;
                 }
-                Err(failure) => {
-                    drop(reader);
-                    return answer::failure(session, self.forwarding.listener, exchange, &failure).await;
-                }
+                Err(failure) => return Err(failure),
             };
             match arrived {
                 Arrived::Lost | Arrived::Interim(_) => {}
                 Arrived::Released => {
-                    return self.go_past(session, exchange, &facts, why, "not-stored").await;
+                    return self.go_past(session, exchange, lacking, "not-stored").await;
                 }
                 // It may have been for what another's request says. What befalls two is believed.
                 Arrived::Failed(failed)
@@ -201,11 +199,10 @@ impl Miss<'_> {
                 Arrived::Failed(failed) => {
                     drop(reader);
                     if let Some(object) = self.instead(stale, &facts, exchange) {
-                        return hit::send(session, exchange, self.forwarding, object, &facts).await;
+                        return Ok(hit::send(session, exchange, self.forwarding, object, &facts).await);
                     }
                     exchange.ledger.cache.forwarded(CacheResult::Miss, why);
-                    let failure = Failure::Fetch(failed);
-                    return answer::failure(session, self.forwarding.listener, exchange, &failure).await;
+                    return Err(Failure::Fetch(failed));
                 }
                 Arrived::Object(object) => {
                     drop(reader);
@@ -213,22 +210,22 @@ impl Miss<'_> {
                     exchange.ledger.cache.forwarded(result, why);
                     exchange.ledger.cache.answered(304);
                     self.note_shared(exchange, &object, &facts, leads);
-                    return hit::send(session, exchange, self.forwarding, object, &facts).await;
+                    return Ok(hit::send(session, exchange, self.forwarding, object, &facts).await);
                 }
                 Arrived::Streaming(head) => {
                     let is_error = matches!(head.head.status(), 500 | 502 | 503 | 504);
                     if is_error && let Some(object) = self.instead(stale.clone(), &facts, exchange) {
                         drop(reader);
-                        return hit::send(session, exchange, self.forwarding, object, &facts).await;
+                        return Ok(hit::send(session, exchange, self.forwarding, object, &facts).await);
                     }
                     if leads || self.is_for(session, exchange, &head) {
-                        return self.take(session, exchange, reader, &head, facts, why, leads).await;
+                        return self.take(session, exchange, reader, &head, lacking, leads).await;
                     }
                     // It is another variant; `exchange.key` is now that of ours.
                 }
             }
         }
-        self.go_past(session, exchange, &facts, why, "lost").await
+        self.go_past(session, exchange, lacking, "lost").await
     }
 
     fn join(
@@ -246,7 +243,7 @@ impl Miss<'_> {
                 return None;
             }
             // What a fetch that has just ended has put there.
-            let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+            let received = session.requester.received();
             let weir_cache::Lookup::Hit(object) = cache.store.get(&mut fresh_key, request, received) else {
                 return None;
             };
@@ -268,10 +265,13 @@ impl Miss<'_> {
                 arrived => return Ok(arrived),
             };
             let patience = self.forwarding.listener.shared.config.timeout.client_body;
-            session.deadline.set(due(&session.slot, clock::now(), patience));
+            session.requester.wait(clock::now(), patience);
             exchange.response.clone_from(&interim.head);
             let context = ResponseContext::new(exchange.request.version(), exchange.request.method(), true);
-            reply::pass_interim_on(session, exchange, &context, &interim.text).await?;
+            if reply::passes_on(&exchange.response, &context) {
+                let Session { requester, stream, .. } = &mut *session;
+                stream.pass_on(requester, exchange, &context, &interim.text).await?;
+            }
         }
     }
 
@@ -283,17 +283,22 @@ impl Miss<'_> {
         leads: bool,
     ) -> Result<Arrived, Failure> {
         let patience = if leads { LONGEST } else { self.cache.collapse_timeout };
-        session.deadline.set(due(&session.slot, clock::now(), patience));
+        session.requester.wait(clock::now(), patience);
         let mut watched = true;
         poll_fn(|context| {
             if let Poll::Ready(arrived) = reader.poll_arrived(context) {
                 return Poll::Ready(Ok(arrived));
             }
             if watched {
-                watched = drive::look_at_client(session, context)? == Sight::Quiet;
+                watched = session.requester.look_at(&mut session.stream, context)? == Sight::Quiet;
             }
-            match session.deadline.has_passed() {
-                true if session.slot.draining_until().is_some_and(|until| until <= clock::now()) => {
+            match session.requester.deadline.has_passed() {
+                true if session
+                    .requester
+                    .slot
+                    .draining_until()
+                    .is_some_and(|until| until <= clock::now()) =>
+                {
                     Poll::Ready(Err(Failure::Drained))
                 }
                 true => Poll::Ready(Err(Failure::QueueTimeout)),
@@ -306,24 +311,23 @@ impl Miss<'_> {
     /// Whether a response under way is what this request asks for too; else the key becomes that of its own variant.
     fn is_for(&self, session: &Session, exchange: &mut Exchange, head: &FetchedHead) -> bool {
         let Some((vary, variant)) = &head.variant else { return false };
-        let received = session.buffer.as_ref().map_or(&[][..], Buffer::filled);
+        let received = session.requester.received();
         let Exchange { key, request, .. } = exchange;
         key.select(vary, request, received);
         *key.bytes() == **variant
     }
 
     /// Sends a response under way, or what it has become.
-    #[allow(clippy::too_many_arguments)]
     async fn take(
         &self,
         session: &mut Session,
         exchange: &mut Exchange,
         reader: Reader,
         head: &FetchedHead,
-        facts: RequestFacts,
-        why: Forward,
+        lacking: Lacking,
         leads: bool,
-    ) -> After {
+    ) -> Result<After, Failure> {
+        let Lacking { facts, why } = lacking;
         exchange.ledger.cache.forwarded(if leads { CacheResult::Miss } else { CacheResult::Collapsed }, why);
         exchange.ledger.cache.answered(head.head.status());
         if leads {
@@ -338,20 +342,18 @@ impl Miss<'_> {
             object => object,
         };
         if object.is_none() && wants_part && reader.is_broken() {
-            drop(reader);
-            let failure = Failure::BackendClosed;
-            return answer::failure(session, self.forwarding.listener, exchange, &failure).await;
+            return Err(Failure::BackendClosed);
         }
         if let Some(object) = object {
             drop(reader);
             exchange.ledger.cache.flag("stored");
             self.note_shared(exchange, &object, &facts, leads);
-            return hit::send(session, exchange, self.forwarding, object, &facts).await;
+            return Ok(hit::send(session, exchange, self.forwarding, object, &facts).await);
         }
         if (wants_part && head.variant.is_none()) || (head.is_personal && !leads) {
             // The whole was asked for in order to keep it, which is not to be: what the client wants is asked for as it did.
             drop(reader);
-            return self.go_past(session, exchange, &facts, why, "not-stored").await;
+            return self.go_past(session, exchange, lacking, "not-stored").await;
         }
         if head.variant.is_some() {
             exchange.ledger.cache.flag("stored");
@@ -370,10 +372,10 @@ impl Miss<'_> {
         reader: Reader,
         fetched: &FetchedHead,
         leads: bool,
-    ) -> After {
+    ) -> Result<After, Failure> {
         let offer = compress::offer(
             self.forwarding.compress(),
-            (&exchange.request, session.buffer.as_ref().map_or(&[][..], Buffer::filled)),
+            (&exchange.request, session.requester.received()),
             (&fetched.head, &fetched.text),
         );
         let encoded = offer
@@ -389,15 +391,15 @@ impl Miss<'_> {
         };
         let sticky = fetched.sticky.as_ref().filter(|_| leads);
         let head = follow::Head { head: &fetched.head, text: &fetched.text, sticky, negotiated };
-        follow::run(session, exchange, self.forwarding, &reader, head).await
+        Ok(follow::run(session, exchange, self.forwarding, &reader, head).await)
     }
 
     /// The whole object, if there comes to be one while the client can be kept waiting.
     async fn await_object(&self, session: &mut Session, reader: &Reader) -> Option<Arc<Object>> {
-        session.deadline.set(due(&session.slot, clock::now(), self.cache.collapse_timeout));
+        session.requester.wait(clock::now(), self.cache.collapse_timeout);
         poll_fn(|context| match reader.poll_object(context) {
             Poll::Ready(object) => Poll::Ready(object),
-            Poll::Pending if session.deadline.has_passed() => Poll::Ready(None),
+            Poll::Pending if session.requester.deadline.has_passed() => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         })
         .await
@@ -445,12 +447,11 @@ impl Miss<'_> {
         &self,
         session: &mut Session,
         exchange: &mut Exchange,
-        facts: &RequestFacts,
-        why: Forward,
+        lacking: Lacking,
         detail: &str,
-    ) -> After {
-        exchange.ledger.cache.passing = Some(*facts);
-        exchange.ledger.cache.forwarded(CacheResult::Pass, why);
+    ) -> Result<After, Failure> {
+        exchange.ledger.cache.passing = Some(lacking.facts);
+        exchange.ledger.cache.forwarded(CacheResult::Pass, lacking.why);
         exchange.ledger.cache.detail(detail);
         forward::run(session, exchange, self.forwarding).await
     }

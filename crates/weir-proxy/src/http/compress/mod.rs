@@ -17,7 +17,6 @@ use weir_stats::table::Compressed;
 
 use crate::http::exchange::Exchange;
 use crate::http::forwarding::{Facts, Forwarding};
-use crate::http::muxed::Muxed;
 use crate::http::session::Session;
 
 pub use encoding::Encoding;
@@ -95,7 +94,7 @@ pub fn begin(
     offer: &Offer,
     length: Option<u64>,
 ) -> Option<Box<Encoding>> {
-    let begun = Encoding::begin(offer.coding?, offer.level, length, &session.worker.buffers);
+    let begun = Encoding::begin(offer.coding?, offer.level, length, &session.requester.worker.buffers);
     if begun.is_none() {
         count_short(session, forwarding);
     }
@@ -104,29 +103,24 @@ pub fn begin(
 
 /// Counts a response that leaves in this coding.
 pub fn count_response(session: &Session, forwarding: &Forwarding<'_>, coding: Coding) {
-    encoding::count_response(forwarding.listener.shared.cells.of(session.worker.number), coding);
+    encoding::count_response(forwarding.listener.shared.cells.of(session.requester.worker.number), coding);
 }
 
 fn count_short(session: &Session, forwarding: &Forwarding<'_>) {
-    let cells = forwarding.listener.shared.cells.of(session.worker.number);
+    let cells = forwarding.listener.shared.cells.of(session.requester.worker.number);
     cells.compressed[Compressed::Short as usize].increment();
 }
 
 /// Decides about the response in `exchange`, and counts it where memory decides.
-///
-/// What goes to the cache is kept as it came, for clients of every kind.
 pub fn decide(
-    session: &mut Session,
+    session: &Session,
     exchange: &Exchange,
     forwarding: &Forwarding<'_>,
     facts: &Facts,
     received: &[u8],
 ) -> Decision {
     let Some(rules) = forwarding.compress() else { return Decision::default() };
-    if matches!(session.stream.as_muxed(), Some(Muxed::Fetch(_))) {
-        return Decision::default();
-    }
-    let worker = &session.worker;
+    let worker = &session.requester.worker;
     let decision = judge(rules, facts.coding, facts.method, &exchange.response, received, &worker.buffers);
     if decision.out_of_memory {
         count_short(session, forwarding);

@@ -22,6 +22,7 @@ use crate::http::h2::stream::Stream as RequestStream;
 use crate::http::h2::wire::{Unsent, Watched, Wire};
 use crate::http::idle::{Idleness, Patience, Verdict};
 use crate::http::muxed::Muxed;
+use crate::http::requester::Requester;
 use crate::http::running::{CONNECTION_WINDOW_BYTES, Place, Running, STREAM_WINDOW_BYTES};
 use crate::http::session::{LAST_CHANCE, Session, limits_of};
 use crate::http::stream_exchange::{self, Peer, Served};
@@ -44,9 +45,10 @@ const RESETS_FOR_ERRORS: usize = 1024;
 const FLOOD_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Serves a connection on which HTTP/2 is spoken, to its end. What was received already is in
-/// `session.buffer`.
+/// `session.requester.buffer`.
 pub async fn serve(session: Session) {
-    let Session { worker, slot, stream, secure, client, identity, deadline, buffer, .. } = session;
+    let Session { requester, stream, .. } = session;
+    let Requester { worker, slot, secure, client, identity, deadline, buffer } = requester;
     let listener = slot.current();
     let limits = &listener.shared.config.http().limits;
     let unsent = Unsent::new(u64::from(limits.streams) * SEND_BUFFER_BYTES as u64, &worker.buffers);

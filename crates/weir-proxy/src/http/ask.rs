@@ -1,0 +1,170 @@
+//! Asks a pool for a response: chooses a backend, tries, tries again where that is safe and useful.
+
+use std::task::Context;
+
+use weir_config::RetryOn;
+use weir_http::h1::connection::Busy;
+use weir_http::{BodyLength, BodyReader, ResponseHead};
+use weir_io::buffers::Buffer;
+use weir_io::clock;
+use weir_io::stream::{Duplex as _, Sight};
+
+use crate::backends::Chosen;
+use crate::http::attempt::{Begun, Failed};
+use crate::http::connection::Connection;
+use crate::http::exchange::Exchange;
+use crate::http::failure::Failure;
+use crate::http::forwarding::{Facts, Forwarding};
+use crate::http::requester::{Recipient, Requester};
+use crate::http::upload::Upload;
+use crate::reach::{Attempt, Reach, Verdict};
+
+/// A request that a pool is asked, with all that the steps from here to the response's head need.
+pub struct Call<'a, R> {
+    pub requester: &'a Requester,
+    pub recipient: &'a mut R,
+    pub exchange: &'a mut Exchange,
+    pub forwarding: &'a Forwarding<'a>,
+    pub facts: &'a Facts,
+    pub upload: &'a mut Upload,
+}
+
+/// A response whose head, in `exchange.response`, is complete.
+pub struct Answered {
+    /// Who sent it.
+    pub chosen: Chosen,
+    pub connection: Busy<Connection>,
+    /// What was received of the response; its head is at the front.
+    pub received: Buffer,
+}
+
+impl<R: Recipient> Call<'_, R> {
+    /// Asks until there is a final response, be it an error of the backend's, or no use in asking again.
+    pub async fn ask(mut self) -> Result<Answered, Failure> {
+        let mut reach = Reach::begin(&self.forwarding.pool, self.facts.wish, self.exchange.ledger.head);
+        let mut only_new = false;
+        loop {
+            let chosen = self.choose(&mut reach).await?;
+            self.exchange.ledger.note_backend(&chosen);
+            let tried = self.attempt(&chosen, only_new).await;
+            let attempt = Attempt {
+                idempotent: self.facts.method.is_idempotent(),
+                replayable: self.upload.is_replayable(),
+                reused: matches!(tried, Err(Failed { reused: true, .. })),
+                kind: match &tried {
+                    Ok(_) => Some(RetryOn::Status(self.exchange.response.status())),
+                    Err(failed) => failed.failure.retried_as(),
+                },
+            };
+            let cells = self.forwarding.listener.shared.cells.of(self.requester.worker.number);
+            let verdict = reach.after(&self.forwarding.pool, &chosen, &attempt, cells);
+            self.observe(&chosen, &tried, verdict);
+            only_new = match verdict {
+                Verdict::Again => false,
+                Verdict::Reconnect => true,
+                Verdict::Leave => {
+                    let Begun { connection, received } = tried.map_err(|failed| failed.failure)?;
+                    return Ok(Answered { chosen, connection, received });
+                }
+            };
+            self.exchange.ledger.retries = reach.retries();
+            self.upload.retry(clock::now());
+        }
+    }
+
+    /// Tells passive health and the latency average what became of an attempt, and counts it.
+    fn observe(&self, chosen: &Chosen, tried: &Result<Begun, Failed>, verdict: Verdict) {
+        let cells = chosen.backend().cells();
+        let ledger = &self.exchange.ledger;
+        let worker = &self.requester.worker;
+        let now = match tried {
+            Ok(_) => ledger.response_at(),
+            Err(_) => clock::now(),
+        };
+        match tried {
+            // A connection that aged out says nothing about the backend.
+            _ if verdict == Verdict::Reconnect => {}
+            Ok(_) => {
+                let status = self.exchange.response.status();
+                cells.requests[usize::from(status / 100).min(5)].increment();
+                match status {
+                    502..=504 => chosen.observe_failure(worker, now, || format!("answered {status}")),
+                    _ => chosen.observe_success(now, ledger.backend_header.unwrap_or_default()),
+                }
+            }
+            Err(failed) if failed.failure.blames_backend() => {
+                cells.requests[0].increment();
+                chosen.observe_failure(worker, now, || failed.failure.of_backend());
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Chooses a backend; in line where all are busy.
+    async fn choose(&mut self, reach: &mut Reach) -> Result<Chosen, Failure> {
+        let Call { requester, recipient, exchange, forwarding, .. } = self;
+        let now = exchange.ledger.nearly_now();
+        let mut watched = true;
+        // One that only half-closed is taken for gone too, as nothing has been sent on for it. Most of those have left, and in a
+        // queue that is when the backends can least afford to work for nobody.
+        let client_gone = |context: &mut Context<'_>| {
+            if let Some(stream) = recipient.stream() {
+                stream.gather(context);
+            }
+            if !watched {
+                return false;
+            }
+            let seen = recipient.poll_present(context);
+            watched = matches!(seen, Ok(Sight::Quiet));
+            matches!(seen, Ok(Sight::Ended) | Err(_))
+        };
+        let pool = &forwarding.pool;
+        match reach.choose(&requester.worker, pool, &requester.deadline, now, client_gone).await {
+            Ok(got) => {
+                if got.queued.is_some() {
+                    exchange.ledger.queue = got.queued;
+                }
+                Ok(got.chosen)
+            }
+            Err(unavailable) => {
+                exchange.ledger.queue = unavailable.queued().or(exchange.ledger.queue);
+                Err(unavailable.into())
+            }
+        }
+    }
+}
+
+impl Answered {
+    /// Whether the response's body certainly needs a buffer besides the one that holds its head and whatever came behind it.
+    pub fn needs_buffer(&mut self, response: &ResponseHead) -> bool {
+        match response.body() {
+            body if body.is_empty() => false,
+            _ if self.connection.connection().is_muxed() => true,
+            BodyLength::Length(bytes) => {
+                let here = self.received.filled().len().saturating_sub(response.head_bytes());
+                bytes > here as u64
+            }
+            // Its end may be here.
+            _ => false,
+        }
+    }
+
+    /// What reads the response's body from a backend's connection, or from a stream of one.
+    pub fn body_reader(&mut self, response: &ResponseHead, facts: &Facts) -> BodyReader {
+        match self.connection.connection().is_muxed() {
+            true => BodyReader::of_stream(response.body()),
+            false => BodyReader::new(response.body(), &facts.limits),
+        }
+    }
+}
+
+/// Tells passive health and the counters of a response that failed on its way.
+pub fn broke_off(requester: &Requester, forwarding: &Forwarding<'_>, chosen: &Chosen, failure: &Failure) {
+    if failure.blames_backend() {
+        chosen.observe_failure(&requester.worker, clock::now(), || failure.of_backend());
+    }
+    if let Some(rejected) = failure.rejected() {
+        let cells = forwarding.listener.shared.cells.of(requester.worker.number);
+        cells.rejected[rejected as usize].increment();
+    }
+}

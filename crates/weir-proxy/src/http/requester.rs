@@ -1,0 +1,97 @@
+//! Who asks for a response, and whom it goes to.
+//!
+//! Both are known here by what the steps of an exchange need of them, and by nothing else: what the cache asks a backend takes the
+//! same steps as what a client asks.
+
+use std::io;
+use std::rc::Rc;
+use std::task::Context;
+use std::time::Duration;
+
+use weir_http::{ClientIdentity, ResponseContext};
+use weir_io::buffers::Buffer;
+use weir_io::clock;
+use weir_io::deadline::Deadline;
+use weir_io::handshake::Secure;
+use weir_io::stream::Sight;
+
+use crate::client::Client;
+use crate::http::exchange::Exchange;
+use crate::http::failure::Failure;
+use crate::http::stream::Stream;
+use crate::worker::{ListenerSlot, Worker};
+
+/// What a client has in common with the cache, which asks for many clients.
+pub struct Requester {
+    pub worker: Rc<Worker>,
+    pub slot: Rc<ListenerSlot>,
+    /// What the TLS handshake came to; `None` without TLS.
+    pub secure: Option<Rc<Secure>>,
+    pub client: Client,
+    /// Rendered once; goes into every request.
+    pub identity: Rc<ClientIdentity>,
+    pub deadline: Deadline,
+    /// What was received and not yet used: the head under way, or pipelined requests.
+    pub buffer: Option<Buffer>,
+}
+
+/// Whom a response goes to.
+pub trait Recipient {
+    /// What the request came by, and the rest of its body comes by; `None` for memory, which asks without content.
+    fn stream(&mut self) -> Option<&mut Stream>;
+
+    /// What is to be seen of it without taking anything of what it sent. Err when it is gone.
+    fn poll_present(&mut self, context: &mut Context<'_>) -> io::Result<Sight>;
+
+    /// Passes the interim response in `exchange.response` on, whose text is the front of `received`.
+    async fn pass_on(
+        &mut self,
+        requester: &Requester,
+        exchange: &mut Exchange,
+        context: &ResponseContext<'_>,
+        received: &[u8],
+    ) -> Result<(), Failure>;
+}
+
+impl Requester {
+    /// What was received and not yet used.
+    #[inline]
+    pub fn received(&self) -> &[u8] {
+        self.buffer.as_ref().map_or(&[][..], Buffer::filled)
+    }
+
+    /// Whether the deadline has passed. It is brought forward once draining has begun, which every session is woken for.
+    pub fn is_late(&self) -> bool {
+        if let Some(until) = self.slot.draining_until() {
+            self.deadline.no_later_than(until);
+        }
+        self.deadline.has_passed()
+    }
+
+    /// Whether the time that draining grants is over.
+    pub fn is_drained(&self) -> bool {
+        self.slot.draining_until().is_some_and(|until| until <= clock::now())
+    }
+
+    /// Looks at whom the response is for without taking anything. `Err` when it has left: it reset the connection, or ended
+    /// its direction where that counts as leaving.
+    pub fn look_at(
+        &self,
+        recipient: &mut impl Recipient,
+        context: &mut Context<'_>,
+    ) -> Result<Sight, Failure> {
+        match recipient.poll_present(context) {
+            Ok(Sight::Ended) if self.slot.current().shared.config.http().abort_on_close => {
+                Err(Failure::ClientClosed)
+            }
+            seen => seen.map_err(|_| Failure::ClientClosed),
+        }
+    }
+
+    /// Has a wait that begins at `now` end after `patience`, or when the drain is over.
+    #[inline]
+    pub fn wait(&self, now: Duration, patience: Duration) {
+        let due = now + patience;
+        self.deadline.set(self.slot.draining_until().map_or(due, |until| due.min(until)));
+    }
+}
