@@ -17,6 +17,7 @@ mod licences;
 mod links;
 mod named_files;
 mod packages;
+mod parameters;
 mod parts;
 mod places;
 #[cfg(test)]

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use crate::tree::{Finding, Tree};
-use crate::{circles, comments, edges, links, named_files, packages, parts, places, sources, threats};
+use crate::{
+    circles, comments, edges, links, named_files, packages, parameters, parts, places, sources, threats,
+};
 
 /// Runs every check on the tracked files under `root`, prints what they found, and says whether that was nothing.
 pub fn holds(root: &Path) -> bool {
@@ -40,6 +42,7 @@ fn check(tree: &Tree, words: &[places::Forbidden]) -> Vec<Finding> {
         comments::check,
         named_files::check,
         packages::check,
+        parameters::check,
         threats::check,
     ];
     let mut findings: Vec<Finding> = checks.iter().flat_map(|check| check(tree)).collect();

@@ -118,8 +118,8 @@ impl Freshness {
     ) -> Freshness {
         let date_seconds = date(head, buffer, KnownHeader::Date, times).unwrap_or(times.wall_seconds);
         let last_modified_seconds = date(head, buffer, KnownHeader::LastModified, times);
-        let (lifetime, source) =
-            lifetime(head, buffer, said, rules, date_seconds, last_modified_seconds, times);
+        let dates = Dates { date_seconds, last_modified_seconds, times };
+        let (lifetime, source) = lifetime(head, buffer, said, rules, &dates);
         let lifetime = rules.ttl_max.map_or(lifetime, |most| lifetime.min(most));
         let directives = &said.directives;
         let always_validate = directives.no_cache == Scope::Whole;
@@ -200,15 +200,21 @@ pub(crate) fn is_negative(status: u16) -> bool {
     matches!(status, 404 | 405 | 410 | 414 | 501)
 }
 
+/// When a response was sent and when it came, and since when its content is what it is.
+struct Dates {
+    date_seconds: u64,
+    last_modified_seconds: Option<u64>,
+    times: Times,
+}
+
 fn lifetime(
     head: &ResponseHead,
     buffer: &[u8],
     said: &Said,
     rules: &Rules,
-    date_seconds: u64,
-    last_modified_seconds: Option<u64>,
-    times: Times,
+    dates: &Dates,
 ) -> (Duration, Source) {
+    let Dates { date_seconds, last_modified_seconds, times } = *dates;
     let seconds = |count: u32| Duration::from_secs(u64::from(count));
     let directives = &said.directives;
     if let Some(count) = directives.s_maxage {

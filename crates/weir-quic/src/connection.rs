@@ -95,6 +95,8 @@ pub enum StreamError {
 
 /// Leave for a connection to begin.
 pub(crate) struct Admission {
+    /// What the endpoint knows it by.
+    pub(crate) handle: ConnectionHandle,
     /// The client has proved its address.
     pub(crate) is_proved: bool,
     /// Counts the connection; dropped when it is over.
@@ -105,7 +107,7 @@ impl Connection {
     pub(crate) fn new(
         driver: &Rc<Driver>,
         port: &Rc<Port>,
-        (handle, quic): (ConnectionHandle, quinn_proto::Connection),
+        quic: quinn_proto::Connection,
         admission: Admission,
         settings: &Settings,
         now: Instant,
@@ -124,7 +126,7 @@ impl Connection {
             send_window: 0,
         };
         Connection {
-            handle,
+            handle: admission.handle,
             port: port.clone(),
             inner: RefCell::new(inner),
             is_queued: Cell::new(false),

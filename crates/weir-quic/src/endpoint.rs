@@ -363,17 +363,10 @@ impl Driver {
             return port.socket.put_back(buffer);
         };
         match endpoint.accept(incoming, now, &mut buffer, Some(settings.server.clone())) {
-            Ok(accepted) => {
+            Ok((handle, quic)) => {
                 port.socket.put_back(buffer);
-                let handle = accepted.0;
-                let connection = Rc::new(Connection::new(
-                    self,
-                    port,
-                    accepted,
-                    Admission { is_proved, guard },
-                    &settings,
-                    now,
-                ));
+                let admission = Admission { handle, is_proved, guard };
+                let connection = Rc::new(Connection::new(self, port, quic, admission, &settings, now));
                 connection.own_due.set(Some(now + settings.handshake_timeout));
                 connection.is_half_open.set(true);
                 self.half_open.set(self.half_open.get() + 1);
