@@ -129,6 +129,21 @@ fn a_101_that_does_not_name_the_protocol_asked_for_becomes_502() {
 }
 
 #[test]
+fn after_a_101_that_nobody_asked_for_the_rest_of_a_body_is_no_request() {
+    // A18
+    let backend = ScriptedBackend::start();
+    let weir = Setup::of(PLAIN).with("app", backend.address()).start();
+    let mut client = weir.client("web");
+    client.sends("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n");
+    let mut wire = backend.accepts();
+    wire.receives_request_head();
+    wire.sends("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n");
+    assert_eq!(client.receives_response_to("POST").status, 502);
+    client.sends("GET /body HTTP/1.1\r\nhost: a\r\n\r\n");
+    client.receives_end();
+}
+
+#[test]
 fn an_upgrade_to_http_2_is_never_passed_on() {
     // A18: h2c smuggling.
     let backend = Backend::saying("ok");
