@@ -380,19 +380,23 @@ fn who_comes_when_a_page_is_whole_but_not_encoded_yet_joins_its_encoder() {
 
 #[test]
 fn what_proves_too_large_is_encoded_no_faster_than_its_reader_takes_it() {
-    // Beyond `object_max` by more than sockets hold, and less in all than fetches may gather.
+    // Beyond `object_max` (16 MiB) by more than sockets hold, which take up to 36 MB where `tcp_rmem` ends at 32 MiB, and less in
+    // all than fetches may gather: a quarter of the cache's memory.
     let backend = Backend::serving(|_, wire| {
         let _ = wire.tries_to_send(
             "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncache-control: max-age=60\r\ntransfer-encoding: chunked\r\n\r\n",
         );
-        for number in 0..300 {
+        for number in 0..1000 {
             let _ = wire.tries_to_send("186a0\r\n");
             let _ = wire.tries_to_send(pattern(number, 100_000));
             let _ = wire.tries_to_send("\r\n");
         }
         After::Close
     });
-    let (_, weir) = keeping(&backend);
+    let config = KEEPING.replace("memory = \"128MiB\"", "memory = \"512MiB\"");
+    assert_ne!(config, KEEPING);
+    let authority = Authority::new().signs("shop", &["shop.example"]);
+    let weir = authority.setup(&config).with("app", backend.address()).start();
     let mut slow = weir.client("web");
     slow.sends("GET /large HTTP/1.1\r\nhost: shop.example\r\naccept-encoding: zstd\r\n\r\n");
     assert_eq!(slow.receives_head().fields.one("content-encoding"), Some("zstd"));
