@@ -29,12 +29,12 @@ pub struct Deadlines {
 #[derive(Default)]
 struct Table {
     due: Vec<Duration>,
-    entries: Vec<Entry>,
+    entries: Vec<SessionEntry>,
     free: Vec<usize>,
 }
 
 #[derive(Default)]
-struct Entry {
+struct SessionEntry {
     waker: Option<Waker>,
     fired: bool,
     /// The session was asked to close; in whose favour, if it was.
@@ -63,7 +63,7 @@ impl Deadlines {
     /// A new entry. `waker` is woken when its deadline passes; it must be the waker of the session's own
     /// task.
     pub fn register(self: &Rc<Self>, waker: Waker) -> Deadline {
-        let entry = Entry { waker: Some(waker), ..Entry::default() };
+        let entry = SessionEntry { waker: Some(waker), ..SessionEntry::default() };
         let table = &mut *self.table.borrow_mut();
         let slot = match table.free.pop() {
             Some(slot) => {
@@ -130,7 +130,7 @@ impl Deadlines {
         self.shed(count, Favour::Listener, |entry| entry.listener == listener)
     }
 
-    fn shed(&self, count: usize, favour: Favour, wanted: impl Fn(&Entry) -> bool) -> usize {
+    fn shed(&self, count: usize, favour: Favour, wanted: impl Fn(&SessionEntry) -> bool) -> usize {
         let mut wakers = Vec::new();
         {
             let table = &mut *self.table.borrow_mut();
@@ -235,7 +235,7 @@ impl Drop for Deadline {
     fn drop(&mut self) {
         let table = &mut *self.table.table.borrow_mut();
         table.due[self.slot] = NEVER;
-        table.entries[self.slot] = Entry::default();
+        table.entries[self.slot] = SessionEntry::default();
         table.free.push(self.slot);
     }
 }

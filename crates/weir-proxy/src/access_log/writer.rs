@@ -31,7 +31,7 @@ pub struct Shared {
 
 #[derive(Default)]
 struct Meeting {
-    state: Mutex<State>,
+    state: Mutex<WriterState>,
     /// Something for the writer to do.
     work: Condvar,
     /// The writer has caught up.
@@ -41,7 +41,7 @@ struct Meeting {
 }
 
 #[derive(Default)]
-struct State {
+struct WriterState {
     queue: VecDeque<Vec<u8>>,
     spare: Vec<Vec<u8>>,
     /// What the config says now; `None` before the first config.
@@ -55,7 +55,7 @@ struct State {
 }
 
 impl Meeting {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WriterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -124,7 +124,7 @@ impl Shared {
     }
 
     pub fn finish(&self, limit: Duration) -> bool {
-        let behind = |state: &mut State| state.started && (!state.queue.is_empty() || state.writing);
+        let behind = |state: &mut WriterState| state.started && (!state.queue.is_empty() || state.writing);
         let state = self.meeting.lock();
         let waited = self.meeting.idle.wait_timeout_while(state, limit, behind);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()

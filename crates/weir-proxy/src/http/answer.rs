@@ -1,4 +1,4 @@
-//! Answers of Weir's own: failures, redirects, fixed responses.
+//! Answers of Weir's own: failures, redirects, fixed responses, and what proves a domain to an ACME authority.
 
 use weir_http::{AddedField, OwnAnswer};
 use weir_io::clock;

@@ -19,7 +19,7 @@ use crate::http::connection::Connection;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forwarding::{Facts, Forwarding};
-use crate::http::h2::Place;
+use crate::http::h2::StreamSlot;
 use crate::http::kept::Kept;
 use crate::http::muxed::Muxed;
 use crate::http::reply;
@@ -161,9 +161,9 @@ impl Opener<'_> {
     ) -> Result<(Busy<Connection>, bool), Failure> {
         let backend = self.chosen.backend();
         let moves = backend.shared.resolved.moves();
-        let (place, reused) = match backend.kept::<Kept>().carriers.place(moves) {
-            Some(place) => (place, true),
-            None => (Box::pin(self.wait_for_place()).await?, false),
+        let (slot, reused) = match backend.kept::<Kept>().h2.stream_slot(moves) {
+            Some(slot) => (slot, true),
+            None => (Box::pin(self.wait_for_slot()).await?, false),
         };
         if reused {
             backend.cells().reused.increment();
@@ -171,21 +171,21 @@ impl Opener<'_> {
         let Some(head) = self.exchange.stream_head.clone() else {
             return Err(Failure::Connect(ConnectError::Declined));
         };
-        if facts.upgrade && !Box::pin(self.allows_tunnels(&place)).await {
+        if facts.upgrade && !Box::pin(self.allows_tunnels(&slot)).await {
             return Err(Failure::Connect(ConnectError::Declined));
         }
         // A tunnel's stream goes on behind its head.
         let is_whole = without_body && !facts.upgrade;
-        let stream = place
+        let stream = slot
             .send(head, is_whole, &self.requester.worker.buffers)
             .map_err(|_| Failure::Connect(ConnectError::Declined))?;
         Ok((Busy::first(Connection::of_stream(Muxed::H2(stream))), reused))
     }
 
     /// Whether the backend takes extended CONNECT (RFC 8441 §3). On a connection just opened it may not have said so yet.
-    async fn allows_tunnels(&self, place: &Place) -> bool {
-        while !place.allows_tunnels() {
-            if self.requester.deadline.has_passed() || !place.is_new() {
+    async fn allows_tunnels(&self, slot: &StreamSlot) -> bool {
+        while !slot.allows_tunnels() {
+            if self.requester.deadline.has_passed() || !slot.is_new() {
                 return false;
             }
             tokio::time::sleep(SETTINGS_PAUSE).await;
@@ -194,26 +194,26 @@ impl Opener<'_> {
     }
 
     /// Opens a connection to be shared, or waits until another exchange has.
-    async fn wait_for_place(&mut self) -> Result<Place, Failure> {
+    async fn wait_for_slot(&mut self) -> Result<StreamSlot, Failure> {
         let backend = self.chosen.backend();
-        let carriers = backend.kept::<Kept>().carriers.clone();
+        let connections = backend.kept::<Kept>().h2.clone();
         let config = &self.forwarding.listener.shared.config;
         let began = clock::now();
         loop {
             self.requester.wait(began, config.timeout.connect);
-            if let Some(place) = carriers.place(backend.shared.resolved.moves()) {
+            if let Some(slot) = connections.stream_slot(backend.shared.resolved.moves()) {
                 self.exchange.ledger.connect = Some(clock::now().saturating_sub(began));
-                return Ok(place);
+                return Ok(slot);
             }
             let deadline = &self.requester.deadline;
-            if let Some(opening) = carriers.open() {
+            if let Some(opening) = connections.open() {
                 let connection = self.connect().await?;
                 let begun =
                     opening.begin(connection, config.http().limits.header_bytes as u32, deadline).await;
                 return begun.map_err(|error| Failure::Connect(backend.wait_failed(error)));
             }
             let mut asked = false;
-            poll_fn(|context| match carriers.poll_changed(context, &mut asked) {
+            poll_fn(|context| match connections.poll_changed(context, &mut asked) {
                 Poll::Ready(()) => Poll::Ready(Ok(())),
                 Poll::Pending => timed_out(deadline),
             })

@@ -8,7 +8,7 @@ use weir_http::h1::connection::{Busy, Drained, Idle};
 
 use crate::backends::{Chosen, Keep, WorkerBackend};
 use crate::http::connection::Connection;
-use crate::http::h2::Carriers;
+use crate::http::h2::BackendConnections;
 use crate::http::pump::Pump;
 
 /// HTTP's connections to one backend.
@@ -16,7 +16,7 @@ use crate::http::pump::Pump;
 pub struct Kept {
     idle: RefCell<Vec<IdleSince>>,
     /// Connections that are shared, of a pool whose backends are spoken to in HTTP/2.
-    pub carriers: Rc<Carriers>,
+    pub h2: Rc<BackendConnections>,
 }
 
 struct IdleSince {
@@ -89,7 +89,7 @@ impl IdleSince {
 
 impl Keep for Kept {
     fn hand_over(&self) -> Rc<dyn Keep> {
-        Rc::new(Kept { idle: RefCell::new(self.idle.take()), carriers: self.carriers.clone() })
+        Rc::new(Kept { idle: RefCell::new(self.idle.take()), h2: self.h2.clone() })
     }
 
     fn close_idle(&self, most: usize) -> usize {
@@ -100,7 +100,7 @@ impl Keep for Kept {
     }
 
     fn retire(&self, now: Duration, longest: Duration, moves: u32) {
-        self.carriers.retire(now, longest, moves);
+        self.h2.retire(now, longest, moves);
         self.idle.borrow_mut().retain(|idle| {
             now.saturating_sub(idle.since) < longest
                 && idle.is_at(moves)

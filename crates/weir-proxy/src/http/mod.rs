@@ -1,4 +1,5 @@
-//! HTTP: a client's session, and the life of one exchange.
+//! HTTP: how requests come, what becomes of them, and how backends are asked for responses.
+//! ARCHITECTURE.md says which file belongs to which of these parts.
 
 mod answer;
 mod ask;
@@ -28,7 +29,6 @@ mod request;
 mod requester;
 mod respond;
 pub mod route;
-mod running;
 pub(crate) mod screen;
 pub mod screening;
 mod session;
@@ -39,6 +39,7 @@ mod stream;
 pub(crate) mod stream_exchange;
 pub(crate) mod tasks;
 mod tunnel;
+mod under_way;
 mod upload;
 
 use weir_http::{Limits, Method, ResponseHead};

@@ -1,4 +1,4 @@
-//! Serves the one request of a stream, as `session` serves the many of a connection.
+//! Serves the one request of a stream of HTTP/2 or HTTP/3, as `h1` serves the many of a connection.
 
 use std::future::poll_fn;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! Bytes of a connection, relayed as they are.
+//! TCP listeners: a session for each connection, whose bytes are relayed as they are.
 
 pub mod relay;
 pub mod session;

@@ -30,9 +30,9 @@ pub enum Then {
     Finish,
 }
 
-/// What a step did.
+/// What was encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct Encoded {
     /// Bytes of input taken.
     pub consumed: usize,
     /// Bytes of room filled.
@@ -86,7 +86,7 @@ impl Encoder {
     ///
     /// # Errors
     /// The body cannot be encoded to its end.
-    pub fn step(&mut self, input: &[u8], room: &mut [u8], then: Then) -> Result<Step, Broken> {
+    pub fn step(&mut self, input: &[u8], room: &mut [u8], then: Then) -> Result<Encoded, Broken> {
         match self {
             Encoder::Gzip(state) => gzip(state, input, room, then),
             Encoder::Brotli(state) => brotli(state, input, room, then),
@@ -106,7 +106,7 @@ pub const fn memory_bytes(coding: Coding, level: u32) -> u64 {
     }
 }
 
-fn gzip(state: &mut flate2::Compress, input: &[u8], room: &mut [u8], then: Then) -> Result<Step, Broken> {
+fn gzip(state: &mut flate2::Compress, input: &[u8], room: &mut [u8], then: Then) -> Result<Encoded, Broken> {
     let (taken, made) = (state.total_in(), state.total_out());
     let flush = match then {
         Then::More => FlushCompress::None,
@@ -122,7 +122,7 @@ fn gzip(state: &mut flate2::Compress, input: &[u8], room: &mut [u8], then: Then)
         Then::Flush => consumed == input.len() && produced < room.len(),
         Then::More => consumed == input.len(),
     };
-    Ok(Step { consumed, produced, complete })
+    Ok(Encoded { consumed, produced, complete })
 }
 
 fn brotli(
@@ -130,7 +130,7 @@ fn brotli(
     input: &[u8],
     room: &mut [u8],
     then: Then,
-) -> Result<Step, Broken> {
+) -> Result<Encoded, Broken> {
     let operation = match then {
         Then::More => BrotliEncoderOperation::BROTLI_OPERATION_PROCESS,
         Then::Flush => BrotliEncoderOperation::BROTLI_OPERATION_FLUSH,
@@ -157,10 +157,10 @@ fn brotli(
         Then::Flush => available_in == 0 && !state.has_more_output(),
         Then::More => available_in == 0,
     };
-    Ok(Step { consumed, produced, complete })
+    Ok(Encoded { consumed, produced, complete })
 }
 
-fn zstd(context: &mut CCtx<'static>, input: &[u8], room: &mut [u8], then: Then) -> Result<Step, Broken> {
+fn zstd(context: &mut CCtx<'static>, input: &[u8], room: &mut [u8], then: Then) -> Result<Encoded, Broken> {
     let operation = match then {
         Then::More => ZSTD_EndDirective::ZSTD_e_continue,
         Then::Flush => ZSTD_EndDirective::ZSTD_e_flush,
@@ -171,7 +171,7 @@ fn zstd(context: &mut CCtx<'static>, input: &[u8], room: &mut [u8], then: Then) 
     let left = context.compress_stream2(&mut sink, &mut source, operation).map_err(|_| Broken)?;
     let (consumed, produced) = (source.pos(), sink.pos());
     let complete = consumed == input.len() && (then == Then::More || left == 0);
-    Ok(Step { consumed, produced, complete })
+    Ok(Encoded { consumed, produced, complete })
 }
 
 #[cfg(test)]

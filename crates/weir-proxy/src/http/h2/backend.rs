@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future as _, poll_fn};
 use std::io;
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -41,8 +41,8 @@ const SETTINGS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The connections to one backend.
 #[derive(Default)]
-pub struct Carriers {
-    open: RefCell<Vec<Rc<Carrier>>>,
+pub struct BackendConnections {
+    open: RefCell<Vec<Rc<BackendConnection>>>,
     /// Whether somebody opens a connection; others wait for it instead of opening one each.
     opening: Cell<bool>,
     /// Who waits for it, or for a stream to end.
@@ -50,7 +50,7 @@ pub struct Carriers {
 }
 
 /// One connection.
-pub struct Carrier {
+pub struct BackendConnection {
     sender: RefCell<SendRequest<Bytes>>,
     streams: Cell<usize>,
     /// No further requests go over it: the backend said so, or it seems dead.
@@ -62,28 +62,29 @@ pub struct Carrier {
 }
 
 /// Room for one request on a connection; kept by its stream until it is gone.
-pub struct Place {
-    carrier: Rc<Carrier>,
-    owner: Rc<Carriers>,
+pub struct StreamSlot {
+    connection: Rc<BackendConnection>,
+    owner: Rc<BackendConnections>,
 }
 
-impl Drop for Place {
+impl Drop for StreamSlot {
     fn drop(&mut self) {
-        self.carrier.streams.set(self.carrier.streams.get() - 1);
-        self.carrier.idle_since.set(clock::now());
+        self.connection.streams.set(self.connection.streams.get() - 1);
+        self.connection.idle_since.set(clock::now());
         self.owner.wake_waiting();
     }
 }
 
-impl Place {
+impl StreamSlot {
     /// Whether the backend has said that it takes extended CONNECT.
     pub fn allows_tunnels(&self) -> bool {
-        self.carrier.sender.borrow().is_extended_connect_protocol_enabled()
+        self.connection.sender.borrow().is_extended_connect_protocol_enabled()
     }
 
     /// Whether the backend may not have said yet what it takes.
     pub fn is_new(&self) -> bool {
-        !self.carrier.is_over.get() && clock::now().saturating_sub(self.carrier.opened) < SETTINGS_PATIENCE
+        !self.connection.is_over.get()
+            && clock::now().saturating_sub(self.connection.opened) < SETTINGS_PATIENCE
     }
 
     /// Sends a request's head; `is_whole` when nothing follows it. What of its answer waits counts against
@@ -92,9 +93,9 @@ impl Place {
     /// # Errors
     /// The connection takes no further requests: nothing was sent.
     pub fn send(self, head: Request<()>, is_whole: bool, buffers: &Rc<Buffers>) -> io::Result<RequestStream> {
-        let sent = self.carrier.sender.borrow_mut().send_request(head, is_whole);
+        let sent = self.connection.sender.borrow_mut().send_request(head, is_whole);
         let (response, stream) = sent.map_err(|error| {
-            self.carrier.is_over.set(true);
+            self.connection.is_over.set(true);
             io::Error::new(io::ErrorKind::ConnectionRefused, error)
         })?;
         Ok(RequestStream::of_backend(response, stream, is_whole, self, Held::new(buffers)))
@@ -102,18 +103,18 @@ impl Place {
 
     /// Nothing was heard for too long: later requests had better go over another connection.
     pub fn give_up_connection(&self) {
-        self.carrier.is_over.set(true);
+        self.connection.is_over.set(true);
     }
 }
 
-impl Carriers {
+impl BackendConnections {
     /// Room on an open connection that goes to where the backend is now; `None` when there is none.
-    pub fn place(self: &Rc<Self>, moves: u32) -> Option<Place> {
+    pub fn stream_slot(self: &Rc<Self>, moves: u32) -> Option<StreamSlot> {
         let mut open = self.open.borrow_mut();
-        open.retain(|carrier| !carrier.is_over.get());
-        let carrier = open.iter().find(|carrier| carrier.moves == moves && carrier.has_room())?;
-        carrier.streams.set(carrier.streams.get() + 1);
-        Some(Place { carrier: carrier.clone(), owner: self.clone() })
+        open.retain(|connection| !connection.is_over.get());
+        let connection = open.iter().find(|connection| connection.moves == moves && connection.has_room())?;
+        connection.streams.set(connection.streams.get() + 1);
+        Some(StreamSlot { connection: connection.clone(), owner: self.clone() })
     }
 
     /// Leave to open a connection; `None` when another exchange has it: wait with [`Self::poll_changed`].
@@ -134,10 +135,10 @@ impl Carriers {
     /// Drops connections that carry nothing and have not for `longest`, or that lead to where the backend no
     /// longer is.
     pub fn retire(&self, now: Duration, longest: Duration, moves: u32) {
-        self.open.borrow_mut().retain(|carrier| {
-            let is_old = now.saturating_sub(carrier.idle_since.get()) >= longest;
-            let is_useless = carrier.is_over.get() || carrier.moves != moves;
-            !(is_useless || (carrier.streams.get() == 0 && is_old))
+        self.open.borrow_mut().retain(|connection| {
+            let is_old = now.saturating_sub(connection.idle_since.get()) >= longest;
+            let is_useless = connection.is_over.get() || connection.moves != moves;
+            !(is_useless || (connection.streams.get() == 0 && is_old))
         });
     }
 
@@ -148,7 +149,7 @@ impl Carriers {
 }
 
 /// Leave to open a connection. Others wait until this is dropped.
-pub struct Opening(Rc<Carriers>);
+pub struct Opening(Rc<BackendConnections>);
 
 impl Drop for Opening {
     fn drop(&mut self) {
@@ -164,7 +165,7 @@ impl Opening {
         connection: Connection,
         header_bytes: u32,
         deadline: &Deadline,
-    ) -> Result<Place, WaitError> {
+    ) -> Result<StreamSlot, WaitError> {
         let moves = connection.moves();
         let (stream, count) = connection.into_parts();
         let mut builder = Builder::new();
@@ -177,14 +178,14 @@ impl Opening {
             .max_send_buffer_size(SEND_BUFFER_BYTES)
             .data_frame_budget(SMALL_FRAMES_BYTES);
         let mut handshake = pin!(builder.handshake::<Wire, Bytes>(Wire::of_backend(stream)));
-        let (sender, connection) = poll_fn(|context| match handshake.as_mut().poll(context) {
+        let (sender, frames) = poll_fn(|context| match handshake.as_mut().poll(context) {
             Poll::Ready(result) => {
                 Poll::Ready(result.map_err(|error| WaitError::Broken(io::Error::other(error))))
             }
             Poll::Pending => timed_out(deadline),
         })
         .await?;
-        let carrier = Rc::new(Carrier {
+        let connection = Rc::new(BackendConnection {
             sender: RefCell::new(sender),
             streams: Cell::new(1),
             is_over: Cell::new(false),
@@ -193,13 +194,13 @@ impl Opening {
             idle_since: Cell::new(clock::now()),
         });
         let owner = self.0.clone();
-        tokio::task::spawn_local(drive(connection, Rc::downgrade(&carrier), Rc::downgrade(&owner), count));
-        owner.open.borrow_mut().push(carrier.clone());
-        Ok(Place { carrier, owner })
+        tokio::task::spawn_local(drive(frames, Rc::downgrade(&connection), Rc::downgrade(&owner), count));
+        owner.open.borrow_mut().push(connection.clone());
+        Ok(StreamSlot { connection, owner })
     }
 }
 
-impl Carrier {
+impl BackendConnection {
     fn has_room(&self) -> bool {
         self.streams.get() < self.sender.borrow().current_max_send_streams()
     }
@@ -207,18 +208,18 @@ impl Carrier {
 
 /// Moves the frames of one connection until it is over.
 async fn drive(
-    mut connection: h2::client::Connection<Wire, Bytes>,
-    carrier: std::rc::Weak<Carrier>,
-    owner: std::rc::Weak<Carriers>,
+    mut frames: h2::client::Connection<Wire, Bytes>,
+    connection: Weak<BackendConnection>,
+    owner: Weak<BackendConnections>,
     count: OpenCount,
 ) {
     let _count = count;
-    let ended = poll_fn(|context| std::pin::Pin::new(&mut connection).poll(context)).await;
+    let ended = poll_fn(|context| std::pin::Pin::new(&mut frames).poll(context)).await;
     if let Err(error) = ended {
         tracing::debug!(%error, "an HTTP/2 connection to a backend ended");
     }
-    if let Some(carrier) = carrier.upgrade() {
-        carrier.is_over.set(true);
+    if let Some(connection) = connection.upgrade() {
+        connection.is_over.set(true);
     }
     if let Some(owner) = owner.upgrade() {
         owner.wake_waiting();

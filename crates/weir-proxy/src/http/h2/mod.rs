@@ -12,7 +12,7 @@ mod stream;
 mod turn;
 mod wire;
 
-pub use backend::{Carriers, Place};
+pub use backend::{BackendConnections, StreamSlot};
 pub use frames::PREFACE;
 pub use head::{RequestParts, ResponseParts};
 pub use server::{ReceivedRequest, serve, serve_request};

@@ -23,10 +23,10 @@ use crate::http::h2::wire::{Unsent, Watched, Wire};
 use crate::http::idle::{Idleness, Patience, Verdict};
 use crate::http::muxed::Muxed;
 use crate::http::requester::Requester;
-use crate::http::running::{CONNECTION_WINDOW_BYTES, Place, Running, STREAM_WINDOW_BYTES};
 use crate::http::session::{LAST_CHANCE, Session, limits_of};
 use crate::http::stream_exchange::{self, Peer, Served};
 use crate::http::tasks;
+use crate::http::under_way::{CONNECTION_WINDOW_BYTES, ExchangeCount, STREAM_WINDOW_BYTES, UnderWay};
 use crate::worker::WorkerListener;
 
 /// Most content that waits in the connection to be sent, per stream.
@@ -76,12 +76,12 @@ pub async fn serve(session: Session) {
     drop(listener);
     let identity = Rc::new(Rc::unwrap_or_clone(identity).of_version(Version::Http2));
     let peer = Rc::new(Peer { worker, slot, secure, client, identity });
-    let running = Running::new(&peer.worker.buffers);
+    let under_way = UnderWay::new(&peer.worker.buffers);
     let received_bytes = watched.received_bytes.get();
     Driver {
         connection,
         peer,
-        running,
+        under_way,
         watched,
         deadline,
         streams,
@@ -113,7 +113,7 @@ fn builder(limits: &HttpLimits) -> Builder {
 struct Driver {
     connection: Connection<Wire, Bytes>,
     peer: Rc<Peer>,
-    running: Rc<Running>,
+    under_way: Rc<UnderWay>,
     watched: Rc<Watched>,
     deadline: Deadline,
     /// Most exchanges at once.
@@ -141,7 +141,7 @@ enum Phase {
 /// What came of the connection.
 // Made once per request and taken apart at once: a box would cost more than the move.
 #[allow(clippy::large_enum_variant)]
-enum Step {
+enum Polled {
     Request(Request<RecvStream>, SendResponse<Bytes>),
     /// It is over; for what reason, where that counts.
     Over(Option<End>),
@@ -153,17 +153,17 @@ enum Stock {
     Waits,
     /// It has something to say, and has to be driven once more.
     HasToSay,
-    /// It is over, as [`Step::Over`] says.
+    /// It is over, as [`Polled::Over`] says.
     Ends(Option<End>),
 }
 
 impl Driver {
     async fn run(mut self) {
         loop {
-            match poll_fn(|context| self.poll_step(context)).await {
-                Step::Request(request, response) => self.begin(request, response),
-                Step::Over(None) => return,
-                Step::Over(Some(end)) => return self.count_end(end),
+            match poll_fn(|context| self.poll_next(context)).await {
+                Polled::Request(request, response) => self.begin(request, response),
+                Polled::Over(None) => return,
+                Polled::Over(Some(end)) => return self.count_end(end),
             }
         }
     }
@@ -172,17 +172,17 @@ impl Driver {
         let request = ReceivedRequest {
             peer: self.peer.clone(),
             watched: self.watched.clone(),
-            place: self.running.enter(),
+            count: self.under_way.enter(),
             request,
             response,
         };
         tasks::serve(&self.peer.worker, tasks::Job::H2(request));
     }
 
-    fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Step> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Polled> {
         loop {
             let is_exhausted = self.watched.flood_budget.borrow().is_exhausted();
-            let polled = if self.running.count() < self.streams && !is_exhausted {
+            let polled = if self.under_way.count() < self.streams && !is_exhausted {
                 self.connection.poll_accept(context)
             } else {
                 // Driven, but no further request is taken up.
@@ -190,23 +190,23 @@ impl Driver {
             };
             match polled {
                 Poll::Ready(Some(Ok((request, response)))) => {
-                    return Poll::Ready(Step::Request(request, response));
+                    return Poll::Ready(Polled::Request(request, response));
                 }
                 // How connections end: the client closed, or broke the protocol and has been told.
                 Poll::Ready(ended) => {
                     if matches!(ended, Some(Err(error)) if is_flood(&error)) {
                         self.count_flood();
                     }
-                    return Poll::Ready(Step::Over(None));
+                    return Poll::Ready(Polled::Over(None));
                 }
                 Poll::Pending => {}
             }
-            self.running.driven_by(context);
-            self.running.await_each(self.running.count() >= self.streams);
+            self.under_way.driven_by(context);
+            self.under_way.await_each(self.under_way.count() >= self.streams);
             match self.take_stock() {
                 Stock::Waits => {}
                 Stock::HasToSay => continue,
-                Stock::Ends(end) => return Poll::Ready(Step::Over(end)),
+                Stock::Ends(end) => return Poll::Ready(Polled::Over(end)),
             }
             self.watched.turn.borrow_mut().end();
             self.watched.unsent.settle();
@@ -231,7 +231,7 @@ impl Driver {
             return self.tell();
         }
         self.watch_idleness();
-        if self.deadline.is_shed() && self.running.count() == 0 {
+        if self.deadline.is_shed() && self.under_way.count() == 0 {
             let (taken, patience) = (self.watched.taken(), self.patience());
             if let (Phase::Open, Some(idleness)) = (self.phase, &mut self.idleness)
                 && !idleness.makes_room(taken, clock::now(), patience)
@@ -251,7 +251,7 @@ impl Driver {
             return;
         }
         let received_bytes = self.watched.received_bytes.get();
-        match (&mut self.idleness, self.running.count() > 0) {
+        match (&mut self.idleness, self.under_way.count() > 0) {
             (idleness @ Some(_), true) => *idleness = None,
             (idleness @ None, false) => *idleness = Some(Idleness::behind_exchange(clock::now())),
             (Some(idleness), false) if self.phase == Phase::Open && received_bytes > self.received_bytes => {
@@ -332,22 +332,22 @@ impl Driver {
     }
 }
 
-/// A request, and its place among those of its connection until it is served.
+/// A request, counted among those of its connection until it is served.
 pub struct ReceivedRequest {
     peer: Rc<Peer>,
     watched: Rc<Watched>,
-    place: Place,
+    count: ExchangeCount,
     request: Request<RecvStream>,
     response: SendResponse<Bytes>,
 }
 
 /// Serves one request.
 pub async fn serve_request(received: ReceivedRequest) {
-    let ReceivedRequest { peer, watched, mut place, request, response } = received;
+    let ReceivedRequest { peer, watched, mut count, request, response } = received;
     let (parts, body) = request.into_parts();
     let is_whole = body.is_end_stream();
     if !is_whole {
-        place.expects_body();
+        count.expects_body();
     }
     let fields = parts.headers.len();
     let violation = watched.violation_of(body.stream_id());

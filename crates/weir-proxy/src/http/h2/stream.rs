@@ -20,7 +20,7 @@ use weir_http::section::Asked;
 use weir_http::{Field, Limits, ResponseHead, StreamError, Trailers, Violation};
 use weir_io::buffers::{Buffer, Held};
 
-use crate::http::h2::backend::Place;
+use crate::http::h2::backend::StreamSlot;
 use crate::http::h2::head;
 use crate::http::h2::wire::Watched;
 
@@ -40,8 +40,8 @@ pub struct Stream {
     content: Bytes,
     gathered: Gathered,
     trailers: Option<Box<Trailers>>,
-    /// Its place on the connection to a backend that carries it.
-    place: Option<Place>,
+    /// What it holds of the connection to a backend that carries it.
+    slot: Option<StreamSlot>,
     /// Where what is sent to a client is counted.
     watched: Option<Rc<Watched>>,
 }
@@ -53,7 +53,7 @@ struct Gathered {
     /// Small ones behind all those, in one.
     small_pieces: BytesMut,
     bytes: usize,
-    /// Where it is counted. `None` where the whole window is: for [`crate::http::running::Running`] of a
+    /// Where it is counted. `None` where the whole window is: for [`crate::http::under_way::UnderWay`] of a
     /// client's stream.
     held: Option<Held>,
 }
@@ -117,7 +117,7 @@ impl Stream {
             content: Bytes::new(),
             gathered: Gathered::default(),
             trailers: None,
-            place: None,
+            slot: None,
             watched: Some(watched),
         }
     }
@@ -128,7 +128,7 @@ impl Stream {
         receiving: ResponseFuture,
         sending: SendStream<Bytes>,
         is_ended: bool,
-        place: Place,
+        slot: StreamSlot,
         held: Held,
     ) -> Stream {
         Stream {
@@ -137,7 +137,7 @@ impl Stream {
             content: Bytes::new(),
             gathered: Gathered { held: Some(held), ..Gathered::default() },
             trailers: None,
-            place: Some(place),
+            slot: Some(slot),
             watched: None,
         }
     }
@@ -320,8 +320,8 @@ impl Stream {
 
     /// Nothing was heard of a backend for too long: its connection is not used for further requests.
     pub fn give_up_connection(&self) {
-        if let Some(place) = &self.place {
-            place.give_up_connection();
+        if let Some(slot) = &self.slot {
+            slot.give_up_connection();
         }
     }
 

@@ -18,7 +18,7 @@ use weir_state::Listener;
 use weir_stats::table::Rejected;
 
 use super::server;
-use crate::http::running::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
+use crate::http::under_way::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 use crate::worker::{ListenerSocket, SessionCount, Worker};
 
 /// Unidirectional streams of a client: three that steer, and some for extensions that we do not know (RFC

@@ -24,10 +24,10 @@ use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::idle::{Idleness, Patience, Verdict};
 use crate::http::muxed::{Muxed, confirm};
-use crate::http::running::{Place, Running};
 use crate::http::session::{LAST_CHANCE, identify, limits_of};
 use crate::http::stream_exchange::{self, Peer, Served};
 use crate::http::tasks;
+use crate::http::under_way::{ExchangeCount, UnderWay};
 use crate::worker::{ListenerSlot, Worker};
 
 /// Bytes taken at once from a stream that steers the connection.
@@ -51,7 +51,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
         blocked: RefCell::default(),
         flood_budget: RefCell::new(Budget::new(limits.control_frames, clock::now())),
         is_flooded: Cell::new(false),
-        running: Running::new(&worker.buffers),
+        under_way: UnderWay::new(&worker.buffers),
         late: Cell::new(0),
     });
     let streams = limits.streams;
@@ -156,7 +156,7 @@ impl Driver {
 
     /// Moves everything on; ready when the connection is over, and with what ended it when it was us.
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Option<(End, Code)>> {
-        self.shared.running.driven_by(context);
+        self.shared.under_way.driven_by(context);
         if self.shared.quic.poll_lost(context).is_ready() {
             return Poll::Ready(None);
         }
@@ -177,7 +177,7 @@ impl Driver {
         }
         self.watch_idleness(context);
         let is_draining = self.peer.slot.draining_until().is_some() || self.deadline.is_shed();
-        self.shared.running.await_each(is_draining || self.shared.running.count() >= self.streams);
+        self.shared.under_way.await_each(is_draining || self.shared.under_way.count() >= self.streams);
         match self.drain(context) {
             Some(end) => Poll::Ready(Some((end, Code::NoError))),
             None if self.is_stalled(context) => Poll::Ready(Some((End::ClientBody, Code::NoError))),
@@ -212,7 +212,7 @@ impl Driver {
 
     /// Begins an exchange for each new request, as many as may be under way at once.
     fn take_requests(&mut self, context: &mut Context<'_>) {
-        while self.shared.running.count() < self.streams
+        while self.shared.under_way.count() < self.streams
             && let Poll::Ready(Some(id)) = self.shared.quic.poll_accept(Dir::Bi, context)
         {
             let admitted = self.shared.protocol.borrow_mut().admit(number(id));
@@ -228,7 +228,7 @@ impl Driver {
             }
             let request = ReceivedRequest {
                 peer: self.peer.clone(),
-                place: self.shared.running.enter(),
+                count: self.shared.under_way.enter(),
                 stream: Stream::of_client(&self.shared, id, reader),
                 shared: self.shared.clone(),
             };
@@ -239,7 +239,7 @@ impl Driver {
     /// Takes note of exchanges that began or ended. Of a connection that is idle for too long QUIC takes care
     /// by itself, but not of a client that says something and reads nothing.
     fn watch_idleness(&mut self, context: &mut Context<'_>) {
-        let is_busy = self.shared.running.count() > 0;
+        let is_busy = self.shared.under_way.count() > 0;
         if is_busy == self.idleness.is_some() {
             self.idleness = (!is_busy).then(|| Idleness::behind_exchange(clock::now()));
             self.set_deadline();
@@ -308,7 +308,7 @@ impl Driver {
         if self.draining != Draining::Refusing {
             return None;
         }
-        let is_answered = self.shared.running.count() == 0 && self.shared.late.get() == 0;
+        let is_answered = self.shared.under_way.count() == 0 && self.shared.late.get() == 0;
         // Closing takes back what the client does not have yet, so its answers must have arrived.
         let is_over = is_answered && self.shared.quic.poll_acknowledged(context).is_ready();
         (is_over || is_gone || now >= self.end_at).then_some(reason)
@@ -349,17 +349,17 @@ fn read_steering(shared: &Shared, id: StreamId, context: &mut Context<'_>) -> Re
     }
 }
 
-/// A request, and its place among those of its connection until it is served.
+/// A request, counted among those of its connection until it is served.
 pub struct ReceivedRequest {
     shared: Rc<Shared>,
     peer: Rc<Peer>,
     stream: Stream,
-    place: Place,
+    count: ExchangeCount,
 }
 
 /// Serves one request.
 pub async fn serve_request(received: ReceivedRequest) {
-    let ReceivedRequest { shared, peer, mut stream, mut place } = received;
+    let ReceivedRequest { shared, peer, mut stream, mut count } = received;
     // Before anything is set aside for it: its head must be here.
     match await_section(&peer, &mut stream).await {
         Ok(()) => {}
@@ -377,7 +377,7 @@ pub async fn serve_request(received: ReceivedRequest) {
             match read.await {
                 Some(Ok(())) => {
                     if !exchange.request.body().is_empty() {
-                        place.expects_body();
+                        count.expects_body();
                     }
                     take_up(&shared, stream, deadline, exchange).await
                 }

@@ -14,7 +14,7 @@ use weir_io::clock;
 use weir_io::flood::{Budget, RESET_COST};
 use weir_quic::connection::{Connection, StreamError};
 
-use crate::http::running::Running;
+use crate::http::under_way::UnderWay;
 
 /// How long the end of an answer may wait for the client to make room for some more of it.
 const LATE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -39,7 +39,7 @@ pub struct Shared {
     /// What requests that are broken off are charged to: the client's frames are, where they are received.
     pub(super) flood_budget: RefCell<Budget>,
     pub(super) is_flooded: Cell<bool>,
-    pub(super) running: Rc<Running>,
+    pub(super) under_way: Rc<UnderWay>,
     /// Ends of answers that wait for the client to make room; their exchanges are over.
     pub(super) late: Cell<u32>,
 }
@@ -55,7 +55,7 @@ impl Shared {
     pub fn count_broken(&self) {
         if !self.flood_budget.borrow_mut().charge(RESET_COST, clock::now) {
             self.is_flooded.set(true);
-            self.running.wake_driver();
+            self.under_way.wake_driver();
         }
     }
 
@@ -89,7 +89,7 @@ impl Shared {
     /// more of the client's for each request. Only much of it is sent at once.
     pub fn note_instructions(&self) {
         if self.protocol.borrow_mut().pending(OwnStream::QpackDecoder).len() >= INSTRUCTION_BYTES {
-            self.running.wake_driver();
+            self.under_way.wake_driver();
         }
     }
 
@@ -151,7 +151,7 @@ impl Shared {
             }
             quic.forget(id);
             shared.late.set(shared.late.get() - 1);
-            shared.running.wake_driver();
+            shared.under_way.wake_driver();
         });
     }
 }

@@ -13,7 +13,7 @@ pub const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 
 /// How many exchanges of a connection are under way, whatever its client thinks: one whose stream was reset counts until it has let go of
 /// its backend (threats B1, B4).
-pub struct Running {
+pub struct UnderWay {
     count: Cell<u32>,
     /// Of these, those whose body is still to come when they begin.
     with_body: Cell<u32>,
@@ -25,10 +25,10 @@ pub struct Running {
     awaited: Cell<bool>,
 }
 
-impl Running {
+impl UnderWay {
     /// Of a new connection, whose windows count against the budget of `buffers`.
-    pub fn new(buffers: &Rc<Buffers>) -> Rc<Running> {
-        Rc::new(Running {
+    pub fn new(buffers: &Rc<Buffers>) -> Rc<UnderWay> {
+        Rc::new(UnderWay {
             count: Cell::new(0),
             with_body: Cell::new(0),
             windows: Held::new(buffers),
@@ -47,10 +47,10 @@ impl Running {
         self.count.get()
     }
 
-    /// Takes a place for one more.
-    pub fn enter(self: &Rc<Self>) -> Place {
+    /// Counts one more until what it gives is dropped.
+    pub fn enter(self: &Rc<Self>) -> ExchangeCount {
         self.count.set(self.count.get() + 1);
-        Place { running: self.clone(), has_body: false }
+        ExchangeCount { under_way: self.clone(), has_body: false }
     }
 
     /// Has [`Self::wake_driver`] wake the task of `context`.
@@ -74,33 +74,33 @@ impl Running {
     }
 }
 
-/// One of [`Running`], until dropped.
-pub struct Place {
-    running: Rc<Running>,
+/// One of [`UnderWay`], until dropped.
+pub struct ExchangeCount {
+    under_way: Rc<UnderWay>,
     has_body: bool,
 }
 
-impl Place {
+impl ExchangeCount {
     /// The request's body is still to come.
     pub fn expects_body(&mut self) {
         if !std::mem::replace(&mut self.has_body, true) {
-            self.running.with_body.set(self.running.with_body.get() + 1);
-            self.running.fit_windows();
+            self.under_way.with_body.set(self.under_way.with_body.get() + 1);
+            self.under_way.fit_windows();
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for ExchangeCount {
     fn drop(&mut self) {
-        let running = &self.running;
+        let under_way = &self.under_way;
         if self.has_body {
-            running.with_body.set(running.with_body.get() - 1);
-            running.fit_windows();
+            under_way.with_body.set(under_way.with_body.get() - 1);
+            under_way.fit_windows();
         }
-        let left = running.count.get() - 1;
-        running.count.set(left);
-        if left == 0 || running.awaited.get() {
-            running.wake_driver();
+        let left = under_way.count.get() - 1;
+        under_way.count.set(left);
+        if left == 0 || under_way.awaited.get() {
+            under_way.wake_driver();
         }
     }
 }
@@ -112,19 +112,19 @@ mod tests {
     #[test]
     fn s4_windows_of_bodies_under_way_are_counted_up_to_that_of_the_connection() {
         let buffers = Buffers::new(1 << 30);
-        let running = Running::new(&buffers);
-        let mut places: Vec<Place> = (0..3).map(|_| running.enter()).collect();
+        let under_way = UnderWay::new(&buffers);
+        let mut exchanges: Vec<ExchangeCount> = (0..3).map(|_| under_way.enter()).collect();
         assert_eq!(buffers.in_use_bytes(), 0);
         let mut counted = Vec::new();
-        for place in &mut places {
-            place.expects_body();
-            place.expects_body();
+        for exchange in &mut exchanges {
+            exchange.expects_body();
+            exchange.expects_body();
             counted.push(buffers.in_use_bytes() >> 10);
         }
         assert_eq!(counted, [128, 256, 256]);
-        places.truncate(1);
+        exchanges.truncate(1);
         assert_eq!(buffers.in_use_bytes() >> 10, 128);
-        places.clear();
+        exchanges.clear();
         assert_eq!(buffers.in_use_bytes(), 0);
     }
 }
