@@ -16,6 +16,7 @@ mod imports;
 mod licences;
 mod links;
 mod named_files;
+mod one_meaning;
 mod packages;
 mod parameters;
 mod parts;

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use crate::tree::{Finding, Tree};
 use crate::{
-    circles, comments, edges, links, named_files, packages, parameters, parts, places, sources, threats,
+    circles, comments, edges, links, named_files, one_meaning, packages, parameters, parts, places, sources,
+    threats,
 };
 
 /// Runs every check on the tracked files under `root`, prints what they found, and says whether that was nothing.
@@ -41,6 +42,7 @@ fn check(tree: &Tree, words: &[places::Forbidden]) -> Vec<Finding> {
         links::check,
         comments::check,
         named_files::check,
+        one_meaning::check,
         packages::check,
         parameters::check,
         threats::check,
