@@ -2,6 +2,7 @@
 //! is decided where it is for every other protocol.
 
 mod backend;
+mod connections;
 mod empty_data;
 mod flood_budget;
 mod frames;
@@ -12,7 +13,7 @@ mod stream;
 mod turn;
 mod wire;
 
-pub use backend::{BackendConnections, StreamSlot};
+pub use connections::{BackendConnections, StreamSlot};
 pub use frames::PREFACE;
 pub use head::{RequestParts, ResponseParts};
 pub use server::{ReceivedRequest, serve, serve_request};

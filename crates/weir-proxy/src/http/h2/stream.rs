@@ -20,7 +20,7 @@ use weir_http::section::Asked;
 use weir_http::{Field, Limits, ResponseHead, StreamError, Trailers, Violation};
 use weir_io::buffers::{Buffer, Held};
 
-use crate::http::h2::backend::StreamSlot;
+use crate::http::h2::connections::StreamSlot;
 use crate::http::h2::head;
 use crate::http::h2::wire::Watched;
 
