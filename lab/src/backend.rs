@@ -1,4 +1,5 @@
-//! The servers behind the load balancer in a measurement, kept cheap so that the load balancer is what is measured.
+//! The servers behind the load balancer in a measurement, kept cheap so that the load balancer is what is
+//! measured.
 
 mod bulk;
 mod echo;

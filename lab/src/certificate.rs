@@ -5,8 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Makes a key on P-256 and a certificate for `localhost` and 127.0.0.1 in `directory`; gives the values that templates
-/// name: `{certificate}`, `{certificate_key}`, and `{certificate_and_key}`, which is both in one file.
+/// Makes a key on P-256 and a certificate for `localhost` and 127.0.0.1 in `directory`; gives the values that
+/// templates name: `{certificate}`, `{certificate_key}`, and `{certificate_and_key}`, which is both in one
+/// file.
 ///
 /// Err when `openssl` is missing or does not do it.
 pub fn make(directory: &Path) -> io::Result<Vec<(String, String)>> {

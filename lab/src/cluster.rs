@@ -1,8 +1,8 @@
-//! A real three-member InnoDB Cluster (MySQL Group Replication, single primary) on loopback, made for one run and gone
-//! with it, and what the lab does to it: crashes, and the count of what came of every write.
+//! A real three-member InnoDB Cluster (MySQL Group Replication, single primary) on loopback, made for one run
+//! and gone with it, and what the lab does to it: crashes, and the count of what came of every write.
 //!
-//! Start reading at [`group`]; [`steps`] is what happens to it, [`ledger`] the arithmetic that decides whether a write
-//! was lost. The runner that measures load balancers before it is `runner/cluster.rs`.
+//! Start reading at [`group`]; [`steps`] is what happens to it, [`ledger`] the arithmetic that decides
+//! whether a write was lost. The runner that measures load balancers before it is `runner/cluster.rs`.
 
 pub mod agent;
 pub mod clients;
@@ -40,8 +40,8 @@ pub const DATABASE: &str = "sbtest";
 /// Routers that may be at work at the same time: one for each variant.
 const ROUTERS: u32 = 2;
 
-/// A cluster with everything the scenarios want of it: rows for sysbench, metadata for Router, agents for those who
-/// cannot ask a member themselves.
+/// A cluster with everything the scenarios want of it: rows for sysbench, metadata for Router, agents for
+/// those who cannot ask a member themselves.
 pub struct Standing {
     /// The members.
     pub group: Group,
@@ -50,8 +50,8 @@ pub struct Standing {
 }
 
 thread_local! {
-    /// The cluster of this run. Bringing it up takes longer than measuring one contender, so scenarios share it. It
-    /// belongs to the main thread: a member dies with the thread that started it.
+    /// The cluster of this run. Bringing it up takes longer than measuring one contender, so scenarios share
+    /// it. It belongs to the main thread: a member dies with the thread that started it.
     static STANDING: RefCell<Option<Rc<RefCell<Standing>>>> = const { RefCell::new(None) };
 }
 

@@ -1,7 +1,7 @@
 //! Two runs side by side: what became better or worse between them.
 //!
-//! A machine is seldom as fast on two days, so the first contender's change is divided by that of the contenders that
-//! ran beside it in the same rounds. What is left is its own.
+//! A machine is seldom as fast on two days, so the first contender's change is divided by that of the
+//! contenders that ran beside it in the same rounds. What is left is its own.
 
 use std::fmt::Write as _;
 
@@ -35,8 +35,8 @@ pub struct Change {
     verdict: Verdict,
 }
 
-/// All figures of the first contenders that both runs have. `tolerance` is the share by which a figure may change
-/// before that is called better or worse: the whole interval must lie beyond it.
+/// All figures of the first contenders that both runs have. `tolerance` is the share by which a figure may
+/// change before that is called better or worse: the whole interval must lie beyond it.
 pub fn changes(old: &Report, new: &Report, tolerance: f64) -> Vec<Change> {
     let mut changes = Vec::new();
     let scenarios = |report: &Report| -> Vec<_> {

@@ -65,21 +65,22 @@ struct Manifest {
     version: Vec<String>,
     /// How its config templates' names end.
     extension: String,
-    /// The command that ends with 0 when a config is one it can carry out. What a scenario calls not built yet takes part
-    /// from the day on which this does not refuse its template any more.
+    /// The command that ends with 0 when a config is one it can carry out. What a scenario calls not built
+    /// yet takes part from the day on which this does not refuse its template any more.
     #[serde(default)]
     check: Vec<String>,
     /// Whether it is a bound that the others are held against rather than a rival.
     #[serde(default)]
     reference: bool,
-    /// It works in the kernel, on whatever core a packet comes to; no process of its own has its processor time.
+    /// It works in the kernel, on whatever core a packet comes to; no process of its own has its processor
+    /// time.
     #[serde(default)]
     in_kernel: bool,
     /// What a reader must know to judge whether it was treated fairly.
     #[serde(default)]
     fairness: String,
-    /// Whether it works in processes that share its ports. Its templates may say `{processes}` for how many it takes
-    /// to hold all connections.
+    /// Whether it works in processes that share its ports. Its templates may say `{processes}` for how many
+    /// it takes to hold all connections.
     #[serde(default)]
     has_processes: bool,
 }
@@ -100,7 +101,8 @@ pub struct Seat {
     pub listen: SocketAddr,
     /// Where its admin interface may listen: `{admin}`, `{admin_port}`.
     pub admin: SocketAddr,
-    /// Whom it serves: `{backend_1}`, `{backend_2}` and so on, the first also as `{backend}` and `{backend_port}`.
+    /// Whom it serves: `{backend_1}`, `{backend_2}` and so on, the first also as `{backend}` and
+    /// `{backend_port}`.
     pub backends: Vec<SocketAddr>,
     /// The network namespace it runs in, as a path; `None` for the lab's own.
     pub network: Option<String>,
@@ -222,7 +224,8 @@ impl Contender {
         self.manifest.command.iter().map(|word| fill(word, &values)).collect()
     }
 
-    /// Whether it says itself that it can carry out this config, at sample addresses, in the empty `directory`.
+    /// Whether it says itself that it can carry out this config, at sample addresses, in the empty
+    /// `directory`.
     ///
     /// Err, with what it said, when it refuses or when it has no command that checks.
     pub fn check(&self, tools: &Tools, directory: &Path) -> io::Result<()> {
@@ -259,7 +262,8 @@ impl Contender {
         values
     }
 
-    /// Starts it in `directory`, which must be empty and lasts longer than it, and waits until `serves` is content.
+    /// Starts it in `directory`, which must be empty and lasts longer than it, and waits until `serves` is
+    /// content.
     ///
     /// Err, with the last lines of its log, when it ends or does not serve within 10 s.
     pub fn start(
@@ -345,8 +349,8 @@ pub fn fill(template: &str, values: &[(String, String)]) -> io::Result<String> {
     Ok(filled)
 }
 
-/// The first thing in `text` that looks like a version: digits, a dot, digits, and what follows without a space. Letters
-/// may stand before it, as in `(varnish-7.1.1`.
+/// The first thing in `text` that looks like a version: digits, a dot, digits, and what follows without a
+/// space. Letters may stand before it, as in `(varnish-7.1.1`.
 fn version_in(text: &str) -> Option<&str> {
     let words = text.split(|letter: char| letter.is_whitespace() || letter == '/' || letter == ',');
     let numbers = words.map(|word| word.trim_start_matches(|letter: char| !letter.is_ascii_digit()));

@@ -1,8 +1,9 @@
-//! Shows that the lab's own virtual users and k6 agree: both play the same users against the same servers, in turn.
+//! Shows that the lab's own virtual users and k6 agree: both play the same users against the same servers, in
+//! turn.
 //!
-//! Two servers are asked. One answers at once; what k6 and the lab's own generator report there differs by what each
-//! adds itself, and its counters are the referee of how many requests were really made. The other takes a known time,
-//! far above what either adds; there both must report that time.
+//! Two servers are asked. One answers at once; what k6 and the lab's own generator report there differs by
+//! what each adds itself, and its counters are the referee of how many requests were really made. The other
+//! takes a known time, far above what either adds; there both must report that time.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader};
@@ -55,7 +56,8 @@ struct Turn {
     memory_bytes: u64,
 }
 
-/// Runs `plan` in `directory`; tells of its progress on standard error. Gives the table, and whether both agree.
+/// Runs `plan` in `directory`; tells of its progress on standard error. Gives the table, and whether both
+/// agree.
 pub fn run(plan: &Plan, tools: &Tools, directory: &Path) -> io::Result<(String, bool)> {
     let mut turns = Vec::new();
     for round in 1..=plan.rounds {

@@ -1,10 +1,11 @@
-//! A machine of the measurement's own: network, processes and mounts that nobody else sees and that end with the lab.
+//! A machine of the measurement's own: network, processes and mounts that nobody else sees and that end with
+//! the lab.
 //!
-//! As root the lab starts itself once more inside new namespaces and waits for that. The network has nothing but a
-//! loopback device: ports are all free, nobody else's traffic or `TIME_WAIT` sockets are in the way, and settings can
-//! be made without touching the machine's. The inner lab is process 1 of its process namespace: however the outer one
-//! ends, by Ctrl-C, SIGTERM or SIGKILL, the kernel kills the inner one and with it every process in there, and the
-//! last of them takes the mounts and the networks away.
+//! As root the lab starts itself once more inside new namespaces and waits for that. The network has nothing
+//! but a loopback device: ports are all free, nobody else's traffic or `TIME_WAIT` sockets are in the way,
+//! and settings can be made without touching the machine's. The inner lab is process 1 of its process
+//! namespace: however the outer one ends, by Ctrl-C, SIGTERM or SIGKILL, the kernel kills the inner one and
+//! with it every process in there, and the last of them takes the mounts and the networks away.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,8 +21,9 @@ const INSIDE: &str = "WEIR_LAB_ENCLOSED";
 /// The workplace in there, on a file system that ends with the enclosure.
 pub const WORKPLACE: &str = "/run/weir-lab";
 
-/// What the network is set to: the plainest congestion control, because pacing ones (bbr) make loopback figures
-/// restless, and as many client ports as there are, because connections by the ten thousand wait in `TIME_WAIT`.
+/// What the network is set to: the plainest congestion control, because pacing ones (bbr) make loopback
+/// figures restless, and as many client ports as there are, because connections by the ten thousand wait in
+/// `TIME_WAIT`.
 const SETTINGS: [(&str, &str); 2] =
     [("ipv4/tcp_congestion_control", "reno"), ("ipv4/ip_local_port_range", "10240 65535")];
 
@@ -65,8 +67,8 @@ fn settle() -> io::Result<()> {
     settle_network(&[])
 }
 
-/// Makes the network namespace this process is in ready for use: loopback up, the lab's settings and `more` in force.
-/// Each setting is a path under `/proc/sys/net` and its value.
+/// Makes the network namespace this process is in ready for use: loopback up, the lab's settings and `more`
+/// in force. Each setting is a path under `/proc/sys/net` and its value.
 pub fn settle_network(more: &[(&str, &str)]) -> io::Result<()> {
     run(&["ip", "link", "set", "lo", "up"])?;
     for (name, value) in SETTINGS.iter().chain(more) {

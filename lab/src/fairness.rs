@@ -9,7 +9,8 @@ use crate::statistics::median;
 
 /// From this share of its core on (percent), load and backends are called the limit.
 const FULL_CORE: f64 = 90.0;
-/// From this share of its time spent waiting for its core (percent), a contender's figures are called disturbed.
+/// From this share of its time spent waiting for its core (percent), a contender's figures are called
+/// disturbed.
 const DISTURBED: f64 = 5.0;
 /// Connections used this many times as often as by another contender are another way of working.
 const REUSE_MISMATCH: f64 = 5.0;

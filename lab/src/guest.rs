@@ -1,9 +1,9 @@
 //! A virtual machine for what this machine's kernel lacks: IPVS, netem, and time that goes by instructions.
 //!
-//! QEMU boots the kernel of the Debian root that `lab/peers` made, with that root and this program shared over 9p. In
-//! there the lab runs once more and takes orders, one JSON document a line, over the second serial line; the first one
-//! is the console, kept as a log. Software emulation throughout: no hardware virtualisation is asked for, so it works
-//! inside a virtual machine, too.
+//! QEMU boots the kernel of the Debian root that `lab/peers` made, with that root and this program shared
+//! over 9p. In there the lab runs once more and takes orders, one JSON document a line, over the second
+//! serial line; the first one is the console, kept as a log. Software emulation throughout: no hardware
+//! virtualisation is asked for, so it works inside a virtual machine, too.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -60,8 +60,8 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Boots one, which takes 10 to 60 s; its files go into `directory`. With `instructions` it has one core whose time
-    /// goes by instructions, one nanosecond each; else two cores and the time of this machine.
+    /// Boots one, which takes 10 to 60 s; its files go into `directory`. With `instructions` it has one core
+    /// whose time goes by instructions, one nanosecond each; else two cores and the time of this machine.
     ///
     /// Err, with the last lines of its console, when it does not come up.
     pub fn boot(tools: &Tools, lab: &Path, instructions: bool, directory: &Path) -> io::Result<Self> {
@@ -189,7 +189,8 @@ fn carry_out(line: &str, options: &Options, spread: &mut Spread, directory: &Pat
     }
 }
 
-/// Boots a guest, runs this program in it with `arguments`, prints what that printed. Gives whether it ended well.
+/// Boots a guest, runs this program in it with `arguments`, prints what that printed. Gives whether it ended
+/// well.
 pub fn run_in_guest(
     tools: &Tools,
     lab: &Path,

@@ -1,9 +1,9 @@
 //! An emulated line between two network namespaces: delay and loss where the kernel has no netem.
 //!
-//! Each end is a TUN device in one namespace; this process carries the packets between them, one thread for each
-//! direction, and does to every packet what [`impairment`] decides. The kernel hands over packets of at most one MTU
-//! each, so a loss is the loss of one packet on the wire, as on a real line. (netem, put on a device with segmentation
-//! offload, loses a whole train of up to 64 KiB at once.)
+//! Each end is a TUN device in one namespace; this process carries the packets between them, one thread for
+//! each direction, and does to every packet what [`impairment`] decides. The kernel hands over packets of at
+//! most one MTU each, so a loss is the loss of one packet on the wire, as on a real line. (netem, put on a
+//! device with segmentation offload, loses a whole train of up to 64 KiB at once.)
 
 pub mod check;
 pub mod impairment;
@@ -25,7 +25,8 @@ use impairment::{Counters, Impairment, Line};
 
 /// The device's name in both namespaces.
 pub const DEVICE: &str = "wire";
-/// Longest packet taken in. No offload is announced, so the kernel never sends one longer than the device's MTU.
+/// Longest packet taken in. No offload is announced, so the kernel never sends one longer than the device's
+/// MTU.
 const PACKET_BYTES: usize = 9216;
 /// Packets read before those that are due get their turn.
 const TURN_PACKETS: usize = 64;
@@ -39,8 +40,9 @@ pub struct LinkCounters {
     pub back: Counters,
 }
 
-/// Carries packets between a device in the namespace `first` and one in `second` (paths such as `/proc/PID/ns/net`)
-/// until standard input ends; then prints the counters as JSON. Says `ready` when the devices are there.
+/// Carries packets between a device in the namespace `first` and one in `second` (paths such as
+/// `/proc/PID/ns/net`) until standard input ends; then prints the counters as JSON. Says `ready` when the
+/// devices are there.
 pub fn serve([first, second]: [&str; 2], forth: Impairment, back: Impairment, seed: u64) -> io::Result<()> {
     let [one, other] = [device_in(first)?, device_in(second)?];
     println!("ready");

@@ -1,7 +1,8 @@
 //! The loads a measurement can put on a load balancer, each a process of its own beside the backend.
 //!
-//! Requests come from the tools the published comparisons used; bodies, bulk streams and idle connections from the
-//! modules below, because no packaged tool reads bodies cheaply enough to leave the load balancer as the bottleneck.
+//! Requests come from the tools the published comparisons used; bodies, bulk streams and idle connections
+//! from the modules below, because no packaged tool reads bodies cheaply enough to leave the load balancer as
+//! the bottleneck.
 
 pub mod ab;
 pub mod bulk;
@@ -62,7 +63,8 @@ pub enum Load {
         /// Requests in flight on each connection.
         #[serde(default = "one")]
         streams: u32,
-        /// Requests that a connection outlives. Few connections make so many each, and not as many as the time allows.
+        /// Requests that a connection outlives. Few connections make so many each, and not as many as the
+        /// time allows.
         #[serde(default)]
         connection_requests: Option<u32>,
         #[serde(default = "root_path")]
@@ -85,7 +87,8 @@ pub enum Load {
     Idle { connections: u32 },
     /// netperf's request/response tests, one process for each connection at a time.
     Netperf { connections: u32, test: netperf::Test },
-    /// iperf3 towards as many endpoints as there are, each at a port of its own; `connections` streams in all.
+    /// iperf3 towards as many endpoints as there are, each at a port of its own; `connections` streams in
+    /// all.
     Iperf3 { connections: u32, endpoints: u16 },
     /// SQL by sysbench, as fast as answers come back; only before a cluster.
     Sysbench {
@@ -95,16 +98,16 @@ pub enum Load {
         /// Connections, each with one query in flight.
         threads: u32,
     },
-    /// Writers that keep a ledger and readers, while a member of the cluster goes and comes back. They are threads of
-    /// the lab: the event is the measurement, not their rate.
+    /// Writers that keep a ledger and readers, while a member of the cluster goes and comes back. They are
+    /// threads of the lab: the event is the measurement, not their rate.
     Ledger {
         /// Who goes.
         victim: Victim,
         /// How.
         departure: Departure,
     },
-    /// Virtual users that ask, rest and ask again, each on its own connection. They come in the first seventh of the
-    /// time and stay to its end: 5 s and 30 s of the 35 s that were published.
+    /// Virtual users that ask, rest and ask again, each on its own connection. They come in the first seventh
+    /// of the time and stay to its end: 5 s and 30 s of the 35 s that were published.
     Users {
         users: u32,
         /// Rest after each answer (milliseconds).
@@ -250,7 +253,8 @@ impl Load {
             Self::Ab { requests, .. } => *requests = 2000.min(*requests),
             // Threads of a load that keeps connections open cost nothing more when they are many.
             Self::Sysbench { .. } | Self::Ledger { .. } | Self::Handshakes { .. } => {}
-            // As many requests as a warm-up of a second or two can hold, so that every worker has the answer cached.
+            // As many requests as a warm-up of a second or two can hold, so that every worker has the answer
+            // cached.
             Self::Users { users, pause_ms, tool } => {
                 (*users, *pause_ms, *tool) = (FEW.min(*users), 1, UserTool::Own);
             }
@@ -258,7 +262,8 @@ impl Load {
         load
     }
 
-    /// The command that asks once, the way this load does, whether `target` serves; `None` where a plain request tells.
+    /// The command that asks once, the way this load does, whether `target` serves; `None` where a plain
+    /// request tells.
     pub fn probe_command(&self, tools: &Tools, target: SocketAddr) -> Option<Vec<String>> {
         match self {
             Self::H2load { protocol, path, .. } if protocol.is_encrypted() => {
@@ -338,8 +343,9 @@ impl Load {
         }
     }
 
-    /// The command that puts this load on several load balancers at once. Only virtual users can be split like that,
-    /// and only they are ever so many that one process may not hold them; any other load goes to the first.
+    /// The command that puts this load on several load balancers at once. Only virtual users can be split
+    /// like that, and only they are ever so many that one process may not hold them; any other load goes to
+    /// the first.
     pub fn command_on_all(&self, tools: &Tools, targets: &[SocketAddr], seconds: u32) -> Vec<String> {
         match (self, targets) {
             (Self::Users { users, pause_ms, tool }, _) => {
@@ -361,8 +367,8 @@ impl Load {
         }
     }
 
-    /// In how many processes the load balancer must run to hold its clients' connections, each process being limited
-    /// to `descriptors`.
+    /// In how many processes the load balancer must run to hold its clients' connections, each process being
+    /// limited to `descriptors`.
     pub fn proxies_needed(&self, descriptors: u64) -> u32 {
         match self {
             Self::Users { users, .. } => users::plan::processes(*users, descriptors),
@@ -390,7 +396,8 @@ impl Load {
         }
     }
 
-    /// Understands what the load's command printed. Err when it is not what the load prints when all went well.
+    /// Understands what the load's command printed. Err when it is not what the load prints when all went
+    /// well.
     pub fn result(&self, printed: &str) -> io::Result<LoadResult> {
         match self {
             Self::Wrk { .. } => wrk::parse(printed),

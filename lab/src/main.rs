@@ -1,8 +1,9 @@
-//! Weir's lab: measures load balancers side by side on one machine, and holds the servers and loads that takes.
+//! Weir's lab: measures load balancers side by side on one machine, and holds the servers and loads that
+//! takes.
 //!
-//! It knows contenders only by their command lines and configs, never by their code: Weir is measured like any other.
-//! Start reading at [`rounds`]; [`scenario`] and [`contender`] are what it runs, [`runner`] is how a topology plugs in,
-//! [`meter`] and [`statistics`] are what it concludes from, [`report`] is what it says.
+//! It knows contenders only by their command lines and configs, never by their code: Weir is measured like
+//! any other. Start reading at [`rounds`]; [`scenario`] and [`contender`] are what it runs, [`runner`] is how
+//! a topology plugs in, [`meter`] and [`statistics`] are what it concludes from, [`report`] is what it says.
 #![deny(unsafe_code)]
 
 mod backend;
@@ -62,7 +63,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Run series (`s4`) or scenarios (`s4/round-robin`); tables go to standard output, progress to standard error
+    /// Run series (`s4`) or scenarios (`s4/round-robin`); tables go to standard output, progress to standard
+    /// error
     Run(RunArguments),
     /// Run the lab's own bench: the same as `run bench`, or `run bench/NAME`
     Bench(RunArguments),
@@ -82,7 +84,8 @@ enum Verb {
         #[arg(long)]
         html: Option<PathBuf>,
     },
-    /// Say what became better or worse from one run to another; the exit code is 1 when something became worse
+    /// Say what became better or worse from one run to another; the exit code is 1 when something became
+    /// worse
     Compare {
         /// The raw samples of the earlier run
         old: PathBuf,
@@ -307,16 +310,19 @@ struct RunArguments {
     /// The Weir binary; by default the one built beside this program, in release mode
     #[arg(long, env = "WEIR")]
     weir: Option<PathBuf>,
-    /// Write report.html and samples.json to this directory, anew after each scenario [default of `run`: lab-report]
+    /// Write report.html and samples.json to this directory, anew after each scenario [default of `run`:
+    /// lab-report]
     #[arg(long)]
     out: Option<PathBuf>,
     /// Write all raw samples to this file; a bare name goes into the lab's `results`
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Nice value of all measured processes; below 0 needs root and keeps other work on the machine from disturbing
+    /// Nice value of all measured processes; below 0 needs root and keeps other work on the machine from
+    /// disturbing
     #[arg(long, default_value_t = -10, allow_hyphen_values = true, value_parser = clap::value_parser!(i32).range(-20..20))]
     nice: i32,
-    /// Run all measured processes before any other work (real-time round robin); for a machine that is not quiet
+    /// Run all measured processes before any other work (real-time round robin); for a machine that is not
+    /// quiet
     #[arg(long)]
     realtime: bool,
     /// Core of the load balancer

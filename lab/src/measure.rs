@@ -1,7 +1,8 @@
 //! What the kernel says a process has used: processor time, memory, and how busy each core was.
 //!
-//! Everything is read from `/proc`. Processor time comes from `schedstat`, which counts nanoseconds of every thread;
-//! the clock ticks of `stat` are ten milliseconds wide and only tell how that time divides into user and system.
+//! Everything is read from `/proc`. Processor time comes from `schedstat`, which counts nanoseconds of every
+//! thread; the clock ticks of `stat` are ten milliseconds wide and only tell how that time divides into user
+//! and system.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +14,8 @@ use std::time::Duration;
 pub struct CpuTime {
     /// User and system time of all threads.
     pub running: Duration,
-    /// Time their threads were ready to run but another process had the core. High values mean a noisy machine.
+    /// Time their threads were ready to run but another process had the core. High values mean a noisy
+    /// machine.
     pub waiting: Duration,
     /// Clock ticks in user mode (10 ms each on Linux).
     pub user_ticks: u64,
@@ -75,8 +77,8 @@ pub fn thread_times(processes: &[u32]) -> BTreeMap<u32, Duration> {
     times
 }
 
-/// Processor time of all children of this process that have ended and been waited for. In steps of 10 ms, so it tells
-/// how full a core was, not what a request cost.
+/// Processor time of all children of this process that have ended and been waited for. In steps of 10 ms, so
+/// it tells how full a core was, not what a request cost.
 pub fn ended_children_time() -> io::Result<Duration> {
     let text = fs::read_to_string("/proc/self/stat")?;
     let ticks = fields_after_name(&text).and_then(|fields| {
@@ -119,8 +121,9 @@ pub fn process_tree(root: u32) -> io::Result<Vec<u32>> {
     Ok(tree)
 }
 
-/// Processor time that all cores together have spent on work of ordinary priority or higher, the kernel's included,
-/// since boot; in steps of 10 ms. Work that was asked to be nice does not count: a build beside a measurement is.
+/// Processor time that all cores together have spent on work of ordinary priority or higher, the kernel's
+/// included, since boot; in steps of 10 ms. Work that was asked to be nice does not count: a build beside a
+/// measurement is.
 pub fn machine_time() -> io::Result<Duration> {
     let text = fs::read_to_string("/proc/stat")?;
     parse_machine(&text)
@@ -133,8 +136,8 @@ fn parse_schedstat(text: &str) -> Option<(Duration, Duration)> {
     Some((Duration::from_nanos(numbers.next()??), Duration::from_nanos(numbers.next()??)))
 }
 
-/// The fields of `/proc/PID/stat` after the process name, state first. The name stands in brackets and may itself
-/// hold brackets and spaces, so the last closing one ends it.
+/// The fields of `/proc/PID/stat` after the process name, state first. The name stands in brackets and may
+/// itself hold brackets and spaces, so the last closing one ends it.
 fn fields_after_name(text: &str) -> Option<Vec<&str>> {
     let (_, rest) = text.rsplit_once(')')?;
     Some(rest.split_ascii_whitespace().collect())

@@ -1,5 +1,5 @@
-//! Reads the kernel's counters on both sides of a load: what the load balancer used, and whether the figures can be
-//! trusted.
+//! Reads the kernel's counters on both sides of a load: what the load balancer used, and whether the figures
+//! can be trusted.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,8 +29,8 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Reads the counters of the load balancer's processes `proxies` with all their children, and of the processes
-    /// `backends`.
+    /// Reads the counters of the load balancer's processes `proxies` with all their children, and of the
+    /// processes `backends`.
     pub fn begin(proxies: &[u32], backends: &[u32]) -> io::Result<Self> {
         let mut processes = Vec::new();
         for proxy in proxies {
@@ -50,8 +50,8 @@ impl Meter {
         })
     }
 
-    /// Reads them again and puts what was used into `sample`. `still_running` is a load that has not ended yet, whose
-    /// time is then its own instead of an ended child's.
+    /// Reads them again and puts what was used into `sample`. `still_running` is a load that has not ended
+    /// yet, whose time is then its own instead of an ended child's.
     pub fn end(
         &self,
         sample: &mut Sample,

@@ -1,7 +1,7 @@
 //! The figures a measurement can give: their names, units and which way is better.
 //!
-//! One catalogue for all scenarios, whatever tool a figure comes from, so that one report and one comparison serve
-//! every load balancer and every load. A runner with a figure of its own adds a line here.
+//! One catalogue for all scenarios, whatever tool a figure comes from, so that one report and one comparison
+//! serve every load balancer and every load. A runner with a figure of its own adds a line here.
 
 use std::fmt;
 

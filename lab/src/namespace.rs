@@ -22,10 +22,12 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes a namespace with its loopback device up and the lab's settings. Needs root. `name` only stands in errors.
+    /// Makes a namespace with its loopback device up and the lab's settings. Needs root. `name` only stands
+    /// in errors.
     pub fn make(name: &str) -> io::Result<Self> {
         let explain = |problem: String| io::Error::other(format!("network namespace `{name}`: {problem}"));
-        // A process of its own makes it, because a thread that moves cannot be trusted with anything else any more.
+        // A process of its own makes it, because a thread that moves cannot be trusted with anything else any
+        // more.
         let mut maker = Command::new("unshare")
             .args(["--net", "--", &own_program(), "namespace"])
             .stdin(Stdio::piped())
@@ -57,8 +59,8 @@ impl Namespace {
         command_inside(&self.path(), program)
     }
 
-    /// Runs `program` inside to its end with `input`, and gives what it printed. Err with what it complained about
-    /// when it does not end with 0.
+    /// Runs `program` inside to its end with `input`, and gives what it printed. Err with what it complained
+    /// about when it does not end with 0.
     pub fn run(&self, program: &[String], input: &str) -> io::Result<String> {
         let command = self.command(program);
         let mut child = Command::new(&command[0])
@@ -95,8 +97,8 @@ impl Namespace {
 pub const READY: &str = "ready";
 
 /// Settings of these namespaces, beyond those of every private network. The middle one forwards, for
-/// contenders in the kernel. Ports in `TIME_WAIT` are used again after a second: a short connection per transaction
-/// would use up the ports between load balancer and endpoint in seconds.
+/// contenders in the kernel. Ports in `TIME_WAIT` are used again after a second: a short connection per
+/// transaction would use up the ports between load balancer and endpoint in seconds.
 const SETTINGS: [(&str, &str); 7] = [
     ("ipv4/ip_forward", "1"),
     ("ipv4/conf/all/rp_filter", "0"),
@@ -107,7 +109,8 @@ const SETTINGS: [(&str, &str); 7] = [
     ("ipv6/conf/default/disable_ipv6", "1"),
 ];
 
-/// Be the maker of a namespace: set up the one this process is in, say so, and wait until it is held by another.
+/// Be the maker of a namespace: set up the one this process is in, say so, and wait until it is held by
+/// another.
 pub fn hold() -> io::Result<()> {
     enclosure::settle_network(&SETTINGS)?;
     println!("{READY}");

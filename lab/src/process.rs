@@ -1,8 +1,8 @@
 //! Starting, pinning and ending the processes of a measurement.
 //!
-//! Every process is started through `weir-lab launch`, which makes itself ready (own session, core, priority, death
-//! with its parent) and then becomes the program. So nothing has to run between fork and exec, and when the lab is
-//! interrupted or killed the kernel ends what it had started.
+//! Every process is started through `weir-lab launch`, which makes itself ready (own session, core, priority,
+//! death with its parent) and then becomes the program. So nothing has to run between fork and exec, and when
+//! the lab is interrupted or killed the kernel ends what it had started.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,14 +22,15 @@ pub struct Placement {
     pub core: Option<usize>,
     /// Its nice value, -20 (first served) to 19. Below zero needs root; without it the value stays as it is.
     pub nice: i32,
-    /// Run it as a real-time process, before everything else on its core whatever that is. Needs root and `chrt`.
+    /// Run it as a real-time process, before everything else on its core whatever that is. Needs root and
+    /// `chrt`.
     pub realtime: bool,
 }
 
 /// Becomes `program`, placed as told. Returns only when that fails.
 ///
-/// `parent` is the process that asked for it. If that is gone already, nothing is started: the signal for its death
-/// could not arrive any more. `end` is that signal.
+/// `parent` is the process that asked for it. If that is gone already, nothing is started: the signal for its
+/// death could not arrive any more. `end` is that signal.
 pub fn become_program(placement: Placement, parent: u32, end: Signal, program: &[String]) -> io::Error {
     // The launcher has no need of the call itself where every Debian has a program that makes it.
     let before: &[&str] = if placement.realtime { &["chrt", "--rr", "1"] } else { &[] };
@@ -45,7 +46,8 @@ pub fn become_program(placement: Placement, parent: u32, end: Signal, program: &
 }
 
 fn prepare(placement: Placement, parent: u32, end: Signal) -> io::Result<()> {
-    // A session of its own keeps the terminal's ctrl-C away: the lab's death is what ends it, in every case alike.
+    // A session of its own keeps the terminal's ctrl-C away: the lab's death is what ends it, in every case
+    // alike.
     rustix::process::setsid()?;
     rustix::process::set_parent_process_death_signal(Some(end))?;
     let parent_now = rustix::process::getppid().map(Pid::as_raw_nonzero);
@@ -58,9 +60,11 @@ fn prepare(placement: Placement, parent: u32, end: Signal) -> io::Result<()> {
         rustix::thread::sched_setaffinity(None, &cores)
             .map_err(|error| io::Error::other(format!("core {core} cannot be used: {error}")))?;
     }
-    // Without root a better priority is refused; the measurement is then only noisier, and the report says so.
+    // Without root a better priority is refused; the measurement is then only noisier, and the report says
+    // so.
     let _ = rustix::process::setpriority_process(None, placement.nice);
-    // Where the kernel groups sessions for scheduling, the value of the group is what counts against other sessions.
+    // Where the kernel groups sessions for scheduling, the value of the group is what counts against other
+    // sessions.
     let _ = fs::write("/proc/self/autogroup", placement.nice.to_string());
     Ok(())
 }
@@ -137,7 +141,8 @@ impl Running {
         self.child.stdout.take()
     }
 
-    /// Waits for it to print `expected` as its next line; what it prints later is read by [`Running::finish`].
+    /// Waits for it to print `expected` as its next line; what it prints later is read by
+    /// [`Running::finish`].
     ///
     /// Err, with the last lines of its log, when it prints something else or ends.
     pub fn expect_line(&mut self, expected: &str) -> io::Result<()> {
@@ -227,7 +232,8 @@ impl Running {
         }
         let _ = rustix::process::kill_process(pid, Signal::TERM);
         let begin = Instant::now();
-        // NOWAIT leaves the ended process as a zombie, so its id cannot belong to anyone else when the group is killed.
+        // NOWAIT leaves the ended process as a zombie, so its id cannot belong to anyone else when the group
+        // is killed.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         while begin.elapsed() < PATIENCE
             && matches!(rustix::process::waitid(WaitId::Pid(pid), options), Ok(None))

@@ -1,8 +1,8 @@
-//! The floor: the least a proxy can do. Every byte of a client goes to one backend connection of its own and back,
-//! nothing is looked at.
+//! The floor: the least a proxy can do. Every byte of a client goes to one backend connection of its own and
+//! back, nothing is looked at.
 //!
-//! One thread, epoll, one receive and one send per message and side. No proxy that terminates TCP with these calls can
-//! cost less, so what a contender takes beyond it is the price of what it does with the bytes.
+//! One thread, epoll, one receive and one send per message and side. No proxy that terminates TCP with these
+//! calls can cost less, so what a contender takes beyond it is the price of what it does with the bytes.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -30,7 +30,8 @@ struct Side {
     finished: bool,
 }
 
-/// Relays connections of 127.0.0.1:`port` to 127.0.0.1:`backend_port` until the process ends. Err when epoll gives up.
+/// Relays connections of 127.0.0.1:`port` to 127.0.0.1:`backend_port` until the process ends. Err when epoll
+/// gives up.
 pub fn serve(port: u16, backend_port: u16) -> io::Result<()> {
     const LISTENER: u64 = u64::MAX;
     let listener = listen(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
@@ -168,8 +169,8 @@ impl Relay {
         if drained && source_finished(self, source) { self.finish(key) } else { Ok(()) }
     }
 
-    /// Lets epoll watch for what the state of `key` calls for: input unless the other side is behind or there is no
-    /// more, room if bytes wait for it.
+    /// Lets epoll watch for what the state of `key` calls for: input unless the other side is behind or there
+    /// is no more, room if bytes wait for it.
     fn watch(&mut self, key: usize) -> rustix::io::Result<()> {
         let Some(side) = self.sides[key].as_ref() else { return Ok(()) };
         let other_is_behind = self.sides[side.other].as_ref().is_some_and(|other| !other.pending.is_empty());

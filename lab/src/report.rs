@@ -1,6 +1,8 @@
-//! What a run found: raw samples with the circumstances they were taken in, and the comparisons drawn from them.
+//! What a run found: raw samples with the circumstances they were taken in, and the comparisons drawn from
+//! them.
 //!
-//! [`Report`] is what is kept as JSON; everything shown is computed from it anew, so a report can be made again.
+//! [`Report`] is what is kept as JSON; everything shown is computed from it anew, so a report can be made
+//! again.
 
 mod chart;
 mod html;
@@ -116,7 +118,8 @@ impl Circumstances {
     }
 }
 
-/// A word of the lab's own call with an absolute path cut to its last name: a report is read on other machines.
+/// A word of the lab's own call with an absolute path cut to its last name: a report is read on other
+/// machines.
 fn without_folders(word: &str) -> String {
     let (option, value) = match word.split_once('=') {
         Some((option, value)) if option.starts_with("--") => (format!("{option}="), value),
@@ -144,7 +147,8 @@ impl Report {
         Self { format: FORMAT, circumstances, series }
     }
 
-    /// Whether every contender that is built took part in every round and nothing went wrong in a counted load.
+    /// Whether every contender that is built took part in every round and nothing went wrong in a counted
+    /// load.
     pub fn is_clean(&self) -> bool {
         let mut variants =
             self.series.iter().flat_map(|series| &series.scenarios).flat_map(|scenario| &scenario.variants);

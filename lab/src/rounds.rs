@@ -1,7 +1,8 @@
-//! The measurement itself: contenders in turn, round after round, so that a slow minute of the machine hits all alike.
+//! The measurement itself: contenders in turn, round after round, so that a slow minute of the machine hits
+//! all alike.
 //!
-//! Every round visits every point of the sweep, and at each point every contender has its turn (a *cell*). What a cell
-//! does is its runner's business ([`crate::runner`]).
+//! Every round visits every point of the sweep, and at each point every contender has its turn (a *cell*).
+//! What a cell does is its runner's business ([`crate::runner`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,7 +17,8 @@ use crate::sample::{Outcome, Participation, Sample};
 use crate::scenario::{self, Length, Published, Scenario, Series, Setup, Sweep, VariantName};
 use crate::workplace::Workplace;
 
-/// What a turn is expected to take beside its load: the contender starts, and what it did is counted (seconds).
+/// What a turn is expected to take beside its load: the contender starts, and what it did is counted
+/// (seconds).
 const START_SECONDS: u32 = 2;
 
 /// What a run is asked for.
@@ -136,11 +138,11 @@ impl Plan {
     }
 }
 
-/// Runs `all` one after the other; tells of its progress on standard error, and `so_far` of what was found after each
-/// scenario, so that a run that is interrupted was not in vain.
+/// Runs `all` one after the other; tells of its progress on standard error, and `so_far` of what was found
+/// after each scenario, so that a run that is interrupted was not in vain.
 ///
-/// A contender that does not start is left out of the rest of its variant and its outcome says why. Err only when the
-/// lab itself cannot go on.
+/// A contender that does not start is left out of the rest of its variant and its outcome says why. Err only
+/// when the lab itself cannot go on.
 pub fn run(
     all: &[(Series, Vec<Scenario>)],
     wish: &Wish,
@@ -404,7 +406,8 @@ impl Progress {
         self.seconds -= seconds_of(cells, length);
     }
 
-    /// How long the rest will take when it differs from what was expected as what took `elapsed` did; the turn that is just over is one of `length`.
+    /// How long the rest will take when it differs from what was expected as what took `elapsed` did; the
+    /// turn that is just over is one of `length`.
     fn left(&self, elapsed: Duration, length: Length) -> Duration {
         let done = self.seconds_done + seconds_of(1, length);
         elapsed.mul_f64(self.seconds.saturating_sub(done) as f64 / done as f64)

@@ -1,7 +1,8 @@
 //! Runners: each knows one kind of topology, and gives uniform samples from it.
 //!
-//! A runner is made for one variant of one scenario (its backends, namespaces or cluster come up), then asked for one
-//! cell after the other, and taken down by being dropped. What a cell measures is up to it; what it returns is not.
+//! A runner is made for one variant of one scenario (its backends, namespaces or cluster come up), then asked
+//! for one cell after the other, and taken down by being dropped. What a cell measures is up to it; what it
+//! returns is not.
 
 mod cluster;
 mod guest;
@@ -58,14 +59,14 @@ pub struct Turn {
 pub trait Runner {
     /// Gives one contender its turn: starts it, warms it up, puts the load on, reads the counters, ends it.
     ///
-    /// Err when the contender does not start or the load cannot be put on; the contender is then left out and the
-    /// error, which ends with the last lines of its log, goes into the report. Errors of single requests are no Err:
-    /// they are counted by kind in the sample.
+    /// Err when the contender does not start or the load cannot be put on; the contender is then left out and
+    /// the error, which ends with the last lines of its log, goes into the report. Errors of single requests
+    /// are no Err: they are counted by kind in the sample.
     fn cell(&mut self, cell: &Cell<'_>) -> io::Result<Turn>;
 }
 
-/// Brings up what the points of `setup` need. Err when this machine cannot do that at all, with what is missing; the
-/// variant is then reported as failed and the others go on.
+/// Brings up what the points of `setup` need. Err when this machine cannot do that at all, with what is
+/// missing; the variant is then reported as failed and the others go on.
 pub fn prepare(setup: &Setup, options: &Options, workplace: &Workplace) -> io::Result<Box<dyn Runner>> {
     let point = setup.points.first().ok_or_else(|| io::Error::other("its sweep has no values"))?;
     match &point.topology {

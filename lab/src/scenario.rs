@@ -1,8 +1,9 @@
 //! Scenarios: what is measured, on whom, under which load, beside which published figures.
 //!
-//! A folder of `lab/scenarios/` is a *series* (one published comparison, or the lab's own bench); `series.toml` says
-//! where its figures come from and what is wrong with them. Every other TOML file in it is one *scenario*. A scenario
-//! has one or two *variants*, and each variant has the *points* that its sweep gives.
+//! A folder of `lab/scenarios/` is a *series* (one published comparison, or the lab's own bench);
+//! `series.toml` says where its figures come from and what is wrong with them. Every other TOML file in it is
+//! one *scenario*. A scenario has one or two *variants*, and each variant has the *points* that its sweep
+//! gives.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -65,7 +66,8 @@ impl VariantName {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Length {
-    /// Rounds; every contender has one turn at every point in each. None leaves the scenario out of this form.
+    /// Rounds; every contender has one turn at every point in each. None leaves the scenario out of this
+    /// form.
     pub rounds: u32,
     /// Counted load in each turn (seconds), for loads that end by the clock.
     pub seconds: u32,
@@ -225,7 +227,8 @@ pub struct Entrant {
 }
 
 impl Scenario {
-    /// The variants it has, in order; `full` chooses the values of the sweep. Err names the key that is wrong.
+    /// The variants it has, in order; `full` chooses the values of the sweep. Err names the key that is
+    /// wrong.
     pub fn setups(&self, full: bool) -> io::Result<Vec<Setup>> {
         let only_fair = BTreeMap::from([(VariantName::Fair, Variant::default())]);
         let variants = if self.variants.is_empty() { &only_fair } else { &self.variants };
@@ -333,7 +336,8 @@ pub fn read_all(directory: &Path) -> io::Result<Vec<(Series, Vec<Scenario>)>> {
             }
             let mut scenario: Scenario = parse(&path)?;
             scenario.name = format!("{name}/{stem}");
-            // Both forms are understood now, so that a slip in the longer one does not wait for the day it is run.
+            // Both forms are understood now, so that a slip in the longer one does not wait for the day it is
+            // run.
             for full in [false, true] {
                 scenario.setups(full)?;
             }

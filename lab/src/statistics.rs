@@ -1,7 +1,7 @@
 //! The statistics the lab reports: medians, percentiles, spread, and how sure a ratio of two medians is.
 //!
-//! Pure: no clock, no randomness of its own. The bootstrap takes its seed as an argument, so a report can be made
-//! again from its raw samples to the last digit.
+//! Pure: no clock, no randomness of its own. The bootstrap takes its seed as an argument, so a report can be
+//! made again from its raw samples to the last digit.
 
 use serde::Serialize;
 
@@ -31,8 +31,8 @@ pub fn median(samples: &[f64]) -> Option<f64> {
     quantile(samples, 0.5)
 }
 
-/// The `q` quantile (0 to 1) by linear interpolation between the two nearest ranks; `None` when there are no samples
-/// or one is not a number.
+/// The `q` quantile (0 to 1) by linear interpolation between the two nearest ranks; `None` when there are no
+/// samples or one is not a number.
 ///
 /// Source: Hyndman and Fan, "Sample Quantiles in Statistical Packages", 1996, definition 7.
 pub fn quantile(samples: &[f64], q: f64) -> Option<f64> {
@@ -47,8 +47,8 @@ pub fn quantile(samples: &[f64], q: f64) -> Option<f64> {
     Some(below + (above - below) * rank.fract())
 }
 
-/// The value at or below which `fraction` (0 to 1) of all latencies lie: the nearest rank, never an interpolation, so
-/// it is a latency that did occur. Sorts `latencies` in place; `None` when there are none.
+/// The value at or below which `fraction` (0 to 1) of all latencies lie: the nearest rank, never an
+/// interpolation, so it is a latency that did occur. Sorts `latencies` in place; `None` when there are none.
 pub fn latency_percentile(latencies: &mut [u32], fraction: f64) -> Option<u32> {
     if latencies.is_empty() {
         return None;
@@ -85,9 +85,9 @@ pub enum Verdict {
 
 /// Fewest rounds from which a difference is told.
 ///
-/// The interval of a median can never be wider than the span of its samples. That span holds the true median with
-/// probability 1 - 2 (1/2)^n: 75 % for three rounds, 94 % for five. With fewer than five an interval that is called one
-/// of 95 % would be a false claim.
+/// The interval of a median can never be wider than the span of its samples. That span holds the true median
+/// with probability 1 - 2 (1/2)^n: 75 % for three rounds, 94 % for five. With fewer than five an interval
+/// that is called one of 95 % would be a false claim.
 pub const FEWEST_ROUNDS: usize = 5;
 
 impl Ratio {
@@ -110,12 +110,12 @@ impl Ratio {
 /// How often rounds are drawn anew for an interval.
 const RESAMPLES: usize = 10_000;
 
-/// The ratio of the medians of two contenders' samples from the same interleaved rounds, with a 95 % percentile
-/// bootstrap interval.
+/// The ratio of the medians of two contenders' samples from the same interleaved rounds, with a 95 %
+/// percentile bootstrap interval.
 ///
-/// `pairs` holds one (first, second) pair per round. Whole rounds are drawn with replacement, so a slow minute of the
-/// machine, which hits both contenders of a round, is not mistaken for a difference between them. `None` when there
-/// are no pairs, a sample is not a number, or a median is zero.
+/// `pairs` holds one (first, second) pair per round. Whole rounds are drawn with replacement, so a slow
+/// minute of the machine, which hits both contenders of a round, is not mistaken for a difference between
+/// them. `None` when there are no pairs, a sample is not a number, or a median is zero.
 ///
 /// Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13 (percentile interval).
 pub fn ratio_of_medians(pairs: &[(f64, f64)], seed: u64) -> Option<Ratio> {
@@ -135,12 +135,12 @@ pub fn ratio_of_medians(pairs: &[(f64, f64)], seed: u64) -> Option<Ratio> {
     Some(Ratio { ratio, low: quantile(&ratios, 0.025)?, high: quantile(&ratios, 0.975)? })
 }
 
-/// How the first of several contenders changed between two runs, in proportion to the others that ran beside it: its
-/// new median over its old one, divided by the geometric mean of the same ratio of each other.
+/// How the first of several contenders changed between two runs, in proportion to the others that ran beside
+/// it: its new median over its old one, divided by the geometric mean of the same ratio of each other.
 ///
-/// A row of `old` and `new` is one round, the first contender's figure first. Whole rounds are drawn with replacement
-/// in both runs, so what hits a round as a whole is not mistaken for a change of one contender. `None` when a run has
-/// no rounds, a sample is not a number, or a median is zero.
+/// A row of `old` and `new` is one round, the first contender's figure first. Whole rounds are drawn with
+/// replacement in both runs, so what hits a round as a whole is not mistaken for a change of one contender.
+/// `None` when a run has no rounds, a sample is not a number, or a median is zero.
 pub fn change(old: &[Vec<f64>], new: &[Vec<f64>], seed: u64) -> Option<Ratio> {
     let columns = old.first()?.len();
     let middle =
@@ -164,8 +164,8 @@ pub fn change(old: &[Vec<f64>], new: &[Vec<f64>], seed: u64) -> Option<Ratio> {
     Some(Ratio { ratio, low: quantile(&ratios, 0.025)?, high: quantile(&ratios, 0.975)? })
 }
 
-/// A small generator whose whole state is its seed. Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number
-/// Generators", 2014.
+/// A small generator whose whole state is its seed. Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom
+/// Number Generators", 2014.
 #[derive(Debug, Clone)]
 pub struct SplitMix64(u64);
 
@@ -256,8 +256,8 @@ mod tests {
 
     #[test]
     fn the_interval_reaches_the_ends_the_rounds_allow_and_holds_the_ratio() {
-        // With three rounds the median of a resample is the smallest pair's with probability 7/27, so the 95 %
-        // interval must reach both ends.
+        // With three rounds the median of a resample is the smallest pair's with probability 7/27, so the 95
+        // % interval must reach both ends.
         let pairs = [(1.0, 1.0), (2.0, 1.0), (3.0, 1.0)];
         let ratio = ratio_of_medians(&pairs, 7).unwrap();
         assert_eq!(ratio, Ratio { ratio: 2.0, low: 1.0, high: 3.0 });
@@ -297,7 +297,8 @@ mod tests {
 
     #[test]
     fn the_interval_of_a_change_reaches_as_far_as_both_runs_allow() {
-        // With one round in each run there is nothing to draw from; with two, the ends are the extreme quotients.
+        // With one round in each run there is nothing to draw from; with two, the ends are the extreme
+        // quotients.
         let found = change(&[vec![1.0], vec![2.0]], &[vec![4.0], vec![8.0]], 7).unwrap();
         for (value, expected) in [(found.ratio, 4.0), (found.low, 2.0), (found.high, 8.0)] {
             assert!((value - expected).abs() < 1e-12, "{found:?}");

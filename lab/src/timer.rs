@@ -1,5 +1,5 @@
-//! A timer among the descriptors of an epoll, because the timeout of the wait itself is in milliseconds, in which at
-//! 20,000 virtual users twenty requests fall due.
+//! A timer among the descriptors of an epoll, because the timeout of the wait itself is in milliseconds, in
+//! which at 20,000 virtual users twenty requests fall due.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,7 +15,8 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// A timer that is not set; it makes the kernel punctual for this thread. Err when the kernel refuses either.
+    /// A timer that is not set; it makes the kernel punctual for this thread. Err when the kernel refuses
+    /// either.
     pub fn new() -> io::Result<Self> {
         // The default slack of 50 us would be on the order of what is measured.
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?;

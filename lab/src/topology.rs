@@ -22,8 +22,8 @@ pub enum Topology {
     Namespaces(Namespaces),
     /// The same inside a virtual machine whose kernel has what this one lacks.
     Guest {
-        /// One virtual core whose time goes by instructions: one nanosecond for each. Figures then repeat whatever else
-        /// the machine does.
+        /// One virtual core whose time goes by instructions: one nanosecond for each. Figures then repeat
+        /// whatever else the machine does.
         #[serde(default)]
         instructions: bool,
         /// What is built inside.
@@ -46,13 +46,15 @@ pub struct Namespaces {
     /// Load balancer on one core, load and endpoints on another; else all go where the scheduler puts them.
     #[serde(default = "yes")]
     pub pinned: bool,
-    /// How long packets towards the client are held (milliseconds): what netem on the load balancer's device does.
+    /// How long packets towards the client are held (milliseconds): what netem on the load balancer's device
+    /// does.
     #[serde(default)]
     pub delay_ms: f64,
     /// Share of the packets towards the client that is lost (percent).
     #[serde(default)]
     pub loss_percent: f64,
-    /// An emulated or shaped line even where neither delay nor loss is asked for, so that a sweep from 0 compares alike.
+    /// An emulated or shaped line even where neither delay nor loss is asked for, so that a sweep from 0
+    /// compares alike.
     #[serde(default)]
     pub line: bool,
 }

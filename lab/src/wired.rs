@@ -22,9 +22,9 @@ use crate::workplace::Workplace;
 pub enum Verb {
     /// Run a command in the client's namespace of a network made for it: client, load balancer, endpoints
     ///
-    /// The virtual address 10.77.0.1 belongs to the load balancer's namespace, endpoint N (from 0) is 10.77.(10+N).2.
-    /// The paths of the namespaces are in $WEIR_LAB_BALANCER and $WEIR_LAB_ENDPOINTS, for nsenter(1). All is gone when
-    /// the command ends.
+    /// The virtual address 10.77.0.1 belongs to the load balancer's namespace, endpoint N (from 0) is
+    /// 10.77.(10+N).2. The paths of the namespaces are in $WEIR_LAB_BALANCER and $WEIR_LAB_ENDPOINTS, for
+    /// nsenter(1). All is gone when the command ends.
     Wire {
         /// How many endpoints
         #[arg(long, default_value_t = 3)]
@@ -247,7 +247,8 @@ fn link_check(line: &Asked, effort: Effort, json: bool) -> io::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The place to work in, inside an enclosure; Err gives the exit code of the enclosed lab, which has done it all.
+/// The place to work in, inside an enclosure; Err gives the exit code of the enclosed lab, which has done it
+/// all.
 fn enclosed() -> io::Result<Result<Workplace, ExitCode>> {
     Ok(match enclosure::enter(false)? {
         Enclosure::Ended(code) => Err(code),

@@ -1,5 +1,5 @@
-//! Networks made for a measurement: a client, a load balancer and endpoints behind it, each in a network namespace of
-//! its own.
+//! Networks made for a measurement: a client, a load balancer and endpoints behind it, each in a network
+//! namespace of its own.
 //!
 //! ```text
 //! client 10.77.1.2 ── 10.77.1.1 balancer 10.77.10.1 ── 10.77.10.2 endpoint 0
@@ -77,8 +77,8 @@ pub struct Wiring {
 }
 
 impl Wiring {
-    /// Makes one with `endpoints` endpoints. The emulator, if there is to be one, runs as placed; its log goes into
-    /// `directory`. Takes about 0.1 s.
+    /// Makes one with `endpoints` endpoints. The emulator, if there is to be one, runs as placed; its log
+    /// goes into `directory`. Takes about 0.1 s.
     pub fn build(
         endpoints: u8,
         impairments: Option<(Impairer, Impairments)>,
@@ -129,7 +129,8 @@ impl Wiring {
         self.address_client_side(&[])
     }
 
-    /// Addresses and routes of both ends of the device between client and load balancer, which is there already.
+    /// Addresses and routes of both ends of the device between client and load balancer, which is there
+    /// already.
     fn address_client_side(&self, more: &[String]) -> io::Result<()> {
         let device = link::DEVICE;
         let client = [

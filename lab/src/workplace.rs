@@ -1,4 +1,5 @@
-//! The lab's place on this machine: a directory for configs and logs, and a turn among the labs that run on it.
+//! The lab's place on this machine: a directory for configs and logs, and a turn among the labs that run on
+//! it.
 
 use std::fs;
 use std::io;
@@ -46,8 +47,8 @@ impl Drop for Workplace {
     }
 }
 
-/// Waits until no other lab measures on this machine: two would measure each other. The turn ends when the file is
-/// dropped.
+/// Waits until no other lab measures on this machine: two would measure each other. The turn ends when the
+/// file is dropped.
 pub fn wait_for_turn() -> io::Result<fs::File> {
     let path = std::env::temp_dir().join("weir-lab.lock");
     // A file that another user made can be opened for reading only, which is enough to wait on it.

@@ -1,4 +1,5 @@
-//! `weir-lab compare` as a person or a script runs it: two small files of results, what is printed, how it ends.
+//! `weir-lab compare` as a person or a script runs it: two small files of results, what is printed, how it
+//! ends.
 
 use std::fs;
 use std::path::PathBuf;

@@ -54,7 +54,8 @@ fn users(target: &str, descriptors: u32) -> Command {
     command
 }
 
-/// Requests of all users when answers take no time: user n begins at its share of the ramp and asks every pause.
+/// Requests of all users when answers take no time: user n begins at its share of the ramp and asks every
+/// pause.
 fn most_requests() -> u64 {
     let begins = (0..USERS).map(|user| RAMP_MS as f64 * user as f64 / (USERS - 1) as f64);
     begins.map(|begin| (((RAMP_MS + HOLD_MS) as f64 - begin) / PAUSE_MS as f64).ceil() as u64).sum()

@@ -1,4 +1,5 @@
-//! The networks the lab makes and the line between them, as a person uses them. They need root and say so without.
+//! The networks the lab makes and the line between them, as a person uses them. They need root and say so
+//! without.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +14,8 @@ fn lab(arguments: &[&str]) -> Command {
     command
 }
 
-/// A lab that SIGINT ends also where what started the tests ignores it, as shells let their background jobs do.
+/// A lab that SIGINT ends also where what started the tests ignores it, as shells let their background jobs
+/// do.
 fn interruptible_lab(arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_weir-lab")]).args(arguments);
@@ -74,7 +76,8 @@ fn the_emulated_line_loses_the_share_asked_for_in_one_direction() {
     for percent in [2.0, 4.0] {
         let found = check(&[&format!("--loss-percent={percent}"), "--datagrams=20000", "--rate=20000"]);
         let lost = found["to_client"]["loss_percent"].as_f64().unwrap();
-        // Four standard deviations of so many independent draws; the seed is fixed, so this passes always or never.
+        // Four standard deviations of so many independent draws; the seed is fixed, so this passes always or
+        // never.
         let share: f64 = percent / 100.0;
         let margin = 4.0 * (share * (1.0 - share) / DATAGRAMS).sqrt() * 100.0;
         assert!((lost - percent).abs() < margin, "{lost} % of {percent} %, margin {margin}: {found}");
@@ -165,7 +168,8 @@ fn an_interrupted_lab_leaves_no_namespace_process_or_mount_behind() {
     assert_eq!((mounts(), names()), before);
 }
 
-/// The network namespaces that `lab` and what it started are in or hold, as their kernel numbers, once its command runs.
+/// The network namespaces that `lab` and what it started are in or hold, as their kernel numbers, once its
+/// command runs.
 fn namespaces_once_it_is_ready(lab: &mut Child) -> BTreeSet<String> {
     let mut output = lab.stdout.take().unwrap();
     std::io::Read::read_exact(&mut output, &mut [0; 6]).unwrap();

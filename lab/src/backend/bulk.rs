@@ -1,4 +1,5 @@
-//! The TCP source of the bulk measurement: sends without end to every connection, by plain writes as most servers do.
+//! The TCP source of the bulk measurement: sends without end to every connection, by plain writes as most
+//! servers do.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

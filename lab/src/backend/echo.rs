@@ -1,5 +1,5 @@
-//! Sends every byte back to where it came from: the answering half of netperf's request/response tests, for any number
-//! of connections and without netserver's one process for each.
+//! Sends every byte back to where it came from: the answering half of netperf's request/response tests, for
+//! any number of connections and without netserver's one process for each.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,10 +13,11 @@ const PIECE_BYTES: usize = 64 * 1024;
 
 /// Serves connections of `listener` (non-blocking) until the process ends. Err when epoll gives up.
 ///
-/// A client that does not read its answers is closed once the socket's buffer is full: requests are small here.
+/// A client that does not read its answers is closed once the socket's buffer is full: requests are small
+/// here.
 ///
-/// `once`: it ends every connection after its first answer, which is how netserver plays its part in TCP_CRR; netperf
-/// then waits for that end before it goes on.
+/// `once`: it ends every connection after its first answer, which is how netserver plays its part in TCP_CRR;
+/// netperf then waits for that end before it goes on.
 pub fn serve(listener: &OwnedFd, once: bool) -> io::Result<()> {
     const LISTENER: u64 = u64::MAX;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;

@@ -1,9 +1,9 @@
 //! The HTTP/1.1 backend of the measurements: one thread, epoll, answers made in advance.
 //!
-//! It must cost little, because it shares its core with the load generator, and yet be strict: it reads each head to
-//! its end, skips bodies by `content-length`, answers pipelined requests in order and honours `connection: close`.
-//! `?size=N` in the target asks for a body of N bytes; everything else gets the short one. What it has served is
-//! asked for at [`super::COUNTERS_PATH`].
+//! It must cost little, because it shares its core with the load generator, and yet be strict: it reads each
+//! head to its end, skips bodies by `content-length`, answers pipelined requests in order and honours
+//! `connection: close`. `?size=N` in the target asks for a body of N bytes; everything else gets the short
+//! one. What it has served is asked for at [`super::COUNTERS_PATH`].
 
 use std::cell::Cell;
 use std::io;
@@ -168,8 +168,8 @@ fn http_date(seconds: u64) -> String {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let days = seconds / 86_400;
-    // Counted in years that begin in March, so that the leap day comes last (Hinnant, "chrono-compatible low-level date
-    // algorithms", 2013).
+    // Counted in years that begin in March, so that the leap day comes last (Hinnant, "chrono-compatible
+    // low-level date algorithms", 2013).
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -245,8 +245,8 @@ impl Connection {
         self.answer_all(&input, answers)
     }
 
-    /// Answers what `input` holds until it is used up, ends within a request, or the socket takes no more; keeps the
-    /// rest for later.
+    /// Answers what `input` holds until it is used up, ends within a request, or the socket takes no more;
+    /// keeps the rest for later.
     fn answer_all(&mut self, input: &[u8], answers: &Answers) -> Next {
         let mut used = 0;
         while self.sent_all() && used < input.len() {
@@ -267,8 +267,8 @@ impl Connection {
         self.output_sent == self.output.len() && self.body_bytes == 0
     }
 
-    /// Answers the requests at the start of `input`, as far as they can be answered in order now; returns how many
-    /// bytes they took.
+    /// Answers the requests at the start of `input`, as far as they can be answered in order now; returns how
+    /// many bytes they took.
     fn take_requests(&mut self, input: &[u8], answers: &Answers) -> usize {
         let mut used = 0;
         // A sized body is made while it is sent, so nothing may be queued behind it.

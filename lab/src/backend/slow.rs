@@ -1,4 +1,5 @@
-//! An HTTP/1.1 server that takes a known time to answer: what every load generator must then report as latency.
+//! An HTTP/1.1 server that takes a known time to answer: what every load generator must then report as
+//! latency.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,8 +25,8 @@ struct Client {
     input: Vec<u8>,
 }
 
-/// Serves connections of `listener` (non-blocking) until the process ends; requests have no body. Err when epoll or
-/// the timer give up.
+/// Serves connections of `listener` (non-blocking) until the process ends; requests have no body. Err when
+/// epoll or the timer give up.
 pub fn serve(listener: &OwnedFd) -> io::Result<()> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let mut timer = Timer::new()?;

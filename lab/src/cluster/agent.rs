@@ -1,8 +1,8 @@
 //! The agent beside each member: answers over HTTP whether the member is what a load balancer is looking for.
 //!
-//! Load balancers that do not speak MySQL cannot tell a primary from a secondary, so people put such an agent beside
-//! every member (`clustercheck` and its like). `GET /primary` and `GET /secondary` are answered 200 when that is the
-//! member's role, 503 when not.
+//! Load balancers that do not speak MySQL cannot tell a primary from a secondary, so people put such an agent
+//! beside every member (`clustercheck` and its like). `GET /primary` and `GET /secondary` are answered 200
+//! when that is the member's role, 503 when not.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -39,7 +39,8 @@ impl Agent {
                 if stopped.load(Ordering::Relaxed) {
                     return;
                 }
-                // Who asks and goes away, or asks nonsense, gets no answer; the next one is served all the same.
+                // Who asks and goes away, or asks nonsense, gets no answer; the next one is served all the
+                // same.
                 let _ =
                     stream.and_then(|stream| answer(stream, &mut || role_of(&mut connection, member_port)));
             }

@@ -1,8 +1,8 @@
 //! The clients of a failover step: writers that keep a ledger, and readers that only want to go on reading.
 //!
-//! They do what a plain application does: one connection each, opened again after an error, no statement ever sent
-//! twice. Writers also change their connection once in a while, as connection pools do, so that what a load balancer
-//! does with new sessions shows as well.
+//! They do what a plain application does: one connection each, opened again after an error, no statement ever
+//! sent twice. Writers also change their connection once in a while, as connection pools do, so that what a
+//! load balancer does with new sessions shows as well.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -226,8 +226,8 @@ fn write(
 
 /// What an error says of the write it is the answer to.
 ///
-/// Only a server that is read-only is known to have done nothing. Every other error is taken for "nothing is known":
-/// a member that is leaving the group may answer one for a write that the others still carry out.
+/// Only a server that is read-only is known to have done nothing. Every other error is taken for "nothing is
+/// known": a member that is leaving the group may answer one for a write that the others still carry out.
 fn fate(error: &mysql::Error) -> Told {
     /// `ER_OPTION_PREVENTS_STATEMENT`: the server runs with `--super-read-only`.
     const PREVENTED: u16 = 1290;

@@ -30,8 +30,8 @@ pub fn serve(answer: impl Fn(&str) -> Answer + Send + Sync + 'static) -> u16 {
     port
 }
 
-/// Long passwords, a database in the handshake, protocol 4.1, transactions, the two-part salt, named plug-ins, and no
-/// EOF packets.
+/// Long passwords, a database in the handshake, protocol 4.1, transactions, the two-part salt, named
+/// plug-ins, and no EOF packets.
 const CAPABILITIES: u32 = 0x1 | 0x8 | 0x200 | 0x2000 | 0x8000 | 0x8_0000 | 0x100_0000;
 const OK: [u8; 7] = [0, 0, 0, 2, 0, 0, 0];
 const COM_QUERY: u8 = 3;

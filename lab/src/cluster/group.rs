@@ -36,7 +36,8 @@ pub enum Departure {
 
 /// A running cluster. Its processes end with it, and with the lab however that ends.
 pub struct Group {
-    /// In the order of their numbers; member 1 is the primary at first, and member 2 the one elected after it.
+    /// In the order of their numbers; member 1 is the primary at first, and member 2 the one elected after
+    /// it.
     pub members: Vec<Member>,
     tools: Tools,
     placement: Placement,
@@ -127,8 +128,8 @@ impl Group {
         self.members.iter().position(|member| member.role().is_ok_and(|role| role == Role::Primary))
     }
 
-    /// Makes member `index` leave in the given way; returns at once but for [`Departure::Switchover`], which is over
-    /// when the statement is.
+    /// Makes member `index` leave in the given way; returns at once but for [`Departure::Switchover`], which
+    /// is over when the statement is.
     pub fn depart(&self, index: usize, departure: Departure) -> io::Result<()> {
         match departure {
             Departure::Crash => self.members[index].signal(Signal::KILL),
@@ -147,8 +148,8 @@ impl Group {
 
     /// Starts member `index` again after it crashed or was shut down, and lets it join the group.
     pub fn start_again(&mut self, index: usize) -> io::Result<()> {
-        // A member that was told to shut down may take most of a minute; the machine it runs on would not wait longer
-        // for it than this before it switches off.
+        // A member that was told to shut down may take most of a minute; the machine it runs on would not
+        // wait longer for it than this before it switches off.
         self.members[index].end(Duration::from_secs(10))?;
         let member = &mut self.members[index];
         member.start(&self.tools, self.placement)?;
@@ -175,8 +176,8 @@ impl Group {
         Ok(())
     }
 
-    /// Makes the first member primary again and the group whole, as every step expects to find it. A member that the others
-    /// put out, as they do with one that got no processor for some seconds, is let in again.
+    /// Makes the first member primary again and the group whole, as every step expects to find it. A member
+    /// that the others put out, as they do with one that got no processor for some seconds, is let in again.
     pub fn restore(&self) -> io::Result<()> {
         for member in &self.members {
             let state: String = member.value(STATE)?;

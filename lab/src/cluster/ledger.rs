@@ -1,4 +1,5 @@
-//! The ledger: what a writer was told of each of its writes, and whether the members agree with it afterwards.
+//! The ledger: what a writer was told of each of its writes, and whether the members agree with it
+//! afterwards.
 //!
 //! Pure: it is given entries, rows and times, and never asks a server or a clock.
 
@@ -13,7 +14,8 @@ use serde::{Deserialize, Serialize};
 pub enum Told {
     /// The server said it is done. It must be there, on every member, once.
     Done,
-    /// It cannot have happened: no connection came about, or the server refused it as read-only. It must not be there.
+    /// It cannot have happened: no connection came about, or the server refused it as read-only. It must not
+    /// be there.
     Refused,
     /// The connection broke or timed out after it was sent. It may be there or not, but not twice.
     Nothing,
@@ -111,8 +113,8 @@ impl Gap {
     }
 }
 
-/// The longest time between `from` and `until` in which nothing good happened. `good` are the times at which something
-/// did, in any order; those outside do not count.
+/// The longest time between `from` and `until` in which nothing good happened. `good` are the times at which
+/// something did, in any order; those outside do not count.
 pub fn longest_gap(good: &[Duration], from: Duration, until: Duration) -> Gap {
     let mut times: Vec<Duration> =
         good.iter().copied().filter(|time| (from..=until).contains(time)).collect();
@@ -132,8 +134,8 @@ pub fn longest_gap(good: &[Duration], from: Duration, until: Duration) -> Gap {
 /// What writers went through from `event` to `until`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outage {
-    /// From the event to the first good write after the longest pause; the pause itself where that was no longer than
-    /// busy writers make anyway; `None` when no good write came any more.
+    /// From the event to the first good write after the longest pause; the pause itself where that was no
+    /// longer than busy writers make anyway; `None` when no good write came any more.
     pub writes_back: Option<Duration>,
     /// The longest pause.
     pub pause: Duration,
@@ -148,8 +150,8 @@ const ORDINARY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Sums up what `entries` say of the time from `event` to `until`.
 ///
-/// The pause is looked for among the acknowledgements of all writers together: writes are possible when one of them
-/// can write. A failed write counts when its answer came in that time.
+/// The pause is looked for among the acknowledgements of all writers together: writes are possible when one
+/// of them can write. A failed write counts when its answer came in that time.
 pub fn outage(entries: &[RecordedWrite], event: Duration, until: Duration) -> Outage {
     let done: Vec<Duration> =
         entries.iter().filter(|entry| entry.told == Told::Done).map(|entry| entry.ended).collect();
@@ -177,14 +179,15 @@ pub struct Read {
     pub member: u32,
 }
 
-/// The longest stall of one reader between `event` and `until`, and whether it had to do with the event: a reader is
-/// unrelated when its last good read before the event came from another member than `victim`.
+/// The longest stall of one reader between `event` and `until`, and whether it had to do with the event: a
+/// reader is unrelated when its last good read before the event came from another member than `victim`.
 ///
 /// `None` when it never read anything before the event, so that nothing can be said of it.
 pub fn stall(reads: &[Read], victim: u32, event: Duration, until: Duration) -> Option<(Gap, bool)> {
     let before = reads.iter().filter(|read| read.ended <= event).max_by_key(|read| read.ended)?;
     let good: Vec<Duration> = reads.iter().map(|read| read.ended).collect();
-    // A read that hangs already when the event comes began its stall before it; the stall that counts is the event's.
+    // A read that hangs already when the event comes began its stall before it; the stall that counts is the
+    // event's.
     Some((longest_gap(&good, event, until), before.member != victim))
 }
 

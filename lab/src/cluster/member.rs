@@ -18,8 +18,8 @@ use crate::process::{Output, Placement, Running};
 
 const TEMPLATE: &str = include_str!("../../cluster/my.cnf");
 
-/// How long a member may take to start or to come back before the lab gives up on it. A crashed one on a busy machine
-/// recovers within 10 s.
+/// How long a member may take to start or to come back before the lab gives up on it. A crashed one on a busy
+/// machine recovers within 10 s.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Whom the group sees in a member.
@@ -229,8 +229,8 @@ const ROLE: &str = "SELECT m.MEMBER_STATE, m.MEMBER_ROLE, \
     (SELECT COUNT(*) FROM performance_schema.replication_group_members) \
     FROM performance_schema.replication_group_members m WHERE m.MEMBER_ID = @@server_uuid";
 
-/// Asks the member at the other end of `connection` for its role. One that cannot reach a majority is out: what it
-/// believes of itself is no longer true for the others.
+/// Asks the member at the other end of `connection` for its role. One that cannot reach a majority is out:
+/// what it believes of itself is no longer true for the others.
 pub fn role_over(connection: &mut Conn) -> io::Result<Role> {
     let row: Option<(String, String, u32, u32)> = connection.query_first(ROLE).map_err(io_error)?;
     Ok(match row {
@@ -241,8 +241,8 @@ pub fn role_over(connection: &mut Conn) -> io::Result<Role> {
     })
 }
 
-/// Opens a client's connection to 127.0.0.1:`port`, be that a member or a load balancer. `patience` bounds the
-/// connect and each later wait for an answer.
+/// Opens a client's connection to 127.0.0.1:`port`, be that a member or a load balancer. `patience` bounds
+/// the connect and each later wait for an answer.
 pub fn connect(port: u16, patience: Duration) -> mysql::Result<Conn> {
     let options = OptsBuilder::new()
         .ip_or_hostname(Some(Ipv4Addr::LOCALHOST.to_string()))

@@ -1,8 +1,8 @@
-//! One failover step: all contenders' clients at work, one member goes and comes back, and then the members are asked
-//! what became of every write.
+//! One failover step: all contenders' clients at work, one member goes and comes back, and then the members
+//! are asked what became of every write.
 //!
-//! All contenders go through the same event at the same time. So none has the luckier election, and one that comes
-//! back late does not cost the others' time.
+//! All contenders go through the same event at the same time. So none has the luckier election, and one that
+//! comes back late does not cost the others' time.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +19,8 @@ use super::ledger::{Outage, RecordedWrite, Told, Verdict, judge, outage, stall};
 const STEADY: Duration = Duration::from_secs(3);
 /// From a new primary until the old one is started again.
 const AWAY_PRIMARY: Duration = Duration::from_secs(5);
-/// The same for a secondary, from its departure on: the group itself takes 5 to 6 s to expel one that crashed.
+/// The same for a secondary, from its departure on: the group itself takes 5 to 6 s to expel one that
+/// crashed.
 const AWAY_SECONDARY: Duration = Duration::from_secs(8);
 /// From the member's return until the clients end.
 const AFTER: Duration = Duration::from_secs(3);
@@ -68,7 +69,8 @@ pub struct Experience {
     pub verdict: Verdict,
     /// From the event to the end.
     pub outage: Outage,
-    /// From the event to the first good write after the pause that the event made; `None` when none came any more.
+    /// From the event to the first good write after the pause that the event made; `None` when none came any
+    /// more.
     pub writes_back: Option<Duration>,
     /// Writes that failed before the event.
     pub failed_before: u64,
@@ -76,8 +78,8 @@ pub struct Experience {
     pub failed_after_restart: u64,
     /// Reads that failed, from the event on.
     pub failed_reads: u64,
-    /// The longest stall of a reader whose last read came from a member that nothing happened to; `None` when there
-    /// was no such reader.
+    /// The longest stall of a reader whose last read came from a member that nothing happened to; `None` when
+    /// there was no such reader.
     pub unrelated_stall: Option<Duration>,
     /// The same of readers of the member that went.
     pub related_stall: Option<Duration>,
@@ -87,10 +89,11 @@ pub struct Experience {
     pub problems: BTreeMap<String, u64>,
 }
 
-/// Takes `group` through one step with the clients of all `targets`, and leaves it whole with member 1 as primary.
+/// Takes `group` through one step with the clients of all `targets`, and leaves it whole with member 1 as
+/// primary.
 ///
-/// Gives the times and what each target's clients went through, in the order of `targets`. Err when the group itself
-/// does not recover; nothing can then be said of anyone.
+/// Gives the times and what each target's clients went through, in the order of `targets`. Err when the group
+/// itself does not recover; nothing can then be said of anyone.
 pub fn run(
     group: &mut Group,
     victim: Victim,
@@ -163,8 +166,8 @@ fn experience(record: &Record, verdict: Verdict, victim: u32, times: &Times) -> 
     let worst = |wanted: bool| {
         stalls.iter().filter(|(_, unrelated)| *unrelated == wanted).map(|(length, _)| *length).max()
     };
-    // The longest pause of all may be one that the member's return made; how soon the event was overcome is asked of
-    // the time before that, unless it was not overcome in it.
+    // The longest pause of all may be one that the member's return made; how soon the event was overcome is
+    // asked of the time before that, unless it was not overcome in it.
     let whole = outage(&record.entries, times.event, times.end);
     let away = outage(&record.entries, times.event, times.restarted);
     Experience {

@@ -1,5 +1,5 @@
-//! Measures what a line does to packets: with numbered datagrams how many it loses and how long it holds them, with a
-//! TCP stream how much it carries.
+//! Measures what a line does to packets: with numbered datagrams how many it loses and how long it holds
+//! them, with a TCP stream how much it carries.
 //!
 //! Both ends run in this process, so one clock serves both and a one-way delay needs no guess.
 
@@ -96,7 +96,8 @@ fn datagrams(from: &str, (to, address): (&str, Ipv4Addr), effort: Effort) -> io:
             namespace::enter(to)?;
             let socket = UdpSocket::bind((address, 0))?;
             socket.set_read_timeout(Some(PATIENCE))?;
-            // Room for all that can come while this thread has no processor, or its losses would be the line's.
+            // Room for all that can come while this thread has no processor, or its losses would be the
+            // line's.
             rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 256 << 20)?;
             let _ = announce.send(socket.local_addr()?.port());
             let (mut arrivals, mut datagram) = (Vec::new(), [0; 64]);
@@ -153,8 +154,8 @@ fn summed_up(sent: u64, arrivals: &[(u64, u32)]) -> Datagrams {
     Datagrams { sent, received, reordered, loss_percent, delay_us }
 }
 
-/// Sends a TCP stream from a listener in one namespace to a reader in another, for `length`; gives the rate (Mbit/s).
-/// Err when a byte is not the one that was sent.
+/// Sends a TCP stream from a listener in one namespace to a reader in another, for `length`; gives the rate
+/// (Mbit/s). Err when a byte is not the one that was sent.
 fn stream((from, address): (&str, Ipv4Addr), to: &str, length: Duration) -> io::Result<f64> {
     const PIECE: usize = 251 * 512;
     let (announce, announced) = mpsc::channel();

@@ -1,8 +1,10 @@
-//! What a bad line does to packets: it loses some, holds the others for a while, and has room for only so many.
+//! What a bad line does to packets: it loses some, holds the others for a while, and has room for only so
+//! many.
 //!
-//! Pure: the time is an argument and the draws come from a seed, so a test can say what becomes of every packet.
-//! The order of the decisions is netem's: a packet is lost or not before anything else; one that is not lost needs
-//! room in the queue; one that has room leaves a fixed time after it came, in the order in which it came.
+//! Pure: the time is an argument and the draws come from a seed, so a test can say what becomes of every
+//! packet. The order of the decisions is netem's: a packet is lost or not before anything else; one that is
+//! not lost needs room in the queue; one that has room leaves a fixed time after it came, in the order in
+//! which it came.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,7 +20,8 @@ pub struct Impairment {
     pub delay: Duration,
     /// Share of packets lost, 0 to 1, each drawn by itself.
     pub loss: f64,
-    /// Most packets held at once (at least 1); one that finds no room is lost, as at the end of a router's queue.
+    /// Most packets held at once (at least 1); one that finds no room is lost, as at the end of a router's
+    /// queue.
     pub queue_packets: usize,
 }
 
@@ -167,7 +170,8 @@ mod tests {
 
     #[test]
     fn losses_do_not_come_in_bursts() {
-        // For independent draws the chance of a loss right after a loss is the loss itself. 40,000 pairs: 0.098 %.
+        // For independent draws the chance of a loss right after a loss is the loss itself. 40,000 pairs:
+        // 0.098 %.
         let mut line = Line::new(Impairment { loss: 0.04, ..Impairment::NONE }, 11);
         let fates: Vec<bool> = (0..1_000_000)
             .map(|_| {

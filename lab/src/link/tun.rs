@@ -15,7 +15,8 @@ const IFF_TUN: i16 = 0x0001;
 /// No header of the driver's own before each packet.
 const IFF_NO_PI: i16 = 0x1000;
 
-/// `struct ifreq` of `linux/if.h` on 64-bit Linux: the name, then a union of 24 bytes that begins with the flags.
+/// `struct ifreq` of `linux/if.h` on 64-bit Linux: the name, then a union of 24 bytes that begins with the
+/// flags.
 #[repr(C, align(8))]
 struct InterfaceRequest {
     name: [u8; 16],
@@ -25,12 +26,12 @@ struct InterfaceRequest {
 
 const _: () = assert!(size_of::<InterfaceRequest>() == 40, "struct ifreq has 40 bytes");
 
-/// Makes the device `name` (at most 15 bytes) in the calling thread's network namespace. It is gone when the file is
-/// closed, however that comes about.
+/// Makes the device `name` (at most 15 bytes) in the calling thread's network namespace. It is gone when the
+/// file is closed, however that comes about.
 ///
-/// The file does not block. Each read takes one IP packet that the kernel sent through the device, each write delivers
-/// one. No offload is announced, so the kernel cuts what it sends into packets of at most the device's MTU and
-/// finishes their checksums before they are read.
+/// The file does not block. Each read takes one IP packet that the kernel sent through the device, each write
+/// delivers one. No offload is announced, so the kernel cuts what it sends into packets of at most the
+/// device's MTU and finishes their checksums before they are read.
 pub fn open(name: &str) -> io::Result<File> {
     let mut request = InterfaceRequest { name: [0; 16], flags: IFF_TUN | IFF_NO_PI, rest: [0; 22] };
     if name.is_empty() || name.len() >= request.name.len() {
@@ -45,8 +46,9 @@ pub fn open(name: &str) -> io::Result<File> {
         .custom_flags(flags)
         .open(path)
         .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
-    // SAFETY: TUNSETIFF is a valid operation on this file. The kernel copies a `struct ifreq` in and out again, 40
-    // bytes on 64-bit Linux, and `InterfaceRequest` has its size and layout (asserted above) and outlives the call.
+    // SAFETY: TUNSETIFF is a valid operation on this file. The kernel copies a `struct ifreq` in and out
+    // again, 40 bytes on 64-bit Linux, and `InterfaceRequest` has its size and layout (asserted above) and
+    // outlives the call.
     unsafe { ioctl(&device, Updater::<TUNSETIFF, InterfaceRequest>::new(&mut request)) }
         .map_err(|error| io::Error::other(format!("the device {name} could not be made: {error}")))?;
     Ok(device)

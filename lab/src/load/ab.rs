@@ -18,7 +18,8 @@ pub fn command(
     keep_alive: bool,
     path: &str,
 ) -> Vec<String> {
-    // Without `-l` ab calls an answer failed whose length differs from the first one's, which is what we want here.
+    // Without `-l` ab calls an answer failed whose length differs from the first one's, which is what we want
+    // here.
     let mut command: Vec<String> =
         [tools.peers.as_str(), "run", "ab", "--", "-q"].map(str::to_owned).to_vec();
     if keep_alive {

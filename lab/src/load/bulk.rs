@@ -16,8 +16,8 @@ const PIECE_BYTES: usize = 1024 * 1024;
 
 /// Reads `connections` streams from `target` for `duration`.
 ///
-/// The bytes are thrown away inside the kernel (`MSG_TRUNC`) rather than copied out, so that the reader is not the
-/// bottleneck. A stream that ends early is an error.
+/// The bytes are thrown away inside the kernel (`MSG_TRUNC`) rather than copied out, so that the reader is
+/// not the bottleneck. A stream that ends early is an error.
 pub fn run(target: SocketAddr, connections: u32, duration: Duration) -> io::Result<LoadResult> {
     let streams: Vec<TcpStream> =
         (0..connections).map(|_| TcpStream::connect(target)).collect::<io::Result<_>>()?;

@@ -29,8 +29,9 @@ struct Exchange {
 
 /// Fetches bodies of `body_bytes` over `connections` connections to `target` for `duration`.
 ///
-/// Body bytes are thrown away inside the kernel (`MSG_TRUNC`) rather than copied out, so that the client is not the
-/// bottleneck; their number is checked. An answer other than 200 with that `content-length` ends the run as an error.
+/// Body bytes are thrown away inside the kernel (`MSG_TRUNC`) rather than copied out, so that the client is
+/// not the bottleneck; their number is checked. An answer other than 200 with that `content-length` ends the
+/// run as an error.
 pub fn run(
     target: SocketAddr,
     connections: u32,
@@ -112,8 +113,8 @@ impl Exchange {
     }
 }
 
-/// How many body bytes follow the head in `received`; `None` while the head has not ended. Err when it is not an
-/// answer of 200 with `body_bytes`.
+/// How many body bytes follow the head in `received`; `None` while the head has not ended. Err when it is not
+/// an answer of 200 with `body_bytes`.
 pub fn body_begun(received: &[u8], body_bytes: u64) -> io::Result<Option<u64>> {
     let Some(end) = received.windows(4).position(|window| window == b"\r\n\r\n") else { return Ok(None) };
     let head = String::from_utf8_lossy(&received[..end]).to_ascii_lowercase();

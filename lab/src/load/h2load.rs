@@ -52,11 +52,13 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// `seconds`, unless each of `connections` could make more than `each` requests in that time. By the clock h2load says nothing of a connection that
-    /// the server has closed, and waits its time out: nginx 1.30 takes one for a flood that has made 7,800 small HTTP/3 requests, one at a time.
+    /// `seconds`, unless each of `connections` could make more than `each` requests in that time. By the
+    /// clock h2load says nothing of a connection that the server has closed, and waits its time out: nginx
+    /// 1.30 takes one for a flood that has made 7,800 small HTTP/3 requests, one at a time.
     pub fn of(seconds: u32, connections: u32, each: Option<u32>) -> Extent {
-        // The most that any load balancer answered in run 16, whose requests came one at a time: 39,101 a second. What takes longer than the
-        // turn at this rate is cut off by the clock before a connection has made `each`.
+        // The most that any load balancer answered in run 16, whose requests came one at a time: 39,101 a
+        // second. What takes longer than the turn at this rate is cut off by the clock before a connection
+        // has made `each`.
         const A_SECOND: u64 = 40_000;
         let all = each.map(|each| u64::from(each) * u64::from(connections));
         match all.filter(|all| *all <= A_SECOND * u64::from(seconds)).map(u32::try_from) {
@@ -114,7 +116,8 @@ pub fn parse(printed: &str) -> io::Result<LoadResult> {
         }
     }
     let finished = finished.ok_or_else(problem)? / 1e6;
-    // By the clock the rate is over the time asked for; what is printed as finished also has the way out in it.
+    // By the clock the rate is over the time asked for; what is printed as finished also has the way out in
+    // it.
     result.seconds = if rate > 0.0 { result.requests as f64 / rate } else { finished };
     if !result.errors.is_empty() {
         let lines =

@@ -14,8 +14,8 @@ pub fn command(target: SocketAddr, seconds: u32, resumed: bool, path: &str) -> V
         .to_vec()
 }
 
-/// Reads what `s_time` says at its end, with time in whole seconds: no rate is to be made of it. Its one row of letters tells what each handshake
-/// was: `*` or `t` full, `r` resumed.
+/// Reads what `s_time` says at its end, with time in whole seconds: no rate is to be made of it. Its one row
+/// of letters tells what each handshake was: `*` or `t` full, `r` resumed.
 pub fn parse(printed: &str, resumed: bool) -> io::Result<LoadResult> {
     let problem =
         || io::Error::other(format!("openssl s_time printed something else than its report:\n{printed}"));

@@ -1,9 +1,9 @@
 //! iperf3 with many streams, spread over endpoints.
 //!
-//! An iperf3 server takes one test at a time, and all connections of a test, control and data alike, must reach the
-//! same one. A load balancer that gives every connection to the next endpoint would tear them apart. So each endpoint
-//! has a port of its own at the virtual address, and the streams are dealt out over as many iperf3 clients as there
-//! are endpoints: the spread that round robin gives to lasting streams.
+//! An iperf3 server takes one test at a time, and all connections of a test, control and data alike, must
+//! reach the same one. A load balancer that gives every connection to the next endpoint would tear them
+//! apart. So each endpoint has a port of its own at the virtual address, and the streams are dealt out over
+//! as many iperf3 clients as there are endpoints: the spread that round robin gives to lasting streams.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,8 +15,8 @@ use super::LoadResult;
 use crate::metric::Metric;
 use crate::process;
 
-/// Runs one iperf3 for each of `endpoints` ports from that of `target` on, with `streams` streams in all; `peers` is
-/// `lab/peers`. The streams go towards the endpoints, as iperf3's do unless told otherwise.
+/// Runs one iperf3 for each of `endpoints` ports from that of `target` on, with `streams` streams in all;
+/// `peers` is `lab/peers`. The streams go towards the endpoints, as iperf3's do unless told otherwise.
 ///
 /// An iperf3 that fails counts as an error and the others go on. Err when none ends well.
 pub fn run(

@@ -15,8 +15,9 @@ use crate::metric::Metric;
 /// The published script.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/loads/cached-hello.js");
 
-/// Memory k6 takes for one virtual user, and by itself (bytes); and processor time for one request (seconds). Measured
-/// with k6 1.8.1 by `weir-lab cross-check`: 247 KiB, 63 MiB, 250 to 390 us; at 2000 users it fell behind on one core.
+/// Memory k6 takes for one virtual user, and by itself (bytes); and processor time for one request (seconds).
+/// Measured with k6 1.8.1 by `weir-lab cross-check`: 247 KiB, 63 MiB, 250 to 390 us; at 2000 users it fell
+/// behind on one core.
 const BYTES_PER_USER: u64 = 250 * 1024;
 const BYTES_ALONE: u64 = 100 * 1024 * 1024;
 const SECONDS_PER_REQUEST: f64 = 350e-6;
@@ -153,7 +154,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// What k6 1.8.1 printed for 100 users over 7 s, cut down to the metrics that are read and one that is not.
+    /// What k6 1.8.1 printed for 100 users over 7 s, cut down to the metrics that are read and one that is
+    /// not.
     const PRINTED: &str = r#"{"planned_ms":7000,"root_group":{"name":""},"options":{"noColor":false},
         "state":{"isStdOutTTY":false,"isStdErrTTY":false,"testRunDurationMs":7998.126016},
         "metrics":{"http_reqs":{"type":"counter","contains":"default","values":{"count":699,"rate":87.39}},

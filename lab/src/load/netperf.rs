@@ -1,15 +1,15 @@
 //! netperf's TCP_RR and TCP_CRR through a load balancer that spreads connections over several endpoints.
 //!
-//! netperf agrees with a netserver over a control connection and then opens data connections to the port agreed on.
-//! Behind a load balancer that gives every connection to the next endpoint the two would not meet: the control
-//! connection would reach one endpoint, the data connection another, where nothing listens. So the control connection
-//! goes to a netserver beside the client, and the data connections alone go to the load balancer (`-- -H`), to a fixed
-//! port (`-- -P`) where each endpoint has the lab's own echo. netperf's client, its clock and its arithmetic are
-//! untouched; what it does not measure here is netserver.
+//! netperf agrees with a netserver over a control connection and then opens data connections to the port
+//! agreed on. Behind a load balancer that gives every connection to the next endpoint the two would not meet:
+//! the control connection would reach one endpoint, the data connection another, where nothing listens. So
+//! the control connection goes to a netserver beside the client, and the data connections alone go to the
+//! load balancer (`-- -H`), to a fixed port (`-- -P`) where each endpoint has the lab's own echo. netperf's
+//! client, its clock and its arithmetic are untouched; what it does not measure here is netserver.
 //!
-//! The netserver listens, in vain, at the address and port that the client is going to connect to, and tells the
-//! client another port when it cannot. So it is allowed to listen at addresses that are not its machine's, and every
-//! stream has a virtual address of its own.
+//! The netserver listens, in vain, at the address and port that the client is going to connect to, and tells
+//! the client another port when it cannot. So it is allowed to listen at addresses that are not its
+//! machine's, and every stream has a virtual address of its own.
 
 use std::fs;
 use std::io;
@@ -113,8 +113,9 @@ pub fn run(
     summed_up(&told, &complaints)
 }
 
-/// Ends what the children of the netserver `server` wait for: a data connection, which never comes to them. Each would end
-/// by itself, by the alarm it has set, seconds after its netperf is done; here it gets that alarm now.
+/// Ends what the children of the netserver `server` wait for: a data connection, which never comes to them.
+/// Each would end by itself, by the alarm it has set, seconds after its netperf is done; here it gets that
+/// alarm now.
 ///
 /// One that has not said yet what an alarm is to do to it would be killed, and is left alone.
 fn end_vain_waits(server: u32) {
@@ -136,7 +137,8 @@ fn catches_alarms(status: &str) -> bool {
     caught & (1 << (Signal::ALARM.as_raw() - 1)) != 0
 }
 
-/// The words that start a peer without the script in between: a hundred of them would take the load's core for a second.
+/// The words that start a peer without the script in between: a hundred of them would take the load's core
+/// for a second.
 fn words(peers: &str, name: &str) -> io::Result<Vec<String>> {
     let output = Command::new(peers).args(["command", name]).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -231,7 +233,8 @@ fn parse(printed: &str) -> Option<Told> {
     })
 }
 
-/// Rates add up, as netperf's own instructions for many streams have it; the mean is that of all transactions.
+/// Rates add up, as netperf's own instructions for many streams have it; the mean is that of all
+/// transactions.
 fn summed_up(told: &[Told], complaints: &[String]) -> io::Result<LoadResult> {
     let complaint = complaints.first().map(|complaint| complaint.trim().to_owned());
     if told.is_empty() {

@@ -1,8 +1,8 @@
 //! HTTP/1.1 requests at a fixed rate, whatever the answers do (an open loop).
 //!
 //! Each request has a time at which it is due, and its latency counts from then, even if it had to wait for a
-//! connection. So a load balancer that stalls is charged for every request that fell due meanwhile, which a closed
-//! loop, that stops asking, hides ("coordinated omission", Tene, 2013).
+//! connection. So a load balancer that stalls is charged for every request that fell due meanwhile, which a
+//! closed loop, that stops asking, hides ("coordinated omission", Tene, 2013).
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -196,7 +196,8 @@ mod tests {
         let target = server_that_stalls_once(Duration::from_millis(300));
         let result = run(target, 1, 200, Duration::from_secs(1)).unwrap();
         assert_eq!((result.requests, result.error_count()), (200, 0), "{result:?}");
-        // 60 requests fell due within 300 ms. A closed loop would have seen one slow answer, less than one in a hundred.
+        // 60 requests fell due within 300 ms. A closed loop would have seen one slow answer, less than one in
+        // a hundred.
         assert!(result.figures[&crate::metric::Metric::LATENCY_P99] > 200_000.0, "{result:?}");
     }
 

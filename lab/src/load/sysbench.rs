@@ -48,8 +48,8 @@ pub fn command(tools: &Tools, target: SocketAddr, seconds: u32, threads: u32, wo
 
 /// Understands what a run printed. Err quotes it when a figure is missing.
 ///
-/// Requests are queries. Its 95th percentile is its own, to a bucket of its histogram; median and 99th percentile are
-/// read from the same histogram.
+/// Requests are queries. Its 95th percentile is its own, to a bucket of its histogram; median and 99th
+/// percentile are read from the same histogram.
 pub fn parse(printed: &str) -> io::Result<LoadResult> {
     parse_figures(printed).ok_or_else(|| {
         io::Error::other(format!("sysbench printed no result where one was expected:\n{printed}"))
@@ -120,7 +120,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// Figure 8 of seed 002 (MySQL Router, 10 threads, 60 s), with a histogram as sysbench 1.0.20 prints it before.
+    /// Figure 8 of seed 002 (MySQL Router, 10 threads, 60 s), with a histogram as sysbench 1.0.20 prints it
+    /// before.
     const FIGURE_8: &str = "\
 Latency histogram (values are in milliseconds)
        value  ------------- distribution ------------- count

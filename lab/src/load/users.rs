@@ -1,9 +1,9 @@
 //! Virtual users: each asks, waits for the whole answer, rests, and asks again on its own connection.
 //!
-//! The user model is k6's (`stages` of the `ramping-vus` executor, `http.get` and `sleep`), in some hundred bytes a
-//! user instead of k6's hundred kilobytes and in a few microseconds a request instead of its hundred. So it goes on
-//! where k6 needs more memory, descriptors or processor time than the machine has. `weir-lab cross-check` shows both
-//! side by side where both run.
+//! The user model is k6's (`stages` of the `ramping-vus` executor, `http.get` and `sleep`), in some hundred
+//! bytes a user instead of k6's hundred kilobytes and in a few microseconds a request instead of its hundred.
+//! So it goes on where k6 needs more memory, descriptors or processor time than the machine has.
+//! `weir-lab cross-check` shows both side by side where both run.
 
 mod answer;
 mod engine;
@@ -30,10 +30,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const READY: &str = "ready";
 const GO: &str = "go";
 
-/// Lets the users of `plan` loose on `targets`, one on each in turn, split over as many processes as this one's limit
-/// of descriptors asks for.
+/// Lets the users of `plan` loose on `targets`, one on each in turn, split over as many processes as this
+/// one's limit of descriptors asks for.
 ///
-/// Err when a process cannot be started or the kernel refuses an epoll; requests that go wrong are counted by kind.
+/// Err when a process cannot be started or the kernel refuses an epoll; requests that go wrong are counted by
+/// kind.
 pub fn run(targets: &[SocketAddr], plan: &Plan) -> io::Result<LoadResult> {
     let parts = plan::processes(plan.users, descriptor_limit());
     let (tally, seconds) = if parts == 1 {

@@ -323,7 +323,8 @@ fn labelled_every(ticks: &[f64], pitch: f64) -> usize {
     (((digits as f64).mul_add(DIGIT, GAP) / pitch).ceil() as usize).max(1)
 }
 
-/// Round numbers from at most `low` to at least `high`, about `count` steps of 1, 2 or 5 times a power of ten.
+/// Round numbers from at most `low` to at least `high`, about `count` steps of 1, 2 or 5 times a power of
+/// ten.
 fn ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     if high <= low || !(high - low).is_finite() {
         return vec![low, low + 1.0];

@@ -1,4 +1,5 @@
-//! The report as one HTML page that needs nothing else: style, charts and tables in the file itself, no scripts.
+//! The report as one HTML page that needs nothing else: style, charts and tables in the file itself, no
+//! scripts.
 
 mod scenario;
 

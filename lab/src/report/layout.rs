@@ -1,11 +1,13 @@
-//! How the raw samples stand in their file: a sample a line, so that a file of thousands can be read, and two of them compared.
+//! How the raw samples stand in their file: a sample a line, so that a file of thousands can be read, and two
+//! of them compared.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 
-/// Objects and arrays within this many others are spread over lines; those further in, which are the samples, have one each.
+/// Objects and arrays within this many others are spread over lines; those further in, which are the samples,
+/// have one each.
 const SPREAD: usize = 10;
 
 /// `value` as JSON. Err when it can't be that, which only a defect can cause.

@@ -1,4 +1,5 @@
-//! Who is ahead of whom: every scenario's deciding figure, and every figure by which the first contender is behind.
+//! Who is ahead of whom: every scenario's deciding figure, and every figure by which the first contender is
+//! behind.
 
 use crate::metric::{Direction, Metric};
 use crate::rounds::{ScenarioOutcome, SeriesOutcome, VariantOutcome};
@@ -48,7 +49,8 @@ pub struct Standing {
     pub absent: Vec<(String, Participation)>,
 }
 
-/// How often the first contender is ahead, level and behind, over all standings and rivals; references do not count.
+/// How often the first contender is ahead, level and behind, over all standings and rivals; references do not
+/// count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Comparisons (one rival at one point) it wins.
@@ -196,8 +198,8 @@ pub fn remarks(variant: &VariantOutcome) -> Vec<String> {
     found.into_iter().map(told).collect()
 }
 
-/// What this run has beside a ratio that somebody published: the same ratio, as the geometric mean over the points
-/// that the figure is about. `None` when one of the two did not run.
+/// What this run has beside a ratio that somebody published: the same ratio, as the geometric mean over the
+/// points that the figure is about. `None` when one of the two did not run.
 pub fn measured_ratio(published: &Published, variant: &VariantOutcome) -> Option<f64> {
     let over = published.over.as_ref()?;
     let named = |name: &str| variant.outcomes.iter().find(|outcome| outcome.contender == name);

@@ -1,8 +1,9 @@
-//! Before a real InnoDB Cluster: sysbench through one contender after the other, and failover steps that all of them
-//! go through together.
+//! Before a real InnoDB Cluster: sysbench through one contender after the other, and failover steps that all
+//! of them go through together.
 //!
-//! Nothing is pinned here. On the two cores that most machines have at least, three database members and their load on
-//! one core would be the limit for every load balancer alike; sharing both, who uses less leaves more to the database.
+//! Nothing is pinned here. On the two cores that most machines have at least, three database members and
+//! their load on one core would be the limit for every load balancer alike; sharing both, who uses less
+//! leaves more to the database.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! Cells inside a guest: the same network, contenders and loads as [`super::namespaces`] on a kernel of the guest's.
+//! Cells inside a guest: the same network, contenders and loads as [`super::namespaces`] on a kernel of the
+//! guest's.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +9,8 @@ use crate::guest::{Answer, Guest, GuestTask};
 use crate::topology::Topology;
 use crate::workplace::Workplace;
 
-/// The guest that waits for the next scenario, and whether its time goes by instructions. One boot serves a series.
+/// The guest that waits for the next scenario, and whether its time goes by instructions. One boot serves a
+/// series.
 static WAITING: Mutex<Option<(bool, Guest)>> = Mutex::new(None);
 
 /// The runner of [`Topology::Guest`].

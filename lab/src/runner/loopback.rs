@@ -1,4 +1,5 @@
-//! Everything on one loopback device: fresh backends and a fresh load balancer for every cell, on fresh ports.
+//! Everything on one loopback device: fresh backends and a fresh load balancer for every cell, on fresh
+//! ports.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -48,7 +49,8 @@ impl Runner for Loopback {
         let put =
             |command: &[String], seconds| put_load(load, command, seconds, &self.options, cell.directory);
 
-        // The warm-up opens pools, faults pages in and lets caches fill; idle connections are counted from the first.
+        // The warm-up opens pools, faults pages in and lets caches fill; idle connections are counted from
+        // the first.
         if cell.length.warm_up_seconds > 0 {
             let seconds = cell.length.warm_up_seconds;
             drop(put(&load.warm_up_command(tools, &proxies.targets, seconds), seconds)?);
@@ -93,8 +95,8 @@ struct Proxies {
 impl Proxies {
     /// Starts the contender and waits until it serves `backends`.
     ///
-    /// A load of more connections than one process may have descriptors is shared: by the contender's own processes
-    /// where it has such, else by several instances of it, each on a port of its own.
+    /// A load of more connections than one process may have descriptors is shared: by the contender's own
+    /// processes where it has such, else by several instances of it, each on a port of its own.
     fn start(
         cell: &Cell<'_>,
         backends: &[SocketAddr],
@@ -169,7 +171,8 @@ fn first_line(running: &mut Running) -> io::Result<String> {
     Ok(line)
 }
 
-/// Runs the `command` of `load` and waits for its result. A load of idle connections is handed back still running.
+/// Runs the `command` of `load` and waits for its result. A load of idle connections is handed back still
+/// running.
 fn put_load(
     load: &Load,
     command: &[String],

@@ -1,5 +1,5 @@
-//! Client, load balancer and endpoints in network namespaces, new for every cell: no connection, `TIME_WAIT` or learnt
-//! route of one contender is there for the next.
+//! Client, load balancer and endpoints in network namespaces, new for every cell: no connection, `TIME_WAIT`
+//! or learnt route of one contender is there for the next.
 
 use std::fs;
 use std::io;
@@ -208,8 +208,8 @@ fn from_inside(path: &str, action: impl FnOnce() -> io::Result<()> + Send) -> io
     })
 }
 
-/// Waits until somebody listens at `port` in the namespace of `running`, without connecting: iperf3 would take that for
-/// a test.
+/// Waits until somebody listens at `port` in the namespace of `running`, without connecting: iperf3 would
+/// take that for a test.
 fn wait_for_listener(running: &Running, port: u16) -> io::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(20);
     let begin = Instant::now();

@@ -27,8 +27,9 @@ impl Reader {
         self.body.is_some() || !self.head.is_empty()
     }
 
-    /// Takes the next piece; gives the answer when it is whole. Err says in what the answer is not one this reader can
-    /// tell the end of (RFC 9112 section 6.3: neither a length nor a status without body), or that more follows it.
+    /// Takes the next piece; gives the answer when it is whole. Err says in what the answer is not one this
+    /// reader can tell the end of (RFC 9112 section 6.3: neither a length nor a status without body), or that
+    /// more follows it.
     pub fn take(&mut self, piece: &[u8]) -> Result<Option<Answer>, &'static str> {
         let (answer, left) = match self.body.take() {
             Some((answer, left)) => (answer, take_body(left, piece)?),

@@ -1,7 +1,7 @@
 //! One process's share of virtual users: one thread, epoll, and two queues of moments.
 //!
-//! A user's wake-up is always the rest after its last answer, the same for all, so the order in which answers came is
-//! the order in which users wake: a queue does for what would otherwise need a heap of timers.
+//! A user's wake-up is always the rest after its last answer, the same for all, so the order in which answers
+//! came is the order in which users wake: a queue does for what would otherwise need a heap of timers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -29,7 +29,8 @@ pub struct Tally {
     pub requests: u64,
     /// Bytes received, heads included.
     pub bytes: u64,
-    /// Connections opened again after the server had closed one at rest; not an error, as a browser would do the same.
+    /// Connections opened again after the server had closed one at rest; not an error, as a browser would do
+    /// the same.
     pub reconnects: u64,
     /// From the first byte sent to the last one received, for each of `requests` (k6's `http_req_duration`).
     pub latencies_us: Counts,
@@ -99,8 +100,8 @@ pub struct Engine<'a> {
 }
 
 impl<'a> Engine<'a> {
-    /// An engine whose users send `request` to `targets` (at least one), rest for `pause`, and in the end wait up to
-    /// `patience` for their answers. Err when the kernel refuses an epoll.
+    /// An engine whose users send `request` to `targets` (at least one), rest for `pause`, and in the end
+    /// wait up to `patience` for their answers. Err when the kernel refuses an epoll.
     pub fn new(
         targets: &'a [SocketAddr],
         request: &'a [u8],
@@ -112,8 +113,9 @@ impl<'a> Engine<'a> {
         Ok(Self { targets, request, pause, patience, epoll, users, sleepers, busy: 0, tally })
     }
 
-    /// Plays one user for each of `begins` (ascending, since `start`) until `end` (since `start`); then answers that
-    /// are out are waited for. Err when epoll or the timer fail; what goes wrong with requests is in the tally.
+    /// Plays one user for each of `begins` (ascending, since `start`) until `end` (since `start`); then
+    /// answers that are out are waited for. Err when epoll or the timer fail; what goes wrong with requests
+    /// is in the tally.
     pub fn run(mut self, begins: &[Duration], start: Instant, end: Duration) -> io::Result<Tally> {
         let end = start + end;
         let mut timer = Timer::new()?;

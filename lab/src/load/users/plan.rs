@@ -1,4 +1,5 @@
-//! The user model of k6's `ramping-vus` executor, as arithmetic: who begins when, and how many requests that makes.
+//! The user model of k6's `ramping-vus` executor, as arithmetic: who begins when, and how many requests that
+//! makes.
 //!
 //! Pure: a moment is the time since the load began.
 
@@ -12,7 +13,8 @@ const OTHER_DESCRIPTORS: u64 = 64;
 pub struct Plan {
     /// Users once all have come; at least 1.
     pub users: u32,
-    /// Time in which they come, one after the other at even distances: the first at once, the last at its end.
+    /// Time in which they come, one after the other at even distances: the first at once, the last at its
+    /// end.
     pub ramp: Duration,
     /// Time all of them stay.
     pub hold: Duration,
@@ -23,8 +25,8 @@ pub struct Plan {
 impl Plan {
     /// When user `user` (from 0) begins.
     ///
-    /// As in k6, whose stages start from one user: `getRawExecutionSteps` in `lib/executor/ramping_vus.go` lets user
-    /// number n of X begin `ramp * (X - n) / (X - 1)` before the stage ends.
+    /// As in k6, whose stages start from one user: `getRawExecutionSteps` in `lib/executor/ramping_vus.go`
+    /// lets user number n of X begin `ramp * (X - n) / (X - 1)` before the stage ends.
     pub fn begin_of(&self, user: u32) -> Duration {
         let (after, steps) = (self.users - 1 - user.min(self.users - 1), self.users - 1);
         if steps == 0 {
@@ -47,8 +49,8 @@ impl Plan {
         u64::try_from(sum).unwrap_or(u64::MAX)
     }
 
-    /// The beginnings of the users that process `part` (from 0) of `parts` plays: every `parts`-th one, so that each
-    /// process has its share of the ramp at any time.
+    /// The beginnings of the users that process `part` (from 0) of `parts` plays: every `parts`-th one, so
+    /// that each process has its share of the ramp at any time.
     pub fn begins(&self, part: u32, parts: u32) -> impl Iterator<Item = Duration> + '_ {
         (part..self.users).step_by(parts.max(1) as usize).map(|user| self.begin_of(user))
     }

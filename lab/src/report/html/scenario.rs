@@ -1,4 +1,5 @@
-//! One scenario on the page: what it is, its charts, the table beside the published figures, and what speaks against it.
+//! One scenario on the page: what it is, its charts, the table beside the published figures, and what speaks
+//! against it.
 
 use std::fmt::Write as _;
 
@@ -48,7 +49,8 @@ fn label_of(variant: VariantName) -> &'static str {
     }
 }
 
-/// The contenders of all variants with their titles, in the scenario's order; then those that were only published.
+/// The contenders of all variants with their titles, in the scenario's order; then those that were only
+/// published.
 fn everyone(scenario: &ScenarioOutcome) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = Vec::new();
     let outcomes = scenario.variants.iter().flat_map(|variant| &variant.outcomes);
@@ -63,7 +65,8 @@ fn everyone(scenario: &ScenarioOutcome) -> Vec<(String, String)> {
     all
 }
 
-/// The colour of a contender: fixed for those that are in most scenarios, in order of appearance for the rest.
+/// The colour of a contender: fixed for those that are in most scenarios, in order of appearance for the
+/// rest.
 fn colour(name: &str, everyone: &[(String, String)]) -> usize {
     const FIXED: [(&str, usize); 4] = [("weir", 0), ("haproxy", 1), ("nginx", 2), ("floor", 7)];
     if let Some((_, colour)) = FIXED.iter().find(|(known, _)| *known == name) {
