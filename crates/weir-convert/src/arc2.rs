@@ -1,7 +1,8 @@
 //! ARC2 Proxy's configuration: a TOML file with one `[[proxy_rules]]` for each domain.
 //!
-//! A feature of ARC2 runs only where the switch at the top of the file and that of the domain are both on. What its pages leave open is
-//! said in the notes: which way it was read, and what differs if it was meant otherwise.
+//! A feature of ARC2 runs only where the switch at the top of the file and that of the domain are both on.
+//! What its pages leave open is said in the notes: which way it was read, and what differs if it was meant
+//! otherwise.
 
 mod bag;
 mod globals;

@@ -1,7 +1,8 @@
 //! What does another program's config ask for, in our words?
 //!
-//! Gives a `weir.toml` with a verdict on each directive. A converted file is text for a person to read: what could not be said
-//! exactly stands beside it. It is not checked here; [`weir_config::check_text`] takes it like any other. Never opens a file.
+//! Gives a `weir.toml` with a verdict on each directive. A converted file is text for a person to read: what
+//! could not be said exactly stands beside it. It is not checked here; [`weir_config::check_text`] takes it
+//! like any other. Never opens a file.
 //!
 //! Start reading at [`convert`]. Each program has a module of its own.
 #![forbid(unsafe_code)]

@@ -1,4 +1,5 @@
-//! A table of the source, from which directives are taken one by one; what is left at the end was not understood.
+//! A table of the source, from which directives are taken one by one; what is left at the end was not
+//! understood.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};

@@ -1,7 +1,8 @@
 //! Which paths of a domain are served, and for how long their answers are kept.
 //!
-//! ARC2's pages call `rule_type` an allow list or a deny list of paths. It is read so: `path_rules` in their order, then `paths`. What a
-//! Whitelist names is served and kept, what it does not name gets 403; what a Blacklist names gets 403, and the rest is served and kept.
+//! ARC2's pages call `rule_type` an allow list or a deny list of paths. It is read so: `path_rules` in their
+//! order, then `paths`. What a Whitelist names is served and kept, what it does not name gets 403; what a
+//! Blacklist names gets 403, and the rest is served and kept.
 
 use super::bag::Bag;
 use super::{Match, quoted};
@@ -149,8 +150,8 @@ fn path_rules(
     rules
 }
 
-/// The rules as routes of which the first that matches counts. One that takes everything but something ends the list: only what it leaves
-/// over goes on to what stands behind it.
+/// The rules as routes of which the first that matches counts. One that takes everything but something ends
+/// the list: only what it leaves over goes on to what stands behind it.
 fn steps(rules: &[(PathRule, usize)], rest: Vec<PathRoute>, notes: &mut super::Notes) -> Vec<PathRoute> {
     let mut steps = Vec::new();
     for (index, (rule, line)) in rules.iter().enumerate() {
@@ -166,8 +167,8 @@ fn steps(rules: &[(PathRule, usize)], rest: Vec<PathRoute>, notes: &mut super::N
             continue;
         }
         let behind = rules.get(index + 1..).unwrap_or_default();
-        // What is left over is one path, whose fate can be told; or the paths with something in them, whose fate can be told only where
-        // all that follows treats them alike.
+        // What is left over is one path, whose fate can be told; or the paths with something in them, whose
+        // fate can be told only where all that follows treats them alike.
         let one = rule.kind == Match::DoesNotEqual;
         let left_over = match one {
             true => outcome_of(&path, behind, &rest),
