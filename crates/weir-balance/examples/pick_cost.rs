@@ -1,4 +1,5 @@
-//! Prints what one pick and its release cost, per algorithm, with 3 and with 1000 backends, alone and with two threads.
+//! Prints what one pick and its release cost, per algorithm, with 3 and with 1000 backends, alone and with
+//! two threads.
 //!
 //! `cargo run --release -p weir-balance --example pick_cost`
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
@@ -49,7 +50,8 @@ fn pool(algorithm: Algorithm, count: usize, max_connections: Option<u32>) -> Arc
     Arc::clone(picker.pool())
 }
 
-/// Each thread times its own short rounds: shorter than a scheduler's slice, so that most are undisturbed on a busy machine.
+/// Each thread times its own short rounds: shorter than a scheduler's slice, so that most are undisturbed on
+/// a busy machine.
 fn measure(pool: &Arc<Pool>, threads: u64) -> String {
     let mut costs: Vec<f64> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)

@@ -39,7 +39,8 @@ impl Algorithm {
         Algorithm::Maglev,
     ];
 
-    /// The algorithm an operator's word names; `None` for any other word (the config check says which were expected).
+    /// The algorithm an operator's word names; `None` for any other word (the config check says which were
+    /// expected).
     pub fn from_word(word: &str) -> Option<Algorithm> {
         Self::NAMES.iter().position(|name| *name == word).map(|at| Self::ALL[at])
     }
@@ -49,7 +50,8 @@ impl Algorithm {
         Self::NAMES[self as usize]
     }
 
-    /// Whether the choice depends on [`PickInput::key`](crate::PickInput::key), so that the caller must compute one.
+    /// Whether the choice depends on [`PickInput::key`](crate::PickInput::key), so that the caller must
+    /// compute one.
     pub const fn needs_key(self) -> bool {
         matches!(self, Algorithm::Source | Algorithm::Hash | Algorithm::Maglev)
     }

@@ -1,6 +1,7 @@
 //! Draws positions in proportion to weights in constant time.
 //!
-//! Source: Vose, "A linear algorithm for generating random numbers with a given distribution", IEEE TSE 17 (1991).
+//! Source: Vose, "A linear algorithm for generating random numbers with a given distribution", IEEE TSE 17
+//! (1991).
 
 #[derive(Debug)]
 pub(crate) struct AliasTable {

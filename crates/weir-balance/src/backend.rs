@@ -16,8 +16,9 @@ pub const MAX_WEIGHT: u32 = 256;
 /// Stands for "no `max_connections`" in the atomics, so that the hot path has one comparison.
 pub(crate) const UNLIMITED: u32 = u32::MAX;
 
-/// `load` holds the requests in flight in its low bits and the picks ever made above them: one atomic addition counts both.
-/// 2^24 in flight is beyond what one machine's file descriptors allow; 2^40 picks last 127 days at 100,000 per second and then wrap.
+/// `load` holds the requests in flight in its low bits and the picks ever made above them: one atomic
+/// addition counts both. 2^24 in flight is beyond what one machine's file descriptors allow; 2^40 picks last
+/// 127 days at 100,000 per second and then wrap.
 const IN_FLIGHT_BITS: u32 = 24;
 const IN_FLIGHT_MASK: u64 = (1 << IN_FLIGHT_BITS) - 1;
 const ONE_PICK: u64 = (1 << IN_FLIGHT_BITS) + 1;
@@ -97,7 +98,8 @@ impl std::error::Error for WeightTooLarge {}
 
 /// One backend: its address as configured and everything about it that changes while Weir runs.
 ///
-/// Lives in an `Arc` that outlives a reload ([`Pool::rebuilt`](crate::Pool::rebuilt)), so counts, health and latency do too.
+/// Lives in an `Arc` that outlives a reload ([`Pool::rebuilt`](crate::Pool::rebuilt)), so counts, health and
+/// latency do too.
 #[derive(Debug)]
 pub struct Backend {
     hot: Hot,
@@ -129,7 +131,8 @@ struct Hot {
 }
 
 impl Backend {
-    /// A backend nobody has probed yet, idle, ready. A weight above [`MAX_WEIGHT`] is taken as [`MAX_WEIGHT`].
+    /// A backend nobody has probed yet, idle, ready. A weight above [`MAX_WEIGHT`] is taken as
+    /// [`MAX_WEIGHT`].
     pub fn new(address: impl Into<String>, settings: BackendSettings) -> Backend {
         let address = address.into();
         Backend {
@@ -178,8 +181,8 @@ impl Backend {
         &self.address
     }
 
-    /// A number that names this address in sticky cookies, the ring and Maglev: a hash of the address, so it depends
-    /// neither on the order in the file nor on the process.
+    /// A number that names this address in sticky cookies, the ring and Maglev: a hash of the address, so it
+    /// depends neither on the order in the file nor on the process.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -232,8 +235,8 @@ impl Backend {
         }
     }
 
-    /// Changes what the operator says; seen at the pool's next refresh. Leaving maintenance begins slow start; leaving drain does
-    /// not, since a drained backend was warm all along.
+    /// Changes what the operator says; seen at the pool's next refresh. Leaving maintenance begins slow
+    /// start; leaving drain does not, since a drained backend was warm all along.
     pub fn set_admin_state(&self, state: AdminState, now: Duration) {
         let before = self.admin.swap(state as u8, Ordering::Relaxed);
         if before == AdminState::Maintenance as u8 && state == AdminState::Ready {
@@ -264,8 +267,9 @@ impl Backend {
         }
     }
 
-    /// Takes a probe's verdict; seen at the pool's next refresh. Coming up after being down begins slow start; the first
-    /// verdict after process start does not, or every start of Weir would throttle all backends at once.
+    /// Takes a probe's verdict; seen at the pool's next refresh. Coming up after being down begins slow
+    /// start; the first verdict after process start does not, or every start of Weir would throttle all
+    /// backends at once.
     pub fn set_health(&self, health: Health, now: Duration) {
         let before = self.health.swap(health as u8, Ordering::Relaxed);
         if before == Health::Down as u8 && health == Health::Up {
@@ -287,8 +291,8 @@ impl Backend {
         self.assumed_up.load(Ordering::Relaxed)
     }
 
-    /// Changes the assumption before the first verdict, for a backend whose name has not been resolved, or now has been; seen at
-    /// the pool's next refresh. Begins no slow start, as the first verdict does not.
+    /// Changes the assumption before the first verdict, for a backend whose name has not been resolved, or
+    /// now has been; seen at the pool's next refresh. Begins no slow start, as the first verdict does not.
     pub fn assume_up(&self, assumed_up: bool) {
         self.assumed_up.store(assumed_up, Ordering::Relaxed);
     }
@@ -312,12 +316,14 @@ impl Backend {
         self.hot.ramp_percent.store(percent, Ordering::Relaxed);
     }
 
-    /// When a passive ejection ends; `None` when not ejected. A moment in the past means the next refresh readmits it.
+    /// When a passive ejection ends; `None` when not ejected. A moment in the past means the next refresh
+    /// readmits it.
     pub fn ejected_until(&self) -> Option<Duration> {
         moment(self.ejected_until.load(Ordering::Relaxed))
     }
 
-    /// Keeps it out until then, for an ejection that an older process decided; seen at the pool's next refresh.
+    /// Keeps it out until then, for an ejection that an older process decided; seen at the pool's next
+    /// refresh.
     pub fn eject_until(&self, until: Duration) {
         self.set_ejected_until(Some(until));
     }
@@ -362,10 +368,11 @@ impl Backend {
         limit == UNLIMITED || self.in_flight() < limit
     }
 
-    /// Counts one more in flight if that keeps the count at or below both the limit and `ceiling`. Exact across threads.
+    /// Counts one more in flight if that keeps the count at or below both the limit and `ceiling`. Exact
+    /// across threads.
     ///
-    /// Sequentially consistent: a releaser who sees nobody waiting and a waiter who sees no room can't both be wrong
-    /// ([`Pool::release`](crate::Pool::release) says how).
+    /// Sequentially consistent: a releaser who sees nobody waiting and a waiter who sees no room can't both
+    /// be wrong ([`Pool::release`](crate::Pool::release) says how).
     pub(crate) fn try_acquire(&self, ceiling: u32) -> bool {
         let limit = self.limit().min(ceiling);
         if limit == UNLIMITED {
@@ -383,8 +390,9 @@ impl Backend {
         false
     }
 
-    /// Gives back what `try_acquire` counted. A release without an acquire is a bug of the caller: it panics in debug builds
-    /// and is ignored in release builds, because an in-flight count that wrapped would shut the backend out for good.
+    /// Gives back what `try_acquire` counted. A release without an acquire is a bug of the caller: it panics
+    /// in debug builds and is ignored in release builds, because an in-flight count that wrapped would shut
+    /// the backend out for good.
     pub(crate) fn release(&self) {
         let before = self.hot.load.fetch_sub(1, Ordering::SeqCst);
         if before & IN_FLIGHT_MASK == 0 {

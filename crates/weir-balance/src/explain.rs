@@ -139,7 +139,8 @@ impl std::fmt::Display for Explanation {
 }
 
 impl Picker {
-    /// What [`Picker::pick`] would answer to the same input right now, and how every backend stands. Takes no slot, moves no counter.
+    /// What [`Picker::pick`] would answer to the same input right now, and how every backend stands. Takes no
+    /// slot, moves no counter.
     pub fn explain(&self, input: &PickInput<'_>) -> Explanation {
         explain(self.pool(), &self.view(), input)
     }

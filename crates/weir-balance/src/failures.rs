@@ -8,8 +8,8 @@ use std::time::Duration;
 /// Ejections in a row lengthen the next one up to this factor.
 const LONGEST_FACTOR: u32 = 10;
 
-/// Failures must also be at least one in so many of the picks made while they happened: at 50,000 requests per second five
-/// failures in ten seconds are noise, and ejecting a backend for it would do more harm.
+/// Failures must also be at least one in so many of the picks made while they happened: at 50,000 requests
+/// per second five failures in ten seconds are noise, and ejecting a backend for it would do more harm.
 const PICKS_PER_FAILURE: u64 = 100;
 
 /// Timestamps kept per backend, whatever `errors` says (4096 * 16 bytes at worst).
@@ -42,7 +42,8 @@ impl FailureLog {
 
     /// Opens the next ejection: until when, and how many in a row.
     pub(crate) fn eject(&mut self, now: Duration, passive: &Passive) -> (Duration, u32) {
-        // Failing again before it has served as long as it was out (or as long as it takes to count errors) continues the row.
+        // Failing again before it has served as long as it was out (or as long as it takes to count errors)
+        // continues the row.
         let probation = self.last_length.max(passive.within);
         let relapsed = self.in_a_row > 0 && now <= self.last_until.saturating_add(probation);
         self.in_a_row = if relapsed { (self.in_a_row + 1).min(LONGEST_FACTOR) } else { 1 };

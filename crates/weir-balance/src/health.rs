@@ -63,7 +63,8 @@ impl HealthMachine {
 
 /// When, within the first `interval`, to send an address its first probe.
 ///
-/// Depends on the address alone ([`Backend::id`](crate::Backend::id)), so probes of many addresses spread evenly and adding one shifts no other.
+/// Depends on the address alone ([`Backend::id`](crate::Backend::id)), so probes of many addresses spread
+/// evenly and adding one shifts no other.
 pub fn start_offset(id: u64, interval: Duration) -> Duration {
     let share = mix64(id) >> 32;
     let nanoseconds = (interval.as_nanos() * u128::from(share)) >> 32;

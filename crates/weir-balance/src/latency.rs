@@ -1,8 +1,8 @@
 //! How long a backend has been taking, pessimistically: peak EWMA in one atomic word.
 //!
-//! A response slower than the estimate raises it at once; faster ones lower it gradually, by elapsed time. An estimate nobody
-//! refreshes fades, so that a backend that was slow gets another try; each try restores the estimate until the
-//! answer is there, so that a faded estimate attracts one request and not a flood.
+//! A response slower than the estimate raises it at once; faster ones lower it gradually, by elapsed time. An
+//! estimate nobody refreshes fades, so that a backend that was slow gets another try; each try restores the
+//! estimate until the answer is there, so that a faded estimate attracts one request and not a flood.
 //!
 //! Source: Finagle's `PeakEwma` load metric and linkerd's `tower-balance`; the one-try rule is ours.
 
@@ -13,15 +13,16 @@ use std::time::Duration;
 /// Cost of a backend that has been tried but never answered: more than any measured one.
 const UNANSWERED_SECONDS: f32 = 1.0e6;
 
-/// Stamps count 65.536 us; 32 bits of them wrap after 78 hours. A backend idle for that long may look fresher than it
-/// is, which delays its next try by a few decay times.
+/// Stamps count 65.536 us; 32 bits of them wrap after 78 hours. A backend idle for that long may look fresher
+/// than it is, which delays its next try by a few decay times.
 const TICK_SHIFT: u32 = 16;
 
-/// The decay time, ten seconds: how fast old observations lose their say, and how long an unanswered first try keeps
-/// others away.
+/// The decay time, ten seconds: how fast old observations lose their say, and how long an unanswered first
+/// try keeps others away.
 const TICKS_PER_DECAY: f32 = 10.0e9 / 65_536.0;
 
-/// Seconds as `f32` bits in the upper half, the stamp of the last observation in the lower. 0 = never observed.
+/// Seconds as `f32` bits in the upper half, the stamp of the last observation in the lower. 0 = never
+/// observed.
 #[derive(Debug, Default)]
 pub(crate) struct PeakEwma {
     cell: AtomicU64,
@@ -78,14 +79,16 @@ fn ticks(now: Duration) -> u32 {
     ((nanoseconds(now) >> TICK_SHIFT) as u32).max(1)
 }
 
-/// Time between two stamps in units of the decay time; a stamp from the future (another worker's clock read) counts as now.
+/// Time between two stamps in units of the decay time; a stamp from the future (another worker's clock read)
+/// counts as now.
 fn age(now: u32, then: u32) -> f32 {
     let elapsed = now.wrapping_sub(then);
     // The upper quarter is where "slightly in the future" lands after wrapping.
     if elapsed > u32::MAX - (1 << 30) { 0.0 } else { elapsed as f32 / TICKS_PER_DECAY }
 }
 
-/// The first terms of e^x in the divisor instead of e^-x: close to it below 1, monotonic, and a few cycles on the pick path.
+/// The first terms of e^x in the divisor instead of e^-x: close to it below 1, monotonic, and a few cycles on
+/// the pick path.
 fn fade(age: f32) -> f32 {
     1.0 / (1.0 + age + age * age * 0.5 + age * age * age * 0.166_666_67)
 }

@@ -1,17 +1,18 @@
 //! Which backend gets this one, and is it up?
 //!
-//! A [`Pool`] holds the backends of one `[pool.x]` and what is known about them; a [`Picker`], one per worker thread,
-//! chooses among them; [`HealthMachine`] turns probe answers into up and down. This crate never does I/O, reads a clock
-//! or draws randomness: `now` is a [`Duration`](std::time::Duration) since any monotonic origin the caller likes, and
-//! random draws are arguments. So a simulation, `weir explain` and live traffic run the same code.
+//! A [`Pool`] holds the backends of one `[pool.x]` and what is known about them; a [`Picker`], one per worker
+//! thread, chooses among them; [`HealthMachine`] turns probe answers into up and down. This crate never does
+//! I/O, reads a clock or draws randomness: `now` is a [`Duration`](std::time::Duration) since any monotonic
+//! origin the caller likes, and random draws are arguments. So a simulation, `weir explain` and live traffic
+//! run the same code.
 //!
 //! Who calls what:
 //!
-//! - A worker calls [`Picker::pick`] (lock-free, no allocation), connects, and calls [`Pool::release`] exactly once
-//!   when the exchange or session ends, with [`Pool::observe`] saying how it went.
-//! - The control thread changes facts ([`Backend::set_health`], [`Pool::set_admin_state`], [`Pool::set_weight`]) and then calls
-//!   [`Pool::refresh`], which publishes a new immutable view if, and only if, something changed. It sleeps
-//!   until [`Pool::next_change`].
+//! - A worker calls [`Picker::pick`] (lock-free, no allocation), connects, and calls [`Pool::release`]
+//!   exactly once when the exchange or session ends, with [`Pool::observe`] saying how it went.
+//! - The control thread changes facts ([`Backend::set_health`], [`Pool::set_admin_state`],
+//!   [`Pool::set_weight`]) and then calls [`Pool::refresh`], which publishes a new immutable view if, and
+//!   only if, something changed. It sleeps until [`Pool::next_change`].
 //!
 //! Start reading in `pool.rs`, then `picker.rs`; each algorithm is one file of its own under `choice/`.
 #![forbid(unsafe_code)]

@@ -1,8 +1,10 @@
-//! Maglev hashing: a lookup table that gives every backend its share and moves few keys when backends come and go.
+//! Maglev hashing: a lookup table that gives every backend its share and moves few keys when backends come
+//! and go.
 //!
 //! The kernel plane copies the same table into its maps, so both planes send a key to the same backend.
 //!
-//! Source: Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer", NSDI 2016, section 3.4.
+//! Source: Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer", NSDI 2016, section
+//! 3.4.
 
 use crate::stable_hash::mix64;
 
@@ -29,12 +31,13 @@ impl MaglevTable {
 
 /// Fills a table of [`TABLE_SIZE`] slots with positions into `backends`, pairs of id and weight (any unit).
 ///
-/// The result depends on the set of ids and weights, not on their order (positions follow the order, of course). Backends
-/// of weight 0 get no slot; empty when none has weight. Each turn of the filling a backend takes one slot for every full share of
-/// the largest weight it has saved up, so slots are proportional to weight to within about one percent.
+/// The result depends on the set of ids and weights, not on their order (positions follow the order, of
+/// course). Backends of weight 0 get no slot; empty when none has weight. Each turn of the filling a backend
+/// takes one slot for every full share of the largest weight it has saved up, so slots are proportional to
+/// weight to within about one percent.
 ///
-/// About half a millisecond: the free slots are kept as bits, which stay in the first-level cache, and the last of them, which walks would
-/// take longest to meet, are looked for among themselves.
+/// About half a millisecond: the free slots are kept as bits, which stay in the first-level cache, and the
+/// last of them, which walks would take longest to meet, are looked for among themselves.
 pub fn fill(backends: &[(u64, u32)]) -> Vec<u32> {
     let mut takers: Vec<Taker> = backends
         .iter()
@@ -64,7 +67,8 @@ pub fn fill(backends: &[(u64, u32)]) -> Vec<u32> {
     }
 }
 
-/// Free slots left when they are looked for among themselves: a walk meets one of 256 after 256 steps on average.
+/// Free slots left when they are looked for among themselves: a walk meets one of 256 after 256 steps on
+/// average.
 const FEW: usize = 256;
 
 /// The slots that nobody has taken yet.
@@ -105,7 +109,8 @@ impl FreeSlots {
 
     /// The first free slot at or after the taker's next one, on its walk.
     ///
-    /// Four steps at a time: whether a step meets a free slot can't be foreseen, and each wrong guess of the processor costs as much as ten steps.
+    /// Four steps at a time: whether a step meets a free slot can't be foreseen, and each wrong guess of the
+    /// processor costs as much as ten steps.
     fn walk(&self, taker: &Taker) -> u32 {
         let mut from = taker.next;
         loop {
@@ -176,7 +181,8 @@ fn times(a: u32, b: u32) -> u32 {
     (u64::from(a) * u64::from(b) % u64::from(TABLE_SIZE)) as u32
 }
 
-/// What `skip`, above 0, is to be multiplied with to give 1: `skip` to the power of the prime size less 2 (Fermat).
+/// What `skip`, above 0, is to be multiplied with to give 1: `skip` to the power of the prime size less 2
+/// (Fermat).
 fn inverse(skip: u32) -> u32 {
     let (mut power, mut product, mut rest) = (skip, 1, TABLE_SIZE - 2);
     while rest > 0 {

@@ -1,10 +1,12 @@
 //! Passive ejection: traffic that fails takes a backend out before the next probe would.
 //!
-//! `errors` failures within `within` eject for `eject`; the k-th ejection in a row lasts k times as long, at most ten
-//! times. Never more than `max_ejected` of the backends that could serve are out, since failures everywhere mean
-//! something else is wrong; but primaries may all go while a backup stands by. Time readmits, through slow start where that is set.
+//! `errors` failures within `within` eject for `eject`; the k-th ejection in a row lasts k times as long, at
+//! most ten times. Never more than `max_ejected` of the backends that could serve are out, since failures
+//! everywhere mean something else is wrong; but primaries may all go while a backup stands by. Time readmits,
+//! through slow start where that is set.
 //!
-//! Source: Envoy's outlier detection (multiplied ejection time, ejection limit); the limit here is exact and has no "at least one".
+//! Source: Envoy's outlier detection (multiplied ejection time, ejection limit); the limit here is exact and
+//! has no "at least one".
 
 use crate::backend::Backend;
 use crate::pool::Pool;
@@ -15,7 +17,8 @@ use std::time::Duration;
 /// How an exchange with a backend went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It answered; `latency` is from sending the request (or connecting, for TCP) to the first byte of the answer.
+    /// It answered; `latency` is from sending the request (or connecting, for TCP) to the first byte of the
+    /// answer.
     Success {
         /// See the variant.
         latency: Duration,
@@ -36,11 +39,11 @@ pub struct Ejection {
 }
 
 impl Pool {
-    /// Takes in how an exchange with the backend at `index` went. `Some` when this failure ejected it: the caller then calls
-    /// [`Pool::refresh`] so that pickers see it.
+    /// Takes in how an exchange with the backend at `index` went. `Some` when this failure ejected it: the
+    /// caller then calls [`Pool::refresh`] so that pickers see it.
     ///
-    /// A success costs nothing unless the algorithm is least-time (then one lock-free update of the latency estimate); a failure takes
-    /// a short mutex of that backend.
+    /// A success costs nothing unless the algorithm is least-time (then one lock-free update of the latency
+    /// estimate); a failure takes a short mutex of that backend.
     pub fn observe(&self, index: usize, now: Duration, outcome: Outcome) -> Option<Ejection> {
         let backend = &self.members()[index];
         match outcome {
@@ -85,10 +88,11 @@ impl Pool {
 }
 
 impl Pool {
-    /// Whether, once the primary `backend` is out, backups serve: then even the last primary may go, or all would go on failing beside
-    /// backends that are idle.
+    /// Whether, once the primary `backend` is out, backups serve: then even the last primary may go, or all
+    /// would go on failing beside backends that are idle.
     ///
-    /// The limit is there so that failures everywhere empty no pool; backups that fail as well are held by their own.
+    /// The limit is there so that failures everywhere empty no pool; backups that fail as well are held by
+    /// their own.
     fn backup_is_ready(&self, backend: &Backend, now: Duration) -> bool {
         !backend.is_backup()
             && self

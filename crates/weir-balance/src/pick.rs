@@ -13,7 +13,8 @@ pub struct PickInput<'a> {
     pub now: Duration,
     /// Two uniform random numbers; used by random-two and least-time.
     pub draw: [u32; 2],
-    /// Hash of what source, hash and maglev choose by ([`stable_hash`](crate::stable_hash)); without it they take turns.
+    /// Hash of what source, hash and maglev choose by ([`stable_hash`](crate::stable_hash)); without it they
+    /// take turns.
     pub key: Option<u64>,
     /// Backend id from the client's cookie.
     pub sticky: Option<u64>,
@@ -31,7 +32,8 @@ pub struct Pick {
     pub reason: PickReason,
     /// Which group it came from.
     pub tier: TierKind,
-    /// Whether it is down and only tried: call [`Pool::end_trial`] exactly once, when the outcome is known or it is given up.
+    /// Whether it is down and only tried: call [`Pool::end_trial`] exactly once, when the outcome is known or
+    /// it is given up.
     pub on_trial: bool,
 }
 

@@ -11,8 +11,9 @@ use std::sync::atomic::Ordering;
 
 /// Chooses backends for one worker thread (it is not `Sync`; make one per worker and pool).
 ///
-/// It keeps the pool's current view, so a pick costs one atomic load to see that it is still current and takes no lock. After a
-/// change ([`Pool::refresh`]) the next pick fetches the new view through a mutex, once.
+/// It keeps the pool's current view, so a pick costs one atomic load to see that it is still current and
+/// takes no lock. After a change ([`Pool::refresh`]) the next pick fetches the new view through a mutex,
+/// once.
 #[derive(Debug)]
 pub struct Picker {
     pool: Arc<Pool>,
@@ -34,10 +35,10 @@ impl Picker {
 
     /// Chooses a backend and takes one slot in flight of it, never beyond its `max_connections`.
     ///
-    /// A sticky backend that is up, even draining or of weight 0, is chosen before all else unless it is full or excluded.
-    /// Then primaries, then (when none is eligible, or all were tried in this exchange) backups, then the last resort. Does not allocate or
-    /// lock; O(1) for round-robin, random-two, least-time, hashes and maglev, see [`Algorithm`](crate::Algorithm) for the others; when
-    /// most backends are full, O(n).
+    /// A sticky backend that is up, even draining or of weight 0, is chosen before all else unless it is full
+    /// or excluded. Then primaries, then (when none is eligible, or all were tried in this exchange) backups,
+    /// then the last resort. Does not allocate or lock; O(1) for round-robin, random-two, least-time, hashes
+    /// and maglev, see [`Algorithm`](crate::Algorithm) for the others; when most backends are full, O(n).
     pub fn pick(&self, input: &PickInput<'_>) -> Result<Pick, NoPick> {
         let view = self.view();
         let pick = choose(&self.pool, &view, input, LiveSlots)?;
@@ -93,7 +94,8 @@ pub(crate) fn choose<S: Slots + Copy>(
     Err(if view.tiers.is_empty() { NoPick::NoneUp } else { NoPick::AllExcluded })
 }
 
-/// Whether this exchange has tried every backend of the tier. Asked before choosing, so that no turn is spent on it.
+/// Whether this exchange has tried every backend of the tier. Asked before choosing, so that no turn is spent
+/// on it.
 fn is_tried_through<S: Slots>(choice: &Choice<'_, S>) -> bool {
     let count = choice.tier.entries.len();
     choice.input.exclude.len() >= count && (0..count).all(|position| choice.is_excluded(position))
@@ -117,7 +119,8 @@ fn choose_sticky<S: Slots>(
         let taken = slots.take(backend, u32::MAX);
         return taken.then_some(Pick { index, reason, tier, on_trial: false });
     }
-    // Where everybody goes to a backend that is out, its own clients go to it first: their sessions are there.
+    // Where everybody goes to a backend that is out, its own clients go to it first: their sessions are
+    // there.
     let tier = view.tier_of(index)?;
     let taken = match tier.on_trial {
         true => slots.take_on_trial(backend, u32::MAX),

@@ -10,10 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The backends of one `[pool.x]` under one config. A reload makes a new pool with [`Pool::rebuilt`] that shares all live state.
+/// The backends of one `[pool.x]` under one config. A reload makes a new pool with [`Pool::rebuilt`] that
+/// shares all live state.
 #[derive(Debug)]
 pub struct Pool {
-    /// Number of the view in force. Read by every pick, written only on changes: it must not share a line with counters.
+    /// Number of the view in force. Read by every pick, written only on changes: it must not share a line
+    /// with counters.
     generation: Alone<AtomicU64>,
     view: Mutex<Arc<View>>,
     settings: Settings,
@@ -61,7 +63,8 @@ pub struct Eligible {
 }
 
 impl Pool {
-    /// A pool of `members` in file order, as a start of Weir makes it. Settings outside their ranges don't panic.
+    /// A pool of `members` in file order, as a start of Weir makes it. Settings outside their ranges don't
+    /// panic.
     pub fn new(settings: Settings, members: Vec<Arc<Backend>>, now: Duration) -> Pool {
         let shared = Arc::new(Shared {
             rotation: Alone::default(),
@@ -71,8 +74,8 @@ impl Pool {
         Pool::assemble(settings, members, shared, bounded, now)
     }
 
-    /// The pool after a reload: new settings and members (`Arc`s of this pool's members where the address stays, so that
-    /// counts and health live on), with this pool's rotation and retry budget.
+    /// The pool after a reload: new settings and members (`Arc`s of this pool's members where the address
+    /// stays, so that counts and health live on), with this pool's rotation and retry budget.
     ///
     /// Exchanges picked from the old pool are released there; both pools count in the same cells.
     pub fn rebuilt(&self, settings: Settings, members: Vec<Arc<Backend>>, now: Duration) -> Pool {
@@ -128,11 +131,13 @@ impl Pool {
         self.generation.0.load(Ordering::Acquire)
     }
 
-    /// Brings the view up to date with what is known: verdicts, admin states, weights, ejections that end, steps of slow start.
+    /// Brings the view up to date with what is known: verdicts, admin states, weights, ejections that end,
+    /// steps of slow start.
     ///
-    /// Call it after changing any of these and whenever [`Pool::next_change`] falls due, on the control thread or on the worker that got an
-    /// [`Ejection`](crate::Ejection). Publishes a new view only if something differs. O(n) to compare; building costs up to
-    /// a few milliseconds for maglev and large rings.
+    /// Call it after changing any of these and whenever [`Pool::next_change`] falls due, on the control
+    /// thread or on the worker that got an [`Ejection`](crate::Ejection). Publishes a new view only if
+    /// something differs. O(n) to compare; building costs up to a few milliseconds for maglev and large
+    /// rings.
     pub fn refresh(&self, now: Duration) -> Refreshed {
         let mut view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
         let readmitted = self.readmit(now);
@@ -174,8 +179,9 @@ impl Pool {
         readmitted
     }
 
-    /// The next moment at which [`Pool::refresh`] will find a change by itself (an ejection ends, slow start takes a step); `None`
-    /// when only events can change anything. A moment on the scale of `now`, never before it.
+    /// The next moment at which [`Pool::refresh`] will find a change by itself (an ejection ends, slow start
+    /// takes a step); `None` when only events can change anything. A moment on the scale of `now`, never
+    /// before it.
     pub fn next_change(&self, now: Duration) -> Option<Duration> {
         let step_of = |backend: &Backend| {
             slow_start::next_step(backend.slow_start_began()?, now, self.settings.slow_start?)
@@ -199,10 +205,12 @@ impl Pool {
         self.members[index].set_health(health, now);
     }
 
-    /// Gives back the slot in flight that a pick took; exactly once per pick, on the pool that was picked from.
+    /// Gives back the slot in flight that a pick took; exactly once per pick, on the pool that was picked
+    /// from.
     ///
-    /// Sequentially consistent: whoever waits for a slot announces the wait, picks once more and only then sleeps; a releaser
-    /// looks for waiters after this. Either the second pick finds the slot or the releaser finds the waiter.
+    /// Sequentially consistent: whoever waits for a slot announces the wait, picks once more and only then
+    /// sleeps; a releaser looks for waiters after this. Either the second pick finds the slot or the releaser
+    /// finds the waiter.
     pub fn release(&self, index: usize) {
         self.members[index].release();
         if let Some(total) = &self.bounded_in_flight {
@@ -210,8 +218,9 @@ impl Pool {
         }
     }
 
-    /// Ends the trial of a pick that was [`on_trial`](crate::Pick::on_trial): its outcome is known, or it was given up. Exactly once
-    /// per such pick; the slot in flight is released separately. Call whoever waits for a backend afterwards.
+    /// Ends the trial of a pick that was [`on_trial`](crate::Pick::on_trial): its outcome is known, or it was
+    /// given up. Exactly once per such pick; the slot in flight is released separately. Call whoever waits
+    /// for a backend afterwards.
     pub fn end_trial(&self, index: usize) {
         self.members()[index].trials().end();
     }
@@ -221,8 +230,8 @@ impl Pool {
         &self.shared.retry_budget
     }
 
-    /// The backends that take new work now, in file order: primaries, or backups when there is none, or the last resort when
-    /// there is nothing else.
+    /// The backends that take new work now, in file order: primaries, or backups when there is none, or the
+    /// last resort when there is nothing else.
     pub fn eligible(&self) -> Vec<Eligible> {
         let view = self.view();
         let Some(tier) = view.tiers.first() else { return vec![] };
@@ -240,7 +249,8 @@ impl Pool {
         self.view().tiers.first().map(|tier| tier.kind)
     }
 
-    /// Whether what runs on a backend and could move may stay: it takes new work, or would but for its weight, or is all there is.
+    /// Whether what runs on a backend and could move may stay: it takes new work, or would but for its
+    /// weight, or is all there is.
     pub fn keeps(&self, index: usize) -> bool {
         let view = self.view();
         matches!(view.standings[index].state, State::Ready | State::WeightZero)

@@ -1,10 +1,12 @@
 //! How many retries a pool may send, so that retries can't turn a brown-out into a collapse.
 //!
-//! A retry is granted only if, with it, the retries of the last ten seconds stay at or below a percentage of the requests of the same
-//! seconds, plus a small allowance so that a quiet pool can retry at all. That holds at the moment of each grant; later, requests that
-//! justified it may leave the window before it does. Counts are kept per second in a ring of atomics.
+//! A retry is granted only if, with it, the retries of the last ten seconds stay at or below a percentage of
+//! the requests of the same seconds, plus a small allowance so that a quiet pool can retry at all. That holds
+//! at the moment of each grant; later, requests that justified it may leave the window before it does. Counts
+//! are kept per second in a ring of atomics.
 //!
-//! Source: Finagle's `RetryBudget` (percent, minimum per second, ten-second lifetime); Google SRE book, ch. 21, "Handling Overload".
+//! Source: Finagle's `RetryBudget` (percent, minimum per second, ten-second lifetime); Google SRE book, ch.
+//! 21, "Handling Overload".
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +17,8 @@ pub(crate) const RESERVE_PER_SECOND: u64 = 10;
 /// Seconds that count as recent.
 pub(crate) const WINDOW_SECONDS: u64 = 10;
 
-/// More slots than the window, so that a worker whose clock read is a little old doesn't hit a slot already reused.
+/// More slots than the window, so that a worker whose clock read is a little old doesn't hit a slot already
+/// reused.
 const SLOTS: usize = 16;
 
 /// The retry allowance of one pool; shared by all workers, lock-free.
@@ -45,8 +48,8 @@ impl RetryBudget {
         self.requests[slot(now.as_secs())].add(now.as_secs());
     }
 
-    /// Asks for one retry; `false` means the failure must go to the client. O(1) (32 atomic loads), exact: concurrent callers may be
-    /// refused a little early but never exceed the budget together.
+    /// Asks for one retry; `false` means the failure must go to the client. O(1) (32 atomic loads), exact:
+    /// concurrent callers may be refused a little early but never exceed the budget together.
     ///
     /// Takes `now` because the allowance is per time and this crate reads no clock.
     pub fn withdraw(&self, now: Duration) -> bool {
@@ -80,12 +83,13 @@ impl RetryBudget {
 struct Second(AtomicU64);
 
 impl Second {
-    /// `false` when the slot already belongs to a later second: the caller's clock read is older than the window.
+    /// `false` when the slot already belongs to a later second: the caller's clock read is older than the
+    /// window.
     fn add(&self, second: u64) -> bool {
         let seen = self.0.load(Ordering::SeqCst);
         if seen >> 32 == u64::from(second as u32) {
-            // The slot may be reused between load and addition only if this thread slept for 16 seconds right here; the
-            // addition then counts in the wrong second, which is harmless.
+            // The slot may be reused between load and addition only if this thread slept for 16 seconds right
+            // here; the addition then counts in the wrong second, which is harmless.
             self.0.fetch_add(1, Ordering::SeqCst);
             return true;
         }

@@ -1,11 +1,14 @@
-//! The ring of consistent hashing: every backend owns points on it by its weight, and a key belongs to the next point.
+//! The ring of consistent hashing: every backend owns points on it by its weight, and a key belongs to the
+//! next point.
 
 use crate::stable_hash::mix64;
 
-/// Points per unit of weight, as ketama has them: shares of equal backends then differ by about 8 % (one standard deviation).
+/// Points per unit of weight, as ketama has them: shares of equal backends then differ by about 8 % (one
+/// standard deviation).
 const POINTS_PER_WEIGHT: u64 = 160;
 
-/// A ring of 4 MiB. Pools whose weights sum to more than 3,276 get half the points per weight, or a quarter, and so on.
+/// A ring of 4 MiB. Pools whose weights sum to more than 3,276 get half the points per weight, or a quarter,
+/// and so on.
 const MOST_POINTS: u64 = 1 << 19;
 
 #[derive(Debug)]
@@ -18,8 +21,9 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// A ring of `backends`, pairs of id and weight in hundredths (above 0). `configured_weight` is the sum of the configured weights
-    /// of all members, up or not: it alone decides how many points a unit of weight gets.
+    /// A ring of `backends`, pairs of id and weight in hundredths (above 0). `configured_weight` is the sum
+    /// of the configured weights of all members, up or not: it alone decides how many points a unit of weight
+    /// gets.
     pub(crate) fn new(backends: &[(u64, u32)], configured_weight: u64) -> Ring {
         let mut per_weight = POINTS_PER_WEIGHT;
         while per_weight > 1 && configured_weight * per_weight > MOST_POINTS {
@@ -28,11 +32,13 @@ impl Ring {
         let mut points = Vec::new();
         for (position, (id, hundredths)) in backends.iter().enumerate() {
             let count = (u64::from(*hundredths) * per_weight / 100).max(1);
-            // Point j doesn't depend on how many there are, so a weight that rises adds points and moves none.
+            // Point j doesn't depend on how many there are, so a weight that rises adds points and moves
+            // none.
             let places = (0..count).map(|point| mix64(id ^ mix64(point)) & !u64::from(u32::MAX));
             points.extend(places.map(|place| place | position as u64));
         }
-        // Equal places are rare (one pair in 2^32 / points) and would go by file order; by id they go the same way everywhere.
+        // Equal places are rare (one pair in 2^32 / points) and would go by file order; by id they go the
+        // same way everywhere.
         points.sort_unstable_by_key(|point| (point >> 32, backends[(point & 0xffff_ffff) as usize].0));
         let bits = (points.len().next_power_of_two().trailing_zeros()).min(31);
         let shift = 32 - bits;

@@ -1,7 +1,8 @@
 //! Turns in proportion to weight, as smoothly as possible.
 //!
-//! Tijdeman's schedule keeps every backend within one turn of its exact share after every single turn, which the smooth weighted round
-//! robin of nginx does not (simulated with 100 backends of mixed weights, it strays by almost two turns).
+//! Tijdeman's schedule keeps every backend within one turn of its exact share after every single turn, which
+//! the smooth weighted round robin of nginx does not (simulated with 100 backends of mixed weights, it strays
+//! by almost two turns).
 //!
 //! Source: R. Tijdeman, "The chairman assignment problem", Discrete Mathematics 32 (1980) 323-330.
 
@@ -16,9 +17,10 @@ const TURNS_PER_BACKEND: u64 = 8;
 
 /// One round of turns: positions into `weights`, each as often as its weight says after scaling.
 ///
-/// Weights are divided by their greatest common divisor; if a round would still be longer than 16,384 turns (or eight
-/// per backend in larger pools) they are rounded to about that many, at least one turn each. The error of a backend's share
-/// is then at most about 1/16,384 of all turns. Every weight must be above 0. O(round * log n); O(n) where all weights are equal.
+/// Weights are divided by their greatest common divisor; if a round would still be longer than 16,384 turns
+/// (or eight per backend in larger pools) they are rounded to about that many, at least one turn each. The
+/// error of a backend's share is then at most about 1/16,384 of all turns. Every weight must be above 0.
+/// O(round * log n); O(n) where all weights are equal.
 pub(crate) fn smooth(weights: &[u32]) -> Box<[u32]> {
     if weights.windows(2).all(|pair| pair[0] == pair[1]) {
         return (0..weights.len() as u32).collect();
@@ -39,7 +41,8 @@ pub(crate) fn smooth(weights: &[u32]) -> Box<[u32]> {
             let weight = turns[position as usize];
             due.push(Reverse(Due { deadline: (done[position as usize] + 1) * slack - 1, weight, position }));
         }
-        // The paper proves that somebody is always due; were it wrong, skipping the turn is better than a panic.
+        // The paper proves that somebody is always due; were it wrong, skipping the turn is better than a
+        // panic.
         let Some(Reverse(next)) = due.pop() else { continue };
         let position = next.position as usize;
         sequence.push(next.position);

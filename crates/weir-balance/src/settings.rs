@@ -9,8 +9,9 @@ use std::time::Duration;
 pub struct Settings {
     /// How to choose.
     pub algorithm: Algorithm,
-    /// For `source` and `hash`: no backend takes more than this factor times its fair share of what is in flight
-    /// (1.0 exclusive to 10.0, usually 1.25). `None`: the owner of a key takes it however loaded it is.
+    /// For `source` and `hash`: no backend takes more than this factor times its fair share of what is in
+    /// flight (1.0 exclusive to 10.0, usually 1.25). `None`: the owner of a key takes it however loaded it
+    /// is.
     pub hash_bound: Option<f64>,
     /// How long a backend that came back takes to reach its full weight. `None` or zero: at once.
     pub slow_start: Option<Duration>,

@@ -7,11 +7,13 @@ pub(crate) const FULL_PERCENT: u32 = 100;
 /// A fresh backend gets at least a tenth of its share at once: less, and a small pool would never warm it.
 const FIRST_PERCENT: u32 = 10;
 
-/// The ramp is linear in steps of 5 %: every step publishes a new view, so a smooth line would cost without being felt.
+/// The ramp is linear in steps of 5 %: every step publishes a new view, so a smooth line would cost without
+/// being felt.
 const STEP_PERCENT: u32 = 5;
 const STEPS: u32 = FULL_PERCENT / STEP_PERCENT;
 
-/// The share of weight and `max_connections` (percent, 10..=100) that holds at `now` for a ramp begun at `began`.
+/// The share of weight and `max_connections` (percent, 10..=100) that holds at `now` for a ramp begun at
+/// `began`.
 pub(crate) fn percent(began: Duration, now: Duration, length: Duration) -> u32 {
     let elapsed = now.saturating_sub(began);
     if elapsed >= length {

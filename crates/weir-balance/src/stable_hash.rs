@@ -1,9 +1,9 @@
 //! The hash behind backend ids, ring points and Maglev permutations.
 //!
-//! It is part of Weir's outside behaviour: sticky cookies live in browsers and two Weirs side by side must agree, so
-//! it may never change between versions. That rules out the standard library's hasher (seeded, unspecified) and hash crates
-//! (free to change). It is not meant to resist an attacker who searches for collisions: who can choose keys can
-//! also just repeat one key.
+//! It is part of Weir's outside behaviour: sticky cookies live in browsers and two Weirs side by side must
+//! agree, so it may never change between versions. That rules out the standard library's hasher (seeded,
+//! unspecified) and hash crates (free to change). It is not meant to resist an attacker who searches for
+//! collisions: who can choose keys can also just repeat one key.
 
 use std::net::IpAddr;
 
@@ -27,8 +27,8 @@ pub fn stable_hash(bytes: &[u8]) -> u64 {
     mix64(fold(state ^ last))
 }
 
-/// The hash that a client's address is chosen by: without its port, and the same for an IPv4 address and its IPv4-mapped IPv6
-/// form (RFC 4291 §2.5.5.2), in which a dual-stack socket shows it.
+/// The hash that a client's address is chosen by: without its port, and the same for an IPv4 address and its
+/// IPv4-mapped IPv6 form (RFC 4291 §2.5.5.2), in which a dual-stack socket shows it.
 pub fn address_hash(address: IpAddr) -> u64 {
     match address.to_canonical() {
         IpAddr::V4(address) => stable_hash(&address.octets()),
@@ -38,7 +38,8 @@ pub fn address_hash(address: IpAddr) -> u64 {
 
 /// Spreads a 64-bit value so that every input bit flips each output bit with even chance.
 ///
-/// Source: the finaliser of splitmix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+/// Source: the finaliser of splitmix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators",
+/// 2014).
 pub(crate) const fn mix64(value: u64) -> u64 {
     let value = value.wrapping_add(MULTIPLIER);
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

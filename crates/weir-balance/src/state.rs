@@ -42,7 +42,8 @@ pub enum TierKind {
     Primary,
     /// Backends marked `backup`, because no primary is eligible or all were tried.
     Backup,
-    /// Backends that are out by ejection or by their probes, because nothing else is left ([`LastResort`](crate::LastResort)).
+    /// Backends that are out by ejection or by their probes, because nothing else is left
+    /// ([`LastResort`](crate::LastResort)).
     LastResort,
 }
 

@@ -1,21 +1,26 @@
 //! What a pool does when none of its backends is up: the last resort.
 //!
-//! Probes can be wrong about all backends at once: the machine was starved for a second, the page they ask for hangs while the
-//! rest works. Answering 503 to everybody is then the worse mistake. A backend that is down may still be given a few exchanges *on
-//! trial*: so few at once that, should it be as dead as its probes say, only they wait in vain for its timeouts.
+//! Probes can be wrong about all backends at once: the machine was starved for a second, the page they ask
+//! for hangs while the rest works. Answering 503 to everybody is then the worse mistake. A backend that is
+//! down may still be given a few exchanges *on trial*: so few at once that, should it be as dead as its
+//! probes say, only they wait in vain for its timeouts.
 //!
-//! Source: Envoy's panic mode, which tries every host, without a bound, as soon as fewer than half are healthy.
+//! Source: Envoy's panic mode, which tries every host, without a bound, as soon as fewer than half are
+//! healthy.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Exchanges (count) on trial at one backend at once, over all workers. Enough to find out, and for a good rate where it answers:
-/// a trial ends with the first sign of its outcome, so at 10 ms each it is 3,200 a second.
+/// Exchanges (count) on trial at one backend at once, over all workers. Enough to find out, and for a good
+/// rate where it answers: a trial ends with the first sign of its outcome, so at 10 ms each it is 3,200 a
+/// second.
 pub(crate) const MOST_TRIALS: u32 = 32;
 
-/// Which backends that are down by their probes are tried when no backend of the pool is up; the value of `last_resort`.
+/// Which backends that are down by their probes are tried when no backend of the pool is up; the value of
+/// `last_resort`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum LastResort {
-    /// Those that accepted the last probe and did not answer it in time. One that refused it, or answered badly, is believed.
+    /// Those that accepted the last probe and did not answer it in time. One that refused it, or answered
+    /// badly, is believed.
     #[default]
     Late,
     /// Every one.
@@ -38,7 +43,8 @@ impl LastResort {
         Self::NAMES[self as usize]
     }
 
-    /// Whether a backend that is down by its probes may be tried; `is_late` says whether it only owes an answer.
+    /// Whether a backend that is down by its probes may be tried; `is_late` says whether it only owes an
+    /// answer.
     pub(crate) fn admits(self, is_late: bool) -> bool {
         match self {
             LastResort::Late => is_late,

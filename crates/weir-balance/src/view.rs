@@ -77,7 +77,8 @@ impl View {
         .flatten()
         .collect();
         if tiers.is_empty() {
-            // Ejection alone never empties a pool: what only traffic speaks against comes before what probes speak against.
+            // Ejection alone never empties a pool: what only traffic speaks against comes before what probes
+            // speak against.
             let ejected = |standing: &Standing| standing.state == State::Ejected && standing.weight > 0;
             tiers.extend(tier(TierKind::LastResort, &ejected));
             let doubted = [false, true].into_iter().filter_map(|backup| {
@@ -131,8 +132,8 @@ impl Tier {
         self.entries.iter().any(|entry| entry.index as usize == index)
     }
 
-    /// One round of turns, as positions into `entries`. Made when it is first asked for: most algorithms take turns only where they have nothing
-    /// to choose by.
+    /// One round of turns, as positions into `entries`. Made when it is first asked for: most algorithms take
+    /// turns only where they have nothing to choose by.
     pub(crate) fn sequence(&self) -> &[u32] {
         self.sequence.get_or_init(|| {
             let weights: Vec<u32> = self.entries.iter().map(|entry| entry.weight).collect();

@@ -46,8 +46,8 @@ fn max_connections_is_never_exceeded_and_every_slot_comes_back() {
                                 busy.fetch_add(1, Ordering::Relaxed);
                             }
                         }
-                        // One thread alone asks for more than the six slots there are, so the limit is reached
-                        // however the scheduler interleaves them.
+                        // One thread alone asks for more than the six slots there are, so the limit is
+                        // reached however the scheduler interleaves them.
                         if held.len() > 7 || (draws.next().is_multiple_of(3) && !held.is_empty()) {
                             let index = held.swap_remove(0);
                             inside[index].fetch_sub(1, Ordering::SeqCst);
@@ -109,7 +109,8 @@ fn only_one_of_two_threads_that_race_for_the_last_slot_gets_it() {
             won.fetch_add(1, Ordering::SeqCst);
         }
     };
-    // A panic in one thread would leave the other waiting, so what is wrong is counted and claimed at the end.
+    // A panic in one thread would leave the other waiting, so what is wrong is counted and claimed at the
+    // end.
     let after_each = |_| {
         let winners = won.swap(0, Ordering::SeqCst);
         wrong.fetch_add(u32::from(winners != 1), Ordering::SeqCst);
@@ -149,7 +150,8 @@ fn pickers_follow_a_change_while_they_run_and_never_pick_what_was_down_before_th
                 while !ended.load(Ordering::Relaxed) {
                     let before = pool.generation();
                     let pick = picker.pick(&PickInput { draw: draws.pair(), ..PickInput::default() });
-                    // Even generations have backend 0 down. If the generation was the same before and after, that view chose.
+                    // Even generations have backend 0 down. If the generation was the same before and after,
+                    // that view chose.
                     if before == pool.generation() && before % 2 == 0 {
                         assert_ne!(pick.unwrap().index, 0);
                     }

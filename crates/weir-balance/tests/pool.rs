@@ -402,7 +402,8 @@ fn a_bound_survives_a_reload_and_counts_what_the_old_pool_gives_back() {
     let hot = PickInput { key: Some(1), ..PickInput::default() };
     let held: Vec<_> = (0..40).map(|_| before.pick(&hot).unwrap().index).collect();
     let after = Picker::new(Arc::new(before.pool().rebuilt(settings, members, START)));
-    // What the old pool has in flight is load too: without it the bound would look exceeded everywhere and be given up.
+    // What the old pool has in flight is load too: without it the bound would look exceeded everywhere and be
+    // given up.
     let during: Vec<_> = (0..10).map(|_| after.pick(&hot).unwrap()).collect();
     assert!(during.iter().all(|pick| pick.reason != PickReason::AnyWithRoom), "{during:?}");
     let most = (1.25 * 50.0 / 2.0_f64).ceil() as u32;
@@ -413,7 +414,8 @@ fn a_bound_survives_a_reload_and_counts_what_the_old_pool_gives_back() {
     for index in held {
         before.pool().release(index);
     }
-    // Nothing is in flight any more, so the hot key's owner takes it again, and its neighbour takes what is over the bound.
+    // Nothing is in flight any more, so the hot key's owner takes it again, and its neighbour takes what is
+    // over the bound.
     let first = after.pick(&hot).unwrap();
     let second = after.pick(&hot).unwrap();
     let third = after.pick(&hot).unwrap();

@@ -52,7 +52,8 @@ fn round_robin_is_never_a_whole_turn_off_anyones_share() {
     });
 }
 
-/// Takes each of a few members out and counts the keys that changed owner: (of the one taken out, of others), as shares.
+/// Takes each of a few members out and counts the keys that changed owner: (of the one taken out, of others),
+/// as shares.
 fn moved_when_one_leaves(algorithm: Algorithm, count: usize, leaver: usize) -> (f64, f64) {
     const KEYS: u64 = 50_000;
     let picker = weighted(with(algorithm), &vec![1; count]);

@@ -1,6 +1,6 @@
-//! A seeded discrete-event simulation: clients, backends with a fixed number of servers each, and a pool between them, on
-//! simulated time. It shows that the algorithms are worth their names where it matters: with a slow backend, a failing one, and
-//! one that comes back cold.
+//! A seeded discrete-event simulation: clients, backends with a fixed number of servers each, and a pool
+//! between them, on simulated time. It shows that the algorithms are worth their names where it matters: with
+//! a slow backend, a failing one, and one that comes back cold.
 
 mod seed;
 

@@ -3,16 +3,19 @@
 use super::{Choice, Chosen, Slots};
 use crate::pick::PickReason;
 
-/// Backends compared per pick. A pool up to this size is compared whole; in a larger one the least of so many, from a start that
-/// rotates, is as good as the least of all (Mitzenmacher 2001: the gap shrinks as log log n / log d) at a bounded price.
+/// Backends compared per pick. A pool up to this size is compared whole; in a larger one the least of so
+/// many, from a start that rotates, is as good as the least of all (Mitzenmacher 2001: the gap shrinks as log
+/// log n / log d) at a bounded price.
 const WINDOW: usize = 128;
 
 /// Lost races for the last slot of the least loaded, before any with room will do.
 const ATTEMPTS: usize = 4;
 
-/// Gives the backend with the fewest in flight per weight. O(n), at most 128; O(1) while there are idle backends at hand.
+/// Gives the backend with the fewest in flight per weight. O(n), at most 128; O(1) while there are idle
+/// backends at hand.
 ///
-/// Ties go in the order of the weighted rotation, so that an idle pool is used like round robin and not like "first".
+/// Ties go in the order of the weighted rotation, so that an idle pool is used like round robin and not like
+/// "first".
 pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {
     let start = choice.position_in_turn();
     for _ in 0..ATTEMPTS {

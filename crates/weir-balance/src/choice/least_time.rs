@@ -3,10 +3,12 @@
 use super::{Choice, Chosen, Slots, random_two};
 use crate::pick::PickReason;
 
-/// Gives the backend with the lower cost of two different ones drawn by weight. O(1); O(n) when most are full.
+/// Gives the backend with the lower cost of two different ones drawn by weight. O(1); O(n) when most are
+/// full.
 ///
-/// Cost is the peak EWMA of response times (`latency.rs`) times the queue this request would join, `(in_flight + 1)`, over the
-/// weight. Two are drawn, not all compared, so that workers don't all run to the one that looks fastest at the moment.
+/// Cost is the peak EWMA of response times (`latency.rs`) times the queue this request would join,
+/// `(in_flight + 1)`, over the weight. Two are drawn, not all compared, so that workers don't all run to the
+/// one that looks fastest at the moment.
 ///
 /// Source: Finagle and linkerd, "peak EWMA with power of two choices".
 pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {

@@ -8,7 +8,8 @@ use crate::view::Tables;
 /// Slots after the key's own that are tried when its backend is full or excluded.
 const PATIENCE: usize = 64;
 
-/// Gives the backend that the table holds at the key; when that is full or excluded, the next different one in the table. O(1).
+/// Gives the backend that the table holds at the key; when that is full or excluded, the next different one
+/// in the table. O(1).
 ///
 /// Without a key: in turn. Weights are shares of the table.
 pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {

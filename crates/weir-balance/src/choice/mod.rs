@@ -1,7 +1,7 @@
 //! What every algorithm works with while it makes one choice.
 //!
-//! Live picks and `explain` run the same code over the same [`Choice`]; only the [`Slots`] differ: live ones take a slot in flight and
-//! advance the rotation, the dry run only looks.
+//! Live picks and `explain` run the same code over the same [`Choice`]; only the [`Slots`] differ: live ones
+//! take a slot in flight and advance the rotation, the dry run only looks.
 
 use crate::Algorithm;
 use crate::backend::{Backend, UNLIMITED};
@@ -83,7 +83,8 @@ pub(crate) struct Choice<'a, S> {
     pub(crate) slots: S,
 }
 
-/// What an algorithm answers: the member's index and why; `None` when every backend of the tier is full or excluded.
+/// What an algorithm answers: the member's index and why; `None` when every backend of the tier is full or
+/// excluded.
 pub(crate) type Chosen = Option<(usize, PickReason)>;
 
 impl<S: Slots> Choice<'_, S> {
@@ -149,7 +150,8 @@ impl<S: Slots> Choice<'_, S> {
         taken.then(|| self.tier.entries[position].index as usize)
     }
 
-    /// Tries every backend of the tier once, from `start` on: the O(n) way out when the quick ways found only full ones.
+    /// Tries every backend of the tier once, from `start` on: the O(n) way out when the quick ways found only
+    /// full ones.
     pub(crate) fn sweep(&self, start: usize) -> Chosen {
         let count = self.tier.entries.len();
         (0..count)

@@ -1,7 +1,8 @@
 //! The less loaded of two drawn by weight.
 //!
-//! Two is enough: the fullest of n backends holds log log n more than the average instead of log n / log log n with one draw, and
-//! workers that act on slightly old counts don't all run to the same backend, as they do with "least".
+//! Two is enough: the fullest of n backends holds log log n more than the average instead of log n / log log
+//! n with one draw, and workers that act on slightly old counts don't all run to the same backend, as they do
+//! with "least".
 //!
 //! Source: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 12 (2001).
 
@@ -16,7 +17,8 @@ const REDRAWS: u64 = 4;
 /// Neighbours looked at before the candidate is given up.
 const NEIGHBOURS: usize = 8;
 
-/// Gives the backend with fewer in flight per weight of two different ones drawn by weight. O(1); O(n) when most are full.
+/// Gives the backend with fewer in flight per weight of two different ones drawn by weight. O(1); O(n) when
+/// most are full.
 ///
 /// A tie goes to the first drawn, so that an idle pool is used in proportion to weight.
 pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {

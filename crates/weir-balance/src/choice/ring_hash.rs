@@ -1,8 +1,8 @@
 //! Consistent hashing with bounded load, for `source` and `hash`.
 //!
-//! Every backend owns points on a ring by its weight; a key belongs to the next point. A backend that leaves gives away its own
-//! keys and no others. With a bound, a backend holding its fair share times the bound passes further
-//! keys to the next on the ring, so that one hot key can't sink its owner.
+//! Every backend owns points on a ring by its weight; a key belongs to the next point. A backend that leaves
+//! gives away its own keys and no others. With a bound, a backend holding its fair share times the bound
+//! passes further keys to the next on the ring, so that one hot key can't sink its owner.
 //!
 //! Source: Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2016.
 
@@ -14,7 +14,8 @@ use crate::view::Tables;
 /// Points after the key's own that are tried when backends are full, over their bound or excluded.
 const PATIENCE: usize = 64;
 
-/// Gives the owner of the key, or the next on the ring that has room below its limit and its bound. O(1) expected; O(n) when most are full.
+/// Gives the owner of the key, or the next on the ring that has room below its limit and its bound. O(1)
+/// expected; O(n) when most are full.
 ///
 /// Without a key: in turn.
 pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {
@@ -44,15 +45,18 @@ pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {
         .map(|step| (from + step) % count)
         .find_map(|position| choice.take_below(position, ceiling(choice, position)))
         .map(|index| (index, PickReason::NextAfterOwner))
-        // Bounds add up to more than all there is, so this is reached only when the total lags behind (another worker's
-        // pick not yet counted) or when the room under the bounds belongs to backends that are full or excluded.
+        // Bounds add up to more than all there is, so this is reached only when the total lags behind
+        // (another worker's pick not yet counted) or when the room under the bounds belongs to backends that
+        // are full or excluded.
         .or_else(|| choice.sweep(from))
 }
 
-/// Most that may be in flight at this backend, this request included: ceil(bound * (in flight + 1) * weight / weights).
+/// Most that may be in flight at this backend, this request included: ceil(bound * (in flight + 1) * weight /
+/// weights).
 fn ceiling<S: Slots>(choice: &Choice<'_, S>, position: usize) -> u32 {
     let Some(bound) = choice.hash_bound else { return u32::MAX };
     let share = f64::from(choice.entry(position).weight) / choice.tier.total_weight as f64;
-    // `as` saturates; a bound that is not a number would close every backend, so it counts as one request at least.
+    // `as` saturates; a bound that is not a number would close every backend, so it counts as one request at
+    // least.
     ((bound * (choice.pool_in_flight + 1) as f64 * share).ceil() as u32).max(1)
 }

@@ -6,10 +6,12 @@ use crate::pick::PickReason;
 /// Places in the sequence looked at before giving up on its order and sweeping the list.
 const PATIENCE: usize = 16;
 
-/// Gives the backend whose turn it is, or the next one in the sequence that has room. O(1); O(n) once 16 in a row are full.
+/// Gives the backend whose turn it is, or the next one in the sequence that has room. O(1); O(n) once 16 in a
+/// row are full.
 ///
-/// The turn is one atomic counter shared by all workers, so a client that asks again and again sees a, b, c, a, b, c whichever worker
-/// takes its connections. The order is that of `sequence.rs`: exact shares, spread evenly.
+/// The turn is one atomic counter shared by all workers, so a client that asks again and again sees a, b, c,
+/// a, b, c whichever worker takes its connections. The order is that of `sequence.rs`: exact shares, spread
+/// evenly.
 pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {
     choose_because(choice, PickReason::InTurn)
 }
