@@ -1,9 +1,10 @@
-//! What an upgrade carries from the old process to the new one besides sockets: what operators, probes and traffic have found out
-//! about the backends, and the keys that session tickets are sealed with. Without it a new process would send work to backends that are known to be out.
+//! What an upgrade carries from the old process to the new one besides sockets: what operators, probes and
+//! traffic have found out about the backends, and the keys that session tickets are sealed with. Without it a
+//! new process would send work to backends that are known to be out.
 //!
-//! One line of text for each backend: `state POOL ADDRESS ADMIN HEALTH EJECTED_MS WEIGHT`. HEALTH is `up` (or not known), `late`
-//! (down, merely for want of an answer in time) or `down`; WEIGHT is `-` unless it was set by hand. A line that a process
-//! does not understand says nothing to it, so that versions can differ.
+//! One line of text for each backend: `state POOL ADDRESS ADMIN HEALTH EJECTED_MS WEIGHT`. HEALTH is `up` (or
+//! not known), `late` (down, merely for want of an answer in time) or `down`; WEIGHT is `-` unless it was set
+//! by hand. A line that a process does not understand says nothing to it, so that versions can differ.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -144,8 +145,8 @@ impl Carried {
         self.pools.values().map(HashMap::len).sum()
     }
 
-    /// Gives the backends of a snapshot that nobody serves yet what was known about them, by pool and address, and says
-    /// in the log what did not find its place.
+    /// Gives the backends of a snapshot that nobody serves yet what was known about them, by pool and
+    /// address, and says in the log what did not find its place.
     pub fn apply(&self, snapshot: &Snapshot, now: Duration) {
         for pool in &snapshot.pools {
             let Some(known) = self.pools.get(&pool.config.name) else { continue };
@@ -164,7 +165,8 @@ impl Carried {
             pool.refresh(now);
             let is_gone = |address: &&String| !pool.backends.iter().any(|it| it.address == **address);
             let gone: Vec<&String> = known.keys().filter(is_gone).collect();
-            // Either the file was changed, or the admin API was used: then this is not what the operator expects.
+            // Either the file was changed, or the admin API was used: then this is not what the operator
+            // expects.
             if !new.is_empty() || !gone.is_empty() {
                 tracing::warn!(
                     pool = pool.config.name,

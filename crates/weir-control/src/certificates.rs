@@ -1,4 +1,5 @@
-//! What the files say that a config names for TLS, for `weir check --online`: read as a reload would, without touching anything.
+//! What the files say that a config names for TLS, for `weir check --online`: read as a reload would, without
+//! touching anything.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,5 @@
-//! What host names stand for: resolved beside the data path, again and again, and never forgotten for an answer that fails.
+//! What host names stand for: resolved beside the data path, again and again, and never forgotten for an
+//! answer that fails.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -106,7 +107,8 @@ impl Names {
         }
     }
 
-    /// Resolves the name of a backend that a pool is to get, from now on. Others go on; nothing is asked anew.
+    /// Resolves the name of a backend that a pool is to get, from now on. Others go on; nothing is asked
+    /// anew.
     pub fn add(&self, pool: &str, backend: &Arc<Backend>) {
         let name = &backend.address;
         if !is_name(name) {
@@ -146,8 +148,8 @@ impl Names {
         Name { shared, answered, task: tokio::spawn(following) }
     }
 
-    /// Waits until this name, or each without one, has been answered once, well or badly, at most two seconds. Names that were there before
-    /// cost nothing.
+    /// Waits until this name, or each without one, has been answered once, well or badly, at most two
+    /// seconds. Names that were there before cost nothing.
     pub async fn first_answers(&self, of: Option<&str>) {
         let pending: Vec<_> = {
             let names = self.lock();
@@ -224,8 +226,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The address in use stays as long as the answer holds it: resolvers rotate their answers, and following that would move
-/// connections for nothing. Otherwise the first, which is the system's preference (RFC 6724).
+/// The address in use stays as long as the answer holds it: resolvers rotate their answers, and following
+/// that would move connections for nothing. Otherwise the first, which is the system's preference (RFC 6724).
 fn choose(in_use: Option<SocketAddr>, answer: &[SocketAddr]) -> Option<SocketAddr> {
     let answer = &answer[..answer.len().min(ADDRESSES)];
     in_use.filter(|address| answer.contains(address)).or_else(|| answer.first().copied())

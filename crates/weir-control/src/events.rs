@@ -102,7 +102,8 @@ pub enum What {
         /// How many.
         shed: usize,
     },
-    /// The process goes through a change of its own life: `started`, `upgrading`, `upgrade_failed`, `upgraded`, `draining`.
+    /// The process goes through a change of its own life: `started`, `upgrading`, `upgrade_failed`,
+    /// `upgraded`, `draining`.
     Process {
         /// Which.
         phase: &'static str,

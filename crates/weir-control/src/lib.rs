@@ -1,10 +1,11 @@
 //! What is true right now? Health, names, reload.
 //!
-//! One thread with an ordinary tokio runtime decides what is in force and hands it to the data planes; it never touches a
-//! client's bytes. All changes go through [`control::Control`]; [`publish`] is the only writer of the snapshot.
+//! One thread with an ordinary tokio runtime decides what is in force and hands it to the data planes; it
+//! never touches a client's bytes. All changes go through [`control::Control`]; [`publish`] is the only
+//! writer of the snapshot.
 //!
-//! Start reading at [`control`], then [`publish`] (how a config comes into force), [`reload`] (from a file to there)
-//! and [`health`] (who is up). What others see of it and ask is weir-admin's.
+//! Start reading at [`control`], then [`publish`] (how a config comes into force), [`reload`] (from a file to
+//! there) and [`health`] (who is up). What others see of it and ask is weir-admin's.
 #![forbid(unsafe_code)]
 
 pub mod acme;

@@ -1,5 +1,6 @@
-//! The only writer of the snapshot: has every plane get ready, compiles, has new names resolved, puts it in force on every plane, and only then shows
-//! it to readers. What a plane can't serve is put back on all of them.
+//! The only writer of the snapshot: has every plane get ready, compiles, has new names resolved, puts it in
+//! force on every plane, and only then shows it to readers. What a plane can't serve is put back on all of
+//! them.
 
 use std::fmt;
 use std::io;
@@ -52,8 +53,8 @@ pub struct Followers {
 }
 
 impl Followers {
-    /// Makes a snapshot ready to be served: a backend whose name is still to be resolved when the first request comes would be a
-    /// backend that fails.
+    /// Makes a snapshot ready to be served: a backend whose name is still to be resolved when the first
+    /// request comes would be a backend that fails.
     async fn prepare(&self, snapshot: &Snapshot) {
         self.names.adopt(snapshot);
         self.names.first_answers(None).await;
@@ -75,7 +76,8 @@ impl Followers {
         self.orders.adopt(snapshot);
     }
 
-    /// As [`Self::follow`], for a change that is in force. What is not about its backend goes on as if nothing had happened.
+    /// As [`Self::follow`], for a change that is in force. What is not about its backend goes on as if
+    /// nothing had happened.
     fn follow_change(&self, change: &PoolChange) {
         if let Some(backend) = &change.removed {
             self.names.remove(backend);
@@ -126,8 +128,8 @@ impl fmt::Display for PublishError {
 impl std::error::Error for PublishError {}
 
 impl Publisher {
-    /// Puts the first config in force on `planes`, and shows it in `in_force`. `carried` is what an earlier process knew about the
-    /// backends, `workers` the number of copies that counters have.
+    /// Puts the first config in force on `planes`, and shows it in `in_force`. `carried` is what an earlier
+    /// process knew about the backends, `workers` the number of copies that counters have.
     pub async fn start(
         planes: Vec<Arc<dyn Plane>>,
         workers: usize,
@@ -159,8 +161,9 @@ impl Publisher {
         &self.tickets
     }
 
-    /// Puts in force the config that `choose` makes of the one in force at that moment. Publications queue: each sees the one
-    /// before it complete. `Ok(None)` when `choose` gives nothing to do. Weights that were set by hand give way to the config's.
+    /// Puts in force the config that `choose` makes of the one in force at that moment. Publications queue:
+    /// each sees the one before it complete. `Ok(None)` when `choose` gives nothing to do. Weights that were
+    /// set by hand give way to the config's.
     pub async fn publish<E: From<PublishError>>(
         &self,
         choose: impl FnOnce(&Config) -> Result<Option<Arc<Config>>, E>,
@@ -186,8 +189,8 @@ impl Publisher {
         Ok(Some(snapshot))
     }
 
-    /// Puts in force what `change` makes of the snapshot in force at that moment: one pool with other backends. Reads no file, binds no socket, and
-    /// touches nothing of any other pool.
+    /// Puts in force what `change` makes of the snapshot in force at that moment: one pool with other
+    /// backends. Reads no file, binds no socket, and touches nothing of any other pool.
     pub async fn change_pool<E: From<PublishError>>(
         &self,
         change: impl FnOnce(&Snapshot) -> Result<PoolChange, E>,
@@ -221,7 +224,8 @@ impl Publisher {
         Ok(changes)
     }
 
-    /// Has every plane serve `snapshot`, and shows it to readers. When one can't, all that were asked to serve `before` again, the last one first.
+    /// Has every plane serve `snapshot`, and shows it to readers. When one can't, all that were asked to
+    /// serve `before` again, the last one first.
     async fn apply(
         &self,
         changes: &mut [StagedOn<'_>],

@@ -1,7 +1,8 @@
 //! From a file to a configuration in force, and the memory of how the last try went.
 //!
-//! Reading, checking and binding come first; only when all of that has succeeded does anything change. Whatever goes wrong is
-//! remembered until the next try, so that an operator who was not looking still finds it.
+//! Reading, checking and binding come first; only when all of that has succeeded does anything change.
+//! Whatever goes wrong is remembered until the next try, so that an operator who was not looking still finds
+//! it.
 
 use std::fmt;
 use std::io::Read as _;
@@ -31,7 +32,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// The file's absolute path, which whoever asks from another directory can compare with their own; or what stands for a file.
+    /// The file's absolute path, which whoever asks from another directory can compare with their own; or
+    /// what stands for a file.
     pub fn full_name(&self) -> String {
         match self {
             Source::File(path) => {

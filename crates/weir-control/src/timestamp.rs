@@ -1,4 +1,5 @@
-//! Wall-clock times for people and machines: RFC 3339 in UTC. Never used to measure anything; that is `weir_io::clock`'s.
+//! Wall-clock times for people and machines: RFC 3339 in UTC. Never used to measure anything; that is
+//! `weir_io::clock`'s.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,12 +1,14 @@
-//! USR2: another process takes over the listening sockets while this one goes on serving until the other says it is ready.
+//! USR2: another process takes over the listening sockets while this one goes on serving until the other says
+//! it is ready.
 //!
-//! The sockets travel as SCM_RIGHTS messages (unix(7)) over a socket pair that the new process finds as its standard input. That
-//! needs no unsafe code on either side, no path in the file system, and no descriptor numbers in the environment. The
-//! sockets stay open in both processes all the time, so no connection in an accept queue is lost.
+//! The sockets travel as SCM_RIGHTS messages (unix(7)) over a socket pair that the new process finds as its
+//! standard input. That needs no unsafe code on either side, no path in the file system, and no descriptor
+//! numbers in the environment. The sockets stay open in both processes all the time, so no connection in an
+//! accept queue is lost.
 //!
-//! Each message is lines of text, one per descriptor it carries, `tcp 127.0.0.1:80`, `udp …` or `admin …`. Messages without
-//! descriptors follow, with what is known about the backends ([`crate::carried`]); the last one is `end`. The new process answers
-//! `ready`, or ends.
+//! Each message is lines of text, one per descriptor it carries, `tcp 127.0.0.1:80`, `udp …` or `admin …`.
+//! Messages without descriptors follow, with what is known about the backends ([`crate::carried`]); the last
+//! one is `end`. The new process answers `ready`, or ends.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -28,8 +30,8 @@ use weir_state::sockets::{Endpoint, Sockets, Transport};
 
 use crate::carried::Carried;
 
-/// Set for the new process to the process number of the old one, so that a copy of the environment that survives
-/// somewhere else means nothing.
+/// Set for the new process to the process number of the old one, so that a copy of the environment that
+/// survives somewhere else means nothing.
 pub const HANDOFF_VARIABLE: &str = "WEIR_HANDOFF";
 
 /// How long the new process may take until it serves.
@@ -150,7 +152,8 @@ impl Handoff {
                 return Err(io::Error::other("the old process named other sockets than it sent"));
             }
             for (line, socket) in text.lines().zip(descriptors) {
-                // A kind that this version does not know is closed: the old process still has it until it ends.
+                // A kind that this version does not know is closed: the old process still has it until it
+                // ends.
                 if let Some(purpose) = Purpose::of_line(line) {
                     sockets.push(Passed { purpose, socket });
                 }
@@ -203,8 +206,8 @@ impl Handoff {
     }
 }
 
-/// Starts the new process, hands it `sockets` and what is `known` about the backends (lines), and returns its process number
-/// once it serves. Blocks up to half a minute.
+/// Starts the new process, hands it `sockets` and what is `known` about the backends (lines), and returns its
+/// process number once it serves. Blocks up to half a minute.
 ///
 /// On `Err` the new process is gone and nothing has changed here.
 pub fn hand_over(sockets: &[Passed], known: &[String], program: &Program) -> io::Result<u32> {
@@ -319,8 +322,9 @@ impl Program {
         Program { name, running: std::env::current_exe().ok(), arguments: arguments.collect() }
     }
 
-    /// The file to start: found anew under the name that was used, so that a replaced file or a symbolic link that points
-    /// elsewhere now is taken; where that leads nowhere, the path at which this process's own file was.
+    /// The file to start: found anew under the name that was used, so that a replaced file or a symbolic link
+    /// that points elsewhere now is taken; where that leads nowhere, the path at which this process's own
+    /// file was.
     fn path(&self) -> PathBuf {
         if self.name.components().count() > 1 {
             return if self.name.exists() {

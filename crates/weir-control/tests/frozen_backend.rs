@@ -1,4 +1,5 @@
-//! A backend that is a process of its own and gets SIGSTOP: the kernel goes on accepting for it, and nothing ever answers.
+//! A backend that is a process of its own and gets SIGSTOP: the kernel goes on accepting for it, and nothing
+//! ever answers.
 //!
 //! Has a main function of its own, because the backend is this same program started again.
 

@@ -1,4 +1,5 @@
-//! HTTP towards a certificate authority: one connection for each request, over TLS that is verified, with bounds on time and size.
+//! HTTP towards a certificate authority: one connection for each request, over TLS that is verified, with
+//! bounds on time and size.
 
 use std::error::Error as StdError;
 use std::fmt;

@@ -1,8 +1,9 @@
 //! Certificates that are got and renewed by ACME (RFC 8555): what is ordered when, and what has come of it.
 //!
-//! One task for each certificate, however many listeners serve it. A new certificate is written to the store first, and then taken up from there by
-//! the listeners, as it is after a restart; no snapshot is published for it and no connection notices. Challenges reach the workers by
-//! [`Challenges`], which they look into. Start reading at [`Orders::adopt`], then at [`keep`].
+//! One task for each certificate, however many listeners serve it. A new certificate is written to the store
+//! first, and then taken up from there by the listeners, as it is after a restart; no snapshot is published
+//! for it and no connection notices. Challenges reach the workers by [`Challenges`], which they look into.
+//! Start reading at [`Orders::adopt`], then at [`keep`].
 
 mod client;
 mod order;
@@ -29,7 +30,8 @@ use self::schedule::{Life, Window};
 use crate::events::{Bus, What};
 use crate::timestamp::Timestamp;
 
-/// Longest sleep: the wall clock, which certificates go by, may be set meanwhile, and another process may have renewed the certificate.
+/// Longest sleep: the wall clock, which certificates go by, may be set meanwhile, and another process may
+/// have renewed the certificate.
 const NAP: Duration = Duration::from_secs(600);
 /// From an order's first word to its last; an authority that dawdles is asked again later.
 const ORDER_TIME: Duration = Duration::from_secs(300);
@@ -129,7 +131,8 @@ impl Orders {
         &self.challenges
     }
 
-    /// Orders what `snapshot` wants, from now on. What was on order before and is still wanted in the same way goes on.
+    /// Orders what `snapshot` wants, from now on. What was on order before and is still wanted in the same
+    /// way goes on.
     pub fn adopt(&self, snapshot: &Snapshot) {
         let speaks_plain_http = |listener: &weir_config::Listener| {
             listener.protocol() == Protocol::Http && listener.tls.is_none()

@@ -171,7 +171,8 @@ impl Accounts<'_> {
     }
 }
 
-/// An order that says what it replaces, or a plain one where that is not taken: a hint is all that it is (RFC 9773 section 5).
+/// An order that says what it replaces, or a plain one where that is not taken: a hint is all that it is (RFC
+/// 9773 section 5).
 async fn place(account: &Account, names: &[Identifier], replaces: Option<&Identity>) -> Result<Order, Error> {
     if let Some(identity) = replaces {
         let order = NewOrder::new(names).replaces(identifier(identity));
@@ -193,7 +194,8 @@ pub fn identifier(identity: &Identity) -> CertificateIdentifier<'static> {
         .into_owned()
 }
 
-/// Orders a certificate. `ways` are tried in turn, `turn` says with which to begin. Gives the key and the chain, PEM.
+/// Orders a certificate. `ways` are tried in turn, `turn` says with which to begin. Gives the key and the
+/// chain, PEM.
 pub async fn run(
     accounts: &Accounts<'_>,
     challenges: &Arc<Challenges>,

@@ -1,11 +1,13 @@
-//! When a certificate is renewed, and when a failed order is tried again. Pure: moments and draws are arguments.
+//! When a certificate is renewed, and when a failed order is tried again. Pure: moments and draws are
+//! arguments.
 
 use std::time::{Duration, SystemTime};
 
 /// How an attempt to get a certificate failed, as far as it matters for the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// The authority could not be spoken with, or said that it can't now: nothing was tried, and nothing is lost by asking again soon.
+    /// The authority could not be spoken with, or said that it can't now: nothing was tried, and nothing is
+    /// lost by asking again soon.
     Away,
     /// The authority refused. Authorities count such tries and shut out who makes too many.
     Refused,
@@ -35,8 +37,9 @@ impl Blame {
     }
 }
 
-/// How long to wait after the failure number `count` (from 1) in a row: twice as long each time, a quarter more or less as `draw` (0 to 1)
-/// says, so that those who failed together do not come back together. Never less than the authority asked for.
+/// How long to wait after the failure number `count` (from 1) in a row: twice as long each time, a quarter
+/// more or less as `draw` (0 to 1) says, so that those who failed together do not come back together. Never
+/// less than the authority asked for.
 pub fn pause(blame: Blame, count: u32, asked_for: Option<Duration>, draw: f64) -> Duration {
     let (first, longest) = blame.bounds();
     let doubled = first.saturating_mul(1 << count.saturating_sub(1).min(20)).min(longest);
@@ -64,11 +67,12 @@ pub struct Window {
     pub end: SystemTime,
 }
 
-/// The least time that a new certificate is left alone, whatever the authority says: else its mistake would make us order without end.
+/// The least time that a new certificate is left alone, whatever the authority says: else its mistake would
+/// make us order without end.
 const LEAST_USE: Duration = Duration::from_secs(60);
 
-/// When to renew. With a window that is a moment of it, chosen by `draw` (0 to 1); without one it is when a third of the certificate's life is
-/// left. Never so late that fewer than a tenth is.
+/// When to renew. With a window that is a moment of it, chosen by `draw` (0 to 1); without one it is when a
+/// third of the certificate's life is left. Never so late that fewer than a tenth is.
 pub fn renewal(life: Life, window: Option<Window>, draw: f64) -> SystemTime {
     let span = life.ends.duration_since(life.begins).unwrap_or_default();
     let usual = life.begins + span.mul_f64(2.0 / 3.0 - draw / 100.0);
@@ -80,7 +84,8 @@ pub fn renewal(life: Life, window: Option<Window>, draw: f64) -> SystemTime {
     wished.min(latest).max(life.came + LEAST_USE.min(span / 3).max(Duration::from_secs(1)))
 }
 
-/// How long the authority's window is believed without asking again: as long as it says, within bounds (RFC 9773 section 4.3).
+/// How long the authority's window is believed without asking again: as long as it says, within bounds (RFC
+/// 9773 section 4.3).
 pub fn window_is_good_for(said: Duration) -> Duration {
     said.clamp(Duration::from_secs(60), Duration::from_secs(24 * 3600))
 }

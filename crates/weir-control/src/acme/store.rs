@@ -1,4 +1,5 @@
-//! What is kept on disk: the account's key, certificates with theirs. Nobody else may read it, and no moment leaves half of it.
+//! What is kept on disk: the account's key, certificates with theirs. Nobody else may read it, and no moment
+//! leaves half of it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Write as _};
@@ -13,7 +14,8 @@ const ACCOUNT_BYTES: u64 = 64 << 10;
 /// Between two looks at a lock that somebody else holds.
 const LOCK_EVERY: Duration = Duration::from_millis(250);
 
-/// An exclusive hold on one thing of the store, over all processes; given back when dropped, and by the kernel when the process ends.
+/// An exclusive hold on one thing of the store, over all processes; given back when dropped, and by the
+/// kernel when the process ends.
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "its being open is what counts")] File);
 
@@ -48,7 +50,8 @@ impl Lock {
     }
 }
 
-/// Makes a folder that is for us alone, and those above it that are missing. One that is there already is closed to others.
+/// Makes a folder that is for us alone, and those above it that are missing. One that is there already is
+/// closed to others.
 fn make_folder(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(naming(folder))?;
     let mode = fs::metadata(folder).map_err(naming(folder))?.permissions().mode();
@@ -58,7 +61,8 @@ fn make_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts `content` where `path` says, at once or not at all, for us alone to read. Waits for the disk; not for the control thread to call.
+/// Puts `content` where `path` says, at once or not at all, for us alone to read. Waits for the disk; not for
+/// the control thread to call.
 fn write_at_once(path: &Path, content: &[u8]) -> io::Result<()> {
     let next = path.with_extension("next");
     // What a process left that was killed meanwhile may have other permissions than ours would have.

@@ -11,7 +11,8 @@ use crate::reload::{Outcome, ReloadError, Source, Verdict};
 use crate::timestamp::Timestamp;
 
 impl Control {
-    /// Reads the config file and puts it in force, or changes nothing. `trigger` says who asked: `signal` or `api`.
+    /// Reads the config file and puts it in force, or changes nothing. `trigger` says who asked: `signal` or
+    /// `api`.
     pub async fn reload(&self, trigger: &str) -> Outcome {
         let _turn = self.reloading.lock().await;
         let began = clock::now();
@@ -68,7 +69,8 @@ impl Control {
             return Err(ReloadError::NoFile);
         }
         let mut checked = self.source.read().map_err(ReloadError::Read)?;
-        // The command line prevails after a restart, too: what the file says of it is no change that waits for one.
+        // The command line prevails after a restart, too: what the file says of it is no change that waits
+        // for one.
         checked.config.runtime.workers = self.workers.or(checked.config.runtime.workers);
         let warnings = checked.warnings.to_string();
         let running = self.snapshot();
@@ -96,7 +98,8 @@ impl Control {
                 if let Some(snapshot) = &snapshot {
                     (self.on_level)(snapshot.config.log.level);
                 }
-                // Whoever reloads wants to see something done, if only what another process has put in the store.
+                // Whoever reloads wants to see something done, if only what another process has put in the
+                // store.
                 self.orders().hasten();
                 Ok(Done { published: snapshot.is_some(), warnings, changes: lines, needs_restart })
             }

@@ -55,7 +55,8 @@ impl fmt::Display for ChangeError {
 impl std::error::Error for ChangeError {}
 
 impl Control {
-    /// Changes what the operator says about a backend, its weight, or both. In force at once. Gives its pool, and its index there.
+    /// Changes what the operator says about a backend, its weight, or both. In force at once. Gives its pool,
+    /// and its index there.
     pub fn tune(
         &self,
         pool: &str,

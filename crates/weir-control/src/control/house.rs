@@ -61,7 +61,8 @@ impl Control {
         }
     }
 
-    /// Probes the backends whose address has become another where they are now. One that is not in force yet is looked at when it comes into force.
+    /// Probes the backends whose address has become another where they are now. One that is not in force yet
+    /// is looked at when it comes into force.
     fn follow_addresses(&self, moved: &[Member]) {
         let snapshot = self.snapshot();
         for Member { pool, backend } in moved {
@@ -72,8 +73,8 @@ impl Control {
         }
     }
 
-    /// Says when a pool has come to choose from another group of backends. Looks, instead of being told, so that a pool that
-    /// flaps within a moment is no news.
+    /// Says when a pool has come to choose from another group of backends. Looks, instead of being told, so
+    /// that a pool that flaps within a moment is no news.
     fn note_footings(&self, snapshot: &Snapshot, known: &mut Footings) {
         known.retain(|name, _| snapshot.pool(name).is_some());
         for pool in &snapshot.pools {
@@ -106,7 +107,8 @@ impl Control {
         ejections.retain(|(pool, backend), _| is_there(pool, backend));
     }
 
-    /// The failure that had a backend ejected the last time; `None` when none was, or nobody has been told yet.
+    /// The failure that had a backend ejected the last time; `None` when none was, or nobody has been told
+    /// yet.
     pub fn ejection_reason(&self, pool: &str, backend: &str) -> Option<String> {
         let ejections = self.ejections.lock().unwrap_or_else(PoisonError::into_inner);
         ejections.get(&(pool.to_owned(), backend.to_owned())).cloned()

@@ -33,9 +33,11 @@ impl Phase {
 }
 
 impl Control {
-    /// Stops accepting, waits for running work at most `runtime.drain`, and gives the number of sessions that were cut off.
+    /// Stops accepting, waits for running work at most `runtime.drain`, and gives the number of sessions that
+    /// were cut off.
     ///
-    /// `succeeded` says that another process serves on: the service manager is not told that the service stops then, since it does not.
+    /// `succeeded` says that another process serves on: the service manager is not told that the service
+    /// stops then, since it does not.
     pub async fn drain(&self, succeeded: bool) -> u64 {
         let limit = self.snapshot().config.runtime.drain;
         self.phase.store(Phase::Draining as u8, Ordering::Relaxed);

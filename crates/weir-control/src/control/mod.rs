@@ -1,7 +1,8 @@
 //! The control side in one piece: everything that changes what is in force goes through here.
 //!
-//! One file for each thing that is asked of it: [`apply`] puts the config file in force, [`change`] does what an operator
-//! asks about single backends, [`house`] what time and the workers ask for, and [`life`] ends the process.
+//! One file for each thing that is asked of it: [`apply`] puts the config file in force, [`change`] does what
+//! an operator asks about single backends, [`house`] what time and the workers ask for, and [`life`] ends the
+//! process.
 
 mod apply;
 mod change;
@@ -41,7 +42,8 @@ pub struct Start {
     pub source: Source,
     /// The config, checked.
     pub config: Config,
-    /// Worker threads that the command line asks for, whatever a config says, now and at reloads; `None` leaves it to the config.
+    /// Worker threads that the command line asks for, whatever a config says, now and at reloads; `None`
+    /// leaves it to the config.
     pub workers: Option<usize>,
     /// Running workers that serve nothing yet.
     pub plane: ProxyPlane,
@@ -81,7 +83,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Puts the first config in force and starts probing and resolving. Must be called on the control runtime.
+    /// Puts the first config in force and starts probing and resolving. Must be called on the control
+    /// runtime.
     pub async fn start(mut start: Start) -> Result<Arc<Control>, PublishError> {
         start.config.runtime.workers = start.workers.or(start.config.runtime.workers);
         let config = Arc::new(start.config);

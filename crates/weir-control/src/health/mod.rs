@@ -1,7 +1,8 @@
 //! Active health: who is probed, what came of it, and who is told.
 //!
-//! One prober per target (check and socket address) and pace, however many pools and backends use it. Probers are kept across
-//! reloads: one whose check did not change goes on as if nothing had happened. A backend that comes or goes concerns its own prober only.
+//! One prober per target (check and socket address) and pace, however many pools and backends use it. Probers
+//! are kept across reloads: one whose check did not change goes on as if nothing had happened. A backend that
+//! comes or goes concerns its own prober only.
 
 pub mod probe;
 mod probe_h2;
@@ -29,7 +30,8 @@ use schedule::{Due, Ending, Pace, Schedule};
 /// Results kept per target.
 const HISTORY: usize = 10;
 
-/// First probes are spread over the interval, but no longer than this: nobody wants to wait for a verdict after a start.
+/// First probes are spread over the interval, but no longer than this: nobody wants to wait for a verdict
+/// after a start.
 const LONGEST_SPREAD: Duration = Duration::from_millis(500);
 
 /// All probers.
@@ -76,7 +78,8 @@ struct Shared {
 
 struct ProbeState {
     machine: HealthMachine,
-    /// Whose backend it is. The pool is looked up when there is something to tell it: each change of its backends makes another.
+    /// Whose backend it is. The pool is looked up when there is something to tell it: each change of its
+    /// backends makes another.
     subscribers: Vec<Member>,
     history: VecDeque<Probed>,
     good_count: u64,
@@ -117,8 +120,8 @@ impl Board {
         Board { table: Mutex::default(), bus, in_force }
     }
 
-    /// Makes the probers be what `snapshot` asks for: starts those that are missing, ends those nobody needs, tells all others
-    /// whom they work for now. Must be called on the control runtime.
+    /// Makes the probers be what `snapshot` asks for: starts those that are missing, ends those nobody needs,
+    /// tells all others whom they work for now. Must be called on the control runtime.
     #[allow(clippy::mutable_key_type, reason = "a key is compared by digest and name, which never change")]
     pub fn adopt(&self, snapshot: &Snapshot) {
         let now = clock::now();
@@ -146,7 +149,8 @@ impl Board {
         }
     }
 
-    /// Probes a backend that has come into its pool; takes over what is known of it already. The pool is to be refreshed.
+    /// Probes a backend that has come into its pool; takes over what is known of it already. The pool is to
+    /// be refreshed.
     pub fn add(&self, pool: &Pool, backend: &Arc<Backend>) {
         let subscriber = Member { pool: pool.config.name.clone(), backend: backend.clone() };
         self.settle_name(&subscriber);
@@ -176,7 +180,8 @@ impl Board {
         pool.refresh(clock::now());
     }
 
-    /// Has `subscribers`, of whom the first is in `pool`, told what comes of a target, beside those who are already or, with `alone`, instead of them.
+    /// Has `subscribers`, of whom the first is in `pool`, told what comes of a target, beside those who are
+    /// already or, with `alone`, instead of them.
     fn subscribe(&self, table: &mut Table, key: Key, pool: &Pool, subscribers: Vec<Member>, alone: bool) {
         let now = clock::now();
         let key = table.probers.get_key_value(&key).map_or_else(|| Arc::new(key), |(key, _)| key.clone());
@@ -237,8 +242,9 @@ impl Board {
         self.settle_name(&Member { pool: pool.config.name.clone(), backend: backend.clone() });
     }
 
-    /// While its name stands for no address nothing could connect to a backend, so it is down; from the first address on it is taken
-    /// to be up until a probe says otherwise, as a backend is that is given by address.
+    /// While its name stands for no address nothing could connect to a backend, so it is down; from the first
+    /// address on it is taken to be up until a probe says otherwise, as a backend is that is given by
+    /// address.
     fn settle_name(&self, subscriber: &Member) {
         let backend = &subscriber.backend;
         let resolved = backend.resolved.address().is_some();
@@ -292,7 +298,8 @@ impl Board {
     }
 }
 
-/// What to probe for a backend of a pool; `None` when nothing is probed: the check is off, or the name not resolved.
+/// What to probe for a backend of a pool; `None` when nothing is probed: the check is off, or the name not
+/// resolved.
 fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
     let health = &pool.config.health;
     let question = match &health.check {
@@ -344,7 +351,8 @@ async fn run(key: Arc<Key>, mut schedule: Schedule, shared: Arc<Shared>, bus: Ar
 }
 
 impl Shared {
-    /// Works for these, too, or for these `alone`; who is new learns what is known already. Their pools are to be refreshed.
+    /// Works for these, too, or for these `alone`; who is new learns what is known already. Their pools are
+    /// to be refreshed.
     fn serve(&self, subscribers: Vec<Member>, alone: bool, now: Duration) {
         let mut state = self.lock();
         let known = state.machine.state();

@@ -1,4 +1,5 @@
-//! One health probe: connect, and for HTTP ask and read the answer's head. Never more than a few KiB, never longer than its limit.
+//! One health probe: connect, and for HTTP ask and read the answer's head. Never more than a few KiB, never
+//! longer than its limit.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -51,7 +52,8 @@ impl Hash for Secured {
     }
 }
 
-/// PROXY protocol version of the announcement; a probe speaks for itself, so v1 says UNKNOWN and v2 says LOCAL.
+/// PROXY protocol version of the announcement; a probe speaks for itself, so v1 says UNKNOWN and v2 says
+/// LOCAL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Announce {
     /// Text.
@@ -70,7 +72,8 @@ impl From<ProxyVersion> for Announce {
 }
 
 impl Announce {
-    /// The bytes: section 2.1 ("PROXY UNKNOWN") and 2.2 (command LOCAL, length 0) of the PROXY protocol's specification.
+    /// The bytes: section 2.1 ("PROXY UNKNOWN") and 2.2 (command LOCAL, length 0) of the PROXY protocol's
+    /// specification.
     fn bytes(self) -> &'static [u8] {
         match self {
             Announce::V1 => b"PROXY UNKNOWN\r\n",
@@ -208,7 +211,8 @@ async fn put(
     }
 }
 
-/// Reads to the end of the head, or of the bound, so that a backend does not see its answer cut off in the status line.
+/// Reads to the end of the head, or of the bound, so that a backend does not see its answer cut off in the
+/// status line.
 async fn read_status(stream: &mut (impl AsyncRead + Unpin)) -> Result<u16, Failure> {
     let mut head = Vec::with_capacity(1024);
     loop {

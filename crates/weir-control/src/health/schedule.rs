@@ -4,15 +4,16 @@
 //!
 //! - While nothing changes a probe starts every `interval`.
 //! - A probe has `timeout` to answer, but never more than `interval`.
-//! - While the state is changing (fewer results of one kind in a row than `rise` or `fall` asks for) the next probe starts
-//!   `fast_interval` after the last one, but never later than a tenth of `interval`.
-//! - A probe that has not answered after half of its time makes the backend suspect: the further probes that `fall` asks for
-//!   start at once, `fast_interval` apart, side by side with the first, and have the other half of the time to answer.
-//!   When any of them is answered well the suspicion was unfounded, and those that then run out of their half do not count.
+//! - While the state is changing (fewer results of one kind in a row than `rise` or `fall` asks for) the next
+//!   probe starts `fast_interval` after the last one, but never later than a tenth of `interval`.
+//! - A probe that has not answered after half of its time makes the backend suspect: the further probes that
+//!   `fall` asks for start at once, `fast_interval` apart, side by side with the first, and have the other
+//!   half of the time to answer. When any of them is answered well the suspicion was unfounded, and those
+//!   that then run out of their half do not count.
 //!
-//! So a backend that stops answering is down at most `interval + timeout + (fall - 2) * fast_interval` after it stopped, with
-//! the bounds above: for `interval = "100ms"` and all else default that is 210 ms. Waiting for each probe to time out
-//! before sending the next would take `interval + fall * timeout`.
+//! So a backend that stops answering is down at most `interval + timeout + (fall - 2) * fast_interval` after
+//! it stopped, with the bounds above: for `interval = "100ms"` and all else default that is 210 ms. Waiting
+//! for each probe to time out before sending the next would take `interval + fall * timeout`.
 
 use std::time::Duration;
 
@@ -137,14 +138,15 @@ impl Schedule {
         Due::Wait(suspicion.map_or(due, |at| at.min(due)))
     }
 
-    /// When probes under way make the backend suspect. Those that were sent on suspicion themselves do not: half of their half is
-    /// no reason for anything.
+    /// When probes under way make the backend suspect. Those that were sent on suspicion themselves do not:
+    /// half of their half is no reason for anything.
     fn suspicions(&self) -> impl Iterator<Item = Duration> {
         self.under_way.iter().filter(|probe| !probe.is_short).map(|probe| probe.suspect_at)
     }
 
-    /// Takes the result of probe `number`. `false` when it must not count: probes sent on suspicion have only part of the
-    /// timeout, so once the suspicion has proved unfounded their lateness is ours and not the backend's.
+    /// Takes the result of probe `number`. `false` when it must not count: probes sent on suspicion have only
+    /// part of the timeout, so once the suspicion has proved unfounded their lateness is ours and not the
+    /// backend's.
     #[must_use]
     pub fn finished(&mut self, number: u64, ending: Ending) -> bool {
         let ended = self
@@ -215,8 +217,8 @@ mod tests {
         })
     }
 
-    /// Runs a schedule against a backend that answers within a millisecond until `stops`, then never. Gives the starts of
-    /// probes, and when `fall` bad results in a row had come in.
+    /// Runs a schedule against a backend that answers within a millisecond until `stops`, then never. Gives
+    /// the starts of probes, and when `fall` bad results in a row had come in.
     fn play(pace: Pace, stops: Duration, until: Duration) -> (Vec<Duration>, Option<Duration>) {
         let mut schedule = Schedule::new(pace, Duration::ZERO);
         let (mut starts, mut ends) = (Vec::new(), Vec::<(Duration, u64, bool)>::new());
@@ -275,7 +277,8 @@ mod tests {
 
     #[test]
     fn a_backend_that_always_answers_late_but_in_time_stays_up() {
-        // It answers after 650 ms of 1 s; probes sent on suspicion at 500 ms would have to wait until 1150 ms.
+        // It answers after 650 ms of 1 s; probes sent on suspicion at 500 ms would have to wait until 1150
+        // ms.
         let mut schedule = Schedule::new(pace(1000, 100, 1000), ms(0));
         let mut ends = Vec::<(Duration, u64, Ending)>::new();
         let (mut now, mut bad) = (ms(0), 0);
