@@ -1,4 +1,5 @@
-//! Reads a config from standard input and prints what is wrong with it, or nothing. The argument is the file name to show.
+//! Reads a config from standard input and prints what is wrong with it, or nothing. The argument is the file
+//! name to show.
 
 use std::io::Read;
 

@@ -1,4 +1,5 @@
-//! Breaks configs until the time is up: `fuzz_config --seconds 60`. The seed is printed; `WEIR_SEED` takes it back.
+//! Breaks configs until the time is up: `fuzz_config --seconds 60`. The seed is printed; `WEIR_SEED` takes it
+//! back.
 //!
 //! Ends with status 1 and the broken file on standard error when one breaks a promise.
 #![expect(

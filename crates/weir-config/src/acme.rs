@@ -14,10 +14,12 @@ use crate::values::said_once;
 table! {
     /// One certificate for all of `domains`, ordered when there is none yet and renewed when its authority
     /// suggests it (RFC 9773), or else when a third of its life is left. Until the first has come, handshakes
-    /// that no other certificate is for are refused. Listeners with the same `directory` and `domains` share it.
+    /// that no other certificate is for are refused. Listeners with the same `directory` and `domains` share
+    /// it.
     #[derive(Eq)]
     pub struct Acme at "acme = { … }" {
-        /// The certificate authority: the URL of its directory. To name one is to agree to its terms of service.
+        /// The certificate authority: the URL of its directory. To name one is to agree to its terms of
+        /// service.
         directory: String =
             text(&DIRECTORY_URL).required().also(&["server", "url", "ca_url", "endpoint"]);
         /// Names that the certificate is to be for. The authority connects to each of them: on port 80 for
@@ -55,8 +57,8 @@ static DIRECTORY_URL: Shape =
 static DOMAIN: Shape = Shape::new("a domain", "shop.example", domain);
 static CONTACT: Shape = Shape::new("a mail address", "mailto:ops@shop.example", contact);
 
-/// A listener's `tls.acme`. `answers_plainly` says whether some listener can answer `http-01`, `before` holds what earlier
-/// listeners order.
+/// A listener's `tls.acme`. `answers_plainly` says whether some listener can answer `http-01`, `before` holds
+/// what earlier listeners order.
 pub(crate) fn check(
     own: &Acme,
     fields: &Fields,

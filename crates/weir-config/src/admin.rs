@@ -14,7 +14,8 @@ table! {
     pub struct Admin at "[admin]" {
         /// Address and port, or `"off"`. Any other than loopback needs `token_file`.
         bind: SocketAddr = text_or(&ADMIN_BIND, "127.0.0.1:9900").restart().also(&["listen", "address"]);
-        /// File whose trimmed content is the bearer token: changing calls need it and, where `bind` is not loopback, all but `/livez` and `/readyz`.
+        /// File whose trimmed content is the bearer token: changing calls need it and, where `bind` is not
+        /// loopback, all but `/livez` and `/readyz`.
         token_file: Option<PathBuf> = text(&FILE).default("none: loopback only").restart();
     }
 }

@@ -1,6 +1,8 @@
-//! Reads a TOML table by the table of keys: every value checked on its own, every mistake noted, none reported twice.
+//! Reads a TOML table by the table of keys: every value checked on its own, every mistake noted, none
+//! reported twice.
 //!
-//! What cannot be read becomes [`Value::Bad`], so that later steps know the operator did say something there and stay silent.
+//! What cannot be read becomes [`Value::Bad`], so that later steps know the operator did say something there
+//! and stay silent.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -39,8 +41,8 @@ impl Context {
     }
 }
 
-/// Reads `table` by `schema`. `complete` is false when the file has syntax errors, so that what is missing may stand on a line
-/// that could not be read.
+/// Reads `table` by `schema`. `complete` is false when the file has syntax errors, so that what is missing
+/// may stand on a line that could not be read.
 pub(crate) fn bind(
     table: &DeTable<'_>,
     at: Span,
@@ -484,7 +486,8 @@ impl Reader<'_, '_> {
             let span = Span::from(name.span());
             let at = value_span(value, span);
             let DeValue::Table(table) = value.get_ref() else {
-                // Someone who writes `[listener]` and keys below it forgot the name, once, not once for every key.
+                // Someone who writes `[listener]` and keys below it forgot the name, once, not once for every
+                // key.
                 let message = match schema.key(name.get_ref()) {
                     Some(_) => format!("`[{}]` needs a name", key.name),
                     None => {

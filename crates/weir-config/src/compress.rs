@@ -72,8 +72,8 @@ table! {
     }
 }
 
-/// Of a coding that is named twice the first place counts, and the level of one that is not offered means nothing and must not
-/// make two configs differ.
+/// Of a coding that is named twice the first place counts, and the level of one that is not offered means
+/// nothing and must not make two configs differ.
 fn only_what_is_offered(mut compress: Compress) -> Compress {
     let named = std::mem::take(&mut compress.codings);
     for coding in named {
@@ -127,8 +127,9 @@ impl CodingLevels {
 }
 
 impl Compress {
-    /// Whether the media type of a `content-type` is one that is compressed. `text/*` leaves `text/event-stream` out: whoever
-    /// reads events one by one gains little, and holds an encoder as long as it listens.
+    /// Whether the media type of a `content-type` is one that is compressed. `text/*` leaves
+    /// `text/event-stream` out: whoever reads events one by one gains little, and holds an encoder as long as
+    /// it listens.
     pub fn takes_type(&self, content_type: &[u8]) -> bool {
         let end = content_type.iter().position(|&byte| byte == b';').unwrap_or(content_type.len());
         let media_type = content_type.get(..end).unwrap_or_default().trim_ascii();

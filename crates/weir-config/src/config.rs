@@ -16,7 +16,8 @@ use crate::uses::Uses;
 
 /// A whole configuration, checked: every pool that is named exists, every bound holds.
 ///
-/// Listeners and pools are shared: a config that differs from another in one pool costs no more than that pool.
+/// Listeners and pools are shared: a config that differs from another in one pool costs no more than that
+/// pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// `[runtime]`
@@ -71,8 +72,8 @@ pub(crate) fn assume(root: &mut Fields) -> Uses {
 }
 
 impl Config {
-    /// From a file whose tables say what follows from each other. What could not be read gets its default; the file is refused
-    /// anyway.
+    /// From a file whose tables say what follows from each other. What could not be read gets its default;
+    /// the file is refused anyway.
     pub(crate) fn read(root: &Fields) -> Config {
         Config {
             runtime: table(root, "runtime"),
@@ -96,8 +97,9 @@ impl Config {
         root
     }
 
-    /// Notes what no value shows by itself: names that must exist, addresses that clash, keys that contradict each other. Runs
-    /// over whatever could be read; a key that could not be read has been reported and is not mentioned again.
+    /// Notes what no value shows by itself: names that must exist, addresses that clash, keys that contradict
+    /// each other. Runs over whatever could be read; a key that could not be read has been reported and is
+    /// not mentioned again.
     pub(crate) fn check(&self, root: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
         let is_empty = root.map("listener").is_empty() && !root.is_bad("listener");
         if is_empty && !root.meant.contains(&"listener") {

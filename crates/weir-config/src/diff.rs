@@ -80,7 +80,8 @@ fn brief(value: Option<&str>) -> String {
     shown
 }
 
-/// One setting: the value that is compared, the value that is shown, and whether a change waits for a restart.
+/// One setting: the value that is compared, the value that is shown, and whether a change waits for a
+/// restart.
 #[derive(PartialEq)]
 struct Shown {
     value: String,
@@ -91,7 +92,8 @@ struct Shown {
 /// Settings of one object by key.
 type Settings = BTreeMap<String, Shown>;
 
-/// What differs between two configs, in the order of the new one; what was removed comes last. Empty when they are equal.
+/// What differs between two configs, in the order of the new one; what was removed comes last. Empty when
+/// they are equal.
 ///
 /// The order of routes counts: the first match wins.
 pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
@@ -115,8 +117,8 @@ pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
     changes
 }
 
-/// `wanted` as a process that runs with `running` can have it: what only a restart (or USR2) changes stays as it is. Gives the
-/// keys that differ, such as `runtime.workers`.
+/// `wanted` as a process that runs with `running` can have it: what only a restart (or USR2) changes stays as
+/// it is. Gives the keys that differ, such as `runtime.workers`.
 pub fn until_restart(wanted: &Config, running: &Config) -> (Config, Vec<String>) {
     let (mut fields, old) = (wanted.fields(), running.fields());
     let mut differing = Vec::new();

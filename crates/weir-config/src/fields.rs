@@ -1,5 +1,5 @@
-//! A table as values by name: read from a file, or made of a config that is to be written. Both ways go through here, so that
-//! what a key is by default, and what means nothing, is decided once.
+//! A table as values by name: read from a file, or made of a config that is to be written. Both ways go
+//! through here, so that what a key is by default, and what means nothing, is decided once.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -201,7 +201,8 @@ impl Fields {
         })
     }
 
-    /// A table below: that of the file, or one that is assumed where the file has none. `None` for what is no table.
+    /// A table below: that of the file, or one that is assumed where the file has none. `None` for what is no
+    /// table.
     pub fn below_or_assumed(&mut self, name: &'static str, schema: &'static Table) -> Option<&mut Fields> {
         let said = self.entries.iter().position(|entry| entry.name == name);
         if said.is_none() && self.assumed(name).is_none() {

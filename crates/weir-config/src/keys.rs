@@ -1,5 +1,6 @@
-//! What a key of `weir.toml` is. The reader, the writer, the suggestions for misspelt names, the marks of a reload and the
-//! reference page all go by [`Table`]s of [`Key`]s; a key that is in none of them does not exist.
+//! What a key of `weir.toml` is. The reader, the writer, the suggestions for misspelt names, the marks of a
+//! reload and the reference page all go by [`Table`]s of [`Key`]s; a key that is in none of them does not
+//! exist.
 //!
 //! The tables themselves stand with their subjects: `[runtime]` in `runtime.rs`, `[pool.NAME]` in `pool.rs`.
 
@@ -55,7 +56,8 @@ pub struct Key {
     pub first: bool,
     /// Values may prove who somebody is, so they are shown to nobody.
     pub secret: bool,
-    /// Where a route does not have it, it is as its listener has it; the effective config has it where it is not.
+    /// Where a route does not have it, it is as its listener has it; the effective config has it where it is
+    /// not.
     pub inherited: bool,
     /// The effective config has it only where it differs from what would hold without it.
     pub brief: bool,

@@ -98,8 +98,8 @@ table! {
                 .default("`[\"h1\", \"h2\"]` with `tls`, else `[\"h1\"]`")
                 .http()
                 .also(&["alpn", "versions", "http_versions"]);
-        /// Peers whose `forwarded` and `x-forwarded-*` are believed and extended rather than overwritten; whom they
-        /// name is the client everywhere.
+        /// Peers whose `forwarded` and `x-forwarded-*` are believed and extended rather than overwritten;
+        /// whom they name is the client everywhere.
         trusted_proxies: Vec<IpNet> =
             list(Each::Text(&NETWORK))
                 .default("nobody")
@@ -108,8 +108,8 @@ table! {
         /// Takes `//` in a path for `/`, for routes and for backends: where backends do so, a route guards no
         /// path without it.
         merge_slashes: bool = flag(false).http();
-        /// Takes a client of HTTP/1.1 that ends its direction of the connection for one that has left, and its
-        /// backend off the request. A few clients (netcat) end it and wait for the answer.
+        /// Takes a client of HTTP/1.1 that ends its direction of the connection for one that has left, and
+        /// its backend off the request. A few clients (netcat) end it and wait for the answer.
         abort_on_close: bool =
             flag(false).http().also(&["abortonclose", "proxy_ignore_client_abort"]);
         /// Compresses responses for clients that ask for it; a route may say otherwise.
@@ -182,7 +182,8 @@ impl Listener {
         self.speaks.protocol()
     }
 
-    /// What is said of its HTTP. Where it speaks none: a listener without any version, that asks nothing of its requests.
+    /// What is said of its HTTP. Where it speaks none: a listener without any version, that asks nothing of
+    /// its requests.
     pub fn http(&self) -> &Http {
         static NONE: LazyLock<Http> = LazyLock::new(|| Http {
             versions: Vec::new(),
@@ -261,7 +262,8 @@ fn of_protocol(listener: &Listener, fields: &Fields, findings: &mut Findings<'_>
     timeout::check(fields, findings);
 }
 
-/// Keys that only other protocols know. A table that means nothing is named once, not once for each of its keys.
+/// Keys that only other protocols know. A table that means nothing is named once, not once for each of its
+/// keys.
 fn inapplicable(listener: &Fields, fields: &Fields, protocol: Protocol, findings: &mut Findings<'_>) {
     for entry in &fields.entries {
         let Some(key) = fields.schema.key(&entry.name) else { continue };

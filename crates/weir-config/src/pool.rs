@@ -347,7 +347,8 @@ fn listeners(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
         let Some(other) = uses.first(&pool.name, |protocol| !applies(only, protocol)) else { continue };
         let speaks = other.speaks(findings);
         let said_in_vain = uses.first(&pool.name, |protocol| applies(only, protocol)).is_none();
-        // These change where a client ends up or what a backend believes; the rest only tunes what is not done at all.
+        // These change where a client ends up or what a backend believes; the rest only tunes what is not
+        // done at all.
         let promise = matches!(entry.name.as_str(), "sticky" | "send_proxy");
         if said_in_vain && promise {
             let hint = format!("it is for {}, and {speaks}", audience(only));

@@ -30,7 +30,8 @@ impl Protocol {
         match self {
             Protocol::Http => "http",
             Protocol::Tcp => "tcp",
-            // A connection says nothing about a UDP service, and a datagram that nobody answers says nothing either.
+            // A connection says nothing about a UDP service, and a datagram that nobody answers says nothing
+            // either.
             Protocol::Udp => "off",
         }
     }

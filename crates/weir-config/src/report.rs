@@ -49,7 +49,8 @@ pub struct Problem {
     pub message: String,
     /// What was expected, or what to write instead; empty when the message says it all.
     pub hint: String,
-    /// The line with carets under what is meant, and the hint behind them. Several lines, no line end after the last.
+    /// The line with carets under what is meant, and the hint behind them. Several lines, no line end after
+    /// the last.
     pub excerpt: String,
 }
 
@@ -197,11 +198,11 @@ impl<'a> Source<'a> {
     }
 }
 
-/// What of a line is shown, the cells before the span, and the cells of the span. Looks only at what is shown, because a line
-/// may be megabytes long and hold a thousand mistakes.
+/// What of a line is shown, the cells before the span, and the cells of the span. Looks only at what is
+/// shown, because a line may be megabytes long and hold a thousand mistakes.
 fn window(text: &str, from: usize, to: usize) -> (String, usize, usize) {
-    // A third of the window stays in front of the span, so that the reader sees which key it belongs to; what one side does not
-    // need goes to the other.
+    // A third of the window stays in front of the span, so that the reader sees which key it belongs to; what
+    // one side does not need goes to the other.
     let (_, lead) = fitting(text[..from].chars().rev(), EXCERPT_CELLS / 3);
     let (ahead_bytes, ahead) = fitting(text[from..].chars(), EXCERPT_CELLS - lead);
     let (behind_bytes, before) = fitting(text[..from].chars().rev(), EXCERPT_CELLS - ahead);
@@ -333,7 +334,8 @@ impl<'a> Findings<'a> {
         });
     }
 
-    /// Everything found, sorted. Warnings are left out of a refused file: half of them would be about what the mistakes broke.
+    /// Everything found, sorted. Warnings are left out of a refused file: half of them would be about what
+    /// the mistakes broke.
     pub fn into_report(self) -> Report {
         let refused = self.refused();
         let mut found = self.problems;

@@ -31,8 +31,8 @@ table! {
                 .http()
                 .default("every host")
                 .also(&["hosts", "server_name", "domain"]);
-        /// Server names that TLS clients ask for; without `tls` on the listener they are read from the greeting
-        /// and the connection is passed on as it is.
+        /// Server names that TLS clients ask for; without `tls` on the listener they are read from the
+        /// greeting and the connection is passed on as it is.
         sni: Vec<HostPattern> =
             list(Each::Text(&HOST))
                 .default("every client")
@@ -53,7 +53,8 @@ table! {
             map(&PROBED_HEADER, &FIELD_VALUE).http().secret().default("none").also(&["headers"]);
         /// What happens to a request that matches.
         action: RouteAction;
-        /// Fields set on the request towards the backend, replacing any of the same name. A `$` is written `$$`.
+        /// Fields set on the request towards the backend, replacing any of the same name. A `$` is written
+        /// `$$`.
         add_request_header: BTreeMap<String, String> =
             map(&REQUEST_HEADER, &SET_VALUE)
                 .http()
@@ -202,7 +203,8 @@ fn rewrite(route: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// Routes of one listener that are compared with each other (count). The comparison takes time in proportion to the square.
+/// Routes of one listener that are compared with each other (count). The comparison takes time in proportion
+/// to the square.
 const MOST_COMPARED: usize = 2000;
 
 /// Notes routes that can never match, because an earlier one takes everything they would.

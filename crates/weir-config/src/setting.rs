@@ -1,8 +1,9 @@
-//! How a table of the file becomes a struct and a struct a table again, and the two macros that declare both at once.
+//! How a table of the file becomes a struct and a struct a table again, and the two macros that declare both
+//! at once.
 //!
-//! [`table!`] declares a struct with one field for each key: the field's type says how the value is read and written, its text
-//! is the one of the reference page, and what stands behind the `=` says what is taken and what the default is.
-//! [`words!`] declares an enum whose variants are words of the file.
+//! [`table!`] declares a struct with one field for each key: the field's type says how the value is read and
+//! written, its text is the one of the reference page, and what stands behind the `=` says what is taken and
+//! what the default is. [`words!`] declares an enum whose variants are words of the file.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,7 +22,8 @@ pub(crate) trait One: Sized {
     fn of(value: &Value) -> Option<Self>;
     /// The value that is read as this.
     fn value(&self) -> Value;
-    /// What stands in for a value that is not there or could not be read. The file is refused then, unless absence means this.
+    /// What stands in for a value that is not there or could not be read. The file is refused then, unless
+    /// absence means this.
     fn blank() -> Self;
 }
 
@@ -176,8 +178,8 @@ one!(
     IpNet::from(std::net::IpAddr::from(Ipv4Addr::UNSPECIFIED))
 );
 
-/// Declares an enum whose variants are words of the file, the first of them the blank one. Behind them may stand words that
-/// are known and not built.
+/// Declares an enum whose variants are words of the file, the first of them the blank one. Behind them may
+/// stand words that are known and not built.
 macro_rules! words {
     (
         $(#[doc = $doc:literal])+
@@ -272,9 +274,10 @@ macro_rules! put_field {
 }
 pub(crate) use put_field;
 
-/// Declares a struct and the table that it is in the file, or without a path the part that several tables share. A field without
-/// a key is a part. `(name)` behind the struct's name adds a field for the NAME of the table; `settled by` names a function that
-/// a struct goes through when it was read; below `not built` stand keys that are known and refused.
+/// Declares a struct and the table that it is in the file, or without a path the part that several tables
+/// share. A field without a key is a part. `(name)` behind the struct's name adds a field for the NAME of the
+/// table; `settled by` names a function that a struct goes through when it was read; below `not built` stand
+/// keys that are known and refused.
 macro_rules! table {
     (
         $(#[doc = $doc:literal])+

@@ -9,8 +9,8 @@ table! {
     pub struct Sqli {
         /// Detection of SQL injection in path, query, headers, cookies, forms and JSON.
         mode as "sqli": SqliMode = word(SqliMode::WORDS, "off").http().inherited();
-        /// With `sqli`: how much of a body (a form, JSON, text) is held back and looked at before it is forwarded;
-        /// what follows passes unread, and is counted. `"0B"` looks at no body.
+        /// With `sqli`: how much of a body (a form, JSON, text) is held back and looked at before it is
+        /// forwarded; what follows passes unread, and is counted. `"0B"` looks at no body.
         body_bytes as "sqli_body": u64 =
             size(Limit::new(
                 64 * KIB,

@@ -5,8 +5,8 @@ const WORD_BYTES: usize = 128;
 
 /// The candidate nearest to `word`, if one is near enough to have been meant.
 ///
-/// Near is an edit distance of at most a third of the longer word (at least one, at most three), where swapping two
-/// neighbours counts as one edit; case, `-` and `_` do not count at all.
+/// Near is an edit distance of at most a third of the longer word (at least one, at most three), where
+/// swapping two neighbours counts as one edit; case, `-` and `_` do not count at all.
 pub(crate) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     // Nobody mistypes a word this long, and the distance costs the product of the lengths.
     if word.is_empty() || word.len() > WORD_BYTES {

@@ -1,7 +1,7 @@
 //! Mistakes in the TOML itself: in our words, and one for each thing that is wrong.
 //!
-//! The parser recovers and goes on, so that one forgotten bracket yields a trail of errors. Only the first of a trail is
-//! shown, and nothing is said about the text the trail runs through.
+//! The parser recovers and goes on, so that one forgotten bracket yields a trail of errors. Only the first of
+//! a trail is shown, and nothing is said about the text the trail runs through.
 
 use std::borrow::Cow;
 
@@ -16,8 +16,8 @@ const FOREIGN: &str =
 /// Lists and tables that are not closed, at most (count). Each costs one more pass over the text.
 const MOST_OPEN: usize = 32;
 
-/// The text without what cannot be read, every byte at its place, and the stretches of it that were probably read wrongly;
-/// whatever else is found there is not worth mentioning.
+/// The text without what cannot be read, every byte at its place, and the stretches of it that were probably
+/// read wrongly; whatever else is found there is not worth mentioning.
 pub(crate) struct Mended<'a> {
     pub text: Cow<'a, str>,
     pub blind: Vec<Span>,
@@ -29,7 +29,8 @@ pub(crate) fn mend<'a>(findings: &mut Findings<'a>) -> Mended<'a> {
     let length = source.text.len();
     let mut text = Cow::Borrowed(source.text);
     let mut round = 0;
-    // A list that is not closed swallows what follows it. So it is blanked out, and the rest is read as if it were not there.
+    // A list that is not closed swallows what follows it. So it is blanked out, and the rest is read as if it
+    // were not there.
     let mut errors = loop {
         let (table, errors) = DeTable::parse_recoverable(&text);
         let mut errors: Vec<(Span, String)> = errors
@@ -81,7 +82,8 @@ pub(crate) fn mend<'a>(findings: &mut Findings<'a>) -> Mended<'a> {
     Mended { text, blind }
 }
 
-/// The lines of a list or table that is not closed: up to the next line that begins a key, or a table if keys may stand inside.
+/// The lines of a list or table that is not closed: up to the next line that begins a key, or a table if keys
+/// may stand inside.
 fn swallowed(source: &Source<'_>, open: Span, keys_inside: bool) -> Span {
     let mut lines = source.line_span(open.start);
     while let Some(next) = source.line_below(lines.end) {
@@ -263,7 +265,8 @@ fn bad_key(source: &Source<'_>, span: Span, raw: &str) -> (String, String) {
     )
 }
 
-/// "the first is at …" for a key or header that is there twice; empty when the first cannot be told from the text.
+/// "the first is at …" for a key or header that is there twice; empty when the first cannot be told from the
+/// text.
 fn first_of(source: &Source<'_>, span: Span) -> String {
     let said =
         |offset: usize| format!("the first is at {}", source.place(Span { start: offset, end: offset }));

@@ -15,8 +15,8 @@ table! {
     /// Files are read at start and at each reload; open connections keep what they began with.
     #[derive(Eq)]
     pub struct ListenerTls at "[listener.NAME.tls]" {
-        /// Chosen by the server name that a client asks for (SNI) and by the signatures it takes; the first is
-        /// for everyone else.
+        /// Chosen by the server name that a client asks for (SNI) and by the signatures it takes; the first
+        /// is for everyone else.
         certificates: Vec<Certificate> =
             Key::new(Kind::Many(Each::Table(Certificate::TABLE)))
                 .default("none: expected unless there is `acme`")
@@ -38,12 +38,12 @@ table! {
         /// Whether clients may resume sessions with tickets (RFC 8446 section 2.2). Their keys are made anew
         /// every 6 hours, are good for 12 more, and outlive reloads and USR2.
         tickets: bool = flag(true).also(&["session_tickets", "ssl_session_tickets"]);
-        /// Whether clients of HTTP/3 that come back may send requests before the handshake is over (0-RTT, RFC
-        /// 8470). Of those only GET, HEAD and OPTIONS without a body, from an address that the client has
+        /// Whether clients of HTTP/3 that come back may send requests before the handshake is over (0-RTT,
+        /// RFC 8470). Of those only GET, HEAD and OPTIONS without a body, from an address that the client has
         /// proved, are served before that, with `early-data: 1` for backends.
         early_data: bool = flag(false).also(&["0rtt", "zero_rtt", "allow_0rtt", "ssl_early_data"]);
-        /// Gets a certificate from a certificate authority and renews it (RFC 8555). It stands behind those in
-        /// `certificates`.
+        /// Gets a certificate from a certificate authority and renews it (RFC 8555). It stands behind those
+        /// in `certificates`.
         acme: Option<Acme> =
             below(Acme::TABLE).default("none").also(&["letsencrypt", "certresolver", "auto"]);
     }

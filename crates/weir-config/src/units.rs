@@ -1,7 +1,7 @@
 //! Durations, sizes and rates as people write them: a whole number and its unit, nothing else.
 //!
-//! A number without a unit is refused rather than guessed: `timeout = 30` means milliseconds to one reader and seconds to
-//! another, and the wrong guess is found in production.
+//! A number without a unit is refused rather than guessed: `timeout = 30` means milliseconds to one reader
+//! and seconds to another, and the wrong guess is found in production.
 
 use std::time::Duration;
 
@@ -77,7 +77,8 @@ fn duration_unit(unit: &str) -> Option<&'static str> {
     }
 }
 
-/// The unit that someone who wrote `unit` most likely meant. nginx's and HAProxy's `k` and `m` are powers of two.
+/// The unit that someone who wrote `unit` most likely meant. nginx's and HAProxy's `k` and `m` are powers of
+/// two.
 fn size_unit(unit: &str) -> Option<&'static str> {
     match unit.to_ascii_lowercase().as_str() {
         "b" | "byte" | "bytes" => Some("B"),
@@ -128,7 +129,8 @@ fn quantity(
     }
 }
 
-/// `1.5s` said with a whole number: `1500ms`. `None` when that is not what the text is, or when it does not come out even.
+/// `1.5s` said with a whole number: `1500ms`. `None` when that is not what the text is, or when it does not
+/// come out even.
 fn fraction(text: &str, units: &[(&str, u64)]) -> Option<String> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, unit) = text.split_at(end);
@@ -144,7 +146,8 @@ fn fraction(text: &str, units: &[(&str, u64)]) -> Option<String> {
     (part % scale == 0).then(|| largest_unit(amount, units))
 }
 
-/// A duration in the largest unit that divides it, so that it reads back to the same value. Below a millisecond is cut off.
+/// A duration in the largest unit that divides it, so that it reads back to the same value. Below a
+/// millisecond is cut off.
 pub fn show_duration(duration: Duration) -> String {
     match u64::try_from(duration.as_millis()).unwrap_or(u64::MAX) {
         0 => "0s".to_owned(),

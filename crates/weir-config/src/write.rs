@@ -21,8 +21,9 @@ pub fn to_toml(config: &Config) -> String {
     text
 }
 
-/// [`to_toml`] for people, with [`SECRET`] in place of each secret: the value of a header field that a route asks for, and of one
-/// that it gives to backends, since either may be what proves who somebody is. Keys, tokens and passwords are named by their files.
+/// [`to_toml`] for people, with [`SECRET`] in place of each secret: the value of a header field that a route
+/// asks for, and of one that it gives to backends, since either may be what proves who somebody is. Keys,
+/// tokens and passwords are named by their files.
 pub fn to_toml_without_secrets(config: &Config) -> String {
     let mut text = String::new();
     write_table("", &effective(config), Secrets::LeftOut, &mut text);
@@ -36,8 +37,9 @@ pub(crate) enum Secrets {
     LeftOut,
 }
 
-/// What a config says, as the shortest file would say it that leaves no default unsaid: every key but those that mean nothing
-/// where they stand, which is for the check to say, and those that would hold without being said and are marked so.
+/// What a config says, as the shortest file would say it that leaves no default unsaid: every key but those
+/// that mean nothing where they stand, which is for the check to say, and those that would hold without being
+/// said and are marked so.
 pub(crate) fn effective(config: &Config) -> Fields {
     let mut root = config.fields();
     let mut count = 0;
@@ -50,7 +52,8 @@ pub(crate) fn effective(config: &Config) -> Fields {
     root
 }
 
-/// Gives every key its place in the order of the reference page, and one of its own by which the check names it.
+/// Gives every key its place in the order of the reference page, and one of its own by which the check names
+/// it.
 fn number(fields: &mut Fields, count: &mut usize) {
     let keys = fields.schema.keys();
     fields.entries.sort_by_key(|entry| keys.iter().position(|key| key.name == entry.name));
@@ -69,7 +72,8 @@ fn number(fields: &mut Fields, count: &mut usize) {
     }
 }
 
-/// Takes out what would hold without being said, where it is noted (it means nothing there) or its key is brief.
+/// Takes out what would hold without being said, where it is noted (it means nothing there) or its key is
+/// brief.
 fn leave_out(fields: &mut Fields, noted: &BTreeSet<Span>) {
     for below in fields.entries.iter_mut().flat_map(|entry| entry.value.tables_mut()) {
         leave_out(below, noted);

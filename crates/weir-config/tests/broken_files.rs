@@ -23,7 +23,8 @@ fn ten_thousand_broken_files_never_panic_and_every_mistake_has_its_place() {
     }
     let mut random = mutate::Seeded(seed);
     let taken = (0..10_000).filter(|_| mutate::holds(&mutate::broken(&seeds, &mut random))).count();
-    // Both ways must have been taken often, or the generator has become too kind or too cruel to show anything.
+    // Both ways must have been taken often, or the generator has become too kind or too cruel to show
+    // anything.
     assert!((200..9_800).contains(&taken), "{taken} of 10000 were taken");
 }
 

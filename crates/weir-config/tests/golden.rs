@@ -1,4 +1,5 @@
-//! Every file of testdata says exactly what its golden file says. `WEIR_BLESS=1` writes the golden files anew.
+//! Every file of testdata says exactly what its golden file says. `WEIR_BLESS=1` writes the golden files
+//! anew.
 #![expect(clippy::disallowed_methods, reason = "tests read their files; the crate does not")]
 
 use std::path::{Path, PathBuf};

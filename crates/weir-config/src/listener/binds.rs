@@ -18,14 +18,16 @@ struct Bound {
     at: Option<Span>,
 }
 
-/// Notes listeners that clash with each other, or with the admin API, which listens at `admin` unless that could not be read.
+/// Notes listeners that clash with each other, or with the admin API, which listens at `admin` unless that
+/// could not be read.
 pub(crate) fn check(
     root: &Fields,
     listeners: &[Arc<Listener>],
     admin: Option<SocketAddr>,
     findings: &mut Findings<'_>,
 ) {
-    // By transport (true: UDP) and port, so that a file with many listeners is compared in time in proportion to its length.
+    // By transport (true: UDP) and port, so that a file with many listeners is compared in time in proportion
+    // to its length.
     let mut taken: BTreeMap<(bool, u16), Vec<Bound>> = BTreeMap::new();
     let said = root.table("admin").and_then(|admin| admin.get("bind"));
     if let Some(address) = admin.filter(|address| address.port() != 0) {
@@ -35,7 +37,8 @@ pub(crate) fn check(
         taken.entry((false, address.port())).or_default().push(Bound { address, owner, at });
     }
     for (listener, fields) in listeners.iter().zip(root.named("listener")) {
-        // Another plane takes packets before any socket sees them; whether its address clashes is not known here.
+        // Another plane takes packets before any socket sees them; whether its address clashes is not known
+        // here.
         if spoken(fields).is_none() || fields.is_bad("plane") {
             continue;
         }
@@ -72,7 +75,8 @@ fn transports(listener: &Listener) -> impl Iterator<Item = bool> + use<> {
     first.into_iter().chain(second)
 }
 
-/// Whether two addresses with the same port take the same clients. `[::]` is IPv6 only, so it leaves IPv4 alone.
+/// Whether two addresses with the same port take the same clients. `[::]` is IPv6 only, so it leaves IPv4
+/// alone.
 fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     let (a, b) = (a.ip().to_canonical(), b.ip().to_canonical());
     a.is_ipv4() == b.is_ipv4() && (a == b || a.is_unspecified() || b.is_unspecified())

@@ -138,7 +138,8 @@ fn backend(text: &str) -> Result<String, Refused> {
     Ok(text.to_owned())
 }
 
-/// A host name (RFC 1123, and `_`, which service names of container networks have) or an IPv4 address. `Err` says why not.
+/// A host name (RFC 1123, and `_`, which service names of container networks have) or an IPv4 address. `Err`
+/// says why not.
 pub(crate) fn host_name(host: &str) -> Result<(), String> {
     let digits_and_dots = host.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     if digits_and_dots && host.parse::<Ipv4Addr>().is_err() {

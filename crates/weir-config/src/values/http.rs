@@ -82,7 +82,8 @@ fn matched_header(text: &str) -> Result<String, Refused> {
     Ok(name)
 }
 
-/// Fields whose value follows from the connection or the body; setting them by hand would frame a message wrongly.
+/// Fields whose value follows from the connection or the body; setting them by hand would frame a message
+/// wrongly.
 const FRAMING: [&str; 10] = [
     "connection",
     "content-length",
@@ -136,8 +137,8 @@ fn field_value(text: &str) -> Result<String, Refused> {
     Ok(text.to_owned())
 }
 
-/// A value that Weir writes. One `$` begins the name of something to fill in; none exists yet, and sending the name as text
-/// would only look as if it did.
+/// A value that Weir writes. One `$` begins the name of something to fill in; none exists yet, and sending
+/// the name as text would only look as if it did.
 fn set_value(text: &str) -> Result<String, Refused> {
     field_value(text)?;
     let mut plain = String::with_capacity(text.len());

@@ -132,7 +132,8 @@ pub(crate) fn plain_path(path: &str, whole: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The path as requests are normalised (RFC 3986 section 6.2.2): unreserved bytes plain, other escapes in upper case.
+/// The path as requests are normalised (RFC 3986 section 6.2.2): unreserved bytes plain, other escapes in
+/// upper case.
 fn normal_escapes(path: &str) -> String {
     let mut normal = String::with_capacity(path.len());
     let mut rest = path;

@@ -1,5 +1,5 @@
-//! Every key of the tables is read, has an effect, and is written again: by files that are made of the tables themselves, so that
-//! a new key is tried without being named here.
+//! Every key of the tables is read, has an effect, and is written again: by files that are made of the tables
+//! themselves, so that a new key is tried without being named here.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,12 +13,14 @@ use crate::config::ROOT;
 use crate::keys::{Built, Limit, Shape, Table};
 use crate::{diff, parse};
 
-/// Files that are made at least, and at most until every key was seen: some need others, and come together seldom.
+/// Files that are made at least, and at most until every key was seen: some need others, and come together
+/// seldom.
 const FILES: std::ops::Range<usize> = 500..20_000;
 /// Of the keys that a table may have, those that a file gets: one of so many.
 const RARITY: u32 = 4;
 
-/// Makes files. Each key with its value stands on a line of its own, so that what is refused can be taken out again.
+/// Makes files. Each key with its value stands on a line of its own, so that what is refused can be taken out
+/// again.
 struct Maker {
     runner: TestRunner,
     lines: Vec<String>,

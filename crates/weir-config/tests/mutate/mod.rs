@@ -163,8 +163,8 @@ fn check_places(text: &str, report: &Report, severity: Severity) {
     assert!(places.is_sorted(), "not in order: {places:?}");
 }
 
-/// Whatever the text, every problem has a place in it, and what is taken survives being written and read again.
-/// Gives whether it was taken.
+/// Whatever the text, every problem has a place in it, and what is taken survives being written and read
+/// again. Gives whether it was taken.
 pub fn holds(text: &str) -> bool {
     match check_text("fuzz.toml", text) {
         Err(report) => {
