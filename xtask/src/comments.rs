@@ -6,19 +6,8 @@ use crate::tree::{Finding, Tree};
 const FORMAT: &str = "rustfmt.toml";
 
 /// Parts of the repository whose comments were wider when this rule came. The list may only become shorter.
-const NOT_YET: [&str; 11] = [
-    "crates/weir-admin/",
-    "crates/weir-balance/",
-    "crates/weir-config/",
-    "crates/weir-control/",
-    "crates/weir-convert/",
-    "crates/weir-proxy/",
-    "crates/weir-tls/",
-    "crates/weir/",
-    "lab/",
-    "tests/",
-    "xtask/",
-];
+const NOT_YET: [&str; 6] =
+    ["crates/weir-admin/", "crates/weir-proxy/", "crates/weir-tls/", "crates/weir/", "tests/", "xtask/"];
 
 /// Lines of comment beyond the width; code in them, citations, and what has no space to break at are as long as they are.
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -72,7 +61,7 @@ mod tests {
         let files = [
             ("rustfmt.toml", "max_width = 30\n"),
             ("crates/a/src/lib.rs", text.as_str()),
-            ("lab/src/a.rs", &text),
+            ("crates/weir-proxy/src/a.rs", &text),
         ];
         let found = check(&Tree::of(&files));
         let lines: Vec<_> = found.iter().map(|finding| (finding.file.as_str(), finding.line)).collect();
