@@ -140,21 +140,21 @@ pub fn take_request(session: &mut Session, exchange: &Exchange, keep: bool) {
     }
 }
 
-/// Ends an exchange that was answered without a backend's connection, of which all was sent that it says (`is_whole`) or not.
+/// Ends an exchange that was answered without a backend's connection; `End::Done` where all was sent that its head says.
 pub fn ended(
     session: &mut Session,
     exchange: &mut Exchange,
     listener: &WorkerListener,
-    (end, is_whole): (End, bool),
+    end: End,
     keep: bool,
 ) -> After {
     session.idle_since = Some(exchange.ledger.close(&session.requester, listener, &exchange.request_id, end));
-    match is_whole {
-        // The client must be able to tell that it is not.
-        false => After::Reset,
-        true if keep => After::Keep,
-        true if !exchange.request.keep_alive() => After::Close,
-        true => After::Linger,
+    match end {
+        End::Done if keep => After::Keep,
+        End::Done if !exchange.request.keep_alive() => After::Close,
+        End::Done => After::Linger,
+        // The client must be able to tell that it is not whole.
+        _ => After::Reset,
     }
 }
 

@@ -26,8 +26,8 @@ pub async fn run(
     screening::at_origin(&session.requester, exchange, forwarding)?;
     let mut facts = request::serialise(&session.requester, exchange, forwarding, Conditions::AsSent)?;
     let mut upload = request::begin_upload(session, exchange, forwarding, &facts)?;
-    let looked_at = match facts.inspected.take() {
-        Some(kind) => Box::pin(sqli::body(session, exchange, forwarding, (&facts, &kind), &mut upload)).await,
+    let looked_at = match &facts.inspected {
+        Some(_) => Box::pin(sqli::body(session, exchange, forwarding, &facts, &mut upload)).await,
         None => Ok(()),
     };
     let Session { requester, stream, .. } = &mut *session;

@@ -31,6 +31,7 @@ mod respond;
 pub mod route;
 pub(crate) mod screen;
 pub mod screening;
+mod sending;
 mod session;
 mod sink;
 pub mod sqli;

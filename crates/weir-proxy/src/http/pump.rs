@@ -8,9 +8,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::Interest;
 use tokio::net::TcpStream;
-use weir_http::h1::chunked::{write_chunk_end, write_chunk_head, write_last_chunk};
 use weir_http::h1::connection::Drained;
-use weir_http::{BodyLength, BodyReader, Violation};
+use weir_http::{BodyReader, Violation};
 use weir_io::buffers::{Buffer, Buffers, LARGE};
 use weir_io::pipes::{Pipe, SMALL_PIECE, SMALL_PIECES};
 use weir_io::socket::poll_call;
@@ -19,11 +18,8 @@ use weir_io::wait::give_way;
 use weir_stats::table::ListenerCells;
 
 use crate::http::compress::Encoding;
-use crate::http::sink::{Parts, Sink};
+use crate::http::sink::{Framer, Framing, Sink};
 use crate::http::stream::Stream;
-
-/// What stands behind a chunk's content.
-const CHUNK_END: &[u8] = b"\r\n";
 
 /// A body of known length of which at least this much is still to come goes through a pipe with `splice(2)`: nothing is copied.
 const BULKY_BYTES: u64 = 256 << 10;
@@ -33,10 +29,7 @@ const TURN_BYTES: u64 = 1 << 20;
 /// One body on its way.
 pub struct Pump {
     reader: BodyReader,
-    framing_kind: Framing,
-    /// Framing bytes that go out before the content at the front of `buffer`.
-    framing: Vec<u8>,
-    framing_sent: usize,
+    framer: Framer,
     /// Bytes received and not yet sent: first `content` bytes of content, then what was not looked at yet.
     buffer: Option<Buffer>,
     content: usize,
@@ -46,10 +39,6 @@ pub struct Pump {
     plain: usize,
     /// Framing bytes of the source that stand between the content and what was not looked at.
     behind_content: usize,
-    /// Whether `content` is a chunk of ours, whose end goes out with it: a reader that waits for whole chunks (of server-sent
-    /// events, say) must not be kept waiting for the next one.
-    chunk_open: bool,
-    end_written: bool,
     /// Content on its way inside the kernel; `None` while there is none.
     pipe: Option<Pipe>,
     /// Small pieces in a row, while splicing. At [`SMALL_PIECES`] the rest is copied.
@@ -62,28 +51,6 @@ pub struct Pump {
     limit: u64,
     /// What [`Self::poll_hold`] moved, without framing, for whoever looks at it.
     copy: Option<Vec<u8>>,
-}
-
-/// How the sink is told where the body ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
-    /// Its length was announced, or closing ends it.
-    Plain,
-    /// We frame it in chunks.
-    Chunked,
-    /// The end of the sink's stream is that of the body.
-    Stream,
-}
-
-impl Framing {
-    /// What a body of `length`, as it was announced to it, needs on `sink`.
-    pub fn on(sink_is_muxed: bool, length: BodyLength) -> Framing {
-        match length {
-            _ if sink_is_muxed => Framing::Stream,
-            BodyLength::Chunked => Framing::Chunked,
-            _ => Framing::Plain,
-        }
-    }
 }
 
 /// Why a body did not get across.
@@ -116,16 +83,12 @@ impl Pump {
     pub fn new(reader: BodyReader, framing: Framing, rest: Option<Buffer>, limit: Option<u64>) -> Pump {
         Pump {
             reader,
-            framing_kind: framing,
-            framing: Vec::new(),
-            framing_sent: 0,
+            framer: Framer::new(framing, Vec::new()),
             buffer: rest.filter(|buffer| !buffer.is_empty()),
             content: 0,
             encoding: None,
             plain: 0,
             behind_content: 0,
-            chunk_open: false,
-            end_written: false,
             pipe: None,
             small_pieces: 0,
             received: 0,
@@ -155,22 +118,16 @@ impl Pump {
         let mut left = room;
         loop {
             self.frame_next()?;
-            if left == 0 || (self.framing.is_empty() && self.content == 0) {
+            if left == 0 || (self.framer.is_clear() && self.content == 0) {
                 return Ok(());
             }
-            out.append(&mut self.framing);
             let count = self.content.min(left);
-            if let Some(buffer) = &self.buffer {
-                let content = &buffer.filled()[..count];
-                out.extend_from_slice(content);
-                if let Some(copy) = &mut self.copy {
-                    copy.extend_from_slice(content);
-                }
+            let content = self.buffer.as_ref().map_or(&[][..], |buffer| &buffer.filled()[..count]);
+            self.framer.put(out, content, count == self.content);
+            if let Some(copy) = &mut self.copy {
+                copy.extend_from_slice(content);
             }
             left -= count;
-            if count == self.content && std::mem::take(&mut self.chunk_open) {
-                write_chunk_end(out);
-            }
             self.content_sent(count);
         }
     }
@@ -222,8 +179,8 @@ impl Pump {
         self.is_at_end()
             && self.content == 0
             && self.pipe.is_none()
-            && self.framing_sent == self.framing.len()
-            && (self.framing_kind == Framing::Plain || self.end_written)
+            && self.framer.is_clear()
+            && self.framer.is_told()
     }
 
     /// Whether it can only go on once the source sends more.
@@ -231,7 +188,7 @@ impl Pump {
         self.content == 0
             && self.plain == 0
             && self.pipe.is_none()
-            && self.framing_sent == self.framing.len()
+            && self.framer.is_clear()
             && !self.reader.is_complete()
     }
 
@@ -244,14 +201,11 @@ impl Pump {
             if self.content > room.saturating_sub(out.len()) {
                 return Ok(());
             }
-            if self.framing.is_empty() && self.content == 0 {
+            if self.framer.is_clear() && self.content == 0 {
                 return Ok(());
             }
-            out.append(&mut self.framing);
-            out.extend_from_slice(self.outgoing());
-            if std::mem::take(&mut self.chunk_open) {
-                write_chunk_end(out);
-            }
+            let content = outgoing(&self.encoding, &self.buffer, self.content);
+            self.framer.put(out, content, true);
             self.content_sent(self.content);
         }
     }
@@ -273,7 +227,7 @@ impl Pump {
         }
         loop {
             self.frame_next()?;
-            while self.framing_sent < self.framing.len() || self.content > 0 {
+            while !self.framer.is_clear() || self.content > 0 {
                 let Poll::Ready(sent) = self.poll_send(context, sink) else {
                     source.gather(context);
                     return Poll::Pending;
@@ -291,9 +245,9 @@ impl Pump {
                     self.pipe = None;
                 }
             }
-            if self.framing_kind == Framing::Stream && self.is_at_end() && !self.end_written {
+            if self.framer.kind() == Framing::Stream && self.is_at_end() && !self.framer.is_told() {
                 ready!(sink.poll_end(context, self.reader.trailers())).map_err(|_| PumpError::SinkClosed)?;
-                self.end_written = true;
+                self.framer.ended();
             }
             if self.is_done() {
                 return Poll::Ready(Ok(()));
@@ -326,7 +280,9 @@ impl Pump {
         if self.encoding.is_some() {
             return None;
         }
-        if self.framing_kind != Framing::Plain || self.small_pieces >= SMALL_PIECES || sink.socket().is_none()
+        if self.framer.kind() != Framing::Plain
+            || self.small_pieces >= SMALL_PIECES
+            || sink.socket().is_none()
         {
             return None;
         }
@@ -382,9 +338,7 @@ impl Pump {
 
     /// Makes ready for another sink, which gets no end yet.
     pub fn begin_again(&mut self) {
-        if self.framing_kind == Framing::Stream {
-            self.end_written = false;
-        }
+        self.framer.begin_again();
     }
 
     /// Reads the framing of what was received until there is content to send or nothing is left to look at.
@@ -397,15 +351,12 @@ impl Pump {
                 self.content = run;
                 match run {
                     0 => self.step_over(0),
-                    _ => self.frame_content(),
+                    _ => self.framer.begin(run),
                 }
             }
         }
-        let is_chunked = self.framing_kind == Framing::Chunked;
-        if self.content == 0 && self.is_at_end() && is_chunked && !self.end_written {
-            self.begin_framing();
-            write_last_chunk(&mut self.framing, self.reader.trailers());
-            self.end_written = true;
+        if self.content == 0 && self.is_at_end() {
+            self.framer.end(self.reader.trailers());
         }
         Ok(())
     }
@@ -429,7 +380,7 @@ impl Pump {
             let Some(encoding) = &mut self.encoding else { return Ok(()) };
             if encoding.has_piece() || encoding.is_finished() && !encoding.encoded().is_empty() {
                 self.content = encoding.encoded().len();
-                self.frame_content();
+                self.framer.begin(self.content);
             } else if encoding.is_finished() || encoding.is_out_of_turn() {
                 return Ok(());
             } else if self.plain > 0 {
@@ -457,60 +408,22 @@ impl Pump {
         let count = encoding.encoded().len();
         if count > 0 {
             self.content = count;
-            self.frame_content();
+            self.framer.begin(count);
         }
         Ok(flushed || count > 0)
     }
 
-    /// What of the content is to be sent next.
-    fn outgoing(&self) -> &[u8] {
-        match (&self.encoding, &self.buffer) {
-            (Some(encoding), _) => &encoding.encoded()[..self.content],
-            (None, Some(buffer)) => &buffer.filled()[..self.content],
-            (None, None) => &[],
-        }
-    }
-
-    /// Begins a chunk for content that is to be sent, where the sink takes chunks.
-    fn frame_content(&mut self) {
-        if self.framing_kind == Framing::Chunked {
-            self.begin_framing();
-            write_chunk_head(&mut self.framing, self.content as u64);
-            self.chunk_open = true;
-        }
-    }
-
-    fn begin_framing(&mut self) {
-        if self.framing_sent == self.framing.len() {
-            self.framing.clear();
-            self.framing_sent = 0;
-        }
-    }
-
     fn poll_send(&mut self, context: &mut Context<'_>, sink: &mut impl Sink) -> Poll<io::Result<()>> {
-        let framing = &self.framing[self.framing_sent..];
-        let content = self.outgoing();
-        let (framing_bytes, content_bytes) = (framing.len(), content.len());
-        let end: &[u8] = if self.chunk_open { CHUNK_END } else { b"" };
-        let is_last = self.framing_kind == Framing::Stream
+        let content = outgoing(&self.encoding, &self.buffer, self.content);
+        let is_last = self.framer.kind() == Framing::Stream
             && self.is_at_end()
             && self.reader.trailers().next().is_none();
-        let parts = Parts { before: framing, content, behind: end, is_last };
-        let sent = ready!(sink.poll_take(context, &parts))?;
+        let sent = ready!(sink.poll_take(context, &self.framer.parts(content, is_last)))?;
         if sent == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
         self.streamed += sent as u64;
-        let of_framing = sent.min(framing_bytes);
-        let of_content = (sent - of_framing).min(content_bytes);
-        let of_end = sent - of_framing - of_content;
-        self.framing_sent += of_framing;
-        if self.chunk_open && of_content == content_bytes {
-            // Whatever did not fit of the end goes before what comes next.
-            self.chunk_open = false;
-            self.begin_framing();
-            self.framing.extend_from_slice(&CHUNK_END[of_end..]);
-        }
+        let of_content = self.framer.took(sent, self.content);
         if of_content > 0 {
             self.content_sent(of_content);
         }
@@ -552,6 +465,15 @@ impl Pump {
     pub fn into_rest(self) -> (Option<Buffer>, Option<Drained>) {
         let done = self.is_done();
         (self.buffer, if done { self.reader.drained() } else { None })
+    }
+}
+
+/// What is to be sent next, where `content` bytes are.
+fn outgoing<'a>(encoding: &'a Option<Box<Encoding>>, buffer: &'a Option<Buffer>, content: usize) -> &'a [u8] {
+    match (encoding, buffer) {
+        (Some(encoding), _) => &encoding.encoded()[..content],
+        (None, Some(buffer)) => &buffer.filled()[..content],
+        (None, None) => &[],
     }
 }
 

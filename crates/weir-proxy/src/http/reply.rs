@@ -6,12 +6,14 @@
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use weir_http::h1::encode;
 use weir_http::{
-    AddedField, Field, Method, OwnAnswer, OwnResponse, ResponseContext, ResponseHead, SentFraming, Version,
-    continue_fields, response_fields, write_response,
+    AddedField, Field, Method, OwnAnswer, OwnResponse, RequestHead, ResponseContext, ResponseHead,
+    SentFraming, Version, continue_fields, response_fields, write_response,
 };
+use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::stream::Sight;
 use weir_io::wait::send_all;
@@ -95,26 +97,25 @@ pub fn write_head(
         sticky: beside.sticky,
         websocket_accept: beside.websocket_accept,
         negotiated: beside.negotiated,
-        ..context(forwarding, (request.version(), request.method()), keep_alive, request_id, ledger)
+        ..context(forwarding, request, keep_alive, request_id, ledger)
     };
-    put_head(session, (response, received), context, (reply, reply_head_bytes))
-        .map_err(|_| Failure::ClientClosed)
+    put_head(session, response, received, context, reply, reply_head_bytes).map_err(|_| Failure::ClientClosed)
 }
 
 /// What every response on its way to a client is told, whoever answers.
 pub fn context<'a>(
     forwarding: &'a Forwarding<'_>,
-    (version, method): (Version, Method),
+    request: &RequestHead,
     keep_alive: bool,
     request_id: &'a [u8],
     ledger: &'a Ledger,
 ) -> ResponseContext<'a> {
     ResponseContext {
         added: forwarding.route.map_or(&[], |route| &route.response_fields),
-        alternative: alternative(forwarding.listener, version),
+        alternative: alternative(forwarding.listener, request.version()),
         request_id,
         cache: ledger.cache.fields(),
-        ..ResponseContext::new(version, method, keep_alive)
+        ..ResponseContext::new(request.version(), request.method(), keep_alive)
     }
 }
 
@@ -122,9 +123,11 @@ pub fn context<'a>(
 #[inline]
 pub fn put_head(
     session: &mut Session,
-    (head, text): (&ResponseHead, &[u8]),
+    head: &ResponseHead,
+    text: &[u8],
     context: ResponseContext<'_>,
-    (reply, reply_head_bytes): (&mut Vec<u8>, &mut u64),
+    reply: &mut Vec<u8>,
+    reply_head_bytes: &mut u64,
 ) -> io::Result<SentFraming> {
     reply.clear();
     let stream = session.stream.as_muxed();
@@ -181,6 +184,18 @@ pub fn begin_own(
         answer.visit(&own, &mut field, reply);
         stream.send_head(head, reply.is_empty())
     })
+}
+
+/// Sends what is in `exchange.reply` to a client that may take none of it for `patience`, from when its deadline was set.
+#[inline]
+pub async fn send_text(
+    session: &mut Session,
+    exchange: &Exchange,
+    patience: Duration,
+) -> Result<(), WaitError> {
+    let Session { stream, requester, .. } = session;
+    let renew = || requester.wait(clock::now(), patience);
+    send_all(stream, &exchange.reply, &requester.deadline, renew).await
 }
 
 /// Sends what [`begin_own`] left, and the end.

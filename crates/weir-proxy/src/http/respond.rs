@@ -6,8 +6,6 @@ use std::task::Poll;
 use weir_http::Violation;
 use weir_http::h1::connection::Busy;
 use weir_io::buffers::{LARGE, SMALL};
-use weir_io::clock;
-use weir_io::wait::send_all;
 use weir_stats::table::End;
 
 use crate::backends::Chosen;
@@ -16,9 +14,10 @@ use crate::http::connection::Connection;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forwarding::{Facts, Forwarding};
-use crate::http::pump::{Framing, Pump};
+use crate::http::pump::Pump;
 use crate::http::requester::Requester;
 use crate::http::session::Session;
+use crate::http::sink::Framing;
 use crate::http::upload::Upload;
 use crate::http::{cache, compress, drive, kept, reply, tunnel};
 
@@ -132,9 +131,7 @@ async fn send(
     if download.is_done() && upload.is_done() {
         exchange.ledger.leave_places();
     }
-    let Session { stream, requester, .. } = session;
-    let renew = || requester.wait(clock::now(), patience);
-    send_all(stream, &exchange.reply, &requester.deadline, renew).await?;
+    reply::send_text(session, exchange, patience).await?;
     if download.is_done()
         || (session.stream.is_muxed() && sends_at_once(session, connection, upload, download).await?)
     {

@@ -127,9 +127,10 @@ pub(super) async fn body(
     session: &mut Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
-    (facts, kind): (&Facts, &BodyKind),
+    facts: &Facts,
     upload: &mut Upload,
 ) -> Result<(), Failure> {
+    let Some(kind) = &facts.inspected else { return Ok(()) };
     let asked = forwarding.sqli();
     let cells = forwarding.listener.shared.cells.of(session.requester.worker.number);
     let Some(_charge) = session.requester.worker.buffers.charge(asked.body_bytes) else {

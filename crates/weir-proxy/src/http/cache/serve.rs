@@ -375,8 +375,10 @@ impl Miss<'_> {
     ) -> Result<After, Failure> {
         let offer = compress::offer(
             self.forwarding.compress(),
-            (&exchange.request, session.requester.received()),
-            (&fetched.head, &fetched.text),
+            &exchange.request,
+            session.requester.received(),
+            &fetched.head,
+            &fetched.text,
         );
         let encoded = offer
             .as_ref()

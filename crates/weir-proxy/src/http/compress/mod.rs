@@ -74,8 +74,10 @@ impl Offer {
 /// What the request makes of a response of this head, which came from a backend; `None` where its `accept-encoding` makes no difference.
 pub fn offer(
     rules: Option<&Compress>,
-    (request, received): (&RequestHead, &[u8]),
-    (response, text): (&ResponseHead, &[u8]),
+    request: &RequestHead,
+    received: &[u8],
+    response: &ResponseHead,
+    text: &[u8],
 ) -> Option<Offer> {
     let rules = rules?;
     let media_type = recoding(response, text, Method::Get, rules.min_bytes).ok()?;

@@ -1,6 +1,6 @@
 //! What is received, and what of it leaves.
 
-use weir_http::Limits;
+use weir_http::{BodyLength, Limits};
 
 use super::*;
 

@@ -1,0 +1,157 @@
+//! Content from memory on its way to a client: framed as its head said, sent from where it is, and given up where the client takes none
+//! for too long.
+
+use std::future::poll_fn;
+use std::io::IoSlice;
+use std::ops::Range;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes};
+use weir_cache::Body;
+use weir_http::Field;
+use weir_io::clock;
+use weir_io::wait::send_all;
+use weir_io::wait::{WaitError, timed_out};
+
+use crate::http::reply;
+use crate::http::session::Session;
+use crate::http::sink::{Framer, Framing, Sink as _};
+
+/// Places that one send gathers from.
+const GATHERED: usize = 8;
+
+/// One response's content.
+pub struct Sending<'a> {
+    session: &'a mut Session,
+    framer: Framer,
+    /// For how long the client may take none of it.
+    patience: Duration,
+}
+
+impl Sending<'_> {
+    /// Nothing was sent yet; `head` leaves with the first of the content.
+    pub fn new(session: &mut Session, framing: Framing, head: Vec<u8>, patience: Duration) -> Sending<'_> {
+        Sending { session, framer: Framer::new(framing, head), patience }
+    }
+
+    /// The client, between two pieces.
+    pub fn session(&mut self) -> &mut Session {
+        self.session
+    }
+
+    /// Sends what waits for content without it.
+    pub async fn flush(&mut self) -> Result<(), WaitError> {
+        if !self.framer.is_clear() {
+            self.renew();
+            let Session { stream, requester, .. } = &mut *self.session;
+            let renew = || requester.wait(clock::now(), self.patience);
+            let waiting = self.framer.parts(b"", false).before;
+            send_all(stream, waiting, &requester.deadline, renew).await?;
+            self.framer.took(waiting.len(), 0);
+        }
+        Ok(())
+    }
+
+    /// Sends the next piece, of which it is not known whether more follow.
+    pub async fn piece(&mut self, mut content: Bytes) -> Result<(), WaitError> {
+        self.framer.begin(content.len());
+        while !self.framer.is_clear() || !content.is_empty() {
+            self.renew();
+            let Session { stream, requester, .. } = &mut *self.session;
+            if stream.is_muxed() {
+                self.on_stream(&mut content, false).await?;
+                continue;
+            }
+            let taken =
+                poll_fn(|context| match stream.poll_take(context, &self.framer.parts(&content, false)) {
+                    Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
+                    Poll::Pending => timed_out(&requester.deadline),
+                })
+                .await?;
+            content.advance(self.framer.took(taken, content.len()));
+        }
+        Ok(())
+    }
+
+    /// Sends the bytes of `body` in `range`, which are all there are, and the end; `range` loses what was sent.
+    pub async fn kept(&mut self, body: &Body, range: &mut Range<u64>) -> Result<(), WaitError> {
+        if self.session.stream.is_muxed() {
+            // The frames hold on to it where it is kept.
+            while let Some(mut piece) = first(body, range) {
+                let length = piece.len() as u64;
+                self.on_stream(&mut piece, range.start + length == range.end).await?;
+                range.start += length - piece.len() as u64;
+                self.renew();
+            }
+            return reply::finish(self.session, std::iter::empty).await;
+        }
+        while !self.framer.is_clear() || !range.is_empty() {
+            let Session { stream, requester, .. } = &mut *self.session;
+            let head = self.framer.parts(b"", false).before;
+            let taken = poll_fn(|context| {
+                let mut places = [IoSlice::new(&[]); GATHERED];
+                places[0] = IoSlice::new(head);
+                let mut count = usize::from(!head.is_empty());
+                for bytes in body.slices(range.start, range.end).take(GATHERED - count) {
+                    places[count] = IoSlice::new(bytes);
+                    count += 1;
+                }
+                match stream.poll_send_slices(context, &places[..count]) {
+                    Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
+                    Poll::Pending => timed_out(&requester.deadline),
+                }
+            })
+            .await?;
+            let left = (range.end - range.start) as usize;
+            range.start += self.framer.took(taken, left) as u64;
+            if !range.is_empty() {
+                self.renew();
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends content that came in pieces.
+    pub async fn end<'t, T: Iterator<Item = Field<'t>>>(
+        &mut self,
+        trailers: impl Fn() -> T,
+    ) -> Result<(), WaitError> {
+        self.framer.end(trailers());
+        self.flush().await?;
+        reply::finish(self.session, trailers).await
+    }
+
+    /// Gives the room that the head was in back.
+    pub fn into_room(self) -> Vec<u8> {
+        self.framer.into_room()
+    }
+
+    fn renew(&self) {
+        self.session.requester.wait(clock::now(), self.patience);
+    }
+
+    /// Hands some of `content` to a stream, without a copy.
+    async fn on_stream(&mut self, content: &mut Bytes, is_last: bool) -> Result<(), WaitError> {
+        let Session { stream, requester, .. } = &mut *self.session;
+        let Some(stream) = stream.as_muxed() else { return Ok(()) };
+        poll_fn(|context| match stream.poll_send_bytes(context, content, is_last) {
+            Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
+            Poll::Pending => timed_out(&requester.deadline),
+        })
+        .await
+    }
+}
+
+/// The first bytes of `body` in `range`, at most to the end of a chunk; `None` where the range is empty.
+fn first(body: &Body, range: &Range<u64>) -> Option<Bytes> {
+    let mut start = 0;
+    for chunk in body.chunks() {
+        let end = start + chunk.len() as u64;
+        if range.start < end.min(range.end) {
+            return Some(chunk.slice((range.start - start) as usize..(range.end.min(end) - start) as usize));
+        }
+        start = end;
+    }
+    None
+}
