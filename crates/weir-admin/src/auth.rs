@@ -1,4 +1,5 @@
-//! Who may call what: the token, and the checks that keep a browser from being used against its own machine (D10).
+//! Who may call what: the token, and the checks that keep a browser from being used against its own machine
+//! (D10).
 
 use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr};
@@ -83,8 +84,8 @@ impl Auth {
         given.is_some_and(|given| equal_in_constant_time(given, token.as_bytes()))
     }
 
-    /// Loopback, the bound address, and the machine's own name. Bound to every address, any address will do: only names can
-    /// be made to lead here by somebody else.
+    /// Loopback, the bound address, and the machine's own name. Bound to every address, any address will do:
+    /// only names can be made to lead here by somebody else.
     fn is_this_machine(&self, host: &str) -> bool {
         let name = host_without_port(host).to_ascii_lowercase();
         if let Ok(address) = name.trim_matches(['[', ']']).parse::<IpAddr>() {
@@ -98,7 +99,8 @@ fn is_loopback(bind: SocketAddr) -> bool {
     bind.ip().to_canonical().is_loopback()
 }
 
-/// Whether a browser says that the call comes from another site's page. A program that is no browser says nothing.
+/// Whether a browser says that the call comes from another site's page. A program that is no browser says
+/// nothing.
 fn is_cross_site(headers: &HeaderMap, host: &str) -> bool {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let fetched = text("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none");

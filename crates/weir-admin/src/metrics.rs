@@ -43,7 +43,8 @@ fn about_weir(out: &mut Exposition, control: &Control, generation: u64) {
     out.family(&expose::BUILD_INFO).sample(&[env!("CARGO_PKG_VERSION")], 1.0);
     out.single(&expose::CONFIG_GENERATION, generation as f64);
     let last = control.last_reload();
-    // Before the first reload the config that the process was started with is in force: that counts as a success.
+    // Before the first reload the config that the process was started with is in force: that counts as a
+    // success.
     out.single(
         &expose::LAST_RELOAD_SUCCESSFUL,
         f64::from(u8::from(last.as_ref().is_none_or(|last| last.result.is_good()))),
@@ -141,7 +142,8 @@ fn listeners(out: &mut Exposition, control: &Control, compiled: &CompiledSnapsho
     counter(out, &expose::LOG_DROPPED, |cells| &cells.log_dropped);
 }
 
-/// Those that speak HTTP: what counts requests would be zeros for the others, and a quantile of nothing is no number.
+/// Those that speak HTTP: what counts requests would be zeros for the others, and a quantile of nothing is no
+/// number.
 fn of_http(listeners: &[Arc<Listener>]) -> impl Iterator<Item = &Arc<Listener>> {
     listeners.iter().filter(|listener| listener.config.protocol() == Protocol::Http)
 }

@@ -1,4 +1,5 @@
-//! The status page: one dense HTML page without scripts, for the moment when somebody needs to see what is going on.
+//! The status page: one dense HTML page without scripts, for the moment when somebody needs to see what is
+//! going on.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -121,7 +122,8 @@ fn listeners(out: &mut String, listeners: &[ListenerStatus]) {
     out.push_str("</table></div>");
 }
 
-/// Soon enough to be looked at by somebody, and late enough that what renews certificates should have done so.
+/// Soon enough to be looked at by somebody, and late enough that what renews certificates should have done
+/// so.
 const SOON_SECONDS: f64 = 14.0 * 86_400.0;
 
 fn certificates(out: &mut String, listeners: &[ListenerStatus]) {

@@ -48,7 +48,8 @@ pub enum WhenTaken {
 }
 
 impl Admin {
-    /// Opens the socket, or takes over `inherited`. Refuses an address that others can reach when there is no token.
+    /// Opens the socket, or takes over `inherited`. Refuses an address that others can reach when there is no
+    /// token.
     pub fn bind(
         config: &weir_config::Admin,
         inherited: Option<OwnedFd>,

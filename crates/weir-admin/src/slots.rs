@@ -1,8 +1,9 @@
 //! Who holds a connection to the admin API, and who must give it up when all are taken.
 //!
-//! An operator has to get in while somebody else holds every connection. So a newcomer is always let in, and one that is of less
-//! use goes: first those that have not sent a whole request, then those that are being answered without a token. Whoever has
-//! shown the token is never closed for another. Among equals the address that holds most gives one up, the oldest.
+//! An operator has to get in while somebody else holds every connection. So a newcomer is always let in, and
+//! one that is of less use goes: first those that have not sent a whole request, then those that are being
+//! answered without a token. Whoever has shown the token is never closed for another. Among equals the
+//! address that holds most gives one up, the oldest.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -50,8 +51,8 @@ struct Table {
 }
 
 impl Slots {
-    /// A slot for a connection from `peer`; waits only while every slot is held by a call with the token. Gives, too, whether
-    /// another connection was closed for it.
+    /// A slot for a connection from `peer`; waits only while every slot is held by a call with the token.
+    /// Gives, too, whether another connection was closed for it.
     pub(crate) async fn take(self: &Arc<Self>, peer: IpAddr) -> (Slot, bool) {
         loop {
             if let Some(taken) = self.try_take(peer) {

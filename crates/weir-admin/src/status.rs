@@ -75,7 +75,8 @@ pub struct ListenerStatus {
     pub bytes_sent: u64,
     /// From first byte of a request to last byte of its response.
     pub request_seconds: Option<Quantiles>,
-    /// What it serves TLS with, in the order of the config; one on order is the last, whether it is there yet or not.
+    /// What it serves TLS with, in the order of the config; one on order is the last, whether it is there yet
+    /// or not.
     pub certificates: Vec<CertificateStatus>,
 }
 
