@@ -1,5 +1,5 @@
-//! Certificates that are got by ACME, as far as handshakes and requests see of it: where they are kept, and what proves to an authority that
-//! a domain is ours while it looks.
+//! Certificates that are got by ACME, as far as handshakes and requests see of it: where they are kept, and
+//! what proves to an authority that a domain is ours while it looks.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -37,7 +37,8 @@ pub fn folder(acme: &Acme) -> PathBuf {
     acme.store.join(format!("{host}-{}", short_digest(&[acme.directory.as_str()])))
 }
 
-/// The file with the certificate's chain and its key, PEM both: one file, so that there is no moment with one of them.
+/// The file with the certificate's chain and its key, PEM both: one file, so that there is no moment with one
+/// of them.
 pub fn file(acme: &Acme) -> PathBuf {
     let mut domains: Vec<&str> = acme.domains.iter().map(String::as_str).collect();
     domains.sort_unstable();
@@ -142,7 +143,8 @@ enum What {
 }
 
 impl Challenges {
-    /// What a request for this token is answered with; `None` for one that no authority was told of. Costs no lock.
+    /// What a request for this token is answered with; `None` for one that no authority was told of. Costs no
+    /// lock.
     pub fn answer(&self, token: &str) -> Option<Arc<str>> {
         self.tokens.find(token)
     }
@@ -153,7 +155,8 @@ impl Challenges {
         if self.certificates.is_used.load(Ordering::Acquire) { self.config.get() } else { None }
     }
 
-    /// Has requests for `token` answered with `authorization`, on every listener that speaks HTTP without TLS.
+    /// Has requests for `token` answered with `authorization`, on every listener that speaks HTTP without
+    /// TLS.
     pub fn offer_token(self: &Arc<Challenges>, token: &str, authorization: &str) -> Offer {
         self.tokens.change(|tokens| {
             tokens.insert(token.to_owned(), authorization.into());
@@ -161,7 +164,8 @@ impl Challenges {
         Offer { challenges: self.clone(), what: What::Token(token.to_owned()) }
     }
 
-    /// Has handshakes of [`PROTOCOL`] for `domain` shown a certificate with `digest` in it, on every listener with TLS.
+    /// Has handshakes of [`PROTOCOL`] for `domain` shown a certificate with `digest` in it, on every listener
+    /// with TLS.
     ///
     /// # Errors
     /// The certificate can't be made; says why.
@@ -194,7 +198,8 @@ impl fmt::Debug for Challenges {
     }
 }
 
-/// The certificate that proves a domain: signed by itself, with the digest of the key authorization (RFC 8737 section 3).
+/// The certificate that proves a domain: signed by itself, with the digest of the key authorization (RFC 8737
+/// section 3).
 fn proof(domain: &str, digest: &[u8; 32]) -> Result<CertifiedKey, String> {
     let made = || {
         let mut params = CertificateParams::new([domain.to_owned()])?;
@@ -278,7 +283,8 @@ mod tests {
     fn the_proof_of_a_domain_has_its_name_and_the_digest_and_nothing_else() {
         let shown = proof("shop.example", &[7; 32]).unwrap();
         let Err(parsed) = webpki::EndEntityCert::try_from(&shown.cert[0]) else { panic!("it is believed") };
-        // Critical, and known to nobody but those who ask for it: it can't be mistaken for a certificate of the domain.
+        // Critical, and known to nobody but those who ask for it: it can't be mistaken for a certificate of
+        // the domain.
         assert_eq!(parsed, webpki::Error::UnsupportedCriticalExtension);
         let der = shown.cert[0].as_ref();
         let digest = [&[0x04, 0x22, 0x04, 0x20][..], &[7; 32]].concat();

@@ -34,7 +34,8 @@ pub struct Facts {
     pub identity: Option<Identity>,
 }
 
-/// By what an authority knows a certificate (RFC 9773 section 4.1), both as in its DER, without tag and length.
+/// By what an authority knows a certificate (RFC 9773 section 4.1), both as in its DER, without tag and
+/// length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Of the key that signed it.

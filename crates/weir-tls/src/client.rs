@@ -53,7 +53,8 @@ impl BackendTls {
         self.digest == other.digest && self.name == other.name
     }
 
-    /// Whether the backend may be spoken to that agreed on `alpn`: for HTTP/2 it must have (RFC 9113 section 3.2).
+    /// Whether the backend may be spoken to that agreed on `alpn`: for HTTP/2 it must have (RFC 9113 section
+    /// 3.2).
     ///
     /// # Errors
     /// What it did not do, for people.

@@ -1,4 +1,5 @@
-//! Just enough of DER (X.690) to find when a certificate is good, and by what its authority knows it (RFC 5280 section 4.1).
+//! Just enough of DER (X.690) to find when a certificate is good, and by what its authority knows it (RFC
+//! 5280 section 4.1).
 
 /// One element: its tag and content, and what stands behind it.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
@@ -47,8 +48,8 @@ fn from_serial_number(certificate: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// By what an authority knows a certificate: the identifier of the key that signed it, and its serial number, each without tag and length
-/// (RFC 9773 section 4.1). `None` when the certificate does not say both.
+/// By what an authority knows a certificate: the identifier of the key that signed it, and its serial number,
+/// each without tag and length (RFC 9773 section 4.1). `None` when the certificate does not say both.
 pub(crate) fn identity(certificate: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let (_, serial, mut rest) = element(from_serial_number(certificate)?)?;
     let extensions = loop {
@@ -102,7 +103,8 @@ fn time(tag: u8, text: &[u8]) -> Option<i64> {
     Some(days_since_1970(year, part(0), part(1)) * 86_400 + part(2) * 3600 + part(3) * 60 + part(4))
 }
 
-/// Days of the Gregorian calendar, counted in years that begin in March, so that the day that leaps is the last.
+/// Days of the Gregorian calendar, counted in years that begin in March, so that the day that leaps is the
+/// last.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
     let century = year.div_euclid(400);

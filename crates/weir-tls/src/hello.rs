@@ -1,9 +1,12 @@
-//! Reads the server name out of a TLS client's greeting without answering it (RFC 8446 section 4.1.2, RFC 6066 section 3).
+//! Reads the server name out of a TLS client's greeting without answering it (RFC 8446 section 4.1.2, RFC
+//! 6066 section 3).
 //!
-//! For listeners that choose a pool by name and pass the connection on as it is, and for handshakes that are made for one protocol only. Pure; never looks at the same bytes twice in one call, and
-//! takes no memory but for a greeting that is spread over several records.
+//! For listeners that choose a pool by name and pass the connection on as it is, and for handshakes that are
+//! made for one protocol only. Pure; never looks at the same bytes twice in one call, and takes no memory but
+//! for a greeting that is spread over several records.
 
-/// Most bytes of a greeting, records included (threat D4): key shares that resist quantum computers take two KiB.
+/// Most bytes of a greeting, records included (threat D4): key shares that resist quantum computers take two
+/// KiB.
 pub const HELLO_BYTES: usize = 64 << 10;
 
 /// What the first bytes of a connection say.

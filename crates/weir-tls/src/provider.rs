@@ -48,8 +48,8 @@ pub(crate) fn of(policy: CipherPolicy) -> Arc<CryptoProvider> {
     })
 }
 
-/// Uses everything once that a handshake uses: the first use in a thread takes tens of milliseconds, which a client would otherwise take
-/// for the round-trip time of its whole connection.
+/// Uses everything once that a handshake uses: the first use in a thread takes tens of milliseconds, which a
+/// client would otherwise take for the round-trip time of its whole connection.
 pub fn warm_up(server: &ServerTls) {
     let provider = server.stream_config().crypto_provider();
     for group in &provider.kx_groups {

@@ -15,9 +15,11 @@ thread_local! {
     static ASKED: Cell<Option<Box<str>>> = const { Cell::new(None) };
 }
 
-/// Runs `read`, which lets rustls read records, and gives the server name (lower case) of a greeting that was among them.
+/// Runs `read`, which lets rustls read records, and gives the server name (lower case) of a greeting that was
+/// among them.
 ///
-/// Rustls's unbuffered connections do not tell it, but ask the resolver for a certificate by it, on the same thread, for each greeting.
+/// Rustls's unbuffered connections do not tell it, but ask the resolver for a certificate by it, on the same
+/// thread, for each greeting.
 pub fn observing_name<R>(read: impl FnOnce() -> R) -> (R, Option<Box<str>>) {
     ASKED.set(None);
     let result = read();
@@ -35,7 +37,8 @@ pub(crate) struct Served {
     exact: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
     /// Group by what stands behind `*.`: one label more is taken, no less and no more (RFC 9525 section 6.3).
     wildcard: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
-    /// The certificates that are for the same names, in file order; the first group is for everyone else. None without certificates.
+    /// The certificates that are for the same names, in file order; the first group is for everyone else.
+    /// None without certificates.
     groups: Vec<Vec<Arc<CertifiedKey>>>,
 }
 

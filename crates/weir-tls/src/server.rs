@@ -25,11 +25,13 @@ const HTTP_1_1: &[u8] = b"http/1.1";
 const HTTP_2: &[u8] = b"h2";
 const HTTP_3: &[u8] = b"h3";
 
-/// Tickets sent after a full handshake. Each is to be used once (RFC 8446 appendix C.4), and browsers open several connections.
+/// Tickets sent after a full handshake. Each is to be used once (RFC 8446 appendix C.4), and browsers open
+/// several connections.
 const TICKET_COUNT: usize = 2;
 
-/// Most bytes of early data over TCP that are skipped before the handshake goes on (RFC 8446 §4.2.10), records included. It is sent by who
-/// has a ticket of another server for the same name; OpenSSL's and BoringSSL's allow up to 16 KiB of content.
+/// Most bytes of early data over TCP that are skipped before the handshake goes on (RFC 8446 §4.2.10),
+/// records included. It is sent by who has a ticket of another server for the same name; OpenSSL's and
+/// BoringSSL's allow up to 16 KiB of content.
 const EARLY_DATA_SKIPPED_BYTES: u32 = 32 << 10;
 
 /// What a listener serves TLS with. Made anew by each reload; connections keep what they began with.
@@ -53,7 +55,8 @@ struct Ordered {
 }
 
 impl ServerTls {
-    /// Reads everything that `config`, the `tls` of `listener`, names. Tickets are bound to the listener's name.
+    /// Reads everything that `config`, the `tls` of `listener`, names. Tickets are bound to the listener's
+    /// name.
     ///
     /// # Errors
     /// A file that can't be used.
@@ -106,12 +109,14 @@ impl ServerTls {
             TlsVersion::V13 => &[&TLS13],
         };
         let parts = Parts { listener, provider, verifier, resolver: resolver.clone(), tickets };
-        // Rustls takes the first of ours that the client offers too, and whoever knows HTTP/2 is better off with it.
+        // Rustls takes the first of ours that the client offers too, and whoever knows HTTP/2 is better off
+        // with it.
         let alpn = [(HttpVersion::H2, HTTP_2), (HttpVersion::H1, HTTP_1_1)];
         let alpn =
             alpn.into_iter().filter(|(version, _)| http.contains(version)).map(|(_, name)| name.to_vec());
         let mut stream = parts.config(versions, alpn.collect())?;
-        // Not taken: that would want sessions that the server remembers, and `ticketer` says that it does not.
+        // Not taken: that would want sessions that the server remembers, and `ticketer` says that it does
+        // not.
         stream.max_early_data_size = EARLY_DATA_SKIPPED_BYTES;
         let mut quic = match http.contains(&HttpVersion::H3) {
             true => Some(parts.config(&[&TLS13], vec![HTTP_3.to_vec()])?),
@@ -134,7 +139,8 @@ impl ServerTls {
         &self.stream
     }
 
-    /// For QUIC: TLS 1.3, ALPN `h3`, the same certificates, tickets and policy. `None` where the listener does not speak h3.
+    /// For QUIC: TLS 1.3, ALPN `h3`, the same certificates, tickets and policy. `None` where the listener
+    /// does not speak h3.
     pub fn quic_config(&self) -> Option<&Arc<ServerConfig>> {
         self.quic.as_ref()
     }
@@ -148,8 +154,9 @@ impl ServerTls {
         self.resolver.served().certificates.iter().map(|each| each.key.clone()).collect()
     }
 
-    /// Reads the certificate that is got by ACME again, and serves it to whoever connects from now on. Open connections keep what they began with.
-    /// `Ok(false)` when it is the one that is served already, or the listener has none.
+    /// Reads the certificate that is got by ACME again, and serves it to whoever connects from now on. Open
+    /// connections keep what they began with. `Ok(false)` when it is the one that is served already, or the
+    /// listener has none.
     ///
     /// # Errors
     /// It is not there or can't be used; what was served is served on.
@@ -171,8 +178,9 @@ impl ServerTls {
         self.asks_for_certificate
     }
 
-    /// Whether a client that asked for `server_name` may ask for `host` on that connection: it was shown what it would have been shown for
-    /// that (RFC 9110 section 7.4, threat B14). `host` is without port, in any case.
+    /// Whether a client that asked for `server_name` may ask for `host` on that connection: it was shown what
+    /// it would have been shown for that (RFC 9110 section 7.4, threat B14). `host` is without port, in any
+    /// case.
     pub fn covers(&self, server_name: Option<&str>, host: &str) -> bool {
         let (asked, host) = (server_name.map(str::to_ascii_lowercase), host.to_ascii_lowercase());
         self.resolver.group(asked.as_deref()) == self.resolver.group(Some(&host))
@@ -224,7 +232,8 @@ impl Parts<'_> {
     }
 }
 
-/// Has a config for QUIC take early data. Rustls does so of clients whose session the server remembers, once each, and of no others.
+/// Has a config for QUIC take early data. Rustls does so of clients whose session the server remembers, once
+/// each, and of no others.
 fn take_early_data(quic: &mut ServerConfig, sessions: BoundSessions) {
     quic.ticketer = Arc::new(NoTickets);
     quic.session_storage = Arc::new(sessions);
@@ -232,8 +241,9 @@ fn take_early_data(quic: &mut ServerConfig, sessions: BoundSessions) {
     quic.max_early_data_size = u32::MAX;
 }
 
-/// What a session that is remembered is good for: a client sends early data within the limits that it was told then, and those must not have
-/// become less (RFC 9000 section 7.4.1, RFC 9114 section 7.2.4.2). Simplest is that none has changed.
+/// What a session that is remembered is good for: a client sends early data within the limits that it was
+/// told then, and those must not have become less (RFC 9000 section 7.4.1, RFC 9114 section 7.2.4.2).
+/// Simplest is that none has changed.
 fn remembered(bound_to: [u8; 32], limits: &HttpLimits) -> [u8; 32] {
     let mut digest = digest::Context::new(&digest::SHA256);
     digest.update(&bound_to);

@@ -1,8 +1,9 @@
 //! Sessions that a client may resume with early data (0-RTT), each once (RFC 8446 section 8.1, threat C7).
 //!
-//! A ticket is then only a name; what it stands for is kept here, for all workers, and taken out when it is used. So whoever sends a first
-//! flight again finds nothing, here or in any other process, and must make a whole handshake. Memory is bounded; the oldest session goes first,
-//! and its client makes a whole handshake too.
+//! A ticket is then only a name; what it stands for is kept here, for all workers, and taken out when it is
+//! used. So whoever sends a first flight again finds nothing, here or in any other process, and must make a
+//! whole handshake. Memory is bounded; the oldest session goes first, and its client makes a whole handshake
+//! too.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};

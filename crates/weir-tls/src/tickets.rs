@@ -1,8 +1,9 @@
 //! Session tickets: a server's memory of a session, kept by the client (RFC 8446 section 2.2, RFC 5077).
 //!
-//! One set of keys for all workers and listeners, made anew every [`ROTATION`] and handed over to the process that an upgrade starts. A
-//! ticket is sealed for one listener with one policy for client certificates: it opens nowhere else, so that nobody enters by a resumed
-//! session where a handshake would have asked for more (threat D6).
+//! One set of keys for all workers and listeners, made anew every [`ROTATION`] and handed over to the process
+//! that an upgrade starts. A ticket is sealed for one listener with one policy for client certificates: it
+//! opens nowhere else, so that nobody enters by a resumed session where a handshake would have asked for more
+//! (threat D6).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -65,7 +66,8 @@ impl Key {
 impl TicketKeys {
     /// Keys for a new process: those that `lines` hand over, or a new one.
     ///
-    /// Without randomness nothing can be served, least of all TLS; the keys are then empty and no ticket is made.
+    /// Without randomness nothing can be served, least of all TLS; the keys are then empty and no ticket is
+    /// made.
     pub fn new<'l>(lines: impl IntoIterator<Item = &'l str>) -> Arc<TicketKeys> {
         let mut keys: Vec<Arc<Key>> = lines.into_iter().filter_map(of_line).map(Arc::new).collect();
         keys.sort_by_key(|key| std::cmp::Reverse(key.made));
@@ -78,7 +80,8 @@ impl TicketKeys {
         Arc::new(all)
     }
 
-    /// Lines that hand the keys over, each with its line end. Secret: they go from process to process, never to a disk.
+    /// Lines that hand the keys over, each with its line end. Secret: they go from process to process, never
+    /// to a disk.
     pub fn lines(&self) -> Vec<String> {
         self.keys.load().iter().map(|key| line(key)).collect()
     }
