@@ -241,8 +241,8 @@ fn reachable(mut bind: SocketAddr) -> SocketAddr {
     bind
 }
 
-/// Where the config has its admin API, and the token's file. From a file with mistakes as much as can be seen: `weir reload`
-/// of such a file must still find the Weir that shall refuse it.
+/// Where the config has its admin API, and the token's file. From a file with mistakes as much as can be
+/// seen: `weir reload` of such a file must still find the Weir that shall refuse it.
 fn admin_of(path: &Path) -> Result<(SocketAddr, Option<PathBuf>), Exit> {
     let bytes = std::fs::read(path).map_err(|error| {
         eprintln!("weir: {} can't be read: {error}", path.display());

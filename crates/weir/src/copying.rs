@@ -1,8 +1,9 @@
 //! How the C library copies memory.
 //!
-//! glibc before 2.40 copies from 2 KiB on with `rep movsb` where the processor says that it is good at it, and on AMD's Zen 3 to 5 it is not: for
-//! most alignments several times slower than a loop of vector moves. A proxy does little else with large bodies. The library has a setting
-//! for it, which it reads before the program begins; so the program begins once more, with the setting.
+//! glibc before 2.40 copies from 2 KiB on with `rep movsb` where the processor says that it is good at it,
+//! and on AMD's Zen 3 to 5 it is not: for most alignments several times slower than a loop of vector moves. A
+//! proxy does little else with large bodies. The library has a setting for it, which it reads before the
+//! program begins; so the program begins once more, with the setting.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -15,12 +16,12 @@ const THRESHOLD: &str = "glibc.cpu.x86_rep_movsb_threshold";
 /// More bytes than are ever copied at once.
 const NEVER: &str = "0x7fffffff";
 
-/// Says that the program was begun anew. The setting alone does not: of a program with capabilities of its own (setcap(8)), the library removes it
-/// from the environment, and there would be no end to beginnings.
+/// Says that the program was begun anew. The setting alone does not: of a program with capabilities of its
+/// own (setcap(8)), the library removes it from the environment, and there would be no end to beginnings.
 const BEGUN_ANEW: &str = "WEIR_BEGUN_ANEW";
 
-/// Starts this program anew, under the same process number, if copies would be slow otherwise. To be called before anything is opened.
-/// Returns when there is nothing to be done, or it can't be.
+/// Starts this program anew, under the same process number, if copies would be slow otherwise. To be called
+/// before anything is opened. Returns when there is nothing to be done, or it can't be.
 pub fn avoid_slow_moves() {
     let settings = env::var_os(SETTINGS);
     let is_set = settings.as_ref().is_some_and(|set| set.to_string_lossy().contains(THRESHOLD));
@@ -50,7 +51,8 @@ fn with_threshold(settings: Option<OsString>) -> OsString {
     all
 }
 
-/// Whether the first processor in the kernel's list claims fast string moves and is one of those that have none.
+/// Whether the first processor in the kernel's list claims fast string moves and is one of those that have
+/// none.
 fn moves_slowly(processors: &str) -> bool {
     let value = |name: &str| {
         let line = processors.lines().take_while(|line| !line.is_empty()).find(|line| line.starts_with(name));

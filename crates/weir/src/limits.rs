@@ -26,8 +26,9 @@ pub fn raise_descriptors() {
     }
 }
 
-/// Makes the kernel's table of this process's descriptors as large as it may become, up to [`TABLE`]. To be called before there are threads: with them, each time
-/// the table doubles the kernel waits until no processor looks at the old one, 10 to 20 ms in which a worker that accepts serves nobody.
+/// Makes the kernel's table of this process's descriptors as large as it may become, up to [`TABLE`]. To be
+/// called before there are threads: with them, each time the table doubles the kernel waits until no
+/// processor looks at the old one, 10 to 20 ms in which a worker that accepts serves nobody.
 pub fn grow_descriptor_table() {
     let most = getrlimit(Resource::Nofile).current.unwrap_or(TABLE).min(TABLE);
     if let (Ok(file), Ok(last)) = (std::fs::File::open("/dev/null"), i32::try_from(most.saturating_sub(1))) {
@@ -36,8 +37,8 @@ pub fn grow_descriptor_table() {
     }
 }
 
-/// Has memory come in pages of 4 KiB. A huge page is cleared as a whole where it is first touched, and all connections of the worker wait for
-/// that (docs/decisions/0017).
+/// Has memory come in pages of 4 KiB. A huge page is cleared as a whole where it is first touched, and all
+/// connections of the worker wait for that (docs/decisions/0017).
 pub fn refuse_huge_pages() {
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
         tracing::debug!(%error, "huge pages could not be refused");

@@ -5,7 +5,8 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 use weir_config::Level;
 
-/// Filter directives that win over the config's level, in the form of the `tracing` crates: `info,weir_control::health=debug`.
+/// Filter directives that win over the config's level, in the form of the `tracing` crates:
+/// `info,weir_control::health=debug`.
 const VARIABLE: &str = "WEIR_LOG";
 
 /// Changes the level while the program runs.
@@ -33,8 +34,8 @@ impl Threshold {
     }
 }
 
-/// What libraries have to say of a peer's mistakes is for those who look for them: a client could fill a disk with it (threat D11), and what matters
-/// of it is in metrics and in lines of our own.
+/// What libraries have to say of a peer's mistakes is for those who look for them: a client could fill a disk
+/// with it (threat D11), and what matters of it is in metrics and in lines of our own.
 fn filter(level: Level) -> EnvFilter {
     EnvFilter::new(match level {
         Level::Error => "error,h2=off,quinn_proto=off,rustls=off",

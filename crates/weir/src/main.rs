@@ -3,8 +3,8 @@
 //! Start reading at [`cli`] (what can be asked for), then [`serve`] (what `weir run` is).
 #![forbid(unsafe_code)]
 
-/// Prints a line on standard output. A reader that has gone away (`weir status | head`) is no failure of ours, where
-/// `println!` would panic.
+/// Prints a line on standard output. A reader that has gone away (`weir status | head`) is no failure of
+/// ours, where `println!` would panic.
 macro_rules! say {
     ($($text:tt)*) => {{
         let _ = std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($text)*)));
@@ -23,7 +23,8 @@ mod verbs;
 
 use std::process::ExitCode;
 
-/// Worker threads allocate per connection, never per request; mimalloc's thread-local heaps keep that off each other's caches.
+/// Worker threads allocate per connection, never per request; mimalloc's thread-local heaps keep that off
+/// each other's caches.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

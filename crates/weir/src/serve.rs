@@ -59,7 +59,8 @@ pub fn serve(plan: Plan) -> Exit {
         let process = start(plan, threshold).await?;
         Ok::<_, String>(process.live().await)
     });
-    // Ends all tasks, so that what comes back is the last handle; a resolver's thread that hangs is not waited for.
+    // Ends all tasks, so that what comes back is the last handle; a resolver's thread that hangs is not
+    // waited for.
     runtime.shutdown_background();
     match ended {
         Ok((exit, control, access_log)) => {
@@ -288,7 +289,8 @@ impl Process {
         }
     }
 
-    /// Starts the new process beside this one, on a thread of its own: it takes as long as the new one needs to come up.
+    /// Starts the new process beside this one, on a thread of its own: it takes as long as the new one needs
+    /// to come up.
     async fn begin_upgrade(&self) -> Option<JoinHandle<io::Result<u32>>> {
         if !self.upgradable {
             tracing::warn!("upgrade refused: `weir demo` holds its backends itself and can't hand them over");

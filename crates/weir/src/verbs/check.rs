@@ -15,7 +15,8 @@ use crate::exit::Exit;
 /// For one name and one connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Says whether the file would be taken; with `online`, whether its certificates can be served and its backends be reached from here.
+/// Says whether the file would be taken; with `online`, whether its certificates can be served and its
+/// backends be reached from here.
 pub fn check(file: Option<PathBuf>, online: bool) -> Exit {
     let Some(path) = config_path(&ConfigArgument { config: file }) else {
         eprintln!("weir: no config file: looked for $WEIR_CONFIG, ./weir.toml and /etc/weir/weir.toml");

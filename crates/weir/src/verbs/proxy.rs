@@ -18,7 +18,8 @@ pub struct Arguments {
     /// Where to accept: `:8080`, `127.0.0.1:8080`, `[::]:8080`
     #[arg(value_name = "LISTEN")]
     listen: String,
-    /// `'->'` (quoted: a shell takes `>` for itself), `to`, or nothing; then the backends, separated by commas or blanks
+    /// `'->'` (quoted: a shell takes `>` for itself), `to`, or nothing; then the backends, separated by
+    /// commas or blanks
     #[arg(value_name = "BACKENDS", required = true, num_args = 1..)]
     backends: Vec<String>,
     /// The arrow: to the parser of arguments it looks like an option.

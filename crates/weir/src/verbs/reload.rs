@@ -10,8 +10,8 @@ use crate::arguments::Running;
 use crate::client::{CallError, Client, block_on, config_path};
 use crate::exit::Exit;
 
-/// Has the running Weir read its file anew. It is told even about a file with mistakes: it remembers the refusal, so that
-/// those who look at its status see it too.
+/// Has the running Weir read its file anew. It is told even about a file with mistakes: it remembers the
+/// refusal, so that those who look at its status see it too.
 pub fn reload(running: &Running) -> Exit {
     let client = match Client::new(running) {
         Ok(client) => client,
@@ -64,11 +64,11 @@ pub fn reload(running: &Running) -> Exit {
     }
 }
 
-/// Whether the running Weir reads the file that is meant here. It reads its own again, whatever `--config` says: told about another
-/// it would answer "unchanged", which is true, and misleads.
+/// Whether the running Weir reads the file that is meant here. It reads its own again, whatever `--config`
+/// says: told about another it would answer "unchanged", which is true, and misleads.
 ///
-/// `Err` when another file was named and only that said which Weir is meant; where the file was found by itself, or the Weir named by
-/// `--admin`, a note is enough.
+/// `Err` when another file was named and only that said which Weir is meant; where the file was found by
+/// itself, or the Weir named by `--admin`, a note is enough.
 fn reads_the_same_file(running: &Running, client: &Client) -> Result<(), Exit> {
     let Some(path) = config_path(&running.config) else { return Ok(()) };
     let Ok(Ok(answer)) = block_on(client.call(Method::GET, "/v1/status", None)) else { return Ok(()) };
