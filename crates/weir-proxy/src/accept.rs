@@ -17,7 +17,8 @@ use weir_stats::table::Rejected;
 use crate::worker::{ListenerSlot, ListenerSocket, SessionCount, Worker, WorkerListener};
 use crate::{evictions, http, tcp};
 
-/// Wait after the kernel had no descriptor left for us: long enough not to spin, short enough not to be noticed.
+/// Wait after the kernel had no descriptor left for us: long enough not to spin, short enough not to be
+/// noticed.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
 /// Pauses without any room made before connections are accepted only to be closed.
 const PATIENT_PAUSES: u32 = 3;
@@ -57,7 +58,8 @@ pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, listener: TcpLi
                 }
                 tokio::time::sleep(DESCRIPTOR_PAUSE).await;
             }
-            // A connection that was reset while it waited, or the like: not ours to mend, and the next may be good.
+            // A connection that was reset while it waited, or the like: not ours to mend, and the next may be
+            // good.
             Some(Err(error)) => {
                 tracing::debug!(%error, "accept");
                 tokio::task::yield_now().await;
@@ -66,9 +68,11 @@ pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, listener: TcpLi
     }
 }
 
-/// Serves every connection in the accept queue of a socket that is about to be closed, which would reset them.
+/// Serves every connection in the accept queue of a socket that is about to be closed, which would reset
+/// them.
 ///
-/// The kernel is asked, not tokio: that says `Pending` too when the task has had its turn, or has not heard of a readiness yet.
+/// The kernel is asked, not tokio: that says `Pending` too when the task has had its turn, or has not heard
+/// of a readiness yet.
 async fn serve_what_waits(worker: &Rc<Worker>, socket: &ListenerSocket, listener: &TcpListener) {
     let mut patience = PATIENT_PAUSES;
     // No more than can have waited: after a binary upgrade, what comes from now on is for the new process.
@@ -93,7 +97,8 @@ async fn serve_what_waits(worker: &Rc<Worker>, socket: &ListenerSocket, listener
     }
 }
 
-/// A descriptor held in reserve: giving it up lets one connection be accepted and closed when there is no other.
+/// A descriptor held in reserve: giving it up lets one connection be accepted and closed when there is no
+/// other.
 struct SpareDescriptor(Option<std::fs::File>);
 
 impl SpareDescriptor {
@@ -108,13 +113,14 @@ impl SpareDescriptor {
     }
 }
 
-/// Admits one connection and starts its session; when the listener is full, as soon as an idle connection has made room.
+/// Admits one connection and starts its session; when the listener is full, as soon as an idle connection has
+/// made room.
 fn begin(worker: &Rc<Worker>, socket: &ListenerSocket, stream: TcpStream, peer: SocketAddr) {
     let slot = socket.slot();
     let listener = slot.current();
     let cells = listener.shared.cells.of(worker.number);
-    // Asked first: who has its share already must not drive others out. Behind a balancer it is asked for once its header has
-    // named the client ([`crate::identify`]).
+    // Asked first: who has its share already must not drive others out. Behind a balancer it is asked for
+    // once its header has named the client ([`crate::identify`]).
     let client_connection = if listener.shared.expects_proxy_header(peer.ip()) {
         None
     } else {

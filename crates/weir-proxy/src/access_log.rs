@@ -1,8 +1,8 @@
-//! The access log, off the data path: a worker renders a line into its own batch; batches go through a bounded queue to one
-//! writer thread; a line that finds the queue full is dropped and counted.
+//! The access log, off the data path: a worker renders a line into its own batch; batches go through a
+//! bounded queue to one writer thread; a line that finds the queue full is dropped and counted.
 //!
-//! A worker never waits for the log: not for a full disk, a stuck pipe or a slow terminal. Only the writer thread does.
-//! Everything a peer sent is escaped (D11), so that a line is always exactly one line.
+//! A worker never waits for the log: not for a full disk, a stuck pipe or a slow terminal. Only the writer
+//! thread does. Everything a peer sent is escaped (D11), so that a line is always exactly one line.
 
 mod escape;
 mod render;
@@ -167,7 +167,8 @@ impl AccessLog {
         Ok(log)
     }
 
-    /// Takes over target and format from `config`. Lines on their way go to the new target, in the form they have.
+    /// Takes over target and format from `config`. Lines on their way go to the new target, in the form they
+    /// have.
     ///
     /// # Errors
     /// The new file can't be opened; the old target stays in force.
@@ -175,19 +176,20 @@ impl AccessLog {
         self.shared.reconfigure(config)
     }
 
-    /// Opens the file anew, because log rotation has moved the old one away; nothing else has that need. Done by the
-    /// writer thread, which keeps the old file and warns when the new one can't be opened.
+    /// Opens the file anew, because log rotation has moved the old one away; nothing else has that need. Done
+    /// by the writer thread, which keeps the old file and warns when the new one can't be opened.
     pub fn reopen(&self) {
         self.shared.reopen();
     }
 
-    /// Lines that the target did not take since the process started: the disk is full, or nobody reads. Those dropped because the
-    /// writer was behind are not among them.
+    /// Lines that the target did not take since the process started: the disk is full, or nobody reads. Those
+    /// dropped because the writer was behind are not among them.
     pub fn lost_lines(&self) -> u64 {
         self.shared.lost()
     }
 
-    /// Waits until all lines handed over before are written, at most `limit`; for the end of the process. `false` when time ran out.
+    /// Waits until all lines handed over before are written, at most `limit`; for the end of the process.
+    /// `false` when time ran out.
     pub fn finish(&self, limit: Duration) -> bool {
         self.shared.finish(limit)
     }
@@ -230,7 +232,8 @@ impl WorkerLog {
         self.inner.shared.enabled()
     }
 
-    /// Renders one line into the batch. When the writer is too far behind the line is dropped and counted in `cells`.
+    /// Renders one line into the batch. When the writer is too far behind the line is dropped and counted in
+    /// `cells`.
     pub fn write(&self, record: &Record<'_>, cells: &ListenerCells) {
         if !self.enabled() {
             return;

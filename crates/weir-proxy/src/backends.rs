@@ -1,4 +1,5 @@
-//! Pools and backends on one worker: choosing and connecting. What is kept of connections belongs to the protocol that uses them.
+//! Pools and backends on one worker: choosing and connecting. What is kept of connections belongs to the
+//! protocol that uses them.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -56,8 +57,8 @@ pub trait Keep: Any {
     fn hand_over(&self) -> Rc<dyn Keep>;
     /// Closes up to `most` idle connections, those idle longest first; gives how many.
     fn close_idle(&self, most: usize) -> usize;
-    /// Drops what has been idle for `longest`, is closed by the backend, or goes to where the backend was before its last move
-    /// ([`weir_state::Resolved::moves`]).
+    /// Drops what has been idle for `longest`, is closed by the backend, or goes to where the backend was
+    /// before its last move ([`weir_state::Resolved::moves`]).
     fn retire(&self, now: Duration, longest: Duration, moves: u32);
 }
 
@@ -65,7 +66,8 @@ pub trait Keep: Any {
 pub struct Connection {
     stream: Stream,
     count: OpenCount,
-    /// [`weir_state::Resolved::moves`] when it was opened: once that is another, this goes to where the backend was.
+    /// [`weir_state::Resolved::moves`] when it was opened: once that is another, this goes to where the
+    /// backend was.
     moves: u32,
 }
 
@@ -118,8 +120,8 @@ pub struct Chosen {
 }
 
 impl WorkerPool {
-    /// Takes over what this worker has of `old`, the pool of the same name before: all of it, or the backends that are still the same, or the idle
-    /// connections of those that were there before.
+    /// Takes over what this worker has of `old`, the pool of the same name before: all of it, or the backends
+    /// that are still the same, or the idle connections of those that were there before.
     pub fn new(shared: &Arc<Pool>, number: usize, old: Option<&Rc<WorkerPool>>) -> Rc<WorkerPool> {
         if let Some(old) = old.filter(|old| Arc::ptr_eq(&old.shared, shared)) {
             return old.clone();
@@ -155,8 +157,8 @@ impl WorkerPool {
         Ok(Chosen { pool: self.clone(), index: pick.index, on_trial: Cell::new(pick.on_trial) })
     }
 
-    /// The index here of a backend that may have been chosen from a newer or older snapshot of the pool; `None` when it is not one
-    /// of these.
+    /// The index here of a backend that may have been chosen from a newer or older snapshot of the pool;
+    /// `None` when it is not one of these.
     pub fn index_of(&self, chosen: &Chosen) -> Option<usize> {
         let balance = &chosen.backend().shared.balance;
         let is_same = |backend: &Rc<WorkerBackend>| Arc::ptr_eq(&backend.shared.balance, balance);
@@ -176,7 +178,8 @@ impl WorkerPool {
         closed
     }
 
-    /// Drops idle connections that are too old, that the backend has closed, or that go to an address it no longer has.
+    /// Drops idle connections that are too old, that the backend has closed, or that go to an address it no
+    /// longer has.
     pub fn retire_idle(&self, now: Duration) {
         let longest = self.shared.config.keep_alive.idle;
         for backend in &self.backends {
@@ -205,8 +208,8 @@ impl WorkerBackend {
         })
     }
 
-    /// Opens a connection that is ready for the first byte of the protocol above: `proxy_header` was sent where there is one, TLS made
-    /// where the pool wants it. The deadline is the caller's to set.
+    /// Opens a connection that is ready for the first byte of the protocol above: `proxy_header` was sent
+    /// where there is one, TLS made where the pool wants it. The deadline is the caller's to set.
     ///
     /// `Err(OutOfDescriptors)` only when none became free in time for a connection before the deadline.
     pub async fn open(
@@ -231,7 +234,8 @@ impl WorkerBackend {
         let mut was_short = false;
         loop {
             match self.try_to_connect(deadline).await {
-                // Ours is the shortage: others end or make room, and this one waits its time for a descriptor.
+                // Ours is the shortage: others end or make room, and this one waits its time for a
+                // descriptor.
                 Err(ConnectError::OutOfDescriptors) if !deadline.has_passed() => {
                     was_short = true;
                     worker.make_room();
@@ -251,7 +255,8 @@ impl WorkerBackend {
         }
     }
 
-    /// Makes the TLS handshake. It comes behind the PROXY header, and nothing that comes before it is taken for an answer (threat A21).
+    /// Makes the TLS handshake. It comes behind the PROXY header, and nothing that comes before it is taken
+    /// for an answer (threat A21).
     async fn secure(
         &self,
         tls: &BackendTls,
@@ -382,13 +387,14 @@ pub enum ConnectError {
     Tls { backend: SocketAddr, reason: String },
     /// This process has no descriptor left: not the backend's fault.
     OutOfDescriptors,
-    /// It takes no further request on a shared connection, and promises that it did nothing with this one (RFC 9113 §8.7).
+    /// It takes no further request on a shared connection, and promises that it did nothing with this one
+    /// (RFC 9113 §8.7).
     Declined,
 }
 
 impl ConnectError {
-    /// Of a wait on a connection on which nothing of a request was sent yet. `address` is where the backend called `name` is, as far as
-    /// that is known now.
+    /// Of a wait on a connection on which nothing of a request was sent yet. `address` is where the backend
+    /// called `name` is, as far as that is known now.
     pub fn from_wait(error: WaitError, address: Option<SocketAddr>, name: &str) -> ConnectError {
         match (error, address) {
             (_, None) => ConnectError::Unresolved { backend: name.to_owned() },
@@ -397,7 +403,8 @@ impl ConnectError {
         }
     }
 
-    /// What `retry.on` calls it; `None` where this process is short of descriptors, which another backend would not mend.
+    /// What `retry.on` calls it; `None` where this process is short of descriptors, which another backend
+    /// would not mend.
     pub fn retried_as(&self) -> Option<RetryOn> {
         (!matches!(self, ConnectError::OutOfDescriptors)).then_some(RetryOn::Connect)
     }

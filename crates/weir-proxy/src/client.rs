@@ -1,8 +1,9 @@
 //! Who the client is: the one place that decides it.
 //!
-//! Of a connection it is the TCP peer, or whom a PROXY header from an accepted peer names. Of a request that a trusted proxy passes on it is whom
-//! `x-forwarded-for` names. Lists and limits, choices by address, the log, the PROXY header to a backend and `weir explain` all mean this one.
-//! Wherever clients are counted, [`weir_screen::address_key`] stands for them.
+//! Of a connection it is the TCP peer, or whom a PROXY header from an accepted peer names. Of a request that
+//! a trusted proxy passes on it is whom `x-forwarded-for` names. Lists and limits, choices by address, the
+//! log, the PROXY header to a backend and `weir explain` all mean this one. Wherever clients are counted,
+//! [`weir_screen::address_key`] stands for them.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,9 +28,10 @@ impl Client {
         Client { peer, address: peer, destination: None }
     }
 
-    /// The client of one request of this connection, given the values of `x-forwarded-for` in order: where the connection's own is a trusted proxy,
-    /// the last entry that is none, for what stands further right was written by whoever is nearer to us. An entry that is no address ends
-    /// the search, and so does the first.
+    /// The client of one request of this connection, given the values of `x-forwarded-for` in order: where
+    /// the connection's own is a trusted proxy, the last entry that is none, for what stands further right
+    /// was written by whoever is nearer to us. An entry that is no address ends the search, and so does the
+    /// first.
     pub fn of_request<'a>(
         &self,
         listener: &weir_config::Listener,
@@ -50,7 +52,8 @@ impl Client {
         Client { address: found.unwrap_or(self.address), ..*self }
     }
 
-    /// The PROXY protocol header that names this client to a backend; `local` says which address of ours its connection came to.
+    /// The PROXY protocol header that names this client to a backend; `local` says which address of ours its
+    /// connection came to.
     pub fn proxy_header(
         &self,
         version: ProxyVersion,

@@ -1,7 +1,8 @@
-//! What the proxy plane makes of a snapshot before its workers serve it: routes, screens and the cache, once for all of them.
+//! What the proxy plane makes of a snapshot before its workers serve it: routes, screens and the cache, once
+//! for all of them.
 //!
-//! Nothing of it is true or false by itself: another plane makes other things of the same snapshot. What has a history (limits of rates, what is kept
-//! of responses) is taken over from what was compiled before.
+//! Nothing of it is true or false by itself: another plane makes other things of the same snapshot. What has
+//! a history (limits of rates, what is kept of responses) is taken over from what was compiled before.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,7 +41,8 @@ pub struct CompiledListener {
 }
 
 impl CompiledSnapshot {
-    /// Compiles for `workers`. `before` is what was served until now; its cache gets the limits that this one wants.
+    /// Compiles for `workers`. `before` is what was served until now; its cache gets the limits that this one
+    /// wants.
     pub fn compile(
         snapshot: Arc<Snapshot>,
         before: Option<&CompiledSnapshot>,
@@ -132,7 +134,8 @@ impl CompiledListener {
     }
 }
 
-/// A day is how long clients may remember it; they come back to HTTP/2 by themselves where it fails (RFC 7838 section 2.4).
+/// A day is how long clients may remember it; they come back to HTTP/2 by themselves where it fails (RFC 7838
+/// section 2.4).
 fn alternative(config: &weir_config::Listener, tls: &ServerTls) -> Option<AddedField> {
     tls.quic_config()?;
     let port = config.bind.first()?.port();

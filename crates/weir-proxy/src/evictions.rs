@@ -1,7 +1,9 @@
-//! Room for newcomers at a listener that has as many connections as it may: the connections that have been idle longest give way.
+//! Room for newcomers at a listener that has as many connections as it may: the connections that have been
+//! idle longest give way.
 //!
-//! Sessions live on the workers that accepted them, so a newcomer asks every worker to close the one that has been idle longest
-//! there; the one that is oldest of all is among them, and what is closed beyond it is room for the next newcomers.
+//! Sessions live on the workers that accepted them, so a newcomer asks every worker to close the one that has
+//! been idle longest there; the one that is oldest of all is among them, and what is closed beyond it is room
+//! for the next newcomers.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,10 +17,12 @@ use crate::worker::Worker;
 
 /// A session that was asked to close does so when its worker next comes to it.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// An idle session may wake up just when it is asked, and the place of one that ended may be taken by somebody faster.
+/// An idle session may wake up just when it is asked, and the place of one that ended may be taken by
+/// somebody faster.
 const ATTEMPTS: u32 = 3;
 
-/// Lets a connection in at a full listener for an idle one that is closed; `false`, at once, when none is idle.
+/// Lets a connection in at a full listener for an idle one that is closed; `false`, at once, when none is
+/// idle.
 pub async fn by_eviction(worker: &Worker, listener: &Listener) -> bool {
     let Some(newcomer) = listener.connections.newcomer() else { return false };
     for _ in 0..ATTEMPTS {
@@ -84,7 +88,8 @@ impl Evictions {
         eviction
     }
 
-    /// Answers for one worker, for ever: `shed` closes idle sessions of a listener and gives how many it found.
+    /// Answers for one worker, for ever: `shed` closes idle sessions of a listener and gives how many it
+    /// found.
     pub async fn answer(&self, shed: impl Fn(usize) -> usize) {
         loop {
             self.arrived.notified().await;

@@ -1,4 +1,5 @@
-//! What a listener does about TLS before it serves a connection: the handshake, or a look at the name that the client asks for. Both are counted.
+//! What a listener does about TLS before it serves a connection: the handshake, or a look at the name that
+//! the client asks for. Both are counted.
 
 use std::rc::Rc;
 
@@ -13,10 +14,12 @@ use weir_tls::{acme, hello};
 
 use crate::worker::{Worker, WorkerListener};
 
-/// Makes the handshake with a client where its listener speaks TLS; gives the connection back as it is where it does not.
+/// Makes the handshake with a client where its listener speaks TLS; gives the connection back as it is where
+/// it does not.
 ///
-/// `buffer` may hold what was received behind a PROXY header; it is taken. The deadline is `timeout.handshake` from now. The connection counts
-/// as idle meanwhile: when room is needed, those that do not get on go first (threat D1).
+/// `buffer` may hold what was received behind a PROXY header; it is taken. The deadline is
+/// `timeout.handshake` from now. The connection counts as idle meanwhile: when room is needed, those that do
+/// not get on go first (threat D1).
 ///
 /// # Errors
 /// No connection came about, or none that is to last; it has been counted, and there is nobody to answer.
@@ -61,7 +64,8 @@ pub async fn with_client(
     }
 }
 
-/// The name that a client asks for, which is read and answered nothing. `None` for a client that asks for no name, or does not speak TLS.
+/// The name that a client asks for, which is read and answered nothing. `None` for a client that asks for no
+/// name, or does not speak TLS.
 ///
 /// What is received goes behind what is in `first`. The deadline is `timeout.handshake` from now.
 pub async fn server_name(

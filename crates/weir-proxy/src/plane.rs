@@ -34,11 +34,13 @@ pub struct Options {
     pub access_log: AccessLog,
     /// What the process before has handed over of QUIC.
     pub quic: HandOver,
-    /// Listening sockets that the process before has handed over; what of them the first config does not use is closed.
+    /// Listening sockets that the process before has handed over; what of them the first config does not use
+    /// is closed.
     pub sockets: Sockets,
 }
 
-/// For sessions that are cut off at the end of a drain to end in their own way: with a reset, a counter, a line in the access log.
+/// For sessions that are cut off at the end of a drain to end in their own way: with a reset, a counter, a
+/// line in the access log.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The running workers, and the sockets they listen on.
@@ -89,8 +91,8 @@ impl ProxyPlane {
 
     /// Has every worker serve what was compiled, and returns when all of them serve it.
     ///
-    /// Sockets that `sockets` no longer has stop accepting after what waits in their accept queue has been served;
-    /// their sessions end by themselves or at `drain`.
+    /// Sockets that `sockets` no longer has stop accepting after what waits in their accept queue has been
+    /// served; their sessions end by themselves or at `drain`.
     pub async fn apply(&self, compiled: &Arc<CompiledSnapshot>, sockets: &Sockets) -> io::Result<()> {
         let mut dealt = Vec::with_capacity(self.workers.len());
         for number in 0..self.workers.len() {
@@ -110,7 +112,8 @@ impl ProxyPlane {
         self.compiled.load_full()
     }
 
-    /// As [`Self::apply`], for a snapshot that differs from what is served in the pool of this index. Wakes no session.
+    /// As [`Self::apply`], for a snapshot that differs from what is served in the pool of this index. Wakes
+    /// no session.
     async fn apply_pool(&self, snapshot: &Arc<Snapshot>, pool: usize) -> io::Result<()> {
         let commands = self.workers.iter().map(|_| {
             let snapshot = snapshot.clone();
@@ -140,12 +143,13 @@ impl ProxyPlane {
         Ok(())
     }
 
-    /// Stops accepting, lets running work end, and returns when none is left or `limit` is over (then the rest is cut off).
+    /// Stops accepting, lets running work end, and returns when none is left or `limit` is over (then the
+    /// rest is cut off).
     ///
     /// Gives the number of sessions that were cut off.
     pub async fn drain(&self, limit: Duration) -> u64 {
-        // Before any worker knows of it: at their own, later moment the sessions end by themselves, and must be told apart from those
-        // that were done in time.
+        // Before any worker knows of it: at their own, later moment the sessions end by themselves, and must
+        // be told apart from those that were done in time.
         let deadline = clock::now() + limit;
         self.totals.drained_at.store(deadline.as_nanos() as u64, Ordering::Relaxed);
         for worker in &self.workers {
@@ -191,13 +195,15 @@ impl ProxyPlane {
         self.workers.len()
     }
 
-    /// Duplicates of every listening socket, for handing over to a new process. Waits for a publication that is under way.
+    /// Duplicates of every listening socket, for handing over to a new process. Waits for a publication that
+    /// is under way.
     pub async fn listening_sockets(&self) -> io::Result<Vec<(Endpoint, OwnedFd)>> {
         self.sockets.lock().await.for_worker(0, 1)
     }
 
-    /// Gives up the listening sockets. Once the workers have closed theirs too, new clients are refused rather than left waiting
-    /// in a queue that nobody serves (after an upgrade the new process has them, and serves).
+    /// Gives up the listening sockets. Once the workers have closed theirs too, new clients are refused
+    /// rather than left waiting in a queue that nobody serves (after an upgrade the new process has them, and
+    /// serves).
     pub async fn close_sockets(&self) {
         *self.sockets.lock().await = Sockets::default();
     }

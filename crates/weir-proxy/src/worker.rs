@@ -1,7 +1,8 @@
-//! One worker: a thread with its own runtime, listening sockets, sessions, idle backend connections, timers and counters.
+//! One worker: a thread with its own runtime, listening sockets, sessions, idle backend connections, timers
+//! and counters.
 //!
-//! Nothing here is `Send` or locked. What a worker needs from outside comes as a [`Command`]. It knows no protocol: sockets are served by what it
-//! is given ([`ServeSocket`]).
+//! Nothing here is `Send` or locked. What a worker needs from outside comes as a [`Command`]. It knows no
+//! protocol: sockets are served by what it is given ([`ServeSocket`]).
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -172,8 +173,8 @@ const SHED_SESSIONS: usize = 8;
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Worker {
-    /// Descriptors ran out: closes idle connections, to backends first, which no client notices, then of the clients that have
-    /// been idle longest. Gives how many; theirs take a moment to end.
+    /// Descriptors ran out: closes idle connections, to backends first, which no client notices, then of the
+    /// clients that have been idle longest. Gives how many; theirs take a moment to end.
     pub fn make_room(&self) -> usize {
         let pools = self.pools.borrow().clone();
         let mut closed = 0;
@@ -192,7 +193,8 @@ impl Worker {
         closed
     }
 
-    /// The pool of that name as it is now, for those who have waited since they looked it up; `None` when it is gone.
+    /// The pool of that name as it is now, for those who have waited since they looked it up; `None` when it
+    /// is gone.
     pub fn pool(&self, name: &str) -> Option<Rc<WorkerPool>> {
         self.pools.borrow().iter().find(|pool| pool.shared.config.name == name).cloned()
     }
@@ -320,7 +322,8 @@ fn apply(
 
 /// Moves the worker over to `snapshot`, which differs from what it serves in one pool.
 ///
-/// No session is woken: a session asks for the pool when it next chooses a backend, and who waits for one is called by the pool's queue.
+/// No session is woken: a session asks for the pool when it next chooses a backend, and who waits for one is
+/// called by the pool's queue.
 fn apply_pool(worker: &Worker, snapshot: &Snapshot, index: usize) -> io::Result<()> {
     let old = worker.pools.borrow().clone();
     let (Some(shared), Some(before)) = (snapshot.pools.get(index), old.get(index)) else {
@@ -339,7 +342,8 @@ fn apply_pool(worker: &Worker, snapshot: &Snapshot, index: usize) -> io::Result<
     Ok(())
 }
 
-/// Before the first listener with TLS is served: the first handshake of a thread must not be slower than those that follow.
+/// Before the first listener with TLS is served: the first handshake of a thread must not be slower than
+/// those that follow.
 fn warm_up(worker: &Worker, snapshot: &Snapshot) {
     let mut served = snapshot.listeners.iter().filter_map(|listener| listener.tls.as_deref()).peekable();
     if served.peek().is_some() && !worker.is_warm.replace(true) {

@@ -3,8 +3,8 @@
 const UPPER: &[u8; 16] = b"0123456789ABCDEF";
 const LOWER: &[u8; 16] = b"0123456789abcdef";
 
-/// Between the quotes of a JSON string (RFC 8259 section 7). Bytes that are not UTF-8 become `\u00XX`, as if they were
-/// Latin-1: the line stays valid JSON and still shows which bytes came.
+/// Between the quotes of a JSON string (RFC 8259 section 7). Bytes that are not UTF-8 become `\u00XX`, as if
+/// they were Latin-1: the line stays valid JSON and still shows which bytes came.
 pub fn json(out: &mut Vec<u8>, bytes: &[u8]) {
     for chunk in bytes.utf8_chunks() {
         json_text(out, chunk.valid().as_bytes());
@@ -30,7 +30,8 @@ fn json_code(out: &mut Vec<u8>, byte: u8) {
     out.extend_from_slice(&hex(byte, LOWER));
 }
 
-/// As nginx does in its log by default: `\xHH` for quotes, backslashes and everything that is not printable ASCII.
+/// As nginx does in its log by default: `\xHH` for quotes, backslashes and everything that is not printable
+/// ASCII.
 pub fn combined(out: &mut Vec<u8>, bytes: &[u8]) {
     escape(out, bytes, |byte| !matches!(byte, b' '..=b'~') || matches!(byte, b'"' | b'\\'), b"\\x");
 }

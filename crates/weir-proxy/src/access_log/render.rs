@@ -90,8 +90,8 @@ impl Renderer {
 
     /// HAProxy's `option httplog` or, without a request, `option tcplog`.
     ///
-    /// The counts of concurrent connections and queue positions are not recorded by Weir and always 0; retries are real.
-    /// Source: HAProxy configuration manual, sections 8.2.2, 8.2.3 and 8.5.
+    /// The counts of concurrent connections and queue positions are not recorded by Weir and always 0;
+    /// retries are real. Source: HAProxy configuration manual, sections 8.2.2, 8.2.3 and 8.5.
     fn haproxy(&mut self, out: &mut Vec<u8>, record: &Record<'_>) {
         let is_http = record.protocol.is_http();
         address(out, record);

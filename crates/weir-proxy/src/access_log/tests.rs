@@ -1,4 +1,5 @@
-//! Records as lines of each format, and lines on their way to a target that is stuck, moves or can't be opened.
+//! Records as lines of each format, and lines on their way to a target that is stuck, moves or can't be
+//! opened.
 
 use std::io::Read as _;
 use std::path::PathBuf;

@@ -86,7 +86,8 @@ fn day_first(out: &mut Vec<u8>, at: Civil) {
 
 /// Calendar fields of a second since 1970, in the Gregorian calendar.
 ///
-/// Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`, for days from 1970 on.
+/// Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`, for days from
+/// 1970 on.
 fn civil(seconds: u64) -> Civil {
     let (days, second_of_day) = (seconds / 86_400, seconds % 86_400);
     let shifted = days + 719_468;

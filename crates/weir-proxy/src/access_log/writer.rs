@@ -1,6 +1,7 @@
 //! The writer thread: the only one that waits for the log's target.
 //!
-//! Workers and writer meet at a queue of batches behind a mutex that is held for a push or a pop: once per 32 KiB of lines.
+//! Workers and writer meet at a queue of batches behind a mutex that is held for a push or a pop: once per 32
+//! KiB of lines.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -110,7 +111,8 @@ impl Shared {
         self.meeting.work.notify_one();
     }
 
-    /// Gives `batch` to the writer and leaves an empty one in its place; `false`, and nothing changed, when the queue is full.
+    /// Gives `batch` to the writer and leaves an empty one in its place; `false`, and nothing changed, when
+    /// the queue is full.
     pub fn hand_over(&self, batch: &mut Vec<u8>) -> bool {
         let mut state = self.meeting.lock();
         if state.queue.len() >= QUEUE_BATCHES {
@@ -228,8 +230,8 @@ impl Writer {
         }
     }
 
-    /// Writes a batch; gives the number of lines that did not get through. The next batch is tried afresh: a disk that was full
-    /// recovers.
+    /// Writes a batch; gives the number of lines that did not get through. The next batch is tried afresh: a
+    /// disk that was full recovers.
     fn write(&mut self, batch: &[u8], now: Instant) -> u64 {
         let Some(target) = &mut self.target else { return 0 };
         let mut written = 0;
@@ -344,7 +346,8 @@ mod tests {
         let (mut read, write) = pipe();
         let mut writer = writer(write);
         writer.losses.reported = Some(Instant::now());
-        // More than the pipe holds, and nobody reads: the stall limit gives the batch up in the middle of its one line.
+        // More than the pipe holds, and nobody reads: the stall limit gives the batch up in the middle of its
+        // one line.
         let long = [b"x".repeat(1 << 20), b"\n".to_vec()].concat();
         writer.write(&long, Instant::now());
         assert!(writer.is_torn);

@@ -105,8 +105,8 @@ impl<R: Recipient> Call<'_, R> {
         let Call { requester, recipient, exchange, forwarding, .. } = self;
         let now = exchange.ledger.nearly_now();
         let mut watched = true;
-        // One that only half-closed is taken for gone too, as nothing has been sent on for it. Most of those have left, and in a
-        // queue that is when the backends can least afford to work for nobody.
+        // One that only half-closed is taken for gone too, as nothing has been sent on for it. Most of those
+        // have left, and in a queue that is when the backends can least afford to work for nobody.
         let client_gone = |context: &mut Context<'_>| {
             if let Some(stream) = recipient.stream() {
                 stream.gather(context);
@@ -135,7 +135,8 @@ impl<R: Recipient> Call<'_, R> {
 }
 
 impl Answered {
-    /// Whether the response's body certainly needs a buffer besides the one that holds its head and whatever came behind it.
+    /// Whether the response's body certainly needs a buffer besides the one that holds its head and whatever
+    /// came behind it.
     pub fn needs_buffer(&mut self, response: &ResponseHead) -> bool {
         match response.body() {
             body if body.is_empty() => false,

@@ -25,8 +25,8 @@ use crate::http::muxed::Muxed;
 use crate::http::reply;
 use crate::http::requester::{Recipient, Requester};
 
-/// How long an idle backend connection may have been idle to carry a request that must not be sent twice: one that the
-/// backend closes at the very moment would lose it.
+/// How long an idle backend connection may have been idle to carry a request that must not be sent twice: one
+/// that the backend closes at the very moment would lose it.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// Wait between two looks at whether a backend's settings have come.
@@ -49,7 +49,8 @@ pub struct Failed {
 impl<R: Recipient> Call<'_, R> {
     /// Makes one attempt. On success the response's head is in `exchange.response`.
     pub async fn attempt(&mut self, chosen: &Chosen, only_new: bool) -> Result<Begun, Failed> {
-        // What can't be sent twice, or is not all here to be sent again, must not meet a backend that is just closing.
+        // What can't be sent twice, or is not all here to be sent again, must not meet a backend that is just
+        // closing.
         let is_repeatable = self.facts.method.is_idempotent() && self.upload.is_done();
         let max_idle = if is_repeatable { Duration::MAX } else { FRESH };
         let max_idle = (!only_new).then_some(max_idle);
@@ -182,7 +183,8 @@ impl Opener<'_> {
         Ok((Busy::first(Connection::of_stream(Muxed::H2(stream))), reused))
     }
 
-    /// Whether the backend takes extended CONNECT (RFC 8441 §3). On a connection just opened it may not have said so yet.
+    /// Whether the backend takes extended CONNECT (RFC 8441 §3). On a connection just opened it may not have
+    /// said so yet.
     async fn allows_tunnels(&self, slot: &StreamSlot) -> bool {
         while !slot.allows_tunnels() {
             if self.requester.deadline.has_passed() || !slot.is_new() {

@@ -1,4 +1,5 @@
-//! A backend's side of an exchange: a connection that was opened or kept for it, or one of the streams of a shared one.
+//! A backend's side of an exchange: a connection that was opened or kept for it, or one of the streams of a
+//! shared one.
 
 use std::ops::{Deref, DerefMut};
 

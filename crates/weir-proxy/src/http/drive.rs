@@ -23,7 +23,8 @@ use crate::http::stream::Stream;
 use crate::http::upload::Upload;
 
 impl<R: Recipient> Call<'_, R> {
-    /// Receives the response's head, moving the request's body meanwhile. Interim responses are passed on as they come.
+    /// Receives the response's head, moving the request's body meanwhile. Interim responses are passed on as
+    /// they come.
     pub async fn until_response(&mut self, backend: &mut Stream) -> Result<Buffer, Failure> {
         self.exchange.response.clear();
         let mut received: Option<Buffer> = None;
@@ -230,14 +231,16 @@ pub async fn until_sent(
         if let Poll::Ready(result) = polled {
             return Poll::Ready(result.map_err(download_failure));
         }
-        // A backend that has begun to answer may wait for the rest of the request: then the client is the slow one.
+        // A backend that has begun to answer may wait for the rest of the request: then the client is the
+        // slow one.
         let awaits_backend = download.waits_for_source() && !upload.is_awaited();
         // Otherwise nobody would notice that it has gone before there is something to send.
         if watched && awaits_backend && upload.is_done() {
             watched = requester.look_at(stream, context)? == Sight::Quiet;
         }
         if moved {
-            // The rate of the request's body counts no more: the two may be taking turns, and say little and seldom.
+            // The rate of the request's body counts no more: the two may be taking turns, and say little and
+            // seldom.
             let patience = if awaits_backend { timeout.backend } else { timeout.client_body };
             requester.wait(clock::now(), patience);
         } else if requester.is_late() {

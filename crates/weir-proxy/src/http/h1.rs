@@ -1,4 +1,5 @@
-//! A client's TCP connection: who it is and what it speaks; where that is HTTP/1.1, one exchange after another until either side has had enough.
+//! A client's TCP connection: who it is and what it speaks; where that is HTTP/1.1, one exchange after
+//! another until either side has had enough.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -27,12 +28,12 @@ use crate::http::{dispatch, h2, linger, session};
 use crate::identify;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
-/// A partly received head up to this size moves out of its read buffer while more is awaited, so that a client that sends one
-/// byte and stops does not make us hold a whole buffer.
+/// A partly received head up to this size moves out of its read buffer while more is awaited, so that a
+/// client that sends one byte and stops does not make us hold a whole buffer.
 const PARKED_BYTES: usize = SMALL / 4;
 
-/// Requests that follow each other within this time are served by one boxed future: making one for each costs more than
-/// anything else that Weir itself does with a small request.
+/// Requests that follow each other within this time are served by one boxed future: making one for each costs
+/// more than anything else that Weir itself does with a small request.
 const CLOSE_TOGETHER: Duration = Duration::from_millis(100);
 
 /// How waiting for a request ended.
@@ -88,7 +89,8 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     }
 }
 
-/// Counts a session that ended before any request: its PROXY header was missing or wrong, or named a client that has its share.
+/// Counts a session that ended before any request: its PROXY header was missing or wrong, or named a client
+/// that has its share.
 fn count_refused_session(worker: &Worker, listener: &WorkerListener, end: End) {
     let cells = listener.shared.cells.of(worker.number);
     cells.ends[end as usize].increment();
@@ -108,8 +110,9 @@ enum Spoken {
 }
 
 impl Session {
-    /// Finds out what the client speaks. TLS says it; without, HTTP/2 is known by the first bytes of its preface, and only where the listener
-    /// offers it (threat B16). Who has TLS and agreed on nothing speaks HTTP/1.1 where that is offered (RFC 9113 §3.2 wants HTTP/2 agreed).
+    /// Finds out what the client speaks. TLS says it; without, HTTP/2 is known by the first bytes of its
+    /// preface, and only where the listener offers it (threat B16). Who has TLS and agreed on nothing speaks
+    /// HTTP/1.1 where that is offered (RFC 9113 §3.2 wants HTTP/2 agreed).
     async fn spoken(&mut self) -> Result<Spoken, End> {
         if let Some(agreed) = self.requester.secure.as_ref().and_then(|secure| secure.alpn.as_deref()) {
             return Ok(if agreed == b"h2" { Spoken::Http2 } else { Spoken::Http1 });
@@ -129,7 +132,8 @@ impl Session {
                 if offers_http1 {
                     return Ok(Spoken::Http1);
                 }
-                // No answer is one to a client that speaks something else; but it should see that it ended, and not a reset.
+                // No answer is one to a client that speaks something else; but it should see that it ended,
+                // and not a reset.
                 Box::pin(linger::until_quiet(self)).await;
                 return Err(End::BadRequest);
             }
@@ -192,8 +196,8 @@ impl Session {
         }
     }
 
-    /// Whether the next request begins within [`CLOSE_TOGETHER`]. All else that may happen to an idle connection is left to
-    /// [`Self::await_first_byte`].
+    /// Whether the next request begins within [`CLOSE_TOGETHER`]. All else that may happen to an idle
+    /// connection is left to [`Self::await_first_byte`].
     async fn next_is_close(&mut self) -> bool {
         if self.requester.buffer.is_some() {
             // Its next request is here already; others get their turn all the same.
@@ -283,8 +287,8 @@ impl Session {
         }
     }
 
-    /// Counts what ended a connection between requests. That its client closed it is how kept connections end, and the exchanges
-    /// before have been counted.
+    /// Counts what ended a connection between requests. That its client closed it is how kept connections
+    /// end, and the exchanges before have been counted.
     fn end_idle(&mut self, end: End) {
         if end == End::ClientClosed {
             return;

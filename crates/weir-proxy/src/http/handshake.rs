@@ -1,5 +1,5 @@
-//! The part of a WebSocket handshake that is Weir's own: HTTP/1.1 proves an upgrade with a key, HTTP/2 and HTTP/3 do without (RFC 8441 §5),
-//! so between the two somebody has to make the key, or answer it.
+//! The part of a WebSocket handshake that is Weir's own: HTTP/1.1 proves an upgrade with a key, HTTP/2 and
+//! HTTP/3 do without (RFC 8441 §5), so between the two somebody has to make the key, or answer it.
 
 use weir_http::websocket::{self, ACCEPT_BYTES, KEY_BYTES};
 use weir_http::{KnownHeader, RequestHead, ResponseHead};

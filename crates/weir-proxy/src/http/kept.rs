@@ -1,4 +1,5 @@
-//! Connections to one backend that HTTP keeps for further exchanges, on one worker: idle ones of HTTP/1.1, shared ones of HTTP/2.
+//! Connections to one backend that HTTP keeps for further exchanges, on one worker: idle ones of HTTP/1.1,
+//! shared ones of HTTP/2.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -25,10 +26,11 @@ struct IdleSince {
 }
 
 impl Kept {
-    /// An idle connection that, as far as is known here, the backend still holds open and has sent nothing on.
+    /// An idle connection that, as far as is known here, the backend still holds open and has sent nothing
+    /// on.
     ///
-    /// `max_idle` bounds how long it may have been idle: a request that cannot be replayed must not use a connection that the backend may be
-    /// closing.
+    /// `max_idle` bounds how long it may have been idle: a request that cannot be replayed must not use a
+    /// connection that the backend may be closing.
     pub fn take_idle(
         &self,
         backend: &WorkerBackend,
@@ -60,8 +62,8 @@ impl Kept {
     }
 }
 
-/// Keeps a connection whose response allows it for another exchange, when this one ended cleanly in both directions: all of the
-/// request was sent, and of the response and nothing else received by `download`.
+/// Keeps a connection whose response allows it for another exchange, when this one ended cleanly in both
+/// directions: all of the request was sent, and of the response and nothing else received by `download`.
 pub fn keep(
     chosen: &Chosen,
     mut connection: Busy<Connection>,

@@ -76,12 +76,14 @@ impl Ledger {
         self.text.bytes.clear();
     }
 
-    /// The time, near enough and without asking the clock: as long as nothing was waited for since the request's head.
+    /// The time, near enough and without asking the clock: as long as nothing was waited for since the
+    /// request's head.
     pub fn nearly_now(&self) -> Duration {
         if self.retries == 0 && self.queue.is_none() && !self.has_waited { self.head } else { clock::now() }
     }
 
-    /// Notes that something was waited for, such as a part of the body: the head did not come a moment ago any more.
+    /// Notes that something was waited for, such as a part of the body: the head did not come a moment ago
+    /// any more.
     pub fn note_wait(&mut self) {
         self.has_waited = true;
     }
@@ -114,7 +116,8 @@ impl Ledger {
         self.passage.end();
     }
 
-    /// The whole rest of the answer leaves next, in one piece: who has received it finds no place taken any more by what it asked for.
+    /// The whole rest of the answer leaves next, in one piece: who has received it finds no place taken any
+    /// more by what it asked for.
     #[inline]
     pub fn leave_places(&mut self) {
         self.passage.end();

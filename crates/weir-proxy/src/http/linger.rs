@@ -1,7 +1,8 @@
 //! Closes a connection whose client may still be sending.
 //!
-//! Closing with bytes unread makes the kernel send a reset, which can destroy the answer before the client has read it. So: say that
-//! nothing more comes, then read away what the client sends, for a bounded time and amount (RFC 9112 §9.6).
+//! Closing with bytes unread makes the kernel send a reset, which can destroy the answer before the client
+//! has read it. So: say that nothing more comes, then read away what the client sends, for a bounded time and
+//! amount (RFC 9112 §9.6).
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -16,7 +17,8 @@ use crate::http::session::Session;
 
 /// Longest wait for the client to have read the answer and closed.
 const LONGEST: Duration = Duration::from_secs(2);
-/// Most bytes read away. A client on a fast line has sent several MiB of an upload before it looks at the answer that refuses it.
+/// Most bytes read away. A client on a fast line has sent several MiB of an upload before it looks at the
+/// answer that refuses it.
 const MOST_BYTES: usize = 16 << 20;
 
 /// The same for a stream, whose client is told to stop by a reset then.
@@ -34,9 +36,10 @@ pub async fn until_quiet(session: &mut Session) {
     read_away(session, LONGEST, MOST_BYTES).await;
 }
 
-/// Reads away the rest of a request on a stream whose answer is sent. To drop it at once would reset the stream right behind the answer, and
-/// some clients that are in the middle of an upload (curl 7.88 and 8.23 were seen to) then take the reset for all they got, although
-/// RFC 9113 §8.1 forbids them to throw the answer away.
+/// Reads away the rest of a request on a stream whose answer is sent. To drop it at once would reset the
+/// stream right behind the answer, and some clients that are in the middle of an upload (curl 7.88 and 8.23
+/// were seen to) then take the reset for all they got, although RFC 9113 §8.1 forbids them to throw the
+/// answer away.
 pub async fn until_stream_is_read(session: &mut Session) {
     read_away(session, LONGEST_OF_STREAM, MOST_BYTES_OF_STREAM).await;
 }

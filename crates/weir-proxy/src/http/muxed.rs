@@ -53,7 +53,8 @@ impl Muxed {
         }
     }
 
-    /// Moves content into the free room of `buffer`, after [`Self::poll_readable`]; zero is the end of the stream.
+    /// Moves content into the free room of `buffer`, after [`Self::poll_readable`]; zero is the end of the
+    /// stream.
     pub fn take(&mut self, buffer: &mut Buffer) -> io::Result<usize> {
         match self {
             Muxed::H2(stream) => stream.take(buffer),
@@ -69,7 +70,8 @@ impl Muxed {
         }
     }
 
-    /// Whether dropping it with some of the request unread resets what the client has not read of the answer either, in the eyes of some clients.
+    /// Whether dropping it with some of the request unread resets what the client has not read of the answer
+    /// either, in the eyes of some clients.
     pub fn resets_behind_answers(&self) -> bool {
         matches!(self, Muxed::H2(stream) if !stream.is_ended())
     }
@@ -107,7 +109,8 @@ impl Muxed {
         }
     }
 
-    /// As [`Self::poll_send`], for content that nothing but the end follows: where it goes in one piece, the end goes with it.
+    /// As [`Self::poll_send`], for content that nothing but the end follows: where it goes in one piece, the
+    /// end goes with it.
     pub fn poll_send_last(&mut self, context: &mut Context<'_>, content: &[u8]) -> Poll<io::Result<usize>> {
         match self {
             Muxed::H2(stream) => stream.poll_send(context, content, true),
@@ -116,8 +119,9 @@ impl Muxed {
         }
     }
 
-    /// Sends as much of `content` as the peer has room for now and takes it off, without a copy; some of it is gone when ready. The end goes with
-    /// the last byte where `is_last`; [`Self::poll_finish`] is still to be called.
+    /// Sends as much of `content` as the peer has room for now and takes it off, without a copy; some of it
+    /// is gone when ready. The end goes with the last byte where `is_last`; [`Self::poll_finish`] is still to
+    /// be called.
     pub fn poll_send_bytes(
         &mut self,
         context: &mut Context<'_>,
@@ -142,7 +146,8 @@ impl Muxed {
         }
     }
 
-    /// The request was not as it must be, which its answer says. In HTTP/3 the end of a stream says so too where it is malformed.
+    /// The request was not as it must be, which its answer says. In HTTP/3 the end of a stream says so too
+    /// where it is malformed.
     pub fn note_violation(&mut self, violation: Violation) {
         match self {
             Muxed::H3(stream) => stream.note_violation(violation),
@@ -166,7 +171,8 @@ impl Muxed {
         }
     }
 
-    /// Ready once it is certain that the request is no copy that somebody sends again (RFC 8470). False when the connection has ended before.
+    /// Ready once it is certain that the request is no copy that somebody sends again (RFC 8470). False when
+    /// the connection has ended before.
     pub fn poll_confirmed(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         match self {
             Muxed::H3(stream) => stream.poll_confirmed(context),

@@ -1,7 +1,7 @@
 //! Who asks for a response, and whom it goes to.
 //!
-//! Both are known here by what the steps of an exchange need of them, and by nothing else: what the cache asks a backend takes the
-//! same steps as what a client asks.
+//! Both are known here by what the steps of an exchange need of them, and by nothing else: what the cache
+//! asks a backend takes the same steps as what a client asks.
 
 use std::io;
 use std::rc::Rc;
@@ -37,7 +37,8 @@ pub struct Requester {
 
 /// Whom a response goes to.
 pub trait Recipient {
-    /// What the request came by, and the rest of its body comes by; `None` for memory, which asks without content.
+    /// What the request came by, and the rest of its body comes by; `None` for memory, which asks without
+    /// content.
     fn stream(&mut self) -> Option<&mut Stream>;
 
     /// What is to be seen of it without taking anything of what it sent. Err when it is gone.
@@ -60,7 +61,8 @@ impl Requester {
         self.buffer.as_ref().map_or(&[][..], Buffer::filled)
     }
 
-    /// Whether the deadline has passed. It is brought forward once draining has begun, which every session is woken for.
+    /// Whether the deadline has passed. It is brought forward once draining has begun, which every session is
+    /// woken for.
     pub fn is_late(&self) -> bool {
         if let Some(until) = self.slot.draining_until() {
             self.deadline.no_later_than(until);
@@ -73,8 +75,8 @@ impl Requester {
         self.slot.draining_until().is_some_and(|until| until <= clock::now())
     }
 
-    /// Looks at whom the response is for without taking anything. `Err` when it has left: it reset the connection, or ended
-    /// its direction where that counts as leaving.
+    /// Looks at whom the response is for without taking anything. `Err` when it has left: it reset the
+    /// connection, or ended its direction where that counts as leaving.
     pub fn look_at(
         &self,
         recipient: &mut impl Recipient,

@@ -131,8 +131,8 @@ pub struct RouteVerdict {
 }
 
 impl RouteTable {
-    /// Compiles a listener's routes. `pools` has the index of each pool; the config's check has made sure that they exist. Limits go on
-    /// where the routes of `old` have them.
+    /// Compiles a listener's routes. `pools` has the index of each pool; the config's check has made sure
+    /// that they exist. Limits go on where the routes of `old` have them.
     ///
     /// Those that keep responses keep them in `cache`; without one nothing is kept.
     pub fn compile(
@@ -166,8 +166,8 @@ impl RouteTable {
         RouteTable { routes, by_host, elsewhere, default_pool: config.pool.as_deref().and_then(pool_index) }
     }
 
-    /// Where a request goes. Does not allocate; one hash look-up when any route names a host, then one comparison per
-    /// route that may take that host.
+    /// Where a request goes. Does not allocate; one hash look-up when any route names a host, then one
+    /// comparison per route that may take that host.
     #[inline]
     pub fn decide(&self, request: &RequestView<'_>) -> Decision<'_> {
         if !self.routes.is_empty() {
@@ -297,13 +297,15 @@ impl Route {
         Some(route)
     }
 
-    /// Whether both are asked for the same requests: a route is known again by this, for its name may be only its position.
+    /// Whether both are asked for the same requests: a route is known again by this, for its name may be only
+    /// its position.
     fn takes_the_same(&self, other: &Route) -> bool {
         (&self.host, &self.path, &self.method, &self.header)
             == (&other.host, &other.path, &other.method, &other.header)
     }
 
-    /// The length of the path's prefix that the route's path named (all of an exact path), or why it does not match.
+    /// The length of the path's prefix that the route's path named (all of an exact path), or why it does not
+    /// match.
     fn matches(&self, request: &RequestView<'_>) -> Result<usize, Mismatch> {
         if !self.takes_host(request.host) {
             return Err(Mismatch::Host);
@@ -396,8 +398,8 @@ fn has_field(request: &RequestView<'_>, name: &[u8], wanted: &[u8]) -> bool {
     (request.header)(name).is_some_and(|value| wanted == b"*" || *wanted == *value)
 }
 
-/// Whether `part`, which is not empty, is somewhere in `path`. Takes time in proportion to both lengths' product at worst; both are
-/// bounded, by the request line and by what an operator writes.
+/// Whether `part`, which is not empty, is somewhere in `path`. Takes time in proportion to both lengths'
+/// product at worst; both are bounded, by the request line and by what an operator writes.
 fn contains(path: &[u8], part: &[u8]) -> bool {
     path.windows(part.len().max(1)).any(|window| window == part)
 }

@@ -1,4 +1,5 @@
-//! A client as an exchange sees it: the connection or stream that its requests come by, and what is known of whoever is at the other end.
+//! A client as an exchange sees it: the connection or stream that its requests come by, and what is known of
+//! whoever is at the other end.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,8 +11,8 @@ use crate::http::requester::Requester;
 use crate::http::stream::Stream;
 use crate::worker::WorkerListener;
 
-/// While the listener drains, an idle client may send one more request for this long: it may have sent it before it could know,
-/// and is told to close in the answer. A connection closed at once would lose it.
+/// While the listener drains, an idle client may send one more request for this long: it may have sent it
+/// before it could know, and is told to close in the answer. A connection closed at once would lose it.
 pub const LAST_CHANCE: Duration = Duration::from_secs(2);
 
 /// A client's connection, or one request of a connection that carries many.
@@ -24,7 +25,8 @@ pub struct Session {
 
 /// What backends are told of the client at `address`, and what may be believed of what it says.
 pub fn identify(listener: &WorkerListener, address: IpAddr, secure: Option<&Secure>) -> ClientIdentity {
-    // A balancer that only carries bytes says nothing of whoever speaks through it: trust goes by the address it names.
+    // A balancer that only carries bytes says nothing of whoever speaks through it: trust goes by the address
+    // it names.
     let is_trusted = listener.shared.trusts(address);
     let scheme = if secure.is_some() { Scheme::Https } else { Scheme::Http };
     let identity = ClientIdentity::new(address, scheme, is_trusted);

@@ -1,4 +1,5 @@
-//! What an exchange reads from and writes to: a connection of its own (HTTP/1.1), or one stream of a connection that carries many.
+//! What an exchange reads from and writes to: a connection of its own (HTTP/1.1), or one stream of a
+//! connection that carries many.
 
 use std::io;
 use std::net::SocketAddr;
@@ -63,7 +64,8 @@ impl Stream {
         }
     }
 
-    /// How much the peer has taken of what was sent, in a measure that grows, if it has not taken all. `None` for a stream: its connection knows.
+    /// How much the peer has taken of what was sent, in a measure that grows, if it has not taken all. `None`
+    /// for a stream: its connection knows.
     pub fn taken(&self) -> Option<u64> {
         match &self.0 {
             Kind::Wire(wire) => wire.taken(),
@@ -71,8 +73,8 @@ impl Stream {
         }
     }
 
-    /// As [`Duplex::poll_send`], for bytes that end the message with nothing behind them: where they go in one piece, the end goes with them.
-    /// [`Self::poll_finish`] is still to be called.
+    /// As [`Duplex::poll_send`], for bytes that end the message with nothing behind them: where they go in
+    /// one piece, the end goes with them. [`Self::poll_finish`] is still to be called.
     #[inline]
     pub fn poll_send_last(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.0 {
@@ -97,7 +99,8 @@ impl Stream {
         }
     }
 
-    /// As [`Duplex::poll_send`], from as many places as the caller has; `Unsupported` on a stream, which takes them one by one without a copy.
+    /// As [`Duplex::poll_send`], from as many places as the caller has; `Unsupported` on a stream, which
+    /// takes them one by one without a copy.
     pub fn poll_send_slices(
         &mut self,
         context: &mut Context<'_>,
@@ -109,8 +112,8 @@ impl Stream {
         }
     }
 
-    /// Ends the message, with `trailers` where there are any, on a stream whose end that is; on others its framing is its end, and
-    /// nothing is to be done.
+    /// Ends the message, with `trailers` where there are any, on a stream whose end that is; on others its
+    /// framing is its end, and nothing is to be done.
     pub fn poll_finish<'a>(
         &mut self,
         context: &mut Context<'_>,
@@ -132,7 +135,8 @@ impl Stream {
         matches!(&self.0, Kind::Muxed(stream) if stream.resets_behind_answers())
     }
 
-    /// The fields behind the message, once its end was received; given once. `None` where they are part of its framing.
+    /// The fields behind the message, once its end was received; given once. `None` where they are part of
+    /// its framing.
     pub fn take_trailers(&mut self) -> Option<Box<Trailers>> {
         self.as_muxed().and_then(Muxed::take_trailers)
     }
@@ -150,7 +154,8 @@ impl Stream {
         matches!(&self.0, Kind::Wire(wire) if wire.is_quiet())
     }
 
-    /// What is to be seen of the peer without taking anything of what it sent. Err when the connection or the stream was reset.
+    /// What is to be seen of the peer without taking anything of what it sent. Err when the connection or the
+    /// stream was reset.
     pub fn poll_present(&mut self, context: &mut Context<'_>) -> io::Result<Sight> {
         match &mut self.0 {
             Kind::Wire(wire) => wire.poll_present(context),

@@ -41,8 +41,8 @@ pub enum Served {
     BrokenOff,
 }
 
-/// Serves the request on `stream`, whose head `read` puts into the exchange, with its text behind what is in the given vector. It may take until
-/// the deadline passes.
+/// Serves the request on `stream`, whose head `read` puts into the exchange, with its text behind what is in
+/// the given vector. It may take until the deadline passes.
 ///
 /// Gives what became of it.
 pub async fn serve(
@@ -110,8 +110,8 @@ async fn read_head(
     result
 }
 
-/// Puts what of the content is here already behind the head, as on a connection of its own: it leaves together with the head, and can be
-/// sent once more.
+/// Puts what of the content is here already behind the head, as on a connection of its own: it leaves
+/// together with the head, and can be sent once more.
 async fn take_early_content(session: &mut Session) {
     if session.stream.is_ended() {
         return;

@@ -24,8 +24,8 @@ pub enum Job {
 }
 
 thread_local! {
-    /// The tasks of this worker that wait; a worker is one thread. The last to come is the first to go: what it
-    /// needs is in the processor's cache.
+    /// The tasks of this worker that wait; a worker is one thread. The last to come is the first to go: what
+    /// it needs is in the processor's cache.
     static WAITING: RefCell<Vec<Rc<IdleTask>>> = const { RefCell::new(Vec::new()) };
 }
 

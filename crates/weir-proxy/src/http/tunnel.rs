@@ -15,7 +15,8 @@ use crate::tcp::relay::{self, FirstBytes, Pair, Terms};
 
 /// Passes the 101 on and relays until either side ends.
 ///
-/// Only the very protocol that the client asked for opens the tunnel, and no byte of the client's passes before (A18).
+/// Only the very protocol that the client asked for opens the tunnel, and no byte of the client's passes
+/// before (A18).
 ///
 /// # Errors
 /// Nothing has reached the client.

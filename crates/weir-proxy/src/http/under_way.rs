@@ -11,8 +11,8 @@ pub const STREAM_WINDOW_BYTES: u32 = 128 << 10;
 /// The same for all requests of a connection together (threat S4).
 pub const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 
-/// How many exchanges of a connection are under way, whatever its client thinks: one whose stream was reset counts until it has let go of
-/// its backend (threats B1, B4).
+/// How many exchanges of a connection are under way, whatever its client thinks: one whose stream was reset
+/// counts until it has let go of its backend (threats B1, B4).
 pub struct UnderWay {
     count: Cell<u32>,
     /// Of these, those whose body is still to come when they begin.
@@ -61,7 +61,8 @@ impl UnderWay {
         }
     }
 
-    /// Has the driver woken by the end of the next exchange, whichever it is; else by that of the last one only.
+    /// Has the driver woken by the end of the next exchange, whichever it is; else by that of the last one
+    /// only.
     pub fn await_each(&self, awaited: bool) {
         self.awaited.set(awaited);
     }

@@ -72,7 +72,8 @@ impl Upload {
         self.pump.as_mut().map_or_else(Vec::new, Pump::take_copy)
     }
 
-    /// Moves what comes behind the head in `out`, until the body is over or `most` bytes of content were moved.
+    /// Moves what comes behind the head in `out`, until the body is over or `most` bytes of content were
+    /// moved.
     pub fn poll_hold(
         &mut self,
         context: &mut Context<'_>,
@@ -161,8 +162,8 @@ impl Upload {
             && (self.received_bytes() as f64) < rate as f64 * spent.as_secs_f64()
     }
 
-    /// What the client sent behind the body, and proof that the body is over. Without a body there is nothing behind it
-    /// that the session does not already hold.
+    /// What the client sent behind the body, and proof that the body is over. Without a body there is nothing
+    /// behind it that the session does not already hold.
     pub fn take_rest(&mut self) -> (Option<Buffer>, Option<Drained>) {
         match self.pump.take() {
             Some(pump) => pump.into_rest(),

@@ -1,10 +1,12 @@
 //! The line before a pool whose backends are all at `max_connections`.
 //!
-//! No call is lost: whoever finds every backend busy first takes a place in line, then tries once more, and only then waits. And
-//! the line is kept: a newcomer who finds room while others wait gives it to the first of them.
+//! No call is lost: whoever finds every backend busy first takes a place in line, then tries once more, and
+//! only then waits. And the line is kept: a newcomer who finds room while others wait gives it to the first
+//! of them.
 //!
-//! The pool may be given other backends during the wait, so whoever waits chooses from the pool as it is then. What is chosen may
-//! therefore belong to a newer snapshot of the pool than was asked for ([`WorkerPool::index_of`]).
+//! The pool may be given other backends during the wait, so whoever waits chooses from the pool as it is
+//! then. What is chosen may therefore belong to a newer snapshot of the pool than was asked for
+//! ([`WorkerPool::index_of`]).
 
 use std::future::poll_fn;
 use std::rc::Rc;

@@ -1,7 +1,8 @@
 //! From a pool to one of its backends, for one call: a TCP connection, an HTTP request, a UDP flow.
 //!
-//! Every protocol chooses, waits in line and tries again through [`Reach`], so that a retry, a redispatch and the retry budget mean
-//! the same in each. What an attempt consists of (a connection, an answer, a socket) is the protocol's own.
+//! Every protocol chooses, waits in line and tries again through [`Reach`], so that a retry, a redispatch and
+//! the retry budget mean the same in each. What an attempt consists of (a connection, an answer, a socket) is
+//! the protocol's own.
 
 mod line;
 mod retry;
@@ -103,11 +104,12 @@ impl Reach {
         self.retries
     }
 
-    /// Chooses a backend that has not failed in this call, or any where all have; waits in line for at most `queue.timeout` where every
-    /// one is at `max_connections`.
+    /// Chooses a backend that has not failed in this call, or any where all have; waits in line for at most
+    /// `queue.timeout` where every one is at `max_connections`.
     ///
-    /// `deadline` must belong to the calling task; it is replaced only when there is a wait. `client_gone` is asked whenever the task
-    /// is woken during the wait, with its context, so that it can ask to be woken when the client leaves.
+    /// `deadline` must belong to the calling task; it is replaced only when there is a wait. `client_gone` is
+    /// asked whenever the task is woken during the wait, with its context, so that it can ask to be woken
+    /// when the client leaves.
     pub async fn choose(
         &mut self,
         worker: &Worker,
@@ -158,7 +160,8 @@ impl Reach {
         }
     }
 
-    /// What to do after an attempt on `chosen` that failed, or whose answer is one that may be tried again; counts it.
+    /// What to do after an attempt on `chosen` that failed, or whose answer is one that may be tried again;
+    /// counts it.
     pub fn after(
         &mut self,
         pool: &WorkerPool,

@@ -8,7 +8,8 @@ pub struct Attempt {
     pub idempotent: bool,
     /// Whether everything that was sent can be sent once more.
     pub replayable: bool,
-    /// Whether the connection had served an exchange before: the backend may have closed it just when we sent.
+    /// Whether the connection had served an exchange before: the backend may have closed it just when we
+    /// sent.
     pub reused: bool,
     /// The kind of failure; `None` when nothing that `on` could name.
     pub kind: Option<RetryOn>,
@@ -19,8 +20,8 @@ pub struct Attempt {
 pub enum Verdict {
     /// Try again, on another backend where there is one.
     Again,
-    /// Try again on the same backend with a new connection; neither the attempts nor the retry budget are charged, for
-    /// the old connection's age is to blame and not the backend.
+    /// Try again on the same backend with a new connection; neither the attempts nor the retry budget are
+    /// charged, for the old connection's age is to blame and not the backend.
     Reconnect,
     /// Leave it.
     Leave,

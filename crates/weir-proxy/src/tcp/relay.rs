@@ -1,7 +1,8 @@
 //! Both directions of a connection, moved by one future: no task per direction, no lock, no channel.
 //!
-//! Small messages are copied through a borrowed buffer that goes back as soon as it is empty. A direction that keeps filling
-//! its buffer moves through a pipe with `splice(2)` instead, which copies nothing, until its pieces become small again.
+//! Small messages are copied through a borrowed buffer that goes back as soon as it is empty. A direction
+//! that keeps filling its buffer moves through a pipe with `splice(2)` instead, which copies nothing, until
+//! its pieces become small again.
 
 use std::future::poll_fn;
 use std::net::Shutdown;
@@ -59,9 +60,10 @@ pub struct Relayed {
 
 /// Relays until both sides have ended their streams, or something cuts the session off.
 ///
-/// An end of stream is passed on as one, and the other direction goes on. A reset of one side resets the other, and so does
-/// every end that neither side wished while bytes are on their way: a cut must never look like the end of the stream.
-/// `moved` is told the bytes moved since it was last called (from the client, from the backend), for the counters.
+/// An end of stream is passed on as one, and the other direction goes on. A reset of one side resets the
+/// other, and so does every end that neither side wished while bytes are on their way: a cut must never look
+/// like the end of the stream. `moved` is told the bytes moved since it was last called (from the client,
+/// from the backend), for the counters.
 pub async fn run<C: Duplex, B: Duplex>(
     pair: Pair<'_, C, B>,
     first: FirstBytes,
@@ -133,8 +135,8 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
             (Some(Ended::SourceBroke), _) => (End::ClientClosed, false),
             (_, Some(Ended::SourceBroke)) => (End::BackendClosed, false),
             (Some(Ended::Whole), Some(Ended::Whole)) => (End::Done, true),
-            // A backend may answer, close and so refuse the rest of the request: the client has that answer and must not
-            // lose it to a reset. Without an answer the reset is all there is to pass on.
+            // A backend may answer, close and so refuse the rest of the request: the client has that answer
+            // and must not lose it to a reset. Without an answer the reset is all there is to pass on.
             (Some(Ended::SinkBroke), Some(last)) => (End::BackendClosed, self.said_more(last, &self.down)),
             (Some(last), Some(Ended::SinkBroke)) => (End::ClientClosed, self.said_more(last, &self.up)),
             (Some(_), None) | (None, Some(_)) => return Poll::Pending,
@@ -146,7 +148,8 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
         last == Ended::Whole && direction.moved > self.at_break
     }
 
-    /// Ends the relay when it was idle for too long or draining is over; brings the deadline forward when draining has begun.
+    /// Ends the relay when it was idle for too long or draining is over; brings the deadline forward when
+    /// draining has begun.
     fn check_time(&mut self, draining_until: Option<Duration>) -> Poll<Close> {
         if self.terms.deadline.has_passed() {
             if draining_until.is_some_and(|until| until <= clock::now()) {

@@ -332,8 +332,9 @@ impl Session {
     }
 }
 
-/// Whether a client that waits in line has reset its connection, or closed it without a word. Once it has sent something a close may
-/// be a half-close, and what it sent a request to be answered: that is not looked behind.
+/// Whether a client that waits in line has reset its connection, or closed it without a word. Once it has
+/// sent something a close may be a half-close, and what it sent a request to be answered: that is not looked
+/// behind.
 fn poll_left(client: &mut Stream, context: &mut Context<'_>) -> bool {
     matches!(client.poll_present(context), Ok(Sight::Ended) | Err(_))
 }

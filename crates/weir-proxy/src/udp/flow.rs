@@ -43,7 +43,8 @@ pub struct Flow {
 struct Leg {
     listener: Rc<WorkerListener>,
     chosen: Chosen,
-    /// The pool as of `listener`, and the backend's index there: a reload makes new ones, while `chosen` stays what it was.
+    /// The pool as of `listener`, and the backend's index there: a reload makes new ones, while `chosen`
+    /// stays what it was.
     pool: Rc<WorkerPool>,
     index: usize,
     /// The pool's view when the backend was last seen to be fit.
@@ -54,7 +55,8 @@ struct Leg {
 }
 
 impl Leg {
-    /// A way to a backend other than `exclude`. One that the kernel knows no way to is replaced by another, `retry.attempts` times.
+    /// A way to a backend other than `exclude`. One that the kernel knows no way to is replaced by another,
+    /// `retry.attempts` times.
     fn open(
         worker: &Worker,
         listener: Rc<WorkerListener>,
@@ -146,8 +148,9 @@ impl Drop for Leg {
     }
 }
 
-/// A socket to the chosen backend. `Ok(None)` when the kernel knows no way there, which counts as the backend's failure as it does for
-/// TCP; `Err` when this process has no descriptor left, which is nobody's fault but ours.
+/// A socket to the chosen backend. `Ok(None)` when the kernel knows no way there, which counts as the
+/// backend's failure as it does for TCP; `Err` when this process has no descriptor left, which is nobody's
+/// fault but ours.
 fn open_socket(worker: &Worker, chosen: &Chosen, now: Duration) -> Result<Option<UdpSocket>, Rejected> {
     let Some(address) = chosen.backend().shared.resolved.address() else { return Ok(None) };
     let cells = chosen.backend().cells();
@@ -211,7 +214,8 @@ impl Flow {
         if !is_fit {
             self.move_on(relay, now);
         }
-        // An error is about a datagram sent earlier: nobody listened. These still have their chance, on another backend if there is one.
+        // An error is about a datagram sent earlier: nobody listened. These still have their chance, on
+        // another backend if there is one.
         for _ in 0..2 {
             match self.send(datagrams) {
                 Ok(()) => return,
@@ -257,7 +261,8 @@ impl Flow {
         }
     }
 
-    /// Brings the backend's datagrams to the client until the flow has been idle for too long or draining is over.
+    /// Brings the backend's datagrams to the client until the flow has been idle for too long or draining is
+    /// over.
     pub async fn serve(&self, relay: &Relay) {
         let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
         let deadline = relay.worker.deadlines.register(waker);

@@ -1,8 +1,9 @@
-//! Datagrams, relayed by flow: what one client address sends to one of our addresses goes to one backend, and back.
+//! Datagrams, relayed by flow: what one client address sends to one of our addresses goes to one backend, and
+//! back.
 //!
-//! One task per listening socket receives from clients; one small task per flow receives from its backend. Both move up to
-//! 32 datagrams per system call. `SO_REUSEPORT` spreads clients over workers by a hash of the addresses, so all of a client's
-//! datagrams meet the same worker and flows are never shared.
+//! One task per listening socket receives from clients; one small task per flow receives from its backend.
+//! Both move up to 32 datagrams per system call. `SO_REUSEPORT` spreads clients over workers by a hash of the
+//! addresses, so all of a client's datagrams meet the same worker and flows are never shared.
 
 mod flow;
 
@@ -45,7 +46,8 @@ pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, datagrams: UdpS
     if address.ip().is_unspecified()
         && let Err(error) = datagrams::tell_destinations(&datagrams, address.is_ipv6())
     {
-        // Answers then leave from the address the routing table prefers, which is right on a host with one address.
+        // Answers then leave from the address the routing table prefers, which is right on a host with one
+        // address.
         tracing::warn!(%address, %error, "udp listener can't learn which of our addresses clients use");
     }
     let relay = Rc::new(Relay {
@@ -169,7 +171,8 @@ fn poll_batch(
         ready!(socket.poll_recv_ready(context))?;
         let mut received = None;
         let result = socket.try_io(Interest::READABLE, || match inbox.receive(socket) {
-            // A batch that is not full has emptied the socket. Saying so to tokio saves the call that would only find out.
+            // A batch that is not full has emptied the socket. Saying so to tokio saves the call that would
+            // only find out.
             Ok(count) if count < BATCH => {
                 received = Some(count);
                 Err(io::ErrorKind::WouldBlock.into())

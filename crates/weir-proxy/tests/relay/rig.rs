@@ -54,7 +54,8 @@ impl Rig {
         Rig { plane: Some(plane), sockets, snapshot, log, runtime }
     }
 
-    /// Puts what it listens for in force, and `next`, which listens elsewhere, before the worker has had time to accept.
+    /// Puts what it listens for in force, and `next`, which listens elsewhere, before the worker has had time
+    /// to accept.
     pub fn reload_at_once(&mut self, next: &str) {
         let config = Arc::new(parse(next));
         let sockets = Sockets::bind(&config, 1, &Sockets::default()).unwrap();

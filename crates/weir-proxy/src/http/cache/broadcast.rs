@@ -1,7 +1,8 @@
 //! A response on its way from a backend into the cache, and everybody who waits for it.
 //!
-//! One fetch writes, any number of clients on any worker read. While it is to be kept, nothing that a reader does holds the fetch up. What is
-//! not to be kept goes through a window: the fetch waits for its slowest reader, and ends when none is left.
+//! One fetch writes, any number of clients on any worker read. While it is to be kept, nothing that a reader
+//! does holds the fetch up. What is not to be kept goes through a window: the fetch waits for its slowest
+//! reader, and ends when none is left.
 
 mod sender;
 #[cfg(test)]
@@ -66,8 +67,8 @@ pub enum Alone {
     Among(Arc<Background>),
 }
 
-/// What one broadcast holds of what all of them may, beside what the store holds and counts itself. Given back when the last reader has left: slow
-/// ones hold on to what nobody else needs any more.
+/// What one broadcast holds of what all of them may, beside what the store holds and counts itself. Given
+/// back when the last reader has left: slow ones hold on to what nobody else needs any more.
 struct Charge {
     gathered: Arc<AtomicU64>,
     bytes: u64,
@@ -243,7 +244,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// What it reads ends with it if it is the last: limits on requests under way count its client, and no longer would.
+    /// What it reads ends with it if it is the last: limits on requests under way count its client, and no
+    /// longer would.
     pub fn takes_it_along(&mut self, takes: bool) {
         self.leaves_it = !takes;
     }
@@ -417,7 +419,8 @@ impl BroadcastState {
         self.chunks.front().map_or(0, |(start, _)| self.length - start)
     }
 
-    /// Lets go of what everybody has read, unless it is to be kept. Gives the fetch to wake where there is room again.
+    /// Lets go of what everybody has read, unless it is to be kept. Gives the fetch to wake where there is
+    /// room again.
     fn free_read(&mut self) -> Option<Waker> {
         if self.is_kept {
             return None;

@@ -1,7 +1,8 @@
 //! Content that is encoded once for all who want it so.
 //!
-//! Who asks for it first has it begun, and reads like the others, on any worker: from a [`Broadcast`] that an encoder writes in place of a
-//! backend. It takes turns like any other task of its worker, and what comes out is kept with the object that it was made of.
+//! Who asks for it first has it begun, and reads like the others, on any worker: from a [`Broadcast`] that an
+//! encoder writes in place of a backend. It takes turns like any other task of its worker, and what comes out
+//! is kept with the object that it was made of.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -56,16 +57,16 @@ impl Encodings {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Claims for the encodings under way of `broadcast` what they make of `object`, which it becomes; gives their codings. To be called before
-    /// others see the object.
+    /// Claims for the encodings under way of `broadcast` what they make of `object`, which it becomes; gives
+    /// their codings. To be called before others see the object.
     pub fn claim(&self, broadcast: &Arc<Broadcast>, object: &Object) -> Vec<Coding> {
         let under_way = self.lock();
         let is_made = |coding: &Coding| under_way.contains_key(&(address(broadcast), *coding));
         Coding::ALL.into_iter().filter(is_made).filter(|coding| object.claim(*coding)).collect()
     }
 
-    /// Has others find the encodings under way of `broadcast` by `object` too, once they see it. What was claimed for one that has ended
-    /// meanwhile is given back.
+    /// Has others find the encodings under way of `broadcast` by `object` too, once they see it. What was
+    /// claimed for one that has ended meanwhile is given back.
     pub fn hand_over(&self, broadcast: &Arc<Broadcast>, object: &Arc<Object>, claimed: Vec<Coding>) {
         let mut under_way = self.lock();
         for coding in claimed {
@@ -348,7 +349,8 @@ impl EncodingJob {
         Some(())
     }
 
-    /// Has the encoder give out what it holds, because nothing more is there yet: it may be an event, or half a page.
+    /// Has the encoder give out what it holds, because nothing more is there yet: it may be an event, or half
+    /// a page.
     async fn flush(&mut self) -> Option<()> {
         while self.encoding.flush().ok()? {
             self.give_out().await?;

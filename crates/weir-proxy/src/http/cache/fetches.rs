@@ -1,7 +1,7 @@
 //! What is being fetched at the moment, by key: requests for the same wait for one fetch.
 //!
-//! Beside it stand keys whose answers proved not to be kept. For a few seconds requests for them take the ordinary path at once, instead of
-//! waiting for each other in vain.
+//! Beside it stand keys whose answers proved not to be kept. For a few seconds requests for them take the
+//! ordinary path at once, instead of waiting for each other in vain.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -142,8 +142,8 @@ pub enum Refresh {
 }
 
 impl super::Cache {
-    /// Waits with others for `key`, or has it fetched. `look` looks once more whether it is there: a fetch that has just ended puts it there
-    /// before it leaves the table.
+    /// Waits with others for `key`, or has it fetched. `look` looks once more whether it is there: a fetch
+    /// that has just ended puts it there before it leaves the table.
     pub fn join<T>(self: &Arc<Self>, key: &KeyBuffer, look: impl FnOnce() -> Option<T>) -> Joined<T> {
         let hash = key.hash();
         let mut shard = self.fetches.shard(hash);

@@ -24,8 +24,8 @@ pub fn learn(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
     }
 }
 
-/// After a backend's answer to an unsafe request: what is kept of its URI, and of those that the answer names, is out of date
-/// (RFC 9111 §4.4).
+/// After a backend's answer to an unsafe request: what is kept of its URI, and of those that the answer
+/// names, is out of date (RFC 9111 §4.4).
 fn invalidate(requester: &Requester, exchange: &mut Exchange, route: &RouteCache, received: &[u8]) {
     let Exchange { request, response, key, ledger, .. } = exchange;
     if !invalidates(request.method(), response.status()) {

@@ -45,7 +45,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty one that keeps at most `budget_bytes`, and lets at most `background` fetches go on that no client waits for.
+    /// An empty one that keeps at most `budget_bytes`, and lets at most `background` fetches go on that no
+    /// client waits for.
     pub fn new(budget_bytes: u64, background: u32) -> Arc<Cache> {
         // Nobody outside may be able to choose keys that meet in one place.
         let seed = std::hash::BuildHasher::hash_one(&foldhash::fast::RandomState::default(), budget_bytes);
@@ -69,8 +70,8 @@ impl Cache {
         self.budget_bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes out what `purge` names, or with `soft` makes it out of date; gives how many responses those were. A fetch that is under way
-    /// does not put back what is named.
+    /// Takes out what `purge` names, or with `soft` makes it out of date; gives how many responses those
+    /// were. A fetch that is under way does not put back what is named.
     pub fn purge(&self, purge: &Purge, soft: bool) -> u64 {
         self.store.purge(purge, soft, clock::now())
     }
@@ -80,8 +81,8 @@ impl Cache {
         self.fetches.background()
     }
 
-    /// Whether more may be kept. What slow clients still read of objects that had to give way is in no budget, so there must not come to be
-    /// more and more of it.
+    /// Whether more may be kept. What slow clients still read of objects that had to give way is in no
+    /// budget, so there must not come to be more and more of it.
     fn has_room(&self) -> bool {
         self.store.lingering_bytes() <= self.gathered_most()
     }

@@ -195,8 +195,8 @@ impl Fetch {
         polled
     }
 
-    /// All of it has come, and `trailers` behind it. They are not kept (RFC 9110 §6.5.1 lets them be dropped): what is answered from memory
-    /// has a length, behind which HTTP/1.1 has no place for any.
+    /// All of it has come, and `trailers` behind it. They are not kept (RFC 9110 §6.5.1 lets them be
+    /// dropped): what is answered from memory has a length, behind which HTTP/1.1 has no place for any.
     fn finish<'a>(&mut self, trailers: impl Iterator<Item = Field<'a>>) {
         if self.is_mismatched {
             return;

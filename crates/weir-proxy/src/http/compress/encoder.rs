@@ -7,7 +7,8 @@ use weir_config::Coding;
 use zstd_safe::zstd_sys::ZSTD_EndDirective;
 use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer};
 
-/// Largest window of any coding, as a power of two: decoders hold it too, and what an encoder holds grows with it.
+/// Largest window of any coding, as a power of two: decoders hold it too, and what an encoder holds grows
+/// with it.
 const WINDOW_BITS: u32 = 17;
 /// Largest window of gzip (RFC 1951 §2).
 const GZIP_WINDOW_BITS: u32 = 15;
@@ -24,7 +25,8 @@ pub enum Encoder {
 pub enum Then {
     /// As little or as much as the coding likes: more input follows.
     More,
-    /// Everything taken so far, so that the client can decode it. To be asked for again, without input, until it is complete.
+    /// Everything taken so far, so that the client can decode it. To be asked for again, without input, until
+    /// it is complete.
     Flush,
     /// The same and the end. To be asked for again until it is complete.
     Finish,
@@ -46,7 +48,8 @@ pub struct Encoded {
 pub struct Broken;
 
 impl Encoder {
-    /// One for a body of `length` bytes, where that is known: a short one gets by with less memory. `None` when no memory is to be had.
+    /// One for a body of `length` bytes, where that is known: a short one gets by with less memory. `None`
+    /// when no memory is to be had.
     ///
     /// Allocates what [`memory_bytes`] says at most.
     pub fn new(coding: Coding, level: u32, length: Option<u64>) -> Option<Encoder> {
@@ -71,7 +74,8 @@ impl Encoder {
                 context.set_parameter(CParameter::CompressionLevel(level as i32)).ok()?;
                 context.set_parameter(CParameter::WindowLog(needed.clamp(10, most))).ok()?;
                 if level > 3 {
-                    // The tables of the higher levels are made for windows of megabytes, and are not made smaller with the window.
+                    // The tables of the higher levels are made for windows of megabytes, and are not made
+                    // smaller with the window.
                     context.set_parameter(CParameter::HashLog(most)).ok()?;
                     context.set_parameter(CParameter::ChainLog(most)).ok()?;
                 }
@@ -95,7 +99,8 @@ impl Encoder {
     }
 }
 
-/// What an encoder holds at most while it is at work, in bytes; a test holds it against what it takes from the system.
+/// What an encoder holds at most while it is at work, in bytes; a test holds it against what it takes from
+/// the system.
 pub const fn memory_bytes(coding: Coding, level: u32) -> u64 {
     match coding {
         Coding::Gzip => 640 << 10,
@@ -219,7 +224,8 @@ mod tests {
         plain
     }
 
-    /// Encodes in pieces, with a flush behind every `flush_every` of them, into room of `room` bytes at a time.
+    /// Encodes in pieces, with a flush behind every `flush_every` of them, into room of `room` bytes at a
+    /// time.
     fn encoded(mut encoder: Encoder, plain: &[u8], piece: usize, flush_every: usize, room: usize) -> Vec<u8> {
         let mut out = Vec::new();
         let mut drive = |input: &[u8], then: Then| {

@@ -1,6 +1,7 @@
 //! One body that is encoded on its way: what was received goes in, what is to be sent comes out.
 //!
-//! It holds an encoder and one buffer, both within the worker's memory budget, and does a bounded amount of work each time it gets its turn.
+//! It holds an encoder and one buffer, both within the worker's memory budget, and does a bounded amount of
+//! work each time it gets its turn.
 
 use std::rc::Rc;
 

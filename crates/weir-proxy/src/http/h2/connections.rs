@@ -1,5 +1,5 @@
-//! HTTP/2 connections to one backend on one worker, which the exchanges of many clients share: which there are, and
-//! which has room.
+//! HTTP/2 connections to one backend on one worker, which the exchanges of many clients share: which there
+//! are, and which has room.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -22,7 +22,8 @@ const LATE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest time that the answer to a malformed request has to arrive.
 const LONGEST_ROUND_TRIPS: Duration = Duration::from_millis(500);
 
-/// So many bytes of instructions for the client's QPACK encoder do not wait for an answer that takes them along.
+/// So many bytes of instructions for the client's QPACK encoder do not wait for an answer that takes them
+/// along.
 const INSTRUCTION_BYTES: usize = 64;
 
 /// Streams whose fields wait for the client's encoder, and who waits for them.
@@ -85,8 +86,9 @@ impl Shared {
         }
     }
 
-    /// Our QPACK decoder may have something to say. It is said together with the next answer: by itself it would be a packet of ours and one
-    /// more of the client's for each request. Only much of it is sent at once.
+    /// Our QPACK decoder may have something to say. It is said together with the next answer: by itself it
+    /// would be a packet of ours and one more of the client's for each request. Only much of it is sent at
+    /// once.
     pub fn note_instructions(&self) {
         if self.protocol.borrow_mut().pending(OwnStream::QpackDecoder).len() >= INSTRUCTION_BYTES {
             self.under_way.wake_driver();
@@ -104,7 +106,8 @@ impl Shared {
                 if place.get().is_none() {
                     place.set(self.quic.open(Dir::Uni));
                 }
-                // A client that allows none can't be told anything; RFC 9114 section 6.2 wants it to allow three.
+                // A client that allows none can't be told anything; RFC 9114 section 6.2 wants it to allow
+                // three.
                 let Some(id) = place.get() else { break };
                 let mut rest = pending.clone();
                 match self.quic.poll_write(id, &mut rest, context) {
@@ -119,15 +122,15 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether there is something of answers whose exchanges are over that the client does not have yet. The driver is woken when that
-    /// changes.
+    /// Whether there is something of answers whose exchanges are over that the client does not have yet. The
+    /// driver is woken when that changes.
     pub(super) fn is_unsent(&self, context: &mut Context<'_>) -> bool {
         self.late.get() > 0 || self.quic.poll_acknowledged(context).is_pending()
     }
 
-    /// Sends the end of an answer whose exchange is over already, and forgets the stream then. `malformed_code` ends the answer to a
-    /// malformed request (RFC 9114 section 4.1.2): it is sent when the answer has had time to arrive, for many a client drops what it has not
-    /// read yet.
+    /// Sends the end of an answer whose exchange is over already, and forgets the stream then.
+    /// `malformed_code` ends the answer to a malformed request (RFC 9114 section 4.1.2): it is sent when the
+    /// answer has had time to arrive, for many a client drops what it has not read yet.
     pub fn send_late(self: &Rc<Self>, id: StreamId, rest: [Bytes; 2], malformed_code: Option<u64>) {
         let shared = self.clone();
         self.late.set(self.late.get() + 1);

@@ -62,8 +62,8 @@ impl Sender {
         self.broadcast.lock().is_unwanted()
     }
 
-    /// Whether nobody wants what comes any more: nobody reads it, and it is not to be kept or may not go on alone. The task is woken when
-    /// that changes.
+    /// Whether nobody wants what comes any more: nobody reads it, and it is not to be kept or may not go on
+    /// alone. The task is woken when that changes.
     pub fn poll_unwanted(&self, context: &Context<'_>) -> Poll<()> {
         let mut state = self.broadcast.lock();
         if state.is_unwanted() {
@@ -73,7 +73,8 @@ impl Sender {
         Poll::Pending
     }
 
-    /// Takes all of `content` as soon as there is room. What is gathered stays below `most` bytes, or is not kept.
+    /// Takes all of `content` as soon as there is room. What is gathered stays below `most` bytes, or is not
+    /// kept.
     pub fn poll_append(
         &mut self,
         context: &Context<'_>,
