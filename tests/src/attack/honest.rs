@@ -1,4 +1,5 @@
-//! Honest clients: each sends a request at its time, whether or not the one before took long, and demands a right answer.
+//! Honest clients: each sends a request at its time, whether or not the one before took long, and demands a
+//! right answer.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,7 +15,8 @@ use crate::dialogue::{PATIENCE, Wire, quic};
 
 /// Clients, each with a connection of its own.
 const CLIENTS: u64 = 4;
-/// A request over QUIC that nobody has answered for so long is sent again: packets are lost where a queue is full.
+/// A request over QUIC that nobody has answered for so long is sent again: packets are lost where a queue is
+/// full.
 const RESEND: Duration = Duration::from_millis(50);
 
 /// How long answers took, from the time when their requests were due; sorted.

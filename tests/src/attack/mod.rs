@@ -1,6 +1,8 @@
-//! Attacks on HTTP/2 and HTTP/3 from many connections that come again, beside honest traffic whose latency is measured: what `attack` runs.
+//! Attacks on HTTP/2 and HTTP/3 from many connections that come again, beside honest traffic whose latency is
+//! measured: what `attack` runs.
 //!
-//! Weir has one core; backend, honest clients and attackers have the other, on which attackers run only when nobody else wants to.
+//! Weir has one core; backend, honest clients and attackers have the other, on which attackers run only when
+//! nobody else wants to.
 
 mod honest;
 mod scene;
@@ -79,7 +81,8 @@ fn parse(text: &str) -> Closed {
     closed
 }
 
-/// What an attacker process does: attacks with so many connections for so long, and says when each was closed.
+/// What an attacker process does: attacks with so many connections for so long, and says when each was
+/// closed.
 pub fn attack(way: &Way, address: SocketAddr, authority: &Path, seconds: u64, connections: u64) {
     let until = Instant::now() + Duration::from_secs(seconds);
     let results: Vec<Closed> = std::thread::scope(|scope| {

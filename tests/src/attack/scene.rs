@@ -34,8 +34,9 @@ pub struct Scene {
 impl Scene {
     /// Starts Weir on the first core; this process, and what it starts, stays on the second.
     ///
-    /// This process goes before everything else there: the kernel works off what attackers send in a thread with the rights of any other, which would
-    /// have honest clients wait for some milliseconds, and would be measured in place of Weir.
+    /// This process goes before everything else there: the kernel works off what attackers send in a thread
+    /// with the rights of any other, which would have honest clients wait for some milliseconds, and would be
+    /// measured in place of Weir.
     pub fn start() -> Scene {
         let own = std::process::id().to_string();
         run_tool(&tool("taskset", "util-linux"), &["--cpu-list", "--pid", "1", &own], b"", PATIENCE)

@@ -81,7 +81,8 @@ impl Backend {
         remember: bool,
         serve: impl Fn(&Request, &mut Wire) -> After + Send + Sync + 'static,
     ) -> Backend {
-        // A backend that comes back is bound while connections of its former life are in TIME_WAIT; std sets SO_REUSEADDR.
+        // A backend that comes back is bound while connections of its former life are in TIME_WAIT; std sets
+        // SO_REUSEADDR.
         let listener = super::listen_at(address);
         // std asks for a backlog of 128, too short for a test with a thousand clients.
         let _ = SockRef::from(&listener).listen(4096);
@@ -138,7 +139,8 @@ impl Backend {
         lock(&self.shared.requests).clear();
     }
 
-    /// Stops listening and resets every connection, as the kernel does for a killed process. Gives the address.
+    /// Stops listening and resets every connection, as the kernel does for a killed process. Gives the
+    /// address.
     pub fn dies(mut self) -> SocketAddr {
         self.end();
         self.address

@@ -2,7 +2,8 @@
 
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 
-/// `length` bytes that depend on `seed` and on their position, so that a lost, doubled or swapped block shows.
+/// `length` bytes that depend on `seed` and on their position, so that a lost, doubled or swapped block
+/// shows.
 pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut body = Vec::with_capacity(length + 8);
     let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;

@@ -1,4 +1,5 @@
-//! HTTP/2 frame by frame, for what no proper client or server would send. Written apart from the product's on purpose.
+//! HTTP/2 frame by frame, for what no proper client or server would send. Written apart from the product's on
+//! purpose.
 
 use super::message::Broken;
 use super::wire::Wire;
@@ -52,7 +53,8 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The number at the end of the payload: the error code of `RST_STREAM`, and of a `GOAWAY` without debug data.
+    /// The number at the end of the payload: the error code of `RST_STREAM`, and of a `GOAWAY` without debug
+    /// data.
     fn number_at(&self, at: usize) -> Option<u32> {
         Some(u32::from_be_bytes(self.payload.get(at..at + 4)?.try_into().ok()?))
     }
@@ -243,7 +245,8 @@ impl Http2 {
         self.outcome_of(stream)
     }
 
-    /// Receives to the end of the connection: the code of its `GOAWAY`, and the codes of the streams that were reset.
+    /// Receives to the end of the connection: the code of its `GOAWAY`, and the codes of the streams that
+    /// were reset.
     pub fn receives_the_end(&mut self) -> (Option<u32>, Vec<u32>) {
         let (mut goaway, mut resets) = (None, Vec::new());
         loop {
@@ -258,7 +261,8 @@ impl Http2 {
     }
 }
 
-/// The status at the front of a field block; `None` when the encoder took it from its dynamic table, of which this knows nothing.
+/// The status at the front of a field block; `None` when the encoder took it from its dynamic table, of which
+/// this knows nothing.
 fn status_in(block: &[u8]) -> Option<u16> {
     const COMMON: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
     // An update of the table's size may come first (RFC 7541 §6.3).
@@ -276,7 +280,8 @@ fn status_in(block: &[u8]) -> Option<u16> {
     }
 }
 
-/// A status in Huffman codes, behind its length (RFC 7541 §5.2). Of the digits, 0 to 2 have five bits and 3 to 9 six (appendix B).
+/// A status in Huffman codes, behind its length (RFC 7541 §5.2). Of the digits, 0 to 2 have five bits and 3
+/// to 9 six (appendix B).
 pub(super) fn huffman_status(value: &[u8]) -> Option<u16> {
     let [length @ (0x82 | 0x83), a, b, ..] = *value else { return None };
     let third = if length & 0x7f == 3 { *value.get(3)? } else { 0xff };

@@ -191,7 +191,8 @@ impl Http3 {
     }
 }
 
-/// The final status and the content in the bytes of a stream; 0 where the status is written in a way that Weir does not use.
+/// The final status and the content in the bytes of a stream; 0 where the status is written in a way that
+/// Weir does not use.
 pub fn response(bytes: &[u8]) -> (u16, Vec<u8>) {
     let (mut status, mut content) = (0, Vec::new());
     let mut reader = Reader(bytes);

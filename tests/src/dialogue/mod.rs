@@ -1,7 +1,8 @@
 //! Scripted clients, scripted backends and a running Weir between them.
 //!
-//! A test is a dialogue: the client sends these bytes, the backend receives those. Every wait is bounded by [`PATIENCE`] and
-//! fails with what was received so far; no test sleeps to let something happen, it polls until it has happened.
+//! A test is a dialogue: the client sends these bytes, the backend receives those. Every wait is bounded by
+//! [`PATIENCE`] and fails with what was received so far; no test sleeps to let something happen, it polls
+//! until it has happened.
 
 mod admin;
 mod authority;
@@ -34,7 +35,8 @@ pub use wire::Wire;
 
 use std::time::{Duration, Instant};
 
-/// The fail-safe bound of every wait: long enough for a loaded machine, short enough that a hang is a clear failure.
+/// The fail-safe bound of every wait: long enough for a loaded machine, short enough that a hang is a clear
+/// failure.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Asks `question` again and again until it answers `Some`, at most for [`PATIENCE`].

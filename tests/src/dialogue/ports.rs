@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Below the kernel's range for outgoing connections (32768 up), so that no client's own port can take one of ours
-/// between the moment it was found free and the moment the program under test binds it.
+/// Below the kernel's range for outgoing connections (32768 up), so that no client's own port can take one of
+/// ours between the moment it was found free and the moment the program under test binds it.
 const FIRST: u32 = 10_000;
 const COUNT: u32 = 22_000;
 
@@ -31,8 +31,8 @@ pub fn free_address() -> SocketAddr {
 
 /// Listens at an address from [`free_address`].
 ///
-/// A child that another thread is just starting holds a copy of every descriptor of ours between fork and exec, also of a
-/// socket that has just been closed; so a busy address is tried again for a moment.
+/// A child that another thread is just starting holds a copy of every descriptor of ours between fork and
+/// exec, also of a socket that has just been closed; so a busy address is tried again for a moment.
 pub fn listen_at(address: SocketAddr) -> TcpListener {
     let begun = Instant::now();
     loop {

@@ -21,7 +21,8 @@ pub struct Usage {
 /// Reads `/proc/PID`; `None` when there is no such process (any more).
 pub fn usage_of(pid: u32) -> Option<Usage> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold spaces; fields are counted from behind it (proc(5): utime is field 14).
+    // The name in parentheses may hold spaces; fields are counted from behind it (proc(5): utime is field
+    // 14).
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -39,8 +40,8 @@ pub fn usage_of(pid: u32) -> Option<Usage> {
     })
 }
 
-/// Time that all threads of a process were on a processor, in nanoseconds instead of the hundredths of a second of [`Usage::cpu`]; threads
-/// that have ended are left out.
+/// Time that all threads of a process were on a processor, in nanoseconds instead of the hundredths of a
+/// second of [`Usage::cpu`]; threads that have ended are left out.
 pub fn processor_time_of(pid: u32) -> Duration {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let of_thread = |thread: fs::DirEntry| -> Option<u64> {

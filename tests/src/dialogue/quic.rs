@@ -1,5 +1,6 @@
-//! QUIC packet by packet and frame by frame, for what no proper client would send. Written apart from the product's on purpose; only TLS and the
-//! ciphers are rustls's. Nothing is sent twice: it is for paths that lose nothing.
+//! QUIC packet by packet and frame by frame, for what no proper client would send. Written apart from the
+//! product's on purpose; only TLS and the ciphers are rustls's. Nothing is sent twice: it is for paths that
+//! lose nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, ErrorKind};
@@ -33,7 +34,8 @@ const TAG_BYTES: usize = 16;
 const AGAIN: Duration = Duration::from_millis(500);
 /// How long a silent server is left alone by whoever waits for the end.
 const POKE: Duration = Duration::from_millis(20);
-/// Datagrams in a row that no key opens and that mean that the server knows the connection no more (RFC 9000 §10.3).
+/// Datagrams in a row that no key opens and that mean that the server knows the connection no more (RFC 9000
+/// §10.3).
 const RESETS: u32 = 3;
 
 /// Where packet numbers and keys belong (RFC 9000 §12.3).
@@ -57,8 +59,8 @@ pub struct Quic {
     peer_id: Vec<u8>,
     token: Vec<u8>,
     keys: [Option<Keys>; 3],
-    /// What the keys after these come from, those keys once they were asked for, and how often keys were changed. Servers change them
-    /// early on, to see whether clients can (RFC 9001 §6).
+    /// What the keys after these come from, those keys once they were asked for, and how often keys were
+    /// changed. Servers change them early on, to see whether clients can (RFC 9001 §6).
     secrets: Option<Secrets>,
     coming: Option<PacketKeySet>,
     key_updates: u32,
@@ -508,7 +510,8 @@ impl Quic {
         self.close.as_ref()
     }
 
-    /// Waits until the other side closes the connection. What it said of it may have been lost, so it is asked again.
+    /// Waits until the other side closes the connection. What it said of it may have been lost, so it is
+    /// asked again.
     pub fn receives_close(&mut self) -> Close {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -36,14 +36,16 @@ pub fn tool(program: &str, package: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("this test needs `{program}`: apt-get install {package}"))
 }
 
-/// What curl writes to standard output when it is run with these arguments, in silence and past every proxy. Panics when it fails.
+/// What curl writes to standard output when it is run with these arguments, in silence and past every proxy.
+/// Panics when it fails.
 pub fn curl(arguments: &[&str]) -> String {
     let mut all = vec!["--silent", "--show-error", "--fail", "--max-time", "20", "--noproxy", "*"];
     all.extend(arguments);
     run_tool(&tool("curl", "curl"), &all, b"", PATIENCE * 3).succeeded().to_owned()
 }
 
-/// Where a program is that `xtask/setup.sh` puts into `clients` in the target directory, such as `bin/nethttp`.
+/// Where a program is that `xtask/setup.sh` puts into `clients` in the target directory, such as
+/// `bin/nethttp`.
 pub fn client_program(path: &str) -> PathBuf {
     let here = std::env::current_exe().expect("own path");
     let mut places = here.ancestors().map(|place| place.join("clients").join(path));
@@ -52,7 +54,8 @@ pub fn client_program(path: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("this test needs {path} in the target directory: run xtask/setup.sh"))
 }
 
-/// Runs `program` to its end, with `input` on standard input, at most for `patience`; a longer run is killed and fails.
+/// Runs `program` to its end, with `input` on standard input, at most for `patience`; a longer run is killed
+/// and fails.
 pub fn run_tool(program: &Path, arguments: &[&str], input: &[u8], patience: Duration) -> Finished {
     let mut child = Command::new(program)
         .args(arguments)

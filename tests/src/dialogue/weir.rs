@@ -38,8 +38,9 @@ pub fn weir_binary() -> PathBuf {
 
 /// A Weir about to be started.
 ///
-/// In the config text, a quoted name that begins with `@` stands for an address: one given with [`Self::with`], or else a free one
-/// that Weir is to bind, the same for the same name. `@dir` stands for the test's own directory.
+/// In the config text, a quoted name that begins with `@` stands for an address: one given with
+/// [`Self::with`], or else a free one that Weir is to bind, the same for the same name. `@dir` stands for the
+/// test's own directory.
 #[derive(Debug)]
 pub struct Setup {
     template: String,
@@ -49,7 +50,8 @@ pub struct Setup {
     environment: Vec<(String, String)>,
 }
 
-/// A running Weir. Killed, and its directory removed, when dropped; a failed test keeps the directory and shows the log.
+/// A running Weir. Killed, and its directory removed, when dropped; a failed test keeps the directory and
+/// shows the log.
 #[derive(Debug)]
 pub struct Weir {
     setup: Setup,
@@ -117,8 +119,8 @@ impl Setup {
     /// Starts it and waits until it says it is ready.
     pub fn start(self) -> Weir {
         let mut weir = self.launch();
-        // A port can be taken between the moment we found it free and the moment Weir binds it, though only by somebody
-        // who binds ports below the ephemeral range as we do.
+        // A port can be taken between the moment we found it free and the moment Weir binds it, though only
+        // by somebody who binds ports below the ephemeral range as we do.
         for _ in 0..3 {
             if weir.becomes_ready() {
                 return weir;
@@ -193,7 +195,8 @@ fn gather(from: impl std::io::Read, into: &Mutex<Output>, part: fn(&mut Output) 
     into.lock().unwrap_or_else(PoisonError::into_inner).ended += 1;
 }
 
-/// Waits for what a process that has ended said last: it may still be in the pipes, which end with it, unless a successor has inherited them.
+/// Waits for what a process that has ended said last: it may still be in the pipes, which end with it, unless
+/// a successor has inherited them.
 fn hear_last_words(output: &Mutex<Output>) {
     let ended = Instant::now();
     while output.lock().unwrap_or_else(PoisonError::into_inner).ended < 2 && ended.elapsed() < LAST_WORDS {

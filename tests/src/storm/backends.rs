@@ -45,8 +45,8 @@ pub fn body_of(seed: u64, length: usize) -> Vec<u8> {
     pattern(seed, length)
 }
 
-/// Answers `GET /r/SEED/LENGTH` with that body, `POST /p/NUMBER` with the length and fingerprint of what was sent, and a
-/// WebSocket handshake with an echo.
+/// Answers `GET /r/SEED/LENGTH` with that body, `POST /p/NUMBER` with the length and fingerprint of what was
+/// sent, and a WebSocket handshake with an echo.
 fn answer(request: &Request, wire: &mut Wire, mut note: impl FnMut(usize)) -> After {
     let parts: Vec<&str> = request.target.split('/').collect();
     if request.fields.lists("upgrade", "websocket") {
@@ -89,8 +89,8 @@ pub fn serving(address: SocketAddr, executed: Arc<Executed>) -> Backend {
     Backend::counting_at(address, move |request, wire| answer(request, wire, |number| executed.note(number)))
 }
 
-/// Becomes a checkable backend: serves until the process is killed. Executed POSTs are appended to `ledger`, a number a line,
-/// before they are answered, so that they survive the kill.
+/// Becomes a checkable backend: serves until the process is killed. Executed POSTs are appended to `ledger`,
+/// a number a line, before they are answered, so that they survive the kill.
 pub fn serve_process(address: SocketAddr, ledger: &Path) -> ! {
     let file: File = OpenOptions::new()
         .create(true)

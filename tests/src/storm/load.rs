@@ -360,7 +360,8 @@ fn relaying(shared: &Shared, part: &mut Part, seed: u64) {
     let Some(address) = shared.targets.relay else { return };
     let mut draws = Draws::seeded(seed);
     while shared.takes_one() {
-        // The relay leads to the same backends, so a line is a request here too; but Weir passes it on unread.
+        // The relay leads to the same backends, so a line is a request here too; but Weir passes it on
+        // unread.
         let question = Question::draw(shared, &mut draws);
         let begun = Instant::now();
         let outcome = match Wire::try_connect(address) {

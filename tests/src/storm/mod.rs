@@ -1,7 +1,8 @@
 //! Load that checks every answer: what `reload_storm` and `kill_one` send while the ground moves under Weir.
 //!
-//! A failure is anything a client sees: a refused or broken connection, a wait over [`crate::dialogue::PATIENCE`], a status the backend did
-//! not send, a body that is not the one asked for, a request executed twice.
+//! A failure is anything a client sees: a refused or broken connection, a wait over
+//! [`crate::dialogue::PATIENCE`], a status the backend did not send, a body that is not the one asked for, a
+//! request executed twice.
 
 mod backends;
 mod kill;

@@ -1,5 +1,6 @@
-//! Clients of HTTP/2 and HTTP/3: one connection, several requests at once. As applications do, they go on over a new connection when the old one
-//! takes no more, and send again what the server has promised not to have touched.
+//! Clients of HTTP/2 and HTTP/3: one connection, several requests at once. As applications do, they go on
+//! over a new connection when the old one takes no more, and send again what the server has promised not to
+//! have touched.
 
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
@@ -67,7 +68,8 @@ impl Connection<'_> {
             if failed {
                 tokio::time::sleep(AFTER_A_FAILURE).await;
             }
-            // Now and then a client goes on with a fresh connection, while other lanes are still busy on the old one.
+            // Now and then a client goes on with a fresh connection, while other lanes are still busy on the
+            // old one.
             if draws.below(500) == 0 {
                 self.leaves(self.number.get()).await;
             }

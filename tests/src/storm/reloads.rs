@@ -20,7 +20,8 @@ pub struct StormPlan {
     pub reloads: u64,
     /// USR2 upgrades.
     pub upgrades: u64,
-    /// WebSockets, relayed TCP connections, streams of HTTP/2 and of HTTP/3, so many of each, that stay open over all reloads.
+    /// WebSockets, relayed TCP connections, streams of HTTP/2 and of HTTP/3, so many of each, that stay open
+    /// over all reloads.
     pub long_lived: u64,
     /// Client threads of HTTP/1.1: half of them keep their connections.
     pub clients: u64,

@@ -21,7 +21,8 @@ use tokio_rustls::TlsAcceptor;
 use super::tls;
 use crate::dialogue::{Authority, fingerprint, listen_at, pattern};
 
-/// What a backend may send before what it was sent has been taken: small, so that a body of some megabytes fills all windows on the way.
+/// What a backend may send before what it was sent has been taken: small, so that a body of some megabytes
+/// fills all windows on the way.
 const WINDOW_BYTES: u32 = 64 << 10;
 
 /// What a backend speaks.

@@ -1,4 +1,5 @@
-//! Pebble, Let's Encrypt's certificate authority for tests, with a name server that says of every name that it is here.
+//! Pebble, Let's Encrypt's certificate authority for tests, with a name server that says of every name that
+//! it is here.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;

@@ -140,7 +140,8 @@ fn cost_with(pools: usize) -> Duration {
 
 #[test]
 fn what_one_backend_costs_does_not_grow_with_the_number_of_other_pools() {
-    // Every pool has a table of 65,537 slots to be filled: once for the pool that is changed, or thirty times.
+    // Every pool has a table of 65,537 slots to be filled: once for the pool that is changed, or thirty
+    // times.
     let (alone, among_many) = (cost_with(1), cost_with(30));
     assert!(among_many < 5 * alone, "{alone:?} alone, {among_many:?} among 30 pools");
 }

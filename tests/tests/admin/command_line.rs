@@ -264,8 +264,8 @@ fn the_one_liner_proxies_and_prints_the_config_it_stands_for() {
     until("the TOML", || is_toml(&proxy.said()).then_some(()));
 }
 
-/// Sees to it that the usual admin port is taken. `None` when somebody has it who keeps it, which is as good; other tests give it
-/// back soon.
+/// Sees to it that the usual admin port is taken. `None` when somebody has it who keeps it, which is as good;
+/// other tests give it back soon.
 fn take_usual_port() -> Option<std::net::TcpListener> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE / 2 {

@@ -330,7 +330,8 @@ fn slow_readers_of_many_objects_hold_no_more_than_there_is_room_for() {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
-    // The budget, a quarter of it for those who read what gave way, two objects that were under way then, and the process itself.
+    // The budget, a quarter of it for those who read what gave way, two objects that were under way then, and
+    // the process itself.
     let most = (64 + 16 + 24 + 40) << 20;
     println!("{} MiB resident, {} objects", resident(&weir) >> 20, weir.metric("weir_cache_objects", &[]));
     assert!(resident(&weir) < most, "{} MiB", resident(&weir) >> 20);

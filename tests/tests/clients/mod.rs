@@ -15,8 +15,8 @@ pub use languages::node;
 
 use weir_tests::dialogue::{After, Backend, pattern};
 
-/// A small site: `/bytes/N` gives N pattern bytes and honours `Range`, `/echo` gives the request's body, `/gzip` says that it is
-/// encoded, anything else says hello.
+/// A small site: `/bytes/N` gives N pattern bytes and honours `Range`, `/echo` gives the request's body,
+/// `/gzip` says that it is encoded, anything else says hello.
 pub fn site() -> Backend {
     Backend::serving(|request, wire| {
         if let Some(count) = request.target.strip_prefix("/bytes/") {

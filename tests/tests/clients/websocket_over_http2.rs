@@ -6,7 +6,8 @@ use weir_tests::dialogue::{After, Backend, Setup, Weir};
 
 use super::languages::node;
 
-/// A WebSocket server that sends back what it gets. Its proof is that of RFC 6455 §1.3's key, whatever key it was asked with.
+/// A WebSocket server that sends back what it gets. Its proof is that of RFC 6455 §1.3's key, whatever key it
+/// was asked with.
 fn with_a_proof_of_its_own() -> Backend {
     Backend::serving(|_, wire| {
         wire.sends(
@@ -17,7 +18,8 @@ fn with_a_proof_of_its_own() -> Backend {
     })
 }
 
-/// `web` before `hop` before the backend: `web` speaks both versions to clients and HTTP/2 to `hop`, which speaks HTTP/1.1 to the backend.
+/// `web` before `hop` before the backend: `web` speaks both versions to clients and HTTP/2 to `hop`, which
+/// speaks HTTP/1.1 to the backend.
 fn two_hops(backend: SocketAddr) -> Weir {
     Setup::of(
         r#"
@@ -63,7 +65,8 @@ server.on("upgrade", (request, socket) => {
 if (process.argv[2]) await new Promise(yes => server.listen(process.argv[2], "127.0.0.1", yes));
 "#;
 
-/// Opens a tunnel by extended CONNECT on the first port; prints the status, and how much came back of what was sent.
+/// Opens a tunnel by extended CONNECT on the first port; prints the status, and how much came back of what
+/// was sent.
 const EXTENDED_CONNECT: &str = r#"
 const connection = http2.connect(`http://127.0.0.1:${process.argv[1]}`);
 connection.on("remoteSettings", settings => {
@@ -82,7 +85,8 @@ connection.on("remoteSettings", settings => {
 });
 "#;
 
-/// Upgrades in HTTP/1.1 on the first port; prints whether the proof was right, and how much came back of what was sent.
+/// Upgrades in HTTP/1.1 on the first port; prints whether the proof was right, and how much came back of what
+/// was sent.
 const UPGRADE: &str = r#"
 const key = "dGhlIHNhbXBsZSBub25jZQ==";
 const request = http.request({ host: "127.0.0.1", port: process.argv[1], path: "/chat",

@@ -50,8 +50,8 @@ fn keeping(backend: &Backend) -> (Authority, Weir) {
     (authority, weir)
 }
 
-/// `/N` a page of N bytes that may be kept, `/chunked/N` the same without a length, `/noise/N` N bytes that do not shrink; `/private/N` is
-/// for one client. Further fields are those that `x-answer` asks for.
+/// `/N` a page of N bytes that may be kept, `/chunked/N` the same without a length, `/noise/N` N bytes that
+/// do not shrink; `/private/N` is for one client. Further fields are those that `x-answer` asks for.
 fn shop() -> Backend {
     Backend::serving(|request, wire| {
         let count: usize = request.target.rsplit_once('/').and_then(|(_, count)| count.parse().ok()).unwrap();
@@ -380,8 +380,8 @@ fn who_comes_when_a_page_is_whole_but_not_encoded_yet_joins_its_encoder() {
 
 #[test]
 fn what_proves_too_large_is_encoded_no_faster_than_its_reader_takes_it() {
-    // Beyond `object_max` (16 MiB) by more than sockets hold, which take up to 36 MB where `tcp_rmem` ends at 32 MiB, and less in
-    // all than fetches may gather: a quarter of the cache's memory.
+    // Beyond `object_max` (16 MiB) by more than sockets hold, which take up to 36 MB where `tcp_rmem` ends at
+    // 32 MiB, and less in all than fetches may gather: a quarter of the cache's memory.
     let backend = Backend::serving(|_, wire| {
         let _ = wire.tries_to_send(
             "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncache-control: max-age=60\r\ntransfer-encoding: chunked\r\n\r\n",

@@ -62,8 +62,8 @@ fn page(length: usize) -> String {
     page
 }
 
-/// `/page/N` a page of N bytes with an entity tag, `/noise/N` N bytes that do not shrink, `/chunked/N` a page without a length; other
-/// paths are answered with what `x-answer` asks for: fields separated by `|`.
+/// `/page/N` a page of N bytes with an entity tag, `/noise/N` N bytes that do not shrink, `/chunked/N` a page
+/// without a length; other paths are answered with what `x-answer` asks for: fields separated by `|`.
 fn site() -> Backend {
     Backend::serving(|request, wire| {
         let count = |prefix: &str| {

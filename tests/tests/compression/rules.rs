@@ -132,7 +132,8 @@ fn a_connection_serves_on_behind_an_encoded_page() {
 
 #[test]
 fn when_the_memory_budget_is_short_pages_go_as_they_came() {
-    // 16 MiB for two workers: an encoder of Brotli needs more than what is left once three quarters of a share are in use.
+    // 16 MiB for two workers: an encoder of Brotli needs more than what is left once three quarters of a
+    // share are in use.
     let backend = site();
     let config = "[runtime]\nworkers = 1\nmemory = \"16MiB\"\n[listener.web]\nbind = \"@web\"\npool = \"app\"\n\
                   compress = { codings = \"br\", level = { br = 5 } }\n[pool.app]\nbackends = [\"@app\"]\nhealth = \"off\"\n";

@@ -79,7 +79,8 @@ pub fn holds_nobody_up(weir: &Weir, path: &str) {
     let mut small = weir.client("web");
     let mut waits: Vec<Duration> = Vec::new();
     while !reading.is_finished() {
-        // Spread over the time it takes: who asks at once again would ask a hundred times in between two turns.
+        // Spread over the time it takes: who asks at once again would ask a hundred times in between two
+        // turns.
         std::thread::sleep(Duration::from_millis(2));
         let begun = Instant::now();
         small.sends("GET /page/200 HTTP/1.1\r\nhost: a\r\n\r\n");

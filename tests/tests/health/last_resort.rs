@@ -1,4 +1,5 @@
-//! What a pool does when probes say that all of its backends are down: Envoy's panic mode, with a bound and with manners.
+//! What a pool does when probes say that all of its backends are down: Envoy's panic mode, with a bound and
+//! with manners.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

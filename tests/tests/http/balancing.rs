@@ -97,7 +97,8 @@ fn every_algorithm_spreads_requests_over_all_backends() {
         for number in 0..240 {
             asks(&mut clients[number % 4], &format!("/{number}"), "");
         }
-        // Least-time keeps away from a backend that was slow once, on a busy machine for longer than this test lasts.
+        // Least-time keeps away from a backend that was slow once, on a busy machine for longer than this
+        // test lasts.
         let least = if algorithm == "least-time" { 1 } else { 20 };
         for backend in &backends {
             let share = backend.served();

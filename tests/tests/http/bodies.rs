@@ -291,7 +291,8 @@ fn an_answer_before_the_end_of_the_request_never_leaves_an_undrained_connection_
         answered.then_some(())
     });
     fence.receives_status(200);
-    // On the connection of the early answer there is body, and never another request's head behind a cut body.
+    // On the connection of the early answer there is body, and never another request's head behind a cut
+    // body.
     let after = connections[0].looks();
     assert!(after <= length, "the backend got {after} bytes of a body of {length}");
 }
@@ -415,7 +416,8 @@ fn a_body_over_the_routes_limit_is_refused_and_never_whole_at_the_backend() {
 
 #[test]
 fn a_refusal_is_readable_even_when_the_client_is_still_sending() {
-    // Closing a socket with unread bytes sends a reset that can destroy the answer on its way; Weir must linger.
+    // Closing a socket with unread bytes sends a reset that can destroy the answer on its way; Weir must
+    // linger.
     let backend = weighing();
     let weir = plain(&backend);
     for round in 0..20 {

@@ -1,4 +1,5 @@
-//! What Weir changes in the fields of a message, and what a client cannot make it change (threats A23 and A24).
+//! What Weir changes in the fields of a message, and what a client cannot make it change (threats A23 and
+//! A24).
 
 use weir_tests::dialogue::{Backend, Fields, Setup, Weir};
 

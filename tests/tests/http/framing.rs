@@ -75,7 +75,8 @@ fn obfuscated_transfer_encoding_is_never_forwarded() {
 
 #[test]
 fn whitespace_around_chunked_means_chunked_on_both_sides() {
-    // A2: a tab is optional whitespace (RFC 9110 §5.6.3); the backend must see the plain word whatever the client sent.
+    // A2: a tab is optional whitespace (RFC 9110 §5.6.3); the backend must see the plain word whatever the
+    // client sent.
     let backend = Backend::saying("ok");
     let weir = plain(&backend);
     let mut client = weir.client("web");
@@ -229,7 +230,8 @@ fn chunk_extensions_are_dropped_when_forwarding() {
     client.sends(chunked(b"5;name=value;other=\"quoted; text\"\r\nhello\r\n0;last\r\n\r\n"));
     client.receives_status(200);
     let request = backend.requests().remove(0);
-    // The test's own reader takes a size line of hexadecimal digits alone, so an extension would have broken it.
+    // The test's own reader takes a size line of hexadecimal digits alone, so an extension would have broken
+    // it.
     assert_eq!(request.body, b"hello");
     assert!(backend.broken().is_empty());
 }

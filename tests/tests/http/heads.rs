@@ -1,4 +1,5 @@
-//! Request heads that break the rules or the limits are refused before a backend sees them (threats A8 to A15, A22, A26).
+//! Request heads that break the rules or the limits are refused before a backend sees them (threats A8 to
+//! A15, A22, A26).
 
 use weir_tests::dialogue::{Backend, Setup};
 

@@ -21,10 +21,11 @@ fn guarded(backend: &Backend) -> Weir {
     .start()
 }
 
-/// How a lenient backend reads a path: escapes undone, backslashes turned, parameters cut off, dot segments removed.
+/// How a lenient backend reads a path: escapes undone, backslashes turned, parameters cut off, dot segments
+/// removed.
 ///
-/// Two readings are left out because Weir documents that it keeps them apart: an encoded slash is data, and an empty segment
-/// is a segment.
+/// Two readings are left out because Weir documents that it keeps them apart: an encoded slash is data, and
+/// an empty segment is a segment.
 fn as_a_lenient_backend_reads_it(target: &str) -> String {
     let path = target.split(['?', '#']).next().unwrap_or_default();
     let mut bytes = Vec::new();

@@ -14,8 +14,8 @@ struct Gate {
     peak: Arc<Peak>,
 }
 
-/// How many requests were under way at most. A request counts until just before its answer is sent: from then on Weir may
-/// rightly send the next one.
+/// How many requests were under way at most. A request counts until just before its answer is sent: from then
+/// on Weir may rightly send the next one.
 #[derive(Default)]
 struct Peak {
     now: AtomicUsize,

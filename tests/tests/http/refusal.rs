@@ -1,4 +1,5 @@
-//! How the tests of refused requests check that a refusal is one: answered, closed, counted, and never forwarded.
+//! How the tests of refused requests check that a refusal is one: answered, closed, counted, and never
+//! forwarded.
 
 use weir_tests::dialogue::{Backend, Broken, Wire};
 
@@ -30,7 +31,8 @@ enum Reach {
     NeverWhole,
 }
 
-/// Every case is answered with its status and closed, counted as rejected, and not one byte of it reaches a backend.
+/// Every case is answered with its status and closed, counted as rejected, and not one byte of it reaches a
+/// backend.
 pub fn never_forwarded(cases: &[Case]) {
     check(cases, Reach::Nothing);
 }

@@ -68,8 +68,8 @@ fn a_post_that_reached_a_backend_is_never_sent_twice() {
 
 #[test]
 fn a_post_on_a_kept_connection_that_the_backend_just_closed_is_never_executed_twice() {
-    // The race every proxy has: the kept connection dies while the request is on its way. Without an answer nobody knows
-    // whether it was executed, so the only right ways out are one execution or an error.
+    // The race every proxy has: the kept connection dies while the request is on its way. Without an answer
+    // nobody knows whether it was executed, so the only right ways out are one execution or an error.
     let executed = std::sync::Arc::new(AtomicUsize::new(0));
     let counting = executed.clone();
     let backend = Backend::serving(move |request, wire| {
@@ -205,7 +205,8 @@ fn nothing_is_tried_again_once_the_client_has_a_part_of_the_response() {
 
 #[test]
 fn a_storm_of_503_is_answered_with_few_retries() {
-    // H3: the budget keeps retries at or below a fifth of the requests, or a failing pool would get a multiple of its load.
+    // H3: the budget keeps retries at or below a fifth of the requests, or a failing pool would get a
+    // multiple of its load.
     let storm = || {
         Backend::serving(|_, wire| {
             wire.answers(503, &[], "busy");
@@ -231,7 +232,8 @@ fn a_storm_of_503_is_answered_with_few_retries() {
     let attempts = one.served() + two.served();
     let retries = attempts - requests;
     println!("{retries} retries for {requests} requests");
-    // A fifth, and an allowance of ten a second (over a window of ten) that lets a pool with little traffic retry at all.
+    // A fifth, and an allowance of ten a second (over a window of ten) that lets a pool with little traffic
+    // retry at all.
     let allowance = 10 * (begun.elapsed().as_secs() as usize + 11);
     assert!(retries <= requests / 5 + allowance, "{retries} retries for {requests} requests");
     assert!(

@@ -155,7 +155,8 @@ fn added_fields_replace_those_of_the_same_name() {
     assert_eq!(request.fields.one("x-from"), Some("weir"));
 }
 
-/// A prefix without a slash at its end leaves `../secret` of `/static../secret`, which is no dot segment until it is put behind `/files/`.
+/// A prefix without a slash at its end leaves `../secret` of `/static../secret`, which is no dot segment
+/// until it is put behind `/files/`.
 #[test]
 fn no_rewritten_path_has_a_dot_segment() {
     let backend = Backend::saying("hello");
@@ -292,7 +293,8 @@ fn a_redirect_keeps_the_brackets_of_an_ipv6_host_and_drops_its_port() {
 
 #[test]
 fn a_redirect_never_reflects_a_host_that_no_route_names() {
-    // D9: a route without host that redirects to `$host` takes any Host, so the value must at least be a valid one.
+    // D9: a route without host that redirects to `$host` takes any Host, so the value must at least be a
+    // valid one.
     let weir = Setup::of(
         r#"
         [listener.web]

@@ -189,7 +189,8 @@ fn a_client_that_expects_100_continue_gets_it_before_it_sends_the_body() {
     let weir = Setup::of(PLAIN).with("app", backend.address()).start();
     let mut client = weir.client("web");
     client.sends("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\n");
-    // Whether Weir answers by itself or asks the backend, the client must see 100 without having sent a byte of body.
+    // Whether Weir answers by itself or asks the backend, the client must see 100 without having sent a byte
+    // of body.
     let mut wire = None;
     let begun = std::time::Instant::now();
     while client.looks() == 0 {

@@ -68,7 +68,8 @@ fn a_client_that_sends_a_flood_of_requests_does_not_keep_another_from_its_turn()
             flood.receives_status(200);
         }
     });
-    // Each is one turn of the worker's; were the flood served in turns of thousands, it would be over long before.
+    // Each is one turn of the worker's; were the flood served in turns of thousands, it would be over long
+    // before.
     let mut other = weir.client("web");
     let mut served = 0;
     while !reader.is_finished() && served < 400 {

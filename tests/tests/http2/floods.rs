@@ -1,4 +1,5 @@
-//! Floods of frames that cost the client nothing (threats B1 to B4, B6). The one who sends them is closed; the others notice nothing.
+//! Floods of frames that cost the client nothing (threats B1 to B4, B6). The one who sends them is closed;
+//! the others notice nothing.
 
 use weir_tests::dialogue::http2::{
     END_HEADERS, END_STREAM, Http2, Outcome, block, code, frame, get, headers, kind, literal, request, reset,
@@ -9,7 +10,8 @@ use weir_tests::dialogue::{After, Backend, Weir, usage_of};
 use super::honest::beside;
 use super::{both, connect};
 
-/// Sends what `next` makes, again and again until nobody takes it any more or `most` were sent; then how the connection ended.
+/// Sends what `next` makes, again and again until nobody takes it any more or `most` were sent; then how the
+/// connection ended.
 fn floods(client: &mut Http2, most: u32, next: impl FnMut(u32) -> Vec<u8>) -> (Option<u32>, Vec<u32>) {
     floods_in_pieces(client, 8_192, most, next)
 }
@@ -51,7 +53,8 @@ fn stream(n: u32) -> u32 {
 fn b1_requests_that_are_reset_at_once_end_the_connection_and_reach_few_backends() {
     let backend = Backend::saying("hello");
     let weir = both(&backend);
-    // Each request in a packet of its own, so that many have reached their exchange when they are reset; and many in one.
+    // Each request in a packet of its own, so that many have reached their exchange when they are reset; and
+    // many in one.
     for piece_bytes in [1, 8_192] {
         let before = (backend.served(), floods_counted(&weir));
         let honest_before = backend.requests().iter().filter(|request| request.target == "/honest").count();

@@ -26,7 +26,8 @@ impl Honest {
                 let mut times = Vec::new();
                 for stream in (1..).step_by(2) {
                     let begun = Instant::now();
-                    // Only the first answer of a connection spells out its status; the others are told by their content.
+                    // Only the first answer of a connection spells out its status; the others are told by
+                    // their content.
                     let outcome = client.asks(stream, "/honest");
                     let is_good =
                         matches!(&outcome, Outcome::Answered(0 | 200, content) if content == b"hello");

@@ -1,5 +1,5 @@
-//! When a connection is idle (`timeout.client_idle`): not while its client still reads, nor while it says something. And who makes room for
-//! others when a listener is full.
+//! When a connection is idle (`timeout.client_idle`): not while its client still reads, nor while it says
+//! something. And who makes room for others when a listener is full.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -114,7 +114,8 @@ impl Reader {
         }
     }
 
-    /// Reads so much at a time with these pauses until that many streams have ended, or the connection; gives the content received.
+    /// Reads so much at a time with these pauses until that many streams have ended, or the connection; gives
+    /// the content received.
     fn reads_to_the_end_of(&mut self, streams: usize, most: usize, pause: Duration) -> usize {
         while !self.has_ended && self.ends < streams {
             std::thread::sleep(pause);
@@ -129,7 +130,8 @@ impl Reader {
 fn an_answer_that_a_slow_client_still_reads_is_not_cut_off_by_client_idle() {
     let (weir, _backend) = weir_with(r#"timeout = { client_idle = "1s" }"#);
     let address = weir.address("web");
-    // More than the kernel takes in one answer, or in many of which each is over for Weir at once; more than eight seconds to read.
+    // More than the kernel takes in one answer, or in many of which each is over for Weir at once; more than
+    // eight seconds to read.
     let (one, many) = (vec!["/7680000"], vec!["/64000"; 120]);
     let (most, pause) = (64 << 10, Duration::from_millis(70));
     let read = |paths: &[&str], returns_windows| {
@@ -223,6 +225,7 @@ fn the_end_of_a_process_destroys_nothing_that_a_client_still_reads() {
     let mut reader = Reader::asks(weir.address("web"), &["/2000000"]);
     weir.lines_of("access.log", 1);
     weir.signals(Signal::TERM);
-    // It says that it has heard, and what it has read: what nobody receives makes the kernel destroy what lies before the end.
+    // It says that it has heard, and what it has read: what nobody receives makes the kernel destroy what
+    // lies before the end.
     assert_eq!(reader.reads_to_the_end_of(1, 32 << 10, Duration::from_millis(50)), 2_000_000);
 }

@@ -200,7 +200,8 @@ fn coded(prefix: u8, name: &[u8], value: &[u8]) -> Vec<u8> {
     [&[prefix][..], &text(name), &text(value)].concat()
 }
 
-/// RFC 9113 §8.3.1: `:path` is path and query. The decoder cuts a fragment off, and with it a query that stands behind it.
+/// RFC 9113 §8.3.1: `:path` is path and query. The decoder cuts a fragment off, and with it a query that
+/// stands behind it.
 #[test]
 fn b12_a_path_with_a_fragment_is_refused_however_it_is_written() {
     let backend = Backend::saying("hello");

@@ -4,7 +4,8 @@ use weir_tests::dialogue::{Backend, PATIENCE, Setup, Weir, fingerprint, pattern,
 
 use super::super::clients::site;
 
-/// `direct` speaks to the backend in HTTP/1.1; `over` speaks HTTP/2 to `direct`. Both take both versions from clients.
+/// `direct` speaks to the backend in HTTP/1.1; `over` speaks HTTP/2 to `direct`. Both take both versions from
+/// clients.
 fn chain(backend: &Backend) -> Weir {
     Setup::of(
         r#"

@@ -1,4 +1,5 @@
-//! Content that comes ahead of whoever takes it: in tiny frames, as remote calls send it, and for many who read slowly (threat B7).
+//! Content that comes ahead of whoever takes it: in tiny frames, as remote calls send it, and for many who
+//! read slowly (threat B7).
 
 use std::net::SocketAddr;
 use std::time::Duration;

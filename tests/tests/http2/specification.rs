@@ -18,7 +18,8 @@ fn h2spec(weir: &Weir) -> (String, String) {
     (closing, failures.to_owned())
 }
 
-/// A backend that takes its time: an answer that overtakes the next frame of a case ends the stream before the case has begun.
+/// A backend that takes its time: an answer that overtakes the next frame of a case ends the stream before
+/// the case has begun.
 fn unhurried() -> Backend {
     Backend::serving(|_, wire| {
         std::thread::sleep(Duration::from_millis(50));

@@ -142,7 +142,8 @@ fn b8_content_beyond_the_window_is_an_error() {
     assert!(usage_of(weir.pid()).expect("running").peak_bytes < 128 << 20);
 }
 
-/// Threat S4: what clients may send ahead of anybody who takes it is little for each connection, and no more is held than was sent.
+/// Threat S4: what clients may send ahead of anybody who takes it is little for each connection, and no more
+/// is held than was sent.
 #[test]
 fn s4_windows_that_many_clients_fill_hold_what_was_sent_and_not_more() {
     const CLIENTS: usize = 40;
@@ -174,7 +175,8 @@ fn s4_windows_that_many_clients_fill_hold_what_was_sent_and_not_more() {
     assert!(grown < 4 * sent, "{grown} bytes for {sent}");
 }
 
-/// Clients with prior knowledge say all at once. Nothing that was to come before the request bounds what comes after.
+/// Clients with prior knowledge say all at once. Nothing that was to come before the request bounds what
+/// comes after.
 #[test]
 fn an_exchange_whose_request_came_with_the_preface_outlives_the_times_for_heads_and_idleness() {
     let backend = ScriptedBackend::start();

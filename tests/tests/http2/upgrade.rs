@@ -8,7 +8,8 @@ use weir_tests::dialogue::{ScriptedBackend, Setup, Signal, until, until_within};
 use super::super::clients::{node, site};
 use super::{BOTH, connect};
 
-/// A client as applications write it: it goes on over a new connection when the old one takes no more requests, and counts what fails.
+/// A client as applications write it: it goes on over a new connection when the old one takes no more
+/// requests, and counts what fails.
 const CLIENT: &str = r#"
 import http2 from "node:http2";
 const [port, count] = [process.argv[1], Number(process.argv[2])];

@@ -40,8 +40,8 @@ fn answers(server: &mut Http2, stream: u32) {
     server.sends(frame(kind::DATA, END_STREAM, stream, b"hello"));
 }
 
-/// Sends a request, with a body where it is a POST: in one piece, because a body that comes behind its head is streamed on and can't be sent
-/// once more.
+/// Sends a request, with a body where it is a POST: in one piece, because a body that comes behind its head
+/// is streamed on and can't be sent once more.
 fn asks(client: &mut Http2, method: &str) {
     let mut frames = headers(1, &request(method, "/"), method == "GET");
     if method != "GET" {
@@ -88,7 +88,8 @@ fn b15_requests_above_the_last_stream_of_a_goaway_are_sent_over_another_connecti
         let outcome = client.outcome_of(1);
         assert!(is_hello(&outcome), "{method}: {outcome:?}");
         next.sends(goaway(stream, 0));
-        // Its acknowledgement shows that the end was read, and so does the end of the connection: what comes now finds none.
+        // Its acknowledgement shows that the end was read, and so does the end of the connection: what comes
+        // now finds none.
         next.sends(frame(kind::PING, 0, 0, b"12345678"));
         while next.receives_frame().is_ok_and(|frame| frame.kind != kind::PING) {}
     }

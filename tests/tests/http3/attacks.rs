@@ -1,4 +1,5 @@
-//! Attacks on HTTP/3 and what is under it, packet by packet (threats B1, C3 to C6, C10). Whoever attacks is closed; the others notice nothing.
+//! Attacks on HTTP/3 and what is under it, packet by packet (threats B1, C3 to C6, C10). Whoever attacks is
+//! closed; the others notice nothing.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -74,7 +75,8 @@ impl Scene {
         self.backend.requests().iter().filter(|request| request.target == "/attack").count()
     }
 
-    /// Runs `attack` beside an honest client, every request of which must be answered; gives how the attacker was closed.
+    /// Runs `attack` beside an honest client, every request of which must be answered; gives how the attacker
+    /// was closed.
     fn beside(&self, name: &str, attack: impl FnOnce(&mut Http3) -> Close) -> Close {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -378,7 +380,8 @@ fn c6_acknowledgements_of_packets_that_were_never_sent_end_the_connection() {
     let scene = Scene::new();
     let future = quic_frame::ack(100_000, 10, &[]);
     assert_eq!(closed_for(&scene, future), (false, quic::code::PROTOCOL_VIOLATION));
-    // A client that acknowledges what it has not received, in order to be sent more: some numbers are never used, and it names those too.
+    // A client that acknowledges what it has not received, in order to be sent more: some numbers are never
+    // used, and it names those too.
     let mut client = scene.connect();
     client.quic.acknowledges = false;
     client.requests(0, &headers(&request("GET", "/large")));
@@ -460,7 +463,8 @@ fn c10_a_field_section_in_a_tunnel_is_answered_with_its_code() {
     assert_eq!(client.quic.receives_close().code, code::FRAME_UNEXPECTED);
 }
 
-/// A client that opens windows and takes nothing: what it makes Weir hold is bounded (threat S4), however much more it asked for.
+/// A client that opens windows and takes nothing: what it makes Weir hold is bounded (threat S4), however
+/// much more it asked for.
 #[test]
 fn c5_answers_that_nobody_acknowledges_take_little_memory() {
     const CLIENTS: u64 = 10;

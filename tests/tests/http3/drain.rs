@@ -14,7 +14,8 @@ fn a_drain_waits_until_the_client_has_all_of_its_answer() {
     let weir = start(&authority, &backend);
     run(async {
         let mut client = Client::connect(&authority, weir.address("web")).await;
-        // More than the client's window for a stream, by less than Weir lets wait: for Weir the exchange is over when the client has read nothing.
+        // More than the client's window for a stream, by less than Weir lets wait: for Weir the exchange is
+        // over when the client has read nothing.
         let content = pattern(8, 1_250_000 + 100_000);
         let request = http::Request::post("https://shop.example/").body(()).unwrap();
         let mut stream = client.requests.send_request(request).await.unwrap();

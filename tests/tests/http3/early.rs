@@ -49,7 +49,8 @@ impl Returning {
         client.connection.close(0_u32.into(), b"");
     }
 
-    /// Begins with early data, of which Weir's answers are held. Gives the client, and whether what it sent early was taken.
+    /// Begins with early data, of which Weir's answers are held. Gives the client, and whether what it sent
+    /// early was taken.
     async fn comes_back(&self) -> (Client, quinn::ZeroRttAccepted) {
         self.relay.closes();
         let connecting = self.endpoint.connect(self.relay.address, "shop.example").unwrap();

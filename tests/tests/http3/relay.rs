@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use weir_tests::dialogue::Weir;
 
-/// Stands between a client and Weir: passes on what the client sends and, once it is opened, what Weir answers. So as long as it is closed no
-/// handshake can end. Dropped, it is a client that has gone without a word.
+/// Stands between a client and Weir: passes on what the client sends and, once it is opened, what Weir
+/// answers. So as long as it is closed no handshake can end. Dropped, it is a client that has gone without a
+/// word.
 pub struct Relay {
     pub address: SocketAddr,
     state: Arc<RelayState>,

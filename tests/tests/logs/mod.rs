@@ -93,8 +93,8 @@ fn every_combined_or_haproxy_line_keeps_its_fields_apart() {
         let lines = lines(&weir);
         assert_eq!(lines.len(), sent, "{format}: {lines:#?}");
         for line in &lines {
-            // Quoted parts: request, referer and agent in one format, the request in the other. An odd number means that a quote
-            // of the client's got through.
+            // Quoted parts: request, referer and agent in one format, the request in the other. An odd number
+            // means that a quote of the client's got through.
             let quotes = line.replace("\\\\", "").replace("\\\"", "").matches('"').count();
             assert_eq!(quotes, if format == "combined" { 6 } else { 2 }, "{format}: {line}");
             assert!(!line.contains('\r') && !line.contains('\u{1b}'), "{line:?}");
@@ -168,7 +168,8 @@ fn a_haproxy_line_has_method_path_and_status_in_every_version_of_http() {
         let request = format!("\"GET /by/{front:?} {}\"", front.version());
         let line = lines.iter().find(|line| line.ends_with(&request));
         let line = line.unwrap_or_else(|| panic!("no line ends with {request}: {lines:#?}"));
-        // Source: HAProxy configuration manual, section 8.2.3: timers, status, bytes, two cookies, termination, counts, queues.
+        // Source: HAProxy configuration manual, section 8.2.3: timers, status, bytes, two cookies,
+        // termination, counts, queues.
         let words: Vec<&str> = line.split(' ').collect();
         assert_eq!((words.len(), words[4].split('/').count(), words[5]), (15, 5, "200"), "{line}");
     }

@@ -77,7 +77,8 @@ fn a_file_that_is_no_toml_is_refused() {
 fn a_missing_file_changes_nothing() {
     let backend = named("app");
     let weir = running(&backend);
-    // The command line reads the file itself to find the admin API, so this one is asked for by signal and over the API.
+    // The command line reads the file itself to find the admin API, so this one is asked for by signal and
+    // over the API.
     std::fs::remove_file(weir.config_path()).expect("remove the config");
     weir.signals(Signal::HUP);
     weir.reaches("weir_reloads_total", &[("result", "failed")], 1.0);
@@ -124,7 +125,8 @@ fn a_port_in_use_changes_nothing() {
 
 #[test]
 fn a_backend_whose_name_does_not_resolve_takes_nothing_down() {
-    // H2: DNS down. The name may resolve later, so the file is good; that backend gets nothing and the others serve.
+    // H2: DNS down. The name may resolve later, so the file is good; that backend gets nothing and the others
+    // serve.
     let backend = named("app");
     let mut weir = running(&backend);
     weir.rewrites(&GOOD.replace("[\"@app\"]", "[\"@app\", \"no-such-host.invalid:80\"]"));
@@ -174,7 +176,8 @@ fn mutated_files_never_stop_the_service_and_every_error_names_file_and_line() {
             }
             assert_eq!(ask(&weir, "web").text(), "app", "after a refused\n{text}");
         } else {
-            // It was taken: then it must serve what it says. Back to the good file, which must always be taken.
+            // It was taken: then it must serve what it says. Back to the good file, which must always be
+            // taken.
             std::fs::write(weir.config_path(), &good).expect("write");
             let answer = weir.admin().calls("POST", "/v1/reload", &[], "{}");
             assert_eq!(

@@ -32,7 +32,8 @@ fn after_kill_9_it_starts_again_at_once_on_the_same_addresses() {
     .with("names", free_address())
     .start();
     for round in 0..5 {
-        // Connections in every state are what makes an address busy: idle, in half a request, just answered and closed.
+        // Connections in every state are what makes an address busy: idle, in half a request, just answered
+        // and closed.
         let mut open: Vec<Wire> = (0..10).map(|_| weir.client("web")).collect();
         for client in &mut open[..5] {
             client.sends("GET / HTTP/1.1\r\nhost: a\r\n");

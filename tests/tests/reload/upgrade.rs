@@ -134,8 +134,8 @@ fn a_kept_connection_is_told_to_go_with_its_next_answer() {
     client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     client.receives_status(200);
     let (old, _) = upgrade(&weir);
-    // Either it is closed while idle, or it is served once more and told to go; never an answer and then silence. Until the old
-    // process has heard that the new one serves, answers are like any other.
+    // Either it is closed while idle, or it is served once more and told to go; never an answer and then
+    // silence. Until the old process has heard that the new one serves, answers are like any other.
     until("the connection to be told to go", || {
         if client.tries_to_send("GET / HTTP/1.1\r\nhost: a\r\n\r\n").is_err() {
             return Some(());

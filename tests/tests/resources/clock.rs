@@ -93,8 +93,9 @@ fn a_timer_set_before_a_jump_back_still_fires() {
     let backend = ScriptedBackend::start();
     let weir = with_fake_clock(&backend);
     let mut client = weir.client("web");
-    // A body that stalls; the clock goes back an hour, and the stall must still end after its 20 s. To keep the test
-    // short a second Weir would be needed; a kept connection's idle time says the same, so look at the one that is 1 s.
+    // A body that stalls; the clock goes back an hour, and the stall must still end after its 20 s. To keep
+    // the test short a second Weir would be needed; a kept connection's idle time says the same, so look at
+    // the one that is 1 s.
     client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     let mut wire = backend.accepts();
     wire.receives_request();

@@ -100,8 +100,9 @@ fn two_hundred_half_sent_heads_with_64_descriptors_neither_spin_nor_last() {
 fn connections_that_speak_are_served_even_when_there_are_too_many_of_them() {
     let backend = Backend::saying("ok");
     let weir = short_of_descriptors(&backend);
-    // Each thread opens, asks, closes; together they would need more than there is. The accept queue has room for all of
-    // them, so waiting there costs a client a few milliseconds, and being refused would cost it its request.
+    // Each thread opens, asks, closes; together they would need more than there is. The accept queue has room
+    // for all of them, so waiting there costs a client a few milliseconds, and being refused would cost it
+    // its request.
     let outcomes: Vec<String> = std::thread::scope(|scope| {
         let threads: Vec<_> =
             (0..40).map(|_| scope.spawn(|| (0..25).map(|_| outcome(&weir)).collect::<Vec<_>>())).collect();

@@ -135,8 +135,9 @@ fn calls_that_would_block_after_all_are_waited_for() {
             "recvmmsg:error=EAGAIN:when=3+5",
         ],
     );
-    // An injected EAGAIN swallows an edge: a runtime that relies on edges would wait for ever, unless the next bytes wake
-    // it. The kernel never does this to a socket that has data, so only that no connection is mixed up is asked here.
+    // An injected EAGAIN swallows an edge: a runtime that relies on edges would wait for ever, unless the
+    // next bytes wake it. The kernel never does this to a socket that has data, so only that no connection is
+    // mixed up is asked here.
     let mut answered = 0;
     for round in 0..40 {
         let Ok(wire) = Wire::try_connect(weir.address("web")) else { continue };

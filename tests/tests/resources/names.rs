@@ -1,5 +1,5 @@
-//! Backends given by host name (threat H5). A DNS server of our own answers; `resolv.conf` is Weir's view only, by a mount
-//! namespace, so these need root (or skip nothing: they fail and say so).
+//! Backends given by host name (threat H5). A DNS server of our own answers; `resolv.conf` is Weir's view
+//! only, by a mount namespace, so these need root (or skip nothing: they fail and say so).
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};

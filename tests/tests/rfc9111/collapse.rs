@@ -61,8 +61,8 @@ fn what_turns_out_not_to_be_kept_is_fetched_for_each_client() {
     assert_eq!(bodies, expected);
 }
 
-/// Weir before an origin that takes its time for `/page`, and a client that asks for it with these field lines while the origin is busy with the same
-/// for one that came with others. What both get.
+/// Weir before an origin that takes its time for `/page`, and a client that asks for it with these field
+/// lines while the origin is busy with the same for one that came with others. What both get.
 fn who_waits_with_another(
     origin: impl Fn(&Request, usize, &mut Wire) + Send + Sync + 'static,
     (rules, pool): (&str, &str),

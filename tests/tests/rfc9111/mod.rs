@@ -1,4 +1,5 @@
-//! What the cache keeps, gives, asks for anew and never mixes up (RFC 9111, 5861, 9110, 9211, 9213), seen by curl and by the origin.
+//! What the cache keeps, gives, asks for anew and never mixes up (RFC 9111, 5861, 9110, 9211, 9213), seen by
+//! curl and by the origin.
 //!
 //! Threats E1 to E8 are named in the comments of the tests that guard them.
 
@@ -72,7 +73,8 @@ health = { check = "off", passive = "off" }
 retry = { attempts = 0 }
 "#;
 
-/// A site whose route has these cache keys. The origin answers by request, and by how many requests for the same target came before.
+/// A site whose route has these cache keys. The origin answers by request, and by how many requests for the
+/// same target came before.
 fn site(rules: &str, answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> Site {
     let counts: Arc<Mutex<HashMap<String, usize>>> = Arc::default();
     let origin = Backend::serving(move |request, wire| {

@@ -158,7 +158,8 @@ fn who_waits_with_a_request_that_the_origin_breaks_off_is_answered() {
         let odd = [&http2::request("GET", "/page")[..], &[("x-odd", "1")]].concat();
         client.sends(http2::headers(1, &odd, true));
         until("the origin has the odd one", || (backend.busy() == 1).then_some(()));
-        // Requests of one connection are taken up in their order: when the last is answered, the one before it waits.
+        // Requests of one connection are taken up in their order: when the last is answered, the one before
+        // it waits.
         client.sends(http2::get(3, "/page"));
         assert_eq!(client.asks(5, "/other"), Outcome::Answered(200, b"/other".to_vec()));
         assert_eq!(backend.served(), 2, "who waits has not asked for himself");

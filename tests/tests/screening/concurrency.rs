@@ -51,7 +51,8 @@ fn the_second_is_told_429_while_the_first_is_under_way_and_served_when_it_is_don
     assert_eq!(rejected(&weir, "concurrency_limited"), 2.0);
 }
 
-/// Each comes over a connection of its own, which another worker may serve before the one that answered has its next turn.
+/// Each comes over a connection of its own, which another worker may serve before the one that answered has
+/// its next turn.
 #[test]
 fn who_asks_one_after_the_other_never_finds_its_own_place_taken() {
     let backend = Backend::serving(|_, wire| {

@@ -91,7 +91,8 @@ fn a_refused_request_leaves_the_connection_to_the_next_one() {
     assert!(client.receives_status(403).closes(), "its body was not read");
 }
 
-/// RFC 9110 section 7.6.2 has Weir answer such a request itself, which is no reason to let it past what others are asked.
+/// RFC 9110 section 7.6.2 has Weir answer such a request itself, which is no reason to let it past what
+/// others are asked.
 #[test]
 fn a_request_that_may_go_no_further_is_screened_like_any_other() {
     let backend = Backend::saying("hello");
@@ -107,7 +108,8 @@ fn a_request_that_may_go_no_further_is_screened_like_any_other() {
     assert!(backend.requests().is_empty());
 }
 
-/// Behind a proxy that is trusted, the client is whom it names; what others write of themselves is not believed.
+/// Behind a proxy that is trusted, the client is whom it names; what others write of themselves is not
+/// believed.
 #[test]
 fn the_client_is_whom_a_trusted_proxy_names() {
     let backend = Backend::saying("hello");

@@ -1,4 +1,5 @@
-//! What listeners and routes ask of requests before they let them pass: lists, limits of rate, limits of requests at once.
+//! What listeners and routes ask of requests before they let them pass: lists, limits of rate, limits of
+//! requests at once.
 
 mod bodies;
 mod clients;

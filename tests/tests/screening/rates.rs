@@ -6,7 +6,8 @@ use weir_tests::dialogue::{After, Backend, PATIENCE, run_tool, tool};
 
 use super::{ask, rejected, with_listener, with_route};
 
-/// RFC 9110 section 5.3: several lines are one value. By the first line alone a client could be counted as somebody else, or as nobody.
+/// RFC 9110 section 5.3: several lines are one value. By the first line alone a client could be counted as
+/// somebody else, or as nobody.
 #[test]
 fn a_key_is_all_lines_of_its_header_and_not_the_first() {
     let backend = Backend::saying("hello");
@@ -187,7 +188,8 @@ fn a_flood_of_keys_takes_bounded_memory_and_frees_nobody() {
     assert!(grown < 8 << 10, "grown by {grown} KiB");
 }
 
-/// What memory answers is not counted at the origin, and what is over there is answered from memory too where that may be stale.
+/// What memory answers is not counted at the origin, and what is over there is answered from memory too where
+/// that may be stale.
 #[test]
 fn at_the_origin_what_memory_answers_is_free_and_a_fetch_that_is_refused_says_when() {
     let backend = Backend::serving(|request, wire| {

@@ -31,7 +31,8 @@ fn record(kind: u8, content: &[u8]) -> Vec<u8> {
     [&[kind, 3, 1][..], &(content.len() as u16).to_be_bytes(), content].concat()
 }
 
-/// Threat D4: whatever a client sends instead of a greeting, and however much, it is told what is wrong with that.
+/// Threat D4: whatever a client sends instead of a greeting, and however much, it is told what is wrong with
+/// that.
 #[test]
 fn d4_an_error_before_anything_is_encrypted_is_told_by_an_alert_and_no_reset_destroys_it() {
     let (_authority, weir) = started();
@@ -67,7 +68,8 @@ fn d4_an_error_before_anything_is_encrypted_is_told_by_an_alert_and_no_reset_des
     }
 }
 
-/// Changes a byte of what it sends second, sends a megabyte behind it, and prints what it is told and how the connection ends.
+/// Changes a byte of what it sends second, sends a megabyte behind it, and prints what it is told and how the
+/// connection ends.
 const BROKEN: &str = "
 import socket, ssl, sys
 context = ssl.create_default_context(cafile=sys.argv[3])

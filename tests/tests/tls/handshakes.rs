@@ -1,4 +1,5 @@
-//! Which certificate, which version, which protocol; and handshakes that are not meant well (threats D1, D4, D5, D7).
+//! Which certificate, which version, which protocol; and handshakes that are not meant well (threats D1, D4,
+//! D5, D7).
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -112,7 +113,8 @@ fn d7_a_client_that_offers_only_another_protocol_gets_an_alert() {
     assert!(backend.requests().is_empty());
 }
 
-/// Threat D4 (CVE-2011-1473): a second handshake on a connection is refused; nobody makes us compute for ever.
+/// Threat D4 (CVE-2011-1473): a second handshake on a connection is refused; nobody makes us compute for
+/// ever.
 #[test]
 fn d4_renegotiation_is_refused() {
     let backend = mirror();
@@ -125,7 +127,8 @@ fn d4_renegotiation_is_refused() {
     assert!(s_client(weir.address("web"), "", LAST).stdout.contains("HTTP/1.1 200"));
 }
 
-/// Threats D1 and D4: a greeting that does not end is cut off in time, one that is too long at once, and both where it is only read.
+/// Threats D1 and D4: a greeting that does not end is cut off in time, one that is too long at once, and both
+/// where it is only read.
 #[test]
 fn d4_a_greeting_without_an_end_is_cut_off() {
     let backend = mirror();
@@ -187,7 +190,8 @@ fn a_request_that_comes_along_with_the_end_of_the_handshake_and_of_the_client_is
     weir.reaches("weir_requests_total", &[("listener", "web"), ("code", "2xx")], 1.0);
 }
 
-/// Threat D4: records of a byte each make of a greeting of 16 KiB one of 96; it is cut off by what it takes, long before its time is over.
+/// Threat D4: records of a byte each make of a greeting of 16 KiB one of 96; it is cut off by what it takes,
+/// long before its time is over.
 #[test]
 fn d4_a_greeting_in_tiny_records_is_cut_off_by_its_bytes() {
     let backend = mirror();
@@ -212,7 +216,8 @@ fn what_is_no_tls_gets_no_answer_from_a_backend() {
     assert!(backend.requests().is_empty());
 }
 
-/// Threat C7: a ticket promises no early data, and a client that sends some all the same is not served before the handshake is over.
+/// Threat C7: a ticket promises no early data, and a client that sends some all the same is not served before
+/// the handshake is over.
 #[test]
 fn c7_early_data_over_tcp_is_not_taken() {
     let backend = mirror();
@@ -275,7 +280,8 @@ fn early_data_for_another_server_is_skipped_and_the_request_behind_it_served() {
     assert_eq!(backend.requests().len(), 4);
 }
 
-/// Threat B16: HTTP/2 over TLS is agreed on by ALPN (RFC 9113 section 3.2); who did not agree does not get it by its preface.
+/// Threat B16: HTTP/2 over TLS is agreed on by ALPN (RFC 9113 section 3.2); who did not agree does not get it
+/// by its preface.
 #[test]
 fn b16_http2_over_tls_is_spoken_only_with_those_who_agreed_to_it() {
     let backend = mirror();

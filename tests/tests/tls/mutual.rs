@@ -74,7 +74,8 @@ fn backends_see_the_certificate_that_was_proven_and_no_other() {
     }
 }
 
-/// Threat D6 (CVE-2025-23419): a session that began where nobody was asked is worth nothing where a certificate is required.
+/// Threat D6 (CVE-2025-23419): a session that began where nobody was asked is worth nothing where a
+/// certificate is required.
 #[test]
 fn d6_a_ticket_of_another_listener_does_not_stand_for_a_certificate() {
     let (authority, backend) = (authority(), mirror());

@@ -188,7 +188,8 @@ fn flows_are_bounded_and_those_that_exist_go_on() {
 
 #[test]
 fn a_backend_that_the_kernel_knows_no_way_to_loses_no_flow() {
-    // Connecting to the broadcast address is refused at once, on every machine; as an address without a route would be.
+    // Connecting to the broadcast address is refused at once, on every machine; as an address without a route
+    // would be.
     let unreachable = "255.255.255.255:9";
     let backend = echo("b");
     let weir = Setup::of(
@@ -344,7 +345,8 @@ fn a_flood_of_datagrams_is_relayed_or_dropped_but_never_mixed_up() {
         seen.len(),
         backend.received.load(Ordering::SeqCst)
     );
-    // The kernel drops what finds a full socket buffer, here or at the backend; a tenth comes back on the slowest machine.
+    // The kernel drops what finds a full socket buffer, here or at the backend; a tenth comes back on the
+    // slowest machine.
     assert!(seen.len() > 2_000, "only {} of 20000 came back", seen.len());
     assert_eq!(ask(&socket, b"last"), b"alast");
 }

@@ -16,7 +16,8 @@ pub fn ping() -> Vec<u8> {
     of(1, &[])
 }
 
-/// `ACK` of `first` packets up to `largest`, and of further ranges: (packets left out, packets), each less one.
+/// `ACK` of `first` packets up to `largest`, and of further ranges: (packets left out, packets), each less
+/// one.
 pub fn ack(largest: u64, first: u64, ranges: &[(u64, u64)]) -> Vec<u8> {
     let mut bytes = of(2, &[largest, 0, ranges.len() as u64, first]);
     for (gap, length) in ranges {
