@@ -1,7 +1,9 @@
-//! `cargo xtask check`: the gate for work under way. Formatting and lints of everything, and the tests of what differs from main.
+//! `cargo xtask check`: the gate for work under way. Formatting and lints of everything, and the tests of
+//! what differs from main.
 //!
-//! Tests of a crate run when it or a crate it depends on differs; end-to-end tests go by areas, the directories of
-//! `tests/tests`. What a change breaks far from where it stands is found by `make test`, which runs everything.
+//! Tests of a crate run when it or a crate it depends on differs; end-to-end tests go by areas, the
+//! directories of `tests/tests`. What a change breaks far from where it stands is found by `make test`, which
+//! runs everything.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -93,7 +95,8 @@ impl EndToEnd {
     }
 }
 
-/// Paths that differ from where this branch left main, committed or not; `None` when git does not know, and all may differ.
+/// Paths that differ from where this branch left main, committed or not; `None` when git does not know, and
+/// all may differ.
 fn changed_files(root: &Path) -> Option<Vec<String>> {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).current_dir(root).output().ok()?;

@@ -72,7 +72,8 @@ pub fn close(steps: &[(&str, bool)], mut tally: Tally) -> bool {
     tally.failed == 0 && tally.passed > 0
 }
 
-/// Writes the generated pages anew. The test that compares them does the writing, so that both see the same pages.
+/// Writes the generated pages anew. The test that compares them does the writing, so that both see the same
+/// pages.
 pub fn write_reference(root: &Path) -> bool {
     let mut command = cargo(root);
     command.env("WEIR_BLESS", "1").args(["test", "--quiet", "--package", "xtask", "reference::"]);

@@ -1,4 +1,5 @@
-//! Comments keep to the width that rustfmt gives the code: it does not wrap them, and nobody reads what is beyond the edge.
+//! Comments keep to the width that rustfmt gives the code: it does not wrap them, and nobody reads what is
+//! beyond the edge.
 
 use crate::tree::{Finding, Tree};
 
@@ -9,7 +10,8 @@ const FORMAT: &str = "rustfmt.toml";
 const NOT_YET: [&str; 6] =
     ["crates/weir-admin/", "crates/weir-proxy/", "crates/weir-tls/", "crates/weir/", "tests/", "xtask/"];
 
-/// Lines of comment beyond the width; code in them, citations, and what has no space to break at are as long as they are.
+/// Lines of comment beyond the width; code in them, citations, and what has no space to break at are as long
+/// as they are.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let Some(width) = tree.text(FORMAT).and_then(width) else { return Vec::new() };
     let mut findings = Vec::new();

@@ -1,10 +1,12 @@
-//! Builds the Weir that is packaged: optimised for what it did in a training run (profile-guided), in three steps.
+//! Builds the Weir that is packaged: optimised for what it did in a training run (profile-guided), in three
+//! steps.
 //!
-//! First a binary that counts which way every branch goes; the lab's own scenarios are its training; then the build that lays
-//! code out by those counts. `docs/decisions/0008-profile-guided-packages.md` says what it brings.
+//! First a binary that counts which way every branch goes; the lab's own scenarios are its training; then the
+//! build that lays code out by those counts. `docs/decisions/0008-profile-guided-packages.md` says what it
+//! brings.
 //!
-//! No path of the machine that builds it is left in it: the compilers are told other names for where sources lie, and the binary is
-//! searched afterwards.
+//! No path of the machine that builds it is left in it: the compilers are told other names for where sources
+//! lie, and the binary is searched afterwards.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -70,8 +72,8 @@ fn try_build(root: &Path) -> Result<PathBuf, String> {
     Ok(binary)
 }
 
-/// Compiles `weir` in the dist profile with one more compiler flag, in a target directory of its own: the flag changes every
-/// crate, and the usual build must not be thrown away for it.
+/// Compiles `weir` in the dist profile with one more compiler flag, in a target directory of its own: the
+/// flag changes every crate, and the usual build must not be thrown away for it.
 fn compile(root: &Path, host: &str, directory: &Path, flag: &str) -> Result<PathBuf, String> {
     let prefixes = path_prefixes(root, directory);
     let others = std::env::var("RUSTFLAGS").unwrap_or_default();
@@ -81,7 +83,8 @@ fn compile(root: &Path, host: &str, directory: &Path, flag: &str) -> Result<Path
         others.split_whitespace().map(str::to_owned).chain(renamed).chain([flag.to_owned()]).collect();
     let of_c = prefixes.iter().map(|prefix| format!("-ffile-prefix-map={}={}", prefix.path, prefix.name));
     let of_c: Vec<String> = std::env::var("CFLAGS").into_iter().chain(of_c).collect();
-    // Named explicitly, the target keeps build scripts and procedural macros from being compiled with the flag.
+    // Named explicitly, the target keeps build scripts and procedural macros from being compiled with the
+    // flag.
     let mut command = cargo(root);
     command.args(["build", "--profile", "dist", "--package", "weir", "--target", host]);
     command.arg("--target-dir").arg(directory);
@@ -99,8 +102,8 @@ struct PathPrefix {
     name: &'static str,
 }
 
-/// Every place that compilers see. Where one holds another, the inner one stands behind, and prevails. Names are relative: no path of any machine
-/// begins so.
+/// Every place that compilers see. Where one holds another, the inner one stands behind, and prevails. Names
+/// are relative: no path of any machine begins so.
 fn path_prefixes(root: &Path, target: &Path) -> Vec<PathPrefix> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let cargo =
@@ -140,7 +143,8 @@ fn path_in(bytes: &[u8], prefixes: &[PathPrefix]) -> Option<String> {
     })
 }
 
-/// Runs the lab's scenarios with the counting binary as the only contender. It writes its counts when it ends.
+/// Runs the lab's scenarios with the counting binary as the only contender. It writes its counts when it
+/// ends.
 fn train(root: &Path, counting: &Path) -> Result<(), String> {
     let mut command = cargo(root);
     command.args(["run", "--release", "--package", "weir-lab", "--", "bench"]).args(TRAINING);
@@ -152,7 +156,8 @@ fn train(root: &Path, counting: &Path) -> Result<(), String> {
     }
 }
 
-/// The program that merges profiles, of the very toolchain that reads them; asks rustup for it when it is not there.
+/// The program that merges profiles, of the very toolchain that reads them; asks rustup for it when it is not
+/// there.
 fn profile_merger(root: &Path, host: &str) -> Result<PathBuf, String> {
     let sysroot = said_by(Command::new("rustc").current_dir(root).args(["--print", "sysroot"]))?;
     let merger = Path::new(sysroot.trim()).join("lib/rustlib").join(host).join("bin/llvm-profdata");

@@ -1,8 +1,9 @@
 //! Which crate may depend on which: the list in `ARCHITECTURE.md` against what the manifests say.
 //!
-//! The page holds two fenced blocks, so that the picture people read is the one that is enforced. ```` ```edges ```` names the
-//! crates of ours that each crate depends on (for any purpose), ```` ```externals ```` the foreign crates that a pure crate
-//! may link. Both are exact: an edge that is gone must leave the page too.
+//! The page holds two fenced blocks, so that the picture people read is the one that is enforced. ````
+//! ```edges ```` names the crates of ours that each crate depends on (for any purpose), ```` ```externals
+//! ```` the foreign crates that a pure crate may link. Both are exact: an edge that is gone must leave the
+//! page too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,8 @@ const PAGE: &str = "ARCHITECTURE.md";
 const PURE: &[&str] =
     &["weir-balance", "weir-cache", "weir-config", "weir-convert", "weir-http", "weir-screen", "weir-stats"];
 
-/// Crates whose code gives the same answer everywhere: each has a `clippy.toml` that bans clocks, sockets, files and the rest.
+/// Crates whose code gives the same answer everywhere: each has a `clippy.toml` that bans clocks, sockets,
+/// files and the rest.
 const TIMELESS: &[&str] =
     &["weir-balance", "weir-cache", "weir-config", "weir-convert", "weir-http", "weir-screen"];
 
@@ -86,7 +88,8 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The directories of the packages for which `is` holds, and of all that depend on one of them, directly or through others.
+/// The directories of the packages for which `is` holds, and of all that depend on one of them, directly or
+/// through others.
 pub fn with_dependents(tree: &Tree, is: &dyn Fn(&str) -> bool) -> BTreeSet<String> {
     let packages = packages(tree, &mut Vec::new());
     let directory = |package: &Package<'_>| package.manifest.trim_end_matches("/Cargo.toml").to_owned();

@@ -1,4 +1,5 @@
-//! Runs the fuzz targets: example programs called `fuzz_*` that feed one parser for a given time and crash on a mistake.
+//! Runs the fuzz targets: example programs called `fuzz_*` that feed one parser for a given time and crash on
+//! a mistake.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,10 +20,12 @@ struct Target {
     example: String,
 }
 
-/// Builds the targets and runs each for `seconds`; says whether all ended well. All run, even after one has failed.
+/// Builds the targets and runs each for `seconds`; says whether all ended well. All run, even after one has
+/// failed.
 pub fn run(root: &Path, seconds: u64) -> bool {
-    // All packages at once, as for the tests: with one package alone cargo would choose other features for the libraries they
-    // share, and compile those again. The dev profile's overflow checks find more than its missing speed loses.
+    // All packages at once, as for the tests: with one package alone cargo would choose other features for
+    // the libraries they share, and compile those again. The dev profile's overflow checks find more than its
+    // missing speed loses.
     build::everything(root).is_some() && run_built(root, seconds)
 }
 

@@ -1,7 +1,8 @@
 //! Every TOML block of the README and the guide is a config that Weir takes.
 //!
-//! A block marked `toml` is a whole file: it must be taken without a warning. One marked `toml fragment` shows a part; what it
-//! leaves out (a listener, the pools it names) is filled in. One marked `toml refused` must be refused.
+//! A block marked `toml` is a whole file: it must be taken without a warning. One marked `toml fragment`
+//! shows a part; what it leaves out (a listener, the pools it names) is filled in. One marked `toml refused`
+//! must be refused.
 
 use toml::{Table, Value};
 

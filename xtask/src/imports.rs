@@ -1,7 +1,9 @@
-//! Which file of a crate names something that another file of it defines: the graph behind the rules on circles and on parts.
+//! Which file of a crate names something that another file of it defines: the graph behind the rules on
+//! circles and on parts.
 //!
-//! An edge is a `use`, or a path in the code that begins with `crate`, `super` or an imported module; re-exports are followed to the file that
-//! holds the item. No edges are `mod`, what stands between a module and its own submodules, and what only tests compile.
+//! An edge is a `use`, or a path in the code that begins with `crate`, `super` or an imported module;
+//! re-exports are followed to the file that holds the item. No edges are `mod`, what stands between a module
+//! and its own submodules, and what only tests compile.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,7 +61,8 @@ impl Imports {
         Imports { needs }
     }
 
-    /// The circles: sets of files each of which needs every other, directly or through others. Largest first, each sorted.
+    /// The circles: sets of files each of which needs every other, directly or through others. Largest first,
+    /// each sorted.
     pub fn circles(&self) -> Vec<Vec<&str>> {
         let reached: BTreeMap<&str, BTreeSet<&str>> =
             self.needs.keys().map(|file| (file.as_str(), self.reached_from(file))).collect();
@@ -107,7 +110,8 @@ fn are_family(one: &[String], other: &[String]) -> bool {
     lower.starts_with(upper) && lower.len() - upper.len() <= 1
 }
 
-/// The module that holds what `path` names: re-exports are followed, then the longest module of the path is taken.
+/// The module that holds what `path` names: re-exports are followed, then the longest module of the path is
+/// taken.
 fn holder(modules: &BTreeMap<Names, Module>, mut path: Names) -> Option<(&[String], &Module)> {
     // A re-export leads to another at most a few times; a circle of them must not hang the check.
     for _ in 0..8 {

@@ -1,6 +1,7 @@
 //! What is linked into Weir has a licence that `deny.toml` allows.
 //!
-//! cargo-deny reads the same file and checks more; this part needs nothing but cargo, so that it holds on every machine.
+//! cargo-deny reads the same file and checks more; this part needs nothing but cargo, so that it holds on
+//! every machine.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -43,7 +44,8 @@ fn allowed(rules: &str) -> Option<BTreeSet<String>> {
     Some(list.iter().filter_map(|licence| licence.as_str().map(str::to_owned)).collect())
 }
 
-/// Lines `package version|expression` whose expression no allowed licence satisfies. `(*)` marks a line seen before.
+/// Lines `package version|expression` whose expression no allowed licence satisfies. `(*)` marks a line seen
+/// before.
 fn refused(listed: &str, allowed: &BTreeSet<String>) -> BTreeSet<String> {
     let packages = listed.lines().filter(|line| !line.trim().is_empty() && !line.ends_with("(*)"));
     packages

@@ -75,7 +75,8 @@ fn resolve(page: &str, target: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// The anchors of a page's headings, as Git forges make them: lower case, punctuation dropped, spaces to hyphens.
+/// The anchors of a page's headings, as Git forges make them: lower case, punctuation dropped, spaces to
+/// hyphens.
 fn anchors(page: &str) -> impl Iterator<Item = String> {
     prose(page).filter_map(|(_, line)| {
         let text = line.trim_start_matches('#');

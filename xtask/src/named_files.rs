@@ -1,4 +1,5 @@
-//! Source files that the pages for developers name must be there: a page is read beside the code, and files move.
+//! Source files that the pages for developers name must be there: a page is read beside the code, and files
+//! move.
 
 use crate::fences::prose;
 use crate::tree::{Finding, Tree};
@@ -16,7 +17,8 @@ const OF_LIBRARIES: [&str; 7] = [
 
 /// Names of source files in ARCHITECTURE.md, CONTRIBUTING.md and `docs/internals` that no tracked file has.
 ///
-/// A name is the end of a path, in which `crates/` and `src/` may be left out: `weir-tls/sessions.rs`, `http/retry.rs`.
+/// A name is the end of a path, in which `crates/` and `src/` may be left out: `weir-tls/sessions.rs`,
+/// `http/retry.rs`.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let known: Vec<String> = tree.paths().filter(|path| path.ends_with(".rs")).map(short).collect();
     let is_known = |name: &str| {

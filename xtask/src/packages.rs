@@ -1,4 +1,5 @@
-//! A test that needs a program names the Debian package that has it; `xtask/setup.sh` must install that package.
+//! A test that needs a program names the Debian package that has it; `xtask/setup.sh` must install that
+//! package.
 
 use crate::tree::{Finding, Tree};
 

@@ -1,4 +1,5 @@
-//! How many things a function may be handed: more than a reader can hold at once wait to become one value with a name.
+//! How many things a function may be handed: more than a reader can hold at once wait to become one value
+//! with a name.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,8 @@
-//! Words that would tie the repository to one machine: the package registries it uses, and where its checkout lies.
+//! Words that would tie the repository to one machine: the package registries it uses, and where its checkout
+//! lies.
 //!
-//! Nothing is named here. The machine's own clients are asked when the check runs, so that it holds on any machine.
+//! Nothing is named here. The machine's own clients are asked when the check runs, so that it holds on any
+//! machine.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -66,7 +68,8 @@ fn stands_in(line: &str, word: &str) -> bool {
     })
 }
 
-/// What each package client answers when it is asked where it gets packages; clients that are not there are left out.
+/// What each package client answers when it is asked where it gets packages; clients that are not there are
+/// left out.
 fn answers() -> Vec<(String, String)> {
     let commands: &[&[&str]] = &[
         &["npm", "config", "get", "registry"],

@@ -1,6 +1,8 @@
-//! The generated pages in `docs/reference`, and the parts of hand-written pages that a table of the code decides.
+//! The generated pages in `docs/reference`, and the parts of hand-written pages that a table of the code
+//! decides.
 //!
-//! `cargo xtask docs` runs these tests with `WEIR_BLESS` set: then a stale page is written instead of failing.
+//! `cargo xtask docs` runs these tests with `WEIR_BLESS` set: then a stale page is written instead of
+//! failing.
 
 use std::collections::BTreeSet;
 

@@ -11,7 +11,8 @@ pub fn cargo(root: &Path) -> Command {
     command
 }
 
-/// Shows a command, runs it, and says whether it ended well. A program that can't be started counts as failed.
+/// Shows a command, runs it, and says whether it ended well. A program that can't be started counts as
+/// failed.
 pub fn succeeds(command: &mut Command) -> bool {
     announce(command);
     match command.status() {
@@ -81,7 +82,8 @@ impl Tally {
 
 /// Runs `cargo test` or a test program, passes its output on to `out`, and adds up its results.
 ///
-/// A run that ends badly without a failed test (it did not compile, a test process was killed) counts as one failure.
+/// A run that ends badly without a failed test (it did not compile, a test process was killed) counts as one
+/// failure.
 pub fn tests(command: &mut Command, out: &mut impl Write, tally: &mut Tally) {
     let before = tally.failed;
     let ended_well = stream(command, out, tally).unwrap_or_else(|error| {

@@ -5,7 +5,8 @@ use crate::tree::{Finding, Tree, extension, line_where};
 /// Longest source file, in lines. The shared sin of this field is the one giant file that nobody split.
 const FILE_LINES: usize = 600;
 
-/// Longest Rust function, in lines from `fn` to its closing brace. The guide says about 70; this is where "about" ends.
+/// Longest Rust function, in lines from `fn` to its closing brace. The guide says about 70; this is where
+/// "about" ends.
 const FUNCTION_LINES: usize = 85;
 
 /// Files that people write by hand and read top-down.
@@ -35,7 +36,8 @@ pub fn lengths(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// rustfmt puts a function's closing brace at the indentation of its `fn`, so that lines are enough to find both.
+/// rustfmt puts a function's closing brace at the indentation of its `fn`, so that lines are enough to find
+/// both.
 fn long_functions(path: &str, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let lines: Vec<&str> = text.lines().collect();

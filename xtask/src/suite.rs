@@ -1,4 +1,5 @@
-//! Every test program of the workspace: what lists them, and what runs them two at a time, one at a time, or with many threads.
+//! Every test program of the workspace: what lists them, and what runs them two at a time, one at a time, or
+//! with many threads.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,8 @@ enum Manner {
     Together,
     /// It measures time: nothing else runs meanwhile.
     Alone,
-    /// Its tests wait most of the time, for other programs and for timers: many threads, and nothing else meanwhile.
+    /// Its tests wait most of the time, for other programs and for timers: many threads, and nothing else
+    /// meanwhile.
     Waiting,
 }
 
@@ -55,7 +57,8 @@ impl Program {
     }
 }
 
-/// The test programs of the workspace, as cargo has built them; `None`, with cargo's words printed, when they do not build.
+/// The test programs of the workspace, as cargo has built them; `None`, with cargo's words printed, when they
+/// do not build.
 pub fn programs(root: &Path, lints: Lints) -> Option<Vec<Program>> {
     let mut command = linting(root, lints);
     command.args(["test", "--workspace", "--no-run", "--message-format=json"]);
@@ -95,7 +98,8 @@ pub fn run(root: &Path, programs: &[Program], filters: &[&str], tally: &mut Tall
     }
 }
 
-/// Runs the tests of `program` that `filters` choose with many threads, and then those among them that measure time.
+/// Runs the tests of `program` that `filters` choose with many threads, and then those among them that
+/// measure time.
 fn waiting(root: &Path, program: &Program, filters: &[&str], threads: usize, tally: &mut Tally) {
     let threads = format!("--test-threads={threads}");
     let mut arguments = vec!["--exact"];

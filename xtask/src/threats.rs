@@ -1,7 +1,7 @@
 //! The threat model names, for each row, the tests that prove it: here those tests must exist.
 //!
-//! In `docs/threat-model.md` the last column of a row holds test names in backticks, each as `crate-or-file::name` or just
-//! `name`, or it begins with `open:` and says what is missing.
+//! In `docs/threat-model.md` the last column of a row holds test names in backticks, each as
+//! `crate-or-file::name` or just `name`, or it begins with `open:` and says what is missing.
 
 use std::collections::BTreeSet;
 

@@ -8,7 +8,8 @@ use crate::{
     threats,
 };
 
-/// Runs every check on the tracked files under `root`, prints what they found, and says whether that was nothing.
+/// Runs every check on the tracked files under `root`, prints what they found, and says whether that was
+/// nothing.
 pub fn holds(root: &Path) -> bool {
     let tree = match Tree::tracked(root) {
         Ok(tree) => tree,

@@ -27,7 +27,8 @@ pub struct Token<'a> {
 /// Marks of more than one character that matter here: split, `->` would look like the end of a generic list.
 const LONG_MARKS: [&str; 3] = ["::", "->", "=>"];
 
-/// The tokens of a file, comments and blanks left out. Text that is no Rust gives some tokens and never fails.
+/// The tokens of a file, comments and blanks left out. Text that is no Rust gives some tokens and never
+/// fails.
 pub fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut found = Vec::new();
     let (mut at, mut line) = (0, 1);
@@ -129,7 +130,8 @@ fn quote(rest: &str) -> (Option<Kind>, usize) {
     (Some(Kind::Lifetime), 1 + word(inside))
 }
 
-/// Where the bracket that opens at `open` is closed: the index of the closing token, or the end of the tokens.
+/// Where the bracket that opens at `open` is closed: the index of the closing token, or the end of the
+/// tokens.
 ///
 /// Round, square and curly brackets count together; `<` and `>` do not, because they also compare.
 pub fn closing(tokens: &[Token<'_>], open: usize) -> usize {
