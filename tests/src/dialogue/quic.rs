@@ -1,6 +1,5 @@
 //! QUIC packet by packet and frame by frame, for what no proper client would send. Written apart from the
-//! product's on purpose; only TLS and the ciphers are rustls's. Nothing is sent twice: it is for paths that
-//! lose nothing.
+//! product's on purpose; only TLS and the ciphers are rustls's. Nothing is sent twice: no path loses anything.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, ErrorKind};
@@ -34,8 +33,7 @@ const TAG_BYTES: usize = 16;
 const AGAIN: Duration = Duration::from_millis(500);
 /// How long a silent server is left alone by whoever waits for the end.
 const POKE: Duration = Duration::from_millis(20);
-/// Datagrams in a row that no key opens and that mean that the server knows the connection no more (RFC 9000
-/// §10.3).
+/// Datagrams in a row that no key opens and that mean that the server forgot the connection (RFC 9000 §10.3).
 const RESETS: u32 = 3;
 
 /// Where packet numbers and keys belong (RFC 9000 §12.3).
@@ -510,8 +508,7 @@ impl Quic {
         self.close.as_ref()
     }
 
-    /// Waits until the other side closes the connection. What it said of it may have been lost, so it is
-    /// asked again.
+    /// Waits until the other side closes the connection, and asks again: what it said may have been lost.
     pub fn receives_close(&mut self) -> Close {
         let deadline = Instant::now() + PATIENCE;
         loop {
