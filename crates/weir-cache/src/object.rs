@@ -222,6 +222,7 @@ impl Object {
 
     /// Whether the store still has it: false once it was removed, evicted or replaced.
     #[inline]
+    #[cfg(test)]
     pub fn is_current(&self) -> bool {
         !self.removed.load(Ordering::Acquire)
     }

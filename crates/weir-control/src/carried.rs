@@ -141,6 +141,7 @@ impl Carried {
     }
 
     /// Backends that something is known of, over all pools.
+    #[cfg(test)]
     pub fn backend_count(&self) -> usize {
         self.pools.values().map(HashMap::len).sum()
     }

@@ -165,6 +165,7 @@ impl Names {
     }
 
     /// Names being resolved.
+    #[cfg(test)]
     pub fn count(&self) -> usize {
         self.lock().len()
     }

@@ -103,6 +103,7 @@ impl Driver {
     }
 
     /// Connections that have not ended, those in their handshake included.
+    #[cfg(test)]
     pub fn connections(&self) -> usize {
         self.endpoint.borrow().open_connections()
     }

@@ -78,9 +78,4 @@ impl Snapshot {
     pub fn pool(&self, name: &str) -> Option<&Arc<Pool>> {
         self.pools.iter().find(|pool| pool.config.name == name)
     }
-
-    /// The listener of that name.
-    pub fn listener(&self, name: &str) -> Option<&Arc<Listener>> {
-        self.listeners.iter().find(|listener| listener.config.name == name)
-    }
 }

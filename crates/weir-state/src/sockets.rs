@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
@@ -146,13 +146,6 @@ impl Sockets {
     /// Every endpoint in the set.
     pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> + '_ {
         self.by_endpoint.keys().copied()
-    }
-
-    /// Endpoint and descriptor of every socket, for handing over to a new process.
-    pub fn descriptors(&self) -> Vec<(Endpoint, RawFd)> {
-        let all = self.by_endpoint.iter();
-        all.flat_map(|(&endpoint, sockets)| sockets.iter().map(move |socket| (endpoint, socket.as_raw_fd())))
-            .collect()
     }
 
     /// Takes over sockets that an earlier process handed down.

@@ -34,8 +34,6 @@ pub enum Underscores {
     /// one that Weir adds: backends that read `_` as `-` would take them for it.
     #[default]
     DropTwins,
-    /// Drop all of them.
-    DropAll,
     /// Pass all of them on.
     Keep,
 }
@@ -254,7 +252,6 @@ fn request_rule<'a>(head: &RequestHead, context: &RequestContext<'a>, replaced: 
     let flags = NOMINATED
         | match context.underscores {
             Underscores::DropTwins => UNDERSCORE_TWIN,
-            Underscores::DropAll => UNDERSCORED,
             Underscores::Keep => 0,
         };
     let dropped = dropped_from_request(head, context).union(replaced);

@@ -67,8 +67,6 @@ fn a24_underscore_twins_of_protected_names_are_dropped() {
         Transfer_Encoding: chunked\r\nX_Real_Ip: 1\r\nAuthorization: z\r\nmy_field: 2\r\nX_From: 3\r\nx-from: 4\r\n\r\n";
     let kept = "GET / HTTP/1.1\r\nHost: a\r\nAuthorization: z\r\nmy_field: 2\r\nX_From: 3\r\nx-from: 4\r\n";
     assert_eq!(forwarded(bytes), format!("{kept}{IDENTITY_LINES}\r\n"));
-    let all = |context: &mut RequestContext<'_>| context.underscores = Underscores::DropAll;
-    assert!(!forwarded_with(bytes, all).contains('_'));
     let keep = |context: &mut RequestContext<'_>| context.underscores = Underscores::Keep;
     assert!(forwarded_with(bytes, keep).contains("X_Forwarded_For: 1\r\n"));
     // A field that the route adds is as good as an identity field.

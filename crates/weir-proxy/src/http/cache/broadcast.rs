@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use weir_cache::Object;
 use weir_http::values::vary::Vary;
-use weir_http::{AddedField, BodyLength, ResponseHead};
+use weir_http::{AddedField, ResponseHead};
 
 pub use self::sender::Sender;
 use super::around::{Interim, Trailer};
@@ -450,12 +450,5 @@ impl BroadcastState {
             start += chunk.len() as u64;
         }
         self.charge.shrink(0);
-    }
-}
-
-impl FetchedHead {
-    /// How its content is delimited.
-    pub fn body(&self) -> BodyLength {
-        self.head.body()
     }
 }
