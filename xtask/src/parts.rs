@@ -1,8 +1,9 @@
 //! The parts of a directory of files, and the one way that imports run between them: down.
 //!
-//! `ARCHITECTURE.md` holds a block ````
-//! ```parts DIRECTORY ```` for each directory that has such an order. A line names a part and the files it is made of; an indented line goes on with the part above it. `h2` is `h2.rs`, and all files of `h2/` that no longer name claims; `h2/mod` and `h2/server`
-//! are the one file. A file may import files of its own part and of those below.
+//! `ARCHITECTURE.md` holds a fenced block `parts DIRECTORY` for each directory that has such an order. A line
+//! names a part and the files it is made of; an indented line goes on with the part above it. `h2` is
+//! `h2.rs`, and all files of `h2/` that no longer name claims; `h2/mod` and `h2/server` are the one file. A
+//! file may import files of its own part and of those below.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,8 @@
 //! Attacks Weir in every way there is, with honest traffic beside, and prints what that suffered and how soon
 //! attackers were closed.
 //!
-//! `cargo run --release -p weir-tests --bin attack -- [--seconds N] [--connections N] [--rate N] [--only NUMBER]`
+//! `cargo run --release -p weir-tests --bin attack -- [--seconds N] [--connections N] [--rate N] [--only
+//! NUMBER]`
 #![forbid(unsafe_code)]
 
 use weir_tests::attack::{Plan, Scene, WAYS, attack, run};

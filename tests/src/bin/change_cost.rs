@@ -1,7 +1,8 @@
 //! Measures what it costs Weir, in processor time of the whole process, to add, remove or change one backend
 //! while it runs.
 //!
-//! `WEIR_BIN=target/release/weir cargo run --release -p weir-tests --bin change_cost -- [--changes N] [--rounds N] [--only NUMBER]`
+//! `WEIR_BIN=target/release/weir cargo run --release -p weir-tests --bin change_cost -- [--changes N]
+//! [--rounds N] [--only NUMBER]`
 //!
 //! Every call goes through the admin API on a connection of its own, as `weir backend` makes it, and what the
 //! process uses while nobody calls is taken off. Probes are off: they cost what they cost whether backends

@@ -1,6 +1,7 @@
 //! Reloads and upgrades Weir again and again under load, and fails when any client notices.
 //!
-//! `cargo run -p weir-tests --bin reload_storm -- [--requests N] [--reloads N] [--upgrades N] [--long-lived N] [--clients N] [--http2 N] [--http3 N] [--seed N]`
+//! `cargo run -p weir-tests --bin reload_storm -- [--requests N] [--reloads N] [--upgrades N] [--long-lived
+//! N] [--clients N] [--http2 N] [--http3 N] [--seed N]`
 #![forbid(unsafe_code)]
 
 use weir_tests::storm::{StormPlan, numbers_from_arguments, reload_storm};

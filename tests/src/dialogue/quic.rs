@@ -1,5 +1,6 @@
 //! QUIC packet by packet and frame by frame, for what no proper client would send. Written apart from the
-//! product's on purpose; only TLS and the ciphers are rustls's. Nothing is sent twice: no path loses anything.
+//! product's on purpose; only TLS and the ciphers are rustls's. Nothing is sent twice: no path loses
+//! anything.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, ErrorKind};

@@ -68,7 +68,8 @@ impl Renderer {
         out.push(b'}');
     }
 
-    /// `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"`.
+    /// `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer"
+    /// "$http_user_agent"`.
     ///
     /// Source: nginx, ngx_http_log_module; Apache, "Log Files", Combined Log Format.
     fn combined(&mut self, out: &mut Vec<u8>, record: &Record<'_>) {

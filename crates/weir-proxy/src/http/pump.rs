@@ -1,6 +1,8 @@
-//! Moves one body from one connection to another: reads its framing, writes our own, holds at most one buffer.
+//! Moves one body from one connection to another: reads its framing, writes our own, holds at most one
+//! buffer.
 //!
-//! The same for both directions. Back-pressure is the buffer: nothing more is read while it has not been sent.
+//! The same for both directions. Back-pressure is the buffer: nothing more is read while it has not been
+//! sent.
 
 use std::io;
 use std::rc::Rc;
@@ -21,7 +23,8 @@ use crate::http::compress::Encoding;
 use crate::http::sink::{Framer, Framing, Sink};
 use crate::http::stream::Stream;
 
-/// A body of known length of which at least this much is still to come goes through a pipe with `splice(2)`: nothing is copied.
+/// A body of known length of which at least this much is still to come goes through a pipe with `splice(2)`:
+/// nothing is copied.
 const BULKY_BYTES: u64 = 256 << 10;
 /// Most bytes moved before others get their turn.
 const TURN_BYTES: u64 = 1 << 20;
@@ -33,8 +36,8 @@ pub struct Pump {
     /// Bytes received and not yet sent: first `content` bytes of content, then what was not looked at yet.
     buffer: Option<Buffer>,
     content: usize,
-    /// What encodes the content on its way, where it does not go as it came: then `content` counts what of its output is to be sent, and
-    /// `plain` what it is still to take from the front of `buffer`.
+    /// What encodes the content on its way, where it does not go as it came: then `content` counts what of
+    /// its output is to be sent, and `plain` what it is still to take from the front of `buffer`.
     encoding: Option<Box<Encoding>>,
     plain: usize,
     /// Framing bytes of the source that stand between the content and what was not looked at.
@@ -132,7 +135,8 @@ impl Pump {
         }
     }
 
-    /// Moves what comes behind the head in `out`, until the body is over or `most` bytes of content were moved.
+    /// Moves what comes behind the head in `out`, until the body is over or `most` bytes of content were
+    /// moved.
     pub fn poll_hold(
         &mut self,
         context: &mut Context<'_>,
@@ -192,7 +196,8 @@ impl Pump {
             && !self.reader.is_complete()
     }
 
-    /// Moves what has been received already, framed, behind the head in `out`: it then leaves with the head in one send.
+    /// Moves what has been received already, framed, behind the head in `out`: it then leaves with the head
+    /// in one send.
     ///
     /// At most `room` bytes of content are moved.
     pub fn take_received(&mut self, out: &mut Vec<u8>, room: usize) -> Result<(), PumpError> {
@@ -264,7 +269,8 @@ impl Pump {
                     (Some(pipe), Some(source)) => self.poll_splice(context, source, pipe),
                     _ => self.poll_fill(context, source, buffers),
                 };
-                // What has come must not wait in an encoder for what has not: it may be an event, or half a page.
+                // What has come must not wait in an encoder for what has not: it may be an event, or half a
+                // page.
                 if filled.is_pending() && self.flush()? {
                     continue;
                 }
@@ -289,7 +295,8 @@ impl Pump {
         Pipe::borrow(buffers, most)
     }
 
-    /// Moves what has arrived into `pipe`. The limit needs no look: a body of known length was held against it before.
+    /// Moves what has arrived into `pipe`. The limit needs no look: a body of known length was held against
+    /// it before.
     fn poll_splice(
         &mut self,
         context: &mut Context<'_>,
@@ -327,7 +334,8 @@ impl Pump {
         }
     }
 
-    /// The source has said that nothing more comes. On a multiplexed stream that is the end of the body, which may be one too early.
+    /// The source has said that nothing more comes. On a multiplexed stream that is the end of the body,
+    /// which may be one too early.
     pub fn end_source(&mut self, source: &mut Stream) -> Result<(), PumpError> {
         let ended = self.reader.end_stream(source.take_trailers());
         ended.map_err(|violation| match source.is_muxed() {
@@ -361,7 +369,8 @@ impl Pump {
         Ok(())
     }
 
-    /// The length of the next run of content, now at the front of the buffer; `None` when nothing is left to look at.
+    /// The length of the next run of content, now at the front of the buffer; `None` when nothing is left to
+    /// look at.
     fn next_run(&mut self) -> Result<Option<usize>, PumpError> {
         let Some(buffer) = &mut self.buffer else { return Ok(None) };
         let step = self.reader.advance(buffer.filled()).map_err(PumpError::Malformed)?;
@@ -374,7 +383,8 @@ impl Pump {
         Ok(Some(step.data.len()))
     }
 
-    /// Encodes what was received until there is a piece to send, nothing is left, or others must get their turn.
+    /// Encodes what was received until there is a piece to send, nothing is left, or others must get their
+    /// turn.
     fn encode_next(&mut self) -> Result<(), PumpError> {
         while self.content == 0 {
             let Some(encoding) = &mut self.encoding else { return Ok(()) };

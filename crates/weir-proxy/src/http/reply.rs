@@ -1,7 +1,8 @@
 //! Heads of responses on their way to a client, in whichever version of HTTP it speaks.
 //!
-//! On a connection of its own a client gets text, which waits in `exchange.reply` so that it leaves together with what there is of the
-//! content. On a stream the fields go to the encoder of its connection at once, which sends them together with what follows soon.
+//! On a connection of its own a client gets text, which waits in `exchange.reply` so that it leaves together
+//! with what there is of the content. On a stream the fields go to the encoder of its connection at once,
+//! which sends them together with what follows soon.
 
 use std::future::poll_fn;
 use std::io;
@@ -41,8 +42,8 @@ pub async fn send_continue(client: &mut Stream, deadline: &Deadline) -> Result<(
     send_all(client, &interim, deadline, || {}).await
 }
 
-/// Whether an interim response is passed on to a client that knows such (RFC 9110 §15.2). 100 is not among them: Weir has answered the
-/// client's expectation itself.
+/// Whether an interim response is passed on to a client that knows such (RFC 9110 §15.2). 100 is not among
+/// them: Weir has answered the client's expectation itself.
 pub fn passes_on(interim: &ResponseHead, context: &ResponseContext<'_>) -> bool {
     context.client_version >= Version::Http11 && interim.status() != 100
 }
@@ -79,8 +80,8 @@ impl Recipient for Stream {
     }
 }
 
-/// Writes the head in `exchange.response` into `exchange.reply`, or sends it where the client has a stream. Gives how the content must
-/// follow.
+/// Writes the head in `exchange.response` into `exchange.reply`, or sends it where the client has a stream.
+/// Gives how the content must follow.
 pub fn write_head(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -119,7 +120,8 @@ pub fn context<'a>(
     }
 }
 
-/// Writes a head into `reply`, or sends it where the client has a stream, and counts its bytes then. Gives how the content must follow.
+/// Writes a head into `reply`, or sends it where the client has a stream, and counts its bytes then. Gives
+/// how the content must follow.
 #[inline]
 pub fn put_head(
     session: &mut Session,
@@ -148,8 +150,8 @@ pub fn put_head(
     if has_date { write(b"") } else { date::now(write) }
 }
 
-/// Writes an answer of Weir's own into `exchange.reply`; where the client has a stream, its head is sent and only the content is left
-/// there. [`send_own`] sends what was left.
+/// Writes an answer of Weir's own into `exchange.reply`; where the client has a stream, its head is sent and
+/// only the content is left there. [`send_own`] sends what was left.
 pub fn begin_own(
     session: &mut Session,
     listener: &WorkerListener,
@@ -186,7 +188,8 @@ pub fn begin_own(
     })
 }
 
-/// Sends what is in `exchange.reply` to a client that may take none of it for `patience`, from when its deadline was set.
+/// Sends what is in `exchange.reply` to a client that may take none of it for `patience`, from when its
+/// deadline was set.
 #[inline]
 pub async fn send_text(
     session: &mut Session,
@@ -223,7 +226,8 @@ fn alternative(listener: &WorkerListener, version: Version) -> Option<&AddedFiel
     listener.compiled.alternative.as_ref().filter(|_| version != Version::Http3)
 }
 
-/// What a field counts for in logs and counters: its text as in HTTP/1.1, for what an encoder makes of it says nothing.
+/// What a field counts for in logs and counters: its text as in HTTP/1.1, for what an encoder makes of it
+/// says nothing.
 fn text_bytes(name: &[u8], value: &[u8]) -> u64 {
     (name.len() + value.len() + 4) as u64
 }

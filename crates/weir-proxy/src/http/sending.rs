@@ -1,5 +1,5 @@
-//! Content from memory on its way to a client: framed as its head said, sent from where it is, and given up where the client takes none
-//! for too long.
+//! Content from memory on its way to a client: framed as its head said, sent from where it is, and given up
+//! where the client takes none for too long.
 
 use std::future::poll_fn;
 use std::io::IoSlice;
@@ -74,7 +74,8 @@ impl Sending<'_> {
         Ok(())
     }
 
-    /// Sends the bytes of `body` in `range`, which are all there are, and the end; `range` loses what was sent.
+    /// Sends the bytes of `body` in `range`, which are all there are, and the end; `range` loses what was
+    /// sent.
     pub async fn kept(&mut self, body: &Body, range: &mut Range<u64>) -> Result<(), WaitError> {
         if self.session.stream.is_muxed() {
             // The frames hold on to it where it is kept.

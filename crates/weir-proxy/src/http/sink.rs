@@ -34,7 +34,8 @@ pub struct Parts<'a> {
     pub before: &'a [u8],
     pub content: &'a [u8],
     pub behind: &'a [u8],
-    /// Whether nothing but the end follows: where the content goes in one piece, the end of a stream goes with it.
+    /// Whether nothing but the end follows: where the content goes in one piece, the end of a stream goes
+    /// with it.
     pub is_last: bool,
 }
 
@@ -94,8 +95,8 @@ pub struct Framer {
     /// What goes out before the next content.
     before: Vec<u8>,
     taken: usize,
-    /// Whether the content is a chunk of ours, whose end goes out with it: a reader that waits for whole chunks (of server-sent
-    /// events, say) must not be kept waiting for the next one.
+    /// Whether the content is a chunk of ours, whose end goes out with it: a reader that waits for whole
+    /// chunks (of server-sent events, say) must not be kept waiting for the next one.
     is_chunk_open: bool,
     is_ended: bool,
 }
@@ -162,7 +163,8 @@ impl Framer {
         Parts { before: &self.before[self.taken..], content, behind, is_last }
     }
 
-    /// Notes that a sink took `taken` bytes of [`Self::parts`], with `content` bytes of content in them; gives how many of those it took.
+    /// Notes that a sink took `taken` bytes of [`Self::parts`], with `content` bytes of content in them;
+    /// gives how many of those it took.
     #[inline]
     pub fn took(&mut self, taken: usize, content: usize) -> usize {
         let of_framing = taken.min(self.before.len() - self.taken);
@@ -178,7 +180,8 @@ impl Framer {
         of_content
     }
 
-    /// Puts what was framed into `out`, and the front of the content behind it, which ends there where `is_whole`.
+    /// Puts what was framed into `out`, and the front of the content behind it, which ends there where
+    /// `is_whole`.
     pub fn put(&mut self, out: &mut Vec<u8>, content: &[u8], is_whole: bool) {
         out.append(&mut self.before);
         out.extend_from_slice(content);

@@ -22,7 +22,8 @@ use crate::http::sending::Sending;
 use crate::http::session::Session;
 use crate::http::sink::Framing;
 
-/// The fetch has its own timers, which end it. Who reads of it waits for that with this much on top, in case its worker stands still.
+/// The fetch has its own timers, which end it. Who reads of it waits for that with this much on top, in case
+/// its worker stands still.
 const FETCH_GRACE: Duration = Duration::from_secs(5);
 
 /// The head of a response whose content is still to come, and what its client is told beside it.
@@ -108,7 +109,8 @@ async fn send(
     Ok(())
 }
 
-/// Waits for the next piece, and leaves when the client does: a fetch that is not kept has nobody else to end it.
+/// Waits for the next piece, and leaves when the client does: a fetch that is not kept has nobody else to end
+/// it.
 async fn await_piece(session: &mut Session, reader: &Reader) -> Result<Piece, Failure> {
     let mut watched = true;
     poll_fn(|context| {

@@ -117,7 +117,8 @@ async fn send_content(
     reply::send_text(session, exchange, patience).await
 }
 
-/// Writes the head into `exchange.reply`, or sends it where the client has a stream. Gives how the content follows, and the status.
+/// Writes the head into `exchange.reply`, or sends it where the client has a stream. Gives how the content
+/// follows, and the status.
 fn write_head(
     session: &mut Session,
     exchange: &mut Exchange,

@@ -1,7 +1,8 @@
 //! Compression of responses on their way to a client: which ones, and how.
 //!
-//! [`wish`] looks at the request, [`decide`] at the response; [`Encoding`] is the step that a [`Pump`](crate::http::pump::Pump) then has
-//! between what it receives and what it sends. Where no listener asks for compression all of it is one look at an `Option`.
+//! [`wish`] looks at the request, [`decide`] at the response; [`Encoding`] is the step that a
+//! [`Pump`](crate::http::pump::Pump) then has between what it receives and what it sends. Where no listener
+//! asks for compression all of it is one look at an `Option`.
 
 mod encoder;
 mod encoding;
@@ -21,10 +22,11 @@ use crate::http::session::Session;
 
 pub use encoding::Encoding;
 
-/// The coding that a client would have its answer in, of those that are offered; `None` when it takes none, or would rather have none.
+/// The coding that a client would have its answer in, of those that are offered; `None` when it takes none,
+/// or would rather have none.
 ///
-/// A client of HTTP/1.0 gets none: without chunks the connection's end would be the only mark of the content's, and a cut could not be told
-/// from it.
+/// A client of HTTP/1.0 gets none: without chunks the connection's end would be the only mark of the
+/// content's, and a cut could not be told from it.
 pub fn wish(rules: Option<&Compress>, request: &RequestHead, received: &[u8]) -> Option<Coding> {
     let rules = rules?;
     if request.version() < Version::Http11 {
@@ -37,7 +39,8 @@ pub fn wish(rules: Option<&Compress>, request: &RequestHead, received: &[u8]) ->
     chosen(&Accepted::of(lines), &rules.codings)
 }
 
-/// The best of `offered` for a client that takes this; `None` where it would rather have the content as it is.
+/// The best of `offered` for a client that takes this; `None` where it would rather have the content as it
+/// is.
 fn chosen(accepted: &Accepted, offered: &[Coding]) -> Option<Coding> {
     // Whoever would rather have it as it is says so with a greater weight.
     let all = offered.iter().map(|coding| named(*coding)).chain([accept_encoding::Coding::Identity]);
@@ -64,14 +67,15 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// For the head of an answer whose content goes as it is, or of one without: `is_confirmed` where it is a 304, and what it confirms may
-    /// have gone encoded to this client.
+    /// For the head of an answer whose content goes as it is, or of one without: `is_confirmed` where it is a
+    /// 304, and what it confirms may have gone encoded to this client.
     pub fn as_it_is(&self, is_confirmed: bool) -> Negotiated {
         Negotiated { coding: None, length: None, weaken: is_confirmed && self.coding.is_some() }
     }
 }
 
-/// What the request makes of a response of this head, which came from a backend; `None` where its `accept-encoding` makes no difference.
+/// What the request makes of a response of this head, which came from a backend; `None` where its
+/// `accept-encoding` makes no difference.
 pub fn offer(
     rules: Option<&Compress>,
     request: &RequestHead,
@@ -88,8 +92,8 @@ pub fn offer(
     Some(Offer { coding, level: coding.map_or(0, |coding| rules.level.of(coding)) })
 }
 
-/// An encoder for what was offered, of content of `length` bytes where that is known. `None` when the memory budget has no room for it, which
-/// is counted.
+/// An encoder for what was offered, of content of `length` bytes where that is known. `None` when the memory
+/// budget has no room for it, which is counted.
 pub fn begin(
     session: &Session,
     forwarding: &Forwarding<'_>,
@@ -151,7 +155,8 @@ fn judge(
     buffers: &Rc<Buffers>,
 ) -> Decision {
     if response.status() == 304 {
-        // What it confirms may have been encoded: then its tag was weakened, and this one must match it (RFC 9111 §4.3.4).
+        // What it confirms may have been encoded: then its tag was weakened, and this one must match it (RFC
+        // 9111 §4.3.4).
         let negotiated = Negotiated { coding: None, length: None, weaken: wish.is_some() };
         return Decision { negotiated: Some(negotiated), ..Decision::default() };
     }
