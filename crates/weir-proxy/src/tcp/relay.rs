@@ -195,7 +195,7 @@ fn settle_one(ended: &Direction, other: &Direction, sink: &impl Duplex, at_break
 
 /// One direction.
 struct Direction {
-    carrier: Carrier,
+    transfer: Transfer,
     /// The source has said its last byte; what is held goes out yet.
     source_ended: bool,
     ended: Option<Ended>,
@@ -205,8 +205,8 @@ struct Direction {
     streak: u32,
 }
 
-/// What bytes travel in; empty-handed while there are none.
-enum Carrier {
+/// How bytes are moved, and what holds those under way, if there are any.
+enum Transfer {
     Copy(Option<Buffer>),
     Splice(Option<Pipe>),
 }
@@ -226,14 +226,14 @@ enum Ended {
 
 impl Direction {
     fn new(first: Option<Buffer>) -> Direction {
-        Direction { carrier: Carrier::Copy(first), source_ended: false, ended: None, moved: 0, streak: 0 }
+        Direction { transfer: Transfer::Copy(first), source_ended: false, ended: None, moved: 0, streak: 0 }
     }
 
     /// Whether no byte was received that the sink has not taken.
     fn is_empty(&self) -> bool {
-        match &self.carrier {
-            Carrier::Copy(buffer) => buffer.is_none(),
-            Carrier::Splice(pipe) => pipe.is_none(),
+        match &self.transfer {
+            Transfer::Copy(buffer) => buffer.is_none(),
+            Transfer::Splice(pipe) => pipe.is_none(),
         }
     }
 
@@ -251,9 +251,9 @@ impl Direction {
                 give_way(context);
                 return Poll::Pending;
             }
-            let step = match &mut self.carrier {
-                Carrier::Copy(_) => self.copy(source, sink, context, buffers),
-                Carrier::Splice(_) => self.splice(source, sink, context, buffers),
+            let step = match &mut self.transfer {
+                Transfer::Copy(_) => self.copy(source, sink, context, buffers),
+                Transfer::Splice(_) => self.splice(source, sink, context, buffers),
             };
             match ready!(step) {
                 Ok(()) => {}
@@ -269,7 +269,7 @@ impl Direction {
         };
         self.ended = Some(ended);
         // Whatever is left can't be delivered any more.
-        self.carrier = Carrier::Copy(None);
+        self.transfer = Transfer::Copy(None);
         Poll::Ready(())
     }
 
@@ -282,7 +282,7 @@ impl Direction {
         context: &mut Context<'_>,
         buffers: &Rc<Buffers>,
     ) -> Poll<Result<(), Ended>> {
-        let Carrier::Copy(held) = &mut self.carrier else { return Poll::Ready(Ok(())) };
+        let Transfer::Copy(held) = &mut self.transfer else { return Poll::Ready(Ok(())) };
         if held.is_none() {
             if self.source_ended {
                 return Poll::Ready(Err(Ended::Whole));
@@ -320,7 +320,7 @@ impl Direction {
         *held = None;
         if self.streak >= FULL_BUFFERS && source.bare().is_some() && sink.bare().is_some() {
             self.streak = 0;
-            self.carrier = Carrier::Splice(None);
+            self.transfer = Transfer::Splice(None);
         }
         Poll::Ready(Ok(()))
     }
@@ -333,7 +333,7 @@ impl Direction {
         context: &mut Context<'_>,
         buffers: &Rc<Buffers>,
     ) -> Poll<Result<(), Ended>> {
-        let Carrier::Splice(held) = &mut self.carrier else { return Poll::Ready(Ok(())) };
+        let Transfer::Splice(held) = &mut self.transfer else { return Poll::Ready(Ok(())) };
         let (Some(source), Some(sink)) = (source.bare(), sink.bare()) else {
             // Only bare sockets were ever made to splice.
             return Poll::Ready(Err(Ended::SourceBroke));
@@ -343,7 +343,7 @@ impl Direction {
                 return Poll::Ready(Err(Ended::Whole));
             }
             let Some(mut pipe) = Pipe::borrow(buffers, u64::MAX) else {
-                self.carrier = Carrier::Copy(None);
+                self.transfer = Transfer::Copy(None);
                 return Poll::Ready(Ok(()));
             };
             let count =
@@ -368,7 +368,7 @@ impl Direction {
         *held = None;
         if self.streak >= SMALL_PIECES {
             self.streak = 0;
-            self.carrier = Carrier::Copy(None);
+            self.transfer = Transfer::Copy(None);
         }
         Poll::Ready(Ok(()))
     }
