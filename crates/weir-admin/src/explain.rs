@@ -220,7 +220,7 @@ impl<'q> Request<'q> {
     }
 
     fn sticky(&self, pool: &Pool) -> Option<u64> {
-        Sticky::of(&pool.config, self.cookies()).wanted
+        Sticky::of(pool, self.cookies()).wanted
     }
 }
 
@@ -447,10 +447,12 @@ fn choose(pool: &Pool, key: Option<u64>, sticky: Option<u64>) -> Choice {
 mod tests {
     use super::*;
     use std::sync::Arc;
+    use weir_tls::{Loaded, TicketKeys};
 
     fn snapshot(text: &str) -> CompiledSnapshot {
         let config = weir_config::parse("test.toml", text).unwrap_or_else(|report| panic!("{report}"));
-        let snapshot = Snapshot::compile(Arc::new(config), &Default::default(), None, 1);
+        let loaded = Loaded::load(&config, &TicketKeys::new([]), &Arc::default()).unwrap();
+        let snapshot = Snapshot::compile(Arc::new(config), &loaded, None, 1);
         CompiledSnapshot::compile(Arc::new(snapshot), None, 1)
     }
 
@@ -543,13 +545,17 @@ mod tests {
             sticky = { cookie = 'weir' }
         ";
         let snapshot = snapshot(config);
+        let sticky = snapshot.snapshot.pools[0].sticky.clone().unwrap();
         for backend in &snapshot.snapshot.pools[0].backends {
             let cookie = |value: &str| ("Cookie".to_owned(), value.to_owned());
             let question = Question::Http {
                 method: "GET".to_owned(),
                 url: "http://shop.example:8080/".to_owned(),
                 from: None,
-                headers: vec![cookie("a=1"), cookie(&format!("b=2; weir={:016x}", backend.balance.id()))],
+                headers: vec![
+                    cookie("a=1"),
+                    cookie(&format!("b=2; weir={}", sticky.seal(backend.balance.id()))),
+                ],
                 listener: None,
             };
             let choice = explain(&snapshot, &question).unwrap().pool.unwrap();

@@ -4,6 +4,7 @@ pub(crate) mod hash;
 pub(crate) mod health;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use crate::report::{Findings, Span};
 use crate::setting::{Section as _, one, table, words};
 use crate::tls::{self, PoolTls};
 use crate::uses::{Use, Uses};
-use crate::values::address::{BACKEND_ADDRESS, same_backend};
+use crate::values::address::{BACKEND_ADDRESS, FILE, same_backend};
 use crate::values::http::{COOKIE_NAME, HttpVersion};
 
 table! {
@@ -151,6 +152,10 @@ table! {
     pub struct Sticky at "sticky = { … }" {
         /// Name of the cookie.
         cookie: String = text(&COOKIE_NAME).required().also(&["name"]);
+        /// File whose trimmed content seals the cookie, 16 bytes at least; nodes that share it read each other's cookies.
+        secret_file: Option<PathBuf> = text(&FILE)
+            .default("a secret of this machine (`/etc/machine-id`)")
+            .also(&["secret", "key_file"]);
     }
 }
 

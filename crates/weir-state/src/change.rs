@@ -91,6 +91,7 @@ impl Pool {
             balance: Arc::new(balance),
             backends,
             tls: self.tls.clone(),
+            sticky: self.sticky.clone(),
             cells: self.cells.clone(),
             queue: self.queue.clone(),
         }

@@ -10,7 +10,7 @@ use weir_balance::Refreshed;
 use weir_io::clock;
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
-use weir_tls::{BackendTls, ClientTls};
+use weir_tls::{BackendTls, ClientTls, Loaded, StickyKey};
 
 use crate::counterparts::Counterparts;
 use crate::queue::Queue;
@@ -28,6 +28,8 @@ pub struct Pool {
     pub backends: Vec<Arc<Backend>>,
     /// What TLS is spoken with; `None` where it is not.
     pub(crate) tls: Option<Arc<ClientTls>>,
+    /// What its sticky cookies are sealed with; `None` where it has none.
+    pub sticky: Option<Arc<StickyKey>>,
     /// Counters, one copy per worker.
     pub cells: Arc<PerWorker<PoolCells>>,
     /// Exchanges that wait because every backend is at `max_connections`.
@@ -85,12 +87,13 @@ impl Resolved {
 impl Pool {
     pub(crate) fn compile(
         config: &Arc<weir_config::Pool>,
-        tls: Option<&Arc<ClientTls>>,
+        loaded: &Loaded,
         old: Option<&Arc<Pool>>,
         workers: usize,
         displaced: &mut Displaced,
     ) -> Arc<Pool> {
-        if let Some(old) = old.filter(|old| old.is_as_configured(config, tls)) {
+        let (tls, sticky) = (loaded.pool(&config.name), loaded.sticky(&config.name));
+        if let Some(old) = old.filter(|old| old.is_as_configured(config, tls, sticky)) {
             return old.clone();
         }
         let mut known =
@@ -115,13 +118,20 @@ impl Pool {
             balance: Arc::new(balance),
             backends,
             tls: tls.cloned(),
+            sticky: sticky.cloned(),
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
             queue: old.map_or_else(Default::default, |old| old.queue.clone()),
         })
     }
 
-    /// Whether `config`, with `tls`, would make the same pool again: nothing was set by hand either.
-    fn is_as_configured(&self, config: &weir_config::Pool, tls: Option<&Arc<ClientTls>>) -> bool {
+    /// Whether `config`, with `tls` and `sticky`, would make the same pool again: nothing was set by hand
+    /// either.
+    fn is_as_configured(
+        &self,
+        config: &weir_config::Pool,
+        tls: Option<&Arc<ClientTls>>,
+        sticky: Option<&Arc<StickyKey>>,
+    ) -> bool {
         let has_same_tls = match (&self.tls, tls) {
             (None, None) => true,
             (Some(one), Some(other)) => one.is_same(other),
@@ -129,6 +139,7 @@ impl Pool {
         };
         let mut backends = self.backends.iter().zip(&config.backends);
         has_same_tls
+            && self.sticky.as_ref() == sticky
             && *self.config == *config
             && backends.all(|(backend, config)| backend.balance.weight() == config.weight)
     }

@@ -48,7 +48,7 @@ impl Snapshot {
             .iter()
             .map(|pool| {
                 let old = old.find(&*pool.name);
-                Pool::compile(pool, tls.pool(&pool.name), old, workers, &mut displaced)
+                Pool::compile(pool, tls, old, workers, &mut displaced)
             })
             .collect();
         let mut old = Counterparts::new(previous.map_or(&[][..], |old| &old.listeners[..]), |listener| {

@@ -8,8 +8,8 @@ use weir_config::Config;
 use crate::client;
 use crate::files;
 
-/// A digest of all files that `config` names for TLS: certificates, keys, stapled responses, authorities. Two that are equal were made of the
-/// same files with the same contents.
+/// A digest of all files with keys that `config` names: certificates, keys, stapled responses, authorities, secrets of
+/// sticky cookies. Two that are equal were made of the same files with the same contents.
 ///
 /// `None` when a file can't be read; [`crate::Loaded::load`] says which and why. Reads every file.
 pub fn fingerprint(config: &Config) -> Option<[u8; 32]> {
@@ -39,6 +39,9 @@ pub fn fingerprint(config: &Config) -> Option<[u8; 32]> {
             take(cert)?;
             take(key)?;
         }
+    }
+    for sticky in config.pools.iter().filter_map(|pool| pool.sticky.as_ref()) {
+        sticky.secret_file.as_deref().map_or(Some(()), &mut take)?;
     }
     let mut bytes = [0; 32];
     bytes.copy_from_slice(digest.finish().as_ref());

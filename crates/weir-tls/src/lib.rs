@@ -1,4 +1,4 @@
-//! With which keys does Weir speak TLS, and whom does it believe?
+//! With which keys does Weir speak TLS and seal its cookies, and whom does it believe?
 //!
 //! Reads the files that a config names (certificates, keys, authorities) and makes of them what rustls serves with: one [`ServerTls`] for
 //! each listener, one [`ClientTls`] for each pool. A file that can't be used is an error that names it, so that a config is put in force
@@ -19,6 +19,7 @@ mod provider;
 mod resolver;
 mod server;
 mod sessions;
+mod sticky;
 pub mod tickets;
 
 pub use certificate::{Facts, Identity};
@@ -29,4 +30,5 @@ pub use loaded::Loaded;
 pub use provider::warm_up;
 pub use resolver::observing_name;
 pub use server::ServerTls;
+pub use sticky::StickyKey;
 pub use tickets::TicketKeys;

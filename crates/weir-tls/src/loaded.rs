@@ -9,18 +9,20 @@ use crate::acme::Challenges;
 use crate::client::ClientTls;
 use crate::files::LoadError;
 use crate::server::ServerTls;
+use crate::sticky::StickyKey;
 use crate::tickets::TicketKeys;
 
-/// What listeners and pools speak TLS with, by their names.
+/// What listeners and pools speak TLS with, and seal their cookies with, by their names.
 #[derive(Debug, Default)]
 pub struct Loaded {
     listeners: HashMap<String, Arc<ServerTls>>,
     pools: HashMap<String, Arc<ClientTls>>,
+    sticky: HashMap<String, Arc<StickyKey>>,
     challenges: Arc<Challenges>,
 }
 
 impl Loaded {
-    /// Reads every file that `config` names for TLS. `challenges` is what the process shares of them.
+    /// Reads every file with keys that `config` names. `challenges` is what the process shares of them.
     ///
     /// # Errors
     /// All files that can't be used.
@@ -35,6 +37,13 @@ impl Loaded {
             let Some(tls) = &listener.tls else { continue };
             match ServerTls::load(listener, tls, tickets) {
                 Ok(tls) => drop(loaded.listeners.insert(listener.name.clone(), Arc::new(tls))),
+                Err(error) => errors.push(error),
+            }
+        }
+        for pool in &config.pools {
+            let Some(sticky) = &pool.sticky else { continue };
+            match StickyKey::load(sticky.secret_file.as_deref()) {
+                Ok(key) => drop(loaded.sticky.insert(pool.name.clone(), Arc::new(key))),
                 Err(error) => errors.push(error),
             }
         }
@@ -60,6 +69,11 @@ impl Loaded {
     /// What certificate authorities are waiting to see.
     pub fn challenges(&self) -> &Arc<Challenges> {
         &self.challenges
+    }
+
+    /// What the pool's sticky cookies are sealed with; `None` where it has none.
+    pub fn sticky(&self, pool: &str) -> Option<&Arc<StickyKey>> {
+        self.sticky.get(pool)
     }
 
     /// `None` for a pool without TLS.

@@ -16,6 +16,7 @@ mod refusal;
 mod retries;
 mod routing;
 mod slow_peers;
+mod sticky;
 pub mod upgrades;
 mod waits;
 

@@ -40,7 +40,7 @@ pub async fn run(
     };
     let ended = match answered {
         Ok(answered) => {
-            facts.answered_by(&answered.chosen);
+            facts.answered_by(&answered.chosen, session.requester.secure.is_some());
             respond::run(session, exchange, forwarding, &facts, answered, &mut upload).await
         }
         Err(failure) => Err(failure),

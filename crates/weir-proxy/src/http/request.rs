@@ -91,7 +91,7 @@ pub fn serialise(
         header: &|name| request.combined(name, received),
         cookie: &|name| sticky::cookie(cookies(), name),
     };
-    let sticky = Sticky::of(pool, cookies());
+    let sticky = Sticky::of(&forwarding.pool.shared, cookies());
     Ok(Facts {
         method: request.method(),
         version: request.version(),

@@ -1,6 +1,8 @@
 //! The cookie that keeps a client on its backend.
 
 use weir_http::AddedField;
+use weir_state::Pool;
+use weir_tls::StickyKey;
 
 use crate::backends::Chosen;
 
@@ -14,20 +16,18 @@ pub struct Sticky {
 
 impl Sticky {
     /// Reads the pool's cookie out of a request's `cookie` values.
-    pub fn of<'a>(pool: &weir_config::Pool, cookies: impl Iterator<Item = &'a [u8]>) -> Sticky {
-        let Some(weir_config::Sticky { cookie: name }) = &pool.sticky else { return Sticky::default() };
-        let wanted = cookie(cookies, name.as_bytes())
-            .and_then(|value| std::str::from_utf8(value).ok())
-            .and_then(|value| u64::from_str_radix(value, 16).ok());
-        Sticky { wanted, set: None }
+    pub fn of<'a>(pool: &Pool, cookies: impl Iterator<Item = &'a [u8]>) -> Sticky {
+        let Some((name, key)) = cookie_of(pool) else { return Sticky::default() };
+        Sticky { wanted: cookie(cookies, name.as_bytes()).and_then(|value| key.open(value)), set: None }
     }
 
-    /// Prepares the cookie when the client does not have that of `chosen` yet.
-    pub(super) fn answered_by(&mut self, chosen: &Chosen) {
-        let Some(weir_config::Sticky { cookie: name }) = &chosen.pool.shared.config.sticky else { return };
+    /// Prepares the cookie when the client does not have that of `chosen` yet. One that came over TLS is not to be sent in the clear.
+    pub(super) fn answered_by(&mut self, chosen: &Chosen, is_secure: bool) {
+        let Some((name, key)) = cookie_of(&chosen.pool.shared) else { return };
         let id = chosen.backend().shared.balance.id();
         if self.wanted != Some(id) {
-            let value = format!("{name}={id:016x}; Path=/; HttpOnly; SameSite=Lax");
+            let secure = if is_secure { "; Secure" } else { "" };
+            let value = format!("{name}={}; Path=/; HttpOnly; SameSite=Lax{secure}", key.seal(id));
             self.set = AddedField::appending(b"set-cookie", value.as_bytes()).ok();
         }
     }
@@ -36,6 +36,11 @@ impl Sticky {
     pub fn field(&self) -> Option<&AddedField> {
         self.set.as_ref()
     }
+}
+
+/// The name of the pool's cookie and what seals it.
+fn cookie_of(pool: &Pool) -> Option<(&str, &StickyKey)> {
+    Some((pool.config.sticky.as_ref()?.cookie.as_str(), pool.sticky.as_deref()?))
 }
 
 /// The value of the first cookie of that name (RFC 6265 §4.2.1).

@@ -161,7 +161,7 @@ impl Fetch {
         let (recipient, upload) = (&mut *self, &mut Upload::none());
         let call = Call { requester, recipient, exchange, forwarding, facts: &facts, upload };
         let mut answered = call.ask().await?;
-        facts.answered_by(&answered.chosen);
+        facts.answered_by(&answered.chosen, requester.secure.is_some());
         if exchange.response.status() == 101 {
             return Err(Failure::BadResponse(Violation::UpgradeNotNamed));
         }

@@ -1,0 +1,173 @@
+//! What a sticky cookie gives away, and who can read it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use weir_tests::dialogue::{After, Authority, Backend, Setup, Signal, Weir, until};
+use weir_tests::versions::{Client, Front, run};
+
+fn backends() -> [Backend; 3] {
+    ["a", "b", "c"].map(|name| {
+        Backend::serving(move |_, wire| {
+            wire.answers(200, &[], name);
+            After::Keep
+        })
+    })
+}
+
+/// A node before these backends, whose cookies are sealed as `sticky` says beside the name.
+fn node(backends: &[Backend; 3], sticky: &str, secret: &str) -> Setup {
+    let config = format!(
+        r#"
+        [runtime]
+        workers = 2
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = ["@a", "@b", "@c"]
+        sticky = {{ cookie = "weir"{sticky} }}
+        health = "off"
+        "#
+    );
+    let setup = Setup::of(&config).with_file("sticky.secret", secret);
+    ["a", "b", "c"]
+        .iter()
+        .zip(backends)
+        .fold(setup, |setup, (name, backend)| setup.with(name, backend.address()))
+}
+
+const FILE: &str = ", secret_file = \"@dir/sticky.secret\"";
+
+/// The backend that answers a client with these fields, and the cookie that it is given.
+fn ask(weir: &Weir, fields: &str) -> (String, Option<String>) {
+    let mut client = weir.client("web");
+    client.sends(format!("GET / HTTP/1.1\r\nhost: a\r\n{fields}\r\n"));
+    let response = client.receives_status(200);
+    (response.text(), response.fields.one("set-cookie").map(str::to_owned))
+}
+
+/// The cookie of each backend, by its text.
+fn cookies(weir: &Weir) -> BTreeMap<String, String> {
+    let mut cookies = BTreeMap::new();
+    for _ in 0..60 {
+        let (backend, cookie) = ask(weir, "");
+        let cookie = cookie.expect("a cookie");
+        let pair = cookie.split(';').next().unwrap_or_default().to_owned();
+        assert_eq!(cookies.entry(backend).or_insert(pair.clone()), &pair, "one backend has one cookie");
+    }
+    assert_eq!(cookies.len(), 3);
+    cookies
+}
+
+/// How many of these cookies lead to their backend without a new one.
+fn honoured(weir: &Weir, cookies: &BTreeMap<String, String>) -> usize {
+    let is_honoured = |(backend, cookie): &(&String, &String)| {
+        let answers: Vec<_> = (0..10).map(|_| ask(weir, &format!("cookie: {cookie}\r\n"))).collect();
+        answers.iter().all(|(got, set)| got == *backend && set.is_none())
+    };
+    cookies.iter().filter(is_honoured).count()
+}
+
+#[test]
+fn cookies_are_read_by_nodes_with_the_same_secret_and_by_no_others() {
+    let backends = backends();
+    let first = node(&backends, FILE, "one secret for both nodes\n").start();
+    let cookies = cookies(&first);
+    assert_eq!(honoured(&first, &cookies), 3);
+    let second = node(&backends, FILE, "one secret for both nodes").start();
+    assert_eq!(honoured(&second, &cookies), 3, "space around a secret is none of it");
+    for other in [node(&backends, FILE, "another secret altogether"), node(&backends, "", "")] {
+        assert_eq!(
+            honoured(&other.start(), &cookies),
+            0,
+            "who has not the secret can tell nothing from a cookie"
+        );
+    }
+}
+
+/// The address of a backend was under a hash that everybody can compute, so that each guess could be tried on it.
+#[test]
+fn a_cookie_outlives_reloads_upgrades_and_restarts_and_says_nothing_of_the_address() {
+    let backends = backends();
+    let mut weir = node(&backends, "", "").start();
+    let before = cookies(&weir);
+    for cookie in before.values() {
+        let value = cookie.strip_prefix("weir=").expect("the name");
+        assert!(value.len() == 32 && value.bytes().all(|digit| digit.is_ascii_hexdigit()), "{cookie}");
+    }
+    assert_eq!(weir.command(&["reload"]).code, 0);
+    assert_eq!(honoured(&weir, &before), 3);
+    for signal in [Signal::USR2, Signal::TERM] {
+        let old = weir.pid();
+        weir.signals_pid(old, signal);
+        until("the old process to end", || (!weir.is_running(old)).then_some(()));
+        if signal == Signal::USR2 {
+            assert_eq!(honoured(&weir, &before), 3, "after an upgrade");
+        }
+    }
+    weir.starts_again();
+    assert_eq!(honoured(&weir, &before), 3, "after a restart");
+}
+
+#[test]
+fn a_reload_takes_another_secret_though_the_config_is_the_same() {
+    let backends = backends();
+    let weir = node(&backends, FILE, "one secret for both nodes").start();
+    let before = cookies(&weir);
+    std::fs::write(weir.dir().join("sticky.secret"), "another secret altogether").expect("a file");
+    assert_eq!(weir.command(&["reload"]).code, 0);
+    assert_eq!(honoured(&weir, &before), 0);
+    std::fs::write(weir.dir().join("sticky.secret"), "one secret for both nodes").expect("a file");
+    assert_eq!(weir.command(&["reload"]).code, 0);
+    assert_eq!(honoured(&weir, &before), 3);
+}
+
+#[test]
+fn a_secret_that_is_missing_or_short_is_refused_at_the_start() {
+    let backends = backends();
+    for (setup, said) in [
+        (node(&backends, FILE, "too short"), "holds a secret of 9 bytes; expected at least 16"),
+        (node(&backends, ", secret_file = \"@dir/nowhere\"", ""), "nowhere: can't be read"),
+    ] {
+        let mut weir = setup.launch();
+        assert!(!weir.exits().success());
+        assert!(weir.stderr().contains(said), "{}", weir.stderr());
+    }
+}
+
+#[test]
+fn a_cookie_that_came_over_tls_is_not_to_be_sent_in_the_clear() {
+    let authority = Authority::new().signs("shop", &["shop.example"]);
+    let backend = Backend::saying("ok");
+    let config = r#"
+        [listener.plain]
+        bind = "@plain"
+        http = ["h1", "h2"]
+        pool = "app"
+        [listener.secure]
+        bind = "@secure"
+        http = ["h1", "h2", "h3"]
+        pool = "app"
+        tls = { certificates = [{ cert = "@dir/shop.pem", key = "@dir/shop.key" }] }
+        [pool.app]
+        backends = ["@app"]
+        sticky = { cookie = "weir" }
+        health = "off"
+    "#;
+    let weir = authority.setup(config).with("app", backend.address()).start();
+    run(Duration::from_secs(60), async {
+        for front in Front::ALL {
+            let name = if front.is_tls() { "secure" } else { "plain" };
+            let client = Client::connect(front, &authority, weir.address(name), "shop.example");
+            let answer = client.await.expect("a connection").ask("GET", "/", &[], Vec::new()).await;
+            let answer = answer.expect("an answer");
+            let cookie = answer.fields["set-cookie"].to_str().expect("text");
+            assert_eq!(
+                cookie.split("; ").any(|word| word == "Secure"),
+                front.is_tls(),
+                "{front:?}: {cookie}"
+            );
+        }
+    });
+}
