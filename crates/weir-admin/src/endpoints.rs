@@ -245,6 +245,11 @@ pub const ENDPOINTS: &[Endpoint] = &[
             ("from", "string?", "http: the client's address; default 127.0.0.1"),
             ("headers", "array?", "http: `[[name, value], …]`"),
             ("listener", "string?", "http: name of the listener; default by the URL's port"),
+            (
+                "server_name",
+                "string?",
+                "http: the name asked for in the TLS greeting; default the URL's host",
+            ),
             ("source", "string?", "tcp: address:port of the client"),
             ("destination", "string?", "tcp: address:port of the listener"),
         ],

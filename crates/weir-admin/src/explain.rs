@@ -1,20 +1,14 @@
 //! Why a request or a connection would go where it goes: the data path's own functions asked about the live state.
 
-use std::borrow::Cow;
+mod http;
+
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 use weir_balance::{PickInput, Picker, TierKind, address_hash};
-use weir_config::{Protocol, Sqli, SqliMode};
+use weir_config::Protocol;
 use weir_io::clock;
-use weir_proxy::client::Client;
-use weir_proxy::compiled::{CompiledListener, CompiledSnapshot};
-use weir_proxy::http::cache::explain::Asked;
-use weir_proxy::http::route::{Action, Decision, RequestView, RouteTable, without_port};
-use weir_proxy::http::screening::{self, Checkpoint, Facts, ScreenCheck};
-use weir_proxy::http::sqli;
-use weir_proxy::http::sticky::{self, Sticky};
-use weir_state::key::{KeySource, choice_key};
+use weir_proxy::compiled::CompiledSnapshot;
 use weir_state::{Listener, Pool, Snapshot};
 
 /// What `POST /v1/explain` asks.
@@ -25,7 +19,7 @@ pub enum Question {
     Http {
         /// Method.
         method: String,
-        /// `http://host[:port]/path?query`, or `/path?query` with a `host` header.
+        /// `http://host[:port]/path?query`, or `/path?query` or `*` with a `host` header.
         url: String,
         /// Who connects: the client, or a trusted proxy that names it in `x-forwarded-for`; default 127.0.0.1.
         from: Option<IpAddr>,
@@ -34,6 +28,9 @@ pub enum Question {
         headers: Vec<(String, String)>,
         /// Name of the listener; default: the one that the URL's address and port lead to.
         listener: Option<String>,
+        /// The name that the client asks for in its TLS greeting; default: the host.
+        #[serde(default)]
+        server_name: Option<String>,
     },
     /// A TCP connection (or a UDP flow).
     Tcp {
@@ -45,7 +42,7 @@ pub enum Question {
 }
 
 /// What would happen, and why.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Answer {
     /// Name of the listener.
     pub listener: String,
@@ -61,8 +58,20 @@ pub struct Answer {
     /// What the screen for SQL injection says of the request's head, where the route has one.
     #[serde(default)]
     pub sqli: Option<String>,
-    /// What happens: `forward to pool app`, `redirect 308 to …`, `respond 200`, `404, no route`, `refuse 403, deny_path`, `refuse 403, sqli`.
+    /// What happens: `forward to pool app`, `redirect 308 to …`, `respond 200`, `refuse 404, no_route`, `refuse 403, deny_path of the route`.
     pub action: String,
+    /// Status of Weir's own answer; `None` for what is forwarded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// Why Weir refuses it, the word that the body of the answer says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<String>,
+    /// Where a redirect leads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub location: Option<String>,
+    /// The path that a backend is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend_path: Option<String>,
     /// What the cache of the route would say; `None` where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
@@ -127,270 +136,12 @@ pub struct Candidate {
 /// Answers, or says what is wrong with the question.
 pub fn explain(compiled: &CompiledSnapshot, question: &Question) -> Result<Answer, String> {
     match question {
-        Question::Http { method, url, from, headers, listener } => {
-            let client = from.unwrap_or(IpAddr::from([127, 0, 0, 1]));
-            http(compiled, Request::read(method, url, headers, client)?, listener.as_deref())
+        Question::Http { method, url, from, headers, listener, server_name } => {
+            let peer = from.unwrap_or(IpAddr::from([127, 0, 0, 1]));
+            let asked = http::Asked::read(method, url, headers)?;
+            http::explain(compiled, &asked, peer, listener.as_deref(), server_name.as_deref())
         }
         Question::Tcp { source, destination } => tcp(&compiled.snapshot, *source, *destination),
-    }
-}
-
-/// A request as far as routing and choosing look at it.
-struct Request<'q> {
-    method: &'q str,
-    authority: &'q str,
-    path: &'q str,
-    target: &'q str,
-    secure: bool,
-    headers: &'q [(String, String)],
-    client: IpAddr,
-}
-
-impl<'q> Request<'q> {
-    fn read(
-        method: &'q str,
-        url: &'q str,
-        headers: &'q [(String, String)],
-        client: IpAddr,
-    ) -> Result<Request<'q>, String> {
-        let expected = "expected http://host[:port]/path, or /path with a host header";
-        let (secure, rest) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
-            (Some(rest), _) => (false, rest),
-            (None, Some(rest)) => (true, rest),
-            (None, None) => (false, url),
-        };
-        let rest = rest.split('#').next().unwrap_or_default();
-        let slash = rest.find(['/', '?']).unwrap_or(rest.len());
-        let (authority, target) = rest.split_at(slash);
-        let target = if target.is_empty() { "/" } else { target };
-        if !target.starts_with('/') {
-            return Err(format!("url {url:?} has no path, {expected}"));
-        }
-        let named = headers
-            .iter()
-            .find(|(name, _)| name.eq_ignore_ascii_case("host"))
-            .map(|(_, value)| value.as_str());
-        let authority = named.unwrap_or(authority);
-        if authority.is_empty() {
-            return Err(format!("url {url:?} names no host, {expected}"));
-        }
-        let path = target.split('?').next().unwrap_or("/");
-        Ok(Request { method, authority, path, target, secure, headers, client })
-    }
-
-    fn host(&self) -> &str {
-        std::str::from_utf8(without_port(self.authority.as_bytes())).unwrap_or_default()
-    }
-
-    fn port(&self) -> u16 {
-        let after = &self.authority[self.authority.rfind(']').unwrap_or(0)..];
-        let named = after.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-        named.unwrap_or(if self.secure { 443 } else { 80 })
-    }
-
-    fn header(&self, name: &[u8]) -> Option<Cow<'_, [u8]>> {
-        let mut named = self.headers.iter().filter(|(other, _)| other.as_bytes().eq_ignore_ascii_case(name));
-        let first = named.next()?;
-        let mut whole = Cow::Borrowed(first.1.as_bytes());
-        for (_, value) in named {
-            whole.to_mut().extend_from_slice(b", ");
-            whole.to_mut().extend_from_slice(value.as_bytes());
-        }
-        Some(whole)
-    }
-
-    fn values(&self, wanted: &'static str) -> impl Iterator<Item = &[u8]> {
-        let all = self.headers.iter().filter(move |(name, _)| name.eq_ignore_ascii_case(wanted));
-        all.map(|(_, value)| value.as_bytes())
-    }
-
-    fn cookies(&self) -> impl Iterator<Item = &[u8]> {
-        self.values("cookie")
-    }
-
-    fn key(&self, pool: &Pool) -> Option<u64> {
-        let source = KeySource {
-            client: self.client,
-            path: self.path.as_bytes(),
-            target: self.target.as_bytes(),
-            header: &|name| self.header(name),
-            cookie: &|name| sticky::cookie(self.cookies(), name),
-        };
-        choice_key(&pool.config, &source)
-    }
-
-    fn sticky(&self, pool: &Pool) -> Option<u64> {
-        Sticky::of(pool, self.cookies()).wanted
-    }
-}
-
-fn http(
-    compiled: &CompiledSnapshot,
-    mut request: Request<'_>,
-    wanted: Option<&str>,
-) -> Result<Answer, String> {
-    let snapshot = &compiled.snapshot;
-    let (listener, listener_reason) = http_listener(snapshot, &request, wanted)?;
-    let name = &listener.config.name;
-    let compiled = compiled.listener(name).ok_or_else(|| format!("listener {name} is not served"))?;
-    let peer = Client::of_peer(SocketAddr::new(request.client, 0));
-    request.client = peer.of_request(&listener.config, request.values("x-forwarded-for")).address.ip();
-    let request = &request;
-    let path = weir_proxy::http::normalised_path(&listener.config, request.path)?;
-    let header = |name: &[u8]| request.header(name);
-    let view = RequestView {
-        host: request.host().as_bytes(),
-        path: path.as_bytes(),
-        method: request.method.as_bytes(),
-        header: &header,
-    };
-    let verdict = |it: weir_proxy::http::route::RouteVerdict| Verdict {
-        route: it.route,
-        taken: it.taken,
-        reason: it.reason,
-    };
-    let routes = compiled.routes.explain(&view).into_iter().map(verdict).collect();
-    let decision = compiled.routes.decide(&view);
-    let (screens, refused) = screen(compiled, &decision, request, &path);
-    let (sqli, is_injection) = match &decision {
-        Decision::Route { route, .. } if refused.is_none() => injection(route.sqli, request),
-        Decision::Default { .. } if refused.is_none() => injection(listener.config.http().sqli, request),
-        _ => (None, false),
-    };
-    let (action, pool) = match decision {
-        _ if refused.is_some() => (refused, None),
-        _ if is_injection => (Some("refuse 403, sqli".to_owned()), None),
-        Decision::Default { pool } => (None, Some(pool)),
-        Decision::Nowhere => (Some("404, no route".to_owned()), None),
-        Decision::Route { route, .. } => match &route.action {
-            Action::Pool(pool) => (None, Some(*pool)),
-            Action::Redirect { to, status } => (Some(format!("redirect {status} to {to}")), None),
-            Action::Respond { status, .. } => (Some(format!("respond {status}")), None),
-        },
-    };
-    let pool = pool.and_then(|index| snapshot.pools.get(index));
-    let cache = cached(&compiled.routes, &view, request, &path)?;
-    let action = action.or_else(|| pool.map(|pool| format!("forward to pool {}", pool.config.name)));
-    let choice = pool.map(|pool| choose(pool, request.key(pool), request.sticky(pool)));
-    let listener = listener.config.name.clone();
-    Ok(Answer {
-        listener,
-        listener_reason,
-        path,
-        routes,
-        screens,
-        sqli,
-        action: action.unwrap_or_default(),
-        cache,
-        pool: choice,
-    })
-}
-
-/// What the cache of the route that takes the request says.
-fn cached(
-    routes: &RouteTable,
-    view: &RequestView<'_>,
-    request: &Request<'_>,
-    path: &str,
-) -> Result<Option<String>, String> {
-    let Decision::Route { route, prefix } = routes.decide(view) else { return Ok(None) };
-    let Some(cache) = &route.cache else { return Ok(None) };
-    let rewritten = route
-        .rewrite_prefix
-        .as_ref()
-        .map(|new| format!("{}{}", String::from_utf8_lossy(new), path.get(prefix..).unwrap_or_default()));
-    let asked = Asked {
-        method: request.method,
-        secure: request.secure,
-        authority: request.authority,
-        path: rewritten.as_deref().unwrap_or(path),
-        target: request.target,
-        headers: request.headers,
-    };
-    weir_proxy::http::cache::explain::explain(cache, &asked).map(Some)
-}
-
-/// What the listener and the route ask of the request, and what they answer it with when they do not let it pass.
-fn screen(
-    compiled: &CompiledListener,
-    decision: &Decision<'_>,
-    request: &Request<'_>,
-    path: &str,
-) -> (Vec<Screened>, Option<String>) {
-    let (route, is_forwarded) = match decision {
-        Decision::Nowhere => return (Vec::new(), None),
-        Decision::Default { .. } => (None, true),
-        Decision::Route { route, .. } => (Some(*route), matches!(route.action, Action::Pool(_))),
-    };
-    let user_agent = request.header(b"user-agent");
-    let facts = Facts {
-        client: request.client,
-        path: path.as_bytes(),
-        method: request.method.as_bytes(),
-        user_agent: user_agent.as_deref().unwrap_or_default(),
-        header: &|name| request.header(name),
-        cookie: &|name| sticky::cookie(request.cookies(), name),
-    };
-    let mut steps = screening::explain(compiled, route, &facts, clock::now());
-    steps.retain(|(_, step)| is_forwarded || step.at == Checkpoint::Edge);
-    // What is asked on the edge is asked first, of both.
-    steps.sort_by_key(|(_, step)| step.at == Checkpoint::Origin);
-    let refused = steps.iter().find(|(_, step)| !step.passes);
-    let refused = refused.map(|(of, step)| format!("refuse {}, {} of the {of}", step.status, step.name));
-    let screened = |(of, step): (&str, ScreenCheck)| Screened {
-        of: of.to_owned(),
-        name: step.name,
-        passes: step.passes,
-        reason: step.reason,
-    };
-    (steps.into_iter().map(screened).collect(), refused)
-}
-
-/// What the screen for SQL injection says, and whether it refuses the request.
-fn injection(asked: Sqli, request: &Request<'_>) -> (Option<String>, bool) {
-    if asked.mode == SqliMode::Off {
-        return (None, false);
-    }
-    let query = request.target.split_once('?').map(|(_, query)| query.as_bytes());
-    let fields = request.headers.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
-    let (sentence, refuses) = sqli::explain(asked, request.path.as_bytes(), query, fields);
-    (Some(sentence), refuses)
-}
-
-/// The listener a client would reach: the one named, the one at the URL's port, or the only one there is.
-fn http_listener<'s>(
-    snapshot: &'s Snapshot,
-    request: &Request<'_>,
-    wanted: Option<&str>,
-) -> Result<(&'s Listener, String), String> {
-    let all = || snapshot.listeners.iter().filter(|listener| listener.config.protocol() == Protocol::Http);
-    if let Some(name) = wanted {
-        let found = all().find(|listener| listener.config.name == name);
-        let names = || all().map(|listener| listener.config.name.as_str()).collect::<Vec<_>>().join(", ");
-        let found =
-            found.ok_or_else(|| format!("no HTTP listener is named `{name}`, expected one of {}", names()));
-        return found.map(|listener| (&**listener, "named in the question".to_owned()));
-    }
-    let port = request.port();
-    let host: Option<IpAddr> = request.host().trim_matches(['[', ']']).parse().ok();
-    let mut at_port = all().filter(|listener| {
-        listener.config.bind.iter().any(|bind| {
-            bind.port() == port && host.is_none_or(|host| bind.ip().is_unspecified() || bind.ip() == host)
-        })
-    });
-    if let Some(listener) = at_port.next() {
-        let shared = if at_port.next().is_some() { ", the first of several" } else { "" };
-        return Ok((listener, format!("accepts at port {port}{shared}")));
-    }
-    let mut rest = all();
-    match (rest.next(), rest.next()) {
-        (Some(only), None) => {
-            Ok((only, format!("the only HTTP listener, though it does not accept at port {port}")))
-        }
-        (None, _) => Err("there is no HTTP listener".to_owned()),
-        (Some(_), Some(_)) => {
-            Err(format!("no HTTP listener accepts at port {port}; name one with `listener`"))
-        }
     }
 }
 
@@ -405,17 +156,17 @@ fn tcp(snapshot: &Snapshot, source: SocketAddr, destination: SocketAddr) -> Resu
     let listener = listener.ok_or_else(|| format!("no TCP or UDP listener accepts at {destination}"))?;
     let pool = listener.config.pool.as_deref().and_then(|name| snapshot.pool(name));
     let pool = pool.ok_or_else(|| format!("listener `{}` has no pool", listener.config.name))?;
-    Ok(Answer {
-        listener: listener.config.name.clone(),
-        listener_reason: format!("accepts at {destination}"),
-        path: String::new(),
-        routes: Vec::new(),
-        screens: Vec::new(),
-        sqli: None,
-        action: format!("forward to pool {}", pool.config.name),
-        cache: None,
-        pool: Some(choose(pool, Some(address_hash(source.ip())), None)),
-    })
+    let mut answer = Answer::of(listener, format!("accepts at {destination}"));
+    answer.action = format!("forward to pool {}", pool.config.name);
+    answer.pool = Some(choose(pool, Some(address_hash(source.ip())), None));
+    Ok(answer)
+}
+
+impl Answer {
+    /// Nothing but which listener it comes to.
+    fn of(listener: &Listener, listener_reason: String) -> Answer {
+        Answer { listener: listener.config.name.clone(), listener_reason, ..Answer::default() }
+    }
 }
 
 fn choose(pool: &Pool, key: Option<u64>, sticky: Option<u64>) -> Choice {
@@ -482,7 +233,14 @@ mod tests {
         let (method, url) = ("GET".to_owned(), url.to_owned());
         explain(
             &snapshot(CONFIG),
-            &Question::Http { method, url, from: None, headers: Vec::new(), listener: None },
+            &Question::Http {
+                method,
+                url,
+                from: None,
+                headers: Vec::new(),
+                listener: None,
+                server_name: None,
+            },
         )
     }
 
@@ -557,6 +315,7 @@ mod tests {
                     cookie(&format!("b=2; weir={}", sticky.seal(backend.balance.id()))),
                 ],
                 listener: None,
+                server_name: None,
             };
             let choice = explain(&snapshot, &question).unwrap().pool.unwrap();
             assert_eq!(choice.backend.as_deref(), Some(backend.address.as_str()));

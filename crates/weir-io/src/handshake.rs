@@ -42,19 +42,6 @@ pub struct Secure {
 }
 
 impl Secure {
-    /// Whether `host` (without port) may be asked for on this connection. Only where clients have
-    /// certificates it may not be everything: one that was let in by one name must not reach another whose
-    /// rules it was never held against (RFC 9110 section 7.4, threat B14).
-    pub fn covers(&self, host: &[u8]) -> bool {
-        if !self.server.asks_for_certificate() {
-            return true;
-        }
-        let own = self.server_name.as_deref();
-        std::str::from_utf8(host).is_ok_and(|host| {
-            own.is_some_and(|own| own.eq_ignore_ascii_case(host)) || self.server.covers(own, host)
-        })
-    }
-
     /// The word for the version in logs.
     pub fn version_word(&self) -> &'static str {
         match self.version {

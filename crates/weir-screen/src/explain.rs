@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::addresses::{Addresses, Standing};
 use crate::concurrency::ConcurrencyLimiter;
 use crate::rate_limiter::RateLimiter;
-use crate::screen::{Facts, Screen, Texts};
+use crate::screen::{Facts, Reason, Screen, Texts};
 use crate::settings::Checkpoint;
 
 /// One question that a screen asks of a request, and the answer.
@@ -19,13 +19,16 @@ pub struct ScreenCheck {
     pub reason: String,
     /// Where it is asked.
     pub at: Checkpoint,
+    /// What it is refused for when it does not pass.
+    pub refused_as: Reason,
     /// Status of the answer to a request that does not pass.
     pub status: u16,
 }
 
 impl ScreenCheck {
-    fn of_list(name: &str, passes: bool, reason: String) -> ScreenCheck {
-        ScreenCheck { name: name.to_owned(), passes, reason, at: Checkpoint::Edge, status: 403 }
+    fn of_list(name: &str, passes: bool, reason: String, refused_as: Reason) -> ScreenCheck {
+        let (name, at) = (name.to_owned(), Checkpoint::Edge);
+        ScreenCheck { name, passes, reason, at, refused_as, status: 403 }
     }
 }
 
@@ -37,12 +40,12 @@ impl Screen {
         if let Some(addresses) = &self.addresses {
             steps.push(of_address(addresses, facts));
         }
-        for (name, texts, text) in [
-            ("method", &self.methods, facts.method),
-            ("path", &self.paths, facts.path),
-            ("user_agent", &self.user_agents, facts.user_agent),
+        for (reason, texts, text) in [
+            (Reason::Method, &self.methods, facts.method),
+            (Reason::Path, &self.paths, facts.path),
+            (Reason::UserAgent, &self.user_agents, facts.user_agent),
         ] {
-            of_text(name, texts, text, &mut steps);
+            of_text(reason, texts, text, &mut steps);
         }
         steps.extend(self.concurrencies.iter().map(|limiter| of_concurrency(limiter, facts)));
         steps.extend(self.rates.iter().map(|limiter| of_rate(limiter, facts, now)));
@@ -61,10 +64,15 @@ fn of_address(addresses: &Addresses, facts: &Facts<'_>) -> ScreenCheck {
         Standing::Unlisted if allowed == 0 => format!("no entry of {denied} holds {client}"),
         Standing::Unlisted => format!("no entry of {allowed} in `allow_address` holds {client}"),
     };
-    ScreenCheck::of_list(name, passes, reason)
+    ScreenCheck::of_list(name, passes, reason, Reason::Address)
 }
 
-fn of_text(name: &str, texts: &Texts, text: &[u8], steps: &mut Vec<ScreenCheck>) {
+fn of_text(refused_as: Reason, texts: &Texts, text: &[u8], steps: &mut Vec<ScreenCheck>) {
+    let name = match refused_as {
+        Reason::Method => "method",
+        Reason::Path => "path",
+        _ => "user_agent",
+    };
     let shown = String::from_utf8_lossy(text);
     for (verb, list, passes) in [("deny", &texts.deny, false), ("allow", &texts.allow, true)] {
         let Some(list) = list else { continue };
@@ -73,7 +81,8 @@ fn of_text(name: &str, texts: &Texts, text: &[u8], steps: &mut Vec<ScreenCheck>)
             Some(pattern) => format!("`{pattern}` matches `{shown}`"),
             None => format!("no entry matches `{shown}`"),
         };
-        steps.push(ScreenCheck::of_list(&format!("{verb}_{name}"), found.is_some() == passes, reason));
+        let name = format!("{verb}_{name}");
+        steps.push(ScreenCheck::of_list(&name, found.is_some() == passes, reason, refused_as));
     }
 }
 
@@ -85,7 +94,14 @@ fn of_rate(limiter: &RateLimiter, facts: &Facts<'_>, now: Duration) -> ScreenChe
         (settings.rate, settings.burst, settings.at.word(), settings.key.describe(facts));
     let dry = if settings.dry_run { ", dry run" } else { "" };
     let reason = format!("{left} of {burst} tokens left for {key}; {rate} at {at}{dry}");
-    ScreenCheck { name: "rate_limit".to_owned(), passes, reason, at: settings.at, status: settings.status }
+    ScreenCheck {
+        name: "rate_limit".to_owned(),
+        passes,
+        reason,
+        at: settings.at,
+        refused_as: Reason::Rate,
+        status: settings.status,
+    }
 }
 
 fn of_concurrency(limiter: &ConcurrencyLimiter, facts: &Facts<'_>) -> ScreenCheck {
@@ -100,6 +116,7 @@ fn of_concurrency(limiter: &ConcurrencyLimiter, facts: &Facts<'_>) -> ScreenChec
         passes,
         reason,
         at: settings.at,
+        refused_as: Reason::Concurrency,
         status: settings.status,
     }
 }

@@ -127,6 +127,9 @@ enum Explain {
         /// Name of the listener; default by the URL's port
         #[arg(long, value_name = "NAME")]
         listener: Option<String>,
+        /// Name that the client asks for in its TLS greeting; default the URL's host
+        #[arg(long, value_name = "NAME")]
+        server_name: Option<String>,
         #[command(flatten)]
         running: Running,
         /// As JSON
@@ -213,11 +216,11 @@ pub fn main() -> Exit {
 
 fn explain(what: Explain) -> Exit {
     match what {
-        Explain::Http { method, url, from, header, listener, running, json } => {
+        Explain::Http { method, url, from, header, listener, server_name, running, json } => {
             let headers = header;
             verbs::explain::explain(
                 &running,
-                &weir_admin::explain::Question::Http { method, url, from, headers, listener },
+                &weir_admin::explain::Question::Http { method, url, from, headers, listener, server_name },
                 json,
             )
         }

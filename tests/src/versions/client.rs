@@ -250,6 +250,11 @@ impl Client {
         Some(Client { kind, host: self.host.clone() })
     }
 
+    /// Asks this host from now on, over the same connection.
+    pub fn asks_for(&mut self, host: &str) {
+        host.clone_into(&mut self.host);
+    }
+
     /// Asks for `path` with these fields; without `parts` nothing follows the head.
     pub async fn ask(
         &mut self,

@@ -4,6 +4,7 @@ mod access;
 mod api;
 mod changes;
 mod command_line;
+mod explain;
 
 use weir_tests::dialogue::{Backend, Setup, Weir};
 

@@ -6,8 +6,8 @@ use weir_stats::table::End;
 
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
+use crate::http::plan;
 use crate::http::reply;
-use crate::http::route::without_port;
 use crate::http::session::Session;
 use crate::worker::WorkerListener;
 
@@ -35,8 +35,7 @@ pub async fn failure(
     send(session, listener, exchange, &answer, failure.end(), keep).await
 }
 
-/// Answers with a redirect; `$host` (without its port, which is another one behind `https://`), `$path` and `$query` (with its `?`)
-/// in `to` stand for the request's own, which the parser has checked.
+/// Answers with a redirect.
 pub async fn redirect(
     session: &mut Session,
     listener: &WorkerListener,
@@ -45,37 +44,10 @@ pub async fn redirect(
     status: u16,
 ) -> After {
     let received = session.requester.received();
-    let location = expand(to, exchange, received);
+    let location = plan::location(to, &exchange.request, received);
     let keep = may_keep(session, exchange);
     let answer = OwnAnswer::Redirect { status, location: &location };
     send(session, listener, exchange, &answer, End::Responded, keep).await
-}
-
-fn expand(to: &str, exchange: &Exchange, received: &[u8]) -> Vec<u8> {
-    let request = &exchange.request;
-    let mut out = Vec::with_capacity(to.len() + 64);
-    let mut rest = to;
-    while let Some(at) = rest.find('$') {
-        out.extend_from_slice(&rest.as_bytes()[..at]);
-        let name = &rest[at..];
-        let (value, used): (&[u8], usize) = if name.starts_with("$host") {
-            (without_port(request.host(received).unwrap_or_default()), 5)
-        } else if name.starts_with("$path") {
-            (request.path(received), 5)
-        } else if name.starts_with("$query") {
-            if let Some(query) = request.query(received) {
-                out.push(b'?');
-                out.extend_from_slice(query);
-            }
-            (b"", 6)
-        } else {
-            (b"$", 1)
-        };
-        out.extend_from_slice(value);
-        rest = &name[used..];
-    }
-    out.extend_from_slice(rest.as_bytes());
-    out
 }
 
 /// Answers with what the config says.

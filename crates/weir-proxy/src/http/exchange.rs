@@ -7,6 +7,7 @@ use weir_cache::KeyBuffer;
 use weir_http::{RequestHead, ResponseHead};
 
 use crate::http::ledger::Ledger;
+use crate::http::plan::Paths;
 
 /// What becomes of the client's connection.
 pub enum After {
@@ -32,8 +33,8 @@ pub struct Exchange {
     pub reply: Vec<u8>,
     /// Text of a response's head that went to the encoder of a stream, bytes.
     pub reply_head_bytes: u64,
-    /// The path for the backend where it is not the one sent.
-    pub path: Vec<u8>,
+    /// What differs from the path that was sent.
+    pub paths: Paths,
     /// What `x-request-id` says towards both sides: the client's own where it sent an acceptable one.
     pub request_id: Vec<u8>,
     /// Whether the request may be a copy that somebody sends again: it came before the client's handshake was over (RFC 8470).
@@ -97,7 +98,7 @@ impl Exchange {
             stream_head: None,
             reply: Vec::new(),
             reply_head_bytes: 0,
-            path: Vec::new(),
+            paths: Paths::default(),
             request_id: Vec::new(),
             early: false,
             upgrade: Vec::new(),

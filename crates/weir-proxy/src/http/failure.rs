@@ -7,6 +7,7 @@ use weir_screen::{Reason, Refusal};
 use weir_stats::table::{End, Rejected};
 
 use crate::backends::ConnectError;
+use crate::http::plan::Refused;
 use crate::reach::Unavailable;
 
 /// Why an exchange did not go as it should.
@@ -111,6 +112,18 @@ impl Failure {
     }
 }
 
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Failure {
+        match refused {
+            Refused::BadRequest(violation) => Failure::BadRequest(violation),
+            Refused::Method => Failure::MethodRefused,
+            Refused::Misdirected => Failure::Misdirected,
+            Refused::NoRoute => Failure::NoRoute,
+            Refused::BodyTooLarge => Failure::BodyTooLarge,
+        }
+    }
+}
+
 impl From<Unavailable> for Failure {
     fn from(unavailable: Unavailable) -> Failure {
         match unavailable {
@@ -134,6 +147,18 @@ impl From<WaitError> for Failure {
 
 /// Seconds after which a client told 503 may try again, where nothing better is known.
 const RETRY_AFTER_SECONDS: u64 = 1;
+
+/// The word in the access log for a screen's reason.
+pub fn end_of(reason: Reason) -> End {
+    match reason {
+        Reason::Address => End::DeniedAddress,
+        Reason::Method => End::DeniedMethod,
+        Reason::Path => End::DeniedPath,
+        Reason::UserAgent => End::DeniedUserAgent,
+        Reason::Rate => End::RateLimited,
+        Reason::Concurrency => End::ConcurrencyLimited,
+    }
+}
 
 /// The counter of refusals that a screen's reason belongs to.
 pub fn counted_as(reason: Reason) -> Rejected {
@@ -196,14 +221,7 @@ impl Failure {
             Failure::BodyTooLarge => End::BodyTooLarge,
             Failure::MethodRefused => End::MethodRefused,
             Failure::Misdirected => End::Misdirected,
-            Failure::Screened(refusal) => match refusal.reason {
-                Reason::Address => End::DeniedAddress,
-                Reason::Method => End::DeniedMethod,
-                Reason::Path => End::DeniedPath,
-                Reason::UserAgent => End::DeniedUserAgent,
-                Reason::Rate => End::RateLimited,
-                Reason::Concurrency => End::ConcurrencyLimited,
-            },
+            Failure::Screened(refusal) => end_of(refusal.reason),
             Failure::Injection => End::Sqli,
             Failure::NoRoute => End::NoRoute,
             Failure::NoBackend => End::NoBackend,

@@ -19,8 +19,6 @@ pub struct Forwarding<'l> {
     pub listener: &'l Rc<WorkerListener>,
     pub pool: Rc<WorkerPool>,
     pub route: Option<&'l Route>,
-    /// Whether the path for the backend is in `exchange.path`.
-    pub rewritten: bool,
 }
 
 impl Forwarding<'_> {

@@ -11,6 +11,7 @@ mod date;
 mod dispatch;
 mod drive;
 pub(crate) mod exchange;
+pub mod explain;
 mod failure;
 mod forward;
 mod forwarding;
@@ -23,6 +24,7 @@ mod kept;
 mod ledger;
 mod linger;
 mod muxed;
+pub mod plan;
 mod pump;
 mod reply;
 mod request;
@@ -69,18 +71,4 @@ pub fn normal_path(path: &str) -> Result<Vec<u8>, String> {
         Ok(false) => Ok(path.as_bytes().to_vec()),
         Err(violation) => Err(violation.to_string()),
     }
-}
-
-/// The path that routes of `listener` are compared with, for explanations.
-///
-/// # Errors
-/// The path would be refused with 400; says why.
-pub fn normalised_path(listener: &weir_config::Listener, path: &str) -> Result<String, String> {
-    let mut normal = Vec::new();
-    let normalised = match listener.http().merge_slashes {
-        true => weir_http::path::normalise_merging_into(path.as_bytes(), &mut normal),
-        false => weir_http::path::normalise_into(path.as_bytes(), &mut normal),
-    };
-    normalised.map_err(|violation| violation.to_string())?;
-    Ok(String::from_utf8_lossy(&normal).into_owned())
 }

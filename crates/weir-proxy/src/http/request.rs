@@ -1,11 +1,10 @@
 //! A request as it goes to backends: written anew once, the same for every attempt.
 
 use weir_http::{
-    BodyLength, BodyReader, Conditions, KnownHeader, Query, RequestContext, Scheme, Violation,
-    request_fields, write_request,
+    BodyLength, BodyReader, Conditions, Query, RequestContext, Scheme, Violation, request_fields,
+    write_request,
 };
 use weir_io::buffers::SMALL;
-use weir_state::key::{KeySource, choice_key};
 
 use crate::http::compress;
 use crate::http::exchange::Exchange;
@@ -13,12 +12,13 @@ use crate::http::failure::Failure;
 use crate::http::forwarding::{Facts, Forwarding};
 use crate::http::h2;
 use crate::http::handshake::Handshake;
+use crate::http::plan::{Received, key_of};
 use crate::http::pump::Pump;
 use crate::http::requester::Requester;
 use crate::http::session::{Session, limits_of};
 use crate::http::sink::Framing;
 use crate::http::sqli;
-use crate::http::sticky::{self, Sticky};
+use crate::http::sticky::Sticky;
 use crate::http::upload::{self, Upload};
 use crate::reach::Wish;
 
@@ -43,7 +43,7 @@ pub fn serialise(
         exchange.upgrade.extend_from_slice(protocol);
     }
     let mut context = RequestContext::new(&requester.identity, &exchange.request_id);
-    context.path = forwarding.rewritten.then_some(&exchange.path);
+    context.path = exchange.paths.forwarded();
     if let Some(asked) = exchange.key.parts().filter(|_| exchange.is_keyed) {
         // What is not in the key must not choose an answer for all (threat E1).
         if asked.query != request.query(received) {
@@ -81,17 +81,9 @@ pub fn serialise(
         write_request(request, received, &context, &mut exchange.outgoing);
         upgrade.is_some()
     };
-    let cookies = || {
-        request.fields(received).filter(|field| field.known == KnownHeader::Cookie).map(|field| field.value)
-    };
-    let source = KeySource {
-        client: exchange.ledger.client(requester).address.ip(),
-        path: request.path(received),
-        target: request.target(received),
-        header: &|name| request.combined(name, received),
-        cookie: &|name| sticky::cookie(cookies(), name),
-    };
-    let sticky = Sticky::of(&forwarding.pool.shared, cookies());
+    let asked = Received { head: request, text: received, tls: None };
+    let key = key_of(pool, &asked, exchange.ledger.client(requester).address.ip());
+    let sticky = Sticky::of(&forwarding.pool.shared, asked.cookies());
     Ok(Facts {
         method: request.method(),
         version: request.version(),
@@ -103,7 +95,7 @@ pub fn serialise(
         inspected: sqli::body_kind(forwarding.sqli(), request, received).ok().flatten(),
         limits: limits_of(&forwarding.listener.shared.config.http().limits),
         coding: compress::wish(forwarding.compress(), request, received),
-        wish: Wish { key: choice_key(pool, &source), sticky: sticky.wanted },
+        wish: Wish { key, sticky: sticky.wanted },
         sticky,
     })
 }

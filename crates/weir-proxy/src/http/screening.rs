@@ -1,16 +1,19 @@
 //! Asks the screens of the listener and of the route whether a request may pass. What they decide by, and how, is weir-screen's.
 
-use std::time::Duration;
+use std::net::IpAddr;
 
-use weir_http::{KnownHeader, RequestHead};
+use weir_http::KnownHeader;
+use weir_io::clock;
+use weir_screen::Facts;
 use weir_screen::Screen;
-pub use weir_screen::{Checkpoint, Facts, ScreenCheck};
+pub use weir_screen::{Checkpoint, ScreenCheck};
+use weir_stats::table::ListenerCells;
 
-use crate::compiled::CompiledListener;
 use crate::http::exchange::Exchange;
-use crate::http::failure::{Failure, counted_as};
+use crate::http::failure::{Failure, counted_as, end_of};
 use crate::http::forwarding::Forwarding;
 use crate::http::ledger::Ledger;
+use crate::http::plan::Received;
 use crate::http::requester::Requester;
 use crate::http::route::Route;
 use crate::http::sticky;
@@ -22,14 +25,17 @@ pub(super) fn at_edge(
     requester: &Requester,
     listener: &WorkerListener,
     route: Option<&Route>,
-    (request, received, path): (&RequestHead, &[u8], &[u8]),
+    request: &Received<'_>,
+    path: &[u8],
     ledger: &mut Ledger,
 ) -> Result<(), Failure> {
     let screens = [listener.compiled.screen.as_deref(), route.and_then(|route| route.screen.as_deref())];
     if screens.iter().all(Option::is_none) {
         return Ok(());
     }
-    ask(screens, Checkpoint::Edge, requester, listener, (request, received, path), ledger)
+    let cells = listener.shared.cells.of(requester.worker.number);
+    let client = ledger.client(requester).address.ip();
+    with_facts(request, path, client, |facts| ask(screens, Checkpoint::Edge, facts, cells, ledger))
 }
 
 /// Asks for a request that goes to a backend.
@@ -39,49 +45,52 @@ pub(super) fn at_origin(
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
 ) -> Result<(), Failure> {
+    let WorkerListener { shared, compiled, .. } = &**forwarding.listener;
     let of_route = forwarding.route.and_then(|route| route.screen.as_deref());
-    let screens = [forwarding.listener.compiled.screen.as_deref(), of_route]
-        .map(|screen| screen.filter(|screen| screen.asks_at_origin()));
+    let screens =
+        [compiled.screen.as_deref(), of_route].map(|screen| screen.filter(|screen| screen.asks_at_origin()));
     if screens.iter().all(Option::is_none) {
         return Ok(());
     }
-    let received = requester.received();
-    let request = &exchange.request;
-    let path = request.path(received);
-    ask(
-        screens,
-        Checkpoint::Origin,
-        requester,
-        forwarding.listener,
-        (request, received, path),
-        &mut exchange.ledger,
-    )
+    let text = requester.received();
+    let Exchange { request, paths, ledger, .. } = exchange;
+    let path = paths.compared(request.path(text));
+    let cells = shared.cells.of(requester.worker.number);
+    let client = ledger.client(requester).address.ip();
+    let request = Received { head: request, text, tls: None };
+    with_facts(&request, path, client, |facts| ask(screens, Checkpoint::Origin, facts, cells, ledger))
+}
+
+/// Shows `look` the request as screens look at it.
+fn with_facts<R>(
+    request: &Received<'_>,
+    path: &[u8],
+    client: IpAddr,
+    look: impl FnOnce(&Facts<'_>) -> R,
+) -> R {
+    let Received { head, text, .. } = request;
+    let user_agent = head.combined(KnownHeader::UserAgent.name().as_bytes(), text);
+    look(&Facts {
+        client,
+        path,
+        method: head.method_text(text),
+        user_agent: user_agent.as_deref().unwrap_or_default(),
+        header: &|name| head.combined(name, text),
+        cookie: &|name| sticky::cookie(request.cookies(), name),
+    })
 }
 
 fn ask(
     screens: [Option<&Screen>; 2],
     checkpoint: Checkpoint,
-    requester: &Requester,
-    listener: &WorkerListener,
-    (request, received, path): (&RequestHead, &[u8], &[u8]),
+    facts: &Facts<'_>,
+    cells: &ListenerCells,
     ledger: &mut Ledger,
 ) -> Result<(), Failure> {
-    let values =
-        |known| request.fields(received).filter(move |field| field.known == known).map(|field| field.value);
-    let user_agent = request.combined(KnownHeader::UserAgent.name().as_bytes(), received);
-    let facts = Facts {
-        client: ledger.client(requester).address.ip(),
-        path,
-        method: request.method_text(received),
-        user_agent: user_agent.as_deref().unwrap_or_default(),
-        header: &|name| request.combined(name, received),
-        cookie: &|name| sticky::cookie(values(KnownHeader::Cookie), name),
-    };
     // The head came a moment ago, and a limit at the origin is asked before anything is waited for.
     let now = ledger.nearly_now();
-    let cells = listener.shared.cells.of(requester.worker.number);
     let mut passage = std::mem::take(&mut ledger.passage);
-    let admitted = weir_screen::admit(screens, checkpoint, &facts, now, &mut passage);
+    let admitted = weir_screen::admit(screens, checkpoint, facts, now, &mut passage);
     for reason in passage.would_refuse() {
         ledger.note_would_reject(cells, counted_as(reason));
     }
@@ -89,17 +98,30 @@ fn ask(
     admitted.map_err(Failure::Screened)
 }
 
-/// Every step of the screens of a listener and of a route, without counting; each with whose it is.
-pub fn explain(
-    listener: &CompiledListener,
-    route: Option<&Route>,
-    facts: &Facts<'_>,
-    now: Duration,
-) -> Vec<(&'static str, ScreenCheck)> {
-    let steps = |whose, screen: Option<&Screen>| {
-        let steps = screen.map(|screen| screen.explain(facts, now)).unwrap_or_default();
-        steps.into_iter().map(move |step| (whose, step))
-    };
-    let of_route = route.and_then(|route| route.screen.as_deref());
-    steps("listener", listener.screen.as_deref()).chain(steps("route", of_route)).collect()
+/// What a screen answers, without counting.
+pub struct Step {
+    /// `listener` or `route`.
+    pub of: &'static str,
+    /// Its answer.
+    pub check: ScreenCheck,
+    /// The word for it in the log and in the answer to who is refused.
+    pub word: &'static str,
+}
+
+/// Every step of the screens of a listener and of a route, in order: those on the edge of both come before all others.
+pub(super) fn explain(
+    screens: [Option<&Screen>; 2],
+    request: &Received<'_>,
+    path: &[u8],
+    client: IpAddr,
+) -> Vec<Step> {
+    let now = clock::now();
+    let steps = ["listener", "route"].into_iter().zip(screens).flat_map(|(of, screen)| {
+        let explain = |screen: &Screen| with_facts(request, path, client, |facts| screen.explain(facts, now));
+        let checks = screen.map(explain).unwrap_or_default().into_iter();
+        checks.map(move |check| Step { of, word: end_of(check.refused_as).word(), check })
+    });
+    let mut steps: Vec<Step> = steps.collect();
+    steps.sort_by_key(|step| step.check.at == Checkpoint::Origin);
+    steps
 }

@@ -14,11 +14,11 @@ use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forwarding::{Facts, Forwarding};
 use crate::http::ledger::Ledger;
+use crate::http::plan::Received;
 use crate::http::reply;
 use crate::http::requester::Requester;
 use crate::http::session::Session;
 use crate::http::upload::{Upload, failure_of};
-use crate::worker::WorkerListener;
 
 thread_local! {
     /// Room of this worker for looking at requests; a worker is one thread.
@@ -26,53 +26,53 @@ thread_local! {
 }
 
 /// The first injection in a request's head.
-pub fn in_head<'a>(
-    screen: &mut Screen,
-    path: &[u8],
-    query: Option<&[u8]>,
-    fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-) -> Option<Found> {
-    let in_target = screen.path(path).or_else(|| screen.query(query?));
-    in_target.or_else(|| fields.into_iter().find_map(|(name, value)| screen.header(name, value)))
+fn in_head(screen: &mut Screen, request: &Received<'_>) -> Option<Found> {
+    let Received { head, text, .. } = request;
+    let in_target = screen.path(head.path(text)).or_else(|| screen.query(head.query(text)?));
+    in_target.or_else(|| head.fields(text).find_map(|field| screen.header(field.name, field.value)))
 }
 
-/// What `weir explain` says of a request's head: the sentence, and whether the request is refused.
-pub fn explain<'a>(
-    asked: Sqli,
-    path: &[u8],
-    query: Option<&[u8]>,
-    fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-) -> (String, bool) {
-    match in_head(&mut Screen::default(), path, query, fields) {
-        None => ("nothing was found in path, query and headers".to_owned(), false),
-        Some(found) if asked.mode == SqliMode::Block => (found.to_string(), true),
-        Some(found) => (format!("{found}; reported, and passed"), false),
+/// What a request's head comes to; `None` where the body decides.
+fn judge_head(asked: Sqli, screen: &mut Screen, request: &Received<'_>) -> Option<Judged> {
+    match (in_head(screen, request), body_kind(asked, request.head, request.text)) {
+        (Some(found), _) => Some(Judged::Injection(found)),
+        (None, Err(unreadable)) => Some(Judged::Unreadable(unreadable)),
+        (None, Ok(None)) => Some(Judged::Passed),
+        (None, Ok(Some(_))) => None,
     }
+}
+
+/// What `weir explain` says of a request's head: the sentence, and whether the request is refused. `None` where nobody looks.
+pub(super) fn explain(asked: Sqli, request: &Received<'_>) -> Option<(String, bool)> {
+    let blocks = match asked.mode {
+        SqliMode::Off => return None,
+        SqliMode::Block => true,
+        SqliMode::Report => false,
+    };
+    let sentence = match judge_head(asked, &mut Screen::default(), request) {
+        None | Some(Judged::Passed) => {
+            return Some(("nothing was found in path, query and headers".to_owned(), false));
+        }
+        Some(Judged::Injection(found)) => found.to_string(),
+        Some(Judged::Unreadable(unreadable)) => format!("the body is unreadable: {}", unreadable.word()),
+    };
+    Some((if blocks { sentence } else { format!("{sentence}; reported, and passed") }, blocks))
 }
 
 /// Looks at a request's head.
 pub(super) fn head(
     asked: Sqli,
-    session: &Session,
-    listener: &WorkerListener,
-    (request, received): (&RequestHead, &[u8]),
+    request: &Received<'_>,
+    cells: &ListenerCells,
     ledger: &mut Ledger,
 ) -> Result<(), Failure> {
     if asked.mode == SqliMode::Off {
         return Ok(());
     }
-    let fields = request.fields(received).map(|field| (field.name, field.value));
-    let found = SCREEN
-        .with_borrow_mut(|screen| in_head(screen, request.path(received), request.query(received), fields));
-    let cells = listener.shared.cells.of(session.requester.worker.number);
-    let judged = match (found, body_kind(asked, request, received)) {
-        (Some(found), _) => Judged::Injection(found),
-        (None, Err(unreadable)) => Judged::Unreadable(unreadable),
-        (None, Ok(None)) => Judged::Passed,
-        // The body decides.
-        (None, Ok(Some(_))) => return Ok(()),
-    };
-    settle(asked, judged, cells, ledger)
+    match SCREEN.with_borrow_mut(|screen| judge_head(asked, screen, request)) {
+        Some(judged) => settle(asked, judged, cells, ledger),
+        None => Ok(()),
+    }
 }
 
 /// How a request's body is to be read; `None` when it is not.

@@ -45,6 +45,12 @@ fn words(answer: &Answer) -> String {
         let _ = writeln!(out, "sqli     {sqli}");
     }
     let _ = writeln!(out, "action   {}", answer.action);
+    if let Some(location) = &answer.location {
+        let _ = writeln!(out, "location {location}");
+    }
+    if let Some(path) = answer.backend_path.as_ref().filter(|path| **path != answer.path) {
+        let _ = writeln!(out, "asks for {path}");
+    }
     if let Some(cache) = &answer.cache {
         let _ = writeln!(out, "cache    {cache}");
     }

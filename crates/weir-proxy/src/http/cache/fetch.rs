@@ -41,11 +41,10 @@ struct FetchJob {
     listener: Rc<WorkerListener>,
     pool: Rc<crate::backends::WorkerPool>,
     route: usize,
-    rewritten: bool,
     secure: Option<Rc<Secure>>,
     client: Client,
     identity: Rc<weir_http::ClientIdentity>,
-    path: Vec<u8>,
+    path: Option<Box<[u8]>>,
     request_id: Vec<u8>,
     fetch: Fetch,
 }
@@ -83,11 +82,10 @@ pub fn start(
         pool: forwarding.pool.clone(),
         listener: forwarding.listener.clone(),
         route: route.number,
-        rewritten: forwarding.rewritten,
         secure: secure.clone(),
         client: exchange.ledger.client(&session.requester),
         identity: identity.clone(),
-        path: exchange.path.clone(),
+        path: exchange.paths.forwarded().map(Into::into),
         request_id: exchange.request_id.clone(),
         fetch,
     };
@@ -96,7 +94,7 @@ pub fn start(
 
 /// Makes the fetch.
 async fn serve(job: FetchJob) {
-    let FetchJob { worker, slot, listener, pool, route, rewritten, path, request_id, mut fetch, .. } = job;
+    let FetchJob { worker, slot, listener, pool, route, path, request_id, mut fetch, .. } = job;
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     deadline.belongs_to(listener.shared.number());
@@ -112,13 +110,13 @@ async fn serve(job: FetchJob) {
         buffer: None,
     };
     let route = listener.compiled.routes.route(route);
-    let forwarding = Forwarding { listener: &listener, pool, route, rewritten };
+    let forwarding = Forwarding { listener: &listener, pool, route };
     // The second time without conditions.
     for _ in 0..2 {
         exchange.begin(clock::now());
         exchange.ledger.pool = Some(forwarding.pool.clone());
         exchange.request.clone_from(&request);
-        exchange.path.clone_from(&path);
+        exchange.paths.forward(path.as_deref());
         exchange.request_id.clone_from(&request_id);
         exchange.key.clone_from(&key);
         exchange.is_keyed = true;

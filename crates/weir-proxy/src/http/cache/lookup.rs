@@ -14,7 +14,6 @@ use super::note::Forward;
 use super::{RouteCache, wall_seconds};
 use crate::http::compress::Offer;
 use crate::http::exchange::Exchange;
-use crate::http::forwarding::Forwarding;
 use crate::http::requester::Requester;
 use crate::http::session::Session;
 
@@ -35,17 +34,12 @@ pub enum Found {
 }
 
 /// Looks up; leaves the key in `exchange.key`.
-pub fn look_up(
-    session: &Session,
-    exchange: &mut Exchange,
-    forwarding: &Forwarding<'_>,
-    route: &RouteCache,
-) -> Found {
+pub fn look_up(session: &Session, exchange: &mut Exchange, route: &RouteCache) -> Found {
     let received = session.requester.received();
     let now = exchange.ledger.head;
     let admitted = admits(&exchange.request, received, &route.rules, session.requester.identity.is_trusted());
     if let Ok(_) | Err(Bypass::Method) = admitted {
-        build_key(&session.requester, exchange, forwarding, route, received);
+        build_key(&session.requester, exchange, route, received);
     }
     let Exchange { request, key, .. } = exchange;
     let facts = match admitted {
@@ -104,18 +98,10 @@ pub fn scheme_of(requester: &Requester) -> Scheme {
     if requester.secure.is_some() { Scheme::Https } else { Scheme::Http }
 }
 
-fn build_key(
-    requester: &Requester,
-    exchange: &mut Exchange,
-    forwarding: &Forwarding<'_>,
-    route: &RouteCache,
-    received: &[u8],
-) {
-    let Exchange { request, key, path, .. } = exchange;
+fn build_key(requester: &Requester, exchange: &mut Exchange, route: &RouteCache, received: &[u8]) {
+    let Exchange { request, key, paths, .. } = exchange;
     let mut source = source_of(requester, request, received, route);
-    if forwarding.rewritten {
-        source.path = path;
-    }
+    source.path = paths.forwarded().unwrap_or(source.path);
     key.build(&source, &route.rules, route.cache.store.seed());
 }
 

@@ -42,7 +42,7 @@ pub async fn run(
     forwarding: &Forwarding<'_>,
     cache: &RouteCache,
 ) -> Result<After, Failure> {
-    match look_up(session, exchange, forwarding, cache) {
+    match look_up(session, exchange, cache) {
         Found::Hit { object, facts, age, ttl } => {
             exchange.ledger.cache.hit(CacheResult::Hit, age.as_secs(), ttl.as_secs() as i64);
             Ok(hit::send(session, exchange, forwarding, object, &facts).await)

@@ -1,0 +1,253 @@
+//! An HTTP request, by the plan that the data path acts on.
+
+use std::net::IpAddr;
+
+use weir_config::Protocol;
+use weir_proxy::compiled::{CompiledListener, CompiledSnapshot};
+use weir_proxy::http::explain::{Answered, Request, Words};
+use weir_proxy::http::plan::{Outcome, OverTls, Paths, Plan, Refused, Rules, plan};
+use weir_proxy::http::route::{RouteVerdict, without_port};
+use weir_proxy::http::screening::{Checkpoint, Step};
+use weir_state::{Listener, Snapshot};
+
+use super::{Answer, Screened, Verdict, choose};
+
+/// A request that is asked about.
+pub(super) struct Asked<'q> {
+    words: Words<'q>,
+    is_secure: bool,
+}
+
+impl<'q> Asked<'q> {
+    pub(super) fn read(
+        method: &'q str,
+        url: &'q str,
+        headers: &'q [(String, String)],
+    ) -> Result<Asked<'q>, String> {
+        let expected = "expected http://host[:port]/path, or /path with a host header";
+        let lines = headers.iter().flat_map(|(name, value)| [name.as_str(), value]);
+        if let Some(broken) = lines.chain([method, url]).find(|text| text.contains(['\r', '\n'])) {
+            return Err(format!("{broken:?} has a line break in it"));
+        }
+        let (is_secure, rest) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
+            (Some(rest), _) => (false, rest),
+            (None, Some(rest)) => (true, rest),
+            (None, None) => (false, url),
+        };
+        let rest = rest.split('#').next().unwrap_or_default();
+        let named = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
+        let named = named.map(|(_, value)| value.as_str());
+        let end = if rest == "*" { 0 } else { rest.find(['/', '?']).unwrap_or(rest.len()) };
+        let (authority, target) = rest.split_at(end);
+        let target = match target {
+            "" if method == "CONNECT" => authority,
+            "" => "/",
+            target => target,
+        };
+        if target.starts_with('?') {
+            return Err(format!("url {url:?} has no path, {expected}"));
+        }
+        let authority = named.unwrap_or(authority);
+        if authority.is_empty() {
+            return Err(format!("url {url:?} names no host, {expected}"));
+        }
+        Ok(Asked { words: Words { method, target, authority, headers }, is_secure })
+    }
+
+    fn host(&self) -> &str {
+        std::str::from_utf8(without_port(self.words.authority.as_bytes())).unwrap_or_default()
+    }
+
+    fn port(&self) -> u16 {
+        let authority = self.words.authority;
+        let after = &authority[authority.rfind(']').unwrap_or(0)..];
+        let named = after.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        named.unwrap_or(if self.is_secure { 443 } else { 80 })
+    }
+}
+
+/// Follows a request that comes from `peer`; over TLS it asks for `server_name`, or for the host.
+pub(super) fn explain(
+    compiled: &CompiledSnapshot,
+    asked: &Asked<'_>,
+    peer: IpAddr,
+    wanted: Option<&str>,
+    server_name: Option<&str>,
+) -> Result<Answer, String> {
+    let snapshot = &*compiled.snapshot;
+    let (listener, reason) = listener_for(snapshot, asked, wanted)?;
+    let name = &listener.config.name;
+    let compiled = compiled.listener(name).ok_or_else(|| format!("listener {name} is not served"))?;
+    let mut answer = Answer::of(listener, reason);
+    let request = match Request::read(&listener.config, peer, &asked.words) {
+        Ok(request) => request,
+        Err(refused) => {
+            answer.refused(refused, refused.word);
+            return Ok(answer);
+        }
+    };
+    let server_name = server_name.unwrap_or(asked.host());
+    let tls = listener.tls.as_deref();
+    let tls = tls.map(|server| OverTls {
+        server,
+        // No greeting names an address.
+        server_name: Some(server_name).filter(|name| name.parse::<IpAddr>().is_err()),
+    });
+    let rules =
+        Rules { config: &listener.config, routes: &compiled.routes, challenges: &listener.challenges };
+    let mut paths = Paths::default();
+    let plan = plan(&rules, &request.received(tls), &mut paths);
+    Followed { snapshot, listener, compiled, request: &request, paths: &paths, plan: &plan }
+        .tell(&mut answer);
+    Ok(answer)
+}
+
+/// A request and what is planned for it.
+struct Followed<'f> {
+    snapshot: &'f Snapshot,
+    listener: &'f Listener,
+    compiled: &'f CompiledListener,
+    request: &'f Request,
+    paths: &'f Paths,
+    plan: &'f Plan<'f>,
+}
+
+impl Followed<'_> {
+    fn tell(&self, answer: &mut Answer) {
+        let Followed { listener, compiled, request, plan, .. } = self;
+        let path = self.paths.compared(request.path());
+        if plan.is_screened || matches!(plan.outcome, Outcome::Refuse(Refused::NoRoute)) {
+            answer.path = text(path);
+            let verdicts = request.received(None).with_view(path, |view| compiled.routes.explain(view));
+            answer.routes = verdicts.into_iter().map(Verdict::from).collect();
+        }
+        let is_forwarded = matches!(plan.outcome, Outcome::Forward { .. });
+        let mut steps = Vec::new();
+        let mut injection = None;
+        if plan.is_screened {
+            let of_route = plan.route.and_then(|route| route.screen.as_deref());
+            steps = request.screens([compiled.screen.as_deref(), of_route], path);
+            steps.retain(|step| is_forwarded || step.check.at == Checkpoint::Edge);
+            injection = request.injection(plan.route.map_or(listener.config.http().sqli, |route| route.sqli));
+        }
+        let refused_at = |at| steps.iter().find(|step| !step.check.passes && step.check.at == at);
+        if let Some(step) = refused_at(Checkpoint::Edge) {
+            answer.refused_by(step);
+        } else {
+            // A request that a list turns away is not looked at.
+            answer.sqli = injection.as_ref().map(|(sentence, _)| sentence.clone());
+            match (injection.and_then(|(_, refused)| refused), refused_at(Checkpoint::Origin)) {
+                (Some(refused), _) => answer.refused(refused, refused.word),
+                (None, Some(step)) => answer.refused_by(step),
+                (None, None) => self.carry_out(answer),
+            }
+        }
+        answer.screens = steps.into_iter().map(Screened::from).collect();
+    }
+
+    /// What comes of a request that lists and limits let pass.
+    fn carry_out(&self, answer: &mut Answer) {
+        let Followed { listener, request, paths, plan, .. } = self;
+        match &plan.outcome {
+            Outcome::Refuse(refused) => {
+                let refused = Answered::from(*refused);
+                answer.refused(refused, refused.word);
+            }
+            Outcome::Redirect { to, status } => {
+                answer.answered(*status, format!("redirect {status} to {to}"));
+                answer.location = Some(request.location(to));
+            }
+            Outcome::Respond { status, .. } => answer.answered(*status, format!("respond {status}")),
+            Outcome::Trace => {
+                answer.answered(200, "respond 200, for `max-forwards` lets nobody else answer".to_owned());
+            }
+            Outcome::Prove { .. } => {
+                answer.answered(200, "respond 200 with what a certificate authority looks for".to_owned());
+            }
+            Outcome::Forward { pool } => {
+                let path = paths.forwarded().unwrap_or(request.path());
+                // `OPTIONS *` has none.
+                answer.backend_path = Some(text(if path.is_empty() { b"*" } else { path }));
+                answer.cache =
+                    plan.route.and_then(|route| request.cached(route, listener.tls.is_some(), path));
+                if let Some(pool) = self.snapshot.pools.get(*pool) {
+                    let (key, sticky) = request.wish(pool);
+                    answer.action = format!("forward to pool {}", pool.config.name);
+                    answer.pool = Some(choose(pool, key, sticky));
+                }
+            }
+        }
+    }
+}
+
+impl Answer {
+    fn answered(&mut self, status: u16, action: String) {
+        self.status = Some(status);
+        self.action = action;
+    }
+
+    /// `why` is what the action says.
+    fn refused(&mut self, refused: Answered, why: &str) {
+        self.answered(refused.status, format!("refuse {}, {why}", refused.status));
+        self.refusal = Some(refused.word.to_owned());
+    }
+
+    fn refused_by(&mut self, step: &Step) {
+        let refused = Answered { status: step.check.status, word: step.word };
+        self.refused(refused, &format!("{} of the {}", step.check.name, step.of));
+    }
+}
+
+impl From<RouteVerdict> for Verdict {
+    fn from(verdict: RouteVerdict) -> Verdict {
+        Verdict { route: verdict.route, taken: verdict.taken, reason: verdict.reason }
+    }
+}
+
+impl From<Step> for Screened {
+    fn from(step: Step) -> Screened {
+        let Step { of, check, .. } = step;
+        Screened { of: of.to_owned(), name: check.name, passes: check.passes, reason: check.reason }
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The listener a client would reach: the one named, the one at the URL's port, or the only one there is.
+fn listener_for<'s>(
+    snapshot: &'s Snapshot,
+    asked: &Asked<'_>,
+    wanted: Option<&str>,
+) -> Result<(&'s Listener, String), String> {
+    let all = || snapshot.listeners.iter().filter(|listener| listener.config.protocol() == Protocol::Http);
+    if let Some(name) = wanted {
+        let found = all().find(|listener| listener.config.name == name);
+        let names = || all().map(|listener| listener.config.name.as_str()).collect::<Vec<_>>().join(", ");
+        let found =
+            found.ok_or_else(|| format!("no HTTP listener is named `{name}`, expected one of {}", names()));
+        return found.map(|listener| (&**listener, "named in the question".to_owned()));
+    }
+    let port = asked.port();
+    let host: Option<IpAddr> = asked.host().trim_matches(['[', ']']).parse().ok();
+    let mut at_port = all().filter(|listener| {
+        listener.config.bind.iter().any(|bind| {
+            bind.port() == port && host.is_none_or(|host| bind.ip().is_unspecified() || bind.ip() == host)
+        })
+    });
+    if let Some(listener) = at_port.next() {
+        let shared = if at_port.next().is_some() { ", the first of several" } else { "" };
+        return Ok((listener, format!("accepts at port {port}{shared}")));
+    }
+    let mut rest = all();
+    match (rest.next(), rest.next()) {
+        (Some(only), None) => {
+            Ok((only, format!("the only HTTP listener, though it does not accept at port {port}")))
+        }
+        (None, _) => Err("there is no HTTP listener".to_owned()),
+        (Some(_), Some(_)) => {
+            Err(format!("no HTTP listener accepts at port {port}; name one with `listener`"))
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! A request as `weir explain` has it. What decides about real ones decides about it; nothing is counted, and nothing sent.
+
+use std::net::{IpAddr, SocketAddr};
+
+use weir_config::Sqli;
+use weir_http::{KnownHeader, Progress, RequestHead, Scheme, parse_request};
+use weir_screen::Screen;
+use weir_state::Pool;
+
+use crate::client::Client;
+use crate::http::cache;
+use crate::http::failure::Failure;
+use crate::http::plan::{self, OverTls, Received, Refused};
+use crate::http::route::Route;
+use crate::http::screening::{self, Step};
+use crate::http::session::limits_of;
+use crate::http::sqli;
+use crate::http::sticky::Sticky;
+
+/// The words of a request.
+#[derive(Clone, Copy)]
+pub struct Words<'q> {
+    /// Method.
+    pub method: &'q str,
+    /// Request-target: path and query, `*`, or for CONNECT an authority.
+    pub target: &'q str,
+    /// The host that is asked for where no header says it.
+    pub authority: &'q str,
+    /// Header fields.
+    pub headers: &'q [(String, String)],
+}
+
+/// How a request is answered that is not let pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// 400 to 599.
+    pub status: u16,
+    /// The word in the body of the answer.
+    pub word: &'static str,
+}
+
+impl From<Failure> for Answered {
+    fn from(failure: Failure) -> Answered {
+        // What a head is refused for has a status.
+        Answered { status: failure.status().unwrap_or(400), word: failure.word() }
+    }
+}
+
+impl From<Refused> for Answered {
+    fn from(refused: Refused) -> Answered {
+        Failure::from(refused).into()
+    }
+}
+
+/// A request that a listener has read.
+pub struct Request {
+    head: RequestHead,
+    text: Vec<u8>,
+    client: IpAddr,
+    is_trusted: bool,
+}
+
+impl Request {
+    /// Writes the request in HTTP/1.1 and reads it as the listener would that gets it from `peer`. No word has a line break.
+    ///
+    /// # Errors
+    /// The listener would refuse it: says how.
+    pub fn read(
+        listener: &weir_config::Listener,
+        peer: IpAddr,
+        words: &Words<'_>,
+    ) -> Result<Request, Answered> {
+        let text = written(words);
+        let mut head = RequestHead::new();
+        match parse_request(&text, &limits_of(&listener.http().limits), &mut head) {
+            Ok(Progress::Complete { .. }) => {}
+            Ok(Progress::Partial) => return Err(Failure::HeaderTimeout.into()),
+            Err(violation) => return Err(Failure::BadRequest(violation).into()),
+        }
+        let peer = Client::of_peer(SocketAddr::new(peer, 0));
+        let client = peer.of_request(listener, head.values(KnownHeader::XForwardedFor, &text));
+        let is_trusted = weir_config::contains(&listener.http().trusted_proxies, peer.address.ip());
+        Ok(Request { client: client.address.ip(), is_trusted, head, text })
+    }
+
+    /// What is planned for.
+    pub fn received<'a>(&'a self, tls: Option<OverTls<'a>>) -> Received<'a> {
+        Received { head: &self.head, text: &self.text, tls }
+    }
+
+    /// The path as sent.
+    pub fn path(&self) -> &[u8] {
+        self.head.path(&self.text)
+    }
+
+    /// What lists and limits answer now. `path` is the normalised one.
+    pub fn screens(&self, screens: [Option<&Screen>; 2], path: &[u8]) -> Vec<Step> {
+        screening::explain(screens, &self.received(None), path, self.client)
+    }
+
+    /// What the screen for SQL injection says of the head, and how the request is refused for it; `None` where nobody looks.
+    pub fn injection(&self, asked: Sqli) -> Option<(String, Option<Answered>)> {
+        let (sentence, refuses) = sqli::explain(asked, &self.received(None))?;
+        Some((sentence, refuses.then(|| Failure::Injection.into())))
+    }
+
+    /// What the cache of the route says; `None` where it has none. `path` is the one that a backend is asked for.
+    pub fn cached(&self, route: &Route, is_secure: bool, path: &[u8]) -> Option<String> {
+        let scheme = if is_secure { Scheme::Https } else { Scheme::Http };
+        let cache = route.cache.as_deref()?;
+        Some(cache::explain::explain(cache, &self.received(None), scheme, path, self.is_trusted))
+    }
+
+    /// What the pool chooses by: the key, and the backend that the cookie names.
+    pub fn wish(&self, pool: &Pool) -> (Option<u64>, Option<u64>) {
+        let received = self.received(None);
+        (plan::key_of(&pool.config, &received, self.client), Sticky::of(pool, received.cookies()).wanted)
+    }
+
+    /// Where a redirect to `to` leads.
+    pub fn location(&self, to: &str) -> String {
+        String::from_utf8_lossy(&plan::location(to, &self.head, &self.text)).into_owned()
+    }
+}
+
+fn written(words: &Words<'_>) -> Vec<u8> {
+    let mut text = format!("{} {} HTTP/1.1\r\n", words.method, words.target);
+    if !words.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        text += &format!("host: {}\r\n", words.authority);
+    }
+    for (name, value) in words.headers {
+        text += &format!("{name}: {value}\r\n");
+    }
+    text += "\r\n";
+    text.into_bytes()
+}

@@ -1,0 +1,345 @@
+//! What becomes of a request, as far as its head says: the one place that decides it, for the data path and for
+//! `weir explain`.
+//!
+//! Pure. Whether lists and limits are asked is decided here; what they answer is not, for to ask is to count
+//! ([`super::screening`], [`super::sqli`]). What comes only behind a plan belongs to the exchange: what memory has, the
+//! choice of a backend, a body that proves too large.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use weir_http::{BodyLength, KnownHeader, Method, RequestHead, Violation, path};
+use weir_state::key::{KeySource, choice_key};
+use weir_tls::ServerTls;
+use weir_tls::acme::Challenges;
+
+use crate::http::route::{Action, Decision, RequestView, Route, RouteTable, without_port};
+use crate::http::sticky;
+
+/// What is in force where a request comes in.
+#[derive(Clone, Copy)]
+pub struct Rules<'l> {
+    /// The listener as configured.
+    pub config: &'l weir_config::Listener,
+    /// Its routes.
+    pub routes: &'l RouteTable,
+    /// What certificate authorities are waiting to see.
+    pub challenges: &'l Challenges,
+}
+
+/// A request's head, and how it came.
+#[derive(Clone, Copy)]
+pub struct Received<'a> {
+    /// Complete and valid.
+    pub head: &'a RequestHead,
+    /// What it was read from.
+    pub text: &'a [u8],
+    /// Over which TLS it came; `None` without.
+    pub tls: Option<OverTls<'a>>,
+}
+
+/// The TLS of a client's connection.
+#[derive(Clone, Copy)]
+pub struct OverTls<'a> {
+    /// What its handshake was made with.
+    pub server: &'a ServerTls,
+    /// The name that the client asked for (SNI).
+    pub server_name: Option<&'a str>,
+}
+
+impl OverTls<'_> {
+    /// Whether `host` (without port) may be asked for on this connection. Only where clients have certificates it may
+    /// not be everything: one that was let in by one name must not reach another whose rules it was never held against
+    /// (RFC 9110 section 7.4, threat B14).
+    fn covers(&self, host: &[u8]) -> bool {
+        if !self.server.asks_for_certificate() {
+            return true;
+        }
+        std::str::from_utf8(host).is_ok_and(|host| {
+            self.server_name.is_some_and(|own| own.eq_ignore_ascii_case(host))
+                || self.server.covers(self.server_name, host)
+        })
+    }
+}
+
+impl<'a> Received<'a> {
+    /// The host that is asked for, without its port; empty where none is.
+    pub fn host(&self) -> &'a [u8] {
+        without_port(self.head.host(self.text).unwrap_or_default())
+    }
+
+    /// The values of `cookie`.
+    pub fn cookies(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.head.values(KnownHeader::Cookie, self.text)
+    }
+
+    /// Shows `look` the request as routes look at it. `path` is the normalised one.
+    pub fn with_view<R>(&self, path: &[u8], look: impl FnOnce(&RequestView<'_>) -> R) -> R {
+        look(&RequestView {
+            host: self.host(),
+            path,
+            method: self.head.method_text(self.text),
+            header: &|name| self.head.combined(name, self.text),
+        })
+    }
+
+    /// `max-forwards: 0`: whoever is asked is the last (RFC 9110 §7.6.2).
+    fn ends_here(&self) -> bool {
+        self.head.max_forwards() == Some(0)
+    }
+}
+
+/// What becomes of a request.
+pub struct Plan<'l> {
+    /// The route that takes it; `None` where the listener's own pool does, or nothing.
+    pub route: Option<&'l Route>,
+    /// Whether lists and limits are asked first.
+    pub is_screened: bool,
+    /// What happens to it once they let it pass.
+    pub outcome: Outcome<'l>,
+}
+
+/// What happens to a request that lists and limits let pass.
+pub enum Outcome<'l> {
+    /// It is refused.
+    Refuse(Refused),
+    /// It goes to the pool of that index in the snapshot.
+    Forward {
+        /// Index of the pool.
+        pool: usize,
+    },
+    /// It is answered with a redirect; [`location`] says where to.
+    Redirect {
+        /// As configured.
+        to: &'l str,
+        /// 3xx.
+        status: u16,
+    },
+    /// It is answered from the config.
+    Respond {
+        /// 200 to 599.
+        status: u16,
+        /// Sent as it is.
+        body: &'l str,
+        /// Value of `content-type`.
+        content_type: &'l str,
+    },
+    /// `max-forwards: 0`: the answer is Weir's (RFC 9110 §7.6.2).
+    Trace,
+    /// A certificate authority looks whether the host is ours (RFC 8555 §8.3).
+    Prove {
+        /// What it expects to see.
+        authorization: Arc<str>,
+    },
+}
+
+/// Why a request is refused by its head alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// No path that may be compared or forwarded.
+    BadRequest(Violation),
+    /// CONNECT, for Weir is no forward proxy; TRACE, for a backend would echo secrets.
+    Method,
+    /// The host is of another certificate than the one that the client was shown.
+    Misdirected,
+    /// No route and no default pool.
+    NoRoute,
+    /// The body is larger than the route allows.
+    BodyTooLarge,
+}
+
+/// Paths of a request that differ from the one that was sent, reused from one request to the next.
+#[derive(Debug, Default)]
+pub struct Paths {
+    compared: Changed,
+    forwarded: Changed,
+}
+
+#[derive(Debug, Default)]
+struct Changed {
+    path: Vec<u8>,
+    is_changed: bool,
+}
+
+impl Changed {
+    fn or<'p>(&'p self, sent: &'p [u8]) -> &'p [u8] {
+        if self.is_changed { &self.path } else { sent }
+    }
+
+    fn set(&mut self, parts: [&[u8]; 2]) {
+        self.path.clear();
+        parts.iter().for_each(|part| self.path.extend_from_slice(part));
+        self.is_changed = true;
+    }
+}
+
+impl Paths {
+    /// The path that routes and lists are compared with, where `sent` came.
+    pub fn compared<'p>(&'p self, sent: &'p [u8]) -> &'p [u8] {
+        self.compared.or(sent)
+    }
+
+    /// The path that a backend is asked for; `None` where it is the one that was sent.
+    pub fn forwarded(&self) -> Option<&[u8]> {
+        let Paths { compared, forwarded } = self;
+        [forwarded, compared].into_iter().find(|changed| changed.is_changed).map(|changed| &*changed.path)
+    }
+
+    /// Makes ready for another request.
+    pub fn clear(&mut self) {
+        self.compared.is_changed = false;
+        self.forwarded.is_changed = false;
+    }
+
+    /// Has a backend asked for `path`, or for the one that was sent.
+    pub fn forward(&mut self, path: Option<&[u8]>) {
+        self.clear();
+        if let Some(path) = path {
+            self.forwarded.set([path, b""]);
+        }
+    }
+}
+
+/// Where certificate authorities look.
+const CHALLENGES: &[u8] = b"/.well-known/acme-challenge/";
+
+/// Decides; leaves in `paths` what differs from the path that was sent. Does not allocate once those are large enough.
+pub fn plan<'l>(rules: &Rules<'l>, request: &Received<'_>, paths: &mut Paths) -> Plan<'l> {
+    paths.clear();
+    let unscreened = |outcome| Plan { route: None, is_screened: false, outcome };
+    let decision = match taken_by(rules, request, paths) {
+        Ok(decision) => decision,
+        Err(outcome) => return unscreened(outcome),
+    };
+    let (route, outcome) = match decision {
+        Decision::Nowhere => return unscreened(Outcome::Refuse(Refused::NoRoute)),
+        Decision::Default { pool } => (None, Outcome::Forward { pool }),
+        Decision::Route { route, prefix } => {
+            (Some(route), of_route(route, prefix, request, paths).unwrap_or_else(Outcome::Refuse))
+        }
+    };
+    let outcome = if request.ends_here() { Outcome::Trace } else { outcome };
+    Plan { route, is_screened: true, outcome }
+}
+
+/// Which route or pool takes the request; `Err` with what happens to one that never comes so far.
+fn taken_by<'l>(
+    rules: &Rules<'l>,
+    request: &Received<'_>,
+    paths: &mut Paths,
+) -> Result<Decision<'l>, Outcome<'l>> {
+    let (head, sent) = (request.head, request.head.path(request.text));
+    if head.method() == Method::Connect {
+        return Err(Outcome::Refuse(Refused::Method));
+    }
+    match request.tls {
+        None => {
+            let token = sent.strip_prefix(CHALLENGES).and_then(|token| std::str::from_utf8(token).ok());
+            if let Some(authorization) = token.and_then(|token| rules.challenges.answer(token)) {
+                return Err(Outcome::Prove { authorization });
+            }
+        }
+        Some(tls) if !tls.covers(request.host()) => return Err(Outcome::Refuse(Refused::Misdirected)),
+        Some(_) => {}
+    }
+    // A backend would echo the request's cookies and credentials into a page (A26).
+    if head.method() == Method::Trace && !request.ends_here() {
+        return Err(Outcome::Refuse(Refused::Method));
+    }
+    normalise(rules.config, head, sent, &mut paths.compared)
+        .map_err(|violation| Outcome::Refuse(Refused::BadRequest(violation)))?;
+    Ok(match rules.routes.is_empty() {
+        true => rules.routes.default_pool().map_or(Decision::Nowhere, |pool| Decision::Default { pool }),
+        false => request.with_view(paths.compared(sent), |view| rules.routes.decide(view)),
+    })
+}
+
+/// Finds the normal form of the path that was sent.
+fn normalise(
+    config: &weir_config::Listener,
+    head: &RequestHead,
+    sent: &[u8],
+    out: &mut Changed,
+) -> Result<(), Violation> {
+    out.is_changed = match config.http().merge_slashes {
+        true if !head.path_is_plain() || path::has_empty_segment(sent) => {
+            path::normalise_merging_into(sent, &mut out.path)?
+        }
+        false if !head.path_is_plain() => path::normalise_into(sent, &mut out.path)?,
+        _ => false,
+    };
+    Ok(())
+}
+
+/// What the route does with the request; `prefix` is how much of the path its own `*` path named, in bytes.
+fn of_route<'l>(
+    route: &'l Route,
+    prefix: usize,
+    request: &Received<'_>,
+    paths: &mut Paths,
+) -> Result<Outcome<'l>, Refused> {
+    if let (Some(limit), BodyLength::Length(length)) = (route.body_limit_bytes, request.head.body())
+        && length > limit
+    {
+        return Err(Refused::BodyTooLarge);
+    }
+    Ok(match &route.action {
+        Action::Redirect { to, status } => Outcome::Redirect { to, status: *status },
+        Action::Respond { status, body, content_type } => {
+            Outcome::Respond { status: *status, body, content_type }
+        }
+        Action::Pool(pool) => {
+            if let Some(replacement) = &route.rewrite_prefix {
+                let Paths { compared, forwarded } = paths;
+                let rest = compared.or(request.head.path(request.text)).get(prefix..).unwrap_or_default();
+                forwarded.set([replacement, rest]);
+                // The rest of `/static../secret` behind `/static` is no dot segment before it stands behind a slash.
+                if path::has_dot_segment(&forwarded.path) {
+                    return Err(Refused::BadRequest(Violation::PathAboveRoot));
+                }
+            }
+            Outcome::Forward { pool: *pool }
+        }
+    })
+}
+
+/// What the pool chooses a backend by; `None` where it needs nothing of the request, or the request lacks it.
+pub fn key_of(pool: &weir_config::Pool, request: &Received<'_>, client: IpAddr) -> Option<u64> {
+    let Received { head, text, .. } = request;
+    let source = KeySource {
+        client,
+        path: head.path(text),
+        target: head.target(text),
+        header: &|name| head.combined(name, text),
+        cookie: &|name| sticky::cookie(request.cookies(), name),
+    };
+    choice_key(pool, &source)
+}
+
+/// Where a redirect leads: `$host` (without its port, which is another one behind `https://`), `$path` and `$query`
+/// (with its `?`) in `to` stand for the request's own, which the parser has checked.
+pub fn location(to: &str, head: &RequestHead, text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(to.len() + 64);
+    let mut rest = to;
+    while let Some(at) = rest.find('$') {
+        out.extend_from_slice(&rest.as_bytes()[..at]);
+        let name = &rest[at..];
+        let (value, used): (&[u8], usize) = if name.starts_with("$host") {
+            (without_port(head.host(text).unwrap_or_default()), 5)
+        } else if name.starts_with("$path") {
+            (head.path(text), 5)
+        } else if name.starts_with("$query") {
+            if let Some(query) = head.query(text) {
+                out.push(b'?');
+                out.extend_from_slice(query);
+            }
+            (b"", 6)
+        } else {
+            (b"$", 1)
+        };
+        out.extend_from_slice(value);
+        rest = &name[used..];
+    }
+    out.extend_from_slice(rest.as_bytes());
+    out
+}
