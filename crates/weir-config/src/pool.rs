@@ -152,7 +152,7 @@ table! {
     pub struct Sticky at "sticky = { … }" {
         /// Name of the cookie.
         cookie: String = text(&COOKIE_NAME).required().also(&["name"]);
-        /// File whose trimmed content seals the cookie, 16 bytes at least; nodes that share it read each other's cookies.
+        /// File whose trimmed content, 16 bytes at least, seals the cookie; nodes that share it agree.
         secret_file: Option<PathBuf> = text(&FILE)
             .default("a secret of this machine (`/etc/machine-id`)")
             .also(&["secret", "key_file"]);
