@@ -1,4 +1,5 @@
-//! Every endpoint of the admin API in one table: the router, the OpenAPI document and the reference page are made from it.
+//! Every endpoint of the admin API in one table: the router, the OpenAPI document and the reference page are
+//! made from it.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,5 @@
-//! Why a request or a connection would go where it goes: the data path's own functions asked about the live state.
+//! Why a request or a connection would go where it goes: the data path's own functions asked about the live
+//! state.
 
 mod http;
 
@@ -21,7 +22,8 @@ pub enum Question {
         method: String,
         /// `http://host[:port]/path?query`, or `/path?query` or `*` with a `host` header.
         url: String,
-        /// Who connects: the client, or a trusted proxy that names it in `x-forwarded-for`; default 127.0.0.1.
+        /// Who connects: the client, or a trusted proxy that names it in `x-forwarded-for`; default
+        /// 127.0.0.1.
         from: Option<IpAddr>,
         /// Header fields.
         #[serde(default)]
@@ -58,7 +60,8 @@ pub struct Answer {
     /// What the screen for SQL injection says of the request's head, where the route has one.
     #[serde(default)]
     pub sqli: Option<String>,
-    /// What happens: `forward to pool app`, `redirect 308 to …`, `respond 200`, `refuse 404, no_route`, `refuse 403, deny_path of the route`.
+    /// What happens: `forward to pool app`, `redirect 308 to …`, `respond 200`, `refuse 404, no_route`,
+    /// `refuse 403, deny_path of the route`.
     pub action: String,
     /// Status of Weir's own answer; `None` for what is forwarded.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -8,8 +8,8 @@ use weir_config::Config;
 use crate::client;
 use crate::files;
 
-/// A digest of all files with keys that `config` names: certificates, keys, stapled responses, authorities, secrets of
-/// sticky cookies. Two that are equal were made of the same files with the same contents.
+/// A digest of all files with keys that `config` names: certificates, keys, stapled responses, authorities,
+/// secrets of sticky cookies. Two that are equal were made of the same files with the same contents.
 ///
 /// `None` when a file can't be read; [`crate::Loaded::load`] says which and why. Reads every file.
 pub fn fingerprint(config: &Config) -> Option<[u8; 32]> {

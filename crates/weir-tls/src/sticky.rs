@@ -1,9 +1,9 @@
 //! The keys of sticky cookies: what a cookie says of its backend only Weir can read and write.
 //!
-//! The cookie is the backend's id under AES key wrap with padding (RFC 5649), which for eight bytes is one block. The
-//! same backend has the same cookie on every worker, after a reload, an upgrade or a restart, and on every node with the
-//! same secret, and nothing has to be remembered. Without the secret a cookie tells neither which address it stands for
-//! nor whether a guess is right.
+//! The cookie is the backend's id under AES key wrap with padding (RFC 5649), which for eight bytes is one
+//! block. The same backend has the same cookie on every worker, after a reload, an upgrade or a restart, and
+//! on every node with the same secret, and nothing has to be remembered. Without the secret a cookie tells
+//! neither which address it stands for nor whether a guess is right.
 
 use std::fmt;
 use std::path::Path;
@@ -23,8 +23,8 @@ const SEALED_BYTES: usize = 16;
 /// Room that wrapping asks for.
 const ROOM_BYTES: usize = 24;
 
-/// What identifies this machine, to be had without any setting. The manual page of the first, machine-id(5), wants it
-/// told to nobody, and used as a key instead.
+/// What identifies this machine, to be had without any setting. The manual page of the first, machine-id(5),
+/// wants it told to nobody, and used as a key instead.
 const OF_MACHINE: [&str; 2] = ["/etc/machine-id", "/proc/sys/kernel/random/boot_id"];
 
 /// The key of one pool's cookies.
@@ -42,8 +42,8 @@ impl StickyKey {
         StickyKey { key }
     }
 
-    /// The key of a file's content, without the space around it; or, where no file is named, of this machine's id, which
-    /// all of its processes share.
+    /// The key of a file's content, without the space around it; or, where no file is named, of this
+    /// machine's id, which all of its processes share.
     ///
     /// # Errors
     /// The file can't be read, or holds too little.

@@ -106,7 +106,8 @@ enum Verb {
     /// Live terminal view
     #[command(hide = true)]
     Top(NotBuilt),
-    /// Make a weir.toml of another program's configuration, each directive marked exact, approximate or unsupported
+    /// Make a weir.toml of another program's configuration, each directive marked exact, approximate or
+    /// unsupported
     Convert(verbs::convert::Arguments),
 }
 
@@ -153,7 +154,8 @@ enum Explain {
     Sql(NotBuilt),
 }
 
-/// Arguments of a verb that a later version has; taken so that the answer is "not built yet" rather than "unknown".
+/// Arguments of a verb that a later version has; taken so that the answer is "not built yet" rather than
+/// "unknown".
 #[derive(Debug, Args)]
 struct NotBuilt {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]

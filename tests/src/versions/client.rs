@@ -18,7 +18,8 @@ use tokio_rustls::TlsConnector;
 use super::tls;
 use crate::dialogue::Authority;
 
-/// What a server may send before it was taken: small, so that a body of some megabytes fills all windows on the way.
+/// What a server may send before it was taken: small, so that a body of some megabytes fills all windows on
+/// the way.
 const WINDOW_BYTES: u32 = 64 << 10;
 
 /// What a client speaks.
@@ -428,8 +429,8 @@ fn of_hyper(error: hyper::Error) -> Failed {
     if refused { Failed::Refused(text) } else { Failed::Broken(text) }
 }
 
-/// What the `h3` crate says. It keeps the number in a GOAWAY to itself, so that a request without an answer on a connection that was ended
-/// in order counts as refused (RFC 9114 §5.2).
+/// What the `h3` crate says. It keeps the number in a GOAWAY to itself, so that a request without an answer
+/// on a connection that was ended in order counts as refused (RFC 9114 §5.2).
 fn of_http3(error: &h3::error::StreamError, has_head: bool) -> Failed {
     use h3::error::{Code, StreamError};
     let is_rejected =

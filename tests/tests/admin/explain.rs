@@ -193,7 +193,8 @@ struct Foretold {
 }
 
 impl Foretold {
-    /// Whether other people's clients send it in HTTP/2, and Weir answers it there: what is malformed ends the stream.
+    /// Whether other people's clients send it in HTTP/2, and Weir answers it there: what is malformed ends
+    /// the stream.
     fn fits_http2(&self) -> bool {
         let is_malformed = matches!(self.expected, Told::Weir { status: 400 | 417 | 431 | 501, .. });
         !is_malformed

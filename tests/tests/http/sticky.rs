@@ -86,7 +86,8 @@ fn cookies_are_read_by_nodes_with_the_same_secret_and_by_no_others() {
     }
 }
 
-/// The address of a backend was under a hash that everybody can compute, so that each guess could be tried on it.
+/// The address of a backend was under a hash that everybody can compute, so that each guess could be tried on
+/// it.
 #[test]
 fn a_cookie_outlives_reloads_upgrades_and_restarts_and_says_nothing_of_the_address() {
     let backends = backends();

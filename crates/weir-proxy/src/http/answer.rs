@@ -1,4 +1,5 @@
-//! Answers of Weir's own: failures, redirects, fixed responses, and what proves a domain to an ACME authority.
+//! Answers of Weir's own: failures, redirects, fixed responses, and what proves a domain to an ACME
+//! authority.
 
 use weir_http::{AddedField, OwnAnswer};
 use weir_io::clock;
@@ -99,7 +100,8 @@ pub fn may_keep(session: &Session, exchange: &Exchange) -> bool {
         && session.requester.slot.draining_until().is_none()
 }
 
-/// Takes the request that is being answered off the session's buffer, unless it was forwarded, which did that.
+/// Takes the request that is being answered off the session's buffer, unless it was forwarded, which did
+/// that.
 pub fn take_request(session: &mut Session, exchange: &Exchange, keep: bool) {
     if !exchange.forwarded
         && let Some(buffer) = &mut session.requester.buffer
@@ -112,7 +114,8 @@ pub fn take_request(session: &mut Session, exchange: &Exchange, keep: bool) {
     }
 }
 
-/// Ends an exchange that was answered without a backend's connection; `End::Done` where all was sent that its head says.
+/// Ends an exchange that was answered without a backend's connection; `End::Done` where all was sent that its
+/// head says.
 pub fn ended(
     session: &mut Session,
     exchange: &mut Exchange,

@@ -1,7 +1,7 @@
 //! One request's life, from its head on: plan, choose, connect, send, receive, respond, finish.
 //!
-//! What needs no backend leaves after the plan: `answer` gives what is ours to say, `cache` what memory has. A backend that fails leads to
-//! `retry`, and any failure that remains to `failure`, which knows its status.
+//! What needs no backend leaves after the plan: `answer` gives what is ours to say, `cache` what memory has.
+//! A backend that fails leads to `retry`, and any failure that remains to `failure`, which knows its status.
 
 use std::rc::Rc;
 
@@ -69,8 +69,8 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
     }
 }
 
-/// Plans, and asks lists and limits where the plan says so; leaves in `exchange.paths` what differs from the path that was
-/// sent.
+/// Plans, and asks lists and limits where the plan says so; leaves in `exchange.paths` what differs from the
+/// path that was sent.
 fn decide<'l>(
     session: &Session,
     listener: &'l WorkerListener,
@@ -102,7 +102,8 @@ fn decide<'l>(
     Ok(plan)
 }
 
-/// Keeps what the log, the counters and the answer need of the request's bytes, which are gone once it has been forwarded.
+/// Keeps what the log, the counters and the answer need of the request's bytes, which are gone once it has
+/// been forwarded.
 fn note_request(session: &Session, listener: &WorkerListener, exchange: &mut Exchange) {
     let received = session.requester.received();
     exchange.ledger.bytes_received = exchange.request.head_bytes() as u64;

@@ -37,7 +37,8 @@ pub struct Exchange {
     pub paths: Paths,
     /// What `x-request-id` says towards both sides: the client's own where it sent an acceptable one.
     pub request_id: Vec<u8>,
-    /// Whether the request may be a copy that somebody sends again: it came before the client's handshake was over (RFC 8470).
+    /// Whether the request may be a copy that somebody sends again: it came before the client's handshake was
+    /// over (RFC 8470).
     pub early: bool,
     /// The protocol the client asks to upgrade to.
     pub upgrade: Vec<u8>,

@@ -1,4 +1,5 @@
-//! A request as `weir explain` has it. What decides about real ones decides about it; nothing is counted, and nothing sent.
+//! A request as `weir explain` has it. What decides about real ones decides about it; nothing is counted, and
+//! nothing sent.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -61,7 +62,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Writes the request in HTTP/1.1 and reads it as the listener would that gets it from `peer`. No word has a line break.
+    /// Writes the request in HTTP/1.1 and reads it as the listener would that gets it from `peer`. No word
+    /// has a line break.
     ///
     /// # Errors
     /// The listener would refuse it: says how.
@@ -98,13 +100,15 @@ impl Request {
         screening::explain(screens, &self.received(None), path, self.client)
     }
 
-    /// What the screen for SQL injection says of the head, and how the request is refused for it; `None` where nobody looks.
+    /// What the screen for SQL injection says of the head, and how the request is refused for it; `None`
+    /// where nobody looks.
     pub fn injection(&self, asked: Sqli) -> Option<(String, Option<Answered>)> {
         let (sentence, refuses) = sqli::explain(asked, &self.received(None))?;
         Some((sentence, refuses.then(|| Failure::Injection.into())))
     }
 
-    /// What the cache of the route says; `None` where it has none. `path` is the one that a backend is asked for.
+    /// What the cache of the route says; `None` where it has none. `path` is the one that a backend is asked
+    /// for.
     pub fn cached(&self, route: &Route, is_secure: bool, path: &[u8]) -> Option<String> {
         let scheme = if is_secure { Scheme::Https } else { Scheme::Http };
         let cache = route.cache.as_deref()?;

@@ -182,8 +182,8 @@ impl Failure {
         }
     }
 
-    /// The status Weir answers with while nothing has reached the client (RFC 9110 §15.5, §15.6); `None` when there is
-    /// nobody to answer.
+    /// The status Weir answers with while nothing has reached the client (RFC 9110 §15.5, §15.6); `None` when
+    /// there is nobody to answer.
     pub fn status(&self) -> Option<u16> {
         Some(match self {
             Failure::BadRequest(violation) => violation.status(),
@@ -312,7 +312,8 @@ impl Failure {
         }
     }
 
-    /// Whether what else the client sent can no longer be told apart from a next request, so that the connection ends.
+    /// Whether what else the client sent can no longer be told apart from a next request, so that the
+    /// connection ends.
     pub fn closes_client(&self) -> bool {
         matches!(
             self,

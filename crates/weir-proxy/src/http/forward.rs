@@ -1,7 +1,7 @@
 //! Forwards a client's request to a pool, and its response to the client.
 //!
-//! Waits that most exchanges never come to (errors, queues, connecting, large bodies, tunnels) are boxed here and further
-//! down: a session's future is as large as its largest path, and every idle connection holds one.
+//! Waits that most exchanges never come to (errors, queues, connecting, large bodies, tunnels) are boxed here
+//! and further down: a session's future is as large as its largest path, and every idle connection holds one.
 
 use weir_http::Conditions;
 
@@ -51,8 +51,8 @@ pub async fn run(
     ended
 }
 
-/// Leaves a request that had a backend and gets no answer of it: what is left of its body decides whether the client's
-/// connection can be kept.
+/// Leaves a request that had a backend and gets no answer of it: what is left of its body decides whether the
+/// client's connection can be kept.
 fn leave(session: &mut Session, exchange: &mut Exchange, upload: &mut Upload) {
     exchange.ledger.bytes_received += upload.received_bytes();
     if let (Some(pool), Some(backend)) = (&exchange.ledger.pool, exchange.ledger.backend) {

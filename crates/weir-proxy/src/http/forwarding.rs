@@ -67,7 +67,8 @@ impl Facts {
         ResponseContext::new(self.version, self.method, keep_alive)
     }
 
-    /// Notes who sent the response: the client's cookie may have to say so, and over TLS (`is_secure`) to stay there.
+    /// Notes who sent the response: the client's cookie may have to say so, and over TLS (`is_secure`) to
+    /// stay there.
     pub fn answered_by(&mut self, chosen: &Chosen, is_secure: bool) {
         self.sticky.answered_by(chosen, is_secure);
     }

@@ -1,9 +1,9 @@
-//! What becomes of a request, as far as its head says: the one place that decides it, for the data path and for
-//! `weir explain`.
+//! What becomes of a request, as far as its head says: the one place that decides it, for the data path and
+//! for `weir explain`.
 //!
 //! Pure. Whether lists and limits are asked is decided here; what they answer is not, for to ask is to count
-//! ([`super::screening`], [`super::sqli`]). What comes only behind a plan belongs to the exchange: what memory has, the
-//! choice of a backend, a body that proves too large.
+//! ([`super::screening`], [`super::sqli`]). What comes only behind a plan belongs to the exchange: what
+//! memory has, the choice of a backend, a body that proves too large.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -48,9 +48,9 @@ pub struct OverTls<'a> {
 }
 
 impl OverTls<'_> {
-    /// Whether `host` (without port) may be asked for on this connection. Only where clients have certificates it may
-    /// not be everything: one that was let in by one name must not reach another whose rules it was never held against
-    /// (RFC 9110 section 7.4, threat B14).
+    /// Whether `host` (without port) may be asked for on this connection. Only where clients have
+    /// certificates it may not be everything: one that was let in by one name must not reach another whose
+    /// rules it was never held against (RFC 9110 section 7.4, threat B14).
     fn covers(&self, host: &[u8]) -> bool {
         if !self.server.asks_for_certificate() {
             return true;
@@ -203,7 +203,8 @@ impl Paths {
 /// Where certificate authorities look.
 const CHALLENGES: &[u8] = b"/.well-known/acme-challenge/";
 
-/// Decides; leaves in `paths` what differs from the path that was sent. Does not allocate once those are large enough.
+/// Decides; leaves in `paths` what differs from the path that was sent. Does not allocate once those are
+/// large enough.
 pub fn plan<'l>(rules: &Rules<'l>, request: &Received<'_>, paths: &mut Paths) -> Plan<'l> {
     paths.clear();
     let unscreened = |outcome| Plan { route: None, is_screened: false, outcome };
@@ -293,7 +294,8 @@ fn of_route<'l>(
                 let Paths { compared, forwarded } = paths;
                 let rest = compared.or(request.head.path(request.text)).get(prefix..).unwrap_or_default();
                 forwarded.set([replacement, rest]);
-                // The rest of `/static../secret` behind `/static` is no dot segment before it stands behind a slash.
+                // The rest of `/static../secret` behind `/static` is no dot segment before it stands behind a
+                // slash.
                 if path::has_dot_segment(&forwarded.path) {
                     return Err(Refused::BadRequest(Violation::PathAboveRoot));
                 }
@@ -316,8 +318,8 @@ pub fn key_of(pool: &weir_config::Pool, request: &Received<'_>, client: IpAddr) 
     choice_key(pool, &source)
 }
 
-/// Where a redirect leads: `$host` (without its port, which is another one behind `https://`), `$path` and `$query`
-/// (with its `?`) in `to` stand for the request's own, which the parser has checked.
+/// Where a redirect leads: `$host` (without its port, which is another one behind `https://`), `$path` and
+/// `$query` (with its `?`) in `to` stand for the request's own, which the parser has checked.
 pub fn location(to: &str, head: &RequestHead, text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(to.len() + 64);
     let mut rest = to;

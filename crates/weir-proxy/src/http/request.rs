@@ -25,7 +25,8 @@ use crate::reach::Wish;
 /// Most bytes of a body that leave together with the head.
 const WITH_HEAD_BYTES: usize = SMALL;
 
-/// Writes the request for the backend into `exchange.outgoing`; from then on the bytes received are not needed.
+/// Writes the request for the backend into `exchange.outgoing`; from then on the bytes received are not
+/// needed.
 ///
 /// # Errors
 /// Backends are spoken to in HTTP/2, which cannot carry it.

@@ -1,4 +1,5 @@
-//! Asks the screens of the listener and of the route whether a request may pass. What they decide by, and how, is weir-screen's.
+//! Asks the screens of the listener and of the route whether a request may pass. What they decide by, and
+//! how, is weir-screen's.
 
 use std::net::IpAddr;
 
@@ -108,7 +109,8 @@ pub struct Step {
     pub word: &'static str,
 }
 
-/// Every step of the screens of a listener and of a route, in order: those on the edge of both come before all others.
+/// Every step of the screens of a listener and of a route, in order: those on the edge of both come before
+/// all others.
 pub(super) fn explain(
     screens: [Option<&Screen>; 2],
     request: &Received<'_>,

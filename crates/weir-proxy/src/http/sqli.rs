@@ -1,4 +1,5 @@
-//! Has requests judged for SQL injection before they are forwarded. What an injection is, is weir-screen's to say.
+//! Has requests judged for SQL injection before they are forwarded. What an injection is, is weir-screen's to
+//! say.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -42,7 +43,8 @@ fn judge_head(asked: Sqli, screen: &mut Screen, request: &Received<'_>) -> Optio
     }
 }
 
-/// What `weir explain` says of a request's head: the sentence, and whether the request is refused. `None` where nobody looks.
+/// What `weir explain` says of a request's head: the sentence, and whether the request is refused. `None`
+/// where nobody looks.
 pub(super) fn explain(asked: Sqli, request: &Received<'_>) -> Option<(String, bool)> {
     let blocks = match asked.mode {
         SqliMode::Off => return None,
@@ -122,7 +124,8 @@ fn settle(asked: Sqli, judged: Judged, cells: &ListenerCells, ledger: &mut Ledge
     if blocks { Err(Failure::Injection) } else { Ok(()) }
 }
 
-/// Holds back as much of a request's body as the route says, and looks at it. It leaves with the head, and can be sent once more.
+/// Holds back as much of a request's body as the route says, and looks at it. It leaves with the head, and
+/// can be sent once more.
 pub(super) async fn body(
     session: &mut Session,
     exchange: &mut Exchange,

@@ -21,7 +21,8 @@ impl Sticky {
         Sticky { wanted: cookie(cookies, name.as_bytes()).and_then(|value| key.open(value)), set: None }
     }
 
-    /// Prepares the cookie when the client does not have that of `chosen` yet. One that came over TLS is not to be sent in the clear.
+    /// Prepares the cookie when the client does not have that of `chosen` yet. One that came over TLS is not
+    /// to be sent in the clear.
     pub(super) fn answered_by(&mut self, chosen: &Chosen, is_secure: bool) {
         let Some((name, key)) = cookie_of(&chosen.pool.shared) else { return };
         let id = chosen.backend().shared.balance.id();

@@ -7,8 +7,8 @@ use weir_io::clock;
 use super::RouteCache;
 use crate::http::plan::Received;
 
-/// What happens to the request at the cache of its route, and why. `path` is the one that backends see; `trusted` says
-/// whether a trusted proxy asks.
+/// What happens to the request at the cache of its route, and why. `path` is the one that backends see;
+/// `trusted` says whether a trusted proxy asks.
 pub fn explain(
     route: &RouteCache,
     request: &Received<'_>,

@@ -1,8 +1,8 @@
 //! Fetches a response for the cache: a backend is asked for it as for every other, and what comes goes to a
 //! [`super::broadcast::Broadcast`].
 //!
-//! So it is chosen, connected, timed and tried again for as every other request is. Its recipient is gone when nobody waits any
-//! more, and it may not go on by itself ([`super::background`]).
+//! So it is chosen, connected, timed and tried again for as every other request is. Its recipient is gone
+//! when nobody waits any more, and it may not go on by itself ([`super::background`]).
 
 use std::future::poll_fn;
 use std::rc::Rc;

@@ -118,7 +118,8 @@ pub enum Share {
     Unsatisfiable,
 }
 
-/// Decides; where it is not the whole, the head to send is left in `exchange.response` and its text in `exchange.outgoing`.
+/// Decides; where it is not the whole, the head to send is left in `exchange.response` and its text in
+/// `exchange.outgoing`.
 pub fn share_of(
     session: &Session,
     exchange: &mut Exchange,
@@ -145,8 +146,8 @@ pub fn share_of(
     //# Note: Content codings are a property of the representation data, so a
     //# strong entity tag for a content-encoded representation has to be
     //# distinct from the entity tag of an unencoded representation
-    // Ranges are those of the content as it is, which alone has the strong tag. A date tells the two no more apart than no condition does:
-    // what its owner has may be the beginning of the encoded one.
+    // Ranges are those of the content as it is, which alone has the strong tag. A date tells the two no more
+    // apart than no condition does: what its owner has may be the beginning of the encoded one.
     let wants_coding = offer.is_some_and(|offer| offer.coding.is_some());
     let dated =
         request.value(KnownHeader::IfRange, received).is_some_and(|text| EntityTag::parse(text).is_none());

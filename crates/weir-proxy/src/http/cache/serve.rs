@@ -27,7 +27,8 @@ use crate::http::reply;
 use crate::http::requester::Recipient as _;
 use crate::http::session::Session;
 
-/// Fetches that one request waits for, when they are lost or prove to be of another variant, before it goes its own way.
+/// Fetches that one request waits for, when they are lost or prove to be of another variant, before it goes
+/// its own way.
 const FETCHES_MOST: u32 = 3;
 /// The longest wait for a fetch of one's own, which ends by its own timers long before.
 const LONGEST: Duration = Duration::from_secs(86_400);
@@ -308,7 +309,8 @@ impl Miss<'_> {
         .await
     }
 
-    /// Whether a response under way is what this request asks for too; else the key becomes that of its own variant.
+    /// Whether a response under way is what this request asks for too; else the key becomes that of its own
+    /// variant.
     fn is_for(&self, session: &Session, exchange: &mut Exchange, head: &FetchedHead) -> bool {
         let Some((vary, variant)) = &head.variant else { return false };
         let received = session.requester.received();
@@ -351,7 +353,8 @@ impl Miss<'_> {
             return Ok(hit::send(session, exchange, self.forwarding, object, &facts).await);
         }
         if (wants_part && head.variant.is_none()) || (head.is_personal && !leads) {
-            // The whole was asked for in order to keep it, which is not to be: what the client wants is asked for as it did.
+            // The whole was asked for in order to keep it, which is not to be: what the client wants is asked
+            // for as it did.
             drop(reader);
             return self.go_past(session, exchange, lacking, "not-stored").await;
         }
@@ -425,8 +428,9 @@ impl Miss<'_> {
         exchange.ledger.cache.hit(result, age, ttl);
     }
 
-    /// For an answer that was fetched for several: who did not ask for it himself is told how old it is. Who did is told only what the origin
-    /// had said of it: an age says that the origin was not asked (RFC 9111 §5.1).
+    /// For an answer that was fetched for several: who did not ask for it himself is told how old it is. Who
+    /// did is told only what the origin had said of it: an age says that the origin was not asked (RFC 9111
+    /// §5.1).
     fn note_shared(&self, exchange: &mut Exchange, object: &Object, facts: &RequestFacts, leads: bool) {
         if !leads {
             exchange.ledger.cache.flag("collapsed");
