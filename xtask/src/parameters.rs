@@ -1,36 +1,18 @@
 //! How many things a function may be handed: more than a reader can hold at once wait to become one value
 //! with a name.
 
-use std::collections::BTreeMap;
-
 use crate::tokens::{Kind, Token, closing, tokens, without_tests};
 use crate::tree::{Finding, Tree};
 
 /// Most parameters beside `self`. A tuple counts as many as it has elements.
 const MOST: usize = 6;
 
-/// Functions with more, by crate. The numbers may only fall.
-const NOT_YET: &[(&str, usize)] = &[("weir-proxy", 2)];
-
-/// Functions of the product that take too many, unless their crate is known for as many of them.
+/// Functions of the product that take too many.
 pub fn check(tree: &Tree) -> Vec<Finding> {
-    let mut by_crate: BTreeMap<&str, Vec<Finding>> = BTreeMap::new();
-    for (path, text) in tree.with_extension(&["rs"]) {
-        let Some((name, file)) = path.strip_prefix("crates/").and_then(|path| path.split_once('/')) else {
-            continue;
-        };
-        if file.starts_with("src/") && !file.ends_with("tests.rs") {
-            by_crate.entry(name).or_default().extend(too_many(path, text));
-        }
-    }
-    let mut findings = Vec::new();
-    for (name, found) in by_crate {
-        let known = NOT_YET.iter().find(|(known, _)| *known == name).map_or(0, |(_, count)| *count);
-        if found.len() > known {
-            findings.extend(found);
-        }
-    }
-    findings
+    let is_product =
+        |path: &str| path.starts_with("crates/") && path.contains("/src/") && !path.ends_with("tests.rs");
+    let sources = tree.with_extension(&["rs"]).filter(|(path, _)| is_product(path));
+    sources.flat_map(|(path, text)| too_many(path, text)).collect()
 }
 
 fn too_many(path: &str, text: &str) -> Vec<Finding> {
