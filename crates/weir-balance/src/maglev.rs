@@ -36,8 +36,9 @@ impl MaglevTable {
 /// takes one slot for every full share of the largest weight it has saved up, so slots are proportional to
 /// weight to within about one percent.
 ///
-/// About half a millisecond: the free slots are kept as bits, which stay in the first-level cache, and the
-/// last of them, which walks would take longest to meet, are looked for among themselves.
+/// Half a millisecond to one and a half, by the machine: the free slots are kept as bits, which stay in the
+/// first-level cache, and the last of them, which walks would take longest to meet, are looked for among
+/// themselves.
 pub fn fill(backends: &[(u64, u32)]) -> Vec<u32> {
     let mut takers: Vec<Taker> = backends
         .iter()

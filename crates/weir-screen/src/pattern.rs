@@ -73,20 +73,7 @@ impl Pattern {
     /// # Errors
     /// It is not a pattern; the text says what to write instead.
     pub fn parse(text: &str, case: Case) -> Result<Pattern, String> {
-        let (negated, rest) = match text.strip_prefix('!') {
-            Some(rest) => (true, rest),
-            None => (false, text),
-        };
-        let form = if let Some(expression) = rest.strip_prefix('~') {
-            if expression.is_empty() {
-                return Err(
-                    "expected a regular expression behind the `~`, such as \"~^bot/[0-9]+\"".to_owned()
-                );
-            }
-            Form::Regex(expression.into())
-        } else {
-            simple(rest)?
-        };
+        let (negated, form) = read(text)?;
         let regex = match &form {
             Form::Regex(expression) => {
                 Some(build(expression, case, ENTRY_BYTES).map_err(|error| reason(&error))?)
@@ -95,6 +82,15 @@ impl Pattern {
             _ => None,
         };
         Ok(Pattern { negated, form, case, regex })
+    }
+
+    /// Whether `text` can be read, as [`Self::parse`] says it, without making what it is matched by: a list
+    /// may have thousands of entries.
+    pub fn check(text: &str, case: Case) -> Result<(), String> {
+        match read(text)? {
+            (_, Form::Regex(_)) => Pattern::parse(text, case).map(drop),
+            _ => Ok(()),
+        }
     }
 
     /// Whether `text` is one that the entry means. Linear in the length of `text`; does not allocate.
@@ -131,6 +127,19 @@ impl Pattern {
             Form::Regex(text) => format!("(?:{text})"),
         }
     }
+}
+
+/// Whether an entry is negated, and what the rest of it is.
+fn read(text: &str) -> Result<(bool, Form), String> {
+    let (negated, rest) = match text.strip_prefix('!') {
+        Some(rest) => (true, rest),
+        None => (false, text),
+    };
+    let Some(expression) = rest.strip_prefix('~') else { return Ok((negated, simple(rest)?)) };
+    if expression.is_empty() {
+        return Err("expected a regular expression behind the `~`, such as \"~^bot/[0-9]+\"".to_owned());
+    }
+    Ok((negated, Form::Regex(expression.into())))
 }
 
 fn simple(text: &str) -> Result<Form, String> {

@@ -297,6 +297,8 @@ fn a_conversation_of_few_words_outlives_the_times_for_heads_and_idleness_and_the
 #[test]
 fn many_conversations_of_small_messages_last_over_one_connection() {
     const STREAMS: usize = 40;
+    // Twenty thousand messages each way; what took them for a flood closed the connection within a second.
+    const TURNS: usize = 500;
     let matrix = Matrix::new();
     for front in [Front::Http2, Front::Http2Tls, Front::Http3] {
         let turns: Vec<_> = (0..STREAMS).map(|_| Arc::new(Turns::with_pause(Duration::ZERO))).collect();
@@ -308,7 +310,9 @@ fn many_conversations_of_small_messages_last_over_one_connection() {
                 conversations
                     .spawn(async move { client.ask("POST", "/echo", &[], vec![Part::Turns(turns)]).await });
             }
-            tokio::time::sleep(Duration::from_secs(5)).await;
+            while turns.iter().any(|turns| turns.count() < TURNS) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
             turns.iter().for_each(|turns| turns.stop());
             for answer in conversations.join_all().await {
                 assert!(answer.is_ok(), "{front:?}: {answer:?}");
