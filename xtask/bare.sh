@@ -41,6 +41,8 @@ make_debian_root $release "$root" "$store/packages" "$store/debootstrap.log" \
     --include=make,git,gcc,libc6-dev,ca-certificates || failed debootstrap "$store/debootstrap.log"
 # Names are resolved, and certificates trusted, as on this machine.
 cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+# Debian's installer writes this file, debootstrap does not.
+printf '%s\n' '127.0.0.1 localhost' '::1 localhost ip6-localhost ip6-loopback' >"$root/etc/hosts"
 if compgen -G '/usr/local/share/ca-certificates/*.crt' >/dev/null; then
     cp /usr/local/share/ca-certificates/*.crt "$root/usr/local/share/ca-certificates/"
     inside_debian_root "$root" update-ca-certificates >/dev/null 2>&1

@@ -15,13 +15,15 @@ use crate::tree::Tree;
 use crate::{ci, edges, suite};
 
 /// Words of a path, and the end-to-end areas that try what such a file is about.
-const AREAS: [(&str, &[&str]); 24] = [
+const AREAS: [(&str, &[&str]); 27] = [
     ("acme", &["acme"]),
     ("admin", &["admin"]),
     ("balance", &["health", "http"]),
     ("cache", &["cache", "rfc9111"]),
     ("certificates", &["acme", "tls"]),
     ("compress", &["compression"]),
+    ("config", &["admin", "reload"]),
+    ("control", &["admin", "reload"]),
     ("convert", &["convert"]),
     ("dns", &["resources"]),
     ("explain", &["admin"]),
@@ -36,6 +38,7 @@ const AREAS: [(&str, &[&str]); 24] = [
     ("screen", &["screening"]),
     ("sni", &["tls"]),
     ("sqli", &["http3", "screening"]),
+    ("state", &["admin", "reload"]),
     ("tcp", &["tcp"]),
     ("tls", &["tls"]),
     ("udp", &["udp"]),
