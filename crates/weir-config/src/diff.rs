@@ -1,6 +1,6 @@
 //! What a reload would change, object by object, for the log, the reload answer and `weir reload`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use crate::admin;
@@ -98,21 +98,19 @@ type Settings = BTreeMap<String, Shown>;
 /// The order of routes counts: the first match wins.
 pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
     let (old, new) = (objects(&effective(old)), objects(&effective(new)));
+    let mut left: HashMap<&String, &Settings> =
+        old.iter().map(|(object, settings)| (object, settings)).collect();
     let mut changes = Vec::new();
     for (object, now) in &new {
-        match old.iter().find(|(before, _)| before == object) {
-            None => {
-                changes.push(Change { object: object.clone(), kind: ChangeKind::Added, keys: Vec::new() })
-            }
-            Some((_, before)) if before != now => {
-                let keys = key_changes(before, now);
-                changes.push(Change { object: object.clone(), kind: ChangeKind::Changed, keys });
-            }
-            Some(_) => {}
-        }
+        let (kind, keys) = match left.remove(object) {
+            None => (ChangeKind::Added, Vec::new()),
+            Some(before) if before != now => (ChangeKind::Changed, key_changes(before, now)),
+            Some(_) => continue,
+        };
+        changes.push(Change { object: object.clone(), kind, keys });
     }
-    for (object, _) in old.into_iter().filter(|(object, _)| !new.iter().any(|(kept, _)| kept == object)) {
-        changes.push(Change { object, kind: ChangeKind::Removed, keys: Vec::new() });
+    for (object, _) in old.iter().filter(|(object, _)| left.contains_key(object)) {
+        changes.push(Change { object: object.clone(), kind: ChangeKind::Removed, keys: Vec::new() });
     }
     changes
 }
