@@ -35,37 +35,34 @@ pub async fn refuse(
 /// Runs one exchange whose request head is complete.
 pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: &mut Exchange) -> After {
     note_request(session, &listener, exchange);
-    let Plan { route, outcome, .. } = match decide(session, &listener, exchange) {
-        Ok(plan) => plan,
-        Err(failure) => return Box::pin(answer::failure(session, &listener, exchange, &failure)).await,
-    };
-    match outcome {
-        Outcome::Forward { pool } => {
-            let pool = listener.pools[pool].clone();
-            exchange.ledger.pool = Some(pool.clone());
-            let forwarding = Forwarding { listener: &listener, pool, route };
-            let ended = match route.and_then(|route| route.cache.as_deref()) {
-                None => forward::run(session, exchange, &forwarding).await,
-                Some(cache) => cache::run(session, exchange, &forwarding, cache).await,
-            };
-            match ended {
-                Ok(after) => after,
-                Err(failure) => Box::pin(answer::failure(session, &listener, exchange, &failure)).await,
+    let ended = match decide(session, &listener, exchange) {
+        Err(failure) => Err(failure),
+        Ok(Plan { route, outcome, .. }) => match outcome {
+            Outcome::Forward { pool } => {
+                let pool = listener.pools[pool].clone();
+                exchange.ledger.pool = Some(pool.clone());
+                let forwarding = Forwarding { listener: &listener, pool, route };
+                match route.and_then(|route| route.cache.as_deref()) {
+                    None => forward::run(session, exchange, &forwarding).await,
+                    Some(cache) => cache::run(session, exchange, &forwarding, cache).await,
+                }
             }
-        }
-        Outcome::Refuse(refused) => {
-            Box::pin(answer::failure(session, &listener, exchange, &refused.into())).await
-        }
-        Outcome::Redirect { to, status } => {
-            Box::pin(answer::redirect(session, &listener, exchange, to, status)).await
-        }
-        Outcome::Respond { status, body, content_type } => {
-            Box::pin(answer::respond(session, &listener, exchange, status, body, content_type)).await
-        }
-        Outcome::Trace => Box::pin(answer::trace(session, &listener, exchange)).await,
-        Outcome::Prove { authorization } => {
-            Box::pin(answer::prove(session, &listener, exchange, &authorization)).await
-        }
+            Outcome::Refuse(refused) => Err(refused.into()),
+            Outcome::Redirect { to, status } => {
+                Ok(Box::pin(answer::redirect(session, &listener, exchange, to, status)).await)
+            }
+            Outcome::Respond { status, body, content_type } => {
+                Ok(Box::pin(answer::respond(session, &listener, exchange, status, body, content_type)).await)
+            }
+            Outcome::Trace => Ok(Box::pin(answer::trace(session, &listener, exchange)).await),
+            Outcome::Prove { authorization } => {
+                Ok(Box::pin(answer::prove(session, &listener, exchange, &authorization)).await)
+            }
+        },
+    };
+    match ended {
+        Ok(after) => after,
+        Err(failure) => Box::pin(answer::failure(session, &listener, exchange, &failure)).await,
     }
 }
 
