@@ -1,7 +1,5 @@
-//! Every endpoint of the admin API in one table: the router, the OpenAPI document and the reference page are
-//! made from it.
-
-use std::fmt::Write as _;
+//! Every endpoint of the admin API in one table: the router and the OpenAPI document are made from it, and
+//! the reference page by `cargo xtask docs`.
 
 use serde_json::{Value, json};
 
@@ -277,16 +275,6 @@ pub const ENDPOINTS: &[Endpoint] = &[
     },
 ];
 
-/// Errors that any endpoint may answer: status, code, when.
-const COMMON_ERRORS: &[(u16, &str, &str)] = &[
-    (400, "bad_request", "the body or a parameter is not what was expected"),
-    (401, "unauthorized", "no token, or a wrong one, where the call needs it"),
-    (403, "forbidden", "a cross-site request, or a host name that is not this machine's (DNS rebinding)"),
-    (404, "not_found", "no such path, pool or backend"),
-    (405, "method_not_allowed", "the path knows other methods"),
-    (413, "too_large", "a body above 64 KiB"),
-];
-
 /// The OpenAPI document.
 pub fn openapi() -> Value {
     let mut paths = serde_json::Map::new();
@@ -356,44 +344,6 @@ fn parameters(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
 }
 
-/// The reference page of the admin API, in Markdown.
-pub fn reference_page() -> String {
-    let mut page = String::from(
-        "# Admin API\n\nHTTP and JSON at `admin.bind` (default `127.0.0.1:9900`). Generated from \
-         `crates/weir-admin/src/endpoints.rs`; do not edit. The same as OpenAPI 3.1: `GET /v1/openapi.json`.\n\n\
-         Changing calls need `authorization: Bearer TOKEN` where `admin.token_file` is set, and are refused when they come from \
-         another site (`origin`, `sec-fetch-site`). Where `admin.bind` is not loopback, all calls but `/livez` and `/readyz` need it. The `host` must be an address of this machine or its name, unless the \
-         request carries the token. Every error is `{\"error\": {\"code\": \"…\", \"message\": \"…\"}}`.\n\n\
-         | call | does |\n|---|---|\n",
-    );
-    for endpoint in ENDPOINTS {
-        let _ = writeln!(page, "| `{} {}` | {} |", endpoint.method.word(), endpoint.path, endpoint.summary);
-    }
-    page.push_str("\n## Errors of every call\n\n| status | code | when |\n|---|---|---|\n");
-    for (status, code, when) in COMMON_ERRORS {
-        let _ = writeln!(page, "| {status} | `{code}` | {when} |");
-    }
-    for endpoint in
-        ENDPOINTS.iter().filter(|endpoint| !endpoint.body.is_empty() || !endpoint.statuses.is_empty())
-    {
-        let _ = write!(page, "\n## `{} {}`\n\n{}\n", endpoint.method.word(), endpoint.path, endpoint.summary);
-        if !endpoint.body.is_empty() {
-            page.push_str("\n| field | type | meaning |\n|---|---|---|\n");
-            for (name, kind, meaning) in endpoint.body {
-                let optional = if kind.ends_with('?') { ", optional" } else { "" };
-                let _ = writeln!(page, "| `{name}` | {}{optional} | {meaning} |", kind.trim_end_matches('?'));
-            }
-        }
-        if !endpoint.statuses.is_empty() {
-            page.push_str("\n| status | meaning |\n|---|---|\n");
-            for (status, meaning) in endpoint.statuses {
-                let _ = writeln!(page, "| {status} | {meaning} |");
-            }
-        }
-    }
-    page
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -416,14 +366,6 @@ mod tests {
             assert_eq!(operation.get("security").is_none(), open, "{}", endpoint.path);
             let named = operation["parameters"].as_array().map_or(0, Vec::len);
             assert_eq!(named, endpoint.path.matches('{').count());
-        }
-    }
-
-    #[test]
-    fn the_reference_page_has_every_endpoint() {
-        let page = reference_page();
-        for endpoint in ENDPOINTS {
-            assert!(page.contains(&format!("| `{} {}` |", endpoint.method.word(), endpoint.path)));
         }
     }
 }

@@ -35,7 +35,7 @@ pub struct Config {
 }
 
 /// The file.
-pub(crate) static ROOT: Table = Table {
+pub static ROOT: Table = Table {
     path: "the file",
     doc: "Six kinds of tables. At least one listener is needed; all the rest has defaults.",
     rows: &[

@@ -488,20 +488,6 @@ impl Kind {
         }
     }
 
-    /// Bounds and their reason, for the reference page.
-    pub fn bounds(&self) -> Option<(String, String, &'static str)> {
-        match self {
-            Kind::Duration(l) => {
-                Some((units::show_duration(l.least), units::show_duration(l.most), l.reason))
-            }
-            Kind::Size(l) => Some((units::show_size(l.least), units::show_size(l.most), l.reason)),
-            Kind::Rate(l) => Some((units::show_byte_rate(l.least), units::show_byte_rate(l.most), l.reason)),
-            Kind::Count(l) => Some((l.least.to_string(), l.most.to_string(), l.reason)),
-            Kind::Factor(l) => Some((format!("{:?}", l.least), format!("{:?}", l.most), l.reason)),
-            _ => None,
-        }
-    }
-
     /// The table that a value of this kind is or may be.
     pub fn table(&self) -> Option<&'static Table> {
         match self {

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use weir_config::{check_text, decode, reference, to_toml};
+use weir_config::{check_text, decode, to_toml};
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(folder);
@@ -83,10 +83,4 @@ fn the_effective_config_of_the_tour_says_every_default() {
         let config = weir_config::parse(name, &text).unwrap();
         compare(&folder.join("effective").join(name).with_extension("toml"), &to_toml(&config));
     }
-}
-
-#[test]
-fn the_reference_page_is_what_the_table_of_keys_says() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/config.md");
-    compare(&page, &reference::page());
 }

@@ -1,15 +1,14 @@
 //! Metric names, help texts and labels in one table, and the Prometheus text format (version 0.0.4) written
 //! from it.
 //!
-//! The reference page of metrics is generated from the same table ([`reference_page`]), so a name that is
-//! exported is a name that is documented. The format is written here rather than by `prometheus-client`: that
+//! `cargo xtask docs` generates the reference page of metrics from the same table, so a name that is exported
+//! is a name that is documented. The format is written here rather than by `prometheus-client`: that
 //! crate writes OpenMetrics, which strips `_total` from `# TYPE` lines, so that every reader of the older
 //! format (and `promtool check metrics`) sees untyped counters.
 
 use std::fmt::Write as _;
 
 use crate::cells::{BUCKET_COUNT, HistogramSum};
-use crate::table::{CODE_CLASSES, CacheResult, Compressed, End, Handshake, Rejected};
 
 /// The `content-type` of what [`Exposition::into_text`] gives.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -228,49 +227,6 @@ fn number(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() < 9e15 { format!("{}", value as i64) } else { format!("{value}") }
 }
 
-/// The reference page of metrics, in Markdown.
-pub fn reference_page() -> String {
-    let mut page = String::from(
-        "# Metrics\n\n\
-         `GET /metrics` of the admin API, in the Prometheus text format. Generated from `crates/weir-stats/src/expose.rs`; \
-         do not edit.\n\n\
-         | name | kind | labels | meaning |\n|---|---|---|---|\n",
-    );
-    for metric in ALL {
-        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
-        let _ = writeln!(
-            page,
-            "| `{}` | {} | {} | {} |",
-            metric.name,
-            metric.kind.word(),
-            labels.join(", "),
-            metric.help
-        );
-    }
-    let _ = write!(page, "\nLabel `code`: {}.\n", CODE_CLASSES.map(|class| format!("`{class}`")).join(", "));
-    page.push_str("\n## `weir_rejected_total{reason}`\n\n| reason | meaning |\n|---|---|\n");
-    for rejected in Rejected::ALL {
-        let _ = writeln!(page, "| `{}` | {} |", rejected.word(), rejected.meaning());
-    }
-    page.push_str("\n## `weir_ends_total{reason}`, and the end reason in the access log\n\n| reason | meaning |\n|---|---|\n");
-    for end in End::ALL {
-        let _ = writeln!(page, "| `{}` | {} |", end.word(), end.meaning());
-    }
-    page.push_str("\n## `weir_cache_requests_total{result}`, and `cache` in the access log\n\n| result | meaning |\n|---|---|\n");
-    for result in CacheResult::ALL {
-        let _ = writeln!(page, "| `{}` | {} |", result.word(), result.meaning());
-    }
-    page.push_str("\n## `weir_tls_handshakes_total{result}`\n\n| result | meaning |\n|---|---|\n");
-    for handshake in Handshake::ALL {
-        let _ = writeln!(page, "| `{}` | {} |", handshake.word(), handshake.meaning());
-    }
-    page.push_str("\n## `weir_compressed_responses_total{coding}`\n\n| coding | meaning |\n|---|---|\n");
-    for compressed in Compressed::ALL {
-        let _ = writeln!(page, "| `{}` | {} |", compressed.word(), compressed.meaning());
-    }
-    page
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -322,18 +278,5 @@ mod tests {
         assert_eq!(counts[counts.len() - 2], 4.0, "90 s is above the largest bound");
         assert!(text.contains("le=\"0.000064\"} 1\n"), "{text}");
         assert!(text.contains("weir_request_duration_seconds_count{listener=\"web\"} 5\n"));
-    }
-
-    #[test]
-    fn the_reference_page_names_every_metric_and_every_reason() {
-        let page = reference_page();
-        for metric in ALL {
-            assert!(page.contains(&format!("| `{}` |", metric.name)));
-        }
-        for reason in
-            Rejected::ALL.iter().map(|reason| reason.word()).chain(End::ALL.iter().map(|end| end.word()))
-        {
-            assert!(page.contains(&format!("| `{reason}` |")));
-        }
     }
 }

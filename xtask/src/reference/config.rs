@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use crate::config::ROOT;
-use crate::keys::{Built, Each, Key, Kind, Only, Table};
+use weir_config::ROOT;
+use weir_config::keys::{Built, Each, Key, Kind, Only, Table};
+use weir_config::units::{show_byte_rate, show_duration, show_size};
 
 /// `docs/reference/config.md`, whole.
 pub fn page() -> String {
@@ -83,10 +84,22 @@ fn takes(key: &Key) -> String {
         }
         kind => kind.expected(),
     };
-    if let Some((least, most, reason)) = key.kind.bounds() {
+    if let Some((least, most, reason)) = bounds(&key.kind) {
         let _ = write!(text, ", {least} to {most}: {reason}");
     }
     text
+}
+
+/// Bounds and their reason.
+fn bounds(kind: &Kind) -> Option<(String, String, &'static str)> {
+    match kind {
+        Kind::Duration(l) => Some((show_duration(l.least), show_duration(l.most), l.reason)),
+        Kind::Size(l) => Some((show_size(l.least), show_size(l.most), l.reason)),
+        Kind::Rate(l) => Some((show_byte_rate(l.least), show_byte_rate(l.most), l.reason)),
+        Kind::Count(l) => Some((l.least.to_string(), l.most.to_string(), l.reason)),
+        Kind::Factor(l) => Some((format!("{:?}", l.least), format!("{:?}", l.most), l.reason)),
+        _ => None,
+    }
 }
 
 fn default(table: &Table, key: &Key) -> String {
