@@ -2,19 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
 
-use weir_balance::State;
+use weir_balance::{BackendStatus, State};
 use weir_config::{Protocol, RouteAction, SqliMode};
 use weir_proxy::compiled::CompiledSnapshot;
 use weir_proxy::http::cache::Cache;
 use weir_quic::counts::{Counts as QuicCounts, DROP_NAMES};
-use weir_stats::Counter;
 use weir_stats::expose::{self, Exposition, Metric};
 use weir_stats::table::{
-    BackendCells, CODE_CLASSES, CacheResult, Compressed, End, Handshake, ListenerCells, PoolCells, Rejected,
-    SqliVerdict,
+    CODE_CLASSES, CacheResult, Compressed, End, Handshake, ListenerCells, PoolCells, Rejected, SqliVerdict,
 };
+use weir_stats::{Counter, Histogram, PerWorker};
 
 use crate::process;
 use weir_control::acme::{Blame, Standing};
@@ -94,52 +92,77 @@ fn quic(out: &mut Exposition, workers: &[QuicCounts]) {
     out.single(&expose::QUIC_EARLY, sum(|counts| &counts.early_count));
 }
 
-fn listeners(out: &mut Exposition, control: &Control, compiled: &CompiledSnapshot) {
-    let listeners = &compiled.snapshot.listeners[..];
-    let counter = |out: &mut Exposition, metric: &'static Metric, count: fn(&ListenerCells) -> &Counter| {
+/// Objects that have cells, each by the labels that name it.
+struct Counted<'c, C>(Vec<(Vec<&'c str>, &'c PerWorker<C>)>);
+
+impl<C: Default> Counted<'_, C> {
+    /// A sample for each object.
+    fn totals(&self, out: &mut Exposition, metric: &'static Metric, count: fn(&C) -> &Counter) {
         let mut family = out.family(metric);
-        for listener in listeners {
-            family.sample(&[&listener.config.name], listener.cells.sum(|cells| count(cells).total()) as f64);
-        }
-    };
-    requests(out, listeners);
-    let mut open = out.family(&expose::CONNECTIONS);
-    for listener in listeners {
-        open.sample(&[&listener.config.name], f64::from(listener.connections.open()));
-    }
-    counter(out, &expose::CONNECTIONS_TOTAL, |cells| &cells.connections);
-    let mut bytes = out.family(&expose::BYTES);
-    for listener in listeners {
-        let (name, cells) = (&*listener.config.name, &listener.cells);
-        bytes.sample(&[name, "received"], cells.sum(|cells| cells.bytes_received.total()) as f64);
-        bytes.sample(&[name, "sent"], cells.sum(|cells| cells.bytes_sent.total()) as f64);
-    }
-    let mut rejected = out.family(&expose::REJECTED);
-    for listener in listeners {
-        for reason in Rejected::ALL {
-            let count = listener.cells.sum(|cells| cells.rejected[*reason as usize].total());
-            rejected.sample(&[&listener.config.name, reason.word()], count as f64);
+        for (labels, cells) in &self.0 {
+            family.sample(labels, cells.total(count) as f64);
         }
     }
-    screens(out, compiled);
-    let mut ends = out.family(&expose::ENDS);
-    for listener in listeners {
-        for end in End::ALL {
-            let count = listener.cells.sum(|cells| cells.ends[*end as usize].total());
-            ends.sample(&[&listener.config.name, end.word()], count as f64);
+
+    /// A sample for each object and word; `count` names the counter of a word by its index.
+    fn worded(
+        &self,
+        out: &mut Exposition,
+        metric: &'static Metric,
+        words: impl Iterator<Item = &'static str> + Clone,
+        count: impl Fn(&C, usize) -> &Counter,
+    ) {
+        let mut family = out.family(metric);
+        for (labels, cells) in &self.0 {
+            for (index, word) in words.clone().enumerate() {
+                let labels = [labels, &[word][..]].concat();
+                family.sample(&labels, cells.total(|cells| count(cells, index)) as f64);
+            }
         }
     }
-    let mut cache = out.family(&expose::CACHE_REQUESTS);
-    for listener in listeners.iter().filter(|listener| listener.keeps()) {
-        for result in CacheResult::ALL {
-            let count = listener.cells.sum(|cells| cells.cache[*result as usize].total());
-            cache.sample(&[&listener.config.name, result.word()], count as f64);
+
+    /// A sample for each object and word of a closed set.
+    fn by_word(
+        &self,
+        out: &mut Exposition,
+        metric: &'static Metric,
+        words: &'static [&'static str],
+        counts: fn(&C) -> &[Counter],
+    ) {
+        self.worded(out, metric, words.iter().copied(), |cells, index| &counts(cells)[index]);
+    }
+
+    /// A sample for each object and each of these counters, by its word.
+    fn each(&self, out: &mut Exposition, metric: &'static Metric, counts: &[(&'static str, Count<C>)]) {
+        self.worded(out, metric, counts.iter().map(|(word, _)| *word), |cells, index| counts[index].1(cells));
+    }
+
+    /// A histogram for each object.
+    fn histograms(&self, out: &mut Exposition, metric: &'static Metric, of: fn(&C) -> &Histogram) {
+        let mut family = out.family(metric);
+        for (labels, cells) in &self.0 {
+            family.histogram(labels, &cells.histogram(of));
         }
     }
-    tls(out, listeners);
-    acme(out, control);
-    compression(out, listeners);
-    counter(out, &expose::LOG_DROPPED, |cells| &cells.log_dropped);
+}
+
+/// What reads a counter.
+type Count<C> = fn(&C) -> &Counter;
+
+/// A sample of each.
+fn gauge<'l, const LABELS: usize>(
+    out: &mut Exposition,
+    metric: &'static Metric,
+    samples: impl IntoIterator<Item = ([&'l str; LABELS], f64)>,
+) {
+    let mut family = out.family(metric);
+    for (labels, value) in samples {
+        family.sample(&labels, value);
+    }
+}
+
+fn counted<'l>(listeners: impl Iterator<Item = &'l Arc<Listener>>) -> Counted<'l, ListenerCells> {
+    Counted(listeners.map(|it| (vec![&*it.config.name], &*it.cells)).collect())
 }
 
 /// Those that speak HTTP: what counts requests would be zeros for the others, and a quantile of nothing is no
@@ -148,83 +171,70 @@ fn of_http(listeners: &[Arc<Listener>]) -> impl Iterator<Item = &Arc<Listener>> 
     listeners.iter().filter(|listener| listener.config.protocol() == Protocol::Http)
 }
 
-fn requests(out: &mut Exposition, listeners: &[Arc<Listener>]) {
-    let mut requests = out.family(&expose::REQUESTS);
-    for listener in of_http(listeners) {
-        for (class, word) in CODE_CLASSES.iter().enumerate() {
-            requests.sample(
-                &[&listener.config.name, word],
-                listener.cells.sum(|cells| cells.requests[class].total()) as f64,
-            );
-        }
-    }
-    let mut durations = out.family(&expose::REQUEST_DURATION);
-    for listener in of_http(listeners) {
-        durations
-            .histogram(&[&listener.config.name], &listener.cells.histogram(|cells| &cells.request_seconds));
-    }
+fn listeners(out: &mut Exposition, control: &Control, compiled: &CompiledSnapshot) {
+    let listeners = &compiled.snapshot.listeners[..];
+    let (all, http) = (counted(listeners.iter()), counted(of_http(listeners)));
+    http.by_word(out, &expose::REQUESTS, &CODE_CLASSES, |cells| &cells.requests);
+    http.histograms(out, &expose::REQUEST_DURATION, |cells| &cells.request_seconds);
+    let open = |it: &'_ Arc<Listener>| f64::from(it.connections.open());
+    gauge(out, &expose::CONNECTIONS, listeners.iter().map(|it| ([&*it.config.name], open(it))));
+    all.totals(out, &expose::CONNECTIONS_TOTAL, |cells| &cells.connections);
+    all.each(
+        out,
+        &expose::BYTES,
+        &[("received", |cells| &cells.bytes_received), ("sent", |cells| &cells.bytes_sent)],
+    );
+    all.by_word(out, &expose::REJECTED, Rejected::WORDS, |cells| &cells.rejected[..]);
+    screens(out, compiled, &http);
+    all.by_word(out, &expose::ENDS, End::WORDS, |cells| &cells.ends[..]);
+    let keeping = counted(listeners.iter().filter(|listener| listener.keeps()));
+    keeping.by_word(out, &expose::CACHE_REQUESTS, CacheResult::WORDS, |cells| &cells.cache[..]);
+    tls(out, listeners);
+    acme(out, control);
+    compression(out, listeners);
+    all.totals(out, &expose::LOG_DROPPED, |cells| &cells.log_dropped);
 }
 
-fn screens(out: &mut Exposition, compiled: &CompiledSnapshot) {
-    let listeners = &compiled.snapshot.listeners[..];
+fn screens(out: &mut Exposition, compiled: &CompiledSnapshot, http: &Counted<'_, ListenerCells>) {
     let mut would = out.family(&expose::WOULD_REJECT);
-    for listener in of_http(listeners) {
+    for (labels, cells) in &http.0 {
         for reason in Rejected::WOULD {
-            let count = listener.cells.sum(|cells| cells.would_reject[*reason as usize].total());
-            would.sample(&[&listener.config.name, reason.word()], count as f64);
+            let count = cells.total(|cells| &cells.would_reject[*reason as usize]);
+            would.sample(&[labels[0], reason.word()], count as f64);
         }
     }
-    let mut overflow = out.family(&expose::RATE_LIMIT_OVERFLOW);
-    let with_screens = compiled.listeners();
-    for (listener, compiled) in with_screens.filter(|(it, _)| it.config.protocol() == Protocol::Http) {
-        overflow.sample(&[&listener.config.name], compiled.rate_limit_overflow() as f64);
-    }
+    let with_screens = compiled.listeners().filter(|(it, _)| it.config.protocol() == Protocol::Http);
+    let overflow =
+        with_screens.map(|(it, screens)| ([&*it.config.name], screens.rate_limit_overflow() as f64));
+    gauge(out, &expose::RATE_LIMIT_OVERFLOW, overflow);
     let asks = |listener: &&Arc<Listener>| {
         let of_routes = listener.config.routes.iter().map(|route| route.sqli.mode);
         of_routes.chain([listener.config.http().sqli.mode]).any(|mode| mode != SqliMode::Off)
     };
-    let mut sqli = out.family(&expose::SQLI);
-    for listener in of_http(listeners).filter(asks) {
-        for verdict in SqliVerdict::ALL {
-            let count = listener.cells.sum(|cells| cells.sqli[*verdict as usize].total());
-            sqli.sample(&[&listener.config.name, verdict.word()], count as f64);
-        }
-    }
+    let asking = counted(of_http(&compiled.snapshot.listeners).filter(asks));
+    asking.by_word(out, &expose::SQLI, SqliVerdict::WORDS, |cells| &cells.sqli[..]);
 }
 
 fn compression(out: &mut Exposition, listeners: &[Arc<Listener>]) {
     // Zeros of listeners that never compress would tell nobody anything.
-    let compressing = || {
-        listeners.iter().filter(|listener| {
-            let config = &listener.config;
-            config.http().compress.is_some() || config.routes.iter().any(|route| route.compress.is_some())
-        })
-    };
-    let mut responses = out.family(&expose::COMPRESSED);
-    for listener in compressing() {
-        for compressed in Compressed::ALL {
-            let count = listener.cells.sum(|cells| cells.compressed[*compressed as usize].total());
-            responses.sample(&[&listener.config.name, compressed.word()], count as f64);
-        }
-    }
-    let mut bytes = out.family(&expose::COMPRESSION_BYTES);
-    for listener in compressing() {
-        let (name, cells) = (&*listener.config.name, &listener.cells);
-        let plain = cells.sum(|cells| cells.compression_plain_bytes.total());
-        let encoded = cells.sum(|cells| cells.compression_encoded_bytes.total());
-        bytes.sample(&[name, "plain"], plain as f64);
-        bytes.sample(&[name, "encoded"], encoded as f64);
-    }
+    let compressing = counted(listeners.iter().filter(|listener| {
+        let config = &listener.config;
+        config.http().compress.is_some() || config.routes.iter().any(|route| route.compress.is_some())
+    }));
+    compressing.by_word(out, &expose::COMPRESSED, Compressed::WORDS, |cells| &cells.compressed[..]);
+    compressing.each(
+        out,
+        &expose::COMPRESSION_BYTES,
+        &[
+            ("plain", |cells| &cells.compression_plain_bytes),
+            ("encoded", |cells| &cells.compression_encoded_bytes),
+        ],
+    );
 }
 
 fn tls(out: &mut Exposition, listeners: &[Arc<Listener>]) {
-    let mut handshakes = out.family(&expose::TLS_HANDSHAKES);
-    for listener in listeners.iter().filter(|listener| listener.tls.is_some()) {
-        for result in Handshake::ALL {
-            let count = listener.cells.sum(|cells| cells.handshakes[*result as usize].total());
-            handshakes.sample(&[&listener.config.name, result.word()], count as f64);
-        }
-    }
+    let with_tls = counted(listeners.iter().filter(|listener| listener.tls.is_some()));
+    with_tls.by_word(out, &expose::TLS_HANDSHAKES, Handshake::WORDS, |cells| &cells.handshakes[..]);
     let mut expiry = out.family(&expose::CERTIFICATE_EXPIRY);
     for listener in listeners {
         for certificate in listener.tls.iter().flat_map(|tls| tls.certificates()) {
@@ -246,20 +256,17 @@ fn acme(out: &mut Exposition, control: &Control) {
             orders.sample(&[&file, blame.word()], standing.failed_counts[blame as usize] as f64);
         }
     }
-    let mut last = out.family(&expose::ACME_LAST_SUCCESSFUL);
-    for (file, standing) in standings() {
-        last.sample(&[&file], f64::from(u8::from(standing.failures_in_a_row == 0)));
-    }
-    let mut gauge = |metric, moment: fn(&Standing) -> Option<SystemTime>| {
+    let mut gauge = |metric, value: fn(&Standing) -> Option<f64>| {
         let mut family = out.family(metric);
         for (file, standing) in standings() {
-            if let Some(moment) = moment(standing) {
-                family.sample(&[&file], Timestamp::of(moment).unix_seconds());
+            if let Some(value) = value(standing) {
+                family.sample(&[&file], value);
             }
         }
     };
-    gauge(&expose::ACME_NEXT, |standing| standing.next);
-    gauge(&expose::ACME_CAME, |standing| standing.came);
+    gauge(&expose::ACME_LAST_SUCCESSFUL, |it| Some(f64::from(u8::from(it.failures_in_a_row == 0))));
+    gauge(&expose::ACME_NEXT, |it| it.next.map(|next| Timestamp::of(next).unix_seconds()));
+    gauge(&expose::ACME_CAME, |it| it.came.map(|came| Timestamp::of(came).unix_seconds()));
 }
 
 /// Whether requests are forwarded to the pool.
@@ -272,87 +279,55 @@ fn takes_requests(pool: &Pool, listeners: &[Arc<Listener>]) -> bool {
 }
 
 fn backends(out: &mut Exposition, listeners: &[Arc<Listener>], pools: &[Arc<Pool>]) {
-    let each = |value: &mut dyn FnMut(&Pool, usize, &Backend)| {
+    let all = || pools.iter().flat_map(|pool| pool.backends.iter().map(move |backend| (pool, backend)));
+    let counted = |chosen: &dyn Fn(&Pool, &Backend) -> bool| {
+        let chosen = all().filter(|(pool, backend)| chosen(pool, backend));
+        let named = chosen.map(|(pool, it)| (vec![&*pool.config.name, &*it.address], &*it.cells));
+        Counted(named.collect::<Vec<_>>())
+    };
+    let standing = |out: &mut Exposition, metric, value: fn(&BackendStatus) -> bool| {
+        let mut family = out.family(metric);
         for pool in pools {
-            pool.backends.iter().enumerate().for_each(|(index, backend)| value(pool, index, backend));
+            for it in pool.balance.status() {
+                family.sample(&[&pool.config.name, &it.address], f64::from(u8::from(value(&it))));
+            }
         }
     };
-    let gauge = |out: &mut Exposition, metric: &'static Metric, read: fn(&Pool, usize, &Backend) -> f64| {
-        let mut family = out.family(metric);
-        each(&mut |pool, index, backend| {
-            family.sample(&[&pool.config.name, &backend.address], read(pool, index, backend));
-        });
+    let each = |value: fn(&Backend) -> f64| {
+        all().map(move |(pool, it)| ([&*pool.config.name, &*it.address], value(it)))
     };
-    let counter = |out: &mut Exposition, metric: &'static Metric, count: fn(&BackendCells) -> &Counter| {
-        let mut family = out.family(metric);
-        each(&mut |pool, _, backend| {
-            let total = backend.cells.sum(|cells| count(cells).total());
-            family.sample(&[&pool.config.name, &backend.address], total as f64);
-        });
+    let every = counted(&|_, _| true);
+    standing(out, &expose::BACKEND_UP, |it| it.state == State::Ready);
+    standing(out, &expose::BACKEND_HEALTHY, BackendStatus::is_healthy);
+    gauge(out, &expose::BACKEND_WEIGHT, each(|it| f64::from(it.balance.weight())));
+    let connections = |it: &Backend| {
+        let ended = it.cells.total(|cells| &cells.connections_ended);
+        it.cells.total(|cells| &cells.connections).saturating_sub(ended) as f64
     };
-    gauge(out, &expose::BACKEND_UP, |pool, index, _| {
-        f64::from(u8::from(pool.balance.state(index) == State::Ready))
-    });
-    let mut healthy = out.family(&expose::BACKEND_HEALTHY);
-    for pool in pools {
-        for backend in pool.balance.status() {
-            let is_healthy = f64::from(u8::from(backend.is_healthy()));
-            healthy.sample(&[&pool.config.name, &backend.address], is_healthy);
-        }
-    }
-    gauge(out, &expose::BACKEND_WEIGHT, |_, _, backend| f64::from(backend.balance.weight()));
-    gauge(out, &expose::BACKEND_CONNECTIONS, |_, _, backend| {
-        let ended = backend.cells.sum(|cells| cells.connections_ended.total());
-        backend.cells.sum(|cells| cells.connections.total()).saturating_sub(ended) as f64
-    });
-    gauge(out, &expose::BACKEND_IN_FLIGHT, |_, _, backend| f64::from(backend.balance.in_flight()));
-    counter(out, &expose::BACKEND_CONNECTIONS_TOTAL, |cells| &cells.connections);
-    counter(out, &expose::BACKEND_CONNECT_FAILURES, |cells| &cells.connect_failures);
-    let mut requests = out.family(&expose::BACKEND_REQUESTS);
-    each(&mut |pool, _, backend| {
-        for (class, word) in CODE_CLASSES.iter().enumerate() {
-            let count = backend.cells.sum(|cells| cells.requests[class].total());
-            requests.sample(&[&pool.config.name, &backend.address, word], count as f64);
-        }
-    });
-    responses(out, listeners, pools);
-    let mut bytes = out.family(&expose::BACKEND_BYTES);
-    each(&mut |pool, _, backend| {
-        let (pool, address, cells) = (&*pool.config.name, &*backend.address, &backend.cells);
-        bytes.sample(&[pool, address, "received"], cells.sum(|cells| cells.bytes_received.total()) as f64);
-        bytes.sample(&[pool, address, "sent"], cells.sum(|cells| cells.bytes_sent.total()) as f64);
-    });
-    let mut handshakes = out.family(&expose::BACKEND_TLS);
-    each(&mut |pool, _, backend| {
-        if backend.tls.is_some() {
-            let mut put = |result, count: fn(&BackendCells) -> &Counter| {
-                let total = backend.cells.sum(|cells| count(cells).total());
-                handshakes.sample(&[&pool.config.name, &backend.address, result], total as f64);
-            };
-            put("full", |cells| &cells.tls_full);
-            put("resumed", |cells| &cells.tls_resumed);
-            put("failed", |cells| &cells.tls_failures);
-        }
-    });
-    counter(out, &expose::BACKEND_FAILURES, |cells| &cells.failures);
-    counter(out, &expose::BACKEND_EJECTIONS, |cells| &cells.ejections);
-}
-
-fn responses(out: &mut Exposition, listeners: &[Arc<Listener>], pools: &[Arc<Pool>]) {
-    let backends = || {
-        let pools = pools.iter().filter(|pool| takes_requests(pool, listeners));
-        pools.flat_map(|pool| pool.backends.iter().map(move |backend| (&*pool.config.name, backend)))
-    };
-    let mut reused = out.family(&expose::BACKEND_REUSED);
-    for (pool, backend) in backends() {
-        let total = backend.cells.sum(|cells| cells.reused.total());
-        reused.sample(&[pool, &backend.address], total as f64);
-    }
-    let mut responses = out.family(&expose::BACKEND_RESPONSE);
-    for (pool, backend) in backends() {
-        let histogram = backend.cells.histogram(|cells| &cells.response_seconds);
-        responses.histogram(&[pool, &backend.address], &histogram);
-    }
+    gauge(out, &expose::BACKEND_CONNECTIONS, each(connections));
+    gauge(out, &expose::BACKEND_IN_FLIGHT, each(|it| f64::from(it.balance.in_flight())));
+    every.totals(out, &expose::BACKEND_CONNECTIONS_TOTAL, |cells| &cells.connections);
+    every.totals(out, &expose::BACKEND_CONNECT_FAILURES, |cells| &cells.connect_failures);
+    every.by_word(out, &expose::BACKEND_REQUESTS, &CODE_CLASSES, |cells| &cells.requests);
+    let asked = counted(&|pool, _| takes_requests(pool, listeners));
+    asked.totals(out, &expose::BACKEND_REUSED, |cells| &cells.reused);
+    asked.histograms(out, &expose::BACKEND_RESPONSE, |cells| &cells.response_seconds);
+    every.each(
+        out,
+        &expose::BACKEND_BYTES,
+        &[("received", |cells| &cells.bytes_received), ("sent", |cells| &cells.bytes_sent)],
+    );
+    counted(&|_, backend| backend.tls.is_some()).each(
+        out,
+        &expose::BACKEND_TLS,
+        &[
+            ("full", |cells| &cells.tls_full),
+            ("resumed", |cells| &cells.tls_resumed),
+            ("failed", |cells| &cells.tls_failures),
+        ],
+    );
+    every.totals(out, &expose::BACKEND_FAILURES, |cells| &cells.failures);
+    every.totals(out, &expose::BACKEND_EJECTIONS, |cells| &cells.ejections);
 }
 
 fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
@@ -375,26 +350,17 @@ fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
         probes.sample(&[&pool.config.name, &backend.address, "good"], found.good_count as f64);
         probes.sample(&[&pool.config.name, &backend.address, "bad"], found.bad_count as f64);
     }
-    let mut durations = out.family(&expose::PROBE_DURATION);
-    for (pool, backend, found) in &findings {
-        if let Some(last) = found.history.first() {
-            durations.sample(&[&pool.config.name, &backend.address], last.seconds);
-        }
-    }
-    let counter = |out: &mut Exposition, metric: &'static Metric, count: fn(&PoolCells) -> &Counter| {
-        let mut family = out.family(metric);
-        for pool in pools {
-            family.sample(&[&pool.config.name], pool.cells.sum(|cells| count(cells).total()) as f64);
-        }
-    };
-    counter(out, &expose::RETRIES, |cells| &cells.retries);
-    counter(out, &expose::REDISPATCHES, |cells| &cells.redispatches);
-    counter(out, &expose::QUEUED, |cells| &cells.queued);
-    counter(out, &expose::LAST_RESORT, |cells| &cells.last_resort);
-    let mut depth = out.family(&expose::QUEUE_DEPTH);
-    for pool in pools {
-        depth.sample(&[&pool.config.name], f64::from(pool.queue.depth()));
-    }
+    let durations = findings.iter().filter_map(|(pool, backend, found)| {
+        Some(([&*pool.config.name, &*backend.address], found.history.first()?.seconds))
+    });
+    gauge(out, &expose::PROBE_DURATION, durations);
+    let counted = Counted(pools.iter().map(|it| (vec![&*it.config.name], &*it.cells)).collect());
+    counted.totals(out, &expose::RETRIES, |cells: &PoolCells| &cells.retries);
+    counted.totals(out, &expose::REDISPATCHES, |cells| &cells.redispatches);
+    counted.totals(out, &expose::QUEUED, |cells| &cells.queued);
+    counted.totals(out, &expose::LAST_RESORT, |cells| &cells.last_resort);
+    let depths = pools.iter().map(|it| ([&*it.config.name], f64::from(it.queue.depth())));
+    gauge(out, &expose::QUEUE_DEPTH, depths);
 }
 
 const STATES: [State; 6] =

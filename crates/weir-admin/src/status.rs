@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use weir_balance::{AdminState, Health, State, TierKind};
 use weir_io::clock;
-use weir_stats::table::{BackendCells, CODE_CLASSES, ListenerCells, PoolCells, Rejected};
+use weir_stats::table::{BackendCells, CODE_CLASSES, PoolCells, Rejected};
 use weir_stats::{Counter, Histogram, PerWorker};
 use weir_tls::Facts;
 
@@ -201,11 +201,11 @@ fn listener(control: &Control, listener: &Listener) -> ListenerStatus {
         route_count: config.routes.len(),
         connections: listener.connections.open(),
         max_connections: config.max_connections,
-        connections_total: cells.sum(|cells| cells.connections.total()),
-        requests: classes(|class| cells.sum(|cells: &ListenerCells| cells.requests[class].total())),
-        rejected: rejected(cells),
-        bytes_received: cells.sum(|cells| cells.bytes_received.total()),
-        bytes_sent: cells.sum(|cells| cells.bytes_sent.total()),
+        connections_total: cells.total(|cells| &cells.connections),
+        requests: by_word(cells, &CODE_CLASSES, |cells| &cells.requests),
+        rejected: by_word(cells, Rejected::WORDS, |cells| &cells.rejected[..]),
+        bytes_received: cells.total(|cells| &cells.bytes_received),
+        bytes_sent: cells.total(|cells| &cells.bytes_sent),
         request_seconds: quantiles(cells, |cells| &cells.request_seconds),
         certificates: certificates(control, listener),
     }
@@ -218,18 +218,8 @@ fn certificates(control: &Control, listener: &Listener) -> Vec<CertificateStatus
     let file = weir_tls::acme::file(acme);
     let name = file.display().to_string();
     if !all.iter().any(|certificate| certificate.file == name) {
-        let (file, names) = (name.clone(), acme.domains.clone());
-        let (not_before, not_after, expires_in_seconds) = (None, None, None);
-        let is_stapled = false;
-        all.push(CertificateStatus {
-            file,
-            names,
-            not_before,
-            not_after,
-            expires_in_seconds,
-            is_stapled,
-            acme: None,
-        });
+        let (file, names) = (file.clone(), acme.domains.clone());
+        all.push(certificate(&Facts { file, names, ..Facts::default() }));
     }
     for certificate in all.iter_mut().filter(|certificate| certificate.file == name) {
         certificate.acme = control.orders().standing(&file).map(|standing| standing.status(acme));
@@ -262,7 +252,7 @@ pub fn pool(control: &Control, pool: &Pool) -> PoolStatus {
         ready_count: standing.iter().filter(|backend| backend.state == State::Ready).count(),
         serving_from: pool.balance.tier().map_or("none", TierKind::word).to_owned(),
         queue_depth: pool.queue.depth(),
-        retries: pool.cells.sum(|cells: &PoolCells| cells.retries.total()),
+        retries: pool.cells.total(|cells: &PoolCells| &cells.retries),
         backends: backends.map(|(it, standing)| backend(control, pool, it, standing)).collect(),
     }
 }
@@ -279,7 +269,7 @@ fn backend(
     standing: &weir_balance::BackendStatus,
 ) -> BackendStatus {
     let cells = &backend.cells;
-    let total = |counter: fn(&BackendCells) -> &Counter| cells.sum(|cells| counter(cells).total());
+    let total = |counter: fn(&BackendCells) -> &Counter| cells.total(counter);
     let probes = control.board().findings(pool, backend);
     let left = |until: std::time::Duration| until.checked_sub(clock::now()).map(|left| left.as_secs_f64());
     BackendStatus {
@@ -296,7 +286,7 @@ fn backend(
         max_connections: backend.balance.max_connections(),
         connections: total(|cells| &cells.connections)
             .saturating_sub(total(|cells| &cells.connections_ended)),
-        requests: classes(|class| cells.sum(|cells: &BackendCells| cells.requests[class].total())),
+        requests: by_word(cells, &CODE_CLASSES, |cells| &cells.requests),
         connect_failures: total(|cells| &cells.connect_failures),
         failures: total(|cells| &cells.failures),
         ejections: total(|cells| &cells.ejections),
@@ -337,14 +327,14 @@ fn reason(
     }
 }
 
-fn classes(count: impl Fn(usize) -> u64) -> BTreeMap<String, u64> {
-    let all = CODE_CLASSES.iter().enumerate().map(|(class, word)| ((*word).to_owned(), count(class)));
-    all.filter(|(_, count)| *count > 0).collect()
-}
-
-fn rejected(cells: &PerWorker<ListenerCells>) -> BTreeMap<String, u64> {
-    let count = |reason: &Rejected| cells.sum(|cells| cells.rejected[*reason as usize].total());
-    let all = Rejected::ALL.iter().map(|reason| (reason.word().to_owned(), count(reason)));
+/// Counts by word, without zeros.
+fn by_word<T: Default>(
+    cells: &PerWorker<T>,
+    words: &[&str],
+    counts: impl Fn(&T) -> &[Counter],
+) -> BTreeMap<String, u64> {
+    let counted = |index: usize| cells.total(|cells| &counts(cells)[index]);
+    let all = words.iter().enumerate().map(|(index, word)| ((*word).to_owned(), counted(index)));
     all.filter(|(_, count)| *count > 0).collect()
 }
 

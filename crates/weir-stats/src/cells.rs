@@ -182,9 +182,9 @@ impl<T: Default> PerWorker<T> {
         self.copies.iter().map(|copy| &copy.0)
     }
 
-    /// Sum over all workers of what `count` reads from a copy.
-    pub fn sum(&self, count: impl Fn(&T) -> u64) -> u64 {
-        self.iter().map(count).sum()
+    /// Sum over all workers of the counter that `count` names.
+    pub fn total(&self, count: impl Fn(&T) -> &Counter) -> u64 {
+        self.iter().map(|copy| count(copy).total()).sum()
     }
 
     /// The histogram that `histogram` names, over all workers.
@@ -225,7 +225,7 @@ mod tests {
     fn workers_copies_are_summed() {
         let cells: PerWorker<Counter> = PerWorker::new(3);
         (0..3).for_each(|worker| cells.of(worker).add(worker as u64 + 1));
-        assert_eq!(cells.sum(Counter::total), 6);
+        assert_eq!(cells.total(|cell| cell), 6);
     }
 
     #[test]

@@ -15,9 +15,12 @@ macro_rules! words {
             /// Every value, in the order of declaration.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
 
+            /// Their words, each at the index that its value is as a number.
+            pub const WORDS: &'static [&'static str] = &[$($word,)*];
+
             /// The word used in metrics and logs.
             pub fn word(self) -> &'static str {
-                match self { $($name::$variant => $word,)* }
+                $name::WORDS[self as usize]
             }
 
             /// The meaning of the value, for the generated reference page.

@@ -18,7 +18,7 @@ const CHAIN_COUNT: usize = 10;
 const CHAIN_BYTES: usize = 64 << 10;
 
 /// What people want to know of a certificate.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// As configured.
     pub file: PathBuf,
