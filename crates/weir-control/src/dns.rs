@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, watch};
@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use weir_state::{Backend, Snapshot};
 
 use crate::events::{Bus, What};
+use crate::lock;
 
 /// Between two look-ups of one name: drawn anew each time, so that names do not end up asking together.
 const EVERY_MS: std::ops::RangeInclusive<u64> = 5_000..=10_000;
@@ -97,7 +98,7 @@ impl Names {
                 wanted.entry(backend.address.clone()).or_default().push(member);
             }
         }
-        let mut names = self.lock();
+        let mut names = lock(&self.names);
         names.retain(|name, _| wanted.contains_key(name));
         for (name, members) in wanted {
             match names.get(&name) {
@@ -115,7 +116,7 @@ impl Names {
             return;
         }
         let member = Member { pool: pool.to_owned(), backend: backend.clone() };
-        let mut names = self.lock();
+        let mut names = lock(&self.names);
         match names.get(name) {
             Some(known) => {
                 let mut known = lock(&known.shared);
@@ -128,7 +129,7 @@ impl Names {
 
     /// Ends what was begun for a backend that is no longer in its pool, or has not come into it.
     pub fn remove(&self, backend: &Arc<Backend>) {
-        let mut names = self.lock();
+        let mut names = lock(&self.names);
         let Some(known) = names.get(&backend.address) else { return };
         let is_left = {
             let members = &mut lock(&known.shared).members;
@@ -152,7 +153,7 @@ impl Names {
     /// seconds. Names that were there before cost nothing.
     pub async fn first_answers(&self, of: Option<&str>) {
         let pending: Vec<_> = {
-            let names = self.lock();
+            let names = lock(&self.names);
             let wanted = names.iter().filter(|(name, _)| of.is_none_or(|of| *name == of));
             wanted.map(|(_, name)| name.answered.clone()).collect()
         };
@@ -167,17 +168,13 @@ impl Names {
     /// Names being resolved.
     #[cfg(test)]
     pub fn count(&self) -> usize {
-        self.lock().len()
+        lock(&self.names).len()
     }
 
     /// Why the name has no new address: the last look-up's error.
     pub fn error(&self, name: &str) -> Option<String> {
-        let names = self.lock();
+        let names = lock(&self.names);
         names.get(name).and_then(|known| lock(&known.shared).error.clone())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Name>> {
-        lock(&self.names)
     }
 }
 
@@ -221,10 +218,6 @@ impl Known {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The address in use stays as long as the answer holds it: resolvers rotate their answers, and following
@@ -350,11 +343,11 @@ mod tests {
         let names = names();
         let (one, other) = (backend("app.invalid:80"), backend("app.invalid:80"));
         names.add("app", &one);
-        lock(&names.lock()["app.invalid:80"].shared).take(Ok(vec![address(1)]));
-        let task = names.lock()["app.invalid:80"].task.id();
+        lock(&lock(&names.names)["app.invalid:80"].shared).take(Ok(vec![address(1)]));
+        let task = lock(&names.names)["app.invalid:80"].task.id();
         names.add("shop", &other);
         assert_eq!(other.resolved.address(), Some(address(1)));
-        assert_eq!(names.lock()["app.invalid:80"].task.id(), task);
+        assert_eq!(lock(&names.names)["app.invalid:80"].task.id(), task);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! What happened lately, for `GET /v1/events` and the status page.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use serde::Serialize;
 use tokio::sync::broadcast;
 
+use crate::lock;
 use crate::timestamp::Timestamp;
 
 /// Events kept for those who come later, and the lead a slow reader may fall behind by before it misses some.
@@ -151,7 +152,7 @@ impl Default for Bus {
 impl Bus {
     /// Tells everybody. Never blocks; nobody listening is no mistake.
     pub fn tell(&self, what: What) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.kept);
         kept.last_id += 1;
         let event = Event { id: kept.last_id, time: Timestamp::now(), what };
         if kept.events.len() == KEPT {
@@ -164,14 +165,14 @@ impl Bus {
 
     /// Events after number `id` that are still kept, and all that come.
     pub fn subscribe(&self, id: u64) -> (Vec<Event>, broadcast::Receiver<Event>) {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = lock(&self.kept);
         let missed = kept.events.iter().filter(|event| event.id > id).cloned().collect();
         (missed, self.live.subscribe())
     }
 
     /// The newest `count` events, newest first.
     pub fn latest(&self, count: usize) -> Vec<Event> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = lock(&self.kept);
         kept.events.iter().rev().take(count).cloned().collect()
     }
 }

@@ -8,6 +8,8 @@
 //! there) and [`health`] (who is up). What others see of it and ask is weir-admin's.
 #![forbid(unsafe_code)]
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub mod acme;
 pub mod carried;
 pub mod certificates;
@@ -20,3 +22,8 @@ pub mod publish;
 pub mod reload;
 pub mod timestamp;
 pub mod upgrade;
+
+/// What a mutex guards, whatever became of a thread that held it: no holder leaves half a change behind.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -94,12 +94,13 @@ impl fmt::Display for ReadError {
 impl std::error::Error for ReadError {}
 
 /// How a reload ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// The file is in force.
     Applied,
     /// The file says what is in force already.
+    #[default]
     Unchanged,
     /// The file has mistakes; nothing changed.
     Refused,
@@ -128,7 +129,7 @@ impl Verdict {
 }
 
 /// What became of one reload.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// How it ended.
     pub result: Verdict,

@@ -4,10 +4,9 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::future::Future;
-use std::io;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,6 +20,9 @@ use tokio_rustls::TlsConnector;
 use weir_config::{HttpVersion, PoolTls};
 use weir_io::handshake;
 use weir_tls::{ClientTls, LoadError};
+
+use crate::health::probe::plain;
+use crate::lock;
 
 /// For one request, from the look-up of the name to the last byte of the answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -53,7 +55,7 @@ impl Client {
 
     /// How long the authority has asked us to wait since the last time this was called.
     pub fn take_asked_for(&self) -> Option<Duration> {
-        self.asked_for.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.asked_for).take()
     }
 
     async fn ask(&self, request: Request<BodyWrapper<Bytes>>) -> Result<Response<Full<Bytes>>, Away> {
@@ -121,7 +123,7 @@ impl HttpClient for Client {
             let said = answer.headers().get(RETRY_AFTER).and_then(|said| said.to_str().ok());
             let seconds = said.and_then(|said| said.parse().ok()).map(Duration::from_secs);
             if !answer.status().is_success() {
-                *client.asked_for.lock().unwrap_or_else(PoisonError::into_inner) = seconds;
+                *lock(&client.asked_for) = seconds;
             } else if said.is_none() && answer.headers().get("replay-nonce").is_none() {
                 answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(GOOD_FOR));
             }
@@ -149,9 +151,3 @@ impl fmt::Display for Away {
 }
 
 impl StdError for Away {}
-
-/// The kernel's words in lower case and without Rust's `(os error N)`.
-fn plain(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_ascii_lowercase()
-}

@@ -12,7 +12,7 @@ mod store;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,7 @@ use self::order::{Accounts, Failure};
 pub use self::schedule::Blame;
 use self::schedule::{Life, Window};
 use crate::events::{Bus, What};
+use crate::lock;
 use crate::timestamp::Timestamp;
 
 /// Longest sleep: the wall clock, which certificates go by, may be set meanwhile, and another process may
@@ -147,7 +148,7 @@ impl Orders {
             let entry = wanted.entry(weir_tls::acme::file(acme));
             entry.or_insert_with(|| (Wanted { acme: acme.clone(), ways }, Vec::new())).1.push(served.clone());
         }
-        let mut orders = self.lock();
+        let mut orders = lock(&self.orders);
         orders.retain(|file, running| wanted.get(file).is_some_and(|(wanted, _)| *wanted == running.wanted));
         for (file, (wanted, listeners)) in wanted {
             // What came while these listeners were read is not served by them yet.
@@ -170,22 +171,22 @@ impl Orders {
 
     /// Has every order looked at again now, and tried again if it failed: an operator has changed something.
     pub fn hasten(&self) {
-        self.lock().values().for_each(|running| running.shared.hasten.notify_waiters());
+        lock(&self.orders).values().for_each(|running| running.shared.hasten.notify_waiters());
     }
 
     /// Ends all orders: what is half done is done again by the process that comes after.
     pub fn stop(&self) {
-        self.lock().clear();
+        lock(&self.orders).clear();
     }
 
     /// How the order for the certificate in `file` stands; `None` when it is not on order.
     pub fn standing(&self, file: &Path) -> Option<Standing> {
-        self.lock().get(file).map(|running| lock(&running.shared.standing).clone())
+        lock(&self.orders).get(file).map(|running| lock(&running.shared.standing).clone())
     }
 
     /// How every order stands, with the certificate's file, in its order.
     pub fn standings(&self) -> Vec<(PathBuf, Standing)> {
-        let orders = self.lock();
+        let orders = lock(&self.orders);
         let mut all: Vec<_> = orders
             .iter()
             .map(|(file, running)| (file.clone(), lock(&running.shared.standing).clone()))
@@ -193,14 +194,6 @@ impl Orders {
         all.sort_by(|(one, _), (other, _)| one.cmp(other));
         all
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, Running>> {
-        lock(&self.orders)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Keeps one certificate.

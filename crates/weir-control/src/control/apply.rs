@@ -1,12 +1,13 @@
 //! Puts the config file in force, or leaves everything as it was and says why.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use weir_io::clock;
 use weir_state::Pool;
 
 use super::Control;
 use crate::events::What;
+use crate::lock;
 use crate::reload::{Outcome, ReloadError, Source, Verdict};
 use crate::timestamp::Timestamp;
 
@@ -17,9 +18,19 @@ impl Control {
         let _turn = self.reloading.lock().await;
         let began = clock::now();
         self.notifier.reloading();
-        let outcome = self.try_reload(trigger).await;
-        let outcome =
-            Outcome { time: Timestamp::now(), seconds: (clock::now() - began).as_secs_f64(), ..outcome };
+        let done = self.read_and_publish().await;
+        let done = done.unwrap_or_else(|error| Outcome {
+            result: error.verdict(),
+            error: error.to_string(),
+            ..Outcome::default()
+        });
+        let outcome = Outcome {
+            generation: self.snapshot().generation,
+            time: Timestamp::now(),
+            seconds: (clock::now() - began).as_secs_f64(),
+            trigger: trigger.to_owned(),
+            ..done
+        };
         lock(&self.ledger).note(&outcome);
         let (result, generation) = (outcome.result.word(), outcome.generation);
         if outcome.result.is_good() {
@@ -40,31 +51,8 @@ impl Control {
         outcome
     }
 
-    async fn try_reload(&self, trigger: &str) -> Outcome {
-        let blank = |result, generation| Outcome {
-            result,
-            generation,
-            time: self.started,
-            seconds: 0.0,
-            trigger: trigger.to_owned(),
-            error: String::new(),
-            warnings: String::new(),
-            changes: Vec::new(),
-            needs_restart: Vec::new(),
-        };
-        match self.read_and_publish().await {
-            Ok(done) => {
-                let result = if done.published { Verdict::Applied } else { Verdict::Unchanged };
-                let Done { warnings, changes, needs_restart, .. } = done;
-                Outcome { warnings, changes, needs_restart, ..blank(result, self.snapshot().generation) }
-            }
-            Err(error) => {
-                Outcome { error: error.to_string(), ..blank(error.verdict(), self.snapshot().generation) }
-            }
-        }
-    }
-
-    async fn read_and_publish(&self) -> Result<Done, ReloadError> {
+    /// What became of it, but for what every outcome says.
+    async fn read_and_publish(&self) -> Result<Outcome, ReloadError> {
         if matches!(self.source, Source::Text { .. }) {
             return Err(ReloadError::NoFile);
         }
@@ -78,7 +66,7 @@ impl Control {
         let config = Arc::new(config);
         // The log first: a path that can't be opened must refuse the reload before anything else has changed.
         self.access_log.reconfigure(&config.log).map_err(ReloadError::Log)?;
-        let mut lines = Vec::new();
+        let mut changes = Vec::new();
         // Before they are read in earnest: should they change in between, the next reload finds it out.
         let files = weir_tls::fingerprint(&config);
         let are_files_as_before = files.is_some() && files == *lock(&self.files);
@@ -86,9 +74,9 @@ impl Control {
             if *before == *config && !self.is_tuned() && are_files_as_before {
                 return Ok(None);
             }
-            lines = weir_config::diff(before, &config).iter().map(ToString::to_string).collect();
+            changes = weir_config::diff(before, &config).iter().map(ToString::to_string).collect();
             if *before == *config && !are_files_as_before {
-                lines.push("files of certificates, keys or authorities have changed".to_owned());
+                changes.push("files of certificates, keys or authorities have changed".to_owned());
             }
             Ok::<_, ReloadError>(Some(config.clone()))
         });
@@ -101,7 +89,8 @@ impl Control {
                 // Whoever reloads wants to see something done, if only what another process has put in the
                 // store.
                 self.orders().hasten();
-                Ok(Done { published: snapshot.is_some(), warnings, changes: lines, needs_restart })
+                let result = if snapshot.is_some() { Verdict::Applied } else { Verdict::Unchanged };
+                Ok(Outcome { result, warnings, changes, needs_restart, ..Outcome::default() })
             }
             Err(error) => {
                 if let Err(error) = self.access_log.reconfigure(&running.config.log) {
@@ -131,16 +120,4 @@ impl Control {
     pub fn reload_count(&self, verdict: Verdict) -> u64 {
         lock(&self.ledger).count(verdict)
     }
-}
-
-/// What a reload that went well did.
-struct Done {
-    published: bool,
-    warnings: String,
-    changes: Vec<String>,
-    needs_restart: Vec<String>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
 //! What time and the workers' reports ask for, until the process ends.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -13,6 +13,7 @@ use weir_state::{Pool, Snapshot};
 use super::Control;
 use crate::dns::{Member, Moved};
 use crate::events::What;
+use crate::lock;
 
 /// Longest wait between two looks at what time alone changes: steps of slow start that began in between.
 const HOUSE_KEEPING: Duration = Duration::from_millis(250);
@@ -102,7 +103,7 @@ impl Control {
         let is_there = |pool: &str, backend: &str| {
             snapshot.pool(pool).is_some_and(|pool| pool.backends.iter().any(|it| it.address == backend))
         };
-        let mut ejections = self.ejections.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ejections = lock(&self.ejections);
         ejections.insert((pool.to_owned(), backend.to_owned()), reason.to_owned());
         ejections.retain(|(pool, backend), _| is_there(pool, backend));
     }
@@ -110,7 +111,7 @@ impl Control {
     /// The failure that had a backend ejected the last time; `None` when none was, or nobody has been told
     /// yet.
     pub fn ejection_reason(&self, pool: &str, backend: &str) -> Option<String> {
-        let ejections = self.ejections.lock().unwrap_or_else(PoisonError::into_inner);
+        let ejections = lock(&self.ejections);
         ejections.get(&(pool.to_owned(), backend.to_owned())).cloned()
     }
 

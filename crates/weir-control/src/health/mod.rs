@@ -9,7 +9,7 @@ mod probe_h2;
 pub mod schedule;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,7 @@ use weir_state::{Backend, Pool, Snapshot};
 
 use crate::dns::Member;
 use crate::events::{Bus, What};
+use crate::lock;
 use crate::publish::InForce;
 use crate::timestamp::Timestamp;
 use probe::{Failure, Question, Target};
@@ -137,7 +138,7 @@ impl Board {
             }
         }
         {
-            let mut table = self.lock();
+            let mut table = lock(&self.table);
             table.probers.retain(|key, _| wanted.contains_key(&**key));
             table.of_backends.clear();
             for (key, (pool, subscribers)) in wanted {
@@ -155,14 +156,14 @@ impl Board {
         let subscriber = Member { pool: pool.config.name.clone(), backend: backend.clone() };
         self.settle_name(&subscriber);
         match key(pool, backend) {
-            Some(key) => self.subscribe(&mut self.lock(), key, pool, vec![subscriber], false),
+            Some(key) => self.subscribe(&mut lock(&self.table), key, pool, vec![subscriber], false),
             None => self.settle_unprobed(&subscriber, clock::now()),
         }
     }
 
     /// Ends what is done for a backend that is no longer in its pool.
     pub fn remove(&self, backend: &Backend) {
-        let mut table = self.lock();
+        let mut table = lock(&self.table);
         let Some(key) = table.of_backends.remove(&id(backend)) else { return };
         let is_left = table.probers.get(&key).is_some_and(|prober| prober.shared.leave(backend));
         if !is_left {
@@ -172,7 +173,7 @@ impl Board {
 
     /// The address of a backend has become another: what is probed for it becomes another, too.
     pub fn follow_address(&self, pool: &Pool, backend: &Arc<Backend>) {
-        let probed = self.lock().of_backends.get(&id(backend)).cloned();
+        let probed = lock(&self.table).of_backends.get(&id(backend)).cloned();
         if probed.is_none() || probed.as_deref() != key(pool, backend).as_ref() {
             self.remove(backend);
             self.add(pool, backend);
@@ -199,7 +200,7 @@ impl Board {
 
     /// The prober of a backend; `None` when it is not probed.
     fn prober_of(&self, backend: &Backend) -> Option<Arc<Shared>> {
-        let table = self.lock();
+        let table = lock(&self.table);
         table.probers.get(table.of_backends.get(&id(backend))?).map(|prober| prober.shared.clone())
     }
 
@@ -219,7 +220,7 @@ impl Board {
         };
         let mut findings = Findings { check: check.to_owned(), ..Findings::default() };
         if let Some(prober) = self.prober_of(backend) {
-            let state = prober.lock();
+            let state = lock(&prober.state);
             findings.history = state.history.iter().rev().cloned().collect();
             findings.good_count = state.good_count;
             findings.bad_count = state.bad_count;
@@ -292,10 +293,6 @@ impl Board {
         let running = run(key.clone(), schedule, shared.clone(), self.bus.clone(), self.in_force.clone());
         Prober { shared, task: tokio::spawn(running) }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// What to probe for a backend of a pool; `None` when nothing is probed: the check is off, or the name not
@@ -312,9 +309,9 @@ fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
             over_h2: pool.config.protocol == HttpVersion::H2,
         },
     };
-    let send_proxy = pool.config.send_proxy.map(Into::into);
     let tls = backend.tls.clone().map(probe::Secured);
-    let target = Target { address: backend.resolved.address()?, tls, send_proxy, question };
+    let (address, send_proxy) = (backend.resolved.address()?, pool.config.send_proxy);
+    let target = Target { address, tls, send_proxy, question };
     Some(Key { target, pace: Pace::of(health) })
 }
 
@@ -354,7 +351,7 @@ impl Shared {
     /// Works for these, too, or for these `alone`; who is new learns what is known already. Their pools are
     /// to be refreshed.
     fn serve(&self, subscribers: Vec<Member>, alone: bool, now: Duration) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let known = state.machine.state();
         for subscriber in &subscribers {
             subscriber.backend.balance.set_late(state.late);
@@ -370,7 +367,7 @@ impl Shared {
 
     /// No longer works for this backend; gives whether there are others.
     fn leave(&self, backend: &Backend) -> bool {
-        let subscribers = &mut self.lock().subscribers;
+        let subscribers = &mut lock(&self.state).subscribers;
         subscribers.retain(|subscriber| id(&subscriber.backend) != id(backend));
         !subscribers.is_empty()
     }
@@ -384,7 +381,7 @@ impl Shared {
             Ok(None) => "accepted".to_owned(),
             Err(failure) => failure.to_string(),
         };
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         *(if good { &mut state.good_count } else { &mut state.bad_count }) += 1;
         if state.history.len() == HISTORY {
             state.history.pop_front();
@@ -414,10 +411,6 @@ impl Shared {
                 tell(bus, subscriber, to, &detail);
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ProbeState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -29,7 +29,7 @@ pub struct Target {
     /// TLS; for a mere connect its handshake is part of the question.
     pub tls: Option<Secured>,
     /// PROXY protocol header that the backend expects before anything else.
-    pub send_proxy: Option<Announce>,
+    pub send_proxy: Option<ProxyVersion>,
     /// What is asked.
     pub question: Question,
 }
@@ -52,33 +52,12 @@ impl Hash for Secured {
     }
 }
 
-/// PROXY protocol version of the announcement; a probe speaks for itself, so v1 says UNKNOWN and v2 says
-/// LOCAL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Announce {
-    /// Text.
-    V1,
-    /// Binary.
-    V2,
-}
-
-impl From<ProxyVersion> for Announce {
-    fn from(version: ProxyVersion) -> Announce {
-        match version {
-            ProxyVersion::V1 => Announce::V1,
-            ProxyVersion::V2 => Announce::V2,
-        }
-    }
-}
-
-impl Announce {
-    /// The bytes: section 2.1 ("PROXY UNKNOWN") and 2.2 (command LOCAL, length 0) of the PROXY protocol's
-    /// specification.
-    fn bytes(self) -> &'static [u8] {
-        match self {
-            Announce::V1 => b"PROXY UNKNOWN\r\n",
-            Announce::V2 => b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00",
-        }
+/// The announcement in a version of the PROXY protocol: a probe speaks for itself, so v1 says UNKNOWN
+/// (section 2.1 of its specification) and v2 says LOCAL (section 2.2), with length 0.
+fn announcement(version: ProxyVersion) -> &'static [u8] {
+    match version {
+        ProxyVersion::V1 => b"PROXY UNKNOWN\r\n",
+        ProxyVersion::V2 => b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00",
     }
 }
 
@@ -153,7 +132,7 @@ impl fmt::Display for Failure {
 }
 
 /// The kernel's words in lower case and without Rust's `(os error N)`.
-fn plain(error: &io::Error) -> String {
+pub(crate) fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_ascii_lowercase()
 }
@@ -170,8 +149,8 @@ pub async fn probe(target: &Target, limit: Duration) -> Result<Option<u16>, Fail
 async fn ask(target: &Target, connected: &mut bool) -> Result<Option<u16>, Failure> {
     let mut stream = TcpStream::connect(target.address).await.map_err(Failure::Connect)?;
     *connected = true;
-    if let Some(announce) = target.send_proxy {
-        stream.write_all(announce.bytes()).await.map_err(Failure::Broken)?;
+    if let Some(version) = target.send_proxy {
+        stream.write_all(announcement(version)).await.map_err(Failure::Broken)?;
     }
     match &target.tls {
         None => put(stream, &target.question, false).await,
@@ -256,7 +235,7 @@ mod tests {
     use super::*;
     use tokio::net::TcpListener;
 
-    fn get(address: SocketAddr, send_proxy: Option<Announce>) -> Target {
+    fn get(address: SocketAddr, send_proxy: Option<ProxyVersion>) -> Target {
         let question = Question::Get {
             path: "/healthz".into(),
             host: "shop".into(),
@@ -334,7 +313,7 @@ mod tests {
     #[tokio::test]
     async fn a_backend_behind_the_proxy_protocol_gets_its_header_first() {
         let (address, asked) = backend(b"HTTP/1.0 200 OK\r\n\r\n").await;
-        assert_eq!(probe(&get(address, Some(Announce::V2)), LONG).await.unwrap(), Some(200));
+        assert_eq!(probe(&get(address, Some(ProxyVersion::V2)), LONG).await.unwrap(), Some(200));
         let asked = asked.await.unwrap();
         assert_eq!(&asked[..16], b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00");
         assert_eq!(&asked[16..20], b"GET ");
