@@ -53,11 +53,11 @@ fn about_weir(out: &mut Exposition, control: &Control, generation: u64) {
     for verdict in Verdict::ALL {
         reloads.sample(&[verdict.word()], control.reload_count(verdict) as f64);
     }
-    out.single(&expose::WORKERS, control.workers() as f64);
-    out.single(&expose::SESSIONS, control.sessions() as f64);
-    out.single(&expose::PANICS, control.panics() as f64);
+    out.single(&expose::WORKERS, control.proxy().workers() as f64);
+    out.single(&expose::SESSIONS, control.proxy().sessions() as f64);
+    out.single(&expose::PANICS, control.proxy().panics() as f64);
     out.single(&expose::LOG_LOST, control.lost_log_lines() as f64);
-    quic(out, control.quic_counts());
+    quic(out, control.proxy().quic_counts());
 }
 
 fn about_cache(out: &mut Exposition, cache: &Cache) {

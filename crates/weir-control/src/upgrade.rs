@@ -108,12 +108,23 @@ impl Purpose {
 }
 
 /// The new process's end: what it was given, and the way to say that it serves.
-#[derive(Debug)]
 pub struct Handoff {
     channel: OwnedFd,
-    sockets: Vec<Passed>,
-    carried: Carried,
-    quic_keys: Option<Keys>,
+    /// What it was given.
+    pub given: Given,
+}
+
+/// What an old process hands over.
+#[derive(Default)]
+pub struct Given {
+    /// The listeners' sockets.
+    pub listeners: Sockets,
+    /// The admin API's socket, and to what it is bound.
+    pub admin: Option<(SocketAddr, OwnedFd)>,
+    /// What it takes to pass on what belongs to its QUIC connections.
+    pub quic: HandOver,
+    /// What it knew about the backends.
+    pub carried: Carried,
 }
 
 impl Handoff {
@@ -130,11 +141,11 @@ impl Handoff {
 
     fn receive(channel: OwnedFd) -> io::Result<Handoff> {
         sockopt::set_socket_timeout(&channel, sockopt::Timeout::Recv, Some(READY_TIMEOUT))?;
-        let (mut sockets, mut carried, mut quic_keys) = (Vec::new(), Carried::default(), None);
+        let mut given = Given::default();
         loop {
             let (text, descriptors) = receive(&channel)?;
             if text == "end" {
-                return Ok(Handoff { channel, sockets, carried, quic_keys });
+                return Ok(Handoff { channel, given });
             }
             if text.is_empty() {
                 return Err(io::Error::other("the old process ended before it had handed over its sockets"));
@@ -142,8 +153,8 @@ impl Handoff {
             if descriptors.is_empty() && !text.lines().any(|line| Purpose::of_line(line).is_some()) {
                 for line in text.lines() {
                     match line.strip_prefix(QUIC_KEYS) {
-                        Some(keys) => quic_keys = Keys::of_text(keys),
-                        None => carried.take(line),
+                        Some(keys) => given.quic.keys = Keys::of_text(keys),
+                        None => given.carried.take(line),
                     }
                 }
                 continue;
@@ -152,51 +163,18 @@ impl Handoff {
                 return Err(io::Error::other("the old process named other sockets than it sent"));
             }
             for (line, socket) in text.lines().zip(descriptors) {
-                // A kind that this version does not know is closed: the old process still has it until it
-                // ends.
-                if let Some(purpose) = Purpose::of_line(line) {
-                    sockets.push(Passed { purpose, socket });
+                match Purpose::of_line(line) {
+                    Some(Purpose::Listener(endpoint)) => given.listeners.adopt(endpoint, socket),
+                    Some(Purpose::Admin(address)) => given.admin = Some((address, socket)),
+                    Some(Purpose::QuicForward(owner)) => {
+                        given.quic.sockets.push((owner, ForwardSocket::adopt(socket)));
+                    }
+                    // A kind that this version does not know is closed: the old process still has it until it
+                    // ends.
+                    None => {}
                 }
             }
         }
-    }
-
-    /// Takes out the listeners' sockets.
-    pub fn take_listeners(&mut self) -> Sockets {
-        let all = std::mem::take(&mut self.sockets);
-        let (listeners, rest): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|passed| matches!(passed.purpose, Purpose::Listener(_)));
-        self.sockets = rest;
-        Sockets::adopt(listeners.into_iter().filter_map(|passed| match passed.purpose {
-            Purpose::Listener(endpoint) => Some((endpoint, passed.socket)),
-            Purpose::Admin(_) | Purpose::QuicForward(_) => None,
-        }))
-    }
-
-    /// Takes out what the old process hands over of QUIC.
-    pub fn take_quic(&mut self) -> HandOver {
-        let all = std::mem::take(&mut self.sockets);
-        let mut hand_over = HandOver { keys: self.quic_keys.take(), sockets: Vec::new() };
-        for passed in all {
-            match passed.purpose {
-                Purpose::QuicForward(owner) => {
-                    hand_over.sockets.push((owner, ForwardSocket::adopt(passed.socket)));
-                }
-                _ => self.sockets.push(passed),
-            }
-        }
-        hand_over
-    }
-
-    /// Takes out what the old process knew about the backends.
-    pub fn take_carried(&mut self) -> Carried {
-        std::mem::take(&mut self.carried)
-    }
-
-    /// Takes out the admin API's socket, if it was bound to `address`.
-    pub fn take_admin(&mut self, address: SocketAddr) -> Option<OwnedFd> {
-        let at = self.sockets.iter().position(|passed| passed.purpose == Purpose::Admin(address))?;
-        Some(self.sockets.swap_remove(at).socket)
     }
 
     /// Tells the old process that it may stop accepting.
@@ -372,9 +350,9 @@ mod tests {
         let old_process = std::thread::spawn(move || exchange(&old, &sockets, &[]).map(|()| drop(sockets)));
 
         let mut handoff = Handoff::receive(new).unwrap();
-        assert!(handoff.take_admin(address).is_none());
-        assert!(handoff.take_admin(admin.local_addr().unwrap()).is_some());
-        let adopted = handoff.take_listeners();
+        let bound_to = handoff.given.admin.as_ref().map(|(address, _)| *address);
+        assert_eq!(bound_to, Some(admin.local_addr().unwrap()));
+        let adopted = std::mem::take(&mut handoff.given.listeners);
         assert_eq!(adopted.endpoints().map(|endpoint| endpoint.address).collect::<Vec<_>>(), [address]);
         handoff.ready().unwrap();
         old_process.join().unwrap().unwrap();
@@ -400,7 +378,7 @@ mod tests {
         let old_process =
             std::thread::spawn(move || exchange(&old, &sockets, &[text]).map(|()| drop(sockets)));
         let mut handoff = Handoff::receive(new).unwrap();
-        let hand_over = handoff.take_quic();
+        let hand_over = std::mem::take(&mut handoff.given.quic);
         handoff.ready().unwrap();
         old_process.join().unwrap().unwrap();
 
@@ -429,8 +407,8 @@ mod tests {
             (0..150).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let sockets: Vec<Passed> = listeners.iter().map(|listener| passed(listener, false)).collect();
         let old_process = std::thread::spawn(move || exchange(&old, &sockets, &[]));
-        let mut handoff = Handoff::receive(new).unwrap();
-        assert_eq!(handoff.take_listeners().endpoints().count(), 150);
+        let handoff = Handoff::receive(new).unwrap();
+        assert_eq!(handoff.given.listeners.endpoints().count(), 150);
         handoff.ready().unwrap();
         old_process.join().unwrap().unwrap();
     }
@@ -441,8 +419,8 @@ mod tests {
         let known: Vec<String> =
             (0..5000).map(|port| format!("state app 10.0.0.1:{port} drain up 0 -\n")).collect();
         let old_process = std::thread::spawn(move || exchange(&old, &[], &known));
-        let mut handoff = Handoff::receive(new).unwrap();
-        assert_eq!(handoff.take_carried().backend_count(), 5000);
+        let handoff = Handoff::receive(new).unwrap();
+        assert_eq!(handoff.given.carried.backend_count(), 5000);
         handoff.ready().unwrap();
         old_process.join().unwrap().unwrap();
     }

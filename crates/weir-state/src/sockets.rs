@@ -148,13 +148,9 @@ impl Sockets {
         self.by_endpoint.keys().copied()
     }
 
-    /// Takes over sockets that an earlier process handed down.
-    pub fn adopt(inherited: impl IntoIterator<Item = (Endpoint, OwnedFd)>) -> Sockets {
-        let mut adopted = Sockets::default();
-        for (endpoint, socket) in inherited {
-            adopted.by_endpoint.entry(endpoint).or_default().push(socket);
-        }
-        adopted
+    /// Takes over a socket that an earlier process handed down.
+    pub fn adopt(&mut self, endpoint: Endpoint, socket: OwnedFd) {
+        self.by_endpoint.entry(endpoint).or_default().push(socket);
     }
 
     /// The address a socket is really bound to: for port 0 the one the kernel chose.

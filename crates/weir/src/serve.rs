@@ -1,6 +1,7 @@
 //! The life of a serving process: workers, control side, admin API, signals, drain.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,16 +120,14 @@ async fn start(plan: Plan, threshold: log::Threshold) -> Result<Process, String>
     let config = plan.checked.config;
 
     let admin = config.admin.clone();
-    let inherited_admin =
-        admin.as_ref().zip(handoff.as_mut()).and_then(|(admin, handoff)| handoff.take_admin(admin.bind));
+    let given = handoff.as_mut().map(|handoff| std::mem::take(&mut handoff.given)).unwrap_or_default();
+    let is_ours = |(bind, _): &(SocketAddr, _)| admin.as_ref().is_some_and(|admin| admin.bind == *bind);
+    let inherited_admin = given.admin.filter(is_ours).map(|(_, socket)| socket);
     let admin = admin
         .map(|admin| {
             Admin::bind(&admin, inherited_admin, plan.admin_taken).map(|opened| (admin.bind, opened))
         })
         .transpose()?;
-    let inherited = handoff.as_mut().map(Handoff::take_listeners).unwrap_or_default();
-    let carried = handoff.as_mut().map(Handoff::take_carried).unwrap_or_default();
-    let quic = handoff.as_mut().map(Handoff::take_quic).unwrap_or_default();
 
     let access_log =
         AccessLog::start(&config.log).map_err(|error| format!("the access log can't be opened: {error}"))?;
@@ -140,8 +139,8 @@ async fn start(plan: Plan, threshold: log::Threshold) -> Result<Process, String>
         pin: workers == limits::cpu_count(),
         events,
         access_log: access_log.clone(),
-        quic,
-        sockets: inherited,
+        quic: given.quic,
+        sockets: given.listeners,
     });
     let plane = plane.map_err(|error| format!("the worker threads could not be started: {error}"))?;
     let control = Control::start(Start {
@@ -151,7 +150,7 @@ async fn start(plan: Plan, threshold: log::Threshold) -> Result<Process, String>
         plane,
         reports,
         access_log: access_log.clone(),
-        carried,
+        carried: given.carried,
         on_level: Box::new(move |level| threshold.set(level)),
         notifier: Notifier::from_environment(),
     });
@@ -186,7 +185,7 @@ fn announce(control: &Control, admin: Option<&Admin>) {
         tracing::info!(%address, "admin API and status page");
     }
     tracing::info!(
-        workers = control.workers(),
+        workers = control.proxy().workers(),
         config = control.source_name(),
         "serving: {}",
         control.summary()
@@ -334,7 +333,7 @@ impl Process {
             }
             Err(error) => {
                 tracing::error!(%error, "upgrade failed, this process serves on");
-                self.control.keep_quic();
+                self.control.proxy().cancel_quic_hand_over();
                 self.tell("upgrade_failed", error.to_string());
                 false
             }

@@ -41,7 +41,7 @@ impl Control {
     pub async fn drain(&self, succeeded: bool) -> u64 {
         let limit = self.snapshot().config.runtime.drain;
         self.phase.store(Phase::Draining as u8, Ordering::Relaxed);
-        let sessions = self.sessions();
+        let sessions = self.proxy.sessions();
         tracing::info!(sessions, ?limit, "draining");
         if !succeeded {
             self.notifier.stopping(&format!("draining {sessions} sessions, at most {limit:?}"));
@@ -79,16 +79,6 @@ impl Control {
             return Ok((Vec::new(), None));
         }
         Ok(upgrade::pass_quic(self.proxy.hand_over_quic()?))
-    }
-
-    /// What the workers have counted of QUIC.
-    pub fn quic_counts(&self) -> &[weir_quic::counts::Counts] {
-        self.proxy.quic_counts()
-    }
-
-    /// The new process has not come about.
-    pub fn keep_quic(&self) {
-        self.proxy.cancel_quic_hand_over();
     }
 
     /// What is known about the backends, for a new process.
@@ -143,20 +133,5 @@ impl Control {
     /// What the proxy plane serves, as it was compiled for its workers.
     pub fn compiled(&self) -> Arc<CompiledSnapshot> {
         self.proxy.compiled().expect("the control side is there once the first snapshot is served")
-    }
-
-    /// Worker threads.
-    pub fn workers(&self) -> usize {
-        self.proxy.workers()
-    }
-
-    /// Sessions open now.
-    pub fn sessions(&self) -> u64 {
-        self.proxy.sessions()
-    }
-
-    /// Panics caught so far.
-    pub fn panics(&self) -> u64 {
-        self.proxy.panics()
     }
 }

@@ -133,6 +133,11 @@ impl Control {
         self.source.full_name()
     }
 
+    /// The proxy plane.
+    pub fn proxy(&self) -> &ProxyPlane {
+        &self.proxy
+    }
+
     /// Events.
     pub fn bus(&self) -> &Bus {
         &self.bus
