@@ -83,101 +83,68 @@ impl Endpoint {
     }
 }
 
-const JSON: &str = "application/json";
+/// A call without a body, which answers JSON, with no status of its own.
+const fn endpoint(method: Method, path: &'static str, call: Call, summary: &'static str) -> Endpoint {
+    Endpoint { method, path, call, summary, body: &[], answers: "application/json", statuses: &[] }
+}
+
 const NO_POOL: (u16, &str) = (404, "`not_found`: no such pool");
 const NO_BACKEND: (u16, &str) = (404, "`not_found`: no such pool or backend");
 
 /// All of them.
 pub const ENDPOINTS: &[Endpoint] = &[
     Endpoint {
-        method: Method::Get,
-        path: "/",
-        call: Call::Page,
-        summary: "Status page for people: HTML without scripts, reloads itself every two seconds.",
-        body: &[],
         answers: "text/html",
-        statuses: &[],
+        ..endpoint(
+            Method::Get,
+            "/",
+            Call::Page,
+            "Status page for people: HTML without scripts, reloads itself every two seconds.",
+        )
     },
     Endpoint {
-        method: Method::Get,
-        path: "/livez",
-        call: Call::Live,
-        summary: "200 as long as the control thread works.",
-        body: &[],
         answers: "text/plain",
-        statuses: &[],
+        ..endpoint(Method::Get, "/livez", Call::Live, "200 as long as the control thread works.")
     },
     Endpoint {
-        method: Method::Get,
-        path: "/readyz",
-        call: Call::Ready,
-        summary: "200 while new clients are welcome: serving and not draining.",
-        body: &[],
         answers: "text/plain",
         statuses: &[(503, "`draining`: the process is on its way out")],
+        ..endpoint(
+            Method::Get,
+            "/readyz",
+            Call::Ready,
+            "200 while new clients are welcome: serving and not draining.",
+        )
     },
     Endpoint {
-        method: Method::Get,
-        path: "/metrics",
-        call: Call::Metrics,
-        summary: "All metrics in the Prometheus text format.",
-        body: &[],
         answers: "text/plain",
-        statuses: &[],
+        ..endpoint(Method::Get, "/metrics", Call::Metrics, "All metrics in the Prometheus text format.")
     },
+    endpoint(Method::Get, "/v1/status", Call::Status, "Listeners, pools, backends, versions, last reload."),
+    endpoint(
+        Method::Get,
+        "/v1/config",
+        Call::Config,
+        "The configuration in force with every default filled in; secrets left out.",
+    ),
     Endpoint {
-        method: Method::Get,
-        path: "/v1/status",
-        call: Call::Status,
-        summary: "Listeners, pools, backends, versions, last reload.",
-        body: &[],
-        answers: JSON,
-        statuses: &[],
-    },
-    Endpoint {
-        method: Method::Get,
-        path: "/v1/config",
-        call: Call::Config,
-        summary: "The configuration in force with every default filled in; secrets left out.",
-        body: &[],
-        answers: JSON,
-        statuses: &[],
-    },
-    Endpoint {
-        method: Method::Post,
-        path: "/v1/reload",
-        call: Call::Reload,
-        summary: "Reads the config file and puts it in force; answers when all workers serve it. A file with mistakes changes nothing.",
-        body: &[],
-        answers: JSON,
         statuses: &[
             (422, "`refused`: the file has mistakes; `reload` holds the outcome, `message` all of them"),
             (500, "`failed`: the file can't be read or a socket not be bound; nothing changed"),
         ],
+        ..endpoint(
+            Method::Post,
+            "/v1/reload",
+            Call::Reload,
+            "Reads the config file and puts it in force; answers when all workers serve it. A file with mistakes changes nothing.",
+        )
     },
+    endpoint(Method::Get, "/v1/pools", Call::Pools, "All pools with their backends."),
     Endpoint {
-        method: Method::Get,
-        path: "/v1/pools",
-        call: Call::Pools,
-        summary: "All pools with their backends.",
-        body: &[],
-        answers: JSON,
-        statuses: &[],
-    },
-    Endpoint {
-        method: Method::Get,
-        path: "/v1/pools/{pool}",
-        call: Call::Pool,
-        summary: "One pool with its backends.",
-        body: &[],
-        answers: JSON,
         statuses: &[NO_POOL],
+        ..endpoint(Method::Get, "/v1/pools/{pool}", Call::Pool, "One pool with its backends.")
     },
     Endpoint {
-        method: Method::Patch,
-        path: "/v1/pools/{pool}/backends/{address}",
-        call: Call::PatchBackend,
-        summary: "Changes a backend at once. A state lasts until it is changed again or the process ends; a weight until the next reload of the file.",
         body: &[
             (
                 "state",
@@ -186,37 +153,39 @@ pub const ENDPOINTS: &[Endpoint] = &[
             ),
             ("weight", "integer?", "0 to 256"),
         ],
-        answers: JSON,
         statuses: &[NO_BACKEND],
+        ..endpoint(
+            Method::Patch,
+            "/v1/pools/{pool}/backends/{address}",
+            Call::PatchBackend,
+            "Changes a backend at once. A state lasts until it is changed again or the process ends; a weight until the next reload of the file.",
+        )
     },
     Endpoint {
-        method: Method::Post,
-        path: "/v1/pools/{pool}/backends",
-        call: Call::AddBackend,
-        summary: "Adds a backend as a new generation. It is forgotten by the next reload of the file.",
         body: &[
             ("address", "string", "host:port"),
             ("weight", "integer?", "0 to 256; default 1"),
             ("max_connections", "integer?", "most in flight; default no limit"),
             ("backup", "boolean?", "used only when no other is up; default false"),
         ],
-        answers: JSON,
         statuses: &[(201, "added"), NO_POOL, (409, "`conflict`: the pool has it already")],
+        ..endpoint(
+            Method::Post,
+            "/v1/pools/{pool}/backends",
+            Call::AddBackend,
+            "Adds a backend as a new generation. It is forgotten by the next reload of the file.",
+        )
     },
     Endpoint {
-        method: Method::Delete,
-        path: "/v1/pools/{pool}/backends/{address}",
-        call: Call::RemoveBackend,
-        summary: "Removes a backend as a new generation; what it is working on goes on. The next reload of the file brings it back.",
-        body: &[],
-        answers: JSON,
         statuses: &[NO_BACKEND, (409, "`conflict`: it is the pool's last backend")],
+        ..endpoint(
+            Method::Delete,
+            "/v1/pools/{pool}/backends/{address}",
+            Call::RemoveBackend,
+            "Removes a backend as a new generation; what it is working on goes on. The next reload of the file brings it back.",
+        )
     },
     Endpoint {
-        method: Method::Post,
-        path: "/v1/cache/purge",
-        call: Call::CachePurge,
-        summary: "Takes kept responses out, or makes them out of date. Answers with their number; what is fetched at the moment is not kept either.",
         body: &[
             ("host", "string?", "of this host, with a port or without; default every host"),
             ("path", "string?", "of this path as backends see it, whatever the query"),
@@ -229,14 +198,15 @@ pub const ENDPOINTS: &[Endpoint] = &[
                 "make them out of date: they are confirmed before they are given again; default false",
             ),
         ],
-        answers: JSON,
         statuses: &[(404, "`not_found`: no route keeps anything")],
+        ..endpoint(
+            Method::Post,
+            "/v1/cache/purge",
+            Call::CachePurge,
+            "Takes kept responses out, or makes them out of date. Answers with their number; what is fetched at the moment is not kept either.",
+        )
     },
     Endpoint {
-        method: Method::Post,
-        path: "/v1/explain",
-        call: Call::Explain,
-        summary: "Which listener, route, pool and backend a request or connection would get, and why. Changes nothing, so it needs the token only where reading does.",
         body: &[
             ("protocol", "string", "`http` or `tcp`"),
             ("method", "string?", "http: method"),
@@ -252,27 +222,23 @@ pub const ENDPOINTS: &[Endpoint] = &[
             ("source", "string?", "tcp: address:port of the client"),
             ("destination", "string?", "tcp: address:port of the listener"),
         ],
-        answers: JSON,
-        statuses: &[],
+        ..endpoint(
+            Method::Post,
+            "/v1/explain",
+            Call::Explain,
+            "Which listener, route, pool and backend a request or connection would get, and why. Changes nothing, so it needs the token only where reading does.",
+        )
     },
     Endpoint {
-        method: Method::Get,
-        path: "/v1/events",
-        call: Call::Events,
-        summary: "Server-sent events: reloads, health changes, ejections, operators' changes. `last-event-id` brings back what was missed, up to 256 events.",
-        body: &[],
         answers: "text/event-stream",
-        statuses: &[],
+        ..endpoint(
+            Method::Get,
+            "/v1/events",
+            Call::Events,
+            "Server-sent events: reloads, health changes, ejections, operators' changes. `last-event-id` brings back what was missed, up to 256 events.",
+        )
     },
-    Endpoint {
-        method: Method::Get,
-        path: "/v1/openapi.json",
-        call: Call::OpenApi,
-        summary: "This API as an OpenAPI 3.1 document.",
-        body: &[],
-        answers: JSON,
-        statuses: &[],
-    },
+    endpoint(Method::Get, "/v1/openapi.json", Call::OpenApi, "This API as an OpenAPI 3.1 document."),
 ];
 
 /// The OpenAPI document.
