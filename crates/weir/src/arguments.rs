@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
@@ -55,10 +56,20 @@ pub struct Purge {
     pub running: Running,
 }
 
+/// What `weir drain` and `weir enable` take.
 #[derive(Debug, Args)]
-pub struct BackendArgument {
+pub struct Change {
     /// Name of the pool
     pub pool: String,
     /// Address of the backend, as the config writes it
     pub backend: String,
+    /// Longest wait
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
+    pub timeout: Duration,
+    #[command(flatten)]
+    pub running: Running,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    weir_config::units::duration(text).map_err(|refused| format!("{}: {}", refused.message, refused.hint))
 }

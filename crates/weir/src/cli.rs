@@ -2,11 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
-use crate::arguments::{BackendArgument, ConfigArgument, Purge, Running};
+use weir_admin::explain::Question;
+
+use crate::arguments::{Change, ConfigArgument, Purge, Running};
 use crate::exit::Exit;
 use crate::verbs;
 
@@ -60,16 +61,11 @@ enum Verb {
     },
     /// Take a backend out: no new work, what runs goes on
     Drain {
-        #[command(flatten)]
-        backend: BackendArgument,
         /// Return when its last request has ended
         #[arg(long)]
         wait: bool,
-        /// Longest wait
-        #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
-        timeout: Duration,
         #[command(flatten)]
-        running: Running,
+        change: Change,
     },
     /// What is kept of responses
     Cache {
@@ -78,16 +74,11 @@ enum Verb {
     },
     /// Take a backend back in
     Enable {
-        #[command(flatten)]
-        backend: BackendArgument,
         /// Return when it takes new work: its probes may have to find it up first
         #[arg(long)]
         wait: bool,
-        /// Longest wait
-        #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
-        timeout: Duration,
         #[command(flatten)]
-        running: Running,
+        change: Change,
     },
     /// Say which listener, route, pool and backend a request or connection would get, and why
     Explain {
@@ -179,69 +170,57 @@ pub fn main() -> Exit {
             return if refused { Exit::Refused } else { Exit::Done };
         }
     };
-    match cli.verb {
+    done(cli.verb).unwrap_or_else(|exit| exit)
+}
+
+/// Does it; what went wrong has been said.
+fn done(verb: Verb) -> Result<Exit, Exit> {
+    match verb {
         Verb::Run { config, workers } => verbs::run::run(&config, workers.map(usize::from)),
         Verb::Demo(arguments) => verbs::demo::demo(&arguments),
         Verb::Proxy(arguments) => verbs::proxy::proxy(&arguments),
         Verb::Check { file, online } => verbs::check::check(file, online),
         Verb::Reload { running } => verbs::reload::reload(&running),
         Verb::Status { running, json } => verbs::status::status(&running, json),
-        Verb::Drain { backend, wait, timeout, running } => {
-            verbs::backend::drain(&running, &backend, wait.then_some(timeout))
-        }
-        Verb::Enable { backend, wait, timeout, running } => {
-            verbs::backend::enable(&running, &backend, wait.then_some(timeout))
-        }
+        Verb::Drain { wait, change } => verbs::backend::drain(&change, wait),
+        Verb::Enable { wait, change } => verbs::backend::enable(&change, wait),
         Verb::Cache { what: CacheVerb::Purge(purge) } => verbs::cache::purge(&purge),
         Verb::Explain { what } => explain(what),
         Verb::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "weir", &mut script);
             say!("{}", String::from_utf8_lossy(&script).trim_end());
-            Exit::Done
+            Ok(Exit::Done)
         }
-        Verb::Man => match verbs::man::page(Cli::command()) {
-            Ok(page) => {
-                say!("{}", String::from_utf8_lossy(&page).trim_end());
-                Exit::Done
-            }
-            Err(_) => Exit::Failed,
-        },
+        Verb::Man => {
+            let page = verbs::man::page(Cli::command()).map_err(|_| Exit::Failed)?;
+            say!("{}", String::from_utf8_lossy(&page).trim_end());
+            Ok(Exit::Done)
+        }
         Verb::Version => {
             say!("weir {}", env!("CARGO_PKG_VERSION"));
-            Exit::Done
+            Ok(Exit::Done)
         }
-        Verb::Top(_) => not_built("weir top", "`weir status` and the status page show the same facts"),
+        Verb::Top(_) => Err(not_built("weir top", "`weir status` and the status page show the same facts")),
         Verb::Convert(arguments) => verbs::convert::convert(&arguments),
     }
 }
 
-fn explain(what: Explain) -> Exit {
-    match what {
-        Explain::Http { method, url, from, header, listener, server_name, running, json } => {
-            let headers = header;
-            verbs::explain::explain(
-                &running,
-                &weir_admin::explain::Question::Http { method, url, from, headers, listener, server_name },
-                json,
-            )
+fn explain(what: Explain) -> Result<Exit, Exit> {
+    let (question, running, json) = match what {
+        Explain::Http { method, url, from, header: headers, listener, server_name, running, json } => {
+            (Question::Http { method, url, from, headers, listener, server_name }, running, json)
         }
-        Explain::Tcp { source, destination, running, json } => verbs::explain::explain(
-            &running,
-            &weir_admin::explain::Question::Tcp { source, destination },
-            json,
-        ),
-        Explain::Sql(_) => not_built("weir explain sql", "this version does not speak MySQL"),
-    }
+        Explain::Tcp { source, destination, running, json } => {
+            (Question::Tcp { source, destination }, running, json)
+        }
+        Explain::Sql(_) => return Err(not_built("weir explain sql", "this version does not speak MySQL")),
+    };
+    verbs::explain::explain(&running, &question, json)
 }
 
 fn not_built(verb: &str, instead: &str) -> Exit {
-    eprintln!("weir: `{verb}` is not built yet: {instead}");
-    Exit::Refused
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    weir_config::units::duration(text).map_err(|refused| format!("{}: {}", refused.message, refused.hint))
+    Exit::Refused.saying(format_args!("`{verb}` is not built yet: {instead}"))
 }
 
 fn header(text: &str) -> Result<(String, String), String> {

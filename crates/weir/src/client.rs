@@ -36,35 +36,20 @@ pub fn ask_and_print(
     body: Option<&Value>,
     json: bool,
     words: impl FnOnce(Value) -> serde_json::Result<String>,
-) -> Exit {
-    let client = match Client::new(running) {
-        Ok(client) => client,
-        Err(exit) => return exit,
-    };
-    let answer = match block_on(client.call(method, path, body)) {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => return error.report(),
-        Err(exit) => return exit,
-    };
-    if !answer.status.is_success() {
-        eprintln!("weir: {}", answer.error());
-        return Exit::Failed;
-    }
+) -> Result<Exit, Exit> {
+    let client = Client::new(running)?;
+    let answer = block_on(client.succeed(method, path, body))??;
     if json {
         say!("{:#}", answer.body);
-        return Exit::Done;
+        return Ok(Exit::Done);
     }
-    match words(answer.body) {
-        Ok(words) => {
-            say!("{}", words.trim_end());
-            Exit::Done
-        }
-        Err(error) => {
-            let address = client.address();
-            eprintln!("weir: the running Weir at {address} is of another version: {error}; try --json");
-            Exit::Failed
-        }
-    }
+    let words = words(answer.body).map_err(|error| {
+        let address = client.address();
+        Exit::Failed
+            .saying(format_args!("the running Weir at {address} is of another version: {error}; try --json"))
+    })?;
+    say!("{}", words.trim_end());
+    Ok(Exit::Done)
 }
 
 /// Why there is no answer.
@@ -80,14 +65,8 @@ impl CallError {
     /// Says it and gives the exit code.
     pub fn report(&self) -> Exit {
         match self {
-            CallError::NotRunning(message) => {
-                eprintln!("weir: {message}");
-                Exit::NotRunning
-            }
-            CallError::Broken(message) => {
-                eprintln!("weir: {message}");
-                Exit::Failed
-            }
+            CallError::NotRunning(message) => Exit::NotRunning.saying(message),
+            CallError::Broken(message) => Exit::Failed.saying(message),
         }
     }
 }
@@ -131,10 +110,11 @@ impl Client {
             }
         };
         let token_file = running.token_file.clone().or(token_file);
-        let token = token_file.as_deref().map(weir_admin::auth::read_token).transpose().map_err(|error| {
-            eprintln!("weir: {error}");
-            Exit::Failed
-        })?;
+        let token = token_file
+            .as_deref()
+            .map(weir_admin::auth::read_token)
+            .transpose()
+            .map_err(|error| Exit::Failed.saying(error))?;
         Ok(Client { admin: reachable(bind), token })
     }
 
@@ -183,6 +163,12 @@ impl Client {
         })
     }
 
+    /// The answer to a call that was done; says why there is none.
+    pub async fn succeed(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, Exit> {
+        let answer = self.call(method, path, body).await.map_err(|error| error.report())?;
+        if answer.status.is_success() { Ok(answer) } else { Err(Exit::Failed.saying(answer.error())) }
+    }
+
     fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Request<Full<Bytes>> {
         let bytes = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
         let mut request = Request::new(Full::new(bytes));
@@ -209,13 +195,9 @@ impl Client {
 
 /// Runs `work` on a small runtime of its own.
 pub fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Exit> {
-    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => Ok(runtime.block_on(work)),
-        Err(error) => {
-            eprintln!("weir: no runtime: {error}");
-            Err(Exit::Failed)
-        }
-    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Exit::Failed.saying(format_args!("no runtime: {error}")))?;
+    Ok(runtime.block_on(work))
 }
 
 /// Percent-encodes one segment of a path (RFC 3986 section 3.3).
@@ -244,18 +226,16 @@ fn reachable(mut bind: SocketAddr) -> SocketAddr {
 /// Where the config has its admin API, and the token's file. From a file with mistakes as much as can be
 /// seen: `weir reload` of such a file must still find the Weir that shall refuse it.
 fn admin_of(path: &Path) -> Result<(SocketAddr, Option<PathBuf>), Exit> {
-    let bytes = std::fs::read(path).map_err(|error| {
-        eprintln!("weir: {} can't be read: {error}", path.display());
-        Exit::Failed
-    })?;
+    let bytes = std::fs::read(path)
+        .map_err(|error| Exit::Failed.saying(format_args!("{} can't be read: {error}", path.display())))?;
     let text = String::from_utf8_lossy(&bytes);
     match weir_config::parse(&path.display().to_string(), &text) {
         Ok(config) => match config.admin {
             Some(admin) => Ok((admin.bind, admin.token_file)),
-            None => {
-                eprintln!("weir: {} has the admin API switched off (admin.bind = \"off\")", path.display());
-                Err(Exit::NotRunning)
-            }
+            None => Err(Exit::NotRunning.saying(format_args!(
+                "{} has the admin API switched off (admin.bind = \"off\")",
+                path.display()
+            ))),
         },
         Err(_) => Ok(seen_in(&text)),
     }

@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use weir_admin::server::{Admin, WhenTaken};
-use weir_config::Checked;
+use weir_config::Config;
 use weir_control::control::{Control, Start};
 use weir_control::events::What;
 use weir_control::notify::Notifier;
@@ -26,10 +26,8 @@ const LOG_FLUSH: Duration = Duration::from_secs(2);
 
 /// What to serve.
 pub struct Plan {
-    /// Where the config comes from at a reload.
+    /// Where the config comes from, now and at a reload.
     pub source: Source,
-    /// The config as read now.
-    pub checked: Checked,
     /// Worker threads; overrides the config.
     pub workers: Option<usize>,
     /// Whether USR2 can start this program again with the same arguments.
@@ -40,44 +38,51 @@ pub struct Plan {
     pub on_ready: Box<dyn FnOnce()>,
 }
 
+impl Plan {
+    /// The usual.
+    pub fn of(source: Source) -> Plan {
+        Plan {
+            source,
+            workers: None,
+            upgradable: true,
+            admin_taken: WhenTaken::Refuse,
+            on_ready: Box::new(|| ()),
+        }
+    }
+}
+
 /// Serves until a signal ends it.
-pub fn serve(plan: Plan) -> Exit {
-    let threshold = log::start(plan.checked.config.log.level);
+pub fn serve(plan: Plan) -> Result<Exit, Exit> {
+    let checked = plan.source.read().map_err(|error| Exit::refusing(&error))?;
+    let threshold = log::start(checked.config.log.level);
     limits::raise_descriptors();
     limits::grow_descriptor_table();
     limits::refuse_huge_pages();
-    for warning in &plan.checked.warnings.problems {
+    for warning in &checked.warnings.problems {
         tracing::warn!("{warning}");
     }
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            tracing::error!(%error, "the control thread could not be started");
-            return Exit::Failed;
-        }
-    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+        tracing::error!(%error, "the control thread could not be started");
+        Exit::Failed
+    })?;
     let ended = runtime.block_on(async move {
-        let process = start(plan, threshold).await?;
+        let process = start(plan, checked.config, threshold).await?;
         Ok::<_, String>(process.live().await)
     });
     // Ends all tasks, so that what comes back is the last handle; a resolver's thread that hangs is not
     // waited for.
     runtime.shutdown_background();
-    match ended {
-        Ok((exit, control, access_log)) => {
-            if let Some(control) = Arc::into_inner(control) {
-                control.stop();
-            }
-            if !access_log.finish(LOG_FLUSH) {
-                tracing::warn!("the last lines of the access log were not written within {LOG_FLUSH:?}");
-            }
-            exit
-        }
-        Err(error) => {
-            tracing::error!("{error}");
-            Exit::Failed
-        }
+    let (exit, control, access_log) = ended.map_err(|error| {
+        tracing::error!("{error}");
+        Exit::Failed
+    })?;
+    if let Some(control) = Arc::into_inner(control) {
+        control.stop();
     }
+    if !access_log.finish(LOG_FLUSH) {
+        tracing::warn!("the last lines of the access log were not written within {LOG_FLUSH:?}");
+    }
+    Ok(exit)
 }
 
 /// A process that serves.
@@ -111,14 +116,12 @@ impl Signals {
     }
 }
 
-async fn start(plan: Plan, threshold: log::Threshold) -> Result<Process, String> {
+async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<Process, String> {
     // First of all: a signal that comes while the sockets are opened must not kill the process.
     let signals = Signals::listen().map_err(|error| format!("signals can't be received: {error}"))?;
     let program = Program::of_this_process();
     let mut handoff = Handoff::from_environment()
         .map_err(|error| format!("the old process's sockets did not come: {error}"))?;
-    let config = plan.checked.config;
-
     let admin = config.admin.clone();
     let given = handoff.as_mut().map(|handoff| std::mem::take(&mut handoff.given)).unwrap_or_default();
     let is_ours = |(bind, _): &(SocketAddr, _)| admin.as_ref().is_some_and(|admin| admin.bind == *bind);

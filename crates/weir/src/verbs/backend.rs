@@ -6,7 +6,7 @@ use hyper::Method;
 use serde_json::json;
 use weir_admin::status::{BackendStatus, PoolStatus};
 
-use crate::arguments::{BackendArgument, Running};
+use crate::arguments::Change;
 use crate::client::{Client, block_on, segment};
 use crate::exit::Exit;
 
@@ -14,94 +14,67 @@ use crate::exit::Exit;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Takes a backend out; with `wait`, returns when it has nothing left in flight.
-pub fn drain(running: &Running, which: &BackendArgument, wait: Option<Duration>) -> Exit {
-    change(running, which, "drain", wait, |backend| match backend.in_flight {
+pub fn drain(change: &Change, wait: bool) -> Result<Exit, Exit> {
+    change.to("drain", wait, |backend| match backend.in_flight {
         0 => Ok(()),
         left => Err(format!("{left} in flight")),
     })
 }
 
 /// Takes a backend back in; with `wait`, returns when it gets new work.
-pub fn enable(running: &Running, which: &BackendArgument, wait: Option<Duration>) -> Exit {
-    change(running, which, "ready", wait, |backend| match backend.state.as_str() {
+pub fn enable(change: &Change, wait: bool) -> Result<Exit, Exit> {
+    change.to("ready", wait, |backend| match backend.state.as_str() {
         "ready" => Ok(()),
         state => Err(format!("{state}: {}", backend.reason)),
     })
 }
 
-fn change(
-    running: &Running,
-    which: &BackendArgument,
-    state: &str,
-    wait: Option<Duration>,
-    reached: impl Fn(&BackendStatus) -> Result<(), String>,
-) -> Exit {
-    let client = match Client::new(running) {
-        Ok(client) => client,
-        Err(exit) => return exit,
-    };
-    let work = async {
-        let path = format!("/v1/pools/{}/backends/{}", segment(&which.pool), segment(&which.backend));
-        let answer = match client.call(Method::PATCH, &path, Some(&json!({ "state": state }))).await {
-            Ok(answer) => answer,
-            Err(error) => return error.report(),
-        };
-        if !answer.status.is_success() {
-            eprintln!("weir: {}", answer.error());
-            return Exit::Failed;
-        }
-        match wait {
-            None => {
-                say!(
-                    "{}/{} is {}",
-                    which.pool,
-                    which.backend,
-                    answer.body["backend"]["state"].as_str().unwrap_or(state)
-                );
-                Exit::Done
+impl Change {
+    fn to(
+        &self,
+        state: &str,
+        wait: bool,
+        reached: impl Fn(&BackendStatus) -> Result<(), String>,
+    ) -> Result<Exit, Exit> {
+        let client = Client::new(&self.running)?;
+        let Change { pool, backend, .. } = self;
+        let path = format!("/v1/pools/{}/backends/{}", segment(pool), segment(backend));
+        block_on(async {
+            let answer = client.succeed(Method::PATCH, &path, Some(&json!({ "state": state }))).await?;
+            if wait {
+                return self.wait_until(&client, reached).await;
             }
-            Some(limit) => wait_until(&client, which, limit, reached).await,
-        }
-    };
-    block_on(work).unwrap_or_else(|exit| exit)
-}
+            say!("{pool}/{backend} is {}", answer.body["backend"]["state"].as_str().unwrap_or(state));
+            Ok(Exit::Done)
+        })?
+    }
 
-async fn wait_until(
-    client: &Client,
-    which: &BackendArgument,
-    limit: Duration,
-    reached: impl Fn(&BackendStatus) -> Result<(), String>,
-) -> Exit {
-    let begun = Instant::now();
-    loop {
-        let answer =
-            match client.call(Method::GET, &format!("/v1/pools/{}", segment(&which.pool)), None).await {
-                Ok(answer) => answer,
-                Err(error) => return error.report(),
+    async fn wait_until(
+        &self,
+        client: &Client,
+        reached: impl Fn(&BackendStatus) -> Result<(), String>,
+    ) -> Result<Exit, Exit> {
+        let Change { pool, backend: name, timeout, .. } = self;
+        let begun = Instant::now();
+        let path = format!("/v1/pools/{}", segment(pool));
+        loop {
+            let answer = client.call(Method::GET, &path, None).await.map_err(|error| error.report())?;
+            let status: Result<PoolStatus, _> = serde_json::from_value(answer.body);
+            let found = status.ok().and_then(|pool| pool.backends.into_iter().find(|it| it.address == *name));
+            let Some(backend) = found else {
+                return Err(Exit::Failed.saying(format_args!("{pool}/{name} is gone")));
             };
-        let pool: Result<PoolStatus, _> = serde_json::from_value(answer.body);
-        let Some(backend) =
-            pool.ok().and_then(|pool| pool.backends.into_iter().find(|it| it.address == which.backend))
-        else {
-            eprintln!("weir: {}/{} is gone", which.pool, which.backend);
-            return Exit::Failed;
-        };
-        match reached(&backend) {
-            Ok(()) => {
-                say!(
-                    "{}/{} is {}, {} in flight",
-                    which.pool,
-                    which.backend,
-                    backend.state,
-                    backend.in_flight
-                );
-                return Exit::Done;
+            match reached(&backend) {
+                Ok(()) => {
+                    say!("{pool}/{name} is {}, {} in flight", backend.state, backend.in_flight);
+                    return Ok(Exit::Done);
+                }
+                Err(left) if begun.elapsed() >= *timeout => {
+                    let why = format_args!("{pool}/{name} after {timeout:?}: {left}");
+                    return Err(Exit::TimedOut.saying(why));
+                }
+                Err(_) => tokio::time::sleep(LOOK.min(timeout.saturating_sub(begun.elapsed()))).await,
             }
-            Err(left) if begun.elapsed() >= limit => {
-                eprintln!("weir: {}/{} after {limit:?}: {left}", which.pool, which.backend);
-                return Exit::TimedOut;
-            }
-            Err(_) => tokio::time::sleep(LOOK.min(limit.saturating_sub(begun.elapsed()))).await,
         }
     }
 }

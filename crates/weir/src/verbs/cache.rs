@@ -8,7 +8,7 @@ use crate::client::ask_and_print;
 use crate::exit::Exit;
 
 /// Has the running Weir take out what it keeps, and says how much that was.
-pub fn purge(purge: &Purge) -> Exit {
+pub fn purge(purge: &Purge) -> Result<Exit, Exit> {
     let Purge { host, path, prefix, tag, all, soft, json, running } = purge;
     let mut order = json!({ "soft": soft });
     for (name, value) in [("host", host), ("path", path), ("prefix", prefix), ("tag", tag)] {

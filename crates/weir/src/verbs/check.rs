@@ -7,7 +7,6 @@ use tokio::net::TcpStream;
 use weir_config::Config;
 use weir_control::reload::Source;
 
-use super::run::refuse;
 use crate::arguments::ConfigArgument;
 use crate::client::{block_on, config_path};
 use crate::exit::Exit;
@@ -17,16 +16,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Says whether the file would be taken; with `online`, whether its certificates can be served and its
 /// backends be reached from here.
-pub fn check(file: Option<PathBuf>, online: bool) -> Exit {
+pub fn check(file: Option<PathBuf>, online: bool) -> Result<Exit, Exit> {
     let Some(path) = config_path(&ConfigArgument { config: file }) else {
-        eprintln!("weir: no config file: looked for $WEIR_CONFIG, ./weir.toml and /etc/weir/weir.toml");
-        return Exit::Refused;
+        let why = "no config file: looked for $WEIR_CONFIG, ./weir.toml and /etc/weir/weir.toml";
+        return Err(Exit::Refused.saying(why));
     };
     let name = path.display().to_string();
-    let checked = match Source::File(path).read() {
-        Ok(checked) => checked,
-        Err(error) => return refuse(&error),
-    };
+    let checked = Source::File(path).read().map_err(|error| Exit::refusing(&error))?;
     if !checked.warnings.is_empty() {
         eprint!("{}", checked.warnings);
     }
@@ -35,15 +31,11 @@ pub fn check(file: Option<PathBuf>, online: bool) -> Exit {
     let (listeners, pools) = (count(listeners.len(), "listener"), count(pools.len(), "pool"));
     say!("{name}: good, {listeners}, {pools}, {}", count(backends, "backend"));
     if !online {
-        return Exit::Done;
+        return Ok(Exit::Done);
     }
     let are_readable = read_all(&checked.config);
-    match block_on(reach_all(&checked.config)) {
-        Ok(true) if are_readable => Exit::Done,
-        Ok(true) => Exit::Failed,
-        Ok(false) => Exit::Failed,
-        Err(exit) => exit,
-    }
+    let are_reached = block_on(reach_all(&checked.config))?;
+    if are_readable && are_reached { Ok(Exit::Done) } else { Err(Exit::Failed) }
 }
 
 fn count(count: usize, word: &str) -> String {
@@ -54,13 +46,18 @@ fn count(count: usize, word: &str) -> String {
 fn read_all(config: &Config) -> bool {
     let mut all = true;
     for found in weir_control::certificates::look(config) {
-        all &= found.said.is_ok();
-        match found.said {
-            Ok(said) => say!("  {}: {said}", found.what),
-            Err(error) => say!("  {}: FAILED, {error}", found.what),
-        }
+        all &= said(&found.what, found.said);
     }
     all
+}
+
+/// Prints what was found; whether that is good.
+fn said(what: &str, found: Result<String, String>) -> bool {
+    match &found {
+        Ok(found) => say!("  {what}: {found}"),
+        Err(error) => say!("  {what}: FAILED, {error}"),
+    }
+    found.is_ok()
 }
 
 /// Resolves and connects to every backend, all at once; prints them in the order of the file.
@@ -85,11 +82,7 @@ async fn reach_all(config: &Config) -> bool {
     let mut all = true;
     for (pool, address, trying) in tries {
         let reached = trying.await.unwrap_or_else(|panicked| Err(panicked.to_string()));
-        all &= reached.is_ok();
-        match reached {
-            Ok(found) => say!("  {pool}/{address}: {found}"),
-            Err(error) => say!("  {pool}/{address}: FAILED, {error}"),
-        }
+        all &= said(&format!("{pool}/{address}"), reached);
     }
     all
 }

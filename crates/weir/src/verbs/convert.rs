@@ -20,53 +20,38 @@ pub struct Arguments {
 }
 
 /// Writes the converted file; says on standard error what became of each directive.
-pub fn convert(arguments: &Arguments) -> Exit {
+pub fn convert(arguments: &Arguments) -> Result<Exit, Exit> {
     let name = arguments.file.display();
-    let text = match std::fs::read_to_string(&arguments.file) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
-            eprintln!("weir: {name} is not text in UTF-8, as TOML is");
-            return Exit::Failed;
+    let text = std::fs::read_to_string(&arguments.file).map_err(|error| match error.kind() {
+        std::io::ErrorKind::InvalidData => {
+            Exit::Failed.saying(format_args!("{name} is not text in UTF-8, as TOML is"))
         }
-        Err(error) => {
-            eprintln!("weir: {name} cannot be read: {error}");
-            return Exit::Failed;
-        }
-    };
-    let converted = match weir_convert::convert(&text) {
-        Ok(converted) => converted,
-        Err(error) => {
-            eprintln!("weir: {name}: {error}");
-            return Exit::Failed;
-        }
-    };
+        _ => Exit::Failed.saying(format_args!("{name} cannot be read: {error}")),
+    })?;
+    let converted =
+        weir_convert::convert(&text).map_err(|error| Exit::Failed.saying(format_args!("{name}: {error}")))?;
     let source =
         arguments.file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let written = converted.to_toml(&source);
     match &arguments.output {
         None => say!("{}", written.trim_end()),
-        Some(output) => {
-            if let Err(exit) = write_new(output, &written) {
-                return exit;
-            }
-        }
+        Some(output) => write_new(output, &written)?,
     }
     report(&converted);
-    if let Err(report) = weir_config::check_text("the converted file", &written) {
-        eprintln!("weir: not all of it is taken by `weir check` yet:\n{report}");
-        return Exit::Failed;
-    }
-    if arguments.strict && converted.count(Verdict::Unsupported) > 0 { Exit::Failed } else { Exit::Done }
+    weir_config::check_text("the converted file", &written).map_err(|report| {
+        Exit::Failed.saying(format_args!("not all of it is taken by `weir check` yet:\n{report}"))
+    })?;
+    let lacks = arguments.strict && converted.count(Verdict::Unsupported) > 0;
+    if lacks { Err(Exit::Failed) } else { Ok(Exit::Done) }
 }
 
 /// Writes a file that is not there yet.
 fn write_new(path: &Path, text: &str) -> Result<(), Exit> {
     use std::io::Write as _;
     let opened = std::fs::OpenOptions::new().write(true).create_new(true).open(path);
-    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| {
-        eprintln!("weir: {} cannot be written: {error}", path.display());
-        Exit::Failed
-    })
+    opened
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(|error| Exit::Failed.saying(format_args!("{} cannot be written: {error}", path.display())))
 }
 
 fn report(converted: &Converted) {

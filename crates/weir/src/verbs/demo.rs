@@ -14,10 +14,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use weir_admin::server::WhenTaken;
 use weir_control::reload::Source;
 
-use super::run::refuse;
 use crate::exit::Exit;
 use crate::serve::{Plan, serve};
 
@@ -43,33 +41,21 @@ pub struct Arguments {
 }
 
 /// Serves the demo until it is interrupted.
-pub fn demo(arguments: &Arguments) -> Exit {
+pub fn demo(arguments: &Arguments) -> Result<Exit, Exit> {
     let taken = taken_ports(arguments);
     if !taken.is_empty() {
         taken.iter().for_each(|taken| eprintln!("weir: {taken}"));
-        return Exit::Failed;
+        return Err(Exit::Failed);
     }
-    let backends = match start_backends() {
-        Ok(backends) => backends,
-        Err(error) => {
-            eprintln!("weir: the demo's backends could not be started: {error}");
-            return Exit::Failed;
-        }
-    };
+    let backends = start_backends().map_err(|error| {
+        Exit::Failed.saying(format_args!("the demo's backends could not be started: {error}"))
+    })?;
     let text = config(arguments, &backends);
-    let source = Source::Text { name: "weir demo".to_owned(), text };
-    let checked = match source.read() {
-        Ok(checked) => checked,
-        Err(error) => return refuse(&error),
-    };
     let guide = guide(arguments, &backends);
     serve(Plan {
-        source,
-        checked,
-        workers: None,
         upgradable: false,
-        admin_taken: WhenTaken::Refuse,
         on_ready: Box::new(move || say!("{guide}")),
+        ..Plan::of(Source::Text { name: "weir demo".to_owned(), text })
     })
 }
 

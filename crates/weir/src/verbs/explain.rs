@@ -10,16 +10,11 @@ use crate::client::ask_and_print;
 use crate::exit::Exit;
 
 /// Asks the running Weir and prints each decision with its reason.
-pub fn explain(running: &Running, question: &Question, json: bool) -> Exit {
-    match serde_json::to_value(question) {
-        Ok(question) => ask_and_print(running, Method::POST, "/v1/explain", Some(&question), json, |body| {
-            Ok(words(&serde_json::from_value(body)?))
-        }),
-        Err(error) => {
-            eprintln!("weir: {error}");
-            Exit::Failed
-        }
-    }
+pub fn explain(running: &Running, question: &Question, json: bool) -> Result<Exit, Exit> {
+    let question = serde_json::to_value(question).map_err(|error| Exit::Failed.saying(error))?;
+    ask_and_print(running, Method::POST, "/v1/explain", Some(&question), json, |body| {
+        Ok(words(&serde_json::from_value(body)?))
+    })
 }
 
 fn words(answer: &Answer) -> String {

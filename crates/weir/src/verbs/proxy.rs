@@ -7,7 +7,6 @@ use clap::Args;
 use weir_admin::server::WhenTaken;
 use weir_control::reload::Source;
 
-use super::run::refuse;
 use crate::copying;
 use crate::exit::Exit;
 use crate::serve::{Plan, serve};
@@ -34,31 +33,16 @@ pub struct Arguments {
 }
 
 /// Prints the equivalent config and serves by it.
-pub fn proxy(arguments: &Arguments) -> Exit {
+pub fn proxy(arguments: &Arguments) -> Result<Exit, Exit> {
     copying::avoid_slow_moves();
-    let text = match config(arguments) {
-        Ok(text) => text,
-        Err(error) => {
-            eprintln!("weir: {error}");
-            return Exit::Refused;
-        }
-    };
+    let text = config(arguments).map_err(|error| Exit::Refused.saying(error))?;
     say!("# the same as weir.toml:\n{text}");
     let source = Source::Text { name: "weir proxy".to_owned(), text };
-    match source.read() {
-        Ok(checked) => serve(Plan {
-            source,
-            checked,
-            workers: None,
-            upgradable: true,
-            admin_taken: match arguments.admin {
-                Some(_) => WhenTaken::Refuse,
-                None => WhenTaken::TakeFreePort,
-            },
-            on_ready: Box::new(|| ()),
-        }),
-        Err(error) => refuse(&error),
-    }
+    let admin_taken = match arguments.admin {
+        Some(_) => WhenTaken::Refuse,
+        None => WhenTaken::TakeFreePort,
+    };
+    serve(Plan { admin_taken, ..Plan::of(source) })
 }
 
 /// The config that the arguments amount to.

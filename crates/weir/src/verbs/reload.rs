@@ -5,30 +5,20 @@ use std::path::Path;
 use hyper::{Method, StatusCode};
 use weir_control::reload::{ReadError, Source};
 
-use super::run::refuse;
 use crate::arguments::Running;
 use crate::client::{CallError, Client, block_on, config_path};
 use crate::exit::Exit;
 
 /// Has the running Weir read its file anew. It is told even about a file with mistakes: it remembers the
 /// refusal, so that those who look at its status see it too.
-pub fn reload(running: &Running) -> Exit {
-    let client = match Client::new(running) {
-        Ok(client) => client,
-        Err(exit) => return exit,
-    };
-    if let Err(exit) = reads_the_same_file(running, &client) {
-        return exit;
-    }
-    let answered = match block_on(client.call(Method::POST, "/v1/reload", None)) {
-        Ok(answered) => answered,
-        Err(exit) => return exit,
-    };
-    let answer = match answered {
-        Ok(answer) => answer,
-        Err(CallError::NotRunning(message)) => return not_running(running, &message),
-        Err(error) => return error.report(),
-    };
+pub fn reload(running: &Running) -> Result<Exit, Exit> {
+    let client = Client::new(running)?;
+    reads_the_same_file(running, &client)?;
+    let answered = block_on(client.call(Method::POST, "/v1/reload", None))?;
+    let answer = answered.map_err(|error| match error {
+        CallError::NotRunning(message) => not_running(running, &message),
+        CallError::Broken(_) => error.report(),
+    })?;
     let outcome = &answer.body["reload"];
     let lines = |key: &str| {
         outcome[key]
@@ -47,7 +37,7 @@ pub fn reload(running: &Running) -> Exit {
             say!("{}, generation {}", outcome["result"].as_str().unwrap_or("done"), outcome["generation"]);
             lines("changes").iter().for_each(|line| say!("  {line}"));
             lines("needs_restart").iter().for_each(|key| say!("  {key} needs a restart, or USR2, to change"));
-            Exit::Done
+            Ok(Exit::Done)
         }
         StatusCode::UNPROCESSABLE_ENTITY => {
             eprintln!(
@@ -55,12 +45,9 @@ pub fn reload(running: &Running) -> Exit {
                 answer.error(),
                 outcome["generation"]
             );
-            Exit::Refused
+            Err(Exit::Refused)
         }
-        _ => {
-            eprintln!("weir: {}", answer.error());
-            Exit::Failed
-        }
+        _ => Err(Exit::Failed.saying(answer.error())),
     }
 }
 
@@ -85,12 +72,11 @@ fn reads_the_same_file(running: &Running, client: &Client) -> Result<(), Exit> {
         eprintln!("weir: note: {difference}");
         return Ok(());
     }
-    eprintln!(
-        "weir: {difference}: nothing was reloaded. Change that file, or start Weir with this one; \
+    Err(Exit::Failed.saying(format_args!(
+        "{difference}: nothing was reloaded. Change that file, or start Weir with this one; \
          `--admin {}` reloads that Weir whatever its file",
         client.address()
-    );
-    Err(Exit::Failed)
+    )))
 }
 
 /// Nobody to tell. A file with mistakes is the more useful news of the two.
@@ -98,9 +84,7 @@ fn not_running(running: &Running, message: &str) -> Exit {
     if let Some(path) = config_path(&running.config)
         && let Err(error @ ReadError::Refused(_)) = Source::File(path).read()
     {
-        refuse(&error);
-        eprintln!("weir: and {message}");
-        return Exit::Refused;
+        return Exit::refusing(&error).saying(format_args!("and {message}"));
     }
     let exit = CallError::NotRunning(message.to_owned()).report();
     if running.admin.is_none() {

@@ -11,7 +11,7 @@ use crate::client::ask_and_print;
 use crate::exit::Exit;
 
 /// Prints the state of the running Weir.
-pub fn status(running: &Running, json: bool) -> Exit {
+pub fn status(running: &Running, json: bool) -> Result<Exit, Exit> {
     ask_and_print(running, Method::GET, "/v1/status", None, json, |body| {
         let colours = std::io::stdout().is_terminal()
             && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
