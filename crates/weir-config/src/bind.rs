@@ -5,14 +5,14 @@
 //! and stay silent.
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 
 use crate::config::ROOT;
 use crate::fields::{Fields, KeyValue, Value};
-use crate::keys::{Built, Each, Key, Kind, Limit, Shape, Table, Word};
+use crate::keys::{Built, Key, Kind, Limit, Shape, Table, Word};
 use crate::report::{Findings, Span, quote};
 use crate::suggest::{nearest, one_of};
-use crate::units::{self, Refused};
+use crate::units::{self, Refused, refuse};
 use crate::values;
 
 /// Where a table is, for messages: `[listener.web]`.
@@ -139,15 +139,12 @@ fn kind_of(value: &DeValue<'_>) -> &'static str {
 }
 
 impl Reader<'_, '_> {
-    fn refuse(&mut self, at: Span, refused: Refused) -> Value {
-        self.findings.error(at, refused.message, refused.hint);
-        Value::Bad
-    }
-
-    fn wrong_kind(&mut self, kind: &Kind, value: &DeValue<'_>, at: Span, key: &Key) -> Value {
-        let message = format!("`{}` cannot be {}", key.name, kind_of(value));
-        self.findings.error(at, message, format!("expected {}", kind.expected()));
-        Value::Bad
+    /// What was read, or the place of what could not be.
+    fn taken(&mut self, at: Span, read: Result<Value, Refused>) -> Value {
+        read.unwrap_or_else(|refused| {
+            self.findings.error(at, refused.message, refused.hint);
+            Value::Bad
+        })
     }
 
     /// A key whose feature is missing is refused unless it asks for what happens anyway.
@@ -183,28 +180,52 @@ impl Reader<'_, '_> {
         if value.span().end == 0 {
             return Value::Bad;
         }
+        let read = self.read(kind, value, at, key);
+        self.taken(at, read)
+    }
+
+    fn read(
+        &mut self,
+        kind: &Kind,
+        value: &Spanned<DeValue<'_>>,
+        at: Span,
+        key: &'static Key,
+    ) -> Result<Value, Refused> {
         let inner = value.get_ref();
-        match (kind, inner) {
+        Ok(match (kind, inner) {
             (Kind::Bool(_), DeValue::Boolean(value)) => Value::Bool(*value),
-            (Kind::Duration(limit), _) => self.quantity(kind, inner, at, key, |text| {
-                in_bounds(key, units::duration(text)?, limit, units::show_duration).map(Value::Duration)
-            }),
-            (Kind::Size(limit), _) => self.quantity(kind, inner, at, key, |text| {
-                in_bounds(key, units::size(text)?, limit, units::show_size).map(Value::Number)
-            }),
-            (Kind::Rate(limit), _) => self.quantity(kind, inner, at, key, |text| {
-                in_bounds(key, units::byte_rate(text)?, limit, units::show_byte_rate).map(Value::Number)
-            }),
-            (Kind::Count(limit), _) => self.count(kind, limit, inner, at, key),
-            (Kind::Factor(limit), _) => self.factor(kind, limit, inner, at, key),
-            (Kind::Choice(numbers, _), _) => self.choice(kind, numbers, inner, at, key),
-            (Kind::Word(words, _), _) => self.word(kind, words, inner, at, key),
-            (Kind::Text(shape, _), DeValue::String(text)) => self.text(shape, text, at),
-            (Kind::Text(shape, _), DeValue::Integer(number)) if shape.takes_numbers => {
-                self.text(shape, &number.to_string(), at)
+            (Kind::Duration(limit), DeValue::String(text)) => {
+                Value::Duration(in_bounds(key, units::duration(text)?, limit, units::show_duration)?)
             }
-            (Kind::OneOrMany(each, _) | Kind::Many(each), DeValue::Array(_)) => {
-                self.list(kind, *each, inner, at, key)
+            (Kind::Size(limit), DeValue::String(text)) => {
+                Value::Number(in_bounds(key, units::size(text)?, limit, units::show_size)?)
+            }
+            (Kind::Rate(limit), DeValue::String(text)) => {
+                Value::Number(in_bounds(key, units::byte_rate(text)?, limit, units::show_byte_rate)?)
+            }
+            (Kind::Duration(_) | Kind::Size(_) | Kind::Rate(_), DeValue::Integer(number)) => {
+                return unitless(kind, &number.to_string(), key);
+            }
+            (Kind::Count(limit), _) => Value::Number(count(kind, limit, inner, key)?),
+            (Kind::Factor(limit), _) => Value::Factor(factor(kind, limit, inner, key)?),
+            (Kind::Choice(numbers, _), DeValue::Integer(number)) => match number.as_str().parse::<u16>() {
+                Ok(number) if numbers.contains(&number) => Value::Number(u64::from(number)),
+                _ => return refuse(format!("`{}` cannot be {number}", key.name), expected(kind)),
+            },
+            (Kind::Word(words, _), _) => Value::Word(word(kind, words, inner, key)?),
+            (Kind::Text(shape, _), DeValue::String(text)) => Value::Text((shape.read)(text)?),
+            (Kind::Text(shape, _), DeValue::Integer(number)) if shape.takes_numbers => {
+                Value::Text((shape.read)(&number.to_string())?)
+            }
+            (Kind::OneOrMany(each, _) | Kind::Many(each), DeValue::Array(list)) => {
+                if list.is_empty() && self.complete {
+                    let rest = if key.required { "" } else { ", or leave the key out" };
+                    let hint = format!("expected at least one: {}{rest}", each.kind().expected());
+                    return refuse(format!("`{}` is empty", key.name), hint);
+                }
+                Value::List(
+                    self.each(list, at, |reader, value, at| reader.value(&each.kind(), value, at, key)),
+                )
             }
             (Kind::OneOrMany(each, _), _) => {
                 Value::List(vec![(at, self.value(&each.kind(), value, at, key))])
@@ -214,173 +235,51 @@ impl Reader<'_, '_> {
             (Kind::TableOrTrue(schema), DeValue::Boolean(true)) => Value::Table(Fields::new(schema, at)),
             (Kind::TableOrTrue(_), DeValue::Boolean(false)) => Value::Off,
             (
-                Kind::Table(schema) | Kind::TableOrOff(schema) | Kind::TableOrTrue(schema),
+                Kind::Table(schema)
+                | Kind::TableOrOff(schema)
+                | Kind::TableOrTrue(schema)
+                | Kind::TableOrText(schema, _),
                 DeValue::Table(table),
             ) => self.table(schema, table, at),
-            (Kind::TableOrText(schema, name), _) => self.table_or_text(kind, schema, name, inner, at, key),
-            (Kind::Tables(schema), _) => self.tables(kind, schema, inner, at, key),
+            (Kind::TableOrText(schema, name), DeValue::String(text)) => {
+                let Some(Kind::Text(shape, _)) = schema.key(name).map(|key| &key.kind) else {
+                    return Ok(Value::Bad);
+                };
+                let value = self.taken(at, (shape.read)(text).map(Value::Text));
+                let mut fields = Fields::new(schema, at);
+                fields.entries.push(KeyValue { name: (*name).to_owned(), key: at, at, value });
+                Value::Table(fields)
+            }
+            (Kind::Tables(schema), DeValue::Array(list)) => {
+                Value::List(self.each(list, at, |reader, value, at| match value.get_ref() {
+                    DeValue::Table(table) => reader.table(schema, table, at),
+                    other => reader.taken(at, wrong_kind(kind, other, key)),
+                }))
+            }
+            (Kind::Tables(_), DeValue::Table(_)) => {
+                let path = &self.context.path;
+                return refuse(
+                    format!("`{path}` stands in double brackets"),
+                    format!("did you mean `[[{path}]]`?"),
+                );
+            }
             (Kind::NamedTables(schema), DeValue::Table(table)) => self.named(schema, table, key),
-            _ => self.wrong_kind(kind, inner, at, key),
-        }
+            _ => return wrong_kind(kind, inner, key),
+        })
     }
 
-    fn quantity(
+    /// The elements of a list with their places.
+    fn each(
         &mut self,
-        kind: &Kind,
-        value: &DeValue<'_>,
+        list: &DeArray<'_>,
         at: Span,
-        key: &Key,
-        read: impl Fn(&str) -> Result<Value, Refused>,
-    ) -> Value {
-        let refused = match value {
-            DeValue::String(text) => match read(text) {
-                Ok(value) => return value,
-                Err(refused) => refused,
-            },
-            DeValue::Integer(number) => {
-                let number = number.to_string();
-                let hint = match kind {
-                    Kind::Duration(_) => format!("say \"{number}s\" or \"{number}ms\""),
-                    Kind::Size(_) => match number
-                        .parse()
-                        .ok()
-                        .filter(|bytes: &u64| *bytes >= 1024 && bytes.is_multiple_of(1024))
-                    {
-                        Some(bytes) => format!("say \"{}\"", units::show_size(bytes)),
-                        None => format!("say \"{number}B\", \"{number}KiB\" or \"{number}MiB\""),
-                    },
-                    _ => format!("say \"{number}B/s\" or \"{number}KiB/s\""),
-                };
-                Refused { message: format!("`{}` needs a unit", key.name), hint }
-            }
-            other => return self.wrong_kind(kind, other, at, key),
-        };
-        self.refuse(at, refused)
-    }
-
-    fn count(&mut self, kind: &Kind, limit: &Limit<u64>, value: &DeValue<'_>, at: Span, key: &Key) -> Value {
-        match value {
-            DeValue::Integer(number) => {
-                let refused = match i128::from_str_radix(number.as_str(), number.radix()) {
-                    Ok(value) if value < 0 => {
-                        format!("expected a whole number from {} to {}", limit.least, limit.most)
-                    }
-                    Ok(value) => match u64::try_from(value)
-                        .map(|value| in_bounds(key, value, limit, |value| value.to_string()))
-                    {
-                        Ok(Ok(value)) => return Value::Number(value),
-                        Ok(Err(refused)) => refused.hint,
-                        Err(_) => format!("expected at most {}", limit.most),
-                    },
-                    Err(_) => format!("expected at most {}", limit.most),
-                };
-                let message = format!("`{}` cannot be {}", key.name, number);
-                self.refuse(at, Refused { message, hint: refused })
-            }
-            DeValue::String(text) if text.parse::<u64>().is_ok() => {
-                let message = format!("`{}` is a number, not a text", key.name);
-                self.refuse(at, Refused { message, hint: format!("leave out the quotes: {text}") })
-            }
-            other => self.wrong_kind(kind, other, at, key),
-        }
-    }
-
-    fn factor(&mut self, kind: &Kind, limit: &Limit<f64>, value: &DeValue<'_>, at: Span, key: &Key) -> Value {
-        let number = match value {
-            DeValue::Float(number) => number.as_str().replace('_', "").parse::<f64>().ok(),
-            DeValue::Integer(number) if number.radix() == 10 => number.as_str().parse::<f64>().ok(),
-            DeValue::String(text) if text.ends_with('%') => {
-                let share = text.trim_end_matches('%').trim().parse::<f64>().unwrap_or(50.0) / 100.0;
-                let message = format!("`{}` is a number, not a text", key.name);
-                return self.refuse(at, Refused { message, hint: format!("say {share:?}") });
-            }
-            other => return self.wrong_kind(kind, other, at, key),
-        };
-        match number {
-            Some(number) if number >= limit.least && number <= limit.most => Value::Factor(number),
-            _ => {
-                let hint = format!("expected {:?} to {:?} ({})", limit.least, limit.most, limit.reason);
-                let message = format!("`{}` is out of bounds", key.name);
-                self.refuse(at, Refused { message, hint })
-            }
-        }
-    }
-
-    fn choice(&mut self, kind: &Kind, numbers: &[u16], value: &DeValue<'_>, at: Span, key: &Key) -> Value {
-        let DeValue::Integer(number) = value else { return self.wrong_kind(kind, value, at, key) };
-        match number.as_str().parse::<u16>() {
-            Ok(number) if numbers.contains(&number) => Value::Number(u64::from(number)),
-            _ => {
-                let message = format!("`{}` cannot be {number}", key.name);
-                self.refuse(at, Refused { message, hint: format!("expected {}", kind.expected()) })
-            }
-        }
-    }
-
-    fn word(
-        &mut self,
-        kind: &Kind,
-        words: &'static [Word],
-        value: &DeValue<'_>,
-        at: Span,
-        key: &Key,
-    ) -> Value {
-        let text = match value {
-            DeValue::String(text) => text.to_string(),
-            // `on = [502]` says the same as `on = ["502"]`.
-            DeValue::Integer(number) if number.radix() == 10 => number.to_string(),
-            other => return self.wrong_kind(kind, other, at, key),
-        };
-        match words.iter().find(|word| word.word == text) {
-            Some(word) if word.built => Value::Word(word.word),
-            Some(word) => {
-                let message = format!("`{} = \"{}\"` is not built yet in this version", key.name, word.word);
-                self.refuse(at, Refused { message, hint: format!("expected {}", kind.expected()) })
-            }
-            None => {
-                let other = text.to_ascii_lowercase().replace('_', "-");
-                let also =
-                    words.iter().find(|word| word.also.contains(&other.as_str())).map(|word| word.word);
-                // A number is not mistyped into another one: 500 was not meant to be 502.
-                let near = || nearest(&text, words.iter().map(|word| word.word));
-                let near = also.or_else(near).filter(|_| !text.bytes().all(|byte| byte.is_ascii_digit()));
-                let instead = key.instead.iter().find(|(words, _)| words.contains(&other.as_str()));
-                let hint = match (instead, near) {
-                    (Some((_, hint)), _) => (*hint).to_owned(),
-                    (_, Some(word)) => format!("did you mean \"{word}\"?"),
-                    (None, None) => format!("expected {}", kind.expected()),
-                };
-                self.refuse(
-                    at,
-                    Refused { message: format!("`{}` cannot be {}", key.name, quote(&text)), hint },
-                )
-            }
-        }
-    }
-
-    fn text(&mut self, shape: &Shape, text: &str, at: Span) -> Value {
-        match (shape.read)(text) {
-            Ok(text) => Value::Text(text),
-            Err(refused) => self.refuse(at, refused),
-        }
-    }
-
-    fn list(&mut self, kind: &Kind, each: Each, value: &DeValue<'_>, at: Span, key: &'static Key) -> Value {
-        let DeValue::Array(list) = value else { return self.wrong_kind(kind, value, at, key) };
-        if list.is_empty() && self.complete {
-            let message = format!("`{}` is empty", key.name);
-            let rest = if key.required { "" } else { ", or leave the key out" };
-            return self.refuse(
-                at,
-                Refused { message, hint: format!("expected at least one: {}{rest}", each.kind().expected()) },
-            );
-        }
-        let mut values = Vec::with_capacity(list.len());
-        for element in list.iter() {
+        read: impl Fn(&mut Self, &Spanned<DeValue<'_>>, Span) -> Value,
+    ) -> Vec<(Span, Value)> {
+        let element = |element| {
             let at = value_span(element, at);
-            values.push((at, self.value(&each.kind(), element, at, key)));
-        }
-        Value::List(values)
+            (at, read(self, element, at))
+        };
+        list.iter().map(element).collect()
     }
 
     fn map(&mut self, names: &Shape, shape: &Shape, table: &DeTable<'_>, key: &Key) -> Value {
@@ -390,26 +289,22 @@ impl Reader<'_, '_> {
         for (name, value) in entries {
             let span = Span::from(name.span());
             let at = value_span(value, span);
-            let Value::Text(name) = self.text(names, name.get_ref(), span) else { continue };
+            let name = (names.read)(name.get_ref()).map(Value::Text);
+            let Value::Text(name) = self.taken(span, name) else { continue };
             let value = match value.get_ref() {
-                DeValue::String(text) => self.text(shape, text, at),
-                other => {
-                    let message = format!("`{}.{name}` cannot be {}", key.name, kind_of(other));
-                    self.refuse(
-                        at,
-                        Refused {
-                            message,
-                            hint: format!("expected {} such as \"{}\"", shape.name, shape.example),
-                        },
-                    )
-                }
+                DeValue::String(text) => (shape.read)(text).map(Value::Text),
+                other => refuse(
+                    format!("`{}.{name}` cannot be {}", key.name, kind_of(other)),
+                    format!("expected {} such as \"{}\"", shape.name, shape.example),
+                ),
             };
+            let value = self.taken(at, value);
             if let Some(first) = map.iter().find(|entry| entry.name == name) {
                 let hint = format!(
                     "it is the same field as at {}; field names have no case",
                     self.findings.place(first.key)
                 );
-                self.refuse(span, Refused { message: format!("`{name}` is said twice"), hint });
+                self.findings.error(span, format!("`{name}` is said twice"), hint);
                 continue;
             }
             map.push(KeyValue { name, key: span, at, value });
@@ -419,62 +314,6 @@ impl Reader<'_, '_> {
 
     fn table(&mut self, schema: &'static Table, table: &DeTable<'_>, at: Span) -> Value {
         Value::Table(bind(table, at, schema, &self.context, self.complete, self.findings))
-    }
-
-    fn table_or_text(
-        &mut self,
-        kind: &Kind,
-        schema: &'static Table,
-        name: &'static str,
-        value: &DeValue<'_>,
-        at: Span,
-        key: &Key,
-    ) -> Value {
-        match value {
-            DeValue::Table(table) => self.table(schema, table, at),
-            DeValue::String(text) => {
-                let Some(Kind::Text(shape, _)) = schema.key(name).map(|key| &key.kind) else {
-                    return Value::Bad;
-                };
-                let value = self.text(shape, text, at);
-                let mut fields = Fields::new(schema, at);
-                fields.entries.push(KeyValue { name: name.to_owned(), key: at, at, value });
-                Value::Table(fields)
-            }
-            other => self.wrong_kind(kind, other, at, key),
-        }
-    }
-
-    fn tables(
-        &mut self,
-        kind: &Kind,
-        schema: &'static Table,
-        value: &DeValue<'_>,
-        at: Span,
-        key: &Key,
-    ) -> Value {
-        match value {
-            DeValue::Array(list) => {
-                let mut tables = Vec::with_capacity(list.len());
-                for element in list.iter() {
-                    let at = value_span(element, at);
-                    let value = match element.get_ref() {
-                        DeValue::Table(table) => self.table(schema, table, at),
-                        other => self.wrong_kind(kind, other, at, key),
-                    };
-                    tables.push((at, value));
-                }
-                Value::List(tables)
-            }
-            DeValue::Table(_) => {
-                let message = format!("`{}` stands in double brackets", self.context.path);
-                self.refuse(
-                    at,
-                    Refused { message, hint: format!("did you mean `[[{}]]`?", self.context.path) },
-                )
-            }
-            other => self.wrong_kind(kind, other, at, key),
-        }
     }
 
     fn named(&mut self, schema: &'static Table, table: &DeTable<'_>, key: &Key) -> Value {
@@ -496,24 +335,110 @@ impl Reader<'_, '_> {
                 };
                 let hint = format!("expected a table with a name of your choice: `[{}.web]`", key.name);
                 if !self.findings.already(&message) {
-                    self.refuse(span, Refused { message, hint });
+                    self.findings.error(span, message, hint);
                 }
                 map.push(KeyValue { name: name.get_ref().to_string(), key: span, at, value: Value::Bad });
                 continue;
             };
-            self.text(&values::NAME, name.get_ref(), span);
+            self.taken(span, (values::NAME.read)(name.get_ref()).map(Value::Text));
             let context = self.context.below(name.get_ref());
             let mut fields = bind(table, at, schema, &context, self.complete, self.findings);
             fields.name = name.get_ref().to_string();
-            map.push(KeyValue {
-                name: name.get_ref().to_string(),
-                key: span,
-                at,
-                value: Value::Table(fields),
-            });
+            map.push(KeyValue { name: fields.name.clone(), key: span, at, value: Value::Table(fields) });
         }
         Value::Map(map)
     }
+}
+
+fn expected(kind: &Kind) -> String {
+    format!("expected {}", kind.expected())
+}
+
+fn wrong_kind<T>(kind: &Kind, value: &DeValue<'_>, key: &Key) -> Result<T, Refused> {
+    refuse(format!("`{}` cannot be {}", key.name, kind_of(value)), expected(kind))
+}
+
+/// A bare number where a duration, a size or a rate stands.
+fn unitless(kind: &Kind, number: &str, key: &Key) -> Result<Value, Refused> {
+    let whole = |bytes: &u64| *bytes >= 1024 && bytes.is_multiple_of(1024);
+    let hint = match (kind, number.parse().ok().filter(whole)) {
+        (Kind::Duration(_), _) => format!("say \"{number}s\" or \"{number}ms\""),
+        (Kind::Size(_), Some(bytes)) => format!("say \"{}\"", units::show_size(bytes)),
+        (Kind::Size(_), None) => format!("say \"{number}B\", \"{number}KiB\" or \"{number}MiB\""),
+        _ => format!("say \"{number}B/s\" or \"{number}KiB/s\""),
+    };
+    refuse(format!("`{}` needs a unit", key.name), hint)
+}
+
+fn count(kind: &Kind, limit: &Limit<u64>, value: &DeValue<'_>, key: &Key) -> Result<u64, Refused> {
+    let number = match value {
+        DeValue::Integer(number) => number,
+        DeValue::String(text) if text.parse::<u64>().is_ok() => {
+            let message = format!("`{}` is a number, not a text", key.name);
+            return refuse(message, format!("leave out the quotes: {text}"));
+        }
+        other => return wrong_kind(kind, other, key),
+    };
+    let hint = match i128::from_str_radix(number.as_str(), number.radix()).map(u64::try_from) {
+        Ok(Ok(value)) => match in_bounds(key, value, limit, |value| value.to_string()) {
+            Ok(value) => return Ok(value),
+            Err(refused) => refused.hint,
+        },
+        Ok(Err(_)) if number.as_str().starts_with('-') => {
+            format!("expected a whole number from {} to {}", limit.least, limit.most)
+        }
+        _ => format!("expected at most {}", limit.most),
+    };
+    refuse(format!("`{}` cannot be {number}", key.name), hint)
+}
+
+fn factor(kind: &Kind, limit: &Limit<f64>, value: &DeValue<'_>, key: &Key) -> Result<f64, Refused> {
+    let number = match value {
+        DeValue::Float(number) => number.as_str().replace('_', "").parse::<f64>().ok(),
+        DeValue::Integer(number) if number.radix() == 10 => number.as_str().parse::<f64>().ok(),
+        DeValue::String(text) if text.ends_with('%') => {
+            let share = text.trim_end_matches('%').trim().parse::<f64>().unwrap_or(50.0) / 100.0;
+            return refuse(format!("`{}` is a number, not a text", key.name), format!("say {share:?}"));
+        }
+        other => return wrong_kind(kind, other, key),
+    };
+    number.filter(|number| (limit.least..=limit.most).contains(number)).ok_or_else(|| Refused {
+        message: format!("`{}` is out of bounds", key.name),
+        hint: format!("expected {:?} to {:?} ({})", limit.least, limit.most, limit.reason),
+    })
+}
+
+fn word(
+    kind: &Kind,
+    words: &'static [Word],
+    value: &DeValue<'_>,
+    key: &Key,
+) -> Result<&'static str, Refused> {
+    let text = match value {
+        DeValue::String(text) => text.to_string(),
+        // `on = [502]` says the same as `on = ["502"]`.
+        DeValue::Integer(number) if number.radix() == 10 => number.to_string(),
+        other => return wrong_kind(kind, other, key),
+    };
+    if let Some(word) = words.iter().find(|word| word.word == text) {
+        if word.built {
+            return Ok(word.word);
+        }
+        let message = format!("`{} = \"{}\"` is not built yet in this version", key.name, word.word);
+        return refuse(message, expected(kind));
+    }
+    let other = text.to_ascii_lowercase().replace('_', "-");
+    let also = words.iter().find(|word| word.also.contains(&other.as_str())).map(|word| word.word);
+    // A number is not mistyped into another one: 500 was not meant to be 502.
+    let near = || nearest(&text, words.iter().map(|word| word.word));
+    let near = also.or_else(near).filter(|_| !text.bytes().all(|byte| byte.is_ascii_digit()));
+    let instead = key.instead.iter().find(|(words, _)| words.contains(&other.as_str()));
+    let hint = match (instead, near) {
+        (Some((_, hint)), _) => (*hint).to_owned(),
+        (_, Some(word)) => format!("did you mean \"{word}\"?"),
+        (None, None) => expected(kind),
+    };
+    refuse(format!("`{}` cannot be {}", key.name, quote(&text)), hint)
 }
 
 fn in_bounds<T: Copy + PartialOrd>(
@@ -525,8 +450,8 @@ fn in_bounds<T: Copy + PartialOrd>(
     if value >= limit.least && value <= limit.most {
         return Ok(value);
     }
-    Err(Refused {
-        message: format!("`{}` cannot be {}", key.name, show(value)),
-        hint: format!("expected {} to {} ({})", show(limit.least), show(limit.most), limit.reason),
-    })
+    refuse(
+        format!("`{}` cannot be {}", key.name, show(value)),
+        format!("expected {} to {} ({})", show(limit.least), show(limit.most), limit.reason),
+    )
 }
