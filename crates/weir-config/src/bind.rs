@@ -14,6 +14,7 @@ use crate::report::{Findings, Span, quote};
 use crate::suggest::{nearest, one_of};
 use crate::units::{self, Refused, refuse};
 use crate::values;
+use crate::write::example;
 
 /// Where a table is, for messages: `[listener.web]`.
 #[derive(Clone)]
@@ -72,7 +73,7 @@ pub(crate) fn bind(
         let missing =
             |key: &Key| key.required && fields.get(key.name).is_none() && !fields.meant.contains(&key.name);
         for key in schema.keys().iter().filter(|key| missing(key)) {
-            let hint = format!("expected `{} = {}`, for example", key.name, key.kind.example());
+            let hint = format!("expected `{} = {}`, for example", key.name, example(&key.kind));
             let inline = findings.source.slice(at).starts_with('{');
             let owner = if inline { format!("`{}`", context.name()) } else { context.show() };
             findings.error(at, format!("{owner} has no `{}`", key.name), hint);

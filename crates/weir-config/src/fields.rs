@@ -245,7 +245,7 @@ impl Value {
 }
 
 /// The default of a kind; `None` where absence means something of its own.
-fn default_of(kind: &Kind) -> Option<Value> {
+pub(crate) fn default_of(kind: &Kind) -> Option<Value> {
     match kind {
         Kind::Bool(default) => Some(Value::Bool(*default)),
         Kind::Duration(limit) => limit.default.map(Value::Duration),

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::suggest::either;
-use crate::units::{self, Refused};
+use crate::units::Refused;
 
 /// A table of the file.
 #[derive(Debug)]
@@ -453,38 +453,6 @@ impl Kind {
             }
             Kind::Tables(table) | Kind::NamedTables(table) => format!("a table, written `{}`", table.path),
             Kind::Unread(what) => (*what).to_owned(),
-        }
-    }
-
-    /// A value that would be taken, as written in the file.
-    pub fn example(&self) -> String {
-        match self {
-            Kind::Text(shape, _) => format!("\"{}\"", shape.example),
-            Kind::OneOrMany(each, _) => each.kind().example(),
-            Kind::Many(each) => format!("[{}]", each.kind().example()),
-            Kind::TableOrText(table, key) => {
-                table.key(key).map_or_else(String::new, |key| key.kind.example())
-            }
-            other => other.default_text().unwrap_or_else(|| "…".to_owned()),
-        }
-    }
-
-    /// The default as written in the file; `None` when there is no fixed one.
-    pub fn default_text(&self) -> Option<String> {
-        let quoted = |text: &str| format!("\"{text}\"");
-        match self {
-            Kind::Bool(default) => Some(default.to_string()),
-            Kind::Duration(limit) => limit.default.map(|value| quoted(&units::show_duration(value))),
-            Kind::Size(limit) => limit.default.map(|value| quoted(&units::show_size(value))),
-            Kind::Rate(limit) => limit.default.map(|value| quoted(&units::show_byte_rate(value))),
-            Kind::Count(limit) => limit.default.map(|value| value.to_string()),
-            Kind::Factor(limit) => limit.default.map(|value| format!("{value:?}")),
-            Kind::Word(_, default) | Kind::Text(_, default) => default.map(quoted),
-            Kind::Choice(_, default) => Some(default.to_string()),
-            Kind::OneOrMany(_, default) if !default.is_empty() => {
-                Some(format!("[{}]", default.iter().map(|one| quoted(one)).collect::<Vec<_>>().join(", ")))
-            }
-            _ => None,
         }
     }
 

@@ -67,4 +67,4 @@ pub use values::http::HttpVersion;
 pub use values::path::PathPattern;
 /// `rate_limit`, `concurrency_limit`, `deny_…` and `allow_…`.
 pub use weir_screen::Settings as Screen;
-pub use write::{SECRET, quoted, to_toml, to_toml_without_secrets};
+pub use write::{SECRET, default_text, quoted, to_toml, to_toml_without_secrets};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use crate::config::{self, Config};
-use crate::fields::{Fields, KeyValue, Value};
+use crate::fields::{Fields, KeyValue, Value, default_of};
 use crate::keys::{Key, Kind};
 use crate::report::{Findings, Source, Span};
 use crate::units::{show_byte_rate, show_duration, show_size};
@@ -190,6 +190,23 @@ fn show(kind: &Kind, value: &Value, secrets: Secrets) -> String {
         },
         (_, Value::Table(fields)) => inline(fields, secrets),
         (_, Value::List(_) | Value::Map(_)) => String::new(),
+    }
+}
+
+/// The default as written in the file; `None` when there is no fixed one.
+pub fn default_text(kind: &Kind) -> Option<String> {
+    let fixed = default_of(kind).filter(|value| !matches!(value, Value::Table(_) | Value::Off));
+    fixed.map(|value| show(kind, &value, Secrets::Written))
+}
+
+/// A value that would be taken, as written in the file.
+pub(crate) fn example(kind: &Kind) -> String {
+    match kind {
+        Kind::Text(shape, _) => quoted(shape.example),
+        Kind::OneOrMany(each, _) => example(&each.kind()),
+        Kind::Many(each) => format!("[{}]", example(&each.kind())),
+        Kind::TableOrText(table, key) => table.key(key).map_or_else(String::new, |key| example(&key.kind)),
+        other => default_text(other).unwrap_or_else(|| "…".to_owned()),
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use weir_config::ROOT;
 use weir_config::keys::{Built, Each, Key, Kind, Only, Table};
 use weir_config::units::{show_byte_rate, show_duration, show_size};
+use weir_config::{ROOT, default_text};
 
 /// `docs/reference/config.md`, whole.
 pub fn page() -> String {
@@ -22,8 +22,7 @@ pub fn page() -> String {
 const INTRODUCTION: &str = "\
 # Config reference
 
-<!-- Generated from the tables in crates/weir-config/src; a test of that crate fails when this page is stale, and writes it with
-WEIR_BLESS=1. -->
+<!-- Generated from the tables in crates/weir-config/src by `cargo xtask docs`; a test of xtask fails when this page is stale. -->
 
 `weir.toml` is TOML. Durations are written `\"200ms\"`, `\"30s\"`, `\"2m\"`, `\"1h\"`, `\"1d\"`; sizes `\"512B\"`, `\"64KiB\"`, `\"1MiB\"`,
 `\"2GiB\"` (powers of 1024) or `\"64KB\"`, `\"10MB\"`, `\"1GB\"` (powers of 1000); byte rates `\"100B/s\"`. A bare number is never a
@@ -109,7 +108,7 @@ fn default(table: &Table, key: &Key) -> String {
     if key.required {
         return "required".to_owned();
     }
-    match (key.default, key.kind.default_text()) {
+    match (key.default, default_text(&key.kind)) {
         ("", Some(text)) => format!("`{text}`"),
         (words, _) => match words {
             "" => match key.built {
