@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
 
+use weir_config::Timeouts;
 use weir_http::{Asked, Progress, parse_response};
 use weir_io::buffers::{Buffer, SMALL};
 use weir_io::clock;
@@ -17,7 +18,7 @@ use crate::http::forwarding::Forwarding;
 use crate::http::muxed::Muxed;
 use crate::http::pump::{Pump, PumpError};
 use crate::http::reply;
-use crate::http::requester::Recipient;
+use crate::http::requester::{Recipient, Requester};
 use crate::http::session::Session;
 use crate::http::stream::Stream;
 use crate::http::upload::Upload;
@@ -238,22 +239,28 @@ pub async fn until_sent(
         if watched && awaits_backend && upload.is_done() {
             watched = requester.look_at(stream, context)? == Sight::Quiet;
         }
-        if moved {
-            // The rate of the request's body counts no more: the two may be taking turns, and say little and
-            // seldom.
-            let patience = if awaits_backend { timeout.backend } else { timeout.client_body };
-            requester.wait(clock::now(), patience);
-        } else if requester.is_late() {
-            return Poll::Ready(Err(match awaits_backend {
-                _ if requester.is_drained() => Failure::Drained,
-                true => Failure::BackendTimeout,
-                false if upload.is_awaited() => Failure::BodyTimeout,
-                false => Failure::ClientStalled,
-            }));
-        }
-        Poll::Pending
+        // The rate of the request's body counts no more: the two may be taking turns, and say little and
+        // seldom.
+        let stalled = if upload.is_awaited() { Failure::BodyTimeout } else { Failure::ClientStalled };
+        go_on(requester, &timeout, moved, if awaits_backend { Failure::BackendTimeout } else { stalled })
     })
     .await
+}
+
+/// Goes on waiting, anew when something has moved; `late` is what it is when it has taken too long.
+pub fn go_on(
+    requester: &Requester,
+    timeout: &Timeouts,
+    moved: bool,
+    late: Failure,
+) -> Poll<Result<(), Failure>> {
+    if moved {
+        let awaits_backend = matches!(late, Failure::BackendTimeout);
+        requester.wait(clock::now(), if awaits_backend { timeout.backend } else { timeout.client_body });
+    } else if requester.is_late() {
+        return Poll::Ready(Err(if requester.is_drained() { Failure::Drained } else { late }));
+    }
+    Poll::Pending
 }
 
 /// What went wrong on the backend's side.

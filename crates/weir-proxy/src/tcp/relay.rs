@@ -288,14 +288,9 @@ impl Direction {
                 return Poll::Ready(Err(Ended::Whole));
             }
             // Only then a buffer: a session that was merely woken must not need memory.
-            if ready!(source.poll_readable(context)).is_err() {
-                return Poll::Ready(Err(Ended::SourceBroke));
-            }
+            ready!(source.poll_readable(context)).map_err(|_| Ended::SourceBroke)?;
             let Some(mut buffer) = buffers.borrow(LARGE) else { return Poll::Ready(Err(Ended::NoMemory)) };
-            let count = match ready!(source.receive_ready(context, &mut buffer)) {
-                Ok(count) => count,
-                Err(_) => return Poll::Ready(Err(Ended::SourceBroke)),
-            };
+            let count = ready!(source.receive_ready(context, &mut buffer)).map_err(|_| Ended::SourceBroke)?;
             if count == 0 {
                 self.source_ended = true;
                 return Poll::Ready(Ok(()));
@@ -309,13 +304,9 @@ impl Direction {
                 source.gather(context);
                 return Poll::Pending;
             };
-            match sent {
-                Ok(count) => {
-                    buffer.consume(count);
-                    self.moved += count as u64;
-                }
-                Err(_) => return Poll::Ready(Err(Ended::SinkBroke)),
-            }
+            let count = sent.map_err(|_| Ended::SinkBroke)?;
+            buffer.consume(count);
+            self.moved += count as u64;
         }
         *held = None;
         if self.streak >= FULL_BUFFERS && source.bare().is_some() && sink.bare().is_some() {
@@ -346,11 +337,8 @@ impl Direction {
                 self.transfer = Transfer::Copy(None);
                 return Poll::Ready(Ok(()));
             };
-            let count =
-                match ready!(poll_call(source, Interest::READABLE, context, |source| pipe.fill(source))) {
-                    Ok(count) => count,
-                    Err(_) => return Poll::Ready(Err(Ended::SourceBroke)),
-                };
+            let filled = ready!(poll_call(source, Interest::READABLE, context, |source| pipe.fill(source)));
+            let count = filled.map_err(|_| Ended::SourceBroke)?;
             if count == 0 {
                 self.source_ended = true;
                 return Poll::Ready(Ok(()));
@@ -360,10 +348,8 @@ impl Direction {
         }
         let Some(pipe) = held else { return Poll::Ready(Ok(())) };
         while pipe.held() > 0 {
-            match ready!(poll_call(sink, Interest::WRITABLE, context, |sink| pipe.drain(sink))) {
-                Ok(count) => self.moved += count as u64,
-                Err(_) => return Poll::Ready(Err(Ended::SinkBroke)),
-            }
+            let drained = ready!(poll_call(sink, Interest::WRITABLE, context, |sink| pipe.drain(sink)));
+            self.moved += drained.map_err(|_| Ended::SinkBroke)? as u64;
         }
         *held = None;
         if self.streak >= SMALL_PIECES {

@@ -214,18 +214,9 @@ impl Fetch {
             if awaits_backend {
                 requester.look_at(self, context)?;
             }
-            if moved {
-                // Else the slowest of those who read it is waited for.
-                let patience = if awaits_backend { timeout.backend } else { timeout.client_body };
-                requester.wait(clock::now(), patience);
-            } else if requester.is_late() {
-                return Poll::Ready(Err(match awaits_backend {
-                    _ if requester.is_drained() => Failure::Drained,
-                    true => Failure::BackendTimeout,
-                    false => Failure::ClientStalled,
-                }));
-            }
-            Poll::Pending
+            // Else the slowest of those who read it is waited for.
+            let late = if awaits_backend { Failure::BackendTimeout } else { Failure::ClientStalled };
+            drive::go_on(requester, &timeout, moved, late)
         })
         .await
     }
