@@ -158,7 +158,7 @@ fn two(number: u64) -> [u8; 2] {
 /// Year, month (1 to 12) and day (1 to 31) of the day `days` after 1970-01-01 in the Gregorian calendar.
 ///
 /// Source: Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
-fn civil(days: u64) -> (u64, u64, u64) {
+pub fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let (era, of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;

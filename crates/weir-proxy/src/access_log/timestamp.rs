@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use weir_http::values::http_date;
+
 use super::render::{digits2, digits3};
 
 const MONTHS: [&[u8; 3]; 12] =
@@ -85,21 +87,13 @@ fn day_first(out: &mut Vec<u8>, at: Civil) {
 }
 
 /// Calendar fields of a second since 1970, in the Gregorian calendar.
-///
-/// Source: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`, for days from
-/// 1970 on.
 fn civil(seconds: u64) -> Civil {
     let (days, second_of_day) = (seconds / 86_400, seconds % 86_400);
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let (year, month, day) = http_date::civil(days);
     Civil {
-        year: year_of_era + era * 400 + u64::from(month <= 2),
+        year,
         month: month as u8,
-        day: (day_of_year - (153 * shifted_month + 2) / 5 + 1) as u8,
+        day: day as u8,
         hour: (second_of_day / 3_600) as u8,
         minute: (second_of_day / 60 % 60) as u8,
         second: (second_of_day % 60) as u8,
