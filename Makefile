@@ -19,7 +19,8 @@ build:               ## build target/release/weir
 	@xtask/setup.sh build
 	cargo build --release --package weir
 
-test: setup          ## lint, build and run every test; ends with `N passed, M failed`
+test:                ## lint, build and run every test; ends with `N passed, M failed`
+	@xtask/setup.sh build
 	@cargo build --quiet --package xtask || { echo '0 passed, 1 failed'; exit 1; }
 	@cargo xtask ci
 

@@ -1,9 +1,13 @@
-//! What CI runs, in order: what is quick to find out comes first, and one failure does not hide the others.
+//! What CI runs: one failure does not hide the others, and what waits for the network or has one thread runs
+//! beside the build.
 
 use std::path::Path;
+use std::process::Command;
+use std::thread;
 
 use crate::build::{self, Lints};
 use crate::run::{Tally, cargo, succeeds};
+use crate::tree::Tree;
 use crate::{fuzz, licences, suite, tidy};
 
 /// Seconds each fuzz target gets in CI: enough to find a parser that panics on the first odd byte.
@@ -29,8 +33,15 @@ pub fn quick_steps(root: &Path) -> [(&'static str, bool); 3] {
 /// Everything; says whether all of it passed.
 pub fn everything(root: &Path) -> bool {
     let mut tally = Tally::default();
-    let mut steps = quick_steps(root).to_vec();
-    let built = build::everything(root);
+    let (mut steps, built) = thread::scope(|scope| {
+        let others = scope.spawn(|| {
+            let mut steps = quick_steps(root).to_vec();
+            steps.push(("setup", succeeds(&mut Command::new(root.join("xtask/setup.sh")))));
+            steps
+        });
+        let built = build::everything(root);
+        (others.join().unwrap_or_else(|_| vec![("setup", false)]), built)
+    });
     steps.push(("clippy", built == Some(Lints::Deny)));
     if let Some(lints) = built {
         run_tests(root, lints, &mut tally);
@@ -54,7 +65,13 @@ fn run_tests(root: &Path, lints: Lints, tally: &mut Tally) {
         Some(programs) => suite::run(root, &programs, &[], tally),
         None => tally.step(false),
     }
-    suite::documentation(root, lints, tally);
+    match Tree::tracked(root) {
+        Ok(tree) => suite::documentation(root, &tree, lints, tally),
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            tally.step(false);
+        }
+    }
 }
 
 /// Counts the steps, and prints the closing line, which scripts read: keep its form.

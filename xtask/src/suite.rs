@@ -1,6 +1,7 @@
 //! Every test program of the workspace: what lists them, and what runs them two at a time, one at a time, or
 //! with many threads.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use crate::build::{Lints, linting};
+use crate::fences::{fences, prose};
 use crate::run::{Tally, announce, tests};
+use crate::tree::Tree;
 
 /// A program that holds tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,12 +152,38 @@ fn one(root: &Path, program: &Program, arguments: &[&str], out: &mut impl Write,
     tests(&mut command, out, tally);
 }
 
-/// Runs the examples that stand in documentation.
-pub fn documentation(root: &Path, lints: Lints, tally: &mut Tally) {
+/// Runs the examples that stand in documentation, of the packages of `tree` that have any: rustdoc reads a
+/// package for a second to find that it has none.
+pub fn documentation(root: &Path, tree: &Tree, lints: Lints, tally: &mut Tally) {
+    let packages = with_examples(tree);
+    if packages.is_empty() {
+        return;
+    }
     let mut command = linting(root, lints);
-    command.args(["test", "--workspace", "--doc", "--no-fail-fast"]);
+    command.args(["test", "--doc", "--no-fail-fast"]);
+    command.args(packages.iter().flat_map(|package| ["--package", package]));
     announce(&command);
     tests(&mut command, &mut std::io::stdout(), tally);
+}
+
+/// The names of the packages in `crates/` whose documentation may hold examples: all code there is one, but
+/// for fences that say `text`.
+fn with_examples(tree: &Tree) -> BTreeSet<&str> {
+    let sources = tree.with_extension(&["rs"]).filter_map(|(path, text)| {
+        let (package, file) = path.strip_prefix("crates/")?.split_once('/')?;
+        file.starts_with("src/").then_some((package, text))
+    });
+    sources.filter(|(_, text)| has_example(text)).map(|(package, _)| package).collect()
+}
+
+fn has_example(source: &str) -> bool {
+    let said = source.lines().map(|line| {
+        let line = line.trim_start();
+        line.strip_prefix("///").or_else(|| line.strip_prefix("//!")).unwrap_or_default()
+    });
+    let said: String = said.flat_map(|line| [line.strip_prefix(' ').unwrap_or(line), "\n"]).collect();
+    fences(&said).iter().any(|fence| fence.info != "text")
+        || prose(&said).any(|(_, line)| line.starts_with("    "))
 }
 
 #[cfg(test)]
@@ -180,6 +209,17 @@ mod tests {
         for line in [library.as_str(), plain.as_str(), r#"{"reason":"build-finished","success":true}"#] {
             assert_eq!(program(Path::new("/src/weir"), line), None);
         }
+    }
+
+    #[test]
+    fn a_package_with_code_in_its_documentation_has_examples() {
+        let tree = Tree::of(&[
+            ("crates/weir-http/src/lib.rs", "//! Heads:\n//!\n//! ```\n//! let head = 1;\n//! ```\n"),
+            ("crates/weir-cache/src/key.rs", "/// One:\n///\n///     assert!(true);\nfn one() {}\n"),
+            ("crates/weir-quic/src/cid.rs", "//! ```text\n//! 0 1 2\n//! ```\n//! More.\nfn two() {}\n"),
+            ("crates/weir-io/tests/all.rs", "//! ```\n//! let not_tested = 1;\n//! ```\n"),
+        ]);
+        assert_eq!(with_examples(&tree), BTreeSet::from(["weir-cache", "weir-http"]));
     }
 
     #[test]
