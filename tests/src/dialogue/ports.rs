@@ -72,10 +72,18 @@ pub struct Unreachable {
 impl Unreachable {
     /// At an address of its own.
     pub fn start() -> Unreachable {
-        let socket =
-            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
-        let address = free_address();
-        socket.bind(&address.into()).expect("bind");
+        let begun = Instant::now();
+        let (socket, address) = loop {
+            let socket =
+                socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+            let address = free_address();
+            match socket.bind(&address.into()) {
+                Ok(()) => break (socket, address),
+                Err(problem) => {
+                    assert!(begun.elapsed() < Duration::from_secs(2), "no socket: {problem}")
+                }
+            }
+        };
         socket.listen(0).expect("listen");
         let fillers = (0..8)
             .filter_map(|_| TcpStream::connect_timeout(&address, Duration::from_millis(100)).ok())
