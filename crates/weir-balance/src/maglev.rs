@@ -7,6 +7,7 @@
 //! 3.4.
 
 use crate::stable_hash::mix64;
+use std::hint::select_unpredictable;
 
 /// Slots in a table: the paper's small prime, more than 65 per backend at a thousand backends.
 pub const TABLE_SIZE: u32 = 65_537;
@@ -36,97 +37,228 @@ impl MaglevTable {
 /// takes one slot for every full share of the largest weight it has saved up, so slots are proportional to
 /// weight to within about one percent.
 ///
-/// Half a millisecond to one and a half, by the machine: the free slots are kept as bits, which stay in the
-/// first-level cache, and the last of them, which walks would take longest to meet, are looked for among
-/// themselves.
+/// Half a millisecond: taken slots are kept as bits, which stay in the first-level cache; backends whose turn
+/// it is look ahead together, so that few guesses of the processor go wrong; and the last free slots, which
+/// walks would take longest to meet, are looked for among themselves.
 pub fn fill(backends: &[(u64, u32)]) -> Vec<u32> {
-    let mut takers: Vec<Taker> = backends
-        .iter()
-        .enumerate()
+    let mut takers: Vec<(u64, u32, u32)> = (0..)
+        .zip(backends)
         .filter(|(_, (_, weight))| *weight > 0)
-        .map(|(position, (id, weight))| Taker::new(*id, *weight, position))
+        .map(|(position, (id, weight))| (*id, position, *weight))
         .collect();
-    takers.sort_unstable_by_key(|taker| (taker.id, taker.position));
-    let Some(largest) = takers.iter().map(|taker| u64::from(taker.weight)).max() else {
+    takers.sort_unstable();
+    if takers.is_empty() {
         return Vec::new();
-    };
-    let mut table = vec![0; TABLE_SIZE as usize];
-    let mut free = FreeSlots::all();
-    loop {
-        for taker in &mut takers {
-            taker.saved += u64::from(taker.weight);
-            if taker.saved < largest {
-                continue;
-            }
-            taker.saved -= largest;
-            let slot = free.take_next_of(taker);
-            table[slot] = taker.position as u32;
-            if free.count == 0 {
-                return table;
-            }
+    }
+    let mut turns = Turns::new(takers.iter().map(|(_, _, weight)| *weight));
+    let mut filling = Filling::new(takers.iter().map(|(id, position, _)| Walk::new(*id, *position)));
+    while filling.free_count > 0 {
+        turns.advance();
+        turns.due.chunks(TOGETHER).for_each(|due| filling.take_in_turn(due));
+    }
+    filling.table
+}
+
+/// Who takes a slot in which turn.
+struct Turns {
+    /// What each taker has saved up, and its weight.
+    savings: Vec<(u64, u64)>,
+    largest_weight: u64,
+    /// Takers whose turn it is, by number.
+    due: Vec<u32>,
+}
+
+impl Turns {
+    fn new(weights: impl Iterator<Item = u32>) -> Turns {
+        let savings: Vec<(u64, u64)> = weights.map(|weight| (0, u64::from(weight))).collect();
+        let largest_weight = savings.iter().map(|(_, weight)| *weight).max().unwrap_or(0);
+        let is_even = savings.iter().all(|(_, weight)| *weight == largest_weight);
+        Turns {
+            due: (0..savings.len() as u32).collect(),
+            // Of equal ones all are due in every turn.
+            savings: if is_even { Vec::new() } else { savings },
+            largest_weight,
         }
+    }
+
+    fn advance(&mut self) {
+        if self.savings.is_empty() {
+            return;
+        }
+        self.due.resize(self.savings.len(), 0);
+        let mut count = 0;
+        // Everybody is written down and counted only when due: who is due can't be foreseen.
+        for (taker, (saved, weight)) in (0..).zip(&mut self.savings) {
+            *saved += *weight;
+            let is_due = *saved >= self.largest_weight;
+            *saved -= self.largest_weight * u64::from(is_due);
+            self.due[count] = taker;
+            count += usize::from(is_due);
+        }
+        self.due.truncate(count);
     }
 }
 
+/// Takers that look ahead together, at most.
+const TOGETHER: usize = 128;
+
+/// Takers for which it is worth while.
+const WORTH_LOOKING_AHEAD: usize = 24;
+
 /// Free slots left when they are looked for among themselves: a walk meets one of 256 after 256 steps on
-/// average.
+/// average. More than [`TOGETHER`].
 const FEW: usize = 256;
 
-/// The slots that nobody has taken yet.
-struct FreeSlots {
-    /// A bit for each slot.
-    bits: Box<[u64]>,
-    count: usize,
+/// A table that is being filled.
+struct Filling {
+    table: Vec<u32>,
+    walks: Vec<Walk>,
+    taken: TakenSlots,
+    free_count: usize,
     /// The free slots, in no order, once there are no more than [`FEW`].
     few: Vec<u32>,
 }
 
-impl FreeSlots {
-    fn all() -> FreeSlots {
-        let size = TABLE_SIZE as usize;
-        let bits = (0..size.div_ceil(64)).map(|word| match size - word * 64 {
-            left @ 0..64 => (1 << left) - 1,
-            _ => u64::MAX,
-        });
-        FreeSlots { bits: bits.collect(), count: size, few: Vec::new() }
-    }
-
-    /// Takes the first free slot on the taker's walk, which is moved there.
-    fn take_next_of(&mut self, taker: &mut Taker) -> usize {
-        if self.count <= FEW {
-            if self.few.is_empty() {
-                self.few = (0..TABLE_SIZE).filter(|slot| self.bit(*slot) == 1).collect();
-            }
-            let steps = self.few.iter().map(|slot| taker.steps_to(*slot));
-            let nearest = steps.enumerate().min_by_key(|(_, steps)| *steps).map_or(0, |(nearest, _)| nearest);
-            taker.next = self.few.swap_remove(nearest);
-        } else {
-            taker.next = self.walk(taker);
-            self.bits[taker.next as usize / 64] &= !(1 << (taker.next % 64));
+impl Filling {
+    fn new(walks: impl Iterator<Item = Walk>) -> Filling {
+        Filling {
+            table: vec![0; TABLE_SIZE as usize],
+            walks: walks.collect(),
+            taken: TakenSlots(Box::new([0; _])),
+            free_count: TABLE_SIZE as usize,
+            few: Vec::new(),
         }
-        self.count -= 1;
-        taker.next as usize
     }
 
-    /// The first free slot at or after the taker's next one, on its walk.
+    /// Lets each of `due`, no more than [`TOGETHER`], take the first free slot on its walk.
+    fn take_in_turn(&mut self, due: &[u32]) {
+        if self.free_count <= FEW {
+            return due.iter().take(self.free_count).for_each(|taker| self.take_of_few(*taker as usize));
+        }
+        let looked_ahead = due.len() >= WORTH_LOOKING_AHEAD;
+        if looked_ahead {
+            // Fewer that go again are worth some steps too many, the more so the fewer slots are free.
+            match self.free_count {
+                20_000.. => self.look_ahead::<2>(due),
+                5_000.. => self.look_ahead::<4>(due),
+                _ => self.look_ahead::<8>(due),
+            }
+        }
+        for taker in due {
+            let walk = &mut self.walks[*taker as usize];
+            // Seldom taken by one that came before in this turn.
+            if !looked_ahead || self.taken.holds(walk.place) {
+                while !walk.walks_to_free::<4>(&self.taken) {}
+            }
+            self.table[slot_at(walk.place)] = walk.position;
+            self.taken.add(walk.place);
+            walk.place = walk.place.wrapping_add(walk.stride);
+        }
+        self.free_count -= due.len();
+    }
+
+    /// Moves the walks of `due` on to the next slot that is free so far.
     ///
-    /// Four steps at a time: whether a step meets a free slot can't be foreseen, and each wrong guess of the
-    /// processor costs as much as ten steps.
-    fn walk(&self, taker: &Taker) -> u32 {
-        let mut from = taker.next;
-        loop {
-            let met = taker.strides.map(|stride| around(from + stride));
-            let [first, second, third, fourth] = met.map(|slot| self.bit(slot));
-            let free = first | second << 1 | third << 2 | fourth << 3;
-            if free != 0 {
-                return met[free.trailing_zeros() as usize];
+    /// All of them go `STEPS`, then those that met none go again: whether a step meets a free slot can't be
+    /// foreseen, and each wrong guess of the processor costs as much as ten steps.
+    fn look_ahead<const STEPS: usize>(&mut self, due: &[u32]) {
+        let mut walking = [0; TOGETHER];
+        walking[..due.len()].copy_from_slice(due);
+        let mut count = due.len();
+        while count > 0 {
+            let mut left = 0;
+            for at in 0..count.min(TOGETHER) {
+                let taker = walking[at];
+                let has_met_one = self.walks[taker as usize].walks_to_free::<STEPS>(&self.taken);
+                walking[left % TOGETHER] = taker;
+                left += usize::from(!has_met_one);
             }
-            from = around(met[3] + taker.skip);
+            count = left;
         }
     }
 
-    fn bit(&self, slot: u32) -> u64 {
-        self.bits[slot as usize / 64] >> (slot % 64) & 1
+    fn take_of_few(&mut self, taker: usize) {
+        let walk = &self.walks[taker];
+        if self.few.is_empty() {
+            self.few = (0..TABLE_SIZE).filter(|slot| !self.taken.holds(place_of(*slot))).collect();
+        }
+        let (next, inverse) = (slot_at(walk.place) as u32, inverse(walk.skip));
+        let steps_to = |slot: u32| times(around(slot + TABLE_SIZE - next), inverse);
+        let nearest = self.few.iter().zip(0..).map(|(slot, at)| steps_to(*slot) * FEW as u32 + at).min();
+        if let Some(nearest) = nearest {
+            let slot = self.few.swap_remove(nearest as usize % FEW);
+            self.table[slot as usize] = walk.position;
+            self.free_count -= 1;
+        }
+    }
+}
+
+/// One backend walking its own permutation of the slots.
+struct Walk {
+    /// Where it is to look next.
+    place: u64,
+    /// From one place to the next.
+    stride: u64,
+    skip: u32,
+    position: u32,
+}
+
+impl Walk {
+    fn new(id: u64, position: u32) -> Walk {
+        let (offset, skip) = offset_and_skip(id);
+        Walk { place: place_of(offset), stride: u64::from(skip) * APART, skip, position }
+    }
+
+    /// Walks to the first free slot, at most `STEPS`; whether there was one.
+    ///
+    /// Looks at all of them and selects without a branch: see [`Filling::look_ahead`].
+    fn walks_to_free<const STEPS: usize>(&mut self, taken: &TakenSlots) -> bool {
+        let mut places = [0; STEPS];
+        let mut end = self.place;
+        for place in &mut places {
+            *place = end;
+            end = end.wrapping_add(self.stride);
+        }
+        self.place =
+            places.iter().rfold(end, |first, place| select_unpredictable(taken.holds(*place), first, *place));
+        self.place != end
+    }
+}
+
+/// Where a backend's walk begins, and how far each step of it goes.
+fn offset_and_skip(id: u64) -> (u32, u32) {
+    let size = u64::from(TABLE_SIZE);
+    // The size is prime, so any skip from 1 to size - 1 visits every slot.
+    ((mix64(id) % size) as u32, (mix64(id ^ 0xa076_1d64_78bd_642f) % (size - 1) + 1) as u32)
+}
+
+/// Slots lie on a circle of 2^64, which additions go around by themselves. It is longer by 1 than all slots
+/// are together, so a walk that has been around is one place short of where it was.
+const APART: u64 = u64::MAX / TABLE_SIZE as u64;
+
+/// More than the times that a walk can go around, less than would matter: a walk that begins this far into a
+/// slot never falls out of it.
+const INTO_THE_SLOT: u64 = 1 << 20;
+
+fn place_of(slot: u32) -> u64 {
+    u64::from(slot) * APART + INTO_THE_SLOT
+}
+
+fn slot_at(place: u64) -> usize {
+    ((u128::from(place) * u128::from(TABLE_SIZE)) >> 64) as usize
+}
+
+/// A bit for each slot, at the upper 17 bits of its place: slots are more than 2^47 apart, so that these tell
+/// them apart, and cost less than a multiplication.
+struct TakenSlots(Box<[u64; 1 << 11]>);
+
+impl TakenSlots {
+    fn holds(&self, place: u64) -> bool {
+        self.0[(place >> 53) as usize] >> (place >> 47 & 63) & 1 == 1
+    }
+
+    fn add(&mut self, place: u64) {
+        self.0[(place >> 53) as usize] |= 1 << (place >> 47 & 63);
     }
 }
 
@@ -135,65 +267,20 @@ fn around(slot: u32) -> u32 {
     if slot >= TABLE_SIZE { slot - TABLE_SIZE } else { slot }
 }
 
-/// One backend walking its own permutation of the slots.
-struct Taker {
-    id: u64,
-    weight: u32,
-    position: usize,
-    saved: u64,
-    next: u32,
-    skip: u32,
-    /// None, one, two and three times `skip`, around the table.
-    strides: [u32; 4],
-    /// What `skip` is to be multiplied with to give 1, around the table; 0 before it was asked for.
-    inverse: u32,
-}
-
-impl Taker {
-    fn new(id: u64, weight: u32, position: usize) -> Taker {
-        let size = u64::from(TABLE_SIZE);
-        let offset = mix64(id) % size;
-        // The size is prime, so any skip from 1 to size - 1 visits every slot.
-        let skip = (mix64(id ^ 0xa076_1d64_78bd_642f) % (size - 1) + 1) as u32;
-        let (twice, thrice) = (times(skip, 2), times(skip, 3));
-        Taker {
-            id,
-            weight,
-            position,
-            saved: 0,
-            next: offset as u32,
-            skip,
-            strides: [0, skip, twice, thrice],
-            inverse: 0,
-        }
-    }
-
-    /// Steps from the next slot to `slot`.
-    fn steps_to(&mut self, slot: u32) -> u32 {
-        if self.inverse == 0 {
-            self.inverse = inverse(self.skip);
-        }
-        times(around(slot + TABLE_SIZE - self.next), self.inverse)
-    }
-}
-
-/// The product, around the table.
+/// The product of two slots, around the table: 2^16 counts as -1, being one less than the size.
 fn times(a: u32, b: u32) -> u32 {
-    (u64::from(a) * u64::from(b) % u64::from(TABLE_SIZE)) as u32
+    let product = u64::from(a) * u64::from(b);
+    around((product as u32 & 0xffff) + TABLE_SIZE - (product >> 16) as u32)
 }
 
-/// What `skip`, above 0, is to be multiplied with to give 1: `skip` to the power of the prime size less 2
-/// (Fermat).
+/// What `skip`, above 0, is to be multiplied with to give 1: `skip` to the power of the prime size less 2,
+/// which is 2^16 - 1 (Fermat).
 fn inverse(skip: u32) -> u32 {
-    let (mut power, mut product, mut rest) = (skip, 1, TABLE_SIZE - 2);
-    while rest > 0 {
-        if rest & 1 == 1 {
-            product = times(product, power);
-        }
-        power = times(power, power);
-        rest >>= 1;
-    }
-    product
+    // To the power of 2^bits - 1.
+    [1, 2, 4, 8].iter().fold(skip, |power, bits| {
+        let raised = (0..*bits).fold(power, |raised, _| times(raised, raised));
+        times(raised, power)
+    })
 }
 
 #[cfg(test)]
@@ -212,22 +299,34 @@ mod tests {
 
     /// The filling as the paper writes it, one step after the other.
     fn fill_by_steps(backends: &[(u64, u32)]) -> Vec<u32> {
-        let mut takers: Vec<Taker> =
-            backends.iter().zip(0..).map(|((id, weight), at)| Taker::new(*id, *weight, at)).collect();
-        takers.retain(|taker| taker.weight > 0);
-        takers.sort_by_key(|taker| (taker.id, taker.position));
-        let largest = takers.iter().map(|taker| u64::from(taker.weight)).max().unwrap();
+        struct Taker {
+            weight: u64,
+            position: u32,
+            saved: u64,
+            next: u32,
+            skip: u32,
+        }
+        let mut sorted: Vec<(u64, u32, u32)> =
+            backends.iter().zip(0..).map(|((id, weight), at)| (*id, at, *weight)).collect();
+        sorted.retain(|(_, _, weight)| *weight > 0);
+        sorted.sort();
+        let taker = |(id, position, weight): (u64, u32, u32)| {
+            let (next, skip) = offset_and_skip(id);
+            Taker { weight: u64::from(weight), position, saved: 0, next, skip }
+        };
+        let mut takers: Vec<Taker> = sorted.into_iter().map(taker).collect();
+        let largest = takers.iter().map(|taker| taker.weight).max().unwrap();
         let mut table = vec![u32::MAX; TABLE_SIZE as usize];
         let mut left = table.len();
         while left > 0 {
             for taker in takers.iter_mut() {
-                taker.saved += u64::from(taker.weight);
+                taker.saved += taker.weight;
                 if taker.saved >= largest && left > 0 {
                     taker.saved -= largest;
                     while table[taker.next as usize] != u32::MAX {
-                        taker.next = around(taker.next + taker.skip);
+                        taker.next = (taker.next + taker.skip) % TABLE_SIZE;
                     }
-                    table[taker.next as usize] = taker.position as u32;
+                    table[taker.next as usize] = taker.position;
                     left -= 1;
                 }
             }
@@ -241,9 +340,29 @@ mod tests {
             let weight = |at: usize| (at * 7919 % 257) as u32;
             backends(count).into_iter().enumerate().map(|(at, (id, _))| (id, weight(at + 1))).collect()
         };
-        for count in [1, 2, 3, 7, 100, 255, 4000, 70_000] {
+        for count in [1, 2, 3, 7, 23, 24, 100, 128, 129, 255, 4000, 70_000] {
             assert_eq!(fill(&backends(count)), fill_by_steps(&backends(count)), "{count} equal ones");
             assert_eq!(fill(&weighted(count)), fill_by_steps(&weighted(count)), "{count} of all weights");
+        }
+    }
+
+    #[test]
+    fn a_place_tells_its_slot_however_often_the_walk_has_been_around() {
+        let mut bits_before = None;
+        for slot in 0..TABLE_SIZE {
+            let places = [place_of(slot), place_of(slot) - u64::from(TABLE_SIZE)];
+            assert_eq!(places.map(slot_at), [slot as usize; 2]);
+            let bits = places.map(|place| place >> 47);
+            assert!(bits[0] == bits[1] && bits_before < Some(bits[0]), "{slot}: {bits:?}");
+            bits_before = Some(bits[0]);
+        }
+    }
+
+    #[test]
+    fn a_slot_times_its_inverse_is_one() {
+        for slot in (1..TABLE_SIZE).step_by(97).chain([2, TABLE_SIZE - 1]) {
+            assert_eq!(times(slot, inverse(slot)), 1, "{slot}");
+            assert_eq!(u64::from(times(slot, 65_521)), u64::from(slot) * 65_521 % u64::from(TABLE_SIZE));
         }
     }
 
