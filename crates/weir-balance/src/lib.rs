@@ -51,6 +51,6 @@ pub use picker::Picker;
 pub use pool::{Eligible, Pool, Refreshed};
 pub use retry_budget::RetryBudget;
 pub use settings::{Passive, Settings};
-pub use stable_hash::{address_hash, stable_hash};
+pub use stable_hash::{address_hash, flow_hash, stable_hash};
 pub use state::{State, TierKind};
 pub use trial::LastResort;

@@ -5,7 +5,7 @@
 //! unspecified) and hash crates (free to change). It is not meant to resist an attacker who searches for
 //! collisions: who can choose keys can also just repeat one key.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -34,6 +34,39 @@ pub fn address_hash(address: IpAddr) -> u64 {
         IpAddr::V4(address) => stable_hash(&address.octets()),
         IpAddr::V6(address) => stable_hash(&address.octets()),
     }
+}
+
+/// The hash that a TCP connection or a UDP flow is chosen by: both addresses, both ports and the protocol (its
+/// number: TCP 6, UDP 17). The kernel plane computes the same of a packet.
+///
+/// [`stable_hash`] of source address, destination address, source port, destination port (all as on the wire)
+/// and protocol: 13 bytes for IPv4, 37 for IPv6. IPv4-mapped addresses (RFC 4291 section 2.5.5.2) are those of
+/// IPv4, unless the other one is of IPv6.
+pub fn flow_hash(source: SocketAddr, destination: SocketAddr, protocol: u8) -> u64 {
+    let mut bytes = [0; 37];
+    let mut length = 0;
+    let mut put = |part: &[u8]| {
+        bytes[length..length + part.len()].copy_from_slice(part);
+        length += part.len();
+    };
+    match (source.ip().to_canonical(), destination.ip().to_canonical()) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            put(&source.octets());
+            put(&destination.octets());
+        }
+        (source, destination) => {
+            for address in [source, destination] {
+                match address {
+                    IpAddr::V4(address) => put(&address.to_ipv6_mapped().octets()),
+                    IpAddr::V6(address) => put(&address.octets()),
+                }
+            }
+        }
+    }
+    put(&source.port().to_be_bytes());
+    put(&destination.port().to_be_bytes());
+    put(&[protocol]);
+    stable_hash(&bytes[..length])
 }
 
 /// Spreads a 64-bit value so that every input bit flips each output bit with even chance.
@@ -73,6 +106,42 @@ mod tests {
         assert_eq!(hash("192.0.2.7"), stable_hash(&[192, 0, 2, 7]));
         assert_ne!(hash("192.0.2.7"), hash("192.0.2.8"));
         assert_ne!(hash("::1"), hash("::2"));
+    }
+
+    fn flow(source: &str, destination: &str, protocol: u8) -> u64 {
+        flow_hash(source.parse().unwrap(), destination.parse().unwrap(), protocol)
+    }
+
+    #[test]
+    fn the_hash_of_a_flow_never_changes_between_versions_and_planes() {
+        // The eBPF program computes these from packets, and other Weirs must agree.
+        let tcp = flow("192.0.2.7:40000", "198.51.100.1:443", 6);
+        let bytes = [192, 0, 2, 7, 198, 51, 100, 1, 0x9c, 0x40, 0x01, 0xbb, 6];
+        assert_eq!((tcp, tcp), (stable_hash(&bytes), 12_718_040_408_146_670_733));
+        let udp = flow("[2001:db8::7]:40000", "[2001:db8:1::1]:443", 17);
+        let mut bytes = [0; 37];
+        bytes[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
+        bytes[15] = 7;
+        bytes[16..22].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8, 0, 1]);
+        bytes[31] = 1;
+        bytes[32..].copy_from_slice(&[0x9c, 0x40, 0x01, 0xbb, 17]);
+        assert_eq!((udp, udp), (stable_hash(&bytes), 2_408_879_536_612_272_728));
+    }
+
+    #[test]
+    fn a_flow_has_one_hash_whichever_socket_shows_it_and_every_part_of_it_counts() {
+        let known = flow("192.0.2.7:4000", "198.51.100.1:53", 17);
+        assert_eq!(known, flow("[::ffff:192.0.2.7]:4000", "[::ffff:198.51.100.1]:53", 17));
+        for other in [
+            flow("192.0.2.8:4000", "198.51.100.1:53", 17),
+            flow("192.0.2.7:4001", "198.51.100.1:53", 17),
+            flow("192.0.2.7:4000", "198.51.100.2:53", 17),
+            flow("192.0.2.7:4000", "198.51.100.1:54", 17),
+            flow("192.0.2.7:4000", "198.51.100.1:53", 6),
+            flow("198.51.100.1:53", "192.0.2.7:4000", 17),
+        ] {
+            assert_ne!(known, other);
+        }
     }
 
     #[test]
