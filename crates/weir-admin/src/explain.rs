@@ -6,10 +6,11 @@ mod http;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
-use weir_balance::{PickInput, Picker, TierKind, address_hash};
+use weir_balance::{PickInput, Picker, TierKind};
 use weir_config::Protocol;
 use weir_io::clock;
 use weir_proxy::compiled::CompiledSnapshot;
+use weir_state::key::{Transport, flow_key};
 use weir_state::{Listener, Pool, Snapshot};
 
 /// What `POST /v1/explain` asks.
@@ -161,7 +162,12 @@ fn tcp(snapshot: &Snapshot, source: SocketAddr, destination: SocketAddr) -> Resu
     let pool = pool.ok_or_else(|| format!("listener `{}` has no pool", listener.config.name))?;
     let mut answer = Answer::of(listener, format!("accepts at {destination}"));
     answer.action = format!("forward to pool {}", pool.config.name);
-    answer.pool = Some(choose(pool, Some(address_hash(source.ip())), None));
+    let transport = match listener.config.protocol() {
+        Protocol::Udp => Transport::Udp,
+        Protocol::Http | Protocol::Tcp => Transport::Tcp,
+    };
+    let key = flow_key(&pool.config, transport, source, || Some(destination));
+    answer.pool = Some(choose(pool, key, None));
     Ok(answer)
 }
 

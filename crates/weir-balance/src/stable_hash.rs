@@ -36,12 +36,12 @@ pub fn address_hash(address: IpAddr) -> u64 {
     }
 }
 
-/// The hash that a TCP connection or a UDP flow is chosen by: both addresses, both ports and the protocol (its
-/// number: TCP 6, UDP 17). The kernel plane computes the same of a packet.
+/// The hash that a TCP connection or a UDP flow is chosen by: both addresses, both ports and the protocol
+/// (its number: TCP 6, UDP 17). The kernel plane computes the same of a packet.
 ///
-/// [`stable_hash`] of source address, destination address, source port, destination port (all as on the wire)
-/// and protocol: 13 bytes for IPv4, 37 for IPv6. IPv4-mapped addresses (RFC 4291 section 2.5.5.2) are those of
-/// IPv4, unless the other one is of IPv6.
+/// [`stable_hash`] of source address, destination address, source port, destination port (all as on the
+/// wire) and protocol: 13 bytes for IPv4, 37 for IPv6. IPv4-mapped addresses (RFC 4291 section 2.5.5.2) are
+/// those of IPv4, unless the other one is of IPv6.
 pub fn flow_hash(source: SocketAddr, destination: SocketAddr, protocol: u8) -> u64 {
     let mut bytes = [0; 37];
     let mut length = 0;

@@ -1,9 +1,9 @@
 //! What source, hash and maglev choose by: the one place that decides it, for the data path and for
 //! explanations. Pure.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use weir_balance::{Algorithm, address_hash, stable_hash};
+use weir_balance::{Algorithm, address_hash, flow_hash, stable_hash};
 use weir_config::HashKey;
 use weir_screen::FieldLookup;
 
@@ -33,12 +33,55 @@ fn hash(pool: &weir_config::Pool, source: &KeySource<'_>) -> Option<u64> {
         return Some(address_hash(source.client));
     }
     Some(match &pool.hash.key {
-        HashKey::ClientIp => address_hash(source.client),
+        // The check lets nothing hash flows that balances requests.
+        HashKey::ClientIp | HashKey::Flow => address_hash(source.client),
         HashKey::Path => stable_hash(source.path),
         HashKey::Uri => stable_hash(source.target),
         HashKey::Header(name) => stable_hash(&(source.header)(name.as_bytes())?),
         HashKey::Cookie(name) => stable_hash((source.cookie)(name.as_bytes())?),
     })
+}
+
+/// What carries bytes or datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP connections.
+    Tcp,
+    /// UDP flows.
+    Udp,
+}
+
+impl Transport {
+    /// Its number in IP headers.
+    pub const fn number(self) -> u8 {
+        match self {
+            Transport::Tcp => 6,
+            Transport::Udp => 17,
+        }
+    }
+}
+
+/// As [`choice_key`], for a TCP connection or a UDP flow, of which nothing but addresses is known: pools that
+/// hash what only requests have are given the client's address.
+///
+/// `destination` is the address that the client sent to. It is asked only where it is hashed; `None` without
+/// it.
+#[inline]
+pub fn flow_key(
+    pool: &weir_config::Pool,
+    transport: Transport,
+    client: SocketAddr,
+    destination: impl FnOnce() -> Option<SocketAddr>,
+) -> Option<u64> {
+    if !pool.balance.needs_key() {
+        return None;
+    }
+    match (pool.balance, &pool.hash.key) {
+        (Algorithm::Hash | Algorithm::Maglev, HashKey::Flow) => {
+            Some(flow_hash(client, destination()?, transport.number()))
+        }
+        _ => Some(address_hash(client.ip())),
+    }
 }
 
 #[cfg(test)]
@@ -47,11 +90,15 @@ mod tests {
 
     use super::*;
 
-    fn key(balance: &str, lacks: bool) -> Option<u64> {
+    fn config(protocol: &str, balance: &str) -> weir_config::Config {
         let text = format!(
-            "[listener.web]\nbind = '127.0.0.1:8080'\npool = 'app'\n[pool.app]\nbackends = ['10.0.0.1:80']\n{balance}\n"
+            "[listener.web]\nprotocol = '{protocol}'\nbind = '127.0.0.1:8080'\npool = 'app'\n[pool.app]\nbackends = ['10.0.0.1:80']\n{balance}\n"
         );
-        let config = weir_config::parse("test.toml", &text).unwrap_or_else(|report| panic!("{report}"));
+        weir_config::parse("test.toml", &text).unwrap_or_else(|report| panic!("{report}"))
+    }
+
+    fn key(balance: &str, lacks: bool) -> Option<u64> {
+        let config = config("http", balance);
         let found = |value: &'static [u8]| (!lacks).then_some(value);
         let source = KeySource {
             client: "::ffff:192.0.2.7".parse().unwrap(),
@@ -78,6 +125,34 @@ mod tests {
         ] {
             assert_eq!(key(&balance, false), expected, "{balance}");
         }
+    }
+
+    #[test]
+    fn flows_are_hashed_whole_where_the_pool_says_so_and_by_the_clients_address_elsewhere() {
+        let (client, destination) = ("192.0.2.7:4711".parse().unwrap(), "10.0.9.9:53".parse().unwrap());
+        let by_address = Some(address_hash("192.0.2.7".parse().unwrap()));
+        let tcp = Some(flow_hash(client, destination, 6));
+        let udp = Some(flow_hash(client, destination, 17));
+        assert_ne!(tcp, udp);
+        for (balance, key, of_tcp, of_udp) in [
+            ("maglev", "flow", tcp, udp),
+            ("hash", "flow", tcp, udp),
+            ("hash", "client_ip", by_address, by_address),
+            ("source", "flow", by_address, by_address),
+            ("round-robin", "flow", None, None),
+        ] {
+            let config = config("tcp", &format!("balance = '{balance}'\nhash = {{ key = '{key}' }}"));
+            let ask = |transport| flow_key(&config.pools[0], transport, client, || Some(destination));
+            assert_eq!(ask(Transport::Tcp), of_tcp, "{balance} {key}");
+            assert_eq!(ask(Transport::Udp), of_udp, "{balance} {key}");
+        }
+    }
+
+    #[test]
+    fn where_nobody_knows_the_destination_a_flow_has_no_key() {
+        let config = config("udp", "balance = 'maglev'\nhash = { key = 'flow' }");
+        let client = "192.0.2.7:4711".parse().unwrap();
+        assert_eq!(flow_key(&config.pools[0], Transport::Udp, client, || None), None);
     }
 
     #[test]

@@ -17,7 +17,8 @@ use crate::values::http::{cookie_name, field_name};
 table! {
     /// Means something where `balance` is `hash` or `maglev`.
     pub struct Hash at "hash = { … }" {
-        /// `uri` (path and query), `path`, `header:NAME`, `cookie:NAME` or `client_ip`.
+        /// `uri` (path and query), `path`, `header:NAME`, `cookie:NAME`, `client_ip`, or, for tcp and udp,
+        /// `flow`: both addresses, both ports and the protocol.
         key: HashKey =
             text(&HASH_KEY).default("\"uri\" where only HTTP listeners use the pool, else \"client_ip\"");
         /// No backend gets more than this factor of the mean load.
@@ -44,6 +45,8 @@ pub enum HashKey {
     Cookie(String),
     /// The client's address, without port.
     ClientIp,
+    /// Addresses and ports of both sides, and the protocol, of a TCP connection or a UDP flow.
+    Flow,
 }
 
 static HASH_KEY: Shape =
@@ -59,22 +62,26 @@ impl fmt::Display for HashKey {
             HashKey::Header(name) => write!(f, "header:{name}"),
             HashKey::Cookie(name) => write!(f, "cookie:{name}"),
             HashKey::ClientIp => f.write_str("client_ip"),
+            HashKey::Flow => f.write_str("flow"),
         }
     }
 }
 
 fn hash_key(text: &str) -> Result<HashKey, Refused> {
-    const EXPECTED: &str = "expected \"uri\", \"path\", \"client_ip\", \"header:NAME\" or \"cookie:NAME\"";
+    const EXPECTED: &str =
+        "expected \"uri\", \"path\", \"client_ip\", \"flow\", \"header:NAME\" or \"cookie:NAME\"";
     Ok(match (text, text.split_once(':')) {
         ("uri", _) => HashKey::Uri,
         ("path", _) => HashKey::Path,
         ("client_ip", _) => HashKey::ClientIp,
+        ("flow", _) => HashKey::Flow,
         (_, Some(("header", name))) => HashKey::Header(field_name(name)?),
         (_, Some(("cookie", name))) => HashKey::Cookie(cookie_name(name)?),
         _ => {
-            let hint = match (text, nearest(text, ["uri", "path", "client_ip"])) {
+            let hint = match (text, nearest(text, ["uri", "path", "client_ip", "flow"])) {
                 ("header" | "cookie", _) => format!("say which one, such as \"{text}:session\""),
                 ("source" | "src" | "ip" | "remote_addr", _) => "did you mean \"client_ip\"?".to_owned(),
+                ("tuple" | "5-tuple" | "connection", _) => "did you mean \"flow\"?".to_owned(),
                 (_, Some(word)) => format!("did you mean \"{word}\"?"),
                 _ => EXPECTED.to_owned(),
             };
@@ -94,7 +101,7 @@ pub(super) fn check(algorithm: Algorithm, pool: &Fields, uses: &Uses, findings: 
             findings.warning(entry.key, "`key` has no effect", hint);
         }
         let what = match HashKey::of(&entry.value) {
-            None | Some(HashKey::ClientIp) => None,
+            None | Some(HashKey::ClientIp | HashKey::Flow) => None,
             Some(HashKey::Header(_)) => Some("a header field"),
             Some(HashKey::Cookie(_)) => Some("a cookie"),
             Some(HashKey::Uri | HashKey::Path) => Some("a URI"),
@@ -109,6 +116,13 @@ pub(super) fn check(algorithm: Algorithm, pool: &Fields, uses: &Uses, findings: 
                 findings.error(entry.at, format!("pool `{name}` cannot hash {what}"), hint);
             }
         }
+    }
+    if let Some(entry) = hash.get("key")
+        && HashKey::of(&entry.value) == Some(HashKey::Flow)
+        && let Some(other) = uses.first(name, |protocol| protocol == Protocol::Http)
+    {
+        let hint = format!("it is for tcp and udp, and {}; expected \"client_ip\"", other.speaks(findings));
+        findings.error(entry.at, format!("pool `{name}` cannot hash flows"), hint);
     }
     if let Some(entry) = hash.get("bounded")
         && !pool.is_bad("balance")

@@ -185,7 +185,16 @@ impl Maker {
                 self.draw(proptest::sample::select(vec!["/", "/a*", "/b/c", "/*", "*.png", "*d*"])).to_owned()
             }
             (_, "what to count by" | "a hash key") => {
-                let keys = vec!["client_ip", "header:X-User", "cookie:c", "route", "listener", "uri", "path"];
+                let keys = vec![
+                    "client_ip",
+                    "header:X-User",
+                    "cookie:c",
+                    "route",
+                    "listener",
+                    "uri",
+                    "path",
+                    "flow",
+                ];
                 self.draw(proptest::sample::select(keys)).to_owned()
             }
             (_, "a status or a range") => {

@@ -8,7 +8,6 @@ use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use tokio::net::TcpStream;
-use weir_balance::address_hash;
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
@@ -16,6 +15,7 @@ use weir_io::handshake::Secure;
 use weir_io::stream::Duplex as _;
 use weir_io::stream::Sight;
 use weir_io::stream::Stream;
+use weir_state::key::{Transport, flow_key};
 use weir_state::listener::ClientConnection;
 use weir_stats::table::{End, Rejected};
 
@@ -191,8 +191,10 @@ impl Session {
         stream: &mut Stream,
         has_spoken: bool,
     ) -> Result<(Chosen, Connection), End> {
-        let key = pool.shared.balance.settings().algorithm.needs_key();
-        let wish = Wish { key: key.then(|| address_hash(self.client.address.ip())), sticky: None };
+        let Client { address, destination, .. } = self.client;
+        let destination = || destination.or_else(|| stream.local_addr().ok());
+        let key = flow_key(&pool.shared.config, Transport::Tcp, address, destination);
+        let wish = Wish { key, sticky: None };
         let mut reach = Reach::begin(pool, wish, self.report.begun);
         loop {
             let client_gone = |context: &mut Context<'_>| !has_spoken && poll_left(stream, context);

@@ -10,13 +10,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use tokio::net::UdpSocket;
-use weir_balance::{NoPick, address_hash};
+use weir_balance::NoPick;
 use weir_config::RetryOn;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::system;
 use weir_io::system::datagrams::{self, BATCH, Route};
 use weir_io::wait::give_way;
+use weir_state::key::{Transport, flow_key};
 use weir_stats::table::{End, Rejected};
 
 use super::{BATCHES_PER_TURN, Key, Relay, poll_batch};
@@ -58,17 +59,18 @@ impl Leg {
     /// A way to a backend other than `exclude`. One that the kernel knows no way to is replaced by another,
     /// `retry.attempts` times.
     fn open(
-        worker: &Worker,
+        relay: &Relay,
         listener: Rc<WorkerListener>,
         exclude: Option<usize>,
-        client: SocketAddr,
+        key: Key,
         now: Duration,
     ) -> Result<Leg, Rejected> {
+        let worker = &relay.worker;
         let index = listener.compiled.routes.default_pool().ok_or(Rejected::NoBackend)?;
         let pool = listener.pools[index].clone();
         let generation = pool.shared.balance.generation();
-        let key = pool.shared.balance.settings().algorithm.needs_key();
-        let wish = Wish { key: key.then(|| address_hash(client.ip())), sticky: None };
+        let key = flow_key(&pool.shared.config, Transport::Udp, key.0, || relay.destination(key));
+        let wish = Wish { key, sticky: None };
         let mut reach = Reach::begin(&pool, wish, now).elsewhere(exclude);
         loop {
             // A datagram waits for nothing.
@@ -187,8 +189,8 @@ fn connect(address: SocketAddr) -> io::Result<UdpSocket> {
 
 impl Flow {
     /// A flow to a backend that takes work. Nothing is sent yet.
-    pub fn open(worker: &Worker, slot: Rc<ListenerSlot>, key: Key, now: Duration) -> Result<Flow, Rejected> {
-        let leg = Leg::open(worker, slot.current(), None, key.0, now)?;
+    pub fn open(relay: &Relay, slot: Rc<ListenerSlot>, key: Key, now: Duration) -> Result<Flow, Rejected> {
+        let leg = Leg::open(relay, slot.current(), None, key, now)?;
         Ok(Flow {
             key,
             slot,
@@ -251,7 +253,7 @@ impl Flow {
     fn move_on(&self, relay: &Relay, now: Duration) {
         let listener = self.slot.current();
         let exclude = home(&listener, self.leg.borrow().chosen.backend()).map(|(_, index)| index);
-        let Ok(leg) = Leg::open(&relay.worker, listener, exclude, self.key.0, now) else { return };
+        let Ok(leg) = Leg::open(relay, listener, exclude, self.key, now) else { return };
         leg.pool.cells().redispatches.increment();
         self.moves.set(self.moves.get() + 1);
         *self.leg.borrow_mut() = leg;

@@ -110,6 +110,12 @@ impl Relay {
         }
     }
 
+    /// The address that the client of a flow sends to.
+    fn destination(&self, key: Key) -> Option<SocketAddr> {
+        let bound = self.datagrams.local_addr().ok()?;
+        Some(SocketAddr::new(key.1.unwrap_or(bound.ip()), bound.port()))
+    }
+
     fn deliver_to(self: &Rc<Self>, key: Key, datagrams: &[&[u8]]) {
         let known = self.flows.borrow().get(&key).cloned();
         match known {
@@ -135,7 +141,7 @@ impl Relay {
         };
         // From here on the count is given back when it is dropped.
         let count = SessionCount::enter(&self.worker, &listener.shared);
-        let flow = Rc::new(Flow::open(&self.worker, slot, key, clock::now())?);
+        let flow = Rc::new(Flow::open(self, slot, key, clock::now())?);
         self.flows.borrow_mut().insert(key, flow.clone());
         flow.forward(self, datagrams);
         let relay = self.clone();

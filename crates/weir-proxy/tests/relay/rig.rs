@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
+use weir_balance::{PickInput, Picker};
 use weir_proxy::access_log::AccessLog;
 use weir_proxy::compiled::CompiledSnapshot;
 use weir_proxy::plane::{Options, ProxyPlane};
@@ -82,6 +83,14 @@ impl Rig {
     pub fn address(&self) -> SocketAddr {
         let endpoint = self.sockets.endpoints().next().unwrap();
         self.sockets.local_address(endpoint).unwrap()
+    }
+
+    /// The backend that the only pool gives a flow by the hash of all of it.
+    pub fn owner_of_flow(&self, client: SocketAddr, destination: SocketAddr, protocol: u8) -> usize {
+        let key = Some(weir_balance::flow_hash(client, destination, protocol));
+        let input = PickInput { now: Duration::ZERO, draw: [0; 2], key, sticky: None, exclude: &[] };
+        let explanation = Picker::new(self.snapshot.pools[0].balance.clone()).explain(&input);
+        explanation.outcome.expect("a backend").index
     }
 
     pub fn connect(&self) -> TcpStream {

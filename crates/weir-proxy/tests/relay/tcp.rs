@@ -51,6 +51,18 @@ fn a_backend_that_speaks_first_is_heard() {
 }
 
 #[test]
+fn connections_of_one_client_spread_by_their_ports_where_flows_are_hashed() {
+    let backend = |name: u8| Backend::open().serve(move |mut stream| stream.write_all(&[name]).unwrap());
+    let by_flow = "balance = \"maglev\"\nhash = { key = \"flow\" }";
+    let rig = Rig::serve(&config(&[backend(0), backend(1)], "", by_flow));
+    for _ in 0..16 {
+        let mut client = rig.connect();
+        let owner = rig.owner_of_flow(client.local_addr().unwrap(), rig.address(), 6);
+        assert_eq!(usize::from(receive(&mut client, 1)[0]), owner);
+    }
+}
+
+#[test]
 fn an_end_of_stream_passes_and_the_other_direction_goes_on() {
     let backend = Backend::open().serve(|mut stream| {
         let mut all = Vec::new();

@@ -86,6 +86,23 @@ fn a_client_keeps_its_backend_and_other_clients_get_others() {
 }
 
 #[test]
+fn flows_of_one_client_spread_by_their_ports_where_flows_are_hashed() {
+    // Behind a wildcard the destination is the address that the client wrote to.
+    for bind in ["127.0.0.1:0", "0.0.0.0:0"] {
+        let by_flow = "[pool.app]\nbalance = \"maglev\"\nhash = { key = \"flow\" }\n";
+        let config = config(&[echo(b'a'), echo(b'b')], bind, "").replace("[pool.app]\n", by_flow);
+        let rig = Rig::serve(&config);
+        let destination = SocketAddr::from(([127, 0, 0, 1], rig.address().port()));
+        for _ in 0..16 {
+            let client = socket("127.0.0.1:0");
+            client.connect(destination).unwrap();
+            let owner = rig.owner_of_flow(client.local_addr().unwrap(), destination, 17);
+            assert_eq!(usize::from(ask(&client, b"")[0] - b'a'), owner, "{bind}");
+        }
+    }
+}
+
+#[test]
 fn a_flow_above_the_limit_is_not_opened_and_the_others_live_on() {
     let rig = Rig::serve(&config(&[echo(b'a')], "127.0.0.1:0", "max_connections = 1"));
     let (first, second) = (client(&rig), client(&rig));
