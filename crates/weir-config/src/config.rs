@@ -5,9 +5,11 @@ use std::sync::Arc;
 use crate::admin::{self, Admin};
 use crate::cache::Cache;
 use crate::fields::{Fields, KeyValue, Value};
+use crate::kernel::Kernel;
 use crate::keys::{Key, Kind, Row, Table};
 use crate::listener::{self, Listener};
 use crate::log::Log;
+use crate::plane;
 use crate::pool::{self, Pool};
 use crate::report::{Findings, Span};
 use crate::runtime::Runtime;
@@ -28,6 +30,8 @@ pub struct Config {
     pub log: Log,
     /// `[cache]`
     pub cache: Cache,
+    /// `[kernel]`
+    pub kernel: Kernel,
     /// `[listener.NAME]`, in file order.
     pub listeners: Vec<Arc<Listener>>,
     /// `[pool.NAME]`, in file order.
@@ -37,7 +41,7 @@ pub struct Config {
 /// The file.
 pub static ROOT: Table = Table {
     path: "the file",
-    doc: "Six kinds of tables. At least one listener is needed; all the rest has defaults.",
+    doc: "Seven kinds of tables. At least one listener is needed; all the rest has defaults.",
     rows: &[
         Row::Key(Key::new(Kind::Table(Runtime::TABLE)).named("runtime", "Settings of the whole process.")),
         Row::Key(Key::new(Kind::Table(Admin::TABLE)).named("admin", "The admin API, metrics and dashboard.")),
@@ -45,6 +49,10 @@ pub static ROOT: Table = Table {
         Row::Key(
             Key::new(Kind::Table(Cache::TABLE))
                 .named("cache", "The memory that routes with a `cache` share."),
+        ),
+        Row::Key(
+            Key::new(Kind::Table(Kernel::TABLE))
+                .named("kernel", "What all listeners on the kernel plane share."),
         ),
         Row::Key(
             Key::new(Kind::NamedTables(Listener::TABLE))
@@ -72,6 +80,16 @@ pub(crate) fn assume(root: &mut Fields) -> Uses {
 }
 
 impl Config {
+    /// Why a listener of this config cannot be on the kernel plane, whatever this machine can do: the reason
+    /// for which one of `plane = "auto"` is on the proxy plane. `None` where nothing that it or its pool asks
+    /// for is in the way; what addresses its backends' names have, and which interfaces there are, is not
+    /// known here.
+    pub fn kernel_obstacle(&self, listener: &Listener) -> Option<String> {
+        let named = |name: &str| self.pools.iter().find(|pool| pool.name == name);
+        let pool = listener.pool.as_deref().and_then(named);
+        plane::obstacle(&listener.fields(), pool.map(|pool| pool.fields()).as_ref())
+    }
+
     /// From a file whose tables say what follows from each other. What could not be read gets its default;
     /// the file is refused anyway.
     pub(crate) fn read(root: &Fields) -> Config {
@@ -80,6 +98,7 @@ impl Config {
             admin: root.table("admin").map_or_else(|| Some(Admin::blank()), admin::read),
             log: table(root, "log"),
             cache: table(root, "cache"),
+            kernel: table(root, "kernel"),
             listeners: root.named("listener").map(<Listener as Part>::of).map(Arc::new).collect(),
             pools: root.named("pool").map(<Pool as Part>::of).map(Arc::new).collect(),
         }
@@ -92,6 +111,7 @@ impl Config {
         root.put("admin", Some(Value::Table(admin::write(self.admin.as_ref()))));
         root.put("log", self.log.write());
         root.put("cache", self.cache.write());
+        root.put("kernel", self.kernel.write());
         root.put("listener", Some(named(&self.listeners)));
         root.put("pool", Some(named(&self.pools)));
         root

@@ -23,7 +23,7 @@ pub enum ChangeKind {
 /// One object that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// `runtime`, `admin`, `log`, `listener.NAME` or `pool.NAME`.
+    /// `runtime`, `admin`, `log`, `cache`, `kernel`, `listener.NAME` or `pool.NAME`.
     pub object: String,
     /// What happened to it.
     pub kind: ChangeKind,
@@ -120,7 +120,7 @@ pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
 pub fn until_restart(wanted: &Config, running: &Config) -> (Config, Vec<String>) {
     let (mut fields, old) = (wanted.fields(), running.fields());
     let mut differing = Vec::new();
-    for name in ["runtime", "admin"] {
+    for name in ["runtime", "admin", "kernel"] {
         let (Some(old), Some(now)) = (old.table(name), fields.below_mut(name).pop()) else { continue };
         for key in now.schema.keys().into_iter().filter(|key| key.restart) {
             let said = |fields: &Fields| {
@@ -135,7 +135,8 @@ pub fn until_restart(wanted: &Config, running: &Config) -> (Config, Vec<String>)
     }
     let runtime = Setting::read(fields.value("runtime"));
     let admin = fields.table("admin").and_then(admin::read);
-    (Config { runtime, admin, ..wanted.clone() }, differing)
+    let kernel = Setting::read(fields.value("kernel"));
+    (Config { runtime, admin, kernel, ..wanted.clone() }, differing)
 }
 
 /// Every object of a file with its settings, in file order.

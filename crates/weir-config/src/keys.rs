@@ -4,8 +4,11 @@
 //!
 //! The tables themselves stand with their subjects: `[runtime]` in `runtime.rs`, `[pool.NAME]` in `pool.rs`.
 
+mod audience;
+
 use std::time::Duration;
 
+pub use self::audience::{Built, Only, Planes};
 use crate::suggest::either;
 use crate::units::Refused;
 
@@ -46,6 +49,8 @@ pub struct Key {
     pub restart: bool,
     /// Which listeners it means something to.
     pub only: Only,
+    /// On which planes it means something.
+    pub planes: Planes,
     /// Whether this version does it.
     pub built: Built,
     /// What other programs call it.
@@ -61,28 +66,6 @@ pub struct Key {
     pub inherited: bool,
     /// The effective config has it only where it differs from what would hold without it.
     pub brief: bool,
-}
-
-/// Which listeners a key means something to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Only {
-    /// All.
-    Any,
-    /// `protocol = "http"`.
-    Http,
-    /// `protocol = "http"` and `"tcp"`.
-    Stream,
-    /// `protocol = "tcp"`.
-    Tcp,
-}
-
-/// Whether this version does what a key asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Built {
-    /// It does.
-    Yes,
-    /// It does not. The words are values that ask for what happens anyway, and are therefore taken.
-    Not(&'static [&'static str]),
 }
 
 /// A word that a key takes.
@@ -273,6 +256,7 @@ impl Key {
             required: false,
             restart: false,
             only: Only::Any,
+            planes: Planes::All,
             built: Built::Yes,
             also: &[],
             instead: &[],
@@ -323,6 +307,18 @@ impl Key {
     /// For TCP only.
     pub const fn tcp(mut self) -> Self {
         self.only = Only::Tcp;
+        self
+    }
+
+    /// For TCP and UDP.
+    pub const fn transport(mut self) -> Self {
+        self.only = Only::Transport;
+        self
+    }
+
+    /// For this plane only.
+    pub const fn on(mut self, planes: Planes) -> Self {
+        self.planes = planes;
         self
     }
 

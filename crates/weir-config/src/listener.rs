@@ -12,8 +12,9 @@ use crate::acme::{self, Acme};
 use crate::compress::{self, Compress};
 use crate::fields::{Fields, Value};
 use crate::keys::{
-    Each, Key, Kind, Limit, Row, count, flag, list, table as below, table_or_true, text, word,
+    Each, Key, Kind, Limit, Planes, Row, count, flag, list, table as below, table_or_true, text, word,
 };
+use crate::plane::{self, Forward, Plane};
 use crate::protocol::{Protocol, applies, audience, spoken};
 use crate::report::{Findings, Span};
 use crate::route::{self, Route};
@@ -25,6 +26,7 @@ use crate::tls::{self, ListenerTls};
 use crate::values::NAME;
 use crate::values::address::{BIND, NETWORK};
 use crate::values::http::HttpVersion;
+use crate::values::interface::{INTERFACE, InterfacePattern};
 use crate::{screen, values};
 
 table! {
@@ -40,7 +42,11 @@ table! {
                 .also(&["default_backend", "use_backend", "proxy_pass", "backend", "upstream"]);
         /// Peers that must open with a PROXY protocol header (v1 or v2); nobody else may.
         accept_proxy: Vec<IpNet> =
-            list(Each::Text(&NETWORK)).default("nobody").stream().also(&["proxy_protocol"]);
+            list(Each::Text(&NETWORK))
+                .default("nobody")
+                .stream()
+                .on(Planes::Proxy("the header stands within the connection, which nobody reads there"))
+                .also(&["proxy_protocol"]);
         /// Most client connections at once, over all workers; for udp, flows.
         max_connections: u32 =
             count(Limit::new(
@@ -49,29 +55,50 @@ table! {
                 10_000_000,
                 "each connection is a file descriptor; there are at most a few million",
             ))
+            .on(Planes::Proxy("`flows` of `[kernel]` bounds the flows of all listeners together"))
             .also(&["maxconn"]);
         /// Most client connections at once of one client: an IPv4 address, or an IPv6 /64. Those of
         /// `trusted_proxies` are not counted.
         max_connections_per_client: Option<u32> =
             count(Limit::optional(1, 10_000_000, "0 would lock every client out"))
-                .default("no limit of its own");
+                .default("no limit of its own")
+                .on(Planes::Proxy("nobody counts the flows of a client there"));
         /// The timers.
         timeout: Timeouts = below(Timeouts::TABLE).also(&["timeouts"]);
         /// Certificates and TLS settings.
-        tls: Option<ListenerTls> = below(ListenerTls::TABLE).default("off").stream().also(&["ssl"]);
+        tls: Option<ListenerTls> =
+            below(ListenerTls::TABLE)
+                .default("off")
+                .stream()
+                .on(Planes::Proxy("connections go through to the backend, and nobody decrypts them"))
+                .also(&["ssl"]);
+        /// Who carries its packets.
+        plane: Plane = word(Plane::WORDS, "proxy").transport();
+        /// Interfaces at which packets are taken, by name or pattern (`"eth*"`), whether they are there
+        /// already or come later.
+        interfaces as "interface": Vec<InterfacePattern> =
+            list(Each::Text(&INTERFACE))
+                .default("those that routes lead to")
+                .transport()
+                .on(Planes::Kernel)
+                .also(&["interfaces", "device", "devices", "nic"]);
+        /// What is done to packets.
+        forward: Forward =
+            word(Forward::WORDS, "nat")
+                .transport()
+                .on(Planes::Kernel)
+                .also(&["forwarding", "mode"])
+                .instead(&[(&["masq", "masquerade", "masquerading"], "did you mean \"nat\"?")]);
         /// What it speaks to its clients, and what is said about that only.
         speaks: Speaks;
         /// In file order, first match wins.
         routes as "route": Vec<Route> =
-            Key::new(Kind::Tables(Route::TABLE)).stream().also(&["routes", "location", "rule", "acl"]);
+            Key::new(Kind::Tables(Route::TABLE))
+                .stream()
+                .on(Planes::Proxy("the server name stands within the connection, which nobody reads there"))
+                .also(&["routes", "location", "rule", "acl"]);
     }
     not built {
-        /// `proxy` terminates and relays; `kernel` forwards packets.
-        plane = Key::new(Kind::Unread("`\"proxy\"`, `\"kernel\"` or `\"auto\"`")).not_built(&["proxy"]);
-        /// Interfaces of the kernel plane.
-        interface = Key::new(Kind::Unread("a list of interfaces")).not_built(&[]);
-        /// How the kernel plane forwards.
-        forward = Key::new(Kind::Unread("`\"nat\"`, `\"full-nat\"` or `\"dsr\"`")).not_built(&[]);
         /// Which MySQL members are used.
         access =
             Key::new(Kind::Unread("`\"read-write\"`, `\"read-only\"` or `\"auto\"`")).not_built(&[]);
@@ -204,6 +231,7 @@ pub(crate) fn assume(listener: &mut Fields) {
     };
     let versions = versions.iter().map(|version| (Span::default(), Value::Word(version.word())));
     listener.assume("http", Value::List(versions.collect()));
+    timeout::assume(listener);
     route::assume(listener);
 }
 
@@ -216,6 +244,7 @@ pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut F
     let mut orders: Vec<(&str, &Acme)> = Vec::new();
     for (listener, fields) in listeners.iter().zip(root.named("listener")) {
         of_protocol(listener, fields, findings);
+        plane::check_listener(root, fields, findings);
         if spoken(fields) == Some(Protocol::Http) {
             versions(fields, findings);
         }

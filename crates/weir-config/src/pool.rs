@@ -14,9 +14,10 @@ use self::hash::Hash;
 use self::health::Health;
 use crate::fields::{Fields, Value};
 use crate::keys::{
-    DAY, Each, HOUR, Key, Kind, Limit, Only, Word, count, duration, flag, list_or, millis, seconds,
+    DAY, Each, HOUR, Key, Kind, Limit, Only, Planes, Word, count, duration, flag, list_or, millis, seconds,
     table as below, table_or_true, text, word,
 };
+use crate::plane::{self, Plane};
 use crate::protocol::{Protocol, applies, audience};
 use crate::report::{Findings, Span};
 use crate::setting::{Section as _, one, table, words};
@@ -55,17 +56,26 @@ table! {
                 ]);
         /// TLS towards the backends.
         tls: Option<PoolTls> =
-            table_or_true(PoolTls::TABLE).default("off").stream().also(&["ssl", "https"]);
+            table_or_true(PoolTls::TABLE)
+                .default("off")
+                .stream()
+                .on(Planes::Proxy("connections go through to the backend, and nobody encrypts them"))
+                .also(&["ssl", "https"]);
         /// PROXY protocol header towards the backends.
         send_proxy: Option<ProxyVersion> =
             Key::new(Kind::Word(ProxyVersion::WORDS, None))
                 .default("none")
                 .stream()
+                .on(Planes::Proxy("nothing is added to a connection there; backends see the client's address"))
                 .also(&["proxy_protocol"]);
         /// When a failed attempt is tried again.
-        retry: Retry = below(Retry::TABLE).stream().also(&["retries"]);
+        retry: Retry =
+            below(Retry::TABLE)
+                .stream()
+                .on(Planes::ProxyTuning("clients connect to the backend themselves"))
+                .also(&["retries"]);
         /// Waiting room when every backend is at its `max_connections`.
-        queue: Queue = below(Queue::TABLE).stream();
+        queue: Queue = below(Queue::TABLE).stream().on(Planes::Proxy("packets wait for nobody"));
         /// Keeps a client on its backend.
         sticky: Option<Sticky> =
             below(Sticky::TABLE).default("off").http().also(&["cookie", "session"]);
@@ -108,6 +118,7 @@ table! {
                 "use `weight = 0` for a backend that shall take nothing",
             ))
             .default("no limit")
+            .on(Planes::Proxy("connections go through to the backend, and nobody holds them back"))
             .also(&["maxconn", "max_conns"]);
         /// Used only when no other backend is up.
         backup: bool = flag(false).brief();
@@ -280,6 +291,7 @@ pub(crate) fn check(root: &Fields, uses: &Uses, pools: &[Arc<Pool>], findings: &
         backends(pool, fields, findings);
         hash::check(pool.balance, fields, uses, findings);
         listeners(fields, uses, findings);
+        on_kernel_plane(fields, uses, findings);
         if let Some(entry) = fields.get("queue") {
             let unlimited = pool.backends.iter().all(|backend| backend.max_connections.is_none());
             if unlimited && !pool.backends.is_empty() {
@@ -341,6 +353,16 @@ fn backends(pool: &Pool, fields: &Fields, findings: &mut Findings<'_>) {
     }
     if !pool.backends.is_empty() && pool.backends.iter().all(|backend| backend.weight == 0) {
         findings.warning(at, format!("no backend of pool `{}` takes work", pool.name), "every `weight` is 0");
+    }
+}
+
+/// What means nothing to listeners on the kernel plane which use the pool.
+fn on_kernel_plane(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
+    let uses = uses.of(&pool.name);
+    let is_there = |by: &&Use| by.plane == Some(Plane::Kernel);
+    if let Some((by, protocol)) = uses.iter().find(is_there).and_then(|by| Some((by, by.protocol?))) {
+        let alone = uses.iter().all(|by| is_there(&by));
+        plane::check_pool(pool, protocol, &by.forwards(findings), alone, findings);
     }
 }
 

@@ -62,8 +62,10 @@ pub(crate) fn spoken(listener: &Fields) -> Option<Protocol> {
 pub(crate) fn applies(only: Only, protocol: Protocol) -> bool {
     match (only, protocol) {
         (Only::Any, _) | (Only::Http | Only::Stream, Protocol::Http) => true,
-        (Only::Stream | Only::Tcp, Protocol::Tcp) => true,
-        (Only::Http, Protocol::Tcp) | (Only::Tcp, Protocol::Http) => false,
+        (Only::Stream | Only::Tcp | Only::Transport, Protocol::Tcp) | (Only::Transport, Protocol::Udp) => {
+            true
+        }
+        (Only::Http, Protocol::Tcp) | (Only::Tcp | Only::Transport, Protocol::Http) => false,
         (Only::Http | Only::Stream | Only::Tcp, Protocol::Udp) => false,
     }
 }
@@ -75,5 +77,6 @@ pub(crate) fn audience(only: Only) -> &'static str {
         Only::Http => "http",
         Only::Stream => "http and tcp",
         Only::Tcp => "tcp",
+        Only::Transport => "tcp and udp",
     }
 }

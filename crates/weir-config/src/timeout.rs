@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
-use crate::fields::Fields;
-use crate::keys::{DAY, HOUR, KIB, Limit, MIB, byte_rate, count, duration, millis, seconds, size};
+use crate::fields::{Fields, Value};
+use crate::keys::{DAY, HOUR, KIB, Limit, MIB, Planes, byte_rate, count, duration, millis, seconds, size};
+use crate::plane::{self, Plane};
+use crate::protocol::{Protocol, spoken};
 use crate::report::Findings;
-use crate::setting::{Part as _, table};
+use crate::setting::{Part as _, Section as _, table};
 
 table! {
     /// The timers of a listener. Every wait has one.
     #[derive(Copy, Eq)]
     pub struct Timeouts at "[listener.NAME.timeout]" {
-        /// Idle client: HTTP between requests, TCP without a byte either way, UDP flow without a datagram.
+        /// Idle client: HTTP between requests, TCP without a byte either way, UDP flow without a datagram. On
+        /// the kernel plane nobody is told when a connection is forgotten, so for TCP it is what IPVS has.
         client_idle: Duration =
             duration(Limit::new(
                 seconds(60),
@@ -19,6 +22,7 @@ table! {
                 DAY,
                 "a connection without a timer is never given back",
             ))
+            .default("`\"60s\"`; for tcp with `plane` `\"kernel\"` or `\"auto\"` `\"15m\"`")
             .also(&["client", "idle", "keep_alive", "keepalive", "http_keep_alive"]);
         /// From the first byte of a request to the end of its head; not renewed by bytes. Also for a PROXY
         /// header.
@@ -30,6 +34,7 @@ table! {
                 "bounds how long a slow head can hold a connection",
             ))
             .stream()
+            .on(Planes::ProxyTuning("nobody reads a header there"))
             .also(&["http_request", "client_header", "request"]);
         /// From the first moment of a connection to the end of its TLS handshake, or, where `sni` chooses, of
         /// its greeting.
@@ -41,11 +46,13 @@ table! {
                 "bounds how long a slow handshake can hold a connection",
             ))
             .stream()
+            .on(Planes::ProxyTuning("nobody takes part in a handshake there"))
             .also(&["tls", "ssl", "ssl_handshake"]);
         /// For one backend to accept a connection.
         connect: Duration =
             duration(Limit::new(seconds(2), millis(1), seconds(300), "a backend that needs longer is down"))
                 .stream()
+                .on(Planes::ProxyTuning("clients connect to the backend themselves"))
                 .also(&["proxy_connect"]);
         /// For a backend's next byte while an exchange waits for it.
         backend: Duration =
@@ -118,6 +125,19 @@ table! {
                 "each costs work and brings nothing; a browser sends some per page",
             ))
             .http();
+    }
+}
+
+/// Idle TCP on the kernel plane, as IPVS has it: a shorter one kills quiet SSH, databases and queues, which
+/// learn of it only when they speak again. The same for `auto`, whose listeners may change planes.
+const KERNEL_TCP_IDLE: Duration = seconds(15 * 60);
+
+/// Says how long a client may be idle where that follows from the plane.
+pub(crate) fn assume(listener: &mut Fields) {
+    let is_kept_longer = matches!(plane::asked(listener), Some(Plane::Kernel | Plane::Auto))
+        && spoken(listener) == Some(Protocol::Tcp);
+    if is_kept_longer && let Some(timeout) = listener.below_or_assumed("timeout", Timeouts::TABLE) {
+        timeout.assume("client_idle", Value::Duration(KERNEL_TCP_IDLE));
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::fields::Fields;
+use crate::plane::{self, Plane};
 use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, Span};
 
@@ -15,6 +16,10 @@ pub(crate) struct Use {
     at: Span,
     /// What it speaks; `None` when that could not be read.
     pub protocol: Option<Protocol>,
+    /// The plane that it asks for.
+    pub plane: Option<Plane>,
+    /// Where it asks for it.
+    plane_at: Span,
     /// Whether it hands on TLS connections as they are.
     pub passes_tls_through: bool,
 }
@@ -33,6 +38,8 @@ impl Uses {
                 listener: listener.name.clone(),
                 at: listener.at("protocol"),
                 protocol,
+                plane: plane::asked(listener),
+                plane_at: listener.at("plane"),
                 passes_tls_through: protocol == Some(Protocol::Tcp)
                     && listener.lacks("tls")
                     && by_sni.next().is_some(),
@@ -57,6 +64,11 @@ impl Uses {
 }
 
 impl Use {
+    /// "listener `vip` is on the kernel plane (weir.toml:4:9)".
+    pub fn forwards(&self, findings: &Findings<'_>) -> String {
+        format!("listener `{}` is on the kernel plane ({})", self.listener, findings.place(self.plane_at))
+    }
+
     /// "listener `vip` speaks tcp (weir.toml:3:12)".
     pub fn speaks(&self, findings: &Findings<'_>) -> String {
         let protocol = self.protocol.map_or("?", Protocol::word);

@@ -3,6 +3,7 @@
 pub(crate) mod address;
 pub(crate) mod host;
 pub(crate) mod http;
+pub(crate) mod interface;
 pub(crate) mod path;
 
 use crate::fields::{Fields, Value};

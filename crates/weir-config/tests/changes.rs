@@ -117,12 +117,14 @@ fn a_config_for_people_holds_no_value_that_a_route_asks_for_or_gives_to_backends
 #[test]
 fn what_only_a_restart_can_change_stays_and_is_named() {
     let running = parse("old.toml", OLD).unwrap();
-    let new = OLD
-        .replace("workers = 2", "workers = 7\ndrain = \"5s\"\nmemory = \"1GiB\"")
-        .replace("[listener.web]\n", "[admin]\nbind = \"127.0.0.1:9911\"\n\n[listener.web]\n");
+    let new = OLD.replace("workers = 2", "workers = 7\ndrain = \"5s\"\nmemory = \"1GiB\"").replace(
+        "[listener.web]\n",
+        "[admin]\nbind = \"127.0.0.1:9911\"\n\n[kernel]\nflows = 5000\n\n[listener.web]\n",
+    );
     let wanted = parse("new.toml", &new).unwrap();
     let (kept, differing) = until_restart(&wanted, &running);
-    assert_eq!(differing, ["runtime.workers", "runtime.memory", "admin.bind"]);
+    assert_eq!(differing, ["runtime.workers", "runtime.memory", "admin.bind", "kernel.flows"]);
+    assert_eq!(kept.kernel, running.kernel);
     assert_eq!((&kept.admin, kept.runtime.workers), (&running.admin, Some(2)));
     assert_eq!((kept.runtime.memory_bytes, kept.runtime.drain), (None, wanted.runtime.drain));
     assert_eq!(kept.listeners, wanted.listeners);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use weir_config::keys::{Built, Each, Key, Kind, Only, Table};
+use weir_config::keys::{Built, Each, Key, Kind, Only, Planes, Table};
 use weir_config::units::{show_byte_rate, show_duration, show_size};
 use weir_config::{ROOT, default_text};
 
@@ -131,6 +131,12 @@ fn meaning(key: &Key) -> String {
         Only::Http => text.push_str(" *http only*"),
         Only::Stream => text.push_str(" *http and tcp*"),
         Only::Tcp => text.push_str(" *tcp only*"),
+        Only::Transport => text.push_str(" *tcp and udp*"),
+    }
+    match key.planes {
+        Planes::All => {}
+        Planes::Kernel => text.push_str(" *kernel plane only*"),
+        Planes::Proxy(_) | Planes::ProxyTuning(_) => text.push_str(" *not on the kernel plane*"),
     }
     if key.restart {
         text.push_str(" *restart*");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::{Listener, Speaks};
 use crate::fields::Fields;
+use crate::plane::{self, Plane};
 use crate::protocol::spoken;
 use crate::report::{Findings, Span};
 use crate::setting::One as _;
@@ -13,6 +14,9 @@ use crate::values::http::HttpVersion;
 
 struct Bound {
     address: SocketAddr,
+    /// On the kernel plane there is none: packets are taken before sockets see them, and what is not taken
+    /// goes on to them.
+    is_socket: bool,
     /// `listener `web``
     owner: String,
     at: Option<Span>,
@@ -34,14 +38,14 @@ pub(crate) fn check(
         let at = said.map(|entry| entry.at);
         let owner =
             if at.is_some() { "the admin API" } else { "the admin API (`[admin]` moves it)" }.to_owned();
-        taken.entry((false, address.port())).or_default().push(Bound { address, owner, at });
+        taken.entry((false, address.port())).or_default().push(Bound { address, is_socket: true, owner, at });
     }
     for (listener, fields) in listeners.iter().zip(root.named("listener")) {
-        // Another plane takes packets before any socket sees them; whether its address clashes is not known
-        // here.
         if spoken(fields).is_none() || fields.is_bad("plane") {
             continue;
         }
+        // One of `auto` may have a socket.
+        let is_socket = plane::asked(fields) != Some(Plane::Kernel);
         for (at, value) in fields.list("bind") {
             let Some(address) = SocketAddr::of(value) else { continue };
             if address.port() == 0 {
@@ -50,13 +54,14 @@ pub(crate) fn check(
             let mut is_reported = false;
             for is_udp in transports(listener) {
                 let others = taken.entry((is_udp, address.port())).or_default();
-                if let Some(other) = others.iter().find(|other| overlap(address, other.address))
+                if let Some(other) = others.iter().find(|other| other.clashes(address, is_socket))
                     && !std::mem::replace(&mut is_reported, true)
                 {
                     let (message, hint) = explain(address, other, findings);
                     findings.error(*at, message, hint);
                 }
-                others.push(Bound { address, owner: format!("listener `{}`", listener.name), at: Some(*at) });
+                let (owner, at) = (format!("listener `{}`", listener.name), Some(*at));
+                others.push(Bound { address, is_socket, owner, at });
             }
         }
     }
@@ -75,8 +80,19 @@ fn transports(listener: &Listener) -> impl Iterator<Item = bool> + use<> {
     first.into_iter().chain(second)
 }
 
-/// Whether two addresses with the same port take the same clients. `[::]` is IPv6 only, so it leaves IPv4
-/// alone.
+impl Bound {
+    /// Whether it and another with the same port take the same clients.
+    fn clashes(&self, address: SocketAddr, is_socket: bool) -> bool {
+        if self.is_socket && is_socket {
+            overlap(address, self.address)
+        } else {
+            address.ip().to_canonical() == self.address.ip().to_canonical()
+        }
+    }
+}
+
+/// Whether sockets at two addresses with the same port take the same clients. `[::]` is IPv6 only, so it
+/// leaves IPv4 alone.
 fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     let (a, b) = (a.ip().to_canonical(), b.ip().to_canonical());
     a.is_ipv4() == b.is_ipv4() && (a == b || a.is_unspecified() || b.is_unspecified())

@@ -5,7 +5,8 @@ use std::fmt;
 use weir_balance::Algorithm;
 
 use crate::fields::{Fields, Value};
-use crate::keys::{Limit, Shape, factor, text};
+use crate::keys::{Limit, Planes, Shape, factor, text};
+use crate::plane::Plane;
 use crate::protocol::Protocol;
 use crate::report::{Findings, quote};
 use crate::setting::{One as _, one, table};
@@ -28,7 +29,8 @@ table! {
                 10.0,
                 "at 1.0 the last request of a full round finds one place only",
             ))
-            .default("off");
+            .default("off")
+            .on(Planes::Proxy("a backend is looked up there whatever its load"));
     }
 }
 
@@ -106,7 +108,11 @@ pub(super) fn check(algorithm: Algorithm, pool: &Fields, uses: &Uses, findings: 
             Some(HashKey::Cookie(_)) => Some("a cookie"),
             Some(HashKey::Uri | HashKey::Path) => Some("a URI"),
         };
-        if let (Some(other), Some(what)) = (uses.first(name, |protocol| protocol != Protocol::Http), what) {
+        // What stands against the kernel plane is for the check of that to say.
+        let other = uses.of(name).iter().find(|by| {
+            by.protocol.is_some_and(|protocol| protocol != Protocol::Http) && by.plane != Some(Plane::Kernel)
+        });
+        if let (Some(other), Some(what)) = (other, what) {
             let speaks = other.speaks(findings);
             if uses.first(name, |protocol| protocol == Protocol::Http).is_some() {
                 let hint = format!("{speaks} and hashes the client's address instead");

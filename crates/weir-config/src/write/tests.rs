@@ -54,7 +54,7 @@ impl Maker {
     /// A file with a few listeners and pools.
     fn file(&mut self) -> Vec<String> {
         (self.lines, self.count) = (Vec::new(), 0);
-        for name in ["runtime", "admin", "log", "cache"] {
+        for name in ["runtime", "admin", "log", "cache", "kernel"] {
             let table = ROOT.key(name).and_then(|key| key.kind.table()).expect("a table");
             self.table(&format!("[{name}]"), name, table);
         }
@@ -170,6 +170,9 @@ impl Maker {
         match (key, shape.name) {
             ("pool", _) => format!("p{}", self.draw(0..4)),
             (_, "a name") => format!("n{count}"),
+            // One that any plane can take.
+            (_, "an address and port") => format!("192.0.2.1:{}", 10_000 + count),
+            (_, "an interface") => format!("eth{count}*"),
             (_, name) if name.starts_with("an address and port") => format!("127.0.0.1:{}", 10_000 + count),
             (_, "a backend") => format!("b{count}.internal:80"),
             ("add_request_header" | "add_response_header", _) => {
@@ -212,6 +215,10 @@ const WIDE: Limit<u64> = Limit { default: None, least: 0, most: u64::MAX, reason
 /// Takes out of a file what is refused, and what stands below a header that is, until the rest is taken.
 fn mended(mut lines: Vec<String>) -> Option<Vec<String>> {
     for _ in 0..100 {
+        if lines.is_empty() {
+            // Every listener was refused.
+            return None;
+        }
         let text = lines.join("\n");
         let Err(report) = parse("made.toml", &text) else { return Some(lines) };
         let mut refused: BTreeSet<usize> = report.problems.iter().map(|problem| problem.line - 1).collect();
@@ -268,7 +275,10 @@ impl Seen {
             let keys = table.keys().into_iter().filter(|key| key.built == Built::Yes);
             for key in keys.filter(|key| !key.kind.table().is_some_and(Table::has_header)) {
                 let place = (table.path, key.name);
-                if !self.said.contains(&place) || table.has_header() && !self.with_effect.contains(&place) {
+                // Where there is but one word, to say it says nothing.
+                let has_choice = !matches!(&key.kind, Kind::Word(words, Some(_)) if words.iter().filter(|word| word.built).count() == 1);
+                let needs_effect = table.has_header() && has_choice;
+                if !self.said.contains(&place) || needs_effect && !self.with_effect.contains(&place) {
                     missing.push(place);
                 }
             }

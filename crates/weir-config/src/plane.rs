@@ -1,0 +1,253 @@
+//! Who carries a listener's packets, and what that rules out: which keys mean something on which plane, and
+//! what else a listener and its pool may ask for that packets in the kernel cannot be given.
+
+use std::net::SocketAddr;
+
+use weir_balance::Algorithm;
+
+use crate::fields::{Fields, KeyValue, Value};
+use crate::keys::{Only, Planes};
+use crate::protocol::{Protocol, applies, spoken};
+use crate::report::{Findings, Span};
+use crate::setting::{One as _, words};
+use crate::suggest::one_of;
+use crate::values;
+
+words! {
+    /// Who carries a listener's packets.
+    pub enum Plane {
+        Proxy = "proxy": "connections and flows end at Weir, and what they carry is relayed",
+        Kernel = "kernel": "packets are forwarded in the kernel, by eBPF, and nothing ends here",
+        Auto = "auto": "the kernel plane where it can do all that is asked for, else the proxy plane",
+    }
+}
+
+words! {
+    /// What the kernel plane does to packets.
+    pub enum Forward {
+        Nat = "nat": "the destination becomes the backend's; answers come back through this machine",
+    }
+    not built {
+        "full-nat": "the source becomes this machine's, too",
+        "dsr": "backends on the same link answer clients themselves",
+        "ipip": "as `dsr`, through a tunnel",
+    }
+}
+
+/// The plane that a listener asks for. `None` where that could not be read, and for HTTP, which has but one.
+pub(crate) fn asked(listener: &Fields) -> Option<Plane> {
+    spoken(listener).filter(|protocol| applies(Only::Transport, *protocol))?;
+    if listener.is_bad("plane") { None } else { Plane::from_word(listener.word("plane")) }
+}
+
+/// Something that stands between a listener and the kernel plane.
+struct Obstacle {
+    at: Span,
+    message: String,
+    why: String,
+    /// What is asked for is only how something is done that the kernel plane never does.
+    is_tuning: bool,
+    /// It is no more than what holds without being said.
+    is_default: bool,
+}
+
+/// Why a listener cannot be on the kernel plane, whatever the machine can do; `None` where nothing that it or
+/// its pool asks for is in the way.
+pub(crate) fn obstacle(listener: &Fields, pool: Option<&Fields>) -> Option<String> {
+    let protocol = spoken(listener).unwrap_or_default();
+    if !applies(Only::Transport, protocol) {
+        return Some(format!("{} is not spoken there", protocol.word()));
+    }
+    let mut obstacles = of_listener(listener, protocol);
+    if let Some(pool) = pool {
+        obstacles.extend(of_pool(pool, protocol));
+        obstacles.extend(of_families(listener, pool));
+    }
+    let first = obstacles.into_iter().find(|obstacle| !obstacle.is_tuning && !obstacle.is_default)?;
+    Some(format!("{}: {}", first.message, first.why))
+}
+
+/// Notes what means nothing on the plane of a listener.
+pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Findings<'_>) {
+    let (Some(protocol), Some(plane)) = (spoken(listener), asked(listener)) else { return };
+    values::said_once(listener, "interface", findings);
+    match plane {
+        Plane::Auto => {}
+        Plane::Proxy => {
+            for entry in &listener.entries {
+                let Some(key) = listener.schema.key(&entry.name).filter(|key| key.planes == Planes::Kernel)
+                else {
+                    continue;
+                };
+                let message = format!("`{}` means nothing on the proxy plane", key.name);
+                let said = match listener.get("plane") {
+                    Some(entry) => format!("is on the other ({})", findings.place(entry.at)),
+                    None => "is on the other by default".to_owned(),
+                };
+                let hint =
+                    format!("it is for `plane = \"kernel\"` and `\"auto\"`, and `{}` {said}", listener.name);
+                findings.error(entry.key, message, hint);
+            }
+        }
+        Plane::Kernel => {
+            let pool = listener.text("pool");
+            let pool = pool.and_then(|name| root.named("pool").find(|pool| pool.name == name));
+            let mut obstacles = of_listener(listener, protocol);
+            obstacles.extend(pool.map(|pool| of_families(listener, pool)).unwrap_or_default());
+            for obstacle in obstacles {
+                findings.error(obstacle.at, obstacle.message, obstacle.why);
+            }
+        }
+    }
+}
+
+/// Notes what of a pool means nothing to a listener on the kernel plane. `who` says which listener that is;
+/// `alone` that no other plane uses the pool.
+pub(crate) fn check_pool(
+    pool: &Fields,
+    protocol: Protocol,
+    who: &str,
+    alone: bool,
+    findings: &mut Findings<'_>,
+) {
+    for obstacle in of_pool(pool, protocol) {
+        let hint = format!("{}; {who}", obstacle.why);
+        match obstacle.is_tuning {
+            false => findings.error(obstacle.at, obstacle.message, hint),
+            true if alone => findings.warning(obstacle.at, obstacle.message, hint),
+            true => {}
+        }
+    }
+}
+
+fn of_listener(listener: &Fields, protocol: Protocol) -> Vec<Obstacle> {
+    let mut obstacles = Vec::new();
+    for (at, value) in listener.list("bind") {
+        let Some(address) = SocketAddr::of(value) else { continue };
+        let ip = address.ip().to_canonical();
+        let why = if ip.is_unspecified() {
+            "it takes packets by their destination, which is an address: list those that clients use"
+        } else if address.port() == 0 {
+            "nobody chooses a free port there: say which one"
+        } else if ip.is_loopback() {
+            "only this machine reaches a loopback address, and the kernel plane takes what comes in from others"
+        } else {
+            continue;
+        };
+        obstacles.push(Obstacle::new(*at, format!("the kernel plane cannot take `{address}`"), why));
+    }
+    of_keys(listener, protocol, &mut obstacles);
+    obstacles
+}
+
+/// Keys of a table, and of those below it, that the kernel plane has not. What means nothing to the protocol
+/// anyway is left to the check of that.
+fn of_keys(fields: &Fields, protocol: Protocol, obstacles: &mut Vec<Obstacle>) {
+    for entry in &fields.entries {
+        let Some(key) = fields.schema.key(&entry.name).filter(|key| applies(key.only, protocol)) else {
+            continue;
+        };
+        let (why, is_tuning) = match key.planes {
+            Planes::Proxy(why) => (why, false),
+            Planes::ProxyTuning(why) => (why, true),
+            Planes::All | Planes::Kernel => {
+                entry.value.tables().into_iter().for_each(|below| of_keys(below, protocol, obstacles));
+                continue;
+            }
+        };
+        if !matches!(entry.value, Value::Off | Value::Bad) {
+            let message = format!("`{}` means nothing on the kernel plane", key.name);
+            let is_default = is_default(fields, entry);
+            obstacles.push(Obstacle { is_tuning, is_default, ..Obstacle::new(entry.key, message, why) });
+        }
+    }
+}
+
+fn is_default(fields: &Fields, entry: &KeyValue) -> bool {
+    match (&entry.value, fields.unsaid(&entry.name)) {
+        (Value::Number(said), Some(Value::Number(unsaid))) => *said == unsaid,
+        (Value::Duration(said), Some(Value::Duration(unsaid))) => *said == unsaid,
+        (Value::Table(below), _) => below.entries.iter().all(|entry| is_default(below, entry)),
+        _ => false,
+    }
+}
+
+fn of_pool(pool: &Fields, protocol: Protocol) -> Vec<Obstacle> {
+    let mut obstacles = Vec::new();
+    let name = &pool.name;
+    of_keys(pool, protocol, &mut obstacles);
+    let balance = pool.holds("balance").and_then(|value| Algorithm::of(&value));
+    if let Some(balance) = balance.filter(|balance| !is_in_kernel(*balance)) {
+        let words = Algorithm::ALL.into_iter().filter(|algorithm| is_in_kernel(*algorithm));
+        let why = format!("expected {}", one_of(words.map(Algorithm::word)));
+        let message = format!("pool `{name}` cannot choose by `{balance}` on the kernel plane");
+        obstacles.push(Obstacle::new(pool.at("balance"), message, why));
+    }
+    let is_hashed = matches!(balance, Some(Algorithm::Hash | Algorithm::Maglev));
+    if let Some(hash) = pool.table("hash").filter(|_| is_hashed)
+        && let Some(key) = hash.text("key").filter(|key| !matches!(*key, "client_ip" | "flow"))
+    {
+        let message = format!("pool `{name}` cannot hash `{key}` on the kernel plane");
+        let why = "packets tell addresses and ports: expected \"client_ip\"";
+        obstacles.push(Obstacle::new(hash.at("key"), message, why));
+    }
+    for (at, backend) in pool.tables("backends") {
+        let address = backend.text("address").and_then(|text| text.parse::<SocketAddr>().ok());
+        if let Some(address) = address.filter(|address| address.ip().to_canonical().is_loopback()) {
+            let message = format!("the kernel plane cannot forward to `{address}`");
+            let why = "it is this machine, and packets are forwarded to others";
+            obstacles.push(Obstacle::new(at, message, why));
+        }
+    }
+    obstacles
+}
+
+fn is_in_kernel(algorithm: Algorithm) -> bool {
+    match algorithm {
+        Algorithm::RoundRobin
+        | Algorithm::LeastConnections
+        | Algorithm::Source
+        | Algorithm::Hash
+        | Algorithm::Maglev => true,
+        Algorithm::RandomTwo | Algorithm::LeastTime | Algorithm::First => false,
+    }
+}
+
+/// Of each address of a listener the first backend of the other family. Which one a host name has is not
+/// known here.
+fn of_families(listener: &Fields, pool: &Fields) -> Vec<Obstacle> {
+    let is_ipv4 = |address: &SocketAddr| address.ip().to_canonical().is_ipv4();
+    let backends = pool.tables("backends").filter_map(|(_, backend)| backend.text("address")?.parse().ok());
+    let backends: Vec<SocketAddr> = backends.collect();
+    let binds = listener.list("bind").iter();
+    let binds = binds.filter_map(|(at, value)| Some((*at, SocketAddr::of(value)?)));
+    let binds = binds.filter(|(_, bind)| !bind.ip().to_canonical().is_unspecified());
+    let obstacle = |(at, bind): (Span, SocketAddr)| {
+        let other = backends.iter().find(|backend| is_ipv4(backend) != is_ipv4(&bind))?;
+        let message = format!("the kernel plane cannot forward from `{bind}` to `{other}`");
+        let why = "it keeps the address family: make a listener and a pool for each of IPv4 and IPv6";
+        Some(Obstacle::new(at, message, why))
+    };
+    binds.filter_map(obstacle).collect()
+}
+
+impl Obstacle {
+    fn new(at: Span, message: String, why: impl Into<String>) -> Obstacle {
+        Obstacle { at, message, why: why.into(), is_tuning: false, is_default: false }
+    }
+}
+
+/// Notes what this version reads and cannot run. To go, with [`check_runnable`](crate::check_runnable), when
+/// the kernel plane is there.
+pub(crate) fn refuse_unbuilt(root: &Fields, findings: &mut Findings<'_>) {
+    for listener in root.named("listener") {
+        if let (Some(Plane::Kernel | Plane::Auto), Some(entry)) = (asked(listener), listener.get("plane")) {
+            let message =
+                format!("`plane = \"{}\"` is not built yet in this version", listener.word("plane"));
+            findings.error(entry.at, message, "expected \"proxy\", or leave it out");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+use std::time::Duration;
+
+use crate::{Plane, check_runnable, parse, to_toml};
+
+/// A listener of tcp on `plane` and its pool, with more said of each.
+fn file(plane: &str, listener: &str, pool: &str) -> String {
+    format!(
+        "[listener.vip]\nprotocol = 'tcp'\nbind = '10.0.9.9:80'\npool = 'app'\nplane = '{plane}'\n{listener}\n\
+         [pool.app]\nbackends = ['10.0.0.1:80']\n{pool}\n"
+    )
+}
+
+fn obstacle(text: &str) -> Option<String> {
+    let config = parse("weir.toml", text).unwrap_or_else(|report| panic!("{report}"));
+    config.kernel_obstacle(&config.listeners[0])
+}
+
+#[test]
+fn what_the_kernel_plane_cannot_do_keeps_auto_off_it_and_is_the_reason() {
+    for (listener, pool, reason) in [
+        (
+            "accept_proxy = '10.0.0.0/8'",
+            "",
+            "`accept_proxy` means nothing on the kernel plane: the header stands within the connection, which nobody reads there",
+        ),
+        (
+            "max_connections = 10",
+            "",
+            "`max_connections` means nothing on the kernel plane: `flows` of `[kernel]` bounds the flows of all listeners together",
+        ),
+        (
+            "max_connections_per_client = 10",
+            "",
+            "`max_connections_per_client` means nothing on the kernel plane: nobody counts the flows of a client there",
+        ),
+        (
+            "tls = { certificates = [{ cert = 'a', key = 'b' }] }",
+            "",
+            "`tls` means nothing on the kernel plane: connections go through to the backend, and nobody decrypts them",
+        ),
+        (
+            "[[listener.vip.route]]\nsni = 'a.example'\npool = 'app'",
+            "",
+            "`route` means nothing on the kernel plane: the server name stands within the connection, which nobody reads there",
+        ),
+        (
+            "",
+            "send_proxy = 'v1'",
+            "`send_proxy` means nothing on the kernel plane: nothing is added to a connection there; backends see the client's address",
+        ),
+        (
+            "",
+            "tls = true",
+            "`tls` means nothing on the kernel plane: connections go through to the backend, and nobody encrypts them",
+        ),
+        ("", "queue = { max = 7 }", "`queue` means nothing on the kernel plane: packets wait for nobody"),
+        (
+            "",
+            "balance = 'hash'\nhash = { bounded = 1.5 }",
+            "`bounded` means nothing on the kernel plane: a backend is looked up there whatever its load",
+        ),
+        (
+            "",
+            "balance = 'first'",
+            "pool `app` cannot choose by `first` on the kernel plane: expected `round-robin`, `least-connections`, `source`, `hash` or `maglev`",
+        ),
+    ] {
+        assert_eq!(obstacle(&file("auto", listener, pool)).as_deref(), Some(reason));
+    }
+    let text = file("auto", "", "");
+    for (from, to, reason) in [
+        (
+            "'10.0.9.9:80'",
+            "'0.0.0.0:80'",
+            "the kernel plane cannot take `0.0.0.0:80`: it takes packets by their destination, which is an address: list those that clients use",
+        ),
+        (
+            "'10.0.9.9:80'",
+            "'10.0.9.9:0'",
+            "the kernel plane cannot take `10.0.9.9:0`: nobody chooses a free port there: say which one",
+        ),
+        (
+            "'10.0.9.9:80'",
+            "'[2001:db8::9]:80'",
+            "the kernel plane cannot forward from `[2001:db8::9]:80` to `10.0.0.1:80`: it keeps the address family: make a listener and a pool for each of IPv4 and IPv6",
+        ),
+        (
+            "'10.0.0.1:80'",
+            "{ address = '10.0.0.1:80', max_connections = 9 }",
+            "`max_connections` means nothing on the kernel plane: connections go through to the backend, and nobody holds them back",
+        ),
+        (
+            "'10.0.0.1:80'",
+            "'127.0.0.1:80'",
+            "the kernel plane cannot forward to `127.0.0.1:80`: it is this machine, and packets are forwarded to others",
+        ),
+        ("'tcp'", "'http'", "http is not spoken there"),
+    ] {
+        let text = if to == "'http'" { text.replace("plane = 'auto'\n", "") } else { text.clone() };
+        assert_eq!(obstacle(&text.replace(from, to)).as_deref(), Some(reason));
+    }
+}
+
+#[test]
+fn what_other_listeners_of_a_pool_hash_keeps_auto_off_the_kernel_plane() {
+    let text = file("auto", "", "balance = 'maglev'\nhash = { key = 'uri' }")
+        + "[listener.web]\nbind = '10.0.9.9:81'\npool = 'app'\n";
+    let reason = "pool `app` cannot hash `uri` on the kernel plane: packets tell addresses and ports: expected \"client_ip\"";
+    assert_eq!(obstacle(&text).as_deref(), Some(reason));
+    assert_eq!(obstacle(&text.replace("maglev", "round-robin")), None);
+}
+
+#[test]
+fn what_only_tunes_the_proxy_and_what_is_the_default_anyway_leaves_auto_on_the_kernel_plane() {
+    for (listener, pool) in [
+        ("", ""),
+        ("interface = 'eth0'\nforward = 'nat'", "balance = 'least-connections'\nslow_start = '10s'"),
+        (
+            "timeout = { connect = '1s', header = '1s', handshake = '1s', client_idle = '1h' }",
+            "retry = { attempts = 5 }",
+        ),
+        ("max_connections = 100000", "queue = { max = 1000, timeout = '1s' }\ntls = false"),
+        ("", "balance = 'maglev'\nhash = { key = 'flow' }\nhealth = { check = 'off' }"),
+    ] {
+        assert_eq!(obstacle(&file("auto", listener, pool)), None, "{listener} {pool}");
+    }
+    assert_eq!(obstacle(&file("kernel", "", "")), None);
+}
+
+#[test]
+fn a_quiet_tcp_connection_is_remembered_for_longer_where_its_packets_may_be_forwarded_in_the_kernel() {
+    for (plane, protocol, seconds) in [
+        ("proxy", "tcp", 60),
+        ("kernel", "tcp", 900),
+        ("auto", "tcp", 900),
+        ("kernel", "udp", 60),
+        ("auto", "udp", 60),
+    ] {
+        let text = file(plane, "", "").replace("'tcp'", &format!("'{protocol}'"));
+        let config = parse("weir.toml", &text).unwrap();
+        assert_eq!(
+            config.listeners[0].timeout.client_idle,
+            Duration::from_secs(seconds),
+            "{plane} {protocol}"
+        );
+        let other = parse("weir.toml", &to_toml(&config)).unwrap();
+        assert_eq!(config, other);
+    }
+    let said = parse("weir.toml", &file("kernel", "timeout.client_idle = '60s'", "")).unwrap();
+    assert_eq!(said.listeners[0].timeout.client_idle, Duration::from_secs(60));
+}
+
+#[test]
+fn a_kernel_listener_is_written_without_what_means_nothing_there() {
+    let config = parse("weir.toml", &file("kernel", "interface = 'eth*'", "")).unwrap();
+    assert_eq!(config.listeners[0].plane, Plane::Kernel);
+    let written = to_toml(&config);
+    let expected = "[listener.vip]\nprotocol = \"tcp\"\nbind = [\"10.0.9.9:80\"]\npool = \"app\"\nplane = \"kernel\"\n\
+                    interface = [\"eth*\"]\nforward = \"nat\"\n\n[listener.vip.timeout]\nclient_idle = \"15m\"\n\n[pool.app]\n\
+                    backends = [\"10.0.0.1:80\"]\nbalance = \"round-robin\"\n";
+    assert!(written.contains(expected), "{written}");
+    assert!(!written.contains("queue") && !written.contains("retry"), "{written}");
+}
+
+#[test]
+fn a_file_that_asks_for_the_kernel_plane_is_read_and_not_run() {
+    for plane in ["kernel", "auto"] {
+        let report = check_runnable("weir.toml", &file(plane, "", "")).unwrap_err();
+        assert_eq!(report.problems.len(), 1, "{report}");
+        let problem = &report.problems[0];
+        assert_eq!((problem.line, problem.column), (5, 9));
+        assert_eq!(problem.message, format!("`plane = \"{plane}\"` is not built yet in this version"));
+    }
+    assert!(check_runnable("weir.toml", &file("proxy", "", "")).is_ok());
+}
