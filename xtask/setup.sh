@@ -14,6 +14,8 @@ libc6-dev         | build | the C library to link against
 make              | build | the entry points
 git               | build | cargo and the tidy checks read the tree through it
 ca-certificates   | build | crates are fetched over TLS
+clang-14          | build | compiles the packet program of the kernel plane
+libbpf-dev        | build | the headers of the packet program
 curl              | test  | a client of the end-to-end tests, and of the demo
 openssl           | test  | makes certificates, and is a TLS client of the end-to-end tests
 netcat-openbsd    | test  | a client that half-closes

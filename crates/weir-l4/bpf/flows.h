@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Flows: found, opened, followed through TCP's states. */
+#ifndef WEIR_FLOWS_H
+#define WEIR_FLOWS_H
+
+#include "choose.h"
+#include "maps.h"
+#include "packet.h"
+
+/* Ports of a client that are tried when its own is taken at the backend. */
+#define PORT_TRIES 16
+
+static __always_inline __u32 now_tick(void)
+{
+	return bpf_ktime_get_coarse_ns() >> 30;
+}
+
+static __always_inline void key_of(struct flow_key6 *key, const struct packet *packet)
+{
+	key->source = packet->source;
+	key->destination = packet->destination;
+	key->source_port = packet->source_port;
+	key->destination_port = packet->destination_port;
+	key->protocol = packet->protocol;
+}
+
+static __always_inline void narrow(struct flow_key4 *key, const struct flow_key6 *wide)
+{
+	key->source = wide->source.words[3];
+	key->destination = wide->destination.words[3];
+	key->source_port = wide->source_port;
+	key->destination_port = wide->destination_port;
+	key->protocol = wide->protocol;
+}
+
+static __always_inline struct flow *find(const struct flow_key6 *key, __u8 family)
+{
+	struct flow_key4 key4 = {};
+
+	if (family == 6)
+		return bpf_map_lookup_elem(&flows6, key);
+	narrow(&key4, key);
+	return bpf_map_lookup_elem(&flows4, &key4);
+}
+
+static __always_inline long insert(const struct flow_key6 *key, const struct flow *flow, __u8 family, __u64 how)
+{
+	struct flow_key4 key4 = {};
+
+	if (family == 6)
+		return bpf_map_update_elem(&flows6, key, flow, how);
+	narrow(&key4, key);
+	return bpf_map_update_elem(&flows4, &key4, flow, how);
+}
+
+static __always_inline void forget(const struct flow_key6 *key, __u8 family)
+{
+	struct flow_key4 key4 = {};
+
+	if (family == 6) {
+		bpf_map_delete_elem(&flows6, key);
+		return;
+	}
+	narrow(&key4, key);
+	bpf_map_delete_elem(&flows4, &key4);
+}
+
+/* The key by which the other direction of a flow is found. */
+static __always_inline void other_key(struct flow_key6 *key, const struct flow *flow, __u8 protocol)
+{
+	key->source = flow->destination;
+	key->destination = flow->source;
+	key->source_port = flow->destination_port;
+	key->destination_port = flow->source_port;
+	key->protocol = protocol;
+}
+
+static __always_inline void count_open(__u32 backend, __s64 change)
+{
+	__u64 *open = bpf_map_lookup_elem(&open_flows, &backend);
+
+	if (open)
+		__sync_fetch_and_add(open, change);
+}
+
+static __always_inline void count_refused(__u32 backend)
+{
+	struct backend_counter *counter = bpf_map_lookup_elem(&backend_counters, &backend);
+
+	if (counter)
+		counter->refused++;
+}
+
+/* Both sides have ended it, or one has broken it off. */
+static __noinline int is_over(const struct flow *flow, __u8 family)
+{
+	struct flow_key6 key = {};
+	struct flow *other;
+	__u8 seen;
+
+	if (!flow)
+		return 0;
+	other_key(&key, flow, IPPROTO_TCP);
+	other = find(&key, family);
+	seen = flow->seen & (other ? other->seen : 0xff);
+	return (seen & SEEN_FIN) || ((flow->seen | (other ? other->seen : 0)) & SEEN_RST);
+}
+
+/* Notes a packet of a flow. */
+static __always_inline void follow(struct flow *flow, const struct packet *packet)
+{
+	__u32 now = now_tick();
+	__u8 seen = 0;
+
+	/* Not with every packet: a cache line that is written is one that the other processors must fetch. */
+	if (flow->last_tick != now)
+		flow->last_tick = now;
+	if (packet->protocol != IPPROTO_TCP || packet->fragment == LATER_FRAGMENT)
+		return;
+	if (packet->tcp_flags & TCP_RST) {
+		seen |= SEEN_RST;
+		if (flow->direction == TO_CLIENT && !flow->seen)
+			count_refused(flow->backend);
+	}
+	if (packet->tcp_flags & TCP_FIN)
+		seen |= SEEN_FIN;
+	seen |= packet->tcp_flags & TCP_SYN ? SEEN_SYN : SEEN_DATA;
+	if ((flow->seen & seen) == seen)
+		return;
+	if (seen & ~flow->seen & (SEEN_RST | SEEN_FIN)) {
+		bool was_over = is_over(flow, packet->family);
+
+		flow->seen |= seen;
+		if (!was_over && is_over(flow, packet->family))
+			count_open(flow->backend, -1);
+	} else {
+		flow->seen |= seen;
+	}
+}
+
+/* Whether this processor may remember one more flow in this tick. */
+static __always_inline bool may_remember(const struct settings *settings)
+{
+	__u32 zero = 0, now = now_tick();
+	struct arrivals *here;
+
+	if (settings->flags & SETTING_SHED)
+		return false;
+	if (settings->new_flows_per_tick == 0)
+		return true;
+	here = bpf_map_lookup_elem(&arrivals, &zero);
+	if (!here)
+		return true;
+	if (here->tick != now) {
+		here->tick = now;
+		here->flows = 0;
+	}
+	here->flows++;
+	return here->flows <= settings->new_flows_per_tick;
+}
+
+/* What packets of a flow to a backend become. */
+static __always_inline void to_backend(struct flow *flow, const struct packet *packet, const struct backend *backend,
+				       __u32 number)
+{
+	flow->source = packet->source;
+	flow->source_port = packet->source_port;
+	flow->destination = backend->address;
+	flow->destination_port = backend->port ? backend->port : packet->destination_port;
+	flow->backend = number;
+	flow->generation = backend->generation;
+	flow->last_tick = now_tick();
+	flow->direction = TO_BACKEND;
+	flow->seen = packet->tcp_flags & TCP_SYN ? SEEN_SYN : SEEN_DATA;
+	flow->next_hop.interface = backend->interface;
+}
+
+/* Remembers both directions of a flow; `flow` is the one to the backend, and its source port becomes another where a
+ * flow of the same client by another listener has it. 0, or a drop verdict. */
+static __noinline int remember(struct __sk_buff *skb, const struct packet *packet, struct flow *flow)
+{
+	struct flow_key6 key = {};
+	struct flow back = {};
+	__u32 port;
+
+	if (!packet || !flow)
+		return DROP_NO_PORT;
+	back.source = packet->destination;
+	back.source_port = packet->destination_port;
+	back.destination = packet->source;
+	back.destination_port = packet->source_port;
+	back.backend = flow->backend;
+	back.generation = flow->generation;
+	back.listener = flow->listener;
+	back.last_tick = flow->last_tick;
+	back.direction = TO_CLIENT;
+	back.next_hop.interface = skb->ifindex;
+	port = bpf_ntohs(packet->source_port);
+	other_key(&key, flow, packet->protocol);
+	for (int attempt = 0; attempt < PORT_TRIES; attempt++) {
+		struct flow *held;
+
+		if (!insert(&key, &back, packet->family, BPF_NOEXIST))
+			goto forward;
+		held = find(&key, packet->family);
+		/* Its own way back of an earlier time: the flow to the backend was let go, or is begun anew. */
+		if (held && held->source_port == back.source_port && held->destination_port == back.destination_port &&
+		    same_address(&held->source, &back.source)) {
+			insert(&key, &back, packet->family, BPF_ANY);
+			goto forward;
+		}
+		port = 1024 + (port * 40503 + 12345 + attempt) % 64512;
+		key.destination_port = bpf_htons(port);
+	}
+	return DROP_NO_PORT;
+forward:
+	flow->source_port = key.destination_port;
+	key_of(&key, packet);
+	if (insert(&key, flow, packet->family, BPF_ANY))
+		return DROP_SHED;
+	count_open(flow->backend, 1);
+	return 0;
+}
+
+#endif

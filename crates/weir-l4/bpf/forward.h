@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* The way out: which interface, which neighbour, and whether the packet fits. */
+#ifndef WEIR_FORWARD_H
+#define WEIR_FORWARD_H
+
+#include "flows.h"
+#include "maps.h"
+#include "packet.h"
+
+/* Why a next hop can't be taken from the flow: how the kernel is asked instead. */
+enum way {
+	/* All is in the flow. */
+	WAY_KNOWN = 0,
+	/* The other end of the interface is in another namespace of this host. */
+	WAY_PEER = 1,
+	/* The kernel looks up route and neighbour for this one packet, and asks for the neighbour. */
+	WAY_NEIGHBOUR = 2,
+	WAY_NONE = 3,
+};
+
+static __always_inline bool is_peer(__u32 interface)
+{
+	return bpf_map_lookup_elem(&local_peers, &interface) != NULL;
+}
+
+/* Looks up the way to where the flow's packets go, and keeps it in the flow. */
+static __noinline int look_up(struct __sk_buff *skb, struct flow *flow, __u8 family, __u32 routes)
+{
+	struct bpf_fib_lookup to = {};
+	long found;
+
+	if (!flow)
+		return WAY_NONE;
+	/* Of a length the kernel looks at the route's MTU as well; whether the packet fits is seen later. */
+	to.tot_len = 1;
+	to.ifindex = skb->ingress_ifindex ? skb->ingress_ifindex : skb->ifindex;
+	if (family == 4) {
+		to.family = INET4;
+		to.ipv4_src = flow->source.words[3];
+		to.ipv4_dst = flow->destination.words[3];
+	} else {
+		to.family = INET6;
+		__builtin_memcpy(to.ipv6_src, &flow->source, 16);
+		__builtin_memcpy(to.ipv6_dst, &flow->destination, 16);
+	}
+	found = bpf_fib_lookup(skb, &to, sizeof(to), 0);
+	if (found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH) {
+		flow->next_hop.interface = to.ifindex;
+		flow->next_hop.mtu = to.mtu_result;
+	}
+	if (found == BPF_FIB_LKUP_RET_SUCCESS) {
+		flow->next_hop.resolved_tick = 0;
+		__builtin_memcpy(flow->next_hop.destination_mac, to.dmac, 6);
+		__builtin_memcpy(flow->next_hop.source_mac, to.smac, 6);
+		flow->next_hop.is_peer = is_peer(to.ifindex);
+		flow->next_hop.routes = routes;
+		flow->next_hop.resolved_tick = now_tick();
+		/* The kernel sends this one itself: a neighbour that only we used would never be asked whether it is
+		 * still there, and forgotten in the end. */
+		return flow->next_hop.is_peer ? WAY_PEER : WAY_NEIGHBOUR;
+	}
+	/* A host that does not forward (FWD_DISABLED) has the way all the same. */
+	return flow->next_hop.interface && found != BPF_FIB_LKUP_RET_BLACKHOLE &&
+			       found != BPF_FIB_LKUP_RET_UNREACHABLE && found != BPF_FIB_LKUP_RET_PROHIBIT
+		       ? WAY_NEIGHBOUR
+		       : WAY_NONE;
+}
+
+/* The way that a packet of the flow takes. What was looked up holds for a tick, and until a route changes. */
+static __always_inline enum way way_of(struct __sk_buff *skb, struct flow *flow, __u8 family)
+{
+	__u32 zero = 0;
+	struct settings *said = bpf_map_lookup_elem(&settings, &zero);
+	__u32 routes = said ? said->routes : 0;
+	__u32 resolved = flow->next_hop.resolved_tick;
+
+	if (resolved && resolved == now_tick() && flow->next_hop.routes == routes)
+		return flow->next_hop.is_peer ? WAY_PEER : WAY_KNOWN;
+	return look_up(skb, flow, family, routes);
+}
+
+/* Whether a packet is no larger than the way out; each segment of a train counts by itself. `packet->mtu` is set when not. */
+static __always_inline bool fits(struct __sk_buff *skb, struct packet *packet, const struct flow *flow)
+{
+	__u32 limit = flow->next_hop.mtu, mtu = 0;
+	bool is_train = skb->gso_segs > 1;
+	long found = BPF_MTU_CHK_RET_SUCCESS;
+
+	if (limit && packet->size <= limit && !is_train)
+		return true;
+	if (limit && is_train && packet->transport - ETH_HLEN + 60 + skb->gso_size <= limit)
+		return true;
+	if (is_train || !limit)
+		found = bpf_check_mtu(skb, flow->next_hop.interface, &mtu, 0, is_train ? BPF_MTU_CHK_SEGS : 0);
+	if (is_train && found == BPF_MTU_CHK_RET_SUCCESS)
+		return true;
+	packet->mtu = limit && (mtu == 0 || mtu > limit) ? limit : mtu;
+	/* By its own length: the frame may have padding behind it, which the kernel takes for a part. */
+	return !is_train && (packet->mtu == 0 || packet->size <= packet->mtu);
+}
+
+/* Sends a packet on its way. */
+static __always_inline int send(struct __sk_buff *skb, const struct flow *flow, enum way way)
+{
+	__u8 macs[12];
+
+	if (way == WAY_NEIGHBOUR)
+		return bpf_redirect_neigh(flow->next_hop.interface, NULL, 0, 0);
+	__builtin_memcpy(macs, flow->next_hop.destination_mac, 6);
+	__builtin_memcpy(macs + 6, flow->next_hop.source_mac, 6);
+	bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0);
+	if (way == WAY_PEER)
+		return bpf_redirect_peer(flow->next_hop.interface, 0);
+	return bpf_redirect(flow->next_hop.interface, 0);
+}
+
+#endif

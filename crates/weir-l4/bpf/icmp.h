@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Errors of ICMP about packets of a flow: they go to who sent those, and speak of the packets as that one knows them.
+ *
+ * An error quotes the packet that it is about. What it quotes went the other way, so that the flow of the opposite
+ * direction says what the quoted addresses become (RFC 5508 §4.2). */
+#ifndef WEIR_ICMP_H
+#define WEIR_ICMP_H
+
+#include "flows.h"
+#include "packet.h"
+#include "rewrite.h"
+#include "verdict.h"
+
+/* Bytes of an error's own header, before the quote. */
+#define ICMP_HEADER 8
+
+/* What an error quotes. */
+struct quoted {
+	/* The key of the flow in the other direction. */
+	struct flow_key6 opposite;
+	/* Where its IP header, and its transport header, begin in the frame. */
+	__u16 header;
+	__u16 transport;
+};
+
+static __always_inline bool is_error4(__u8 type)
+{
+	return type == ICMP_DEST_UNREACH || type == ICMP_TIME_EXCEEDED || type == ICMP_PARAMETER_PROBLEM ||
+	       type == ICMP_SOURCE_QUENCH;
+}
+
+/* False when it is no error about TCP or UDP, or quotes too little. */
+static __noinline int read_quoted(struct __sk_buff *skb, const struct packet *packet, struct quoted *quoted)
+{
+	__be16 ports[2];
+	__u8 type;
+
+	if (!packet || !quoted || bpf_skb_load_bytes(skb, packet->transport, &type, 1))
+		return 0;
+	quoted->header = packet->transport + ICMP_HEADER;
+	if (packet->family == 4) {
+		struct iphdr ip;
+
+		if (packet->protocol != IPPROTO_ICMP || !is_error4(type) ||
+		    bpf_skb_load_bytes(skb, quoted->header, &ip, sizeof(ip)))
+			return 0;
+		if (ip.version != 4 || ip.ihl < 5 || ip.frag_off & bpf_htons(0x1fff))
+			return 0;
+		quoted->transport = quoted->header + ip.ihl * 4;
+		quoted->opposite.protocol = ip.protocol;
+		from_ip4(&quoted->opposite.source, ip.daddr);
+		from_ip4(&quoted->opposite.destination, ip.saddr);
+	} else {
+		struct walk walk = {};
+		struct ipv6hdr ip;
+
+		/* Errors have types below 128 (RFC 4443 §2.1). */
+		if (packet->protocol != IPPROTO_ICMPV6 || type == 0 || type >= 128 ||
+		    bpf_skb_load_bytes(skb, quoted->header, &ip, sizeof(ip)) || ip.version != 6)
+			return 0;
+		walk.offset = quoted->header + sizeof(ip);
+		walk.next = ip.nexthdr;
+		if (!walk_extensions(skb, &walk) || walk.fragment == LATER_FRAGMENT)
+			return 0;
+		if (is_mapped((struct address *)&ip.saddr) || is_mapped((struct address *)&ip.daddr))
+			return 0;
+		quoted->transport = walk.offset;
+		quoted->opposite.protocol = walk.next;
+		__builtin_memcpy(&quoted->opposite.source, &ip.daddr, 16);
+		__builtin_memcpy(&quoted->opposite.destination, &ip.saddr, 16);
+	}
+	if (quoted->opposite.protocol != IPPROTO_TCP && quoted->opposite.protocol != IPPROTO_UDP)
+		return 0;
+	/* What stands behind the packet's end is padding of the frame. */
+	if (quoted->transport + ICMP_HEADER > ETH_HLEN + packet->size ||
+	    bpf_skb_load_bytes(skb, quoted->transport, ports, sizeof(ports)) || !ports[0] || !ports[1])
+		return 0;
+	quoted->opposite.source_port = ports[1];
+	quoted->opposite.destination_port = ports[0];
+	return 1;
+}
+
+/* Brings the sum that the quoted transport header has forward, where it is quoted; gives what its field changed by. */
+static __always_inline __s64 rewrite_quoted_sum(struct __sk_buff *skb, const struct packet *packet,
+						const struct quoted *quoted, __s64 difference)
+{
+	__u32 at = quoted->transport + (quoted->opposite.protocol == IPPROTO_TCP ? offsetof(struct tcphdr, check) :
+										    offsetof(struct udphdr, check));
+	__be32 before = 0, after = 0;
+	__u16 sum;
+
+	if (at + sizeof(sum) > ETH_HLEN + packet->size || bpf_skb_load_bytes(skb, at, &sum, sizeof(sum)))
+		return 0;
+	if (quoted->opposite.protocol == IPPROTO_UDP && sum == 0)
+		return 0;
+	*(__u16 *)&before = sum;
+	sum = ~fold((__u64)(__u16)~sum + (__u32)difference);
+	*(__u16 *)&after = sum;
+	bpf_skb_store_bytes(skb, at, &sum, sizeof(sum), 0);
+	return bpf_csum_diff(&before, sizeof(before), &after, sizeof(after), 0);
+}
+
+/* Makes of the quote the packet that the receiver sent, and of the error one for the receiver. `flow` is the flow of the
+ * opposite direction. Every sum outside and inside follows; over all bytes of the packet nothing changes but the hop
+ * limit of IPv6, so that nothing else is said to CHECKSUM_COMPLETE. */
+static __noinline int rewrite_icmp(struct __sk_buff *skb, const struct packet *packet, const struct quoted *quoted,
+				   const struct flow *flow)
+{
+	struct address before[2], after[2];
+	__s64 inner, outer, ports, change;
+	__be16 ports_before[2], ports_after[2];
+	__u32 sum_at;
+	long failed = 0;
+	__u8 hop_limit;
+
+	if (!packet || !quoted || !flow)
+		return 1;
+	ports_before[0] = quoted->opposite.destination_port;
+	ports_before[1] = quoted->opposite.source_port;
+	ports_after[0] = flow->destination_port;
+	ports_after[1] = flow->source_port;
+	ports = bpf_csum_diff((__be32 *)ports_before, 4, (__be32 *)ports_after, 4, 0);
+	before[0] = quoted->opposite.destination;
+	before[1] = quoted->opposite.source;
+	after[0] = flow->destination;
+	after[1] = flow->source;
+	inner = bpf_csum_diff((__be32 *)before, 32, (__be32 *)after, 32, 0);
+	change = (__u64)(__u32)rewrite_quoted_sum(skb, packet, quoted, (__u64)(__u32)inner + (__u32)ports) + (__u32)ports;
+	failed |= bpf_skb_store_bytes(skb, quoted->transport, ports_after, sizeof(ports_after), 0);
+	if (packet->family == 4) {
+		__be32 addresses[2] = { after[0].words[3], after[1].words[3] };
+
+		failed |= bpf_l3_csum_replace(skb, quoted->header + offsetof(struct iphdr, check), 0, inner, 0);
+		failed |= bpf_skb_store_bytes(skb, quoted->header + offsetof(struct iphdr, saddr), addresses,
+					      sizeof(addresses), 0);
+	} else {
+		failed |= bpf_skb_store_bytes(skb, quoted->header + offsetof(struct ipv6hdr, saddr), after, 32, 0);
+	}
+	before[0] = packet->source;
+	before[1] = packet->destination;
+	/* What a backend or a router behind us says, the listener says. */
+	after[0] = flow->direction == TO_BACKEND ? packet->source : flow->source;
+	after[1] = flow->destination;
+	outer = bpf_csum_diff((__be32 *)before, 32, (__be32 *)after, 32, 0);
+	hop_limit = packet->hop_limit - 1;
+	sum_at = packet->transport + offsetof(struct icmp_header, sum);
+	if (packet->family == 4) {
+		__be32 addresses[2] = { after[0].words[3], after[1].words[3] };
+		__be16 from = bpf_htons((__u16)packet->hop_limit << 8), to = bpf_htons((__u16)hop_limit << 8);
+
+		failed |= bpf_l3_csum_replace(skb, SUM_OF_IP4, 0, outer, 0);
+		failed |= bpf_l3_csum_replace(skb, SUM_OF_IP4, from, to, 2);
+		failed |= bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, ttl), &hop_limit, 1, 0);
+		failed |= bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, saddr), addresses,
+					      sizeof(addresses), 0);
+	} else {
+		change = (__u64)change + (__u32)inner + (__u32)outer;
+		failed |= bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, saddr), after, 32, 0);
+		failed |= bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, hop_limit), &hop_limit, 1,
+					      BPF_F_RECOMPUTE_CSUM);
+	}
+	failed |= bpf_l4_csum_replace(skb, sum_at, 0, fold(change), 0);
+	return failed != 0;
+}
+
+#endif

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* What the program and weir-l4/src/layout.rs must agree on: values of maps, and the numbers in them. Each struct has
+ * no padding that is not named, and its size is asserted in both languages. */
+#ifndef WEIR_LAYOUT_H
+#define WEIR_LAYOUT_H
+
+#include <linux/types.h>
+
+/* Raised whenever a layout changes; the loader refuses to take over pinned maps of another one. */
+#define LAYOUT_VERSION 1
+
+/* Slots of a pool's table, as weir_balance::maglev::TABLE_SIZE. */
+#define TABLE_SIZE 65537
+/* Slots lie in blocks: the kernel rounds each element of an array up to 8 bytes. */
+#define SLOTS_PER_BLOCK 32
+#define BLOCKS_PER_TABLE 2049
+
+/* An IPv6 address, or an IPv4 address as ::ffff:a.b.c.d, in network byte order. */
+struct address {
+	__be32 words[4];
+};
+
+/* Where packets are taken from clients, or from a backend. Port 0 stands for all of an address: later fragments tell no
+ * port. */
+struct endpoint {
+	struct address address;
+	__be16 port;
+	__u8 protocol;
+	__u8 zero;
+};
+_Static_assert(sizeof(struct endpoint) == 20, "keep Endpoint in weir-l4/src/layout.rs equal");
+
+/* A listener's endpoint: its pool, and where its packets are counted. */
+struct listener {
+	__u32 number;
+	__u32 pool;
+};
+_Static_assert(sizeof(struct listener) == 8, "keep Listener in weir-l4/src/layout.rs equal");
+
+enum algorithm {
+	/* By the hash of the key: the slot holds the backend. */
+	ALGORITHM_HASH = 0,
+	/* By turns through the slots. */
+	ALGORITHM_TURNS = 1,
+	/* The fewest flows for its weight among the first `slots` slots. */
+	ALGORITHM_LEAST_FLOWS = 2,
+};
+
+enum hash_key {
+	/* The client's address alone: weir_balance::address_hash. */
+	HASH_CLIENT = 0,
+	/* Both addresses, both ports, protocol: weir_balance::flow_hash. */
+	HASH_FLOW = 1,
+};
+
+/* How a pool chooses. User space fills the table that is not in force, and then writes this at once. */
+struct pool {
+	__u32 algorithm;
+	__u32 hash_key;
+	/* Which of the pool's two tables is in force: 0 or 1. */
+	__u32 table;
+	/* Slots of the table that hold a backend; 0 when no backend takes new flows. */
+	__u32 slots;
+};
+_Static_assert(sizeof(struct pool) == 16, "keep Pool in weir-l4/src/layout.rs equal");
+
+/* Numbers of backends. */
+struct slot_block {
+	__u16 backends[SLOTS_PER_BLOCK];
+};
+_Static_assert(sizeof(struct slot_block) == 64, "keep SlotBlock in weir-l4/src/layout.rs equal");
+
+enum backend_state {
+	/* The number is not in use. */
+	BACKEND_NONE = 0,
+	/* Its flows go on; whether it gets new ones is what the table says. */
+	BACKEND_ALIVE = 1,
+	/* Down or removed: flows of UDP move, those of TCP are reset. */
+	BACKEND_DEAD = 2,
+};
+
+struct backend {
+	struct address address;
+	__be16 port;
+	__u8 state;
+	/* 4 or 6. */
+	__u8 family;
+	/* Raised when the number is given to another backend; flows remember theirs. */
+	__u32 generation;
+	/* In hundredths, above 0; what least-flows divides by. */
+	__u32 weight;
+	/* The way to it, for hosts that do not forward; 0 when not known. */
+	__u32 interface;
+};
+_Static_assert(sizeof(struct backend) == 32, "keep Backend in weir-l4/src/layout.rs equal");
+
+/* The way back from a backend without a flow: the one listener that may have asked it. */
+struct origin {
+	struct address address;
+	__be16 port;
+	/* Several listeners use this backend, so that nobody knows whose answer it is. */
+	__u8 is_ambiguous;
+	__u8 zero;
+	__u32 listener;
+	__u32 backend;
+};
+_Static_assert(sizeof(struct origin) == 28, "keep Origin in weir-l4/src/layout.rs equal");
+
+struct flow_key4 {
+	__be32 source;
+	__be32 destination;
+	__be16 source_port;
+	__be16 destination_port;
+	__u8 protocol;
+	__u8 zero[3];
+};
+_Static_assert(sizeof(struct flow_key4) == 16, "keep FlowKey4 in weir-l4/src/layout.rs equal");
+
+struct flow_key6 {
+	struct address source;
+	struct address destination;
+	__be16 source_port;
+	__be16 destination_port;
+	__u8 protocol;
+	__u8 zero[3];
+};
+_Static_assert(sizeof(struct flow_key6) == 40, "keep FlowKey6 in weir-l4/src/layout.rs equal");
+
+enum direction {
+	TO_BACKEND = 0,
+	TO_CLIENT = 1,
+	/* Answers of a backend to somebody who asked it by its own address: not ours. */
+	DIRECT = 2,
+};
+
+/* What TCP said in one direction of a flow. */
+enum seen {
+	SEEN_SYN = 1,
+	SEEN_FIN = 2,
+	SEEN_RST = 4,
+	/* Something that is no SYN: the other side has answered. */
+	SEEN_DATA = 8,
+};
+
+/* The way out that a flow last took. */
+struct next_hop {
+	__u32 interface;
+	__u8 destination_mac[6];
+	__u8 source_mac[6];
+	/* Bytes of IP that fit. */
+	__u16 mtu;
+	/* The other end of the interface is in another network namespace of this host. */
+	__u8 is_peer;
+	__u8 zero;
+	/* When it was looked up, in ticks of the clock; 0 is never. */
+	__u32 resolved_tick;
+	/* As in `struct settings` at that time. */
+	__u32 routes;
+};
+_Static_assert(sizeof(struct next_hop) == 28, "keep NextHop in weir-l4/src/layout.rs equal");
+
+/* One direction of a flow: what its packets become. Each flow has two, each found by the packets it is for. */
+struct flow {
+	struct address source;
+	struct address destination;
+	__be16 source_port;
+	__be16 destination_port;
+	__u32 backend;
+	__u32 generation;
+	__u32 listener;
+	/* Last packet, in ticks of the clock: 2^30 ns of CLOCK_MONOTONIC each. */
+	__u32 last_tick;
+	__u8 direction;
+	__u8 seen;
+	__u8 zero[2];
+	struct next_hop next_hop;
+};
+_Static_assert(sizeof(struct flow) == 84, "keep Flow in weir-l4/src/layout.rs equal");
+
+struct fragment_key {
+	struct address source;
+	struct address destination;
+	__be32 id;
+	__u32 protocol;
+};
+_Static_assert(sizeof(struct fragment_key) == 40, "keep FragmentKey in weir-l4/src/layout.rs equal");
+
+/* What the first fragment of a packet became; the others follow. */
+struct fragment {
+	struct flow_key6 flow;
+	__u32 seen_tick;
+};
+_Static_assert(sizeof(struct fragment) == 44, "keep Fragment in weir-l4/src/layout.rs equal");
+
+enum setting_flags {
+	/* New flows are not remembered: those of pools that hash go by hash, others are dropped. */
+	SETTING_SHED = 1,
+};
+
+/* What user space says to the program while it runs. */
+struct settings {
+	__u32 flags;
+	/* Raised when a route, a neighbour or a device of this host changes. */
+	__u32 routes;
+	/* New flows a tick and processor that are remembered; 0 is no limit. */
+	__u32 new_flows_per_tick;
+	__u32 zero;
+};
+_Static_assert(sizeof(struct settings) == 16, "keep Settings in weir-l4/src/layout.rs equal");
+
+/* What became of a packet that came for a listener or from a backend. Each is counted under exactly one. */
+enum verdict {
+	VERDICT_TO_BACKEND = 0,
+	VERDICT_TO_CLIENT,
+	VERDICT_ICMP_TO_BACKEND,
+	VERDICT_ICMP_TO_CLIENT,
+	VERDICT_RESET,
+	VERDICT_TIME_EXCEEDED,
+	VERDICT_TOO_BIG,
+	DROP_BAD_HEADER,
+	DROP_TRUNCATED,
+	DROP_NO_BACKEND,
+	DROP_UNKNOWN_FLOW,
+	DROP_OWN_BACKEND,
+	DROP_FRAGMENT,
+	DROP_NO_ROUTE,
+	DROP_SHED,
+	DROP_NO_PORT,
+	DROP_ICMP,
+	DROP_NOT_REWRITTEN,
+	DROP_UNANSWERED,
+	VERDICTS,
+};
+_Static_assert(VERDICTS == 19, "keep Verdict in weir-l4/src/layout.rs equal");
+
+/* Counted per processor. */
+struct counter {
+	__u64 packets;
+	__u64 bytes;
+};
+_Static_assert(sizeof(struct counter) == 16, "keep Counter in weir-l4/src/layout.rs equal");
+
+struct backend_counter {
+	__u64 flows;
+	__u64 bytes_to_backend;
+	__u64 bytes_to_client;
+	/* Flows that a backend refused by a reset before it answered. */
+	__u64 refused;
+};
+_Static_assert(sizeof(struct backend_counter) == 32, "keep BackendCounter in weir-l4/src/layout.rs equal");
+
+#endif

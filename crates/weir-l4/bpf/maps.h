@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Maps. Sizes given here are small; the loader sets those that the config decides. */
+#ifndef WEIR_MAPS_H
+#define WEIR_MAPS_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "layout.h"
+
+/* What is looked up by address and port: listeners by where clients send to. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct endpoint);
+	__type(value, struct listener);
+} listeners SEC(".maps");
+
+/* Listeners by where a backend answers from. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct endpoint);
+	__type(value, struct origin);
+} origins SEC(".maps");
+
+/* Addresses of this host: what a backend sends there is no answer to a client. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct address);
+	__type(value, __u32);
+} host_addresses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 64);
+	__type(key, __u32);
+	__type(value, struct pool);
+} pools SEC(".maps");
+
+/* Two tables of BLOCKS_PER_TABLE blocks for each pool. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 64 * 2 * BLOCKS_PER_TABLE);
+	__type(key, __u32);
+	__type(value, struct slot_block);
+} slots SEC(".maps");
+
+/* Whose turn it is, by pool. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 64);
+	__type(key, __u32);
+	__type(value, __u64);
+} turns SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct backend);
+} backends SEC(".maps");
+
+/* Flows that are open, by backend. The sweep corrects them: a flow that the table let go was not counted down. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u64);
+} open_flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct flow_key4);
+	__type(value, struct flow);
+} flows4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct flow_key6);
+	__type(value, struct flow);
+} flows6 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct fragment_key);
+	__type(value, struct fragment);
+} fragments SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct settings);
+} settings SEC(".maps");
+
+/* Names of numbers, for who takes the maps over: by kind (upper half) and number, a hash of the name. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, __u64);
+	__type(value, __u64);
+} names SEC(".maps");
+
+/* Interfaces whose other end is in another network namespace of this host. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u32);
+} local_peers SEC(".maps");
+
+/* New flows of this tick, by processor. */
+struct arrivals {
+	__u32 tick;
+	__u32 flows;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct arrivals);
+} arrivals SEC(".maps");
+
+/* Answers of this tick, by processor. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct arrivals);
+} answers SEC(".maps");
+
+/* VERDICTS counters for each listener. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1024 * VERDICTS);
+	__type(key, __u32);
+	__type(value, struct counter);
+} verdicts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct backend_counter);
+} backend_counters SEC(".maps");
+
+#endif

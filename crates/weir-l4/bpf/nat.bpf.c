@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Balances packets of TCP and UDP at the ingress of an interface: those of clients to a listener become packets to a
+ * backend, its answers become the listener's. All that is neither goes on untouched.
+ *
+ * Start reading at `balance`, at the end. */
+#include "answer.h"
+#include "choose.h"
+#include "flows.h"
+#include "forward.h"
+#include "icmp.h"
+#include "maps.h"
+#include "packet.h"
+#include "rewrite.h"
+#include "verdict.h"
+
+char license_of_the_program[] SEC("license") = "GPL";
+
+static __always_inline void count_bytes(struct __sk_buff *skb, const struct flow *flow)
+{
+	__u32 number = flow->backend;
+	struct backend_counter *counter = bpf_map_lookup_elem(&backend_counters, &number);
+	__u64 bytes = skb->wire_len ? skb->wire_len : skb->len;
+
+	if (!counter)
+		return;
+	if (flow->direction == TO_BACKEND)
+		counter->bytes_to_backend += bytes;
+	else
+		counter->bytes_to_client += bytes;
+}
+
+/* Remembers what the first fragment of a packet belongs to. */
+static __noinline void note_fragment(const struct packet *packet)
+{
+	struct fragment_key key = {};
+	struct fragment fragment = {};
+
+	if (!packet)
+		return;
+	key.source = packet->source;
+	key.destination = packet->destination;
+	key.id = packet->fragment_id;
+	key.protocol = packet->protocol;
+	key_of(&fragment.flow, packet);
+	fragment.seen_tick = now_tick();
+	bpf_map_update_elem(&fragments, &key, &fragment, BPF_ANY);
+}
+
+/* What is to be done with a packet: NOT_OURS, a verdict to drop it by, or one of these. */
+enum step {
+	/* It belongs to the flow that was found. */
+	STEP_FOUND = 0x100,
+	/* It belongs to the flow that was made for it. */
+	STEP_MADE = 0x101,
+	/* It is answered by a reset. */
+	STEP_RESET = 0x102,
+};
+
+/* Forwards a packet of a flow: an action; or the verdict of the error that answers it, when it can't go on. */
+static __noinline int deliver(struct __sk_buff *skb, struct packet *packet, struct flow *flow, int *action)
+{
+	enum way way;
+
+	if (!packet || !flow || !action)
+		return DROP_NOT_REWRITTEN;
+	if (packet->fault)
+		return packet->fault;
+	if (packet->hop_limit <= 1)
+		return VERDICT_TIME_EXCEEDED;
+	way = way_of(skb, flow, packet->family);
+	if (way == WAY_NONE)
+		return DROP_NO_ROUTE;
+	if (!fits(skb, packet, flow))
+		return packet->is_whole ? VERDICT_TOO_BIG : DROP_UNANSWERED;
+	if (packet->fragment == FIRST_FRAGMENT)
+		note_fragment(packet);
+	if (rewrite(skb, packet, flow))
+		return DROP_NOT_REWRITTEN;
+	count_bytes(skb, flow);
+	*action = send(skb, flow, way);
+	return flow->direction == TO_BACKEND ? VERDICT_TO_BACKEND : VERDICT_TO_CLIENT;
+}
+
+/* The first packet of a flow, or one in the middle of a flow that is not remembered: makes the flow. */
+static __noinline int admit(struct __sk_buff *skb, struct packet *packet, struct flow *flow, __u32 pool_number)
+{
+	__u32 zero = 0, number;
+	struct settings *said = bpf_map_lookup_elem(&settings, &zero);
+	struct backend_counter *counter;
+	struct backend *backend;
+	struct pool *pool;
+	bool hashes, is_reset;
+	int refused;
+
+	if (!packet || !flow || !said)
+		return NOT_OURS;
+	if (packet->fault)
+		return packet->fault;
+	pool = bpf_map_lookup_elem(&pools, &pool_number);
+	hashes = pool && pool->algorithm == ALGORITHM_HASH;
+	is_reset = packet->protocol == IPPROTO_TCP && packet->tcp_flags & TCP_RST;
+	if (packet->protocol == IPPROTO_TCP && !opens(packet) && !hashes)
+		return STEP_RESET;
+	number = choose(pool_number, packet);
+	backend = bpf_map_lookup_elem(&backends, &number);
+	if (number == NOBODY || !backend)
+		return DROP_NO_BACKEND;
+	if (same_address(&backend->address, &packet->source))
+		return DROP_OWN_BACKEND;
+	to_backend(flow, packet, backend, number);
+	/* What a reset belongs to is over: it is passed on, and nothing is opened for it. */
+	if (is_reset)
+		return STEP_MADE;
+	if (may_remember(said)) {
+		refused = remember(skb, packet, flow);
+		if (refused)
+			return refused;
+	} else if (!hashes) {
+		return DROP_SHED;
+	}
+	counter = bpf_map_lookup_elem(&backend_counters, &number);
+	if (counter)
+		counter->flows++;
+	return STEP_MADE;
+}
+
+/* Where an address takes packets of a protocol, or sends them from. */
+static __always_inline void place_of(struct endpoint *at, const struct address *address, __be16 port, __u8 protocol)
+{
+	at->address = *address;
+	at->port = port;
+	at->protocol = protocol;
+	at->zero = 0;
+}
+
+static __always_inline bool is_host(const struct address *address)
+{
+	return bpf_map_lookup_elem(&host_addresses, address) != NULL;
+}
+
+/* Remembers that somebody asks a backend past all listeners, through this host: its answers are not ours. */
+static __noinline void note_direct(const struct packet *packet, const struct settings *said)
+{
+	struct flow_key6 key = {};
+	struct flow back = {};
+
+	if (!packet || !said || !may_remember(said))
+		return;
+	key.source = packet->destination;
+	key.destination = packet->source;
+	key.source_port = packet->destination_port;
+	key.destination_port = packet->source_port;
+	key.protocol = packet->protocol;
+	back.direction = DIRECT;
+	back.last_tick = now_tick();
+	insert(&key, &back, packet->family, BPF_NOEXIST);
+}
+
+/* What an answer of a backend becomes whose flow is not remembered: its listener's, where only one can have asked. */
+static __always_inline int from_origin(struct flow *flow, const struct origin *origin, const struct flow_key6 *key)
+{
+	flow->listener = origin->listener;
+	if (origin->is_ambiguous)
+		return DROP_UNKNOWN_FLOW;
+	flow->source = origin->address;
+	flow->source_port = origin->port ? origin->port : key->source_port;
+	flow->destination = key->destination;
+	flow->destination_port = key->destination_port;
+	flow->backend = origin->backend;
+	flow->direction = TO_CLIENT;
+	return STEP_MADE;
+}
+
+/* A packet of no flow, and for no listener: asks a backend by its own address, or comes from one, or is not ours. */
+static __noinline int meet_backend(struct packet *packet, struct flow *flow)
+{
+	struct flow_key6 key = {};
+	struct settings *said;
+	struct origin *origin;
+	struct endpoint at;
+	__u32 zero = 0;
+
+	if (!packet || !flow)
+		return NOT_OURS;
+	place_of(&at, &packet->destination, packet->destination_port, packet->protocol);
+	said = bpf_map_lookup_elem(&settings, &zero);
+	if (said && bpf_map_lookup_elem(&origins, &at)) {
+		note_direct(packet, said);
+		return NOT_OURS;
+	}
+	place_of(&at, &packet->source, packet->source_port, packet->protocol);
+	origin = bpf_map_lookup_elem(&origins, &at);
+	if (!origin || is_host(&packet->destination))
+		return NOT_OURS;
+	key_of(&key, packet);
+	return packet->fault ? packet->fault : from_origin(flow, origin, &key);
+}
+
+/* A packet of no flow that is remembered: makes the flow, and says what is to be done. */
+static __noinline int meet(struct __sk_buff *skb, struct packet *packet, struct flow *flow)
+{
+	struct listener *listener;
+	struct endpoint at;
+
+	/* Port 0 is nobody's, and stands for something else in the maps. */
+	if (!packet || !flow || !packet->source_port || !packet->destination_port || is_martian(packet) ||
+	    same_address(&packet->source, &packet->destination))
+		return NOT_OURS;
+	place_of(&at, &packet->destination, packet->destination_port, packet->protocol);
+	listener = bpf_map_lookup_elem(&listeners, &at);
+	if (!listener)
+		return meet_backend(packet, flow);
+	flow->listener = listener->number;
+	return admit(skb, packet, flow, listener->pool);
+}
+
+static __always_inline void forget_both(const struct flow *flow, const struct packet *packet)
+{
+	struct flow_key6 key = {};
+
+	other_key(&key, flow, packet->protocol);
+	forget(&key, packet->family);
+	key_of(&key, packet);
+	forget(&key, packet->family);
+}
+
+/* A packet of a flow that is remembered. */
+static __noinline int go_on(struct packet *packet, struct flow *flow)
+{
+	bool begins_anew;
+	struct backend *backend;
+	__u32 number;
+
+	if (!packet || !flow)
+		return NOT_OURS;
+	if (flow->direction == DIRECT) {
+		flow->last_tick = now_tick();
+		if (packet->fragment == FIRST_FRAGMENT)
+			note_fragment(packet);
+		return NOT_OURS;
+	}
+	number = flow->backend;
+	backend = bpf_map_lookup_elem(&backends, &number);
+	if (packet->fragment == LATER_FRAGMENT)
+		return STEP_FOUND;
+	begins_anew = opens(packet);
+	if (!backend || backend->state != BACKEND_ALIVE || backend->generation != flow->generation) {
+		/* Its backend has gone: a datagram finds another one, a connection is reset. */
+		if (flow->direction == TO_CLIENT)
+			return DROP_NO_BACKEND;
+		if (!is_over(flow, packet->family))
+			count_open(flow->backend, -1);
+		forget_both(flow, packet);
+		return packet->protocol == IPPROTO_TCP && !begins_anew ? STEP_RESET : STEP_MADE;
+	}
+	/* The client uses the port again: a connection that is over must not hold up the next (RFC 9293 §3.6.1). */
+	if (begins_anew && flow->direction == TO_BACKEND && is_over(flow, packet->family)) {
+		forget_both(flow, packet);
+		return STEP_MADE;
+	}
+	follow(flow, packet);
+	return STEP_FOUND;
+}
+
+/* Whose a fragment is that tells no port: that of the first one of its packet, which has left its key. */
+static __noinline int later_fragment(const struct packet *packet, struct flow_key6 *key, struct flow *flow)
+{
+	struct fragment_key at_id = {};
+	struct fragment *first;
+	struct listener *listener;
+	struct origin *origin;
+	struct endpoint at;
+
+	if (!packet || !key || !flow)
+		return NOT_OURS;
+	at_id.source = packet->source;
+	at_id.destination = packet->destination;
+	at_id.id = packet->fragment_id;
+	at_id.protocol = packet->protocol;
+	first = bpf_map_lookup_elem(&fragments, &at_id);
+	if (first) {
+		*key = first->flow;
+		return STEP_FOUND;
+	}
+	place_of(&at, &packet->destination, 0, packet->protocol);
+	listener = bpf_map_lookup_elem(&listeners, &at);
+	if (listener) {
+		flow->listener = listener->number;
+		return DROP_FRAGMENT;
+	}
+	place_of(&at, &packet->source, 0, packet->protocol);
+	origin = bpf_map_lookup_elem(&origins, &at);
+	if (!origin || is_host(&packet->destination))
+		return NOT_OURS;
+	flow->listener = origin->listener;
+	return DROP_FRAGMENT;
+}
+
+/* The flow that an error of ICMP is about, when none is remembered. */
+static __noinline int recall(const struct packet *packet, const struct quoted *quoted, struct flow *flow)
+{
+	struct listener *listener;
+	struct origin *origin;
+	struct endpoint at;
+
+	if (!packet || !quoted || !flow)
+		return NOT_OURS;
+	place_of(&at, &quoted->opposite.destination, quoted->opposite.destination_port, quoted->opposite.protocol);
+	listener = bpf_map_lookup_elem(&listeners, &at);
+	if (listener) {
+		/* Which backend sent it is not known any more: only the flow could tell. */
+		flow->listener = listener->number;
+		return DROP_ICMP;
+	}
+	place_of(&at, &quoted->opposite.source, quoted->opposite.source_port, quoted->opposite.protocol);
+	origin = bpf_map_lookup_elem(&origins, &at);
+	if (!origin || is_host(&packet->destination))
+		return NOT_OURS;
+	return from_origin(flow, origin, &quoted->opposite) == STEP_MADE ? STEP_MADE : DROP_ICMP;
+}
+
+/* ICMP: errors about our packets are translated, all else is not ours. */
+static __noinline int icmp(struct __sk_buff *skb, struct packet *packet, struct flow *flow)
+{
+	struct quoted quoted = {};
+	struct flow *found;
+	enum way way;
+	int action;
+
+	/* An error goes to who sent what it quotes; any other is a forgery. */
+	if (!packet || !flow || packet->fragment || !read_quoted(skb, packet, &quoted) ||
+	    !same_address(&packet->destination, &quoted.opposite.destination))
+		return NOT_OURS;
+	found = find(&quoted.opposite, packet->family);
+	if (found && found->direction == DIRECT)
+		return NOT_OURS;
+	if (found) {
+		*flow = *found;
+	} else {
+		int step = recall(packet, &quoted, flow);
+
+		if (step != STEP_MADE)
+			return step == NOT_OURS ? NOT_OURS : drop(skb, flow->listener, step);
+	}
+	if (packet->fault)
+		return drop(skb, flow->listener, packet->fault);
+	/* Errors about errors are not sent (RFC 1122 §3.2.2). */
+	if (packet->hop_limit <= 1)
+		return drop(skb, flow->listener, DROP_ICMP);
+	way = look_up(skb, flow, packet->family, 0);
+	if (way == WAY_NONE)
+		return drop(skb, flow->listener, DROP_NO_ROUTE);
+	if (rewrite_icmp(skb, packet, &quoted, flow))
+		return drop(skb, flow->listener, DROP_NOT_REWRITTEN);
+	action = send(skb, flow, way);
+	count(skb, flow->listener, flow->direction == TO_BACKEND ? VERDICT_ICMP_TO_BACKEND : VERDICT_ICMP_TO_CLIENT);
+	return action;
+}
+
+SEC("classifier")
+int balance(struct __sk_buff *skb)
+{
+	struct packet packet = {};
+	struct flow_key6 key = {};
+	struct flow made = {}, *flow = NULL;
+	int step = STEP_FOUND, action = TC_ACT_SHOT;
+
+	/* Frames for others that a switch floods, and frames of a VLAN, whose own interface gets them. */
+	if (skb->pkt_type != PACKET_HOST || skb->vlan_present || !parse(skb, &packet))
+		return NOT_OURS;
+	if (packet.protocol == IPPROTO_ICMP || packet.protocol == IPPROTO_ICMPV6)
+		return icmp(skb, &packet, &made);
+	key_of(&key, &packet);
+	if (packet.fragment == LATER_FRAGMENT)
+		step = later_fragment(&packet, &key, &made);
+	if (step == STEP_FOUND) {
+		flow = find(&key, packet.family);
+		step = flow ? go_on(&packet, flow) : STEP_MADE;
+		if (flow)
+			made.listener = flow->listener;
+	}
+	if (step == STEP_MADE)
+		step = packet.fragment == LATER_FRAGMENT ? DROP_FRAGMENT : meet(skb, &packet, &made);
+	if (step == STEP_FOUND && flow)
+		step = deliver(skb, &packet, flow, &action);
+	else if (step == STEP_MADE)
+		step = deliver(skb, &packet, &made, &action);
+	if (step == NOT_OURS)
+		return NOT_OURS;
+	if (step == STEP_RESET)
+		return reset(skb, &packet, made.listener);
+	if (step == VERDICT_TIME_EXCEEDED || step == VERDICT_TOO_BIG)
+		return answer_error(skb, &packet, made.listener, step);
+	count(skb, made.listener, step);
+	return action;
+}

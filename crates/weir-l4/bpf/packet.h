@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* What a packet says of itself: addresses, ports, and where its parts lie. */
+#ifndef WEIR_PACKET_H
+#define WEIR_PACKET_H
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "layout.h"
+
+#define INET4 2
+#define INET6 10
+
+/* Extension headers that are looked through (RFC 8200 §4): more are a disguise. */
+#define MAX_EXTENSIONS 6
+/* Frame bytes that must lie in one piece: Ethernet, the longest IPv4 header, TCP without options. */
+#define HEAD_BYTES (ETH_HLEN + 60 + 20)
+
+/* Types and codes of ICMP (RFC 792) and ICMPv6 (RFC 4443): the kernel's header for the first drags the C library in. */
+#define ICMP_DEST_UNREACH 3
+#define ICMP_FRAG_NEEDED 4
+#define ICMP_SOURCE_QUENCH 4
+#define ICMP_TIME_EXCEEDED 11
+#define ICMP_PARAMETER_PROBLEM 12
+#define ICMPV6_TOO_BIG 2
+#define ICMPV6_TIME_EXCEEDED 3
+
+struct icmp_header {
+	__u8 type;
+	__u8 code;
+	__u16 sum;
+	/* The next hop's MTU, or nothing. */
+	__be32 value;
+};
+
+#define TCP_FIN 0x01
+#define TCP_SYN 0x02
+#define TCP_RST 0x04
+#define TCP_ACK 0x10
+
+enum fragment_kind {
+	WHOLE = 0,
+	FIRST_FRAGMENT = 1,
+	LATER_FRAGMENT = 2,
+};
+
+struct packet {
+	struct address source;
+	struct address destination;
+	__be16 source_port;
+	__be16 destination_port;
+	/* 4 or 6. */
+	__u8 family;
+	/* Of the transport header, behind all extension headers. */
+	__u8 protocol;
+	__u8 hop_limit;
+	__u8 tcp_flags;
+	__u8 fragment;
+	/* Why it can't be forwarded, if it is ours: a verdict; 0 when it can. */
+	__u8 fault;
+	/* An IPv4 packet that no router may cut. */
+	__u8 is_whole;
+	/* The kernel still has to fill in the transport's sum; known where it is asked. */
+	__u8 sum_is_open;
+	/* Offset of the transport header in the frame. */
+	__u16 transport;
+	/* Bytes from the IP header to the packet's end, as the header says. */
+	__u32 size;
+	__be32 fragment_id;
+	/* What the way out takes, where the packet does not fit. */
+	__u16 mtu;
+	__u16 zero;
+};
+
+/* A segment that opens a connection; with RST it opens none (RFC 9293 §3.10.7.2). */
+static __always_inline bool opens(const struct packet *packet)
+{
+	return packet->protocol == IPPROTO_TCP && (packet->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
+}
+
+static __always_inline void from_ip4(struct address *address, __be32 ip4)
+{
+	address->words[0] = 0;
+	address->words[1] = 0;
+	address->words[2] = bpf_htonl(0xffff);
+	address->words[3] = ip4;
+}
+
+static __always_inline bool same_address(const struct address *a, const struct address *b)
+{
+	return a->words[3] == b->words[3] && a->words[2] == b->words[2] && a->words[1] == b->words[1] &&
+	       a->words[0] == b->words[0];
+}
+
+static __always_inline __u16 fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+/* The checksum of an IPv4 header of `bytes` bytes is right. */
+static __always_inline bool sum_is_right(struct __sk_buff *skb, const struct iphdr *ip, __u32 bytes)
+{
+	const __u32 *words = (const __u32 *)ip;
+	__u64 sum = (__u64)words[0] + words[1] + words[2] + words[3] + words[4];
+	__u32 options[10] = {};
+
+	if (bytes > sizeof(*ip)) {
+		__u32 rest = bytes - sizeof(*ip);
+
+		/* The compiler knows what four bits can hold; the verifier does not, and wants it checked. */
+		asm volatile("" : "+r"(rest));
+		if (rest == 0 || rest > sizeof(options) ||
+		    bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(*ip), options, rest))
+			return false;
+#pragma unroll
+		for (int at = 0; at < 10; at++)
+			sum += options[at];
+	}
+	return fold(sum) == 0xffff;
+}
+
+/* Ports, and the flags of TCP. False when they are not all there. */
+static __always_inline bool read_transport(struct __sk_buff *skb, struct packet *packet)
+{
+	__be16 ports[2];
+
+	if (packet->fragment == LATER_FRAGMENT || packet->protocol == IPPROTO_ICMP ||
+	    packet->protocol == IPPROTO_ICMPV6)
+		return true;
+	if (packet->protocol != IPPROTO_TCP && packet->protocol != IPPROTO_UDP)
+		return false;
+	if (bpf_skb_load_bytes(skb, packet->transport, ports, sizeof(ports)))
+		return false;
+	packet->source_port = ports[0];
+	packet->destination_port = ports[1];
+	if (packet->protocol == IPPROTO_TCP) {
+		if (bpf_skb_load_bytes(skb, packet->transport + 13, &packet->tcp_flags, 1))
+			return false;
+		if (ETH_HLEN + packet->size < packet->transport + sizeof(struct tcphdr))
+			packet->fault = DROP_TRUNCATED;
+	} else if (ETH_HLEN + packet->size < packet->transport + sizeof(struct udphdr)) {
+		packet->fault = DROP_TRUNCATED;
+	}
+	return true;
+}
+
+static __always_inline bool parse_ip4(struct __sk_buff *skb, struct packet *packet)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct iphdr *ip = data + ETH_HLEN;
+	__u32 header;
+
+	if ((void *)(ip + 1) > end || ip->version != 4 || ip->ihl < 5)
+		return false;
+	header = ip->ihl * 4;
+	packet->family = 4;
+	packet->protocol = ip->protocol;
+	packet->hop_limit = ip->ttl;
+	packet->size = bpf_ntohs(ip->tot_len);
+	packet->transport = ETH_HLEN + header;
+	from_ip4(&packet->source, ip->saddr);
+	from_ip4(&packet->destination, ip->daddr);
+	packet->is_whole = (ip->frag_off & bpf_htons(0x4000)) != 0;
+	if (ip->frag_off & bpf_htons(0x3fff)) {
+		packet->fragment = ip->frag_off & bpf_htons(0x1fff) ? LATER_FRAGMENT : FIRST_FRAGMENT;
+		packet->fragment_id = ip->id;
+	}
+	if (!sum_is_right(skb, ip, header))
+		packet->fault = DROP_BAD_HEADER;
+	else if (packet->size < header || ETH_HLEN + packet->size > skb->len)
+		packet->fault = DROP_TRUNCATED;
+	return true;
+}
+
+/* A way through the extension headers of IPv6. */
+struct walk {
+	/* Where the next header begins in the frame. */
+	__u32 offset;
+	__be32 fragment_id;
+	__u8 next;
+	__u8 fragment;
+	__u8 zero[2];
+};
+
+/* Goes on to the transport header. False when a header is not all there, or names addresses still to be visited: then the
+ * packet is on its way through this host, and its sum is over another address than the one in its header (RFC 8200 §8.1). */
+static __noinline int walk_extensions(struct __sk_buff *skb, struct walk *walk)
+{
+	if (!walk)
+		return 0;
+	for (int at = 0; at < MAX_EXTENSIONS; at++) {
+		__u8 head[8];
+
+		if (walk->next != IPPROTO_HOPOPTS && walk->next != IPPROTO_ROUTING && walk->next != IPPROTO_DSTOPTS &&
+		    walk->next != IPPROTO_FRAGMENT)
+			break;
+		if (bpf_skb_load_bytes(skb, walk->offset, head, sizeof(head)))
+			return 0;
+		if (walk->next == IPPROTO_ROUTING && head[3])
+			return 0;
+		if (walk->next == IPPROTO_FRAGMENT) {
+			__u16 place = (__u16)head[2] << 8 | head[3];
+
+			/* A packet in one piece may have the header all the same (RFC 8200 §4.5, RFC 6946). */
+			if (place & 0xfff9) {
+				walk->fragment = place & 0xfff8 ? LATER_FRAGMENT : FIRST_FRAGMENT;
+				__builtin_memcpy(&walk->fragment_id, head + 4, 4);
+			}
+			walk->offset += 8;
+		} else {
+			walk->offset += 8 + head[1] * 8;
+		}
+		walk->next = head[0];
+		if (walk->fragment == LATER_FRAGMENT)
+			break;
+	}
+	return 1;
+}
+
+static __always_inline bool parse_ip6(struct __sk_buff *skb, struct packet *packet)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct ipv6hdr *ip = data + ETH_HLEN;
+	struct walk walk = { .offset = ETH_HLEN + sizeof(*ip) };
+
+	if ((void *)(ip + 1) > end || ip->version != 6)
+		return false;
+	packet->family = 6;
+	packet->is_whole = true;
+	packet->hop_limit = ip->hop_limit;
+	packet->size = sizeof(*ip) + bpf_ntohs(ip->payload_len);
+	__builtin_memcpy(&packet->source, &ip->saddr, 16);
+	__builtin_memcpy(&packet->destination, &ip->daddr, 16);
+	if (ETH_HLEN + packet->size > skb->len)
+		packet->fault = DROP_TRUNCATED;
+	walk.next = ip->nexthdr;
+	if (!walk_extensions(skb, &walk))
+		return false;
+	packet->protocol = walk.next;
+	packet->transport = walk.offset;
+	packet->fragment = walk.fragment;
+	packet->fragment_id = walk.fragment_id;
+	return true;
+}
+
+/* ::ffff:0:0/96 stands for IPv4 in our maps, and for nothing on the wire (RFC 4291 §2.5.5.2). */
+static __always_inline bool is_mapped(const struct address *address)
+{
+	return address->words[0] == 0 && address->words[1] == 0 && address->words[2] == bpf_htonl(0xffff);
+}
+
+/* An address that nobody sends from (RFC 1812 §5.3.7, RFC 4291 §2.5 and §2.7): the host's own stack drops its packets. */
+static __always_inline bool is_martian(const struct packet *packet)
+{
+	__u32 first = bpf_ntohl(packet->source.words[0]), last = bpf_ntohl(packet->source.words[3]);
+
+	if (packet->family == 4)
+		return last >> 24 == 0 || last >> 24 == 127 || last >> 24 >= 224;
+	if (is_mapped(&packet->source) || is_mapped(&packet->destination))
+		return true;
+	if (first == 0 && packet->source.words[1] == 0 && packet->source.words[2] == 0)
+		return last <= 1;
+	return first >> 22 == 0xfe80 >> 6 || first >> 24 == 0xff;
+}
+
+/* Fills in `packet`; false when it is none that a listener may take, and the rest of the host's business. */
+static __noinline int parse(struct __sk_buff *skb, struct packet *packet)
+{
+	__u32 head = skb->len < HEAD_BYTES ? skb->len : HEAD_BYTES;
+	bool is_ip;
+
+	if (!packet)
+		return 0;
+	if ((void *)(long)skb->data + head > (void *)(long)skb->data_end && bpf_skb_pull_data(skb, head))
+		return 0;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		is_ip = parse_ip4(skb, packet);
+	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		is_ip = parse_ip6(skb, packet);
+	else
+		return 0;
+	return is_ip && read_transport(skb, packet);
+}
+
+#endif

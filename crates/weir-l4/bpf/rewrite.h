@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Addresses and ports of a packet become others, and the sums over them follow. What was damaged stays damaged: sums are
+ * brought forward by the difference, never made anew. */
+#ifndef WEIR_REWRITE_H
+#define WEIR_REWRITE_H
+
+#include "flows.h"
+#include "packet.h"
+
+#define SUM_OF_IP4 (ETH_HLEN + offsetof(struct iphdr, check))
+
+/* Where the transport's sum lies, and how the kernel is to treat it. */
+static __always_inline __u32 sum_of_transport(const struct packet *packet, __u64 *flags)
+{
+	if (packet->protocol == IPPROTO_TCP) {
+		*flags = 0;
+		return packet->transport + offsetof(struct tcphdr, check);
+	}
+	/* A sum of 0 says that there is none (RFC 768), and no sum may become it. */
+	*flags = BPF_F_MARK_MANGLED_0;
+	return packet->transport + offsetof(struct udphdr, check);
+}
+
+static __always_inline bool has_sum(struct __sk_buff *skb, const struct packet *packet, __u32 at)
+{
+	__u16 sum = 0;
+
+	return packet->protocol == IPPROTO_TCP || (!bpf_skb_load_bytes(skb, at, &sum, sizeof(sum)) && sum);
+}
+
+static __always_inline long rewrite_ip4(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
+{
+	__be32 from[2] = { packet->source.words[3], packet->destination.words[3] };
+	__be32 to[2] = { flow->source.words[3], flow->destination.words[3] };
+	/* Hop limit and protocol are one word of the sum; one less of the first is 0x100 less of it. */
+	__be16 before = bpf_htons((__u16)packet->hop_limit << 8), after = bpf_htons((__u16)(packet->hop_limit - 1) << 8);
+	__u64 flags;
+	__u32 sum = sum_of_transport(packet, &flags);
+	__s64 difference = bpf_csum_diff(from, sizeof(from), to, sizeof(to), 0);
+	__u8 hop_limit = packet->hop_limit - 1;
+	long failed = 0;
+
+	if (packet->fragment != LATER_FRAGMENT)
+		failed |= bpf_l4_csum_replace(skb, sum, 0, difference, flags | BPF_F_PSEUDO_HDR);
+	failed |= bpf_l3_csum_replace(skb, SUM_OF_IP4, 0, difference, 0);
+	failed |= bpf_l3_csum_replace(skb, SUM_OF_IP4, before, after, 2);
+	failed |= bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, ttl), &hop_limit, 1, 0);
+	failed |= bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, saddr), to, sizeof(to), 0);
+	return failed;
+}
+
+static __always_inline long rewrite_ip6(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
+{
+	struct address from[2] = { packet->source, packet->destination };
+	/* From the hop limit on, the header lies as this does; what stands before it is not stored. */
+	struct {
+		__u8 zero[3];
+		__u8 hop_limit;
+		struct address addresses[2];
+	} to = { .hop_limit = packet->hop_limit - 1, .addresses = { flow->source, flow->destination } };
+	__u64 flags;
+	__u32 sum = sum_of_transport(packet, &flags);
+	__s64 difference = bpf_csum_diff((__be32 *)from, sizeof(from), (__be32 *)to.addresses, sizeof(from), 0);
+	long failed = 0;
+
+	/* For a sum over the whole packet (CHECKSUM_COMPLETE) the kernel takes the difference off as IPv4 needs it, whose
+	 * header has a sum that balances the addresses. IPv6 has none: storing with RECOMPUTE adds it again. */
+	if (packet->fragment != LATER_FRAGMENT)
+		failed |= bpf_l4_csum_replace(skb, sum, 0, difference, flags | BPF_F_PSEUDO_HDR);
+	failed |= bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, hop_limit), &to.hop_limit, 33,
+				      BPF_F_RECOMPUTE_CSUM);
+	return failed;
+}
+
+/* Makes of a packet what its flow says, with one hop less to go. Not 0 when the packet can't be written. */
+static __noinline int rewrite(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
+{
+	__be16 from[2], to[2];
+	__u64 flags;
+	__u32 sum;
+	long failed;
+
+	if (!packet || !flow)
+		return 1;
+	if (packet->family == 4)
+		failed = rewrite_ip4(skb, packet, flow);
+	else
+		failed = rewrite_ip6(skb, packet, flow);
+	if (failed || packet->fragment == LATER_FRAGMENT)
+		return failed != 0;
+	from[0] = packet->source_port;
+	from[1] = packet->destination_port;
+	to[0] = flow->source_port;
+	to[1] = flow->destination_port;
+	if (from[0] == to[0] && from[1] == to[1])
+		return 0;
+	sum = sum_of_transport(packet, &flags);
+	/* The change of the sum balances that of the ports, where there is a sum. */
+	failed |= bpf_l4_csum_replace(skb, sum, *(__u32 *)from, *(__u32 *)to, flags | sizeof(to));
+	failed |= bpf_skb_store_bytes(skb, packet->transport, to, sizeof(to),
+				      has_sum(skb, packet, sum) ? 0 : BPF_F_RECOMPUTE_CSUM);
+	return failed != 0;
+}
+
+#endif

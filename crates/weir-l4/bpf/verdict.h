@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* How a packet that is ours ends: counted once, by listener. */
+#ifndef WEIR_VERDICT_H
+#define WEIR_VERDICT_H
+
+#include <linux/if_packet.h>
+#include <linux/pkt_cls.h>
+
+#include "maps.h"
+
+/* The next program on this hook, and then the host's stack, see the packet as it came. */
+#define NOT_OURS (-1)
+
+static __always_inline void count(struct __sk_buff *skb, __u32 listener, enum verdict verdict)
+{
+	__u32 index = listener * VERDICTS + verdict;
+	struct counter *counter = bpf_map_lookup_elem(&verdicts, &index);
+
+	if (counter) {
+		counter->packets += skb->gso_segs ? skb->gso_segs : 1;
+		counter->bytes += skb->wire_len ? skb->wire_len : skb->len;
+	}
+}
+
+static __always_inline int drop(struct __sk_buff *skb, __u32 listener, enum verdict verdict)
+{
+	count(skb, listener, verdict);
+	return TC_ACT_SHOT;
+}
+
+#endif

@@ -1,0 +1,28 @@
+//! Compiles the packet program. It is part of the binary: who runs Weir needs no compiler.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn main() {
+    let directory = Path::new("bpf");
+    println!("cargo::rerun-if-changed={}", directory.display());
+    println!("cargo::rerun-if-env-changed=WEIR_CLANG");
+    let object = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("nat.bpf.o");
+    let clang = std::env::var("WEIR_CLANG").unwrap_or_else(|_| "clang-14".to_owned());
+    let mut command = Command::new(&clang);
+    command.args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror"]);
+    // The program's kind of function has the packet as an argument whether it reads it or not.
+    command.args(["-Wno-unused-parameter"]);
+    // `asm/types.h` lies in the directory of the machine's own architecture.
+    command.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
+    command.arg("-c").arg(directory.join("nat.bpf.c")).arg("-o").arg(&object);
+    match command.status() {
+        Ok(status) if status.success() => {}
+        Ok(_) => panic!(
+            "the packet program does not compile; clang 14 and libbpf-dev are needed (xtask/setup.sh build)"
+        ),
+        Err(error) => panic!(
+            "`{clang}` can't be run: {error}; clang 14 is needed (xtask/setup.sh build), WEIR_CLANG names another"
+        ),
+    }
+}

@@ -1,0 +1,327 @@
+//! What this host has: interfaces, addresses, routes; and when any of it changes. Read from the kernel by rtnetlink(7).
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+use crate::layout::Address;
+
+/// A network interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its index.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Whether it is up.
+    pub is_up: bool,
+    /// Whether its frames have headers of Ethernet, and it is not the loopback.
+    pub is_ethernet: bool,
+    /// Whether it is one end of a veth pair whose other end is in another network namespace.
+    pub leads_to_namespace: bool,
+}
+
+/// A way to a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The network's address.
+    pub network: IpAddr,
+    /// Length of its prefix.
+    pub prefix: u8,
+    /// Index of the interface.
+    pub interface: u32,
+}
+
+/// What this host has at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Host {
+    /// Interfaces.
+    pub interfaces: Vec<Interface>,
+    /// Its own addresses.
+    pub addresses: BTreeSet<Address>,
+    /// Unicast routes of the main table.
+    pub routes: Vec<Route>,
+}
+
+impl Host {
+    /// Asks the kernel.
+    pub fn read() -> io::Result<Host> {
+        let mut host = Host::default();
+        dump(GET_LINK, &mut |message| host.interfaces.extend(interface(message)))?;
+        dump(GET_ADDRESS, &mut |message| host.addresses.extend(address(message)))?;
+        dump(GET_ROUTE, &mut |message| host.routes.extend(routes(message)))?;
+        Ok(host)
+    }
+
+    /// Index of the interface that the longest matching route has; 0 when no route leads there.
+    pub fn interface_to(&self, address: IpAddr) -> u32 {
+        let address = address.to_canonical();
+        let matching = self.routes.iter().filter(|route| route.leads_to(address));
+        matching.max_by_key(|route| route.prefix).map_or(0, |route| route.interface)
+    }
+
+    /// Names of the interfaces that some route leads out by: where clients and backends are.
+    pub fn routed_interfaces(&self) -> BTreeSet<String> {
+        let used: BTreeSet<u32> = self.routes.iter().map(|route| route.interface).collect();
+        let chosen =
+            self.interfaces.iter().filter(|one| one.is_ethernet && one.is_up && used.contains(&one.index));
+        chosen.map(|one| one.name.clone()).collect()
+    }
+
+    /// Names of the interfaces that are up and wanted by their name.
+    pub fn interfaces_that(&self, is_wanted: impl Fn(&str) -> bool) -> BTreeSet<String> {
+        let chosen =
+            self.interfaces.iter().filter(|one| one.is_ethernet && one.is_up && is_wanted(&one.name));
+        chosen.map(|one| one.name.clone()).collect()
+    }
+
+    /// Indexes of the interfaces that lead into other namespaces.
+    pub fn local_peers(&self) -> BTreeSet<u32> {
+        self.interfaces.iter().filter(|one| one.leads_to_namespace).map(|one| one.index).collect()
+    }
+}
+
+impl Route {
+    fn leads_to(&self, address: IpAddr) -> bool {
+        let (bits, one, other) = match (self.network, address) {
+            (IpAddr::V4(one), IpAddr::V4(other)) => {
+                (32, u128::from(one.to_bits()), u128::from(other.to_bits()))
+            }
+            (IpAddr::V6(one), IpAddr::V6(other)) => (128, one.to_bits(), other.to_bits()),
+            _ => return false,
+        };
+        let rest = bits - u32::from(self.prefix).min(bits);
+        one.checked_shr(rest).unwrap_or(0) == other.checked_shr(rest).unwrap_or(0)
+    }
+}
+
+/// Tells of changes.
+pub struct Watch(OwnedFd);
+
+impl Watch {
+    /// From now on.
+    pub fn open() -> io::Result<Watch> {
+        const LINK: u32 = 0x1;
+        const NEIGHBOUR: u32 = 0x4;
+        const ADDRESS: u32 = 0x10 | 0x100;
+        const ROUTE: u32 = 0x40 | 0x400;
+        let socket = open(SocketAddrNetlink::new(0, LINK | NEIGHBOUR | ADDRESS | ROUTE))?;
+        Ok(Watch(socket))
+    }
+
+    /// Waits for a change; says whether more than neighbours may have changed.
+    pub fn wait(&self) -> io::Result<bool> {
+        let mut buffer = vec![0; BUFFER];
+        let bytes = match rustix::net::recv(&self.0, &mut buffer[..], RecvFlags::empty()) {
+            Ok((bytes, _)) => bytes,
+            // More came than the socket holds: anything may have changed.
+            Err(rustix::io::Errno::NOBUFS) => return Ok(true),
+            Err(error) => return Err(error.into()),
+        };
+        let is_neighbour = |message: &Message<'_>| (28..=30).contains(&message.kind);
+        Ok(messages(&buffer[..bytes]).any(|message| !is_neighbour(&message)))
+    }
+}
+
+/// Room for one answer of the kernel, which fills at most 32 KiB at a time.
+const BUFFER: usize = 64 << 10;
+const GET_LINK: u16 = 18;
+const GET_ADDRESS: u16 = 22;
+const GET_ROUTE: u16 = 26;
+
+fn open(at: SocketAddrNetlink) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    // No protocol is rtnetlink's: NETLINK_ROUTE is 0.
+    let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+    rustix::net::bind(&socket, &at)?;
+    Ok(socket)
+}
+
+/// Asks for all of a kind and gives each answer to `take`.
+fn dump(kind: u16, take: &mut dyn FnMut(&Message<'_>)) -> io::Result<()> {
+    /// NLM_F_REQUEST and NLM_F_DUMP.
+    const REQUEST: u16 = 0x301;
+    const LENGTH: usize = 36;
+    let socket = open(SocketAddrNetlink::new(0, 0))?;
+    let mut request = [0; LENGTH];
+    request[..4].copy_from_slice(&(LENGTH as u32).to_ne_bytes());
+    request[4..6].copy_from_slice(&kind.to_ne_bytes());
+    request[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
+    rustix::net::send(&socket, &request, SendFlags::empty())?;
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        let (bytes, _) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::empty())?;
+        for message in messages(&buffer[..bytes]) {
+            match message.kind {
+                DONE => return Ok(()),
+                ERROR => return Err(message.error()),
+                _ => take(&message),
+            }
+        }
+    }
+}
+
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+
+/// One message: its kind, and what follows its header.
+struct Message<'b> {
+    kind: u16,
+    body: &'b [u8],
+}
+
+impl Message<'_> {
+    fn error(&self) -> io::Error {
+        io::Error::from_raw_os_error(-(u32_at(self.body, 0).unwrap_or(0) as i32))
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes)
+}
+
+/// The messages that a buffer holds, aligned to four bytes each.
+fn messages(mut buffer: &[u8]) -> impl Iterator<Item = Message<'_>> {
+    std::iter::from_fn(move || {
+        let length = u32_at(buffer, 0)? as usize;
+        let message = Message { kind: u16_at(buffer, 4)?, body: buffer.get(16..length)? };
+        buffer = buffer.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(message)
+    })
+}
+
+/// The attributes behind a message's own head of `head` bytes.
+fn attributes(body: &[u8], head: usize) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = body.get(head..).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let length = usize::from(u16_at(rest, 0)?);
+        // The upper bits say that attributes are nested, or of which byte order they are.
+        let attribute = (u16_at(rest, 2)? & 0x3fff, rest.get(4..length)?);
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(attribute)
+    })
+}
+
+/// `struct ifinfomsg` and its attributes.
+fn interface(message: &Message<'_>) -> Option<Interface> {
+    const ETHERNET: u16 = 1;
+    const UP: u32 = 1;
+    const LOOPBACK: u32 = 8;
+    let (mut name, mut is_veth, mut has_far_end) = (None, false, false);
+    for (kind, value) in attributes(message.body, 16) {
+        match kind {
+            3 => name = Some(String::from_utf8_lossy(value).trim_end_matches('\0').to_owned()),
+            18 => is_veth = attributes(value, 0).any(|(kind, value)| kind == 1 && value.starts_with(b"veth")),
+            37 => has_far_end = true,
+            _ => {}
+        }
+    }
+    let flags = u32_at(message.body, 8)?;
+    Some(Interface {
+        index: u32_at(message.body, 4)?,
+        name: name?,
+        is_up: flags & UP != 0,
+        is_ethernet: u16_at(message.body, 2)? == ETHERNET && flags & LOOPBACK == 0,
+        leads_to_namespace: is_veth && has_far_end,
+    })
+}
+
+fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    if let Ok(octets) = <[u8; 4]>::try_from(bytes) {
+        return Some(Ipv4Addr::from(octets).into());
+    }
+    <[u8; 16]>::try_from(bytes).ok().map(|octets| Ipv6Addr::from(octets).into())
+}
+
+/// `struct ifaddrmsg` and its attributes.
+fn address(message: &Message<'_>) -> Option<Address> {
+    let of = |wanted: u16| {
+        attributes(message.body, 8).find(|(kind, _)| *kind == wanted).and_then(|(_, value)| ip(value))
+    };
+    // On a link between two points the one is the far end's, the other our own.
+    of(2).or_else(|| of(1)).map(Address::from)
+}
+
+/// `struct rtmsg` and its attributes: a route each for the ways that share it.
+fn routes(message: &Message<'_>) -> Vec<Route> {
+    const UNICAST: u8 = 1;
+    const MAIN: u8 = 254;
+    let [family, prefix, _, _, table, _, _, kind, ..] = *message.body else { return Vec::new() };
+    if kind != UNICAST || table != MAIN {
+        return Vec::new();
+    }
+    let any = if family == 2 { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
+    let (mut network, mut interfaces) = (any, Vec::new());
+    for (kind, value) in attributes(message.body, 12) {
+        match kind {
+            1 => network = ip(value).unwrap_or(any),
+            4 => interfaces.extend(u32_at(value, 0)),
+            9 => interfaces.extend(ways(value)),
+            _ => {}
+        }
+    }
+    interfaces.into_iter().map(|interface| Route { network, prefix, interface }).collect()
+}
+
+/// Interfaces of a list of `struct rtnexthop`.
+fn ways(mut list: &[u8]) -> Vec<u32> {
+    let mut found = Vec::new();
+    while let (Some(length), Some(interface)) = (u16_at(list, 0), u32_at(list, 4)) {
+        found.push(interface);
+        list = list.get(usize::from(length).next_multiple_of(4).max(8)..).unwrap_or_default();
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_says_what_this_host_has() {
+        let host = Host::read().expect("rtnetlink answers");
+        let loopback = host.interfaces.iter().find(|one| one.name == "lo").expect("a loopback");
+        assert!(!loopback.is_ethernet);
+        assert!(!host.routed_interfaces().contains("lo"));
+    }
+
+    #[test]
+    fn the_longest_prefix_leads() {
+        let route =
+            |network: &str, prefix, interface| Route { network: network.parse().unwrap(), prefix, interface };
+        let routes = vec![
+            route("0.0.0.0", 0, 1),
+            route("10.1.0.0", 16, 2),
+            route("10.1.2.0", 24, 3),
+            route("::", 0, 4),
+            route("2001:db8::", 32, 5),
+        ];
+        let host = Host { routes, ..Host::default() };
+        for (address, interface) in [
+            ("10.1.2.3", 3),
+            ("10.1.3.3", 2),
+            ("192.0.2.1", 1),
+            ("::ffff:10.1.2.3", 3),
+            ("2001:db8::1", 5),
+            ("2001:db9::1", 4),
+        ] {
+            assert_eq!(host.interface_to(address.parse().unwrap()), interface, "{address}");
+        }
+        assert_eq!(Host::default().interface_to("10.0.0.1".parse().unwrap()), 0);
+    }
+
+    #[test]
+    fn what_is_cut_short_ends_the_list() {
+        assert_eq!(messages(&[9, 0, 0, 0, 1, 0]).count(), 0);
+        assert_eq!(attributes(&[8, 0, 1, 0, 1], 0).count(), 0);
+        assert!(ways(&[8, 0, 0, 0, 7, 0, 0]).is_empty());
+    }
+}

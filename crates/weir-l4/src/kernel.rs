@@ -1,0 +1,375 @@
+//! The kernel plane as its owner sees it: what is wanted is put into the maps, flows are swept, counters are read.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use aya::maps::MapError;
+
+use crate::layout::{
+    Address, BLOCKS_PER_TABLE, Backend, BackendCounter, Counter, Endpoint, Flow, FlowKey4, FlowKey6,
+    Listener, Origin, Pool, SLOTS_PER_BLOCK, Settings, SlotBlock, TCP, Verdict,
+};
+use crate::numbers::{Full, Kind, name_of, name_of_backend};
+use crate::plan::{Held, Write, plan};
+use crate::program::{Error, Program, Sizes};
+use crate::wanted::Wanted;
+
+/// What a flow to a client is followed for after both sides have ended it: late segments still find their way.
+const OVER: Duration = Duration::from_secs(10);
+/// What a connection is followed for whose backend has not answered yet.
+const OPENING: Duration = Duration::from_secs(60);
+
+/// What is asked past the listeners is remembered for; the next packet remembers it anew.
+const DIRECT_IDLE: Duration = Duration::from_secs(60);
+
+/// One tick of the program's clock: 2^30 ns.
+const TICK_BITS: u32 = 30;
+
+/// The ticks of a time on CLOCK_MONOTONIC, or of a span, rounded up.
+pub fn ticks(time: Duration) -> u32 {
+    (time.as_nanos().div_ceil(1 << TICK_BITS)) as u32
+}
+
+/// What is wanted was not put in force.
+#[derive(Debug)]
+pub enum ApplyError {
+    /// More is wanted than there is room for; nothing was changed.
+    Full(Full),
+    /// The kernel refused a write; what was in force may be so in part.
+    Kernel(Error),
+}
+
+impl fmt::Display for ApplyError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ApplyError::Full(full) => write!(out, "{full}"),
+            ApplyError::Kernel(error) => write!(out, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for ApplyError {}
+
+impl From<MapError> for ApplyError {
+    fn from(error: MapError) -> ApplyError {
+        ApplyError::Kernel(error.into())
+    }
+}
+
+/// What a sweep found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Flows that stay, by number of their listener.
+    pub by_listener: BTreeMap<u32, u64>,
+    /// Flows that stay and are not over, by number of their backend.
+    pub by_backend: BTreeMap<u32, u64>,
+    /// Flows that were let go.
+    pub ended: u64,
+}
+
+/// The program, its maps, and what they hold.
+pub struct Kernel {
+    program: Program,
+    held: Held,
+    settings: Settings,
+}
+
+impl Kernel {
+    /// With maps of its own, which end with it.
+    pub fn alone(sizes: Sizes) -> Result<Kernel, Error> {
+        Ok(Kernel {
+            program: Program::load(sizes)?,
+            held: Held::nothing(sizes.listeners, sizes.pools, sizes.backends),
+            settings: Settings::default(),
+        })
+    }
+
+    /// With the maps below `directory`, and what they hold from an earlier process.
+    pub fn open(directory: &Path, sizes: Sizes) -> Result<Kernel, Error> {
+        let mut program = Program::open(directory, sizes)?;
+        let held = adopt(&mut program, sizes)?;
+        let settings = program.array::<Settings>("settings")?.get(&0, 0)?;
+        Ok(Kernel { program, held, settings })
+    }
+
+    /// The program, to attach it.
+    pub fn program(&mut self) -> &mut Program {
+        &mut self.program
+    }
+
+    /// Takes the plane away, and all its flows.
+    pub fn remove(self) {
+        self.program.remove();
+    }
+
+    /// Puts in force what is wanted.
+    pub fn apply(&mut self, wanted: &Wanted, interface_to: &dyn Fn(IpAddr) -> u32) -> Result<(), ApplyError> {
+        let (writes, next) = plan(&self.held, wanted, interface_to).map_err(ApplyError::Full)?;
+        for write in &writes {
+            self.write(write)?;
+        }
+        // Only now: after a write that failed, the next plan begins from what was there and writes all of it again.
+        self.held = next;
+        Ok(())
+    }
+
+    fn write(&mut self, write: &Write) -> Result<(), MapError> {
+        match write {
+            Write::Backend(number, value) => {
+                self.program.array::<Backend>("backends")?.set(*number, value, 0)?;
+            }
+            Write::Slots(pool, table, slots) => {
+                let mut blocks = self.program.array::<SlotBlock>("slots")?;
+                let first = (pool * 2 + table) * BLOCKS_PER_TABLE as u32;
+                for (at, slots) in slots.chunks(SLOTS_PER_BLOCK).enumerate() {
+                    let mut block = SlotBlock::default();
+                    block.backends[..slots.len()].copy_from_slice(slots);
+                    blocks.set(first + at as u32, block, 0)?;
+                }
+            }
+            Write::Pool(number, value) => self.program.array::<Pool>("pools")?.set(*number, value, 0)?,
+            Write::Listener(at, value) => put(&mut self.program, "listeners", at, value.as_ref())?,
+            Write::Origin(at, value) => put(&mut self.program, "origins", at, value.as_ref())?,
+            Write::Name(kind, number, name) => {
+                let mut names = self.program.table::<u64, u64>("names")?;
+                names.insert(name_key(*kind, *number), name, 0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says which addresses are this host's own.
+    pub fn set_host_addresses(&mut self, addresses: &BTreeSet<Address>) -> Result<(), Error> {
+        let mut table = self.program.table::<Address, u32>("host_addresses")?;
+        let held: BTreeSet<Address> = table.keys().collect::<Result<_, _>>()?;
+        for gone in held.difference(addresses) {
+            table.remove(gone)?;
+        }
+        for new in addresses.difference(&held) {
+            table.insert(new, 1, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Says which interfaces lead into other namespaces of this host, by index.
+    pub fn set_local_peers(&mut self, interfaces: &BTreeSet<u32>) -> Result<(), Error> {
+        let mut table = self.program.table::<u32, u32>("local_peers")?;
+        let held: BTreeSet<u32> = table.keys().collect::<Result<_, _>>()?;
+        for gone in held.difference(interfaces) {
+            table.remove(gone)?;
+        }
+        for new in interfaces.difference(&held) {
+            table.insert(new, 1, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Has every flow look up its way anew: routes, neighbours or interfaces have changed.
+    pub fn forget_ways(&mut self) -> Result<(), Error> {
+        self.settings.routes = self.settings.routes.wrapping_add(1);
+        self.program.array::<Settings>("settings")?.set(0, self.settings, 0)?;
+        Ok(())
+    }
+
+    /// Lets flows go that were idle for too long, and corrects what the program counts of those that stay. `idle` is the
+    /// longest silence of a flow of the listener of this number, `now` the time on CLOCK_MONOTONIC.
+    pub fn sweep(&mut self, now: Duration, idle: &dyn Fn(u32) -> Duration) -> Result<Swept, Error> {
+        let mut swept = Swept::default();
+        let flows4: Vec<(FlowKey6, Flow)> = read4(&mut self.program)?;
+        sweep_family(&flows4, now, idle, &mut swept, &mut |key| {
+            let _ = self.program.table::<FlowKey4, Flow>("flows4").and_then(|mut t| t.remove(&(*key).into()));
+        });
+        let flows6: Vec<(FlowKey6, Flow)> = read6(&mut self.program)?;
+        sweep_family(&flows6, now, idle, &mut swept, &mut |key| {
+            let _ = self.program.table::<FlowKey6, Flow>("flows6").and_then(|mut t| t.remove(key));
+        });
+        let mut open = self.program.array::<u64>("open_flows")?;
+        for number in self.held.backends.keys() {
+            open.set(*number, swept.by_backend.get(number).copied().unwrap_or(0), 0)?;
+        }
+        Ok(swept)
+    }
+
+    /// What became of the packets of a listener, by its name; nothing for one that has no number.
+    pub fn verdicts(&mut self, listener: &str) -> Result<Vec<(Verdict, Counter)>, Error> {
+        let Some(number) = self.held.numbers.listeners.of(name_of(listener)) else { return Ok(Vec::new()) };
+        let counters = self.program.counters::<Counter>("verdicts")?;
+        let mut found = Vec::with_capacity(Verdict::ALL.len());
+        for verdict in Verdict::ALL {
+            let index = number * Verdict::ALL.len() as u32 + verdict as u32;
+            let mut sum = Counter::default();
+            for one in counters.get(&index, 0)?.iter() {
+                sum.packets += one.packets;
+                sum.bytes += one.bytes;
+            }
+            found.push((verdict, sum));
+        }
+        Ok(found)
+    }
+
+    /// What is counted of a backend of a pool.
+    pub fn backend_counts(&mut self, pool: &str, address: SocketAddr) -> Result<BackendCounter, Error> {
+        let name = name_of_backend(pool, &Endpoint::new(address, 0));
+        let mut sum = BackendCounter::default();
+        let Some(number) = self.held.numbers.backends.of(name) else { return Ok(sum) };
+        for one in self.program.counters::<BackendCounter>("backend_counters")?.get(&number, 0)?.iter() {
+            sum.flows += one.flows;
+            sum.bytes_to_backend += one.bytes_to_backend;
+            sum.bytes_to_client += one.bytes_to_client;
+            sum.refused += one.refused;
+        }
+        Ok(sum)
+    }
+
+    /// Flows of a backend of a pool that have not ended.
+    pub fn open_flows(&mut self, pool: &str, address: SocketAddr) -> Result<u64, Error> {
+        let name = name_of_backend(pool, &Endpoint::new(address, 0));
+        let Some(number) = self.held.numbers.backends.of(name) else { return Ok(0) };
+        Ok(self.program.array::<u64>("open_flows")?.get(&number, 0)?)
+    }
+
+    /// The number of a listener, and of a backend: what [`Swept`] counts by.
+    pub fn numbers(&self) -> &crate::plan::Named {
+        &self.held.numbers
+    }
+}
+
+fn name_key(kind: Kind, number: u32) -> u64 {
+    (kind as u64) << 32 | u64::from(number)
+}
+
+fn put<V: aya::Pod>(
+    program: &mut Program,
+    map: &str,
+    at: &Endpoint,
+    value: Option<&V>,
+) -> Result<(), MapError> {
+    let mut table = program.table::<Endpoint, V>(map)?;
+    match value {
+        Some(value) => table.insert(at, value, 0),
+        None => match table.remove(at) {
+            // Gone already.
+            Err(MapError::KeyNotFound) => Ok(()),
+            other => other,
+        },
+    }
+}
+
+fn read4(program: &mut Program) -> Result<Vec<(FlowKey6, Flow)>, MapError> {
+    let table = program.table::<FlowKey4, Flow>("flows4")?;
+    // Entries come and go while they are read; one that has just gone is no error.
+    Ok(table.iter().filter_map(Result::ok).map(|(key, flow)| (key.into(), flow)).collect())
+}
+
+fn read6(program: &mut Program) -> Result<Vec<(FlowKey6, Flow)>, MapError> {
+    let table = program.table::<FlowKey6, Flow>("flows6")?;
+    Ok(table.iter().filter_map(Result::ok).collect())
+}
+
+/// The key of the other direction of a flow.
+fn other_way(key: &FlowKey6, flow: &Flow) -> FlowKey6 {
+    FlowKey6 {
+        source: flow.destination,
+        destination: flow.source,
+        source_port: flow.destination_port,
+        destination_port: flow.source_port,
+        ..*key
+    }
+}
+
+/// Numbers of `enum direction` in `bpf/layout.h`.
+const TO_BACKEND: u8 = 0;
+const DIRECT: u8 = 2;
+
+/// Bits of `enum seen` in `bpf/layout.h`.
+const SEEN_FIN: u8 = 2;
+const SEEN_RST: u8 = 4;
+const SEEN_DATA: u8 = 8;
+
+fn sweep_family(
+    flows: &[(FlowKey6, Flow)],
+    now: Duration,
+    idle: &dyn Fn(u32) -> Duration,
+    swept: &mut Swept,
+    remove: &mut dyn FnMut(&FlowKey6),
+) {
+    let by_key: HashMap<&FlowKey6, &Flow> = flows.iter().map(|(key, flow)| (key, flow)).collect();
+    let now = ticks(now);
+    for (key, flow) in flows {
+        let other = by_key.get(&other_way(key, flow));
+        let last = other.map_or(flow.last_tick, |other| other.last_tick.max(flow.last_tick));
+        let (either, both) = match other {
+            Some(other) => (flow.seen | other.seen, flow.seen & other.seen),
+            None => (flow.seen, flow.seen),
+        };
+        let is_over = key.protocol == TCP && (either & SEEN_RST != 0 || both & SEEN_FIN != 0);
+        let is_opening = key.protocol == TCP && both & SEEN_DATA == 0 && either & SEEN_RST == 0;
+        let longest = match () {
+            () if flow.direction == DIRECT => DIRECT_IDLE,
+            () if is_over => OVER,
+            () if is_opening => OPENING.min(idle(flow.listener)),
+            () => idle(flow.listener),
+        };
+        if now.saturating_sub(last) > ticks(longest) {
+            remove(key);
+            swept.ended += u64::from(flow.direction == TO_BACKEND);
+        } else if flow.direction == TO_BACKEND {
+            *swept.by_listener.entry(flow.listener).or_default() += 1;
+            if !is_over {
+                *swept.by_backend.entry(flow.backend).or_default() += 1;
+            }
+        }
+    }
+}
+
+/// What the maps hold from an earlier process.
+fn adopt(program: &mut Program, sizes: Sizes) -> Result<Held, Error> {
+    let entries = |program: &mut Program, map: &str| -> Result<u32, Error> {
+        Ok(match map {
+            "pools" => program.array::<Pool>(map)?.len(),
+            _ => program.array::<Backend>(map)?.len(),
+        })
+    };
+    let (pools, backends) = (entries(program, "pools")?, entries(program, "backends")?);
+    let mut held = Held::nothing(sizes.listeners, pools, backends);
+    let names: Vec<(u64, u64)> = program.table::<u64, u64>("names")?.iter().filter_map(Result::ok).collect();
+    for (key, name) in names {
+        let number = key as u32;
+        match key >> 32 {
+            0 => held.numbers.listeners.adopt(name, number),
+            1 => held.numbers.pools.adopt(name, number),
+            _ => held.numbers.backends.adopt(name, number),
+        }
+    }
+    for number in 0..backends {
+        let value = program.array::<Backend>("backends")?.get(&number, 0)?;
+        if value != Backend::default() {
+            held.backends.insert(number, value);
+        }
+    }
+    for number in 0..pools {
+        let value = program.array::<Pool>("pools")?.get(&number, 0)?;
+        if value != Pool::default() {
+            held.pools.insert(number, (value, slots_of(program, number, &value)?));
+        }
+    }
+    let listeners: BTreeMap<Endpoint, Listener> =
+        program.table("listeners")?.iter().filter_map(Result::ok).collect();
+    let origins: BTreeMap<Endpoint, Origin> =
+        program.table("origins")?.iter().filter_map(Result::ok).collect();
+    Ok(Held { listeners, origins, ..held })
+}
+
+fn slots_of(program: &mut Program, number: u32, pool: &Pool) -> Result<Vec<u16>, Error> {
+    let blocks = program.array::<SlotBlock>("slots")?;
+    let first = (number * 2 + pool.table) * BLOCKS_PER_TABLE as u32;
+    let mut slots = Vec::with_capacity(pool.slots as usize);
+    for at in 0..(pool.slots as usize).div_ceil(SLOTS_PER_BLOCK) {
+        slots.extend(blocks.get(&(first + at as u32), 0)?.backends);
+    }
+    slots.truncate(pool.slots as usize);
+    Ok(slots)
+}

@@ -1,0 +1,427 @@
+//! What lies in the maps: the same structs as in `bpf/layout.h`, whose comments say what each field is.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// As `LAYOUT_VERSION` in `bpf/layout.h`.
+pub const LAYOUT_VERSION: u32 = 1;
+/// Slots in a block.
+pub const SLOTS_PER_BLOCK: usize = 32;
+/// Blocks of one table.
+pub const BLOCKS_PER_TABLE: usize = 2049;
+/// Protocol number of TCP.
+pub const TCP: u8 = 6;
+/// Protocol number of UDP.
+pub const UDP: u8 = 17;
+
+/// An IPv6 address, or an IPv4 address as `::ffff:a.b.c.d`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Address(pub [u8; 16]);
+
+impl From<IpAddr> for Address {
+    fn from(address: IpAddr) -> Address {
+        match address {
+            IpAddr::V4(address) => Address(address.to_ipv6_mapped().octets()),
+            IpAddr::V6(address) => Address(address.octets()),
+        }
+    }
+}
+
+impl From<Address> for IpAddr {
+    fn from(Address(octets): Address) -> IpAddr {
+        Ipv6Addr::from(octets).to_canonical()
+    }
+}
+
+/// Where packets are taken from clients, or from a backend.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Endpoint {
+    /// Its address.
+    pub address: Address,
+    /// Big endian.
+    pub port: [u8; 2],
+    /// [`TCP`] or [`UDP`].
+    pub protocol: u8,
+    /// Nothing.
+    pub zero: u8,
+}
+
+impl Endpoint {
+    /// Of a socket address and a protocol number.
+    pub fn new(address: SocketAddr, protocol: u8) -> Endpoint {
+        Endpoint { address: address.ip().into(), port: address.port().to_be_bytes(), protocol, zero: 0 }
+    }
+}
+
+/// As `struct listener`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Listener {
+    /// Where its packets are counted.
+    pub number: u32,
+    /// Number of its pool.
+    pub pool: u32,
+}
+
+/// How the program chooses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Algorithm {
+    /// By the hash of the key.
+    #[default]
+    Hash = 0,
+    /// By turns through the slots.
+    Turns = 1,
+    /// The fewest flows for its weight.
+    LeastFlows = 2,
+}
+
+/// What is hashed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum HashKey {
+    /// The client's address.
+    #[default]
+    Client = 0,
+    /// Addresses, ports and protocol.
+    Flow = 1,
+}
+
+/// As `struct pool`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pool {
+    /// An [`Algorithm`].
+    pub algorithm: u32,
+    /// A [`HashKey`].
+    pub hash_key: u32,
+    /// The table in force, 0 or 1.
+    pub table: u32,
+    /// Slots of it that hold a backend.
+    pub slots: u32,
+}
+
+/// As `struct slot_block`: numbers of backends.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotBlock {
+    /// Numbers.
+    pub backends: [u16; SLOTS_PER_BLOCK],
+}
+
+/// As `enum backend_state`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum BackendState {
+    /// The number is not in use.
+    #[default]
+    None = 0,
+    /// Its flows go on.
+    Alive = 1,
+    /// Down or removed.
+    Dead = 2,
+}
+
+/// As `struct backend`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backend {
+    /// Its address.
+    pub address: Address,
+    /// Big endian; 0 keeps the port that the client asked for.
+    pub port: [u8; 2],
+    /// A [`BackendState`].
+    pub state: u8,
+    /// 4 or 6.
+    pub family: u8,
+    /// Raised when the number is given to another backend.
+    pub generation: u32,
+    /// In hundredths, above 0.
+    pub weight: u32,
+    /// Index of the interface that leads to it; 0 when not known.
+    pub interface: u32,
+}
+
+/// As `struct origin`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The listener's address.
+    pub address: Address,
+    /// The listener's port, big endian.
+    pub port: [u8; 2],
+    /// 1 when several listeners use the backend.
+    pub is_ambiguous: u8,
+    /// Nothing.
+    pub zero: u8,
+    /// Number of the listener.
+    pub listener: u32,
+    /// Number of the backend.
+    pub backend: u32,
+}
+
+/// As `struct flow_key4`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FlowKey4 {
+    /// Whence.
+    pub source: [u8; 4],
+    /// Whither.
+    pub destination: [u8; 4],
+    /// Big endian.
+    pub source_port: [u8; 2],
+    /// Big endian.
+    pub destination_port: [u8; 2],
+    /// [`TCP`] or [`UDP`].
+    pub protocol: u8,
+    /// Nothing.
+    pub zero: [u8; 3],
+}
+
+/// As `struct flow_key6`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FlowKey6 {
+    /// Whence.
+    pub source: Address,
+    /// Whither.
+    pub destination: Address,
+    /// Big endian.
+    pub source_port: [u8; 2],
+    /// Big endian.
+    pub destination_port: [u8; 2],
+    /// [`TCP`] or [`UDP`].
+    pub protocol: u8,
+    /// Nothing.
+    pub zero: [u8; 3],
+}
+
+impl From<FlowKey6> for FlowKey4 {
+    fn from(wide: FlowKey6) -> FlowKey4 {
+        let last_four = |address: Address| [address.0[12], address.0[13], address.0[14], address.0[15]];
+        FlowKey4 {
+            source: last_four(wide.source),
+            destination: last_four(wide.destination),
+            source_port: wide.source_port,
+            destination_port: wide.destination_port,
+            protocol: wide.protocol,
+            zero: [0; 3],
+        }
+    }
+}
+
+impl From<FlowKey4> for FlowKey6 {
+    fn from(narrow: FlowKey4) -> FlowKey6 {
+        let wide = |octets: [u8; 4]| Address::from(IpAddr::V4(Ipv4Addr::from(octets)));
+        FlowKey6 {
+            source: wide(narrow.source),
+            destination: wide(narrow.destination),
+            source_port: narrow.source_port,
+            destination_port: narrow.destination_port,
+            protocol: narrow.protocol,
+            zero: [0; 3],
+        }
+    }
+}
+
+/// As `struct next_hop`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NextHop {
+    /// Index of the interface.
+    pub interface: u32,
+    /// Of the neighbour.
+    pub destination_mac: [u8; 6],
+    /// Of the interface.
+    pub source_mac: [u8; 6],
+    /// Bytes of IP that fit; 0 when not known.
+    pub mtu: u16,
+    /// Whether the other end is in another namespace of this host.
+    pub is_peer: u8,
+    /// Nothing.
+    pub zero: u8,
+    /// When it was looked up, in ticks; 0 is never.
+    pub resolved_tick: u32,
+    /// [`Settings::routes`] at that time.
+    pub routes: u32,
+}
+
+/// As `struct flow`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flow {
+    /// Whence its packets come, as they leave.
+    pub source: Address,
+    /// Whither.
+    pub destination: Address,
+    /// Big endian.
+    pub source_port: [u8; 2],
+    /// Big endian.
+    pub destination_port: [u8; 2],
+    /// Number of its backend.
+    pub backend: u32,
+    /// [`Backend::generation`] at that time.
+    pub generation: u32,
+    /// Number of its listener.
+    pub listener: u32,
+    /// Last packet, in ticks.
+    pub last_tick: u32,
+    /// 0 to the backend, 1 to the client.
+    pub direction: u8,
+    /// `enum seen`.
+    pub seen: u8,
+    /// Nothing.
+    pub zero: [u8; 2],
+    /// Its way out.
+    pub next_hop: NextHop,
+}
+
+/// As `struct settings`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// [`SHED`] or 0.
+    pub flags: u32,
+    /// Raised when routes, neighbours or devices change.
+    pub routes: u32,
+    /// New flows a tick and processor that are remembered; 0 is no limit.
+    pub new_flows_per_tick: u32,
+    /// Nothing.
+    pub zero: u32,
+}
+
+/// New flows are not remembered.
+pub const SHED: u32 = 1;
+
+/// As `struct counter`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counter {
+    /// Packets, a train of segments counted by its segments.
+    pub packets: u64,
+    /// Bytes of frames.
+    pub bytes: u64,
+}
+
+/// As `struct backend_counter`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackendCounter {
+    /// Flows that it was chosen for.
+    pub flows: u64,
+    /// Bytes of frames to it.
+    pub bytes_to_backend: u64,
+    /// Bytes of frames from it.
+    pub bytes_to_client: u64,
+    /// Flows that it reset before it answered.
+    pub refused: u64,
+}
+
+const _: () = assert!(size_of::<Endpoint>() == 20);
+const _: () = assert!(size_of::<Listener>() == 8);
+const _: () = assert!(size_of::<Pool>() == 16);
+const _: () = assert!(size_of::<SlotBlock>() == 64);
+const _: () = assert!(size_of::<Backend>() == 32);
+const _: () = assert!(size_of::<Origin>() == 28);
+const _: () = assert!(size_of::<FlowKey4>() == 16);
+const _: () = assert!(size_of::<FlowKey6>() == 40);
+const _: () = assert!(size_of::<NextHop>() == 28);
+const _: () = assert!(size_of::<Flow>() == 84);
+const _: () = assert!(size_of::<Settings>() == 16);
+const _: () = assert!(size_of::<Counter>() == 16);
+const _: () = assert!(size_of::<BackendCounter>() == 32);
+
+/// What became of a packet: as `enum verdict`, in its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum Verdict {
+    /// Forwarded to a backend.
+    ToBackend,
+    /// Forwarded to a client.
+    ToClient,
+    /// An ICMP error, translated for a backend.
+    IcmpToBackend,
+    /// An ICMP error, translated for a client.
+    IcmpToClient,
+    /// Answered by a TCP reset.
+    Reset,
+    /// Answered by ICMP: its hop limit ended here.
+    TimeExceeded,
+    /// Answered by ICMP: it does not fit the way out.
+    TooBig,
+    /// Its IP header's sum is wrong.
+    DropBadHeader,
+    /// It ends before it says it does.
+    DropTruncated,
+    /// No backend takes flows.
+    DropNoBackend,
+    /// It belongs to a flow that nobody remembers.
+    DropUnknownFlow,
+    /// The client is the backend that was chosen.
+    DropOwnBackend,
+    /// A later fragment whose first one was not seen.
+    DropFragment,
+    /// No way leads there.
+    DropNoRoute,
+    /// New flows are shed.
+    DropShed,
+    /// No port was free at the backend.
+    DropNoPort,
+    /// An ICMP error that can't be translated.
+    DropIcmp,
+    /// The kernel refused to change it.
+    DropNotRewritten,
+    /// It deserves an answer, and there were too many, or there is none for its kind.
+    DropUnanswered,
+}
+
+impl Verdict {
+    /// All, in the order of their numbers.
+    pub const ALL: [Verdict; 19] = [
+        Verdict::ToBackend,
+        Verdict::ToClient,
+        Verdict::IcmpToBackend,
+        Verdict::IcmpToClient,
+        Verdict::Reset,
+        Verdict::TimeExceeded,
+        Verdict::TooBig,
+        Verdict::DropBadHeader,
+        Verdict::DropTruncated,
+        Verdict::DropNoBackend,
+        Verdict::DropUnknownFlow,
+        Verdict::DropOwnBackend,
+        Verdict::DropFragment,
+        Verdict::DropNoRoute,
+        Verdict::DropShed,
+        Verdict::DropNoPort,
+        Verdict::DropIcmp,
+        Verdict::DropNotRewritten,
+        Verdict::DropUnanswered,
+    ];
+
+    /// The word that metrics and `weir explain` have for it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Verdict::ToBackend => "to_backend",
+            Verdict::ToClient => "to_client",
+            Verdict::IcmpToBackend => "icmp_to_backend",
+            Verdict::IcmpToClient => "icmp_to_client",
+            Verdict::Reset => "reset",
+            Verdict::TimeExceeded => "time_exceeded",
+            Verdict::TooBig => "too_big",
+            Verdict::DropBadHeader => "drop_bad_header",
+            Verdict::DropTruncated => "drop_truncated",
+            Verdict::DropNoBackend => "drop_no_backend",
+            Verdict::DropUnknownFlow => "drop_unknown_flow",
+            Verdict::DropOwnBackend => "drop_own_backend",
+            Verdict::DropFragment => "drop_fragment",
+            Verdict::DropNoRoute => "drop_no_route",
+            Verdict::DropShed => "drop_shed",
+            Verdict::DropNoPort => "drop_no_port",
+            Verdict::DropIcmp => "drop_icmp",
+            Verdict::DropNotRewritten => "drop_not_rewritten",
+            Verdict::DropUnanswered => "drop_unanswered",
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! From what the maps hold to what is wanted: which writes, in which order. Pure.
+//!
+//! The order is such that the program never reads of a thing that is not there yet, or not any more: a backend that went
+//! down is said so first, tables are filled while they are not in force, and listeners come last and leave first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::layout::{Backend, BackendState, Endpoint, Listener, Origin, Pool};
+use crate::numbers::{Full, Kind, Numbers, name_of, name_of_backend};
+use crate::tables;
+use crate::wanted::{self, Wanted};
+
+/// What the maps hold, as far as this crate writes it.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// Who has which number.
+    pub numbers: Named,
+    /// By number.
+    pub backends: BTreeMap<u32, Backend>,
+    /// By number; the slots of the table in force beside it.
+    pub pools: BTreeMap<u32, (Pool, Vec<u16>)>,
+    /// By where clients send to.
+    pub listeners: BTreeMap<Endpoint, Listener>,
+    /// By where backends answer from.
+    pub origins: BTreeMap<Endpoint, Origin>,
+}
+
+/// Numbers of all kinds.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// Listeners.
+    pub listeners: Numbers,
+    /// Pools.
+    pub pools: Numbers,
+    /// Backends.
+    pub backends: Numbers,
+}
+
+/// One change of the maps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// A backend, by number.
+    Backend(u32, Backend),
+    /// The slots of a table that is not in force, by number of the pool and of its table.
+    Slots(u32, u32, Vec<u16>),
+    /// A pool, by number: puts a table in force.
+    Pool(u32, Pool),
+    /// Where clients send to; `None` takes it away.
+    Listener(Endpoint, Option<Listener>),
+    /// Where a backend answers from; `None` takes it away.
+    Origin(Endpoint, Option<Origin>),
+    /// A name that has this number from now on.
+    Name(Kind, u32, u64),
+}
+
+impl Held {
+    /// Nothing, with room for so many listeners, pools and backends.
+    pub fn nothing(listeners: u32, pools: u32, backends: u32) -> Held {
+        Held {
+            numbers: Named {
+                listeners: Numbers::new(Kind::Listener, listeners),
+                pools: Numbers::new(Kind::Pool, pools),
+                // Slots hold numbers of 16 bits.
+                backends: Numbers::new(Kind::Backend, backends.min(65_535)),
+            },
+            backends: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            origins: BTreeMap::new(),
+        }
+    }
+}
+
+/// What leads from `held` to `wanted`, and what is held afterwards. `interface_to` gives the index of the interface that
+/// leads to an address, 0 when it is not known. On `Err` nothing is to be written.
+pub fn plan(
+    held: &Held,
+    wanted: &Wanted,
+    interface_to: &dyn Fn(std::net::IpAddr) -> u32,
+) -> Result<(Vec<Write>, Held), Full> {
+    let mut plan = Plan { next: held.clone(), writes: Vec::new() };
+    let pools = plan.backends(wanted, interface_to)?;
+    for (pool, numbers) in wanted.pools.iter().zip(&pools) {
+        plan.pool(held, pool, numbers)?;
+    }
+    plan.places(held, wanted, &pools)?;
+    plan.removals(held, wanted);
+    Ok((plan.writes, plan.next))
+}
+
+struct Plan {
+    next: Held,
+    writes: Vec<Write>,
+}
+
+/// Numbers of a pool's members, in their order.
+type MemberNumbers = Vec<u32>;
+
+impl Plan {
+    /// Writes backends that are new or other than they were, those that went down first.
+    fn backends(
+        &mut self,
+        wanted: &Wanted,
+        interface_to: &dyn Fn(std::net::IpAddr) -> u32,
+    ) -> Result<Vec<MemberNumbers>, Full> {
+        let mut pools = Vec::with_capacity(wanted.pools.len());
+        let mut writes = Vec::new();
+        for pool in &wanted.pools {
+            let mut numbers = Vec::with_capacity(pool.members.len());
+            for member in &pool.members {
+                let at = Endpoint::new(member.address, 0);
+                let name = name_of_backend(&pool.name, &at);
+                let number = self.number(Kind::Backend, name)?;
+                let before = self.next.backends.get(&number).copied();
+                let value = backend(member, before, interface_to(member.address.ip()));
+                if before != Some(value) {
+                    self.next.backends.insert(number, value);
+                    writes.push(Write::Backend(number, value));
+                }
+                numbers.push(number);
+            }
+            pools.push(numbers);
+        }
+        let is_dead = |write: &Write| matches!(write, Write::Backend(_, backend) if backend.state == BackendState::Dead as u8);
+        writes.sort_by_key(|write| !is_dead(write));
+        self.writes.extend(writes);
+        Ok(pools)
+    }
+
+    /// Fills the other table of a pool whose table is to be another, and puts it in force.
+    fn pool(&mut self, held: &Held, pool: &wanted::Pool, members: &[u32]) -> Result<(), Full> {
+        let number = self.number(Kind::Pool, name_of(&pool.name))?;
+        let before = held.pools.get(&number);
+        let slots = tables::slots(pool, |position| members[position] as u16);
+        let is_same = before.is_some_and(|(_, before)| *before == slots);
+        let table = before.map_or(0, |(before, _)| if is_same { before.table } else { 1 - before.table });
+        let value = Pool {
+            algorithm: pool.algorithm as u32,
+            hash_key: pool.hash_key as u32,
+            table,
+            slots: slots.len() as u32,
+        };
+        if before.is_none_or(|(before, _)| *before != value) || !is_same {
+            if !is_same {
+                self.writes.push(Write::Slots(number, table, slots.clone()));
+            }
+            self.writes.push(Write::Pool(number, value));
+            self.next.pools.insert(number, (value, slots));
+        }
+        Ok(())
+    }
+
+    /// Listeners, and the way back from their backends.
+    fn places(&mut self, held: &Held, wanted: &Wanted, pools: &[MemberNumbers]) -> Result<(), Full> {
+        let (mut listeners, mut origins) = (BTreeMap::new(), BTreeMap::new());
+        for listener in &wanted.listeners {
+            let number = self.number(Kind::Listener, name_of(&listener.name))?;
+            let Some(at) = wanted.pools.iter().position(|pool| pool.name == listener.pool) else { continue };
+            let pool = self.number(Kind::Pool, name_of(&listener.pool))?;
+            let value = Listener { number, pool };
+            for address in &listener.addresses {
+                let here = Endpoint::new(*address, listener.protocol);
+                listeners.insert(here, value);
+                // Of a later fragment nobody knows the port.
+                listeners.entry(Endpoint { port: [0; 2], ..here }).or_insert(value);
+                for (member, backend) in wanted.pools[at].members.iter().zip(&pools[at]) {
+                    let from = Endpoint::new(member.address, listener.protocol);
+                    let origin = Origin {
+                        address: here.address,
+                        port: here.port,
+                        is_ambiguous: 0,
+                        zero: 0,
+                        listener: number,
+                        backend: *backend,
+                    };
+                    let ambiguous = Origin { is_ambiguous: 1, ..origin };
+                    origins.entry(from).and_modify(|held| *held = ambiguous).or_insert(origin);
+                    origins.entry(Endpoint { port: [0; 2], ..from }).or_insert(ambiguous);
+                }
+            }
+        }
+        let gone = held.listeners.keys().filter(|at| !listeners.contains_key(*at));
+        self.writes.extend(gone.map(|at| Write::Listener(*at, None)));
+        let other = |held: Option<&Origin>, origin: &Origin| held != Some(origin);
+        let new = origins.iter().filter(|(at, origin)| other(held.origins.get(at), origin));
+        self.writes.extend(new.map(|(at, origin)| Write::Origin(*at, Some(*origin))));
+        let new = listeners.iter().filter(|(at, listener)| held.listeners.get(at) != Some(listener));
+        self.writes.extend(new.map(|(at, listener)| Write::Listener(*at, Some(*listener))));
+        let gone = held.origins.keys().filter(|at| !origins.contains_key(*at));
+        self.writes.extend(gone.map(|at| Write::Origin(*at, None)));
+        (self.next.listeners, self.next.origins) = (listeners, origins);
+        Ok(())
+    }
+
+    /// Backends that are gone lose their flows, and what has no name any more gives its number back.
+    fn removals(&mut self, held: &Held, wanted: &Wanted) {
+        let mut kept = BTreeSet::new();
+        for pool in &wanted.pools {
+            let names = pool
+                .members
+                .iter()
+                .map(|member| name_of_backend(&pool.name, &Endpoint::new(member.address, 0)));
+            kept.extend(names);
+        }
+        for number in self.next.numbers.backends.retain(|name, _| kept.contains(&name)) {
+            let Some(before) = held.backends.get(&number) else { continue };
+            let dead = Backend { state: BackendState::Dead as u8, ..*before };
+            self.next.backends.insert(number, dead);
+            self.writes.push(Write::Backend(number, dead));
+        }
+        let pools: BTreeSet<u64> = wanted.pools.iter().map(|pool| name_of(&pool.name)).collect();
+        for number in self.next.numbers.pools.retain(|name, _| pools.contains(&name)) {
+            self.next.pools.remove(&number);
+            self.writes.push(Write::Pool(number, Pool::default()));
+        }
+        let listeners: BTreeSet<u64> =
+            wanted.listeners.iter().map(|listener| name_of(&listener.name)).collect();
+        self.next.numbers.listeners.retain(|name, _| listeners.contains(&name));
+    }
+
+    fn number(&mut self, kind: Kind, name: u64) -> Result<u32, Full> {
+        let numbers = match kind {
+            Kind::Listener => &mut self.next.numbers.listeners,
+            Kind::Pool => &mut self.next.numbers.pools,
+            Kind::Backend => &mut self.next.numbers.backends,
+        };
+        let is_new = numbers.of(name).is_none();
+        let number = numbers.take(name)?;
+        if is_new {
+            self.writes.push(Write::Name(kind, number, name));
+        }
+        Ok(number)
+    }
+}
+
+/// What the map is to hold of a backend. A number that another one had gets a generation of its own, so that flows of that
+/// one are known for what they are.
+fn backend(member: &wanted::Member, before: Option<Backend>, interface: u32) -> Backend {
+    let at = Endpoint::new(member.address, 0);
+    let generation = match before {
+        Some(before) if (before.address, before.port) == (at.address, at.port) => before.generation,
+        Some(before) => before.generation + 1,
+        None => 1,
+    };
+    Backend {
+        address: at.address,
+        port: at.port,
+        state: if member.is_alive { BackendState::Alive } else { BackendState::Dead } as u8,
+        family: if member.address.is_ipv4() { 4 } else { 6 },
+        generation,
+        weight: member.weight.max(1),
+        interface,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{Algorithm, HashKey, TCP};
+    use crate::wanted::Member;
+
+    fn member(address: &str) -> Member {
+        let address: std::net::SocketAddr = address.parse().unwrap();
+        Member {
+            id: weir_balance::stable_hash(address.to_string().as_bytes()),
+            address,
+            weight: 100,
+            is_alive: true,
+        }
+    }
+
+    fn wanted(members: &[&str]) -> Wanted {
+        let pool = wanted::Pool {
+            name: "app".to_owned(),
+            algorithm: Algorithm::LeastFlows,
+            hash_key: HashKey::Client,
+            members: members.iter().map(|address| member(address)).collect(),
+        };
+        let listener = wanted::Listener {
+            name: "web".to_owned(),
+            addresses: vec!["192.0.2.1:80".parse().unwrap()],
+            protocol: TCP,
+            pool: "app".to_owned(),
+        };
+        Wanted { listeners: vec![listener], pools: vec![pool] }
+    }
+
+    fn planned(held: &Held, wanted: &Wanted) -> (Vec<Write>, Held) {
+        plan(held, wanted, &|_| 3).unwrap()
+    }
+
+    fn place(writes: &[Write], is: impl Fn(&Write) -> bool) -> usize {
+        writes.iter().position(is).expect("such a write")
+    }
+
+    #[test]
+    fn a_first_plan_fills_before_it_shows() {
+        let (writes, held) = planned(&Held::nothing(4, 4, 4), &wanted(&["10.0.0.1:8080", "10.0.0.2:8080"]));
+        let backend = place(&writes, |write| matches!(write, Write::Backend(1, _)));
+        let slots = place(&writes, |write| *write == Write::Slots(0, 0, vec![0, 1]));
+        let pool = place(&writes, |write| matches!(write, Write::Pool(0, _)));
+        let origin = place(&writes, |write| matches!(write, Write::Origin(_, Some(_))));
+        let listener = place(&writes, |write| matches!(write, Write::Listener(_, Some(_))));
+        assert!(backend < slots && slots < pool && pool < origin && origin < listener, "{writes:?}");
+        assert_eq!(held.listeners.len(), 2);
+        assert_eq!(planned(&held, &wanted(&["10.0.0.1:8080", "10.0.0.2:8080"])).0, []);
+    }
+
+    #[test]
+    fn a_backend_that_goes_down_is_said_so_before_anything_is_filled() {
+        let mut wish = wanted(&["10.0.0.1:8080", "10.0.0.2:8080"]);
+        let (_, held) = planned(&Held::nothing(4, 4, 4), &wish);
+        wish.pools[0].members[1].is_alive = false;
+        wish.pools[0].members[1].weight = 0;
+        let (writes, held) = planned(&held, &wish);
+        assert!(matches!(writes[0], Write::Backend(1, backend) if backend.state == BackendState::Dead as u8));
+        assert_eq!(writes[1], Write::Slots(0, 1, vec![0]));
+        assert!(matches!(writes[2], Write::Pool(0, pool) if pool.table == 1 && pool.slots == 1));
+        assert_eq!(writes.len(), 3);
+        wish.pools[0].members[1].is_alive = true;
+        wish.pools[0].members[1].weight = 100;
+        let (writes, _) = planned(&held, &wish);
+        assert!(writes.contains(&Write::Slots(0, 0, vec![0, 1])), "{writes:?}");
+    }
+
+    #[test]
+    fn a_drained_backend_keeps_its_flows_and_gets_no_slot() {
+        let mut wish = wanted(&["10.0.0.1:8080", "10.0.0.2:8080"]);
+        let (_, held) = planned(&Held::nothing(4, 4, 4), &wish);
+        wish.pools[0].members[0].weight = 0;
+        let (writes, _) = planned(&held, &wish);
+        let dead = |write: &Write| matches!(write, Write::Backend(_, backend) if backend.state != BackendState::Alive as u8);
+        assert!(!writes.iter().any(dead));
+        assert!(writes.contains(&Write::Slots(0, 1, vec![1])), "{writes:?}");
+    }
+
+    #[test]
+    fn a_number_that_goes_to_another_backend_gets_another_generation() {
+        let (_, held) = planned(&Held::nothing(4, 4, 1), &wanted(&["10.0.0.1:8080"]));
+        let (writes, held) = planned(&held, &wanted(&[]));
+        assert!(
+            matches!(writes.last(), Some(Write::Backend(0, backend)) if backend.state == BackendState::Dead as u8)
+        );
+        let (writes, _) = planned(&held, &wanted(&["10.0.0.9:8080"]));
+        assert!(
+            writes.iter().any(|write| matches!(write, Write::Backend(0, backend) if backend.generation == 2))
+        );
+    }
+
+    #[test]
+    fn an_answer_of_a_backend_that_two_listeners_use_is_nobodys() {
+        let mut wish = wanted(&["10.0.0.1:8080"]);
+        wish.listeners.push(wanted::Listener {
+            name: "other".to_owned(),
+            addresses: vec!["192.0.2.2:80".parse().unwrap()],
+            protocol: TCP,
+            pool: "app".to_owned(),
+        });
+        let (_, held) = planned(&Held::nothing(4, 4, 4), &wish);
+        let at = Endpoint::new("10.0.0.1:8080".parse().unwrap(), TCP);
+        assert_eq!(held.origins[&at].is_ambiguous, 1);
+        let (writes, held) = planned(&held, &wanted(&["10.0.0.1:8080"]));
+        assert_eq!(held.origins[&at].is_ambiguous, 0);
+        let gone = place(&writes, |write| matches!(write, Write::Listener(_, None)));
+        let origin = place(&writes, |write| matches!(write, Write::Origin(_, Some(_))));
+        assert!(gone < origin, "{writes:?}");
+    }
+
+    #[test]
+    fn more_than_there_is_room_for_changes_nothing() {
+        let held = Held::nothing(4, 4, 1);
+        let refused = plan(&held, &wanted(&["10.0.0.1:80", "10.0.0.2:80"]), &|_| 0);
+        assert_eq!(refused.unwrap_err(), Full { kind: Kind::Backend, limit: 1 });
+    }
+}

@@ -1,0 +1,296 @@
+//! The program in the kernel and its maps: loaded, taken over from an earlier process, attached to interfaces.
+//!
+//! Maps and attachments are pinned below a directory of the BPF file system, so that packets flow on while no process is
+//! there.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
+use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
+use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
+use aya::{Ebpf, EbpfError, EbpfLoader};
+
+use crate::layout::{BLOCKS_PER_TABLE, LAYOUT_VERSION, Verdict};
+
+/// The compiled program.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nat.bpf.o"));
+
+/// How much fits into the maps. They can't grow while the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Entries of each table of flows; every flow has two.
+    pub flows: u32,
+    /// Pools.
+    pub pools: u32,
+    /// Backends, over all pools.
+    pub backends: u32,
+    /// Listeners' endpoints, and backends' for each protocol.
+    pub endpoints: u32,
+    /// Listeners.
+    pub listeners: u32,
+}
+
+impl Sizes {
+    fn by_map(&self) -> [(&'static str, u32); 12] {
+        [
+            ("flows4", self.flows),
+            ("flows6", self.flows),
+            ("pools", self.pools),
+            ("turns", self.pools),
+            ("slots", self.pools * 2 * BLOCKS_PER_TABLE as u32),
+            ("backends", self.backends),
+            ("open_flows", self.backends),
+            ("backend_counters", self.backends),
+            ("listeners", self.endpoints),
+            ("origins", self.endpoints),
+            ("names", self.listeners + self.pools + self.backends),
+            ("verdicts", self.listeners * Verdict::ALL.len() as u32),
+        ]
+    }
+}
+
+/// The program could not be loaded, or not be attached.
+#[derive(Debug)]
+pub enum Error {
+    /// The kernel did not take the program or a map.
+    Load(EbpfError),
+    /// As above, once it was loaded.
+    Program(ProgramError),
+    /// A map could not be read or written.
+    Map(MapError),
+    /// A file of the BPF file system.
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What happened.
+        source: io::Error,
+    },
+    /// It could not be attached to an interface.
+    Attach {
+        /// Its name.
+        interface: String,
+        /// What happened.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Load(error) => write!(
+                out,
+                "the kernel does not load the packet program (it needs Linux 6.6 or newer, CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON): {}",
+                Chain(error)
+            ),
+            Error::Program(error) => {
+                write!(out, "the kernel does not take the packet program: {}", Chain(error))
+            }
+            Error::Map(error) => write!(out, "a table of the kernel plane: {}", Chain(error)),
+            Error::File { path, source } => write!(out, "{}: {source}", path.display()),
+            Error::Attach { interface, source } => {
+                write!(out, "the packet program can't be attached to {interface}: {}", Chain(source.as_ref()))
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// An error with all that caused it.
+struct Chain<'e>(&'e dyn std::error::Error);
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", self.0)?;
+        let mut source = self.0.source();
+        while let Some(error) = source {
+            write!(out, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
+    }
+}
+
+macro_rules! from {
+    ($($error:ty => $variant:ident),*) => {
+        $(impl From<$error> for Error {
+            fn from(error: $error) -> Error {
+                Error::$variant(error)
+            }
+        })*
+    };
+}
+from!(EbpfError => Load, ProgramError => Program, MapError => Map);
+
+/// A program that is loaded, with its maps and where it is attached.
+pub struct Program {
+    object: Ebpf,
+    /// Where links are pinned; `None` for a program that lives no longer than its process.
+    links: Option<PathBuf>,
+    attached: BTreeMap<String, FdLink>,
+}
+
+impl Program {
+    /// Loads the program with maps of its own, that live no longer than it.
+    pub fn load(sizes: Sizes) -> Result<Program, Error> {
+        Program::load_by(EbpfLoader::new(), sizes, None)
+    }
+
+    /// Loads the program with the maps that are pinned below `directory`, which are made where they are missing.
+    ///
+    /// Maps that were made for another layout are left alone: each layout has a directory of its own.
+    pub fn open(directory: &Path, sizes: Sizes) -> Result<Program, Error> {
+        let own = directory.join(format!("layout-{LAYOUT_VERSION}"));
+        let (maps, links) = (own.join("maps"), own.join("links"));
+        for path in [&maps, &links] {
+            std::fs::create_dir_all(path).map_err(|source| Error::File { path: path.clone(), source })?;
+        }
+        let mut loader = EbpfLoader::new();
+        for map in MAPS {
+            loader.map_pin_path(map, maps.join(map));
+        }
+        Program::load_by(loader, sizes, Some(links))
+    }
+
+    fn load_by(mut loader: EbpfLoader<'_>, sizes: Sizes, links: Option<PathBuf>) -> Result<Program, Error> {
+        for (map, entries) in sizes.by_map() {
+            loader.map_max_entries(map, entries);
+        }
+        let mut object = loader.load(OBJECT)?;
+        let classifier: &mut SchedClassifier =
+            object.program_mut("balance").expect("the object holds it").try_into()?;
+        classifier.load()?;
+        Ok(Program { object, links, attached: BTreeMap::new() })
+    }
+
+    /// The packet program.
+    pub fn classifier(&mut self) -> &mut SchedClassifier {
+        let program = self.object.program_mut("balance").expect("the object holds it");
+        program.try_into().expect("it is a classifier")
+    }
+
+    fn map(&mut self, name: &str) -> &mut Map {
+        self.object.map_mut(name).expect("the object holds every map of maps.h")
+    }
+
+    /// An array by its name in `bpf/maps.h`.
+    pub fn array<V: aya::Pod>(&mut self, name: &str) -> Result<Array<&mut MapData, V>, MapError> {
+        Array::try_from(self.map(name))
+    }
+
+    /// A hash table by its name in `bpf/maps.h`.
+    pub fn table<K: aya::Pod, V: aya::Pod>(
+        &mut self,
+        name: &str,
+    ) -> Result<HashMap<&mut MapData, K, V>, MapError> {
+        HashMap::try_from(self.map(name))
+    }
+
+    /// Counters by their name in `bpf/maps.h`, a copy for each processor.
+    pub fn counters<V: aya::Pod>(&mut self, name: &str) -> Result<PerCpuArray<&mut MapData, V>, MapError> {
+        PerCpuArray::try_from(self.map(name))
+    }
+
+    /// Names of the interfaces that it is attached to.
+    pub fn interfaces(&self) -> impl Iterator<Item = &str> {
+        self.attached.keys().map(String::as_str)
+    }
+
+    /// Attaches the program to the ingress of an interface, before the programs that are there; takes over the attachment
+    /// of an earlier process without missing a packet.
+    pub fn attach(&mut self, interface: &str) -> Result<(), Error> {
+        let pin = self.links.as_ref().map(|links| links.join(interface));
+        let fail = |source: Box<dyn std::error::Error + Send + Sync>| Error::Attach {
+            interface: interface.to_owned(),
+            source,
+        };
+        let kept = pin.as_ref().and_then(|pin| PinnedLink::from_pin(pin).ok());
+        if let Some(kept) = kept.and_then(|kept| SchedClassifierLink::try_from(FdLink::from(kept)).ok()) {
+            // Of an interface that is gone, or came anew under its name, the old attachment can't be taken over.
+            let classifier = self.classifier();
+            if let Ok(id) = classifier.attach_to_link(kept) {
+                let link = classifier.take_link(id).map_err(|error| fail(error.into()))?;
+                let link = FdLink::try_from(link).map_err(|error| fail(error.into()))?;
+                self.attached.insert(interface.to_owned(), link);
+                return Ok(());
+            }
+        }
+        if let Some(pin) = &pin {
+            let _ = std::fs::remove_file(pin);
+        }
+        let classifier = self.classifier();
+        let order = TcAttachOptions::TcxOrder(LinkOrder::first());
+        let id = classifier
+            .attach_with_options(interface, TcAttachType::Ingress, order)
+            .map_err(|error| fail(error.into()))?;
+        let link = classifier.take_link(id).map_err(|error| fail(error.into()))?;
+        let link = FdLink::try_from(link).map_err(|error| fail(error.into()))?;
+        let link = match pin {
+            Some(pin) => FdLink::from(link.pin(&pin).map_err(|error| fail(error.into()))?),
+            None => link,
+        };
+        self.attached.insert(interface.to_owned(), link);
+        Ok(())
+    }
+
+    /// Takes the program off an interface.
+    pub fn detach(&mut self, interface: &str) {
+        if let Some(links) = &self.links {
+            let _ = std::fs::remove_file(links.join(interface));
+        }
+        self.attached.remove(interface);
+    }
+
+    /// Names of interfaces with an attachment of an earlier process that was not taken over.
+    pub fn left_behind(&self) -> Vec<String> {
+        let Some(entries) = self.links.as_ref().and_then(|links| std::fs::read_dir(links).ok()) else {
+            return Vec::new();
+        };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        names.filter(|name| !self.attached.contains_key(name)).collect()
+    }
+
+    /// Takes everything away: attachments and maps. Packets for its listeners go to the host's own stack from now on.
+    pub fn remove(mut self) {
+        for interface in self.attached.keys().cloned().collect::<Vec<_>>() {
+            self.detach(&interface);
+        }
+        for interface in self.left_behind() {
+            self.detach(&interface);
+        }
+        if let Some(own) = self.links.as_ref().and_then(|links| links.parent()) {
+            for map in MAPS {
+                let _ = std::fs::remove_file(own.join("maps").join(map));
+            }
+            for directory in [own.join("maps"), own.join("links"), own.to_owned()] {
+                let _ = std::fs::remove_dir(directory);
+            }
+        }
+    }
+}
+
+/// Every map of `bpf/maps.h`.
+const MAPS: [&str; 18] = [
+    "listeners",
+    "origins",
+    "host_addresses",
+    "pools",
+    "slots",
+    "turns",
+    "backends",
+    "open_flows",
+    "flows4",
+    "flows6",
+    "fragments",
+    "settings",
+    "names",
+    "local_peers",
+    "arrivals",
+    "answers",
+    "verdicts",
+    "backend_counters",
+];

@@ -1,0 +1,53 @@
+//! What is to be forwarded, as plain values: what the control side makes of a snapshot, and all that this crate is told.
+
+use std::net::SocketAddr;
+
+use crate::layout::{Algorithm, HashKey};
+
+/// Everything that is to be forwarded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Listeners, each with a name of its own.
+    pub listeners: Vec<Listener>,
+    /// Pools, each with a name of its own.
+    pub pools: Vec<Pool>,
+}
+
+/// Where clients send packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// Its name in the config; its counters live on under it.
+    pub name: String,
+    /// Addresses and ports; no wildcards.
+    pub addresses: Vec<SocketAddr>,
+    /// [`TCP`](crate::layout::TCP) or [`UDP`](crate::layout::UDP).
+    pub protocol: u8,
+    /// Name of the pool that takes its flows.
+    pub pool: String,
+}
+
+/// Where packets go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Its name in the config.
+    pub name: String,
+    /// How one of its members is chosen.
+    pub algorithm: Algorithm,
+    /// What is hashed, where it is chosen by a hash.
+    pub hash_key: HashKey,
+    /// Its backends.
+    pub members: Vec<Member>,
+}
+
+/// A backend of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// [`weir_balance::Backend::id`].
+    pub id: u64,
+    /// Where it is.
+    pub address: SocketAddr,
+    /// Share of new flows, in hundredths; 0 gets none.
+    pub weight: u32,
+    /// Whether its flows go on. A backend that is down loses them: UDP moves, TCP is reset.
+    pub is_alive: bool,
+}
