@@ -1,0 +1,294 @@
+//! Breaks packets until the time is up, and judges what the program makes of them by a model that is written
+//! from the RFCs: `fuzz_packets --seconds 60`. The seed is printed; `WEIR_SEED` takes it back. Needs root
+//! with BPF.
+//!
+//! Ends with status 1 and the packet on standard error when one is forwarded that should not be, or as it
+//! should not be.
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use weir_l4::bpf::{TestPacket, TestResult, test_run};
+use weir_l4::layout::{Algorithm, Verdict};
+
+#[allow(dead_code, reason = "the tests use all of it")]
+#[path = "../tests/packets/frames.rs"]
+mod frames;
+#[allow(dead_code, unused_imports, unused_macros, reason = "the tests use all of it")]
+#[path = "../tests/packets/kinds.rs"]
+mod kinds;
+#[allow(dead_code, reason = "the tests use all of it")]
+#[path = "../tests/packets/namespace.rs"]
+mod namespace;
+mod packet_model;
+#[allow(dead_code, reason = "the tests use all of it")]
+#[path = "../tests/packets/plane.rs"]
+mod plane;
+
+use frames::{ACK, DESTINATION_OPTIONS, FIN, FRAGMENT, IcmpError, PSH, RST, SYN, Sum, sum_of};
+use kinds::{Kind, TCP4, TCP6, UDP4, UDP6};
+use namespace::{BACKENDS, CLIENTS, Device};
+use packet_model::{Expected, World, is_same};
+use plane::Plane;
+
+const KINDS: [Kind; 4] = [TCP4, UDP4, TCP6, UDP6];
+/// Packets between two looks at the counters.
+const BATCH: u64 = 20_000;
+
+/// xorshift64*, by Vigna.
+struct Seeded(u64);
+
+impl Seeded {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        ((u128::from(self.next()) * limit as u128) >> 64) as usize
+    }
+
+    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let seconds = match arguments.as_slice() {
+        [] => 10,
+        [flag, seconds] if flag == "--seconds" && seconds.parse::<u64>().is_ok() => {
+            seconds.parse().unwrap_or(10)
+        }
+        _ => {
+            eprintln!("expected --seconds N");
+            return ExitCode::from(2);
+        }
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_secs());
+    let seed = std::env::var("WEIR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(now);
+    println!("WEIR_SEED={seed}");
+    let (mut plane, world) = set_up();
+    let mut random = Seeded(seed | 1);
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let (mut count, mut sent) = (0_u64, 0_u64);
+    while Instant::now() < end {
+        let before = plane.counted_in_all();
+        let mut ours = 0;
+        for _ in 0..BATCH {
+            let (at, frame) = broken(&mut random);
+            let is_summed = random.below(4) == 0;
+            match judge(&mut plane, &world, at, &frame, is_summed) {
+                Ok(action) => {
+                    ours += u64::from(action != NOT_OURS);
+                    sent += u64::from(action == REDIRECT);
+                }
+                Err(fault) => {
+                    eprintln!(
+                        "packet {count} of seed {seed}, summed {is_summed}, at {}: {fault}",
+                        at.interface
+                    );
+                    return ExitCode::FAILURE;
+                }
+            }
+            count += 1;
+        }
+        let counted = plane.counted_in_all() - before;
+        if counted != ours {
+            eprintln!("{counted} packets were counted, {ours} were ours; seed {seed}, before packet {count}");
+            return ExitCode::FAILURE;
+        }
+    }
+    println!("{count} packets, {sent} sent on, none that should not be");
+    ExitCode::SUCCESS
+}
+
+const NOT_OURS: i32 = -1;
+const SHOT: i32 = 2;
+const REDIRECT: i32 = 7;
+const EBADMSG: i32 = 74;
+
+/// One listener of each kind, each with a backend of its own: so that state has no say in where a packet
+/// goes.
+fn set_up() -> (Plane, World) {
+    let mut plane = Plane::new();
+    let mut world = World { mtu: 1500, ..World::default() };
+    for (number, kind) in (0..).zip(KINDS) {
+        let backend = backend_of(kind);
+        plane.backend(number, backend);
+        plane.pool(number, Algorithm::Hash, &[number as u16]);
+        plane.listener(number, kind.listener(0), kind.protocol, number, &[number as u16]);
+        world.listeners.insert((kind.listener(0), kind.protocol), backend);
+        world.backends.insert((backend, kind.protocol), kind.listener(0));
+    }
+    assert_eq!(Verdict::ALL[0], Verdict::ToBackend);
+    (plane, world)
+}
+
+fn backend_of(kind: Kind) -> SocketAddr {
+    kind.backend(u8::from(kind.protocol == UDP4.protocol))
+}
+
+fn judge(plane: &mut Plane, world: &World, at: Device, frame: &[u8], is_summed: bool) -> Result<i32, String> {
+    let packet =
+        TestPacket { frame, interface: at.interface, segments: 0, segment_bytes: 0, is_summed, repeat: 1 };
+    let expected = world.expected(frame, at.mac);
+    let result = match test_run(plane.program().as_fd(), &packet) {
+        Ok(result) => result,
+        // An answer is cut, and what is cut has no sum any more.
+        Err(error) if error.raw_os_error() == Some(EBADMSG) && matches!(expected, Expected::Answered) => {
+            return Ok(REDIRECT);
+        }
+        // The runner wants a whole IP header.
+        Err(error) if error.raw_os_error() == Some(22) && frame.len() < 54 => return Ok(NOT_OURS),
+        Err(error) => return Err(format!("{error}: expected {expected:02x?} of\n{frame:02x?}")),
+    };
+    if is_as_expected(&result, frame, &expected) {
+        return Ok(result.action);
+    }
+    Err(format!(
+        "action {}\ncame {frame:02x?}\nis   {:02x?}\nexpected {expected:02x?}",
+        result.action, result.frame
+    ))
+}
+
+fn is_as_expected(result: &TestResult, frame: &[u8], expected: &Expected) -> bool {
+    let is_untouched = result.action == NOT_OURS && result.frame == frame;
+    let is_not_sent = is_untouched || result.action == SHOT;
+    let is_sent = |wanted: &[u8]| result.action == REDIRECT && is_same(&result.frame, wanted);
+    match expected {
+        Expected::Untouched => is_untouched,
+        Expected::NotSent => is_not_sent,
+        Expected::Sent(wanted) => is_sent(wanted),
+        Expected::MaySend(wanted) => is_not_sent || is_sent(wanted),
+        Expected::Answered => is_not_sent || result.action == REDIRECT && is_answer(&result.frame, frame),
+    }
+}
+
+/// An error about the packet, to whom it came from, with right sums.
+fn is_answer(found: &[u8], about: &[u8]) -> bool {
+    let is_ip4 = about[12] == 8;
+    let read = frames::Read::of(found);
+    let source = if is_ip4 { 26..30 } else { 22..38 };
+    let destination = if is_ip4 { 30..34 } else { 38..54 };
+    let kinds: &[[u8; 2]] = if is_ip4 { &[[11, 0], [3, 4]] } else { &[[3, 0], [2, 0]] };
+    found[destination] == about[source]
+        && kinds.contains(&[read.body[0], read.body[1]])
+        && about[14..].starts_with(&read.body[8..])
+        && found[..6] == about[6..12]
+}
+
+/// A frame that is right.
+fn whole(random: &mut Seeded) -> (Device, Vec<u8>) {
+    let kind = random.one_of(&KINDS);
+    let client = kind.client(random.below(200) as u8 + 1);
+    let is_answer = random.below(3) == 0;
+    let (at, ends) = if is_answer {
+        (BACKENDS, (backend_of(kind), client))
+    } else {
+        (CLIENTS, (client, kind.listener(0)))
+    };
+    let mut packet = kind.packet(ends.0, ends.1).with_flags(random.one_of(&[
+        SYN,
+        ACK,
+        ACK,
+        ACK | PSH,
+        FIN | ACK,
+        RST,
+        SYN | ACK,
+        0,
+        0xff,
+    ]));
+    packet.to_mac = at.mac;
+    packet.from_mac = at.neighbour;
+    let bytes = random.one_of(&[0, 1, 4, 9, 64, 64, 300, 1400, 1600]);
+    packet.payload = (0..bytes).map(|_| random.next() as u8).collect();
+    packet.ip.hop_limit = random.one_of(&[0, 1, 2, 3, 64, 64, 64, 128, 255]);
+    packet.sum = random.one_of(&[Sum::Right, Sum::Right, Sum::Right, Sum::Off(0x101)]);
+    if kind.protocol == UDP4.protocol && random.below(4) == 0 {
+        packet.sum = Sum::Missing;
+    }
+    packet.padding = random.one_of(&[0, 0, 0, 1, 6, 40]);
+    packet.options = vec![1; if random.below(4) == 0 { random.below(11) * 4 } else { 0 }];
+    if random.below(5) == 0 {
+        if kind.is_ip4 {
+            packet.ip.options = vec![1; (random.below(10) + 1) * 4];
+        } else {
+            for _ in 0..=random.below(7) {
+                let length = random.below(3);
+                let mut header = vec![0; 8 + length * 8];
+                let number = random.one_of(&[0, 43, FRAGMENT, DESTINATION_OPTIONS, DESTINATION_OPTIONS]);
+                header[1] = length as u8;
+                if number == FRAGMENT {
+                    header = vec![0; 8];
+                }
+                packet.ip.extensions.push((number, header));
+            }
+        }
+    }
+    packet.ip.id = random.below(4) as u32;
+    match random.below(6) {
+        0 => {
+            let length = packet.transport().len();
+            let cut = 8 * (1 + random.below(length.max(16) / 8));
+            let mut pieces = packet.fragments(if cut < length { std::slice::from_ref(&cut) } else { &[] });
+            (at, pieces.swap_remove(random.below(pieces.len())))
+        }
+        1 | 2 => (at, error_about(random, kind, &packet, at)),
+        _ => (at, packet.frame()),
+    }
+}
+
+/// An error about a packet that went the other way than `packet`.
+fn error_about(random: &mut Seeded, kind: Kind, packet: &frames::Packet, at: Device) -> Vec<u8> {
+    let mut quoted = packet.translated_back();
+    quoted.ip.hop_limit = 50;
+    quoted.sum = packet.sum;
+    let whole = quoted.bytes();
+    let header = whole.len() - quoted.transport().len();
+    let bytes = header + random.one_of(&[0, 3, 4, 7, 8, 8, 9, 16, 17, 18, 20, 24, 400]);
+    let kinds: &[(u8, u8)] = if kind.is_ip4 {
+        &[(3, 1), (3, 4), (3, 4), (11, 0), (12, 0), (4, 0), (5, 0), (8, 0)]
+    } else {
+        &[(1, 0), (2, 0), (2, 0), (3, 0), (4, 1), (128, 0), (135, 0), (0, 0)]
+    };
+    let (number, code) = random.one_of(kinds);
+    let source = if random.below(2) == 0 { kind.router() } else { packet.ip.source };
+    let mut error = IcmpError::new(source, quoted.ip.source, number, code);
+    error.word = random.next() as u32;
+    error.sum_error = random.one_of(&[0, 0, 0, 7]);
+    error.ip.hop_limit = random.one_of(&[1, 2, 64, 64, 255]);
+    let error = error.about(&whole[..bytes.min(whole.len())]);
+    let mut frame = packet.framed(&error.bytes());
+    frame[..6].copy_from_slice(&at.mac);
+    frame
+}
+
+/// A frame that may have faults.
+fn broken(random: &mut Seeded) -> (Device, Vec<u8>) {
+    let (at, mut frame) = whole(random);
+    for _ in 0..random.one_of(&[0, 0, 1, 1, 1, 2, 4]) {
+        // Most of what decides lies in front.
+        let limit = if random.below(4) > 0 { frame.len().min(80) } else { frame.len() };
+        let place = random.below(limit);
+        match random.below(6) {
+            0 | 1 => frame[place] ^= 1 << random.below(8),
+            2 => frame[place] = random.one_of(&[0, 1, 4, 5, 6, 17, 43, 44, 58, 60, 0x7f, 0x80, 0xff]),
+            3 => frame[place] = random.next() as u8,
+            4 => frame.truncate(place.max(54)),
+            _ => frame.extend((0..random.below(24)).map(|_| 0x5a)),
+        }
+    }
+    // A router would have dropped what has a wrong sum: behind it lie the better faults.
+    if frame[12] == 8 && frame.len() >= 34 && random.below(3) > 0 {
+        let header = (usize::from(frame[14] & 15) * 4).clamp(20, frame.len() - 14);
+        frame[24..26].copy_from_slice(&[0, 0]);
+        let sum = !sum_of(&frame[14..14 + header]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    }
+    (at, frame)
+}

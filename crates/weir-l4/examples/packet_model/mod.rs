@@ -1,0 +1,342 @@
+//! What may become of a packet, from the RFCs alone: RFC 791 and 8200 for headers, 768 and 9293 for
+//! transport, 1624 for sums, 5508 for errors of ICMP.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+
+use weir_l4::layout::{TCP, UDP};
+
+use crate::frames::{ETHERNET, ICMP, ICMP6, Mac, plus, sum_of};
+
+/// Who is where.
+#[derive(Default)]
+pub struct World {
+    /// Listeners, by endpoint and protocol: the backend of each.
+    pub listeners: BTreeMap<(SocketAddr, u8), SocketAddr>,
+    /// Backends: the listener of each.
+    pub backends: BTreeMap<(SocketAddr, u8), SocketAddr>,
+    pub mtu: usize,
+}
+
+/// What may happen.
+#[derive(Debug)]
+pub enum Expected {
+    /// It is none of ours.
+    Untouched,
+    /// It is left alone or dropped.
+    NotSent,
+    /// It is sent on as this.
+    Sent(Vec<u8>),
+    /// As [`Expected::Sent`], or not sent.
+    MaySend(Vec<u8>),
+    /// It is answered, or dropped.
+    Answered,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Piece {
+    Whole,
+    First,
+    Later,
+}
+
+/// What a packet says, where it lies in the frame.
+struct Packet {
+    is_ip4: bool,
+    /// Of the IP header.
+    start: usize,
+    transport: usize,
+    end: usize,
+    protocol: u8,
+    piece: Piece,
+    hop_limit: u8,
+    source: IpAddr,
+    destination: IpAddr,
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
+}
+
+fn put(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+/// RFC 1624, equation 3: the sum after some words became others.
+fn brought_forward(sum: u16, from: &[u8], to: &[u8]) -> u16 {
+    !plus(plus(!sum, !sum_of(from)), sum_of(to))
+}
+
+impl Packet {
+    /// `None` when it is no packet, or damaged; `is_quote` when the rest of it may be missing.
+    fn read(frame: &[u8], start: usize, is_quote: bool) -> Option<Packet> {
+        match frame.get(start)? >> 4 {
+            4 => Packet::read4(frame, start, is_quote),
+            6 => Packet::read6(frame, start, is_quote),
+            _ => None,
+        }
+    }
+
+    fn read4(frame: &[u8], start: usize, is_quote: bool) -> Option<Packet> {
+        let octets = |at: usize| <[u8; 4]>::try_from(frame.get(start + at..start + at + 4)?).ok();
+        let header = usize::from(frame[start] & 15) * 4;
+        let whole = frame.get(start..start + header)?;
+        let size = usize::from(u16_at(frame, start + 2)?);
+        if header < 20 || size < header && !is_quote {
+            return None;
+        }
+        if !is_quote && (sum_of(whole) != 0xffff || start + size > frame.len()) {
+            return None;
+        }
+        let place = u16_at(frame, start + 6)?;
+        let piece = match (place & 0x1fff, place & 0x2000) {
+            (0, 0) => Piece::Whole,
+            (0, _) => Piece::First,
+            _ => Piece::Later,
+        };
+        Some(Packet {
+            is_ip4: true,
+            start,
+            transport: start + header,
+            end: (start + size).min(frame.len()),
+            protocol: frame[start + 9],
+            piece,
+            hop_limit: frame[start + 8],
+            source: octets(12)?.into(),
+            destination: octets(16)?.into(),
+        })
+    }
+
+    fn read6(frame: &[u8], start: usize, is_quote: bool) -> Option<Packet> {
+        let octets = |at: usize| <[u8; 16]>::try_from(frame.get(start + at..start + at + 16)?).ok();
+        let end = start + 40 + usize::from(u16_at(frame, start + 4)?);
+        if end > frame.len() && !is_quote {
+            return None;
+        }
+        let (source, destination) = (octets(8)?, octets(24)?);
+        let mut protocol = frame[start + 6];
+        let mut transport = start + 40;
+        let mut piece = Piece::Whole;
+        while [0, 43, 44, 60].contains(&protocol) && piece != Piece::Later {
+            let head = frame.get(transport..transport + 8)?;
+            match protocol {
+                44 => {
+                    let place = u16::from_be_bytes([head[2], head[3]]);
+                    piece = match (place & 0xfff8, place & 1) {
+                        (0, 0) => piece,
+                        (0, _) => Piece::First,
+                        _ => Piece::Later,
+                    };
+                    transport += 8;
+                }
+                // The sum is over another destination (RFC 8200 §8.1).
+                43 if head[3] > 0 => return None,
+                _ => transport += 8 + usize::from(head[1]) * 8,
+            }
+            protocol = head[0];
+        }
+        Some(Packet {
+            is_ip4: false,
+            start,
+            transport,
+            end: end.min(frame.len()),
+            protocol,
+            piece,
+            hop_limit: frame[start + 7],
+            source: source.into(),
+            destination: destination.into(),
+        })
+    }
+
+    fn ends(&self, frame: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
+        let source = SocketAddr::new(self.source, u16_at(frame, self.transport)?);
+        let destination = SocketAddr::new(self.destination, u16_at(frame, self.transport + 2)?);
+        Some((source, destination))
+    }
+
+    fn addresses(&self) -> Range<usize> {
+        if self.is_ip4 { self.start + 12..self.start + 20 } else { self.start + 8..self.start + 40 }
+    }
+
+    fn sum_place(&self) -> usize {
+        self.transport + if self.protocol == TCP { 16 } else { 6 }
+    }
+
+    /// Writes other addresses, and a hop limit that is less by `hops`.
+    fn readdress(&self, frame: &mut [u8], source: IpAddr, destination: IpAddr, hops: u8) {
+        let before = frame[self.start..self.transport].to_vec();
+        let (hop_limit, addresses) = (self.start + if self.is_ip4 { 8 } else { 7 }, self.addresses());
+        frame[hop_limit] -= hops;
+        let octets = [source, destination].map(|address| match address {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        });
+        frame[addresses].copy_from_slice(&octets.concat());
+        if self.is_ip4 {
+            let at = self.start + 10;
+            let sum = u16::from_be_bytes([frame[at], frame[at + 1]]);
+            // The sum's own field is the same before and after.
+            let after = frame[self.start..self.transport].to_vec();
+            put(frame, at, brought_forward(sum, &before, &after));
+        }
+    }
+
+    /// Makes it a packet between other ends; `limit` is where what is known of it ends.
+    fn retarget(&self, frame: &mut [u8], ends: (SocketAddr, SocketAddr), hops: u8, limit: usize) {
+        let before = [&frame[self.addresses()], &frame[self.transport..self.transport + 4]].concat();
+        self.readdress(frame, ends.0.ip(), ends.1.ip(), hops);
+        put(frame, self.transport, ends.0.port());
+        put(frame, self.transport + 2, ends.1.port());
+        let after = [&frame[self.addresses()], &frame[self.transport..self.transport + 4]].concat();
+        let at = self.sum_place();
+        if at + 2 > limit {
+            return;
+        }
+        let sum = u16::from_be_bytes([frame[at], frame[at + 1]]);
+        if self.protocol == UDP && sum == 0 {
+            return;
+        }
+        let sum = brought_forward(sum, &before, &after);
+        put(frame, at, if self.protocol == UDP && sum == 0 { 0xffff } else { sum });
+    }
+}
+
+/// Addresses of clients, to which ways lead.
+fn is_client(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.octets()[..3] == [198, 51, 100],
+        IpAddr::V6(address) => address.segments()[..3] == [0x2001, 0xdb8, 0xc],
+    }
+}
+
+impl World {
+    /// Judges a frame that comes in where `mac` is the address of the interface.
+    pub fn expected(&self, frame: &[u8], mac: Mac) -> Expected {
+        let family = match frame.get(12..14) {
+            Some([8, 0]) => 4,
+            Some([0x86, 0xdd]) => 6,
+            _ => return Expected::Untouched,
+        };
+        if frame[..6] != mac {
+            return Expected::Untouched;
+        }
+        if frame.get(ETHERNET).is_none_or(|first| first >> 4 != family) {
+            return Expected::NotSent;
+        }
+        let Some(packet) = Packet::read(frame, ETHERNET, false) else { return Expected::NotSent };
+        match packet.protocol {
+            ICMP | ICMP6 => self.error(frame, &packet),
+            TCP | UDP if packet.piece == Piece::Later => self.later_fragment(frame, &packet),
+            TCP | UDP => self.segment(frame, &packet),
+            _ => Expected::Untouched,
+        }
+    }
+
+    /// What the ends of a packet become.
+    fn translated(&self, ends: (SocketAddr, SocketAddr), protocol: u8) -> Option<(SocketAddr, SocketAddr)> {
+        if let Some(backend) = self.listeners.get(&(ends.1, protocol)) {
+            return Some((ends.0, *backend));
+        }
+        self.backends.get(&(ends.0, protocol)).map(|listener| (*listener, ends.1))
+    }
+
+    fn segment(&self, frame: &[u8], packet: &Packet) -> Expected {
+        let header = if packet.protocol == TCP { 20 } else { 8 };
+        if packet.transport + header > packet.end {
+            return Expected::NotSent;
+        }
+        let Some(ends) = packet.ends(frame) else { return Expected::NotSent };
+        let Some(other) = self.translated(ends, packet.protocol) else { return Expected::Untouched };
+        if packet.hop_limit <= 1 || packet.end - packet.start > self.mtu {
+            return Expected::Answered;
+        }
+        let mut sent = frame.to_vec();
+        packet.retarget(&mut sent, other, 1, packet.end);
+        let is_plain = is_client(other.0.ip()) || is_client(other.1.ip());
+        // More extension headers than six are a disguise.
+        let is_plain =
+            is_plain && ends.0.port() != 0 && ends.1.port() != 0 && packet.transport < ETHERNET + 40 + 48;
+        if is_plain { Expected::Sent(sent) } else { Expected::MaySend(sent) }
+    }
+
+    fn later_fragment(&self, frame: &[u8], packet: &Packet) -> Expected {
+        let to = self.listeners.iter().find(|((listener, protocol), _)| {
+            listener.ip() == packet.destination && *protocol == packet.protocol
+        });
+        let from = self
+            .backends
+            .iter()
+            .find(|((backend, protocol), _)| backend.ip() == packet.source && *protocol == packet.protocol);
+        let other = match (to, from) {
+            (Some((_, backend)), _) => (packet.source, backend.ip()),
+            (None, Some((_, listener))) => (listener.ip(), packet.destination),
+            (None, None) => return Expected::Untouched,
+        };
+        if packet.hop_limit <= 1 {
+            return Expected::NotSent;
+        }
+        let mut sent = frame.to_vec();
+        packet.readdress(&mut sent, other.0, other.1, 1);
+        Expected::MaySend(sent)
+    }
+
+    fn error(&self, frame: &[u8], packet: &Packet) -> Expected {
+        let at = packet.transport;
+        let is_right_family = (packet.protocol == ICMP) == packet.is_ip4;
+        let Some(kind) = frame.get(at).filter(|_| packet.piece == Piece::Whole && is_right_family) else {
+            return Expected::Untouched;
+        };
+        let is_error = if packet.is_ip4 { [3, 4, 11, 12].contains(kind) } else { (1..128).contains(kind) };
+        let quoted = Packet::read(&frame[..packet.end], at + 8, true).filter(|_| is_error);
+        let Some(quoted) = quoted.filter(|quoted| quoted.is_ip4 == packet.is_ip4) else {
+            return Expected::Untouched;
+        };
+        if quoted.piece == Piece::Later || ![TCP, UDP].contains(&quoted.protocol) {
+            return Expected::Untouched;
+        }
+        let Some(ends) = quoted.ends(&frame[..packet.end]) else { return Expected::NotSent };
+        // What is quoted went the other way.
+        let Some((destination, source)) = self.translated((ends.1, ends.0), quoted.protocol) else {
+            return Expected::Untouched;
+        };
+        if packet.destination != ends.0.ip() || packet.hop_limit <= 1 {
+            return Expected::NotSent;
+        }
+        let is_to_backend = self.listeners.contains_key(&(ends.0, quoted.protocol));
+        let mut sent = frame.to_vec();
+        let before = sent[at + 4..packet.end].to_vec();
+        quoted.retarget(&mut sent, (source, destination), 0, packet.end);
+        let outer_source = if is_to_backend { packet.source } else { destination.ip() };
+        let pseudo_before = frame[packet.addresses()].to_vec();
+        packet.readdress(&mut sent, outer_source, source.ip(), 1);
+        let after = sent[at + 4..packet.end].to_vec();
+        let Some(sum) = u16_at(&sent, at + 2) else { return Expected::NotSent };
+        let mut sum = brought_forward(sum, &before, &after);
+        if !packet.is_ip4 {
+            sum = brought_forward(sum, &pseudo_before, &sent[packet.addresses()]);
+        }
+        put(&mut sent, at + 2, sum);
+        Expected::MaySend(sent)
+    }
+}
+
+/// Whether two frames are the same packet: their MAC addresses may differ, and a sum of 0 is one of all ones
+/// but for UDP.
+pub fn is_same(found: &[u8], expected: &[u8]) -> bool {
+    if found.len() != expected.len() {
+        return false;
+    }
+    let differing: Vec<usize> = (12..found.len()).filter(|at| found[*at] != expected[*at]).collect();
+    let is_either_zero = |at: usize| {
+        let (a, b) = (u16_at(found, at), u16_at(expected, at));
+        a == Some(0) && b == Some(0xffff) || a == Some(0xffff) && b == Some(0)
+    };
+    match differing.as_slice() {
+        [] => true,
+        pairs if pairs.len() % 2 == 0 && pairs.len() <= 6 => {
+            pairs.chunks(2).all(|pair| pair[1] == pair[0] + 1 && is_either_zero(pair[0]))
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,169 @@
+//! Kinds of flows that a case is run with, and the ends that they have.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use weir_l4::layout::{Algorithm, TCP, UDP, Verdict};
+
+use crate::frames::{ACK, Packet, SYN};
+use crate::namespace::{BACKENDS, CLIENTS};
+use crate::plane::Plane;
+
+/// Family, protocol, and whether the device sums whole packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    pub is_ip4: bool,
+    pub protocol: u8,
+    pub is_summed: bool,
+}
+
+pub const TCP4: Kind = Kind { is_ip4: true, protocol: TCP, is_summed: false };
+pub const UDP4: Kind = Kind { is_ip4: true, protocol: UDP, is_summed: false };
+pub const TCP6: Kind = Kind { is_ip4: false, protocol: TCP, is_summed: false };
+pub const UDP6: Kind = Kind { is_ip4: false, protocol: UDP, is_summed: false };
+
+impl Kind {
+    pub const fn summed(self) -> Kind {
+        Kind { is_ip4: self.is_ip4, protocol: self.protocol, is_summed: true }
+    }
+
+    /// The address of this family.
+    fn pick(self, ip4: Ipv4Addr, ip6: Ipv6Addr) -> IpAddr {
+        if self.is_ip4 { ip4.into() } else { ip6.into() }
+    }
+
+    /// A client's endpoint.
+    pub fn client(self, number: u8) -> SocketAddr {
+        let ip6 = Ipv6Addr::new(0x2001, 0xdb8, 0xc, 0, 0, 0, 0, u16::from(number));
+        SocketAddr::new(self.pick(Ipv4Addr::new(198, 51, 100, number), ip6), 40_000 + u16::from(number))
+    }
+
+    /// A listener's endpoint.
+    pub fn listener(self, number: u8) -> SocketAddr {
+        let ip6 = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, u16::from(number) + 1);
+        SocketAddr::new(self.pick(Ipv4Addr::new(192, 0, 2, number + 1), ip6), 80)
+    }
+
+    /// A backend's endpoint.
+    pub fn backend(self, number: u8) -> SocketAddr {
+        self.host(2, number)
+    }
+
+    /// An endpoint on another network.
+    pub fn host(self, network: u8, number: u8) -> SocketAddr {
+        let ip6 = Ipv6Addr::new(0xfd00 + u16::from(network), 0, 0, 0, 0, 0, 0, 11 + u16::from(number));
+        SocketAddr::new(self.pick(Ipv4Addr::new(10, network, 0, 11 + number), ip6), 8080)
+    }
+
+    /// A router on the clients' side.
+    pub fn router(self) -> IpAddr {
+        self.pick(Ipv4Addr::new(203, 0, 113, 1), Ipv6Addr::new(0x2001, 0xdb8, 0xff, 0, 0, 0, 0, 1))
+    }
+
+    /// A plane with one listener, one pool and one backend, whose ports differ.
+    pub fn plane(self) -> Plane {
+        self.plane_with(1, Algorithm::Hash)
+    }
+
+    /// A plane with one listener and one pool of these.
+    pub fn plane_with(self, backends: u8, algorithm: Algorithm) -> Plane {
+        let mut plane = self.empty_plane();
+        let numbers: Vec<u16> = (0..u16::from(backends)).collect();
+        for number in 0..backends {
+            plane.backend(u32::from(number), self.backend(number));
+        }
+        plane.pool(0, algorithm, &numbers);
+        plane.listener(0, self.listener(0), self.protocol, 0, &numbers);
+        plane
+    }
+
+    pub fn empty_plane(self) -> Plane {
+        let mut plane = Plane::new();
+        plane.set_summed(self.is_summed);
+        plane
+    }
+
+    /// A packet from an end to another, for the MAC address of the interface that it comes in by.
+    pub fn packet(self, source: SocketAddr, destination: SocketAddr) -> Packet {
+        let mut packet = Packet::new(self.protocol, source, destination);
+        packet.to_mac = CLIENTS.mac;
+        packet.from_mac = CLIENTS.neighbour;
+        packet
+    }
+
+    /// The first packet of a client to the listener.
+    pub fn first(self) -> Packet {
+        self.packet(self.client(7), self.listener(0)).with_flags(SYN)
+    }
+
+    /// A later one.
+    pub fn later(self) -> Packet {
+        self.first().with_flags(ACK)
+    }
+
+    /// The backend's answer to it.
+    pub fn answer(self) -> Packet {
+        let mut packet = self.packet(self.backend(0), self.client(7)).with_flags(SYN | ACK);
+        packet.to_mac = BACKENDS.mac;
+        packet.from_mac = BACKENDS.neighbour;
+        packet
+    }
+
+    /// What a packet to the listener becomes.
+    pub fn at_backend(self, packet: &Packet) -> Packet {
+        packet.translated(packet.source(), self.backend(0))
+    }
+
+    /// What a packet to a client becomes.
+    pub fn at_client(self, packet: &Packet) -> Packet {
+        packet.translated(self.listener(0), packet.destination())
+    }
+
+    /// A plane with a flow of client 7.
+    pub fn flowing(self) -> Plane {
+        let mut plane = self.plane();
+        self.open(&mut plane);
+        plane
+    }
+
+    /// Sends the first packet of client 7.
+    #[track_caller]
+    pub fn open(self, plane: &mut Plane) {
+        let first = self.first();
+        plane.run(CLIENTS, &first.frame()).forwarded(Verdict::ToBackend, &self.at_backend(&first).frame());
+    }
+}
+
+/// Makes of each case four tests, by protocol and family.
+macro_rules! each_kind {
+    ($($case:ident)*) => { $(
+        mod $case {
+            use crate::kinds::{TCP4, TCP6, UDP4, UDP6};
+
+            #[test] fn tcp4() { super::$case(TCP4); }
+            #[test] fn udp4() { super::$case(UDP4); }
+            #[test] fn tcp6() { super::$case(TCP6); }
+            #[test] fn udp6() { super::$case(UDP6); }
+        }
+    )* };
+}
+pub(crate) use each_kind;
+
+/// Makes of each case eight tests: those of [`each_kind`], and those again with a device that sums whole
+/// packets.
+macro_rules! each_kind_and_sum {
+    ($($case:ident)*) => { $(
+        mod $case {
+            use crate::kinds::{TCP4, TCP6, UDP4, UDP6};
+
+            #[test] fn tcp4() { super::$case(TCP4); }
+            #[test] fn udp4() { super::$case(UDP4); }
+            #[test] fn tcp6() { super::$case(TCP6); }
+            #[test] fn udp6() { super::$case(UDP6); }
+            #[test] fn tcp4_summed() { super::$case(TCP4.summed()); }
+            #[test] fn udp4_summed() { super::$case(UDP4.summed()); }
+            #[test] fn tcp6_summed() { super::$case(TCP6.summed()); }
+            #[test] fn udp6_summed() { super::$case(UDP6.summed()); }
+        }
+    )* };
+}
+pub(crate) use each_kind_and_sum;

@@ -1,0 +1,22 @@
+//! Packets in, packets out: the program in the kernel, run by the kernel's own test runner in a namespace of
+//! its own.
+//!
+//! What is expected is written from the RFCs, not from the C. Root and BPF are needed; without them the tests
+//! fail.
+
+mod frames;
+mod kinds;
+mod namespace;
+mod plane;
+
+mod checksums;
+mod damaged;
+mod flows;
+mod foreign;
+mod fragments;
+mod hashing;
+mod headers;
+mod hop_limit;
+mod icmp;
+mod mtu;
+mod nat;

@@ -1,0 +1,458 @@
+//! The program, loaded with small maps, in a namespace of its own; and what became of a packet that it was
+//! run on.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use aya::Pod;
+use aya::maps::{Array, HashMap, MapData, PerCpuValues};
+use aya::util::nr_cpus;
+use weir_l4::bpf::{TestPacket, test_run};
+use weir_l4::layout::{
+    Address, Algorithm, BLOCKS_PER_TABLE, Backend, BackendCounter, BackendState, Counter, Endpoint, Flow,
+    FlowKey4, FlowKey6, HashKey, Listener, Origin, Pool, SLOTS_PER_BLOCK, Settings, SlotBlock, Verdict,
+};
+use weir_l4::program::{Program, Sizes};
+
+use crate::frames::ETHERNET;
+use crate::namespace::{BACKENDS, Device, Namespace, set_forwarding};
+
+/// How many there are of each.
+const POOLS: u32 = 4;
+const BACKEND_NUMBERS: u32 = 32;
+const LISTENERS: u32 = 4;
+const SIZES: Sizes =
+    Sizes { flows: 8192, pools: POOLS, backends: BACKEND_NUMBERS, endpoints: 256, listeners: LISTENERS };
+
+/// What the program returns.
+const NOT_OURS: i32 = -1;
+const SHOT: i32 = 2;
+const REDIRECT: i32 = 7;
+
+type Counts = BTreeMap<(u32, u32), (u64, u64)>;
+
+/// A loaded program that one test has for itself.
+pub struct Plane(Option<Loaded>);
+
+/// Those that no test has at the moment: loading takes longer than a test.
+static IDLE: Mutex<Vec<Loaded>> = Mutex::new(Vec::new());
+
+/// Why it could not be loaded.
+static REFUSED: OnceLock<String> = OnceLock::new();
+
+struct Loaded {
+    namespace: Namespace,
+    program: Program,
+    counted: Counts,
+    is_summed: bool,
+    forwards: bool,
+    origin_users: BTreeMap<Endpoint, u32>,
+}
+
+const ADVICE: &str = "the packet program can't be loaded. These tests run as root with BPF (CAP_BPF, \
+                      CAP_NET_ADMIN, CAP_PERFMON): run them so, they are not skipped. In a container: \
+                      --privileged";
+
+impl Loaded {
+    fn new() -> Loaded {
+        if let Some(why) = REFUSED.get() {
+            panic!("{why}");
+        }
+        let namespace = Namespace::new();
+        let program = Program::load(SIZES).unwrap_or_else(|error| {
+            let why = format!("{ADVICE}: {error}");
+            // A refusal of the verifier takes half a minute, and hundreds of tests would ask for another.
+            panic!("{}", REFUSED.get_or_init(|| why))
+        });
+        Loaded {
+            namespace,
+            program,
+            counted: Counts::new(),
+            is_summed: false,
+            forwards: true,
+            origin_users: BTreeMap::new(),
+        }
+    }
+
+    fn clear(&mut self) {
+        clear(self.table::<Endpoint, Listener>("listeners"));
+        clear(self.table::<Endpoint, Origin>("origins"));
+        clear(self.table::<Address, u32>("host_addresses"));
+        clear(self.table::<FlowKey4, Flow>("flows4"));
+        clear(self.table::<FlowKey6, Flow>("flows6"));
+        clear(self.table::<u32, u32>("local_peers"));
+        clear(self.table::<[u8; 40], [u8; 44]>("fragments"));
+        for pool in 0..POOLS {
+            self.array::<Pool>("pools").set(pool, Pool::default(), 0).unwrap();
+            self.array::<u64>("turns").set(pool, 0, 0).unwrap();
+        }
+        for backend in 0..BACKEND_NUMBERS {
+            self.array::<Backend>("backends").set(backend, Backend::default(), 0).unwrap();
+            self.array::<u64>("open_flows").set(backend, 0, 0).unwrap();
+        }
+        self.array::<Settings>("settings").set(0, Settings::default(), 0).unwrap();
+        // How much of a tick's share is spent, by processor: `struct arrivals`.
+        for name in ["arrivals", "answers"] {
+            let nothing = vec![[0; 2]; nr_cpus().expect("the kernel says how many there are")];
+            let nothing = PerCpuValues::<[u32; 2]>::try_from(nothing).expect("one for each processor");
+            self.program.counters(name).expect("it is there").set(0, nothing, 0).expect("it has one element");
+        }
+        self.origin_users.clear();
+        self.is_summed = false;
+        self.counted = self.counts();
+        if !self.forwards {
+            set_forwarding(true);
+            self.forwards = true;
+        }
+    }
+
+    fn array<V: Pod>(&mut self, name: &str) -> Array<&mut MapData, V> {
+        self.program.array(name).unwrap_or_else(|error| panic!("`{name}`: {error}"))
+    }
+
+    fn table<K: Pod, V: Pod>(&mut self, name: &str) -> HashMap<&mut MapData, K, V> {
+        self.program.table(name).unwrap_or_else(|error| panic!("`{name}`: {error}"))
+    }
+
+    fn counts(&mut self) -> Counts {
+        let verdicts = self.program.counters::<Counter>("verdicts").expect("it is a map of counters");
+        let words = Verdict::ALL.len() as u32;
+        let mut counts = Counts::new();
+        for index in 0..LISTENERS * words {
+            let values = verdicts.get(&index, 0).unwrap();
+            let (packets, bytes) = values
+                .iter()
+                .fold((0, 0), |(packets, bytes), counter| (packets + counter.packets, bytes + counter.bytes));
+            counts.insert((index / words, index % words), (packets, bytes));
+        }
+        counts
+    }
+}
+
+fn clear<K: Pod, V: Pod>(mut map: HashMap<&mut MapData, K, V>) {
+    let keys: Vec<K> = map.keys().map(|key| key.unwrap()).collect();
+    keys.iter().for_each(|key| map.remove(key).unwrap());
+}
+
+impl Drop for Plane {
+    fn drop(&mut self) {
+        if let Some(loaded) = self.0.take() {
+            IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(loaded);
+        }
+    }
+}
+
+/// A packet that was run, and what became of it.
+#[derive(Debug)]
+#[must_use]
+pub struct Outcome {
+    sent: Vec<u8>,
+    pub action: i32,
+    pub frame: Vec<u8>,
+    /// Listener, verdict, packets and bytes of what was counted.
+    counted: Vec<(u32, Verdict, u64, u64)>,
+}
+
+impl Plane {
+    /// One that knows nothing, for the calling thread.
+    pub fn new() -> Plane {
+        let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut loaded = idle.unwrap_or_else(Loaded::new);
+        loaded.namespace.enter();
+        loaded.clear();
+        Plane(Some(loaded))
+    }
+
+    fn loaded(&mut self) -> &mut Loaded {
+        self.0.as_mut().expect("it is there until it is dropped")
+    }
+
+    /// Whether the device sums whole packets (CHECKSUM_COMPLETE).
+    pub fn set_summed(&mut self, is_summed: bool) {
+        self.loaded().is_summed = is_summed;
+    }
+
+    /// Whether the host forwards packets itself.
+    pub fn set_forwarding(&mut self, forwards: bool) {
+        set_forwarding(forwards);
+        self.loaded().forwards = forwards;
+    }
+
+    /// Writes a backend; port 0 keeps the port that the client asked for.
+    pub fn backend(&mut self, number: u32, address: SocketAddr) {
+        let backend = Backend {
+            address: address.ip().into(),
+            port: address.port().to_be_bytes(),
+            state: BackendState::Alive as u8,
+            family: if address.is_ipv4() { 4 } else { 6 },
+            generation: 1,
+            weight: 100,
+            interface: BACKENDS.interface,
+        };
+        self.loaded().array::<Backend>("backends").set(number, backend, 0).unwrap();
+    }
+
+    pub fn change_backend(&mut self, number: u32, change: impl FnOnce(&mut Backend)) {
+        let mut backend = self.loaded().array::<Backend>("backends").get(&number, 0).unwrap();
+        change(&mut backend);
+        self.loaded().array::<Backend>("backends").set(number, backend, 0).unwrap();
+    }
+
+    /// Writes a pool whose slots hold these backends, one each.
+    pub fn pool(&mut self, number: u32, algorithm: Algorithm, backends: &[u16]) {
+        self.pool_by(number, algorithm, HashKey::Client, backends);
+    }
+
+    /// As [`Plane::pool`], hashing by `key`.
+    pub fn pool_by(&mut self, number: u32, algorithm: Algorithm, key: HashKey, backends: &[u16]) {
+        for (block, held) in (0u32..).zip(backends.chunks(SLOTS_PER_BLOCK)) {
+            let mut slots = SlotBlock::default();
+            slots.backends[..held.len()].copy_from_slice(held);
+            let index = number * 2 * BLOCKS_PER_TABLE as u32 + block;
+            self.loaded().array::<SlotBlock>("slots").set(index, slots, 0).unwrap();
+        }
+        let pool = Pool {
+            algorithm: algorithm as u32,
+            hash_key: key as u32,
+            table: 0,
+            slots: backends.len() as u32,
+        };
+        self.loaded().array::<Pool>("pools").set(number, pool, 0).unwrap();
+    }
+
+    /// Writes a listener, and the way back from the backends of its pool.
+    pub fn listener(&mut self, number: u32, at: SocketAddr, protocol: u8, pool: u32, backends: &[u16]) {
+        let loaded = self.loaded();
+        let listener = Listener { number, pool };
+        let endpoint = Endpoint::new(at, protocol);
+        loaded.table::<Endpoint, Listener>("listeners").insert(endpoint, listener, 0).unwrap();
+        loaded
+            .table::<Endpoint, Listener>("listeners")
+            .insert(Endpoint { port: [0; 2], ..endpoint }, listener, 0)
+            .unwrap();
+        for number_of_backend in backends {
+            let backend = loaded.array::<Backend>("backends").get(&u32::from(*number_of_backend), 0).unwrap();
+            let port = if backend.port == [0, 0] { at.port().to_be_bytes() } else { backend.port };
+            let from = Endpoint { address: backend.address, port, protocol, zero: 0 };
+            let users = loaded.origin_users.entry(from).or_insert(0);
+            *users += 1;
+            let origin = Origin {
+                address: at.ip().into(),
+                port: at.port().to_be_bytes(),
+                is_ambiguous: u8::from(*users > 1),
+                zero: 0,
+                listener: number,
+                backend: u32::from(*number_of_backend),
+            };
+            loaded.table::<Endpoint, Origin>("origins").insert(from, origin, 0).unwrap();
+            // Later fragments tell no port.
+            loaded
+                .table::<Endpoint, Origin>("origins")
+                .insert(Endpoint { port: [0; 2], ..from }, origin, 0)
+                .unwrap();
+        }
+    }
+
+    /// Says that an address is one of this host.
+    pub fn host_address(&mut self, address: IpAddr) {
+        self.loaded().table::<Address, u32>("host_addresses").insert(Address::from(address), 1, 0).unwrap();
+    }
+
+    pub fn settings(&mut self, settings: Settings) {
+        self.loaded().array::<Settings>("settings").set(0, settings, 0).unwrap();
+    }
+
+    /// Flows that a backend has open.
+    pub fn open_flows(&mut self, backend: u32) -> u64 {
+        self.loaded().array::<u64>("open_flows").get(&backend, 0).unwrap()
+    }
+
+    pub fn set_open_flows(&mut self, backend: u32, flows: u64) {
+        self.loaded().array::<u64>("open_flows").set(backend, flows, 0).unwrap();
+    }
+
+    /// Directions of flows that are remembered: two for each flow.
+    pub fn remembered(&mut self) -> usize {
+        self.loaded().table::<FlowKey4, Flow>("flows4").keys().count()
+            + self.loaded().table::<FlowKey6, Flow>("flows6").keys().count()
+    }
+
+    /// What a backend is counted for.
+    pub fn backend_counts(&mut self, backend: u32) -> BackendCounter {
+        let counters =
+            self.loaded().program.counters::<BackendCounter>("backend_counters").expect("it is there");
+        let values = counters.get(&backend, 0).unwrap();
+        values.iter().fold(BackendCounter::default(), |sum, one| BackendCounter {
+            flows: sum.flows + one.flows,
+            bytes_to_backend: sum.bytes_to_backend + one.bytes_to_backend,
+            bytes_to_client: sum.bytes_to_client + one.bytes_to_client,
+            refused: sum.refused + one.refused,
+        })
+    }
+
+    /// Says that the other end of an interface is in another namespace of this host.
+    pub fn local_peer(&mut self, interface: u32) {
+        self.loaded().table::<u32, u32>("local_peers").insert(interface, 1, 0).unwrap();
+    }
+
+    /// The program's descriptor.
+    #[allow(dead_code, reason = "the fuzz target runs packets by itself")]
+    pub fn program(&mut self) -> BorrowedFd<'_> {
+        self.loaded().program.classifier().fd().expect("it is loaded").as_fd()
+    }
+
+    /// Packets under all verdicts of all listeners.
+    #[allow(dead_code, reason = "the fuzz target runs packets by itself")]
+    pub fn counted_in_all(&mut self) -> u64 {
+        self.loaded().counts().values().map(|(packets, _)| packets).sum()
+    }
+
+    /// Forgets all flows.
+    pub fn forget(&mut self) {
+        clear(self.loaded().table::<FlowKey4, Flow>("flows4"));
+        clear(self.loaded().table::<FlowKey6, Flow>("flows6"));
+    }
+
+    /// Runs the program on a frame.
+    #[track_caller]
+    pub fn run(&mut self, at: Device, frame: &[u8]) -> Outcome {
+        self.run_train(at, frame, 0, 0)
+    }
+
+    /// Runs the program on a frame that the device made of several.
+    #[track_caller]
+    pub fn run_train(&mut self, at: Device, frame: &[u8], segments: u32, segment_bytes: u32) -> Outcome {
+        let loaded = self.loaded();
+        let is_summed = loaded.is_summed;
+        let packet =
+            TestPacket { frame, interface: at.interface, segments, segment_bytes, is_summed, repeat: 1 };
+        let program = loaded.program.classifier().fd().expect("it is loaded").as_fd();
+        let result = test_run(program, &packet).unwrap_or_else(|error| match error.raw_os_error() {
+            Some(EBADMSG) => panic!("the sum over the whole packet is wrong afterwards; sent {}", hex(frame)),
+            _ => panic!("the kernel does not run it: {error}; sent {}", hex(frame)),
+        });
+        let counts = loaded.counts();
+        let changed = counts.iter().filter_map(|((listener, verdict), (packets, bytes))| {
+            let (earlier, earlier_bytes) = loaded.counted[&(*listener, *verdict)];
+            let verdict = Verdict::ALL[*verdict as usize];
+            let more = (*listener, verdict, packets - earlier, bytes - earlier_bytes);
+            (*packets != earlier || *bytes != earlier_bytes).then_some(more)
+        });
+        let counted = changed.collect();
+        loaded.counted = counts;
+        Outcome { sent: frame.to_vec(), action: result.action, frame: result.frame, counted }
+    }
+}
+
+const EBADMSG: i32 = 74;
+
+impl Outcome {
+    /// Counted once, as this, of listener 0.
+    #[track_caller]
+    fn counted_as(&self, verdict: Verdict) {
+        self.counted_of(0, verdict);
+    }
+
+    /// Counted once, as this.
+    #[track_caller]
+    pub fn counted_of(&self, listener: u32, verdict: Verdict) {
+        let expected = (listener, verdict, 1, self.sent.len() as u64);
+        assert_eq!(self.counted, [expected], "what was counted; {self}");
+    }
+
+    /// Counted as so many packets, under one verdict.
+    #[track_caller]
+    pub fn counted_packets(&self, packets: u64) {
+        let found: Vec<u64> = self.counted.iter().map(|(_, _, packets, _)| *packets).collect();
+        assert_eq!(found, [packets], "{self}");
+    }
+
+    /// Left to the next program and the host: as it came, and not counted.
+    #[track_caller]
+    pub fn untouched(self) {
+        assert_eq!(self.action, NOT_OURS, "{self}");
+        assert_eq!(self.frame, self.sent, "it was changed");
+        assert_eq!(self.counted, [], "it was counted");
+    }
+
+    /// Dropped for this reason.
+    #[track_caller]
+    pub fn dropped(self, verdict: Verdict) {
+        assert_eq!(self.action, SHOT, "{self}");
+        self.counted_as(verdict);
+    }
+
+    /// Sent on as the packet of this frame, MAC addresses aside.
+    #[track_caller]
+    pub fn forwarded(self, verdict: Verdict, expected: &[u8]) {
+        self.forwarded_of(0, verdict, expected);
+    }
+
+    /// As [`Outcome::forwarded`], of another listener.
+    #[track_caller]
+    pub fn forwarded_of(self, listener: u32, verdict: Verdict, expected: &[u8]) {
+        assert_eq!(self.action, REDIRECT, "{self}");
+        let (found, expected) = (&self.frame[ETHERNET..], &expected[ETHERNET..]);
+        assert_eq!(hex(found), hex(expected), "the packet (found, expected)");
+        self.counted_of(listener, verdict);
+    }
+
+    /// Answered: what was sent back.
+    #[track_caller]
+    pub fn answered(self, verdict: Verdict) -> Vec<u8> {
+        assert_eq!(self.action, REDIRECT, "{self}");
+        self.counted_as(verdict);
+        self.frame
+    }
+
+    /// Left alone or dropped, never sent anywhere.
+    #[track_caller]
+    pub fn not_forwarded(self) {
+        match self.action {
+            NOT_OURS => self.untouched(),
+            SHOT => {
+                let is_drop = |verdict: Verdict| verdict >= Verdict::DropBadHeader;
+                let is_once = matches!(self.counted.as_slice(), [(_, verdict, 1, _)] if is_drop(*verdict));
+                assert!(is_once, "{self}");
+            }
+            _ => panic!("{self}"),
+        }
+    }
+
+    pub fn was_sent(&self) -> bool {
+        self.action == REDIRECT
+    }
+
+    /// Addresses of the frame: whither and whence.
+    pub fn macs(&self) -> [[u8; 6]; 2] {
+        [self.frame[..6].try_into().unwrap(), self.frame[6..12].try_into().unwrap()]
+    }
+}
+
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let action = match self.action {
+            NOT_OURS => "left alone".to_owned(),
+            SHOT => "dropped".to_owned(),
+            REDIRECT => "sent on".to_owned(),
+            other => format!("action {other}"),
+        };
+        write!(
+            formatter,
+            "{action}, counted {:?}; came as\n{}\nis\n{}",
+            self.counted,
+            hex(&self.sent),
+            hex(&self.frame)
+        )
+    }
+}
+
+/// Four bytes a word, so that a difference is found by eye; the Ethernet header by itself where there is one.
+fn hex(bytes: &[u8]) -> String {
+    let words = bytes[..bytes.len().min(200)]
+        .chunks(4)
+        .map(|word| word.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    words.collect::<Vec<_>>().join(" ")
+}
