@@ -14,7 +14,7 @@ use weir_stats::table::{
 };
 use weir_stats::{Counter, Histogram, PerWorker};
 
-use crate::process;
+use crate::{process, status};
 use weir_control::acme::{Blame, Standing};
 use weir_control::control::Control;
 use weir_control::reload::Verdict;
@@ -28,7 +28,8 @@ pub(crate) fn text(control: &Control) -> String {
     let mut out = Exposition::default();
     about_weir(&mut out, control, snapshot.generation);
     listeners(&mut out, control, &compiled);
-    backends(&mut out, &snapshot.listeners, &snapshot.pools);
+    in_kernel(&mut out, control);
+    backends(&mut out, control, &snapshot.listeners, &snapshot.pools);
     pools(&mut out, control, &snapshot.pools);
     if let Some(cache) = &compiled.cache {
         about_cache(&mut out, cache);
@@ -54,10 +55,24 @@ fn about_weir(out: &mut Exposition, control: &Control, generation: u64) {
         reloads.sample(&[verdict.word()], control.reload_count(verdict) as f64);
     }
     out.single(&expose::WORKERS, control.proxy().workers() as f64);
-    out.single(&expose::SESSIONS, control.proxy().sessions() as f64);
+    out.single(&expose::SESSIONS, control.sessions() as f64);
     out.single(&expose::PANICS, control.proxy().panics() as f64);
     out.single(&expose::LOG_LOST, control.lost_log_lines() as f64);
     quic(out, control.proxy().quic_counts());
+}
+
+fn in_kernel(out: &mut Exposition, control: &Control) {
+    let Some(seen) = control.kernel().seen() else { return };
+    let mut packets = out.family(&expose::KERNEL_PACKETS);
+    for (name, listener) in &seen.listeners {
+        for (verdict, counter) in &listener.verdicts {
+            packets.sample(&[name, verdict.word()], counter.packets as f64);
+        }
+    }
+    let mut flows = out.family(&expose::KERNEL_FLOWS);
+    for (name, listener) in &seen.listeners {
+        flows.sample(&[name], listener.flows as f64);
+    }
 }
 
 fn about_cache(out: &mut Exposition, cache: &Cache) {
@@ -278,7 +293,7 @@ fn takes_requests(pool: &Pool, listeners: &[Arc<Listener>]) -> bool {
     })
 }
 
-fn backends(out: &mut Exposition, listeners: &[Arc<Listener>], pools: &[Arc<Pool>]) {
+fn backends(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>], pools: &[Arc<Pool>]) {
     let all = || pools.iter().flat_map(|pool| pool.backends.iter().map(move |backend| (pool, backend)));
     let counted = |chosen: &dyn Fn(&Pool, &Backend) -> bool| {
         let chosen = all().filter(|(pool, backend)| chosen(pool, backend));
@@ -305,7 +320,11 @@ fn backends(out: &mut Exposition, listeners: &[Arc<Listener>], pools: &[Arc<Pool
         it.cells.total(|cells| &cells.connections).saturating_sub(ended) as f64
     };
     gauge(out, &expose::BACKEND_CONNECTIONS, each(connections));
-    gauge(out, &expose::BACKEND_IN_FLIGHT, each(|it| f64::from(it.balance.in_flight())));
+    let in_flight = all().map(|(pool, it)| {
+        let flows = status::in_kernel(control, pool, it);
+        ([&*pool.config.name, &*it.address], f64::from(it.balance.in_flight() + flows))
+    });
+    gauge(out, &expose::BACKEND_IN_FLIGHT, in_flight);
     every.totals(out, &expose::BACKEND_CONNECTIONS_TOTAL, |cells| &cells.connections);
     every.totals(out, &expose::BACKEND_CONNECT_FAILURES, |cells| &cells.connect_failures);
     every.by_word(out, &expose::BACKEND_REQUESTS, &CODE_CLASSES, |cells| &cells.requests);

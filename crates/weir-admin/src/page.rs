@@ -262,6 +262,7 @@ fn happened(out: &mut String, events: &[Event]) {
             What::Certificate { names, change, detail } => {
                 format!("certificate for {names} {change}: {detail}")
             }
+            What::Kernel { change, interface } => format!("the kernel plane is {change}: {interface}"),
             What::DescriptorsShort { shed } => {
                 format!("file descriptors ran out, {shed} idle connections shed")
             }

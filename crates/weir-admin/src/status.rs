@@ -15,6 +15,7 @@ use weir_control::control::Control;
 use weir_control::health::Findings;
 use weir_control::reload::Outcome;
 use weir_control::timestamp::Timestamp;
+use weir_state::plane::Placement;
 use weir_state::{Backend, Listener, Pool};
 
 /// Everything.
@@ -53,6 +54,12 @@ pub struct ListenerStatus {
     pub name: String,
     /// `http`, `tcp` or `udp`.
     pub protocol: String,
+    /// `proxy` or `kernel`: who carries its packets.
+    pub plane: String,
+    /// Why it is on the proxy plane although it asks for another; `None` where it asks for none.
+    pub plane_reason: Option<String>,
+    /// Interfaces whose packets it gets, on the kernel plane; empty on the other.
+    pub interfaces: Vec<String>,
     /// Where it accepts.
     pub bind: Vec<String>,
     /// The pool that takes what no route takes.
@@ -184,7 +191,7 @@ pub fn of(control: &Control) -> Status {
         workers: control.proxy().workers(),
         config_source: control.source_name(),
         generation: snapshot.generation,
-        sessions: control.proxy().sessions(),
+        sessions: control.sessions(),
         last_reload: control.last_reload(),
         listeners: snapshot.listeners.iter().map(|it| listener(control, it)).collect(),
         pools: snapshot.pools.iter().map(|it| pool(control, it)).collect(),
@@ -193,13 +200,22 @@ pub fn of(control: &Control) -> Status {
 
 fn listener(control: &Control, listener: &Listener) -> ListenerStatus {
     let (config, cells) = (&listener.config, &listener.cells);
+    let placement = control.kernel().placements().0.get(&config.name).cloned();
+    let seen = control.kernel().seen().filter(|_| placement == Some(Placement::Kernel));
+    let flows = seen.as_ref().and_then(|seen| Some(seen.listeners.get(&config.name)?.flows)).unwrap_or(0);
     ListenerStatus {
         name: config.name.clone(),
         protocol: config.protocol().word().to_owned(),
+        plane: if placement == Some(Placement::Kernel) { "kernel" } else { "proxy" }.to_owned(),
+        plane_reason: match placement {
+            Some(Placement::Proxy(reason)) => Some(reason),
+            _ => None,
+        },
+        interfaces: seen.map_or_else(Vec::new, |seen| seen.interfaces.clone()),
         bind: config.bind.iter().map(ToString::to_string).collect(),
         pool: config.pool.clone(),
         route_count: config.routes.len(),
-        connections: listener.connections.open(),
+        connections: listener.connections.open() + u32::try_from(flows).unwrap_or(u32::MAX),
         max_connections: config.max_connections,
         connections_total: cells.total(|cells| &cells.connections),
         requests: by_word(cells, &CODE_CLASSES, |cells| &cells.requests),
@@ -282,7 +298,7 @@ fn backend(
         backup: standing.backup,
         weight: standing.weight,
         ramp_percent: standing.ramp_percent,
-        in_flight: standing.in_flight,
+        in_flight: standing.in_flight + in_kernel(control, pool, backend),
         max_connections: backend.balance.max_connections(),
         connections: total(|cells| &cells.connections)
             .saturating_sub(total(|cells| &cells.connections_ended)),
@@ -294,6 +310,15 @@ fn backend(
         response_seconds: quantiles(cells, |cells| &cells.response_seconds),
         probes,
     }
+}
+
+/// Flows of a backend in the kernel, at the last look.
+pub(crate) fn in_kernel(control: &Control, pool: &Pool, backend: &Backend) -> u32 {
+    let (seen, address) = (control.kernel().seen(), backend.resolved.address());
+    let open = seen
+        .zip(address)
+        .and_then(|(seen, address)| Some(seen.backends.get(&(pool.config.name.clone(), address))?.open));
+    open.map_or(0, |open| u32::try_from(open).unwrap_or(u32::MAX))
 }
 
 /// Why a backend is not ready, in one line.

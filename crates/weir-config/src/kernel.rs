@@ -14,7 +14,7 @@ table! {
         /// were silent longest.
         flows: u32 =
             count(Limit::new(
-                1 << 20,
+                1 << 18,
                 1 << 10,
                 1 << 25,
                 "a flow has two entries of about 200 bytes in memory of the kernel's, taken at the start",

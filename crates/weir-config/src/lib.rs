@@ -53,7 +53,7 @@ pub use diff::{Change, ChangeKind, KeyChange, diff, until_restart};
 pub use kernel::Kernel;
 pub use listener::{Http, Listener, Speaks};
 pub use log::{AccessFormat, AccessTarget, Level, Log};
-pub use parse::{Checked, check_runnable, check_text, decode, parse};
+pub use parse::{Checked, check_text, decode, parse};
 pub use plane::{Forward, Plane};
 pub use pool::hash::{Hash, HashKey};
 pub use pool::health::{Check, Health, HttpProbe, Passive};

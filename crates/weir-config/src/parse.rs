@@ -4,8 +4,6 @@ use toml::de::DeTable;
 
 use crate::bind::{Context, bind};
 use crate::config::{Config, ROOT, assume};
-use crate::fields::Fields;
-use crate::plane;
 use crate::report::{Findings, Report, Source, Span};
 use crate::syntax;
 
@@ -30,20 +28,6 @@ pub fn parse(file_name: &str, text: &str) -> Result<Config, Report> {
 ///
 /// `Err` holds every mistake of the file, sorted by position. Never panics, whatever the text.
 pub fn check_text(file_name: &str, text: &str) -> Result<Checked, Report> {
-    read(file_name, text, |_, _| {})
-}
-
-/// As [`check_text`], for a configuration that is to be run: what this version reads and cannot run is
-/// refused, too.
-pub fn check_runnable(file_name: &str, text: &str) -> Result<Checked, Report> {
-    read(file_name, text, plane::refuse_unbuilt)
-}
-
-fn read(
-    file_name: &str,
-    text: &str,
-    refuse: impl FnOnce(&Fields, &mut Findings<'_>),
-) -> Result<Checked, Report> {
     if text.len() > FILE_BYTES {
         // Nothing of it is read, not even where its lines end.
         let source = Source::new(file_name, "");
@@ -66,7 +50,6 @@ fn read(
     let uses = assume(&mut root);
     let config = Config::read(&root);
     config.check(&root, &uses, &mut findings);
-    refuse(&root, &mut findings);
     let refused = findings.refused();
     let report = findings.into_report();
     if refused { Err(report) } else { Ok(Checked { config, warnings: report }) }

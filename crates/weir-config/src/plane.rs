@@ -237,17 +237,5 @@ impl Obstacle {
     }
 }
 
-/// Notes what this version reads and cannot run. To go, with [`check_runnable`](crate::check_runnable), when
-/// the kernel plane is there.
-pub(crate) fn refuse_unbuilt(root: &Fields, findings: &mut Findings<'_>) {
-    for listener in root.named("listener") {
-        if let (Some(Plane::Kernel | Plane::Auto), Some(entry)) = (asked(listener), listener.get("plane")) {
-            let message =
-                format!("`plane = \"{}\"` is not built yet in this version", listener.word("plane"));
-            findings.error(entry.at, message, "expected \"proxy\", or leave it out");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests;

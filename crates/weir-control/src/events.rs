@@ -98,6 +98,13 @@ pub enum What {
         /// Until when it is good, or what went wrong.
         detail: String,
     },
+    /// The kernel plane takes packets at an interface, or does so no more.
+    Kernel {
+        /// `attached` or `detached`.
+        change: &'static str,
+        /// Its name.
+        interface: String,
+    },
     /// File descriptors ran out and idle connections were shed.
     DescriptorsShort {
         /// How many.
@@ -125,6 +132,7 @@ impl What {
             What::Backend { .. } => "backend",
             What::Resolved { .. } => "resolved",
             What::Certificate { .. } => "certificate",
+            What::Kernel { .. } => "kernel",
             What::DescriptorsShort { .. } => "descriptors_short",
             What::Process { .. } => "process",
         }

@@ -17,6 +17,7 @@ pub mod control;
 pub mod dns;
 pub mod events;
 pub mod health;
+pub mod kernel;
 pub mod notify;
 pub mod publish;
 pub mod reload;

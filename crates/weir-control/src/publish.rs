@@ -18,6 +18,7 @@ use crate::acme::Orders;
 use crate::carried::Carried;
 use crate::dns::Names;
 use crate::health::Board;
+use crate::kernel::KernelPlane;
 
 /// What is in force, for all who look at it; only [`Publisher`] changes it.
 #[derive(Clone, Default)]
@@ -33,6 +34,7 @@ impl InForce {
 /// Puts snapshots in force, one after the other.
 pub struct Publisher {
     in_force: InForce,
+    kernel: Arc<KernelPlane>,
     planes: Vec<Arc<dyn Plane>>,
     /// Copies of each counter.
     workers: usize,
@@ -40,6 +42,14 @@ pub struct Publisher {
     tickets: Arc<TicketKeys>,
     /// Held over a whole publication, so that two never interleave; the next waits.
     turn: Mutex<()>,
+}
+
+/// The planes that serve.
+pub struct Planes {
+    /// The kernel's, which takes its listeners before the others are asked.
+    pub kernel: Arc<KernelPlane>,
+    /// All others.
+    pub others: Vec<Arc<dyn Plane>>,
 }
 
 /// What goes along with the snapshot: the addresses of its names, and the probes of its backends.
@@ -128,10 +138,10 @@ impl fmt::Display for PublishError {
 impl std::error::Error for PublishError {}
 
 impl Publisher {
-    /// Puts the first config in force on `planes`, and shows it in `in_force`. `carried` is what an earlier
+    /// Puts the first config in force on the kernel plane and on `planes`, and shows it in `in_force`. `carried` is what an earlier
     /// process knew about the backends, `workers` the number of copies that counters have.
     pub async fn start(
-        planes: Vec<Arc<dyn Plane>>,
+        Planes { kernel, others: mut planes }: Planes,
         workers: usize,
         config: Arc<Config>,
         carried: &Carried,
@@ -139,9 +149,12 @@ impl Publisher {
         in_force: InForce,
     ) -> Result<Publisher, PublishError> {
         let tickets = carried.ticket_keys();
-        let publisher = Publisher { in_force, planes, workers, followers, tickets, turn: Mutex::default() };
+        planes.insert(0, kernel.clone());
+        let publisher =
+            Publisher { in_force, kernel, planes, workers, followers, tickets, turn: Mutex::default() };
         let tls = publisher.load(&config)?;
-        let mut changes = publisher.stage(Next::Config(&config)).await?;
+        let placements = publisher.kernel.place(&config).await.map_err(PublishError::Stage)?;
+        let mut changes = publisher.stage(Next::Config(&config, &placements)).await?;
         let snapshot = Arc::new(Snapshot::compile(config.clone(), &tls, None, workers));
         publisher.followers.prepare(&snapshot).await;
         carried.apply(&snapshot, clock::now());
@@ -172,7 +185,8 @@ impl Publisher {
         let before = self.snapshot();
         let Some(config) = choose(&before.config)? else { return Ok(None) };
         let tls = self.load(&config)?;
-        let mut changes = self.stage(Next::Config(&config)).await?;
+        let placements = self.kernel.place(&config).await.map_err(PublishError::Stage)?;
+        let mut changes = self.stage(Next::Config(&config, &placements)).await?;
         let snapshot = Arc::new(Snapshot::compile(config.clone(), &tls, Some(&before), self.workers));
         self.followers.prepare(&snapshot).await;
         if let Err(error) = self.apply(&mut changes, &snapshot, Some(&before)).await {

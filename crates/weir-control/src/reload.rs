@@ -51,11 +51,9 @@ impl Source {
                 let bytes =
                     read_file(path).map_err(|error| ReadError::Unreadable { path: path.clone(), error })?;
                 let text = weir_config::decode(&name, &bytes).map_err(ReadError::Refused)?;
-                weir_config::check_runnable(&name, text).map_err(ReadError::Refused)
+                weir_config::check_text(&name, text).map_err(ReadError::Refused)
             }
-            Source::Text { name, text } => {
-                weir_config::check_runnable(name, text).map_err(ReadError::Refused)
-            }
+            Source::Text { name, text } => weir_config::check_text(name, text).map_err(ReadError::Refused),
         }
     }
 }

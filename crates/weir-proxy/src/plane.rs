@@ -230,9 +230,9 @@ impl Plane for ProxyPlane {
     fn stage<'p>(&'p self, next: Next<'p>) -> Pending<'p, Result<Box<dyn StagedChange + 'p>, StageError>> {
         Box::pin(async move {
             Ok(match next {
-                Next::Config(config) => {
+                Next::Config(config, placements) => {
                     let in_use = self.sockets.lock().await;
-                    let bound = Sockets::bind(config, self.workers(), &in_use)?;
+                    let bound = Sockets::bind(config, placements, self.workers(), &in_use)?;
                     let before = self.compiled();
                     Box::new(WholeChange { plane: self, before, in_use, other: bound })
                         as Box<dyn StagedChange>

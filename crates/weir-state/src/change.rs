@@ -94,6 +94,7 @@ impl Pool {
             sticky: self.sticky.clone(),
             cells: self.cells.clone(),
             queue: self.queue.clone(),
+            bell: self.bell.clone(),
         }
     }
 }

@@ -4,10 +4,12 @@
 //! can fail for good reasons fails while nothing has changed; and when a plane can't apply what it has
 //! staged, all that were asked to are put back.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use weir_config::Config;
 
@@ -22,10 +24,53 @@ pub type StageError = Box<dyn Error + Send + Sync>;
 /// What is to come into force.
 #[derive(Clone, Copy)]
 pub enum Next<'n> {
-    /// A snapshot of this config.
-    Config(&'n Config),
+    /// A snapshot of this config, with what is decided of its listeners.
+    Config(&'n Config, &'n Placements),
     /// A snapshot whose pool of this index has other backends; all else is the same.
     Pool(usize),
+}
+
+/// Where a listener that had a choice of planes was put.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// The kernel plane takes its packets.
+    Kernel,
+    /// The proxy plane serves it, for this reason.
+    Proxy(String),
+}
+
+/// Listeners that asked for a plane other than the proxy's, by name. All others are the proxy plane's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placements(pub BTreeMap<String, Placement>);
+
+impl Placements {
+    /// Whether the kernel plane takes the packets of the listener of this name.
+    pub fn is_in_kernel(&self, listener: &str) -> bool {
+        self.0.get(listener) == Some(&Placement::Kernel)
+    }
+}
+
+/// Wakes a thread that waits for work. Rings that come while it is busy are heard once, afterwards.
+#[derive(Debug, Default)]
+pub struct Bell {
+    rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Bell {
+    /// Wakes who waits, now or at its next wait.
+    pub fn ring(&self) {
+        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_one();
+    }
+
+    /// Waits for a ring, at most for `limit`; says whether there was one.
+    pub fn wait(&self, limit: Duration) -> bool {
+        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(rung, limit, |rung| !*rung);
+        let (mut rung, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *rung)
+    }
 }
 
 /// A data plane.

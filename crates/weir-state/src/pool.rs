@@ -13,6 +13,7 @@ use weir_stats::table::{BackendCells, PoolCells};
 use weir_tls::{BackendTls, ClientTls, Loaded, StickyKey};
 
 use crate::counterparts::Counterparts;
+use crate::plane::Bell;
 use crate::queue::Queue;
 
 /// Live backends with the settings that a snapshot has changed.
@@ -34,6 +35,8 @@ pub struct Pool {
     pub cells: Arc<PerWorker<PoolCells>>,
     /// Exchanges that wait because every backend is at `max_connections`.
     pub queue: Arc<Queue>,
+    /// Rung at each new view of the choice, for a plane that keeps tables of its own; mostly nobody's.
+    pub bell: Arc<ArcSwapOption<Bell>>,
 }
 
 /// One backend of one pool.
@@ -121,6 +124,7 @@ impl Pool {
             sticky: sticky.cloned(),
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
             queue: old.map_or_else(Default::default, |old| old.queue.clone()),
+            bell: old.map_or_else(Default::default, |old| old.bell.clone()),
         })
     }
 
@@ -150,6 +154,9 @@ impl Pool {
         let refreshed = self.balance.refresh(now);
         if refreshed.changed {
             self.queue.call_all();
+            if let Some(bell) = &*self.bell.load() {
+                bell.ring();
+            }
         }
         refreshed
     }

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
 use weir_config::{Config, HttpVersion, Speaks};
 
+use crate::plane::Placements;
+
 /// Longest wait for an address that somebody is just giving up.
 const RELEASE_PATIENCE: Duration = Duration::from_millis(200);
 /// Wait between two tries.
@@ -94,13 +96,20 @@ impl fmt::Display for BindError {
 impl std::error::Error for BindError {}
 
 impl Sockets {
-    /// The sockets that `config` needs: taken from `previous` where it has them, bound anew otherwise.
+    /// The sockets that `config` needs, but for listeners in the kernel, which have none: taken from `previous` where it has them, bound anew otherwise.
     ///
     /// Nothing of `previous` is closed: on `Err` it is whole, on `Ok` the caller drops it once the workers
     /// have moved over.
-    pub fn bind(config: &Config, workers: usize, previous: &Sockets) -> Result<Sockets, BindError> {
+    pub fn bind(
+        config: &Config,
+        placements: &Placements,
+        workers: usize,
+        previous: &Sockets,
+    ) -> Result<Sockets, BindError> {
         let mut bound = Sockets::default();
-        for listener in &config.listeners {
+        let has_sockets =
+            |listener: &&std::sync::Arc<weir_config::Listener>| !placements.is_in_kernel(&listener.name);
+        for listener in config.listeners.iter().filter(has_sockets) {
             for endpoint in endpoints_of(listener) {
                 let fail = |source| BindError { listener: listener.name.clone(), endpoint, source };
                 let sockets = match previous.by_endpoint.get(&endpoint) {

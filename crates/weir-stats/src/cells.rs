@@ -177,6 +177,11 @@ impl<T: Default> PerWorker<T> {
         &self.copies[worker].0
     }
 
+    /// The copy behind those of the workers: the kernel plane's, which counts without one.
+    pub fn last(&self) -> &T {
+        self.of(self.copies.len() - 1)
+    }
+
     /// All copies, for a reader that sums them.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.copies.iter().map(|copy| &copy.0)

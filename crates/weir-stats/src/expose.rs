@@ -70,6 +70,8 @@ metrics! {
     REQUESTS = "weir_requests_total" Counter ["listener", "code"] "Requests answered, by class of status; HTTP listeners.";
     REQUEST_DURATION = "weir_request_duration_seconds" Histogram ["listener"] "From the first byte of a request to the last byte of its response; HTTP listeners.";
     CONNECTIONS = "weir_connections" Gauge ["listener"] "Client connections (UDP: flows) open now.";
+    KERNEL_PACKETS = "weir_l4_packets_total" Counter ["listener", "verdict"] "Packets that came for the listener or from its backends, by what became of them, each under one verdict; listeners on the kernel plane.";
+    KERNEL_FLOWS = "weir_l4_flows" Gauge ["listener"] "Flows that are remembered, ended ones for a while included; listeners on the kernel plane.";
     CONNECTIONS_TOTAL = "weir_connections_total" Counter ["listener"] "Client connections (UDP: flows) accepted.";
     BYTES = "weir_bytes_total" Counter ["listener", "direction"] "Bytes from clients (`received`) and to clients (`sent`).";
     REJECTED = "weir_rejected_total" Counter ["listener", "reason"] "What was refused before or instead of forwarding, by reason.";

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::{Plane, check_runnable, parse, to_toml};
+use crate::{Plane, parse, to_toml};
 
 /// A listener of tcp on `plane` and its pool, with more said of each.
 fn file(plane: &str, listener: &str, pool: &str) -> String {
@@ -160,16 +160,4 @@ fn a_kernel_listener_is_written_without_what_means_nothing_there() {
                     backends = [\"10.0.0.1:80\"]\nbalance = \"round-robin\"\n";
     assert!(written.contains(expected), "{written}");
     assert!(!written.contains("queue") && !written.contains("retry"), "{written}");
-}
-
-#[test]
-fn a_file_that_asks_for_the_kernel_plane_is_read_and_not_run() {
-    for plane in ["kernel", "auto"] {
-        let report = check_runnable("weir.toml", &file(plane, "", "")).unwrap_err();
-        assert_eq!(report.problems.len(), 1, "{report}");
-        let problem = &report.problems[0];
-        assert_eq!((problem.line, problem.column), (5, 9));
-        assert_eq!(problem.message, format!("`plane = \"{plane}\"` is not built yet in this version"));
-    }
-    assert!(check_runnable("weir.toml", &file("proxy", "", "")).is_ok());
 }

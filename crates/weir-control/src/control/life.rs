@@ -41,7 +41,7 @@ impl Control {
     pub async fn drain(&self, succeeded: bool) -> u64 {
         let limit = self.snapshot().config.runtime.drain;
         self.phase.store(Phase::Draining as u8, Ordering::Relaxed);
-        let sessions = self.proxy.sessions();
+        let sessions = self.sessions();
         tracing::info!(sessions, ?limit, "draining");
         if !succeeded {
             self.notifier.stopping(&format!("draining {sessions} sessions, at most {limit:?}"));
@@ -50,7 +50,17 @@ impl Control {
         // Whoever comes after must not wait for what nobody here will serve.
         self.orders().stop();
         self.proxy.close_sockets().await;
-        self.proxy.drain(limit).await
+        if succeeded {
+            self.kernel.leave();
+            return self.proxy.drain(limit).await;
+        }
+        let (cut_off, flows) = tokio::join!(self.proxy.drain(limit), self.kernel.drain(limit));
+        cut_off + flows
+    }
+
+    /// Client connections and flows that are open now, on all planes.
+    pub fn sessions(&self) -> u64 {
+        self.proxy.sessions() + self.kernel.open_flows()
     }
 
     /// Ends the worker threads; what they still hold is cut off.

@@ -28,8 +28,9 @@ use crate::carried::Carried;
 use crate::dns::{Moved, Names};
 use crate::events::{Bus, What};
 use crate::health::Board;
+use crate::kernel::KernelPlane;
 use crate::notify::Notifier;
-use crate::publish::{Followers, InForce, PublishError, Publisher};
+use crate::publish::{Followers, InForce, Planes, PublishError, Publisher};
 use crate::reload::{Ledger, Source};
 use crate::timestamp::Timestamp;
 
@@ -63,6 +64,7 @@ pub struct Start {
 pub struct Control {
     publisher: Publisher,
     proxy: Arc<ProxyPlane>,
+    kernel: Arc<KernelPlane>,
     followers: Arc<Followers>,
     bus: Arc<Bus>,
     ledger: Mutex<Ledger>,
@@ -97,7 +99,10 @@ impl Control {
             orders: Orders::new(bus.clone()),
         });
         let proxy = Arc::new(start.plane);
-        let (workers, planes) = (proxy.workers(), vec![proxy.clone() as Arc<dyn Plane>]);
+        let kernel = Arc::new(KernelPlane::new(bus.clone()));
+        let others = vec![proxy.clone() as Arc<dyn Plane>];
+        // One copy of each counter for every worker, and one for the thread of the kernel plane.
+        let (workers, planes) = (proxy.workers() + 1, Planes { kernel: kernel.clone(), others });
         let publisher =
             Publisher::start(planes, workers, config, &start.carried, followers.clone(), in_force).await?;
         let control = Arc::new(Control {
@@ -117,6 +122,7 @@ impl Control {
             started_at: clock::now(),
             publisher,
             proxy,
+            kernel,
         });
         control.bus.tell(What::Process { phase: "started", detail: control.summary() });
         tokio::spawn(house::keep(control.clone(), start.reports, moved));
@@ -136,6 +142,11 @@ impl Control {
     /// The proxy plane.
     pub fn proxy(&self) -> &ProxyPlane {
         &self.proxy
+    }
+
+    /// The kernel plane.
+    pub fn kernel(&self) -> &KernelPlane {
+        &self.kernel
     }
 
     /// Events.

@@ -58,7 +58,7 @@ impl Plane for Noting {
     fn stage<'p>(&'p self, next: Next<'p>) -> Pending<'p, Result<Box<dyn StagedChange + 'p>, StageError>> {
         Box::pin(async move {
             let about = match next {
-                Next::Config(config) => format!("config of {}", config.pools.len()),
+                Next::Config(config, _) => format!("config of {}", config.pools.len()),
                 Next::Pool(index) => format!("pool {index}"),
             };
             self.does("stages", &about)?;
@@ -93,6 +93,7 @@ async fn publisher(fails_to: &'static str) -> (Publisher, Diary) {
         orders: Orders::new(bus),
     });
     let carried = Carried::default();
+    let planes = Planes { kernel: Arc::default(), others: planes };
     let publisher = Publisher::start(planes, 1, config(CONFIG), &carried, followers, in_force).await.unwrap();
     diary.take();
     (publisher, diary)

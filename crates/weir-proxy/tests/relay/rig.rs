@@ -11,6 +11,7 @@ use weir_proxy::access_log::AccessLog;
 use weir_proxy::compiled::CompiledSnapshot;
 use weir_proxy::plane::{Options, ProxyPlane};
 use weir_state::Snapshot;
+use weir_state::plane::Placements;
 use weir_state::sockets::Sockets;
 use weir_stats::table::{End, ListenerCells, PoolCells};
 
@@ -49,7 +50,7 @@ impl Rig {
         let config = Arc::new(parse(config));
         let log = AccessLog::start(&config.log).unwrap();
         let plane = start(&log);
-        let sockets = Sockets::bind(&config, 1, &Sockets::default()).unwrap();
+        let sockets = Sockets::bind(&config, &Placements::default(), 1, &Sockets::default()).unwrap();
         let snapshot = Arc::new(Snapshot::compile(config, &Default::default(), None, 1));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         Rig { plane: Some(plane), sockets, snapshot, log, runtime }
@@ -59,7 +60,7 @@ impl Rig {
     /// to accept.
     pub fn reload_at_once(&mut self, next: &str) {
         let config = Arc::new(parse(next));
-        let sockets = Sockets::bind(&config, 1, &Sockets::default()).unwrap();
+        let sockets = Sockets::bind(&config, &Placements::default(), 1, &Sockets::default()).unwrap();
         let snapshot = Arc::new(Snapshot::compile(config, &Default::default(), Some(&self.snapshot), 1));
         let plane = self.plane.as_ref().unwrap();
         let (before, after) = (compiled(&self.snapshot), compiled(&snapshot));
@@ -72,7 +73,7 @@ impl Rig {
     /// Puts another config in force, as a reload does.
     pub fn reload(&mut self, config: &str) {
         let config = Arc::new(parse(config));
-        let sockets = Sockets::bind(&config, 1, &self.sockets).unwrap();
+        let sockets = Sockets::bind(&config, &Placements::default(), 1, &self.sockets).unwrap();
         let snapshot = Arc::new(Snapshot::compile(config, &Default::default(), Some(&self.snapshot), 1));
         let plane = self.plane.as_ref().unwrap();
         self.runtime.block_on(plane.apply(&compiled(&snapshot), &sockets)).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use weir_proxy::plane::ProxyPlane;
 use weir_state::Snapshot;
-use weir_state::plane::{Next, Plane as _};
+use weir_state::plane::{Next, Placements, Plane as _};
 
 use crate::rig::{Backend, Rig, patient};
 
@@ -41,12 +41,19 @@ async fn listens_at(plane: &ProxyPlane) -> SocketAddr {
 async fn a_step_that_is_put_back_leaves_sockets_routes_and_pools_as_they_were() {
     let plane = Rig::plane();
     let first = snapshot("web", saying(b'a'), None);
-    plane.stage(Next::Config(&first.config)).await.unwrap().apply(&first).await.unwrap();
+    plane
+        .stage(Next::Config(&first.config, &Placements::default()))
+        .await
+        .unwrap()
+        .apply(&first)
+        .await
+        .unwrap();
     let address = listens_at(&plane).await;
     assert_eq!(hears(address), b'a');
 
     let second = snapshot("web", saying(b'b'), Some(&first));
-    let mut step = plane.stage(Next::Config(&second.config)).await.unwrap();
+    let placements = Placements::default();
+    let mut step = plane.stage(Next::Config(&second.config, &placements)).await.unwrap();
     step.apply(&second).await.unwrap();
     assert_eq!(hears(address), b'b');
     step.put_back(&first).await.unwrap();

@@ -1,0 +1,230 @@
+//! The kernel plane: the only writer of what the kernel forwards by.
+//!
+//! [`KernelPlane`] is a plane like the proxy's: a publication stages a change on it and has it applied. A thread of its own
+//! ([`owner`]) holds the program and its maps, so that filling a table never delays a probe; it follows what becomes of the
+//! pools, of the host's interfaces and routes, and sweeps flows that have ended.
+
+mod counted;
+mod owner;
+mod wanted;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::oneshot;
+use weir_config::{Config, Plane as Asked};
+use weir_l4::layout::{BackendCounter, Counter, Verdict};
+use weir_l4::program::Sizes;
+use weir_state::Snapshot;
+use weir_state::plane::{Bell, Next, Pending, Placement, Placements, Plane, StageError, StagedChange};
+
+use crate::events::Bus;
+use crate::lock;
+use owner::{Order, Owner};
+
+/// What the kernel plane was seen to do, as of its last look.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Interfaces at whose ingress packets are taken.
+    pub interfaces: Vec<String>,
+    /// Listeners, by name.
+    pub listeners: BTreeMap<String, SeenListener>,
+    /// Backends, by pool and address in use.
+    pub backends: BTreeMap<(String, SocketAddr), SeenBackend>,
+}
+
+/// A listener in the kernel.
+#[derive(Clone, Debug, Default)]
+pub struct SeenListener {
+    /// Flows that are remembered.
+    pub flows: u64,
+    /// What became of its packets.
+    pub verdicts: Vec<(Verdict, Counter)>,
+}
+
+/// A backend that gets packets.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SeenBackend {
+    /// Flows that have not ended.
+    pub open: u64,
+    /// Since the plane was set up.
+    pub counted: BackendCounter,
+}
+
+/// The kernel plane of this process.
+#[derive(Default)]
+pub struct KernelPlane {
+    /// The thread that owns the program; `None` while no listener has asked for it.
+    owner: Mutex<Option<Arc<Handle>>>,
+    placements: ArcSwap<Placements>,
+    bus: Arc<Bus>,
+}
+
+/// The way to the thread.
+struct Handle {
+    orders: Mutex<Vec<Order>>,
+    bell: Arc<Bell>,
+    seen: ArcSwap<Seen>,
+}
+
+impl Handle {
+    fn give(&self, order: Order) {
+        lock(&self.orders).push(order);
+        self.bell.ring();
+    }
+}
+
+impl KernelPlane {
+    /// Nothing is loaded until a listener asks for it.
+    pub fn new(bus: Arc<Bus>) -> KernelPlane {
+        KernelPlane { bus, ..KernelPlane::default() }
+    }
+
+    /// Decides the plane of each listener that asks for another than the proxy's; loads the program for the first that
+    /// does.
+    ///
+    /// # Errors
+    /// A listener must be in the kernel, and can't.
+    pub async fn place(&self, config: &Config) -> Result<Placements, StageError> {
+        let mut placements = Placements::default();
+        for listener in config.listeners.iter().filter(|listener| listener.plane != Asked::Proxy) {
+            let obstacle = match config.kernel_obstacle(listener) {
+                Some(obstacle) => Some(obstacle),
+                None => self.load(config).await.err(),
+            };
+            let placement = match obstacle {
+                None => Placement::Kernel,
+                Some(why) if listener.plane == Asked::Auto => Placement::Proxy(why),
+                Some(why) => {
+                    return Err(
+                        format!("listener `{}` can't be on the kernel plane: {why}", listener.name).into()
+                    );
+                }
+            };
+            placements.0.insert(listener.name.clone(), placement);
+        }
+        Ok(placements)
+    }
+
+    /// Loads the program unless it is there. Off this thread: the verifier takes a tenth of a second and more.
+    async fn load(&self, config: &Config) -> Result<(), String> {
+        if self.handle().is_some() {
+            return Ok(());
+        }
+        let (directory, sizes) = (config.kernel.directory.clone(), sizes_for(config));
+        let handle = Arc::new(Handle {
+            orders: Mutex::default(),
+            bell: Arc::new(Bell::default()),
+            seen: ArcSwap::default(),
+        });
+        let (of_owner, bus) = (handle.clone(), self.bus.clone());
+        let opened = tokio::task::spawn_blocking(move || {
+            let owner = Owner::open(&directory, sizes, of_owner, bus)?;
+            owner.spawn()
+        });
+        opened.await.map_err(|error| error.to_string())??;
+        *lock(&self.owner) = Some(handle);
+        Ok(())
+    }
+
+    fn handle(&self) -> Option<Arc<Handle>> {
+        self.owner.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where the listeners are that asked for another plane than the proxy's.
+    pub fn placements(&self) -> Arc<Placements> {
+        self.placements.load_full()
+    }
+
+    /// What it was seen to do; `None` while it is not loaded.
+    pub fn seen(&self) -> Option<Arc<Seen>> {
+        self.handle().map(|handle| handle.seen.load_full())
+    }
+
+    /// Flows that have not ended.
+    pub fn open_flows(&self) -> u64 {
+        self.seen().map_or(0, |seen| seen.backends.values().map(|backend| backend.open).sum())
+    }
+
+    /// Takes no new flows, waits for those that run at most `limit`, and takes the plane away. Gives the number of flows
+    /// that were cut off.
+    pub async fn drain(&self, limit: Duration) -> u64 {
+        let Some(handle) = self.handle() else { return 0 };
+        let (done, wait) = oneshot::channel();
+        handle.give(Order::Drain { limit, done });
+        wait.await.unwrap_or(0)
+    }
+
+    /// Leaves everything as it is to the process that comes after.
+    pub fn leave(&self) {
+        if let Some(handle) = lock(&self.owner).take() {
+            handle.give(Order::Leave);
+        }
+    }
+
+    async fn apply(&self, snapshot: Arc<Snapshot>, placements: Placements) -> io::Result<()> {
+        let Some(handle) = self.handle() else {
+            self.placements.store(Arc::new(placements));
+            return Ok(());
+        };
+        let (done, wait) = oneshot::channel();
+        handle.give(Order::Serve { snapshot, placements: placements.clone(), done });
+        let applied = wait.await.map_err(|_| io::Error::other("the thread of the kernel plane has ended"))?;
+        applied.map_err(io::Error::other)?;
+        self.placements.store(Arc::new(placements));
+        Ok(())
+    }
+}
+
+/// Room for what a config has, and for it to grow: maps can't.
+fn sizes_for(config: &Config) -> Sizes {
+    let room = |count: usize, least: u32| (count as u32).saturating_mul(4).clamp(least, 1 << 16);
+    let backends: usize = config.pools.iter().map(|pool| pool.backends.len()).sum();
+    let binds: usize = config.listeners.iter().map(|listener| listener.bind.len()).sum();
+    Sizes {
+        // Two entries for each flow.
+        flows: config.kernel.flows.saturating_mul(2),
+        pools: (config.pools.len() as u32).saturating_mul(2).clamp(16, 4_096),
+        backends: room(backends, 1_024).min(65_535),
+        endpoints: room(binds + backends * 4, 8_192),
+        listeners: room(config.listeners.len(), 256),
+    }
+}
+
+impl Plane for KernelPlane {
+    fn name(&self) -> &'static str {
+        "kernel"
+    }
+
+    fn stage<'p>(&'p self, next: Next<'p>) -> Pending<'p, Result<Box<dyn StagedChange + 'p>, StageError>> {
+        Box::pin(async move {
+            let before = Placements::clone(&self.placements.load());
+            let placements = match next {
+                Next::Config(_, placements) => placements.clone(),
+                Next::Pool(_) => before.clone(),
+            };
+            Ok(Box::new(Change { plane: self, placements, before }) as Box<dyn StagedChange>)
+        })
+    }
+}
+
+/// To another snapshot.
+struct Change<'p> {
+    plane: &'p KernelPlane,
+    placements: Placements,
+    before: Placements,
+}
+
+impl StagedChange for Change<'_> {
+    fn apply<'s>(&'s mut self, snapshot: &'s Arc<Snapshot>) -> Pending<'s, io::Result<()>> {
+        Box::pin(self.plane.apply(snapshot.clone(), self.placements.clone()))
+    }
+
+    fn put_back<'s>(&'s mut self, before: &'s Arc<Snapshot>) -> Pending<'s, io::Result<()>> {
+        Box::pin(self.plane.apply(before.clone(), self.before.clone()))
+    }
+}

@@ -1,0 +1,335 @@
+//! The thread that owns the program in the kernel: it does what it is told, and follows pools, interfaces and flows.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use weir_l4::host::{Host, Watch};
+use weir_l4::kernel::{Kernel, Swept};
+use weir_l4::numbers::name_of;
+use weir_l4::program::Sizes;
+use weir_l4::wanted::Wanted;
+use weir_state::Snapshot;
+use weir_state::plane::Placements;
+
+use super::wanted::wanted;
+use super::{Handle, Seen, SeenBackend, SeenListener, counted};
+use crate::events::{Bus, What};
+use crate::lock;
+
+/// Pause between two sweeps, unless a sweep takes so long that it would be a twentieth of the time.
+const SWEEP: Duration = Duration::from_secs(1);
+/// The same while the process drains: somebody waits for the last flow.
+const SWEEP_TO_END: Duration = Duration::from_millis(200);
+/// Idle time of a flow whose listener is gone.
+const IDLE_OF_THE_GONE: Duration = Duration::from_secs(60);
+
+/// What the thread is told.
+pub(super) enum Order {
+    /// Forward what this snapshot says.
+    Serve {
+        /// What is in force.
+        snapshot: Arc<Snapshot>,
+        /// Which listeners are in the kernel.
+        placements: Placements,
+        /// Told when it is done.
+        done: oneshot::Sender<Result<(), String>>,
+    },
+    /// Take no new flows, wait for the others, take everything away, and end.
+    Drain {
+        /// Longest wait.
+        limit: Duration,
+        /// Told how many flows were cut off.
+        done: oneshot::Sender<u64>,
+    },
+    /// End, and leave everything to the next process.
+    Leave,
+}
+
+/// The program and what is to be done with it.
+pub(super) struct Owner {
+    kernel: Kernel,
+    handle: Arc<Handle>,
+    bus: Arc<Bus>,
+    host: Host,
+    watched: Arc<HostWatch>,
+    serving: Option<(Arc<Snapshot>, Placements)>,
+    in_force: Wanted,
+    swept: Swept,
+    swept_at: Instant,
+    sweep_took: Duration,
+}
+
+/// Whether the host has changed; set by a thread that listens to the kernel.
+#[derive(Default)]
+struct HostWatch {
+    neighbours: std::sync::atomic::AtomicBool,
+    anything: std::sync::atomic::AtomicBool,
+}
+
+impl Owner {
+    pub(super) fn open(
+        directory: &Path,
+        sizes: Sizes,
+        handle: Arc<Handle>,
+        bus: Arc<Bus>,
+    ) -> Result<Owner, String> {
+        let kernel = Kernel::open(directory, sizes).map_err(|error| error.to_string())?;
+        // Before the first look, so that no change is missed between the two.
+        let watch =
+            Watch::open().map_err(|error| format!("changes of interfaces can't be watched: {error}"))?;
+        let host = Host::read().map_err(|error| format!("the host's interfaces can't be read: {error}"))?;
+        let watched = Arc::new(HostWatch::default());
+        watch_host(watch, watched.clone(), handle.clone())?;
+        Ok(Owner {
+            kernel,
+            handle,
+            bus,
+            host,
+            watched,
+            serving: None,
+            in_force: Wanted::default(),
+            swept: Swept::default(),
+            swept_at: Instant::now(),
+            sweep_took: Duration::ZERO,
+        })
+    }
+
+    pub(super) fn spawn(self) -> Result<(), String> {
+        let thread = std::thread::Builder::new().name("weir-kernel".to_owned());
+        thread.spawn(move || self.run()).map(drop).map_err(|error| error.to_string())
+    }
+
+    fn run(mut self) {
+        if let Err(error) = self.tell_host() {
+            tracing::error!(%error, "the kernel plane was not told of the host's addresses");
+        }
+        loop {
+            self.handle.bell.wait(self.pause(SWEEP));
+            let orders = std::mem::take(&mut *lock(&self.handle.orders));
+            for order in orders {
+                match order {
+                    Order::Serve { snapshot, placements, done } => {
+                        let _ = done.send(self.serve(snapshot, placements));
+                    }
+                    Order::Drain { limit, done } => {
+                        let cut_off = self.drain(limit);
+                        self.kernel.remove();
+                        // Last: the process ends when it hears of it.
+                        let _ = done.send(cut_off);
+                        return;
+                    }
+                    Order::Leave => return,
+                }
+            }
+            self.follow();
+            if self.pause(SWEEP).is_zero() {
+                self.sweep();
+            }
+        }
+    }
+
+    /// Until the next sweep.
+    fn pause(&self, period: Duration) -> Duration {
+        period.max(self.sweep_took * 20).saturating_sub(self.swept_at.elapsed())
+    }
+
+    /// Forwards what a snapshot says, and has its pools ring when their backends stand otherwise.
+    fn serve(&mut self, snapshot: Arc<Snapshot>, placements: Placements) -> Result<(), String> {
+        let next = wanted(&snapshot, &placements);
+        self.put_in_force(next)?;
+        for pool in &snapshot.pools {
+            let is_used = self.in_force.pools.iter().any(|used| used.name == pool.config.name);
+            pool.bell.store(is_used.then(|| self.handle.bell.clone()));
+        }
+        self.serving = Some((snapshot, placements));
+        self.attach()?;
+        self.look();
+        Ok(())
+    }
+
+    fn put_in_force(&mut self, next: Wanted) -> Result<(), String> {
+        if next == self.in_force {
+            return Ok(());
+        }
+        let host = &self.host;
+        self.kernel.apply(&next, &|address| host.interface_to(address)).map_err(|error| error.to_string())?;
+        self.in_force = next;
+        Ok(())
+    }
+
+    /// Brings the kernel up to date with pools and host.
+    fn follow(&mut self) {
+        use std::sync::atomic::Ordering;
+        let Some((snapshot, placements)) = self.serving.clone() else { return };
+        if self.watched.anything.swap(false, Ordering::AcqRel) {
+            match Host::read() {
+                Ok(host) => self.host = host,
+                Err(error) => tracing::error!(%error, "the host's interfaces could not be read"),
+            }
+            // Interfaces to backends may be others.
+            self.in_force = Wanted::default();
+            let told = self.tell_host().and_then(|()| self.attach());
+            if let Err(error) = told {
+                tracing::error!(%error, "the kernel plane does not follow the host's interfaces");
+            }
+        }
+        if self.watched.neighbours.swap(false, Ordering::AcqRel)
+            && let Err(error) = self.kernel.forget_ways()
+        {
+            tracing::error!(%error, "the kernel plane was not told of changed neighbours");
+        }
+        if let Err(error) = self.put_in_force(wanted(&snapshot, &placements)) {
+            tracing::error!(%error, "the kernel plane does not follow its pools");
+        }
+    }
+
+    fn tell_host(&mut self) -> Result<(), String> {
+        let told = self
+            .kernel
+            .set_host_addresses(&self.host.addresses)
+            .and_then(|()| self.kernel.set_local_peers(&self.host.local_peers()))
+            .and_then(|()| self.kernel.forget_ways());
+        told.map_err(|error| error.to_string())
+    }
+
+    /// Has packets taken at the interfaces that the listeners ask for, and at no others.
+    fn attach(&mut self) -> Result<(), String> {
+        let wanted = self.interfaces();
+        let program = self.kernel.program();
+        let attached: BTreeSet<String> = program.interfaces().map(str::to_owned).collect();
+        let left = program.left_behind().into_iter().filter(|name| !wanted.contains(name));
+        let gone: Vec<String> = attached.difference(&wanted).cloned().chain(left).collect();
+        let new: Vec<&String> = wanted.difference(&attached).collect();
+        for interface in &new {
+            program.attach(interface).map_err(|error| error.to_string())?;
+        }
+        for interface in &gone {
+            program.detach(interface);
+        }
+        for (interfaces, change) in
+            [(new.into_iter().cloned().collect::<Vec<_>>(), "attached"), (gone, "detached")]
+        {
+            for interface in interfaces {
+                tracing::info!(interface, "the kernel plane is {change}");
+                self.bus.tell(What::Kernel { change, interface });
+            }
+        }
+        Ok(())
+    }
+
+    fn interfaces(&self) -> BTreeSet<String> {
+        let Some((snapshot, placements)) = &self.serving else { return BTreeSet::new() };
+        let mut found = BTreeSet::new();
+        for listener in snapshot.listeners.iter().filter(|one| placements.is_in_kernel(&one.config.name)) {
+            let patterns = &listener.config.interfaces;
+            let is_meant = |name: &str| patterns.iter().any(|pattern| pattern.matches(name));
+            found.extend(match patterns.is_empty() {
+                true => self.host.routed_interfaces(),
+                false => self.host.interfaces_that(is_meant),
+            });
+        }
+        found
+    }
+
+    /// Lets flows go that have ended, and looks at what the kernel counts.
+    fn sweep(&mut self) {
+        let begun = Instant::now();
+        let idle = self.idle_times();
+        let now = monotonic();
+        let of = |number: u32| {
+            idle.iter().find(|(listener, _)| *listener == number).map_or(IDLE_OF_THE_GONE, |(_, idle)| *idle)
+        };
+        match self.kernel.sweep(now, &of) {
+            Ok(swept) => self.swept = swept,
+            Err(error) => tracing::error!(%error, "flows of the kernel plane could not be swept"),
+        }
+        self.look();
+        self.swept_at = Instant::now();
+        self.sweep_took = begun.elapsed();
+    }
+
+    /// Idle times by number of the listener.
+    fn idle_times(&self) -> Vec<(u32, Duration)> {
+        let Some((snapshot, _)) = &self.serving else { return Vec::new() };
+        let numbers = &self.kernel.numbers().listeners;
+        let of = |listener: &Arc<weir_state::Listener>| {
+            Some((numbers.of(name_of(&listener.config.name))?, listener.config.timeout.client_idle))
+        };
+        snapshot.listeners.iter().filter_map(of).collect()
+    }
+
+    /// Notes for others what the kernel counts, and adds it to what is counted of listeners and backends on any plane.
+    fn look(&mut self) {
+        let mut seen = Seen {
+            interfaces: self.kernel.program().interfaces().map(str::to_owned).collect(),
+            ..Seen::default()
+        };
+        let before = self.handle.seen.load_full();
+        for listener in &self.in_force.listeners {
+            let number = self.kernel.numbers().listeners.of(name_of(&listener.name));
+            let flows = number.and_then(|number| self.swept.by_listener.get(&number)).copied().unwrap_or(0);
+            let verdicts = self.kernel.verdicts(&listener.name).unwrap_or_default();
+            seen.listeners.insert(listener.name.clone(), SeenListener { flows, verdicts });
+        }
+        for pool in &self.in_force.pools {
+            for member in &pool.members {
+                let open = self.kernel.open_flows(&pool.name, member.address).unwrap_or(0);
+                let counted = self.kernel.backend_counts(&pool.name, member.address).unwrap_or_default();
+                let at = (pool.name.clone(), member.address);
+                seen.backends.insert(at, SeenBackend { open, counted });
+            }
+        }
+        if let Some((snapshot, _)) = &self.serving {
+            counted::add(snapshot, &before, &seen);
+        }
+        self.handle.seen.store(Arc::new(seen));
+    }
+
+    /// Gives no backend a new flow, and waits for those that run.
+    fn drain(&mut self, limit: Duration) -> u64 {
+        let begun = Instant::now();
+        let mut last = self.in_force.clone();
+        for member in last.pools.iter_mut().flat_map(|pool| &mut pool.members) {
+            member.weight = 0;
+        }
+        if let Err(error) = self.put_in_force(last) {
+            tracing::error!(%error, "the kernel plane still takes new flows");
+        }
+        loop {
+            self.sweep();
+            let open: u64 = self.swept.by_backend.values().sum();
+            if open == 0 || begun.elapsed() >= limit {
+                return open;
+            }
+            std::thread::sleep(self.pause(SWEEP_TO_END).min(limit.saturating_sub(begun.elapsed())));
+        }
+    }
+}
+
+/// The program's clock.
+fn monotonic() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// Starts the thread that hears of changes.
+fn watch_host(watch: Watch, watched: Arc<HostWatch>, handle: Arc<Handle>) -> Result<(), String> {
+    use std::sync::atomic::Ordering;
+    let listen = move || {
+        loop {
+            match watch.wait() {
+                Ok(true) => watched.anything.store(true, Ordering::Release),
+                Ok(false) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => return tracing::error!(%error, "changes of interfaces are no longer seen"),
+            }
+            watched.neighbours.store(true, Ordering::Release);
+            handle.bell.ring();
+        }
+    };
+    let thread = std::thread::Builder::new().name("weir-host".to_owned());
+    thread.spawn(listen).map(drop).map_err(|error| error.to_string())
+}

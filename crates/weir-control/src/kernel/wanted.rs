@@ -1,0 +1,52 @@
+//! A snapshot in the terms of the kernel: which listeners, which pools, and how their backends stand.
+
+use std::net::SocketAddr;
+
+use weir_balance::{Algorithm as Balance, State};
+use weir_config::{HashKey as Key, Speaks};
+use weir_l4::layout::{Algorithm, HashKey, TCP, UDP};
+use weir_l4::wanted::{Listener, Member, Pool, Wanted};
+use weir_state::Snapshot;
+use weir_state::plane::Placements;
+
+/// What of `snapshot` is to be forwarded in the kernel.
+pub fn wanted(snapshot: &Snapshot, placements: &Placements) -> Wanted {
+    let in_kernel = snapshot.listeners.iter().filter(|one| placements.is_in_kernel(&one.config.name));
+    let listeners: Vec<Listener> = in_kernel
+        .filter_map(|one| {
+            Some(Listener {
+                name: one.config.name.clone(),
+                addresses: one.config.bind.clone(),
+                protocol: if one.config.speaks == Speaks::Udp { UDP } else { TCP },
+                pool: one.config.pool.clone()?,
+            })
+        })
+        .collect();
+    let is_used = |pool: &&std::sync::Arc<weir_state::Pool>| {
+        listeners.iter().any(|listener| listener.pool == pool.config.name)
+    };
+    let pools = snapshot.pools.iter().filter(is_used).map(|pool| of_pool(pool)).collect();
+    Wanted { listeners, pools }
+}
+
+fn of_pool(pool: &weir_state::Pool) -> Pool {
+    let algorithm = match pool.config.balance {
+        Balance::Source | Balance::Hash | Balance::Maglev => Algorithm::Hash,
+        Balance::LeastConnections => Algorithm::LeastFlows,
+        _ => Algorithm::Turns,
+    };
+    let hash_key = match (pool.config.balance, &pool.config.hash.key) {
+        (Balance::Source, _) => HashKey::Client,
+        (_, Key::Flow) => HashKey::Flow,
+        _ => HashKey::Client,
+    };
+    let mut weights = vec![0; pool.backends.len()];
+    pool.balance.eligible().iter().for_each(|one| weights[one.index] = one.weight);
+    let members = pool.backends.iter().enumerate().filter_map(|(at, backend)| {
+        // A name that was never resolved leads nowhere.
+        let address: SocketAddr = backend.resolved.address()?;
+        let is_down = pool.balance.state(at) == State::Down && weights[at] == 0;
+        Some(Member { id: backend.balance.id(), address, weight: weights[at], is_alive: !is_down })
+    });
+    Pool { name: pool.config.name.clone(), algorithm, hash_key, members: members.collect() }
+}
