@@ -10,5 +10,6 @@
 
 pub mod attack;
 pub mod dialogue;
+pub mod network;
 pub mod storm;
 pub mod versions;

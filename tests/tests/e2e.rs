@@ -13,6 +13,7 @@ mod health;
 mod http;
 mod http2;
 mod http3;
+mod kernel;
 mod logs;
 mod reload;
 mod resources;

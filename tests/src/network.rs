@@ -1,0 +1,180 @@
+//! Network namespaces: a client, Weir and its backends as hosts of their own, joined by veth pairs.
+//!
+//! The test's own thread moves into Weir's host, so that the program it starts and the admin API are there; clients and
+//! backends are threads in other hosts. Needs root.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+/// Hosts: `client`, `weir`, and `server1` and so on, each server on a link of its own.
+///
+/// The client has 10.50.1.2 and fd50:1::2, server N 10.50.(10+N).2 and fd50:(10+N)::2, and Weir the addresses that end in 1.
+/// Whatever is neither leads to Weir, so that any other address may be a listener's.
+#[derive(Debug)]
+pub struct Network {
+    name: String,
+    hosts: Vec<String>,
+}
+
+impl Network {
+    /// Makes the hosts and moves this thread into Weir's.
+    pub fn enter(servers: usize) -> Network {
+        let name = format!("w{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let mut network = Network { name, hosts: Vec::new() };
+        for host in ["client".to_owned(), "weir".to_owned()] {
+            network.add(&host);
+        }
+        network.join("client", 1);
+        for server in 1..=servers {
+            let host = format!("server{server}");
+            network.add(&host);
+            network.join(&host, 10 + server);
+        }
+        for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+            network.run("weir", &["sysctl", "-qw", &format!("{key}=1")]);
+        }
+        network.move_to("weir");
+        network
+    }
+
+    fn add(&mut self, host: &str) {
+        let full = self.full(host);
+        run(&["ip", "netns", "add", &full]);
+        self.hosts.push(full);
+        // No address waits to be found unique.
+        self.run(
+            host,
+            &["sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0", "net.ipv6.conf.all.accept_dad=0"],
+        );
+        self.run(host, &["ip", "link", "set", "lo", "up"]);
+    }
+
+    /// A link between a host and Weir's.
+    fn join(&self, host: &str, net: usize) {
+        let (here, there) = (format!("to_{host}"), "uplink");
+        let (weir, host) = (self.full("weir"), self.full(host));
+        run(&[
+            "ip", "link", "add", &here, "netns", &weir, "type", "veth", "peer", "name", there, "netns", &host,
+        ]);
+        for (ns, device, last) in [(&weir, here.as_str(), 1), (&host, there, 2)] {
+            run(&["ip", "-n", ns, "addr", "add", &format!("10.50.{net}.{last}/24"), "dev", device]);
+            run(&["ip", "-n", ns, "addr", "add", &format!("fd50:{net}::{last}/64"), "dev", device, "nodad"]);
+            run(&["ip", "-n", ns, "link", "set", device, "up"]);
+        }
+        run(&["ip", "-n", &host, "route", "add", "default", "via", &format!("10.50.{net}.1")]);
+        run(&["ip", "-n", &host, "-6", "route", "add", "default", "via", &format!("fd50:{net}::1")]);
+    }
+
+    fn full(&self, host: &str) -> String {
+        format!("{}-{host}", self.name)
+    }
+
+    /// A directory of the BPF file system that is this test's own.
+    pub fn bpf_directory(&self) -> String {
+        format!("/sys/fs/bpf/{}", self.name)
+    }
+
+    /// Runs a program in a host; panics with what it said when it fails.
+    pub fn run(&self, host: &str, words: &[&str]) -> String {
+        let full = self.full(host);
+        let mut all = vec!["ip", "netns", "exec", full.as_str()];
+        all.extend(words);
+        run(&all)
+    }
+
+    fn move_to(&self, host: &str) {
+        let path = format!("/run/netns/{}", self.full(host));
+        let namespace = File::open(&path).unwrap_or_else(|problem| panic!("{path}: {problem}"));
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+            .unwrap_or_else(|problem| panic!("{path}: {problem} (needs root)"));
+    }
+
+    /// Does something in a host, on a thread of its own: sockets that it opens stay there.
+    pub fn on<T: Send>(&self, host: &str, what: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let there = scope.spawn(|| {
+                self.move_to(host);
+                what()
+            });
+            there.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// The address of a server.
+    pub fn server(&self, number: usize, port: u16, is_v6: bool) -> SocketAddr {
+        let net = 10 + number;
+        let address = if is_v6 { format!("fd50:{net}::2") } else { format!("10.50.{net}.2") };
+        SocketAddr::new(address.parse::<IpAddr>().expect("an address"), port)
+    }
+
+    /// Has a server greet each connection by its number and send back what it gets, and answer datagrams by its number and
+    /// what they hold.
+    pub fn greets(&self, number: usize, port: u16) {
+        for is_v6 in [false, true] {
+            let address = self.server(number, port, is_v6);
+            let (listener, socket) = self.on(&format!("server{number}"), || {
+                let listener =
+                    TcpListener::bind(address).unwrap_or_else(|problem| panic!("{address}: {problem}"));
+                let socket =
+                    UdpSocket::bind(address).unwrap_or_else(|problem| panic!("{address}: {problem}"));
+                (listener, socket)
+            });
+            std::thread::spawn(move || {
+                for stream in listener.incoming() {
+                    let Ok(mut stream) = stream else { return };
+                    std::thread::spawn(move || {
+                        let _ = stream.write_all(format!("{number}\n").as_bytes());
+                        let mut buffer = [0; 16384];
+                        while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                            if stream.write_all(&buffer[..count]).is_err() {
+                                return;
+                            }
+                        }
+                    });
+                }
+            });
+            std::thread::spawn(move || {
+                let mut buffer = [0; 2048];
+                while let Ok((count, from)) = socket.recv_from(&mut buffer) {
+                    let mut answer = format!("{number}\n").into_bytes();
+                    answer.extend(&buffer[..count]);
+                    let _ = socket.send_to(&answer, from);
+                }
+            });
+        }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for host in &self.hosts {
+            let _ = Command::new("ip").args(["netns", "del", host]).status();
+        }
+        let _ = std::fs::remove_dir_all(self.bpf_directory());
+    }
+}
+
+fn run(words: &[&str]) -> String {
+    let output = Command::new(words[0]).args(&words[1..]).output();
+    let output = output.unwrap_or_else(|problem| panic!("{}: {problem}", words.join(" ")));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "`{}`: {said}{}(needs root)",
+        words.join(" "),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    said
+}
+
+/// Longest wait of a client in another host.
+pub const PATIENCE: Duration = Duration::from_secs(5);

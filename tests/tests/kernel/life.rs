@@ -1,0 +1,104 @@
+//! Starts, restarts and ends: packets flow on while no process is there.
+
+use std::path::Path;
+
+use weir_tests::dialogue::{Setup, Signal, until};
+use weir_tests::network::Network;
+
+use super::{Talk, VIP, VIP6, config, start};
+
+#[test]
+fn connections_outlive_a_process_that_is_killed_and_new_ones_come_about_meanwhile() {
+    let (network, mut weir) = start(2, "balance = \"round-robin\"");
+    let mut talks: Vec<Talk> = [format!("{VIP}:80"), format!("[{VIP6}]:80")]
+        .iter()
+        .flat_map(|to| (0..5).map(|_| Talk::begin(&network, to)))
+        .collect();
+    weir.signals(Signal::KILL);
+    weir.exits();
+    talks.iter_mut().for_each(|talk| talk.goes_on(b"nobody is there"));
+    let mut meanwhile = Talk::begin(&network, &format!("{VIP}:80"));
+    weir.starts_again();
+    talks.iter_mut().for_each(|talk| talk.goes_on(b"somebody is"));
+    meanwhile.goes_on(b"and this one");
+    Talk::begin(&network, &format!("{VIP}:80")).goes_on(b"new");
+}
+
+#[test]
+fn the_plane_is_taken_away_when_the_process_is_told_to_end() {
+    let (network, mut weir) = start(1, "");
+    drop(Talk::begin(&network, &format!("{VIP}:80")));
+    assert!(Path::new(&network.bpf_directory()).exists());
+    weir.signals(Signal::TERM);
+    assert!(weir.exits().success());
+    let left = Path::new(&network.bpf_directory()).join("layout-1");
+    assert!(!left.exists(), "{}", left.display());
+    let to = format!("{VIP}:80").parse().unwrap();
+    assert!(Talk::try_begin(&network, to).is_err());
+}
+
+#[test]
+fn a_reload_keeps_the_connections_of_backends_that_stay() {
+    let (network, mut weir) = start(3, "balance = \"round-robin\"");
+    let mut talks: Vec<Talk> = (0..6).map(|_| Talk::begin(&network, &format!("{VIP}:80"))).collect();
+    weir.reloads(&config(&network, 2, "balance = \"round-robin\""));
+    for talk in &mut talks {
+        if talk.server != "3" {
+            talk.goes_on(b"as before");
+        }
+    }
+    let servers: Vec<String> = (0..6).map(|_| Talk::begin(&network, &format!("{VIP}:80")).server).collect();
+    assert!(!servers.contains(&"3".to_owned()), "{servers:?}");
+}
+
+#[test]
+fn a_drained_backend_keeps_its_flows_until_they_end() {
+    let (network, weir) = start(2, "balance = \"round-robin\"");
+    let to = format!("{VIP}:80");
+    let mut talks: Vec<Talk> = (0..4).map(|_| Talk::begin(&network, &to)).collect();
+    let drained = network.server(1, 8080, false).to_string();
+    assert_eq!(weir.command(&["drain", "four", &drained]).code, 0);
+    for _ in 0..4 {
+        assert_eq!(Talk::begin(&network, &to).server, "2");
+    }
+    talks.iter_mut().for_each(|talk| talk.goes_on(b"to the end"));
+    until("its flows are counted", || {
+        let status = weir.admin().reads("/v1/status").json();
+        let pool = status["pools"].as_array()?.iter().find(|pool| pool["name"] == "four")?.clone();
+        (pool["backends"][0]["in_flight"] == 2).then_some(())
+    });
+    talks.clear();
+    until("they have ended", || {
+        let status = weir.admin().reads("/v1/status").json();
+        let pool = status["pools"].as_array()?.iter().find(|pool| pool["name"] == "four")?.clone();
+        (pool["backends"][0]["in_flight"] == 0).then_some(())
+    });
+}
+
+#[test]
+fn a_listener_that_may_choose_is_on_the_proxy_plane_where_the_kernel_can_not_and_says_why() {
+    let network = Network::enter(1);
+    network.greets(1, 8080);
+    let text = format!(
+        "[kernel]\ndirectory = \"{}\"\n[listener.any]\nprotocol = \"tcp\"\nbind = \"0.0.0.0:80\"\nplane = \"auto\"\npool = \"app\"\n[pool.app]\nbackends = [\"{}\"]\n",
+        network.bpf_directory(),
+        network.server(1, 8080, false)
+    );
+    let weir = Setup::of(&text).start();
+    let listener = weir.admin().reads("/v1/status").json()["listeners"][0].clone();
+    assert_eq!(listener["plane"], "proxy");
+    assert!(listener["plane_reason"].as_str().unwrap().contains("0.0.0.0:80"), "{listener}");
+    Talk::begin(&network, "10.50.1.1:80").goes_on(b"relayed");
+}
+
+#[test]
+fn a_listener_that_must_be_in_the_kernel_is_refused_without_the_capabilities() {
+    let network = Network::enter(1);
+    let setpriv = weir_tests::dialogue::tool("setpriv", "util-linux").display().to_string();
+    let mut weir = Setup::of(&config(&network, 1, ""))
+        .under(&[&setpriv, "--bounding-set", "-bpf,-sys_admin", "--inh-caps", "-bpf,-sys_admin"])
+        .launch();
+    assert!(!weir.exits().success());
+    let said = weir.stderr();
+    assert!(said.contains("can't be on the kernel plane") && said.contains("CAP_BPF"), "{said}");
+}

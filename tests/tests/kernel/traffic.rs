@@ -1,0 +1,102 @@
+//! What goes through, and what is seen of it.
+
+use std::collections::BTreeSet;
+
+use weir_tests::dialogue::until;
+
+use super::{Talk, VIP, VIP6, asks, datagram_socket, start};
+
+#[test]
+fn connections_and_datagrams_of_both_families_reach_backends_and_come_back() {
+    let (network, weir) = start(3, "balance = \"round-robin\"");
+    for to in [format!("{VIP}:80"), format!("[{VIP6}]:80")] {
+        let mut servers = BTreeSet::new();
+        for _ in 0..9 {
+            let mut talk = Talk::begin(&network, &to);
+            talk.goes_on(b"hello");
+            talk.goes_on(&vec![b'x'; 200_000]);
+            servers.insert(talk.server);
+        }
+        assert_eq!(servers.len(), 3, "{to}");
+    }
+    for (to, from) in [(format!("{VIP}:80"), "0.0.0.0"), (format!("[{VIP6}]:80"), "::")] {
+        let socket = datagram_socket(&network, from);
+        let first = asks(&socket, &to, b"one");
+        for _ in 0..20 {
+            assert_eq!(asks(&socket, &to, b"again"), first, "a flow stays with its backend");
+        }
+    }
+    let status = weir.admin().reads("/v1/status").json();
+    for listener in status["listeners"].as_array().expect("listeners") {
+        assert_eq!(listener["plane"], "kernel");
+        let interfaces: Vec<&str> =
+            listener["interfaces"].as_array().unwrap().iter().filter_map(|name| name.as_str()).collect();
+        assert_eq!(interfaces, ["to_client", "to_server1", "to_server2", "to_server3"]);
+    }
+    weir.reaches("weir_connections_total", &[("listener", "tcp_four")], 9.0);
+    weir.reaches("weir_bytes_total", &[("listener", "tcp_four"), ("direction", "sent")], 1_800_000.0);
+    weir.reaches("weir_l4_packets_total", &[("listener", "udp_four"), ("verdict", "to_backend")], 21.0);
+    weir.reaches("weir_l4_packets_total", &[("listener", "udp_four"), ("verdict", "to_client")], 21.0);
+}
+
+#[test]
+fn clients_stay_with_the_backend_that_their_address_hashes_to() {
+    let (network, _weir) = start(3, "balance = \"source\"");
+    let servers: BTreeSet<String> =
+        (0..10).map(|_| Talk::begin(&network, &format!("{VIP}:80")).server).collect();
+    assert_eq!(servers.len(), 1);
+}
+
+#[test]
+fn a_host_that_does_not_forward_balances_all_the_same() {
+    let (network, _weir) = start(2, "balance = \"round-robin\"");
+    for key in ["net.ipv4.conf.all.forwarding", "net.ipv6.conf.all.forwarding"] {
+        network.run("weir", &["sysctl", "-qw", &format!("{key}=0")]);
+    }
+    for to in [format!("{VIP}:80"), format!("[{VIP6}]:80")] {
+        Talk::begin(&network, &to).goes_on(&vec![b'y'; 100_000]);
+    }
+}
+
+#[test]
+fn what_is_not_for_a_listener_goes_its_usual_way() {
+    let (network, weir) = start(1, "");
+    // Routed through Weir's host, past the listeners.
+    let direct = network.server(1, 8080, false).to_string();
+    Talk::begin(&network, &direct).goes_on(b"straight");
+    asks(&datagram_socket(&network, "0.0.0.0"), &direct, b"straight, too");
+    assert_eq!(
+        weir.metric("weir_l4_packets_total", &[("listener", "tcp_four"), ("verdict", "to_backend")]),
+        0.0
+    );
+}
+
+#[test]
+fn a_backend_that_its_probes_find_down_gets_no_new_flow_and_loses_those_it_had() {
+    let (network, weir) = start(
+        2,
+        "balance = \"round-robin\"\nhealth = { interval = \"500ms\", timeout = \"500ms\", fall = 1, rise = 1 }",
+    );
+    let to = format!("{VIP}:80");
+    let mut talks: Vec<Talk> = (0..4).map(|_| Talk::begin(&network, &to)).collect();
+    network.run("server1", &["ip", "link", "set", "uplink", "down"]);
+    until("the backend is down", || {
+        let status = weir.admin().reads("/v1/status").json();
+        let pool = status["pools"].as_array()?.iter().find(|pool| pool["name"] == "four")?.clone();
+        (pool["backends"][0]["state"] == "down").then_some(())
+    });
+    until("no table holds it", || {
+        let servers: BTreeSet<String> = (0..4).map(|_| Talk::begin(&network, &to).server).collect();
+        (servers == BTreeSet::from(["2".to_owned()])).then_some(())
+    });
+    for talk in &mut talks {
+        if talk.server == "2" {
+            talk.goes_on(b"still there");
+        } else {
+            use std::io::{Read, Write};
+            let _ = talk.stream.write_all(b"anybody?");
+            let ended = talk.stream.read(&mut [0; 16]);
+            assert_eq!(ended.expect_err("a reset").kind(), std::io::ErrorKind::ConnectionReset);
+        }
+    }
+}
