@@ -1,7 +1,7 @@
 //! Network namespaces: a client, Weir and its backends as hosts of their own, joined by veth pairs.
 //!
-//! The test's own thread moves into Weir's host, so that the program it starts and the admin API are there; clients and
-//! backends are threads in other hosts. Needs root.
+//! The test's own thread moves into Weir's host, so that the program it starts and the admin API are there;
+//! clients and backends are threads in other hosts. Needs root.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -17,8 +17,8 @@ static MADE: AtomicU32 = AtomicU32::new(0);
 
 /// Hosts: `client`, `weir`, and `server1` and so on, each server on a link of its own.
 ///
-/// The client has 10.50.1.2 and fd50:1::2, server N 10.50.(10+N).2 and fd50:(10+N)::2, and Weir the addresses that end in 1.
-/// Whatever is neither leads to Weir, so that any other address may be a listener's.
+/// The client has 10.50.1.2 and fd50:1::2, server N 10.50.(10+N).2 and fd50:(10+N)::2, and Weir the addresses
+/// that end in 1. Whatever is neither leads to Weir, so that any other address may be a listener's.
 #[derive(Debug)]
 pub struct Network {
     name: String,
@@ -116,8 +116,8 @@ impl Network {
         SocketAddr::new(address.parse::<IpAddr>().expect("an address"), port)
     }
 
-    /// Has a server greet each connection by its number and send back what it gets, and answer datagrams by its number and
-    /// what they hold.
+    /// Has a server greet each connection by its number and send back what it gets, and answer datagrams by
+    /// its number and what they hold.
     pub fn greets(&self, number: usize, port: u16) {
         for is_v6 in [false, true] {
             let address = self.server(number, port, is_v6);

@@ -138,8 +138,9 @@ impl fmt::Display for PublishError {
 impl std::error::Error for PublishError {}
 
 impl Publisher {
-    /// Puts the first config in force on the kernel plane and on `planes`, and shows it in `in_force`. `carried` is what an earlier
-    /// process knew about the backends, `workers` the number of copies that counters have.
+    /// Puts the first config in force on the kernel plane and on `planes`, and shows it in `in_force`.
+    /// `carried` is what an earlier process knew about the backends, `workers` the number of copies that
+    /// counters have.
     pub async fn start(
         Planes { kernel, others: mut planes }: Planes,
         workers: usize,

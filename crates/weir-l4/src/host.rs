@@ -1,4 +1,5 @@
-//! What this host has: interfaces, addresses, routes; and when any of it changes. Read from the kernel by rtnetlink(7).
+//! What this host has: interfaces, addresses, routes; and when any of it changes. Read from the kernel by
+//! rtnetlink(7).
 
 use std::collections::BTreeSet;
 use std::io;

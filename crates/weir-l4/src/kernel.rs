@@ -1,4 +1,5 @@
-//! The kernel plane as its owner sees it: what is wanted is put into the maps, flows are swept, counters are read.
+//! The kernel plane as its owner sees it: what is wanted is put into the maps, flows are swept, counters are
+//! read.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -17,7 +18,8 @@ use crate::plan::{Held, Write, plan};
 use crate::program::{Error, Program, Sizes};
 use crate::wanted::Wanted;
 
-/// What a flow to a client is followed for after both sides have ended it: late segments still find their way.
+/// What a flow to a client is followed for after both sides have ended it: late segments still find their
+/// way.
 const OVER: Duration = Duration::from_secs(10);
 /// What a connection is followed for whose backend has not answered yet.
 const OPENING: Duration = Duration::from_secs(60);
@@ -111,7 +113,8 @@ impl Kernel {
         for write in &writes {
             self.write(write)?;
         }
-        // Only now: after a write that failed, the next plan begins from what was there and writes all of it again.
+        // Only now: after a write that failed, the next plan begins from what was there and writes all of it
+        // again.
         self.held = next;
         Ok(())
     }
@@ -174,8 +177,9 @@ impl Kernel {
         Ok(())
     }
 
-    /// Lets flows go that were idle for too long, and corrects what the program counts of those that stay. `idle` is the
-    /// longest silence of a flow of the listener of this number, `now` the time on CLOCK_MONOTONIC.
+    /// Lets flows go that were idle for too long, and corrects what the program counts of those that stay.
+    /// `idle` is the longest silence of a flow of the listener of this number, `now` the time on
+    /// CLOCK_MONOTONIC.
     pub fn sweep(&mut self, now: Duration, idle: &dyn Fn(u32) -> Duration) -> Result<Swept, Error> {
         let mut swept = Swept::default();
         let flows4: Vec<(FlowKey6, Flow)> = read4(&mut self.program)?;

@@ -1,5 +1,5 @@
-//! Numbers of listeners, pools and backends: what the program knows them by. They stay while what they name is wanted, and
-//! over a restart.
+//! Numbers of listeners, pools and backends: what the program knows them by. They stay while what they name
+//! is wanted, and over a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,8 @@
 //! From what the maps hold to what is wanted: which writes, in which order. Pure.
 //!
-//! The order is such that the program never reads of a thing that is not there yet, or not any more: a backend that went
-//! down is said so first, tables are filled while they are not in force, and listeners come last and leave first.
+//! The order is such that the program never reads of a thing that is not there yet, or not any more: a
+//! backend that went down is said so first, tables are filled while they are not in force, and listeners come
+//! last and leave first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,8 +72,8 @@ impl Held {
     }
 }
 
-/// What leads from `held` to `wanted`, and what is held afterwards. `interface_to` gives the index of the interface that
-/// leads to an address, 0 when it is not known. On `Err` nothing is to be written.
+/// What leads from `held` to `wanted`, and what is held afterwards. `interface_to` gives the index of the
+/// interface that leads to an address, 0 when it is not known. On `Err` nothing is to be written.
 pub fn plan(
     held: &Held,
     wanted: &Wanted,
@@ -233,8 +234,8 @@ impl Plan {
     }
 }
 
-/// What the map is to hold of a backend. A number that another one had gets a generation of its own, so that flows of that
-/// one are known for what they are.
+/// What the map is to hold of a backend. A number that another one had gets a generation of its own, so that
+/// flows of that one are known for what they are.
 fn backend(member: &wanted::Member, before: Option<Backend>, interface: u32) -> Backend {
     let at = Endpoint::new(member.address, 0);
     let generation = match before {

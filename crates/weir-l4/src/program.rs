@@ -1,7 +1,8 @@
-//! The program in the kernel and its maps: loaded, taken over from an earlier process, attached to interfaces.
+//! The program in the kernel and its maps: loaded, taken over from an earlier process, attached to
+//! interfaces.
 //!
-//! Maps and attachments are pinned below a directory of the BPF file system, so that packets flow on while no process is
-//! there.
+//! Maps and attachments are pinned below a directory of the BPF file system, so that packets flow on while no
+//! process is there.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -140,7 +141,8 @@ impl Program {
         Program::load_by(EbpfLoader::new(), sizes, None)
     }
 
-    /// Loads the program with the maps that are pinned below `directory`, which are made where they are missing.
+    /// Loads the program with the maps that are pinned below `directory`, which are made where they are
+    /// missing.
     ///
     /// Maps that were made for another layout are left alone: each layout has a directory of its own.
     pub fn open(directory: &Path, sizes: Sizes) -> Result<Program, Error> {
@@ -200,8 +202,8 @@ impl Program {
         self.attached.keys().map(String::as_str)
     }
 
-    /// Attaches the program to the ingress of an interface, before the programs that are there; takes over the attachment
-    /// of an earlier process without missing a packet.
+    /// Attaches the program to the ingress of an interface, before the programs that are there; takes over
+    /// the attachment of an earlier process without missing a packet.
     pub fn attach(&mut self, interface: &str) -> Result<(), Error> {
         let pin = self.links.as_ref().map(|links| links.join(interface));
         let fail = |source: Box<dyn std::error::Error + Send + Sync>| Error::Attach {
@@ -210,7 +212,8 @@ impl Program {
         };
         let kept = pin.as_ref().and_then(|pin| PinnedLink::from_pin(pin).ok());
         if let Some(kept) = kept.and_then(|kept| SchedClassifierLink::try_from(FdLink::from(kept)).ok()) {
-            // Of an interface that is gone, or came anew under its name, the old attachment can't be taken over.
+            // Of an interface that is gone, or came anew under its name, the old attachment can't be taken
+            // over.
             let classifier = self.classifier();
             if let Ok(id) = classifier.attach_to_link(kept) {
                 let link = classifier.take_link(id).map_err(|error| fail(error.into()))?;
@@ -254,7 +257,8 @@ impl Program {
         names.filter(|name| !self.attached.contains_key(name)).collect()
     }
 
-    /// Takes everything away: attachments and maps. Packets for its listeners go to the host's own stack from now on.
+    /// Takes everything away: attachments and maps. Packets for its listeners go to the host's own stack from
+    /// now on.
     pub fn remove(mut self) {
         for interface in self.attached.keys().cloned().collect::<Vec<_>>() {
             self.detach(&interface);

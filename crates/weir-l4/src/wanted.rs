@@ -1,4 +1,5 @@
-//! What is to be forwarded, as plain values: what the control side makes of a snapshot, and all that this crate is told.
+//! What is to be forwarded, as plain values: what the control side makes of a snapshot, and all that this
+//! crate is told.
 
 use std::net::SocketAddr;
 

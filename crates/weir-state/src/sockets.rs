@@ -96,7 +96,8 @@ impl fmt::Display for BindError {
 impl std::error::Error for BindError {}
 
 impl Sockets {
-    /// The sockets that `config` needs, but for listeners in the kernel, which have none: taken from `previous` where it has them, bound anew otherwise.
+    /// The sockets that `config` needs, but for listeners in the kernel, which have none: taken from
+    /// `previous` where it has them, bound anew otherwise.
     ///
     /// Nothing of `previous` is closed: on `Err` it is whole, on `Ok` the caller drops it once the workers
     /// have moved over.

@@ -1,5 +1,5 @@
-//! What the kernel has counted since the last look, added to the cells that metrics, status and logs read: a listener and a
-//! backend have the same rows on either plane.
+//! What the kernel has counted since the last look, added to the cells that metrics, status and logs read: a
+//! listener and a backend have the same rows on either plane.
 
 use weir_l4::layout::{Counter, Verdict};
 use weir_state::Snapshot;
@@ -16,7 +16,8 @@ pub fn add(snapshot: &Snapshot, before: &Seen, now: &Seen) {
         cells.bytes_received.add(more(Verdict::ToBackend));
         cells.bytes_sent.add(more(Verdict::ToClient));
         let Some(pool) = listener.config.pool.as_deref() else { continue };
-        // A pool that several listeners share counts its flows for each of them together: they go to the first.
+        // A pool that several listeners share counts its flows for each of them together: they go to the
+        // first.
         let first = snapshot.listeners.iter().find(|other| other.config.pool.as_deref() == Some(pool));
         if first.is_some_and(|first| first.config.name == listener.config.name) {
             let flows = |seen: &Seen| -> u64 {

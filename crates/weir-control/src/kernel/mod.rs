@@ -1,8 +1,9 @@
 //! The kernel plane: the only writer of what the kernel forwards by.
 //!
-//! [`KernelPlane`] is a plane like the proxy's: a publication stages a change on it and has it applied. A thread of its own
-//! ([`owner`]) holds the program and its maps, so that filling a table never delays a probe; it follows what becomes of the
-//! pools, of the host's interfaces and routes, and sweeps flows that have ended.
+//! [`KernelPlane`] is a plane like the proxy's: a publication stages a change on it and has it applied. A
+//! thread of its own ([`owner`]) holds the program and its maps, so that filling a table never delays a
+//! probe; it follows what becomes of the pools, of the host's interfaces and routes, and sweeps flows that
+//! have ended.
 
 mod counted;
 mod owner;
@@ -84,8 +85,8 @@ impl KernelPlane {
         KernelPlane { bus, ..KernelPlane::default() }
     }
 
-    /// Decides the plane of each listener that asks for another than the proxy's; loads the program for the first that
-    /// does.
+    /// Decides the plane of each listener that asks for another than the proxy's; loads the program for the
+    /// first that does.
     ///
     /// # Errors
     /// A listener must be in the kernel, and can't.
@@ -110,7 +111,8 @@ impl KernelPlane {
         Ok(placements)
     }
 
-    /// Loads the program unless it is there. Off this thread: the verifier takes a tenth of a second and more.
+    /// Loads the program unless it is there. Off this thread: the verifier takes a tenth of a second and
+    /// more.
     async fn load(&self, config: &Config) -> Result<(), String> {
         if self.handle().is_some() {
             return Ok(());
@@ -150,8 +152,8 @@ impl KernelPlane {
         self.seen().map_or(0, |seen| seen.backends.values().map(|backend| backend.open).sum())
     }
 
-    /// Takes no new flows, waits for those that run at most `limit`, and takes the plane away. Gives the number of flows
-    /// that were cut off.
+    /// Takes no new flows, waits for those that run at most `limit`, and takes the plane away. Gives the
+    /// number of flows that were cut off.
     pub async fn drain(&self, limit: Duration) -> u64 {
         let Some(handle) = self.handle() else { return 0 };
         let (done, wait) = oneshot::channel();

@@ -1,4 +1,5 @@
-//! The thread that owns the program in the kernel: it does what it is told, and follows pools, interfaces and flows.
+//! The thread that owns the program in the kernel: it does what it is told, and follows pools, interfaces and
+//! flows.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -261,7 +262,8 @@ impl Owner {
         snapshot.listeners.iter().filter_map(of).collect()
     }
 
-    /// Notes for others what the kernel counts, and adds it to what is counted of listeners and backends on any plane.
+    /// Notes for others what the kernel counts, and adds it to what is counted of listeners and backends on
+    /// any plane.
     fn look(&mut self) {
         let mut seen = Seen {
             interfaces: self.kernel.program().interfaces().map(str::to_owned).collect(),
