@@ -136,7 +136,9 @@ async fn dispatch(context: &Context, request: Request) -> Result<Response, Error
         Call::CachePurge => purge::purge(control, &read_json::<purge::PurgeRequest>(body).await?),
         Call::Explain => {
             let question = read_json::<Question>(body).await?;
-            explain(&control.compiled(), &question).map(|answer| ok(&answer)).map_err(Error::bad_request)
+            explain(&control.compiled(), &control.kernel().placements(), &question)
+                .map(|answer| ok(&answer))
+                .map_err(Error::bad_request)
         }
         Call::Events => Ok(events(control, &parts.headers)),
         Call::OpenApi => Ok(ok(&openapi())),

@@ -11,6 +11,7 @@ use weir_config::Protocol;
 use weir_io::clock;
 use weir_proxy::compiled::CompiledSnapshot;
 use weir_state::key::{Transport, flow_key};
+use weir_state::plane::Placements;
 use weir_state::{Listener, Pool, Snapshot};
 
 /// What `POST /v1/explain` asks.
@@ -138,18 +139,27 @@ pub struct Candidate {
 }
 
 /// Answers, or says what is wrong with the question.
-pub fn explain(compiled: &CompiledSnapshot, question: &Question) -> Result<Answer, String> {
+pub fn explain(
+    compiled: &CompiledSnapshot,
+    placements: &Placements,
+    question: &Question,
+) -> Result<Answer, String> {
     match question {
         Question::Http { method, url, from, headers, listener, server_name } => {
             let peer = from.unwrap_or(IpAddr::from([127, 0, 0, 1]));
             let asked = http::Asked::read(method, url, headers)?;
             http::explain(compiled, &asked, peer, listener.as_deref(), server_name.as_deref())
         }
-        Question::Tcp { source, destination } => tcp(&compiled.snapshot, *source, *destination),
+        Question::Tcp { source, destination } => tcp(&compiled.snapshot, placements, *source, *destination),
     }
 }
 
-fn tcp(snapshot: &Snapshot, source: SocketAddr, destination: SocketAddr) -> Result<Answer, String> {
+fn tcp(
+    snapshot: &Snapshot,
+    placements: &Placements,
+    source: SocketAddr,
+    destination: SocketAddr,
+) -> Result<Answer, String> {
     let accepts = |listener: &&std::sync::Arc<Listener>| {
         let at = |bind: &SocketAddr| {
             bind.port() == destination.port() && (bind.ip() == destination.ip() || bind.ip().is_unspecified())
@@ -158,6 +168,12 @@ fn tcp(snapshot: &Snapshot, source: SocketAddr, destination: SocketAddr) -> Resu
     };
     let listener = snapshot.listeners.iter().find(accepts);
     let listener = listener.ok_or_else(|| format!("no TCP or UDP listener accepts at {destination}"))?;
+    if placements.is_in_kernel(&listener.config.name) {
+        return Err(format!(
+            "listener `{}` is on the kernel plane, whose choices are not explained yet",
+            listener.config.name
+        ));
+    }
     let pool = listener.config.pool.as_deref().and_then(|name| snapshot.pool(name));
     let pool = pool.ok_or_else(|| format!("listener `{}` has no pool", listener.config.name))?;
     let mut answer = Answer::of(listener, format!("accepts at {destination}"));
@@ -242,6 +258,7 @@ mod tests {
         let (method, url) = ("GET".to_owned(), url.to_owned());
         explain(
             &snapshot(CONFIG),
+            &Placements::default(),
             &Question::Http {
                 method,
                 url,
@@ -294,7 +311,7 @@ mod tests {
     fn a_connection_is_explained_by_its_destination() {
         let tcp = |destination: &str| {
             let (source, destination) = ("10.9.9.9:1234".parse().unwrap(), destination.parse().unwrap());
-            explain(&snapshot(CONFIG), &Question::Tcp { source, destination })
+            explain(&snapshot(CONFIG), &Placements::default(), &Question::Tcp { source, destination })
         };
         let answer = tcp("127.0.0.1:7000").unwrap();
         assert_eq!((answer.listener.as_str(), answer.action.as_str()), ("raw", "forward to pool app"));
@@ -326,7 +343,7 @@ mod tests {
                 listener: None,
                 server_name: None,
             };
-            let choice = explain(&snapshot, &question).unwrap().pool.unwrap();
+            let choice = explain(&snapshot, &Placements::default(), &question).unwrap().pool.unwrap();
             assert_eq!(choice.backend.as_deref(), Some(backend.address.as_str()));
             assert_eq!(choice.reason, "the cookie names it");
         }

@@ -1,8 +1,9 @@
 //! Starts, restarts and ends: packets flow on while no process is there.
 
 use std::path::Path;
+use std::time::Duration;
 
-use weir_tests::dialogue::{Setup, Signal, until};
+use weir_tests::dialogue::{Setup, Signal, until, until_within};
 use weir_tests::network::Network;
 
 use super::{Talk, VIP, VIP6, config, start};
@@ -22,6 +23,25 @@ fn connections_outlive_a_process_that_is_killed_and_new_ones_come_about_meanwhil
     talks.iter_mut().for_each(|talk| talk.goes_on(b"somebody is"));
     meanwhile.goes_on(b"and this one");
     Talk::begin(&network, &format!("{VIP}:80")).goes_on(b"new");
+}
+
+#[test]
+fn an_upgrade_hands_the_plane_to_the_new_process_and_loses_no_connection() {
+    let (network, weir) = start(2, "balance = \"round-robin\"");
+    let to = format!("{VIP}:80");
+    let mut talks: Vec<Talk> = (0..6).map(|_| Talk::begin(&network, &to)).collect();
+    for _ in 0..2 {
+        let old = weir.pid();
+        weir.signals_pid(old, Signal::USR2);
+        until_within(Duration::from_secs(20), "the old process to end", || {
+            (!weir.is_running(old)).then_some(())
+        });
+        talks.iter_mut().for_each(|talk| talk.goes_on(b"as if nothing had happened"));
+        talks.push(Talk::begin(&network, &to));
+        let status = until("the new process to answer", || weir.admin().tries_to_read("/v1/status")).json();
+        assert_ne!(status["pid"], old);
+        assert!(status["listeners"].as_array().unwrap().iter().all(|listener| listener["plane"] == "kernel"));
+    }
 }
 
 #[test]
