@@ -10,11 +10,6 @@
 /* Ports of a client that are tried when its own is taken at the backend. */
 #define PORT_TRIES 16
 
-static __always_inline __u32 now_tick(void)
-{
-	return bpf_ktime_get_coarse_ns() >> 30;
-}
-
 static __always_inline void key_of(struct flow_key6 *key, const struct packet *packet)
 {
 	key->source = packet->source;
@@ -102,6 +97,9 @@ static __noinline int is_over(const struct flow *flow, __u8 family)
 		return 0;
 	other_key(&key, flow, IPPROTO_TCP);
 	other = find(&key, family);
+	/* The client has used its port past the listener since: the answers of this flow are over. */
+	if (other && other->direction == DIRECT)
+		other = NULL;
 	seen = flow->seen & (other ? other->seen : 0xff);
 	return (seen & SEEN_FIN) || ((flow->seen | (other ? other->seen : 0)) & SEEN_RST);
 }
@@ -109,7 +107,7 @@ static __noinline int is_over(const struct flow *flow, __u8 family)
 /* Notes a packet of a flow. */
 static __always_inline void follow(struct flow *flow, const struct packet *packet)
 {
-	__u32 now = now_tick();
+	__u32 now = packet->now;
 	__u8 seen = 0;
 
 	/* Not with every packet: a cache line that is written is one that the other processors must fetch. */
@@ -169,7 +167,7 @@ static __always_inline void to_backend(struct flow *flow, const struct packet *p
 	flow->destination_port = backend->port ? backend->port : packet->destination_port;
 	flow->backend = number;
 	flow->generation = backend->generation;
-	flow->last_tick = now_tick();
+	flow->last_tick = packet->now;
 	flow->direction = TO_BACKEND;
 	flow->seen = packet->tcp_flags & TCP_SYN ? SEEN_SYN : SEEN_DATA;
 	flow->next_hop.interface = backend->interface;

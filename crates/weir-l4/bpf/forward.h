@@ -67,16 +67,16 @@ static __noinline int look_up(struct __sk_buff *skb, struct flow *flow, __u8 fam
 }
 
 /* The way that a packet of the flow takes. What was looked up holds for a tick, and until a route changes. */
-static __always_inline enum way way_of(struct __sk_buff *skb, struct flow *flow, __u8 family)
+static __always_inline enum way way_of(struct __sk_buff *skb, const struct packet *packet, struct flow *flow)
 {
 	__u32 zero = 0;
 	struct settings *said = bpf_map_lookup_elem(&settings, &zero);
 	__u32 routes = said ? said->routes : 0;
 	__u32 resolved = flow->next_hop.resolved_tick;
 
-	if (resolved && resolved == now_tick() && flow->next_hop.routes == routes)
+	if (resolved && resolved == packet->now && flow->next_hop.routes == routes)
 		return flow->next_hop.is_peer ? WAY_PEER : WAY_KNOWN;
-	return look_up(skb, flow, family, routes);
+	return look_up(skb, flow, packet->family, routes);
 }
 
 /* Whether a packet is no larger than the way out; each segment of a train counts by itself. `packet->mtu` is set when not. */

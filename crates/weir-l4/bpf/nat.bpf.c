@@ -54,6 +54,8 @@ enum step {
 	STEP_MADE = 0x101,
 	/* It is answered by a reset. */
 	STEP_RESET = 0x102,
+	/* It asks a backend by its own address, past all listeners. */
+	STEP_DIRECT = 0x103,
 };
 
 /* Forwards a packet of a flow: an action; or the verdict of the error that answers it, when it can't go on. */
@@ -67,7 +69,7 @@ static __noinline int deliver(struct __sk_buff *skb, struct packet *packet, stru
 		return packet->fault;
 	if (packet->hop_limit <= 1)
 		return VERDICT_TIME_EXCEEDED;
-	way = way_of(skb, flow, packet->family);
+	way = way_of(skb, packet, flow);
 	if (way == WAY_NONE)
 		return DROP_NO_ROUTE;
 	if (!fits(skb, packet, flow))
@@ -139,21 +141,33 @@ static __always_inline bool is_host(const struct address *address)
 }
 
 /* Remembers that somebody asks a backend past all listeners, through this host: its answers are not ours. */
-static __noinline void note_direct(const struct packet *packet, const struct settings *said)
+static __noinline void note_direct(const struct packet *packet)
 {
+	struct flow back = {}, *held;
 	struct flow_key6 key = {};
-	struct flow back = {};
+	struct settings *said;
+	__u32 zero = 0;
 
-	if (!packet || !said || !may_remember(said))
+	said = bpf_map_lookup_elem(&settings, &zero);
+	if (!packet || !said)
 		return;
 	key.source = packet->destination;
 	key.destination = packet->source;
 	key.source_port = packet->destination_port;
 	key.destination_port = packet->source_port;
 	key.protocol = packet->protocol;
+	held = find(&key, packet->family);
+	if (held && held->direction == DIRECT) {
+		held->last_tick = packet->now;
+		return;
+	}
+	/* The client had this port for a listener, whose answers came from the same place: only a new connection, after
+	 * that one is over, is surely another. */
+	if ((held && !(opens(packet) && is_over(held, packet->family))) || !may_remember(said))
+		return;
 	back.direction = DIRECT;
-	back.last_tick = now_tick();
-	insert(&key, &back, packet->family, BPF_NOEXIST);
+	back.last_tick = packet->now;
+	insert(&key, &back, packet->family, BPF_ANY);
 }
 
 /* What an answer of a backend becomes whose flow is not remembered: its listener's, where only one can have asked. */
@@ -175,19 +189,14 @@ static __always_inline int from_origin(struct flow *flow, const struct origin *o
 static __noinline int meet_backend(struct packet *packet, struct flow *flow)
 {
 	struct flow_key6 key = {};
-	struct settings *said;
 	struct origin *origin;
 	struct endpoint at;
-	__u32 zero = 0;
 
 	if (!packet || !flow)
 		return NOT_OURS;
 	place_of(&at, &packet->destination, packet->destination_port, packet->protocol);
-	said = bpf_map_lookup_elem(&settings, &zero);
-	if (said && bpf_map_lookup_elem(&origins, &at)) {
-		note_direct(packet, said);
-		return NOT_OURS;
-	}
+	if (bpf_map_lookup_elem(&origins, &at))
+		return STEP_DIRECT;
 	place_of(&at, &packet->source, packet->source_port, packet->protocol);
 	origin = bpf_map_lookup_elem(&origins, &at);
 	if (!origin || is_host(&packet->destination))
@@ -385,7 +394,9 @@ int balance(struct __sk_buff *skb)
 		step = deliver(skb, &packet, flow, &action);
 	else if (step == STEP_MADE)
 		step = deliver(skb, &packet, &made, &action);
-	if (step == NOT_OURS)
+	if (step == STEP_DIRECT)
+		note_direct(&packet);
+	if (step == NOT_OURS || step == STEP_DIRECT)
 		return NOT_OURS;
 	if (step == STEP_RESET)
 		return reset(skb, &packet, made.listener);

@@ -78,13 +78,22 @@ struct packet {
 	__be32 fragment_id;
 	/* What the way out takes, where the packet does not fit. */
 	__u16 mtu;
-	__u16 zero;
+	/* Of the IPv4 header, as it came. */
+	__u16 header_sum;
+	/* When it came, in ticks. */
+	__u32 now;
 };
 
 /* A segment that opens a connection; with RST it opens none (RFC 9293 §3.10.7.2). */
 static __always_inline bool opens(const struct packet *packet)
 {
 	return packet->protocol == IPPROTO_TCP && (packet->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
+}
+
+/* A tick is 2^30 ns of CLOCK_MONOTONIC. */
+static __always_inline __u32 now_tick(void)
+{
+	return bpf_ktime_get_coarse_ns() >> 30;
 }
 
 static __always_inline void from_ip4(struct address *address, __be32 ip4)
@@ -135,6 +144,8 @@ static __always_inline bool sum_is_right(struct __sk_buff *skb, const struct iph
 /* Ports, and the flags of TCP. False when they are not all there. */
 static __always_inline bool read_transport(struct __sk_buff *skb, struct packet *packet)
 {
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 offset = packet->transport;
 	__be16 ports[2];
 
 	if (packet->fragment == LATER_FRAGMENT || packet->protocol == IPPROTO_ICMP ||
@@ -142,13 +153,21 @@ static __always_inline bool read_transport(struct __sk_buff *skb, struct packet 
 		return true;
 	if (packet->protocol != IPPROTO_TCP && packet->protocol != IPPROTO_UDP)
 		return false;
-	if (bpf_skb_load_bytes(skb, packet->transport, ports, sizeof(ports)))
+	asm volatile("" : "+r"(offset));
+	if (offset < HEAD_BYTES && data + offset + 14 <= end) {
+		/* What nearly every packet is: all in one piece, and read without a call. */
+		ports[0] = ((__be16 *)(data + offset))[0];
+		ports[1] = ((__be16 *)(data + offset))[1];
+		packet->tcp_flags = ((__u8 *)(data + offset))[13];
+	} else if (bpf_skb_load_bytes(skb, offset, ports, sizeof(ports)) ||
+		   (packet->protocol == IPPROTO_TCP && bpf_skb_load_bytes(skb, offset + 13, &packet->tcp_flags, 1))) {
 		return false;
+	}
 	packet->source_port = ports[0];
 	packet->destination_port = ports[1];
+	if (packet->protocol == IPPROTO_UDP)
+		packet->tcp_flags = 0;
 	if (packet->protocol == IPPROTO_TCP) {
-		if (bpf_skb_load_bytes(skb, packet->transport + 13, &packet->tcp_flags, 1))
-			return false;
 		if (ETH_HLEN + packet->size < packet->transport + sizeof(struct tcphdr))
 			packet->fault = DROP_TRUNCATED;
 	} else if (ETH_HLEN + packet->size < packet->transport + sizeof(struct udphdr)) {
@@ -169,6 +188,7 @@ static __always_inline bool parse_ip4(struct __sk_buff *skb, struct packet *pack
 	packet->family = 4;
 	packet->protocol = ip->protocol;
 	packet->hop_limit = ip->ttl;
+	packet->header_sum = ip->check;
 	packet->size = bpf_ntohs(ip->tot_len);
 	packet->transport = ETH_HLEN + header;
 	from_ip4(&packet->source, ip->saddr);
@@ -292,6 +312,7 @@ static __noinline int parse(struct __sk_buff *skb, struct packet *packet)
 		is_ip = parse_ip6(skb, packet);
 	else
 		return 0;
+	packet->now = now_tick();
 	return is_ip && read_transport(skb, packet);
 }
 

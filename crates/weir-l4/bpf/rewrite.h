@@ -28,25 +28,39 @@ static __always_inline bool has_sum(struct __sk_buff *skb, const struct packet *
 	return packet->protocol == IPPROTO_TCP || (!bpf_skb_load_bytes(skb, at, &sum, sizeof(sum)) && sum);
 }
 
+/* What one's complement sums over two words change by, folded to 32 bits. */
+static __always_inline __u32 difference_of(const __be32 *from, const __be32 *to)
+{
+	__u64 sum = (__u64)(__u32)~from[0] + (__u32)~from[1] + to[0] + to[1];
+
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	return (sum & 0xffffffff) + (sum >> 32);
+}
+
 static __always_inline long rewrite_ip4(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
 {
 	__be32 from[2] = { packet->source.words[3], packet->destination.words[3] };
-	__be32 to[2] = { flow->source.words[3], flow->destination.words[3] };
-	/* Hop limit and protocol are one word of the sum; one less of the first is 0x100 less of it. */
-	__be16 before = bpf_htons((__u16)packet->hop_limit << 8), after = bpf_htons((__u16)(packet->hop_limit - 1) << 8);
-	__u64 flags;
-	__u32 sum = sum_of_transport(packet, &flags);
-	__s64 difference = bpf_csum_diff(from, sizeof(from), to, sizeof(to), 0);
-	__u8 hop_limit = packet->hop_limit - 1;
+	/* The header from the hop limit on. */
+	struct {
+		__u8 hop_limit;
+		__u8 protocol;
+		__u16 sum;
+		__be32 addresses[2];
+	} to = { .hop_limit = packet->hop_limit - 1,
+		 .protocol = packet->protocol,
+		 .addresses = { flow->source.words[3], flow->destination.words[3] } };
+	__u32 difference = difference_of(from, to.addresses);
+	__u64 flags, sum;
+	__u32 at = sum_of_transport(packet, &flags);
 	long failed = 0;
 
 	if (packet->fragment != LATER_FRAGMENT)
-		failed |= bpf_l4_csum_replace(skb, sum, 0, difference, flags | BPF_F_PSEUDO_HDR);
-	failed |= bpf_l3_csum_replace(skb, SUM_OF_IP4, 0, difference, 0);
-	failed |= bpf_l3_csum_replace(skb, SUM_OF_IP4, before, after, 2);
-	failed |= bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, ttl), &hop_limit, 1, 0);
-	failed |= bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, saddr), to, sizeof(to), 0);
-	return failed;
+		failed |= bpf_l4_csum_replace(skb, at, 0, difference, flags | BPF_F_PSEUDO_HDR);
+	/* As they lie, hop limit and protocol are one word of the sum, the hop limit its lower byte. */
+	sum = (__u64)(__u16)~packet->header_sum + difference + (__u16)~(packet->hop_limit | packet->protocol << 8) +
+	      (__u16)(to.hop_limit | to.protocol << 8);
+	to.sum = ~fold(sum);
+	return failed | bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, ttl), &to, sizeof(to), 0);
 }
 
 static __always_inline long rewrite_ip6(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)

@@ -1,8 +1,12 @@
 //! What goes through, and what is seen of it.
 
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 
+use socket2::{Domain, Socket, Type};
 use weir_tests::dialogue::until;
+use weir_tests::network::PATIENCE;
 
 use super::{Talk, VIP, VIP6, asks, datagram_socket, start};
 
@@ -74,6 +78,31 @@ fn what_is_not_for_a_listener_goes_its_usual_way() {
 }
 
 #[test]
+fn a_port_that_was_used_for_a_listener_may_be_used_for_its_backend_afterwards() {
+    let (network, _weir) = start(1, "");
+    let direct = network.server(1, 8080, false);
+    let from: SocketAddr = "10.50.1.2:41234".parse().unwrap();
+    let talk = |to: SocketAddr| {
+        network.on("client", || {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.set_reuse_address(true).unwrap();
+            socket.bind(&from.into()).unwrap();
+            socket.connect_timeout(&to.into(), PATIENCE).unwrap_or_else(|problem| panic!("{to}: {problem}"));
+            let mut stream = TcpStream::from(socket);
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.write_all(b"x").unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert_eq!(answer, "1\nx");
+        });
+    };
+    talk(format!("{VIP}:80").parse().unwrap());
+    talk(direct);
+    talk(format!("{VIP}:80").parse().unwrap());
+}
+
+#[test]
 fn a_backend_that_its_probes_find_down_gets_no_new_flow_and_loses_those_it_had() {
     let (network, weir) = start(
         2,
@@ -95,7 +124,6 @@ fn a_backend_that_its_probes_find_down_gets_no_new_flow_and_loses_those_it_had()
         if talk.server == "2" {
             talk.goes_on(b"still there");
         } else {
-            use std::io::{Read, Write};
             let _ = talk.stream.write_all(b"anybody?");
             let ended = talk.stream.read(&mut [0; 16]);
             assert_eq!(ended.expect_err("a reset").kind(), std::io::ErrorKind::ConnectionReset);
