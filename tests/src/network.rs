@@ -8,12 +8,27 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 use std::process::Command;
+use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use rustix::mount::{MountFlags, mount};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 static MADE: AtomicU32 = AtomicU32::new(0);
+static MOUNTED: Once = Once::new();
+
+/// Where systemd mounts the BPF file system; a container or a bare root has it not.
+const BPF: &str = "/sys/fs/bpf";
+
+fn mount_bpf() {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let is_bpf = |line: &str| line.split(' ').skip(1).take(2).eq([BPF, "bpf"]);
+    if !mounts.lines().any(is_bpf) {
+        mount("bpf", BPF, "bpf", MountFlags::empty(), None)
+            .unwrap_or_else(|problem| panic!("{BPF}: {problem} (needs root)"));
+    }
+}
 
 /// Hosts: `client`, `weir`, and `server1` and so on, each server on a link of its own.
 ///
@@ -28,6 +43,7 @@ pub struct Network {
 impl Network {
     /// Makes the hosts and moves this thread into Weir's.
     pub fn enter(servers: usize) -> Network {
+        MOUNTED.call_once(mount_bpf);
         let name = format!("w{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let mut network = Network { name, hosts: Vec::new() };
         for host in ["client".to_owned(), "weir".to_owned()] {
@@ -40,7 +56,7 @@ impl Network {
             network.join(&host, 10 + server);
         }
         for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
-            network.run("weir", &["sysctl", "-qw", &format!("{key}=1")]);
+            network.sets("weir", key, "1");
         }
         network.move_to("weir");
         network
@@ -51,10 +67,9 @@ impl Network {
         run(&["ip", "netns", "add", &full]);
         self.hosts.push(full);
         // No address waits to be found unique.
-        self.run(
-            host,
-            &["sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0", "net.ipv6.conf.all.accept_dad=0"],
-        );
+        for key in ["net.ipv6.conf.default.accept_dad", "net.ipv6.conf.all.accept_dad"] {
+            self.sets(host, key, "0");
+        }
         self.run(host, &["ip", "link", "set", "lo", "up"]);
     }
 
@@ -80,7 +95,7 @@ impl Network {
 
     /// A directory of the BPF file system that is this test's own.
     pub fn bpf_directory(&self) -> String {
-        format!("/sys/fs/bpf/{}", self.name)
+        format!("{BPF}/{}", self.name)
     }
 
     /// Runs a program in a host; panics with what it said when it fails.
@@ -89,6 +104,14 @@ impl Network {
         let mut all = vec!["ip", "netns", "exec", full.as_str()];
         all.extend(words);
         run(&all)
+    }
+
+    /// Sets a variable of sysctl(8) in a host.
+    pub fn sets(&self, host: &str, key: &str, value: &str) {
+        let path = format!("/proc/sys/{}", key.replace('.', "/"));
+        self.on(host, || {
+            std::fs::write(&path, value).unwrap_or_else(|problem| panic!("{path}: {problem} (needs root)"));
+        });
     }
 
     fn move_to(&self, host: &str) {

@@ -63,6 +63,11 @@ pub enum Error {
     Program(ProgramError),
     /// A map could not be read or written.
     Map(MapError),
+    /// No BPF file system is mounted where programs are to be pinned.
+    NotMounted {
+        /// Where.
+        directory: PathBuf,
+    },
     /// A file of the BPF file system.
     File {
         /// Which.
@@ -91,6 +96,11 @@ impl fmt::Display for Error {
                 write!(out, "the kernel does not take the packet program: {}", Chain(error))
             }
             Error::Map(error) => write!(out, "a table of the kernel plane: {}", Chain(error)),
+            Error::NotMounted { directory } => write!(
+                out,
+                "{} is in no BPF file system: as root, `mount -t bpf bpf /sys/fs/bpf` (systemd does it)",
+                directory.display()
+            ),
             Error::File { path, source } => write!(out, "{}: {source}", path.display()),
             Error::Attach { interface, source } => {
                 write!(out, "the packet program can't be attached to {interface}: {}", Chain(source.as_ref()))
@@ -146,6 +156,9 @@ impl Program {
     ///
     /// Maps that were made for another layout are left alone: each layout has a directory of its own.
     pub fn open(directory: &Path, sizes: Sizes) -> Result<Program, Error> {
+        if !is_mounted(directory) {
+            return Err(Error::NotMounted { directory: directory.to_owned() });
+        }
         let own = directory.join(format!("layout-{LAYOUT_VERSION}"));
         let (maps, links) = (own.join("maps"), own.join("links"));
         for path in [&maps, &links] {
@@ -277,6 +290,14 @@ impl Program {
     }
 }
 
+/// Whether the nearest part of a path that exists is in a BPF file system.
+fn is_mounted(path: &Path) -> bool {
+    /// BPF_FS_MAGIC of `linux/magic.h`.
+    const MAGIC: u64 = 0xcafe_4a11;
+    let found = path.ancestors().find_map(|part| rustix::fs::statfs(part).ok());
+    found.is_some_and(|found| found.f_type as u64 == MAGIC)
+}
+
 /// Every map of `bpf/maps.h`.
 const MAPS: [&str; 18] = [
     "listeners",
@@ -298,3 +319,17 @@ const MAPS: [&str; 18] = [
     "verdicts",
     "backend_counters",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_elsewhere_is_in_no_bpf_file_system() {
+        let here = std::env::temp_dir().join("weir");
+        assert!(!is_mounted(&here));
+        let sizes = Sizes { flows: 1, pools: 1, backends: 1, endpoints: 1, listeners: 1 };
+        let Err(error) = Program::open(&here, sizes) else { panic!("it was opened") };
+        assert!(error.to_string().contains("mount -t bpf"), "{error}");
+    }
+}

@@ -57,7 +57,7 @@ fn clients_stay_with_the_backend_that_their_address_hashes_to() {
 fn a_host_that_does_not_forward_balances_all_the_same() {
     let (network, _weir) = start(2, "balance = \"round-robin\"");
     for key in ["net.ipv4.conf.all.forwarding", "net.ipv6.conf.all.forwarding"] {
-        network.run("weir", &["sysctl", "-qw", &format!("{key}=0")]);
+        network.sets("weir", key, "0");
     }
     for to in [format!("{VIP}:80"), format!("[{VIP6}]:80")] {
         Talk::begin(&network, &to).goes_on(&vec![b'y'; 100_000]);
