@@ -320,11 +320,20 @@ impl Weir {
             .is_ok_and(|command| String::from_utf8_lossy(&command).contains(&self.config_path()))
     }
 
-    /// The only process id that runs this Weir.
+    /// The only process id that runs this Weir, once it is the only one.
     pub fn pid(&self) -> u32 {
-        let pids = self.pids();
-        assert_eq!(pids.len(), 1, "expected one process\n{}", self.story());
-        pids[0]
+        let begun = Instant::now();
+        loop {
+            match *self.pids() {
+                [pid] => return pid,
+                // Between fork and exec a child of a Weir is one as well, as far as `/proc` tells.
+                ref pids => assert!(
+                    begun.elapsed() < PATIENCE,
+                    "expected one process, found {pids:?}\n{}",
+                    self.story()
+                ),
+            }
+        }
     }
 
     /// What the only process uses.
