@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -305,11 +306,17 @@ impl Weir {
     /// Process ids that run this Weir, wrappers left out: after USR2 there are two for a while. Ascending.
     pub fn pids(&self) -> Vec<u32> {
         let binary = fs::canonicalize(weir_binary()).expect("the binary exists");
+        let identity = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+        let file = identity(&binary);
         // A binary that was built anew while it runs shows as "(deleted)".
-        let is_weir = |exe: PathBuf| {
+        let is_named = |exe: PathBuf| {
             exe.display().to_string().trim_end_matches(" (deleted)") == binary.display().to_string()
         };
-        let ours = |pid: &u32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(is_weir);
+        // Where a process has mounts of its own, inside another root, its path is not ours.
+        let ours = |pid: &u32| {
+            let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+            identity(&exe).is_some_and(|found| Some(found) == file) || fs::read_link(exe).is_ok_and(is_named)
+        };
         processes_mentioning(&self.config_path()).into_iter().filter(ours).collect()
     }
 
