@@ -46,7 +46,8 @@ static __noinline int look_up(struct __sk_buff *skb, struct flow *flow, __u8 fam
 	found = bpf_fib_lookup(skb, &to, sizeof(to), 0);
 	if (found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH) {
 		flow->next_hop.interface = to.ifindex;
-		flow->next_hop.mtu = to.mtu_result;
+		/* One field with `tot_len`, which it still is where no neighbour was found. */
+		flow->next_hop.mtu = found == BPF_FIB_LKUP_RET_SUCCESS ? to.mtu_result : 0;
 	}
 	if (found == BPF_FIB_LKUP_RET_SUCCESS) {
 		flow->next_hop.resolved_tick = 0;

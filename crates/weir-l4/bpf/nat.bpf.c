@@ -42,7 +42,7 @@ static __noinline void note_fragment(const struct packet *packet)
 	key.id = packet->fragment_id;
 	key.protocol = packet->protocol;
 	key_of(&fragment.flow, packet);
-	fragment.seen_tick = now_tick();
+	fragment.seen_tick = packet->now;
 	bpf_map_update_elem(&fragments, &key, &fragment, BPF_ANY);
 }
 
@@ -243,7 +243,7 @@ static __noinline int go_on(struct packet *packet, struct flow *flow)
 	if (!packet || !flow)
 		return NOT_OURS;
 	if (flow->direction == DIRECT) {
-		flow->last_tick = now_tick();
+		flow->last_tick = packet->now;
 		if (packet->fragment == FIRST_FRAGMENT)
 			note_fragment(packet);
 		return NOT_OURS;

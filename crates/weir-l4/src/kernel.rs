@@ -68,8 +68,6 @@ pub struct Swept {
     pub by_listener: BTreeMap<u32, u64>,
     /// Flows that stay and are not over, by number of their backend.
     pub by_backend: BTreeMap<u32, u64>,
-    /// Flows that were let go.
-    pub ended: u64,
 }
 
 /// The program, its maps, and what they hold.
@@ -80,15 +78,6 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// With maps of its own, which end with it.
-    pub fn alone(sizes: Sizes) -> Result<Kernel, Error> {
-        Ok(Kernel {
-            program: Program::load(sizes)?,
-            held: Held::nothing(sizes.listeners, sizes.pools, sizes.backends),
-            settings: Settings::default(),
-        })
-    }
-
     /// With the maps below `directory`, and what they hold from an earlier process.
     pub fn open(directory: &Path, sizes: Sizes) -> Result<Kernel, Error> {
         let mut program = Program::open(directory, sizes)?;
@@ -319,7 +308,6 @@ fn sweep_family(
         };
         if now.saturating_sub(last) > ticks(longest) {
             remove(key);
-            swept.ended += u64::from(flow.direction == TO_BACKEND);
         } else if flow.direction == TO_BACKEND {
             *swept.by_listener.entry(flow.listener).or_default() += 1;
             if !is_over {
@@ -331,13 +319,8 @@ fn sweep_family(
 
 /// What the maps hold from an earlier process.
 fn adopt(program: &mut Program, sizes: Sizes) -> Result<Held, Error> {
-    let entries = |program: &mut Program, map: &str| -> Result<u32, Error> {
-        Ok(match map {
-            "pools" => program.array::<Pool>(map)?.len(),
-            _ => program.array::<Backend>(map)?.len(),
-        })
-    };
-    let (pools, backends) = (entries(program, "pools")?, entries(program, "backends")?);
+    let pools = program.array::<Pool>("pools")?.len();
+    let backends = program.array::<Backend>("backends")?.len();
     let mut held = Held::nothing(sizes.listeners, pools, backends);
     let names: Vec<(u64, u64)> = program.table::<u64, u64>("names")?.iter().filter_map(Result::ok).collect();
     for (key, name) in names {

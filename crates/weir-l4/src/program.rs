@@ -280,14 +280,29 @@ impl Program {
             self.detach(&interface);
         }
         if let Some(own) = self.links.as_ref().and_then(|links| links.parent()) {
-            for map in MAPS {
-                let _ = std::fs::remove_file(own.join("maps").join(map));
-            }
-            for directory in [own.join("maps"), own.join("links"), own.to_owned()] {
-                let _ = std::fs::remove_dir(directory);
-            }
+            remove_pins(own);
         }
     }
+}
+
+/// Takes away what an earlier process has left below `directory`: nobody may forward by a config that no
+/// longer asks for it. Says whether there was anything.
+pub fn remove_left_behind(directory: &Path) -> bool {
+    let own = directory.join(format!("layout-{LAYOUT_VERSION}"));
+    let was_there = own.is_dir();
+    remove_pins(&own);
+    was_there
+}
+
+/// Unpins attachments, which ends them, and maps.
+fn remove_pins(own: &Path) {
+    for directory in [own.join("links"), own.join("maps")] {
+        for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let _ = std::fs::remove_file(entry.path());
+        }
+        let _ = std::fs::remove_dir(directory);
+    }
+    let _ = std::fs::remove_dir(own);
 }
 
 /// Whether the nearest part of a path that exists is in a BPF file system.

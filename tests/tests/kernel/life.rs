@@ -45,6 +45,21 @@ fn an_upgrade_hands_the_plane_to_the_new_process_and_loses_no_connection() {
 }
 
 #[test]
+fn a_plane_that_a_killed_process_left_is_taken_away_by_a_config_that_does_not_ask_for_it() {
+    let (network, mut weir) = start(1, "");
+    weir.signals(Signal::KILL);
+    weir.exits();
+    Talk::begin(&network, &format!("{VIP}:80")).goes_on(b"still forwarded");
+    let text = config(&network, 1, "").replace("plane = \"kernel\"", "").replace(VIP, "10.50.1.1");
+    weir.rewrites(&text.replace(&format!("[{VIP6}]"), "[fd50:1::1]"));
+    weir.starts_again();
+    assert!(!Path::new(&network.bpf_directory()).join("layout-1").exists());
+    let to = format!("{VIP}:80").parse().unwrap();
+    assert!(Talk::try_begin(&network, to).is_err());
+    Talk::begin(&network, "10.50.1.1:80").goes_on(b"relayed");
+}
+
+#[test]
 fn the_plane_is_taken_away_when_the_process_is_told_to_end() {
     let (network, mut weir) = start(1, "");
     drop(Talk::begin(&network, &format!("{VIP}:80")));

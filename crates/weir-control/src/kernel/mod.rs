@@ -12,14 +12,14 @@ mod wanted;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::oneshot;
 use weir_config::{Config, Plane as Asked};
 use weir_l4::layout::{BackendCounter, Counter, Verdict};
-use weir_l4::program::Sizes;
+use weir_l4::program::{Sizes, remove_left_behind};
 use weir_state::Snapshot;
 use weir_state::plane::{Bell, Next, Pending, Placement, Placements, Plane, StageError, StagedChange};
 
@@ -108,6 +108,10 @@ impl KernelPlane {
             };
             placements.0.insert(listener.name.clone(), placement);
         }
+        // A process that was killed may have left a plane that no config asks for any more.
+        if self.handle().is_none() && remove_left_behind(&config.kernel.directory) {
+            tracing::warn!("took away a kernel plane that an earlier process had left behind");
+        }
         Ok(placements)
     }
 
@@ -134,7 +138,7 @@ impl KernelPlane {
     }
 
     fn handle(&self) -> Option<Arc<Handle>> {
-        self.owner.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.owner).clone()
     }
 
     /// Where the listeners are that asked for another plane than the proxy's.

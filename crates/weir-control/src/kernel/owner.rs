@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -66,8 +67,8 @@ pub(super) struct Owner {
 /// Whether the host has changed; set by a thread that listens to the kernel.
 #[derive(Default)]
 struct HostWatch {
-    neighbours: std::sync::atomic::AtomicBool,
-    anything: std::sync::atomic::AtomicBool,
+    neighbours: AtomicBool,
+    anything: AtomicBool,
 }
 
 impl Owner {
@@ -163,7 +164,6 @@ impl Owner {
 
     /// Brings the kernel up to date with pools and host.
     fn follow(&mut self) {
-        use std::sync::atomic::Ordering;
         let Some((snapshot, placements)) = self.serving.clone() else { return };
         if self.watched.anything.swap(false, Ordering::AcqRel) {
             match Host::read() {
@@ -319,7 +319,6 @@ fn monotonic() -> Duration {
 
 /// Starts the thread that hears of changes.
 fn watch_host(watch: Watch, watched: Arc<HostWatch>, handle: Arc<Handle>) -> Result<(), String> {
-    use std::sync::atomic::Ordering;
     let listen = move || {
         loop {
             match watch.wait() {
