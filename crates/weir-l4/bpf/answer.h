@@ -58,7 +58,7 @@ static __always_inline int send_back(struct __sk_buff *skb)
 }
 
 /* The sum over what an error quotes: the header, and the beginning of the transport's. */
-static __noinline __s64 sum_of_quote(struct __sk_buff *skb, const struct packet *packet, __u32 from)
+__noinline __s64 sum_of_quote(struct __sk_buff *skb, const struct packet *packet, __u32 from)
 {
 	__u8 header[MAX_QUOTED_HEADER] = {};
 	__u8 transport[QUOTED_TCP] = {};
@@ -106,7 +106,7 @@ static __always_inline long quote(struct __sk_buff *skb, struct packet *packet, 
 	       bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, 0);
 }
 
-static __noinline int answer_ip4(struct __sk_buff *skb, struct packet *packet, __u32 type_and_code)
+__noinline int answer_ip4(struct __sk_buff *skb, struct packet *packet, __u32 type_and_code)
 {
 	struct {
 		struct iphdr ip;
@@ -137,7 +137,7 @@ static __noinline int answer_ip4(struct __sk_buff *skb, struct packet *packet, _
 	return send_back(skb);
 }
 
-static __noinline int answer_ip6(struct __sk_buff *skb, struct packet *packet, __u32 type_and_code)
+__noinline int answer_ip6(struct __sk_buff *skb, struct packet *packet, __u32 type_and_code)
 {
 	struct {
 		struct ipv6hdr ip;
@@ -189,7 +189,7 @@ static __always_inline int answer_error(struct __sk_buff *skb, struct packet *pa
 }
 
 /* A segment of TCP for no connection becomes the reset that answers it (RFC 9293 §3.10.7.1). */
-static __noinline int reset(struct __sk_buff *skb, struct packet *packet, __u32 listener)
+__noinline int reset(struct __sk_buff *skb, struct packet *packet, __u32 listener)
 {
 	struct tcphdr segment, answer = {};
 	__u32 payload, header, offset;

@@ -113,7 +113,7 @@ static long compare(__u32 slot, struct comparison *found)
 }
 
 /* The number of a backend; NOBODY when none takes new flows. */
-static __noinline __u32 choose(__u32 number, const struct packet *packet)
+__noinline __u32 choose(__u32 number, const struct packet *packet)
 {
 	struct pool *pool = bpf_map_lookup_elem(&pools, &number);
 	__u64 *turn = bpf_map_lookup_elem(&turns, &number);

@@ -87,7 +87,7 @@ static __always_inline void count_refused(__u32 backend)
 }
 
 /* Both sides have ended it, or one has broken it off. */
-static __noinline int is_over(const struct flow *flow, __u8 family)
+__noinline int is_over(const struct flow *flow, __u8 family)
 {
 	struct flow_key6 key = {};
 	struct flow *other;
@@ -175,7 +175,7 @@ static __always_inline void to_backend(struct flow *flow, const struct packet *p
 
 /* Remembers both directions of a flow; `flow` is the one to the backend, and its source port becomes another where a
  * flow of the same client by another listener has it. 0, or a drop verdict. */
-static __noinline int remember(struct __sk_buff *skb, const struct packet *packet, struct flow *flow)
+__noinline int remember(struct __sk_buff *skb, const struct packet *packet, struct flow *flow)
 {
 	struct flow_key6 key = {};
 	struct flow back = {};

@@ -24,7 +24,7 @@ static __always_inline bool is_peer(__u32 interface)
 }
 
 /* Looks up the way to where the flow's packets go, and keeps it in the flow. */
-static __noinline int look_up(struct __sk_buff *skb, struct flow *flow, __u8 family, __u32 routes)
+__noinline int look_up(struct __sk_buff *skb, struct flow *flow, __u8 family, __u32 routes)
 {
 	struct bpf_fib_lookup to = {};
 	long found;

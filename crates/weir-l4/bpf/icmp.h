@@ -30,7 +30,7 @@ static __always_inline bool is_error4(__u8 type)
 }
 
 /* False when it is no error about TCP or UDP, or quotes too little. */
-static __noinline int read_quoted(struct __sk_buff *skb, const struct packet *packet, struct quoted *quoted)
+__noinline int read_quoted(struct __sk_buff *skb, const struct packet *packet, struct quoted *quoted)
 {
 	__be16 ports[2];
 	__u8 type;
@@ -103,7 +103,7 @@ static __always_inline __s64 rewrite_quoted_sum(struct __sk_buff *skb, const str
 /* Makes of the quote the packet that the receiver sent, and of the error one for the receiver. `flow` is the flow of the
  * opposite direction. Every sum outside and inside follows; over all bytes of the packet nothing changes but the hop
  * limit of IPv6, so that nothing else is said to CHECKSUM_COMPLETE. */
-static __noinline int rewrite_icmp(struct __sk_buff *skb, const struct packet *packet, const struct quoted *quoted,
+__noinline int rewrite_icmp(struct __sk_buff *skb, const struct packet *packet, const struct quoted *quoted,
 				   const struct flow *flow)
 {
 	struct address before[2], after[2];

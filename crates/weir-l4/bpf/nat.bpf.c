@@ -2,6 +2,9 @@
 /* Balances packets of TCP and UDP at the ingress of an interface: those of clients to a listener become packets to a
  * backend, its answers become the listener's. All that is neither goes on untouched.
  *
+ * What is a function of its own and not inlined is not `static` either: the kernel then verifies it once, by itself, for
+ * any arguments, rather than anew at each call and for each state that leads there. That is why they all ask for NULL.
+ *
  * Start reading at `balance`, at the end. */
 #include "answer.h"
 #include "choose.h"
@@ -30,13 +33,13 @@ static __always_inline void count_bytes(struct __sk_buff *skb, const struct flow
 }
 
 /* Remembers what the first fragment of a packet belongs to. */
-static __noinline void note_fragment(const struct packet *packet)
+__noinline int note_fragment(const struct packet *packet)
 {
 	struct fragment_key key = {};
 	struct fragment fragment = {};
 
 	if (!packet)
-		return;
+		return 0;
 	key.source = packet->source;
 	key.destination = packet->destination;
 	key.id = packet->fragment_id;
@@ -44,6 +47,7 @@ static __noinline void note_fragment(const struct packet *packet)
 	key_of(&fragment.flow, packet);
 	fragment.seen_tick = packet->now;
 	bpf_map_update_elem(&fragments, &key, &fragment, BPF_ANY);
+	return 0;
 }
 
 /* What is to be done with a packet: NOT_OURS, a verdict to drop it by, or one of these. */
@@ -59,7 +63,7 @@ enum step {
 };
 
 /* Forwards a packet of a flow: an action; or the verdict of the error that answers it, when it can't go on. */
-static __noinline int deliver(struct __sk_buff *skb, struct packet *packet, struct flow *flow, int *action)
+__noinline int deliver(struct __sk_buff *skb, struct packet *packet, struct flow *flow, int *action)
 {
 	enum way way;
 
@@ -84,7 +88,7 @@ static __noinline int deliver(struct __sk_buff *skb, struct packet *packet, stru
 }
 
 /* The first packet of a flow, or one in the middle of a flow that is not remembered: makes the flow. */
-static __noinline int admit(struct __sk_buff *skb, struct packet *packet, struct flow *flow, __u32 pool_number)
+__noinline int admit(struct __sk_buff *skb, struct packet *packet, struct flow *flow, __u32 pool_number)
 {
 	__u32 zero = 0, number;
 	struct settings *said = bpf_map_lookup_elem(&settings, &zero);
@@ -141,7 +145,7 @@ static __always_inline bool is_host(const struct address *address)
 }
 
 /* Remembers that somebody asks a backend past all listeners, through this host: its answers are not ours. */
-static __noinline void note_direct(const struct packet *packet)
+__noinline int note_direct(const struct packet *packet)
 {
 	struct flow back = {}, *held;
 	struct flow_key6 key = {};
@@ -150,7 +154,7 @@ static __noinline void note_direct(const struct packet *packet)
 
 	said = bpf_map_lookup_elem(&settings, &zero);
 	if (!packet || !said)
-		return;
+		return 0;
 	key.source = packet->destination;
 	key.destination = packet->source;
 	key.source_port = packet->destination_port;
@@ -159,15 +163,16 @@ static __noinline void note_direct(const struct packet *packet)
 	held = find(&key, packet->family);
 	if (held && held->direction == DIRECT) {
 		held->last_tick = packet->now;
-		return;
+		return 0;
 	}
 	/* The client had this port for a listener, whose answers came from the same place: only a new connection, after
 	 * that one is over, is surely another. */
 	if ((held && !(opens(packet) && is_over(held, packet->family))) || !may_remember(said))
-		return;
+		return 0;
 	back.direction = DIRECT;
 	back.last_tick = packet->now;
 	insert(&key, &back, packet->family, BPF_ANY);
+	return 0;
 }
 
 /* What an answer of a backend becomes whose flow is not remembered: its listener's, where only one can have asked. */
@@ -186,7 +191,7 @@ static __always_inline int from_origin(struct flow *flow, const struct origin *o
 }
 
 /* A packet of no flow, and for no listener: asks a backend by its own address, or comes from one, or is not ours. */
-static __noinline int meet_backend(struct packet *packet, struct flow *flow)
+__noinline int meet_backend(struct packet *packet, struct flow *flow)
 {
 	struct flow_key6 key = {};
 	struct origin *origin;
@@ -206,7 +211,7 @@ static __noinline int meet_backend(struct packet *packet, struct flow *flow)
 }
 
 /* A packet of no flow that is remembered: makes the flow, and says what is to be done. */
-static __noinline int meet(struct __sk_buff *skb, struct packet *packet, struct flow *flow)
+__noinline int meet(struct __sk_buff *skb, struct packet *packet, struct flow *flow)
 {
 	struct listener *listener;
 	struct endpoint at;
@@ -234,7 +239,7 @@ static __always_inline void forget_both(const struct flow *flow, const struct pa
 }
 
 /* A packet of a flow that is remembered. */
-static __noinline int go_on(struct packet *packet, struct flow *flow)
+__noinline int go_on(struct packet *packet, struct flow *flow)
 {
 	bool begins_anew;
 	struct backend *backend;
@@ -272,7 +277,7 @@ static __noinline int go_on(struct packet *packet, struct flow *flow)
 }
 
 /* Whose a fragment is that tells no port: that of the first one of its packet, which has left its key. */
-static __noinline int later_fragment(const struct packet *packet, struct flow_key6 *key, struct flow *flow)
+__noinline int later_fragment(const struct packet *packet, struct flow_key6 *key, struct flow *flow)
 {
 	struct fragment_key at_id = {};
 	struct fragment *first;
@@ -306,7 +311,7 @@ static __noinline int later_fragment(const struct packet *packet, struct flow_ke
 }
 
 /* The flow that an error of ICMP is about, when none is remembered. */
-static __noinline int recall(const struct packet *packet, const struct quoted *quoted, struct flow *flow)
+__noinline int recall(const struct packet *packet, const struct quoted *quoted, struct flow *flow)
 {
 	struct listener *listener;
 	struct origin *origin;
@@ -329,7 +334,7 @@ static __noinline int recall(const struct packet *packet, const struct quoted *q
 }
 
 /* ICMP: errors about our packets are translated, all else is not ours. */
-static __noinline int icmp(struct __sk_buff *skb, struct packet *packet, struct flow *flow)
+__noinline int icmp(struct __sk_buff *skb, struct packet *packet, struct flow *flow)
 {
 	struct quoted quoted = {};
 	struct flow *found;

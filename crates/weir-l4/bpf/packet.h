@@ -217,7 +217,7 @@ struct walk {
 
 /* Goes on to the transport header. False when a header is not all there, or names addresses still to be visited: then the
  * packet is on its way through this host, and its sum is over another address than the one in its header (RFC 8200 §8.1). */
-static __noinline int walk_extensions(struct __sk_buff *skb, struct walk *walk)
+__noinline int walk_extensions(struct __sk_buff *skb, struct walk *walk)
 {
 	if (!walk)
 		return 0;
@@ -297,7 +297,7 @@ static __always_inline bool is_martian(const struct packet *packet)
 }
 
 /* Fills in `packet`; false when it is none that a listener may take, and the rest of the host's business. */
-static __noinline int parse(struct __sk_buff *skb, struct packet *packet)
+__noinline int parse(struct __sk_buff *skb, struct packet *packet)
 {
 	__u32 head = skb->len < HEAD_BYTES ? skb->len : HEAD_BYTES;
 	bool is_ip;

@@ -87,7 +87,7 @@ static __always_inline long rewrite_ip6(struct __sk_buff *skb, const struct pack
 }
 
 /* Makes of a packet what its flow says, with one hop less to go. Not 0 when the packet can't be written. */
-static __noinline int rewrite(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
+__noinline int rewrite(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
 {
 	__be16 from[2], to[2];
 	__u64 flags;

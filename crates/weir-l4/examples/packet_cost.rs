@@ -1,5 +1,6 @@
-//! Prints what a packet of TCP costs in the kernel, in nanoseconds: the median of many short rounds of the
-//! kernel's test runner, so that a busy machine shows less. Needs root with BPF.
+//! Prints what loading the program takes, and what a packet of TCP costs in the kernel, in nanoseconds: the
+//! median of many short rounds of the kernel's test runner, so that a busy machine shows less. Needs root
+//! with BPF.
 //!
 //! `cargo run --release -p weir-l4 --example packet_cost`
 //!
@@ -8,6 +9,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
+use std::time::Instant;
 
 use weir_l4::bpf::{TestPacket, test_run};
 use weir_l4::layout::{Backend, BackendState, Flow, FlowKey4, FlowKey6, NextHop, TCP};
@@ -33,7 +35,15 @@ const NOT_OURS: i32 = -1;
 
 fn main() {
     let sizes = Sizes { flows: 65_536, pools: 1, backends: 16, endpoints: 16, listeners: 1 };
+    let begun = Instant::now();
     let mut program = Program::load(sizes).unwrap_or_else(|error| panic!("root with BPF is needed: {error}"));
+    let took = begun.elapsed();
+    let verified = program.classifier().info().ok().and_then(|info| info.verified_instruction_count());
+    println!(
+        "loaded in {} ms; the verifier went through {} instructions",
+        took.as_millis(),
+        verified.unwrap_or(0)
+    );
     let namespace = Namespace::new();
     namespace.enter();
     println!("{:<24} {:>10} {:>10} {:>14}", "packet", "median ns", "least ns", "packets/s");
