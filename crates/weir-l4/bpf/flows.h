@@ -86,22 +86,49 @@ static __always_inline void count_refused(__u32 backend)
 		counter->refused++;
 }
 
-/* Both sides have ended it, or one has broken it off. */
-__noinline int is_over(const struct flow *flow, __u8 family)
+/* The other direction of a flow of TCP, where that is remembered. */
+static __always_inline struct flow *other_way(const struct flow *flow, __u8 family)
 {
 	struct flow_key6 key = {};
 	struct flow *other;
-	__u8 seen;
 
-	if (!flow)
-		return 0;
 	other_key(&key, flow, IPPROTO_TCP);
 	other = find(&key, family);
 	/* The client has used its port past the listener since: the answers of this flow are over. */
-	if (other && other->direction == DIRECT)
-		other = NULL;
-	seen = flow->seen & (other ? other->seen : 0xff);
-	return (seen & SEEN_FIN) || ((flow->seen | (other ? other->seen : 0)) & SEEN_RST);
+	return other && other->direction != DIRECT ? other : NULL;
+}
+
+/* Both sides have ended it, or one has broken it off, which both directions are told. */
+__noinline int is_over(const struct flow *flow, __u8 family)
+{
+	struct flow *other;
+
+	if (!flow)
+		return 0;
+	if (flow->seen & SEEN_RST || !(flow->seen & SEEN_FIN))
+		return flow->seen & SEEN_RST;
+	other = other_way(flow, family);
+	return !other || other->seen & (SEEN_FIN | SEEN_RST);
+}
+
+/* Notes a FIN or a RST; the flow counts as open no more when that ends it. */
+__noinline int end(struct flow *flow, __u8 seen, __u8 family)
+{
+	struct flow *other;
+	int was_over;
+
+	if (!flow)
+		return 0;
+	was_over = is_over(flow, family);
+	flow->seen |= seen;
+	if (seen & SEEN_RST) {
+		other = other_way(flow, family);
+		if (other)
+			other->seen |= SEEN_RST;
+	}
+	if (!was_over && is_over(flow, family))
+		count_open(flow->backend, -1);
+	return 0;
 }
 
 /* Notes a packet of a flow. */
@@ -125,15 +152,10 @@ static __always_inline void follow(struct flow *flow, const struct packet *packe
 	seen |= packet->tcp_flags & TCP_SYN ? SEEN_SYN : SEEN_DATA;
 	if ((flow->seen & seen) == seen)
 		return;
-	if (seen & ~flow->seen & (SEEN_RST | SEEN_FIN)) {
-		bool was_over = is_over(flow, packet->family);
-
+	if (seen & ~flow->seen & (SEEN_RST | SEEN_FIN))
+		end(flow, seen, packet->family);
+	else
 		flow->seen |= seen;
-		if (!was_over && is_over(flow, packet->family))
-			count_open(flow->backend, -1);
-	} else {
-		flow->seen |= seen;
-	}
 }
 
 /* Whether this processor may remember one more flow in this tick. */

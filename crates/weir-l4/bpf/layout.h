@@ -137,6 +137,7 @@ enum direction {
 enum seen {
 	SEEN_SYN = 1,
 	SEEN_FIN = 2,
+	/* Both directions are told. */
 	SEEN_RST = 4,
 	/* Something that is no SYN: the other side has answered. */
 	SEEN_DATA = 8,

@@ -112,6 +112,110 @@ pub fn test_run(program: BorrowedFd<'_>, packet: &TestPacket<'_>) -> io::Result<
     Ok(TestResult { action: attributes.returned as i32, frame, duration })
 }
 
+/// A way through a table of the kernel's, from batch to batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BatchCursor {
+    /// The kernel's own; tables of hashes use four bytes.
+    place: [u64; 8],
+    is_begun: bool,
+}
+
+/// Reads the next entries of a hash table, at most as many as the vectors have room for. `Ok(false)` when
+/// these were the last. Entries that come or go meanwhile may be missed, and none is seen twice unless it
+/// came anew.
+///
+/// # Errors
+/// ENOSPC when one bucket of the table holds more entries than there is room for.
+///
+/// Source: bpf(2), BPF_MAP_LOOKUP_BATCH.
+pub fn lookup_batch<K: aya::Pod, V: aya::Pod>(
+    map: BorrowedFd<'_>,
+    cursor: &mut BatchCursor,
+    keys: &mut Vec<K>,
+    values: &mut Vec<V>,
+) -> io::Result<bool> {
+    keys.clear();
+    values.clear();
+    let room = keys.capacity().min(values.capacity());
+    let from = cursor.place;
+    let mut attributes = BatchAttributes {
+        from: if cursor.is_begun { from.as_ptr() as u64 } else { 0 },
+        to: cursor.place.as_mut_ptr() as u64,
+        keys: keys.as_mut_ptr() as u64,
+        values: values.as_mut_ptr() as u64,
+        count: room as u32,
+        map: map.as_raw_fd() as u32,
+        ..BatchAttributes::default()
+    };
+    // SAFETY: the kernel reads `from`, and writes `to` and at most `count` keys and values, each of the size
+    // that the map was made with, which is that of `K` and `V` (asserted in `layout`); all of it outlives
+    // the call.
+    let result = unsafe { batch(BPF_MAP_LOOKUP_BATCH, &mut attributes) };
+    let is_last = match result {
+        Ok(()) => false,
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
+        Err(error) => return Err(error),
+    };
+    let count = (attributes.count as usize).min(room);
+    // SAFETY: the kernel has written so many, and any bytes are a `K` and a `V` (`Pod`).
+    unsafe {
+        keys.set_len(count);
+        values.set_len(count);
+    }
+    cursor.is_begun = true;
+    Ok(!is_last)
+}
+
+/// Deletes entries of a hash table; those that are gone already are passed over.
+///
+/// Source: bpf(2), BPF_MAP_DELETE_BATCH.
+pub fn delete_batch<K: aya::Pod>(map: BorrowedFd<'_>, mut keys: &[K]) -> io::Result<()> {
+    while !keys.is_empty() {
+        let mut attributes = BatchAttributes {
+            keys: keys.as_ptr() as u64,
+            count: keys.len() as u32,
+            map: map.as_raw_fd() as u32,
+            ..BatchAttributes::default()
+        };
+        // SAFETY: the kernel reads `count` keys, each of the size of `K`, which outlive the call.
+        match unsafe { batch(BPF_MAP_DELETE_BATCH, &mut attributes) } {
+            Ok(()) => return Ok(()),
+            // It stops at a key that is not there, and counts those before it.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                keys = keys.get(attributes.count as usize + 1..).unwrap_or_default();
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// What `attributes` points to must be as the command wants it.
+unsafe fn batch(command: libc::c_int, attributes: &mut BatchAttributes) -> io::Result<()> {
+    let bytes = size_of::<BatchAttributes>() as libc::c_uint;
+    // SAFETY: the kernel reads and writes `bytes` bytes of `attributes`; the rest is the caller's promise.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), bytes) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+const BPF_MAP_LOOKUP_BATCH: libc::c_int = 24;
+const BPF_MAP_DELETE_BATCH: libc::c_int = 27;
+
+/// The part of `union bpf_attr` for batches.
+#[repr(C)]
+#[derive(Default)]
+struct BatchAttributes {
+    from: u64,
+    to: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map: u32,
+    element_flags: u64,
+    flags: u64,
+}
+
 /// Bytes of `struct __sk_buff`, and where its fields lie.
 const SK_BUFF_BYTES: usize = 192;
 const SK_BUFF_INGRESS: usize = 36;

@@ -1,7 +1,7 @@
 //! The kernel plane as its owner sees it: what is wanted is put into the maps, flows are swept, counters are
 //! read.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -9,31 +9,15 @@ use std::time::Duration;
 
 use aya::maps::MapError;
 
+use crate::flows::{FlowTables, Swept};
 use crate::layout::{
-    Address, BLOCKS_PER_TABLE, Backend, BackendCounter, Counter, Endpoint, Flow, FlowKey4, FlowKey6,
-    Listener, Origin, Pool, SLOTS_PER_BLOCK, Settings, SlotBlock, TCP, Verdict,
+    Address, BLOCKS_PER_TABLE, Backend, BackendCounter, Counter, Endpoint, Listener, Origin, Pool,
+    SLOTS_PER_BLOCK, Settings, SlotBlock, Verdict,
 };
 use crate::numbers::{Full, Kind, name_of, name_of_backend};
 use crate::plan::{Held, Write, plan};
 use crate::program::{Error, Program, Sizes};
 use crate::wanted::Wanted;
-
-/// What a flow to a client is followed for after both sides have ended it: late segments still find their
-/// way.
-const OVER: Duration = Duration::from_secs(10);
-/// What a connection is followed for whose backend has not answered yet.
-const OPENING: Duration = Duration::from_secs(60);
-
-/// What is asked past the listeners is remembered for; the next packet remembers it anew.
-const DIRECT_IDLE: Duration = Duration::from_secs(60);
-
-/// One tick of the program's clock: 2^30 ns.
-const TICK_BITS: u32 = 30;
-
-/// The ticks of a time on CLOCK_MONOTONIC, or of a span, rounded up.
-pub fn ticks(time: Duration) -> u32 {
-    (time.as_nanos().div_ceil(1 << TICK_BITS)) as u32
-}
 
 /// What is wanted was not put in force.
 #[derive(Debug)]
@@ -61,18 +45,10 @@ impl From<MapError> for ApplyError {
     }
 }
 
-/// What a sweep found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// Flows that stay, by number of their listener.
-    pub by_listener: BTreeMap<u32, u64>,
-    /// Flows that stay and are not over, by number of their backend.
-    pub by_backend: BTreeMap<u32, u64>,
-}
-
 /// The program, its maps, and what they hold.
 pub struct Kernel {
     program: Program,
+    flows: FlowTables,
     held: Held,
     settings: Settings,
 }
@@ -83,7 +59,8 @@ impl Kernel {
         let mut program = Program::open(directory, sizes)?;
         let held = adopt(&mut program, sizes)?;
         let settings = program.array::<Settings>("settings")?.get(&0, 0)?;
-        Ok(Kernel { program, held, settings })
+        let flows = program.flow_tables()?;
+        Ok(Kernel { program, flows, held, settings })
     }
 
     /// The program, to attach it.
@@ -170,15 +147,7 @@ impl Kernel {
     /// `idle` is the longest silence of a flow of the listener of this number, `now` the time on
     /// CLOCK_MONOTONIC.
     pub fn sweep(&mut self, now: Duration, idle: &dyn Fn(u32) -> Duration) -> Result<Swept, Error> {
-        let mut swept = Swept::default();
-        let flows4: Vec<(FlowKey6, Flow)> = read4(&mut self.program)?;
-        sweep_family(&flows4, now, idle, &mut swept, &mut |key| {
-            let _ = self.program.table::<FlowKey4, Flow>("flows4").and_then(|mut t| t.remove(&(*key).into()));
-        });
-        let flows6: Vec<(FlowKey6, Flow)> = read6(&mut self.program)?;
-        sweep_family(&flows6, now, idle, &mut swept, &mut |key| {
-            let _ = self.program.table::<FlowKey6, Flow>("flows6").and_then(|mut t| t.remove(key));
-        });
+        let swept = self.flows.sweep(now, idle).map_err(Error::Flows)?;
         let mut open = self.program.array::<u64>("open_flows")?;
         for number in self.held.backends.keys() {
             open.set(*number, swept.by_backend.get(number).copied().unwrap_or(0), 0)?;
@@ -248,72 +217,6 @@ fn put<V: aya::Pod>(
             Err(MapError::KeyNotFound) => Ok(()),
             other => other,
         },
-    }
-}
-
-fn read4(program: &mut Program) -> Result<Vec<(FlowKey6, Flow)>, MapError> {
-    let table = program.table::<FlowKey4, Flow>("flows4")?;
-    // Entries come and go while they are read; one that has just gone is no error.
-    Ok(table.iter().filter_map(Result::ok).map(|(key, flow)| (key.into(), flow)).collect())
-}
-
-fn read6(program: &mut Program) -> Result<Vec<(FlowKey6, Flow)>, MapError> {
-    let table = program.table::<FlowKey6, Flow>("flows6")?;
-    Ok(table.iter().filter_map(Result::ok).collect())
-}
-
-/// The key of the other direction of a flow.
-fn other_way(key: &FlowKey6, flow: &Flow) -> FlowKey6 {
-    FlowKey6 {
-        source: flow.destination,
-        destination: flow.source,
-        source_port: flow.destination_port,
-        destination_port: flow.source_port,
-        ..*key
-    }
-}
-
-/// Numbers of `enum direction` in `bpf/layout.h`.
-const TO_BACKEND: u8 = 0;
-const DIRECT: u8 = 2;
-
-/// Bits of `enum seen` in `bpf/layout.h`.
-const SEEN_FIN: u8 = 2;
-const SEEN_RST: u8 = 4;
-const SEEN_DATA: u8 = 8;
-
-fn sweep_family(
-    flows: &[(FlowKey6, Flow)],
-    now: Duration,
-    idle: &dyn Fn(u32) -> Duration,
-    swept: &mut Swept,
-    remove: &mut dyn FnMut(&FlowKey6),
-) {
-    let by_key: HashMap<&FlowKey6, &Flow> = flows.iter().map(|(key, flow)| (key, flow)).collect();
-    let now = ticks(now);
-    for (key, flow) in flows {
-        let other = by_key.get(&other_way(key, flow));
-        let last = other.map_or(flow.last_tick, |other| other.last_tick.max(flow.last_tick));
-        let (either, both) = match other {
-            Some(other) => (flow.seen | other.seen, flow.seen & other.seen),
-            None => (flow.seen, flow.seen),
-        };
-        let is_over = key.protocol == TCP && (either & SEEN_RST != 0 || both & SEEN_FIN != 0);
-        let is_opening = key.protocol == TCP && both & SEEN_DATA == 0 && either & SEEN_RST == 0;
-        let longest = match () {
-            () if flow.direction == DIRECT => DIRECT_IDLE,
-            () if is_over => OVER,
-            () if is_opening => OPENING.min(idle(flow.listener)),
-            () => idle(flow.listener),
-        };
-        if now.saturating_sub(last) > ticks(longest) {
-            remove(key);
-        } else if flow.direction == TO_BACKEND {
-            *swept.by_listener.entry(flow.listener).or_default() += 1;
-            if !is_over {
-                *swept.by_backend.entry(flow.backend).or_default() += 1;
-            }
-        }
     }
 }
 

@@ -225,6 +225,40 @@ impl From<FlowKey4> for FlowKey6 {
     }
 }
 
+impl FlowKey6 {
+    /// The key of the other direction of a flow.
+    pub fn other_way(&self, flow: &Flow) -> FlowKey6 {
+        FlowKey6 {
+            source: flow.destination,
+            destination: flow.source,
+            source_port: flow.destination_port,
+            destination_port: flow.source_port,
+            ..*self
+        }
+    }
+}
+
+/// As `enum direction`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Direction {
+    /// From a client to a backend.
+    ToBackend = 0,
+    /// Back.
+    ToClient = 1,
+    /// Answers to somebody who asks a backend by its own address.
+    Direct = 2,
+}
+
+/// Bits of `enum seen`: what TCP said in one direction of a flow.
+pub const SEEN_SYN: u8 = 1;
+/// As [`SEEN_SYN`].
+pub const SEEN_FIN: u8 = 2;
+/// As [`SEEN_SYN`]; both directions are told.
+pub const SEEN_RST: u8 = 4;
+/// As [`SEEN_SYN`]: something that is no SYN.
+pub const SEEN_DATA: u8 = 8;
+
 /// As `struct next_hop`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -267,7 +301,7 @@ pub struct Flow {
     pub listener: u32,
     /// Last packet, in ticks.
     pub last_tick: u32,
-    /// 0 to the backend, 1 to the client.
+    /// A [`Direction`].
     pub direction: u8,
     /// `enum seen`.
     pub seen: u8,

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
@@ -15,6 +16,7 @@ use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 
+use crate::flows::FlowTables;
 use crate::layout::{BLOCKS_PER_TABLE, LAYOUT_VERSION, Verdict};
 
 /// The compiled program.
@@ -63,6 +65,8 @@ pub enum Error {
     Program(ProgramError),
     /// A map could not be read or written.
     Map(MapError),
+    /// The tables of flows could not be read.
+    Flows(io::Error),
     /// No BPF file system is mounted where programs are to be pinned.
     NotMounted {
         /// Where.
@@ -96,6 +100,7 @@ impl fmt::Display for Error {
                 write!(out, "the kernel does not take the packet program: {}", Chain(error))
             }
             Error::Map(error) => write!(out, "a table of the kernel plane: {}", Chain(error)),
+            Error::Flows(error) => write!(out, "the tables of flows: {error}"),
             Error::NotMounted { directory } => write!(
                 out,
                 "{} is in no BPF file system: as root, `mount -t bpf bpf /sys/fs/bpf` (systemd does it)",
@@ -208,6 +213,15 @@ impl Program {
     /// Counters by their name in `bpf/maps.h`, a copy for each processor.
     pub fn counters<V: aya::Pod>(&mut self, name: &str) -> Result<PerCpuArray<&mut MapData, V>, MapError> {
         PerCpuArray::try_from(self.map(name))
+    }
+
+    /// The tables of flows, by a handle of their own.
+    pub fn flow_tables(&mut self) -> Result<FlowTables, Error> {
+        let mut descriptor = |name: &str| match self.map(name) {
+            Map::LruHashMap(map) => map.fd().as_fd().try_clone_to_owned().map_err(Error::Flows),
+            _ => unreachable!("it is one in maps.h"),
+        };
+        Ok(FlowTables::new(descriptor("flows4")?, descriptor("flows6")?)?)
     }
 
     /// Names of the interfaces that it is attached to.

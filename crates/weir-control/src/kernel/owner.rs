@@ -1,15 +1,16 @@
 //! The thread that owns the program in the kernel: it does what it is told, and follows pools, interfaces and
 //! flows.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
+use weir_l4::flows::Swept;
 use weir_l4::host::{Host, Watch};
-use weir_l4::kernel::{Kernel, Swept};
+use weir_l4::kernel::Kernel;
 use weir_l4::numbers::name_of;
 use weir_l4::program::Sizes;
 use weir_l4::wanted::Wanted;
@@ -240,9 +241,7 @@ impl Owner {
         let begun = Instant::now();
         let idle = self.idle_times();
         let now = monotonic();
-        let of = |number: u32| {
-            idle.iter().find(|(listener, _)| *listener == number).map_or(IDLE_OF_THE_GONE, |(_, idle)| *idle)
-        };
+        let of = |number: u32| idle.get(&number).copied().unwrap_or(IDLE_OF_THE_GONE);
         match self.kernel.sweep(now, &of) {
             Ok(swept) => self.swept = swept,
             Err(error) => tracing::error!(%error, "flows of the kernel plane could not be swept"),
@@ -253,8 +252,8 @@ impl Owner {
     }
 
     /// Idle times by number of the listener.
-    fn idle_times(&self) -> Vec<(u32, Duration)> {
-        let Some((snapshot, _)) = &self.serving else { return Vec::new() };
+    fn idle_times(&self) -> HashMap<u32, Duration> {
+        let Some((snapshot, _)) = &self.serving else { return HashMap::new() };
         let numbers = &self.kernel.numbers().listeners;
         let of = |listener: &Arc<weir_state::Listener>| {
             Some((numbers.of(name_of(&listener.config.name))?, listener.config.timeout.client_idle))

@@ -20,3 +20,4 @@ mod hop_limit;
 mod icmp;
 mod mtu;
 mod nat;
+mod swept;

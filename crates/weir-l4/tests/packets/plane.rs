@@ -10,6 +10,7 @@ use aya::Pod;
 use aya::maps::{Array, HashMap, MapData, PerCpuValues};
 use aya::util::nr_cpus;
 use weir_l4::bpf::{TestPacket, test_run};
+use weir_l4::flows::FlowTables;
 use weir_l4::layout::{
     Address, Algorithm, BLOCKS_PER_TABLE, Backend, BackendCounter, BackendState, Counter, Endpoint, Flow,
     FlowKey4, FlowKey6, HashKey, Listener, Origin, Pool, SLOTS_PER_BLOCK, Settings, SlotBlock, Verdict,
@@ -277,6 +278,23 @@ impl Plane {
     pub fn remembered(&mut self) -> usize {
         self.loaded().table::<FlowKey4, Flow>("flows4").keys().count()
             + self.loaded().table::<FlowKey6, Flow>("flows6").keys().count()
+    }
+
+    /// Remembers a direction of a flow.
+    pub fn remember(&mut self, key: &FlowKey6, flow: &Flow) {
+        let is_ip4 = IpAddr::from(key.source).is_ipv4();
+        let written = match is_ip4 {
+            true => {
+                let key = FlowKey4::from(*key);
+                self.loaded().table::<FlowKey4, Flow>("flows4").insert(key, flow, 0)
+            }
+            false => self.loaded().table::<FlowKey6, Flow>("flows6").insert(key, flow, 0),
+        };
+        written.unwrap();
+    }
+
+    pub fn flow_tables(&mut self) -> FlowTables {
+        self.loaded().program.flow_tables().expect("they are there")
     }
 
     /// What a backend is counted for.
