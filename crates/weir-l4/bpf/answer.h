@@ -21,16 +21,16 @@
 static __always_inline bool may_answer(void)
 {
 	__u32 zero = 0, now = now_tick();
-	struct arrivals *here = bpf_map_lookup_elem(&answers, &zero);
+	struct answered *here = bpf_map_lookup_elem(&answers, &zero);
 
 	if (!here)
 		return false;
 	if (here->tick != now) {
 		here->tick = now;
-		here->flows = 0;
+		here->count = 0;
 	}
-	here->flows++;
-	return here->flows <= ANSWERS_PER_TICK;
+	here->count++;
+	return here->count <= ANSWERS_PER_TICK;
 }
 
 /* The kernel still has to fill in the transport's sum (CHECKSUM_PARTIAL): a change of a port then leaves the field as it

@@ -28,7 +28,9 @@ static __always_inline void narrow(struct flow_key4 *key, const struct flow_key6
 	key->protocol = wide->protocol;
 }
 
-static __always_inline struct flow *find(const struct flow_key6 *key, __u8 family)
+/* Each family has two tables of flows: a first packet opens one among those that are opening, and the third of the
+ * handshake moves it among those that are settled. See opening.h. */
+static __always_inline struct flow *find_settled(const struct flow_key6 *key, __u8 family)
 {
 	struct flow_key4 key4 = {};
 
@@ -38,17 +40,35 @@ static __always_inline struct flow *find(const struct flow_key6 *key, __u8 famil
 	return bpf_map_lookup_elem(&flows4, &key4);
 }
 
-static __always_inline long insert(const struct flow_key6 *key, const struct flow *flow, __u8 family, __u64 how)
+static __always_inline struct flow *find_opening(const struct flow_key6 *key, __u8 family)
 {
 	struct flow_key4 key4 = {};
 
 	if (family == 6)
-		return bpf_map_update_elem(&flows6, key, flow, how);
+		return bpf_map_lookup_elem(&opening6, key);
 	narrow(&key4, key);
-	return bpf_map_update_elem(&flows4, &key4, flow, how);
+	return bpf_map_lookup_elem(&opening4, &key4);
 }
 
-static __always_inline void forget(const struct flow_key6 *key, __u8 family)
+static __always_inline struct flow *find(const struct flow_key6 *key, __u8 family)
+{
+	struct flow *flow = find_settled(key, family);
+
+	return flow ? flow : find_opening(key, family);
+}
+
+static __always_inline long insert_opening(const struct flow_key6 *key, const struct flow *flow, __u8 family,
+					   __u64 how)
+{
+	struct flow_key4 key4 = {};
+
+	if (family == 6)
+		return bpf_map_update_elem(&opening6, key, flow, how);
+	narrow(&key4, key);
+	return bpf_map_update_elem(&opening4, &key4, flow, how);
+}
+
+static __always_inline void forget_settled(const struct flow_key6 *key, __u8 family)
 {
 	struct flow_key4 key4 = {};
 
@@ -58,6 +78,24 @@ static __always_inline void forget(const struct flow_key6 *key, __u8 family)
 	}
 	narrow(&key4, key);
 	bpf_map_delete_elem(&flows4, &key4);
+}
+
+static __always_inline void forget_opening(const struct flow_key6 *key, __u8 family)
+{
+	struct flow_key4 key4 = {};
+
+	if (family == 6) {
+		bpf_map_delete_elem(&opening6, key);
+		return;
+	}
+	narrow(&key4, key);
+	bpf_map_delete_elem(&opening4, &key4);
+}
+
+static __always_inline void forget(const struct flow_key6 *key, __u8 family)
+{
+	forget_settled(key, family);
+	forget_opening(key, family);
 }
 
 /* The key by which the other direction of a flow is found. */
@@ -76,14 +114,6 @@ static __always_inline void count_open(__u32 backend, __s64 change)
 
 	if (open)
 		__sync_fetch_and_add(open, change);
-}
-
-static __always_inline void count_refused(__u32 backend)
-{
-	struct backend_counter *counter = bpf_map_lookup_elem(&backend_counters, &backend);
-
-	if (counter)
-		counter->refused++;
 }
 
 /* The other direction of a flow of TCP, where that is remembered. */
@@ -142,11 +172,8 @@ static __always_inline void follow(struct flow *flow, const struct packet *packe
 		flow->last_tick = now;
 	if (packet->protocol != IPPROTO_TCP || packet->fragment == LATER_FRAGMENT)
 		return;
-	if (packet->tcp_flags & TCP_RST) {
+	if (packet->tcp_flags & TCP_RST)
 		seen |= SEEN_RST;
-		if (flow->direction == TO_CLIENT && !flow->seen)
-			count_refused(flow->backend);
-	}
 	if (packet->tcp_flags & TCP_FIN)
 		seen |= SEEN_FIN;
 	seen |= packet->tcp_flags & TCP_SYN ? SEEN_SYN : SEEN_DATA;
@@ -156,27 +183,6 @@ static __always_inline void follow(struct flow *flow, const struct packet *packe
 		end(flow, seen, packet->family);
 	else
 		flow->seen |= seen;
-}
-
-/* Whether this processor may remember one more flow in this tick. */
-static __always_inline bool may_remember(const struct settings *settings)
-{
-	__u32 zero = 0, now = now_tick();
-	struct arrivals *here;
-
-	if (settings->flags & SETTING_SHED)
-		return false;
-	if (settings->new_flows_per_tick == 0)
-		return true;
-	here = bpf_map_lookup_elem(&arrivals, &zero);
-	if (!here)
-		return true;
-	if (here->tick != now) {
-		here->tick = now;
-		here->flows = 0;
-	}
-	here->flows++;
-	return here->flows <= settings->new_flows_per_tick;
 }
 
 /* What packets of a flow to a backend become. */
@@ -195,8 +201,15 @@ static __always_inline void to_backend(struct flow *flow, const struct packet *p
 	flow->next_hop.interface = backend->interface;
 }
 
-/* Remembers both directions of a flow; `flow` is the one to the backend, and its source port becomes another where a
- * flow of the same client by another listener has it. 0, or a drop verdict. */
+/* Whether it is the way back of the same flow: of an earlier time, when it ends anew or the table let the way there go. */
+static __always_inline bool is_same_way(const struct flow *held, const struct flow *back)
+{
+	return held->direction == TO_CLIENT && held->source_port == back->source_port &&
+	       held->destination_port == back->destination_port && same_address(&held->source, &back->source);
+}
+
+/* Remembers both directions of a flow, among those that are opening; `flow` is the one to the backend, and its source
+ * port becomes another where a flow of the same client by another listener has it. 0, or a drop verdict. */
 __noinline int remember(struct __sk_buff *skb, const struct packet *packet, struct flow *flow)
 {
 	struct flow_key6 key = {};
@@ -214,20 +227,26 @@ __noinline int remember(struct __sk_buff *skb, const struct packet *packet, stru
 	back.listener = flow->listener;
 	back.last_tick = flow->last_tick;
 	back.direction = TO_CLIENT;
+	back.is_opening = 1;
 	back.next_hop.interface = skb->ifindex;
+	flow->is_opening = 1;
 	port = bpf_ntohs(packet->source_port);
 	other_key(&key, flow, packet->protocol);
 	for (int attempt = 0; attempt < PORT_TRIES; attempt++) {
-		struct flow *held;
+		struct flow *held = find_settled(&key, packet->family);
 
-		if (!insert(&key, &back, packet->family, BPF_NOEXIST))
-			goto forward;
-		held = find(&key, packet->family);
-		/* Its own way back of an earlier time: the flow to the backend was let go, or is begun anew. */
-		if (held && held->source_port == back.source_port && held->destination_port == back.destination_port &&
-		    same_address(&held->source, &back.source)) {
-			insert(&key, &back, packet->family, BPF_ANY);
-			goto forward;
+		if (held && is_same_way(held, &back)) {
+			forget_settled(&key, packet->family);
+			held = NULL;
+		}
+		if (!held) {
+			if (!insert_opening(&key, &back, packet->family, BPF_NOEXIST))
+				goto forward;
+			held = find_opening(&key, packet->family);
+			if (held && is_same_way(held, &back)) {
+				insert_opening(&key, &back, packet->family, BPF_ANY);
+				goto forward;
+			}
 		}
 		port = 1024 + (port * 40503 + 12345 + attempt) % 64512;
 		key.destination_port = bpf_htons(port);
@@ -236,7 +255,7 @@ __noinline int remember(struct __sk_buff *skb, const struct packet *packet, stru
 forward:
 	flow->source_port = key.destination_port;
 	key_of(&key, packet);
-	if (insert(&key, flow, packet->family, BPF_ANY))
+	if (insert_opening(&key, flow, packet->family, BPF_ANY))
 		return DROP_SHED;
 	count_open(flow->backend, 1);
 	return 0;

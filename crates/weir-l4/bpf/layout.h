@@ -7,7 +7,7 @@
 #include <linux/types.h>
 
 /* Raised whenever a layout changes; the loader refuses to take over pinned maps of another one. */
-#define LAYOUT_VERSION 1
+#define LAYOUT_VERSION 2
 
 /* Slots of a pool's table, as weir_balance::maglev::TABLE_SIZE. */
 #define TABLE_SIZE 65537
@@ -141,6 +141,8 @@ enum seen {
 	SEEN_RST = 4,
 	/* Something that is no SYN: the other side has answered. */
 	SEEN_DATA = 8,
+	/* A SYN again, a second or more after the first. */
+	SEEN_AGAIN = 16,
 };
 
 /* The way out that a flow last took. */
@@ -173,10 +175,14 @@ struct flow {
 	__u32 last_tick;
 	__u8 direction;
 	__u8 seen;
-	__u8 zero[2];
+	/* It lies in the table of flows that are opening. */
+	__u8 is_opening;
+	__u8 zero;
 	struct next_hop next_hop;
+	/* Of a flow to a client that is opening: the number of the backend's latest segment. */
+	__u32 sequence;
 };
-_Static_assert(sizeof(struct flow) == 84, "keep Flow in weir-l4/src/layout.rs equal");
+_Static_assert(sizeof(struct flow) == 88, "keep Flow in weir-l4/src/layout.rs equal");
 
 struct fragment_key {
 	struct address source;
@@ -193,21 +199,13 @@ struct fragment {
 };
 _Static_assert(sizeof(struct fragment) == 44, "keep Fragment in weir-l4/src/layout.rs equal");
 
-enum setting_flags {
-	/* New flows are not remembered: those of pools that hash go by hash, others are dropped. */
-	SETTING_SHED = 1,
-};
-
 /* What user space says to the program while it runs. */
 struct settings {
-	__u32 flags;
 	/* Raised when a route, a neighbour or a device of this host changes. */
 	__u32 routes;
-	/* New flows a tick and processor that are remembered; 0 is no limit. */
-	__u32 new_flows_per_tick;
 	__u32 zero;
 };
-_Static_assert(sizeof(struct settings) == 16, "keep Settings in weir-l4/src/layout.rs equal");
+_Static_assert(sizeof(struct settings) == 8, "keep Settings in weir-l4/src/layout.rs equal");
 
 /* What became of a packet that came for a listener or from a backend. Each is counted under exactly one. */
 enum verdict {
@@ -245,9 +243,11 @@ struct backend_counter {
 	__u64 flows;
 	__u64 bytes_to_backend;
 	__u64 bytes_to_client;
-	/* Flows that a backend refused by a reset before it answered. */
+	/* Connections that it refused by a reset before it answered. */
 	__u64 refused;
+	/* Connections whose client asked again, a second later, because it had not answered. */
+	__u64 unanswered;
 };
-_Static_assert(sizeof(struct backend_counter) == 32, "keep BackendCounter in weir-l4/src/layout.rs equal");
+_Static_assert(sizeof(struct backend_counter) == 40, "keep BackendCounter in weir-l4/src/layout.rs equal");
 
 #endif

@@ -84,6 +84,22 @@ struct {
 	__type(value, struct flow);
 } flows6 SEC(".maps");
 
+/* Flows that nobody has shown to be more than a first packet, from whatever address: a flood of those pushes out its
+ * own kind, and never a flow that both sides have confirmed. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct flow_key4);
+	__type(value, struct flow);
+} opening4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct flow_key6);
+	__type(value, struct flow);
+} opening6 SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -114,25 +130,17 @@ struct {
 	__type(value, __u32);
 } local_peers SEC(".maps");
 
-/* New flows of this tick, by processor. */
-struct arrivals {
+/* Answers of this tick, by processor. */
+struct answered {
 	__u32 tick;
-	__u32 flows;
+	__u32 count;
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct arrivals);
-} arrivals SEC(".maps");
-
-/* Answers of this tick, by processor. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct arrivals);
+	__type(value, struct answered);
 } answers SEC(".maps");
 
 /* VERDICTS counters for each listener. */

@@ -12,6 +12,7 @@
 #include "forward.h"
 #include "icmp.h"
 #include "maps.h"
+#include "opening.h"
 #include "packet.h"
 #include "rewrite.h"
 #include "verdict.h"
@@ -60,6 +61,8 @@ enum step {
 	STEP_RESET = 0x102,
 	/* It asks a backend by its own address, past all listeners. */
 	STEP_DIRECT = 0x103,
+	/* It belongs to the flow that was found, which is opening. */
+	STEP_OPENING = 0x104,
 };
 
 /* Forwards a packet of a flow: an action; or the verdict of the error that answers it, when it can't go on. */
@@ -90,15 +93,14 @@ __noinline int deliver(struct __sk_buff *skb, struct packet *packet, struct flow
 /* The first packet of a flow, or one in the middle of a flow that is not remembered: makes the flow. */
 __noinline int admit(struct __sk_buff *skb, struct packet *packet, struct flow *flow, __u32 pool_number)
 {
-	__u32 zero = 0, number;
-	struct settings *said = bpf_map_lookup_elem(&settings, &zero);
 	struct backend_counter *counter;
 	struct backend *backend;
 	struct pool *pool;
 	bool hashes, is_reset;
+	__u32 number;
 	int refused;
 
-	if (!packet || !flow || !said)
+	if (!packet || !flow)
 		return NOT_OURS;
 	if (packet->fault)
 		return packet->fault;
@@ -117,13 +119,10 @@ __noinline int admit(struct __sk_buff *skb, struct packet *packet, struct flow *
 	/* What a reset belongs to is over: it is passed on, and nothing is opened for it. */
 	if (is_reset)
 		return STEP_MADE;
-	if (may_remember(said)) {
-		refused = remember(skb, packet, flow);
-		if (refused)
-			return refused;
-	} else if (!hashes) {
-		return DROP_SHED;
-	}
+	refused = remember(skb, packet, flow);
+	/* Where there is no room, the hash leads the next packet to the same backend. */
+	if (refused && !(hashes && refused == DROP_SHED))
+		return refused;
 	counter = bpf_map_lookup_elem(&backend_counters, &number);
 	if (counter)
 		counter->flows++;
@@ -149,11 +148,8 @@ __noinline int note_direct(const struct packet *packet)
 {
 	struct flow back = {}, *held;
 	struct flow_key6 key = {};
-	struct settings *said;
-	__u32 zero = 0;
 
-	said = bpf_map_lookup_elem(&settings, &zero);
-	if (!packet || !said)
+	if (!packet)
 		return 0;
 	key.source = packet->destination;
 	key.destination = packet->source;
@@ -167,11 +163,14 @@ __noinline int note_direct(const struct packet *packet)
 	}
 	/* The client had this port for a listener, whose answers came from the same place: only a new connection, after
 	 * that one is over, is surely another. */
-	if ((held && !(opens(packet) && is_over(held, packet->family))) || !may_remember(said))
+	if (held && !(opens(packet) && is_over(held, packet->family)))
 		return 0;
+	forget_settled(&key, packet->family);
+	/* Each packet that asks notes it anew, so that it never needs to settle. */
+	back.is_opening = 1;
 	back.direction = DIRECT;
 	back.last_tick = packet->now;
-	insert(&key, &back, packet->family, BPF_ANY);
+	insert_opening(&key, &back, packet->family, BPF_ANY);
 	return 0;
 }
 
@@ -272,6 +271,8 @@ __noinline int go_on(struct packet *packet, struct flow *flow)
 		forget_both(flow, packet);
 		return STEP_MADE;
 	}
+	if (flow->is_opening)
+		return STEP_OPENING;
 	follow(flow, packet);
 	return STEP_FOUND;
 }
@@ -392,6 +393,11 @@ int balance(struct __sk_buff *skb)
 		step = flow ? go_on(&packet, flow) : STEP_MADE;
 		if (flow)
 			made.listener = flow->listener;
+	}
+	if (step == STEP_OPENING && flow) {
+		if (go_on_opening(skb, &packet, flow))
+			flow = find(&key, packet.family);
+		step = flow ? STEP_FOUND : STEP_MADE;
 	}
 	if (step == STEP_MADE)
 		step = packet.fragment == LATER_FRAGMENT ? DROP_FRAGMENT : meet(skb, &packet, &made);

@@ -114,30 +114,44 @@ pub struct Remembered {
 
 /// The tables of flows of both families. A handle of its own: another thread may hold the program.
 pub struct FlowTables {
-    four: Table<FlowKey4>,
-    six: Table<FlowKey6>,
+    /// Those that are settled, and those that are opening.
+    four: [Table<FlowKey4>; 2],
+    six: [Table<FlowKey6>; 2],
 }
 
 impl FlowTables {
-    /// Of descriptors of `flows4` and `flows6`.
-    pub fn new(four: OwnedFd, six: OwnedFd) -> Result<FlowTables, MapError> {
-        Ok(FlowTables { four: Table::new(four)?, six: Table::new(six)? })
+    /// Of descriptors of `flows4` and `opening4`, and of `flows6` and `opening6`.
+    pub fn new(four: [OwnedFd; 2], six: [OwnedFd; 2]) -> Result<FlowTables, MapError> {
+        let ([settled4, opening4], [settled6, opening6]) = (four, six);
+        Ok(FlowTables {
+            four: [Table::new(settled4)?, Table::new(opening4)?],
+            six: [Table::new(settled6)?, Table::new(opening6)?],
+        })
     }
 
     /// Shows each flow to `take`, until that says `false`. `now` is the time on CLOCK_MONOTONIC. Flows that
     /// come or go meanwhile may be missed.
     pub fn each(&self, now: Duration, take: &mut dyn FnMut(&Remembered) -> bool) -> io::Result<()> {
         let mut goes_on = true;
-        self.four.each(now, &mut goes_on, take)?;
-        self.six.each(now, &mut goes_on, take)
+        for table in &self.four {
+            table.each(now, &mut goes_on, take)?;
+        }
+        for table in &self.six {
+            table.each(now, &mut goes_on, take)?;
+        }
+        Ok(())
     }
 
     /// Lets flows go that were silent for too long, and counts those that stay. `idle` is the longest silence
     /// of a flow of the listener of this number, `now` the time on CLOCK_MONOTONIC.
     pub fn sweep(&self, now: Duration, idle: &dyn Fn(u32) -> Duration) -> io::Result<Swept> {
         let mut swept = Swept::default();
-        self.four.sweep(ticks(now), idle, &mut swept)?;
-        self.six.sweep(ticks(now), idle, &mut swept)?;
+        for table in &self.four {
+            table.sweep(ticks(now), idle, &mut swept)?;
+        }
+        for table in &self.six {
+            table.sweep(ticks(now), idle, &mut swept)?;
+        }
         Ok(swept)
     }
 }

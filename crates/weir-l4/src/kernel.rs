@@ -182,6 +182,7 @@ impl Kernel {
             sum.bytes_to_backend += one.bytes_to_backend;
             sum.bytes_to_client += one.bytes_to_client;
             sum.refused += one.refused;
+            sum.unanswered += one.unanswered;
         }
         Ok(sum)
     }

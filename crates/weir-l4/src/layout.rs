@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// As `LAYOUT_VERSION` in `bpf/layout.h`.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 /// Slots in a block.
 pub const SLOTS_PER_BLOCK: usize = 32;
 /// Blocks of one table.
@@ -305,28 +305,25 @@ pub struct Flow {
     pub direction: u8,
     /// `enum seen`.
     pub seen: u8,
+    /// Whether it lies among the flows that are opening.
+    pub is_opening: u8,
     /// Nothing.
-    pub zero: [u8; 2],
+    pub zero: u8,
     /// Its way out.
     pub next_hop: NextHop,
+    /// Of the backend's latest segment, while it is opening.
+    pub sequence: u32,
 }
 
 /// As `struct settings`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// [`SHED`] or 0.
-    pub flags: u32,
     /// Raised when routes, neighbours or devices change.
     pub routes: u32,
-    /// New flows a tick and processor that are remembered; 0 is no limit.
-    pub new_flows_per_tick: u32,
     /// Nothing.
     pub zero: u32,
 }
-
-/// New flows are not remembered.
-pub const SHED: u32 = 1;
 
 /// As `struct counter`.
 #[repr(C)]
@@ -348,8 +345,10 @@ pub struct BackendCounter {
     pub bytes_to_backend: u64,
     /// Bytes of frames from it.
     pub bytes_to_client: u64,
-    /// Flows that it reset before it answered.
+    /// Connections that it reset before it answered.
     pub refused: u64,
+    /// Connections that it had not answered when the client asked again.
+    pub unanswered: u64,
 }
 
 const _: () = assert!(size_of::<Endpoint>() == 20);
@@ -361,10 +360,10 @@ const _: () = assert!(size_of::<Origin>() == 28);
 const _: () = assert!(size_of::<FlowKey4>() == 16);
 const _: () = assert!(size_of::<FlowKey6>() == 40);
 const _: () = assert!(size_of::<NextHop>() == 28);
-const _: () = assert!(size_of::<Flow>() == 84);
-const _: () = assert!(size_of::<Settings>() == 16);
+const _: () = assert!(size_of::<Flow>() == 88);
+const _: () = assert!(size_of::<Settings>() == 8);
 const _: () = assert!(size_of::<Counter>() == 16);
-const _: () = assert!(size_of::<BackendCounter>() == 32);
+const _: () = assert!(size_of::<BackendCounter>() == 40);
 
 /// What became of a packet: as `enum verdict`, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -398,7 +397,7 @@ pub enum Verdict {
     DropFragment,
     /// No way leads there.
     DropNoRoute,
-    /// New flows are shed.
+    /// There is no room for a new flow.
     DropShed,
     /// No port was free at the backend.
     DropNoPort,

@@ -1,6 +1,6 @@
 //! Flows begin, go on, end, and lose their backends.
 
-use weir_l4::layout::{Algorithm, BackendState, SHED, Settings, TCP, UDP, Verdict};
+use weir_l4::layout::{Algorithm, BackendState, TCP, UDP, Verdict};
 
 use crate::frames::{ACK, FIN, PSH, Packet, RST, SYN};
 use crate::kinds::{Kind, TCP4, TCP6, each_kind, each_kind_and_sum};
@@ -9,7 +9,6 @@ use crate::plane::{Outcome, Plane};
 
 each_kind_and_sum! {
     an_answer_without_a_flow_comes_from_its_listener
-    when_flows_are_shed_a_pool_that_hashes_forwards_without_memory
 }
 
 each_kind! {
@@ -21,8 +20,6 @@ each_kind! {
     a_client_that_is_its_own_backend_is_dropped
     a_way_that_is_closed_drops
     an_answer_without_a_flow_that_several_may_have_asked_for_is_dropped
-    when_flows_are_shed_other_pools_drop
-    more_new_flows_than_a_tick_may_have_are_shed
     a_flow_of_another_generation_is_not_its_backends
     a_forgotten_flow_of_a_pool_that_hashes_goes_on
     a_flow_of_a_dead_backend_leaves_it
@@ -172,45 +169,6 @@ fn an_answer_without_a_flow_that_several_may_have_asked_for_is_dropped(kind: Kin
     let outcome = plane.run(BACKENDS, &answer.frame());
     outcome.counted_of(1, Verdict::DropUnknownFlow);
     outcome.not_forwarded();
-}
-
-fn shed() -> Settings {
-    Settings { flags: SHED, ..Settings::default() }
-}
-
-fn when_flows_are_shed_a_pool_that_hashes_forwards_without_memory(kind: Kind) {
-    let mut plane = kind.plane();
-    plane.settings(shed());
-    let (later, answer) = (kind.later(), kind.answer());
-    kind.open(&mut plane);
-    plane.run(BACKENDS, &answer.frame()).forwarded(Verdict::ToClient, &kind.at_client(&answer).frame());
-    plane.run(CLIENTS, &later.frame()).forwarded(Verdict::ToBackend, &kind.at_backend(&later).frame());
-    assert_eq!((plane.remembered(), plane.open_flows(0)), (0, 0));
-}
-
-fn when_flows_are_shed_other_pools_drop(kind: Kind) {
-    let mut plane = kind.plane_with(1, Algorithm::Turns);
-    kind.open(&mut plane);
-    plane.settings(shed());
-    plane.run(CLIENTS, &numbered(kind, 8).frame()).dropped(Verdict::DropShed);
-    let later = kind.later();
-    plane.run(CLIENTS, &later.frame()).forwarded(Verdict::ToBackend, &kind.at_backend(&later).frame());
-}
-
-/// Two a tick and processor: of fifty at once most are not remembered, however many ticks they take.
-fn more_new_flows_than_a_tick_may_have_are_shed(kind: Kind) {
-    let mut plane = kind.plane_with(1, Algorithm::Turns);
-    plane.settings(Settings { new_flows_per_tick: 2, ..Settings::default() });
-    let mut dropped = 0;
-    for number in 1..=50 {
-        let outcome = plane.run(CLIENTS, &numbered(kind, number).frame());
-        if !outcome.was_sent() {
-            outcome.dropped(Verdict::DropShed);
-            dropped += 1;
-        }
-    }
-    assert!(dropped > 0 && plane.remembered() >= 4);
-    assert_eq!(plane.remembered(), 2 * (50 - dropped));
 }
 
 /// The number was given to another backend meanwhile.

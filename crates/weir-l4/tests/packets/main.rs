@@ -20,4 +20,5 @@ mod hop_limit;
 mod icmp;
 mod mtu;
 mod nat;
+mod opening;
 mod swept;

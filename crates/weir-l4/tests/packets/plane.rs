@@ -24,8 +24,10 @@ use crate::namespace::{BACKENDS, Device, Namespace, set_forwarding};
 const POOLS: u32 = 4;
 const BACKEND_NUMBERS: u32 = 32;
 const LISTENERS: u32 = 4;
+/// Directions of flows, of each family.
+pub const FLOWS: u32 = 8192;
 const SIZES: Sizes =
-    Sizes { flows: 8192, pools: POOLS, backends: BACKEND_NUMBERS, endpoints: 256, listeners: LISTENERS };
+    Sizes { flows: FLOWS, pools: POOLS, backends: BACKEND_NUMBERS, endpoints: 256, listeners: LISTENERS };
 
 /// What the program returns.
 const NOT_OURS: i32 = -1;
@@ -81,8 +83,12 @@ impl Loaded {
         clear(self.table::<Endpoint, Listener>("listeners"));
         clear(self.table::<Endpoint, Origin>("origins"));
         clear(self.table::<Address, u32>("host_addresses"));
-        clear(self.table::<FlowKey4, Flow>("flows4"));
-        clear(self.table::<FlowKey6, Flow>("flows6"));
+        for map in ["flows4", "opening4"] {
+            clear(self.table::<FlowKey4, Flow>(map));
+        }
+        for map in ["flows6", "opening6"] {
+            clear(self.table::<FlowKey6, Flow>(map));
+        }
         clear(self.table::<u32, u32>("local_peers"));
         clear(self.table::<[u8; 40], [u8; 44]>("fragments"));
         for pool in 0..POOLS {
@@ -94,12 +100,14 @@ impl Loaded {
             self.array::<u64>("open_flows").set(backend, 0, 0).unwrap();
         }
         self.array::<Settings>("settings").set(0, Settings::default(), 0).unwrap();
-        // How much of a tick's share is spent, by processor: `struct arrivals`.
-        for name in ["arrivals", "answers"] {
-            let nothing = vec![[0; 2]; nr_cpus().expect("the kernel says how many there are")];
-            let nothing = PerCpuValues::<[u32; 2]>::try_from(nothing).expect("one for each processor");
-            self.program.counters(name).expect("it is there").set(0, nothing, 0).expect("it has one element");
-        }
+        // How much of a tick's share is spent, by processor: `struct answered`.
+        let nothing = vec![[0; 2]; nr_cpus().expect("the kernel says how many there are")];
+        let nothing = PerCpuValues::<[u32; 2]>::try_from(nothing).expect("one for each processor");
+        self.program
+            .counters("answers")
+            .expect("it is there")
+            .set(0, nothing, 0)
+            .expect("it has one element");
         self.origin_users.clear();
         self.is_summed = false;
         self.counted = self.counts();
@@ -276,6 +284,11 @@ impl Plane {
 
     /// Directions of flows that are remembered: two for each flow.
     pub fn remembered(&mut self) -> usize {
+        self.settled() + self.opening()
+    }
+
+    /// Directions of flows that their client has confirmed.
+    pub fn settled(&mut self) -> usize {
         self.loaded().table::<FlowKey4, Flow>("flows4").keys().count()
             + self.loaded().table::<FlowKey6, Flow>("flows6").keys().count()
     }
@@ -283,18 +296,40 @@ impl Plane {
     /// Remembers a direction of a flow.
     pub fn remember(&mut self, key: &FlowKey6, flow: &Flow) {
         let is_ip4 = IpAddr::from(key.source).is_ipv4();
+        let (four, six) = if flow.is_opening == 0 { ("flows4", "flows6") } else { ("opening4", "opening6") };
         let written = match is_ip4 {
-            true => {
-                let key = FlowKey4::from(*key);
-                self.loaded().table::<FlowKey4, Flow>("flows4").insert(key, flow, 0)
-            }
-            false => self.loaded().table::<FlowKey6, Flow>("flows6").insert(key, flow, 0),
+            true => self.loaded().table::<FlowKey4, Flow>(four).insert(FlowKey4::from(*key), flow, 0),
+            false => self.loaded().table::<FlowKey6, Flow>(six).insert(key, flow, 0),
         };
         written.unwrap();
     }
 
     pub fn flow_tables(&mut self) -> FlowTables {
         self.loaded().program.flow_tables().expect("they are there")
+    }
+
+    /// Directions of flows that it has not.
+    pub fn opening(&mut self) -> usize {
+        self.loaded().table::<FlowKey4, Flow>("opening4").keys().count()
+            + self.loaded().table::<FlowKey6, Flow>("opening6").keys().count()
+    }
+
+    /// Counts from here on: packets have been run past this.
+    pub fn recount(&mut self) {
+        let loaded = self.loaded();
+        loaded.counted = loaded.counts();
+    }
+
+    /// Lets time pass for flows that are opening, in ticks.
+    pub fn age_opening(&mut self, ticks: u32) {
+        let mut four = self.loaded().table::<FlowKey4, Flow>("opening4");
+        for (key, flow) in four.iter().collect::<Result<Vec<_>, _>>().unwrap() {
+            four.insert(key, Flow { last_tick: flow.last_tick - ticks, ..flow }, 0).unwrap();
+        }
+        let mut six = self.loaded().table::<FlowKey6, Flow>("opening6");
+        for (key, flow) in six.iter().collect::<Result<Vec<_>, _>>().unwrap() {
+            six.insert(key, Flow { last_tick: flow.last_tick - ticks, ..flow }, 0).unwrap();
+        }
     }
 
     /// What a backend is counted for.
@@ -307,6 +342,7 @@ impl Plane {
             bytes_to_backend: sum.bytes_to_backend + one.bytes_to_backend,
             bytes_to_client: sum.bytes_to_client + one.bytes_to_client,
             refused: sum.refused + one.refused,
+            unanswered: sum.unanswered + one.unanswered,
         })
     }
 
@@ -329,8 +365,12 @@ impl Plane {
 
     /// Forgets all flows.
     pub fn forget(&mut self) {
-        clear(self.loaded().table::<FlowKey4, Flow>("flows4"));
-        clear(self.loaded().table::<FlowKey6, Flow>("flows6"));
+        for map in ["flows4", "opening4"] {
+            clear(self.loaded().table::<FlowKey4, Flow>(map));
+        }
+        for map in ["flows6", "opening6"] {
+            clear(self.loaded().table::<FlowKey6, Flow>(map));
+        }
     }
 
     /// Runs the program on a frame.

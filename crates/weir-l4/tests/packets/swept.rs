@@ -12,7 +12,7 @@ use crate::plane::Plane;
 /// Ticks of the clock at the last packet of the flows that these tests make.
 const THEN: u32 = 1_000;
 
-/// A flow by client's port; every second one is silent for ever.
+/// A flow by client's port; every second one is silent for ever, and some are opening.
 fn flow(kind: Kind, port: u16) -> [(FlowKey6, Flow); 2] {
     let (client, listener, backend) = (kind.client(1), kind.listener(0), kind.backend((port % 3) as u8));
     let last_tick = if port.is_multiple_of(2) { THEN } else { THEN + ticks(Duration::from_secs(900)) };
@@ -34,6 +34,7 @@ fn flow(kind: Kind, port: u16) -> [(FlowKey6, Flow); 2] {
         last_tick,
         direction: Direction::ToBackend as u8,
         seen: SEEN_DATA,
+        is_opening: u8::from(port.is_multiple_of(6)),
         ..Flow::default()
     };
     let to_client = Flow {

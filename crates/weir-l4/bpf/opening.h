@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Flows that are opening: held apart until their client has shown that it gets what the backend says, which who sends
+ * from other hosts' addresses can't. */
+#ifndef WEIR_OPENING_H
+#define WEIR_OPENING_H
+
+#include "flows.h"
+
+/* What a client acknowledges may be half as many bytes away from what the backend sent last: a guess is right one time
+ * in 4096. */
+#define ACKNOWLEDGED_WITHIN (1 << 20)
+
+static __always_inline void count_failure(__u32 backend, bool is_refused)
+{
+	struct backend_counter *counter = bpf_map_lookup_elem(&backend_counters, &backend);
+
+	if (!counter)
+		return;
+	if (is_refused)
+		counter->refused++;
+	else
+		counter->unanswered++;
+}
+
+/* Copies one direction among the settled flows. */
+static __always_inline bool copy_settled(const struct flow_key6 *key, struct flow *flow, __u8 family)
+{
+	struct flow_key4 key4 = {};
+	long refused;
+
+	flow->is_opening = 0;
+	if (family == 6) {
+		refused = bpf_map_update_elem(&flows6, key, flow, BPF_ANY);
+	} else {
+		narrow(&key4, key);
+		refused = bpf_map_update_elem(&flows4, &key4, flow, BPF_ANY);
+	}
+	if (refused)
+		flow->is_opening = 1;
+	return !refused;
+}
+
+/* Moves a flow among the settled ones. 1 when it lies somewhere else from now on. */
+__noinline int settle(const struct packet *packet, struct flow *flow, struct flow *other)
+{
+	struct flow_key6 key = {};
+
+	if (!packet || !flow || !other)
+		return 0;
+	other_key(&key, flow, packet->protocol);
+	/* The way back first: a flow whose way there is settled is not looked at again. */
+	if (other->is_opening && !copy_settled(&key, other, packet->family))
+		return 0;
+	forget_opening(&key, packet->family);
+	key_of(&key, packet);
+	if (!copy_settled(&key, flow, packet->family))
+		return 0;
+	forget_opening(&key, packet->family);
+	return 1;
+}
+
+/* What the backend answers. */
+static __always_inline void note_answer(struct flow *flow, const struct packet *packet, const struct flow *other,
+					__u32 sequence)
+{
+	flow->sequence = sequence;
+	if (packet->protocol != IPPROTO_TCP)
+		flow->seen |= SEEN_DATA;
+	/* A reset of what began in the middle refuses nothing: who sends such segments is not believed. */
+	else if (packet->tcp_flags & TCP_RST && !flow->seen && other && !(other->seen & ~(SEEN_SYN | SEEN_AGAIN)))
+		count_failure(flow->backend, true);
+}
+
+/* Whether the client has heard the backend: of a datagram, that it sends another after an answer. */
+static __always_inline bool has_heard(const struct packet *packet, const struct flow *flow, const struct flow *other,
+				      __u32 acknowledgement)
+{
+	__u32 ahead = acknowledgement - other->sequence + ACKNOWLEDGED_WITHIN / 2;
+
+	if (packet->protocol != IPPROTO_TCP)
+		return other->seen;
+	return packet->tcp_flags & TCP_ACK && !(packet->tcp_flags & (TCP_SYN | TCP_RST)) &&
+	       other->seen & (SEEN_SYN | SEEN_DATA) && !((flow->seen | other->seen) & SEEN_RST) &&
+	       ahead < ACKNOWLEDGED_WITHIN;
+}
+
+/* A packet of a flow that is opening. 1 when the flow has settled, and `flow` is no longer where it lies. */
+__noinline int go_on_opening(struct __sk_buff *skb, const struct packet *packet, struct flow *flow)
+{
+	struct flow_key6 key = {};
+	__be32 numbers[2] = {};
+	struct flow *other;
+
+	if (!packet || !flow)
+		return 0;
+	if (packet->protocol == IPPROTO_TCP && bpf_skb_load_bytes(skb, packet->transport + offsetof(struct tcphdr, seq),
+								   numbers, sizeof(numbers)))
+		return 0;
+	other_key(&key, flow, packet->protocol);
+	other = find(&key, packet->family);
+	if (flow->direction == TO_CLIENT) {
+		note_answer(flow, packet, other, bpf_ntohl(numbers[0]));
+		follow(flow, packet);
+		return 0;
+	}
+	if (opens(packet) && flow->last_tick != packet->now && other && !other->seen && !(flow->seen & SEEN_AGAIN)) {
+		flow->seen |= SEEN_AGAIN;
+		count_failure(flow->backend, false);
+	}
+	follow(flow, packet);
+	if (!other || other->direction != TO_CLIENT || !has_heard(packet, flow, other, bpf_ntohl(numbers[1])))
+		return 0;
+	return settle(packet, flow, other);
+}
+
+#endif
