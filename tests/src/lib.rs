@@ -9,7 +9,9 @@
 #![forbid(unsafe_code)]
 
 pub mod attack;
+pub mod crowd;
 pub mod dialogue;
 pub mod network;
+pub mod raw;
 pub mod storm;
 pub mod versions;
