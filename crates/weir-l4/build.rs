@@ -7,12 +7,19 @@ fn main() {
     let directory = Path::new("bpf");
     println!("cargo::rerun-if-changed={}", directory.display());
     println!("cargo::rerun-if-env-changed=WEIR_CLANG");
-    let object = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("nat.bpf.o");
+    compile(directory, "nat.bpf.o", &[]);
+    // The same program, to explain by.
+    compile(directory, "nat_explains.bpf.o", &["-DWEIR_EXPLAINS"]);
+}
+
+fn compile(directory: &Path, object: &str, more: &[&str]) {
+    let object = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join(object);
     let clang = std::env::var("WEIR_CLANG").unwrap_or_else(|_| "clang-14".to_owned());
     let mut command = Command::new(&clang);
     command.args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror"]);
     // The program's kind of function has the packet as an argument whether it reads it or not.
     command.args(["-Wno-unused-parameter"]);
+    command.args(more);
     // `asm/types.h` lies in the directory of the machine's own architecture.
     command.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
     command.arg("-c").arg(directory.join("nat.bpf.c")).arg("-o").arg(&object);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
-use axum::extract::{FromRequestParts as _, RawPathParams, Request};
+use axum::extract::{FromRequestParts as _, Query, RawPathParams, Request};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse as _, Response};
@@ -22,6 +22,7 @@ use crate::status;
 use crate::{metrics, page, purge};
 use weir_control::control::{ChangeError, Control, Phase};
 use weir_control::events::Event;
+use weir_control::kernel::FlowFilter;
 use weir_control::reload::Verdict;
 use weir_state::Snapshot;
 
@@ -136,9 +137,13 @@ async fn dispatch(context: &Context, request: Request) -> Result<Response, Error
         Call::CachePurge => purge::purge(control, &read_json::<purge::PurgeRequest>(body).await?),
         Call::Explain => {
             let question = read_json::<Question>(body).await?;
-            explain(&control.compiled(), &control.kernel().placements(), &question)
-                .map(|answer| ok(&answer))
-                .map_err(Error::bad_request)
+            let answer = explain(&control.compiled(), control.kernel(), &question).await;
+            answer.map(|answer| ok(&answer)).map_err(Error::bad_request)
+        }
+        Call::Flows => {
+            let filter = Query::<FlowFilter>::try_from_uri(&parts.uri);
+            let Query(filter) = filter.map_err(|error| Error::bad_request(error.body_text()))?;
+            control.kernel().flows(filter).await.map(|flows| ok(&flows)).map_err(Error::bad_request)
         }
         Call::Events => Ok(events(control, &parts.headers)),
         Call::OpenApi => Ok(ok(&openapi())),

@@ -48,6 +48,7 @@ pub enum Call {
     RemoveBackend,
     CachePurge,
     Explain,
+    Flows,
     Events,
     OpenApi,
 }
@@ -63,6 +64,8 @@ pub struct Endpoint {
     pub call: Call,
     /// One line.
     pub summary: &'static str,
+    /// The parameters of the query it takes, as `body`.
+    pub query: &'static [(&'static str, &'static str, &'static str)],
     /// The fields of the JSON body it takes: name, type (with `?` when it may be left out), meaning.
     pub body: &'static [(&'static str, &'static str, &'static str)],
     /// What it answers: content type.
@@ -85,7 +88,16 @@ impl Endpoint {
 
 /// A call without a body, which answers JSON, with no status of its own.
 const fn endpoint(method: Method, path: &'static str, call: Call, summary: &'static str) -> Endpoint {
-    Endpoint { method, path, call, summary, body: &[], answers: "application/json", statuses: &[] }
+    Endpoint {
+        method,
+        path,
+        call,
+        summary,
+        query: &[],
+        body: &[],
+        answers: "application/json",
+        statuses: &[],
+    }
 }
 
 const NO_POOL: (u16, &str) = (404, "`not_found`: no such pool");
@@ -208,7 +220,7 @@ pub const ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         body: &[
-            ("protocol", "string", "`http` or `tcp`"),
+            ("protocol", "string", "`http`, `tcp` or `udp`"),
             ("method", "string?", "http: method"),
             ("url", "string?", "http: `http://host[:port]/path?query`"),
             ("from", "string?", "http: the client's address; default 127.0.0.1"),
@@ -219,14 +231,34 @@ pub const ENDPOINTS: &[Endpoint] = &[
                 "string?",
                 "http: the name asked for in the TLS greeting; default the URL's host",
             ),
-            ("source", "string?", "tcp: address:port of the client"),
-            ("destination", "string?", "tcp: address:port of the listener"),
+            ("source", "string?", "tcp, udp: address:port of the client"),
+            ("destination", "string?", "tcp, udp: address:port of the listener"),
         ],
         ..endpoint(
             Method::Post,
             "/v1/explain",
             Call::Explain,
-            "Which listener, route, pool and backend a request or connection would get, and why. Changes nothing, so it needs the token only where reading does.",
+            "Which listener, route, pool and backend a request, connection or flow would get, and why; on the kernel plane by the packet program itself. Changes nothing, so it needs the token only where reading does.",
+        )
+    },
+    Endpoint {
+        query: &[
+            ("listener", "string?", "of this listener"),
+            ("pool", "string?", "of backends of this pool"),
+            ("backend", "string?", "of this backend: address, with a port or without"),
+            ("client", "string?", "of this client: address, with a port or without"),
+            ("stage", "string?", "`opening`, `open`, `over` or `direct`"),
+            (
+                "limit",
+                "integer?",
+                "at most so many rows, up to 100,000; default 1,000. The others are counted",
+            ),
+        ],
+        ..endpoint(
+            Method::Get,
+            "/v1/flows",
+            Call::Flows,
+            "Flows that the kernel plane remembers: client, listener, backend, stage, silence. Without a kernel plane there are none.",
         )
     },
     Endpoint {
@@ -278,9 +310,14 @@ fn operation(endpoint: &Endpoint) -> Value {
         responses.insert(status.to_string(), json!({ "description": meaning, "content": content }));
     }
     responses.insert("default".into(), json!({ "description": "any other error", "content": error }));
-    let parameters: Vec<Value> = parameters(endpoint.path)
+    let mut parameters: Vec<Value> = parameters(endpoint.path)
         .map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }))
         .collect();
+    parameters.extend(endpoint.query.iter().map(|(name, kind, meaning)| {
+        let schema = json!({ "type": kind.trim_end_matches('?') });
+        let required = !kind.ends_with('?');
+        json!({ "name": name, "in": "query", "required": required, "schema": schema, "description": meaning })
+    }));
     let mut operation = json!({
         "operationId": format!("{:?}", endpoint.call),
         "summary": endpoint.summary,
@@ -331,7 +368,7 @@ mod tests {
             let open = endpoint.access() == Access::Watch;
             assert_eq!(operation.get("security").is_none(), open, "{}", endpoint.path);
             let named = operation["parameters"].as_array().map_or(0, Vec::len);
-            assert_eq!(named, endpoint.path.matches('{').count());
+            assert_eq!(named, endpoint.path.matches('{').count() + endpoint.query.len());
         }
     }
 }

@@ -8,10 +8,12 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 use weir_balance::{PickInput, Picker, TierKind};
 use weir_config::Protocol;
+use weir_control::kernel::{Explanation, KernelPlane};
 use weir_io::clock;
+use weir_l4::explain::Packet;
+use weir_l4::layout::{TCP, UDP};
 use weir_proxy::compiled::CompiledSnapshot;
 use weir_state::key::{Transport, flow_key};
-use weir_state::plane::Placements;
 use weir_state::{Listener, Pool, Snapshot};
 
 /// What `POST /v1/explain` asks.
@@ -36,8 +38,15 @@ pub enum Question {
         #[serde(default)]
         server_name: Option<String>,
     },
-    /// A TCP connection (or a UDP flow).
+    /// A TCP connection.
     Tcp {
+        /// Address of the client.
+        source: SocketAddr,
+        /// Address of the listener.
+        destination: SocketAddr,
+    },
+    /// A UDP flow.
+    Udp {
         /// Address of the client.
         source: SocketAddr,
         /// Address of the listener.
@@ -62,6 +71,9 @@ pub struct Answer {
     /// What the screen for SQL injection says of the request's head, where the route has one.
     #[serde(default)]
     pub sqli: Option<String>,
+    /// On the kernel plane: each step of the packet program, in order; else empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<String>,
     /// What happens: `forward to pool app`, `redirect 308 to …`, `respond 200`, `refuse 404, no_route`,
     /// `refuse 403, deny_path of the route`.
     pub action: String,
@@ -139,46 +151,93 @@ pub struct Candidate {
 }
 
 /// Answers, or says what is wrong with the question.
-pub fn explain(
+pub async fn explain(
     compiled: &CompiledSnapshot,
-    placements: &Placements,
+    kernel: &KernelPlane,
     question: &Question,
 ) -> Result<Answer, String> {
+    let (protocol, source, destination) = match question {
+        Question::Tcp { source, destination } => (Protocol::Tcp, *source, *destination),
+        Question::Udp { source, destination } => (Protocol::Udp, *source, *destination),
+        Question::Http { .. } => return on_the_proxy_plane(compiled, question),
+    };
+    let listener = listener_at(&compiled.snapshot, protocol, destination)?;
+    if !kernel.placements().is_in_kernel(&listener.config.name) {
+        return on_the_proxy_plane(compiled, question);
+    }
+    let protocol = if protocol == Protocol::Udp { UDP } else { TCP };
+    let explained = kernel.explain(Packet { source, destination, protocol }).await?;
+    Ok(in_kernel(&compiled.snapshot, listener, destination, explained))
+}
+
+/// What the kernel's own program says, beside how the backends of its pool stand.
+fn in_kernel(
+    snapshot: &Snapshot,
+    listener: &Listener,
+    destination: SocketAddr,
+    explained: Explanation,
+) -> Answer {
+    let mut answer = Answer::of(listener, format!("takes packets to {destination} on the kernel plane"));
+    let pool = explained.pool.as_deref().or(listener.config.pool.as_deref());
+    answer.pool = pool.and_then(|name| snapshot.pool(name)).map(|pool| {
+        let mut choice = choose(pool, None, None);
+        let chosen = pool.backends.iter().find(|it| it.resolved.address() == explained.backend);
+        choice.backend = chosen.filter(|_| explained.backend.is_some()).map(|it| it.address.clone());
+        choice.reason = "what the program in the kernel says".to_owned();
+        choice
+    });
+    answer.steps = explained.steps;
+    answer.action = explained.action;
+    answer
+}
+
+/// Answers from the proxy's own functions.
+fn on_the_proxy_plane(compiled: &CompiledSnapshot, question: &Question) -> Result<Answer, String> {
     match question {
         Question::Http { method, url, from, headers, listener, server_name } => {
             let peer = from.unwrap_or(IpAddr::from([127, 0, 0, 1]));
             let asked = http::Asked::read(method, url, headers)?;
             http::explain(compiled, &asked, peer, listener.as_deref(), server_name.as_deref())
         }
-        Question::Tcp { source, destination } => tcp(&compiled.snapshot, placements, *source, *destination),
+        Question::Tcp { source, destination } => {
+            session(&compiled.snapshot, Protocol::Tcp, *source, *destination)
+        }
+        Question::Udp { source, destination } => {
+            session(&compiled.snapshot, Protocol::Udp, *source, *destination)
+        }
     }
 }
 
-fn tcp(
+/// The listener of a protocol at an address.
+fn listener_at(
     snapshot: &Snapshot,
-    placements: &Placements,
-    source: SocketAddr,
+    protocol: Protocol,
     destination: SocketAddr,
-) -> Result<Answer, String> {
+) -> Result<&std::sync::Arc<Listener>, String> {
     let accepts = |listener: &&std::sync::Arc<Listener>| {
         let at = |bind: &SocketAddr| {
             bind.port() == destination.port() && (bind.ip() == destination.ip() || bind.ip().is_unspecified())
         };
-        listener.config.protocol() != Protocol::Http && listener.config.bind.iter().any(at)
+        listener.config.protocol() == protocol && listener.config.bind.iter().any(at)
     };
     let listener = snapshot.listeners.iter().find(accepts);
-    let listener = listener.ok_or_else(|| format!("no TCP or UDP listener accepts at {destination}"))?;
-    if placements.is_in_kernel(&listener.config.name) {
-        return Err(format!(
-            "listener `{}` is on the kernel plane, whose choices are not explained yet",
-            listener.config.name
-        ));
-    }
+    listener.ok_or_else(|| {
+        format!("no {} listener accepts at {destination}", protocol.word().to_ascii_uppercase())
+    })
+}
+
+fn session(
+    snapshot: &Snapshot,
+    protocol: Protocol,
+    source: SocketAddr,
+    destination: SocketAddr,
+) -> Result<Answer, String> {
+    let listener = listener_at(snapshot, protocol, destination)?;
     let pool = listener.config.pool.as_deref().and_then(|name| snapshot.pool(name));
     let pool = pool.ok_or_else(|| format!("listener `{}` has no pool", listener.config.name))?;
     let mut answer = Answer::of(listener, format!("accepts at {destination}"));
     answer.action = format!("forward to pool {}", pool.config.name);
-    let transport = match listener.config.protocol() {
+    let transport = match protocol {
         Protocol::Udp => Transport::Udp,
         Protocol::Http | Protocol::Tcp => Transport::Tcp,
     };
@@ -256,9 +315,8 @@ mod tests {
 
     fn ask(url: &str) -> Result<Answer, String> {
         let (method, url) = ("GET".to_owned(), url.to_owned());
-        explain(
+        on_the_proxy_plane(
             &snapshot(CONFIG),
-            &Placements::default(),
             &Question::Http {
                 method,
                 url,
@@ -311,11 +369,11 @@ mod tests {
     fn a_connection_is_explained_by_its_destination() {
         let tcp = |destination: &str| {
             let (source, destination) = ("10.9.9.9:1234".parse().unwrap(), destination.parse().unwrap());
-            explain(&snapshot(CONFIG), &Placements::default(), &Question::Tcp { source, destination })
+            on_the_proxy_plane(&snapshot(CONFIG), &Question::Tcp { source, destination })
         };
         let answer = tcp("127.0.0.1:7000").unwrap();
         assert_eq!((answer.listener.as_str(), answer.action.as_str()), ("raw", "forward to pool app"));
-        assert_eq!(tcp("127.0.0.1:7001").unwrap_err(), "no TCP or UDP listener accepts at 127.0.0.1:7001");
+        assert_eq!(tcp("127.0.0.1:7001").unwrap_err(), "no TCP listener accepts at 127.0.0.1:7001");
     }
 
     #[test]
@@ -343,7 +401,7 @@ mod tests {
                 listener: None,
                 server_name: None,
             };
-            let choice = explain(&snapshot, &Placements::default(), &question).unwrap().pool.unwrap();
+            let choice = on_the_proxy_plane(&snapshot, &question).unwrap().pool.unwrap();
             assert_eq!(choice.backend.as_deref(), Some(backend.address.as_str()));
             assert_eq!(choice.reason, "the cookie names it");
         }

@@ -25,6 +25,8 @@ static __always_inline bool may_answer(void)
 
 	if (!here)
 		return false;
+	if (EXPLAINS)
+		return true;
 	if (here->tick != now) {
 		here->tick = now;
 		here->count = 0;

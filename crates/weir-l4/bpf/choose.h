@@ -5,6 +5,7 @@
 
 #include "maps.h"
 #include "packet.h"
+#include "trace.h"
 
 #define MULTIPLIER 0x9e3779b97f4a7c15ULL
 #define NOBODY 0xffffffff
@@ -121,6 +122,7 @@ __noinline __u32 choose(__u32 number, const struct packet *packet)
 
 	if (!packet || !pool || !turn)
 		return NOBODY;
+	note(TRACE_POOL, number);
 	table = pool->table;
 	count = pool->slots;
 	if (count == 0 || count > TABLE_SIZE)
@@ -129,17 +131,20 @@ __noinline __u32 choose(__u32 number, const struct packet *packet)
 		struct comparison found = { .pool = number, .table = table, .best = NOBODY };
 
 		bpf_loop(count < MAX_COMPARED ? count : MAX_COMPARED, compare, &found, 0);
+		note(TRACE_FEWEST_FLOWS, found.best_flows);
 		return found.best;
 	}
 	if (pool->algorithm == ALGORITHM_TURNS)
-		slot = __sync_fetch_and_add(turn, 1) % count;
+		slot = (EXPLAINS ? *turn : __sync_fetch_and_add(turn, 1)) % count;
 	else
 		slot = slot_of(hash_of(packet, pool->hash_key)) % count;
+	note(pool->algorithm == ALGORITHM_TURNS ? TRACE_SLOT_BY_TURN : TRACE_SLOT_BY_HASH, slot);
 	for (int attempt = 0; attempt < TRIES; attempt++) {
 		__u32 backend = backend_at(number, table, slot);
 
 		if (is_alive(backend))
 			return backend;
+		note(TRACE_PASSED_OVER, backend);
 		/* Far from neighbours, which a turn gives to the same backend. */
 		slot = (slot + 1 + attempt * 4099) % count;
 	}

@@ -6,6 +6,7 @@
 #include "choose.h"
 #include "maps.h"
 #include "packet.h"
+#include "trace.h"
 
 /* Ports of a client that are tried when its own is taken at the backend. */
 #define PORT_TRIES 16
@@ -62,6 +63,8 @@ static __always_inline long insert_opening(const struct flow_key6 *key, const st
 {
 	struct flow_key4 key4 = {};
 
+	if (EXPLAINS)
+		return how == BPF_NOEXIST && find_opening(key, family) ? -1 : 0;
 	if (family == 6)
 		return bpf_map_update_elem(&opening6, key, flow, how);
 	narrow(&key4, key);
@@ -72,6 +75,8 @@ static __always_inline void forget_settled(const struct flow_key6 *key, __u8 fam
 {
 	struct flow_key4 key4 = {};
 
+	if (EXPLAINS)
+		return;
 	if (family == 6) {
 		bpf_map_delete_elem(&flows6, key);
 		return;
@@ -84,6 +89,8 @@ static __always_inline void forget_opening(const struct flow_key6 *key, __u8 fam
 {
 	struct flow_key4 key4 = {};
 
+	if (EXPLAINS)
+		return;
 	if (family == 6) {
 		bpf_map_delete_elem(&opening6, key);
 		return;
@@ -112,7 +119,7 @@ static __always_inline void count_open(__u32 backend, __s64 change)
 {
 	__u64 *open = bpf_map_lookup_elem(&open_flows, &backend);
 
-	if (open)
+	if (open && !EXPLAINS)
 		__sync_fetch_and_add(open, change);
 }
 
@@ -167,6 +174,8 @@ static __always_inline void follow(struct flow *flow, const struct packet *packe
 	__u32 now = packet->now;
 	__u8 seen = 0;
 
+	if (EXPLAINS)
+		return;
 	/* Not with every packet: a cache line that is written is one that the other processors must fetch. */
 	if (flow->last_tick != now)
 		flow->last_tick = now;
@@ -253,6 +262,8 @@ __noinline int remember(struct __sk_buff *skb, const struct packet *packet, stru
 	}
 	return DROP_NO_PORT;
 forward:
+	if (key.destination_port != packet->source_port)
+		note(TRACE_PORT, bpf_ntohs(key.destination_port));
 	flow->source_port = key.destination_port;
 	key_of(&key, packet);
 	if (insert_opening(&key, flow, packet->family, BPF_ANY))

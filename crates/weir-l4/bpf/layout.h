@@ -232,6 +232,60 @@ enum verdict {
 };
 _Static_assert(VERDICTS == 19, "keep Verdict in weir-l4/src/layout.rs equal");
 
+/* What the explaining program notes of its way through a packet; the value is the number beside each. */
+enum trace_step {
+	/* The packet belongs to a flow to this backend. */
+	TRACE_FLOW = 1,
+	/* It belongs to the answers of this backend. */
+	TRACE_ANSWERS = 2,
+	/* It belongs to answers to who asked a backend past the listeners. */
+	TRACE_DIRECT = 3,
+	/* This backend, of the flow, takes no packets any more. */
+	TRACE_BACKEND_GONE = 4,
+	/* The flow is over, and the client's port begins another. */
+	TRACE_BEGINS_ANEW = 5,
+	/* No flow: it came for this listener. */
+	TRACE_LISTENER = 6,
+	/* No flow: it came from a backend of this listener. */
+	TRACE_ORIGIN = 7,
+	/* Chosen from by this pool's hash, and its slot. */
+	TRACE_POOL = 8,
+	TRACE_SLOT_BY_HASH = 9,
+	/* Or by turn. */
+	TRACE_SLOT_BY_TURN = 10,
+	/* Or because so many flows, with the new one, are the fewest for the weight. */
+	TRACE_FEWEST_FLOWS = 11,
+	/* This backend was met and is down. */
+	TRACE_PASSED_OVER = 12,
+	/* This one takes it. */
+	TRACE_BACKEND = 13,
+	/* There is no room to remember it. */
+	TRACE_NOT_REMEMBERED = 14,
+	/* The client's port is taken at the backend, which sees this one. */
+	TRACE_PORT = 15,
+	/* The interface that it leaves by, how its neighbour is found (`enum way`), and what fits there. */
+	TRACE_INTERFACE = 16,
+	TRACE_WAY = 17,
+	TRACE_MTU = 18,
+	/* How it ends: a verdict. */
+	TRACE_VERDICT = 19,
+};
+
+#define TRACE_STEPS 32
+
+struct trace_entry {
+	__u32 step;
+	__u32 value;
+};
+_Static_assert(sizeof(struct trace_entry) == 8, "keep TraceEntry in weir-l4/src/layout.rs equal");
+
+struct trace {
+	__u32 count;
+	__u32 zero;
+	struct trace_entry steps[TRACE_STEPS];
+};
+_Static_assert(sizeof(struct trace) == 264, "keep Trace in weir-l4/src/layout.rs equal");
+
 /* Counted per processor. */
 struct counter {
 	__u64 packets;

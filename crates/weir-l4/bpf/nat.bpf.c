@@ -15,6 +15,7 @@
 #include "opening.h"
 #include "packet.h"
 #include "rewrite.h"
+#include "trace.h"
 #include "verdict.h"
 
 char license_of_the_program[] SEC("license") = "GPL";
@@ -25,7 +26,7 @@ static __always_inline void count_bytes(struct __sk_buff *skb, const struct flow
 	struct backend_counter *counter = bpf_map_lookup_elem(&backend_counters, &number);
 	__u64 bytes = skb->wire_len ? skb->wire_len : skb->len;
 
-	if (!counter)
+	if (!counter || EXPLAINS)
 		return;
 	if (flow->direction == TO_BACKEND)
 		counter->bytes_to_backend += bytes;
@@ -39,7 +40,7 @@ __noinline int note_fragment(const struct packet *packet)
 	struct fragment_key key = {};
 	struct fragment fragment = {};
 
-	if (!packet)
+	if (!packet || EXPLAINS)
 		return 0;
 	key.source = packet->source;
 	key.destination = packet->destination;
@@ -77,8 +78,11 @@ __noinline int deliver(struct __sk_buff *skb, struct packet *packet, struct flow
 	if (packet->hop_limit <= 1)
 		return VERDICT_TIME_EXCEEDED;
 	way = way_of(skb, packet, flow);
+	note(TRACE_WAY, way);
 	if (way == WAY_NONE)
 		return DROP_NO_ROUTE;
+	note(TRACE_INTERFACE, flow->next_hop.interface);
+	note(TRACE_MTU, flow->next_hop.mtu);
 	if (!fits(skb, packet, flow))
 		return packet->is_whole ? VERDICT_TOO_BIG : DROP_UNANSWERED;
 	if (packet->fragment == FIRST_FRAGMENT)
@@ -115,6 +119,7 @@ __noinline int admit(struct __sk_buff *skb, struct packet *packet, struct flow *
 		return DROP_NO_BACKEND;
 	if (same_address(&backend->address, &packet->source))
 		return DROP_OWN_BACKEND;
+	note(TRACE_BACKEND, number);
 	to_backend(flow, packet, backend, number);
 	/* What a reset belongs to is over: it is passed on, and nothing is opened for it. */
 	if (is_reset)
@@ -123,8 +128,10 @@ __noinline int admit(struct __sk_buff *skb, struct packet *packet, struct flow *
 	/* Where there is no room, the hash leads the next packet to the same backend. */
 	if (refused && !(hashes && refused == DROP_SHED))
 		return refused;
+	if (refused)
+		note(TRACE_NOT_REMEMBERED, 0);
 	counter = bpf_map_lookup_elem(&backend_counters, &number);
-	if (counter)
+	if (counter && !EXPLAINS)
 		counter->flows++;
 	return STEP_MADE;
 }
@@ -178,6 +185,7 @@ __noinline int note_direct(const struct packet *packet)
 static __always_inline int from_origin(struct flow *flow, const struct origin *origin, const struct flow_key6 *key)
 {
 	flow->listener = origin->listener;
+	note(TRACE_ORIGIN, origin->listener);
 	if (origin->is_ambiguous)
 		return DROP_UNKNOWN_FLOW;
 	flow->source = origin->address;
@@ -224,6 +232,7 @@ __noinline int meet(struct __sk_buff *skb, struct packet *packet, struct flow *f
 	if (!listener)
 		return meet_backend(packet, flow);
 	flow->listener = listener->number;
+	note(TRACE_LISTENER, listener->number);
 	return admit(skb, packet, flow, listener->pool);
 }
 
@@ -246,6 +255,8 @@ __noinline int go_on(struct packet *packet, struct flow *flow)
 
 	if (!packet || !flow)
 		return NOT_OURS;
+	note(flow->direction == DIRECT ? TRACE_DIRECT : flow->direction == TO_CLIENT ? TRACE_ANSWERS : TRACE_FLOW,
+	     flow->backend);
 	if (flow->direction == DIRECT) {
 		flow->last_tick = packet->now;
 		if (packet->fragment == FIRST_FRAGMENT)
@@ -258,6 +269,7 @@ __noinline int go_on(struct packet *packet, struct flow *flow)
 		return STEP_FOUND;
 	begins_anew = opens(packet);
 	if (!backend || backend->state != BACKEND_ALIVE || backend->generation != flow->generation) {
+		note(TRACE_BACKEND_GONE, number);
 		/* Its backend has gone: a datagram finds another one, a connection is reset. */
 		if (flow->direction == TO_CLIENT)
 			return DROP_NO_BACKEND;
@@ -268,10 +280,11 @@ __noinline int go_on(struct packet *packet, struct flow *flow)
 	}
 	/* The client uses the port again: a connection that is over must not hold up the next (RFC 9293 §3.6.1). */
 	if (begins_anew && flow->direction == TO_BACKEND && is_over(flow, packet->family)) {
+		note(TRACE_BEGINS_ANEW, number);
 		forget_both(flow, packet);
 		return STEP_MADE;
 	}
-	if (flow->is_opening)
+	if (flow->is_opening && !EXPLAINS)
 		return STEP_OPENING;
 	follow(flow, packet);
 	return STEP_FOUND;
@@ -390,9 +403,16 @@ int balance(struct __sk_buff *skb)
 		step = later_fragment(&packet, &key, &made);
 	if (step == STEP_FOUND) {
 		flow = find(&key, packet.family);
+		if (EXPLAINS && flow) {
+			/* What is noted in a flow is noted in a copy. */
+			made = *flow;
+			flow = &made;
+		}
 		step = flow ? go_on(&packet, flow) : STEP_MADE;
 		if (flow)
 			made.listener = flow->listener;
+		if (EXPLAINS && step == STEP_MADE)
+			made = (struct flow){ .listener = made.listener };
 	}
 	if (step == STEP_OPENING && flow) {
 		if (go_on_opening(skb, &packet, flow))
@@ -405,7 +425,7 @@ int balance(struct __sk_buff *skb)
 		step = deliver(skb, &packet, flow, &action);
 	else if (step == STEP_MADE)
 		step = deliver(skb, &packet, &made, &action);
-	if (step == STEP_DIRECT)
+	if (step == STEP_DIRECT && !EXPLAINS)
 		note_direct(&packet);
 	if (step == NOT_OURS || step == STEP_DIRECT)
 		return NOT_OURS;

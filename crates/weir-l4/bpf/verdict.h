@@ -7,6 +7,7 @@
 #include <linux/pkt_cls.h>
 
 #include "maps.h"
+#include "trace.h"
 
 /* The next program on this hook, and then the host's stack, see the packet as it came. */
 #define NOT_OURS (-1)
@@ -14,8 +15,12 @@
 static __always_inline void count(struct __sk_buff *skb, __u32 listener, enum verdict verdict)
 {
 	__u32 index = listener * VERDICTS + verdict;
-	struct counter *counter = bpf_map_lookup_elem(&verdicts, &index);
+	struct counter *counter;
 
+	note(TRACE_VERDICT, verdict);
+	if (EXPLAINS)
+		return;
+	counter = bpf_map_lookup_elem(&verdicts, &index);
 	if (counter) {
 		counter->packets += skb->gso_segs ? skb->gso_segs : 1;
 		counter->bytes += skb->wire_len ? skb->wire_len : skb->len;

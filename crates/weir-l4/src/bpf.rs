@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::layout::{
     Address, Backend, BackendCounter, Counter, Endpoint, Flow, FlowKey4, FlowKey6, Listener, NextHop, Origin,
-    Pool, Settings, SlotBlock,
+    Pool, Settings, SlotBlock, Trace,
 };
 
 macro_rules! plain {
@@ -35,6 +35,7 @@ plain!(
     Pool,
     Settings,
     SlotBlock,
+    Trace,
 );
 
 /// A packet that the kernel is to run a program on, as if it had just come.

@@ -18,6 +18,8 @@ pub struct Interface {
     pub index: u32,
     /// Its name.
     pub name: String,
+    /// Its address on the link; zeros where it has none of Ethernet's.
+    pub mac: [u8; 6],
     /// Whether it is up.
     pub is_up: bool,
     /// Whether its frames have headers of Ethernet, and it is not the loopback.
@@ -216,9 +218,10 @@ fn interface(message: &Message<'_>) -> Option<Interface> {
     const ETHERNET: u16 = 1;
     const UP: u32 = 1;
     const LOOPBACK: u32 = 8;
-    let (mut name, mut is_veth, mut has_far_end) = (None, false, false);
+    let (mut name, mut mac, mut is_veth, mut has_far_end) = (None, [0; 6], false, false);
     for (kind, value) in attributes(message.body, 16) {
         match kind {
+            1 => mac = <[u8; 6]>::try_from(value).unwrap_or_default(),
             3 => name = Some(String::from_utf8_lossy(value).trim_end_matches('\0').to_owned()),
             18 => is_veth = attributes(value, 0).any(|(kind, value)| kind == 1 && value.starts_with(b"veth")),
             37 => has_far_end = true,
@@ -229,6 +232,7 @@ fn interface(message: &Message<'_>) -> Option<Interface> {
     Some(Interface {
         index: u32_at(message.body, 4)?,
         name: name?,
+        mac,
         is_up: flags & UP != 0,
         is_ethernet: u16_at(message.body, 2)? == ETHERNET && flags & LOOPBACK == 0,
         leads_to_namespace: is_veth && has_far_end,

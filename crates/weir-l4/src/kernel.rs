@@ -14,7 +14,7 @@ use crate::layout::{
     Address, BLOCKS_PER_TABLE, Backend, BackendCounter, Counter, Endpoint, Listener, Origin, Pool,
     SLOTS_PER_BLOCK, Settings, SlotBlock, Verdict,
 };
-use crate::numbers::{Full, Kind, name_of, name_of_backend};
+use crate::numbers::{Full, key_of_name, name_of, name_of_backend};
 use crate::plan::{Held, Write, plan};
 use crate::program::{Error, Program, Sizes};
 use crate::wanted::Wanted;
@@ -51,6 +51,8 @@ pub struct Kernel {
     flows: FlowTables,
     held: Held,
     settings: Settings,
+    /// By how much the last sweep found more flows of a backend than the program counts.
+    drifts: BTreeMap<u32, i64>,
 }
 
 impl Kernel {
@@ -60,12 +62,17 @@ impl Kernel {
         let held = adopt(&mut program, sizes)?;
         let settings = program.array::<Settings>("settings")?.get(&0, 0)?;
         let flows = program.flow_tables()?;
-        Ok(Kernel { program, flows, held, settings })
+        Ok(Kernel { program, flows, held, settings, drifts: BTreeMap::new() })
     }
 
     /// The program, to attach it.
     pub fn program(&mut self) -> &mut Program {
         &mut self.program
+    }
+
+    /// Another handle of the tables of flows.
+    pub fn flow_tables(&mut self) -> Result<FlowTables, Error> {
+        self.program.flow_tables()
     }
 
     /// Takes the plane away, and all its flows.
@@ -104,7 +111,7 @@ impl Kernel {
             Write::Origin(at, value) => put(&mut self.program, "origins", at, value.as_ref())?,
             Write::Name(kind, number, name) => {
                 let mut names = self.program.table::<u64, u64>("names")?;
-                names.insert(name_key(*kind, *number), name, 0)?;
+                names.insert(key_of_name(*kind, *number), name, 0)?;
             }
         }
         Ok(())
@@ -150,7 +157,17 @@ impl Kernel {
         let swept = self.flows.sweep(now, idle).map_err(Error::Flows)?;
         let mut open = self.program.array::<u64>("open_flows")?;
         for number in self.held.backends.keys() {
-            open.set(*number, swept.by_backend.get(number).copied().unwrap_or(0), 0)?;
+            let counted = open.get(number, 0)? as i64;
+            let found = swept.by_backend.get(number).copied().unwrap_or(0) as i64;
+            let drift = found - counted;
+            let earlier = self.drifts.insert(*number, drift).unwrap_or(0);
+            // Flows come and go while the table is read. What two sweeps agree on is an entry that the table
+            // let go by itself.
+            let lasting = if drift > 0 { drift.min(earlier.max(0)) } else { drift.max(earlier.min(0)) };
+            if lasting != 0 {
+                self.drifts.insert(*number, drift - lasting);
+                open.set(*number, (counted + lasting).max(0) as u64, 0)?;
+            }
         }
         Ok(swept)
     }
@@ -187,6 +204,11 @@ impl Kernel {
         Ok(sum)
     }
 
+    /// What the program knows a backend of a pool by.
+    pub fn number_of(&self, pool: &str, address: SocketAddr) -> Option<u32> {
+        self.held.numbers.backends.of(name_of_backend(pool, &Endpoint::new(address, 0)))
+    }
+
     /// Flows of a backend of a pool that have not ended.
     pub fn open_flows(&mut self, pool: &str, address: SocketAddr) -> Result<u64, Error> {
         let name = name_of_backend(pool, &Endpoint::new(address, 0));
@@ -198,10 +220,6 @@ impl Kernel {
     pub fn numbers(&self) -> &crate::plan::Named {
         &self.held.numbers
     }
-}
-
-fn name_key(kind: Kind, number: u32) -> u64 {
-    (kind as u64) << 32 | u64::from(number)
 }
 
 fn put<V: aya::Pod>(

@@ -351,6 +351,84 @@ pub struct BackendCounter {
     pub unanswered: u64,
 }
 
+/// As `enum trace_step`: what the explaining program notes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(missing_docs, reason = "bpf/layout.h says what each is, and what its value means")]
+pub enum TraceStep {
+    Flow = 1,
+    Answers,
+    Direct,
+    BackendGone,
+    BeginsAnew,
+    Listener,
+    Origin,
+    Pool,
+    SlotByHash,
+    SlotByTurn,
+    FewestFlows,
+    PassedOver,
+    Backend,
+    NotRemembered,
+    Port,
+    Interface,
+    Way,
+    Mtu,
+    Verdict,
+}
+
+impl TraceStep {
+    /// All, in the order of their numbers, from 1.
+    pub const ALL: [TraceStep; 19] = [
+        TraceStep::Flow,
+        TraceStep::Answers,
+        TraceStep::Direct,
+        TraceStep::BackendGone,
+        TraceStep::BeginsAnew,
+        TraceStep::Listener,
+        TraceStep::Origin,
+        TraceStep::Pool,
+        TraceStep::SlotByHash,
+        TraceStep::SlotByTurn,
+        TraceStep::FewestFlows,
+        TraceStep::PassedOver,
+        TraceStep::Backend,
+        TraceStep::NotRemembered,
+        TraceStep::Port,
+        TraceStep::Interface,
+        TraceStep::Way,
+        TraceStep::Mtu,
+        TraceStep::Verdict,
+    ];
+}
+
+/// Steps that a trace has room for.
+pub const TRACE_STEPS: usize = 32;
+
+/// As `struct trace_entry`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TraceEntry {
+    /// A [`TraceStep`].
+    pub step: u32,
+    /// The number beside it.
+    pub value: u32,
+}
+
+/// As `struct trace`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    /// Steps that were noted.
+    pub count: u32,
+    /// Nothing.
+    pub zero: u32,
+    /// They.
+    pub steps: [TraceEntry; TRACE_STEPS],
+}
+
+const _: () = assert!(size_of::<TraceEntry>() == 8);
+const _: () = assert!(size_of::<Trace>() == 264);
 const _: () = assert!(size_of::<Endpoint>() == 20);
 const _: () = assert!(size_of::<Listener>() == 8);
 const _: () = assert!(size_of::<Pool>() == 16);

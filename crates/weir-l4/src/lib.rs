@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 pub mod bpf;
+pub mod explain;
 pub mod flows;
 pub mod host;
 pub mod kernel;

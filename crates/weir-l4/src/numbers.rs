@@ -45,6 +45,11 @@ impl std::fmt::Display for Full {
 
 impl std::error::Error for Full {}
 
+/// Where the map of names holds the name of a number.
+pub fn key_of_name(kind: Kind, number: u32) -> u64 {
+    (kind as u64) << 32 | u64::from(number)
+}
+
 /// Who has which number, for one kind.
 #[derive(Clone, Debug)]
 pub struct Numbers {

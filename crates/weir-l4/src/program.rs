@@ -19,6 +19,10 @@ use aya::{Ebpf, EbpfError, EbpfLoader};
 use crate::flows::FlowTables;
 use crate::layout::{BLOCKS_PER_TABLE, LAYOUT_VERSION, Verdict};
 
+/// The compiled program, to explain by.
+static EXPLAINING_OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nat_explains.bpf.o"));
+
 /// The compiled program.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nat.bpf.o"));
 
@@ -72,6 +76,8 @@ pub enum Error {
     Map(MapError),
     /// The tables of flows could not be read.
     Flows(io::Error),
+    /// The program was not run.
+    Run(io::Error),
     /// No BPF file system is mounted where programs are to be pinned.
     NotMounted {
         /// Where.
@@ -106,6 +112,7 @@ impl fmt::Display for Error {
             }
             Error::Map(error) => write!(out, "a table of the kernel plane: {}", Chain(error)),
             Error::Flows(error) => write!(out, "the tables of flows: {error}"),
+            Error::Run(error) => write!(out, "the kernel does not run the packet program: {error}"),
             Error::NotMounted { directory } => write!(
                 out,
                 "{} is in no BPF file system: as root, `mount -t bpf bpf /sys/fs/bpf` (systemd does it)",
@@ -158,7 +165,14 @@ pub struct Program {
 impl Program {
     /// Loads the program with maps of its own, that live no longer than it.
     pub fn load(sizes: Sizes) -> Result<Program, Error> {
-        Program::load_by(EbpfLoader::new(), sizes, None)
+        Program::load_by(EbpfLoader::new(), OBJECT, sizes, None)
+    }
+
+    /// Loads the program that explains, with the maps that [`Program::open`] has pinned below `directory` in
+    /// this size. It is attached nowhere.
+    pub fn open_to_explain(directory: &Path, sizes: Sizes) -> Result<Program, Error> {
+        let maps = directory.join(format!("layout-{LAYOUT_VERSION}")).join("maps");
+        Program::load_by(with_pinned(&maps), EXPLAINING_OBJECT, sizes, None)
     }
 
     /// Loads the program with the maps that are pinned below `directory`, which are made where they are
@@ -174,18 +188,19 @@ impl Program {
         for path in [&maps, &links] {
             std::fs::create_dir_all(path).map_err(|source| Error::File { path: path.clone(), source })?;
         }
-        let mut loader = EbpfLoader::new();
-        for map in MAPS {
-            loader.map_pin_path(map, maps.join(map));
-        }
-        Program::load_by(loader, sizes, Some(links))
+        Program::load_by(with_pinned(&maps), OBJECT, sizes, Some(links))
     }
 
-    fn load_by(mut loader: EbpfLoader<'_>, sizes: Sizes, links: Option<PathBuf>) -> Result<Program, Error> {
+    fn load_by(
+        mut loader: EbpfLoader<'_>,
+        object: &[u8],
+        sizes: Sizes,
+        links: Option<PathBuf>,
+    ) -> Result<Program, Error> {
         for (map, entries) in sizes.by_map() {
             loader.map_max_entries(map, entries);
         }
-        let mut object = loader.load(OBJECT)?;
+        let mut object = loader.load(object)?;
         let classifier: &mut SchedClassifier =
             object.program_mut("balance").expect("the object holds it").try_into()?;
         classifier.load()?;
@@ -304,6 +319,15 @@ impl Program {
             remove_pins(own);
         }
     }
+}
+
+/// A loader that takes over the maps below `maps`, and pins there those that are missing.
+fn with_pinned(maps: &Path) -> EbpfLoader<'static> {
+    let mut loader = EbpfLoader::new();
+    for map in MAPS {
+        loader.map_pin_path(map, maps.join(map));
+    }
+    loader
 }
 
 /// Takes away what an earlier process has left below `directory`: nobody may forward by a config that no

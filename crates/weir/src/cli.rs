@@ -80,7 +80,9 @@ enum Verb {
         #[command(flatten)]
         change: Change,
     },
-    /// Say which listener, route, pool and backend a request or connection would get, and why
+    /// Show the flows that the kernel plane remembers
+    Flows(verbs::flows::Arguments),
+    /// Say which listener, route, pool and backend a request, connection or flow would get, and why
     Explain {
         #[command(subcommand)]
         what: Explain,
@@ -140,6 +142,18 @@ enum Explain {
         #[arg(long)]
         json: bool,
     },
+    /// A UDP flow
+    Udp {
+        /// The client, address:port
+        source: SocketAddr,
+        /// The listener, address:port
+        destination: SocketAddr,
+        #[command(flatten)]
+        running: Running,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// An SQL statement
     #[command(hide = true)]
     Sql(NotBuilt),
@@ -185,6 +199,7 @@ fn done(verb: Verb) -> Result<Exit, Exit> {
         Verb::Drain { wait, change } => verbs::backend::drain(&change, wait),
         Verb::Enable { wait, change } => verbs::backend::enable(&change, wait),
         Verb::Cache { what: CacheVerb::Purge(purge) } => verbs::cache::purge(&purge),
+        Verb::Flows(arguments) => verbs::flows::flows(&arguments),
         Verb::Explain { what } => explain(what),
         Verb::Completions { shell } => {
             let mut script = Vec::new();
@@ -213,6 +228,9 @@ fn explain(what: Explain) -> Result<Exit, Exit> {
         }
         Explain::Tcp { source, destination, running, json } => {
             (Question::Tcp { source, destination }, running, json)
+        }
+        Explain::Udp { source, destination, running, json } => {
+            (Question::Udp { source, destination }, running, json)
         }
         Explain::Sql(_) => return Err(not_built("weir explain sql", "this version does not speak MySQL")),
     };
@@ -258,7 +276,9 @@ mod tests {
             "weir cache purge --all",
             "weir explain http GET http://shop.example/ --from 10.0.0.1 --header x-canary:1",
             "weir explain tcp 10.0.0.1:999 10.0.0.2:80",
+            "weir explain udp 10.0.0.1:999 10.0.0.2:53 --json",
             "weir explain sql select 1",
+            "weir flows --listener vip --client 10.9.9.9 --limit 10",
             "weir completions bash",
             "weir man",
             "weir version",

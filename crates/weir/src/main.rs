@@ -19,6 +19,7 @@ mod exit;
 mod limits;
 mod log;
 mod serve;
+mod table;
 mod verbs;
 
 use std::process::ExitCode;

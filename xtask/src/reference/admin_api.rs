@@ -22,16 +22,11 @@ pub fn page() -> String {
         let _ = writeln!(page, "| {status} | `{code}` | {when} |");
     }
     for endpoint in
-        ENDPOINTS.iter().filter(|endpoint| !endpoint.body.is_empty() || !endpoint.statuses.is_empty())
+        ENDPOINTS.iter().filter(|it| !(it.query.is_empty() && it.body.is_empty() && it.statuses.is_empty()))
     {
         let _ = write!(page, "\n## `{} {}`\n\n{}\n", endpoint.method.word(), endpoint.path, endpoint.summary);
-        if !endpoint.body.is_empty() {
-            page.push_str("\n| field | type | meaning |\n|---|---|---|\n");
-            for (name, kind, meaning) in endpoint.body {
-                let optional = if kind.ends_with('?') { ", optional" } else { "" };
-                let _ = writeln!(page, "| `{name}` | {}{optional} | {meaning} |", kind.trim_end_matches('?'));
-            }
-        }
+        fields(&mut page, "parameter of the query", endpoint.query);
+        fields(&mut page, "field", endpoint.body);
         if !endpoint.statuses.is_empty() {
             page.push_str("\n| status | meaning |\n|---|---|\n");
             for (status, meaning) in endpoint.statuses {
@@ -40,6 +35,17 @@ pub fn page() -> String {
         }
     }
     page
+}
+
+fn fields(page: &mut String, head: &str, fields: &[(&str, &str, &str)]) {
+    if fields.is_empty() {
+        return;
+    }
+    let _ = write!(page, "\n| {head} | type | meaning |\n|---|---|---|\n");
+    for (name, kind, meaning) in fields {
+        let optional = if kind.ends_with('?') { ", optional" } else { "" };
+        let _ = writeln!(page, "| `{name}` | {}{optional} | {meaning} |", kind.trim_end_matches('?'));
+    }
 }
 
 /// Errors that any endpoint may answer: status, code, when.

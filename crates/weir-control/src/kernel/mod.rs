@@ -7,9 +7,10 @@
 
 mod counted;
 mod owner;
+mod views;
 mod wanted;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -18,6 +19,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::sync::oneshot;
 use weir_config::{Config, Plane as Asked};
+use weir_l4::explain::Packet;
 use weir_l4::layout::{BackendCounter, Counter, Verdict};
 use weir_l4::program::{Sizes, remove_left_behind};
 use weir_state::Snapshot;
@@ -26,6 +28,8 @@ use weir_state::plane::{Bell, Next, Pending, Placement, Placements, Plane, Stage
 use crate::events::Bus;
 use crate::lock;
 use owner::{Order, Owner};
+use views::Views;
+pub use views::{Explanation, FlowFilter, FlowRow, Flows};
 
 /// What the kernel plane was seen to do, as of its last look.
 #[derive(Clone, Debug, Default)]
@@ -38,9 +42,31 @@ pub struct Seen {
     pub backends: BTreeMap<(String, SocketAddr), SeenBackend>,
 }
 
+impl Seen {
+    /// Who has which number in the program.
+    fn named(&self) -> Named<'_> {
+        let (listeners, backends) = (self.listeners.iter(), self.backends.iter());
+        Named {
+            listeners: listeners.filter_map(|(name, seen)| Some((seen.number?, name.as_str()))).collect(),
+            backends: backends
+                .filter_map(|((pool, address), seen)| Some((seen.number?, (pool.as_str(), *address))))
+                .collect(),
+        }
+    }
+}
+
+/// Names by numbers.
+struct Named<'s> {
+    listeners: HashMap<u32, &'s str>,
+    /// Pool and address.
+    backends: HashMap<u32, (&'s str, SocketAddr)>,
+}
+
 /// A listener in the kernel.
 #[derive(Clone, Debug, Default)]
 pub struct SeenListener {
+    /// What the program knows it by.
+    pub number: Option<u32>,
     /// Flows that are remembered.
     pub flows: u64,
     /// What became of its packets.
@@ -50,6 +76,8 @@ pub struct SeenListener {
 /// A backend that gets packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SeenBackend {
+    /// What the program knows it by.
+    pub number: Option<u32>,
     /// Flows that have not ended.
     pub open: u64,
     /// Since the plane was set up.
@@ -70,6 +98,7 @@ struct Handle {
     orders: Mutex<Vec<Order>>,
     bell: Arc<Bell>,
     seen: ArcSwap<Seen>,
+    views: Views,
 }
 
 impl Handle {
@@ -126,10 +155,12 @@ impl KernelPlane {
             orders: Mutex::default(),
             bell: Arc::new(Bell::default()),
             seen: ArcSwap::default(),
+            views: Views::default(),
         });
         let (of_owner, bus) = (handle.clone(), self.bus.clone());
         let opened = tokio::task::spawn_blocking(move || {
-            let owner = Owner::open(&directory, sizes, of_owner, bus)?;
+            let mut owner = Owner::open(&directory, sizes, of_owner.clone(), bus)?;
+            of_owner.views.open(owner.flow_tables()?, &directory, sizes);
             owner.spawn()
         });
         opened.await.map_err(|error| error.to_string())??;
@@ -154,6 +185,23 @@ impl KernelPlane {
     /// Flows that have not ended.
     pub fn open_flows(&self) -> u64 {
         self.seen().map_or(0, |seen| seen.backends.values().map(|backend| backend.open).sum())
+    }
+
+    /// The flows that it remembers.
+    ///
+    /// # Errors
+    /// The filter is not understood, or the kernel gives no answer.
+    pub async fn flows(&self, filter: FlowFilter) -> Result<Flows, String> {
+        let Some(handle) = self.handle() else { return Ok(Flows::default()) };
+        let asked = tokio::task::spawn_blocking(move || handle.views.flows(&handle.seen.load(), &filter));
+        asked.await.map_err(|error| error.to_string())?
+    }
+
+    /// What would become of a packet, by the program itself.
+    pub async fn explain(&self, packet: Packet) -> Result<Explanation, String> {
+        let handle = self.handle().ok_or("no listener is on the kernel plane")?;
+        let asked = tokio::task::spawn_blocking(move || handle.views.explain(&handle.seen.load(), &packet));
+        asked.await.map_err(|error| error.to_string())?
     }
 
     /// Takes no new flows, waits for those that run at most `limit`, and takes the plane away. Gives the

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
-use weir_l4::flows::Swept;
+use weir_l4::flows::{FlowTables, Swept};
 use weir_l4::host::{Host, Watch};
 use weir_l4::kernel::Kernel;
 use weir_l4::numbers::name_of;
@@ -98,6 +98,11 @@ impl Owner {
             swept_at: Instant::now(),
             sweep_took: Duration::ZERO,
         })
+    }
+
+    /// Another handle of the tables of flows.
+    pub(super) fn flow_tables(&mut self) -> Result<FlowTables, String> {
+        self.kernel.flow_tables().map_err(|error| error.to_string())
     }
 
     pub(super) fn spawn(self) -> Result<(), String> {
@@ -273,14 +278,15 @@ impl Owner {
             let number = self.kernel.numbers().listeners.of(name_of(&listener.name));
             let flows = number.and_then(|number| self.swept.by_listener.get(&number)).copied().unwrap_or(0);
             let verdicts = self.kernel.verdicts(&listener.name).unwrap_or_default();
-            seen.listeners.insert(listener.name.clone(), SeenListener { flows, verdicts });
+            seen.listeners.insert(listener.name.clone(), SeenListener { number, flows, verdicts });
         }
         for pool in &self.in_force.pools {
             for member in &pool.members {
+                let number = self.kernel.number_of(&pool.name, member.address);
                 let open = self.kernel.open_flows(&pool.name, member.address).unwrap_or(0);
                 let counted = self.kernel.backend_counts(&pool.name, member.address).unwrap_or_default();
                 let at = (pool.name.clone(), member.address);
-                seen.backends.insert(at, SeenBackend { open, counted });
+                seen.backends.insert(at, SeenBackend { number, open, counted });
             }
         }
         if let Some((snapshot, _)) = &self.serving {
@@ -311,7 +317,7 @@ impl Owner {
 }
 
 /// The program's clock.
-fn monotonic() -> Duration {
+pub(super) fn monotonic() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }

@@ -39,6 +39,9 @@ fn words(answer: &Answer) -> String {
     if let Some(sqli) = &answer.sqli {
         let _ = writeln!(out, "sqli     {sqli}");
     }
+    for step in &answer.steps {
+        let _ = writeln!(out, "   {step}");
+    }
     let _ = writeln!(out, "action   {}", answer.action);
     if let Some(location) = &answer.location {
         let _ = writeln!(out, "location {location}");

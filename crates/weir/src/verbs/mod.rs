@@ -6,6 +6,7 @@ pub mod check;
 pub mod convert;
 pub mod demo;
 pub mod explain;
+pub mod flows;
 pub mod man;
 pub mod proxy;
 pub mod reload;

@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 
 use hyper::Method;
-use weir_admin::status::{BackendStatus, Quantiles, Status};
+use weir_admin::status::{BackendStatus, ListenerStatus, Quantiles, Status};
 
 use crate::arguments::Running;
 use crate::client::ask_and_print;
 use crate::exit::Exit;
+use crate::table::table;
 
 /// Prints the state of the running Weir.
 pub fn status(running: &Running, json: bool) -> Result<Exit, Exit> {
@@ -40,12 +41,14 @@ fn words(status: &Status, colours: bool) -> String {
         }
     }
     out.push('\n');
-    let heads =
-        ["listener", "protocol", "bind", "pool", "open", "accepted", "2xx", "4xx", "5xx", "p50", "p99"];
+    let heads = [
+        "listener", "protocol", "plane", "bind", "pool", "open", "accepted", "2xx", "4xx", "5xx", "p50",
+        "p99",
+    ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for it in &status.listeners {
         let class = |class: &str| it.requests.get(class).copied().unwrap_or(0).to_string();
-        let mut row = vec![it.name.clone(), it.protocol.clone(), it.bind.join(",")];
+        let mut row = vec![it.name.clone(), it.protocol.clone(), plane(it), it.bind.join(",")];
         row.extend([
             it.pool.clone().unwrap_or_else(|| "-".to_owned()),
             it.connections.to_string(),
@@ -56,6 +59,9 @@ fn words(status: &Status, colours: bool) -> String {
         rows.push(row);
     }
     out.push_str(&table(&rows, |_, text| text));
+    for (it, reason) in status.listeners.iter().filter_map(|it| Some((it, it.plane_reason.as_ref()?))) {
+        let _ = writeln!(out, "  {} is on the proxy plane: {}", it.name, paint(reason, "33", colours));
+    }
     certificates(&mut out, status, colours);
     for pool in &status.pools {
         let (ready, all) = (pool.ready_count, pool.backends.len());
@@ -76,6 +82,15 @@ fn words(status: &Status, colours: bool) -> String {
         }));
     }
     out
+}
+
+/// `kernel at eth0,eth1` or `proxy`.
+fn plane(it: &ListenerStatus) -> String {
+    if it.interfaces.is_empty() {
+        it.plane.clone()
+    } else {
+        format!("{} at {}", it.plane, it.interfaces.join(","))
+    }
 }
 
 fn certificates(out: &mut String, status: &Status, colours: bool) {
@@ -129,25 +144,6 @@ fn quantiles(quantiles: Option<Quantiles>) -> [String; 2] {
     quantiles.map_or_else(|| ["-".to_owned(), "-".to_owned()], |it| [cell(it.p50), cell(it.p99)])
 }
 
-/// Columns as wide as their widest cell; `dress` may colour a padded cell.
-fn table(rows: &[Vec<String>], dress: impl Fn(usize, String) -> String) -> String {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut out = String::new();
-    for row in rows {
-        let cells = row
-            .iter()
-            .enumerate()
-            .map(|(column, cell)| dress(column, format!("{cell:<width$}", width = widths[column])));
-        let line = cells.collect::<Vec<_>>().join("  ");
-        out.push_str("  ");
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-    out
-}
-
 fn paint(text: &str, colour: &str, colours: bool) -> String {
     if colours { format!("\x1b[{colour}m{text}\x1b[0m") } else { text.to_owned() }
 }
@@ -163,16 +159,5 @@ fn span(seconds: f64) -> String {
         60..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
         3600..86_400 => format!("{}h{}m", seconds / 3600, seconds / 60 % 60),
         _ => format!("{}d{}h", seconds / 86_400, seconds / 3600 % 24),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn columns_line_up_and_lines_have_no_trailing_blanks() {
-        let rows = [vec!["a".to_owned(), "state".to_owned()], vec!["10.0.0.1:80".to_owned(), String::new()]];
-        assert_eq!(table(&rows, |_, text| text), "  a            state\n  10.0.0.1:80\n");
     }
 }

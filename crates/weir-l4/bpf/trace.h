@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* The program a second time, to explain: compiled with WEIR_EXPLAINS it decides by the same maps and notes each step,
+ * but remembers no flow and counts nothing. It is attached nowhere, and run on made-up packets. In the program that
+ * forwards nothing of this is left. */
+#ifndef WEIR_TRACE_H
+#define WEIR_TRACE_H
+
+#include "maps.h"
+
+#ifdef WEIR_EXPLAINS
+#define EXPLAINS 1
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct trace);
+} trace SEC(".maps");
+
+static __always_inline void note(enum trace_step step, __u32 value)
+{
+	__u32 zero = 0, at;
+	struct trace *steps = bpf_map_lookup_elem(&trace, &zero);
+
+	if (!steps)
+		return;
+	at = steps->count;
+	if (at >= TRACE_STEPS)
+		return;
+	steps->steps[at].step = step;
+	steps->steps[at].value = value;
+	steps->count = at + 1;
+}
+#else
+#define EXPLAINS 0
+
+static __always_inline void note(enum trace_step step, __u32 value)
+{
+	(void)step;
+	(void)value;
+}
+#endif
+
+#endif
