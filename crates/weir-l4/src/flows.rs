@@ -224,7 +224,7 @@ impl<K: aya::Pod + From<FlowKey6> + Into<FlowKey6>> Table<K> {
             gone.clear();
             for (key, flow) in keys.iter().zip(flows) {
                 let wide: FlowKey6 = (*key).into();
-                let entry = Entry { key: &wide, flow, now, idle: idle(flow.listener) };
+                let entry = SweptEntry { key: &wide, flow, now, idle: idle(flow.listener) };
                 match entry.fate(&mut || self.other(&wide, flow)) {
                     Fate::Stays => {}
                     Fate::StaysOf(stage) => {
@@ -244,7 +244,7 @@ impl<K: aya::Pod + From<FlowKey6> + Into<FlowKey6>> Table<K> {
 }
 
 /// One direction of a flow, as a sweep meets it.
-struct Entry<'e> {
+struct SweptEntry<'e> {
     key: &'e FlowKey6,
     flow: &'e Flow,
     now: u32,
@@ -264,7 +264,7 @@ enum Fate {
     GoesWithTheOther,
 }
 
-impl Entry<'_> {
+impl SweptEntry<'_> {
     /// `other` looks up the other direction, which costs a call of the kernel: it is asked for what this one
     /// does not tell.
     fn fate(&self, other: &mut dyn FnMut() -> Option<Flow>) -> Fate {
@@ -315,7 +315,7 @@ mod tests {
         let (key, flow) = entry(protocol, direction, seen, Duration::from_secs(silent));
         let other = other
             .map(|(seen, silent)| entry(protocol, Direction::ToClient, seen, Duration::from_secs(silent)).1);
-        Entry { key: &key, flow: &flow, now: NOW, idle: IDLE }.fate(&mut || other)
+        SweptEntry { key: &key, flow: &flow, now: NOW, idle: IDLE }.fate(&mut || other)
     }
 
     #[test]

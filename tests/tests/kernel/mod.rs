@@ -3,6 +3,7 @@
 mod flood;
 mod life;
 mod traffic;
+mod views;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
