@@ -1,6 +1,8 @@
 //! The kernel plane: packets that eBPF forwards, between hosts that are network namespaces. Needs root.
 
+mod crowd;
 mod flood;
+mod leftovers;
 mod life;
 mod traffic;
 mod views;
