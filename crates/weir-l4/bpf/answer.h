@@ -74,10 +74,12 @@ __noinline __s64 sum_of_quote(struct __sk_buff *skb, const struct packet *packet
 	is_open = packet->sum_is_open;
 	transport_bytes = packet->protocol == IPPROTO_TCP ? QUOTED_TCP : QUOTED_UDP;
 	sum_at = packet->protocol == IPPROTO_TCP ? offsetof(struct tcphdr, check) : offsetof(struct udphdr, check);
+	/* One bound at a time: see `sum_is_right`. */
 	asm volatile("" : "+r"(header_bytes));
-	if (header_bytes < 20 || header_bytes > sizeof(header))
+	if (header_bytes > sizeof(header))
 		return -1;
-	if (bpf_skb_load_bytes(skb, from, header, header_bytes))
+	asm volatile("" : "+r"(header_bytes));
+	if (header_bytes < 20 || bpf_skb_load_bytes(skb, from, header, header_bytes))
 		return -1;
 	if (transport_bytes == QUOTED_TCP) {
 		if (bpf_skb_load_bytes(skb, from + header_bytes, transport, QUOTED_TCP))
@@ -93,7 +95,7 @@ __noinline __s64 sum_of_quote(struct __sk_buff *skb, const struct packet *packet
 
 		sum = (__u64)(__u32)sum + (__u16)~open + closed;
 	}
-	return (__u64)fold((__u32)sum) + (__u32)bpf_csum_diff(NULL, 0, (__be32 *)header, sizeof(header), 0);
+	return (__u64)fold(sum) + (__u32)bpf_csum_diff(NULL, 0, (__be32 *)header, sizeof(header), 0);
 }
 
 /* Cuts a frame down to what is quoted and makes `room` bytes before it. */

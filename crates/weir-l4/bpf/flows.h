@@ -266,7 +266,9 @@ forward:
 		note(TRACE_PORT, bpf_ntohs(key.destination_port));
 	flow->source_port = key.destination_port;
 	key_of(&key, packet);
-	if (insert_opening(&key, flow, packet->family, BPF_ANY))
+	/* From the stack: Linux 6.1 stores nothing that an argument points to. */
+	back = *flow;
+	if (insert_opening(&key, &back, packet->family, BPF_ANY))
 		return DROP_SHED;
 	count_open(flow->backend, 1);
 	return 0;

@@ -82,7 +82,7 @@ __noinline int read_quoted(struct __sk_buff *skb, const struct packet *packet, s
 
 /* Brings the sum that the quoted transport header has forward, where it is quoted; gives what its field changed by. */
 static __always_inline __s64 rewrite_quoted_sum(struct __sk_buff *skb, const struct packet *packet,
-						const struct quoted *quoted, __s64 difference)
+						const struct quoted *quoted, __u64 difference)
 {
 	__u32 at = quoted->transport + (quoted->opposite.protocol == IPPROTO_TCP ? offsetof(struct tcphdr, check) :
 										    offsetof(struct udphdr, check));
@@ -94,7 +94,8 @@ static __always_inline __s64 rewrite_quoted_sum(struct __sk_buff *skb, const str
 	if (quoted->opposite.protocol == IPPROTO_UDP && sum == 0)
 		return 0;
 	*(__u16 *)&before = sum;
-	sum = ~fold((__u64)(__u16)~sum + (__u32)difference);
+	/* Of more than 32 bits where the kernel does not fold what it gives (before Linux 6.13). */
+	sum = ~fold((__u64)(__u16)~sum + difference);
 	*(__u16 *)&after = sum;
 	bpf_skb_store_bytes(skb, at, &sum, sizeof(sum), 0);
 	return bpf_csum_diff(&before, sizeof(before), &after, sizeof(after), 0);

@@ -147,7 +147,10 @@ static __always_inline void place_of(struct endpoint *at, const struct address *
 
 static __always_inline bool is_host(const struct address *address)
 {
-	return bpf_map_lookup_elem(&host_addresses, address) != NULL;
+	/* On the stack: Linux 6.1 looks up nothing that an argument points to. */
+	struct address key = *address;
+
+	return bpf_map_lookup_elem(&host_addresses, &key) != NULL;
 }
 
 /* Remembers that somebody asks a backend past all listeners, through this host: its answers are not ours. */

@@ -26,17 +26,19 @@ static __always_inline void count_failure(__u32 backend, bool is_refused)
 static __always_inline bool copy_settled(const struct flow_key6 *key, struct flow *flow, __u8 family)
 {
 	struct flow_key4 key4 = {};
+	/* On the stack: Linux 6.1 stores nothing that an argument points to. */
+	struct flow settled = *flow;
 	long refused;
 
-	flow->is_opening = 0;
+	settled.is_opening = 0;
 	if (family == 6) {
-		refused = bpf_map_update_elem(&flows6, key, flow, BPF_ANY);
+		refused = bpf_map_update_elem(&flows6, key, &settled, BPF_ANY);
 	} else {
 		narrow(&key4, key);
-		refused = bpf_map_update_elem(&flows4, &key4, flow, BPF_ANY);
+		refused = bpf_map_update_elem(&flows4, &key4, &settled, BPF_ANY);
 	}
-	if (refused)
-		flow->is_opening = 1;
+	if (!refused)
+		flow->is_opening = 0;
 	return !refused;
 }
 

@@ -129,10 +129,13 @@ static __always_inline bool sum_is_right(struct __sk_buff *skb, const struct iph
 	if (bytes > sizeof(*ip)) {
 		__u32 rest = bytes - sizeof(*ip);
 
-		/* The compiler knows what four bits can hold; the verifier does not, and wants it checked. */
+		/* The compiler knows what four bits can hold; the verifier does not, and wants it checked. Of two bounds in
+		 * one comparison that of Linux 6.1 learns nothing. */
 		asm volatile("" : "+r"(rest));
-		if (rest == 0 || rest > sizeof(options) ||
-		    bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(*ip), options, rest))
+		if (rest > sizeof(options))
+			return false;
+		asm volatile("" : "+r"(rest));
+		if (rest < 4 || bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(*ip), options, rest))
 			return false;
 #pragma unroll
 		for (int at = 0; at < 10; at++)

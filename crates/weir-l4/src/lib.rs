@@ -8,6 +8,7 @@
 
 #![deny(unsafe_code)]
 
+mod attachments;
 pub mod bpf;
 pub mod explain;
 pub mod flows;

@@ -4,18 +4,17 @@
 //! Maps and attachments are pinned below a directory of the BPF file system, so that packets flow on while no
 //! process is there.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
-use aya::programs::links::{FdLink, PinnedLink};
-use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
-use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
+use aya::programs::ProgramError;
+use aya::programs::SchedClassifier;
 use aya::{Ebpf, EbpfError, EbpfLoader};
 
+use crate::attachments::Attachments;
 use crate::flows::FlowTables;
 use crate::layout::{BLOCKS_PER_TABLE, LAYOUT_VERSION, Verdict};
 
@@ -104,7 +103,7 @@ impl fmt::Display for Error {
         match self {
             Error::Load(error) => write!(
                 out,
-                "the kernel does not load the packet program (it needs Linux 6.6 or newer, CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON): {}",
+                "the kernel does not load the packet program (it needs Linux 6.1 or newer, CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON): {}",
                 Chain(error)
             ),
             Error::Program(error) => {
@@ -157,9 +156,7 @@ from!(EbpfError => Load, ProgramError => Program, MapError => Map);
 /// A program that is loaded, with its maps and where it is attached.
 pub struct Program {
     object: Ebpf,
-    /// Where links are pinned; `None` for a program that lives no longer than its process.
-    links: Option<PathBuf>,
-    attached: BTreeMap<String, FdLink>,
+    attachments: Attachments,
 }
 
 impl Program {
@@ -184,18 +181,18 @@ impl Program {
             return Err(Error::NotMounted { directory: directory.to_owned() });
         }
         let own = directory.join(format!("layout-{LAYOUT_VERSION}"));
-        let (maps, links) = (own.join("maps"), own.join("links"));
-        for path in [&maps, &links] {
+        let maps = own.join("maps");
+        for path in Attachments::directories(&own).iter().chain([&maps]) {
             std::fs::create_dir_all(path).map_err(|source| Error::File { path: path.clone(), source })?;
         }
-        Program::load_by(with_pinned(&maps), OBJECT, sizes, Some(links))
+        Program::load_by(with_pinned(&maps), OBJECT, sizes, Some(own))
     }
 
     fn load_by(
         mut loader: EbpfLoader<'_>,
         object: &[u8],
         sizes: Sizes,
-        links: Option<PathBuf>,
+        own: Option<PathBuf>,
     ) -> Result<Program, Error> {
         for (map, entries) in sizes.by_map() {
             loader.map_max_entries(map, entries);
@@ -204,7 +201,7 @@ impl Program {
         let classifier: &mut SchedClassifier =
             object.program_mut("balance").expect("the object holds it").try_into()?;
         classifier.load()?;
-        Ok(Program { object, links, attached: BTreeMap::new() })
+        Ok(Program { object, attachments: Attachments::at(own) })
     }
 
     /// The packet program.
@@ -248,75 +245,34 @@ impl Program {
 
     /// Names of the interfaces that it is attached to.
     pub fn interfaces(&self) -> impl Iterator<Item = &str> {
-        self.attached.keys().map(String::as_str)
+        self.attachments.interfaces()
     }
 
     /// Attaches the program to the ingress of an interface, before the programs that are there; takes over
     /// the attachment of an earlier process without missing a packet.
     pub fn attach(&mut self, interface: &str) -> Result<(), Error> {
-        let pin = self.links.as_ref().map(|links| links.join(interface));
-        let fail = |source: Box<dyn std::error::Error + Send + Sync>| Error::Attach {
-            interface: interface.to_owned(),
-            source,
-        };
-        let kept = pin.as_ref().and_then(|pin| PinnedLink::from_pin(pin).ok());
-        if let Some(kept) = kept.and_then(|kept| SchedClassifierLink::try_from(FdLink::from(kept)).ok()) {
-            // Of an interface that is gone, or came anew under its name, the old attachment can't be taken
-            // over.
-            let classifier = self.classifier();
-            if let Ok(id) = classifier.attach_to_link(kept) {
-                let link = classifier.take_link(id).map_err(|error| fail(error.into()))?;
-                let link = FdLink::try_from(link).map_err(|error| fail(error.into()))?;
-                self.attached.insert(interface.to_owned(), link);
-                return Ok(());
-            }
-        }
-        if let Some(pin) = &pin {
-            let _ = std::fs::remove_file(pin);
-        }
-        let classifier = self.classifier();
-        let order = TcAttachOptions::TcxOrder(LinkOrder::first());
-        let id = classifier
-            .attach_with_options(interface, TcAttachType::Ingress, order)
-            .map_err(|error| fail(error.into()))?;
-        let link = classifier.take_link(id).map_err(|error| fail(error.into()))?;
-        let link = FdLink::try_from(link).map_err(|error| fail(error.into()))?;
-        let link = match pin {
-            Some(pin) => FdLink::from(link.pin(&pin).map_err(|error| fail(error.into()))?),
-            None => link,
-        };
-        self.attached.insert(interface.to_owned(), link);
-        Ok(())
+        let program = self.object.program_mut("balance").expect("the object holds it");
+        let classifier: &mut SchedClassifier = program.try_into().expect("it is a classifier");
+        self.attachments
+            .attach(classifier, interface)
+            .map_err(|source| Error::Attach { interface: interface.to_owned(), source })
     }
 
     /// Takes the program off an interface.
     pub fn detach(&mut self, interface: &str) {
-        if let Some(links) = &self.links {
-            let _ = std::fs::remove_file(links.join(interface));
-        }
-        self.attached.remove(interface);
+        self.attachments.detach(interface);
     }
 
     /// Names of interfaces with an attachment of an earlier process that was not taken over.
     pub fn left_behind(&self) -> Vec<String> {
-        let Some(entries) = self.links.as_ref().and_then(|links| std::fs::read_dir(links).ok()) else {
-            return Vec::new();
-        };
-        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        names.filter(|name| !self.attached.contains_key(name)).collect()
+        self.attachments.left_behind()
     }
 
     /// Takes everything away: attachments and maps. Packets for its listeners go to the host's own stack from
     /// now on.
     pub fn remove(mut self) {
-        for interface in self.attached.keys().cloned().collect::<Vec<_>>() {
-            self.detach(&interface);
-        }
-        for interface in self.left_behind() {
-            self.detach(&interface);
-        }
-        if let Some(own) = self.links.as_ref().and_then(|links| links.parent()) {
-            remove_pins(own);
+        if let Some(own) = self.attachments.remove() {
+            remove_pins(&own);
         }
     }
 }
@@ -339,14 +295,14 @@ pub fn remove_left_behind(directory: &Path) -> bool {
     was_there
 }
 
-/// Unpins attachments, which ends them, and maps.
+/// Ends attachments and unpins maps.
 fn remove_pins(own: &Path) {
-    for directory in [own.join("links"), own.join("maps")] {
-        for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
-            let _ = std::fs::remove_file(entry.path());
-        }
-        let _ = std::fs::remove_dir(directory);
+    Attachments::at(Some(own.to_owned())).remove();
+    let maps = own.join("maps");
+    for entry in std::fs::read_dir(&maps).into_iter().flatten().flatten() {
+        let _ = std::fs::remove_file(entry.path());
     }
+    let _ = std::fs::remove_dir(maps);
     let _ = std::fs::remove_dir(own);
 }
 

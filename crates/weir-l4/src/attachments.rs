@@ -1,0 +1,214 @@
+//! Where the program is attached: by tcx, or by clsact on kernels that lack it (before Linux 6.6). Both
+//! outlive the process, and are taken over by the next one without missing a packet.
+//!
+//! A tcx attachment is a link, pinned below `links`. One of clsact is a filter of the interface's own, which
+//! stays until it is taken off; a directory below `filters` tells of it, since nothing can be pinned.
+
+use std::collections::BTreeMap;
+use std::error::Error as StdError;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
+
+use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle, qdisc_add_clsact};
+use aya::programs::{Link, LinkOrder, ProgramError, SchedClassifier, TcAttachType};
+use aya::sys::SyscallError;
+
+/// Of filters, those with the least priority are asked first.
+const PRIORITY: u16 = 1;
+/// By which our filter is known among those of its priority: "weir".
+const HANDLE: TcHandle = TcHandle::new(0x7765, 0x6972);
+
+type Failure = Box<dyn StdError + Send + Sync>;
+
+/// One attachment.
+enum Attachment {
+    Tcx(FdLink),
+    Clsact,
+}
+
+/// All attachments of a program, by name of the interface.
+pub(crate) struct Attachments {
+    /// Where they are kept; `None` when they end with the process.
+    directory: Option<PathBuf>,
+    attached: BTreeMap<String, Attachment>,
+}
+
+impl Attachments {
+    /// None yet, to be kept below `directory`.
+    pub(crate) fn at(directory: Option<PathBuf>) -> Attachments {
+        Attachments { directory, attached: BTreeMap::new() }
+    }
+
+    /// Directories that are needed below `directory`.
+    pub(crate) fn directories(directory: &Path) -> [PathBuf; 2] {
+        [directory.join("links"), directory.join("filters")]
+    }
+
+    pub(crate) fn interfaces(&self) -> impl Iterator<Item = &str> {
+        self.attached.keys().map(String::as_str)
+    }
+
+    fn kept_as(&self, kind: &str, interface: &str) -> Option<PathBuf> {
+        Some(self.directory.as_ref()?.join(kind).join(file_name(interface)))
+    }
+
+    /// Attaches `classifier` to the ingress of an interface, before all that is there.
+    pub(crate) fn attach(
+        &mut self,
+        classifier: &mut SchedClassifier,
+        interface: &str,
+    ) -> Result<(), Failure> {
+        let attachment = match self.attach_tcx(classifier, interface) {
+            Err(problem) if lacks_tcx(problem.as_ref()) => self.attach_clsact(classifier, interface)?,
+            done => Attachment::Tcx(done?),
+        };
+        self.attached.insert(interface.to_owned(), attachment);
+        Ok(())
+    }
+
+    fn attach_tcx(&self, classifier: &mut SchedClassifier, interface: &str) -> Result<FdLink, Failure> {
+        let pin = self.kept_as("links", interface);
+        let kept = pin.as_ref().and_then(|pin| PinnedLink::from_pin(pin).ok());
+        if let Some(kept) = kept.and_then(|kept| SchedClassifierLink::try_from(FdLink::from(kept)).ok()) {
+            // Of an interface that is gone, or came anew under its name, the old attachment can't be taken
+            // over.
+            if let Ok(id) = classifier.attach_to_link(kept) {
+                return Ok(FdLink::try_from(classifier.take_link(id)?)?);
+            }
+        }
+        if let Some(pin) = &pin {
+            let _ = std::fs::remove_file(pin);
+        }
+        let order = TcAttachOptions::TcxOrder(LinkOrder::first());
+        let id = classifier.attach_with_options(interface, TcAttachType::Ingress, order)?;
+        let link = FdLink::try_from(classifier.take_link(id)?)?;
+        Ok(match pin {
+            Some(pin) => FdLink::from(link.pin(&pin)?),
+            None => link,
+        })
+    }
+
+    fn attach_clsact(
+        &self,
+        classifier: &mut SchedClassifier,
+        interface: &str,
+    ) -> Result<Attachment, Failure> {
+        // There already, or no filter can be added below it: then that says why.
+        let _ = qdisc_add_clsact(interface);
+        let kept = self.kept_as("filters", interface);
+        if let Some(kept) = &kept {
+            std::fs::create_dir_all(kept)?;
+        }
+        // The filter of an earlier process gets this program in one go.
+        let id = match classifier.attach_to_link(filter_of(interface)?) {
+            Ok(id) => id,
+            Err(_) => {
+                let options = NlOptions { priority: PRIORITY, handle: HANDLE, classid: None };
+                let options = TcAttachOptions::Netlink(options);
+                classifier.attach_with_options(interface, TcAttachType::Ingress, options)?
+            }
+        };
+        // Dropped, it would take the filter off, and the next process is to find it.
+        let _ = ManuallyDrop::new(classifier.take_link(id)?);
+        Ok(Attachment::Clsact)
+    }
+
+    /// Takes the program off an interface.
+    pub(crate) fn detach(&mut self, interface: &str) {
+        if let Some(pin) = self.kept_as("links", interface) {
+            let _ = std::fs::remove_file(pin);
+        }
+        let attachment = self.attached.remove(interface);
+        let kept = self.kept_as("filters", interface);
+        let was_kept = kept.is_some_and(|kept| std::fs::remove_dir(kept).is_ok());
+        if was_kept || matches!(attachment, Some(Attachment::Clsact)) {
+            // The interface may be gone, and its filters with it.
+            let _ = filter_of(interface).map(|filter| filter.detach());
+        }
+        if let Some(Attachment::Tcx(link)) = attachment {
+            drop(link);
+        }
+    }
+
+    /// Names of interfaces with an attachment of an earlier process that was not taken over.
+    pub(crate) fn left_behind(&self) -> Vec<String> {
+        let Some(directory) = &self.directory else { return Vec::new() };
+        let kept = Attachments::directories(directory).into_iter().filter_map(|path| path.read_dir().ok());
+        let names = kept.flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        names.map(|name| interface_of(&name)).filter(|name| !self.attached.contains_key(name)).collect()
+    }
+
+    /// Ends all attachments, those of earlier processes too; gives the directory they were kept below.
+    pub(crate) fn remove(&mut self) -> Option<PathBuf> {
+        for interface in self.attached.keys().cloned().collect::<Vec<_>>() {
+            self.detach(&interface);
+        }
+        for interface in self.left_behind() {
+            self.detach(&interface);
+        }
+        for path in self.directory.iter().flat_map(|directory| Attachments::directories(directory)) {
+            let _ = std::fs::remove_dir(path);
+        }
+        self.directory.take()
+    }
+}
+
+impl Drop for Attachments {
+    /// Links that are not pinned end by themselves.
+    fn drop(&mut self) {
+        if self.directory.is_none() {
+            for interface in self.attached.keys().cloned().collect::<Vec<_>>() {
+                self.detach(&interface);
+            }
+        }
+    }
+}
+
+/// Our filter on an interface.
+fn filter_of(interface: &str) -> io::Result<SchedClassifierLink> {
+    SchedClassifierLink::attached(interface, TcAttachType::Ingress, PRIORITY, HANDLE, None)
+}
+
+/// Whether a kernel refuses to attach by tcx because it does not know it.
+fn lacks_tcx(problem: &(dyn StdError + 'static)) -> bool {
+    let Some(ProgramError::SyscallError(SyscallError { io_error, .. })) = problem.downcast_ref() else {
+        return false;
+    };
+    io_error.raw_os_error() == Some(libc::EINVAL)
+}
+
+/// The BPF file system takes no dots in names, and the kernel no colons in those of interfaces.
+fn file_name(interface: &str) -> String {
+    interface.replace('.', ":")
+}
+
+fn interface_of(file: &str) -> String {
+    file.replace(':', ".")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_is_known_by_its_file() {
+        for name in ["eth0", "eth0.5", "br-1.2.3"] {
+            assert!(!file_name(name).contains('.'));
+            assert_eq!(interface_of(&file_name(name)), name);
+        }
+    }
+
+    #[test]
+    fn only_what_the_kernel_does_not_know_is_tried_otherwise() {
+        let refused = |code| -> Failure {
+            let io_error = io::Error::from_raw_os_error(code);
+            ProgramError::SyscallError(SyscallError { call: "bpf_mprog_attach", io_error }).into()
+        };
+        assert!(lacks_tcx(refused(libc::EINVAL).as_ref()));
+        assert!(!lacks_tcx(refused(libc::EPERM).as_ref()));
+        let other: Failure = io::Error::from_raw_os_error(libc::EINVAL).into();
+        assert!(!lacks_tcx(other.as_ref()));
+    }
+}
