@@ -7,7 +7,7 @@ mod http;
 pub mod slow;
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, SocketAddrV4, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -72,10 +72,10 @@ pub fn counters(address: SocketAddr) -> io::Result<Counters> {
 }
 
 /// Serves at `address` (port 0: any free one) until the process ends; says on standard output where.
-pub fn serve(kind: BackendKind, address: SocketAddrV4) -> io::Result<()> {
+pub fn serve(kind: BackendKind, address: SocketAddr) -> io::Result<()> {
     let listener = listen(address)?;
     let address = rustix::net::getsockname(&listener)?;
-    let address = SocketAddrV4::try_from(address)?;
+    let address = SocketAddr::try_from(address)?;
     println!("listening on {address}");
     io::stdout().flush()?;
     match kind {
@@ -87,10 +87,10 @@ pub fn serve(kind: BackendKind, address: SocketAddrV4) -> io::Result<()> {
 }
 
 /// A non-blocking listening socket at `address` (port 0: any free one).
-pub fn listen(address: SocketAddrV4) -> io::Result<OwnedFd> {
+pub fn listen(address: SocketAddr) -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let listener =
-        rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let listener = rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
     rustix::net::sockopt::set_socket_reuseaddr(&listener, true)?;
     rustix::net::bind(&listener, &address)?;
     rustix::net::listen(&listener, 4096)?;

@@ -211,6 +211,7 @@ mod tests {
             measures: figures.iter().map(|(metric, _)| *metric).collect(),
             sweep: None,
             published: Vec::new(),
+            asked: Vec::new(),
             variants: Vec::new(),
         };
         check(&scenario, &variant)

@@ -110,6 +110,9 @@ fn fill_stage(tools: &Tools, lab: &Path, stage: &Path) -> io::Result<()> {
     }
     fs::copy(lab.join("guest/agent.sh"), stage.join("agent.sh"))?;
     fs::copy(&tools.peers, stage.join("lab/peers"))?;
+    // What `lab/peers` reads.
+    fs::create_dir_all(stage.join("xtask"))?;
+    fs::copy(lab.join("../xtask/debian-root.sh"), stage.join("xtask/debian-root.sh"))?;
     said(Command::new("cp").arg("-r").arg(lab.join("contenders")).arg(stage.join("lab"))).map(drop)
 }
 

@@ -87,7 +87,7 @@ pub enum Load {
     Idle { connections: u32 },
     /// netperf's request/response tests, one process for each connection at a time.
     Netperf { connections: u32, test: netperf::Test },
-    /// iperf3 towards as many endpoints as there are, each at a port of its own; `connections` streams in
+    /// iperf3 towards as many endpoints as there are, each at an address of its own; `connections` streams in
     /// all.
     Iperf3 { connections: u32, endpoints: u16 },
     /// SQL by sysbench, as fast as answers come back; only before a cluster.

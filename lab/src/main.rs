@@ -6,6 +6,7 @@
 //! a topology plugs in, [`meter`] and [`statistics`] are what it concludes from, [`report`] is what it says.
 #![deny(unsafe_code)]
 
+mod addresses;
 mod backend;
 mod certificate;
 mod cluster;
@@ -37,7 +38,7 @@ mod workplace;
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -104,7 +105,7 @@ enum Verb {
         kind: BackendKind,
         /// Address of this machine
         #[arg(long, default_value = "127.0.0.1")]
-        ip: Ipv4Addr,
+        ip: IpAddr,
         /// Port there; 0 for any free one
         #[arg(long, default_value_t = 0)]
         port: u16,
@@ -385,7 +386,7 @@ fn run(verb: Verb) -> io::Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
-        Verb::Backend { kind, ip, port } => backend::serve(kind, SocketAddrV4::new(ip, port))?,
+        Verb::Backend { kind, ip, port } => backend::serve(kind, SocketAddr::new(ip, port))?,
         Verb::Cluster => {
             let workplace = match enclosure::enter(false)? {
                 Enclosure::Ended(code) => return Ok(code),

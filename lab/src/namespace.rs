@@ -87,6 +87,20 @@ impl Namespace {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// Switches IPv6 on, for devices that come from now on. It is off elsewhere: it sends packets of its own
+    /// accord.
+    pub fn enable_ipv6(&self) -> io::Result<()> {
+        const SETTINGS: [(&str, u8); 5] = [
+            ("all/disable_ipv6", 0),
+            ("default/disable_ipv6", 0),
+            ("default/accept_dad", 0),
+            ("default/router_solicitations", 0),
+            ("all/forwarding", 1),
+        ];
+        let lines = SETTINGS.map(|(name, value)| format!("echo {value} >/proc/sys/net/ipv6/conf/{name}\n"));
+        self.run(&["sh", "-e", "-s"].map(str::to_owned), &lines.concat()).map(drop)
+    }
+
     /// Gives `lines`, without their leading `ip`, to ip(8).
     pub fn configure(&self, lines: &[String]) -> io::Result<()> {
         self.run(&["ip", "-batch", "-"].map(str::to_owned), &(lines.join("\n") + "\n")).map(drop)

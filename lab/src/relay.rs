@@ -34,7 +34,7 @@ struct Side {
 /// gives up.
 pub fn serve(port: u16, backend_port: u16) -> io::Result<()> {
     const LISTENER: u64 = u64::MAX;
-    let listener = listen(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
+    let listener = listen((Ipv4Addr::LOCALHOST, port).into())?;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
     let mut relay = Relay { epoll, sides: Vec::new(), buffer: vec![0; PIECE_BYTES] };

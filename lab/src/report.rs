@@ -4,6 +4,7 @@
 //! [`Report`] is what is kept as JSON; everything shown is computed from it anew, so a report can be made
 //! again.
 
+mod asked;
 mod chart;
 mod html;
 mod layout;
@@ -261,6 +262,7 @@ pub mod tests {
             measures: vec![Metric::CPU_PER_REQUEST],
             sweep: None,
             published: Vec::new(),
+            asked: Vec::new(),
             variants: vec![variant],
         };
         SeriesOutcome { series: Series::default(), scenarios: vec![scenario] }

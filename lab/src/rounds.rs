@@ -14,7 +14,7 @@ use crate::contender::Contender;
 use crate::metric::Metric;
 use crate::runner::{self, Cell, Options, Runner, Turn};
 use crate::sample::{Outcome, Participation, Sample};
-use crate::scenario::{self, Length, Published, Scenario, Series, Setup, Sweep, VariantName};
+use crate::scenario::{self, Asked, Length, Published, Scenario, Series, Setup, Sweep, VariantName};
 use crate::workplace::Workplace;
 
 /// What a turn is expected to take beside its load: the contender starts, and what it did is counted
@@ -101,6 +101,9 @@ pub struct ScenarioOutcome {
     pub sweep: Option<Sweep>,
     /// What others measured.
     pub published: Vec<Published>,
+    /// What the first contender is to reach.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub asked: Vec<Asked>,
     /// By variant.
     pub variants: Vec<VariantOutcome>,
 }
@@ -181,6 +184,7 @@ pub fn run(
                 measures: scenario.measures.clone(),
                 sweep: scenario.sweep.clone(),
                 published: scenario.published.clone(),
+                asked: scenario.asked.clone(),
                 variants,
             };
             if let Some(series) = outcomes.last_mut() {

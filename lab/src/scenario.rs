@@ -38,6 +38,9 @@ pub struct Series {
     /// Where this lab differs from the published setup in both variants.
     #[serde(default)]
     pub differences: Vec<String>,
+    /// The published figures side by side, with ours.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "table")]
+    pub tables: Vec<SeriesTable>,
 }
 
 /// Whose settings a variant has.
@@ -119,6 +122,51 @@ pub struct Published {
     pub note: String,
 }
 
+/// What the first contender of a scenario is to reach beside another one: one bound.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Asked {
+    /// The other one, as the report calls it.
+    pub of: String,
+    /// In which figure.
+    pub measure: Metric,
+    /// The first one's figure over the other's: at least this.
+    #[serde(default)]
+    pub least: Option<f64>,
+    /// The same: at most this.
+    #[serde(default)]
+    pub most: Option<f64>,
+    /// The first one's figure less the other's: at most this, in the figure's unit.
+    #[serde(default)]
+    pub most_more: Option<f64>,
+    /// A third contender whose figure is taken off both before they are divided: what each adds to it.
+    #[serde(default)]
+    pub beyond: Option<String>,
+    /// What a reader must know about it.
+    #[serde(default)]
+    pub note: String,
+}
+
+/// Figures of several scenarios side by side, as a publication shows them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SeriesTable {
+    /// What stands above it.
+    pub title: String,
+    /// One column each, of the variant with equal settings.
+    pub columns: Vec<Column>,
+}
+
+/// One column of a [`SeriesTable`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Column {
+    /// Which scenario, with its series.
+    pub scenario: String,
+    /// Which of its figures.
+    pub measure: Metric,
+}
+
 /// What a variant changes.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -180,6 +228,9 @@ pub struct Scenario {
     /// What others measured.
     #[serde(default)]
     pub published: Vec<Published>,
+    /// What the first contender is to reach.
+    #[serde(default)]
+    pub asked: Vec<Asked>,
 }
 
 // Five rounds are the fewest from which a difference can be told; see `statistics::Verdict`.
@@ -381,7 +432,7 @@ mod tests {
         for scenario in &all {
             for setup in scenario.setups(true).unwrap() {
                 assert!(setup.entrants.len() > 1, "{}", scenario.name);
-                assert!(setup.entrants[0].template.starts_with("weir/"), "{}", scenario.name);
+                assert!(setup.entrants[0].template.starts_with("weir"), "{}", scenario.name);
                 for entrant in setup.entrants {
                     if !scenario.not_built.contains_key(&entrant.name) {
                         crate::contender::Contender::read(lab, &entrant.template).unwrap();

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::addresses::Family;
 use crate::backend::BackendKind;
 
 /// Where everything stands. The kind decides which runner does the work.
@@ -35,6 +36,9 @@ pub enum Topology {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Namespaces {
+    /// Version of IP.
+    #[serde(default)]
+    pub family: Family,
     /// How many endpoints there are behind the load balancer.
     #[serde(default = "three")]
     pub endpoints: u8,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
+use crate::addresses::Family;
 use crate::enclosure::{self, Enclosure};
 use crate::guest;
 use crate::link;
@@ -209,7 +210,13 @@ fn wire(endpoints: u8, line: &Asked, program: &[String]) -> io::Result<ExitCode>
     let placement = Placement { core: None, nice: 0, realtime: false };
     let impairments = Impairments { to_client: both, to_balancer: Impairment::NONE, seed: 1 };
     let impaired = (both != Impairment::NONE).then(|| Ok::<_, io::Error>((line.impairer()?, impairments)));
-    let wiring = Wiring::build(endpoints, impaired.transpose()?, placement, &workplace.directory("wire")?)?;
+    let wiring = Wiring::build(
+        Family::Ipv4,
+        endpoints,
+        impaired.transpose()?,
+        placement,
+        &workplace.directory("wire")?,
+    )?;
     let paths: Vec<String> = wiring.endpoints.iter().map(namespace::Namespace::path).collect();
     let command = wiring.client.command(program);
     let status = Command::new(&command[0])

@@ -7,33 +7,23 @@
 //!                     (virtual)          10.77.12.1 ── 10.77.12.2 endpoint 2
 //! ```
 //!
-//! Nothing of it outlives the lab; see [`crate::namespace`].
+//! With IPv6 they are fd77:1::2, fd77:1::1, fd77::/120, and fd77:a::1 and fd77:a::2 for endpoint 0.
+//!
+//! Endpoints take packets for the virtual addresses as well, should one reach them: plain routing sends them
+//! there. Nothing of it outlives the lab; see [`crate::namespace`].
 
 use std::io;
-use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::addresses::Family;
 use crate::link::impairment::Impairment;
 use crate::link::{self, LinkCounters};
 use crate::namespace::{Namespace, READY};
 use crate::process::{Output, Placement, Running, own_program};
 
-/// The address clients connect to. It belongs to the load balancer's namespace.
-pub const VIRTUAL_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-/// All virtual addresses: the load balancer answers at each of them, for loads that need more than one.
-pub const VIRTUAL_NETWORK: &str = "10.77.0.0/24";
-/// The client's address.
-pub const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
-/// The client's next hop.
-const BALANCER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 1);
 /// More would not fit the numbering of the addresses.
 const MOST_ENDPOINTS: u8 = 200;
-
-/// Where endpoint `index` (counted from 0) listens.
-pub fn endpoint_address(index: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 77, 10 + index, 2)
-}
 
 /// How the line between client and load balancer is impaired.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -73,6 +63,7 @@ pub struct Wiring {
     pub balancer: Namespace,
     /// What it balances to.
     pub endpoints: Vec<Namespace>,
+    family: Family,
     emulator: Option<Running>,
 }
 
@@ -80,6 +71,7 @@ impl Wiring {
     /// Makes one with `endpoints` endpoints. The emulator, if there is to be one, runs as placed; its log
     /// goes into `directory`. Takes about 0.1 s.
     pub fn build(
+        family: Family,
         endpoints: u8,
         impairments: Option<(Impairer, Impairments)>,
         placement: Placement,
@@ -94,7 +86,11 @@ impl Wiring {
         let balancer = Namespace::make("balancer")?;
         let names = (0..endpoints).map(|index| Namespace::make(&format!("endpoint {index}")));
         let mut wiring =
-            Self { endpoints: names.collect::<io::Result<_>>()?, client, balancer, emulator: None };
+            Self { endpoints: names.collect::<io::Result<_>>()?, client, balancer, family, emulator: None };
+        if family == Family::Ipv6 {
+            let mut all = [&wiring.client, &wiring.balancer].into_iter().chain(&wiring.endpoints);
+            all.try_for_each(Namespace::enable_ipv6)?;
+        }
         match impairments {
             Some((Impairer::Emulator, impairments)) => wiring.emulate(impairments, placement, directory)?,
             Some((Impairer::Netem, impairments)) => {
@@ -133,33 +129,38 @@ impl Wiring {
     /// already.
     fn address_client_side(&self, more: &[String]) -> io::Result<()> {
         let device = link::DEVICE;
+        let (family, bits, at_once) = (self.family, self.family.bits(), self.family.at_once());
+        let (near, far) = (family.balancer(), family.client());
         let client = [
-            format!("addr add {CLIENT_ADDRESS}/32 peer {BALANCER_ADDRESS} dev {device}"),
+            format!("addr add {far}/{bits} peer {near} dev {device}{at_once}"),
             format!("link set {device} up"),
-            format!("route add default via {BALANCER_ADDRESS} dev {device}"),
+            format!("route add default via {near} dev {device}"),
         ];
         let balancer = [
-            format!("addr add {BALANCER_ADDRESS}/32 peer {CLIENT_ADDRESS} dev {device}"),
-            format!("addr add {VIRTUAL_ADDRESS}/32 dev {device}"),
+            format!("addr add {near}/{bits} peer {far} dev {device}{at_once}"),
+            format!("addr add {}/{bits} dev {device}{at_once}", family.virtual_address(0)),
             format!("link set {device} up"),
-            format!("route add local {VIRTUAL_NETWORK} dev lo"),
+            format!("route add local {} dev lo", family.virtual_network()),
         ];
         self.client.configure(&[more, &client].concat())?;
         self.balancer.configure(&[more, &balancer].concat())
     }
 
     fn connect_endpoints(&self) -> io::Result<()> {
+        let family = self.family;
+        let (bits, at_once) = (if family == Family::Ipv4 { 24 } else { 64 }, family.at_once());
         for (index, endpoint) in (0_u8..).zip(&self.endpoints) {
-            let (near, far) = (Ipv4Addr::new(10, 77, 10 + index, 1), endpoint_address(index));
+            let (near, far) = (family.gateway(index), family.endpoint(index));
             self.balancer.configure(&[
                 format!("link add back{index} type veth peer name back netns {}", endpoint.path()),
-                format!("addr add {near}/24 dev back{index}"),
+                format!("addr add {near}/{bits} dev back{index}{at_once}"),
                 format!("link set back{index} up"),
             ])?;
             endpoint.configure(&[
-                format!("addr add {far}/24 dev back"),
+                format!("addr add {far}/{bits} dev back{at_once}"),
                 "link set back up".to_owned(),
                 format!("route add default via {near}"),
+                format!("route add local {} dev lo", family.virtual_network()),
             ])?;
         }
         Ok(())
@@ -222,11 +223,5 @@ mod tests {
             netem_command("wire", asked).join(" "),
             "tc qdisc add dev wire root netem limit 1000 delay 25000us loss 2%"
         );
-    }
-
-    #[test]
-    fn endpoints_have_networks_of_their_own() {
-        assert_eq!(endpoint_address(0).to_string(), "10.77.10.2");
-        assert_eq!(endpoint_address(2).to_string(), "10.77.12.2");
     }
 }

@@ -4,7 +4,7 @@
 //! Both ends run in this process, so one clock serves both and a one-way delay needs no guess.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::mpsc;
@@ -15,10 +15,11 @@ use serde::{Deserialize, Serialize};
 
 use super::LinkCounters;
 use super::impairment::Impairment;
+use crate::addresses::Family;
 use crate::namespace;
 use crate::process::Placement;
 use crate::statistics::latency_percentile;
-use crate::wiring::{CLIENT_ADDRESS, Impairer, Impairments, VIRTUAL_ADDRESS, Wiring};
+use crate::wiring::{Impairer, Impairments, Wiring};
 
 /// What datagrams told of one direction.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -69,11 +70,12 @@ pub struct Effort {
 pub fn run(impairer: Impairer, asked: Impairment, effort: Effort, directory: &Path) -> io::Result<Finding> {
     let impairments = Impairments { to_client: asked, to_balancer: Impairment::NONE, seed: 1 };
     let placement = Placement { core: None, nice: -10, realtime: false };
-    let wiring = Wiring::build(0, Some((impairer, impairments)), placement, directory)?;
+    let wiring = Wiring::build(Family::Ipv4, 0, Some((impairer, impairments)), placement, directory)?;
     let [client, balancer] = [wiring.client.path(), wiring.balancer.path()];
-    let to_client = datagrams(&balancer, (&client, CLIENT_ADDRESS), effort)?;
-    let to_balancer = datagrams(&client, (&balancer, VIRTUAL_ADDRESS), effort)?;
-    let stream_mbit_per_second = stream((&balancer, VIRTUAL_ADDRESS), &client, effort.stream)?;
+    let to_client = datagrams(&balancer, (&client, Family::Ipv4.client()), effort)?;
+    let to_balancer = datagrams(&client, (&balancer, Family::Ipv4.virtual_address(0)), effort)?;
+    let stream_mbit_per_second =
+        stream((&balancer, Family::Ipv4.virtual_address(0)), &client, effort.stream)?;
     Ok(Finding {
         by: format!("{impairer:?}").to_lowercase(),
         asked_delay_ms: asked.delay.as_secs_f64() * 1e3,
@@ -86,7 +88,7 @@ pub fn run(impairer: Impairer, asked: Impairment, effort: Effort, directory: &Pa
 }
 
 /// Sends datagrams from one namespace to `address` in another.
-fn datagrams(from: &str, (to, address): (&str, Ipv4Addr), effort: Effort) -> io::Result<Datagrams> {
+fn datagrams(from: &str, (to, address): (&str, IpAddr), effort: Effort) -> io::Result<Datagrams> {
     /// Nothing may be on its way longer than this.
     const PATIENCE: Duration = Duration::from_millis(500);
     let origin = Instant::now();
@@ -156,7 +158,7 @@ fn summed_up(sent: u64, arrivals: &[(u64, u32)]) -> Datagrams {
 
 /// Sends a TCP stream from a listener in one namespace to a reader in another, for `length`; gives the rate
 /// (Mbit/s). Err when a byte is not the one that was sent.
-fn stream((from, address): (&str, Ipv4Addr), to: &str, length: Duration) -> io::Result<f64> {
+fn stream((from, address): (&str, IpAddr), to: &str, length: Duration) -> io::Result<f64> {
     const PIECE: usize = 251 * 512;
     let (announce, announced) = mpsc::channel();
     // 251 is prime, so a piece that is lost, doubled or moved does not go unseen.
@@ -176,7 +178,7 @@ fn stream((from, address): (&str, Ipv4Addr), to: &str, length: Duration) -> io::
             namespace::enter(to)?;
             let port =
                 announced.recv().map_err(|_| io::Error::other("the sender of the stream did not start"))?;
-            let mut stream = TcpStream::connect(SocketAddrV4::new(address, port))?;
+            let mut stream = TcpStream::connect(SocketAddr::new(address, port))?;
             let (mut received, mut buffer) = (0_usize, vec![0; PIECE]);
             let begin = Instant::now();
             while begin.elapsed() < length {

@@ -2,7 +2,7 @@
 //!
 //! An iperf3 server takes one test at a time, and all connections of a test, control and data alike, must
 //! reach the same one. A load balancer that gives every connection to the next endpoint would tear them
-//! apart. So each endpoint has a port of its own at the virtual address, and the streams are dealt out over
+//! apart. So each endpoint has a virtual address of its own, and the streams are dealt out over
 //! as many iperf3 clients as there are endpoints: the spread that round robin gives to lasting streams.
 
 use std::io;
@@ -12,10 +12,11 @@ use std::process::{Child, Stdio};
 use serde::Deserialize;
 
 use super::LoadResult;
+use crate::addresses::after;
 use crate::metric::Metric;
 use crate::process;
 
-/// Runs one iperf3 for each of `endpoints` ports from that of `target` on, with `streams` streams in all;
+/// Runs one iperf3 for each of `endpoints` addresses from that of `target` on, with `streams` streams in all;
 /// `peers` is `lab/peers`. The streams go towards the endpoints, as iperf3's do unless told otherwise.
 ///
 /// An iperf3 that fails counts as an error and the others go on. Err when none ends well.
@@ -29,13 +30,12 @@ pub fn run(
     let shares = dealt(streams, endpoints);
     let mut clients = Vec::new();
     for (index, share) in (0..).zip(shares).filter(|(_, share)| *share > 0) {
-        let port = target.port() + index;
         let arguments = ["run", "iperf3", "--", "--json", "-c"].map(str::to_owned);
         let client = process::bound_to_this_one()
             .arg(peers)
             .args(arguments)
-            .arg(target.ip().to_string())
-            .args(["-p".to_owned(), port.to_string(), "-P".to_owned(), share.to_string()])
+            .arg(after(target.ip(), index).to_string())
+            .args(["-p".to_owned(), target.port().to_string(), "-P".to_owned(), share.to_string()])
             .args(["-t".to_owned(), seconds.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

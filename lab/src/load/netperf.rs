@@ -23,6 +23,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
 use super::LoadResult;
+use crate::addresses::after;
 use crate::metric::Metric;
 use crate::process;
 
@@ -56,12 +57,13 @@ impl Test {
 
 /// Where the netserver listens that only takes control connections.
 const CONTROL_PORT: u16 = 12_865;
-/// Whether sockets may be bound to addresses that are not this network's.
-const NONLOCAL_BIND: &str = "/proc/sys/net/ipv4/ip_nonlocal_bind";
+/// Whether sockets may be bound to addresses that are not this network's, by version of IP.
+const NONLOCAL_BIND: [&str; 2] =
+    ["/proc/sys/net/ipv4/ip_nonlocal_bind", "/proc/sys/net/ipv6/ip_nonlocal_bind"];
 /// How long after the last of them has started and its time is over, all netperfs are taken to be done.
 const GRACE: Duration = Duration::from_millis(500);
 /// What each netperf is asked to tell.
-const SELECTED: &str = "THROUGHPUT,ELAPSED_TIME,MIN_LATENCY,MEAN_LATENCY,MAX_LATENCY";
+const SELECTED: &str = "THROUGHPUT,ELAPSED_TIME,MIN_LATENCY,P50_LATENCY,MEAN_LATENCY,MAX_LATENCY";
 
 /// What one netperf told.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -71,6 +73,8 @@ struct Told {
     seconds: f64,
     /// Microseconds.
     least: f64,
+    /// The median; of all streams together it is not known.
+    middle: f64,
     mean: f64,
     greatest: f64,
 }
@@ -86,15 +90,16 @@ pub fn run(
     seconds: u64,
 ) -> io::Result<LoadResult> {
     // Of this network namespace only.
-    fs::write(NONLOCAL_BIND, "1")
-        .map_err(|error| io::Error::new(error.kind(), format!("{NONLOCAL_BIND}: {error}")))?;
+    let setting = NONLOCAL_BIND[usize::from(target.is_ipv6())];
+    fs::write(setting, "1").map_err(|error| io::Error::new(error.kind(), format!("{setting}: {error}")))?;
     let [server, client] = [words(peers, "netserver")?, words(peers, "netperf")?];
     // Its children end when their netperf does; all of them with this process.
     let server = Ended(start(&server, &["-D", "-L", "127.0.0.1,4", "-p", &CONTROL_PORT.to_string()])?);
     wait_for_server()?;
     let mut clients = Vec::new();
     for stream in 0..streams {
-        let arguments = arguments(own_target(target, stream)?, test, seconds);
+        let own = SocketAddr::new(after(target.ip(), stream), target.port());
+        let arguments = arguments(own, test, seconds);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         clients.push(Ended(start(&client, &arguments)?));
     }
@@ -197,18 +202,11 @@ fn wait_for_server() -> io::Result<()> {
     }
 }
 
-/// The virtual address of stream `index`: as many after the first one.
-fn own_target(first: SocketAddr, index: u32) -> io::Result<SocketAddr> {
-    let SocketAddr::V4(first) = first else {
-        return Err(io::Error::other("an IPv4 target was expected"));
-    };
-    Ok(SocketAddr::from((Ipv4Addr::from_bits(first.ip().to_bits() + index), first.port())))
-}
-
 fn arguments(target: SocketAddr, test: Test, seconds: u64) -> Vec<String> {
     let control = CONTROL_PORT.to_string();
     let seconds = seconds.to_string();
-    let (host, port) = (target.ip().to_string(), format!(",{}", target.port()));
+    let family = if target.is_ipv4() { 4 } else { 6 };
+    let (host, port) = (format!("{},{family}", target.ip()), format!(",{}", target.port()));
     [
         ["-H", "127.0.0.1", "-p", &control, "-t", test.name(), "-l", &seconds, "-P", "0"].as_slice(),
         ["--", "-H", &host, "-P", &port, "-r", "1,1", "-k", SELECTED].as_slice(),
@@ -228,6 +226,7 @@ fn parse(printed: &str) -> Option<Told> {
         rate: value("THROUGHPUT")?,
         seconds: value("ELAPSED_TIME")?,
         least: value("MIN_LATENCY")?,
+        middle: value("P50_LATENCY")?,
         mean: value("MEAN_LATENCY")?,
         greatest: value("MAX_LATENCY")?,
     })
@@ -263,6 +262,9 @@ fn summed_up(told: &[Told], complaints: &[String]) -> io::Result<LoadResult> {
         (Metric::LATENCY_MEAN, mean),
         (Metric::LATENCY_MAX, greatest),
     ]);
+    if let [only] = told {
+        result.figures.insert(Metric::LATENCY_P50, only.middle);
+    }
     result.fail("stream", complaints.len() as u64);
     Ok(result)
 }
@@ -273,17 +275,19 @@ mod tests {
 
     #[test]
     fn what_netperf_2_7_1_prints_is_understood() {
-        let printed =
-            "THROUGHPUT=8508.55\nELAPSED_TIME=2.00\nMIN_LATENCY=57\nMEAN_LATENCY=117.47\nMAX_LATENCY=19001\n";
-        let expected = Told { rate: 8508.55, seconds: 2.0, least: 57.0, mean: 117.47, greatest: 19001.0 };
+        let printed = "THROUGHPUT=8508.55\nELAPSED_TIME=2.00\nMIN_LATENCY=57\nP50_LATENCY=98\nMEAN_LATENCY=117.47\nMAX_LATENCY=19001\n";
+        let expected =
+            Told { rate: 8508.55, seconds: 2.0, least: 57.0, middle: 98.0, mean: 117.47, greatest: 19001.0 };
         assert_eq!(parse(printed), Some(expected));
         assert_eq!(parse("establish control: are you sure there is a netserver listening?\n"), None);
     }
 
     #[test]
     fn streams_add_up_and_the_mean_is_that_of_all_transactions() {
-        let slow = Told { rate: 100.0, seconds: 2.0, least: 60.0, mean: 400.0, greatest: 900.0 };
-        let fast = Told { rate: 300.0, seconds: 2.0, least: 50.0, mean: 200.0, greatest: 800.0 };
+        let slow =
+            Told { rate: 100.0, seconds: 2.0, least: 60.0, middle: 350.0, mean: 400.0, greatest: 900.0 };
+        let fast =
+            Told { rate: 300.0, seconds: 2.0, least: 50.0, middle: 150.0, mean: 200.0, greatest: 800.0 };
         let result = summed_up(&[slow, fast], &["connection reset by peer\n".to_owned()]).unwrap();
         assert_eq!((result.requests, result.seconds), (800, 2.0));
         assert_eq!(result.figures[&Metric::LATENCY_MEAN], 250.0);
@@ -307,19 +311,12 @@ mod tests {
     }
 
     #[test]
-    fn every_stream_has_an_address_of_its_own() {
-        let first = SocketAddr::from(([10, 77, 0, 1], 7000));
-        assert_eq!(own_target(first, 0).unwrap(), first);
-        assert_eq!(own_target(first, 99).unwrap().to_string(), "10.77.0.100:7000");
-    }
-
-    #[test]
     fn control_goes_to_the_client_and_data_to_the_virtual_address() {
         let target = SocketAddr::from(([10, 77, 0, 1], 7000));
         assert_eq!(
             arguments(target, Test::Crr, 3).join(" "),
-            "-H 127.0.0.1 -p 12865 -t TCP_CRR -l 3 -P 0 -- -H 10.77.0.1 -P ,7000 -r 1,1 \
-             -k THROUGHPUT,ELAPSED_TIME,MIN_LATENCY,MEAN_LATENCY,MAX_LATENCY"
+            "-H 127.0.0.1 -p 12865 -t TCP_CRR -l 3 -P 0 -- -H 10.77.0.1,4 -P ,7000 -r 1,1 \
+             -k THROUGHPUT,ELAPSED_TIME,MIN_LATENCY,P50_LATENCY,MEAN_LATENCY,MAX_LATENCY"
         );
     }
 }

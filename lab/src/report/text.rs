@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::number::{plain, ratio};
 use super::summary::{directed, remarks as said};
-use super::{Circumstances, Comparison, Report, compare, subject};
+use super::{Circumstances, Comparison, Report, asked, compare, subject};
 use crate::fairness;
 use crate::metric::{Metric, Unit};
 use crate::rounds::{ScenarioOutcome, VariantOutcome};
@@ -24,8 +24,12 @@ pub fn of(report: &Report) -> String {
                 }
                 let _ = write!(text, "\n{}", table(scenario, variant));
                 text.push_str(&comparisons(scenario, variant));
+                text.push_str(&asked::table(scenario, variant));
                 text.push_str(&remarks(scenario, variant));
             }
+        }
+        for table in &series.series.tables {
+            text.extend(asked::side_by_side(series, table));
         }
     }
     text

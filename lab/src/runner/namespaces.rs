@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,12 +21,14 @@ use crate::namespace;
 use crate::process::{Output, Placement, Running};
 use crate::sample::Sample;
 use crate::topology::{Namespaces, Topology};
-use crate::wiring::{Impairer, Impairments, VIRTUAL_ADDRESS, VIRTUAL_NETWORK, Wiring, endpoint_address};
+use crate::wiring::{Impairer, Impairments, Wiring};
 
 /// Where endpoints serve, and the load balancer in front of them.
 const PORT: u16 = 7000;
-/// Where iperf3 serves at each endpoint. The load balancer has one port for each endpoint from here on.
+/// Where iperf3 serves at each endpoint, and the load balancer at one virtual address for each of them.
 const IPERF3_PORT: u16 = 5201;
+/// Virtual addresses that a load may connect to: netperf has one for each stream.
+const VIRTUAL_ADDRESSES: u8 = 128;
 /// The emulator's losses are drawn from this, so that every contender meets the same ones.
 const SEED: u64 = 0x5765_6972;
 
@@ -52,7 +54,8 @@ impl Spread {
             (free(self.options.proxy), free(self.options.load))
         };
         let impairments = self.impairments(topology)?;
-        let wiring = Wiring::build(topology.endpoints, impairments, load_placement, cell.directory)?;
+        let wiring =
+            Wiring::build(topology.family, topology.endpoints, impairments, load_placement, cell.directory)?;
         let servers = self.start_servers(topology, &wiring, load_placement, cell.directory)?;
         let load = &cell.point.load;
         let mut seat = seat(topology, &wiring);
@@ -133,16 +136,17 @@ impl Spread {
     ) -> io::Result<Vec<Running>> {
         let mut servers = Vec::new();
         for (index, endpoint) in (0_u8..).zip(&wiring.endpoints) {
-            let ip = endpoint_address(index);
             let tools = &self.options.tools;
             let kind = topology.backend.name();
+            // Plain routing sends it packets for the virtual addresses.
+            let place = SocketAddr::new(topology.family.any(), PORT);
+            let (ip, port) = (place.ip().to_string(), PORT.to_string());
             let backend =
-                [&tools.lab, "backend", "--kind", kind, "--ip", &ip.to_string(), "--port", &PORT.to_string()]
-                    .map(str::to_owned);
+                [&tools.lab, "backend", "--kind", kind, "--ip", &ip, "--port", &port].map(str::to_owned);
             let log = directory.join(format!("backend-{index}.log"));
             let mut running =
                 Running::start("backend", placement, &endpoint.command(&backend), &log, Output::Piped)?;
-            running.expect_line(&format!("listening on {ip}:{PORT}"))?;
+            running.expect_line(&format!("listening on {place}"))?;
             servers.push(running);
             if topology.iperf3 {
                 let port = IPERF3_PORT.to_string();
@@ -172,20 +176,35 @@ impl Runner for Spread {
     }
 }
 
-/// Where the contender sits: at the virtual address, before all endpoints.
+/// Where the contender sits: at the virtual addresses, before all endpoints.
 fn seat(topology: &Namespaces, wiring: &Wiring) -> Seat {
-    let endpoints = 0..topology.endpoints;
-    let mut more = vec![("iperf3_port".to_owned(), IPERF3_PORT.to_string())];
-    for index in endpoints.clone() {
-        more.push((format!("endpoint_{}", index + 1), endpoint_address(index).to_string()));
-        more.push((format!("iperf3_port_{}", index + 1), (IPERF3_PORT + u16::from(index)).to_string()));
+    let family = topology.family;
+    let backend = |index| SocketAddr::new(family.endpoint(index), PORT);
+    let virtual_at = |index, port| SocketAddr::new(family.virtual_address(index), port);
+    let mut more = Vec::new();
+    let mut put = |name: &str, value: &dyn std::fmt::Display| more.push((name.to_owned(), value.to_string()));
+    for index in 0..topology.endpoints {
+        put(&format!("bulk_listen_{}", index + 1), &virtual_at(index, IPERF3_PORT));
+        put(&format!("bulk_backend_{}", index + 1), &SocketAddr::new(family.endpoint(index), IPERF3_PORT));
+        put(&format!("endpoint_{}", index + 1), &family.endpoint(index));
+        put(&format!("virtual_{}", index + 1), &family.virtual_address(index));
     }
-    more.push(("virtual".to_owned(), VIRTUAL_ADDRESS.to_string()));
-    more.push(("virtual_network".to_owned(), VIRTUAL_NETWORK.to_owned()));
+    let listens: Vec<String> =
+        (0..VIRTUAL_ADDRESSES).map(|index| format!("\"{}\"", virtual_at(index, PORT))).collect();
+    put("listens", &listens.join(", "));
+    let addresses: Vec<String> =
+        (0..VIRTUAL_ADDRESSES).map(|index| family.virtual_address(index).to_string()).collect();
+    put("virtual_addresses", &addresses.join(" "));
+    put("listen_anywhere", &SocketAddr::new(family.any(), PORT));
+    put("iperf3_port", &IPERF3_PORT);
+    put("virtual", &family.virtual_address(0));
+    put("virtual_network", &family.virtual_network());
+    put("ip", &family.name());
+    put("bits", &family.bits());
     Seat {
-        listen: SocketAddr::new(IpAddr::V4(VIRTUAL_ADDRESS), PORT),
+        listen: virtual_at(0, PORT),
         admin: SocketAddr::from(([127, 0, 0, 1], 9900)),
-        backends: endpoints.map(|index| SocketAddr::new(IpAddr::V4(endpoint_address(index)), PORT)).collect(),
+        backends: (0..topology.endpoints).map(backend).collect(),
         network: Some(wiring.balancer.path()),
         more,
     }
