@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(if $(CARGO_HOME),$(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo build dist test check lint bare bench lab peers docs fuzz
+.PHONY: help setup demo build dist test check lint bare bench lab kernels peers docs fuzz
 
 help:                ## this list
 	@sed -n 's/^\([a-z]*\): .*## /  make \1\t/p' Makefile | expand -t 18
@@ -47,6 +47,13 @@ lab: $(if $(FULL),dist) ## run the five published comparisons, Weir beside the r
 	cargo build --release --package weir-lab $(if $(FULL),,--package weir)
 	@target=$${CARGO_TARGET_DIR:-target}; $$target/release/weir-lab run s0 s1 s2 s3 s4 \
 		--weir $$target/$(if $(FULL),dist,release)/weir $(if $(FULL),--full) $(ARGS)
+
+kernels:             ## test the kernel plane on Linux 6.1, 6.12 and Debian's newest, in QEMU (as root); NAMES=6.1 for one
+	@xtask/setup.sh build
+	lab/peers install kernel busybox ip qemu
+	cargo build --workspace
+	cargo test --workspace --no-run --test packets --test e2e
+	lab/kernels $(NAMES)
 
 peers:               ## install all load balancers and load generators to measure against (as root)
 	lab/peers install

@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Makes an initrd for the lab's guest: initrd.sh ROOT OUT
+# Makes an initrd for the lab's guest: initrd.sh ROOT OUT [KERNEL]
 #
 # It holds BusyBox and the modules without which the kernel of the Debian root ROOT (`lab/peers`) cannot mount that root
-# over 9p, and those that the lab is in the guest for: IPVS, netem, NAT. Needs root, for chroot(8); what unpacks and packs is the root's own.
+# over 9p, and those that the lab is in the guest for: IPVS, netem, NAT, clsact. KERNEL is a folder in ROOT with the modules of
+# another kernel. Needs root, for chroot(8); what unpacks and packs is the root's own.
 set -euo pipefail
-root=$1 out=$2
+root=$1 out=$2 kernel=${3:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-release=$(basename "$(ls -d "$root"/usr/lib/modules/*/modules.dep | tail -n 1 | xargs dirname)")
+release=$(basename "$(ls -d "$root$kernel"/usr/lib/modules/*/modules.dep | tail -n 1 | xargs dirname)")
 
 mkdir -p "$work"/{bin,proc,sys,dev,mnt,tmp}
 cp "$root/usr/bin/busybox" "$work/bin/"
 for module in virtio_pci 9pnet_virtio 9p veth sch_netem ip_vs ip_vs_rr nf_conntrack nf_nat nf_tables nft_nat \
-    nft_chain_nat nft_numgen nft_ct tun; do
-    chroot "$root" modprobe -S "$release" --show-depends "$module" 2>/dev/null || true
+    nft_chain_nat nft_numgen nft_ct tun sch_ingress cls_bpf; do
+    chroot "$root" modprobe ${kernel:+-d "$kernel"} -S "$release" --show-depends "$module" 2>/dev/null || true
 done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' >"$work/order"
 # In the order in which they depend on each other, so that one pass loads them all.
 while read -r file; do

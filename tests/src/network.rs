@@ -58,6 +58,8 @@ impl Network {
         for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
             network.sets("weir", key, "1");
         }
+        // Whoever runs it: see WEIR_TEST_CAPABILITIES.
+        network.sets("weir", "net.ipv4.ip_unprivileged_port_start", "0");
         network.move_to("weir");
         network
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -162,7 +162,8 @@ impl Default for Setup {
 
 fn spawn(setup: &Setup, dir: &Path) -> (Child, Arc<Mutex<Output>>) {
     let binary = weir_binary();
-    let mut words: Vec<std::ffi::OsString> = setup.wrapper.iter().map(Into::into).collect();
+    let mut words: Vec<std::ffi::OsString> = as_nobody(dir).into_iter().map(Into::into).collect();
+    words.extend(setup.wrapper.iter().map(Into::into));
     words.extend([binary.into(), "run".into(), "--config".into(), dir.join("weir.toml").into()]);
     let mut command = Command::new(&words[0]);
     command
@@ -183,6 +184,17 @@ fn spawn(setup: &Setup, dir: &Path) -> (Child, Arc<Mutex<Output>>) {
     let into = output.clone();
     std::thread::spawn(move || gather(stderr, &into, |output| &mut output.stderr));
     (child, output)
+}
+
+/// What makes of the program one of nobody's with the capabilities that WEIR_TEST_CAPABILITIES names, and no
+/// others; nothing where it is not set. `make kernels` sets it.
+fn as_nobody(dir: &Path) -> Vec<String> {
+    let Ok(names) = std::env::var("WEIR_TEST_CAPABILITIES") else { return Vec::new() };
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("the directory is ours");
+    let only: String = names.split(',').map(|name| format!(",+{name}")).collect();
+    let words = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"].map(str::to_owned);
+    let sets = ["inh-caps", "ambient-caps", "bounding-set"].map(|set| format!("--{set}=-all{only}"));
+    words.into_iter().chain(sets).collect()
 }
 
 fn gather(from: impl std::io::Read, into: &Mutex<Output>, part: fn(&mut Output) -> &mut String) {

@@ -15,7 +15,7 @@ use weir_l4::layout::{
     Address, Algorithm, BLOCKS_PER_TABLE, Backend, BackendCounter, BackendState, Counter, Endpoint, Flow,
     FlowKey4, FlowKey6, HashKey, Listener, Origin, Pool, SLOTS_PER_BLOCK, Settings, SlotBlock, Verdict,
 };
-use weir_l4::program::{Program, Sizes};
+use weir_l4::program::{Error, Program, Sizes};
 
 use crate::frames::ETHERNET;
 use crate::namespace::{BACKENDS, Device, Namespace, set_forwarding};
@@ -58,13 +58,39 @@ const ADVICE: &str = "the packet program can't be loaded. These tests run as roo
                       CAP_NET_ADMIN, CAP_PERFMON): run them so, they are not skipped. In a container: \
                       --privileged";
 
+/// Loads the program: as this user, or as nobody with the capabilities that an environment variable names,
+/// and no others.
+fn load() -> Result<Program, Error> {
+    let Ok(names) = std::env::var("WEIR_TEST_CAPABILITIES") else { return Program::load(SIZES) };
+    // Uid and capabilities are a thread's own.
+    let there = std::thread::spawn(move || {
+        become_nobody(&names).expect("root may become nobody");
+        Program::load(SIZES)
+    });
+    there.join().expect("loading does not panic")
+}
+
+fn become_nobody(names: &str) -> rustix::io::Result<()> {
+    use rustix::thread::{CapabilitySet, CapabilitySets, Uid};
+    let nobody = Uid::from_raw(65_534);
+    let capabilities = names.split(',').fold(CapabilitySet::empty(), |all, name| {
+        all | CapabilitySet::from_name(&name.to_uppercase())
+            .unwrap_or_else(|| panic!("{name} is no capability"))
+    });
+    rustix::thread::set_keep_capabilities(true)?;
+    rustix::thread::set_thread_res_uid(nobody, nobody, nobody)?;
+    let inheritable = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: capabilities, permitted: capabilities, inheritable };
+    rustix::thread::set_capabilities(None, sets)
+}
+
 impl Loaded {
     fn new() -> Loaded {
         if let Some(why) = REFUSED.get() {
             panic!("{why}");
         }
         let namespace = Namespace::new();
-        let program = Program::load(SIZES).unwrap_or_else(|error| {
+        let program = load().unwrap_or_else(|error| {
             let why = format!("{ADVICE}: {error}");
             // A refusal of the verifier takes half a minute, and hundreds of tests would ask for another.
             panic!("{}", REFUSED.get_or_init(|| why))
