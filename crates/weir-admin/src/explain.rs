@@ -13,6 +13,7 @@ use weir_io::clock;
 use weir_l4::explain::Packet;
 use weir_l4::layout::{TCP, UDP};
 use weir_proxy::compiled::CompiledSnapshot;
+use weir_proxy::http::screening::ScreenCheck;
 use weir_state::key::{Transport, flow_key};
 use weir_state::{Listener, Pool, Snapshot};
 
@@ -167,7 +168,9 @@ pub async fn explain(
     }
     let protocol = if protocol == Protocol::Udp { UDP } else { TCP };
     let explained = kernel.explain(Packet { source, destination, protocol }).await?;
-    Ok(in_kernel(&compiled.snapshot, listener, destination, explained))
+    let mut answer = in_kernel(&compiled.snapshot, listener, destination, explained);
+    answer.screens = of_client(compiled, listener, source.ip());
+    Ok(answer)
 }
 
 /// What the kernel's own program says, beside how the backends of its pool stand.
@@ -199,12 +202,8 @@ fn on_the_proxy_plane(compiled: &CompiledSnapshot, question: &Question) -> Resul
             let asked = http::Asked::read(method, url, headers)?;
             http::explain(compiled, &asked, peer, listener.as_deref(), server_name.as_deref())
         }
-        Question::Tcp { source, destination } => {
-            session(&compiled.snapshot, Protocol::Tcp, *source, *destination)
-        }
-        Question::Udp { source, destination } => {
-            session(&compiled.snapshot, Protocol::Udp, *source, *destination)
-        }
+        Question::Tcp { source, destination } => session(compiled, Protocol::Tcp, *source, *destination),
+        Question::Udp { source, destination } => session(compiled, Protocol::Udp, *source, *destination),
     }
 }
 
@@ -226,16 +225,36 @@ fn listener_at(
     })
 }
 
+/// What the lists of addresses of a tcp or udp listener say of a client.
+fn of_client(compiled: &CompiledSnapshot, listener: &Listener, client: IpAddr) -> Vec<Screened> {
+    let screen = compiled.listener(&listener.config.name).and_then(|listener| listener.screen.as_deref());
+    let check = screen.and_then(|screen| screen.explain_client(client));
+    let screened = |it: ScreenCheck| Screened {
+        of: "listener".to_owned(),
+        name: it.name,
+        passes: it.passes,
+        reason: it.reason,
+    };
+    check.map(screened).into_iter().collect()
+}
+
 fn session(
-    snapshot: &Snapshot,
+    compiled: &CompiledSnapshot,
     protocol: Protocol,
     source: SocketAddr,
     destination: SocketAddr,
 ) -> Result<Answer, String> {
+    let snapshot = &compiled.snapshot;
     let listener = listener_at(snapshot, protocol, destination)?;
     let pool = listener.config.pool.as_deref().and_then(|name| snapshot.pool(name));
     let pool = pool.ok_or_else(|| format!("listener `{}` has no pool", listener.config.name))?;
     let mut answer = Answer::of(listener, format!("accepts at {destination}"));
+    answer.screens = of_client(compiled, listener, source.ip());
+    if answer.screens.iter().any(|it| !it.passes) {
+        answer.action = "refuse, denied_address".to_owned();
+        answer.refusal = Some("denied_address".to_owned());
+        return Ok(answer);
+    }
     answer.action = format!("forward to pool {}", pool.config.name);
     let transport = match protocol {
         Protocol::Udp => Transport::Udp,

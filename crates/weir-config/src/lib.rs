@@ -62,6 +62,8 @@ pub use protocol::Protocol;
 pub use report::{Problem, Report, Severity};
 pub use route::{Rewrite, Route};
 pub use runtime::Runtime;
+/// `rate_limit`, `concurrency_limit`, `deny_…` and `allow_…`.
+pub use screen::ClientNetworks;
 pub use sqli::{Sqli, SqliMode};
 pub use timeout::{HttpLimits, Timeouts};
 pub use tls::{Certificate, CipherPolicy, ClientAuth, ListenerTls, PoolTls, TlsVersion};
@@ -70,6 +72,5 @@ pub use values::host::HostPattern;
 pub use values::http::HttpVersion;
 pub use values::interface::InterfacePattern;
 pub use values::path::PathPattern;
-/// `rate_limit`, `concurrency_limit`, `deny_…` and `allow_…`.
 pub use weir_screen::Settings as Screen;
 pub use write::{SECRET, default_text, quoted, to_toml, to_toml_without_secrets};

@@ -18,6 +18,7 @@ use crate::plane::{self, Forward, Plane};
 use crate::protocol::{Protocol, applies, audience, spoken};
 use crate::report::{Findings, Span};
 use crate::route::{self, Route};
+use crate::screen::ClientNetworks;
 use crate::setting::{Part, Section as _, table};
 use crate::sqli::Sqli;
 use crate::suggest::{nearest, one_of};
@@ -89,6 +90,8 @@ table! {
                 .on(Planes::Kernel)
                 .also(&["forwarding", "mode"])
                 .instead(&[(&["masq", "masquerade", "masquerading"], "did you mean \"nat\"?")]);
+        /// From whom it takes connections and datagrams, where it speaks no HTTP.
+        client_networks: ClientNetworks;
         /// What it speaks to its clients, and what is said about that only.
         speaks: Speaks;
         /// In file order, first match wins.

@@ -134,6 +134,8 @@ pub(crate) fn check(listener: &Fields, routes: &[Route], findings: &mut Findings
         cache::check(route, findings);
         if protocol.is_none_or(|protocol| protocol == Protocol::Http) {
             screen::check_route(route, findings);
+        } else {
+            screen::check_name_route(route, findings);
         }
         let Some(entry) = route.get("name") else { continue };
         let Value::Text(name) = &entry.value else { continue };

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use ipnet::IpNet;
 use weir_screen::{Case, Checkpoint, ConcurrencyLimit, Key as CountedBy, Pattern, Rate, RateLimit, Settings};
 
 use crate::fields::{Fields, Value};
 use crate::keys::{Each, Key, Kind, Limit, Row, Shape, Table, count, flag, list, text, text_or, word};
 use crate::keys::{Word, seconds};
+use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, quote};
 use crate::setting::{Part, Section, Setting as _, one};
 use crate::suggest::nearest;
@@ -30,13 +32,14 @@ impl Part for Settings {
             "concurrency_limit",
             "Most requests under way at once, over all workers; beyond it 429. Of several all hold.",
         )),
-        Row::Key(list(Each::Text(&NETWORK)).default("nobody").http().also(&["deny", "deny_ip", "deny_src", "blocklist", "blacklist"]).named(
+        Row::Key(list(Each::Text(&NETWORK)).default("nobody").also(&["deny", "deny_ip", "deny_src", "blocklist", "blacklist"]).named(
             "deny_address",
-            "Clients that get 403. Where an address is in both lists, the entry with the longer prefix decides.",
+            "Clients that get 403; of tcp and udp listeners those whose connections are closed, and whose datagrams and packets are dropped. Where an address is in both \
+             lists, the entry with the longer prefix decides.",
         )),
-        Row::Key(list(Each::Text(&NETWORK)).default("everybody").http().also(&["allow", "allow_ip", "allow_src", "whitelist", "allowlist"]).named(
+        Row::Key(list(Each::Text(&NETWORK)).default("everybody").also(&["allow", "allow_ip", "allow_src", "whitelist", "allowlist"]).named(
             "allow_address",
-            "Where it is there, all others get 403.",
+            "Where it is there, all others get 403, or what `deny_address` says.",
         )),
         Row::Key(list(Each::Text(&METHOD_PATTERN)).default("none").http().also(&["deny_methods"]).named(
             "deny_method",
@@ -88,6 +91,43 @@ impl Part for Settings {
         fields.put("concurrency_limit", self.concurrency_limit.write());
         for (name, written) in self.lists() {
             fields.put(name, written.write());
+        }
+    }
+}
+
+/// From whom a listener of tcp or udp takes connections and datagrams. Its keys are those of [`Settings`], of
+/// which it has no other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientNetworks {
+    /// `deny_address`
+    pub deny: Vec<IpNet>,
+    /// `allow_address`
+    pub allow: Vec<IpNet>,
+}
+
+impl ClientNetworks {
+    /// The same as what is asked of clients and of nothing else.
+    pub fn settings(&self) -> Settings {
+        Settings { deny_address: self.deny.clone(), allow_address: self.allow.clone(), ..Settings::default() }
+    }
+}
+
+impl Part for ClientNetworks {
+    const ROWS: &'static [Row] = &[];
+
+    fn of(fields: &Fields) -> ClientNetworks {
+        if spoken(fields).is_none_or(|protocol| protocol == Protocol::Http) {
+            return ClientNetworks::default();
+        }
+        let read = |name| Vec::read(fields.value(name));
+        ClientNetworks { deny: read("deny_address"), allow: read("allow_address") }
+    }
+
+    fn put(&self, fields: &mut Fields) {
+        for (name, networks) in [("deny_address", &self.deny), ("allow_address", &self.allow)] {
+            if !networks.is_empty() {
+                fields.put(name, networks.write());
+            }
         }
     }
 }
@@ -346,6 +386,20 @@ fn path(text: &str) -> Result<String, Refused> {
 /// Notes what is wrong with the limits of a listener.
 pub(crate) fn check_listener(listener: &Fields, findings: &mut Findings<'_>) {
     limits_of(listener, ["route", "listener"], findings);
+}
+
+/// Notes what a route that is chosen by the server name alone asks of its clients.
+pub(crate) fn check_name_route(route: &Fields, findings: &mut Findings<'_>) {
+    for name in ["deny_address", "allow_address"] {
+        if let Some(entry) = route.get(name) {
+            let message = format!("`{name}` means nothing in a route of a tcp listener");
+            findings.error(
+                entry.at,
+                message,
+                "write it in the listener, whose clients are known before their routes",
+            );
+        }
+    }
 }
 
 /// Notes what is wrong with the limits of a route.

@@ -7,7 +7,7 @@
 #include <linux/types.h>
 
 /* Raised whenever a layout changes; the loader refuses to take over pinned maps of another one. */
-#define LAYOUT_VERSION 2
+#define LAYOUT_VERSION 3
 
 /* Slots of a pool's table, as weir_balance::maglev::TABLE_SIZE. */
 #define TABLE_SIZE 65537
@@ -36,6 +36,21 @@ struct listener {
 	__u32 pool;
 };
 _Static_assert(sizeof(struct listener) == 8, "keep Listener in weir-l4/src/layout.rs equal");
+
+/* Clients that a listener lets in or keeps out, by their longest prefix. A prefix of the number alone (32 bits) stands for
+ * all others, where there is a list of those that are let in. */
+struct network {
+	/* Of what follows, in bits. */
+	__u32 prefix;
+	__u32 listener;
+	struct address address;
+};
+_Static_assert(sizeof(struct network) == 24, "keep Network in weir-l4/src/layout.rs equal");
+
+enum admission {
+	ADMITTED = 1,
+	DENIED = 2,
+};
 
 enum algorithm {
 	/* By the hash of the key: the slot holds the backend. */
@@ -228,9 +243,10 @@ enum verdict {
 	DROP_ICMP,
 	DROP_NOT_REWRITTEN,
 	DROP_UNANSWERED,
+	DROP_DENIED,
 	VERDICTS,
 };
-_Static_assert(VERDICTS == 19, "keep Verdict in weir-l4/src/layout.rs equal");
+_Static_assert(VERDICTS == 20, "keep Verdict in weir-l4/src/layout.rs equal");
 
 /* What the explaining program notes of its way through a packet; the value is the number beside each. */
 enum trace_step {

@@ -24,6 +24,15 @@ struct {
 	__type(value, struct origin);
 } origins SEC(".maps");
 
+/* Whom listeners let in: `enum admission`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, struct network);
+	__type(value, __u32);
+} networks SEC(".maps");
+
 /* Addresses of this host: what a backend sends there is no answer to a client. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -94,6 +94,19 @@ __noinline int deliver(struct __sk_buff *skb, struct packet *packet, struct flow
 	return flow->direction == TO_BACKEND ? VERDICT_TO_BACKEND : VERDICT_TO_CLIENT;
 }
 
+/* Whether the listener's lists let a client begin a flow. */
+__noinline int is_admitted(const struct packet *packet, __u32 listener)
+{
+	struct network network = { .prefix = 160, .listener = listener };
+	__u32 *said;
+
+	if (!packet)
+		return 0;
+	network.address = packet->source;
+	said = bpf_map_lookup_elem(&networks, &network);
+	return !said || *said == ADMITTED;
+}
+
 /* The first packet of a flow, or one in the middle of a flow that is not remembered: makes the flow. */
 __noinline int admit(struct __sk_buff *skb, struct packet *packet, struct flow *flow, __u32 pool_number)
 {
@@ -108,6 +121,8 @@ __noinline int admit(struct __sk_buff *skb, struct packet *packet, struct flow *
 		return NOT_OURS;
 	if (packet->fault)
 		return packet->fault;
+	if (!is_admitted(packet, flow->listener))
+		return DROP_DENIED;
 	pool = bpf_map_lookup_elem(&pools, &pool_number);
 	hashes = pool && pool->algorithm == ALGORITHM_HASH;
 	is_reset = packet->protocol == IPPROTO_TCP && packet->tcp_flags & TCP_RST;

@@ -34,7 +34,7 @@ const REDIRECT: i32 = 7;
 const NOT_OURS: i32 = -1;
 
 fn main() {
-    let sizes = Sizes { flows: 65_536, pools: 1, backends: 16, endpoints: 16, listeners: 1 };
+    let sizes = Sizes { flows: 65_536, pools: 1, backends: 16, endpoints: 16, listeners: 1, networks: 1 };
     let begun = Instant::now();
     let mut program = Program::load(sizes).unwrap_or_else(|error| panic!("root with BPF is needed: {error}"));
     let took = begun.elapsed();

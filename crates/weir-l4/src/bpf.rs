@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use crate::layout::{
-    Address, Backend, BackendCounter, Counter, Endpoint, Flow, FlowKey4, FlowKey6, Listener, NextHop, Origin,
-    Pool, Settings, SlotBlock, Trace,
+    Address, Backend, BackendCounter, Counter, Endpoint, Flow, FlowKey4, FlowKey6, Listener, Network,
+    NextHop, Origin, Pool, Settings, SlotBlock, Trace,
 };
 
 macro_rules! plain {
@@ -30,6 +30,7 @@ plain!(
     FlowKey4,
     FlowKey6,
     Listener,
+    Network,
     NextHop,
     Origin,
     Pool,

@@ -11,12 +11,12 @@ use aya::maps::MapError;
 
 use crate::flows::{FlowTables, Swept};
 use crate::layout::{
-    Address, BLOCKS_PER_TABLE, Backend, BackendCounter, Counter, Endpoint, Listener, Origin, Pool,
+    Address, BLOCKS_PER_TABLE, Backend, BackendCounter, Counter, Endpoint, Listener, Network, Origin, Pool,
     SLOTS_PER_BLOCK, Settings, SlotBlock, Verdict,
 };
 use crate::numbers::{Full, key_of_name, name_of, name_of_backend};
 use crate::plan::{Held, Write, plan};
-use crate::program::{Error, Program, Sizes};
+use crate::program::{Error, NetworkKey, Program, Sizes};
 use crate::wanted::Wanted;
 
 /// What is wanted was not put in force.
@@ -109,6 +109,13 @@ impl Kernel {
             Write::Pool(number, value) => self.program.array::<Pool>("pools")?.set(*number, value, 0)?,
             Write::Listener(at, value) => put(&mut self.program, "listeners", at, value.as_ref())?,
             Write::Origin(at, value) => put(&mut self.program, "origins", at, value.as_ref())?,
+            Write::Network(at, admission) => {
+                let mut networks = self.program.networks()?;
+                match admission {
+                    Some(admission) => networks.insert(&key_of_network(at), admission, 0)?,
+                    None => networks.remove(&key_of_network(at))?,
+                }
+            }
             Write::Name(kind, number, name) => {
                 let mut names = self.program.table::<u64, u64>("names")?;
                 names.insert(key_of_name(*kind, *number), name, 0)?;
@@ -239,6 +246,23 @@ fn put<V: aya::Pod>(
     }
 }
 
+/// As the map wants it: the prefix, and the bytes that it is of.
+pub fn key_of_network(network: &Network) -> NetworkKey {
+    let mut bytes = [0; 20];
+    bytes[..4].copy_from_slice(&network.listener.to_ne_bytes());
+    bytes[4..].copy_from_slice(&network.address.0);
+    NetworkKey::new(network.prefix, bytes)
+}
+
+fn network_of_key(key: &NetworkKey) -> Network {
+    let [a, b, c, d, address @ ..] = key.data();
+    Network {
+        prefix: key.prefix_len(),
+        listener: u32::from_ne_bytes([a, b, c, d]),
+        address: Address(address),
+    }
+}
+
 /// What the maps hold from an earlier process.
 fn adopt(program: &mut Program, sizes: Sizes) -> Result<Held, Error> {
     let pools = program.array::<Pool>("pools")?.len();
@@ -269,7 +293,10 @@ fn adopt(program: &mut Program, sizes: Sizes) -> Result<Held, Error> {
         program.table("listeners")?.iter().filter_map(Result::ok).collect();
     let origins: BTreeMap<Endpoint, Origin> =
         program.table("origins")?.iter().filter_map(Result::ok).collect();
-    Ok(Held { listeners, origins, ..held })
+    let networks = program.networks()?;
+    let networks = networks.iter().filter_map(Result::ok);
+    let networks = networks.map(|(key, admission)| (network_of_key(&key), admission)).collect();
+    Ok(Held { listeners, origins, networks, ..held })
 }
 
 fn slots_of(program: &mut Program, number: u32, pool: &Pool) -> Result<Vec<u16>, Error> {

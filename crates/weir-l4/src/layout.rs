@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// As `LAYOUT_VERSION` in `bpf/layout.h`.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 /// Slots in a block.
 pub const SLOTS_PER_BLOCK: usize = 32;
 /// Blocks of one table.
@@ -63,6 +63,38 @@ pub struct Listener {
     /// Number of its pool.
     pub pool: u32,
 }
+
+/// As `struct network`: which clients a listener lets in, and keeps out.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Network {
+    /// Bits of what follows that count; 32 stands for all clients.
+    pub prefix: u32,
+    /// Number of the listener.
+    pub listener: u32,
+    /// The network's.
+    pub address: Address,
+}
+
+impl Network {
+    /// All clients of a listener.
+    pub fn all(listener: u32) -> Network {
+        Network { prefix: 32, listener, address: Address::default() }
+    }
+
+    /// The clients of a listener whose addresses begin as `address` does, for `prefix` bits of its family.
+    pub fn of(listener: u32, address: IpAddr, prefix: u8) -> Network {
+        let whole = if address.is_ipv4() { 96 } else { 0 };
+        Network { prefix: 32 + whole + u32::from(prefix), listener, address: address.into() }
+    }
+}
+
+/// As `enum admission`: the client may begin flows.
+pub const ADMITTED: u32 = 1;
+/// It may not.
+pub const DENIED: u32 = 2;
+
+const _: () = assert!(size_of::<Network>() == 24);
 
 /// How the program chooses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -485,11 +517,13 @@ pub enum Verdict {
     DropNotRewritten,
     /// It deserves an answer, and there were too many, or there is none for its kind.
     DropUnanswered,
+    /// A list keeps its client out.
+    DropDenied,
 }
 
 impl Verdict {
     /// All, in the order of their numbers.
-    pub const ALL: [Verdict; 19] = [
+    pub const ALL: [Verdict; 20] = [
         Verdict::ToBackend,
         Verdict::ToClient,
         Verdict::IcmpToBackend,
@@ -509,6 +543,7 @@ impl Verdict {
         Verdict::DropIcmp,
         Verdict::DropNotRewritten,
         Verdict::DropUnanswered,
+        Verdict::DropDenied,
     ];
 
     /// The word that metrics and `weir explain` have for it.
@@ -533,6 +568,7 @@ impl Verdict {
             Verdict::DropIcmp => "drop_icmp",
             Verdict::DropNotRewritten => "drop_not_rewritten",
             Verdict::DropUnanswered => "drop_unanswered",
+            Verdict::DropDenied => "drop_denied",
         }
     }
 }

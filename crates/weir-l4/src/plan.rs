@@ -5,8 +5,9 @@
 //! last and leave first.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
-use crate::layout::{Backend, BackendState, Endpoint, Listener, Origin, Pool};
+use crate::layout::{ADMITTED, Backend, BackendState, DENIED, Endpoint, Listener, Network, Origin, Pool};
 use crate::numbers::{Full, Kind, Numbers, name_of, name_of_backend};
 use crate::tables;
 use crate::wanted::{self, Wanted};
@@ -23,6 +24,8 @@ pub struct Held {
     /// What the tables were filled for, by number of the pool: filling one anew costs half a millisecond.
     /// Nothing of what an earlier process filled.
     pub filled_for: BTreeMap<u32, (wanted::Pool, MemberNumbers)>,
+    /// Whom listeners let in: [`ADMITTED`] or [`DENIED`].
+    pub networks: BTreeMap<Network, u32>,
     /// By where clients send to.
     pub listeners: BTreeMap<Endpoint, Listener>,
     /// By where backends answer from.
@@ -53,6 +56,8 @@ pub enum Write {
     Listener(Endpoint, Option<Listener>),
     /// Where a backend answers from; `None` takes it away.
     Origin(Endpoint, Option<Origin>),
+    /// Whether a listener lets clients in; `None` takes that away.
+    Network(Network, Option<u32>),
     /// A name that has this number from now on.
     Name(Kind, u32, u64),
 }
@@ -70,6 +75,7 @@ impl Held {
             backends: BTreeMap::new(),
             pools: BTreeMap::new(),
             filled_for: BTreeMap::new(),
+            networks: BTreeMap::new(),
             listeners: BTreeMap::new(),
             origins: BTreeMap::new(),
         }
@@ -162,8 +168,10 @@ impl Plan {
     /// Listeners, and the way back from their backends.
     fn places(&mut self, held: &Held, wanted: &Wanted, pools: &[MemberNumbers]) -> Result<(), Full> {
         let (mut listeners, mut origins) = (BTreeMap::new(), BTreeMap::new());
+        let mut networks = BTreeMap::new();
         for listener in &wanted.listeners {
             let number = self.number(Kind::Listener, name_of(&listener.name))?;
+            networks.extend(networks_of(listener, number));
             let Some(at) = wanted.pools.iter().position(|pool| pool.name == listener.pool) else { continue };
             let pool = self.number(Kind::Pool, name_of(&listener.pool))?;
             let value = Listener { number, pool };
@@ -190,6 +198,9 @@ impl Plan {
         }
         let gone = held.listeners.keys().filter(|at| !listeners.contains_key(*at));
         self.writes.extend(gone.map(|at| Write::Listener(*at, None)));
+        // Whom a new listener keeps out is said before it takes anybody in.
+        let new = networks.iter().filter(|(at, admission)| held.networks.get(at) != Some(admission));
+        self.writes.extend(new.map(|(at, admission)| Write::Network(*at, Some(*admission))));
         let other = |held: Option<&Origin>, origin: &Origin| held != Some(origin);
         let new = origins.iter().filter(|(at, origin)| other(held.origins.get(at), origin));
         self.writes.extend(new.map(|(at, origin)| Write::Origin(*at, Some(*origin))));
@@ -197,6 +208,9 @@ impl Plan {
         self.writes.extend(new.map(|(at, listener)| Write::Listener(*at, Some(*listener))));
         let gone = held.origins.keys().filter(|at| !origins.contains_key(*at));
         self.writes.extend(gone.map(|at| Write::Origin(*at, None)));
+        let gone = held.networks.keys().filter(|at| !networks.contains_key(*at));
+        self.writes.extend(gone.map(|at| Write::Network(*at, None)));
+        self.next.networks = networks;
         (self.next.listeners, self.next.origins) = (listeners, origins);
         Ok(())
     }
@@ -241,6 +255,19 @@ impl Plan {
         }
         Ok(number)
     }
+}
+
+/// Whom a listener lets in. Of a network in both lists the later, denied, stays.
+fn networks_of(listener: &wanted::Listener, number: u32) -> Vec<(Network, u32)> {
+    let of = |list: &[(IpAddr, u8)], admission| -> Vec<(Network, u32)> {
+        list.iter().map(|(address, prefix)| (Network::of(number, *address, *prefix), admission)).collect()
+    };
+    let mut found = of(&listener.allow, ADMITTED);
+    if !found.is_empty() {
+        found.push((Network::all(number), DENIED));
+    }
+    found.extend(of(&listener.deny, DENIED));
+    found
 }
 
 /// What the map is to hold of a backend. A number that another one had gets a generation of its own, so that
@@ -291,6 +318,8 @@ mod tests {
             addresses: vec!["192.0.2.1:80".parse().unwrap()],
             protocol: TCP,
             pool: "app".to_owned(),
+            deny: Vec::new(),
+            allow: Vec::new(),
         };
         Wanted { listeners: vec![listener], pools: vec![pool] }
     }
@@ -365,6 +394,7 @@ mod tests {
             addresses: vec!["192.0.2.2:80".parse().unwrap()],
             protocol: TCP,
             pool: "app".to_owned(),
+            ..wish.listeners[0].clone()
         });
         let (_, held) = planned(&Held::nothing(4, 4, 4), &wish);
         let at = Endpoint::new("10.0.0.1:8080".parse().unwrap(), TCP);

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::ProgramError;
 use aya::programs::SchedClassifier;
@@ -25,6 +26,9 @@ static EXPLAINING_OBJECT: &[u8] =
 /// The compiled program.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nat.bpf.o"));
 
+/// A key of the map of networks: `struct network` without its prefix.
+pub type NetworkKey = Key<[u8; 20]>;
+
 /// How much fits into the maps. They can't grow while the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
@@ -38,10 +42,12 @@ pub struct Sizes {
     pub endpoints: u32,
     /// Listeners.
     pub listeners: u32,
+    /// Networks that listeners let in or keep out, over all of them.
+    pub networks: u32,
 }
 
 impl Sizes {
-    fn by_map(&self) -> [(&'static str, u32); 14] {
+    fn by_map(&self) -> [(&'static str, u32); 15] {
         // A flow is opening for a round trip to its client: of 65,536 at once a flood of 1,000,000 a second
         // leaves each 65 ms.
         let opening = (self.flows / 4).max(1024);
@@ -56,6 +62,7 @@ impl Sizes {
             ("backends", self.backends),
             ("open_flows", self.backends),
             ("backend_counters", self.backends),
+            ("networks", self.networks),
             ("listeners", self.endpoints),
             ("origins", self.endpoints),
             ("names", self.listeners + self.pools + self.backends),
@@ -227,6 +234,11 @@ impl Program {
         HashMap::try_from(self.map(name))
     }
 
+    /// Whom listeners let in.
+    pub fn networks(&mut self) -> Result<LpmTrie<&mut MapData, [u8; 20], u32>, MapError> {
+        LpmTrie::try_from(self.map("networks"))
+    }
+
     /// Counters by their name in `bpf/maps.h`, a copy for each processor.
     pub fn counters<V: aya::Pod>(&mut self, name: &str) -> Result<PerCpuArray<&mut MapData, V>, MapError> {
         PerCpuArray::try_from(self.map(name))
@@ -315,7 +327,8 @@ fn is_mounted(path: &Path) -> bool {
 }
 
 /// Every map of `bpf/maps.h`.
-const MAPS: [&str; 19] = [
+const MAPS: [&str; 20] = [
+    "networks",
     "listeners",
     "origins",
     "host_addresses",
@@ -345,7 +358,7 @@ mod tests {
     fn a_directory_elsewhere_is_in_no_bpf_file_system() {
         let here = std::env::temp_dir().join("weir");
         assert!(!is_mounted(&here));
-        let sizes = Sizes { flows: 1, pools: 1, backends: 1, endpoints: 1, listeners: 1 };
+        let sizes = Sizes { flows: 1, pools: 1, backends: 1, endpoints: 1, listeners: 1, networks: 1 };
         let Err(error) = Program::open(&here, sizes) else { panic!("it was opened") };
         assert!(error.to_string().contains("mount -t bpf"), "{error}");
     }

@@ -1,7 +1,7 @@
 //! What is to be forwarded, as plain values: what the control side makes of a snapshot, and all that this
 //! crate is told.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::layout::{Algorithm, HashKey};
 
@@ -25,6 +25,11 @@ pub struct Listener {
     pub protocol: u8,
     /// Name of the pool that takes its flows.
     pub pool: String,
+    /// Clients that are kept out: address and length of the prefix. The longest of both lists decides, and of
+    /// two that are alike this one.
+    pub deny: Vec<(IpAddr, u8)>,
+    /// Clients that are let in; where there are any, no others are.
+    pub allow: Vec<(IpAddr, u8)>,
 }
 
 /// Where packets go.

@@ -4,10 +4,11 @@
 //! Nothing of it is true or false by itself: another plane makes other things of the same snapshot. What has
 //! a history (limits of rates, what is kept of responses) is taken over from what was compiled before.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use weir_config::Config;
+use weir_config::{Config, Speaks};
 use weir_http::AddedField;
 use weir_screen::Screen;
 use weir_state::memory;
@@ -34,7 +35,7 @@ pub struct CompiledSnapshot {
 pub struct CompiledListener {
     /// `alt-svc`, which tells clients that HTTP/3 is spoken here too; `None` where it is not.
     pub alternative: Option<AddedField>,
-    /// What is asked of every request, before its route is asked; `None` for nothing.
+    /// What is asked of every request, before its route is asked, or of who connects; `None` for nothing.
     pub screen: Option<Box<Screen>>,
     /// Which pool takes a request, and why.
     pub routes: RouteTable,
@@ -122,7 +123,7 @@ impl CompiledListener {
         let config = &listener.config;
         CompiledListener {
             alternative: listener.tls.as_deref().and_then(|tls| alternative(config, tls)),
-            screen: screen::compile(&config.http().screen, old.and_then(|old| old.screen.as_deref())),
+            screen: screen::compile(&asked_of_clients(config), old.and_then(|old| old.screen.as_deref())),
             routes: RouteTable::compile(config, pools, cache, old.map(|old| &old.routes)),
         }
     }
@@ -131,6 +132,14 @@ impl CompiledListener {
     pub fn rate_limit_overflow(&self) -> u64 {
         let of_routes = self.routes.routes().iter().filter_map(|route| route.screen.as_deref());
         of_routes.chain(self.screen.as_deref()).map(Screen::overflowed).sum()
+    }
+}
+
+/// What a listener asks of requests, or of who connects.
+fn asked_of_clients(config: &weir_config::Listener) -> Cow<'_, weir_config::Screen> {
+    match &config.speaks {
+        Speaks::Http(http) => Cow::Borrowed(&http.screen),
+        Speaks::Tcp | Speaks::Udp => Cow::Owned(config.client_networks.settings()),
     }
 }
 

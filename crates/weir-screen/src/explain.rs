@@ -1,5 +1,6 @@
 //! The answer of a screen to a request, check by check, without counting it.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::addresses::{Addresses, Standing};
@@ -33,12 +34,17 @@ impl ScreenCheck {
 }
 
 impl Screen {
+    /// What the lists of addresses say of a client; `None` without any.
+    pub fn explain_client(&self, client: IpAddr) -> Option<ScreenCheck> {
+        self.addresses.as_ref().map(|addresses| of_address(addresses, client))
+    }
+
     /// Every step, in the order in which they are taken; a request that is refused takes none after the first
     /// that says so. Nothing is counted.
     pub fn explain(&self, facts: &Facts<'_>, now: Duration) -> Vec<ScreenCheck> {
         let mut steps = Vec::new();
         if let Some(addresses) = &self.addresses {
-            steps.push(of_address(addresses, facts));
+            steps.push(of_address(addresses, facts.client));
         }
         for (reason, texts, text) in [
             (Reason::Method, &self.methods, facts.method),
@@ -53,8 +59,8 @@ impl Screen {
     }
 }
 
-fn of_address(addresses: &Addresses, facts: &Facts<'_>) -> ScreenCheck {
-    let client = facts.client.to_canonical();
+fn of_address(addresses: &Addresses, client: IpAddr) -> ScreenCheck {
+    let client = client.to_canonical();
     let passes = addresses.passes(client);
     let (allowed, denied) = addresses.counts();
     let name = if denied > 0 && (allowed == 0 || !passes) { "deny_address" } else { "allow_address" };

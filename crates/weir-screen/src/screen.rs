@@ -221,6 +221,11 @@ impl Screen {
         })
     }
 
+    /// Whether the lists of addresses let a client pass.
+    pub fn passes(&self, client: IpAddr) -> bool {
+        self.addresses.as_ref().is_none_or(|addresses| addresses.passes(client.to_canonical()))
+    }
+
     /// Whether anything is asked of requests that go to a backend.
     pub fn asks_at_origin(&self) -> bool {
         self.asks_at_origin

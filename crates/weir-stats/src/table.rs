@@ -47,7 +47,7 @@ words! {
         Responded = "responded", "The config answered (`respond`, `redirect`), or a certificate authority was shown what it asked for (`acme`).";
         MethodRefused = "method_refused", "CONNECT or another method that is never forwarded; answered 405 or 501.";
         Misdirected = "misdirected", "The host is not one of the certificate that the client was shown, on a listener that asks for client certificates; answered 421.";
-        DeniedAddress = "denied_address", "The client is denied, or not allowed (`deny_address`, `allow_address`); answered 403.";
+        DeniedAddress = "denied_address", "The client is denied, or not allowed (`deny_address`, `allow_address`); answered 403, or not at all by tcp and udp listeners.";
         DeniedMethod = "denied_method", "The method is denied, or not allowed (`deny_method`, `allow_method`); answered 403.";
         DeniedPath = "denied_path", "The path is denied, or not allowed (`deny_path`, `allow_path`); answered 403.";
         DeniedUserAgent = "denied_user_agent", "The user agent is denied, or not allowed (`deny_user_agent`, `allow_user_agent`); answered 403.";

@@ -128,3 +128,23 @@ fn a_backend_that_its_probes_find_down_gets_no_new_flow_and_loses_those_it_had()
         }
     }
 }
+
+#[test]
+fn clients_that_a_list_keeps_out_begin_no_flow_and_flows_that_run_go_on() {
+    let (network, mut weir) = start(1, "");
+    let to: SocketAddr = format!("{VIP}:80").parse().unwrap();
+    let to_six: SocketAddr = format!("[{VIP6}]:80").parse().unwrap();
+    let mut running = Talk::begin(&network, &to.to_string());
+    let lists = "plane = \"kernel\"\nallow_address = [\"10.50.0.0/16\", \"fd50:1::/64\"]\ndeny_address = [\"10.50.1.2\"]";
+    weir.reloads(&super::config(&network, 1, "").replace("plane = \"kernel\"", lists));
+    assert!(Talk::try_begin(&network, to).is_err());
+    running.goes_on(b"as before");
+    Talk::begin(&network, &to_six.to_string()).goes_on(b"allowed");
+    let counted = [("listener", "tcp_four"), ("verdict", "drop_denied")];
+    until("it is counted", || (weir.metric("weir_l4_packets_total", &counted) >= 1.0).then_some(()));
+    let explained = weir.command(&["explain", "tcp", "10.50.1.2:4000", &to.to_string()]);
+    assert!(explained.stdout.contains("drop_denied"), "{explained:?}");
+    assert!(explained.stdout.contains("`10.50.1.2/32` of `deny_address` holds 10.50.1.2"), "{explained:?}");
+    weir.reloads(&super::config(&network, 1, ""));
+    Talk::begin(&network, &to.to_string()).goes_on(b"let in again");
+}

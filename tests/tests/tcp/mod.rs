@@ -1,4 +1,5 @@
 //! TCP through the proxy plane: bytes, relayed.
 
+mod lists;
 mod proxy_protocol;
 mod relay;

@@ -350,3 +350,19 @@ fn a_flood_of_datagrams_is_relayed_or_dropped_but_never_mixed_up() {
     assert!(seen.len() > 2_000, "only {} of 20000 came back", seen.len());
     assert_eq!(ask(&socket, b"last"), b"alast");
 }
+
+#[test]
+fn datagrams_of_clients_that_are_denied_or_not_allowed_reach_no_backend() {
+    let backend = echo("a");
+    let lists = "allow_address = [\"127.0.0.0/24\"]\ndeny_address = [\"127.0.0.2\"]";
+    let weir = relay(r#"backends = ["@a"]"#, lists, &[&backend]);
+    for address in ["127.0.0.2:0", "127.0.1.1:0"] {
+        let socket = UdpSocket::bind(address).expect("bind");
+        socket.send_to(b"let me in", weir.address("dns")).expect("send");
+    }
+    weir.reaches("weir_rejected_total", &[("listener", "dns"), ("reason", "denied_address")], 2.0);
+    assert_eq!(ask(&client(&weir), b"hello"), b"ahello");
+    assert_eq!(backend.received.load(Ordering::SeqCst), 1);
+    let explained = weir.command(&["explain", "udp", "127.0.1.1:4000", &weir.address("dns").to_string()]);
+    assert!(explained.stdout.contains("no entry of 1 in `allow_address` holds 127.0.1.1"), "{explained:?}");
+}

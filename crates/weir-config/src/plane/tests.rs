@@ -161,3 +161,22 @@ fn a_kernel_listener_is_written_without_what_means_nothing_there() {
     assert!(written.contains(expected), "{written}");
     assert!(!written.contains("queue") && !written.contains("retry"), "{written}");
 }
+
+#[test]
+fn lists_of_addresses_hold_on_either_plane_and_belong_to_the_listener() {
+    for plane in ["proxy", "kernel"] {
+        let lists = "deny_address = ['10.6.6.0/24']\nallow_address = ['10.0.0.0/8']";
+        let config = parse("weir.toml", &file(plane, lists, "")).unwrap_or_else(|report| panic!("{report}"));
+        let networks = &config.listeners[0].client_networks;
+        assert_eq!(
+            (networks.deny[0].to_string(), networks.allow[0].to_string()),
+            ("10.6.6.0/24".into(), "10.0.0.0/8".into())
+        );
+        let again = parse("weir.toml", &to_toml(&config)).unwrap_or_else(|report| panic!("{report}"));
+        assert_eq!(config, again);
+    }
+    let route = "[[listener.vip.route]]\nsni = 'a.example'\npool = 'app'\ndeny_address = ['10.0.0.1']";
+    let refused =
+        parse("weir.toml", &file("proxy", route, "")).expect_err("a route has no such list").to_string();
+    assert!(refused.contains("`deny_address` means nothing in a route of a tcp listener"), "{refused}");
+}

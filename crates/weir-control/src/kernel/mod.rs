@@ -239,6 +239,9 @@ fn sizes_for(config: &Config) -> Sizes {
     let room = |count: usize, least: u32| (count as u32).saturating_mul(4).clamp(least, 1 << 16);
     let backends: usize = config.pools.iter().map(|pool| pool.backends.len()).sum();
     let binds: usize = config.listeners.iter().map(|listener| listener.bind.len()).sum();
+    let lists = config.listeners.iter().map(|listener| &listener.client_networks);
+    // And one for all others.
+    let networks: usize = lists.map(|lists| lists.allow.len() + lists.deny.len() + 1).sum();
     Sizes {
         // Two entries for each flow.
         flows: config.kernel.flows.saturating_mul(2),
@@ -246,6 +249,7 @@ fn sizes_for(config: &Config) -> Sizes {
         backends: room(backends, 1_024).min(65_535),
         endpoints: room(binds + backends * 4, 8_192),
         listeners: room(config.listeners.len(), 256),
+        networks: networks.saturating_mul(4).clamp(4_096, 1 << 20) as u32,
     }
 }
 

@@ -1,7 +1,8 @@
 //! A snapshot in the terms of the kernel: which listeners, which pools, and how their backends stand.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
 use weir_balance::{Algorithm as Balance, State};
 use weir_config::{HashKey as Key, Speaks};
 use weir_l4::layout::{Algorithm, HashKey, TCP, UDP};
@@ -19,6 +20,8 @@ pub fn wanted(snapshot: &Snapshot, placements: &Placements) -> Wanted {
                 addresses: one.config.bind.clone(),
                 protocol: if one.config.speaks == Speaks::Udp { UDP } else { TCP },
                 pool: one.config.pool.clone()?,
+                deny: networks(&one.config.client_networks.deny),
+                allow: networks(&one.config.client_networks.allow),
             })
         })
         .collect();
@@ -27,6 +30,10 @@ pub fn wanted(snapshot: &Snapshot, placements: &Placements) -> Wanted {
     };
     let pools = snapshot.pools.iter().filter(is_used).map(|pool| of_pool(pool)).collect();
     Wanted { listeners, pools }
+}
+
+fn networks(list: &[IpNet]) -> Vec<(IpAddr, u8)> {
+    list.iter().map(|network| (network.network(), network.prefix_len())).collect()
 }
 
 fn of_pool(pool: &weir_state::Pool) -> Pool {

@@ -9,6 +9,7 @@ mod kinds;
 mod namespace;
 mod plane;
 
+mod admission;
 mod checksums;
 mod damaged;
 mod flows;

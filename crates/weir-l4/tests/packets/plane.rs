@@ -11,9 +11,11 @@ use aya::maps::{Array, HashMap, MapData, PerCpuValues};
 use aya::util::nr_cpus;
 use weir_l4::bpf::{TestPacket, test_run};
 use weir_l4::flows::FlowTables;
+use weir_l4::kernel::key_of_network;
 use weir_l4::layout::{
     Address, Algorithm, BLOCKS_PER_TABLE, Backend, BackendCounter, BackendState, Counter, Endpoint, Flow,
-    FlowKey4, FlowKey6, HashKey, Listener, Origin, Pool, SLOTS_PER_BLOCK, Settings, SlotBlock, Verdict,
+    FlowKey4, FlowKey6, HashKey, Listener, Network, Origin, Pool, SLOTS_PER_BLOCK, Settings, SlotBlock,
+    Verdict,
 };
 use weir_l4::program::{Error, Program, Sizes};
 
@@ -26,8 +28,14 @@ const BACKEND_NUMBERS: u32 = 32;
 const LISTENERS: u32 = 4;
 /// Directions of flows, of each family.
 pub const FLOWS: u32 = 8192;
-const SIZES: Sizes =
-    Sizes { flows: FLOWS, pools: POOLS, backends: BACKEND_NUMBERS, endpoints: 256, listeners: LISTENERS };
+const SIZES: Sizes = Sizes {
+    flows: FLOWS,
+    pools: POOLS,
+    backends: BACKEND_NUMBERS,
+    endpoints: 256,
+    listeners: LISTENERS,
+    networks: 256,
+};
 
 /// What the program returns.
 const NOT_OURS: i32 = -1;
@@ -109,6 +117,9 @@ impl Loaded {
         clear(self.table::<Endpoint, Listener>("listeners"));
         clear(self.table::<Endpoint, Origin>("origins"));
         clear(self.table::<Address, u32>("host_addresses"));
+        let mut networks = self.program.networks().expect("it is there");
+        let held: Vec<_> = networks.keys().map(|key| key.unwrap()).collect();
+        held.iter().for_each(|key| networks.remove(key).unwrap());
         for map in ["flows4", "opening4"] {
             clear(self.table::<FlowKey4, Flow>(map));
         }
@@ -293,6 +304,11 @@ impl Plane {
     /// Says that an address is one of this host.
     pub fn host_address(&mut self, address: IpAddr) {
         self.loaded().table::<Address, u32>("host_addresses").insert(Address::from(address), 1, 0).unwrap();
+    }
+
+    /// Says whether a network is let in.
+    pub fn admits(&mut self, network: Network, admission: u32) {
+        self.loaded().program.networks().unwrap().insert(&key_of_network(&network), admission, 0).unwrap();
     }
 
     pub fn settings(&mut self, settings: Settings) {

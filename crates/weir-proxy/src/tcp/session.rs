@@ -15,6 +15,7 @@ use weir_io::handshake::Secure;
 use weir_io::stream::Duplex as _;
 use weir_io::stream::Sight;
 use weir_io::stream::Stream;
+use weir_screen::Screen;
 use weir_state::key::{Transport, flow_key};
 use weir_state::listener::ClientConnection;
 use weir_stats::table::{End, Rejected};
@@ -128,6 +129,10 @@ impl Session {
             Err(end) => return end,
         }
         let listener = self.listener.clone();
+        let is_denied = |screen: &Screen| !screen.passes(self.client.address.ip());
+        if listener.compiled.screen.as_deref().is_some_and(is_denied) {
+            return End::DeniedAddress;
+        }
         if let Some(plain) = held.take_if(|_| listener.shared.tls.is_some()) {
             let shaken = handshake::with_client(&self.worker, &listener, plain, &mut first, &self.deadline);
             match Box::pin(shaken).await {
@@ -348,6 +353,7 @@ fn rejection(end: End) -> Option<Rejected> {
         End::ClientHeader => Rejected::HeaderTimeout,
         End::Handshake => Rejected::Handshake,
         End::NoRoute => Rejected::NoRoute,
+        End::DeniedAddress => Rejected::DeniedAddress,
         End::NoBackend => Rejected::NoBackend,
         End::QueueFull => Rejected::QueueFull,
         End::QueueTimeout => Rejected::QueueTimeout,

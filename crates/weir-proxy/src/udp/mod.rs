@@ -17,6 +17,7 @@ use std::task::{Poll, ready};
 
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
+use weir_screen::Screen;
 use weir_stats::table::Rejected;
 
 use crate::worker::{ListenerSocket, SessionCount, Worker};
@@ -132,6 +133,10 @@ impl Relay {
     fn open_flow(self: &Rc<Self>, key: Key, datagrams: &[&[u8]]) -> Result<(), Rejected> {
         let slot = self.socket.slot();
         let listener = slot.current();
+        let is_denied = |screen: &Screen| !screen.passes(key.0.ip());
+        if listener.compiled.screen.as_deref().is_some_and(is_denied) {
+            return Err(Rejected::DeniedAddress);
+        }
         if !listener.shared.admit() {
             return Err(Rejected::FlowLimit);
         }
