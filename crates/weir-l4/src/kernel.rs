@@ -267,7 +267,10 @@ fn network_of_key(key: &NetworkKey) -> Network {
 fn adopt(program: &mut Program, sizes: Sizes) -> Result<Held, Error> {
     let pools = program.array::<Pool>("pools")?.len();
     let backends = program.array::<Backend>("backends")?.len();
-    let mut held = Held::nothing(sizes.listeners, pools, backends);
+    // The maps may be of a size that an earlier process wanted.
+    let counters = program.counters::<Counter>("verdicts")?.len();
+    let listeners = sizes.listeners.min(counters / Verdict::ALL.len() as u32);
+    let mut held = Held::nothing(listeners, pools, backends);
     let names: Vec<(u64, u64)> = program.table::<u64, u64>("names")?.iter().filter_map(Result::ok).collect();
     for (key, name) in names {
         let number = key as u32;

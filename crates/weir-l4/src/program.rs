@@ -175,19 +175,19 @@ impl Program {
     /// Loads the program that explains, with the maps that [`Program::open`] has pinned below `directory` in
     /// this size. It is attached nowhere.
     pub fn open_to_explain(directory: &Path, sizes: Sizes) -> Result<Program, Error> {
-        let maps = directory.join(format!("layout-{LAYOUT_VERSION}")).join("maps");
+        let maps = own_directory(directory).join("maps");
         Program::load_by(with_pinned(&maps), EXPLAINING_OBJECT, sizes, None)
     }
 
     /// Loads the program with the maps that are pinned below `directory`, which are made where they are
     /// missing.
     ///
-    /// Maps that were made for another layout are left alone: each layout has a directory of its own.
+    /// Maps that were made for another layout are left alone; see [`remove_other_layouts`].
     pub fn open(directory: &Path, sizes: Sizes) -> Result<Program, Error> {
         if !is_mounted(directory) {
             return Err(Error::NotMounted { directory: directory.to_owned() });
         }
-        let own = directory.join(format!("layout-{LAYOUT_VERSION}"));
+        let own = own_directory(directory);
         let maps = own.join("maps");
         for path in Attachments::directories(&own).iter().chain([&maps]) {
             std::fs::create_dir_all(path).map_err(|source| Error::File { path: path.clone(), source })?;
@@ -301,10 +301,29 @@ fn with_pinned(maps: &Path) -> EbpfLoader<'static> {
 /// Takes away what an earlier process has left below `directory`: nobody may forward by a config that no
 /// longer asks for it. Says whether there was anything.
 pub fn remove_left_behind(directory: &Path) -> bool {
-    let own = directory.join(format!("layout-{LAYOUT_VERSION}"));
+    let own = own_directory(directory);
     let was_there = own.is_dir();
     remove_pins(&own);
-    was_there
+    remove_other_layouts(directory) > 0 || was_there
+}
+
+/// Takes away what a process of another version, with maps of another layout, has left below `directory`:
+/// both programs would take packets. Gives the number of such planes.
+pub fn remove_other_layouts(directory: &Path) -> usize {
+    let own = own_directory(directory);
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_layout = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        *path != own && name.is_some_and(|name| name.starts_with("layout-"))
+    };
+    let others: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_layout).collect();
+    others.iter().for_each(|other| remove_pins(other));
+    others.len()
+}
+
+/// Each layout has a directory of its own.
+fn own_directory(directory: &Path) -> PathBuf {
+    directory.join(format!("layout-{LAYOUT_VERSION}"))
 }
 
 /// Ends attachments and unpins maps.

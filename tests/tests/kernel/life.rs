@@ -69,6 +69,25 @@ fn a_plane_that_a_killed_process_left_is_taken_away_by_a_config_that_does_not_as
     Talk::begin(&network, "10.50.1.1:80").goes_on(b"relayed");
 }
 
+/// As an upgrade to a version with other maps meets it.
+#[test]
+fn a_plane_of_another_version_is_replaced_without_a_gap_and_what_is_lost_is_named() {
+    let (network, mut weir) = start(2, "balance = \"maglev\"");
+    let mut talk = Talk::begin(&network, &format!("{VIP}:80"));
+    weir.signals(Signal::KILL);
+    weir.exits();
+    let directory = network.bpf_directory();
+    let held = std::fs::read_dir(&directory).unwrap().next().unwrap().unwrap().path();
+    std::fs::rename(held, Path::new(&directory).join("layout-0")).expect("it is renamed");
+    weir.starts_again();
+    assert_eq!(layouts(&network), 1);
+    assert!(!Path::new(&directory).join("layout-0").exists());
+    let said = weir.stderr();
+    assert!(said.contains("of another version of Weir, whose flows can't be read"), "{said}");
+    talk.goes_on(b"the hash leads it to the same backend");
+    Talk::begin(&network, &format!("{VIP}:80")).goes_on(b"new");
+}
+
 #[test]
 fn the_plane_is_taken_away_when_the_process_is_told_to_end() {
     let (network, mut weir) = start(1, "");

@@ -2,7 +2,7 @@
 //! flows.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use weir_l4::flows::{FlowTables, Swept};
 use weir_l4::host::{Host, Watch};
 use weir_l4::kernel::Kernel;
 use weir_l4::numbers::name_of;
-use weir_l4::program::Sizes;
+use weir_l4::program::{Sizes, remove_other_layouts};
 use weir_l4::wanted::Wanted;
 use weir_state::Snapshot;
 use weir_state::plane::Placements;
@@ -54,6 +54,7 @@ pub(super) enum Order {
 /// The program and what is to be done with it.
 pub(super) struct Owner {
     kernel: Kernel,
+    directory: PathBuf,
     handle: Arc<Handle>,
     bus: Arc<Bus>,
     host: Host,
@@ -88,6 +89,7 @@ impl Owner {
         watch_host(watch, watched.clone(), handle.clone())?;
         Ok(Owner {
             kernel,
+            directory: directory.to_owned(),
             handle,
             bus,
             host,
@@ -154,6 +156,13 @@ impl Owner {
         }
         self.serving = Some((snapshot, placements));
         self.attach()?;
+        // Only now, so that no packet goes by without a program.
+        if remove_other_layouts(&self.directory) > 0 {
+            tracing::warn!(
+                "took the place of a kernel plane of another version of Weir, whose flows can't be read: connections that it carried go on in \
+                 pools that hash, and are reset in others"
+            );
+        }
         self.look();
         Ok(())
     }
