@@ -143,14 +143,20 @@ impl FlowTables {
     }
 
     /// Lets flows go that were silent for too long, and counts those that stay. `idle` is the longest silence
-    /// of a flow of the listener of this number, `now` the time on CLOCK_MONOTONIC.
-    pub fn sweep(&self, now: Duration, idle: &dyn Fn(u32) -> Duration) -> io::Result<Swept> {
+    /// of a flow of the listener of this number, `now` the time on CLOCK_MONOTONIC. A million flows take most
+    /// of a second; `meanwhile` is called every few milliseconds.
+    pub fn sweep(
+        &self,
+        now: Duration,
+        idle: &dyn Fn(u32) -> Duration,
+        meanwhile: &mut dyn FnMut(),
+    ) -> io::Result<Swept> {
         let mut swept = Swept::default();
         for table in &self.four {
-            table.sweep(ticks(now), idle, &mut swept)?;
+            table.sweep(ticks(now), idle, &mut swept, meanwhile)?;
         }
         for table in &self.six {
-            table.sweep(ticks(now), idle, &mut swept)?;
+            table.sweep(ticks(now), idle, &mut swept, meanwhile)?;
         }
         Ok(swept)
     }
@@ -218,7 +224,13 @@ impl<K: aya::Pod + From<FlowKey6> + Into<FlowKey6>> Table<K> {
         })
     }
 
-    fn sweep(&self, now: u32, idle: &dyn Fn(u32) -> Duration, swept: &mut Swept) -> io::Result<()> {
+    fn sweep(
+        &self,
+        now: u32,
+        idle: &dyn Fn(u32) -> Duration,
+        swept: &mut Swept,
+        meanwhile: &mut dyn FnMut(),
+    ) -> io::Result<()> {
         let mut gone: Vec<K> = Vec::new();
         self.batches(|keys, flows| {
             gone.clear();
@@ -238,6 +250,7 @@ impl<K: aya::Pod + From<FlowKey6> + Into<FlowKey6>> Table<K> {
                 }
             }
             delete_batch(self.map.as_fd(), &gone)?;
+            meanwhile();
             Ok(true)
         })
     }

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::time::Duration;
 
 use aya::maps::MapError;
 
@@ -48,7 +47,6 @@ impl From<MapError> for ApplyError {
 /// The program, its maps, and what they hold.
 pub struct Kernel {
     program: Program,
-    flows: FlowTables,
     held: Held,
     settings: Settings,
     /// By how much the last sweep found more flows of a backend than the program counts.
@@ -61,8 +59,7 @@ impl Kernel {
         let mut program = Program::open(directory, sizes)?;
         let held = adopt(&mut program, sizes)?;
         let settings = program.array::<Settings>("settings")?.get(&0, 0)?;
-        let flows = program.flow_tables()?;
-        Ok(Kernel { program, flows, held, settings, drifts: BTreeMap::new() })
+        Ok(Kernel { program, held, settings, drifts: BTreeMap::new() })
     }
 
     /// The program, to attach it.
@@ -70,7 +67,7 @@ impl Kernel {
         &mut self.program
     }
 
-    /// Another handle of the tables of flows.
+    /// A handle of the tables of flows.
     pub fn flow_tables(&mut self) -> Result<FlowTables, Error> {
         self.program.flow_tables()
     }
@@ -157,11 +154,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Lets flows go that were idle for too long, and corrects what the program counts of those that stay.
-    /// `idle` is the longest silence of a flow of the listener of this number, `now` the time on
-    /// CLOCK_MONOTONIC.
-    pub fn sweep(&mut self, now: Duration, idle: &dyn Fn(u32) -> Duration) -> Result<Swept, Error> {
-        let swept = self.flows.sweep(now, idle).map_err(Error::Flows)?;
+    /// Corrects what the program counts of flows by what a sweep found.
+    pub fn correct(&mut self, swept: &Swept) -> Result<(), Error> {
         let mut open = self.program.array::<u64>("open_flows")?;
         for number in self.held.backends.keys() {
             let counted = open.get(number, 0)? as i64;
@@ -176,7 +170,7 @@ impl Kernel {
                 open.set(*number, (counted + lasting).max(0) as u64, 0)?;
             }
         }
-        Ok(swept)
+        Ok(())
     }
 
     /// What became of the packets of a listener, by its name; nothing for one that has no number.

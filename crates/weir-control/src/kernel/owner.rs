@@ -54,6 +54,7 @@ pub(super) enum Order {
 /// The program and what is to be done with it.
 pub(super) struct Owner {
     kernel: Kernel,
+    tables: Arc<FlowTables>,
     directory: PathBuf,
     handle: Arc<Handle>,
     bus: Arc<Bus>,
@@ -80,15 +81,17 @@ impl Owner {
         handle: Arc<Handle>,
         bus: Arc<Bus>,
     ) -> Result<Owner, String> {
-        let kernel = Kernel::open(directory, sizes).map_err(|error| error.to_string())?;
+        let mut kernel = Kernel::open(directory, sizes).map_err(|error| error.to_string())?;
         // Before the first look, so that no change is missed between the two.
         let watch =
             Watch::open().map_err(|error| format!("changes of interfaces can't be watched: {error}"))?;
         let host = Host::read().map_err(|error| format!("the host's interfaces can't be read: {error}"))?;
         let watched = Arc::new(HostWatch::default());
         watch_host(watch, watched.clone(), handle.clone())?;
+        let tables = Arc::new(kernel.flow_tables().map_err(|error| error.to_string())?);
         Ok(Owner {
             kernel,
+            tables,
             directory: directory.to_owned(),
             handle,
             bus,
@@ -256,9 +259,25 @@ impl Owner {
         let idle = self.idle_times();
         let now = monotonic();
         let of = |number: u32| idle.get(&number).copied().unwrap_or(IDLE_OF_THE_GONE);
-        match self.kernel.sweep(now, &of) {
+        let (tables, bell) = (self.tables.clone(), self.handle.bell.clone());
+        let mut has_rung = false;
+        // Through a million flows it takes most of a second, which no backend that went down waits for.
+        let swept = tables.sweep(now, &of, &mut || {
+            if bell.wait(Duration::ZERO) {
+                has_rung = true;
+                self.follow();
+            }
+        });
+        if has_rung {
+            // For orders as well, which wait until the sweep is through.
+            bell.ring();
+        }
+        match swept {
             Ok(swept) => self.swept = swept,
             Err(error) => tracing::error!(%error, "flows of the kernel plane could not be swept"),
+        }
+        if let Err(error) = self.kernel.correct(&self.swept) {
+            tracing::error!(%error, "flows of backends could not be corrected");
         }
         self.look();
         self.swept_at = Instant::now();
