@@ -108,13 +108,11 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Load(error) => write!(
-                out,
-                "the kernel does not load the packet program (it needs Linux 6.1 or newer, CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON): {}",
-                Chain(error)
-            ),
+            Error::Load(error) => {
+                write!(out, "the kernel does not load the packet program ({}): {}", Needed, Chain(error))
+            }
             Error::Program(error) => {
-                write!(out, "the kernel does not take the packet program: {}", Chain(error))
+                write!(out, "the kernel does not take the packet program ({}): {}", Needed, Chain(error))
             }
             Error::Map(error) => write!(out, "a table of the kernel plane: {}", Chain(error)),
             Error::Flows(error) => write!(out, "the tables of flows: {error}"),
@@ -133,6 +131,29 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// What loading takes, and what of it this process lacks.
+struct Needed;
+
+impl fmt::Display for Needed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// By their numbers in linux/capability.h.
+        const NAMES: [(u32, &str); 3] = [(39, "CAP_BPF"), (12, "CAP_NET_ADMIN"), (38, "CAP_PERFMON")];
+        write!(out, "it needs Linux 6.1 or newer, CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")?;
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let Some(held) = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()) else { return Ok(()) };
+        let has = |number: u32| held & 1 << number != 0;
+        // CAP_SYS_ADMIN stands for the two that were once a part of it.
+        let lacks = |(number, _): &&(u32, &str)| !has(*number) && (*number == 12 || !has(21));
+        let missing: Vec<&str> = NAMES.iter().filter(lacks).map(|(_, name)| *name).collect();
+        if missing.is_empty() {
+            Ok(())
+        } else {
+            write!(out, "; this process lacks {}", missing.join(" and "))
+        }
+    }
+}
 
 /// An error with all that caused it.
 struct Chain<'e>(&'e dyn std::error::Error);

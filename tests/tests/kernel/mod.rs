@@ -4,6 +4,7 @@ mod crowd;
 mod flood;
 mod leftovers;
 mod life;
+mod privileges;
 mod traffic;
 mod views;
 
