@@ -56,7 +56,8 @@ pub struct ListenerStatus {
     pub protocol: String,
     /// `proxy` or `kernel`: who carries its packets.
     pub plane: String,
-    /// Why it is on the proxy plane although it asks for another; `None` where it asks for none.
+    /// Why it is on the proxy plane although it asks for another, or what it can't do on the one it has;
+    /// `None` where there is nothing to say.
     pub plane_reason: Option<String>,
     /// Interfaces whose packets it gets, on the kernel plane; empty on the other.
     pub interfaces: Vec<String>,
@@ -209,7 +210,8 @@ fn listener(control: &Control, listener: &Listener) -> ListenerStatus {
         plane: if placement == Some(Placement::Kernel) { "kernel" } else { "proxy" }.to_owned(),
         plane_reason: match placement {
             Some(Placement::Proxy(reason)) => Some(reason),
-            _ => None,
+            Some(Placement::Kernel) => seen.as_ref().and_then(|seen| refused_backend(config, seen)),
+            None => None,
         },
         interfaces: seen.map_or_else(Vec::new, |seen| seen.interfaces.clone()),
         bind: config.bind.iter().map(ToString::to_string).collect(),
@@ -225,6 +227,13 @@ fn listener(control: &Control, listener: &Listener) -> ListenerStatus {
         request_seconds: quantiles(cells, |cells| &cells.request_seconds),
         certificates: certificates(control, listener),
     }
+}
+
+/// Why a backend gets no packets though it may be up.
+fn refused_backend(config: &weir_config::Listener, seen: &weir_control::kernel::Seen) -> Option<String> {
+    let is_mine = |pool: &String| config.pool.as_ref() == Some(pool);
+    let found = seen.backends.iter().find(|((pool, _), backend)| is_mine(pool) && backend.is_this_host);
+    found.map(|((_, address), _)| format!("backend {address} is this host itself: it gets no packets"))
 }
 
 fn certificates(control: &Control, listener: &Listener) -> Vec<CertificateStatus> {

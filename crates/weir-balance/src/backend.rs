@@ -226,6 +226,11 @@ impl Backend {
         self.hot.load.load(Ordering::Relaxed) >> IN_FLIGHT_BITS
     }
 
+    /// Counts picks that others made by this pool's tables: failures are weighed against them.
+    pub fn note_picks(&self, count: u64) {
+        self.hot.load.fetch_add(count << IN_FLIGHT_BITS, Ordering::Relaxed);
+    }
+
     /// What the operator says.
     pub fn admin_state(&self) -> AdminState {
         match self.admin.load(Ordering::Relaxed) {

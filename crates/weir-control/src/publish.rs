@@ -153,16 +153,26 @@ impl Publisher {
         planes.insert(0, kernel.clone());
         let publisher =
             Publisher { in_force, kernel, planes, workers, followers, tickets, turn: Mutex::default() };
-        let tls = publisher.load(&config)?;
-        let placements = publisher.kernel.place(&config).await.map_err(PublishError::Stage)?;
-        let mut changes = publisher.stage(Next::Config(&config, &placements)).await?;
-        let snapshot = Arc::new(Snapshot::compile(config.clone(), &tls, None, workers));
-        publisher.followers.prepare(&snapshot).await;
+        match publisher.publish_first(config, carried).await {
+            Ok(()) => Ok(publisher),
+            Err(error) => {
+                publisher.kernel.give_up().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn publish_first(&self, config: Arc<Config>, carried: &Carried) -> Result<(), PublishError> {
+        let tls = self.load(&config)?;
+        let placements = self.kernel.place(&config).await.map_err(PublishError::Stage)?;
+        let mut changes = self.stage(Next::Config(&config, &placements)).await?;
+        let snapshot = Arc::new(Snapshot::compile(config.clone(), &tls, None, self.workers));
+        self.followers.prepare(&snapshot).await;
         carried.apply(&snapshot, clock::now());
-        publisher.apply(&mut changes, &snapshot, None).await?;
+        self.apply(&mut changes, &snapshot, None).await?;
         drop(changes);
-        publisher.followers.follow(&snapshot);
-        Ok(publisher)
+        self.followers.follow(&snapshot);
+        Ok(())
     }
 
     /// What is in force now.

@@ -72,6 +72,11 @@ impl Kernel {
         self.program.flow_tables()
     }
 
+    /// Whether an earlier process had left it.
+    pub fn was_there(&self) -> bool {
+        self.program.was_there()
+    }
+
     /// Takes the plane away, and all its flows.
     pub fn remove(self) {
         self.program.remove();

@@ -185,6 +185,8 @@ from!(EbpfError => Load, ProgramError => Program, MapError => Map);
 pub struct Program {
     object: Ebpf,
     attachments: Attachments,
+    /// Its maps were those of an earlier process.
+    was_there: bool,
 }
 
 impl Program {
@@ -213,7 +215,9 @@ impl Program {
         for path in Attachments::directories(&own).iter().chain([&maps]) {
             std::fs::create_dir_all(path).map_err(|source| Error::File { path: path.clone(), source })?;
         }
-        Program::load_by(with_pinned(&maps), OBJECT, sizes, Some(own))
+        let was_there = std::fs::read_dir(&maps).is_ok_and(|mut entries| entries.next().is_some());
+        let program = Program::load_by(with_pinned(&maps), OBJECT, sizes, Some(own))?;
+        Ok(Program { was_there, ..program })
     }
 
     fn load_by(
@@ -229,7 +233,12 @@ impl Program {
         let classifier: &mut SchedClassifier =
             object.program_mut("balance").expect("the object holds it").try_into()?;
         classifier.load()?;
-        Ok(Program { object, attachments: Attachments::at(own) })
+        Ok(Program { object, attachments: Attachments::at(own), was_there: false })
+    }
+
+    /// Whether its maps were those of an earlier process.
+    pub fn was_there(&self) -> bool {
+        self.was_there
     }
 
     /// The packet program.

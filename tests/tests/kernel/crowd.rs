@@ -4,14 +4,14 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use weir_tests::crowd::{Crowd, CrowdServer, sent_again};
 use weir_tests::dialogue::{Draws, Setup, Signal, Weir, until, until_within};
 use weir_tests::network::Network;
 
-use super::{VIP, VIP6, config};
+use super::{Sets, VIP, VIP6, config};
 
 /// Connections of each family.
 fn size() -> usize {
@@ -41,8 +41,9 @@ fn while_they_talk(network: &Network, crowd: &mut Crowd, what: impl FnOnce()) {
     let is_done = AtomicBool::new(false);
     let rounds = std::thread::scope(|scope| {
         let talk = scope.spawn(|| crowd.talks_until(&is_done));
+        let end = Sets(&is_done);
         what();
-        is_done.store(true, Ordering::Release);
+        drop(end);
         talk.join().expect("it does not panic")
     });
     let after = HOSTS.map(|host| sent_again(network, host));

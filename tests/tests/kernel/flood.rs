@@ -8,7 +8,7 @@ use weir_tests::dialogue::{Draws, Setup, Weir, until};
 use weir_tests::network::Network;
 use weir_tests::raw::{ACK, SYN, Segment, Sender};
 
-use super::{Talk, VIP, VIP6, config};
+use super::{Sets, Talk, VIP, VIP6, config};
 
 /// Flows of each family that `config` has room for.
 const FLOWS: u32 = 4096;
@@ -56,6 +56,7 @@ fn flood(network: &Network, flags: u8) -> (u64, u64) {
                 }
             });
         }
+        let _end = Sets(&is_over);
         network.on("client", || {
             let sender = Sender::here().expect("root");
             let mut draws = Draws::new();
@@ -73,7 +74,6 @@ fn flood(network: &Network, flags: u8) -> (u64, u64) {
                 let _ = sender.sends(&segment.packet());
             }
         });
-        is_over.store(true, Ordering::Release);
     });
     (tried.into_inner(), served.into_inner())
 }

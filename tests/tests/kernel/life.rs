@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use weir_tests::dialogue::{Setup, Signal, until, until_within};
+use weir_tests::dialogue::{Setup, Signal, Weir, until, until_within};
 use weir_tests::network::Network;
 
 use super::{Talk, VIP, VIP6, config, start};
@@ -164,4 +164,57 @@ fn a_listener_that_must_be_in_the_kernel_is_refused_without_the_capabilities() {
     assert!(!weir.exits().success());
     let said = weir.stderr();
     assert!(said.contains("can't be on the kernel plane") && said.contains("CAP_BPF"), "{said}");
+}
+
+/// Its admin API comes to an address that is taken, by the time the kernel has been told everything.
+#[test]
+fn a_first_start_that_fails_leaves_no_plane_behind() {
+    let network = Network::enter(1);
+    network.greets(1, 8080);
+    let taken = std::net::TcpListener::bind("10.50.1.1:0").unwrap().local_addr().unwrap();
+    let holder = std::net::TcpListener::bind(taken).unwrap();
+    let proxied = format!("[listener.proxied]\nprotocol = \"tcp\"\nbind = \"{taken}\"\npool = \"four\"\n");
+    let mut weir = Setup::of(&(config(&network, 1, "") + &proxied)).launch();
+    assert!(!weir.exits().success());
+    let own = Path::new(&network.bpf_directory()).to_owned();
+    let left = std::fs::read_dir(&own).map_or(0, Iterator::count);
+    assert_eq!(left, 0, "{}", own.display());
+    drop(holder);
+}
+
+/// What an earlier process left goes on forwarding.
+#[test]
+fn a_start_that_fails_leaves_the_plane_of_the_process_before() {
+    let (network, mut weir) = start(1, "");
+    let mut talk = Talk::begin(&network, &format!("{VIP}:80"));
+    weir.signals(Signal::KILL);
+    weir.exits();
+    let holder = std::net::TcpListener::bind("10.50.1.1:0").unwrap();
+    let taken = holder.local_addr().unwrap();
+    let proxied = format!("[listener.proxied]\nprotocol = \"tcp\"\nbind = \"{taken}\"\npool = \"four\"\n");
+    let mut other = Setup::of(&(config(&network, 1, "") + &proxied)).launch();
+    assert!(!other.exits().success());
+    talk.goes_on(b"still forwarded");
+    Talk::begin(&network, &format!("{VIP}:80")).goes_on(b"and new ones");
+}
+
+#[test]
+fn a_backend_that_is_this_host_gets_no_packets_and_is_named() {
+    let network = Network::enter(2);
+    (1..=2).for_each(|number| network.greets(number, 8080));
+    let more = "health = \"off\"\nbalance = \"round-robin\"";
+    let text = config(&network, 2, more).replace("10.50.11.2:8080", "10.50.12.1:8080");
+    let weir = Setup::of(&text).start();
+    for _ in 0..6 {
+        assert_eq!(Talk::begin(&network, &format!("{VIP}:80")).server, "2");
+    }
+    assert!(weir.stderr().contains("this host itself") && weir.stderr().contains("10.50.12.1:8080"));
+    let reason = |weir: &Weir| {
+        let listener = weir.admin().reads("/v1/status").json()["listeners"][0].clone();
+        listener["plane_reason"].as_str().map(str::to_owned)
+    };
+    assert!(reason(&weir).is_some_and(|why| why.contains("10.50.12.1:8080")), "{:?}", reason(&weir));
+    // The address moves to another host.
+    network.run("weir", &["ip", "addr", "del", "10.50.12.1/24", "dev", "to_server2"]);
+    until("it is no longer refused", || reason(&weir).is_none().then_some(()));
 }

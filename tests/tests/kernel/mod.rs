@@ -1,6 +1,7 @@
 //! The kernel plane: packets that eBPF forwards, between hosts that are network namespaces. Needs root.
 
 mod crowd;
+mod failover;
 mod flood;
 mod leftovers;
 mod life;
@@ -10,6 +11,7 @@ mod views;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use weir_tests::dialogue::{Setup, Weir};
 use weir_tests::network::{Network, PATIENCE};
@@ -89,4 +91,14 @@ fn datagram_socket(network: &Network, at: &str) -> UdpSocket {
         socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         socket
     })
+}
+
+/// Says that something is over when it is dropped, also by a panic: nobody goes on for ever beside a test
+/// that has failed.
+struct Sets<'f>(&'f AtomicBool);
+
+impl Drop for Sets<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
 }

@@ -22,6 +22,7 @@ const HOUSE_KEEPING: Duration = Duration::from_millis(250);
 pub(super) async fn keep(
     control: Arc<Control>,
     mut reports: mpsc::UnboundedReceiver<events::Event>,
+    mut of_kernel: mpsc::UnboundedReceiver<events::Event>,
     moved: Arc<Moved>,
 ) {
     let mut footings = HashMap::new();
@@ -41,6 +42,7 @@ pub(super) async fn keep(
                 Some(report) => control.take_report(report),
                 None => return,
             },
+            Some(report) = of_kernel.recv() => control.take_report(report),
             members = moved.next() => control.follow_addresses(&members),
             // Never at once: a moment that stays due would make this loop spin.
             () = tokio::time::sleep((next - now).max(Duration::from_millis(1))) => {}

@@ -99,7 +99,8 @@ impl Control {
             orders: Orders::new(bus.clone()),
         });
         let proxy = Arc::new(start.plane);
-        let kernel = Arc::new(KernelPlane::new(bus.clone()));
+        let (kernel_reports, of_kernel) = mpsc::unbounded_channel();
+        let kernel = Arc::new(KernelPlane::new(bus.clone(), kernel_reports));
         let others = vec![proxy.clone() as Arc<dyn Plane>];
         // One copy of each counter for every worker, and one for the thread of the kernel plane.
         let (workers, planes) = (proxy.workers() + 1, Planes { kernel: kernel.clone(), others });
@@ -125,7 +126,7 @@ impl Control {
             kernel,
         });
         control.bus.tell(What::Process { phase: "started", detail: control.summary() });
-        tokio::spawn(house::keep(control.clone(), start.reports, moved));
+        tokio::spawn(house::keep(control.clone(), start.reports, of_kernel, moved));
         Ok(control)
     }
 

@@ -6,6 +6,7 @@
 //! have ended.
 
 mod counted;
+mod failures;
 mod owner;
 mod views;
 mod wanted;
@@ -17,11 +18,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use weir_config::{Config, Plane as Asked};
 use weir_l4::explain::Packet;
 use weir_l4::layout::{BackendCounter, Counter, Verdict};
 use weir_l4::program::{Sizes, remove_left_behind};
+use weir_proxy::events::Event;
 use weir_state::Snapshot;
 use weir_state::plane::{Bell, Next, Pending, Placement, Placements, Plane, StageError, StagedChange};
 
@@ -80,38 +83,62 @@ pub struct SeenBackend {
     pub number: Option<u32>,
     /// Flows that have not ended.
     pub open: u64,
+    /// Its address is one of this host: it gets no packets, which would come back here.
+    pub is_this_host: bool,
     /// Since the plane was set up.
     pub counted: BackendCounter,
 }
 
 /// The kernel plane of this process.
-#[derive(Default)]
 pub struct KernelPlane {
     /// The thread that owns the program; `None` while no listener has asked for it.
     owner: Mutex<Option<Arc<Handle>>>,
     placements: ArcSwap<Placements>,
     bus: Arc<Bus>,
+    reports: UnboundedSender<Event>,
 }
 
 /// The way to the thread.
 struct Handle {
-    orders: Mutex<Vec<Order>>,
+    /// `None` once the thread has ended: nobody waits for an answer that it would have given.
+    orders: Mutex<Option<Vec<Order>>>,
     bell: Arc<Bell>,
     seen: ArcSwap<Seen>,
     views: Views,
 }
 
 impl Handle {
+    /// An order to a thread that has ended is dropped, and with it the way to answer it.
     fn give(&self, order: Order) {
-        lock(&self.orders).push(order);
+        if let Some(orders) = &mut *lock(&self.orders) {
+            orders.push(order);
+        }
         self.bell.ring();
+    }
+
+    /// What has been ordered since the last time.
+    fn take_orders(&self) -> Vec<Order> {
+        lock(&self.orders).as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn has_ended(&self) -> bool {
+        lock(&self.orders).is_none()
+    }
+}
+
+/// Held by the thread: says that it has ended, however it does.
+struct Ended(Arc<Handle>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        *lock(&self.0.orders) = None;
     }
 }
 
 impl KernelPlane {
-    /// Nothing is loaded until a listener asks for it.
-    pub fn new(bus: Arc<Bus>) -> KernelPlane {
-        KernelPlane { bus, ..KernelPlane::default() }
+    /// Nothing is loaded until a listener asks for it. `reports` hears of backends that it ejects.
+    pub fn new(bus: Arc<Bus>, reports: UnboundedSender<Event>) -> KernelPlane {
+        KernelPlane { owner: Mutex::default(), placements: ArcSwap::default(), bus, reports }
     }
 
     /// Decides the plane of each listener that asks for another than the proxy's; loads the program for the
@@ -147,19 +174,20 @@ impl KernelPlane {
     /// Loads the program unless it is there. Off this thread: the verifier takes a tenth of a second and
     /// more.
     async fn load(&self, config: &Config) -> Result<(), String> {
-        if self.handle().is_some() {
+        // One that has ended by a fault gives way to another, which takes the program over.
+        if self.handle().is_some_and(|handle| !handle.has_ended()) {
             return Ok(());
         }
         let (directory, sizes) = (config.kernel.directory.clone(), sizes_for(config));
         let handle = Arc::new(Handle {
-            orders: Mutex::default(),
+            orders: Mutex::new(Some(Vec::new())),
             bell: Arc::new(Bell::default()),
             seen: ArcSwap::default(),
             views: Views::default(),
         });
-        let (of_owner, bus) = (handle.clone(), self.bus.clone());
+        let (of_owner, bus, reports) = (handle.clone(), self.bus.clone(), self.reports.clone());
         let opened = tokio::task::spawn_blocking(move || {
-            let mut owner = Owner::open(&directory, sizes, of_owner.clone(), bus)?;
+            let mut owner = Owner::open(&directory, sizes, of_owner.clone(), bus, reports)?;
             of_owner.views.open(owner.flow_tables()?, &directory, sizes);
             owner.spawn()
         });
@@ -211,6 +239,15 @@ impl KernelPlane {
         let (done, wait) = oneshot::channel();
         handle.give(Order::Drain { limit, done });
         wait.await.unwrap_or(0)
+    }
+
+    /// Undoes a first start that came to nothing: what it loaded is taken away, and what an earlier process
+    /// had left is left again.
+    pub async fn give_up(&self) {
+        let Some(handle) = self.handle() else { return };
+        let (done, wait) = oneshot::channel();
+        handle.give(Order::GiveUp { done });
+        let _ = wait.await;
     }
 
     /// Leaves everything as it is to the process that comes after.
@@ -284,5 +321,37 @@ impl StagedChange for Change<'_> {
 
     fn put_back<'s>(&'s mut self, before: &'s Arc<Snapshot>) -> Pending<'s, io::Result<()>> {
         Box::pin(self.plane.apply(before.clone(), self.before.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_a_thread_that_ends_hears_that_it_has() {
+        let handle = Arc::new(Handle {
+            orders: Mutex::new(Some(Vec::new())),
+            bell: Arc::default(),
+            seen: ArcSwap::default(),
+            views: Views::default(),
+        });
+        let order = || {
+            let (done, wait) = oneshot::channel();
+            handle.give(Order::GiveUp { done });
+            wait
+        };
+        let before = order();
+        let thread = std::thread::spawn({
+            let ended = Ended(handle.clone());
+            move || {
+                let _ended = ended;
+                panic!("on purpose");
+            }
+        });
+        assert!(thread.join().is_err());
+        assert!(before.blocking_recv().is_err());
+        assert!(order().blocking_recv().is_err());
+        assert!(handle.has_ended());
     }
 }

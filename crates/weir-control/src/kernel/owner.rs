@@ -2,29 +2,35 @@
 //! flows.
 
 use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
+use weir_io::clock;
 use weir_l4::flows::{FlowTables, Swept};
 use weir_l4::host::{Host, Watch};
 use weir_l4::kernel::Kernel;
 use weir_l4::numbers::name_of;
 use weir_l4::program::{Sizes, remove_other_layouts};
 use weir_l4::wanted::Wanted;
+use weir_proxy::events::Event;
 use weir_state::Snapshot;
 use weir_state::plane::Placements;
 
+use super::failures::Failures;
 use super::wanted::wanted;
-use super::{Handle, Seen, SeenBackend, SeenListener, counted};
+use super::{Ended, Handle, Seen, SeenBackend, SeenListener, counted};
 use crate::events::{Bus, What};
-use crate::lock;
 
 /// Pause between two sweeps, unless a sweep takes so long that it would be a twentieth of the time.
 const SWEEP: Duration = Duration::from_secs(1);
-/// The same while the process drains: somebody waits for the last flow.
+/// Longest pause between two looks at what backends refuse.
+const GLANCE: Duration = Duration::from_millis(100);
+/// The same as [`SWEEP`] while the process drains: somebody waits for the last flow.
 const SWEEP_TO_END: Duration = Duration::from_millis(200);
 /// Idle time of a flow whose listener is gone.
 const IDLE_OF_THE_GONE: Duration = Duration::from_secs(60);
@@ -47,6 +53,11 @@ pub(super) enum Order {
         /// Told how many flows were cut off.
         done: oneshot::Sender<u64>,
     },
+    /// End, and take away what was not there before.
+    GiveUp {
+        /// Told when it is done.
+        done: oneshot::Sender<()>,
+    },
     /// End, and leave everything to the next process.
     Leave,
 }
@@ -65,6 +76,10 @@ pub(super) struct Owner {
     swept: Swept,
     swept_at: Instant,
     sweep_took: Duration,
+    reports: UnboundedSender<Event>,
+    failures: Failures,
+    /// Backends that are this host, by pool and address.
+    own_backends: BTreeSet<(String, SocketAddr)>,
 }
 
 /// Whether the host has changed; set by a thread that listens to the kernel.
@@ -80,6 +95,7 @@ impl Owner {
         sizes: Sizes,
         handle: Arc<Handle>,
         bus: Arc<Bus>,
+        reports: UnboundedSender<Event>,
     ) -> Result<Owner, String> {
         let mut kernel = Kernel::open(directory, sizes).map_err(|error| error.to_string())?;
         // Before the first look, so that no change is missed between the two.
@@ -102,6 +118,9 @@ impl Owner {
             swept: Swept::default(),
             swept_at: Instant::now(),
             sweep_took: Duration::ZERO,
+            reports,
+            failures: Failures::default(),
+            own_backends: BTreeSet::new(),
         })
     }
 
@@ -116,13 +135,13 @@ impl Owner {
     }
 
     fn run(mut self) {
+        let _ended = Ended(self.handle.clone());
         if let Err(error) = self.tell_host() {
             tracing::error!(%error, "the kernel plane was not told of the host's addresses");
         }
         loop {
-            self.handle.bell.wait(self.pause(SWEEP));
-            let orders = std::mem::take(&mut *lock(&self.handle.orders));
-            for order in orders {
+            self.handle.bell.wait(self.pause(SWEEP).min(GLANCE));
+            for order in self.handle.take_orders() {
                 match order {
                     Order::Serve { snapshot, placements, done } => {
                         let _ = done.send(self.serve(snapshot, placements));
@@ -134,13 +153,35 @@ impl Owner {
                         let _ = done.send(cut_off);
                         return;
                     }
+                    Order::GiveUp { done } => {
+                        if !self.kernel.was_there() {
+                            self.kernel.remove();
+                        }
+                        let _ = done.send(());
+                        return;
+                    }
                     Order::Leave => return,
                 }
             }
+            self.glance();
             self.follow();
             if self.pause(SWEEP).is_zero() {
                 self.sweep();
             }
+        }
+    }
+
+    /// Looks for backends that refuse connections or leave them unanswered.
+    fn glance(&mut self) {
+        let Some((snapshot, _)) = &self.serving else { return };
+        let (kernel, in_force) = (&mut self.kernel, &self.in_force);
+        let ejected = self.failures.observe(snapshot, clock::now(), |pool, address| {
+            let pool = in_force.pools.iter().find(|one| one.name == pool)?;
+            let is_there = pool.members.iter().any(|member| member.address == address);
+            is_there.then(|| kernel.backend_counts(&pool.name, address).ok()).flatten()
+        });
+        for event in ejected {
+            let _ = self.reports.send(event);
         }
     }
 
@@ -151,7 +192,7 @@ impl Owner {
 
     /// Forwards what a snapshot says, and has its pools ring when their backends stand otherwise.
     fn serve(&mut self, snapshot: Arc<Snapshot>, placements: Placements) -> Result<(), String> {
-        let next = wanted(&snapshot, &placements);
+        let next = self.wanted(&snapshot, &placements);
         self.put_in_force(next)?;
         for pool in &snapshot.pools {
             let is_used = self.in_force.pools.iter().any(|used| used.name == pool.config.name);
@@ -170,6 +211,28 @@ impl Owner {
         Ok(())
     }
 
+    fn wanted(&self, snapshot: &Snapshot, placements: &Placements) -> Wanted {
+        wanted(snapshot, placements, &|address| self.host.addresses.contains(&address.into()))
+    }
+
+    /// Says it once of each backend that is this host, and each time its address comes or goes.
+    fn note_own_backends(&mut self) {
+        let own: BTreeSet<(String, SocketAddr)> = self
+            .in_force
+            .pools
+            .iter()
+            .flat_map(|pool| pool.members.iter().map(|member| (pool.name.clone(), member.address)))
+            .filter(|(_, address)| self.host.addresses.contains(&address.ip().into()))
+            .collect();
+        for (pool, backend) in own.difference(&self.own_backends) {
+            tracing::error!(pool, %backend, "the kernel plane refuses a backend that is this host itself");
+        }
+        for (pool, backend) in self.own_backends.difference(&own) {
+            tracing::info!(pool, %backend, "the kernel plane no longer refuses a backend: it is another host");
+        }
+        self.own_backends = own;
+    }
+
     fn put_in_force(&mut self, next: Wanted) -> Result<(), String> {
         if next == self.in_force {
             return Ok(());
@@ -177,6 +240,7 @@ impl Owner {
         let host = &self.host;
         self.kernel.apply(&next, &|address| host.interface_to(address)).map_err(|error| error.to_string())?;
         self.in_force = next;
+        self.note_own_backends();
         Ok(())
     }
 
@@ -200,7 +264,7 @@ impl Owner {
         {
             tracing::error!(%error, "the kernel plane was not told of changed neighbours");
         }
-        if let Err(error) = self.put_in_force(wanted(&snapshot, &placements)) {
+        if let Err(error) = self.put_in_force(self.wanted(&snapshot, &placements)) {
             tracing::error!(%error, "the kernel plane does not follow its pools");
         }
     }
@@ -314,7 +378,8 @@ impl Owner {
                 let open = self.kernel.open_flows(&pool.name, member.address).unwrap_or(0);
                 let counted = self.kernel.backend_counts(&pool.name, member.address).unwrap_or_default();
                 let at = (pool.name.clone(), member.address);
-                seen.backends.insert(at, SeenBackend { number, open, counted });
+                let is_this_host = self.own_backends.contains(&at);
+                seen.backends.insert(at, SeenBackend { number, open, is_this_host, counted });
             }
         }
         if let Some((snapshot, _)) = &self.serving {

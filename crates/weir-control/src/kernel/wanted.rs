@@ -10,8 +10,9 @@ use weir_l4::wanted::{Listener, Member, Pool, Wanted};
 use weir_state::Snapshot;
 use weir_state::plane::Placements;
 
-/// What of `snapshot` is to be forwarded in the kernel.
-pub fn wanted(snapshot: &Snapshot, placements: &Placements) -> Wanted {
+/// What of `snapshot` is to be forwarded in the kernel. A backend that `is_own` address of this host's gets
+/// nothing: its packets would come back here.
+pub fn wanted(snapshot: &Snapshot, placements: &Placements, is_own: &dyn Fn(IpAddr) -> bool) -> Wanted {
     let in_kernel = snapshot.listeners.iter().filter(|one| placements.is_in_kernel(&one.config.name));
     let listeners: Vec<Listener> = in_kernel
         .filter_map(|one| {
@@ -28,7 +29,7 @@ pub fn wanted(snapshot: &Snapshot, placements: &Placements) -> Wanted {
     let is_used = |pool: &&std::sync::Arc<weir_state::Pool>| {
         listeners.iter().any(|listener| listener.pool == pool.config.name)
     };
-    let pools = snapshot.pools.iter().filter(is_used).map(|pool| of_pool(pool)).collect();
+    let pools = snapshot.pools.iter().filter(is_used).map(|pool| of_pool(pool, is_own)).collect();
     Wanted { listeners, pools }
 }
 
@@ -36,7 +37,7 @@ fn networks(list: &[IpNet]) -> Vec<(IpAddr, u8)> {
     list.iter().map(|network| (network.network(), network.prefix_len())).collect()
 }
 
-fn of_pool(pool: &weir_state::Pool) -> Pool {
+fn of_pool(pool: &weir_state::Pool, is_own: &dyn Fn(IpAddr) -> bool) -> Pool {
     let algorithm = match pool.config.balance {
         Balance::Source | Balance::Hash | Balance::Maglev => Algorithm::Hash,
         Balance::LeastConnections => Algorithm::LeastFlows,
@@ -52,8 +53,10 @@ fn of_pool(pool: &weir_state::Pool) -> Pool {
     let members = pool.backends.iter().enumerate().filter_map(|(at, backend)| {
         // A name that was never resolved leads nowhere.
         let address: SocketAddr = backend.resolved.address()?;
-        let is_down = pool.balance.state(at) == State::Down && weights[at] == 0;
-        Some(Member { id: backend.balance.id(), address, weight: weights[at], is_alive: !is_down })
+        let is_own = is_own(address.ip());
+        let weight = if is_own { 0 } else { weights[at] };
+        let is_down = pool.balance.state(at) == State::Down && weight == 0;
+        Some(Member { id: backend.balance.id(), address, weight, is_alive: !is_down && !is_own })
     });
     Pool { name: pool.config.name.clone(), algorithm, hash_key, members: members.collect() }
 }

@@ -87,13 +87,14 @@ async fn publisher(fails_to: &'static str) -> (Publisher, Diary) {
     let plane = |name, fails_to| Arc::new(Noting { name, fails_to, diary: diary.clone() }) as Arc<dyn Plane>;
     let planes = vec![plane("a", ""), plane("b", fails_to), plane("c", "")];
     let (bus, in_force) = (Arc::new(Bus::default()), InForce::default());
+    let kernel = Arc::new(KernelPlane::new(bus.clone(), tokio::sync::mpsc::unbounded_channel().0));
     let followers = Arc::new(Followers {
         names: Names::new(bus.clone(), Arc::new(Moved::default())),
         board: Board::new(bus.clone(), in_force.clone()),
         orders: Orders::new(bus),
     });
     let carried = Carried::default();
-    let planes = Planes { kernel: Arc::default(), others: planes };
+    let planes = Planes { kernel, others: planes };
     let publisher = Publisher::start(planes, 1, config(CONFIG), &carried, followers, in_force).await.unwrap();
     diary.take();
     (publisher, diary)

@@ -1,0 +1,168 @@
+//! Backends that fail: seen by their probes, and by what becomes of real connections.
+
+use std::io::{ErrorKind, Write};
+use std::net::{IpAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+use weir_tests::dialogue::{Setup, Weir, alone, until};
+use weir_tests::network::Network;
+
+use super::{Sets, Talk, VIP, VIP6, config};
+
+fn backends(weir: &Weir, pool: &str) -> Vec<Value> {
+    let status = until("its status", || weir.admin().tries_to_read("/v1/status")).json();
+    let pools = status["pools"].as_array().expect("pools").clone();
+    let found = pools.into_iter().find(|one| one["name"] == pool).expect("the pool");
+    found["backends"].as_array().expect("backends").clone()
+}
+
+const PASSIVE: &str = "balance = \"round-robin\"\nhealth = { check = \"off\", passive = { errors = 3, within = \"10s\", eject = \"60s\", max_ejected = 0.5 } }";
+
+/// Of two servers the first has nobody at its port.
+#[test]
+fn a_backend_that_refuses_connections_is_ejected() {
+    let network = Network::enter(2);
+    network.greets(2, 8080);
+    let weir = Setup::of(&config(&network, 2, PASSIVE)).start();
+    for (pool, to) in [("four", format!("{VIP}:80")), ("six", format!("[{VIP6}]:80"))] {
+        let to = to.parse().unwrap();
+        until("it is ejected", || {
+            match Talk::try_begin(&network, to) {
+                Ok(talk) => assert_eq!(talk.server, "2"),
+                Err(problem) => assert_eq!(problem.kind(), ErrorKind::ConnectionRefused, "{problem}"),
+            }
+            (backends(&weir, pool)[0]["state"] == "ejected").then_some(())
+        });
+        for _ in 0..6 {
+            assert_eq!(Talk::try_begin(&network, to).expect("it is served").server, "2");
+        }
+        let address = backends(&weir, pool)[0]["address"].as_str().expect("an address").to_owned();
+        weir.reaches("weir_backend_failures_total", &[("pool", pool), ("backend", &address)], 3.0);
+        weir.reaches("weir_backend_connect_failures_total", &[("pool", pool), ("backend", &address)], 3.0);
+    }
+    assert!(weir.stderr().contains("refused"), "{}", weir.story());
+}
+
+/// Its probes are answered: they come from next door. What is behind Weir gets no answer.
+#[test]
+fn a_backend_that_leaves_connections_unanswered_is_ejected_though_its_probes_succeed() {
+    let network = Network::enter(2);
+    (1..=2).for_each(|number| network.greets(number, 8080));
+    network.run("server1", &["ip", "route", "replace", "blackhole", "10.50.1.0/24"]);
+    let probed =
+        PASSIVE.replace("check = \"off\"", "check = \"tcp\", interval = \"100ms\", timeout = \"100ms\"");
+    let weir = Setup::of(&config(&network, 2, &probed)).start();
+    let to = format!("{VIP}:80").parse().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            // Half of them wait; whether somebody answers in the end does not matter here.
+            scope.spawn(|| drop(Talk::try_begin(&network, to)));
+        }
+        until("it is ejected", || (backends(&weir, "four")[0]["state"] == "ejected").then_some(()));
+        for _ in 0..6 {
+            assert_eq!(Talk::try_begin(&network, to).expect("it is served").server, "2");
+        }
+    });
+    assert!(weir.stderr().contains("did not answer"), "{}", weir.story());
+}
+
+/// The time of day, in UTC: that of the log's lines.
+fn time_of_day() -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970");
+    Duration::new(now.as_secs() % 86_400, now.subsec_nanos())
+}
+
+/// When this was said of a backend in the log.
+fn said_at(weir: &Weir, what: &str, backend: &str) -> Vec<Duration> {
+    let read = |line: &str| {
+        let time = line.split_once('T')?.1.split_once('Z')?.0.to_owned();
+        let [hours, minutes, seconds]: [&str; 3] = time.split(':').collect::<Vec<_>>().try_into().ok()?;
+        let whole: u64 = hours.parse::<u64>().ok()? * 3600 + minutes.parse::<u64>().ok()? * 60;
+        Some(Duration::from_secs(whole) + Duration::from_secs_f64(seconds.parse().ok()?))
+    };
+    let text = weir.stderr();
+    let lines = text.lines().filter(|line| line.contains(what) && line.contains(backend));
+    lines.filter_map(read).collect()
+}
+
+/// A server that answers probes as it is told, and notes when clients come.
+struct Moody {
+    is_well: AtomicBool,
+    last_client: Mutex<Duration>,
+}
+
+impl Moody {
+    fn start(network: &Network, number: usize) -> Arc<Moody> {
+        let moody = Arc::new(Moody { is_well: AtomicBool::new(true), last_client: Mutex::default() });
+        let address = network.server(number, 8080, false);
+        let listener = network.on(&format!("server{number}"), || TcpListener::bind(address).expect("a port"));
+        let here = moody.clone();
+        let weir: IpAddr = format!("10.50.{}.1", 10 + number).parse().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(mut stream) = stream else { return };
+                let is_probe = stream.peer_addr().is_ok_and(|peer| peer.ip() == weir);
+                let status = if here.is_well.load(Ordering::SeqCst) { "200 OK" } else { "503 Busy" };
+                if is_probe {
+                    let answer =
+                        format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+                    let _ = stream.write_all(answer.as_bytes());
+                } else {
+                    *here.last_client.lock().unwrap_or_else(PoisonError::into_inner) = time_of_day();
+                    let _ = stream.write_all(format!("{number}\n").as_bytes());
+                }
+            }
+        });
+        moody
+    }
+
+    fn last_client(&self) -> Duration {
+        *self.last_client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// From the line in the log that says so. Four of five tries: the machine may be busy during one.
+#[test]
+fn a_backend_found_down_gets_no_new_connection_50_ms_later() {
+    let _quiet = alone();
+    let network = Network::enter(2);
+    let moody: Vec<Arc<Moody>> = (1..=2).map(|number| Moody::start(&network, number)).collect();
+    let health = "balance = \"maglev\"\nhash = { key = \"flow\" }\nhealth = { check = \"http\", interval = \"300ms\", fast_interval = \"50ms\", timeout = \"300ms\", rise = 1, fall = 1 }";
+    let text = config(&network, 2, health);
+    let weir = Setup::of(&text).start();
+    let to = format!("{VIP}:80").parse().unwrap();
+    let address = network.server(1, 8080, false).to_string();
+    let state = |wanted: &str| {
+        until(&format!("it is {wanted}"), || (backends(&weir, "four")[0]["state"] == wanted).then_some(()));
+    };
+    let is_over = AtomicBool::new(false);
+    let mut lags = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Acquire) {
+                let _ = Talk::try_begin(&network, to);
+            }
+        });
+        // However this ends, the clients do as well.
+        let _end = Sets(&is_over);
+        for before in 0..5 {
+            state("ready");
+            let begun = moody[0].last_client();
+            until("clients come", || (moody[0].last_client() > begun).then_some(()));
+            moody[0].is_well.store(false, Ordering::SeqCst);
+            state("down");
+            let said =
+                until("it is said", || said_at(&weir, "backend is down", &address).get(before).copied());
+            let later = said + Duration::from_millis(300);
+            until("the other gets clients", || (moody[1].last_client() > later).then_some(()));
+            lags.push(moody[0].last_client().saturating_sub(said));
+            moody[0].is_well.store(true, Ordering::SeqCst);
+        }
+    });
+    lags.sort();
+    println!("last connection after the backend was found down: {lags:?}");
+    assert!(lags[3] <= Duration::from_millis(50), "{lags:?}");
+}
