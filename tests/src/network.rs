@@ -145,37 +145,41 @@ impl Network {
     /// its number and what they hold.
     pub fn greets(&self, number: usize, port: u16) {
         for is_v6 in [false, true] {
-            let address = self.server(number, port, is_v6);
-            let (listener, socket) = self.on(&format!("server{number}"), || {
-                let listener =
-                    TcpListener::bind(address).unwrap_or_else(|problem| panic!("{address}: {problem}"));
-                let socket =
-                    UdpSocket::bind(address).unwrap_or_else(|problem| panic!("{address}: {problem}"));
-                (listener, socket)
-            });
-            std::thread::spawn(move || {
-                for stream in listener.incoming() {
-                    let Ok(mut stream) = stream else { return };
-                    std::thread::spawn(move || {
-                        let _ = stream.write_all(format!("{number}\n").as_bytes());
-                        let mut buffer = [0; 16384];
-                        while let Ok(count @ 1..) = stream.read(&mut buffer) {
-                            if stream.write_all(&buffer[..count]).is_err() {
-                                return;
-                            }
-                        }
-                    });
-                }
-            });
-            std::thread::spawn(move || {
-                let mut buffer = [0; 2048];
-                while let Ok((count, from)) = socket.recv_from(&mut buffer) {
-                    let mut answer = format!("{number}\n").into_bytes();
-                    answer.extend(&buffer[..count]);
-                    let _ = socket.send_to(&answer, from);
-                }
-            });
+            self.greets_at(number, self.server(number, port, is_v6).ip(), port);
         }
+    }
+
+    /// As [`Network::greets`], at one address of the server.
+    pub fn greets_at(&self, number: usize, address: IpAddr, port: u16) {
+        let address = SocketAddr::new(address, port);
+        let (listener, socket) = self.on(&format!("server{number}"), || {
+            let listener =
+                TcpListener::bind(address).unwrap_or_else(|problem| panic!("{address}: {problem}"));
+            let socket = UdpSocket::bind(address).unwrap_or_else(|problem| panic!("{address}: {problem}"));
+            (listener, socket)
+        });
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(mut stream) = stream else { return };
+                std::thread::spawn(move || {
+                    let _ = stream.write_all(format!("{number}\n").as_bytes());
+                    let mut buffer = [0; 16384];
+                    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                        if stream.write_all(&buffer[..count]).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        std::thread::spawn(move || {
+            let mut buffer = [0; 2048];
+            while let Ok((count, from)) = socket.recv_from(&mut buffer) {
+                let mut answer = format!("{number}\n").into_bytes();
+                answer.extend(&buffer[..count]);
+                let _ = socket.send_to(&answer, from);
+            }
+        });
     }
 }
 

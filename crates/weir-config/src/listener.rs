@@ -2,7 +2,7 @@
 
 pub(crate) mod binds;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock};
 
 use ipnet::IpNet;
@@ -14,7 +14,8 @@ use crate::fields::{Fields, Value};
 use crate::keys::{
     Each, Key, Kind, Limit, Planes, Row, count, flag, list, table as below, table_or_true, text, word,
 };
-use crate::plane::{self, Forward, Plane};
+use crate::plane::forward::{Forward, PORTS, PortRange, SOURCE};
+use crate::plane::{self, Plane};
 use crate::protocol::{Protocol, applies, audience, spoken};
 use crate::report::{Findings, Span};
 use crate::route::{self, Route};
@@ -90,6 +91,21 @@ table! {
                 .on(Planes::Kernel)
                 .also(&["forwarding", "mode"])
                 .instead(&[(&["masq", "masquerade", "masquerading"], "did you mean \"nat\"?")]);
+        /// Addresses that packets to backends leave from by `"full-nat"`: of this machine, or routed to it.
+        source_addresses as "source_address": Vec<IpAddr> =
+            list(Each::Text(&SOURCE))
+                .default("none; `\"full-nat\"` needs it")
+                .transport()
+                .on(Planes::Kernel)
+                .also(&["source", "snat", "source_addresses", "usesrc"]);
+        /// Ports of these addresses that packets leave from. Nothing else on this machine may use them: they
+        /// lie outside of `net.ipv4.ip_local_port_range`, or in `net.ipv4.ip_local_reserved_ports`.
+        source_ports: Option<PortRange> =
+            text(&PORTS)
+                .default("the larger part of 1024-65535 below or above `net.ipv4.ip_local_port_range`")
+                .transport()
+                .on(Planes::Kernel)
+                .also(&["source_port", "port_range"]);
         /// From whom it takes connections and datagrams, where it speaks no HTTP.
         client_networks: ClientNetworks;
         /// What it speaks to its clients, and what is said about that only.

@@ -1,6 +1,8 @@
 //! Who carries a listener's packets, and what that rules out: which keys mean something on which plane, and
 //! what else a listener and its pool may ask for that packets in the kernel cannot be given.
 
+pub(crate) mod forward;
+
 use std::net::SocketAddr;
 
 use weir_balance::Algorithm;
@@ -19,18 +21,6 @@ words! {
         Proxy = "proxy": "connections and flows end at Weir, and what they carry is relayed",
         Kernel = "kernel": "packets are forwarded in the kernel, by eBPF, and nothing ends here",
         Auto = "auto": "the kernel plane where it can do all that is asked for, else the proxy plane",
-    }
-}
-
-words! {
-    /// What the kernel plane does to packets.
-    pub enum Forward {
-        Nat = "nat": "the destination becomes the backend's; answers come back through this machine",
-    }
-    not built {
-        "full-nat": "the source becomes this machine's, too",
-        "dsr": "backends on the same link answer clients themselves",
-        "ipip": "as `dsr`, through a tunnel",
     }
 }
 
@@ -71,6 +61,9 @@ pub(crate) fn obstacle(listener: &Fields, pool: Option<&Fields>) -> Option<Strin
 pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Findings<'_>) {
     let (Some(protocol), Some(plane)) = (spoken(listener), asked(listener)) else { return };
     values::said_once(listener, "interface", findings);
+    if plane != Plane::Proxy {
+        forward::check(listener, findings);
+    }
     match plane {
         Plane::Auto => {}
         Plane::Proxy => {

@@ -66,7 +66,7 @@ table! {
             Key::new(Kind::Word(ProxyVersion::WORDS, None))
                 .default("none")
                 .stream()
-                .on(Planes::Proxy("nothing is added to a connection there; backends see the client's address"))
+                .on(Planes::Proxy("nothing is added to a connection there; by `nat` backends see the client's address"))
                 .also(&["proxy_protocol"]);
         /// When a failed attempt is tried again.
         retry: Retry =

@@ -44,6 +44,8 @@ static __always_inline bool sum_is_open(struct __sk_buff *skb, __u32 at)
 	if (bpf_skb_load_bytes(skb, at, &before, 2) || bpf_l4_csum_replace(skb, at, 0, 1, 2) ||
 	    bpf_skb_load_bytes(skb, at, &after, 2) || bpf_l4_csum_replace(skb, at, 1, 0, 2))
 		return false;
+	/* All ones came back as nothing, which a sum takes for the same, and who reads the quote does not. */
+	bpf_skb_store_bytes(skb, at, &before, 2, 0);
 	return before == after;
 }
 

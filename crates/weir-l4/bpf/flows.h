@@ -10,6 +10,17 @@
 
 /* Ports of a client that are tried when its own is taken at the backend. */
 #define PORT_TRIES 16
+/* Ports of its sources that full-NAT tries. */
+#define SOURCE_TRIES 128
+
+/* Where an address takes packets of a protocol, or sends them from. */
+static __always_inline void place_of(struct endpoint *at, const struct address *address, __be16 port, __u8 protocol)
+{
+	at->address = *address;
+	at->port = port;
+	at->protocol = protocol;
+	at->zero = 0;
+}
 
 static __always_inline void key_of(struct flow_key6 *key, const struct packet *packet)
 {
@@ -196,7 +207,7 @@ static __always_inline void follow(struct flow *flow, const struct packet *packe
 
 /* What packets of a flow to a backend become. */
 static __always_inline void to_backend(struct flow *flow, const struct packet *packet, const struct backend *backend,
-				       __u32 number)
+				       __u32 number, const struct listener *listener)
 {
 	flow->source = packet->source;
 	flow->source_port = packet->source_port;
@@ -206,6 +217,7 @@ static __always_inline void to_backend(struct flow *flow, const struct packet *p
 	flow->generation = backend->generation;
 	flow->last_tick = packet->now;
 	flow->direction = TO_BACKEND;
+	flow->forward = listener->forward;
 	flow->seen = packet->tcp_flags & TCP_SYN ? SEEN_SYN : SEEN_DATA;
 	flow->next_hop.interface = backend->interface;
 }
@@ -214,61 +226,132 @@ static __always_inline void to_backend(struct flow *flow, const struct packet *p
 static __always_inline bool is_same_way(const struct flow *held, const struct flow *back)
 {
 	return held->direction == TO_CLIENT && held->source_port == back->source_port &&
-	       held->destination_port == back->destination_port && same_address(&held->source, &back->source);
+	       held->destination_port == back->destination_port && same_address(&held->source, &back->source) &&
+	       same_address(&held->destination, &back->destination);
+}
+
+/* A port that answers of a backend are told apart by. */
+struct search {
+	/* By which they are found, with the address and port that are tried. */
+	struct flow_key6 key;
+	struct flow back;
+	/* Where the listener's addresses begin in `sources`, and how many there are: none for NAT. */
+	__u32 sources;
+	__u32 source_count;
+	__u32 first_port;
+	__u32 ports;
+	__u64 hash;
+	__u8 family;
+	__u8 is_found;
+	__u8 zero[6];
+};
+
+/* The port, and the address, of an attempt by full-NAT. The same flow begins at the same ones: what was forgotten in the
+ * middle of a connection is made again as it was. */
+static __always_inline void next_source(struct search *search, __u32 attempt)
+{
+	__u64 at = search->hash + attempt;
+	__u32 index = search->sources + at % search->source_count;
+	struct address *source = bpf_map_lookup_elem(&sources, &index);
+
+	/* A short range is gone through from end to end. */
+	if (search->ports > SOURCE_TRIES)
+		at = mix64(at);
+	else
+		at /= search->source_count;
+	search->key.destination_port = bpf_htons(search->first_port + at % search->ports);
+	if (source)
+		search->key.destination = *source;
+}
+
+/* Tries a port, and goes on to the next one. 1 ends it. */
+static long try_port(__u32 attempt, struct search *search)
+{
+	struct flow *held;
+
+	if (search->source_count)
+		next_source(search, attempt);
+	held = find_settled(&search->key, search->family);
+	if (held && is_same_way(held, &search->back)) {
+		forget_settled(&search->key, search->family);
+		held = NULL;
+	}
+	if (!held) {
+		search->is_found = !insert_opening(&search->key, &search->back, search->family, BPF_NOEXIST);
+		if (search->is_found)
+			return 1;
+		held = find_opening(&search->key, search->family);
+		search->is_found = held && is_same_way(held, &search->back) &&
+				   !insert_opening(&search->key, &search->back, search->family, BPF_ANY);
+		if (search->is_found)
+			return 1;
+	}
+	if (!search->source_count) {
+		__u32 port = bpf_ntohs(search->key.destination_port);
+
+		port = 1024 + (port * 40503 + 12345 + attempt) % 64512;
+		search->key.destination_port = bpf_htons(port);
+	}
+	return 0;
+}
+
+/* Has the search go through the sources of the packet's listener. 0 when it has none. */
+__noinline int by_sources(struct search *search, const struct packet *packet)
+{
+	struct endpoint at = {};
+	struct listener *listener;
+
+	if (!search || !packet)
+		return 0;
+	place_of(&at, &packet->destination, packet->destination_port, packet->protocol);
+	listener = bpf_map_lookup_elem(&listeners, &at);
+	if (!listener || !listener->source_count || !listener->ports)
+		return 0;
+	search->sources = (listener->number * 2 + (packet->family == 6)) * MAX_SOURCES;
+	search->source_count = listener->source_count;
+	search->first_port = listener->first_port;
+	search->ports = listener->ports;
+	search->hash = mix64(hash_of(packet, HASH_FLOW)) >> 1;
+	return 1;
 }
 
 /* Remembers both directions of a flow, among those that are opening; `flow` is the one to the backend, and its source
- * port becomes another where a flow of the same client by another listener has it. 0, or a drop verdict. */
+ * becomes another where full-NAT asks for it, or a flow of the same client by another listener has its port. 0, or a drop
+ * verdict. */
 __noinline int remember(struct __sk_buff *skb, const struct packet *packet, struct flow *flow)
 {
-	struct flow_key6 key = {};
-	struct flow back = {};
-	__u32 port;
+	struct search search = {};
 
 	if (!packet || !flow)
 		return DROP_NO_PORT;
-	back.source = packet->destination;
-	back.source_port = packet->destination_port;
-	back.destination = packet->source;
-	back.destination_port = packet->source_port;
-	back.backend = flow->backend;
-	back.generation = flow->generation;
-	back.listener = flow->listener;
-	back.last_tick = flow->last_tick;
-	back.direction = TO_CLIENT;
-	back.is_opening = 1;
-	back.next_hop.interface = skb->ifindex;
+	search.back.source = packet->destination;
+	search.back.source_port = packet->destination_port;
+	search.back.destination = packet->source;
+	search.back.destination_port = packet->source_port;
+	search.back.backend = flow->backend;
+	search.back.generation = flow->generation;
+	search.back.listener = flow->listener;
+	search.back.last_tick = flow->last_tick;
+	search.back.direction = TO_CLIENT;
+	search.back.forward = flow->forward;
+	search.back.is_opening = 1;
 	flow->is_opening = 1;
-	port = bpf_ntohs(packet->source_port);
-	other_key(&key, flow, packet->protocol);
-	for (int attempt = 0; attempt < PORT_TRIES; attempt++) {
-		struct flow *held = find_settled(&key, packet->family);
-
-		if (held && is_same_way(held, &back)) {
-			forget_settled(&key, packet->family);
-			held = NULL;
-		}
-		if (!held) {
-			if (!insert_opening(&key, &back, packet->family, BPF_NOEXIST))
-				goto forward;
-			held = find_opening(&key, packet->family);
-			if (held && is_same_way(held, &back)) {
-				insert_opening(&key, &back, packet->family, BPF_ANY);
-				goto forward;
-			}
-		}
-		port = 1024 + (port * 40503 + 12345 + attempt) % 64512;
-		key.destination_port = bpf_htons(port);
-	}
-	return DROP_NO_PORT;
-forward:
-	if (key.destination_port != packet->source_port)
-		note(TRACE_PORT, bpf_ntohs(key.destination_port));
-	flow->source_port = key.destination_port;
-	key_of(&key, packet);
+	search.back.next_hop.interface = skb->ifindex;
+	search.family = packet->family;
+	other_key(&search.key, flow, packet->protocol);
+	if (flow->forward == FORWARD_FULL_NAT && !by_sources(&search, packet))
+		return DROP_NO_PORT;
+	bpf_loop(flow->forward == FORWARD_FULL_NAT ? SOURCE_TRIES : PORT_TRIES, try_port, &search, 0);
+	if (!search.is_found)
+		return DROP_NO_PORT;
+	if (search.key.destination_port != packet->source_port)
+		note(TRACE_PORT, bpf_ntohs(search.key.destination_port));
+	flow->source = search.key.destination;
+	flow->source_port = search.key.destination_port;
+	key_of(&search.key, packet);
 	/* From the stack: Linux 6.1 stores nothing that an argument points to. */
-	back = *flow;
-	if (insert_opening(&key, &back, packet->family, BPF_ANY))
+	search.back = *flow;
+	if (insert_opening(&search.key, &search.back, packet->family, BPF_ANY))
 		return DROP_SHED;
 	count_open(flow->backend, 1);
 	return 0;

@@ -139,8 +139,9 @@ __noinline int rewrite_icmp(struct __sk_buff *skb, const struct packet *packet, 
 	}
 	before[0] = packet->source;
 	before[1] = packet->destination;
-	/* What a backend or a router behind us says, the listener says. */
-	after[0] = flow->direction == TO_BACKEND ? packet->source : flow->source;
+	/* What a backend or a router behind us says, the listener says; and a backend without a route to clients hears of
+	 * their routers from who sends for them. */
+	after[0] = flow->direction == TO_BACKEND && flow->forward == FORWARD_NAT ? packet->source : flow->source;
 	after[1] = flow->destination;
 	outer = bpf_csum_diff((__be32 *)before, 32, (__be32 *)after, 32, 0);
 	hop_limit = packet->hop_limit - 1;

@@ -7,7 +7,7 @@
 #include <linux/types.h>
 
 /* Raised whenever a layout changes; the loader refuses to take over pinned maps of another one. */
-#define LAYOUT_VERSION 3
+#define LAYOUT_VERSION 4
 
 /* Slots of a pool's table, as weir_balance::maglev::TABLE_SIZE. */
 #define TABLE_SIZE 65537
@@ -30,12 +30,30 @@ struct endpoint {
 };
 _Static_assert(sizeof(struct endpoint) == 20, "keep Endpoint in weir-l4/src/layout.rs equal");
 
-/* A listener's endpoint: its pool, and where its packets are counted. */
+/* What is done to packets. */
+enum forward {
+	/* The destination becomes the backend's. */
+	FORWARD_NAT = 0,
+	/* The source becomes one of the listener's sources, too. */
+	FORWARD_FULL_NAT = 1,
+};
+
+/* Sources of a listener for each address family, at most. */
+#define MAX_SOURCES 16
+
+/* A listener's endpoint: its pool, where its packets are counted, and what is done to them. */
 struct listener {
 	__u32 number;
 	__u32 pool;
+	/* Ports of its sources: the first, and how many. */
+	__u16 first_port;
+	__u16 ports;
+	/* Addresses of this family that it has in `sources`. */
+	__u8 source_count;
+	__u8 forward;
+	__u8 zero[2];
 };
-_Static_assert(sizeof(struct listener) == 8, "keep Listener in weir-l4/src/layout.rs equal");
+_Static_assert(sizeof(struct listener) == 16, "keep Listener in weir-l4/src/layout.rs equal");
 
 /* Clients that a listener lets in or keeps out, by their longest prefix. A prefix of the number alone (32 bits) stands for
  * all others, where there is a list of those that are let in. */
@@ -109,17 +127,35 @@ struct backend {
 };
 _Static_assert(sizeof(struct backend) == 32, "keep Backend in weir-l4/src/layout.rs equal");
 
-/* The way back from a backend without a flow: the one listener that may have asked it. */
+/* How listeners use a backend: bits. */
+enum use {
+	/* By NAT: its answers to anybody pass here. */
+	USE_NAT = 1,
+	/* By full-NAT: it answers a source of ours. */
+	USE_FULL_NAT = 2,
+};
+
+/* The way back from a backend without a flow: the one listener that may have asked it by NAT. */
 struct origin {
 	struct address address;
 	__be16 port;
-	/* Several listeners use this backend, so that nobody knows whose answer it is. */
+	/* Several listeners use this backend by NAT, so that nobody knows whose answer it is. */
 	__u8 is_ambiguous;
-	__u8 zero;
+	/* Bits of `enum use`. */
+	__u8 uses;
 	__u32 listener;
 	__u32 backend;
 };
 _Static_assert(sizeof(struct origin) == 28, "keep Origin in weir-l4/src/layout.rs equal");
+
+/* Ports of an address that full-NAT sends from: from the first to the last. */
+struct source {
+	__u16 first_port;
+	__u16 last_port;
+	/* Where answers without a flow are counted. */
+	__u32 listener;
+};
+_Static_assert(sizeof(struct source) == 8, "keep Source in weir-l4/src/layout.rs equal");
 
 struct flow_key4 {
 	__be32 source;
@@ -192,7 +228,8 @@ struct flow {
 	__u8 seen;
 	/* It lies in the table of flows that are opening. */
 	__u8 is_opening;
-	__u8 zero;
+	/* As of its listener: `enum forward`. */
+	__u8 forward;
 	struct next_hop next_hop;
 	/* Of a flow to a client that is opening: the number of the backend's latest segment. */
 	__u32 sequence;

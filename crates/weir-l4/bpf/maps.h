@@ -32,6 +32,21 @@ struct {
 	__type(key, struct network);
 	__type(value, __u32);
 } networks SEC(".maps");
+/* Addresses that packets of a listener leave from, MAX_SOURCES for IPv4 and then as many for IPv6. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 64 * 2 * MAX_SOURCES);
+	__type(key, __u32);
+	__type(value, struct address);
+} sources SEC(".maps");
+
+/* The same addresses, of all listeners: what a backend sends there may be the answer of a flow that is forgotten. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct address);
+	__type(value, struct source);
+} source_ports SEC(".maps");
 
 /* Addresses of this host: what a backend sends there is no answer to a client. */
 struct {

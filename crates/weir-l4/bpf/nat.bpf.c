@@ -64,6 +64,8 @@ enum step {
 	STEP_DIRECT = 0x103,
 	/* It belongs to the flow that was found, which is opening. */
 	STEP_OPENING = 0x104,
+	/* It belongs to the flow that was made for it, which is still to be remembered. */
+	STEP_NEW = 0x105,
 };
 
 /* Forwards a packet of a flow: an action; or the verdict of the error that answers it, when it can't go on. */
@@ -108,40 +110,53 @@ __noinline int is_admitted(const struct packet *packet, __u32 listener)
 }
 
 /* The first packet of a flow, or one in the middle of a flow that is not remembered: makes the flow. */
-__noinline int admit(struct __sk_buff *skb, struct packet *packet, struct flow *flow, __u32 pool_number)
+__noinline int admit(struct packet *packet, struct flow *flow, const struct listener *listener)
 {
-	struct backend_counter *counter;
 	struct backend *backend;
 	struct pool *pool;
-	bool hashes, is_reset;
 	__u32 number;
-	int refused;
 
-	if (!packet || !flow)
+	if (!packet || !flow || !listener)
 		return NOT_OURS;
 	if (packet->fault)
 		return packet->fault;
 	if (!is_admitted(packet, flow->listener))
 		return DROP_DENIED;
-	pool = bpf_map_lookup_elem(&pools, &pool_number);
-	hashes = pool && pool->algorithm == ALGORITHM_HASH;
-	is_reset = packet->protocol == IPPROTO_TCP && packet->tcp_flags & TCP_RST;
-	if (packet->protocol == IPPROTO_TCP && !opens(packet) && !hashes)
+	number = listener->pool;
+	pool = bpf_map_lookup_elem(&pools, &number);
+	packet->is_hashed = pool && pool->algorithm == ALGORITHM_HASH;
+	if (packet->protocol == IPPROTO_TCP && !opens(packet) && !packet->is_hashed)
 		return STEP_RESET;
-	number = choose(pool_number, packet);
+	number = choose(number, packet);
 	backend = bpf_map_lookup_elem(&backends, &number);
 	if (number == NOBODY || !backend)
 		return DROP_NO_BACKEND;
-	if (same_address(&backend->address, &packet->source))
+	/* It would answer itself past us, unless it is asked by another address. */
+	if (listener->forward != FORWARD_FULL_NAT && same_address(&backend->address, &packet->source))
 		return DROP_OWN_BACKEND;
 	note(TRACE_BACKEND, number);
-	to_backend(flow, packet, backend, number);
-	/* What a reset belongs to is over: it is passed on, and nothing is opened for it. */
-	if (is_reset)
-		return STEP_MADE;
+	to_backend(flow, packet, backend, number, listener);
+	if (packet->protocol != IPPROTO_TCP || !(packet->tcp_flags & TCP_RST))
+		return STEP_NEW;
+	/* What a reset belongs to is over: it is passed on, and nothing is opened for it. By which port of ours the backend
+	 * would know it is forgotten. */
+	return listener->forward == FORWARD_FULL_NAT ? DROP_UNKNOWN_FLOW : STEP_MADE;
+}
+
+/* Remembers a flow that was made for a packet. */
+__noinline int open_flow(struct __sk_buff *skb, struct packet *packet, struct flow *flow)
+{
+	struct backend_counter *counter;
+	__u32 number;
+	int refused;
+
+	if (!packet || !flow)
+		return NOT_OURS;
+	number = flow->backend;
 	refused = remember(skb, packet, flow);
-	/* Where there is no room, the hash leads the next packet to the same backend. */
-	if (refused && !(hashes && refused == DROP_SHED))
+	/* Where there is no room, the hash leads the next packet to the same backend; but nobody would know whose the answers
+	 * are that come to a source of ours. */
+	if (refused && !(refused == DROP_SHED && packet->is_hashed && flow->forward != FORWARD_FULL_NAT))
 		return refused;
 	if (refused)
 		note(TRACE_NOT_REMEMBERED, 0);
@@ -149,15 +164,6 @@ __noinline int admit(struct __sk_buff *skb, struct packet *packet, struct flow *
 	if (counter && !EXPLAINS)
 		counter->flows++;
 	return STEP_MADE;
-}
-
-/* Where an address takes packets of a protocol, or sends them from. */
-static __always_inline void place_of(struct endpoint *at, const struct address *address, __be16 port, __u8 protocol)
-{
-	at->address = *address;
-	at->port = port;
-	at->protocol = protocol;
-	at->zero = 0;
 }
 
 static __always_inline bool is_host(const struct address *address)
@@ -215,28 +221,53 @@ static __always_inline int from_origin(struct flow *flow, const struct origin *o
 	return STEP_MADE;
 }
 
+/* The answer of a backend to full-NAT, in a flow that is forgotten: nobody knows for whom it is. A client's next packet
+ * makes the flow again. */
+static __always_inline struct source *lost_answer(const struct origin *origin, const struct address *to, __be16 to_port)
+{
+	/* On the stack: Linux 6.1 looks up nothing that an argument points to. */
+	struct address address;
+	struct source *source;
+	__u16 port = bpf_ntohs(to_port);
+
+	if (!(origin->uses & USE_FULL_NAT))
+		return NULL;
+	address = *to;
+	source = bpf_map_lookup_elem(&source_ports, &address);
+	return source && port >= source->first_port && port <= source->last_port ? source : NULL;
+}
+
 /* A packet of no flow, and for no listener: asks a backend by its own address, or comes from one, or is not ours. */
 __noinline int meet_backend(struct packet *packet, struct flow *flow)
 {
 	struct flow_key6 key = {};
 	struct origin *origin;
+	struct source *source;
 	struct endpoint at;
 
 	if (!packet || !flow)
 		return NOT_OURS;
 	place_of(&at, &packet->destination, packet->destination_port, packet->protocol);
-	if (bpf_map_lookup_elem(&origins, &at))
+	origin = bpf_map_lookup_elem(&origins, &at);
+	if (origin && origin->uses & USE_NAT)
 		return STEP_DIRECT;
 	place_of(&at, &packet->source, packet->source_port, packet->protocol);
 	origin = bpf_map_lookup_elem(&origins, &at);
-	if (!origin || is_host(&packet->destination))
+	if (!origin)
+		return NOT_OURS;
+	source = lost_answer(origin, &packet->destination, packet->destination_port);
+	if (source) {
+		flow->listener = source->listener;
+		return packet->fault ? packet->fault : DROP_UNKNOWN_FLOW;
+	}
+	if (!(origin->uses & USE_NAT) || is_host(&packet->destination))
 		return NOT_OURS;
 	key_of(&key, packet);
 	return packet->fault ? packet->fault : from_origin(flow, origin, &key);
 }
 
 /* A packet of no flow that is remembered: makes the flow, and says what is to be done. */
-__noinline int meet(struct __sk_buff *skb, struct packet *packet, struct flow *flow)
+__noinline int meet(struct packet *packet, struct flow *flow)
 {
 	struct listener *listener;
 	struct endpoint at;
@@ -251,7 +282,7 @@ __noinline int meet(struct __sk_buff *skb, struct packet *packet, struct flow *f
 		return meet_backend(packet, flow);
 	flow->listener = listener->number;
 	note(TRACE_LISTENER, listener->number);
-	return admit(skb, packet, flow, listener->pool);
+	return admit(packet, flow, listener);
 }
 
 static __always_inline void forget_both(const struct flow *flow, const struct packet *packet)
@@ -262,6 +293,34 @@ static __always_inline void forget_both(const struct flow *flow, const struct pa
 	forget(&key, packet->family);
 	key_of(&key, packet);
 	forget(&key, packet->family);
+}
+
+/* Whether the port that a flow leaves from is still its own. The table lets either direction go by itself, and then the
+ * port may be another client's: what this one says would end in that one's connection. */
+__noinline int has_way_back(const struct packet *packet, const struct flow *flow)
+{
+	struct flow_key6 key = {};
+	struct flow *back;
+
+	if (!packet || !flow)
+		return 0;
+	other_key(&key, flow, packet->protocol);
+	back = find(&key, packet->family);
+	return back && back->direction == TO_CLIENT && back->destination_port == packet->source_port &&
+	       back->source_port == packet->destination_port && same_address(&back->destination, &packet->source) &&
+	       same_address(&back->source, &packet->destination);
+}
+
+/* Forgets the direction that a packet goes in. */
+__noinline int forget_flow(const struct packet *packet)
+{
+	struct flow_key6 key = {};
+
+	if (!packet)
+		return 0;
+	key_of(&key, packet);
+	forget(&key, packet->family);
+	return 0;
 }
 
 /* A packet of a flow that is remembered. */
@@ -285,6 +344,11 @@ __noinline int go_on(struct packet *packet, struct flow *flow)
 	backend = bpf_map_lookup_elem(&backends, &number);
 	if (packet->fragment == LATER_FRAGMENT)
 		return STEP_FOUND;
+	if (flow->forward == FORWARD_FULL_NAT && flow->direction == TO_BACKEND && !has_way_back(packet, flow)) {
+		forget_flow(packet);
+		count_open(number, -1);
+		return STEP_MADE;
+	}
 	begins_anew = opens(packet);
 	if (!backend || backend->state != BACKEND_ALIVE || backend->generation != flow->generation) {
 		note(TRACE_BACKEND_GONE, number);
@@ -336,7 +400,7 @@ __noinline int later_fragment(const struct packet *packet, struct flow_key6 *key
 	}
 	place_of(&at, &packet->source, 0, packet->protocol);
 	origin = bpf_map_lookup_elem(&origins, &at);
-	if (!origin || is_host(&packet->destination))
+	if (!origin || !(origin->uses & USE_NAT) || is_host(&packet->destination))
 		return NOT_OURS;
 	flow->listener = origin->listener;
 	return DROP_FRAGMENT;
@@ -347,6 +411,7 @@ __noinline int recall(const struct packet *packet, const struct quoted *quoted, 
 {
 	struct listener *listener;
 	struct origin *origin;
+	struct source *source;
 	struct endpoint at;
 
 	if (!packet || !quoted || !flow)
@@ -360,7 +425,14 @@ __noinline int recall(const struct packet *packet, const struct quoted *quoted, 
 	}
 	place_of(&at, &quoted->opposite.source, quoted->opposite.source_port, quoted->opposite.protocol);
 	origin = bpf_map_lookup_elem(&origins, &at);
-	if (!origin || is_host(&packet->destination))
+	if (!origin)
+		return NOT_OURS;
+	source = lost_answer(origin, &quoted->opposite.destination, quoted->opposite.destination_port);
+	if (source) {
+		flow->listener = source->listener;
+		return DROP_ICMP;
+	}
+	if (!(origin->uses & USE_NAT) || is_host(&packet->destination))
 		return NOT_OURS;
 	return from_origin(flow, origin, &quoted->opposite) == STEP_MADE ? STEP_MADE : DROP_ICMP;
 }
@@ -438,7 +510,9 @@ int balance(struct __sk_buff *skb)
 		step = flow ? STEP_FOUND : STEP_MADE;
 	}
 	if (step == STEP_MADE)
-		step = packet.fragment == LATER_FRAGMENT ? DROP_FRAGMENT : meet(skb, &packet, &made);
+		step = packet.fragment == LATER_FRAGMENT ? DROP_FRAGMENT : meet(&packet, &made);
+	if (step == STEP_NEW)
+		step = open_flow(skb, &packet, &made);
 	if (step == STEP_FOUND && flow)
 		step = deliver(skb, &packet, flow, &action);
 	else if (step == STEP_MADE)

@@ -71,6 +71,8 @@ struct packet {
 	__u8 is_whole;
 	/* The kernel still has to fill in the transport's sum; known where it is asked. */
 	__u8 sum_is_open;
+	/* Its pool chooses by a hash; known once it was asked. */
+	__u8 is_hashed;
 	/* Offset of the transport header in the frame. */
 	__u16 transport;
 	/* Bytes from the IP header to the packet's end, as the header says. */

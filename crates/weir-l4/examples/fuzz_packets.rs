@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use weir_l4::bpf::{TestPacket, TestResult, test_run};
-use weir_l4::layout::{Algorithm, Verdict};
+use weir_l4::layout::{Algorithm, Forward, Verdict};
 
 #[allow(dead_code, reason = "the tests use all of it")]
 #[path = "../tests/packets/frames.rs"]
@@ -22,6 +22,9 @@ mod kinds;
 #[allow(dead_code, reason = "the tests use all of it")]
 #[path = "../tests/packets/namespace.rs"]
 mod namespace;
+#[allow(dead_code, reason = "the tests use all of it")]
+#[path = "../tests/packets/outcome.rs"]
+mod outcome;
 mod packet_model;
 #[allow(dead_code, reason = "the tests use all of it")]
 #[path = "../tests/packets/plane.rs"]
@@ -72,7 +75,7 @@ fn main() -> ExitCode {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_secs());
     let seed = std::env::var("WEIR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(now);
     println!("WEIR_SEED={seed}");
-    let (mut plane, world) = set_up();
+    let (mut plane, mut world) = set_up();
     let mut random = Seeded(seed | 1);
     let end = Instant::now() + Duration::from_secs(seconds);
     let (mut count, mut sent) = (0_u64, 0_u64);
@@ -80,9 +83,9 @@ fn main() -> ExitCode {
         let before = plane.counted_in_all();
         let mut ours = 0;
         for _ in 0..BATCH {
-            let (at, frame) = broken(&mut random);
+            let (at, frame) = broken(&mut random, &world);
             let is_summed = random.below(4) == 0;
-            match judge(&mut plane, &world, at, &frame, is_summed) {
+            match judge(&mut plane, &mut world, at, &frame, is_summed) {
                 Ok(action) => {
                     ours += u64::from(action != NOT_OURS);
                     sent += u64::from(action == REDIRECT);
@@ -116,7 +119,8 @@ const EBADMSG: i32 = 74;
 /// goes.
 fn set_up() -> (Plane, World) {
     let mut plane = Plane::new();
-    let mut world = World { mtu: 1500, ..World::default() };
+    let mut world = World::default();
+    (world.mtu, world.ports) = (1500, (61_000, 65_535));
     for (number, kind) in (0..).zip(KINDS) {
         let backend = backend_of(kind);
         plane.backend(number, backend);
@@ -124,6 +128,16 @@ fn set_up() -> (Plane, World) {
         plane.listener(number, kind.listener(0), kind.protocol, number, &[number as u16]);
         world.listeners.insert((kind.listener(0), kind.protocol), backend);
         world.backends.insert((backend, kind.protocol), kind.listener(0));
+        let number = number as u8;
+        let (listener, backend) = (kind.listener(1), kind.backend(4 + number));
+        let source = kind.by(Forward::FullNat).source().ip();
+        let of_backend = 4 + u16::from(number);
+        plane.backend(u32::from(of_backend), backend);
+        plane.pool(u32::from(of_backend), Algorithm::Hash, &[of_backend]);
+        plane.host_address(source);
+        let numbers = (u32::from(of_backend), u32::from(of_backend));
+        plane.full_nat_listener(numbers, listener, kind.protocol, &[of_backend], &[source], world.ports);
+        world.full_nat.insert((listener, kind.protocol), (backend, source));
     }
     assert_eq!(Verdict::ALL[0], Verdict::ToBackend);
     (plane, world)
@@ -133,11 +147,24 @@ fn backend_of(kind: Kind) -> SocketAddr {
     kind.backend(u8::from(kind.protocol == UDP4.protocol))
 }
 
-fn judge(plane: &mut Plane, world: &World, at: Device, frame: &[u8], is_summed: bool) -> Result<i32, String> {
+fn judge(
+    plane: &mut Plane,
+    world: &mut World,
+    at: Device,
+    frame: &[u8],
+    is_summed: bool,
+) -> Result<i32, String> {
     let packet =
         TestPacket { frame, interface: at.interface, segments: 0, segment_bytes: 0, is_summed, repeat: 1 };
+    let result = test_run(plane.program().as_fd(), &packet);
+    if let Some((client, listener, protocol)) = world.to_full_nat(frame)
+        && let Some(port) = plane.port_of(client, listener, protocol)
+        && world.learn((client, listener, protocol), port)
+    {
+        return Err(format!("port {port} is none of ours: {client} to {listener}"));
+    }
     let expected = world.expected(frame, at.mac);
-    let result = match test_run(plane.program().as_fd(), &packet) {
+    let result = match result {
         Ok(result) => result,
         // An answer is cut, and what is cut has no sum any more.
         Err(error) if error.raw_os_error() == Some(EBADMSG) && matches!(expected, Expected::Answered) => {
@@ -165,6 +192,7 @@ fn is_as_expected(result: &TestResult, frame: &[u8], expected: &Expected) -> boo
         Expected::NotSent => is_not_sent,
         Expected::Sent(wanted) => is_sent(wanted),
         Expected::MaySend(wanted) => is_not_sent || is_sent(wanted),
+        Expected::MaySendOneOf(wanted) => is_not_sent || wanted.iter().any(|wanted| is_sent(wanted)),
         Expected::Answered => is_not_sent || result.action == REDIRECT && is_answer(&result.frame, frame),
     }
 }
@@ -183,14 +211,20 @@ fn is_answer(found: &[u8], about: &[u8]) -> bool {
 }
 
 /// A frame that is right.
-fn whole(random: &mut Seeded) -> (Device, Vec<u8>) {
-    let kind = random.one_of(&KINDS);
+fn whole(random: &mut Seeded, world: &World) -> (Device, Vec<u8>) {
+    let mut kind = random.one_of(&KINDS);
     let client = kind.client(random.below(200) as u8 + 1);
     let is_answer = random.below(3) == 0;
-    let (at, ends) = if is_answer {
-        (BACKENDS, (backend_of(kind), client))
-    } else {
-        (CLIENTS, (client, kind.listener(0)))
+    let by_full_nat = random.below(2) == 0;
+    let answered = world.seen(random.below(4_500) as u16).filter(|_| by_full_nat && is_answer);
+    let (at, ends) = match answered {
+        Some((backend, seen, protocol)) => {
+            let is_same = |one: &&Kind| one.is_ip4 == backend.is_ipv4() && one.protocol == protocol;
+            kind = *KINDS.iter().find(is_same).expect("each is there");
+            (BACKENDS, (backend, seen))
+        }
+        None if is_answer => (BACKENDS, (backend_of(kind), client)),
+        None => (CLIENTS, (client, kind.listener(u8::from(by_full_nat)))),
     };
     let mut packet = kind.packet(ends.0, ends.1).with_flags(random.one_of(&[
         SYN,
@@ -269,8 +303,8 @@ fn error_about(random: &mut Seeded, kind: Kind, packet: &frames::Packet, at: Dev
 }
 
 /// A frame that may have faults.
-fn broken(random: &mut Seeded) -> (Device, Vec<u8>) {
-    let (at, mut frame) = whole(random);
+fn broken(random: &mut Seeded, world: &World) -> (Device, Vec<u8>) {
+    let (at, mut frame) = whole(random, world);
     for _ in 0..random.one_of(&[0, 0, 1, 1, 1, 2, 4]) {
         // Most of what decides lies in front.
         let limit = if random.below(4) > 0 { frame.len().min(80) } else { frame.len() };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::layout::{
     Address, Backend, BackendCounter, Counter, Endpoint, Flow, FlowKey4, FlowKey6, Listener, Network,
-    NextHop, Origin, Pool, Settings, SlotBlock, Trace,
+    NextHop, Origin, Pool, Settings, SlotBlock, Source, Trace,
 };
 
 macro_rules! plain {
@@ -36,6 +36,7 @@ plain!(
     Pool,
     Settings,
     SlotBlock,
+    Source,
     Trace,
 );
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use aya::maps::{HashMap, Map, MapData, MapError};
 
 use crate::bpf::{BatchCursor, delete_batch, lookup_batch};
-use crate::layout::{Direction, Flow, FlowKey4, FlowKey6, SEEN_DATA, SEEN_FIN, SEEN_RST, TCP};
+use crate::layout::{Direction, Flow, FlowKey4, FlowKey6, Forward, SEEN_DATA, SEEN_FIN, SEEN_RST, TCP};
 
 /// Entries that are read at a time; no bucket of the kernel's has as many.
 const BATCH: usize = 4_096;
@@ -19,6 +19,9 @@ const BATCH: usize = 4_096;
 /// What a flow to a client is followed for after both sides have ended it: late segments still find their
 /// way.
 const OVER: Duration = Duration::from_secs(10);
+/// The same by full-NAT: as long as the backend may keep the two ends to itself (TIME-WAIT, a minute on
+/// Linux), since the port would be another client's then.
+const OVER_BY_FULL_NAT: Duration = Duration::from_secs(60);
 /// What a connection is followed for whose backend, or whose client, has not answered yet.
 const OPENING: Duration = Duration::from_secs(60);
 /// What is asked past the listeners is remembered for; the next packet remembers it anew.
@@ -89,10 +92,11 @@ impl Stage {
     }
 
     /// Its longest silence, where its listener allows `idle`.
-    fn patience(self, idle: Duration) -> Duration {
+    fn patience(self, flow: &Flow, idle: Duration) -> Duration {
         match self {
             Stage::Opening => OPENING.min(idle),
             Stage::Open => idle,
+            Stage::Over if flow.forward == Forward::FullNat as u8 => OVER_BY_FULL_NAT,
             Stage::Over => OVER,
             Stage::Direct => DIRECT_IDLE,
         }
@@ -290,7 +294,7 @@ impl SweptEntry<'_> {
             return if is_left { Fate::Goes } else { Fate::Stays };
         }
         let stage = Stage::of(key, flow, &mut other);
-        let patience = stage.patience(self.idle);
+        let patience = stage.patience(flow, self.idle);
         if !self.is_silent(flow.last_tick, patience) {
             return if stage == Stage::Direct { Fate::Stays } else { Fate::StaysOf(stage) };
         }
@@ -361,6 +365,15 @@ mod tests {
         assert_eq!(ended(seen, 12, Some((seen, 12))), Fate::GoesWithTheOther);
         assert_eq!(ended(seen, 12, Some((SEEN_DATA, 12))), Fate::StaysOf(Stage::Open));
         assert_eq!(ended(SEEN_DATA | SEEN_RST, 12, Some((SEEN_DATA, 12))), Fate::GoesWithTheOther);
+    }
+
+    #[test]
+    fn a_port_of_full_nat_is_kept_from_others_while_the_backend_may_wait() {
+        let (key, flow) = entry(TCP, Direction::ToBackend, SEEN_DATA | SEEN_RST, Duration::from_secs(12));
+        let flow = Flow { forward: Forward::FullNat as u8, ..flow };
+        let fate = |now| SweptEntry { key: &key, flow: &flow, now, idle: IDLE }.fate(&mut || None);
+        assert_eq!(fate(NOW), Fate::StaysOf(Stage::Over));
+        assert_eq!(fate(NOW + ticks(Duration::from_secs(50))), Fate::Goes);
     }
 
     #[test]

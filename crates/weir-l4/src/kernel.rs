@@ -11,7 +11,7 @@ use aya::maps::MapError;
 use crate::flows::{FlowTables, Swept};
 use crate::layout::{
     Address, BLOCKS_PER_TABLE, Backend, BackendCounter, Counter, Endpoint, Listener, Network, Origin, Pool,
-    SLOTS_PER_BLOCK, Settings, SlotBlock, Verdict,
+    SLOTS_PER_BLOCK, Settings, SlotBlock, Source, Verdict,
 };
 use crate::numbers::{Full, key_of_name, name_of, name_of_backend};
 use crate::plan::{Held, Write, plan};
@@ -118,6 +118,8 @@ impl Kernel {
                     None => networks.remove(&key_of_network(at))?,
                 }
             }
+            Write::Source(at, address) => self.program.array::<Address>("sources")?.set(*at, address, 0)?,
+            Write::SourcePorts(at, value) => put(&mut self.program, "source_ports", at, value.as_ref())?,
             Write::Name(kind, number, name) => {
                 let mut names = self.program.table::<u64, u64>("names")?;
                 names.insert(key_of_name(*kind, *number), name, 0)?;
@@ -228,13 +230,13 @@ impl Kernel {
     }
 }
 
-fn put<V: aya::Pod>(
+fn put<K: aya::Pod, V: aya::Pod>(
     program: &mut Program,
     map: &str,
-    at: &Endpoint,
+    at: &K,
     value: Option<&V>,
 ) -> Result<(), MapError> {
-    let mut table = program.table::<Endpoint, V>(map)?;
+    let mut table = program.table::<K, V>(map)?;
     match value {
         Some(value) => table.insert(at, value, 0),
         None => match table.remove(at) {
@@ -298,7 +300,9 @@ fn adopt(program: &mut Program, sizes: Sizes) -> Result<Held, Error> {
     let networks = program.networks()?;
     let networks = networks.iter().filter_map(Result::ok);
     let networks = networks.map(|(key, admission)| (network_of_key(&key), admission)).collect();
-    Ok(Held { listeners, origins, networks, ..held })
+    let source_ports: BTreeMap<Address, Source> =
+        program.table("source_ports")?.iter().filter_map(Result::ok).collect();
+    Ok(Held { listeners, origins, networks, source_ports, ..held })
 }
 
 fn slots_of(program: &mut Program, number: u32, pool: &Pool) -> Result<Vec<u16>, Error> {

@@ -2,8 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+pub use crate::verdict::Verdict;
+
 /// As `LAYOUT_VERSION` in `bpf/layout.h`.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 /// Slots in a block.
 pub const SLOTS_PER_BLOCK: usize = 32;
 /// Blocks of one table.
@@ -54,6 +56,20 @@ impl Endpoint {
     }
 }
 
+/// What is done to packets: as `enum forward`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Forward {
+    /// The destination becomes the backend's.
+    #[default]
+    Nat = 0,
+    /// The source becomes one of the listener's sources, too.
+    FullNat = 1,
+}
+
+/// Sources of a listener for each address family, at most.
+pub const MAX_SOURCES: u32 = 16;
+
 /// As `struct listener`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +78,28 @@ pub struct Listener {
     pub number: u32,
     /// Number of its pool.
     pub pool: u32,
+    /// First port of its sources.
+    pub first_port: u16,
+    /// How many ports each has.
+    pub ports: u16,
+    /// Sources of this address family.
+    pub source_count: u8,
+    /// A [`Forward`].
+    pub forward: u8,
+    /// Nothing.
+    pub zero: [u8; 2],
+}
+
+/// As `struct source`: ports of an address that full-NAT sends from.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// The first.
+    pub first_port: u16,
+    /// The last.
+    pub last_port: u16,
+    /// Number of the listener that answers without a flow are counted of.
+    pub listener: u32,
 }
 
 /// As `struct network`: which clients a listener lets in, and keeps out.
@@ -175,6 +213,11 @@ pub struct Backend {
     pub interface: u32,
 }
 
+/// Bit of [`Origin::uses`]: a listener uses the backend by NAT.
+pub const USE_NAT: u8 = 1;
+/// A listener uses the backend by full-NAT.
+pub const USE_FULL_NAT: u8 = 2;
+
 /// As `struct origin`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -183,10 +226,10 @@ pub struct Origin {
     pub address: Address,
     /// The listener's port, big endian.
     pub port: [u8; 2],
-    /// 1 when several listeners use the backend.
+    /// 1 when several listeners use the backend by NAT.
     pub is_ambiguous: u8,
-    /// Nothing.
-    pub zero: u8,
+    /// [`USE_NAT`], [`USE_FULL_NAT`].
+    pub uses: u8,
     /// Number of the listener.
     pub listener: u32,
     /// Number of the backend.
@@ -339,8 +382,8 @@ pub struct Flow {
     pub seen: u8,
     /// Whether it lies among the flows that are opening.
     pub is_opening: u8,
-    /// Nothing.
-    pub zero: u8,
+    /// A [`Forward`].
+    pub forward: u8,
     /// Its way out.
     pub next_hop: NextHop,
     /// Of the backend's latest segment, while it is opening.
@@ -462,7 +505,8 @@ pub struct Trace {
 const _: () = assert!(size_of::<TraceEntry>() == 8);
 const _: () = assert!(size_of::<Trace>() == 264);
 const _: () = assert!(size_of::<Endpoint>() == 20);
-const _: () = assert!(size_of::<Listener>() == 8);
+const _: () = assert!(size_of::<Listener>() == 16);
+const _: () = assert!(size_of::<Source>() == 8);
 const _: () = assert!(size_of::<Pool>() == 16);
 const _: () = assert!(size_of::<SlotBlock>() == 64);
 const _: () = assert!(size_of::<Backend>() == 32);
@@ -474,101 +518,3 @@ const _: () = assert!(size_of::<Flow>() == 88);
 const _: () = assert!(size_of::<Settings>() == 8);
 const _: () = assert!(size_of::<Counter>() == 16);
 const _: () = assert!(size_of::<BackendCounter>() == 40);
-
-/// What became of a packet: as `enum verdict`, in its order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u32)]
-pub enum Verdict {
-    /// Forwarded to a backend.
-    ToBackend,
-    /// Forwarded to a client.
-    ToClient,
-    /// An ICMP error, translated for a backend.
-    IcmpToBackend,
-    /// An ICMP error, translated for a client.
-    IcmpToClient,
-    /// Answered by a TCP reset.
-    Reset,
-    /// Answered by ICMP: its hop limit ended here.
-    TimeExceeded,
-    /// Answered by ICMP: it does not fit the way out.
-    TooBig,
-    /// Its IP header's sum is wrong.
-    DropBadHeader,
-    /// It ends before it says it does.
-    DropTruncated,
-    /// No backend takes flows.
-    DropNoBackend,
-    /// It belongs to a flow that nobody remembers.
-    DropUnknownFlow,
-    /// The client is the backend that was chosen.
-    DropOwnBackend,
-    /// A later fragment whose first one was not seen.
-    DropFragment,
-    /// No way leads there.
-    DropNoRoute,
-    /// There is no room for a new flow.
-    DropShed,
-    /// No port was free at the backend.
-    DropNoPort,
-    /// An ICMP error that can't be translated.
-    DropIcmp,
-    /// The kernel refused to change it.
-    DropNotRewritten,
-    /// It deserves an answer, and there were too many, or there is none for its kind.
-    DropUnanswered,
-    /// A list keeps its client out.
-    DropDenied,
-}
-
-impl Verdict {
-    /// All, in the order of their numbers.
-    pub const ALL: [Verdict; 20] = [
-        Verdict::ToBackend,
-        Verdict::ToClient,
-        Verdict::IcmpToBackend,
-        Verdict::IcmpToClient,
-        Verdict::Reset,
-        Verdict::TimeExceeded,
-        Verdict::TooBig,
-        Verdict::DropBadHeader,
-        Verdict::DropTruncated,
-        Verdict::DropNoBackend,
-        Verdict::DropUnknownFlow,
-        Verdict::DropOwnBackend,
-        Verdict::DropFragment,
-        Verdict::DropNoRoute,
-        Verdict::DropShed,
-        Verdict::DropNoPort,
-        Verdict::DropIcmp,
-        Verdict::DropNotRewritten,
-        Verdict::DropUnanswered,
-        Verdict::DropDenied,
-    ];
-
-    /// The word that metrics and `weir explain` have for it.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Verdict::ToBackend => "to_backend",
-            Verdict::ToClient => "to_client",
-            Verdict::IcmpToBackend => "icmp_to_backend",
-            Verdict::IcmpToClient => "icmp_to_client",
-            Verdict::Reset => "reset",
-            Verdict::TimeExceeded => "time_exceeded",
-            Verdict::TooBig => "too_big",
-            Verdict::DropBadHeader => "drop_bad_header",
-            Verdict::DropTruncated => "drop_truncated",
-            Verdict::DropNoBackend => "drop_no_backend",
-            Verdict::DropUnknownFlow => "drop_unknown_flow",
-            Verdict::DropOwnBackend => "drop_own_backend",
-            Verdict::DropFragment => "drop_fragment",
-            Verdict::DropNoRoute => "drop_no_route",
-            Verdict::DropShed => "drop_shed",
-            Verdict::DropNoPort => "drop_no_port",
-            Verdict::DropIcmp => "drop_icmp",
-            Verdict::DropNotRewritten => "drop_not_rewritten",
-            Verdict::DropUnanswered => "drop_unanswered",
-            Verdict::DropDenied => "drop_denied",
-        }
-    }
-}

@@ -17,6 +17,8 @@ pub mod kernel;
 pub mod layout;
 pub mod numbers;
 pub mod plan;
+pub mod ports;
 pub mod program;
 pub mod tables;
+mod verdict;
 pub mod wanted;

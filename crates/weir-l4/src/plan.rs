@@ -7,7 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::layout::{ADMITTED, Backend, BackendState, DENIED, Endpoint, Listener, Network, Origin, Pool};
+use crate::layout::{
+    ADMITTED, Address, Backend, BackendState, DENIED, Endpoint, Forward, Listener, MAX_SOURCES, Network,
+    Origin, Pool, Source, USE_FULL_NAT, USE_NAT,
+};
 use crate::numbers::{Full, Kind, Numbers, name_of, name_of_backend};
 use crate::tables;
 use crate::wanted::{self, Wanted};
@@ -30,6 +33,10 @@ pub struct Held {
     pub listeners: BTreeMap<Endpoint, Listener>,
     /// By where backends answer from.
     pub origins: BTreeMap<Endpoint, Origin>,
+    /// Addresses that packets leave from, by their place. Nothing of what an earlier process wrote.
+    pub sources: BTreeMap<u32, Address>,
+    /// Their ports.
+    pub source_ports: BTreeMap<Address, Source>,
 }
 
 /// Numbers of all kinds.
@@ -58,6 +65,10 @@ pub enum Write {
     Origin(Endpoint, Option<Origin>),
     /// Whether a listener lets clients in; `None` takes that away.
     Network(Network, Option<u32>),
+    /// An address that packets leave from, by its place; nothing reads those of listeners that are gone.
+    Source(u32, Address),
+    /// The ports of such an address; `None` takes it away.
+    SourcePorts(Address, Option<Source>),
     /// A name that has this number from now on.
     Name(Kind, u32, u64),
 }
@@ -78,6 +89,8 @@ impl Held {
             networks: BTreeMap::new(),
             listeners: BTreeMap::new(),
             origins: BTreeMap::new(),
+            sources: BTreeMap::new(),
+            source_ports: BTreeMap::new(),
         }
     }
 }
@@ -169,14 +182,27 @@ impl Plan {
     fn places(&mut self, held: &Held, wanted: &Wanted, pools: &[MemberNumbers]) -> Result<(), Full> {
         let (mut listeners, mut origins) = (BTreeMap::new(), BTreeMap::new());
         let mut networks = BTreeMap::new();
+        let (mut sources, mut source_ports) = (BTreeMap::new(), BTreeMap::new());
         for listener in &wanted.listeners {
             let number = self.number(Kind::Listener, name_of(&listener.name))?;
             networks.extend(networks_of(listener, number));
             let Some(at) = wanted.pools.iter().position(|pool| pool.name == listener.pool) else { continue };
             let pool = self.number(Kind::Pool, name_of(&listener.pool))?;
-            let value = Listener { number, pool };
+            let values = [4, 6].map(|family| Listener { pool, ..of_family(listener, number, family) });
+            for source in &listener.sources {
+                let ports = || Source {
+                    first_port: listener.source_ports.0,
+                    last_port: listener.source_ports.1,
+                    listener: number,
+                };
+                let held: &mut Source = source_ports.entry(Address::from(*source)).or_insert_with(ports);
+                held.first_port = held.first_port.min(listener.source_ports.0);
+                held.last_port = held.last_port.max(listener.source_ports.1);
+            }
+            sources.extend(places_of_sources(listener, number));
             for address in &listener.addresses {
                 let here = Endpoint::new(*address, listener.protocol);
+                let value = values[usize::from(address.ip().to_canonical().is_ipv6())];
                 listeners.insert(here, value);
                 // Of a later fragment nobody knows the port.
                 listeners.entry(Endpoint { port: [0; 2], ..here }).or_insert(value);
@@ -186,16 +212,20 @@ impl Plan {
                         address: here.address,
                         port: here.port,
                         is_ambiguous: 0,
-                        zero: 0,
+                        uses: used_by(listener.forward),
                         listener: number,
                         backend: *backend,
                     };
-                    let ambiguous = Origin { is_ambiguous: 1, ..origin };
-                    origins.entry(from).and_modify(|held| *held = ambiguous).or_insert(origin);
-                    origins.entry(Endpoint { port: [0; 2], ..from }).or_insert(ambiguous);
+                    share(&mut origins, from, origin);
+                    let any_port = Endpoint { port: [0; 2], ..from };
+                    share(&mut origins, any_port, Origin { is_ambiguous: 1, ..origin });
                 }
             }
         }
+        let new = sources.iter().filter(|(at, source)| held.sources.get(at) != Some(source));
+        self.writes.extend(new.map(|(at, source)| Write::Source(*at, *source)));
+        let new = source_ports.iter().filter(|(at, ports)| held.source_ports.get(at) != Some(ports));
+        self.writes.extend(new.map(|(at, ports)| Write::SourcePorts(*at, Some(*ports))));
         let gone = held.listeners.keys().filter(|at| !listeners.contains_key(*at));
         self.writes.extend(gone.map(|at| Write::Listener(*at, None)));
         // Whom a new listener keeps out is said before it takes anybody in.
@@ -211,7 +241,11 @@ impl Plan {
         let gone = held.networks.keys().filter(|at| !networks.contains_key(*at));
         self.writes.extend(gone.map(|at| Write::Network(*at, None)));
         self.next.networks = networks;
+        let gone = held.source_ports.keys().filter(|at| !source_ports.contains_key(at));
+        self.writes.extend(gone.map(|at| Write::SourcePorts(*at, None)));
         (self.next.listeners, self.next.origins) = (listeners, origins);
+        self.next.sources.extend(sources);
+        self.next.source_ports = source_ports;
         Ok(())
     }
 
@@ -270,6 +304,57 @@ fn networks_of(listener: &wanted::Listener, number: u32) -> Vec<(Network, u32)> 
     found
 }
 
+/// What the map is to hold of a listener's addresses of a family, but for its pool.
+fn of_family(listener: &wanted::Listener, number: u32, family: u8) -> Listener {
+    let sources = listener.sources.iter().filter(|source| source.is_ipv4() == (family == 4)).count();
+    let (first_port, last_port) = listener.source_ports;
+    Listener {
+        number,
+        first_port,
+        ports: if sources > 0 && last_port > 0 {
+            last_port.saturating_sub(first_port).saturating_add(1)
+        } else {
+            0
+        },
+        source_count: sources.min(MAX_SOURCES as usize) as u8,
+        forward: listener.forward as u8,
+        ..Listener::default()
+    }
+}
+
+/// Where the sources of a listener lie.
+fn places_of_sources(listener: &wanted::Listener, number: u32) -> Vec<(u32, Address)> {
+    let mut places = Vec::new();
+    for (is_ipv4, family) in [(true, 0), (false, 1)] {
+        let of_family = listener.sources.iter().filter(|source| source.is_ipv4() == is_ipv4);
+        let first = (number * 2 + family) * MAX_SOURCES;
+        places.extend((first..first + MAX_SOURCES).zip(of_family.map(|source| Address::from(*source))));
+    }
+    places
+}
+
+fn used_by(forward: Forward) -> u8 {
+    match forward {
+        Forward::Nat => USE_NAT,
+        Forward::FullNat => USE_FULL_NAT,
+    }
+}
+
+/// Notes who uses a backend. Only NAT has answers that are told apart by the listener.
+fn share(origins: &mut BTreeMap<Endpoint, Origin>, from: Endpoint, origin: Origin) {
+    let Some(held) = origins.get_mut(&from) else {
+        origins.insert(from, origin);
+        return;
+    };
+    let uses = held.uses | origin.uses;
+    if held.uses & origin.uses & USE_NAT != 0 {
+        *held = Origin { is_ambiguous: 1, ..origin };
+    } else if origin.uses & USE_NAT != 0 {
+        *held = origin;
+    }
+    held.uses = uses;
+}
+
 /// What the map is to hold of a backend. A number that another one had gets a generation of its own, so that
 /// flows of that one are known for what they are.
 fn backend(member: &wanted::Member, before: Option<Backend>, interface: u32) -> Backend {
@@ -320,6 +405,9 @@ mod tests {
             pool: "app".to_owned(),
             deny: Vec::new(),
             allow: Vec::new(),
+            forward: Forward::Nat,
+            sources: Vec::new(),
+            source_ports: (0, 0),
         };
         Wanted { listeners: vec![listener], pools: vec![pool] }
     }
@@ -392,8 +480,6 @@ mod tests {
         wish.listeners.push(wanted::Listener {
             name: "other".to_owned(),
             addresses: vec!["192.0.2.2:80".parse().unwrap()],
-            protocol: TCP,
-            pool: "app".to_owned(),
             ..wish.listeners[0].clone()
         });
         let (_, held) = planned(&Held::nothing(4, 4, 4), &wish);
@@ -404,6 +490,51 @@ mod tests {
         let gone = place(&writes, |write| matches!(write, Write::Listener(_, None)));
         let origin = place(&writes, |write| matches!(write, Write::Origin(_, Some(_))));
         assert!(gone < origin, "{writes:?}");
+    }
+
+    #[test]
+    fn sources_are_there_before_their_listener_and_go_after_it() {
+        let mut wish = wanted(&["10.0.0.1:8080"]);
+        wish.listeners[0].forward = Forward::FullNat;
+        wish.listeners[0].sources =
+            ["10.0.0.9", "fd00::9", "10.0.0.8"].map(|at| at.parse().unwrap()).to_vec();
+        wish.listeners[0].source_ports = (61_000, 65_535);
+        let (writes, held) = planned(&Held::nothing(4, 4, 4), &wish);
+        let last =
+            writes.iter().rposition(|write| matches!(write, Write::Source(..) | Write::SourcePorts(..)));
+        let listener = place(&writes, |write| matches!(write, Write::Listener(_, Some(_))));
+        assert!(last.unwrap() < listener, "{writes:?}");
+        assert_eq!(held.sources.keys().copied().collect::<Vec<_>>(), [0, 1, MAX_SOURCES]);
+        let value = held.listeners.values().next().unwrap();
+        assert_eq!((value.source_count, value.first_port, value.ports), (2, 61_000, 4_536));
+        assert!(held.origins.values().all(|origin| origin.uses == USE_FULL_NAT));
+        assert_eq!(planned(&held, &wish).0, []);
+
+        let (writes, held) = planned(&held, &Wanted::default());
+        let source = place(&writes, |write| matches!(write, Write::SourcePorts(_, None)));
+        assert!(place(&writes, |write| matches!(write, Write::Listener(_, None))) < source, "{writes:?}");
+        assert!(held.source_ports.is_empty());
+    }
+
+    #[test]
+    fn answers_to_nat_are_told_apart_though_full_nat_uses_the_backend_as_well() {
+        let at = Endpoint::new("10.0.0.1:8080".parse().unwrap(), TCP);
+        for nat_is_first in [true, false] {
+            let mut wish = wanted(&["10.0.0.1:8080"]);
+            wish.listeners.push(wanted::Listener {
+                name: "other".to_owned(),
+                addresses: vec!["192.0.2.2:80".parse().unwrap()],
+                forward: Forward::FullNat,
+                ..wish.listeners[0].clone()
+            });
+            if !nat_is_first {
+                wish.listeners.reverse();
+            }
+            let (_, held) = planned(&Held::nothing(4, 4, 4), &wish);
+            let origin = held.origins[&at];
+            assert_eq!((origin.is_ambiguous, origin.uses), (0, USE_NAT | USE_FULL_NAT));
+            assert_eq!(origin.address, Address::from("192.0.2.1".parse::<std::net::IpAddr>().unwrap()));
+        }
     }
 
     #[test]

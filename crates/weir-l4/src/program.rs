@@ -17,7 +17,7 @@ use aya::{Ebpf, EbpfError, EbpfLoader};
 
 use crate::attachments::Attachments;
 use crate::flows::FlowTables;
-use crate::layout::{BLOCKS_PER_TABLE, LAYOUT_VERSION, Verdict};
+use crate::layout::{BLOCKS_PER_TABLE, LAYOUT_VERSION, MAX_SOURCES, Verdict};
 
 /// The compiled program, to explain by.
 static EXPLAINING_OBJECT: &[u8] =
@@ -47,7 +47,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    fn by_map(&self) -> [(&'static str, u32); 15] {
+    fn by_map(&self) -> [(&'static str, u32); 17] {
         // A flow is opening for a round trip to its client: of 65,536 at once a flood of 1,000,000 a second
         // leaves each 65 ms.
         let opening = (self.flows / 4).max(1024);
@@ -65,6 +65,8 @@ impl Sizes {
             ("networks", self.networks),
             ("listeners", self.endpoints),
             ("origins", self.endpoints),
+            ("sources", self.listeners * 2 * MAX_SOURCES),
+            ("source_ports", self.listeners * 2 * MAX_SOURCES),
             ("names", self.listeners + self.pools + self.backends),
             ("verdicts", self.listeners * Verdict::ALL.len() as u32),
         ]
@@ -376,10 +378,12 @@ fn is_mounted(path: &Path) -> bool {
 }
 
 /// Every map of `bpf/maps.h`.
-const MAPS: [&str; 20] = [
+const MAPS: [&str; 22] = [
     "networks",
     "listeners",
     "origins",
+    "sources",
+    "source_ports",
     "host_addresses",
     "pools",
     "slots",

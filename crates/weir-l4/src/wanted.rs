@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::layout::{Algorithm, HashKey};
+use crate::layout::{Algorithm, Forward, HashKey};
 
 /// Everything that is to be forwarded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +30,13 @@ pub struct Listener {
     pub deny: Vec<(IpAddr, u8)>,
     /// Clients that are let in; where there are any, no others are.
     pub allow: Vec<(IpAddr, u8)>,
+    /// What is done to its packets.
+    pub forward: Forward,
+    /// Addresses that its packets leave from by full-NAT, of either family; at most
+    /// [`MAX_SOURCES`](crate::layout::MAX_SOURCES) of each, more are left out.
+    pub sources: Vec<IpAddr>,
+    /// Ports of these addresses that no flow of this host's own has: the first and the last.
+    pub source_ports: (u16, u16),
 }
 
 /// Where packets go.

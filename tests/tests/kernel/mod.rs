@@ -5,6 +5,7 @@ mod failover;
 mod flood;
 mod leftovers;
 mod life;
+mod modes;
 mod privileges;
 mod traffic;
 mod views;

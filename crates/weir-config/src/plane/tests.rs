@@ -46,7 +46,7 @@ fn what_the_kernel_plane_cannot_do_keeps_auto_off_it_and_is_the_reason() {
         (
             "",
             "send_proxy = 'v1'",
-            "`send_proxy` means nothing on the kernel plane: nothing is added to a connection there; backends see the client's address",
+            "`send_proxy` means nothing on the kernel plane: nothing is added to a connection there; by `nat` backends see the client's address",
         ),
         (
             "",

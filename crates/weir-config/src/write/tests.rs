@@ -19,6 +19,9 @@ const FILES: std::ops::Range<usize> = 500..20_000;
 /// Of the keys that a table may have, those that a file gets: one of so many.
 const RARITY: u32 = 4;
 
+/// Keys that others need: every second file has them.
+const OFTEN: [&str; 5] = ["pool", "protocol", "plane", "forward", "source_address"];
+
 /// Makes files. Each key with its value stands on a line of its own, so that what is refused can be taken out
 /// again.
 struct Maker {
@@ -73,7 +76,7 @@ impl Maker {
         self.lines.push(header.to_owned());
         let mut below = Vec::new();
         for key in table.keys().into_iter().filter(|key| key.built == Built::Yes) {
-            if !key.required && !self.one_of(if key.name == "pool" { 2 } else { RARITY }) {
+            if !key.required && !self.one_of(if OFTEN.contains(&key.name) { 2 } else { RARITY }) {
                 continue;
             }
             match (&key.kind, key.kind.table().filter(|table| table.has_header())) {
@@ -172,6 +175,7 @@ impl Maker {
             (_, "a name") => format!("n{count}"),
             // One that any plane can take.
             (_, "an address and port") => format!("192.0.2.1:{}", 10_000 + count),
+            (_, "an address") => format!("192.0.{}.{}", 3 + count / 256, count % 256),
             (_, "an interface") => format!("eth{count}*"),
             (_, name) if name.starts_with("an address and port") => format!("127.0.0.1:{}", 10_000 + count),
             (_, "a backend") => format!("b{count}.internal:80"),

@@ -23,6 +23,7 @@ use tokio::sync::oneshot;
 use weir_config::{Config, Plane as Asked};
 use weir_l4::explain::Packet;
 use weir_l4::layout::{BackendCounter, Counter, Verdict};
+use weir_l4::ports::LocalPorts;
 use weir_l4::program::{Sizes, remove_left_behind};
 use weir_proxy::events::Event;
 use weir_state::Snapshot;
@@ -148,10 +149,15 @@ impl KernelPlane {
     /// A listener must be in the kernel, and can't.
     pub async fn place(&self, config: &Config) -> Result<Placements, StageError> {
         let mut placements = Placements::default();
+        let ports =
+            LocalPorts::read().map_err(|error| format!("the ports of this host can't be read: {error}"))?;
         for listener in config.listeners.iter().filter(|listener| listener.plane != Asked::Proxy) {
             let obstacle = match config.kernel_obstacle(listener) {
                 Some(obstacle) => Some(obstacle),
-                None => self.load(config).await.err(),
+                None => match wanted::source_ports(listener, &ports) {
+                    Err(taken) => Some(taken.to_string()),
+                    Ok(_) => self.load(config).await.err(),
+                },
             };
             let placement = match obstacle {
                 None => Placement::Kernel,

@@ -15,6 +15,7 @@ use weir_l4::flows::{FlowTables, Swept};
 use weir_l4::host::{Host, Watch};
 use weir_l4::kernel::Kernel;
 use weir_l4::numbers::name_of;
+use weir_l4::ports::LocalPorts;
 use weir_l4::program::{Sizes, remove_other_layouts};
 use weir_l4::wanted::Wanted;
 use weir_proxy::events::Event;
@@ -72,6 +73,8 @@ pub(super) struct Owner {
     host: Host,
     watched: Arc<HostWatch>,
     serving: Option<(Arc<Snapshot>, Placements)>,
+    /// Ports that this host gives to others, as of the last snapshot.
+    ports: LocalPorts,
     in_force: Wanted,
     swept: Swept,
     swept_at: Instant,
@@ -102,6 +105,8 @@ impl Owner {
         let watch =
             Watch::open().map_err(|error| format!("changes of interfaces can't be watched: {error}"))?;
         let host = Host::read().map_err(|error| format!("the host's interfaces can't be read: {error}"))?;
+        let ports =
+            LocalPorts::read().map_err(|error| format!("the ports of this host can't be read: {error}"))?;
         let watched = Arc::new(HostWatch::default());
         watch_host(watch, watched.clone(), handle.clone())?;
         let tables = Arc::new(kernel.flow_tables().map_err(|error| error.to_string())?);
@@ -114,6 +119,7 @@ impl Owner {
             host,
             watched,
             serving: None,
+            ports,
             in_force: Wanted::default(),
             swept: Swept::default(),
             swept_at: Instant::now(),
@@ -192,6 +198,8 @@ impl Owner {
 
     /// Forwards what a snapshot says, and has its pools ring when their backends stand otherwise.
     fn serve(&mut self, snapshot: Arc<Snapshot>, placements: Placements) -> Result<(), String> {
+        self.ports =
+            LocalPorts::read().map_err(|error| format!("the ports of this host can't be read: {error}"))?;
         let next = self.wanted(&snapshot, &placements);
         self.put_in_force(next)?;
         for pool in &snapshot.pools {
@@ -212,7 +220,7 @@ impl Owner {
     }
 
     fn wanted(&self, snapshot: &Snapshot, placements: &Placements) -> Wanted {
-        wanted(snapshot, placements, &|address| self.host.addresses.contains(&address.into()))
+        wanted(snapshot, placements, &self.ports, &|address| self.host.addresses.contains(&address.into()))
     }
 
     /// Says it once of each backend that is this host, and each time its address comes or goes.

@@ -4,15 +4,21 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use weir_balance::{Algorithm as Balance, State};
-use weir_config::{HashKey as Key, Speaks};
-use weir_l4::layout::{Algorithm, HashKey, TCP, UDP};
+use weir_config::{Forward as Asked, HashKey as Key, PortRange, Speaks};
+use weir_l4::layout::{Algorithm, Forward, HashKey, TCP, UDP};
+use weir_l4::ports::{LocalPorts, Ports, Taken};
 use weir_l4::wanted::{Listener, Member, Pool, Wanted};
 use weir_state::Snapshot;
 use weir_state::plane::Placements;
 
-/// What of `snapshot` is to be forwarded in the kernel. A backend that `is_own` address of this host's gets
-/// nothing: its packets would come back here.
-pub fn wanted(snapshot: &Snapshot, placements: &Placements, is_own: &dyn Fn(IpAddr) -> bool) -> Wanted {
+/// What of `snapshot` is to be forwarded in the kernel. `ports` are those that this host gives to others. A
+/// backend that `is_own` address of this host's gets nothing: its packets would come back here.
+pub fn wanted(
+    snapshot: &Snapshot,
+    placements: &Placements,
+    ports: &LocalPorts,
+    is_own: &dyn Fn(IpAddr) -> bool,
+) -> Wanted {
     let in_kernel = snapshot.listeners.iter().filter(|one| placements.is_in_kernel(&one.config.name));
     let listeners: Vec<Listener> = in_kernel
         .filter_map(|one| {
@@ -23,6 +29,13 @@ pub fn wanted(snapshot: &Snapshot, placements: &Placements, is_own: &dyn Fn(IpAd
                 pool: one.config.pool.clone()?,
                 deny: networks(&one.config.client_networks.deny),
                 allow: networks(&one.config.client_networks.allow),
+                forward: match one.config.forward {
+                    Asked::Nat => Forward::Nat,
+                    Asked::FullNat => Forward::FullNat,
+                },
+                sources: one.config.source_addresses.clone(),
+                // Without a port nothing is sent. That some were free was seen when the listener was placed.
+                source_ports: source_ports(&one.config, ports).unwrap_or_default(),
             })
         })
         .collect();
@@ -35,6 +48,19 @@ pub fn wanted(snapshot: &Snapshot, placements: &Placements, is_own: &dyn Fn(IpAd
 
 fn networks(list: &[IpNet]) -> Vec<(IpAddr, u8)> {
     list.iter().map(|network| (network.network(), network.prefix_len())).collect()
+}
+
+/// Ports that packets of a listener leave from, where it changes them.
+///
+/// # Errors
+/// This host may give them to others.
+pub fn source_ports(listener: &weir_config::Listener, ports: &LocalPorts) -> Result<Ports, Taken> {
+    match listener.forward {
+        Asked::Nat => Ok(Ports::default()),
+        Asked::FullNat => {
+            ports.for_sources(listener.source_ports.map(|PortRange { first, last }| (first, last)))
+        }
+    }
 }
 
 fn of_pool(pool: &weir_state::Pool, is_own: &dyn Fn(IpAddr) -> bool) -> Pool {

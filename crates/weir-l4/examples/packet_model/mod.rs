@@ -1,7 +1,7 @@
 //! What may become of a packet, from the RFCs alone: RFC 791 and 8200 for headers, 768 and 9293 for
 //! transport, 1624 for sums, 5508 for errors of ICMP.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
@@ -16,6 +16,14 @@ pub struct World {
     pub listeners: BTreeMap<(SocketAddr, u8), SocketAddr>,
     /// Backends: the listener of each.
     pub backends: BTreeMap<(SocketAddr, u8), SocketAddr>,
+    /// Listeners by full-NAT: the backend of each, and the address that it sends from.
+    pub full_nat: BTreeMap<(SocketAddr, u8), (SocketAddr, IpAddr)>,
+    /// Ports that full-NAT sends from: the first and the last.
+    pub ports: (u16, u16),
+    /// Ports that were seen of clients of a listener.
+    ports_of: BTreeMap<(SocketAddr, SocketAddr, u8), u16>,
+    /// Whom answers of a backend to such a port are for: client and listener.
+    owners: BTreeMap<(SocketAddr, SocketAddr, u8), (SocketAddr, SocketAddr)>,
     pub mtu: usize,
 }
 
@@ -30,6 +38,8 @@ pub enum Expected {
     Sent(Vec<u8>),
     /// As [`Expected::Sent`], or not sent.
     MaySend(Vec<u8>),
+    /// It is sent on as one of these, or not sent.
+    MaySendOneOf(Vec<Vec<u8>>),
     /// It is answered, or dropped.
     Answered,
 }
@@ -211,6 +221,41 @@ fn is_client(address: IpAddr) -> bool {
 }
 
 impl World {
+    /// The ends and the protocol of a client's packet to a listener of full-NAT.
+    pub fn to_full_nat(&self, frame: &[u8]) -> Option<(SocketAddr, SocketAddr, u8)> {
+        let packet = Packet::read(frame, ETHERNET, false).filter(|packet| packet.piece != Piece::Later)?;
+        let (client, listener) = packet.ends(frame)?;
+        let is_ours = self.full_nat.contains_key(&(listener, packet.protocol));
+        is_ours.then_some((client, listener, packet.protocol))
+    }
+
+    /// Notes which port was chosen for a client of a listener: nobody tells beforehand. Says whether that was
+    /// none of ours.
+    pub fn learn(&mut self, (client, listener, protocol): (SocketAddr, SocketAddr, u8), port: u16) -> bool {
+        let (backend, source) = self.full_nat[&(listener, protocol)];
+        self.ports_of.insert((client, listener, protocol), port);
+        self.owners.insert((backend, SocketAddr::new(source, port), protocol), (client, listener));
+        !(self.ports.0..=self.ports.1).contains(&port)
+    }
+
+    /// A backend and what it saw of a client, from the `number`th on.
+    pub fn seen(&self, number: u16) -> Option<(SocketAddr, SocketAddr, u8)> {
+        let some = self.owners.keys().find(|(_, seen, _)| seen.port() >= self.ports.0 + number);
+        some.or_else(|| self.owners.keys().next()).copied()
+    }
+
+    /// Whether an answer would be one to full-NAT: a flow's, and nobody else's.
+    fn is_for_full_nat(&self, ends: (SocketAddr, SocketAddr), protocol: u8) -> bool {
+        let mut pairs = self.full_nat.iter();
+        pairs.any(|((listener, of), (backend, source))| {
+            *of == protocol
+                && (ends.1 == *listener
+                    || ends.0 == *backend
+                        && ends.1.ip() == *source
+                        && (self.ports.0..=self.ports.1).contains(&ends.1.port()))
+        })
+    }
+
     /// Judges a frame that comes in where `mac` is the address of the interface.
     pub fn expected(&self, frame: &[u8], mac: Mac) -> Expected {
         let family = match frame.get(12..14) {
@@ -235,6 +280,13 @@ impl World {
 
     /// What the ends of a packet become.
     fn translated(&self, ends: (SocketAddr, SocketAddr), protocol: u8) -> Option<(SocketAddr, SocketAddr)> {
+        if let Some((backend, source)) = self.full_nat.get(&(ends.1, protocol)) {
+            let port = self.ports_of.get(&(ends.0, ends.1, protocol))?;
+            return Some((SocketAddr::new(*source, *port), *backend));
+        }
+        if let Some((client, listener)) = self.owners.get(&(ends.0, ends.1, protocol)) {
+            return Some((*listener, *client));
+        }
         if let Some(backend) = self.listeners.get(&(ends.1, protocol)) {
             return Some((ends.0, *backend));
         }
@@ -247,13 +299,18 @@ impl World {
             return Expected::NotSent;
         }
         let Some(ends) = packet.ends(frame) else { return Expected::NotSent };
-        let Some(other) = self.translated(ends, packet.protocol) else { return Expected::Untouched };
+        let Some(other) = self.translated(ends, packet.protocol) else {
+            let is_ours = self.is_for_full_nat(ends, packet.protocol);
+            return if is_ours { Expected::Answered } else { Expected::Untouched };
+        };
         if packet.hop_limit <= 1 || packet.end - packet.start > self.mtu {
             return Expected::Answered;
         }
         let mut sent = frame.to_vec();
         packet.retarget(&mut sent, other, 1, packet.end);
-        let is_plain = is_client(other.0.ip()) || is_client(other.1.ip());
+        // The table may have let a flow go, and ports may be used up.
+        let is_full_nat = self.is_for_full_nat(ends, packet.protocol);
+        let is_plain = !is_full_nat && (is_client(other.0.ip()) || is_client(other.1.ip()));
         // More extension headers than six are a disguise.
         let is_plain =
             is_plain && ends.0.port() != 0 && ends.1.port() != 0 && packet.transport < ETHERNET + 40 + 48;
@@ -268,7 +325,28 @@ impl World {
             .backends
             .iter()
             .find(|((backend, protocol), _)| backend.ip() == packet.source && *protocol == packet.protocol);
+        let to_full_nat = self.full_nat.iter().find(|((listener, protocol), _)| {
+            listener.ip() == packet.destination && *protocol == packet.protocol
+        });
+        // Of several clients the first fragment says which one it is.
+        let by_full_nat = self.owners.iter().filter(|((backend, seen, protocol), _)| {
+            backend.ip() == packet.source && seen.ip() == packet.destination && *protocol == packet.protocol
+        });
+        let by_full_nat: BTreeSet<(IpAddr, IpAddr)> =
+            by_full_nat.map(|(_, (client, listener))| (listener.ip(), client.ip())).collect();
+        if !by_full_nat.is_empty() {
+            let sent = by_full_nat.into_iter().filter(|_| packet.hop_limit > 1).map(|ends| {
+                let mut sent = frame.to_vec();
+                packet.readdress(&mut sent, ends.0, ends.1, 1);
+                sent
+            });
+            return Expected::MaySendOneOf(sent.collect());
+        }
         let other = match (to, from) {
+            _ if to_full_nat.is_some() => {
+                let (_, (backend, source)) = to_full_nat.expect("just asked");
+                (*source, backend.ip())
+            }
             (Some((_, backend)), _) => (packet.source, backend.ip()),
             (None, Some((_, listener))) => (listener.ip(), packet.destination),
             (None, None) => return Expected::Untouched,
@@ -297,17 +375,26 @@ impl World {
         }
         let Some(ends) = quoted.ends(&frame[..packet.end]) else { return Expected::NotSent };
         // What is quoted went the other way.
-        let Some((destination, source)) = self.translated((ends.1, ends.0), quoted.protocol) else {
-            return Expected::Untouched;
+        let opposite = (ends.1, ends.0);
+        let is_full_nat = self.is_for_full_nat(opposite, quoted.protocol);
+        let Some((destination, source)) = self.translated(opposite, quoted.protocol) else {
+            return if is_full_nat { Expected::NotSent } else { Expected::Untouched };
         };
         if packet.destination != ends.0.ip() || packet.hop_limit <= 1 {
             return Expected::NotSent;
         }
+        let by_full_nat = self.full_nat.contains_key(&(ends.0, quoted.protocol));
         let is_to_backend = self.listeners.contains_key(&(ends.0, quoted.protocol));
         let mut sent = frame.to_vec();
         let before = sent[at + 4..packet.end].to_vec();
         quoted.retarget(&mut sent, (source, destination), 0, packet.end);
-        let outer_source = if is_to_backend { packet.source } else { destination.ip() };
+        let outer_source = if by_full_nat {
+            destination.ip()
+        } else if is_to_backend {
+            packet.source
+        } else {
+            destination.ip()
+        };
         let pseudo_before = frame[packet.addresses()].to_vec();
         packet.readdress(&mut sent, outer_source, source.ip(), 1);
         let after = sent[at + 4..packet.end].to_vec();

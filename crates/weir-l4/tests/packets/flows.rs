@@ -3,29 +3,32 @@
 use weir_l4::layout::{Algorithm, BackendState, TCP, UDP, Verdict};
 
 use crate::frames::{ACK, FIN, PSH, Packet, RST, SYN};
-use crate::kinds::{Kind, TCP4, TCP6, each_kind, each_kind_and_sum};
+use crate::kinds::{Kind, TCP4, TCP6, each_kind, each_kind_of_nat, each_kind_of_nat_and_sum};
 use crate::namespace::{BACKENDS, CLIENTS};
 use crate::plane::{Outcome, Plane};
 
-each_kind_and_sum! {
+each_kind! {
+    a_flow_of_a_dead_backend_leaves_it
+    a_pool_without_backends_drops
+    a_pool_of_dead_backends_drops
+    a_way_that_is_closed_drops
+    a_flow_of_another_generation_is_not_its_backends
+    a_forgotten_flow_of_a_pool_that_hashes_goes_on
+    an_answer_of_a_dead_backend_never_leaks_its_address
+}
+
+each_kind_of_nat_and_sum! {
     an_answer_without_a_flow_comes_from_its_listener
 }
 
-each_kind! {
-    flows_go_around_by_turns
-    the_fewest_flows_get_the_next
-    the_fewest_flows_are_weighed
-    a_pool_without_backends_drops
-    a_pool_of_dead_backends_drops
+each_kind_of_nat! {
     a_client_that_is_its_own_backend_is_dropped
-    a_way_that_is_closed_drops
-    an_answer_without_a_flow_that_several_may_have_asked_for_is_dropped
-    a_flow_of_another_generation_is_not_its_backends
-    a_forgotten_flow_of_a_pool_that_hashes_goes_on
-    a_flow_of_a_dead_backend_leaves_it
-    an_answer_of_a_dead_backend_never_leaks_its_address
-    every_free_port_of_a_backend_is_found
     an_answer_of_a_backend_that_kept_the_port_finds_its_listener
+    an_answer_without_a_flow_that_several_may_have_asked_for_is_dropped
+    every_free_port_of_a_backend_is_found
+    flows_go_around_by_turns
+    the_fewest_flows_are_weighed
+    the_fewest_flows_get_the_next
 }
 
 /// TCP alone: families.
@@ -65,7 +68,7 @@ fn numbered(kind: Kind, number: u8) -> Packet {
 fn backend_of(kind: Kind, packet: &Packet, outcome: &Outcome, of: u8) -> u8 {
     assert!(outcome.was_sent(), "{outcome}");
     let found = (0..of).find(|number| {
-        let expected = packet.translated(packet.source(), kind.backend(*number)).frame();
+        let expected = packet.translated(kind.seen(packet.source()), kind.backend(*number)).frame();
         outcome.frame[14..] == expected[14..]
     });
     found.unwrap_or_else(|| panic!("it went to none of them: {outcome}"))

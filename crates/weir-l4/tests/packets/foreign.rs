@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use weir_l4::layout::{Algorithm, TCP, UDP, Verdict};
 
 use crate::frames::{ACK, Ip};
-use crate::kinds::{Kind, TCP4, TCP6, UDP4, each_kind};
+use crate::kinds::{Kind, TCP4, TCP6, UDP4, each_kind, each_kind_of_nat};
 use crate::namespace::{BACKENDS, CLIENTS, NARROW};
 
 each_kind! {
@@ -21,8 +21,11 @@ each_kind! {
     an_answer_to_this_host_itself_is_untouched
     a_plane_without_listeners_touches_nothing
     a_wrong_version_is_untouched
-    packets_of_two_listeners_reach_their_own_pools
     a_flow_found_at_another_interface_goes_on
+}
+
+each_kind_of_nat! {
+    packets_of_two_listeners_reach_their_own_pools
 }
 
 fn frames_for_other_mac_addresses_are_untouched(kind: Kind) {

@@ -3,7 +3,7 @@
 use weir_l4::layout::{UDP, Verdict};
 
 use crate::frames::{FRAGMENT, Packet};
-use crate::kinds::{Kind, TCP4, TCP6, UDP4, UDP6, each_kind, each_kind_and_sum};
+use crate::kinds::{Kind, TCP4, TCP6, UDP4, UDP6, each_kind, each_kind_and_sum, each_kind_of_nat};
 use crate::namespace::{BACKENDS, CLIENTS};
 
 each_kind_and_sum! {
@@ -13,12 +13,15 @@ each_kind_and_sum! {
 
 each_kind! {
     a_first_fragment_may_open_a_flow
-    a_later_fragment_before_the_first_is_dropped
     fragments_of_another_packet_are_not_mixed_up
     a_first_fragment_without_a_whole_header_is_not_forwarded
     fragments_for_an_address_without_listener_are_untouched
     later_fragments_to_a_host_address_from_a_backend_are_untouched
     a_later_fragment_passes_once_the_first_has_come
+}
+
+each_kind_of_nat! {
+    a_later_fragment_before_the_first_is_dropped
 }
 
 fn long(packet: Packet) -> Packet {

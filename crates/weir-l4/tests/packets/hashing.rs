@@ -7,11 +7,11 @@ use weir_balance::{address_hash, stable_hash};
 use weir_l4::layout::{Algorithm, HashKey, Verdict};
 
 use crate::frames::Packet;
-use crate::kinds::{Kind, each_kind};
+use crate::kinds::{Kind, each_kind_of_nat};
 use crate::namespace::CLIENTS;
 use crate::plane::Plane;
 
-each_kind! {
+each_kind_of_nat! {
     a_thousand_clients_reach_the_backends_that_weir_balance_picks
     a_thousand_flows_reach_the_backends_that_weir_balance_picks
     a_few_slots_are_picked_by_remainder

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use weir_l4::layout::{Algorithm, UDP, Verdict};
 
 use crate::frames::{ACK, ICMP, ICMP6, IcmpError, Ip, Packet, with_icmp_sum};
-use crate::kinds::{Kind, each_kind, each_kind_and_sum};
+use crate::kinds::{Kind, each_kind, each_kind_and_sum, each_kind_of_nat};
 use crate::namespace::{BACKENDS, CLIENTS};
 
 each_kind_and_sum! {
@@ -32,11 +32,14 @@ each_kind! {
     an_error_about_icmp_is_untouched
     a_quote_with_a_wrong_sum_keeps_it_wrong
     an_error_moves_no_flow
-    a_changed_client_port_is_the_clients_own_in_the_quote
     a_quoted_later_fragment_is_not_misforwarded
     a_quote_with_options_or_extensions_is_translated
     an_error_in_fragments_is_not_misforwarded
     padding_behind_a_quote_is_no_part_of_it
+}
+
+each_kind_of_nat! {
+    a_changed_client_port_is_the_clients_own_in_the_quote
 }
 
 const fn unreachable(kind: Kind) -> (u8, u8) {
@@ -47,7 +50,7 @@ const fn unreachable(kind: Kind) -> (u8, u8) {
 fn about_answer(kind: Kind) -> (Packet, Packet) {
     let mut sent = kind.answer().with_flags(ACK).with_payload(64);
     sent.ip.hop_limit = 64;
-    let mut seen = sent.translated(kind.listener(0), sent.destination());
+    let mut seen = sent.translated(kind.listener(0), kind.client(7));
     seen.ip.hop_limit = 57;
     sent.ip.hop_limit = 57;
     (seen, sent)
@@ -57,7 +60,7 @@ fn about_answer(kind: Kind) -> (Packet, Packet) {
 fn about_request(kind: Kind) -> (Packet, Packet) {
     let mut sent = kind.later().with_payload(64);
     sent.ip.hop_limit = 57;
-    let mut seen = sent.translated(sent.source(), kind.backend(0));
+    let mut seen = kind.at_backend(&sent);
     seen.ip.hop_limit = 57;
     (seen, sent)
 }
@@ -78,7 +81,7 @@ fn an_error_on_the_way_to_a_client_reaches_the_backend(kind: Kind) {
     let mut plane = kind.flowing();
     let (seen, sent) = about_answer(kind);
     let error = to_backend(kind, unreachable(kind)).about(&seen.bytes());
-    let expected = error.translated(kind.router(), kind.backend(0).ip(), &sent.bytes());
+    let expected = error.translated(kind.router_seen(), kind.backend(0).ip(), &sent.bytes());
     let outcome = plane.run(CLIENTS, &framed(&kind.later(), &error));
     outcome.forwarded(Verdict::IcmpToBackend, &framed(&kind.later(), &expected));
 }
@@ -87,8 +90,8 @@ fn an_error_behind_the_listener_reaches_the_client(kind: Kind) {
     let mut plane = kind.flowing();
     let (seen, sent) = about_request(kind);
     let (kind_of_error, code) = unreachable(kind);
-    let error =
-        IcmpError::new(router_behind(kind), kind.client(7).ip(), kind_of_error, code).about(&seen.bytes());
+    let error = IcmpError::new(router_behind(kind), kind.seen(kind.client(7)).ip(), kind_of_error, code)
+        .about(&seen.bytes());
     let expected = error.translated(kind.listener(0).ip(), kind.client(7).ip(), &sent.bytes());
     let outcome = plane.run(BACKENDS, &framed(&kind.answer(), &error));
     outcome.forwarded(Verdict::IcmpToClient, &framed(&kind.answer(), &expected));
@@ -98,8 +101,8 @@ fn an_error_of_the_backend_itself_comes_from_the_listener(kind: Kind) {
     let mut plane = kind.flowing();
     let (seen, sent) = about_request(kind);
     let (kind_of_error, code) = if kind.is_ip4 { (3, 3) } else { (1, 4) };
-    let error =
-        IcmpError::new(kind.backend(0).ip(), kind.client(7).ip(), kind_of_error, code).about(&seen.bytes());
+    let error = IcmpError::new(kind.backend(0).ip(), kind.seen(kind.client(7)).ip(), kind_of_error, code)
+        .about(&seen.bytes());
     let expected = error.translated(kind.listener(0).ip(), kind.client(7).ip(), &sent.bytes());
     let outcome = plane.run(BACKENDS, &framed(&kind.answer(), &error));
     outcome.forwarded(Verdict::IcmpToClient, &framed(&kind.answer(), &expected));
@@ -110,7 +113,7 @@ fn too_big_reaches_the_backend_with_its_mtu(kind: Kind) {
     let (seen, sent) = about_answer(kind);
     let mut error = to_backend(kind, if kind.is_ip4 { (3, 4) } else { (2, 0) }).about(&seen.bytes());
     error.word = 1280;
-    let expected = error.translated(kind.router(), kind.backend(0).ip(), &sent.bytes());
+    let expected = error.translated(kind.router_seen(), kind.backend(0).ip(), &sent.bytes());
     let outcome = plane.run(CLIENTS, &framed(&kind.later(), &error));
     outcome.forwarded(Verdict::IcmpToBackend, &framed(&kind.later(), &expected));
 }
@@ -142,7 +145,7 @@ fn quote_of(kind: Kind, bytes: usize) {
     }
     let length = header_bytes(kind) + bytes;
     let error = to_backend(kind, unreachable(kind)).about(&seen[..length]);
-    let expected = error.translated(kind.router(), kind.backend(0).ip(), &sent[..length]);
+    let expected = error.translated(kind.router_seen(), kind.backend(0).ip(), &sent[..length]);
     let outcome = plane.run(CLIENTS, &framed(&kind.later(), &error));
     outcome.forwarded(Verdict::IcmpToBackend, &framed(&kind.later(), &expected));
 }
@@ -156,7 +159,7 @@ fn a_quoted_udp_packet_without_a_sum_keeps_none(kind: Kind) {
     seen.sum = crate::frames::Sum::Missing;
     sent.sum = crate::frames::Sum::Missing;
     let error = to_backend(kind, unreachable(kind)).about(&seen.bytes());
-    let expected = error.translated(kind.router(), kind.backend(0).ip(), &sent.bytes());
+    let expected = error.translated(kind.router_seen(), kind.backend(0).ip(), &sent.bytes());
     let outcome = plane.run(CLIENTS, &framed(&kind.later(), &error));
     outcome.forwarded(Verdict::IcmpToBackend, &framed(&kind.later(), &expected));
 }
@@ -171,7 +174,7 @@ fn every_kind_of_error_is_translated(kind: Kind) {
     };
     for one in all {
         let error = to_backend(kind, *one).about(&seen.bytes());
-        let expected = error.translated(kind.router(), kind.backend(0).ip(), &sent.bytes());
+        let expected = error.translated(kind.router_seen(), kind.backend(0).ip(), &sent.bytes());
         let outcome = plane.run(CLIENTS, &framed(&kind.later(), &error));
         outcome.forwarded(Verdict::IcmpToBackend, &framed(&kind.later(), &expected));
     }
@@ -183,7 +186,7 @@ fn an_error_with_a_wrong_sum_does_not_get_a_right_one(kind: Kind) {
     let (seen, sent) = about_answer(kind);
     let mut error = to_backend(kind, unreachable(kind)).about(&seen.bytes());
     error.sum_error = 0x1234;
-    let expected = error.translated(kind.router(), kind.backend(0).ip(), &sent.bytes());
+    let expected = error.translated(kind.router_seen(), kind.backend(0).ip(), &sent.bytes());
     let outcome = plane.run(CLIENTS, &framed(&kind.later(), &error));
     if outcome.was_sent() {
         outcome.forwarded(Verdict::IcmpToBackend, &framed(&kind.later(), &expected));
@@ -204,7 +207,7 @@ fn an_error_of_fewer_than_eight_quoted_bytes_is_not_misforwarded(kind: Kind) {
             if kind.protocol == UDP && length == header_bytes(kind) + 7 {
                 sent[length - 1] = seen[length - 1];
             }
-            let expected = error.translated(kind.router(), kind.backend(0).ip(), &sent);
+            let expected = error.translated(kind.router_seen(), kind.backend(0).ip(), &sent);
             outcome.forwarded(Verdict::IcmpToBackend, &framed(&kind.later(), &expected));
         } else {
             outcome.not_forwarded();
@@ -232,7 +235,7 @@ fn an_error_about_an_unknown_flow_is_not_misforwarded(kind: Kind) {
         let mut plane = kind.plane_with(1, algorithm);
         let (seen, sent) = about_answer(kind);
         let error = to_backend(kind, unreachable(kind)).about(&seen.bytes());
-        let expected = error.translated(kind.router(), kind.backend(0).ip(), &sent.bytes());
+        let expected = error.translated(kind.router_seen(), kind.backend(0).ip(), &sent.bytes());
         let outcome = plane.run(CLIENTS, &framed(&kind.later(), &error));
         if algorithm == Algorithm::Hash && outcome.was_sent() {
             outcome.forwarded(Verdict::IcmpToBackend, &framed(&kind.later(), &expected));
@@ -286,7 +289,7 @@ fn a_quote_with_a_wrong_sum_keeps_it_wrong(kind: Kind) {
         packet.ip.sum_error = 0x0203;
     }
     let error = to_backend(kind, unreachable(kind)).about(&seen.bytes());
-    let expected = error.translated(kind.router(), kind.backend(0).ip(), &sent.bytes());
+    let expected = error.translated(kind.router_seen(), kind.backend(0).ip(), &sent.bytes());
     let outcome = plane.run(CLIENTS, &framed(&kind.later(), &error));
     outcome.forwarded(Verdict::IcmpToBackend, &framed(&kind.later(), &expected));
 }
@@ -310,7 +313,7 @@ fn a_changed_client_port_is_the_clients_own_in_the_quote(kind: Kind) {
     let outcome = plane.run(CLIENTS, &sent.frame());
     assert!(outcome.was_sent());
     let (kind_of_error, code) = unreachable(kind);
-    let error = IcmpError::new(router_behind(kind), kind.client(7).ip(), kind_of_error, code);
+    let error = IcmpError::new(router_behind(kind), kind.seen(kind.client(7)).ip(), kind_of_error, code);
     let mut sent_then = sent;
     sent_then.ip.hop_limit = outcome.frame[14 + if kind.is_ip4 { 8 } else { 7 }];
     let error = error.about(&outcome.frame[14..]);
@@ -327,7 +330,7 @@ fn a_quoted_first_fragment_is_translated(kind: Kind) {
     let (seen, sent) = (&seen.fragments(&[32])[0][14..], &sent.fragments(&[32])[0][14..]);
     let mut error = to_backend(kind, if kind.is_ip4 { (3, 4) } else { (2, 0) }).about(seen);
     error.word = 1280;
-    let expected = error.translated(kind.router(), kind.backend(0).ip(), sent);
+    let expected = error.translated(kind.router_seen(), kind.backend(0).ip(), sent);
     let outcome = plane.run(CLIENTS, &framed(&kind.later(), &error));
     outcome.forwarded(Verdict::IcmpToBackend, &framed(&kind.later(), &expected));
 }
@@ -357,7 +360,7 @@ fn a_quote_with_options_or_extensions_is_translated(kind: Kind) {
         }
     }
     let error = to_backend(kind, unreachable(kind)).about(&seen.bytes());
-    let expected = error.translated(kind.router(), kind.backend(0).ip(), &sent.bytes());
+    let expected = error.translated(kind.router_seen(), kind.backend(0).ip(), &sent.bytes());
     let outcome = plane.run(CLIENTS, &framed(&kind.later(), &error));
     outcome.forwarded(Verdict::IcmpToBackend, &framed(&kind.later(), &expected));
 }
@@ -384,7 +387,7 @@ fn padding_behind_a_quote_is_no_part_of_it(kind: Kind) {
         for length in [8, 12, 16] {
             let length = header_bytes(kind) + length;
             let error = to_backend(kind, unreachable(kind)).about(&seen[..length]);
-            let expected = error.translated(kind.router(), kind.backend(0).ip(), &sent[..length]);
+            let expected = error.translated(kind.router_seen(), kind.backend(0).ip(), &sent[..length]);
             let frame = [&framed(&kind.later(), &error), padding].concat();
             let expected = [&framed(&kind.later(), &expected), padding].concat();
             plane.run(CLIENTS, &frame).forwarded(Verdict::IcmpToBackend, &expected);

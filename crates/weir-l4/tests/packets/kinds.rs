@@ -2,28 +2,33 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use weir_l4::layout::{Algorithm, TCP, UDP, Verdict};
+use weir_l4::layout::{Algorithm, Forward, TCP, UDP, Verdict};
 
 use crate::frames::{ACK, Packet, SYN};
 use crate::namespace::{BACKENDS, CLIENTS};
 use crate::plane::Plane;
 
-/// Family, protocol, and whether the device sums whole packets.
+/// Family, protocol, whether the device sums whole packets, and what is done to packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     pub is_ip4: bool,
     pub protocol: u8,
     pub is_summed: bool,
+    pub forward: Forward,
 }
 
-pub const TCP4: Kind = Kind { is_ip4: true, protocol: TCP, is_summed: false };
-pub const UDP4: Kind = Kind { is_ip4: true, protocol: UDP, is_summed: false };
-pub const TCP6: Kind = Kind { is_ip4: false, protocol: TCP, is_summed: false };
-pub const UDP6: Kind = Kind { is_ip4: false, protocol: UDP, is_summed: false };
+pub const TCP4: Kind = Kind { is_ip4: true, protocol: TCP, is_summed: false, forward: Forward::Nat };
+pub const UDP4: Kind = Kind { is_ip4: true, protocol: UDP, is_summed: false, forward: Forward::Nat };
+pub const TCP6: Kind = Kind { is_ip4: false, protocol: TCP, is_summed: false, forward: Forward::Nat };
+pub const UDP6: Kind = Kind { is_ip4: false, protocol: UDP, is_summed: false, forward: Forward::Nat };
 
 impl Kind {
     pub const fn summed(self) -> Kind {
-        Kind { is_ip4: self.is_ip4, protocol: self.protocol, is_summed: true }
+        Kind { is_summed: true, ..self }
+    }
+
+    pub const fn by(self, forward: Forward) -> Kind {
+        Kind { forward, ..self }
     }
 
     /// The address of this family.
@@ -59,6 +64,14 @@ impl Kind {
         self.pick(Ipv4Addr::new(203, 0, 113, 1), Ipv6Addr::new(0x2001, 0xdb8, 0xff, 0, 0, 0, 0, 1))
     }
 
+    /// That router, as a backend sees it.
+    pub fn router_seen(self) -> IpAddr {
+        match self.forward {
+            Forward::Nat => self.router(),
+            Forward::FullNat => self.source().ip(),
+        }
+    }
+
     /// A plane with one listener, one pool and one backend, whose ports differ.
     pub fn plane(self) -> Plane {
         self.plane_with(1, Algorithm::Hash)
@@ -72,8 +85,38 @@ impl Kind {
             plane.backend(u32::from(number), self.backend(number));
         }
         plane.pool(0, algorithm, &numbers);
-        plane.listener(0, self.listener(0), self.protocol, 0, &numbers);
+        self.add_listener(&mut plane, 0, &numbers);
         plane
+    }
+
+    /// Writes a listener with pool 0. By full-NAT it has a single source.
+    pub fn add_listener(self, plane: &mut Plane, number: u8, backends: &[u16]) {
+        let (at, source) = (self.listener(number), self.source());
+        match self.forward {
+            Forward::Nat => plane.listener(u32::from(number), at, self.protocol, 0, backends),
+            Forward::FullNat => {
+                plane.host_address(source.ip());
+                let ports = (source.port(), source.port());
+                let numbers = (u32::from(number), 0);
+                plane.full_nat_listener(numbers, at, self.protocol, backends, &[source.ip()], ports);
+            }
+        }
+    }
+
+    /// Where full-NAT sends from.
+    pub fn source(self) -> SocketAddr {
+        SocketAddr::new(
+            self.pick(Ipv4Addr::new(10, 2, 0, 1), Ipv6Addr::new(0xfd02, 0, 0, 0, 0, 0, 0, 1)),
+            20_000,
+        )
+    }
+
+    /// A client, as a backend sees it.
+    pub fn seen(self, client: SocketAddr) -> SocketAddr {
+        match self.forward {
+            Forward::Nat => client,
+            Forward::FullNat => self.source(),
+        }
     }
 
     pub fn empty_plane(self) -> Plane {
@@ -102,7 +145,7 @@ impl Kind {
 
     /// The backend's answer to it.
     pub fn answer(self) -> Packet {
-        let mut packet = self.packet(self.backend(0), self.client(7)).with_flags(SYN | ACK);
+        let mut packet = self.packet(self.backend(0), self.seen(self.client(7))).with_flags(SYN | ACK);
         packet.to_mac = BACKENDS.mac;
         packet.from_mac = BACKENDS.neighbour;
         packet
@@ -110,12 +153,14 @@ impl Kind {
 
     /// What a packet to the listener becomes.
     pub fn at_backend(self, packet: &Packet) -> Packet {
-        packet.translated(packet.source(), self.backend(0))
+        packet.translated(self.seen(packet.source()), self.backend(0))
     }
 
     /// What a packet to a client becomes.
     pub fn at_client(self, packet: &Packet) -> Packet {
-        packet.translated(self.listener(0), packet.destination())
+        let is_seen = packet.destination() == self.seen(self.client(7));
+        let client = if is_seen { self.client(7) } else { packet.destination() };
+        packet.translated(self.listener(0), client)
     }
 
     /// A plane with a flow of client 7.
@@ -133,8 +178,8 @@ impl Kind {
     }
 }
 
-/// Makes of each case four tests, by protocol and family.
-macro_rules! each_kind {
+/// Makes of each case four tests by NAT, by protocol and family.
+macro_rules! each_kind_of_nat {
     ($($case:ident)*) => { $(
         mod $case {
             use crate::kinds::{TCP4, TCP6, UDP4, UDP6};
@@ -146,11 +191,11 @@ macro_rules! each_kind {
         }
     )* };
 }
-pub(crate) use each_kind;
+pub(crate) use each_kind_of_nat;
 
-/// Makes of each case eight tests: those of [`each_kind`], and those again with a device that sums whole
-/// packets.
-macro_rules! each_kind_and_sum {
+/// Makes of each case twice the tests of [`each_kind_of_nat`]: those, and those again with a device that sums
+/// whole packets.
+macro_rules! each_kind_of_nat_and_sum {
     ($($case:ident)*) => { $(
         mod $case {
             use crate::kinds::{TCP4, TCP6, UDP4, UDP6};
@@ -163,6 +208,57 @@ macro_rules! each_kind_and_sum {
             #[test] fn udp4_summed() { super::$case(UDP4.summed()); }
             #[test] fn tcp6_summed() { super::$case(TCP6.summed()); }
             #[test] fn udp6_summed() { super::$case(UDP6.summed()); }
+        }
+    )* };
+}
+pub(crate) use each_kind_of_nat_and_sum;
+
+/// Makes of each case four tests for each way of forwarding, by protocol and family.
+macro_rules! each_kind {
+    ($($case:ident)*) => { $(
+        mod $case {
+            use weir_l4::layout::Forward;
+
+            use crate::kinds::{TCP4, TCP6, UDP4, UDP6};
+
+            #[test] fn tcp4() { super::$case(TCP4); }
+            #[test] fn udp4() { super::$case(UDP4); }
+            #[test] fn tcp6() { super::$case(TCP6); }
+            #[test] fn udp6() { super::$case(UDP6); }
+            #[test] fn tcp4_full_nat() { super::$case(TCP4.by(Forward::FullNat)); }
+            #[test] fn udp4_full_nat() { super::$case(UDP4.by(Forward::FullNat)); }
+            #[test] fn tcp6_full_nat() { super::$case(TCP6.by(Forward::FullNat)); }
+            #[test] fn udp6_full_nat() { super::$case(UDP6.by(Forward::FullNat)); }
+        }
+    )* };
+}
+pub(crate) use each_kind;
+
+/// Makes of each case twice the tests of [`each_kind`]: those, and those again with a device that sums whole
+/// packets.
+macro_rules! each_kind_and_sum {
+    ($($case:ident)*) => { $(
+        mod $case {
+            use weir_l4::layout::Forward;
+
+            use crate::kinds::{TCP4, TCP6, UDP4, UDP6};
+
+            #[test] fn tcp4() { super::$case(TCP4); }
+            #[test] fn udp4() { super::$case(UDP4); }
+            #[test] fn tcp6() { super::$case(TCP6); }
+            #[test] fn udp6() { super::$case(UDP6); }
+            #[test] fn tcp4_summed() { super::$case(TCP4.summed()); }
+            #[test] fn udp4_summed() { super::$case(UDP4.summed()); }
+            #[test] fn tcp6_summed() { super::$case(TCP6.summed()); }
+            #[test] fn udp6_summed() { super::$case(UDP6.summed()); }
+            #[test] fn tcp4_full_nat() { super::$case(TCP4.by(Forward::FullNat)); }
+            #[test] fn udp4_full_nat() { super::$case(UDP4.by(Forward::FullNat)); }
+            #[test] fn tcp6_full_nat() { super::$case(TCP6.by(Forward::FullNat)); }
+            #[test] fn udp6_full_nat() { super::$case(UDP6.by(Forward::FullNat)); }
+            #[test] fn tcp4_full_nat_summed() { super::$case(TCP4.by(Forward::FullNat).summed()); }
+            #[test] fn udp4_full_nat_summed() { super::$case(UDP4.by(Forward::FullNat).summed()); }
+            #[test] fn tcp6_full_nat_summed() { super::$case(TCP6.by(Forward::FullNat).summed()); }
+            #[test] fn udp6_full_nat_summed() { super::$case(UDP6.by(Forward::FullNat).summed()); }
         }
     )* };
 }

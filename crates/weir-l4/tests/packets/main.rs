@@ -7,6 +7,7 @@
 mod frames;
 mod kinds;
 mod namespace;
+mod outcome;
 mod plane;
 
 mod admission;
@@ -15,6 +16,7 @@ mod damaged;
 mod flows;
 mod foreign;
 mod fragments;
+mod full_nat;
 mod hashing;
 mod headers;
 mod hop_limit;

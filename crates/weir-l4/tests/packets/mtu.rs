@@ -27,7 +27,7 @@ fn plane_to(kind: Kind, backend: SocketAddr) -> Plane {
     plane.backend(0, backend);
     plane.change_backend(0, |backend| backend.interface = 0);
     let first = kind.first();
-    let expected = first.translated(first.source(), backend);
+    let expected = first.translated(kind.seen(first.source()), backend);
     plane.run(CLIENTS, &first.frame()).forwarded(Verdict::ToBackend, &expected.frame());
     plane
 }
@@ -70,7 +70,7 @@ fn a_packet_that_just_fits_goes_on(kind: Kind) {
     let mut plane = plane_to(kind, kind.host(3, 0));
     for bytes in [NARROW_MTU - 1, NARROW_MTU] {
         let packet = of_size(kind.later(), bytes);
-        let expected = packet.translated(packet.source(), kind.host(3, 0));
+        let expected = packet.translated(kind.seen(packet.source()), kind.host(3, 0));
         plane.run(CLIENTS, &packet.frame()).forwarded(Verdict::ToBackend, &expected.frame());
     }
 }
@@ -90,7 +90,7 @@ fn padding_behind_a_packet_is_not_in_its_way(kind: Kind) {
 fn a_packet_larger_than_the_route_is_answered(kind: Kind) {
     let mut plane = plane_to(kind, kind.host(4, 0));
     let fits = of_size(kind.later(), ROUTE_MTU);
-    let expected = fits.translated(fits.source(), kind.host(4, 0));
+    let expected = fits.translated(kind.seen(fits.source()), kind.host(4, 0));
     plane.run(CLIENTS, &fits.frame()).forwarded(Verdict::ToBackend, &expected.frame());
     is_told(kind, &mut plane, CLIENTS, &of_size(kind.later(), ROUTE_MTU + 1), ROUTE_MTU);
 }
@@ -99,7 +99,7 @@ fn a_train_whose_segments_fit_goes_on(kind: Kind) {
     let mut plane = plane_to(kind, kind.host(3, 0));
     let packet = kind.later().with_payload(2600);
     let outcome = plane.run_train(CLIENTS, &packet.frame(), 2, 1300);
-    let expected = packet.translated(packet.source(), kind.host(3, 0));
+    let expected = packet.translated(kind.seen(packet.source()), kind.host(3, 0));
     assert!(outcome.was_sent(), "{outcome}");
     assert_eq!(outcome.frame[14..], expected.frame()[14..]);
     outcome.counted_packets(2);

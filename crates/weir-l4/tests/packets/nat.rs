@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use weir_l4::layout::{Algorithm, Settings, TCP, Verdict};
 
 use crate::frames::{ACK, FIN, PSH, SYN};
-use crate::kinds::{Kind, each_kind, each_kind_and_sum};
+use crate::kinds::{Kind, each_kind, each_kind_and_sum, each_kind_of_nat};
 use crate::namespace::{BACKENDS, CLIENTS, set_neighbour};
 
 each_kind_and_sum! {
@@ -22,11 +22,14 @@ each_kind! {
     later_packets_go_to_the_neighbours_that_were_found
     a_host_that_does_not_forward_balances_all_the_same
     a_flow_is_remembered_in_both_directions
-    two_listeners_may_share_a_backend_and_a_client_port
     a_train_of_segments_is_counted_by_its_segments
     a_neighbour_that_changed_is_found_anew
     a_neighbour_in_a_namespace_of_this_host_is_reached_at_once
     bytes_and_flows_are_counted_by_backend
+}
+
+each_kind_of_nat! {
+    two_listeners_may_share_a_backend_and_a_client_port
 }
 
 fn the_first_packet_goes_to_the_backend(kind: Kind) {
@@ -44,7 +47,7 @@ fn ports_are_kept_when_the_backend_has_none(kind: Kind) {
     let backend = SocketAddr::new(kind.backend(0).ip(), 0);
     plane.backend(0, backend);
     let (first, mut answer) = (kind.first(), kind.answer());
-    let at_backend = first.translated(first.source(), SocketAddr::new(backend.ip(), 80));
+    let at_backend = first.translated(kind.seen(first.source()), SocketAddr::new(backend.ip(), 80));
     plane.run(CLIENTS, &first.frame()).forwarded(Verdict::ToBackend, &at_backend.frame());
     answer.source_port = 80;
     plane.run(BACKENDS, &answer.frame()).forwarded(Verdict::ToClient, &kind.at_client(&answer).frame());

@@ -5,22 +5,26 @@ use weir_l4::bpf::{TestPacket, test_run};
 use weir_l4::layout::{Algorithm, TCP, Verdict};
 
 use crate::frames::{ACK, Packet, RST, SYN};
-use crate::kinds::{Kind, TCP4, TCP6, each_kind};
+use crate::kinds::{Kind, TCP4, TCP6, each_kind, each_kind_of_nat};
 use crate::namespace::{BACKENDS, CLIENTS};
 use crate::plane::{FLOWS, Plane};
 
 each_kind! {
     a_flow_settles_when_its_client_has_heard_the_backend
     a_first_packet_sent_again_settles_nothing
+    a_settled_flow_begins_anew_among_those_that_are_opening
+}
+
+each_kind_of_nat! {
     a_flood_pushes_out_no_flow_that_has_settled
     a_flood_past_the_listener_pushes_out_no_flow_that_has_settled
-    a_settled_flow_begins_anew_among_those_that_are_opening
 }
 
 /// The answer of the backend to a client's first packet.
 fn answer_to(kind: Kind, first: &Packet) -> Packet {
     let mut answer = kind.answer();
-    (answer.ip.destination, answer.destination_port) = (first.ip.source, first.source_port);
+    let seen = kind.seen(first.source());
+    (answer.ip.destination, answer.destination_port) = (seen.ip(), seen.port());
     answer
 }
 

@@ -1,0 +1,90 @@
+//! The set-ups of the guide for each way of forwarding, run as they are written there, between the hosts that
+//! they are for.
+
+use std::collections::BTreeSet;
+
+use weir_tests::dialogue::{Setup, Weir, until};
+use weir_tests::network::Network;
+
+use super::{Talk, asks, datagram_socket};
+
+/// The first config below a heading of the guide's page.
+fn set_up(heading: &str) -> String {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/kernel-plane.md"));
+    let page = page.expect("the guide has the page");
+    let (_, below) = page.split_once(&format!("\n## {heading}\n")).expect("the page has the heading");
+    let (_, config) = below.split_once("```toml\n").expect("a config stands below it");
+    config.split_once("```").expect("it ends").0.to_owned()
+}
+
+/// Starts what the guide has below a heading, and the same listeners for udp.
+fn start(network: &Network, heading: &str) -> Weir {
+    let guide = set_up(heading);
+    let listeners = guide.split("[pool.").next().expect("pools stand last");
+    let of_udp = listeners.replace("[listener.", "[listener.udp_").replace("\"tcp\"", "\"udp\"");
+    let kernel = format!("[kernel]\ndirectory = \"{}\"\nflows = 4096\n", network.bpf_directory());
+    Setup::of(&(guide.clone() + &of_udp + &kernel)).start()
+}
+
+/// The addresses that the guide has: of Weir's host beside its own, and of two backends.
+fn addresses(network: &Network, of_weir: &[&str]) {
+    for address in of_weir {
+        network.run("weir", &["ip", "addr", "add", address, "dev", "lo"]);
+    }
+    for server in 1..=2 {
+        let host = format!("server{server}");
+        for (address, via) in [
+            (format!("10.0.0.{server}"), format!("10.50.{}.2", 10 + server)),
+            (format!("fd00::{server}"), format!("fd50:{}::2", 10 + server)),
+        ] {
+            network.run(&host, &["ip", "addr", "add", &address, "dev", "uplink"]);
+            network.run("weir", &["ip", "route", "add", &address, "via", &via]);
+        }
+    }
+}
+
+/// Connections, a large transfer and datagrams, by both families.
+fn goes_through(network: &Network) {
+    for (to, from) in [("10.0.9.9:443", "0.0.0.0"), ("[fd00:9::9]:443", "::")] {
+        let servers: BTreeSet<String> = (0..8)
+            .map(|_| {
+                let mut talk = Talk::begin(network, to);
+                talk.goes_on(b"hello");
+                talk.server
+            })
+            .collect();
+        assert_eq!(servers.len(), 2, "{to}");
+        let mut talk = Talk::begin(network, to);
+        (0..40).for_each(|_| talk.goes_on(&vec![b'x'; 100_000]));
+        let socket = datagram_socket(network, from);
+        let first = asks(&socket, to, b"one");
+        for size in [1, 500, 1400] {
+            assert_eq!(asks(&socket, to, &vec![b'u'; size]), first, "a flow stays with its backend");
+        }
+    }
+}
+
+#[test]
+fn the_guides_full_nat_serves_clients_that_backends_have_no_route_to() {
+    let network = Network::enter(2);
+    addresses(&network, &["10.0.0.5/32", "fd00::5/128"]);
+    for server in 1..=2 {
+        let host = format!("server{server}");
+        let net = 10 + server;
+        network.run(&host, &["ip", "route", "del", "default"]);
+        network.run(&host, &["ip", "-6", "route", "del", "default"]);
+        network.run(&host, &["ip", "route", "add", "10.0.0.5", "via", &format!("10.50.{net}.1")]);
+        network.run(&host, &["ip", "route", "add", "fd00::5", "via", &format!("fd50:{net}::1")]);
+        for address in [format!("10.0.0.{server}"), format!("fd00::{server}")] {
+            network.greets_at(server, address.parse().expect("an address"), 443);
+        }
+    }
+    let weir = start(&network, "full-NAT: backends need no route to clients");
+    goes_through(&network);
+    until("probes to hear their answers", || {
+        let status = weir.admin().reads("/v1/status").json();
+        let pools = status["pools"].as_array()?.clone();
+        let mut backends = pools.iter().filter_map(|pool| pool["backends"].as_array()).flatten();
+        backends.all(|backend| backend["probes"]["good_count"].as_u64() > Some(0)).then_some(())
+    });
+}
