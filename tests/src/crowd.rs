@@ -27,10 +27,22 @@ pub struct CrowdServer(Child);
 impl CrowdServer {
     /// Starts `program` (the built `crowd_server`) in a server's host, at `port` of both its addresses.
     pub fn start(network: &Network, program: &Path, number: usize, port: u16) -> CrowdServer {
-        let mut child = network.on(&format!("server{number}"), || {
+        CrowdServer::start_many(network, program, number, &[(number, port)])
+    }
+
+    /// As [`CrowdServer::start`], for several backends: the number and the port of each.
+    pub fn start_many(
+        network: &Network,
+        program: &Path,
+        host: usize,
+        backends: &[(usize, u16)],
+    ) -> CrowdServer {
+        let mut child = network.on(&format!("server{host}"), || {
             let mut command = Command::new(program);
-            command.arg(number.to_string());
-            command.args([false, true].map(|is_v6| network.server(number, port, is_v6).to_string()));
+            for (number, port) in backends {
+                let place = |is_v6| format!("{number}={}", network.server(host, *port, is_v6));
+                command.args([false, true].map(place));
+            }
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
             command.spawn().unwrap_or_else(|problem| panic!("{}: {problem}", program.display()))
         });

@@ -91,6 +91,42 @@ impl Network {
         run(&["ip", "-n", &host, "-6", "route", "add", "default", "via", &format!("fd50:{net}::1")]);
     }
 
+    /// Makes a second host of Weir's, `other`, with links of its own to the client and to all servers, and
+    /// moves this thread there. Nobody's route leads through it yet; see [`Network::leads_to_other`].
+    pub fn adds_other(&mut self, servers: usize) {
+        self.add("other");
+        for (host, net) in self.neighbours(servers) {
+            let (there, here) = (self.full(&host), format!("to_{host}"));
+            let other = self.full("other");
+            run(&[
+                "ip", "link", "add", &here, "netns", &other, "type", "veth", "peer", "name", "second",
+                "netns", &there,
+            ]);
+            for (ns, device, last) in [(&other, here.as_str(), 1), (&there, "second", 2)] {
+                let address = format!("10.50.{}.{last}/24", net + 100);
+                run(&["ip", "-n", ns, "addr", "add", &address, "dev", device]);
+                run(&["ip", "-n", ns, "link", "set", device, "up"]);
+            }
+            let (known_as, gateway) = (format!("10.50.{net}.2/32"), format!("10.50.{}.2", net + 100));
+            run(&["ip", "-n", &other, "route", "add", &known_as, "via", &gateway]);
+        }
+        self.move_to("other");
+    }
+
+    /// Has the client and all servers send through the second host of Weir's, over IPv4.
+    pub fn leads_to_other(&self, servers: usize) {
+        for (host, net) in self.neighbours(servers) {
+            let gateway = format!("10.50.{}.1", net + 100);
+            run(&["ip", "-n", &self.full(&host), "route", "replace", "default", "via", &gateway]);
+        }
+    }
+
+    /// Hosts on links of Weir's, with the number of each link's network.
+    fn neighbours(&self, servers: usize) -> Vec<(String, usize)> {
+        let servers = (1..=servers).map(|number| (format!("server{number}"), 10 + number));
+        std::iter::once(("client".to_owned(), 1)).chain(servers).collect()
+    }
+
     fn full(&self, host: &str) -> String {
         format!("{}-{host}", self.name)
     }

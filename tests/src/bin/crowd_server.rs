@@ -1,20 +1,23 @@
-//! A backend for more connections than a test has descriptors for: greets each by a number and sends back
-//! what it gets.
+//! Backends for more connections than a test has descriptors for: each greets by its number and sends back
+//! what it gets, and answers datagrams by its number.
 //!
-//! `crowd_server NUMBER ADDRESS...` says `ready` when it listens, and ends with its standard input.
+//! `crowd_server NUMBER=ADDRESS...` says `ready` when it listens, and ends with its standard input.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
-    let greeting = format!("{}\n", arguments.next().expect("a number"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        for address in arguments {
+        for argument in std::env::args().skip(1) {
+            let (number, address) = argument.split_once('=').expect("a number and an address");
+            let greeting = format!("{number}\n");
             let listener =
-                TcpListener::bind(&address).await.unwrap_or_else(|problem| panic!("{address}: {problem}"));
+                TcpListener::bind(address).await.unwrap_or_else(|problem| panic!("{address}: {problem}"));
+            let socket =
+                UdpSocket::bind(address).await.unwrap_or_else(|problem| panic!("{address}: {problem}"));
             tokio::spawn(serve(listener, greeting.clone()));
+            tokio::spawn(answer(socket, greeting));
         }
         println!("ready");
         let end = tokio::task::spawn_blocking(|| std::io::read_to_string(std::io::stdin()));
@@ -38,5 +41,12 @@ async fn talk(mut stream: TcpStream, greeting: String) {
         if stream.write_all(&buffer[..count]).await.is_err() {
             return;
         }
+    }
+}
+
+async fn answer(socket: UdpSocket, greeting: String) {
+    let mut buffer = vec![0; 1024];
+    while let Ok((_, from)) = socket.recv_from(&mut buffer).await {
+        let _ = socket.send_to(greeting.as_bytes(), from).await;
     }
 }

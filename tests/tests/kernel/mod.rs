@@ -1,5 +1,6 @@
 //! The kernel plane: packets that eBPF forwards, between hosts that are network namespaces. Needs root.
 
+mod alike;
 mod crowd;
 mod failover;
 mod flood;
