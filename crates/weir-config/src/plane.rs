@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 
 use weir_balance::Algorithm;
 
+use self::forward::Forward;
 use crate::fields::{Fields, KeyValue, Value};
 use crate::keys::{Only, Planes};
 use crate::protocol::{Protocol, applies, spoken};
@@ -52,6 +53,7 @@ pub(crate) fn obstacle(listener: &Fields, pool: Option<&Fields>) -> Option<Strin
     if let Some(pool) = pool {
         obstacles.extend(of_pool(pool, protocol));
         obstacles.extend(of_families(listener, pool));
+        obstacles.extend(of_ports(listener, pool));
     }
     let first = obstacles.into_iter().find(|obstacle| !obstacle.is_tuning && !obstacle.is_default)?;
     Some(format!("{}: {}", first.message, first.why))
@@ -87,6 +89,7 @@ pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Fi
             let pool = pool.and_then(|name| root.named("pool").find(|pool| pool.name == name));
             let mut obstacles = of_listener(listener, protocol);
             obstacles.extend(pool.map(|pool| of_families(listener, pool)).unwrap_or_default());
+            obstacles.extend(pool.map(|pool| of_ports(listener, pool)).unwrap_or_default());
             for obstacle in obstacles {
                 findings.error(obstacle.at, obstacle.message, obstacle.why);
             }
@@ -222,6 +225,24 @@ fn of_families(listener: &Fields, pool: &Fields) -> Vec<Obstacle> {
         Some(Obstacle::new(at, message, why))
     };
     binds.filter_map(obstacle).collect()
+}
+
+/// Backends at another port than the listener, where packets go on as they are.
+fn of_ports(listener: &Fields, pool: &Fields) -> Vec<Obstacle> {
+    if forward::asked(listener) != Some(Forward::Dsr) {
+        return Vec::new();
+    }
+    let binds = listener.list("bind").iter().filter_map(|(_, value)| SocketAddr::of(value));
+    let binds: Vec<SocketAddr> = binds.collect();
+    let obstacle = |(at, backend): (Span, &Fields)| {
+        let address = backend.text("address")?;
+        let port: u16 = address.rsplit_once(':')?.1.parse().ok()?;
+        let bind = binds.iter().find(|bind| bind.port() != port)?;
+        let message = format!("the kernel plane cannot forward from `{bind}` to `{address}`");
+        let why = format!("by `dsr` packets keep their port: expected port {}", bind.port());
+        Some(Obstacle::new(at, message, why))
+    };
+    pool.tables("backends").filter_map(obstacle).collect()
 }
 
 impl Obstacle {

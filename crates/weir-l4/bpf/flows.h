@@ -140,6 +140,9 @@ static __always_inline struct flow *other_way(const struct flow *flow, __u8 fami
 	struct flow_key6 key = {};
 	struct flow *other;
 
+	/* Answers of the backend do not come by here: what is found is another listener's. */
+	if (flow->forward == FORWARD_DSR)
+		return NULL;
 	other_key(&key, flow, IPPROTO_TCP);
 	other = find(&key, family);
 	/* The client has used its port past the listener since: the answers of this flow are over. */
@@ -324,6 +327,9 @@ __noinline int remember(struct __sk_buff *skb, const struct packet *packet, stru
 
 	if (!packet || !flow)
 		return DROP_NO_PORT;
+	flow->is_opening = 1;
+	if (flow->forward == FORWARD_DSR)
+		goto to_backend;
 	search.back.source = packet->destination;
 	search.back.source_port = packet->destination_port;
 	search.back.destination = packet->source;
@@ -335,7 +341,6 @@ __noinline int remember(struct __sk_buff *skb, const struct packet *packet, stru
 	search.back.direction = TO_CLIENT;
 	search.back.forward = flow->forward;
 	search.back.is_opening = 1;
-	flow->is_opening = 1;
 	search.back.next_hop.interface = skb->ifindex;
 	search.family = packet->family;
 	other_key(&search.key, flow, packet->protocol);
@@ -348,6 +353,7 @@ __noinline int remember(struct __sk_buff *skb, const struct packet *packet, stru
 		note(TRACE_PORT, bpf_ntohs(search.key.destination_port));
 	flow->source = search.key.destination;
 	flow->source_port = search.key.destination_port;
+to_backend:
 	key_of(&search.key, packet);
 	/* From the stack: Linux 6.1 stores nothing that an argument points to. */
 	search.back = *flow;

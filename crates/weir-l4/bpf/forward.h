@@ -44,6 +44,11 @@ __noinline int look_up(struct __sk_buff *skb, struct flow *flow, __u8 family, __
 		__builtin_memcpy(to.ipv6_dst, &flow->destination, 16);
 	}
 	found = bpf_fib_lookup(skb, &to, sizeof(to), 0);
+	/* A router would send a packet for the listener's address back to us: only a neighbour can take it. */
+	if (flow->forward == FORWARD_DSR && (found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH) &&
+	    (family == 4 ? to.ipv4_dst != flow->destination.words[3]
+			 : !same_address((struct address *)to.ipv6_dst, &flow->destination)))
+		return WAY_NONE;
 	if (found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH) {
 		flow->next_hop.interface = to.ifindex;
 		/* One field with `tot_len`, which it still is where no neighbour was found. */
@@ -105,6 +110,17 @@ static __always_inline int send(struct __sk_buff *skb, const struct flow *flow, 
 {
 	__u8 macs[12];
 
+	if (way == WAY_NEIGHBOUR && flow->forward == FORWARD_DSR) {
+		struct bpf_redir_neigh to = {};
+
+		/* Not to where the packet says, which is here. */
+		to.nh_family = is_mapped(&flow->destination) ? INET4 : INET6;
+		if (to.nh_family == INET4)
+			to.ipv4_nh = flow->destination.words[3];
+		else
+			__builtin_memcpy(to.ipv6_nh, &flow->destination, 16);
+		return bpf_redirect_neigh(flow->next_hop.interface, &to, sizeof(to), 0);
+	}
 	if (way == WAY_NEIGHBOUR)
 		return bpf_redirect_neigh(flow->next_hop.interface, NULL, 0, 0);
 	__builtin_memcpy(macs, flow->next_hop.destination_mac, 6);

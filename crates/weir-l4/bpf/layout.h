@@ -36,6 +36,8 @@ enum forward {
 	FORWARD_NAT = 0,
 	/* The source becomes one of the listener's sources, too. */
 	FORWARD_FULL_NAT = 1,
+	/* Nothing but the MAC address: the backend has the listener's address, and answers past us. */
+	FORWARD_DSR = 2,
 };
 
 /* Sources of a listener for each address family, at most. */

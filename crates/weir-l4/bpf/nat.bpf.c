@@ -89,7 +89,7 @@ __noinline int deliver(struct __sk_buff *skb, struct packet *packet, struct flow
 		return packet->is_whole ? VERDICT_TOO_BIG : DROP_UNANSWERED;
 	if (packet->fragment == FIRST_FRAGMENT)
 		note_fragment(packet);
-	if (rewrite(skb, packet, flow))
+	if (flow->forward == FORWARD_DSR ? age(skb, packet) : rewrite(skb, packet, flow))
 		return DROP_NOT_REWRITTEN;
 	count_bytes(skb, flow);
 	*action = send(skb, flow, way);
@@ -289,8 +289,10 @@ static __always_inline void forget_both(const struct flow *flow, const struct pa
 {
 	struct flow_key6 key = {};
 
-	other_key(&key, flow, packet->protocol);
-	forget(&key, packet->family);
+	if (flow->forward != FORWARD_DSR) {
+		other_key(&key, flow, packet->protocol);
+		forget(&key, packet->family);
+	}
 	key_of(&key, packet);
 	forget(&key, packet->family);
 }
@@ -468,7 +470,8 @@ __noinline int icmp(struct __sk_buff *skb, struct packet *packet, struct flow *f
 	way = look_up(skb, flow, packet->family, 0);
 	if (way == WAY_NONE)
 		return drop(skb, flow->listener, DROP_NO_ROUTE);
-	if (rewrite_icmp(skb, packet, &quoted, flow))
+	/* What the client's side says of an answer that went past us, the backend reads as it is. */
+	if (flow->forward == FORWARD_DSR ? age(skb, packet) : rewrite_icmp(skb, packet, &quoted, flow))
 		return drop(skb, flow->listener, DROP_NOT_REWRITTEN);
 	action = send(skb, flow, way);
 	count(skb, flow->listener, flow->direction == TO_BACKEND ? VERDICT_ICMP_TO_BACKEND : VERDICT_ICMP_TO_CLIENT);

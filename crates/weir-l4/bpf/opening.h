@@ -42,18 +42,20 @@ static __always_inline bool copy_settled(const struct flow_key6 *key, struct flo
 	return !refused;
 }
 
-/* Moves a flow among the settled ones. 1 when it lies somewhere else from now on. */
+/* Moves a flow among the settled ones, with its other direction where it has one. 1 when it lies somewhere else from now on. */
 __noinline int settle(const struct packet *packet, struct flow *flow, struct flow *other)
 {
 	struct flow_key6 key = {};
 
-	if (!packet || !flow || !other)
+	if (!packet || !flow)
 		return 0;
-	other_key(&key, flow, packet->protocol);
-	/* The way back first: a flow whose way there is settled is not looked at again. */
-	if (other->is_opening && !copy_settled(&key, other, packet->family))
-		return 0;
-	forget_opening(&key, packet->family);
+	if (other) {
+		other_key(&key, flow, packet->protocol);
+		/* The way back first: a flow whose way there is settled is not looked at again. */
+		if (other->is_opening && !copy_settled(&key, other, packet->family))
+			return 0;
+		forget_opening(&key, packet->family);
+	}
 	key_of(&key, packet);
 	if (!copy_settled(&key, flow, packet->family))
 		return 0;
@@ -98,6 +100,14 @@ __noinline int go_on_opening(struct __sk_buff *skb, const struct packet *packet,
 	if (packet->protocol == IPPROTO_TCP && bpf_skb_load_bytes(skb, packet->transport + offsetof(struct tcphdr, seq),
 								   numbers, sizeof(numbers)))
 		return 0;
+	if (flow->forward == FORWARD_DSR) {
+		/* Nobody here hears the backend: a client that goes on is believed. */
+		bool goes_on = packet->protocol != IPPROTO_TCP ||
+			       (packet->tcp_flags & TCP_ACK && !(packet->tcp_flags & (TCP_SYN | TCP_RST)));
+
+		follow(flow, packet);
+		return goes_on && settle(packet, flow, NULL);
+	}
 	other_key(&key, flow, packet->protocol);
 	other = find(&key, packet->family);
 	if (flow->direction == TO_CLIENT) {

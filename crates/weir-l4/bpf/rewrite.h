@@ -86,6 +86,27 @@ static __always_inline long rewrite_ip6(struct __sk_buff *skb, const struct pack
 	return failed;
 }
 
+/* Takes a hop off a packet that is forwarded as it is. */
+__noinline int age(struct __sk_buff *skb, const struct packet *packet)
+{
+	__u8 hop_limit;
+	long failed;
+
+	if (!packet)
+		return 1;
+	hop_limit = packet->hop_limit - 1;
+	if (packet->family == 4) {
+		__be16 from = bpf_htons((__u16)packet->hop_limit << 8), to = bpf_htons((__u16)hop_limit << 8);
+
+		failed = bpf_l3_csum_replace(skb, SUM_OF_IP4, from, to, 2);
+		failed |= bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, ttl), &hop_limit, 1, 0);
+	} else {
+		failed = bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, hop_limit), &hop_limit, 1,
+					     BPF_F_RECOMPUTE_CSUM);
+	}
+	return failed != 0;
+}
+
 /* Makes of a packet what its flow says, with one hop less to go. Not 0 when the packet can't be written. */
 __noinline int rewrite(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
 {

@@ -138,6 +138,8 @@ fn set_up() -> (Plane, World) {
         let numbers = (u32::from(of_backend), u32::from(of_backend));
         plane.full_nat_listener(numbers, listener, kind.protocol, &[of_backend], &[source], world.ports);
         world.full_nat.insert((listener, kind.protocol), (backend, source));
+        plane.dsr_listener(8 + u32::from(number), kind.listener(2), kind.protocol, u32::from(of_backend));
+        world.dsr.insert((kind.listener(2), kind.protocol));
     }
     assert_eq!(Verdict::ALL[0], Verdict::ToBackend);
     (plane, world)
@@ -224,7 +226,7 @@ fn whole(random: &mut Seeded, world: &World) -> (Device, Vec<u8>) {
             (BACKENDS, (backend, seen))
         }
         None if is_answer => (BACKENDS, (backend_of(kind), client)),
-        None => (CLIENTS, (client, kind.listener(u8::from(by_full_nat)))),
+        None => (CLIENTS, (client, kind.listener(if by_full_nat { 1 + random.below(2) as u8 } else { 0 }))),
     };
     let mut packet = kind.packet(ends.0, ends.1).with_flags(random.one_of(&[
         SYN,

@@ -65,6 +65,8 @@ pub enum Forward {
     Nat = 0,
     /// The source becomes one of the listener's sources, too.
     FullNat = 1,
+    /// Nothing but the MAC address.
+    Dsr = 2,
 }
 
 /// Sources of a listener for each address family, at most.

@@ -337,11 +337,16 @@ fn used_by(forward: Forward) -> u8 {
     match forward {
         Forward::Nat => USE_NAT,
         Forward::FullNat => USE_FULL_NAT,
+        // Answers go past this host.
+        Forward::Dsr => 0,
     }
 }
 
 /// Notes who uses a backend. Only NAT has answers that are told apart by the listener.
 fn share(origins: &mut BTreeMap<Endpoint, Origin>, from: Endpoint, origin: Origin) {
+    if origin.uses == 0 {
+        return;
+    }
     let Some(held) = origins.get_mut(&from) else {
         origins.insert(from, origin);
         return;
@@ -514,6 +519,15 @@ mod tests {
         let source = place(&writes, |write| matches!(write, Write::SourcePorts(_, None)));
         assert!(place(&writes, |write| matches!(write, Write::Listener(_, None))) < source, "{writes:?}");
         assert!(held.source_ports.is_empty());
+    }
+
+    #[test]
+    fn answers_to_dsr_are_nobodys_business_here() {
+        let mut wish = wanted(&["10.0.0.1:80"]);
+        wish.listeners[0].forward = Forward::Dsr;
+        let (_, held) = planned(&Held::nothing(4, 4, 4), &wish);
+        assert!(held.origins.is_empty());
+        assert!(held.listeners.values().all(|listener| listener.forward == Forward::Dsr as u8));
     }
 
     #[test]

@@ -46,7 +46,7 @@ fn addresses(network: &Network, of_weir: &[&str]) {
 /// Connections, a large transfer and datagrams, by both families.
 fn goes_through(network: &Network) {
     for (to, from) in [("10.0.9.9:443", "0.0.0.0"), ("[fd00:9::9]:443", "::")] {
-        let servers: BTreeSet<String> = (0..8)
+        let servers: BTreeSet<String> = (0..16)
             .map(|_| {
                 let mut talk = Talk::begin(network, to);
                 talk.goes_on(b"hello");
@@ -62,6 +62,36 @@ fn goes_through(network: &Network) {
             assert_eq!(asks(&socket, to, &vec![b'u'; size]), first, "a flow stays with its backend");
         }
     }
+}
+
+#[test]
+fn the_guides_direct_server_return_has_backends_answer_past_the_plane() {
+    let network = Network::enter(2);
+    for server in 1..=2 {
+        let host = format!("server{server}");
+        for (address, vip) in
+            [(format!("10.0.0.{server}"), "10.0.9.9"), (format!("fd00::{server}"), "fd00:9::9")]
+        {
+            network.run(&host, &["ip", "addr", "add", &address, "dev", "uplink"]);
+            network.run(&host, &["ip", "addr", "add", vip, "dev", "lo"]);
+            // On the link, not behind the server's other address.
+            network.run("weir", &["ip", "route", "add", &address, "dev", &format!("to_{host}")]);
+            for at in [address.as_str(), vip] {
+                network.greets_at(server, at.parse().expect("an address"), 443);
+            }
+        }
+        for key in ["net.ipv4.conf.all.arp_ignore", "net.ipv4.conf.all.arp_announce"] {
+            network.sets(&host, key, if key.ends_with("ignore") { "1" } else { "2" });
+        }
+    }
+    let weir = start(&network, "Direct server return: answers go past Weir");
+    goes_through(&network);
+    until("packets to be counted", || {
+        let labels = [("listener", "web"), ("verdict", "to_backend")];
+        (weir.metric("weir_l4_packets_total", &labels) > 0.0).then_some(())
+    });
+    let back = weir.metric("weir_l4_packets_total", &[("listener", "web"), ("verdict", "to_client")]);
+    assert_eq!(back, 0.0);
 }
 
 #[test]

@@ -15,9 +15,9 @@ words! {
     pub enum Forward {
         Nat = "nat": "the destination becomes the backend's; answers come back through this machine",
         FullNat = "full-nat": "the source becomes one of `source_address`, too: backends need no route through this machine",
+        Dsr = "dsr": "nothing but the MAC address becomes the backend's, which has the listener's address too, is on a link of this machine, and answers clients itself",
     }
     not built {
-        "dsr": "backends on the same link answer clients themselves",
         "ipip": "as `dsr`, through a tunnel",
     }
 }
@@ -78,7 +78,7 @@ fn ports(text: &str) -> Result<PortRange, Refused> {
 }
 
 /// The way of a listener; `None` where it could not be read.
-fn asked(listener: &Fields) -> Option<Forward> {
+pub(super) fn asked(listener: &Fields) -> Option<Forward> {
     if listener.is_bad("forward") { None } else { Forward::from_word(listener.word("forward")) }
 }
 
@@ -88,10 +88,10 @@ pub(super) fn check(listener: &Fields, findings: &mut Findings<'_>) {
     match asked(listener) {
         None => {}
         Some(Forward::FullNat) => needs_sources(listener, findings),
-        Some(Forward::Nat) => {
+        Some(forward @ (Forward::Nat | Forward::Dsr)) => {
             for name in ["source_address", "source_ports"] {
                 let Some(entry) = listener.get(name) else { continue };
-                let message = format!("`{name}` means nothing to `forward = \"nat\"`");
+                let message = format!("`{name}` means nothing to `forward = \"{}\"`", forward.word());
                 let hint = "packets keep the client's address and port there; it is for \"full-nat\"";
                 findings.error(entry.key, message, hint);
             }

@@ -32,6 +32,7 @@ pub fn wanted(
                 forward: match one.config.forward {
                     Asked::Nat => Forward::Nat,
                     Asked::FullNat => Forward::FullNat,
+                    Asked::Dsr => Forward::Dsr,
                 },
                 sources: one.config.source_addresses.clone(),
                 // Without a port nothing is sent. That some were free was seen when the listener was placed.
@@ -56,7 +57,7 @@ fn networks(list: &[IpNet]) -> Vec<(IpAddr, u8)> {
 /// This host may give them to others.
 pub fn source_ports(listener: &weir_config::Listener, ports: &LocalPorts) -> Result<Ports, Taken> {
     match listener.forward {
-        Asked::Nat => Ok(Ports::default()),
+        Asked::Nat | Asked::Dsr => Ok(Ports::default()),
         Asked::FullNat => {
             ports.for_sources(listener.source_ports.map(|PortRange { first, last }| (first, last)))
         }

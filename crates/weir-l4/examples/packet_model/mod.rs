@@ -18,6 +18,8 @@ pub struct World {
     pub backends: BTreeMap<(SocketAddr, u8), SocketAddr>,
     /// Listeners by full-NAT: the backend of each, and the address that it sends from.
     pub full_nat: BTreeMap<(SocketAddr, u8), (SocketAddr, IpAddr)>,
+    /// Listeners by DSR.
+    pub dsr: BTreeSet<(SocketAddr, u8)>,
     /// Ports that full-NAT sends from: the first and the last.
     pub ports: (u16, u16),
     /// Ports that were seen of clients of a listener.
@@ -280,6 +282,9 @@ impl World {
 
     /// What the ends of a packet become.
     fn translated(&self, ends: (SocketAddr, SocketAddr), protocol: u8) -> Option<(SocketAddr, SocketAddr)> {
+        if self.dsr.contains(&(ends.1, protocol)) {
+            return Some(ends);
+        }
         if let Some((backend, source)) = self.full_nat.get(&(ends.1, protocol)) {
             let port = self.ports_of.get(&(ends.0, ends.1, protocol))?;
             return Some((SocketAddr::new(*source, *port), *backend));
@@ -342,7 +347,12 @@ impl World {
             });
             return Expected::MaySendOneOf(sent.collect());
         }
+        let by_dsr = self
+            .dsr
+            .iter()
+            .any(|(listener, protocol)| listener.ip() == packet.destination && *protocol == packet.protocol);
         let other = match (to, from) {
+            _ if by_dsr => (packet.source, packet.destination),
             _ if to_full_nat.is_some() => {
                 let (_, (backend, source)) = to_full_nat.expect("just asked");
                 (*source, backend.ip())
@@ -388,7 +398,10 @@ impl World {
         let mut sent = frame.to_vec();
         let before = sent[at + 4..packet.end].to_vec();
         quoted.retarget(&mut sent, (source, destination), 0, packet.end);
-        let outer_source = if by_full_nat {
+        let by_dsr = self.dsr.contains(&(ends.0, quoted.protocol));
+        let outer_source = if by_dsr {
+            packet.source
+        } else if by_full_nat {
             destination.ip()
         } else if is_to_backend {
             packet.source

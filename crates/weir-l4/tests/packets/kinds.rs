@@ -67,7 +67,7 @@ impl Kind {
     /// That router, as a backend sees it.
     pub fn router_seen(self) -> IpAddr {
         match self.forward {
-            Forward::Nat => self.router(),
+            Forward::Nat | Forward::Dsr => self.router(),
             Forward::FullNat => self.source().ip(),
         }
     }
@@ -94,6 +94,7 @@ impl Kind {
         let (at, source) = (self.listener(number), self.source());
         match self.forward {
             Forward::Nat => plane.listener(u32::from(number), at, self.protocol, 0, backends),
+            Forward::Dsr => plane.dsr_listener(u32::from(number), at, self.protocol, 0),
             Forward::FullNat => {
                 plane.host_address(source.ip());
                 let ports = (source.port(), source.port());
@@ -114,7 +115,7 @@ impl Kind {
     /// A client, as a backend sees it.
     pub fn seen(self, client: SocketAddr) -> SocketAddr {
         match self.forward {
-            Forward::Nat => client,
+            Forward::Nat | Forward::Dsr => client,
             Forward::FullNat => self.source(),
         }
     }
@@ -153,7 +154,10 @@ impl Kind {
 
     /// What a packet to the listener becomes.
     pub fn at_backend(self, packet: &Packet) -> Packet {
-        packet.translated(self.seen(packet.source()), self.backend(0))
+        match self.forward {
+            Forward::Dsr => packet.translated(packet.source(), packet.destination()),
+            _ => packet.translated(self.seen(packet.source()), self.backend(0)),
+        }
     }
 
     /// What a packet to a client becomes.
@@ -192,6 +196,28 @@ macro_rules! each_kind_of_nat {
     )* };
 }
 pub(crate) use each_kind_of_nat;
+
+/// Makes of each case eight tests by DSR, by protocol and family, half of them with a device that sums whole
+/// packets.
+macro_rules! each_kind_of_dsr {
+    ($($case:ident)*) => { $(
+        mod $case {
+            use weir_l4::layout::Forward;
+
+            use crate::kinds::{TCP4, TCP6, UDP4, UDP6};
+
+            #[test] fn tcp4() { super::$case(TCP4.by(Forward::Dsr)); }
+            #[test] fn udp4() { super::$case(UDP4.by(Forward::Dsr)); }
+            #[test] fn tcp6() { super::$case(TCP6.by(Forward::Dsr)); }
+            #[test] fn udp6() { super::$case(UDP6.by(Forward::Dsr)); }
+            #[test] fn tcp4_summed() { super::$case(TCP4.by(Forward::Dsr).summed()); }
+            #[test] fn udp4_summed() { super::$case(UDP4.by(Forward::Dsr).summed()); }
+            #[test] fn tcp6_summed() { super::$case(TCP6.by(Forward::Dsr).summed()); }
+            #[test] fn udp6_summed() { super::$case(UDP6.by(Forward::Dsr).summed()); }
+        }
+    )* };
+}
+pub(crate) use each_kind_of_dsr;
 
 /// Makes of each case twice the tests of [`each_kind_of_nat`]: those, and those again with a device that sums
 /// whole packets.

@@ -13,6 +13,7 @@ mod plane;
 mod admission;
 mod checksums;
 mod damaged;
+mod dsr;
 mod flows;
 mod foreign;
 mod fragments;

@@ -26,7 +26,7 @@ use crate::outcome::hex;
 /// How many there are of each; the fuzz target has more. Counters are read after each packet.
 const POOLS: u32 = if cfg!(test) { 4 } else { 8 };
 const BACKEND_NUMBERS: u32 = 32;
-const LISTENERS: u32 = if cfg!(test) { 4 } else { 8 };
+const LISTENERS: u32 = if cfg!(test) { 4 } else { 12 };
 /// Directions of flows, of each family.
 pub const FLOWS: u32 = 8192;
 const SIZES: Sizes = Sizes {
@@ -286,6 +286,12 @@ impl Plane {
             ..Listener::default()
         };
         self.put_listener(listener, at, protocol, backends);
+    }
+
+    /// As [`Plane::listener`], by DSR.
+    pub fn dsr_listener(&mut self, number: u32, at: SocketAddr, protocol: u8, pool: u32) {
+        let listener = Listener { number, pool, forward: Forward::Dsr as u8, ..Listener::default() };
+        self.put_listener(listener, at, protocol, &[]);
     }
 
     fn put_listener(&mut self, listener: Listener, at: SocketAddr, protocol: u8, backends: &[u16]) {
