@@ -37,13 +37,13 @@ static __always_inline bool may_answer(void)
 
 /* The kernel still has to fill in the transport's sum (CHECKSUM_PARTIAL): a change of a port then leaves the field as it
  * is. What is changed here is put back. */
-static __always_inline bool sum_is_open(struct __sk_buff *skb, __u32 at)
+__noinline int sum_is_open(struct __sk_buff *skb, __u32 at)
 {
 	__u16 before, after;
 
 	if (bpf_skb_load_bytes(skb, at, &before, 2) || bpf_l4_csum_replace(skb, at, 0, 1, 2) ||
 	    bpf_skb_load_bytes(skb, at, &after, 2) || bpf_l4_csum_replace(skb, at, 1, 0, 2))
-		return false;
+		return 0;
 	/* All ones came back as nothing, which a sum takes for the same, and who reads the quote does not. */
 	bpf_skb_store_bytes(skb, at, &before, 2, 0);
 	return before == after;

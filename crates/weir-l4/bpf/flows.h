@@ -328,8 +328,6 @@ __noinline int remember(struct __sk_buff *skb, const struct packet *packet, stru
 	if (!packet || !flow)
 		return DROP_NO_PORT;
 	flow->is_opening = 1;
-	if (flow->forward == FORWARD_DSR)
-		goto to_backend;
 	search.back.source = packet->destination;
 	search.back.source_port = packet->destination_port;
 	search.back.destination = packet->source;
@@ -353,11 +351,28 @@ __noinline int remember(struct __sk_buff *skb, const struct packet *packet, stru
 		note(TRACE_PORT, bpf_ntohs(search.key.destination_port));
 	flow->source = search.key.destination;
 	flow->source_port = search.key.destination_port;
-to_backend:
 	key_of(&search.key, packet);
 	/* From the stack: Linux 6.1 stores nothing that an argument points to. */
 	search.back = *flow;
 	if (insert_opening(&search.key, &search.back, packet->family, BPF_ANY))
+		return DROP_SHED;
+	count_open(flow->backend, 1);
+	return 0;
+}
+
+/* Remembers a flow whose answers do not come by here. 0, or a drop verdict. */
+__noinline int remember_one_way(const struct packet *packet, struct flow *flow)
+{
+	struct flow_key6 key = {};
+	struct flow stored;
+
+	if (!packet || !flow)
+		return DROP_SHED;
+	flow->is_opening = 1;
+	key_of(&key, packet);
+	/* From the stack: Linux 6.1 stores nothing that an argument points to. */
+	stored = *flow;
+	if (insert_opening(&key, &stored, packet->family, BPF_ANY))
 		return DROP_SHED;
 	count_open(flow->backend, 1);
 	return 0;

@@ -153,7 +153,7 @@ __noinline int open_flow(struct __sk_buff *skb, struct packet *packet, struct fl
 	if (!packet || !flow)
 		return NOT_OURS;
 	number = flow->backend;
-	refused = remember(skb, packet, flow);
+	refused = flow->forward == FORWARD_DSR ? remember_one_way(packet, flow) : remember(skb, packet, flow);
 	/* Where there is no room, the hash leads the next packet to the same backend; but nobody would know whose the answers
 	 * are that come to a source of ours. */
 	if (refused && !(refused == DROP_SHED && packet->is_hashed && flow->forward != FORWARD_FULL_NAT))
