@@ -2,7 +2,7 @@
 //! packet. Each has a handle of its own, so that nobody's question holds up a failover.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,8 @@ use crate::lock;
 #[derive(Default)]
 pub(super) struct Views {
     flows: OnceLock<FlowTables>,
+    /// Where the program is pinned, and its size.
+    place: OnceLock<(PathBuf, Sizes)>,
     /// Why there is none, where the kernel did not take it.
     explainer: OnceLock<Result<Mutex<Explainer>, String>>,
 }
@@ -102,15 +104,20 @@ impl Place {
 }
 
 impl Views {
-    /// Opens both once the program of this size is pinned below `directory`.
+    /// Opens the tables once the program of this size is pinned below `directory`. The program that explains
+    /// is loaded for the first who asks: it takes as long as the other, and a start would wait for it.
     pub(super) fn open(&self, flows: FlowTables, directory: &Path, sizes: Sizes) {
         let _ = self.flows.set(flows);
-        let explainer = Explainer::open(directory, sizes);
-        let explainer = explainer.map(Mutex::new).map_err(|error| error.to_string());
-        if let Err(error) = &explainer {
-            tracing::warn!(%error, "what the kernel plane does can't be explained");
-        }
-        let _ = self.explainer.set(explainer);
+        let _ = self.place.set((directory.to_owned(), sizes));
+    }
+
+    /// `None` before the program is there.
+    fn explainer(&self) -> Option<&Result<Mutex<Explainer>, String>> {
+        let (directory, sizes) = self.place.get()?;
+        Some(self.explainer.get_or_init(|| {
+            let explainer = Explainer::open(directory, *sizes);
+            explainer.map(Mutex::new).map_err(|error| error.to_string())
+        }))
     }
 
     /// Flows by `filter`. A million take about a second.
@@ -143,7 +150,7 @@ impl Views {
 
     /// What would become of a packet.
     pub(super) fn explain(&self, seen: &Seen, packet: &Packet) -> Result<Explanation, String> {
-        let explainer = match self.explainer.get() {
+        let explainer = match self.explainer() {
             Some(Ok(explainer)) => explainer,
             Some(Err(error)) => return Err(error.clone()),
             None => return Err("the kernel plane is not loaded".to_owned()),
