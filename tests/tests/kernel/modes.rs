@@ -10,8 +10,8 @@ use super::{Talk, asks, datagram_socket};
 
 /// The first config below a heading of the guide's page.
 fn set_up(heading: &str) -> String {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/kernel-plane.md"));
-    let page = page.expect("the guide has the page");
+    // Within the binary, which `make kernels` takes to hosts without the source.
+    let page = include_str!("../../../docs/guide/kernel-plane.md");
     let (_, below) = page.split_once(&format!("\n## {heading}\n")).expect("the page has the heading");
     let (_, config) = below.split_once("```toml\n").expect("a config stands below it");
     config.split_once("```").expect("it ends").0.to_owned()
