@@ -52,7 +52,7 @@ kernels:             ## test the kernel plane on Linux 6.1, 6.12 and Debian's ne
 	@xtask/setup.sh build
 	lab/peers install kernel busybox ip qemu
 	cargo build --workspace
-	cargo test --workspace --no-run --test packets --test e2e
+	WEIR_TEST_SLOW=1 cargo test --workspace --no-run --test packets --test e2e
 	lab/kernels $(NAMES)
 
 peers:               ## install all load balancers and load generators to measure against (as root)

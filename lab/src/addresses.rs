@@ -47,6 +47,22 @@ impl Family {
         }
     }
 
+    /// The first address of the crowd's, which the client has as well.
+    pub fn crowd(self) -> IpAddr {
+        match self {
+            Self::Ipv4 => Ipv4Addr::new(10, 78, 0, 1).into(),
+            Self::Ipv6 => Ipv6Addr::new(PRIVATE + 1, 0, 0, 0, 0, 0, 0, 1).into(),
+        }
+    }
+
+    /// All of them.
+    pub fn crowd_network(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "10.78.0.0/24",
+            Self::Ipv6 => "fd78::/120",
+        }
+    }
+
     /// The client's next hop.
     pub fn balancer(self) -> IpAddr {
         match self {

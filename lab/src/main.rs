@@ -13,6 +13,7 @@ mod cluster;
 mod compare;
 mod contender;
 mod crosscheck;
+mod crowd;
 mod enclosure;
 mod fairness;
 mod guest;

@@ -90,14 +90,16 @@ impl Namespace {
     /// Switches IPv6 on, for devices that come from now on. It is off elsewhere: it sends packets of its own
     /// accord.
     pub fn enable_ipv6(&self) -> io::Result<()> {
-        const SETTINGS: [(&str, u8); 5] = [
-            ("all/disable_ipv6", 0),
-            ("default/disable_ipv6", 0),
-            ("default/accept_dad", 0),
-            ("default/router_solicitations", 0),
-            ("all/forwarding", 1),
+        // A route to this host is not enough to listen at an address, as it is with IPv4.
+        const SETTINGS: [(&str, u8); 6] = [
+            ("conf/all/disable_ipv6", 0),
+            ("conf/default/disable_ipv6", 0),
+            ("conf/default/accept_dad", 0),
+            ("conf/default/router_solicitations", 0),
+            ("conf/all/forwarding", 1),
+            ("ip_nonlocal_bind", 1),
         ];
-        let lines = SETTINGS.map(|(name, value)| format!("echo {value} >/proc/sys/net/ipv6/conf/{name}\n"));
+        let lines = SETTINGS.map(|(name, value)| format!("echo {value} >/proc/sys/net/ipv6/{name}\n"));
         self.run(&["sh", "-e", "-s"].map(str::to_owned), &lines.concat()).map(drop)
     }
 

@@ -39,6 +39,9 @@ pub struct Namespaces {
     /// Version of IP.
     #[serde(default)]
     pub family: Family,
+    /// Flows of datagrams that are opened before the load and remembered beside it.
+    #[serde(default)]
+    pub crowd: u32,
     /// How many endpoints there are behind the load balancer.
     #[serde(default = "three")]
     pub endpoints: u8,

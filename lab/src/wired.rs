@@ -1,6 +1,7 @@
 //! The verbs that have to do with network namespaces and the line between them.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use clap::Subcommand;
 
 use crate::addresses::Family;
+use crate::crowd;
 use crate::enclosure::{self, Enclosure};
 use crate::guest;
 use crate::link;
@@ -93,6 +95,20 @@ pub enum Verb {
         back_queue_packets: usize,
         #[arg(long)]
         seed: u64,
+    },
+    /// Open flows of datagrams, which stay
+    #[command(hide = true)]
+    Crowd {
+        #[arg(long)]
+        target: SocketAddr,
+        #[arg(long)]
+        flows: u32,
+    },
+    /// Answer datagrams
+    #[command(hide = true)]
+    Answer {
+        #[arg(long = "address", required = true)]
+        addresses: Vec<SocketAddr>,
     },
     /// Be the maker of a network namespace
     #[command(hide = true)]
@@ -181,6 +197,8 @@ pub fn run(verb: Verb) -> io::Result<ExitCode> {
             Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Verb::GuestAgent { lab, weir } => obey_in_guest(lab, &weir),
+        Verb::Crowd { target, flows } => crowd::open(target, flows).map(|()| ExitCode::SUCCESS),
+        Verb::Answer { addresses } => crowd::answer(&addresses).map(|()| ExitCode::SUCCESS),
         Verb::Namespace => namespace::hold().map(|()| ExitCode::SUCCESS),
         Verb::Inside { network, program } => Err(namespace::become_inside(&network, &program)),
     }

@@ -131,16 +131,23 @@ impl Wiring {
         let device = link::DEVICE;
         let (family, bits, at_once) = (self.family, self.family.bits(), self.family.at_once());
         let (near, far) = (family.balancer(), family.client());
+        // An address of IPv6 that comes before its device is up has no route to a peer.
+        let place = |own, peer| match family {
+            Family::Ipv4 => format!("{own}/{bits} peer {peer}"),
+            Family::Ipv6 => format!("{own}/64"),
+        };
         let client = [
-            format!("addr add {far}/{bits} peer {near} dev {device}{at_once}"),
+            format!("addr add {} dev {device}{at_once}", place(far, near)),
             format!("link set {device} up"),
             format!("route add default via {near} dev {device}"),
+            format!("route add local {} dev lo", family.crowd_network()),
         ];
         let balancer = [
-            format!("addr add {near}/{bits} peer {far} dev {device}{at_once}"),
+            format!("addr add {} dev {device}{at_once}", place(near, far)),
             format!("addr add {}/{bits} dev {device}{at_once}", family.virtual_address(0)),
             format!("link set {device} up"),
             format!("route add local {} dev lo", family.virtual_network()),
+            format!("route add {} via {far} dev {device}", family.crowd_network()),
         ];
         self.client.configure(&[more, &client].concat())?;
         self.balancer.configure(&[more, &balancer].concat())

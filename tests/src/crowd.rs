@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
+use crate::dialogue::weir_binary;
 use crate::network::Network;
 
 /// Longest wait for one answer: longer than a segment that was lost takes to be sent again.
@@ -25,7 +26,8 @@ const AT_ONCE: usize = 64;
 pub struct CrowdServer(Child);
 
 impl CrowdServer {
-    /// Starts `program` (the built `crowd_server`) in a server's host, at `port` of both its addresses.
+    /// Starts `program` (the built `crowd_server`) in a server's host, at `port` of both its addresses. Where
+    /// it was built may be another machine: then it lies beside Weir.
     pub fn start(network: &Network, program: &Path, number: usize, port: u16) -> CrowdServer {
         CrowdServer::start_many(network, program, number, &[(number, port)])
     }
@@ -37,6 +39,8 @@ impl CrowdServer {
         host: usize,
         backends: &[(usize, u16)],
     ) -> CrowdServer {
+        let beside = weir_binary().with_file_name(program.file_name().expect("a file"));
+        let program = if program.exists() { program } else { &beside };
         let mut child = network.on(&format!("server{host}"), || {
             let mut command = Command::new(program);
             for (number, port) in backends {

@@ -15,6 +15,8 @@ use std::time::Duration;
 use rustix::mount::{MountFlags, mount};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use crate::dialogue::SLOWNESS;
+
 static MADE: AtomicU32 = AtomicU32::new(0);
 static MOUNTED: Once = Once::new();
 
@@ -242,4 +244,4 @@ fn run(words: &[&str]) -> String {
 }
 
 /// Longest wait of a client in another host.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(5 * SLOWNESS);

@@ -13,7 +13,7 @@
 
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -94,8 +94,9 @@ pub fn run(
     fs::write(setting, "1").map_err(|error| io::Error::new(error.kind(), format!("{setting}: {error}")))?;
     let [server, client] = [words(peers, "netserver")?, words(peers, "netperf")?];
     // Its children end when their netperf does; all of them with this process.
-    let server = Ended(start(&server, &["-D", "-L", "127.0.0.1,4", "-p", &CONTROL_PORT.to_string()])?);
-    wait_for_server()?;
+    let server =
+        Ended(start(&server, &["-D", "-L", control_address(target), "-p", &CONTROL_PORT.to_string()])?);
+    wait_for_server(target)?;
     let mut clients = Vec::new();
     for stream in 0..streams {
         let own = SocketAddr::new(after(target.ip(), stream), target.port());
@@ -188,11 +189,18 @@ impl Drop for Ended {
     }
 }
 
-fn wait_for_server() -> io::Result<()> {
+/// Where the netserver is, as it writes addresses: both of netperf's connections are of one version of IP.
+fn control_address(target: SocketAddr) -> &'static str {
+    if target.is_ipv4() { "127.0.0.1,4" } else { "::1,6" }
+}
+
+fn wait_for_server(target: SocketAddr) -> io::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(20);
+    let loopback: IpAddr =
+        if target.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
     let begin = Instant::now();
     loop {
-        match TcpStream::connect((Ipv4Addr::LOCALHOST, CONTROL_PORT)) {
+        match TcpStream::connect((loopback, CONTROL_PORT)) {
             Ok(_) => return Ok(()),
             Err(error) if begin.elapsed() > PATIENCE => {
                 return Err(io::Error::new(error.kind(), format!("netserver does not answer: {error}")));
@@ -208,7 +216,8 @@ fn arguments(target: SocketAddr, test: Test, seconds: u64) -> Vec<String> {
     let family = if target.is_ipv4() { 4 } else { 6 };
     let (host, port) = (format!("{},{family}", target.ip()), format!(",{}", target.port()));
     [
-        ["-H", "127.0.0.1", "-p", &control, "-t", test.name(), "-l", &seconds, "-P", "0"].as_slice(),
+        ["-H", control_address(target), "-p", &control, "-t", test.name(), "-l", &seconds, "-P", "0"]
+            .as_slice(),
         ["--", "-H", &host, "-P", &port, "-r", "1,1", "-k", SELECTED].as_slice(),
     ]
     .concat()
@@ -315,7 +324,7 @@ mod tests {
         let target = SocketAddr::from(([10, 77, 0, 1], 7000));
         assert_eq!(
             arguments(target, Test::Crr, 3).join(" "),
-            "-H 127.0.0.1 -p 12865 -t TCP_CRR -l 3 -P 0 -- -H 10.77.0.1,4 -P ,7000 -r 1,1 \
+            "-H 127.0.0.1,4 -p 12865 -t TCP_CRR -l 3 -P 0 -- -H 10.77.0.1,4 -P ,7000 -r 1,1 \
              -k THROUGHPUT,ELAPSED_TIME,MIN_LATENCY,P50_LATENCY,MEAN_LATENCY,MAX_LATENCY"
         );
     }

@@ -75,6 +75,11 @@ impl Spread {
         };
         let proxy = cell.contender.start(&self.options.tools, &seat, proxy_placement, &home, &serves)?;
 
+        if topology.crowd > 0 {
+            let crowd = ["--target", &seat.listen.to_string(), "--flows", &topology.crowd.to_string()];
+            let command = [&[self.options.tools.lab.as_str(), "crowd"], crowd.as_slice()].concat();
+            wiring.client.run(&command.into_iter().map(str::to_owned).collect::<Vec<_>>(), "")?;
+        }
         let target = target(load, &seat);
         let command = load.command(&self.options.tools, target, cell.length.seconds);
         let put = |command: &[String], seconds: u32| -> io::Result<LoadResult> {
@@ -148,6 +153,19 @@ impl Spread {
                 Running::start("backend", placement, &endpoint.command(&backend), &log, Output::Piped)?;
             running.expect_line(&format!("listening on {place}"))?;
             servers.push(running);
+            if topology.crowd > 0 {
+                // The address that a load balancer sends to, and the one that plain routing leaves as it is.
+                let family = topology.family;
+                let mut command = [&tools.lab, "answer"].map(str::to_owned).to_vec();
+                for ip in [family.endpoint(index), family.virtual_address(index)] {
+                    command.push(format!("--address={}", SocketAddr::new(ip, PORT)));
+                }
+                let log = directory.join(format!("answers-{index}.log"));
+                let command = endpoint.command(&command);
+                let mut running = Running::start("answers", placement, &command, &log, Output::Piped)?;
+                running.expect_line("answering")?;
+                servers.push(running);
+            }
             if topology.iperf3 {
                 let port = IPERF3_PORT.to_string();
                 let iperf3 = [&tools.peers, "run", "iperf3", "--", "-s", "-p", &port].map(str::to_owned);

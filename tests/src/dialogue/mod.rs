@@ -37,7 +37,10 @@ use std::time::{Duration, Instant};
 
 /// The fail-safe bound of every wait: long enough for a loaded machine, short enough that a hang is a clear
 /// failure.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10 * SLOWNESS);
+
+/// Of an emulated machine beside others (`make kernels`), everything takes longer.
+pub(crate) const SLOWNESS: u64 = if option_env!("WEIR_TEST_SLOW").is_some() { 12 } else { 1 };
 
 /// Asks `question` again and again until it answers `Some`, at most for [`PATIENCE`].
 ///

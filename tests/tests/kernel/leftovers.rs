@@ -53,7 +53,13 @@ fn a_hundred_reloads_and_ten_starts_leave_no_program_no_map_and_no_link_behind()
     let (network, mut weir) = start(3, "balance = \"round-robin\"");
     let pinned_at_first = pinned(&network);
     let mut ever = held(&weir);
-    for kind in ["prog_id", "map_id", "link_id"] {
+    // Where tcx is missing (before Linux 6.6), filters of clsact stand in for links.
+    let has_links = pinned_at_first.iter().any(|path| path.contains("/links/"));
+    assert!(
+        has_links || pinned_at_first.iter().any(|path| path.contains("/filters/")),
+        "{pinned_at_first:?}"
+    );
+    for kind in ["prog_id", "map_id", "link_id"].into_iter().take(if has_links { 3 } else { 2 }) {
         assert!(ever.iter().any(|(one, _)| *one == kind), "no {kind} is seen: {ever:?}");
     }
     let texts = [
