@@ -46,6 +46,14 @@ impl Attachments {
         [directory.join("links"), directory.join("filters")]
     }
 
+    /// A filter that was taken over from a process of another layout is no longer that one's: an interface
+    /// has only one of ours.
+    pub(crate) fn disown(other: &Path, own: &Path) {
+        for entry in own.join("filters").read_dir().into_iter().flatten().flatten() {
+            let _ = std::fs::remove_dir(other.join("filters").join(entry.file_name()));
+        }
+    }
+
     pub(crate) fn interfaces(&self) -> impl Iterator<Item = &str> {
         self.attached.keys().map(String::as_str)
     }

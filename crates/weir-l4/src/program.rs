@@ -349,7 +349,10 @@ pub fn remove_other_layouts(directory: &Path) -> usize {
         *path != own && name.is_some_and(|name| name.starts_with("layout-"))
     };
     let others: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_layout).collect();
-    others.iter().for_each(|other| remove_pins(other));
+    for other in &others {
+        Attachments::disown(other, &own);
+        remove_pins(other);
+    }
     others.len()
 }
 
