@@ -102,13 +102,16 @@ static long compare(__u32 slot, struct comparison *found)
 	__u32 number = backend_at(found->pool, found->table, slot);
 	struct backend *backend = bpf_map_lookup_elem(&backends, &number);
 	__u64 *open = bpf_map_lookup_elem(&open_flows, &number);
+	__u64 flows;
 
 	if (!backend || !open || backend->state != BACKEND_ALIVE || backend->weight == 0)
 		return 0;
-	if (found->best == NOBODY || (*open + 1) * found->best_weight < found->best_flows * backend->weight) {
+	/* Below zero when flows came about and ended around a sweep. */
+	flows = (__s64)*open > 0 ? *open + 1 : 1;
+	if (found->best == NOBODY || flows * found->best_weight < found->best_flows * backend->weight) {
 		found->best = number;
 		found->best_weight = backend->weight;
-		found->best_flows = *open + 1;
+		found->best_flows = flows;
 	}
 	return 0;
 }

@@ -28,6 +28,7 @@ each_kind_of_nat! {
     every_free_port_of_a_backend_is_found
     flows_go_around_by_turns
     the_fewest_flows_are_weighed
+    fewer_flows_than_none_are_none
     the_fewest_flows_get_the_next
 }
 
@@ -94,6 +95,15 @@ fn the_fewest_flows_get_the_next(kind: Kind) {
     }
     let picks: Vec<u8> = (1..=6).map(|client| sends(&mut plane, kind, &numbered(kind, client), 3)).collect();
     assert_eq!(picks, [1, 1, 2, 0, 1, 2]);
+}
+
+/// A sweep sets the counts between two packets of a flow that it did not see.
+fn fewer_flows_than_none_are_none(kind: Kind) {
+    let mut plane = kind.plane_with(2, Algorithm::LeastFlows);
+    for (backend, flows) in [(0, 0u64.wrapping_sub(3)), (1, 1)] {
+        plane.set_open_flows(backend, flows);
+    }
+    assert_eq!(sends(&mut plane, kind, &numbered(kind, 1), 2), 0);
 }
 
 fn the_fewest_flows_are_weighed(kind: Kind) {
