@@ -228,8 +228,9 @@ impl Plan {
         self.writes.extend(new.map(|(at, ports)| Write::SourcePorts(*at, Some(*ports))));
         let gone = held.listeners.keys().filter(|at| !listeners.contains_key(*at));
         self.writes.extend(gone.map(|at| Write::Listener(*at, None)));
-        // Whom a new listener keeps out is said before it takes anybody in.
-        let new = networks.iter().filter(|(at, admission)| held.networks.get(at) != Some(admission));
+        // Whom a new listener keeps out is said before it takes anybody in; and whom a new list lets in before
+        // all others are kept out.
+        let new = networks.iter().rev().filter(|(at, admission)| held.networks.get(at) != Some(admission));
         self.writes.extend(new.map(|(at, admission)| Write::Network(*at, Some(*admission))));
         let other = |held: Option<&Origin>, origin: &Origin| held != Some(origin);
         let new = origins.iter().filter(|(at, origin)| other(held.origins.get(at), origin));
@@ -415,6 +416,22 @@ mod tests {
             source_ports: (0, 0),
         };
         Wanted { listeners: vec![listener], pools: vec![pool] }
+    }
+
+    #[test]
+    fn whom_a_new_list_lets_in_is_said_before_all_others_are_kept_out() {
+        let before = wanted(&["10.0.0.1:80"]);
+        let (_, held) = planned(&Held::nothing(8, 8, 8), &before);
+        let mut after = before;
+        after.listeners[0].allow = vec![("10.0.0.0".parse().unwrap(), 8)];
+        let (writes, held) = planned(&held, &after);
+        let all =
+            place(&writes, |write| matches!(write, Write::Network(at, Some(DENIED)) if at.prefix == 32));
+        let allowed = place(&writes, |write| matches!(write, Write::Network(_, Some(ADMITTED))));
+        assert!(allowed < all, "{writes:?}");
+        after.listeners[0].allow.clear();
+        let (writes, _) = planned(&held, &after);
+        assert_eq!(writes.iter().filter(|write| matches!(write, Write::Network(_, None))).count(), 2);
     }
 
     fn planned(held: &Held, wanted: &Wanted) -> (Vec<Write>, Held) {

@@ -101,6 +101,23 @@ fn the_plane_is_taken_away_when_the_process_is_told_to_end() {
 }
 
 #[test]
+fn a_plane_that_drains_takes_no_new_connection_though_the_host_changes_and_keeps_those_it_has() {
+    let (network, mut weir) = start(2, "balance = \"round-robin\"");
+    let to = format!("{VIP}:80").parse().unwrap();
+    let mut talk = Talk::begin(&network, &format!("{VIP}:80"));
+    weir.signals(Signal::TERM);
+    until("it drains", || weir.stderr().contains("draining").then_some(()));
+    network.run("weir", &["ip", "addr", "add", "10.99.0.1/32", "dev", "lo"]);
+    // Its patience is long enough for many sweeps, each of which hears of the change.
+    assert!(Talk::try_begin(&network, to).is_err());
+    network.run("weir", &["ip", "addr", "del", "10.99.0.1/32", "dev", "lo"]);
+    assert!(Talk::try_begin(&network, to).is_err());
+    talk.goes_on(b"to the end");
+    drop(talk);
+    assert!(weir.exits().success());
+}
+
+#[test]
 fn a_reload_keeps_the_connections_of_backends_that_stay() {
     let (network, mut weir) = start(3, "balance = \"round-robin\"");
     let mut talks: Vec<Talk> = (0..6).map(|_| Talk::begin(&network, &format!("{VIP}:80"))).collect();

@@ -2,7 +2,7 @@
 //! flows.
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,6 +76,8 @@ pub(super) struct Owner {
     /// Ports that this host gives to others, as of the last snapshot.
     ports: LocalPorts,
     in_force: Wanted,
+    /// No backend gets a new flow any more.
+    is_draining: bool,
     swept: Swept,
     swept_at: Instant,
     sweep_took: Duration,
@@ -121,6 +123,7 @@ impl Owner {
             serving: None,
             ports,
             in_force: Wanted::default(),
+            is_draining: false,
             swept: Swept::default(),
             swept_at: Instant::now(),
             sweep_took: Duration::ZERO,
@@ -220,7 +223,12 @@ impl Owner {
     }
 
     fn wanted(&self, snapshot: &Snapshot, placements: &Placements) -> Wanted {
-        wanted(snapshot, placements, &self.ports, &|address| self.host.addresses.contains(&address.into()))
+        let is_own = |address: IpAddr| self.host.addresses.contains(&address.into());
+        let mut wanted = wanted(snapshot, placements, &self.ports, &is_own);
+        if self.is_draining {
+            wanted.pools.iter_mut().flat_map(|pool| &mut pool.members).for_each(|member| member.weight = 0);
+        }
+        wanted
     }
 
     /// Says it once of each backend that is this host, and each time its address comes or goes.
@@ -399,13 +407,9 @@ impl Owner {
     /// Gives no backend a new flow, and waits for those that run.
     fn drain(&mut self, limit: Duration) -> u64 {
         let begun = Instant::now();
-        let mut last = self.in_force.clone();
-        for member in last.pools.iter_mut().flat_map(|pool| &mut pool.members) {
-            member.weight = 0;
-        }
-        if let Err(error) = self.put_in_force(last) {
-            tracing::error!(%error, "the kernel plane still takes new flows");
-        }
+        // Also for all that follows: pools and hosts change while flows end.
+        self.is_draining = true;
+        self.follow();
         loop {
             self.sweep();
             let open: u64 = self.swept.by_backend.values().sum();
