@@ -228,8 +228,8 @@ impl Plan {
         self.writes.extend(new.map(|(at, ports)| Write::SourcePorts(*at, Some(*ports))));
         let gone = held.listeners.keys().filter(|at| !listeners.contains_key(*at));
         self.writes.extend(gone.map(|at| Write::Listener(*at, None)));
-        // Whom a new listener keeps out is said before it takes anybody in; and whom a new list lets in before
-        // all others are kept out.
+        // Whom a new listener keeps out is said before it takes anybody in; and whom a new list lets in,
+        // before all others are kept out.
         let new = networks.iter().rev().filter(|(at, admission)| held.networks.get(at) != Some(admission));
         self.writes.extend(new.map(|(at, admission)| Write::Network(*at, Some(*admission))));
         let other = |held: Option<&Origin>, origin: &Origin| held != Some(origin);
