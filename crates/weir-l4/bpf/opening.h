@@ -22,28 +22,38 @@ static __always_inline void count_failure(__u32 backend, bool is_refused)
 		counter->unanswered++;
 }
 
-/* Copies one direction among the settled flows. */
-static __always_inline bool copy_settled(const struct flow_key6 *key, struct flow *flow, __u8 family)
+/* Moves one direction among the settled flows. */
+__noinline int move_settled(const struct flow_key6 *from, __u8 family)
 {
 	struct flow_key4 key4 = {};
-	/* On the stack: Linux 6.1 stores nothing that an argument points to. */
-	struct flow settled = *flow;
+	struct flow_key6 key;
+	struct flow *flow;
 	long refused;
 
-	settled.is_opening = 0;
-	if (family == 6) {
-		refused = bpf_map_update_elem(&flows6, key, &settled, BPF_ANY);
-	} else {
-		narrow(&key4, key);
-		refused = bpf_map_update_elem(&flows4, &key4, &settled, BPF_ANY);
+	if (!from)
+		return 0;
+	/* On the stack: Linux 6.1 looks up nothing that an argument points to. */
+	key = *from;
+	narrow(&key4, &key);
+	flow = find_opening(&key, family);
+	if (!flow)
+		return 0;
+	/* Who finds it here until it is forgotten finds it settled. */
+	flow->is_opening = 0;
+	if (family == 6)
+		refused = bpf_map_update_elem(&flows6, &key, flow, BPF_ANY);
+	else
+		refused = bpf_map_update_elem(&flows4, &key4, flow, BPF_ANY);
+	if (refused) {
+		flow->is_opening = 1;
+		return 0;
 	}
-	if (!refused)
-		flow->is_opening = 0;
-	return !refused;
+	forget_opening(&key, family);
+	return 1;
 }
 
 /* Moves a flow among the settled ones, with its other direction where it has one. 1 when it lies somewhere else from now on. */
-__noinline int settle(const struct packet *packet, struct flow *flow, struct flow *other)
+__noinline int settle(const struct packet *packet, const struct flow *flow, const struct flow *other)
 {
 	struct flow_key6 key = {};
 
@@ -52,15 +62,11 @@ __noinline int settle(const struct packet *packet, struct flow *flow, struct flo
 	if (other) {
 		other_key(&key, flow, packet->protocol);
 		/* The way back first: a flow whose way there is settled is not looked at again. */
-		if (other->is_opening && !copy_settled(&key, other, packet->family))
+		if (other->is_opening && !move_settled(&key, packet->family))
 			return 0;
-		forget_opening(&key, packet->family);
 	}
 	key_of(&key, packet);
-	if (!copy_settled(&key, flow, packet->family))
-		return 0;
-	forget_opening(&key, packet->family);
-	return 1;
+	return move_settled(&key, packet->family);
 }
 
 /* What the backend answers. */
