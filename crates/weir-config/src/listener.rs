@@ -92,9 +92,10 @@ table! {
                 .also(&["forwarding", "mode"])
                 .instead(&[(&["masq", "masquerade", "masquerading"], "did you mean \"nat\"?")]);
         /// Addresses that packets to backends leave from by `"full-nat"`: of this machine, or routed to it.
+        /// By `"ipip"` one for each family, which outer headers come from.
         source_addresses as "source_address": Vec<IpAddr> =
             list(Each::Text(&SOURCE))
-                .default("none; `\"full-nat\"` needs it")
+                .default("by `\"full-nat\"` none, and it needs one; by `\"ipip\"` what the route to the backend has")
                 .transport()
                 .on(Planes::Kernel)
                 .also(&["source", "snat", "source_addresses", "usesrc"]);

@@ -229,9 +229,7 @@ fn of_families(listener: &Fields, pool: &Fields) -> Vec<Obstacle> {
 
 /// Backends at another port than the listener, where packets go on as they are.
 fn of_ports(listener: &Fields, pool: &Fields) -> Vec<Obstacle> {
-    if forward::asked(listener) != Some(Forward::Dsr) {
-        return Vec::new();
-    }
+    let Some(forward @ (Forward::Dsr | Forward::Ipip)) = forward::asked(listener) else { return Vec::new() };
     let binds = listener.list("bind").iter().filter_map(|(_, value)| SocketAddr::of(value));
     let binds: Vec<SocketAddr> = binds.collect();
     let obstacle = |(at, backend): (Span, &Fields)| {
@@ -239,7 +237,7 @@ fn of_ports(listener: &Fields, pool: &Fields) -> Vec<Obstacle> {
         let port: u16 = address.rsplit_once(':')?.1.parse().ok()?;
         let bind = binds.iter().find(|bind| bind.port() != port)?;
         let message = format!("the kernel plane cannot forward from `{bind}` to `{address}`");
-        let why = format!("by `dsr` packets keep their port: expected port {}", bind.port());
+        let why = format!("by `{}` packets keep their port: expected port {}", forward.word(), bind.port());
         Some(Obstacle::new(at, message, why))
     };
     pool.tables("backends").filter_map(obstacle).collect()

@@ -49,7 +49,7 @@ __noinline int sum_is_open(struct __sk_buff *skb, __u32 at)
 	return before == after;
 }
 
-static __always_inline int send_back(struct __sk_buff *skb)
+__noinline int send_back(struct __sk_buff *skb)
 {
 	__u8 macs[12], swapped[12];
 
@@ -112,7 +112,8 @@ static __always_inline long quote(struct __sk_buff *skb, struct packet *packet, 
 	       bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, 0);
 }
 
-__noinline int answer_ip4(struct __sk_buff *skb, struct packet *packet, __u32 type_and_code)
+/* Makes of a packet the error of its destination's that quotes it. Not 0 when that can't be. */
+__noinline int quote_ip4(struct __sk_buff *skb, struct packet *packet, __u32 type_and_code)
 {
 	struct {
 		struct iphdr ip;
@@ -121,10 +122,10 @@ __noinline int answer_ip4(struct __sk_buff *skb, struct packet *packet, __u32 ty
 	__s64 sum;
 
 	if (!packet || quote(skb, packet, sizeof(head)))
-		return TC_ACT_SHOT;
+		return 1;
 	sum = sum_of_quote(skb, packet, ETH_HLEN + sizeof(head));
 	if (sum < 0)
-		return TC_ACT_SHOT;
+		return 1;
 	head.icmp.type = type_and_code >> 8;
 	head.icmp.code = type_and_code;
 	head.icmp.value = bpf_htonl(packet->mtu);
@@ -138,12 +139,10 @@ __noinline int answer_ip4(struct __sk_buff *skb, struct packet *packet, __u32 ty
 	head.ip.saddr = packet->destination.words[3];
 	head.ip.daddr = packet->source.words[3];
 	head.ip.check = ~fold(bpf_csum_diff(NULL, 0, (__be32 *)&head.ip, sizeof(head.ip), 0));
-	if (bpf_skb_store_bytes(skb, ETH_HLEN, &head, sizeof(head), BPF_F_RECOMPUTE_CSUM))
-		return TC_ACT_SHOT;
-	return send_back(skb);
+	return bpf_skb_store_bytes(skb, ETH_HLEN, &head, sizeof(head), BPF_F_RECOMPUTE_CSUM) != 0;
 }
 
-__noinline int answer_ip6(struct __sk_buff *skb, struct packet *packet, __u32 type_and_code)
+__noinline int quote_ip6(struct __sk_buff *skb, struct packet *packet, __u32 type_and_code)
 {
 	struct {
 		struct ipv6hdr ip;
@@ -154,10 +153,10 @@ __noinline int answer_ip6(struct __sk_buff *skb, struct packet *packet, __u32 ty
 	__s64 sum;
 
 	if (!packet || quote(skb, packet, sizeof(head)))
-		return TC_ACT_SHOT;
+		return 1;
 	sum = sum_of_quote(skb, packet, ETH_HLEN + sizeof(head));
 	if (sum < 0)
-		return TC_ACT_SHOT;
+		return 1;
 	bytes = skb->len - ETH_HLEN - sizeof(head.ip);
 	head.icmp.type = type_and_code >> 8;
 	head.icmp.code = type_and_code;
@@ -174,9 +173,26 @@ __noinline int answer_ip6(struct __sk_buff *skb, struct packet *packet, __u32 ty
 	sum = bpf_csum_diff(NULL, 0, (__be32 *)&head.ip.saddr, 32, sum);
 	sum = bpf_csum_diff(NULL, 0, end_of_pseudo, sizeof(end_of_pseudo), sum);
 	head.icmp.sum = ~fold(sum);
-	if (bpf_skb_store_bytes(skb, ETH_HLEN, &head, sizeof(head), BPF_F_RECOMPUTE_CSUM))
-		return TC_ACT_SHOT;
-	return send_back(skb);
+	return bpf_skb_store_bytes(skb, ETH_HLEN, &head, sizeof(head), BPF_F_RECOMPUTE_CSUM) != 0;
+}
+
+enum error {
+	TOO_BIG,
+	TIME_EXCEEDED,
+	HOST_UNREACHABLE,
+};
+
+static __always_inline int become_error(struct __sk_buff *skb, struct packet *packet, enum error error)
+{
+	if (packet->family == 4)
+		return quote_ip4(skb, packet,
+				 error == TOO_BIG	   ? ICMP_DEST_UNREACH << 8 | ICMP_FRAG_NEEDED :
+				 error == HOST_UNREACHABLE ? ICMP_DEST_UNREACH << 8 | ICMP_HOST_UNREACH :
+							     ICMP_TIME_EXCEEDED << 8);
+	return quote_ip6(skb, packet,
+			 error == TOO_BIG	   ? ICMPV6_TOO_BIG << 8 :
+			 error == HOST_UNREACHABLE ? ICMPV6_DEST_UNREACH << 8 | ICMPV6_ADDR_UNREACH :
+						     ICMPV6_TIME_EXCEEDED << 8);
 }
 
 /* Answers by an error that quotes the packet: its hop limit ends here (RFC 792, RFC 4443 §3.3), or it does not fit the
@@ -188,10 +204,7 @@ static __always_inline int answer_error(struct __sk_buff *skb, struct packet *pa
 	if (packet->fragment == LATER_FRAGMENT || !may_answer())
 		return drop(skb, listener, DROP_UNANSWERED);
 	count(skb, listener, error);
-	if (packet->family == 4)
-		return answer_ip4(skb, packet,
-				  is_too_big ? ICMP_DEST_UNREACH << 8 | ICMP_FRAG_NEEDED : ICMP_TIME_EXCEEDED << 8);
-	return answer_ip6(skb, packet, is_too_big ? ICMPV6_TOO_BIG << 8 : ICMPV6_TIME_EXCEEDED << 8);
+	return become_error(skb, packet, is_too_big ? TOO_BIG : TIME_EXCEEDED) ? TC_ACT_SHOT : send_back(skb);
 }
 
 /* A segment of TCP for no connection becomes the reset that answers it (RFC 9293 §3.10.7.1). */

@@ -134,14 +134,20 @@ static __always_inline void count_open(__u32 backend, __s64 change)
 		__sync_fetch_and_add(open, change);
 }
 
+/* Answers of its backend do not come by here. */
+static __always_inline bool is_one_way(const struct flow *flow)
+{
+	return flow->forward >= FORWARD_DSR;
+}
+
 /* The other direction of a flow of TCP, where that is remembered. */
 static __always_inline struct flow *other_way(const struct flow *flow, __u8 family)
 {
 	struct flow_key6 key = {};
 	struct flow *other;
 
-	/* Answers of the backend do not come by here: what is found is another listener's. */
-	if (flow->forward == FORWARD_DSR)
+	/* What is found is another listener's. */
+	if (is_one_way(flow))
 		return NULL;
 	other_key(&key, flow, IPPROTO_TCP);
 	other = find(&key, family);

@@ -23,6 +23,12 @@ static __always_inline bool is_peer(__u32 interface)
 	return bpf_map_lookup_elem(&local_peers, &interface) != NULL;
 }
 
+/* Bytes of the header that is put before a packet. */
+static __always_inline __u32 outer_bytes(__u8 family)
+{
+	return family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+}
+
 /* Looks up the way to where the flow's packets go, and keeps it in the flow. */
 __noinline int look_up(struct __sk_buff *skb, struct flow *flow, __u8 family, __u32 routes)
 {
@@ -53,6 +59,8 @@ __noinline int look_up(struct __sk_buff *skb, struct flow *flow, __u8 family, __
 		flow->next_hop.interface = to.ifindex;
 		/* One field with `tot_len`, which it still is where no neighbour was found. */
 		flow->next_hop.mtu = found == BPF_FIB_LKUP_RET_SUCCESS ? to.mtu_result : 0;
+		if (flow->forward == FORWARD_IPIP && flow->next_hop.mtu)
+			flow->next_hop.mtu -= outer_bytes(family);
 	}
 	if (found == BPF_FIB_LKUP_RET_SUCCESS) {
 		flow->next_hop.resolved_tick = 0;
@@ -85,17 +93,48 @@ static __always_inline enum way way_of(struct __sk_buff *skb, const struct packe
 	return look_up(skb, flow, packet->family, routes);
 }
 
+/* Whether a packet and its outer header are no larger than the way out, of a train each segment, which gets an outer
+ * header of its own. `packet->mtu` is what the way out has for the packet itself. */
+__noinline int fits_tunnel(struct __sk_buff *skb, struct packet *packet, const struct flow *flow)
+{
+	__u32 limit, bytes;
+
+	if (!packet || !flow)
+		return 0;
+	limit = flow->next_hop.mtu;
+	bytes = packet->size;
+	if (!limit) {
+		__u32 mtu = 0;
+
+		bpf_check_mtu(skb, flow->next_hop.interface, &mtu, 0, 0);
+		limit = mtu > outer_bytes(packet->family) ? mtu - outer_bytes(packet->family) : 0;
+	}
+	if (skb->gso_size) {
+		__u32 segment = packet->transport - ETH_HLEN + sizeof(struct udphdr) + skb->gso_size;
+		__u8 offset;
+
+		if (packet->protocol == IPPROTO_TCP && !bpf_skb_load_bytes(skb, packet->transport + 12, &offset, 1))
+			segment += (offset >> 4) * 4 - sizeof(struct udphdr);
+		bytes = segment < bytes ? segment : bytes;
+	}
+	packet->mtu = limit;
+	return !limit || bytes <= limit;
+}
+
 /* Whether a packet is no larger than the way out; each segment of a train counts by itself. `packet->mtu` is set when not. */
 static __always_inline bool fits(struct __sk_buff *skb, struct packet *packet, const struct flow *flow)
 {
 	__u32 limit = flow->next_hop.mtu, mtu = 0;
-	bool is_train = skb->gso_segs > 1;
+	/* Of a train from a hypervisor nobody has counted the segments. */
+	bool is_train = skb->gso_size;
 	long found = BPF_MTU_CHK_RET_SUCCESS;
 
 	if (limit && packet->size <= limit && !is_train)
 		return true;
 	if (limit && is_train && packet->transport - ETH_HLEN + 60 + skb->gso_size <= limit)
 		return true;
+	if (flow->forward == FORWARD_IPIP)
+		return fits_tunnel(skb, packet, flow);
 	if (is_train || !limit)
 		found = bpf_check_mtu(skb, flow->next_hop.interface, &mtu, 0, is_train ? BPF_MTU_CHK_SEGS : 0);
 	if (is_train && found == BPF_MTU_CHK_RET_SUCCESS)

@@ -29,20 +29,29 @@ static __always_inline bool is_error4(__u8 type)
 	       type == ICMP_SOURCE_QUENCH;
 }
 
-/* False when it is no error about TCP or UDP, or quotes too little. */
+static __always_inline bool is_error(struct __sk_buff *skb, const struct packet *packet)
+{
+	__u8 type;
+
+	if (bpf_skb_load_bytes(skb, packet->transport, &type, 1))
+		return false;
+	if (packet->family == 4)
+		return packet->protocol == IPPROTO_ICMP && is_error4(type);
+	/* Errors have types below 128 (RFC 4443 §2.1). */
+	return packet->protocol == IPPROTO_ICMPV6 && type && type < 128;
+}
+
+/* The packet that is quoted from `header` on. False when it is not of TCP or UDP, or too little of it is quoted. */
 __noinline int read_quoted(struct __sk_buff *skb, const struct packet *packet, struct quoted *quoted)
 {
 	__be16 ports[2];
-	__u8 type;
 
-	if (!packet || !quoted || bpf_skb_load_bytes(skb, packet->transport, &type, 1))
+	if (!packet || !quoted)
 		return 0;
-	quoted->header = packet->transport + ICMP_HEADER;
 	if (packet->family == 4) {
 		struct iphdr ip;
 
-		if (packet->protocol != IPPROTO_ICMP || !is_error4(type) ||
-		    bpf_skb_load_bytes(skb, quoted->header, &ip, sizeof(ip)))
+		if (bpf_skb_load_bytes(skb, quoted->header, &ip, sizeof(ip)))
 			return 0;
 		if (ip.version != 4 || ip.ihl < 5 || ip.frag_off & bpf_htons(0x1fff))
 			return 0;
@@ -54,9 +63,7 @@ __noinline int read_quoted(struct __sk_buff *skb, const struct packet *packet, s
 		struct walk walk = {};
 		struct ipv6hdr ip;
 
-		/* Errors have types below 128 (RFC 4443 §2.1). */
-		if (packet->protocol != IPPROTO_ICMPV6 || type == 0 || type >= 128 ||
-		    bpf_skb_load_bytes(skb, quoted->header, &ip, sizeof(ip)) || ip.version != 6)
+		if (bpf_skb_load_bytes(skb, quoted->header, &ip, sizeof(ip)) || ip.version != 6)
 			return 0;
 		walk.offset = quoted->header + sizeof(ip);
 		walk.next = ip.nexthdr;

@@ -7,7 +7,7 @@
 #include <linux/types.h>
 
 /* Raised whenever a layout changes; the loader refuses to take over pinned maps of another one. */
-#define LAYOUT_VERSION 4
+#define LAYOUT_VERSION 5
 
 /* Slots of a pool's table, as weir_balance::maglev::TABLE_SIZE. */
 #define TABLE_SIZE 65537
@@ -38,6 +38,8 @@ enum forward {
 	FORWARD_FULL_NAT = 1,
 	/* Nothing but the MAC address: the backend has the listener's address, and answers past us. */
 	FORWARD_DSR = 2,
+	/* As by DSR, within an outer header to the backend: it may be behind routers. */
+	FORWARD_IPIP = 3,
 };
 
 /* Sources of a listener for each address family, at most. */
@@ -126,8 +128,10 @@ struct backend {
 	__u32 weight;
 	/* The way to it, for hosts that do not forward; 0 when not known. */
 	__u32 interface;
+	/* Which address of this host outer headers to it come from, if its listener says none; zero when not known. */
+	struct address source;
 };
-_Static_assert(sizeof(struct backend) == 32, "keep Backend in weir-l4/src/layout.rs equal");
+_Static_assert(sizeof(struct backend) == 48, "keep Backend in weir-l4/src/layout.rs equal");
 
 /* How listeners use a backend: bits. */
 enum use {

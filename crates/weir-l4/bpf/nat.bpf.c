@@ -16,6 +16,7 @@
 #include "packet.h"
 #include "rewrite.h"
 #include "trace.h"
+#include "tunnel.h"
 #include "verdict.h"
 
 char license_of_the_program[] SEC("license") = "GPL";
@@ -66,7 +67,28 @@ enum step {
 	STEP_OPENING = 0x104,
 	/* It belongs to the flow that was made for it, which is still to be remembered. */
 	STEP_NEW = 0x105,
+	/* It is sent, and counted. */
+	STEP_SENT = 0x106,
+	/* It is an error about a packet within another. */
+	STEP_TUNNEL = 0x107,
 };
+
+/* Sends a packet on with nothing changed but a hop less to go, within an outer header where its flow says so. */
+__noinline int pass_on(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow, enum way way,
+		       int *action)
+{
+	/* Of a train that gets a header the kernel counts the segments anew when it cuts it. */
+	__u32 segments = skb->gso_segs;
+
+	if (!packet || !flow || !action || hand_over(skb, packet, flow))
+		return DROP_NOT_REWRITTEN;
+	count_bytes(skb, flow);
+	*action = send(skb, flow, way);
+	if (flow->forward == FORWARD_DSR)
+		return VERDICT_TO_BACKEND;
+	count_segments(skb, flow->listener, VERDICT_TO_BACKEND, segments);
+	return STEP_SENT;
+}
 
 /* Forwards a packet of a flow: an action; or the verdict of the error that answers it, when it can't go on. */
 __noinline int deliver(struct __sk_buff *skb, struct packet *packet, struct flow *flow, int *action)
@@ -89,7 +111,9 @@ __noinline int deliver(struct __sk_buff *skb, struct packet *packet, struct flow
 		return packet->is_whole ? VERDICT_TOO_BIG : DROP_UNANSWERED;
 	if (packet->fragment == FIRST_FRAGMENT)
 		note_fragment(packet);
-	if (flow->forward == FORWARD_DSR ? age(skb, packet) : rewrite(skb, packet, flow))
+	if (is_one_way(flow))
+		return pass_on(skb, packet, flow, way, action);
+	if (rewrite(skb, packet, flow))
 		return DROP_NOT_REWRITTEN;
 	count_bytes(skb, flow);
 	*action = send(skb, flow, way);
@@ -136,6 +160,8 @@ __noinline int admit(struct packet *packet, struct flow *flow, const struct list
 		return DROP_OWN_BACKEND;
 	note(TRACE_BACKEND, number);
 	to_backend(flow, packet, backend, number, listener);
+	if (listener->forward == FORWARD_IPIP && !take_source(packet, flow, listener))
+		return DROP_NO_ROUTE;
 	if (packet->protocol != IPPROTO_TCP || !(packet->tcp_flags & TCP_RST))
 		return STEP_NEW;
 	/* What a reset belongs to is over: it is passed on, and nothing is opened for it. By which port of ours the backend
@@ -153,7 +179,7 @@ __noinline int open_flow(struct __sk_buff *skb, struct packet *packet, struct fl
 	if (!packet || !flow)
 		return NOT_OURS;
 	number = flow->backend;
-	refused = flow->forward == FORWARD_DSR ? remember_one_way(packet, flow) : remember(skb, packet, flow);
+	refused = is_one_way(flow) ? remember_one_way(packet, flow) : remember(skb, packet, flow);
 	/* Where there is no room, the hash leads the next packet to the same backend; but nobody would know whose the answers
 	 * are that come to a source of ours. */
 	if (refused && !(refused == DROP_SHED && packet->is_hashed && flow->forward != FORWARD_FULL_NAT))
@@ -289,7 +315,7 @@ static __always_inline void forget_both(const struct flow *flow, const struct pa
 {
 	struct flow_key6 key = {};
 
-	if (flow->forward != FORWARD_DSR) {
+	if (!is_one_way(flow)) {
 		other_key(&key, flow, packet->protocol);
 		forget(&key, packet->family);
 	}
@@ -447,9 +473,13 @@ __noinline int icmp(struct __sk_buff *skb, struct packet *packet, struct flow *f
 	enum way way;
 	int action;
 
+	if (!packet || !flow || packet->fragment || !is_error(skb, packet))
+		return NOT_OURS;
+	quoted.header = packet->transport + ICMP_HEADER;
+	if (!read_quoted(skb, packet, &quoted))
+		return is_tunnel(&quoted) ? STEP_TUNNEL : NOT_OURS;
 	/* An error goes to who sent what it quotes; any other is a forgery. */
-	if (!packet || !flow || packet->fragment || !read_quoted(skb, packet, &quoted) ||
-	    !same_address(&packet->destination, &quoted.opposite.destination))
+	if (!same_address(&packet->destination, &quoted.opposite.destination))
 		return NOT_OURS;
 	found = find(&quoted.opposite, packet->family);
 	if (found && found->direction == DIRECT)
@@ -470,8 +500,10 @@ __noinline int icmp(struct __sk_buff *skb, struct packet *packet, struct flow *f
 	way = look_up(skb, flow, packet->family, 0);
 	if (way == WAY_NONE)
 		return drop(skb, flow->listener, DROP_NO_ROUTE);
+	if (flow->forward == FORWARD_IPIP && flow->next_hop.mtu && packet->size > flow->next_hop.mtu)
+		return drop(skb, flow->listener, DROP_ICMP);
 	/* What the client's side says of an answer that went past us, the backend reads as it is. */
-	if (flow->forward == FORWARD_DSR ? age(skb, packet) : rewrite_icmp(skb, packet, &quoted, flow))
+	if (is_one_way(flow) ? hand_over(skb, packet, flow) : rewrite_icmp(skb, packet, &quoted, flow))
 		return drop(skb, flow->listener, DROP_NOT_REWRITTEN);
 	action = send(skb, flow, way);
 	count(skb, flow->listener, flow->direction == TO_BACKEND ? VERDICT_ICMP_TO_BACKEND : VERDICT_ICMP_TO_CLIENT);
@@ -497,8 +529,10 @@ int balance(struct __sk_buff *skb)
 	/* Frames for others that a switch floods, and frames of a VLAN, whose own interface gets them. */
 	if (skb->pkt_type != PACKET_HOST || skb->vlan_present || !parse(skb, &packet))
 		return NOT_OURS;
-	if (packet.protocol == IPPROTO_ICMP || packet.protocol == IPPROTO_ICMPV6)
-		return icmp(skb, &packet, &made);
+	if (packet.protocol == IPPROTO_ICMP || packet.protocol == IPPROTO_ICMPV6) {
+		step = icmp(skb, &packet, &made);
+		return step == STEP_TUNNEL ? relay(skb, &packet, &made) : step;
+	}
 	key_of(&key, &packet);
 	if (packet.fragment == LATER_FRAGMENT)
 		step = later_fragment(&packet, &key, &made);
@@ -528,12 +562,17 @@ int balance(struct __sk_buff *skb)
 		step = deliver(skb, &packet, flow, &action);
 	else if (step == STEP_MADE)
 		step = deliver(skb, &packet, &made, &action);
-	if (step == STEP_DIRECT && !EXPLAINS)
-		note_direct(&packet);
-	if (step == NOT_OURS || step == STEP_DIRECT)
+	if (step == NOT_OURS)
 		return NOT_OURS;
-	if (step == STEP_RESET)
-		return reset(skb, &packet, made.listener);
+	if (step > STEP_MADE) {
+		if (step == STEP_RESET)
+			return reset(skb, &packet, made.listener);
+		if (step == STEP_SENT)
+			return action;
+		if (step == STEP_DIRECT && !EXPLAINS)
+			note_direct(&packet);
+		return NOT_OURS;
+	}
 	if (step == VERDICT_TIME_EXCEEDED || step == VERDICT_TOO_BIG)
 		return answer_error(skb, &packet, made.listener, step);
 	count(skb, made.listener, step);

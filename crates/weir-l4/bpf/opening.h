@@ -106,7 +106,7 @@ __noinline int go_on_opening(struct __sk_buff *skb, const struct packet *packet,
 	if (packet->protocol == IPPROTO_TCP && bpf_skb_load_bytes(skb, packet->transport + offsetof(struct tcphdr, seq),
 								   numbers, sizeof(numbers)))
 		return 0;
-	if (flow->forward == FORWARD_DSR) {
+	if (is_one_way(flow)) {
 		/* Nobody here hears the backend: a client that goes on is believed. */
 		bool goes_on = packet->protocol != IPPROTO_TCP ||
 			       (packet->tcp_flags & TCP_ACK && !(packet->tcp_flags & (TCP_SYN | TCP_RST)));

@@ -27,10 +27,13 @@
 
 /* Types and codes of ICMP (RFC 792) and ICMPv6 (RFC 4443): the kernel's header for the first drags the C library in. */
 #define ICMP_DEST_UNREACH 3
+#define ICMP_HOST_UNREACH 1
 #define ICMP_FRAG_NEEDED 4
 #define ICMP_SOURCE_QUENCH 4
 #define ICMP_TIME_EXCEEDED 11
 #define ICMP_PARAMETER_PROBLEM 12
+#define ICMPV6_DEST_UNREACH 1
+#define ICMPV6_ADDR_UNREACH 3
 #define ICMPV6_TOO_BIG 2
 #define ICMPV6_TIME_EXCEEDED 3
 

@@ -12,7 +12,7 @@
 /* The next program on this hook, and then the host's stack, see the packet as it came. */
 #define NOT_OURS (-1)
 
-static __always_inline void count(struct __sk_buff *skb, __u32 listener, enum verdict verdict)
+static __always_inline void count_segments(struct __sk_buff *skb, __u32 listener, enum verdict verdict, __u32 segments)
 {
 	__u32 index = listener * VERDICTS + verdict;
 	struct counter *counter;
@@ -22,9 +22,14 @@ static __always_inline void count(struct __sk_buff *skb, __u32 listener, enum ve
 		return;
 	counter = bpf_map_lookup_elem(&verdicts, &index);
 	if (counter) {
-		counter->packets += skb->gso_segs ? skb->gso_segs : 1;
+		counter->packets += segments ? segments : 1;
 		counter->bytes += skb->wire_len ? skb->wire_len : skb->len;
 	}
+}
+
+static __always_inline void count(struct __sk_buff *skb, __u32 listener, enum verdict verdict)
+{
+	count_segments(skb, listener, verdict, skb->gso_segs);
 }
 
 static __always_inline int drop(struct __sk_buff *skb, __u32 listener, enum verdict verdict)

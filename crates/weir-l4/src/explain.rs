@@ -32,6 +32,8 @@ pub struct Explained {
     pub verdict: Option<Verdict>,
     /// Source and destination of what leaves instead: the packet rewritten, or an answer to it.
     pub becomes: Option<(SocketAddr, SocketAddr)>,
+    /// Those of the outer packet that it leaves within, by IP-in-IP.
+    pub within: Option<(IpAddr, IpAddr)>,
 }
 
 /// The program that explains.
@@ -67,7 +69,9 @@ impl Explainer {
         };
         let verdict = steps.iter().find_map(ends);
         let leaves = verdict.is_some_and(|verdict| verdict < Verdict::DropBadHeader);
-        Ok(Explained { steps, verdict, becomes: leaves.then(|| ends_of(&result.frame)).flatten() })
+        let (within, packet) = unwrapped(result.frame.get(ETHERNET..).unwrap_or_default());
+        let becomes = leaves.then(|| ends_of(packet)).flatten();
+        Ok(Explained { steps, verdict, becomes, within: within.filter(|_| leaves) })
     }
 }
 
@@ -143,9 +147,19 @@ fn sum_of(bytes: &[u8]) -> u16 {
     !(((sum & 0xffff) + (sum >> 16)) as u16)
 }
 
-/// Source and destination of a frame, with ports where it is of TCP or UDP. `None` when it is cut short.
-fn ends_of(frame: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
-    let packet = frame.get(ETHERNET..)?;
+/// The ends of an outer packet, and the one within; of any other nothing, and the packet itself.
+fn unwrapped(packet: &[u8]) -> (Option<(IpAddr, IpAddr)>, &[u8]) {
+    let header = match (packet.first().map(|first| first >> 4), packet.get(9), packet.get(6)) {
+        (Some(4), Some(4), _) => 20,
+        (Some(6), _, Some(41)) => 40,
+        _ => return (None, packet),
+    };
+    let ends = ends_of(packet).map(|(source, destination)| (source.ip(), destination.ip()));
+    (ends, packet.get(header..).unwrap_or_default())
+}
+
+/// Source and destination of a packet, with ports where it is of TCP or UDP. `None` when it is cut short.
+fn ends_of(packet: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     let address = |at: usize, bytes: usize| -> Option<IpAddr> {
         let octets = packet.get(at..at + bytes)?;
         match bytes {
@@ -182,7 +196,7 @@ mod tests {
                     protocol,
                 };
                 let frame = frame_of(&packet, [2, 0, 0, 0, 0, 9]);
-                assert_eq!(ends_of(&frame), Some((packet.source, packet.destination)));
+                assert_eq!(ends_of(&frame[ETHERNET..]), Some((packet.source, packet.destination)));
                 let is_v4 = packet.source.is_ipv4();
                 let (header, addresses) = if is_v4 { (20, 12..20) } else { (40, 8..40) };
                 let ip = &frame[ETHERNET..];

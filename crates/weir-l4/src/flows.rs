@@ -22,8 +22,8 @@ const OVER: Duration = Duration::from_secs(10);
 /// The same by full-NAT: as long as the backend may keep the two ends to itself (TIME-WAIT, a minute on
 /// Linux), since the port would be another client's then.
 const OVER_BY_FULL_NAT: Duration = Duration::from_secs(60);
-/// The same by DSR: only the client was heard to end it, and the backend may go on for as long.
-const OVER_BY_DSR: Duration = Duration::from_secs(120);
+/// The same by DSR and IP-in-IP: only the client was heard to end it, and the backend may go on for as long.
+const OVER_ONE_WAY: Duration = Duration::from_secs(120);
 /// What a connection is followed for whose backend, or whose client, has not answered yet.
 const OPENING: Duration = Duration::from_secs(60);
 /// What is asked past the listeners is remembered for; the next packet remembers it anew.
@@ -99,7 +99,7 @@ impl Stage {
             Stage::Opening => OPENING.min(idle),
             Stage::Open => idle,
             Stage::Over if flow.forward == Forward::FullNat as u8 => OVER_BY_FULL_NAT,
-            Stage::Over if flow.forward == Forward::Dsr as u8 => OVER_BY_DSR.min(idle),
+            Stage::Over if flow.forward >= Forward::Dsr as u8 => OVER_ONE_WAY.min(idle),
             Stage::Over => OVER,
             Stage::Direct => DIRECT_IDLE,
         }

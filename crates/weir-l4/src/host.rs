@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::OwnedFd;
 
 use rustix::net::netlink::SocketAddrNetlink;
@@ -65,6 +65,17 @@ impl Host {
         let address = address.to_canonical();
         let matching = self.routes.iter().filter(|route| route.leads_to(address));
         matching.max_by_key(|route| route.prefix).map_or(0, |route| route.interface)
+    }
+
+    /// The address of this host that packets to `address` come from when they are its own: the one that the
+    /// route prefers. `None` when no route leads there.
+    pub fn source_to(address: IpAddr) -> Option<IpAddr> {
+        let any =
+            if address.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        // Nothing is sent; of which port is asked does not matter.
+        socket.connect((address, 9)).ok()?;
+        Some(socket.local_addr().ok()?.ip())
     }
 
     /// Names of the interfaces that some route leads out by: where clients and backends are.
@@ -321,6 +332,14 @@ mod tests {
             assert_eq!(host.interface_to(address.parse().unwrap()), interface, "{address}");
         }
         assert_eq!(Host::default().interface_to("10.0.0.1".parse().unwrap()), 0);
+    }
+
+    #[test]
+    fn what_goes_to_this_host_comes_from_it() {
+        for address in ["127.0.0.1", "::1"] {
+            let address: IpAddr = address.parse().unwrap();
+            assert_eq!(Host::source_to(address), Some(address));
+        }
     }
 
     #[test]

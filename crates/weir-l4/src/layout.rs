@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub use crate::verdict::Verdict;
 
 /// As `LAYOUT_VERSION` in `bpf/layout.h`.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 /// Slots in a block.
 pub const SLOTS_PER_BLOCK: usize = 32;
 /// Blocks of one table.
@@ -67,6 +67,8 @@ pub enum Forward {
     FullNat = 1,
     /// Nothing but the MAC address.
     Dsr = 2,
+    /// As DSR, within an outer header.
+    Ipip = 3,
 }
 
 /// Sources of a listener for each address family, at most.
@@ -213,6 +215,8 @@ pub struct Backend {
     pub weight: u32,
     /// Index of the interface that leads to it; 0 when not known.
     pub interface: u32,
+    /// Where outer headers to it come from, if its listener says nothing; zero when not known.
+    pub source: Address,
 }
 
 /// Bit of [`Origin::uses`]: a listener uses the backend by NAT.
@@ -511,7 +515,7 @@ const _: () = assert!(size_of::<Listener>() == 16);
 const _: () = assert!(size_of::<Source>() == 8);
 const _: () = assert!(size_of::<Pool>() == 16);
 const _: () = assert!(size_of::<SlotBlock>() == 64);
-const _: () = assert!(size_of::<Backend>() == 32);
+const _: () = assert!(size_of::<Backend>() == 48);
 const _: () = assert!(size_of::<Origin>() == 28);
 const _: () = assert!(size_of::<FlowKey4>() == 16);
 const _: () = assert!(size_of::<FlowKey6>() == 40);

@@ -189,7 +189,7 @@ impl Plan {
             let Some(at) = wanted.pools.iter().position(|pool| pool.name == listener.pool) else { continue };
             let pool = self.number(Kind::Pool, name_of(&listener.pool))?;
             let values = [4, 6].map(|family| Listener { pool, ..of_family(listener, number, family) });
-            for source in &listener.sources {
+            for source in listener.sources.iter().filter(|_| listener.forward == Forward::FullNat) {
                 let ports = || Source {
                     first_port: listener.source_ports.0,
                     last_port: listener.source_ports.1,
@@ -339,7 +339,7 @@ fn used_by(forward: Forward) -> u8 {
         Forward::Nat => USE_NAT,
         Forward::FullNat => USE_FULL_NAT,
         // Answers go past this host.
-        Forward::Dsr => 0,
+        Forward::Dsr | Forward::Ipip => 0,
     }
 }
 
@@ -378,6 +378,7 @@ fn backend(member: &wanted::Member, before: Option<Backend>, interface: u32) -> 
         generation,
         weight: member.weight.max(1),
         interface,
+        source: member.source.map(Address::from).unwrap_or_default(),
     }
 }
 
@@ -394,6 +395,7 @@ mod tests {
             address,
             weight: 100,
             is_alive: true,
+            source: None,
         }
     }
 

@@ -70,6 +70,7 @@ mod tests {
             address: format!("10.0.0.{}:80", at + 1).parse().unwrap(),
             weight: *weight,
             is_alive: true,
+            source: None,
         };
         let members = weights.iter().enumerate().map(member).collect();
         Pool { name: "app".to_owned(), algorithm, hash_key: HashKey::Client, members }

@@ -33,7 +33,8 @@ pub struct Listener {
     /// What is done to its packets.
     pub forward: Forward,
     /// Addresses that its packets leave from by full-NAT, of either family; at most
-    /// [`MAX_SOURCES`](crate::layout::MAX_SOURCES) of each, more are left out.
+    /// [`MAX_SOURCES`](crate::layout::MAX_SOURCES) of each, more are left out. Of IP-in-IP the first of each
+    /// is used, for outer headers.
     pub sources: Vec<IpAddr>,
     /// Ports of these addresses that no flow of this host's own has: the first and the last.
     pub source_ports: (u16, u16),
@@ -63,4 +64,6 @@ pub struct Member {
     pub weight: u32,
     /// Whether its flows go on. A backend that is down loses them: UDP moves, TCP is reset.
     pub is_alive: bool,
+    /// The address of this host that outer headers to it come from, where its listener says none.
+    pub source: Option<IpAddr>,
 }

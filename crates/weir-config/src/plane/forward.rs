@@ -16,9 +16,7 @@ words! {
         Nat = "nat": "the destination becomes the backend's; answers come back through this machine",
         FullNat = "full-nat": "the source becomes one of `source_address`, too: backends need no route through this machine",
         Dsr = "dsr": "nothing but the MAC address becomes the backend's, which has the listener's address too, is on a link of this machine, and answers clients itself",
-    }
-    not built {
-        "ipip": "as `dsr`, through a tunnel",
+        Ipip = "ipip": "as `dsr`, within an outer IP header, so that backends may be behind routers; they take it off",
     }
 }
 
@@ -88,6 +86,14 @@ pub(super) fn check(listener: &Fields, findings: &mut Findings<'_>) {
     match asked(listener) {
         None => {}
         Some(Forward::FullNat) => needs_sources(listener, findings),
+        Some(Forward::Ipip) => {
+            one_of_each_family(listener, findings);
+            if let Some(entry) = listener.get("source_ports") {
+                let message = "`source_ports` means nothing to `forward = \"ipip\"`";
+                let hint = "packets keep the client's port there; it is for \"full-nat\"";
+                findings.error(entry.key, message, hint);
+            }
+        }
         Some(forward @ (Forward::Nat | Forward::Dsr)) => {
             for name in ["source_address", "source_ports"] {
                 let Some(entry) = listener.get(name) else { continue };
@@ -95,6 +101,20 @@ pub(super) fn check(listener: &Fields, findings: &mut Findings<'_>) {
                 let hint = "packets keep the client's address and port there; it is for \"full-nat\"";
                 findings.error(entry.key, message, hint);
             }
+        }
+    }
+}
+
+/// Outer headers have a single source, of the family that a packet has.
+fn one_of_each_family(listener: &Fields, findings: &mut Findings<'_>) {
+    let sources = listener.list("source_address").iter();
+    let sources: Vec<_> = sources.filter_map(|(at, value)| Some((*at, IpAddr::of(value)?))).collect();
+    for is_ipv4 in [true, false] {
+        let mut of_family = sources.iter().filter(|(_, source)| source.is_ipv4() == is_ipv4);
+        if let Some((at, source)) = of_family.nth(1) {
+            let message = format!("`source_address` has `{source}` beside another of its family");
+            let hint = "by `ipip` each family has one, which backends know their balancer by";
+            findings.error(*at, message, hint);
         }
     }
 }

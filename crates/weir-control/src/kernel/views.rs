@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use weir_l4::explain::{Explained, Explainer, Packet};
 use weir_l4::flows::{FlowTables, Remembered};
 use weir_l4::host::Host;
-use weir_l4::layout::{TCP, TraceStep, Verdict};
+use weir_l4::layout::{Forward, TCP, TraceStep, Verdict};
 use weir_l4::program::Sizes;
 
 use super::owner::monotonic;
@@ -201,7 +201,9 @@ fn row(one: &Remembered, named: &Named<'_>) -> FlowRow {
         client,
         destination,
         backend,
-        seen_as: (!is_direct && seen_as != client).then_some(seen_as),
+        // By IP-in-IP it is the source of outer packets, within which the client's address stays.
+        seen_as: (!is_direct && one.flow.forward < Forward::Dsr as u8 && seen_as != client)
+            .then_some(seen_as),
         silent_seconds: one.silent.as_secs_f64(),
     }
 }
@@ -229,7 +231,7 @@ impl Explanation {
             None => "is left to this host's own stack".to_owned(),
             Some(verdict) => match (verdict, explained.becomes) {
                 (Verdict::ToBackend | Verdict::ToClient, Some((from, to))) => {
-                    format!("{}: leaves from {from} to {to}", verdict.word())
+                    format!("{}: leaves from {from} to {to}{}", verdict.word(), within(explained))
                 }
                 (verdict, _) => verdict.word().to_owned(),
             },
@@ -289,12 +291,19 @@ impl Explanation {
             TraceStep::Mtu if value == 0 => "how much fits is not known yet".to_owned(),
             TraceStep::Mtu => format!("{value} bytes fit"),
             TraceStep::Verdict => match explained.becomes {
-                Some((from, to)) => format!("{}, from {from} to {to}", verdict_word(value)),
+                Some((from, to)) => {
+                    format!("{}, from {from} to {to}{}", verdict_word(value), within(explained))
+                }
                 None => verdict_word(value).to_owned(),
             },
         };
         self.steps.push(said);
     }
+}
+
+fn within(explained: &Explained) -> String {
+    let outer = explained.within.map(|(from, to)| format!(", within a packet from {from} to {to}"));
+    outer.unwrap_or_default()
 }
 
 fn verdict_word(number: u32) -> &'static str {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use weir_balance::{Algorithm as Balance, State};
 use weir_config::{Forward as Asked, HashKey as Key, PortRange, Speaks};
+use weir_l4::host::Host;
 use weir_l4::layout::{Algorithm, Forward, HashKey, TCP, UDP};
 use weir_l4::ports::{LocalPorts, Ports, Taken};
 use weir_l4::wanted::{Listener, Member, Pool, Wanted};
@@ -33,6 +34,7 @@ pub fn wanted(
                     Asked::Nat => Forward::Nat,
                     Asked::FullNat => Forward::FullNat,
                     Asked::Dsr => Forward::Dsr,
+                    Asked::Ipip => Forward::Ipip,
                 },
                 sources: one.config.source_addresses.clone(),
                 // Without a port nothing is sent. That some were free was seen when the listener was placed.
@@ -43,7 +45,12 @@ pub fn wanted(
     let is_used = |pool: &&std::sync::Arc<weir_state::Pool>| {
         listeners.iter().any(|listener| listener.pool == pool.config.name)
     };
-    let pools = snapshot.pools.iter().filter(is_used).map(|pool| of_pool(pool, is_own)).collect();
+    let source_to = |pool: &weir_state::Pool, address| {
+        let is_asked = |one: &Listener| one.forward == Forward::Ipip && one.pool == pool.config.name;
+        listeners.iter().any(is_asked).then(|| Host::source_to(address)).flatten()
+    };
+    let of = |pool: &std::sync::Arc<weir_state::Pool>| of_pool(pool, is_own, &|at| source_to(pool, at));
+    let pools = snapshot.pools.iter().filter(is_used).map(of).collect();
     Wanted { listeners, pools }
 }
 
@@ -57,14 +64,18 @@ fn networks(list: &[IpNet]) -> Vec<(IpAddr, u8)> {
 /// This host may give them to others.
 pub fn source_ports(listener: &weir_config::Listener, ports: &LocalPorts) -> Result<Ports, Taken> {
     match listener.forward {
-        Asked::Nat | Asked::Dsr => Ok(Ports::default()),
+        Asked::Nat | Asked::Dsr | Asked::Ipip => Ok(Ports::default()),
         Asked::FullNat => {
             ports.for_sources(listener.source_ports.map(|PortRange { first, last }| (first, last)))
         }
     }
 }
 
-fn of_pool(pool: &weir_state::Pool, is_own: &dyn Fn(IpAddr) -> bool) -> Pool {
+fn of_pool(
+    pool: &weir_state::Pool,
+    is_own: &dyn Fn(IpAddr) -> bool,
+    source_to: &dyn Fn(IpAddr) -> Option<IpAddr>,
+) -> Pool {
     let algorithm = match pool.config.balance {
         Balance::Source | Balance::Hash | Balance::Maglev => Algorithm::Hash,
         Balance::LeastConnections => Algorithm::LeastFlows,
@@ -83,7 +94,8 @@ fn of_pool(pool: &weir_state::Pool, is_own: &dyn Fn(IpAddr) -> bool) -> Pool {
         let is_own = is_own(address.ip());
         let weight = if is_own { 0 } else { weights[at] };
         let is_down = pool.balance.state(at) == State::Down && weight == 0;
-        Some(Member { id: backend.balance.id(), address, weight, is_alive: !is_down && !is_own })
+        let (is_alive, source) = (!is_down && !is_own, source_to(address.ip()));
+        Some(Member { id: backend.balance.id(), address, weight, is_alive, source })
     });
     Pool { name: pool.config.name.clone(), algorithm, hash_key, members: members.collect() }
 }

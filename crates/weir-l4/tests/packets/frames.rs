@@ -9,6 +9,8 @@ pub type Mac = [u8; 6];
 
 pub const ICMP: u8 = 1;
 pub const ICMP6: u8 = 58;
+pub const IP4_IN_IP: u8 = 4;
+pub const IP6_IN_IP: u8 = 41;
 pub const HOP_BY_HOP: u8 = 0;
 pub const ROUTING: u8 = 43;
 pub const FRAGMENT: u8 = 44;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use weir_l4::layout::{Algorithm, Forward, TCP, UDP, Verdict};
 
-use crate::frames::{ACK, Packet, SYN};
+use crate::frames::{ACK, IP4_IN_IP, IP6_IN_IP, Ip, Packet, SYN};
 use crate::namespace::{BACKENDS, CLIENTS};
 use crate::plane::Plane;
 
@@ -67,7 +67,7 @@ impl Kind {
     /// That router, as a backend sees it.
     pub fn router_seen(self) -> IpAddr {
         match self.forward {
-            Forward::Nat | Forward::Dsr => self.router(),
+            Forward::Nat | Forward::Dsr | Forward::Ipip => self.router(),
             Forward::FullNat => self.source().ip(),
         }
     }
@@ -95,6 +95,7 @@ impl Kind {
         match self.forward {
             Forward::Nat => plane.listener(u32::from(number), at, self.protocol, 0, backends),
             Forward::Dsr => plane.dsr_listener(u32::from(number), at, self.protocol, 0),
+            Forward::Ipip => plane.ipip_listener(u32::from(number), at, self.protocol, 0, &[source.ip()]),
             Forward::FullNat => {
                 plane.host_address(source.ip());
                 let ports = (source.port(), source.port());
@@ -115,7 +116,7 @@ impl Kind {
     /// A client, as a backend sees it.
     pub fn seen(self, client: SocketAddr) -> SocketAddr {
         match self.forward {
-            Forward::Nat | Forward::Dsr => client,
+            Forward::Nat | Forward::Dsr | Forward::Ipip => client,
             Forward::FullNat => self.source(),
         }
     }
@@ -155,7 +156,7 @@ impl Kind {
     /// What a packet to the listener becomes.
     pub fn at_backend(self, packet: &Packet) -> Packet {
         match self.forward {
-            Forward::Dsr => packet.translated(packet.source(), packet.destination()),
+            Forward::Dsr | Forward::Ipip => packet.translated(packet.source(), packet.destination()),
             _ => packet.translated(self.seen(packet.source()), self.backend(0)),
         }
     }
@@ -178,7 +179,24 @@ impl Kind {
     #[track_caller]
     pub fn open(self, plane: &mut Plane) {
         let first = self.first();
-        plane.run(CLIENTS, &first.frame()).forwarded(Verdict::ToBackend, &self.at_backend(&first).frame());
+        let expected = match self.forward {
+            Forward::Ipip => self.wrapped(&first, 0),
+            _ => self.at_backend(&first).frame(),
+        };
+        plane.run(CLIENTS, &first.frame()).forwarded(Verdict::ToBackend, &expected);
+    }
+
+    /// The frame around a packet to the listener, with a hop less to go, within an outer one to a backend
+    /// (RFC 2003 §3.1, RFC 2473 §3.1, RFC 6040 §4.1).
+    pub fn wrapped(self, packet: &Packet, backend: u8) -> Vec<u8> {
+        self.wrapped_to(packet, &self.at_backend(packet).bytes(), self.backend(backend).ip())
+    }
+
+    /// The same around these bytes.
+    pub fn wrapped_to(self, packet: &Packet, bytes: &[u8], backend: IpAddr) -> Vec<u8> {
+        let mut outer = Ip::new(self.source().ip(), backend);
+        (outer.class, outer.flow_label, outer.id) = (packet.ip.class, packet.ip.flow_label, packet.ip.id);
+        packet.framed(&outer.around(if self.is_ip4 { IP4_IN_IP } else { IP6_IN_IP }, bytes))
     }
 }
 
@@ -218,6 +236,27 @@ macro_rules! each_kind_of_dsr {
     )* };
 }
 pub(crate) use each_kind_of_dsr;
+
+/// Makes of each case eight tests by IP-in-IP, as [`each_kind_of_dsr`] does.
+macro_rules! each_kind_of_ipip {
+    ($($case:ident)*) => { $(
+        mod $case {
+            use weir_l4::layout::Forward;
+
+            use crate::kinds::{TCP4, TCP6, UDP4, UDP6};
+
+            #[test] fn tcp4() { super::$case(TCP4.by(Forward::Ipip)); }
+            #[test] fn udp4() { super::$case(UDP4.by(Forward::Ipip)); }
+            #[test] fn tcp6() { super::$case(TCP6.by(Forward::Ipip)); }
+            #[test] fn udp6() { super::$case(UDP6.by(Forward::Ipip)); }
+            #[test] fn tcp4_summed() { super::$case(TCP4.by(Forward::Ipip).summed()); }
+            #[test] fn udp4_summed() { super::$case(UDP4.by(Forward::Ipip).summed()); }
+            #[test] fn tcp6_summed() { super::$case(TCP6.by(Forward::Ipip).summed()); }
+            #[test] fn udp6_summed() { super::$case(UDP6.by(Forward::Ipip).summed()); }
+        }
+    )* };
+}
+pub(crate) use each_kind_of_ipip;
 
 /// Makes of each case twice the tests of [`each_kind_of_nat`]: those, and those again with a device that sums
 /// whole packets.

@@ -22,6 +22,7 @@ mod hashing;
 mod headers;
 mod hop_limit;
 mod icmp;
+mod ipip;
 mod mtu;
 mod nat;
 mod opening;

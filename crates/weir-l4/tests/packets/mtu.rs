@@ -17,6 +17,7 @@ each_kind! {
     padding_behind_a_packet_is_not_in_its_way
     a_packet_larger_than_the_route_is_answered
     a_train_whose_segments_fit_goes_on
+    a_train_that_was_not_counted_goes_on_where_its_segments_fit
     a_train_whose_segments_do_not_fit_is_answered
     a_first_packet_that_does_not_fit_is_answered
 }
@@ -103,6 +104,15 @@ fn a_train_whose_segments_fit_goes_on(kind: Kind) {
     assert!(outcome.was_sent(), "{outcome}");
     assert_eq!(outcome.frame[14..], expected.frame()[14..]);
     outcome.counted_packets(2);
+}
+
+/// A hypervisor's device hands trains on without having counted their segments.
+fn a_train_that_was_not_counted_goes_on_where_its_segments_fit(kind: Kind) {
+    let mut plane = plane_to(kind, kind.host(3, 0));
+    let packet = kind.later().with_payload(2600);
+    let outcome = plane.run_train(CLIENTS, &packet.frame(), 0, 1300);
+    let expected = packet.translated(kind.seen(packet.source()), kind.host(3, 0));
+    outcome.forwarded(Verdict::ToBackend, &expected.frame());
 }
 
 fn a_train_whose_segments_do_not_fit_is_answered(kind: Kind) {

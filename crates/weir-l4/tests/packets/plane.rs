@@ -222,6 +222,7 @@ impl Plane {
             generation: 1,
             weight: 100,
             interface: BACKENDS.interface,
+            source: Address::default(),
         };
         self.loaded().array::<Backend>("backends").set(number, backend, 0).unwrap();
     }
@@ -291,6 +292,29 @@ impl Plane {
     /// As [`Plane::listener`], by DSR.
     pub fn dsr_listener(&mut self, number: u32, at: SocketAddr, protocol: u8, pool: u32) {
         let listener = Listener { number, pool, forward: Forward::Dsr as u8, ..Listener::default() };
+        self.put_listener(listener, at, protocol, &[]);
+    }
+
+    /// As [`Plane::listener`], by IP-in-IP from these addresses.
+    pub fn ipip_listener(
+        &mut self,
+        number: u32,
+        at: SocketAddr,
+        protocol: u8,
+        pool: u32,
+        sources: &[IpAddr],
+    ) {
+        let first = (number * 2 + u32::from(at.is_ipv6())) * MAX_SOURCES;
+        for (place, source) in (first..).zip(sources) {
+            self.loaded().array::<Address>("sources").set(place, Address::from(*source), 0).unwrap();
+        }
+        let listener = Listener {
+            number,
+            pool,
+            source_count: sources.len() as u8,
+            forward: Forward::Ipip as u8,
+            ..Listener::default()
+        };
         self.put_listener(listener, at, protocol, &[]);
     }
 

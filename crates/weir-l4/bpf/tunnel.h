@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Packets within packets: IPv4 in IPv4 (RFC 2003), IPv6 in IPv6 (RFC 2473); and what routers say of the outer ones. */
+#ifndef WEIR_TUNNEL_H
+#define WEIR_TUNNEL_H
+
+#include "answer.h"
+#include "forward.h"
+#include "icmp.h"
+#include "rewrite.h"
+
+#define OUTER_HOPS 64
+/* Least MTU that is believed of a router: those of IPv4 and IPv6 themselves (RFC 791 §3.2, RFC 8200 §5). */
+#define LEAST_MTU4 68
+#define LEAST_MTU6 1280
+
+/* Has the outer headers of a flow come from its listener's address, or from that which the route to the backend has. 0 where
+ * none is known. */
+__noinline int take_source(const struct packet *packet, struct flow *flow, const struct listener *listener)
+{
+	struct backend *backend;
+	struct address *said;
+	__u32 index;
+
+	if (!packet || !flow || !listener)
+		return 0;
+	if (listener->source_count) {
+		index = (listener->number * 2 + (packet->family == 6)) * MAX_SOURCES;
+		said = bpf_map_lookup_elem(&sources, &index);
+		if (!said)
+			return 0;
+		flow->source = *said;
+	} else {
+		index = flow->backend;
+		backend = bpf_map_lookup_elem(&backends, &index);
+		if (!backend)
+			return 0;
+		flow->source = backend->source;
+	}
+	return (flow->source.words[0] | flow->source.words[3]) != 0;
+}
+
+/* What a header may say of the bytes behind it. A train may be longer before the kernel cuts it: 0 then, as the kernel has
+ * it, which finds each segment's own. */
+static __always_inline __be16 length_of(__u32 bytes)
+{
+	return bytes <= 0xffff ? bpf_htons(bytes) : 0;
+}
+
+/* No router may cut the outer packet: a backend that takes packets out by a program can't put fragments together. */
+static __always_inline long wrap_ip4(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
+{
+	struct iphdr outer = {};
+
+	/* DSCP, ECN (RFC 6040 §4.1) and the number stay. */
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &outer, offsetof(struct iphdr, frag_off)))
+		return 1;
+	outer.version = 4;
+	outer.ihl = 5;
+	outer.tot_len = length_of(packet->size + sizeof(outer));
+	outer.frag_off = bpf_htons(0x4000);
+	outer.ttl = OUTER_HOPS;
+	outer.protocol = IPPROTO_IPIP;
+	outer.saddr = flow->source.words[3];
+	outer.daddr = flow->destination.words[3];
+	outer.check = ~fold(bpf_csum_diff(NULL, 0, (__be32 *)&outer, sizeof(outer), 0));
+	return bpf_skb_adjust_room(skb, sizeof(outer), BPF_ADJ_ROOM_MAC,
+				   BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_FIXED_GSO) ||
+	       bpf_skb_store_bytes(skb, ETH_HLEN, &outer, sizeof(outer), BPF_F_RECOMPUTE_CSUM);
+}
+
+static __always_inline long wrap_ip6(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
+{
+	struct ipv6hdr outer = {};
+
+	/* Version, traffic class and flow label stay. */
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &outer, 4))
+		return 1;
+	outer.payload_len = length_of(packet->size);
+	outer.nexthdr = IPPROTO_IPV6;
+	outer.hop_limit = OUTER_HOPS;
+	__builtin_memcpy(&outer.saddr, &flow->source, 16);
+	__builtin_memcpy(&outer.daddr, &flow->destination, 16);
+	return bpf_skb_adjust_room(skb, sizeof(outer), BPF_ADJ_ROOM_MAC,
+				   BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 | BPF_F_ADJ_ROOM_FIXED_GSO) ||
+	       bpf_skb_store_bytes(skb, ETH_HLEN, &outer, sizeof(outer), BPF_F_RECOMPUTE_CSUM);
+}
+
+/* Puts a packet into an outer one to its flow's backend. */
+__noinline int wrap(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
+{
+	if (!packet || !flow)
+		return 1;
+	return (packet->family == 4 ? wrap_ip4(skb, packet, flow) : wrap_ip6(skb, packet, flow)) != 0;
+}
+
+/* Makes a packet ready for a backend that answers past us. */
+__noinline int hand_over(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
+{
+	if (!packet || !flow || age(skb, packet))
+		return 1;
+	return flow->forward == FORWARD_IPIP ? wrap(skb, packet, flow) : 0;
+}
+
+/* Whether an error that quotes neither TCP nor UDP quotes a packet within another. */
+static __always_inline bool is_tunnel(const struct quoted *quoted)
+{
+	return quoted->opposite.protocol == IPPROTO_IPIP || quoted->opposite.protocol == IPPROTO_IPV6;
+}
+
+/* Reads the header of the outer packet that an error quotes: `flow` gets its addresses, `quoted` where the inner one begins.
+ * 0 when it is none that was sent from here. */
+__noinline int read_outer(struct __sk_buff *skb, const struct packet *packet, struct quoted *quoted, struct flow *flow)
+{
+	__u32 at;
+
+	if (!packet || !quoted || !flow)
+		return 0;
+	at = packet->transport + ICMP_HEADER;
+	if (packet->family == 4) {
+		struct iphdr ip;
+
+		if (bpf_skb_load_bytes(skb, at, &ip, sizeof(ip)) || ip.version != 4 || ip.ihl != 5 ||
+		    ip.protocol != IPPROTO_IPIP || ip.frag_off & bpf_htons(0x3fff))
+			return 0;
+		from_ip4(&flow->source, ip.saddr);
+		from_ip4(&flow->destination, ip.daddr);
+	} else {
+		struct ipv6hdr ip;
+
+		if (bpf_skb_load_bytes(skb, at, &ip, sizeof(ip)) || ip.version != 6 || ip.nexthdr != IPPROTO_IPV6)
+			return 0;
+		__builtin_memcpy(&flow->source, &ip.saddr, 16);
+		__builtin_memcpy(&flow->destination, &ip.daddr, 16);
+	}
+	quoted->header = at + outer_bytes(packet->family);
+	/* An error goes to who sent what it quotes; any other is a forgery. */
+	return same_address(&flow->source, &packet->destination);
+}
+
+/* Whether the packet that an error quotes belongs to a flow whose outer packets have the addresses in `flow`, which then gets
+ * the flow's listener and the way to its client. */
+__noinline int find_wrapped(const struct packet *packet, const struct quoted *quoted, struct flow *flow)
+{
+	struct flow_key6 key = {};
+	struct flow *found;
+
+	if (!packet || !quoted || !flow)
+		return 0;
+	key.source = quoted->opposite.destination;
+	key.destination = quoted->opposite.source;
+	key.source_port = quoted->opposite.destination_port;
+	key.destination_port = quoted->opposite.source_port;
+	key.protocol = quoted->opposite.protocol;
+	found = find(&key, packet->family);
+	if (!found || found->forward != FORWARD_IPIP || found->direction != TO_BACKEND ||
+	    !same_address(&found->source, &flow->source) || !same_address(&found->destination, &flow->destination))
+		return 0;
+	flow->listener = found->listener;
+	flow->source = key.destination;
+	flow->destination = key.source;
+	return 1;
+}
+
+/* What a client is told of an error about the outer packet (RFC 2003 §4, RFC 2473 §8): the MTU less the outer header, and
+ * of all else that its listener is not reached. `packet->mtu` is set. */
+static __always_inline bool read_error(struct __sk_buff *skb, struct packet *packet, enum error *error)
+{
+	struct icmp_header icmp;
+	__u32 mtu, least = packet->family == 4 ? LEAST_MTU4 : LEAST_MTU6;
+	bool is_too_big;
+
+	if (bpf_skb_load_bytes(skb, packet->transport, &icmp, sizeof(icmp)))
+		return false;
+	is_too_big = packet->family == 4 ? icmp.type == ICMP_DEST_UNREACH && icmp.code == ICMP_FRAG_NEEDED
+					 : icmp.type == ICMPV6_TOO_BIG;
+	*error = is_too_big ? TOO_BIG : HOST_UNREACHABLE;
+	packet->mtu = 0;
+	if (!is_too_big)
+		return packet->family == 6 || icmp.type != ICMP_SOURCE_QUENCH;
+	mtu = bpf_ntohl(icmp.value) & (packet->family == 4 ? 0xffff : 0xffffffff);
+	if (mtu < least || mtu > 0xffff)
+		return false;
+	mtu -= outer_bytes(packet->family);
+	packet->mtu = mtu > least ? mtu : least;
+	return true;
+}
+
+/* Takes away all that stands before the quoted packet of a client, and reads that. */
+__noinline int unwrap(struct __sk_buff *skb, struct packet *packet, struct flow *flow, enum error *error)
+{
+	struct quoted quoted = {};
+	__u32 mtu, quotes;
+
+	if (!packet || !flow || !error || !read_outer(skb, packet, &quoted, flow) ||
+	    !read_quoted(skb, packet, &quoted) || !find_wrapped(packet, &quoted, flow))
+		return NOT_OURS;
+	if (packet->fault)
+		return packet->fault;
+	if (packet->hop_limit <= 1 || !read_error(skb, packet, error))
+		return DROP_ICMP;
+	if (!may_answer())
+		return DROP_UNANSWERED;
+	mtu = packet->mtu;
+	quotes = quoted.opposite.protocol == IPPROTO_TCP ? QUOTED_TCP : QUOTED_UDP;
+	if (quoted.transport + quotes > ETH_HLEN + packet->size ||
+	    bpf_skb_adjust_room(skb, ETH_HLEN - (__s32)quoted.header, BPF_ADJ_ROOM_MAC, 0))
+		return DROP_ICMP;
+	__builtin_memset(packet, 0, sizeof(*packet));
+	if (!parse(skb, packet))
+		return DROP_ICMP;
+	packet->mtu = mtu;
+	return VERDICT_ICMP_TO_CLIENT;
+}
+
+/* An error of a router between here and a backend, about an outer packet: the client is told, of its own. */
+__noinline int relay(struct __sk_buff *skb, struct packet *packet, struct flow *flow)
+{
+	enum error error = TOO_BIG;
+	enum way way;
+	int verdict, action;
+
+	if (!packet || !flow)
+		return NOT_OURS;
+	verdict = unwrap(skb, packet, flow, &error);
+	if (verdict == NOT_OURS)
+		return NOT_OURS;
+	if (verdict != VERDICT_ICMP_TO_CLIENT)
+		return drop(skb, flow->listener, verdict);
+	if (become_error(skb, packet, error))
+		return drop(skb, flow->listener, DROP_NOT_REWRITTEN);
+	way = look_up(skb, flow, packet->family, 0);
+	if (way == WAY_NONE)
+		return drop(skb, flow->listener, DROP_NO_ROUTE);
+	action = send(skb, flow, way);
+	count(skb, flow->listener, VERDICT_ICMP_TO_CLIENT);
+	return action;
+}
+
+#endif

@@ -1,0 +1,302 @@
+//! Packets go to a backend within an outer one, as RFC 2003 and RFC 2473 have it, wherever the backend is.
+
+use weir_l4::layout::{Address, Algorithm, Settings, TCP, Verdict};
+
+use crate::frames::{ACK, FIN, IcmpError, Packet, Read, Sum};
+use crate::kinds::{Kind, each_kind_of_ipip};
+use crate::namespace::{BACKENDS, CLIENTS, NARROW, NARROW_MTU, ROUTE_MTU};
+use crate::plane::Plane;
+
+each_kind_of_ipip! {
+    a_conversation_goes_within_outer_packets
+    damage_and_padding_stay_within
+    fragments_follow_the_first
+    an_error_about_an_answer_reaches_the_backend_within
+    what_the_backend_answers_is_left_alone
+    a_flow_settles_by_its_client_alone
+    a_backend_behind_a_router_is_reached
+    a_dead_backend_is_left
+    a_hop_limit_that_ends_here_is_answered_by_the_listener
+    the_outer_header_counts_for_what_fits
+    the_route_says_whence_where_the_listener_does_not
+    a_train_whose_segments_do_not_fit_is_answered
+    a_host_that_does_not_forward_balances_all_the_same
+    a_router_that_has_less_room_is_heard_by_the_client
+    a_backend_that_is_not_reached_is_told_to_the_client
+    an_error_that_quotes_too_little_is_dropped
+    an_error_about_what_was_not_sent_is_left_alone
+}
+
+/// Every packet of the client is forwarded whole; the outer one is to the backend.
+#[track_caller]
+fn goes_on(plane: &mut Plane, kind: Kind, packet: &Packet) {
+    plane.run(CLIENTS, &packet.frame()).forwarded(Verdict::ToBackend, &kind.wrapped(packet, 0));
+}
+
+fn a_conversation_goes_within_outer_packets(kind: Kind) {
+    let mut plane = kind.flowing();
+    let later = kind.later().with_payload(301);
+    let macs: Vec<_> = (0..10).map(|_| plane.run(CLIENTS, &later.frame()).macs()).collect();
+    assert!(macs.contains(&[BACKENDS.neighbour, BACKENDS.mac]), "{macs:02x?}");
+    for hop_limit in [2, 64, 255] {
+        goes_on(&mut plane, kind, &later.clone().with_hop_limit(hop_limit));
+    }
+    // Outer ones have DSCP and ECN of inner ones (RFC 6040 §4.1), and are never cut.
+    for class in [0x01, 0x02, 0x03, 0xb8] {
+        let mut odd = kind.later().with_flags(ACK | FIN);
+        (odd.ip.class, odd.ip.flow_label, odd.ip.dont_fragment) = (class, 0xf_abcd, false);
+        goes_on(&mut plane, kind, &odd);
+    }
+}
+
+fn damage_and_padding_stay_within(kind: Kind) {
+    let mut plane = kind.flowing();
+    let mut packet = kind.later().with_payload(1);
+    packet.padding = 19;
+    goes_on(&mut plane, kind, &packet);
+    if !kind.is_summed {
+        goes_on(&mut plane, kind, &kind.later().with_sum(Sum::Off(0x101)));
+    }
+    if kind.protocol != TCP {
+        goes_on(&mut plane, kind, &kind.later().with_sum(Sum::Missing));
+    }
+}
+
+fn fragments_follow_the_first(kind: Kind) {
+    let mut plane = kind.plane();
+    let first = kind.first().with_payload(2000);
+    let expected = kind.at_backend(&first).fragments(&[800, 1600]);
+    for (fragment, expected) in first.fragments(&[800, 1600]).iter().zip(expected) {
+        let expected = kind.wrapped_to(&first, &expected[14..], kind.backend(0).ip());
+        plane.run(CLIENTS, fragment).forwarded(Verdict::ToBackend, &expected);
+    }
+    let mut other = first;
+    other.ip.id = 0x4321;
+    plane.run(CLIENTS, &other.fragments(&[1024])[1]).dropped(Verdict::DropFragment);
+}
+
+/// Path MTU from the backend to the client works by it.
+fn an_error_about_an_answer_reaches_the_backend_within(kind: Kind) {
+    let mut plane = kind.flowing();
+    let quoted = kind.packet(kind.listener(0), kind.client(7)).with_payload(64).bytes();
+    let (number, code) = if kind.is_ip4 { (3, 4) } else { (2, 0) };
+    let mut error = IcmpError::new(kind.router(), kind.listener(0).ip(), number, code).about(&quoted);
+    error.word = 1280;
+    let mut expected = error.clone();
+    expected.ip.hop_limit -= 1;
+    let expected = kind.wrapped_to(&kind.later(), &expected.bytes(), kind.backend(0).ip());
+    let outcome = plane.run(CLIENTS, &kind.later().framed(&error.bytes()));
+    outcome.forwarded(Verdict::IcmpToBackend, &expected);
+    plane.forget();
+    plane.run(CLIENTS, &kind.later().framed(&error.bytes())).dropped(Verdict::DropIcmp);
+}
+
+fn what_the_backend_answers_is_left_alone(kind: Kind) {
+    let mut plane = kind.flowing();
+    let mut answer = kind.answer();
+    plane.run(BACKENDS, &answer.frame()).untouched();
+    (answer.ip.source, answer.source_port) = (kind.listener(0).ip(), kind.listener(0).port());
+    plane.run(BACKENDS, &answer.frame()).untouched();
+    plane.run(CLIENTS, &kind.packet(kind.client(7), kind.backend(0)).frame()).untouched();
+    assert_eq!(plane.remembered(), 1);
+}
+
+fn a_flow_settles_by_its_client_alone(kind: Kind) {
+    let mut plane = kind.flowing();
+    assert_eq!((plane.opening(), plane.settled(), plane.open_flows(0)), (1, 0, 1));
+    goes_on(&mut plane, kind, &kind.later());
+    assert_eq!((plane.opening(), plane.settled(), plane.open_flows(0)), (0, 1, 1));
+    goes_on(&mut plane, kind, &kind.later());
+    if kind.protocol == TCP {
+        goes_on(&mut plane, kind, &kind.later().with_flags(ACK | FIN));
+        assert_eq!(plane.open_flows(0), 0, "nobody hears the backend's own end");
+        goes_on(&mut plane, kind, &kind.later());
+        goes_on(&mut plane, kind, &kind.first());
+        assert_eq!(plane.open_flows(0), 1, "the port is used again");
+    }
+}
+
+fn a_backend_behind_a_router_is_reached(kind: Kind) {
+    let mut plane = kind.plane();
+    plane.backend(0, kind.host(4, 0));
+    for packet in [kind.first(), kind.later(), kind.later()] {
+        let inner = kind.at_backend(&packet).bytes();
+        let expected = kind.wrapped_to(&packet, &inner, kind.host(4, 0).ip());
+        plane.run(CLIENTS, &packet.frame()).forwarded(Verdict::ToBackend, &expected);
+    }
+}
+
+fn a_dead_backend_is_left(kind: Kind) {
+    let mut plane = kind.plane_with(2, Algorithm::Turns);
+    goes_on(&mut plane, kind, &kind.first());
+    plane.change_backend(0, |backend| backend.state = 2);
+    plane.pool(0, Algorithm::Turns, &[1]);
+    if kind.protocol != TCP {
+        let expected = kind.wrapped(&kind.later(), 1);
+        plane.run(CLIENTS, &kind.later().frame()).forwarded(Verdict::ToBackend, &expected);
+        assert_eq!((plane.open_flows(0), plane.open_flows(1)), (0, 1));
+        return;
+    }
+    // Without payload: see `quotable` in `hop_limit`.
+    if !kind.is_summed {
+        let reset = Read::of(&plane.run(CLIENTS, &kind.later().frame()).answered(Verdict::Reset));
+        assert_eq!((reset.source, reset.port(0)), (kind.listener(0).ip(), kind.listener(0).port()));
+    }
+}
+
+fn a_hop_limit_that_ends_here_is_answered_by_the_listener(kind: Kind) {
+    let packet = kind.later().with_hop_limit(1).with_payload(0);
+    let read = Read::of(&kind.flowing().run(CLIENTS, &packet.frame()).answered(Verdict::TimeExceeded));
+    assert_eq!((read.source, read.destination), (kind.listener(0).ip(), packet.ip.source));
+}
+
+/// Bytes of the outer header.
+fn outer_bytes(kind: Kind) -> u16 {
+    if kind.is_ip4 { 20 } else { 40 }
+}
+
+fn the_outer_header_counts_for_what_fits(kind: Kind) {
+    for (backend, mtu) in [(kind.host(3, 0), NARROW_MTU), (kind.host(4, 0), ROUTE_MTU)] {
+        let mut plane = kind.plane();
+        plane.backend(0, backend);
+        if mtu == NARROW_MTU {
+            plane.change_backend(0, |backend| backend.interface = NARROW.interface);
+        }
+        let room = mtu - outer_bytes(kind);
+        let head = kind.later().with_payload(0).bytes().len();
+        for packet in [kind.first(), kind.later().with_payload(usize::from(room) - head)] {
+            let expected = kind.wrapped_to(&packet, &kind.at_backend(&packet).bytes(), backend.ip());
+            plane.run(CLIENTS, &packet.frame()).forwarded(Verdict::ToBackend, &expected);
+        }
+        let mut large = kind.later().with_payload(usize::from(room) + 1 - head);
+        if !kind.is_summed {
+            let read = Read::of(&plane.run(CLIENTS, &large.frame()).answered(Verdict::TooBig));
+            assert_eq!(read.word(4), u32::from(room));
+        }
+        large.ip.dont_fragment = false;
+        if kind.is_ip4 {
+            plane.run(CLIENTS, &large.frame()).dropped(Verdict::DropUnanswered);
+        }
+    }
+}
+
+fn the_route_says_whence_where_the_listener_does_not(kind: Kind) {
+    let mut plane = kind.plane();
+    plane.ipip_listener(0, kind.listener(0), kind.protocol, 0, &[]);
+    plane.run(CLIENTS, &kind.first().frame()).dropped(Verdict::DropNoRoute);
+    plane.change_backend(0, |backend| backend.source = Address::from(kind.source().ip()));
+    goes_on(&mut plane, kind, &kind.first());
+    goes_on(&mut plane, kind, &kind.later());
+}
+
+fn a_train_whose_segments_do_not_fit_is_answered(kind: Kind) {
+    if kind.is_summed {
+        return;
+    }
+    let mut plane = kind.plane();
+    plane.backend(0, kind.host(3, 0));
+    plane.change_backend(0, |backend| backend.interface = NARROW.interface);
+    let head = kind.later().with_payload(0).bytes().len() as u32;
+    let room = u32::from(NARROW_MTU - outer_bytes(kind));
+    let packet = kind.later().with_payload(2800);
+    let outcome = plane.run_train(CLIENTS, &packet.frame(), 3, room + 1 - head);
+    outcome.counted_packets(3);
+    assert!(outcome.was_sent(), "{outcome}");
+    assert_eq!(Read::of(&outcome.frame).word(4), room);
+}
+
+fn a_host_that_does_not_forward_balances_all_the_same(kind: Kind) {
+    let mut plane = kind.plane();
+    plane.set_forwarding(false);
+    goes_on(&mut plane, kind, &kind.first());
+    goes_on(&mut plane, kind, &kind.later());
+}
+
+/// The packet of client 7 that a router between here and the backend quotes, within the outer one.
+fn sent(kind: Kind, packet: &Packet) -> Vec<u8> {
+    kind.wrapped(packet, 0)[14..].to_vec()
+}
+
+/// A frame of such a router's error.
+fn error_of_router(kind: Kind, number: u8, code: u8, word: u32, quote: &[u8]) -> Vec<u8> {
+    let mut error = IcmpError::new(kind.host(2, 9).ip(), kind.source().ip(), number, code).about(quote);
+    error.word = word;
+    let mut carrier = kind.later();
+    (carrier.to_mac, carrier.from_mac) = (BACKENDS.mac, BACKENDS.neighbour);
+    carrier.framed(&error.bytes())
+}
+
+/// What the client is told quotes the packet that it sent, a hop on.
+#[track_caller]
+fn is_told(kind: Kind, frame: &[u8], packet: &Packet, number: [u8; 2]) -> u32 {
+    let read = Read::of(frame);
+    assert_eq!((read.source, read.destination), (kind.listener(0).ip(), kind.client(7).ip()));
+    assert_eq!([read.body[0], read.body[1]], number);
+    let quote = &read.body[8..];
+    assert!(kind.at_backend(packet).bytes().starts_with(quote), "{quote:02x?}");
+    assert!(quote.len() >= if kind.is_ip4 { 28 } else { 48 }, "header and 8 bytes: {quote:02x?}");
+    read.word(4)
+}
+
+/// RFC 2003 §4.1, RFC 2473 §8.2.
+fn a_router_that_has_less_room_is_heard_by_the_client(kind: Kind) {
+    let mut plane = kind.flowing();
+    let packet = kind.later().with_payload(if kind.is_summed { 0 } else { 1300 });
+    let quote = sent(kind, &packet);
+    let (number, code) = if kind.is_ip4 { (3, 4) } else { (2, 0) };
+    for (mtu, told) in
+        [(1400, 1400 - u32::from(outer_bytes(kind))), (1340, 1340 - u32::from(outer_bytes(kind)))]
+    {
+        let outcome = plane.run(BACKENDS, &error_of_router(kind, number, code, mtu, &quote));
+        let frame = outcome.answered(Verdict::IcmpToClient);
+        assert_eq!(is_told(kind, &frame, &packet, [number, code]), told);
+    }
+    // Less than IPv6 has everywhere, and than IPv4 says at all, is nothing to go by.
+    let outcome = plane.run(BACKENDS, &error_of_router(kind, number, code, 60, &quote));
+    outcome.dropped(Verdict::DropIcmp);
+}
+
+fn a_backend_that_is_not_reached_is_told_to_the_client(kind: Kind) {
+    let mut plane = kind.flowing();
+    let packet = kind.later().with_payload(0);
+    let quote = sent(kind, &packet);
+    let (kinds, told) =
+        if kind.is_ip4 { ([(3, 0), (3, 1), (11, 0)], [3, 1]) } else { ([(1, 0), (1, 3), (3, 0)], [1, 3]) };
+    for (number, code) in kinds {
+        let outcome = plane.run(BACKENDS, &error_of_router(kind, number, code, 0, &quote));
+        assert_eq!(is_told(kind, &outcome.answered(Verdict::IcmpToClient), &packet, told), 0);
+    }
+}
+
+/// Up to the end of the transport's sum, which is what we quote ourselves.
+fn an_error_that_quotes_too_little_is_dropped(kind: Kind) {
+    let mut plane = kind.flowing();
+    let quote = sent(kind, &kind.later().with_payload(0));
+    let (number, code) = if kind.is_ip4 { (3, 4) } else { (2, 0) };
+    let needed = quote.len();
+    let cut = error_of_router(kind, number, code, 1400, &quote[..needed - 4]);
+    if kind.protocol == TCP {
+        plane.run(BACKENDS, &cut).dropped(Verdict::DropIcmp);
+    } else {
+        plane.run(BACKENDS, &cut).untouched();
+    }
+    let none = error_of_router(kind, number, code, 1400, &quote[..usize::from(outer_bytes(kind)) + 8]);
+    plane.run(BACKENDS, &none).untouched();
+}
+
+/// Who does not know a flow and both ends of its outer packets says nothing about it.
+fn an_error_about_what_was_not_sent_is_left_alone(kind: Kind) {
+    let mut plane = kind.flowing();
+    let packet = kind.later().with_payload(0);
+    let (number, code) = if kind.is_ip4 { (3, 4) } else { (2, 0) };
+    let other_flow = kind.packet(kind.client(8), kind.listener(0)).with_flags(ACK).with_payload(0);
+    for quote in [sent(kind, &other_flow), kind.wrapped(&packet, 1)[14..].to_vec()] {
+        plane.run(BACKENDS, &error_of_router(kind, number, code, 1400, &quote)).untouched();
+    }
+    let mut error =
+        IcmpError::new(kind.router(), kind.listener(0).ip(), number, code).about(&sent(kind, &packet));
+    error.word = 1400;
+    plane.run(CLIENTS, &kind.later().framed(&error.bytes())).untouched();
+    plane.settings(Settings { routes: 1, ..Settings::default() });
+    goes_on(&mut plane, kind, &kind.later());
+}
