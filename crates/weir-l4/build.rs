@@ -7,12 +7,13 @@ fn main() {
     let directory = Path::new("bpf");
     println!("cargo::rerun-if-changed={}", directory.display());
     println!("cargo::rerun-if-env-changed=WEIR_CLANG");
-    compile(directory, "nat.bpf.o", &[]);
+    compile(directory, "nat.bpf.c", "nat.bpf.o", &[]);
     // The same program, to explain by.
-    compile(directory, "nat_explains.bpf.o", &["-DWEIR_EXPLAINS"]);
+    compile(directory, "nat.bpf.c", "nat_explains.bpf.o", &["-DWEIR_EXPLAINS"]);
+    compile(directory, "decap.bpf.c", "decap.bpf.o", &[]);
 }
 
-fn compile(directory: &Path, object: &str, more: &[&str]) {
+fn compile(directory: &Path, source: &str, object: &str, more: &[&str]) {
     let object = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join(object);
     let clang = std::env::var("WEIR_CLANG").unwrap_or_else(|_| "clang-14".to_owned());
     let mut command = Command::new(&clang);
@@ -22,7 +23,7 @@ fn compile(directory: &Path, object: &str, more: &[&str]) {
     command.args(more);
     // `asm/types.h` lies in the directory of the machine's own architecture.
     command.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
-    command.arg("-c").arg(directory.join("nat.bpf.c")).arg("-o").arg(&object);
+    command.arg("-c").arg(directory.join(source)).arg("-o").arg(&object);
     match command.status() {
         Ok(status) if status.success() => {}
         Ok(_) => panic!(

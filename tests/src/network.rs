@@ -93,6 +93,25 @@ impl Network {
         run(&["ip", "-n", &host, "-6", "route", "add", "default", "via", &format!("fd50:{net}::1")]);
     }
 
+    /// A link between two hosts, with the networks 10.60.`net`.0/24 and fd60:`net`::/64: the first one has 1
+    /// there, the other 2. Its ends are named by the hosts that they lead to.
+    pub fn links(&self, one: &str, other: &str, net: usize) {
+        let (there, here) = (self.full(one), self.full(other));
+        let (to_other, to_one) = (format!("to_{other}"), format!("to_{one}"));
+        run(&[
+            "ip", "link", "add", &to_other, "netns", &there, "type", "veth", "peer", "name", &to_one,
+            "netns", &here,
+        ]);
+        for (host, device, last) in [(one, to_other, 1), (other, to_one, 2)] {
+            self.run(host, &["ip", "addr", "add", &format!("10.60.{net}.{last}/24"), "dev", &device]);
+            self.run(
+                host,
+                &["ip", "addr", "add", &format!("fd60:{net}::{last}/64"), "dev", &device, "nodad"],
+            );
+            self.run(host, &["ip", "link", "set", &device, "up"]);
+        }
+    }
+
     /// Makes a second host of Weir's, `other`, with links of its own to the client and to all servers, and
     /// moves this thread there. Nobody's route leads through it yet; see [`Network::leads_to_other`].
     pub fn adds_other(&mut self, servers: usize) {

@@ -10,6 +10,7 @@
 
 mod attachments;
 pub mod bpf;
+pub mod decap;
 pub mod explain;
 pub mod flows;
 pub mod host;

@@ -82,6 +82,8 @@ enum Verb {
     },
     /// Show the flows that the kernel plane remembers
     Flows(verbs::flows::Arguments),
+    /// On a backend: take the outer header off packets of `forward = "ipip"`, until TERM or INT
+    Decapsulate(verbs::decapsulate::Arguments),
     /// Say which listener, route, pool and backend a request, connection or flow would get, and why
     Explain {
         #[command(subcommand)]
@@ -200,6 +202,7 @@ fn done(verb: Verb) -> Result<Exit, Exit> {
         Verb::Enable { wait, change } => verbs::backend::enable(&change, wait),
         Verb::Cache { what: CacheVerb::Purge(purge) } => verbs::cache::purge(&purge),
         Verb::Flows(arguments) => verbs::flows::flows(&arguments),
+        Verb::Decapsulate(arguments) => verbs::decapsulate::decapsulate(&arguments),
         Verb::Explain { what } => explain(what),
         Verb::Completions { shell } => {
             let mut script = Vec::new();
@@ -279,6 +282,7 @@ mod tests {
             "weir explain udp 10.0.0.1:999 10.0.0.2:53 --json",
             "weir explain sql select 1",
             "weir flows --listener vip --client 10.9.9.9 --limit 10",
+            "weir decapsulate --interface eth0 --interface eth1 --from 10.0.0.5 --from fd00::5 --to 10.0.9.9",
             "weir completions bash",
             "weir man",
             "weir version",

@@ -2,8 +2,10 @@
 //! they are for.
 
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
-use weir_tests::dialogue::{Setup, Weir, until};
+use weir_tests::dialogue::{Setup, Weir, until, weir_binary};
 use weir_tests::network::Network;
 
 use super::{Talk, asks, datagram_socket};
@@ -92,6 +94,92 @@ fn the_guides_direct_server_return_has_backends_answer_past_the_plane() {
     });
     let back = weir.metric("weir_l4_packets_total", &[("listener", "web"), ("verdict", "to_client")]);
     assert_eq!(back, 0.0);
+}
+
+/// `weir decapsulate` of a backend, ended with the test.
+struct Decapsulates(Child, BufReader<ChildStdout>);
+
+impl Decapsulates {
+    /// Started as the guide has it.
+    fn start(network: &Network, server: usize) -> Decapsulates {
+        let mut child = network.on(&format!("server{server}"), || {
+            let words = "decapsulate --interface to_server3 --from 10.0.0.5 --from fd00::5 --to 10.0.9.9 --to fd00:9::9";
+            let mut command = Command::new(weir_binary());
+            command.args(words.split(' ')).stdout(Stdio::piped()).spawn().expect("weir starts")
+        });
+        let mut says = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut line = String::new();
+        says.read_line(&mut line).expect("it speaks");
+        assert!(line.starts_with("takes outer headers off at to_server3"), "{line}");
+        Decapsulates(child, says)
+    }
+
+    /// What it says when it is told to end.
+    fn ends(mut self) -> String {
+        let id = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("it is ours");
+        let mut said = String::new();
+        self.1.read_to_string(&mut said).expect("it ends");
+        said
+    }
+}
+
+impl Drop for Decapsulates {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Between Weir and its backends is a router, and behind that the links are narrower than those of clients.
+#[test]
+fn the_guides_ip_in_ip_reaches_backends_behind_a_router_of_narrow_links() {
+    let network = Network::enter(3);
+    for address in ["10.0.0.5/32", "fd00::5/128"] {
+        network.run("weir", &["ip", "addr", "add", address, "dev", "lo"]);
+    }
+    for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+        network.sets("server3", key, "1");
+    }
+    let mut decapsulate = Vec::new();
+    for server in 1..=2 {
+        let host = format!("server{server}");
+        network.links("server3", &host, server);
+        for (at, device) in [("server3", format!("to_{host}")), (host.as_str(), "to_server3".to_owned())] {
+            network.run(at, &["ip", "link", "set", &device, "mtu", "1400"]);
+        }
+        for (address, vip, router, behind) in [
+            (format!("10.0.0.{server}"), "10.0.9.9", "10.50.13.2", format!("10.60.{server}.2")),
+            (format!("fd00::{server}"), "fd00:9::9", "fd50:13::2", format!("fd60:{server}::2")),
+        ] {
+            network.run(&host, &["ip", "addr", "add", &address, "dev", "to_server3"]);
+            network.run(&host, &["ip", "addr", "add", vip, "dev", "lo"]);
+            network.run("weir", &["ip", "route", "add", &address, "via", router]);
+            network.run("server3", &["ip", "route", "add", &address, "via", &behind]);
+            for at in [address.as_str(), vip] {
+                network.greets_at(server, at.parse().expect("an address"), 443);
+            }
+        }
+        for key in ["net.ipv4.conf.all.rp_filter", "net.ipv4.conf.to_server3.rp_filter"] {
+            network.sets(&host, key, "0");
+        }
+        decapsulate.push(Decapsulates::start(&network, server));
+    }
+    let weir = start(&network, "IP-in-IP: answers go past Weir, and backends may be behind routers");
+    goes_through(&network);
+    for (listener, verdict) in [("web", "to_backend"), ("web6", "to_backend"), ("web", "icmp_to_client")] {
+        until("packets to be counted", || {
+            let labels = [("listener", listener), ("verdict", verdict)];
+            (weir.metric("weir_l4_packets_total", &labels) > 0.0).then_some(())
+        });
+    }
+    let back = weir.metric("weir_l4_packets_total", &[("listener", "web"), ("verdict", "to_client")]);
+    assert_eq!(back, 0.0);
+    for one in decapsulate {
+        let said = one.ends();
+        assert!(said.starts_with("taken_off ") && !said.starts_with("taken_off 0,"), "{said}");
+        assert!(said.trim_end().ends_with("drop_refused 0"), "{said}");
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod plane;
 mod admission;
 mod checksums;
 mod damaged;
+mod decap;
 mod dsr;
 mod flows;
 mod foreign;

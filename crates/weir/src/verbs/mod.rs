@@ -4,6 +4,7 @@ pub mod backend;
 pub mod cache;
 pub mod check;
 pub mod convert;
+pub mod decapsulate;
 pub mod demo;
 pub mod explain;
 pub mod flows;

@@ -1,0 +1,62 @@
+//! `weir decapsulate`
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+use weir_l4::decap::{Decapsulator, TAKEN};
+
+use crate::exit::Exit;
+
+/// How often it says what it counted, if that has changed.
+const SAYS_EVERY: Duration = Duration::from_secs(60);
+
+/// Which packets are taken out of others.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// Interface that outer packets come in by; may be said again
+    #[arg(long, value_name = "NAME", required = true)]
+    interface: Vec<String>,
+    /// Address of a balancer: its `source_address`; may be said again
+    #[arg(long, value_name = "ADDRESS", required = true)]
+    from: Vec<IpAddr>,
+    /// Address of a listener, which inner packets may go to; may be said again [default: all of this host]
+    #[arg(long, value_name = "ADDRESS")]
+    to: Vec<IpAddr>,
+}
+
+/// Takes outer headers off until TERM or INT.
+pub fn decapsulate(arguments: &Arguments) -> Result<Exit, Exit> {
+    let failed = |error: &dyn std::fmt::Display| Exit::Failed.saying(error);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| failed(&error))?;
+    runtime.block_on(async {
+        let mut term = signal(SignalKind::terminate()).map_err(|error| failed(&error))?;
+        let mut int = signal(SignalKind::interrupt()).map_err(|error| failed(&error))?;
+        let mut program =
+            Decapsulator::load(&arguments.from, &arguments.to).map_err(|error| failed(&error))?;
+        for interface in &arguments.interface {
+            program.attach(interface).map_err(|error| failed(&error))?;
+        }
+        say!("takes outer headers off at {}", arguments.interface.join(", "));
+        let mut said = [0; TAKEN.len()];
+        loop {
+            let ends = tokio::select! {
+                _ = term.recv() => true,
+                _ = int.recv() => true,
+                () = tokio::time::sleep(SAYS_EVERY) => false,
+            };
+            let counts = program.counts().map_err(|error| failed(&error))?;
+            if counts != said || ends {
+                let words: Vec<String> =
+                    TAKEN.iter().zip(counts).map(|(name, count)| format!("{name} {count}")).collect();
+                say!("{}", words.join(", "));
+                said = counts;
+            }
+            if ends {
+                return Ok(Exit::Done);
+            }
+        }
+    })
+}
