@@ -1,7 +1,8 @@
 //! Packets as bytes, from any address: what no socket would send.
 
-use std::io;
+use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -34,66 +35,139 @@ pub struct Segment<'p> {
 impl Segment<'_> {
     /// The packet, from its IP header on.
     pub fn packet(&self) -> Vec<u8> {
-        let mut tcp = Vec::with_capacity(20 + self.payload.len());
-        tcp.extend(self.source.port().to_be_bytes());
-        tcp.extend(self.destination.port().to_be_bytes());
-        tcp.extend(self.sequence.to_be_bytes());
-        tcp.extend(self.acknowledgement.to_be_bytes());
-        // A header of 20 bytes, and a window of 65,535.
-        tcp.extend([0x50, self.flags, 0xff, 0xff, 0, 0, 0, 0]);
-        tcp.extend(self.payload);
-        packet(self.source.ip(), self.destination.ip(), 6, tcp, 16)
+        let (source, destination) = (self.source, self.destination);
+        let tcp = tcp(source, destination, self.flags, [self.sequence, self.acknowledgement], b"", self.payload);
+        in_ip(source.ip(), destination.ip(), 6, &Header::default(), &tcp)
     }
 }
 
 /// A datagram of UDP, from its IP header on.
 pub fn datagram(source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Vec<u8> {
+    in_ip(source.ip(), destination.ip(), 17, &Header::default(), &udp(source, destination, payload))
+}
+
+/// What an IP header says beside addresses and protocol.
+#[derive(Clone, Debug)]
+pub struct Header {
+    /// Hops that are left.
+    pub hop_limit: u8,
+    /// DSCP and ECN.
+    pub class: u8,
+    /// IPv4: the packet's number; with 0 the kernel that sends it gives one.
+    pub id: u16,
+    /// IPv4: the flags and the offset of fragments, as the field has them (RFC 791 §3.1).
+    pub fragment: u16,
+    /// IPv4: options, a multiple of four bytes.
+    pub options: Vec<u8>,
+    /// IPv6: extension headers in their order: kind, and what follows the byte of the next header's kind.
+    pub extensions: Vec<(u8, Vec<u8>)>,
+}
+
+impl Default for Header {
+    /// Not to be cut.
+    fn default() -> Header {
+        Header { hop_limit: 64, class: 0, id: 0, fragment: 0x4000, options: Vec::new(), extensions: Vec::new() }
+    }
+}
+
+/// A segment of TCP with its sum; the numbers are its own and the one that it acknowledges, options a multiple of four bytes.
+pub fn tcp(
+    source: SocketAddr,
+    destination: SocketAddr,
+    flags: u8,
+    numbers: [u32; 2],
+    options: &[u8],
+    payload: &[u8],
+) -> Vec<u8> {
+    let mut tcp = Vec::with_capacity(20 + options.len() + payload.len());
+    tcp.extend(source.port().to_be_bytes());
+    tcp.extend(destination.port().to_be_bytes());
+    tcp.extend(numbers.iter().flat_map(|number| number.to_be_bytes()));
+    // A window of 65,535.
+    tcp.extend([(5 + options.len() as u8 / 4) << 4, flags, 0xff, 0xff, 0, 0, 0, 0]);
+    tcp.extend(options);
+    tcp.extend(payload);
+    with_sum(source.ip(), destination.ip(), 6, tcp, 16)
+}
+
+/// A datagram of UDP with its sum.
+pub fn udp(source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let mut udp = Vec::with_capacity(8 + payload.len());
     udp.extend(source.port().to_be_bytes());
     udp.extend(destination.port().to_be_bytes());
     udp.extend((8 + payload.len() as u16).to_be_bytes());
     udp.extend([0, 0]);
     udp.extend(payload);
-    packet(source.ip(), destination.ip(), 17, udp, 6)
+    with_sum(source.ip(), destination.ip(), 17, udp, 6)
 }
 
-/// The IP header before a transport's packet, whose sum at `sum_at` is filled in.
-fn packet(
-    source: IpAddr,
-    destination: IpAddr,
-    protocol: u8,
-    mut transport: Vec<u8>,
-    sum_at: usize,
-) -> Vec<u8> {
-    let octets = |address: IpAddr| match address {
+/// An error of ICMP with its sum: `kind` is type and code, `value` the second word, before what it quotes.
+pub fn icmp(source: IpAddr, destination: IpAddr, kind: [u8; 2], value: u32, quoted: &[u8]) -> Vec<u8> {
+    let mut icmp = vec![kind[0], kind[1], 0, 0];
+    icmp.extend(value.to_be_bytes());
+    icmp.extend(quoted);
+    if source.is_ipv6() {
+        return with_sum(source, destination, 58, icmp, 2);
+    }
+    let sum = sum_of(&icmp);
+    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+    icmp
+}
+
+/// Fills in the sum at `sum_at`, with the pseudo-header's part.
+fn with_sum(source: IpAddr, destination: IpAddr, protocol: u8, mut transport: Vec<u8>, sum_at: usize) -> Vec<u8> {
+    let sum = sum_of_transport(source, destination, protocol, &transport);
+    transport[sum_at..sum_at + 2].copy_from_slice(&sum.to_be_bytes());
+    transport
+}
+
+/// What the sum of a transport's packet should be; of one that has it, 0.
+pub fn sum_of_transport(source: IpAddr, destination: IpAddr, protocol: u8, transport: &[u8]) -> u16 {
+    let addresses = [octets(source), octets(destination)].concat();
+    let pseudo = [&addresses[..], &(transport.len() as u32).to_be_bytes(), &[0, 0, 0, protocol]].concat();
+    sum_of(&[&pseudo[..], transport].concat())
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
-    };
-    let addresses = [octets(source), octets(destination)].concat();
-    let length = transport.len() as u16;
-    let pseudo = [&addresses[..], &length.to_be_bytes(), &[0, protocol]].concat();
-    let sum = sum_of(&[&pseudo[..], &transport].concat());
-    transport[sum_at..sum_at + 2].copy_from_slice(&sum.to_be_bytes());
-    let mut header = Vec::with_capacity(40 + transport.len());
-    if source.is_ipv4() {
-        header.extend([0x45, 0]);
-        header.extend((20 + length).to_be_bytes());
-        header.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
-        header.extend(&addresses);
-        let sum = sum_of(&header);
-        header[10..12].copy_from_slice(&sum.to_be_bytes());
-    } else {
-        header.extend([0x60, 0, 0, 0]);
-        header.extend(length.to_be_bytes());
-        header.extend([protocol, 64]);
-        header.extend(&addresses);
     }
-    header.extend(transport);
-    header
 }
 
-/// The sum of RFC 1071.
-fn sum_of(bytes: &[u8]) -> u16 {
+/// The packet of a transport's, from its IP header on.
+pub fn in_ip(source: IpAddr, destination: IpAddr, protocol: u8, said: &Header, transport: &[u8]) -> Vec<u8> {
+    let addresses = [octets(source), octets(destination)].concat();
+    let mut packet = Vec::with_capacity(60 + transport.len());
+    if source.is_ipv4() {
+        let length = 20 + said.options.len();
+        packet.extend([0x40 | (length / 4) as u8, said.class]);
+        packet.extend(((length + transport.len()) as u16).to_be_bytes());
+        packet.extend(said.id.to_be_bytes());
+        packet.extend(said.fragment.to_be_bytes());
+        packet.extend([said.hop_limit, protocol, 0, 0]);
+        packet.extend(&addresses);
+        packet.extend(&said.options);
+        let sum = sum_of(&packet);
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        let mut extensions = Vec::new();
+        for (index, (_, body)) in said.extensions.iter().enumerate() {
+            extensions.push(said.extensions.get(index + 1).map_or(protocol, |next| next.0));
+            extensions.extend(body);
+        }
+        packet.extend([0x60 | said.class >> 4, said.class << 4, 0, 0]);
+        packet.extend(((extensions.len() + transport.len()) as u16).to_be_bytes());
+        packet.extend([said.extensions.first().map_or(protocol, |first| first.0), said.hop_limit]);
+        packet.extend(&addresses);
+        packet.extend(&extensions);
+    }
+    packet.extend(transport);
+    packet
+}
+
+/// The sum of RFC 1071; of what has one, 0.
+pub fn sum_of(bytes: &[u8]) -> u16 {
     let mut sum: u32 =
         bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0))).sum();
     while sum > 0xffff {
@@ -130,5 +204,41 @@ impl Sender {
             (&self.six, IpAddr::from(Ipv6Addr::from(octets)))
         };
         socket.send_to(packet, &SocketAddr::new(to, 0).into()).map(drop)
+    }
+}
+
+/// What comes to a host by its uplink, as it is on the wire.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Socket,
+    mac: [u8; 6],
+}
+
+impl Listener {
+    /// Of the calling thread's network namespace, whose uplink has this MAC address.
+    ///
+    /// # Errors
+    /// It needs root.
+    pub fn here(mac: [u8; 6]) -> io::Result<Listener> {
+        // ETH_P_ALL, in the order of the network's bytes.
+        let all = Protocol::from(i32::from(3_u16.to_be()));
+        Ok(Listener { socket: Socket::new(Domain::PACKET, Type::RAW, Some(all))?, mac })
+    }
+
+    /// Waits for the next packet, from its IP header on.
+    ///
+    /// # Errors
+    /// Nothing came for as long as `patience`.
+    pub fn hears(&self, patience: Duration) -> io::Result<Vec<u8>> {
+        self.socket.set_read_timeout(Some(patience))?;
+        loop {
+            let mut frame = vec![0; 65_536];
+            let count = (&self.socket).read(&mut frame)?;
+            frame.truncate(count);
+            // What this host sends is told to the socket as well.
+            if count > 14 && frame[..6] == self.mac && matches!(frame[12..14], [8, 0] | [0x86, 0xdd]) {
+                return Ok(frame.split_off(14));
+            }
+        }
     }
 }

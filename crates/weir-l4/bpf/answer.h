@@ -12,6 +12,8 @@
  * the packet that asks for it. */
 #define ANSWERS_PER_TICK 1000
 #define HOPS 64
+/* Class of errors: internetwork control (RFC 1812 §4.3.2.5). */
+#define CLASS_OF_ERRORS 0xc0
 /* Bytes of a transport header that an error quotes: up to the end of its sum, which the kernel may still have to fill in. */
 #define QUOTED_TCP 20
 #define QUOTED_UDP 8
@@ -133,6 +135,7 @@ __noinline int quote_ip4(struct __sk_buff *skb, struct packet *packet, __u32 typ
 	head.icmp.sum = ~fold(sum);
 	head.ip.version = 4;
 	head.ip.ihl = 5;
+	head.ip.tos = CLASS_OF_ERRORS;
 	head.ip.ttl = HOPS;
 	head.ip.protocol = IPPROTO_ICMP;
 	head.ip.tot_len = bpf_htons(skb->len - ETH_HLEN);

@@ -1,6 +1,7 @@
 //! The kernel plane: packets that eBPF forwards, between hosts that are network namespaces. Needs root.
 
 mod alike;
+mod beside_nftables;
 mod crowd;
 mod failover;
 mod flood;
