@@ -36,7 +36,8 @@ impl Segment<'_> {
     /// The packet, from its IP header on.
     pub fn packet(&self) -> Vec<u8> {
         let (source, destination) = (self.source, self.destination);
-        let tcp = tcp(source, destination, self.flags, [self.sequence, self.acknowledgement], b"", self.payload);
+        let tcp =
+            tcp(source, destination, self.flags, [self.sequence, self.acknowledgement], b"", self.payload);
         in_ip(source.ip(), destination.ip(), 6, &Header::default(), &tcp)
     }
 }
@@ -66,11 +67,19 @@ pub struct Header {
 impl Default for Header {
     /// Not to be cut.
     fn default() -> Header {
-        Header { hop_limit: 64, class: 0, id: 0, fragment: 0x4000, options: Vec::new(), extensions: Vec::new() }
+        Header {
+            hop_limit: 64,
+            class: 0,
+            id: 0,
+            fragment: 0x4000,
+            options: Vec::new(),
+            extensions: Vec::new(),
+        }
     }
 }
 
-/// A segment of TCP with its sum; the numbers are its own and the one that it acknowledges, options a multiple of four bytes.
+/// A segment of TCP with its sum; the numbers are its own and the one that it acknowledges, options a
+/// multiple of four bytes.
 pub fn tcp(
     source: SocketAddr,
     destination: SocketAddr,
@@ -115,7 +124,13 @@ pub fn icmp(source: IpAddr, destination: IpAddr, kind: [u8; 2], value: u32, quot
 }
 
 /// Fills in the sum at `sum_at`, with the pseudo-header's part.
-fn with_sum(source: IpAddr, destination: IpAddr, protocol: u8, mut transport: Vec<u8>, sum_at: usize) -> Vec<u8> {
+fn with_sum(
+    source: IpAddr,
+    destination: IpAddr,
+    protocol: u8,
+    mut transport: Vec<u8>,
+    sum_at: usize,
+) -> Vec<u8> {
     let sum = sum_of_transport(source, destination, protocol, &transport);
     transport[sum_at..sum_at + 2].copy_from_slice(&sum.to_be_bytes());
     transport

@@ -1,6 +1,6 @@
-//! How much stack the packet programs take along their deepest chain of calls. The verifier allows 512 bytes; Linux 6.1,
-//! the oldest that is supported, rounds each function up to 32 (`check_max_stack_depth`), later ones less. So a local too
-//! many is found here, and not first where `make kernels` boots Linux 6.1.
+//! How much stack the packet programs take along their deepest chain of calls. The verifier allows 512 bytes;
+//! Linux 6.1, the oldest that is supported, rounds each function up to 32 (`check_max_stack_depth`), later
+//! ones less. So a local too many is found here, and not first where `make kernels` boots Linux 6.1.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -46,8 +46,8 @@ impl Instruction {
 /// The lowest byte of its stack that a function reaches: by the stack's register itself, and by copies of it.
 fn stack_of(code: &[Instruction]) -> u32 {
     let mut lowest = 0;
-    // Where in the stack each register points to, if it does. Copies are made where they are used, so that branches do
-    // not matter.
+    // Where in the stack each register points to, if it does. Copies are made where they are used, so that
+    // branches do not matter.
     let mut points: [Option<i32>; 11] = [None; 11];
     points[usize::from(FRAME)] = Some(0);
     for instruction in code {
@@ -89,7 +89,8 @@ fn functions(object: &object::File) -> BTreeMap<String, Function> {
         let code: Vec<Instruction> =
             data[first as usize..end as usize].chunks_exact(8).map(Instruction::read).collect();
         let mut function = Function { stack: stack_of(&code), calls: Vec::new() };
-        // By a relocation: what lies in another section, or is global; and callbacks, whose address is loaded.
+        // By a relocation: what lies in another section, or is global; and callbacks, whose address is
+        // loaded.
         for (at, relocation) in section.relocations().filter(|(at, _)| (first..end).contains(at)) {
             let instruction = Instruction::read(&data[at as usize..]);
             let RelocationTarget::Symbol(to) = relocation.target() else { continue };
@@ -100,7 +101,8 @@ fn functions(object: &object::File) -> BTreeMap<String, Function> {
             if !in_text {
                 continue;
             }
-            // Of a section's symbol: the value counts in instructions behind this one for calls, in bytes for addresses.
+            // Of a section's symbol: the value counts in instructions behind this one for calls, in bytes for
+            // addresses.
             let within = match (to.kind(), instruction.code) {
                 (SymbolKind::Section, 0x85) => (i64::from(instruction.value) + 1) * 8,
                 (SymbolKind::Section, _) => i64::from(instruction.value),

@@ -212,7 +212,9 @@ pub(super) const CASES: &[Case] = &[
         let all = fragments(wire, wire.client(), wire.listener(), 0x7a);
         wire.client_sends(&all[1]);
     }),
-    case("the backend says that its port is closed", |wire| error_of_backend(wire, closed(wire.is_v6), 0, usize::MAX, true)),
+    case("the backend says that its port is closed", |wire| {
+        error_of_backend(wire, closed(wire.is_v6), 0, usize::MAX, true)
+    }),
     case("the backend says so by eight bytes", |wire| error_of_backend(wire, closed(wire.is_v6), 0, 8, true)),
     case("a router behind says that the hops are over", |wire| {
         error_of_backend(wire, if wire.is_v6 { [3, 0] } else { [11, 0] }, 0, 8, false);
@@ -317,7 +319,8 @@ fn fragments(wire: &Wire, from: SocketAddr, to: SocketAddr, id: u16) -> Vec<Vec<
     [(0, 800, true), (800, whole.len(), false)]
         .map(|(start, end, goes_on)| {
             let offset = start as u16 / 8;
-            let mut header = Header { id, fragment: offset | if goes_on { 0x2000 } else { 0 }, ..Header::default() };
+            let mut header =
+                Header { id, fragment: offset | if goes_on { 0x2000 } else { 0 }, ..Header::default() };
             if wire.is_v6 {
                 let mut body = vec![0];
                 body.extend((offset << 3 | u16::from(goes_on)).to_be_bytes());
@@ -344,7 +347,8 @@ fn error(from: SocketAddr, to: SocketAddr, kind: [u8; 2], value: u32, quoted: &[
     in_ip(from.ip(), to.ip(), if from.is_ipv6() { 58 } else { 1 }, &numbered(), &message)
 }
 
-/// An error about a client's datagram, as it came to the backend: of its header, `most` bytes behind that are quoted.
+/// An error about a client's datagram, as it came to the backend: of its header, `most` bytes behind that are
+/// quoted.
 fn error_of_backend(wire: &mut Wire, kind: [u8; 2], value: u32, most: usize, is_of_backend: bool) {
     let (from, to) = (wire.client(), wire.listener());
     let packet = wire.udp(from, to, b"is anybody there?");

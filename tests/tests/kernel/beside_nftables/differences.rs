@@ -15,7 +15,8 @@ impl Difference {
     }
 }
 
-/// What came out, told by parts of its lines: as many lines as there are parts, each with all words of its part.
+/// What came out, told by parts of its lines: as many lines as there are parts, each with all words of its
+/// part.
 pub(super) struct Outcome(pub(super) &'static [&'static [&'static str]]);
 
 impl Outcome {
@@ -84,7 +85,12 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         theirs: NOTHING,
         why: STATES_ONLY,
     },
-    Difference { case: "no flags at all", ours: Outcome(&[&["server", "flags 0 "]]), theirs: NOTHING, why: STATES_ONLY },
+    Difference {
+        case: "no flags at all",
+        ours: Outcome(&[&["server", "flags 0 "]]),
+        theirs: NOTHING,
+        why: STATES_ONLY,
+    },
     Difference {
         case: "FIN, PSH and URG",
         ours: Outcome(&[&["server", "flags 29 "]]),
@@ -147,7 +153,12 @@ pub(super) const DIFFERENCES: &[Difference] = &[
     },
     Difference {
         case: "fragments in their order, IPv6",
-        ours: Outcome(&[&["800 bytes", " 77])"], &["408 bytes", " 77])"], &["800 bytes", " 78])"], &["408 bytes", " 78])"]]),
+        ours: Outcome(&[
+            &["800 bytes", " 77])"],
+            &["408 bytes", " 77])"],
+            &["800 bytes", " 78])"],
+            &["408 bytes", " 78])"],
+        ]),
         theirs: Outcome(&[&["800 bytes"], &["408 bytes"], &["800 bytes"], &["408 bytes"]]),
         why: "Connection tracking puts the packet together and cuts it again, under another number.",
     },

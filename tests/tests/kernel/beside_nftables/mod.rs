@@ -1,5 +1,5 @@
-//! The same packets through the kernel plane's NAT and through the kernel's own (nftables), between the same hosts.
-//! What comes out differs where `DIFFERENCES` says so, with the reason, and nowhere else.
+//! The same packets through the kernel plane's NAT and through the kernel's own (nftables), between the same
+//! hosts. What comes out differs where `DIFFERENCES` says so, with the reason, and nowhere else.
 
 mod cases;
 mod differences;
@@ -27,8 +27,13 @@ impl End {
     fn of(network: &Network, host: &str) -> End {
         let said = network.run(host, &["ip", "-o", "link", "show", "uplink"]);
         let mac = said.split_once("link/ether ").expect("an Ethernet device").1;
-        let mac: Vec<u8> =
-            mac.split(' ').next().unwrap_or("").split(':').filter_map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+        let mac: Vec<u8> = mac
+            .split(' ')
+            .next()
+            .unwrap_or("")
+            .split(':')
+            .filter_map(|byte| u8::from_str_radix(byte, 16).ok())
+            .collect();
         network.on(host, || End {
             sender: Sender::here().expect("root"),
             listener: Listener::here(mac.try_into().expect("six bytes")).expect("root"),
@@ -110,7 +115,8 @@ impl Wire {
                 if packet.ends_with(&number) && rendered::is_to(&packet, to) {
                     break;
                 }
-                let Some(text) = rendered::packet(&packet).filter(|_| !rendered::is_to_port(&packet, MARK)) else {
+                let Some(text) = rendered::packet(&packet).filter(|_| !rendered::is_to_port(&packet, MARK))
+                else {
                     continue;
                 };
                 if is_to_server {
@@ -159,9 +165,10 @@ fn hosts() -> Network {
 
 fn weir(network: &Network) -> Weir {
     let mut text = format!("[kernel]\ndirectory = \"{}\"\nflows = 4096\n", network.bpf_directory());
-    for (family, addresses, backend) in
-        [("four", ["192.0.2.10", "192.0.2.11"], "10.0.0.1"), ("six", ["[2001:db8::10]", "[2001:db8::11]"], "[fd00::1]")]
-    {
+    for (family, addresses, backend) in [
+        ("four", ["192.0.2.10", "192.0.2.11"], "10.0.0.1"),
+        ("six", ["[2001:db8::10]", "[2001:db8::11]"], "[fd00::1]"),
+    ] {
         for (name, address) in ["one", "two"].iter().zip(addresses) {
             for protocol in ["tcp", "udp"] {
                 text += &format!(
@@ -178,7 +185,8 @@ fn weir(network: &Network) -> Weir {
 
 /// The same listeners as rules of nftables.
 fn nftables(network: &Network) {
-    let mut rules = String::from("table inet weir_twin {\nchain there { type nat hook prerouting priority dstnat;\n");
+    let mut rules =
+        String::from("table inet weir_twin {\nchain there { type nat hook prerouting priority dstnat;\n");
     for protocol in ["tcp", "udp"] {
         for last in ["10", "11"] {
             rules += &format!("ip daddr 192.0.2.{last} {protocol} dport 80 dnat ip to 10.0.0.1:8080\n");

@@ -60,7 +60,8 @@ fn parts(packet: &[u8]) -> Option<Parts> {
         write!(parts.said, " length {} of {}", short(4)?, packet.len() - 40).expect("a string");
     }
     while matches!(parts.protocol, 0 | 43 | 44 | 60) && parts.is_first {
-        let length = if parts.protocol == 44 { 8 } else { 8 + usize::from(*packet.get(parts.transport + 1)?) * 8 };
+        let length =
+            if parts.protocol == 44 { 8 } else { 8 + usize::from(*packet.get(parts.transport + 1)?) * 8 };
         let header = bytes(parts.transport, length)?;
         write!(parts.said, " extension {} {:x?}", parts.protocol, &header[1..]).expect("a string");
         if parts.protocol == 44 {
@@ -88,7 +89,8 @@ pub(super) fn is_to(packet: &[u8], place: SocketAddr) -> bool {
 /// Whether a datagram goes to a port.
 pub(super) fn is_to_port(packet: &[u8], port: u16) -> bool {
     let Some(parts) = parts(packet) else { return false };
-    parts.protocol == 17 && places(&parts, &packet[parts.transport..]).is_some_and(|(_, to)| to.port() == port)
+    parts.protocol == 17
+        && places(&parts, &packet[parts.transport..]).is_some_and(|(_, to)| to.port() == port)
 }
 
 /// A packet between hosts of the cases; `None` for what hosts say of themselves, as neighbour discovery.
