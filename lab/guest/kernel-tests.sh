@@ -4,6 +4,8 @@ exec </dev/null >/dev/ttyS1 2>&1
 mount -t bpf bpf /sys/fs/bpf
 chmod 1777 /sys/fs/bpf
 cd /tmp
+# A thousand connections and what is beside them; init has 1,024, of 4,096 at most.
+ulimit -n 65536
 filter=$(cat /run/stage/filter)
 
 # Runs the suite $2 as $1 with the rest as arguments, and says how it went.

@@ -39,14 +39,24 @@ impl CrowdServer {
         host: usize,
         backends: &[(usize, u16)],
     ) -> CrowdServer {
+        let both = |(number, port): &(usize, u16)| {
+            [false, true].map(|is_v6| (*number, network.server(host, *port, is_v6)))
+        };
+        CrowdServer::start_at(network, program, host, &backends.iter().flat_map(both).collect::<Vec<_>>())
+    }
+
+    /// As [`CrowdServer::start`], with the number and the address of each backend.
+    pub fn start_at(
+        network: &Network,
+        program: &Path,
+        host: usize,
+        backends: &[(usize, SocketAddr)],
+    ) -> CrowdServer {
         let beside = weir_binary().with_file_name(program.file_name().expect("a file"));
         let program = if program.exists() { program } else { &beside };
         let mut child = network.on(&format!("server{host}"), || {
             let mut command = Command::new(program);
-            for (number, port) in backends {
-                let place = |is_v6| format!("{number}={}", network.server(host, *port, is_v6));
-                command.args([false, true].map(place));
-            }
+            command.args(backends.iter().map(|(number, address)| format!("{number}={address}")));
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
             command.spawn().unwrap_or_else(|problem| panic!("{}: {problem}", program.display()))
         });

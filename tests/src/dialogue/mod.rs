@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(10 * SLOWNESS);
 
 /// Of an emulated machine beside others (`make kernels`), everything takes longer.
-pub(crate) const SLOWNESS: u64 = if option_env!("WEIR_TEST_SLOW").is_some() { 12 } else { 1 };
+pub const SLOWNESS: u64 = if option_env!("WEIR_TEST_SLOW").is_some() { 12 } else { 1 };
 
 /// Asks `question` again and again until it answers `Some`, at most for [`PATIENCE`].
 ///

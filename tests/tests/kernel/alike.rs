@@ -29,7 +29,8 @@ fn config(network: &Network, directory: &str, without: Option<usize>) -> String 
             format!("\"{}\"", network.server(host, port, false))
         })
         .collect();
-    let mut text = format!("[kernel]\ndirectory = \"{}/{directory}\"\n", network.bpf_directory());
+    let mut text =
+        format!("[kernel]\ndirectory = \"{}/{directory}\"\nflows = 16_384\n", network.bpf_directory());
     for protocol in ["tcp", "udp"] {
         text += &format!(
             "[listener.{protocol}]\nprotocol = \"{protocol}\"\nbind = \"{VIP}:80\"\nplane = \"kernel\"\npool = \"app\"\n"

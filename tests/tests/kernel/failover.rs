@@ -4,10 +4,10 @@ use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
-use weir_tests::dialogue::{Setup, Weir, alone, until};
+use weir_tests::dialogue::{SLOWNESS, Setup, Weir, alone, until};
 use weir_tests::network::Network;
 
 use super::{Sets, Talk, VIP, VIP6, config};
@@ -124,7 +124,31 @@ impl Moody {
     }
 }
 
-/// From the line in the log that says so. Four of five tries: the machine may be busy during one.
+/// How late a thread wakes that sleeps for a millisecond: what the machine adds to anybody's time.
+#[derive(Default)]
+struct Lateness(Mutex<Duration>);
+
+impl Lateness {
+    /// The longest since the last call.
+    fn take(&self) -> Duration {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn watch(&self, is_over: &AtomicBool) {
+        while !is_over.load(Ordering::Acquire) {
+            let begun = Instant::now();
+            std::thread::sleep(Duration::from_millis(1));
+            let late = begun.elapsed().saturating_sub(Duration::from_millis(1));
+            let mut longest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            *longest = late.max(*longest);
+        }
+    }
+}
+
+/// From the line in the log that says so; four of five tries. Two threads wake between that line and the note
+/// of the last client, that of the kernel plane and the server's: a try has as much time more as two threads
+/// were late in it. The emulated machines of `make kernels` are slow all the
+/// while, and have their factor.
 #[test]
 fn a_backend_found_down_gets_no_new_connection_50_ms_later() {
     let _quiet = alone();
@@ -139,8 +163,10 @@ fn a_backend_found_down_gets_no_new_connection_50_ms_later() {
         until(&format!("it is {wanted}"), || (backends(&weir, "four")[0]["state"] == wanted).then_some(()));
     };
     let is_over = AtomicBool::new(false);
+    let lateness = Lateness::default();
     let mut lags = Vec::new();
     std::thread::scope(|scope| {
+        scope.spawn(|| lateness.watch(&is_over));
         scope.spawn(|| {
             while !is_over.load(Ordering::Acquire) {
                 let _ = Talk::try_begin(&network, to);
@@ -152,17 +178,19 @@ fn a_backend_found_down_gets_no_new_connection_50_ms_later() {
             state("ready");
             let begun = moody[0].last_client();
             until("clients come", || (moody[0].last_client() > begun).then_some(()));
+            let _ = lateness.take();
             moody[0].is_well.store(false, Ordering::SeqCst);
             state("down");
             let said =
                 until("it is said", || said_at(&weir, "backend is down", &address).get(before).copied());
             let later = said + Duration::from_millis(300);
             until("the other gets clients", || (moody[1].last_client() > later).then_some(()));
-            lags.push(moody[0].last_client().saturating_sub(said));
+            lags.push((moody[0].last_client().saturating_sub(said), lateness.take()));
             moody[0].is_well.store(true, Ordering::SeqCst);
         }
     });
-    lags.sort();
-    println!("last connection after the backend was found down: {lags:?}");
-    assert!(lags[3] <= Duration::from_millis(50), "{lags:?}");
+    println!("last connection after the backend was found down, and how late a thread woke: {lags:?}");
+    let bound = Duration::from_millis(50 * SLOWNESS);
+    let in_time = lags.iter().filter(|(lag, late)| *lag <= bound + *late * 2).count();
+    assert!(in_time >= 4, "{lags:?}");
 }
