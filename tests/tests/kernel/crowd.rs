@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use weir_tests::crowd::{Crowd, CrowdServer, sent_again};
 use weir_tests::dialogue::{Draws, Setup, Signal, Weir, until, until_within};
-use weir_tests::network::Network;
+use weir_tests::network::{Network, PATIENCE};
 
 use super::{Sets, VIP, VIP6, config};
 
@@ -68,9 +68,7 @@ fn a_crowd_of_connections_notices_neither_kills_nor_starts_nor_upgrades() {
         for _ in 0..2 {
             let old = weir.pid();
             weir.signals_pid(old, Signal::USR2);
-            until_within(Duration::from_secs(20), "the old process to end", || {
-                (!weir.is_running(old)).then_some(())
-            });
+            until_within(PATIENCE * 4, "the old process to end", || (!weir.is_running(old)).then_some(()));
             until("the new process to answer", || weir.admin().tries_to_read("/v1/status"));
         }
     });

@@ -6,7 +6,7 @@ use std::time::Duration;
 use aya::maps::loaded_maps;
 use aya::programs::{loaded_links, loaded_programs};
 use weir_tests::dialogue::{Signal, Weir, until, until_within};
-use weir_tests::network::Network;
+use weir_tests::network::{Network, PATIENCE};
 
 use super::{config, start};
 
@@ -81,7 +81,7 @@ fn a_hundred_reloads_and_ten_starts_leave_no_program_no_map_and_no_link_behind()
             1 => {
                 let old = weir.pid();
                 weir.signals_pid(old, Signal::USR2);
-                until_within(Duration::from_secs(20), "the old process to end", || {
+                until_within(PATIENCE * 4, "the old process to end", || {
                     (!weir.is_running(old)).then_some(())
                 });
                 until("the new process to answer", || weir.admin().tries_to_read("/v1/status"));

@@ -1,10 +1,9 @@
 //! Starts, restarts and ends: packets flow on while no process is there.
 
 use std::path::Path;
-use std::time::Duration;
 
 use weir_tests::dialogue::{Setup, Signal, Weir, until, until_within};
-use weir_tests::network::Network;
+use weir_tests::network::{Network, PATIENCE};
 
 use super::{Talk, VIP, VIP6, config, start};
 
@@ -42,9 +41,7 @@ fn an_upgrade_hands_the_plane_to_the_new_process_and_loses_no_connection() {
     for _ in 0..2 {
         let old = weir.pid();
         weir.signals_pid(old, Signal::USR2);
-        until_within(Duration::from_secs(20), "the old process to end", || {
-            (!weir.is_running(old)).then_some(())
-        });
+        until_within(PATIENCE * 4, "the old process to end", || (!weir.is_running(old)).then_some(()));
         talks.iter_mut().for_each(|talk| talk.goes_on(b"as if nothing had happened"));
         talks.push(Talk::begin(&network, &to));
         let status = until("the new process to answer", || weir.admin().tries_to_read("/v1/status")).json();
@@ -102,7 +99,11 @@ fn the_plane_is_taken_away_when_the_process_is_told_to_end() {
 
 #[test]
 fn a_plane_that_drains_takes_no_new_connection_though_the_host_changes_and_keeps_those_it_has() {
-    let (network, mut weir) = start(2, "balance = \"round-robin\"");
+    let network = Network::enter(2);
+    (1..=2).for_each(|number| network.greets(number, 8080));
+    // Longer than both clients wait in vain.
+    let text = config(&network, 2, "balance = \"round-robin\"") + "[runtime]\ndrain = \"10m\"\n";
+    let mut weir = Setup::of(&text).start();
     let to = format!("{VIP}:80").parse().unwrap();
     let mut talk = Talk::begin(&network, &format!("{VIP}:80"));
     weir.signals(Signal::TERM);
