@@ -34,6 +34,7 @@ chromium          | test  | a browser
 nftables          | test  | the kernel's own NAT, which packets are compared with
 iproute2          | test  | ip: the lab makes network namespaces and their addresses
 util-linux        | test  | prlimit takes descriptors away, unshare gives a test its own files
+keepalived        | test  | moves an address between two Weirs; its service is disabled
 zstd              | test  | a decoder of what is compressed for clients
 '
 
@@ -77,6 +78,10 @@ install_packages() {
     say "installing ${missing[*]}"
     apt-get -q=2 update >&2 || say "the package lists could not be refreshed; going on with those at hand"
     DEBIAN_FRONTEND=noninteractive apt-get -q=2 -o=Dpkg::Use-Pty=0 install -y --no-install-recommends "${missing[@]}" >/dev/null
+    # Its package enables the service, which waits for a config at each start of the machine; tests start their own.
+    case " ${missing[*]} " in
+    *' keepalived '*) systemctl --quiet disable --now keepalived.service >/dev/null 2>&1 || true ;;
+    esac
 }
 
 # h2spec is in no Debian package. Its versions, and those of what it is made of, are pinned in tests/h2spec.

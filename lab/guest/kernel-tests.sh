@@ -18,10 +18,12 @@ suite() {
     echo "SUITE $name as $user: ${result:-0 passed; 1 failed}"
 }
 
-# Crowds and floods count what a busy, emulated machine loses of its own accord; the drop-in and nftables are not here.
+# Crowds and floods count what a busy, emulated machine loses of its own accord; the drop-in, nftables and keepalived
+# are not here.
 end_to_end() {
     # shellcheck disable=SC2086 # Words to split.
-    suite "$1" e2e ${filter:-kernel::} --nocapture --skip kernel::crowd --skip kernel::flood --skip kernel::privileges --skip kernel::beside_nftables "${@:2}"
+    suite "$1" e2e ${filter:-kernel::} --nocapture --skip kernel::crowd --skip kernel::flood --skip kernel::privileges \
+        --skip kernel::beside_nftables --skip kernel::keepalived "${@:2}"
 }
 
 # shellcheck disable=SC2086 # Words to split.

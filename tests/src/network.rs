@@ -17,6 +17,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::dialogue::SLOWNESS;
 
+mod pair;
+
 static MADE: AtomicU32 = AtomicU32::new(0);
 static MOUNTED: Once = Once::new();
 
@@ -45,9 +47,7 @@ pub struct Network {
 impl Network {
     /// Makes the hosts and moves this thread into Weir's.
     pub fn enter(servers: usize) -> Network {
-        MOUNTED.call_once(mount_bpf);
-        let name = format!("w{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-        let mut network = Network { name, hosts: Vec::new() };
+        let mut network = Network::empty();
         for host in ["client".to_owned(), "weir".to_owned()] {
             network.add(&host);
         }
@@ -64,6 +64,12 @@ impl Network {
         network.sets("weir", "net.ipv4.ip_unprivileged_port_start", "0");
         network.move_to("weir");
         network
+    }
+
+    fn empty() -> Network {
+        MOUNTED.call_once(mount_bpf);
+        let name = format!("w{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        Network { name, hosts: Vec::new() }
     }
 
     fn add(&mut self, host: &str) {
@@ -143,7 +149,8 @@ impl Network {
         std::iter::once(("client".to_owned(), 1)).chain(servers).collect()
     }
 
-    fn full(&self, host: &str) -> String {
+    /// The namespace that a host is, as ip(8) names it.
+    pub fn full(&self, host: &str) -> String {
         format!("{}-{host}", self.name)
     }
 
@@ -168,7 +175,8 @@ impl Network {
         });
     }
 
-    fn move_to(&self, host: &str) {
+    /// Moves this thread into a host.
+    pub fn move_to(&self, host: &str) {
         let path = format!("/run/netns/{}", self.full(host));
         let namespace = File::open(&path).unwrap_or_else(|problem| panic!("{path}: {problem}"));
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))

@@ -5,6 +5,7 @@ mod beside_nftables;
 mod crowd;
 mod failover;
 mod flood;
+mod keepalived;
 mod leftovers;
 mod life;
 mod modes;
