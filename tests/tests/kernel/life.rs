@@ -79,8 +79,10 @@ fn a_plane_of_another_version_is_replaced_without_a_gap_and_what_is_lost_is_name
     weir.starts_again();
     assert_eq!(layouts(&network), 1);
     assert!(!Path::new(&directory).join("layout-0").exists());
-    let said = weir.stderr();
-    assert!(said.contains("of another version of Weir, whose flows can't be read"), "{said}");
+    // What it says comes by a thread of its own.
+    until("the loss to be named", || {
+        weir.stderr().contains("of another version of Weir, whose flows can't be read").then_some(())
+    });
     talk.goes_on(b"the hash leads it to the same backend");
     Talk::begin(&network, &format!("{VIP}:80")).goes_on(b"new");
 }
