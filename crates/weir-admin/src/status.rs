@@ -202,16 +202,27 @@ pub fn of(control: &Control) -> Status {
 fn listener(control: &Control, listener: &Listener) -> ListenerStatus {
     let (config, cells) = (&listener.config, &listener.cells);
     let placement = control.kernel().placements().0.get(&config.name).cloned();
-    let seen = control.kernel().seen().filter(|_| placement == Some(Placement::Kernel));
+    let is_in_kernel = placement == Some(Placement::Kernel);
+    let leaves = |seen: &weir_control::kernel::Seen| {
+        seen.listeners.get(&config.name).is_some_and(|listener| listener.is_leaving)
+    };
+    let seen = control.kernel().seen().filter(|seen| is_in_kernel || leaves(seen));
     let flows = seen.as_ref().and_then(|seen| Some(seen.listeners.get(&config.name)?.flows)).unwrap_or(0);
     ListenerStatus {
         name: config.name.clone(),
         protocol: config.protocol().word().to_owned(),
-        plane: if placement == Some(Placement::Kernel) { "kernel" } else { "proxy" }.to_owned(),
+        plane: if is_in_kernel { "kernel" } else { "proxy" }.to_owned(),
         plane_reason: match placement {
-            Some(Placement::Proxy(reason)) => Some(reason),
             Some(Placement::Kernel) => seen.as_ref().and_then(|seen| refused_backend(config, seen)),
-            None => None,
+            other => {
+                let leaves =
+                    seen.is_some().then(|| format!("leaves the kernel plane: {flows} flows go on there"));
+                let why = other.and_then(|placement| match placement {
+                    Placement::Proxy(reason) => Some(reason),
+                    Placement::Kernel => None,
+                });
+                [why, leaves].into_iter().flatten().reduce(|why, leaves| format!("{why}; {leaves}"))
+            }
         },
         interfaces: seen.map_or_else(Vec::new, |seen| seen.interfaces.clone()),
         bind: config.bind.iter().map(ToString::to_string).collect(),

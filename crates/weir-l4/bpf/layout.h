@@ -7,7 +7,7 @@
 #include <linux/types.h>
 
 /* Raised whenever a layout changes; the loader refuses to take over pinned maps of another one. */
-#define LAYOUT_VERSION 5
+#define LAYOUT_VERSION 6
 
 /* Slots of a pool's table, as weir_balance::maglev::TABLE_SIZE. */
 #define TABLE_SIZE 65537
@@ -55,7 +55,9 @@ struct listener {
 	/* Addresses of this family that it has in `sources`. */
 	__u8 source_count;
 	__u8 forward;
-	__u8 zero[2];
+	/* This host's sockets may have connections to it: those that the proxy plane had when this one took it over. */
+	__u8 asks_host;
+	__u8 zero;
 };
 _Static_assert(sizeof(struct listener) == 16, "keep Listener in weir-l4/src/layout.rs equal");
 
@@ -287,9 +289,11 @@ enum verdict {
 	DROP_NOT_REWRITTEN,
 	DROP_UNANSWERED,
 	DROP_DENIED,
+	/* Left to this host, whose socket has its connection. */
+	VERDICT_TO_HOST,
 	VERDICTS,
 };
-_Static_assert(VERDICTS == 20, "keep Verdict in weir-l4/src/layout.rs equal");
+_Static_assert(VERDICTS == 21, "keep Verdict in weir-l4/src/layout.rs equal");
 
 /* What the explaining program notes of its way through a packet; the value is the number beside each. */
 enum trace_step {
@@ -328,6 +332,8 @@ enum trace_step {
 	TRACE_MTU = 18,
 	/* How it ends: a verdict. */
 	TRACE_VERDICT = 19,
+	/* A socket of this host has its connection, in this state of TCP (`enum` of linux/tcp_states.h). */
+	TRACE_HOST_SOCKET = 20,
 };
 
 #define TRACE_STEPS 32

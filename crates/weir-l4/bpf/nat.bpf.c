@@ -10,6 +10,7 @@
 #include "choose.h"
 #include "flows.h"
 #include "forward.h"
+#include "host.h"
 #include "icmp.h"
 #include "maps.h"
 #include "opening.h"
@@ -293,13 +294,13 @@ __noinline int meet_backend(struct packet *packet, struct flow *flow)
 }
 
 /* A packet of no flow that is remembered: makes the flow, and says what is to be done. */
-__noinline int meet(struct packet *packet, struct flow *flow)
+__noinline int meet(struct __sk_buff *skb, struct packet *packet, struct flow *flow, const struct flow_key6 *key)
 {
 	struct listener *listener;
 	struct endpoint at;
 
 	/* Port 0 is nobody's, and stands for something else in the maps. */
-	if (!packet || !flow || !packet->source_port || !packet->destination_port || is_martian(packet) ||
+	if (!packet || !flow || !key || !packet->source_port || !packet->destination_port || is_martian(packet) ||
 	    same_address(&packet->source, &packet->destination))
 		return NOT_OURS;
 	place_of(&at, &packet->destination, packet->destination_port, packet->protocol);
@@ -307,6 +308,11 @@ __noinline int meet(struct packet *packet, struct flow *flow)
 	if (!listener)
 		return meet_backend(packet, flow);
 	flow->listener = listener->number;
+	if (listener->asks_host && is_of_host(skb, key, packet->family, opens(packet))) {
+		if (packet->fragment == FIRST_FRAGMENT)
+			note_fragment(packet);
+		return VERDICT_TO_HOST;
+	}
 	note(TRACE_LISTENER, listener->number);
 	return admit(packet, flow, listener);
 }
@@ -435,7 +441,8 @@ __noinline int later_fragment(const struct packet *packet, struct flow_key6 *key
 }
 
 /* The flow that an error of ICMP is about, when none is remembered. */
-__noinline int recall(const struct packet *packet, const struct quoted *quoted, struct flow *flow)
+__noinline int recall(struct __sk_buff *skb, const struct packet *packet, const struct quoted *quoted,
+		      struct flow *flow)
 {
 	struct listener *listener;
 	struct origin *origin;
@@ -447,8 +454,10 @@ __noinline int recall(const struct packet *packet, const struct quoted *quoted, 
 	place_of(&at, &quoted->opposite.destination, quoted->opposite.destination_port, quoted->opposite.protocol);
 	listener = bpf_map_lookup_elem(&listeners, &at);
 	if (listener) {
-		/* Which backend sent it is not known any more: only the flow could tell. */
 		flow->listener = listener->number;
+		if (listener->asks_host && is_of_host(skb, &quoted->opposite, packet->family, false))
+			return VERDICT_TO_HOST;
+		/* Which backend sent it is not known any more: only the flow could tell. */
 		return DROP_ICMP;
 	}
 	place_of(&at, &quoted->opposite.source, quoted->opposite.source_port, quoted->opposite.protocol);
@@ -487,8 +496,12 @@ __noinline int icmp(struct __sk_buff *skb, struct packet *packet, struct flow *f
 	if (found) {
 		*flow = *found;
 	} else {
-		int step = recall(packet, &quoted, flow);
+		int step = recall(skb, packet, &quoted, flow);
 
+		if (step == VERDICT_TO_HOST) {
+			count(skb, flow->listener, step);
+			return NOT_OURS;
+		}
 		if (step != STEP_MADE)
 			return step == NOT_OURS ? NOT_OURS : drop(skb, flow->listener, step);
 	}
@@ -555,7 +568,8 @@ int balance(struct __sk_buff *skb)
 		step = flow ? STEP_FOUND : STEP_MADE;
 	}
 	if (step == STEP_MADE)
-		step = packet.fragment == LATER_FRAGMENT ? DROP_FRAGMENT : meet(&packet, &made);
+		step = packet.fragment == LATER_FRAGMENT ? meet_later(skb, &packet, &made, &key) :
+							   meet(skb, &packet, &made, &key);
 	if (step == STEP_NEW)
 		step = open_flow(skb, &packet, &made);
 	if (step == STEP_FOUND && flow)
@@ -576,5 +590,5 @@ int balance(struct __sk_buff *skb)
 	if (step == VERDICT_TIME_EXCEEDED || step == VERDICT_TOO_BIG)
 		return answer_error(skb, &packet, made.listener, step);
 	count(skb, made.listener, step);
-	return action;
+	return step == VERDICT_TO_HOST ? NOT_OURS : action;
 }

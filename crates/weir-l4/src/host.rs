@@ -142,7 +142,7 @@ impl Watch {
 }
 
 /// Room for one answer of the kernel, which fills at most 32 KiB at a time.
-const BUFFER: usize = 64 << 10;
+pub(crate) const BUFFER: usize = 64 << 10;
 const GET_LINK: u16 = 18;
 const GET_ADDRESS: u16 = 22;
 const GET_ROUTE: u16 = 26;
@@ -179,17 +179,17 @@ fn dump(kind: u16, take: &mut dyn FnMut(&Message<'_>)) -> io::Result<()> {
     }
 }
 
-const ERROR: u16 = 2;
-const DONE: u16 = 3;
+pub(crate) const ERROR: u16 = 2;
+pub(crate) const DONE: u16 = 3;
 
 /// One message: its kind, and what follows its header.
-struct Message<'b> {
-    kind: u16,
-    body: &'b [u8],
+pub(crate) struct Message<'b> {
+    pub(crate) kind: u16,
+    pub(crate) body: &'b [u8],
 }
 
 impl Message<'_> {
-    fn error(&self) -> io::Error {
+    pub(crate) fn error(&self) -> io::Error {
         io::Error::from_raw_os_error(-(u32_at(self.body, 0).unwrap_or(0) as i32))
     }
 }
@@ -203,7 +203,7 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 /// The messages that a buffer holds, aligned to four bytes each.
-fn messages(mut buffer: &[u8]) -> impl Iterator<Item = Message<'_>> {
+pub(crate) fn messages(mut buffer: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let length = u32_at(buffer, 0)? as usize;
         let message = Message { kind: u16_at(buffer, 4)?, body: buffer.get(16..length)? };

@@ -10,8 +10,8 @@ use aya::maps::MapError;
 
 use crate::flows::{FlowTables, Swept};
 use crate::layout::{
-    Address, BLOCKS_PER_TABLE, Backend, BackendCounter, Counter, Endpoint, Listener, Network, Origin, Pool,
-    SLOTS_PER_BLOCK, Settings, SlotBlock, Source, Verdict,
+    Address, BLOCKS_PER_TABLE, Backend, BackendCounter, BackendState, Counter, Endpoint, Listener, Network,
+    Origin, Pool, SLOTS_PER_BLOCK, Settings, SlotBlock, Source, Verdict,
 };
 use crate::numbers::{Full, key_of_name, name_of, name_of_backend};
 use crate::plan::{Held, Write, plan};
@@ -224,6 +224,15 @@ impl Kernel {
         let open = self.program.array::<u64>("open_flows")?.get(&number, 0)?;
         // A flow that came about and ended around a sweep is counted down alone, until the next one.
         Ok(if open > i64::MAX as u64 { 0 } else { open })
+    }
+
+    /// Backends whose flows go on, by number: the names that they are known by, and their addresses.
+    pub fn live_backends(&self) -> impl Iterator<Item = (u32, u64, Endpoint)> + '_ {
+        self.held.numbers.backends.iter().filter_map(|(name, number)| {
+            let backend = self.held.backends.get(&number)?;
+            let at = Endpoint { address: backend.address, port: backend.port, protocol: 0, zero: 0 };
+            (backend.state == BackendState::Alive as u8).then_some((number, name, at))
+        })
     }
 
     /// The number of a listener, and of a backend: what [`Swept`] counts by.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub use crate::verdict::Verdict;
 
 /// As `LAYOUT_VERSION` in `bpf/layout.h`.
-pub const LAYOUT_VERSION: u32 = 5;
+pub const LAYOUT_VERSION: u32 = 6;
 /// Slots in a block.
 pub const SLOTS_PER_BLOCK: usize = 32;
 /// Blocks of one table.
@@ -90,8 +90,10 @@ pub struct Listener {
     pub source_count: u8,
     /// A [`Forward`].
     pub forward: u8,
+    /// Whether this host's sockets may have connections to it.
+    pub asks_host: u8,
     /// Nothing.
-    pub zero: [u8; 2],
+    pub zero: u8,
 }
 
 /// As `struct source`: ports of an address that full-NAT sends from.
@@ -456,11 +458,12 @@ pub enum TraceStep {
     Way,
     Mtu,
     Verdict,
+    HostSocket,
 }
 
 impl TraceStep {
     /// All, in the order of their numbers, from 1.
-    pub const ALL: [TraceStep; 19] = [
+    pub const ALL: [TraceStep; 20] = [
         TraceStep::Flow,
         TraceStep::Answers,
         TraceStep::Direct,
@@ -480,6 +483,7 @@ impl TraceStep {
         TraceStep::Way,
         TraceStep::Mtu,
         TraceStep::Verdict,
+        TraceStep::HostSocket,
     ];
 }
 

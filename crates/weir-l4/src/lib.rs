@@ -20,6 +20,7 @@ pub mod numbers;
 pub mod plan;
 pub mod ports;
 pub mod program;
+pub mod sockets;
 pub mod tables;
 mod verdict;
 pub mod wanted;

@@ -89,6 +89,11 @@ impl Numbers {
         self.by_name.get(&name).copied()
     }
 
+    /// Each name with its number.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.by_name.iter().map(|(name, number)| (*name, *number))
+    }
+
     /// Gives back the numbers of all names that `keeps` does not want; those that were given back.
     pub fn retain(&mut self, mut keeps: impl FnMut(u64, u32) -> bool) -> Vec<u32> {
         let mut freed = Vec::new();

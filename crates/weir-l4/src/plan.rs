@@ -260,7 +260,9 @@ impl Plan {
                 .map(|member| name_of_backend(&pool.name, &Endpoint::new(member.address, 0)));
             kept.extend(names);
         }
-        for number in self.next.numbers.backends.retain(|name, _| kept.contains(&name)) {
+        let leaving = &wanted.leaving;
+        let keeps = |name, number| kept.contains(&name) || leaving.backends.contains(&number);
+        for number in self.next.numbers.backends.retain(keeps) {
             let Some(before) = held.backends.get(&number) else { continue };
             let dead = Backend { state: BackendState::Dead as u8, ..*before };
             self.next.backends.insert(number, dead);
@@ -274,7 +276,8 @@ impl Plan {
         }
         let listeners: BTreeSet<u64> =
             wanted.listeners.iter().map(|listener| name_of(&listener.name)).collect();
-        self.next.numbers.listeners.retain(|name, _| listeners.contains(&name));
+        let keeps = |name, number| listeners.contains(&name) || leaving.listeners.contains(&number);
+        self.next.numbers.listeners.retain(keeps);
     }
 
     fn number(&mut self, kind: Kind, name: u64) -> Result<u32, Full> {
@@ -319,6 +322,7 @@ fn of_family(listener: &wanted::Listener, number: u32, family: u8) -> Listener {
         },
         source_count: sources.min(MAX_SOURCES as usize) as u8,
         forward: listener.forward as u8,
+        asks_host: listener.asks_host.into(),
         ..Listener::default()
     }
 }
@@ -415,9 +419,10 @@ mod tests {
             allow: Vec::new(),
             forward: Forward::Nat,
             sources: Vec::new(),
+            asks_host: false,
             source_ports: (0, 0),
         };
-        Wanted { listeners: vec![listener], pools: vec![pool] }
+        Wanted { listeners: vec![listener], pools: vec![pool], ..Wanted::default() }
     }
 
     #[test]
@@ -472,6 +477,20 @@ mod tests {
         wish.pools[0].members[1].weight = 100;
         let (writes, _) = planned(&held, &wish);
         assert!(writes.contains(&Write::Slots(0, 0, vec![0, 1])), "{writes:?}");
+    }
+
+    #[test]
+    fn a_listener_that_leaves_keeps_its_number_and_its_backends_until_it_has_left() {
+        let (_, held) = planned(&Held::nothing(4, 4, 4), &wanted(&["10.0.0.1:8080"]));
+        let leaving = wanted::Leaving { listeners: [0].into(), backends: [0].into() };
+        let (writes, held) = planned(&held, &Wanted { leaving, ..Wanted::default() });
+        assert!(!writes.iter().any(|write| matches!(write, Write::Backend(..))), "{writes:?}");
+        assert!(held.listeners.is_empty(), "nothing is taken for it any more");
+        assert_eq!(held.numbers.listeners.of(name_of("web")), Some(0));
+        let (writes, held) = planned(&held, &Wanted::default());
+        let is_dead = |backend: &Backend| backend.state == BackendState::Dead as u8;
+        assert!(writes.iter().any(|write| matches!(write, Write::Backend(0, backend) if is_dead(backend))));
+        assert_eq!(held.numbers.listeners.of(name_of("web")), None);
     }
 
     #[test]

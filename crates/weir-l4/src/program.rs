@@ -339,6 +339,11 @@ pub fn remove_left_behind(directory: &Path) -> bool {
     remove_other_layouts(directory) > 0 || was_there
 }
 
+/// Whether an earlier process has left maps of this layout below `directory`.
+pub fn is_left_behind(directory: &Path) -> bool {
+    own_directory(directory).is_dir()
+}
+
 /// Takes away what a process of another version, with maps of another layout, has left below `directory`:
 /// both programs would take packets. Gives the number of such planes.
 pub fn remove_other_layouts(directory: &Path) -> usize {

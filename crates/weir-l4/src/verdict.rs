@@ -44,11 +44,13 @@ pub enum Verdict {
     DropUnanswered,
     /// A list keeps its client out.
     DropDenied,
+    /// Left to this host, whose socket has its connection.
+    ToHost,
 }
 
 impl Verdict {
     /// All, in the order of their numbers.
-    pub const ALL: [Verdict; 20] = [
+    pub const ALL: [Verdict; 21] = [
         Verdict::ToBackend,
         Verdict::ToClient,
         Verdict::IcmpToBackend,
@@ -69,6 +71,7 @@ impl Verdict {
         Verdict::DropNotRewritten,
         Verdict::DropUnanswered,
         Verdict::DropDenied,
+        Verdict::ToHost,
     ];
 
     /// The word that metrics and `weir explain` have for it.
@@ -94,6 +97,7 @@ impl Verdict {
             Verdict::DropNotRewritten => "drop_not_rewritten",
             Verdict::DropUnanswered => "drop_unanswered",
             Verdict::DropDenied => "drop_denied",
+            Verdict::ToHost => "to_host",
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What is to be forwarded, as plain values: what the control side makes of a snapshot, and all that this
 //! crate is told.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::layout::{Algorithm, Forward, HashKey};
@@ -12,6 +13,17 @@ pub struct Wanted {
     pub listeners: Vec<Listener>,
     /// Pools, each with a name of its own.
     pub pools: Vec<Pool>,
+    /// What is kept of listeners that are gone, for their flows.
+    pub leaving: Leaving,
+}
+
+/// Numbers that stay taken though nothing that is wanted has them: flows go by them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leaving {
+    /// Of listeners.
+    pub listeners: BTreeSet<u32>,
+    /// Of backends, which stay as they are.
+    pub backends: BTreeSet<u32>,
 }
 
 /// Where clients send packets.
@@ -36,6 +48,8 @@ pub struct Listener {
     /// [`MAX_SOURCES`](crate::layout::MAX_SOURCES) of each, more are left out. Of IP-in-IP the first of each
     /// is used, for outer headers.
     pub sources: Vec<IpAddr>,
+    /// Whether this host's sockets may have connections to it, whose packets are left to them.
+    pub asks_host: bool,
     /// Ports of these addresses that no flow of this host's own has: the first and the last.
     pub source_ports: (u16, u16),
 }

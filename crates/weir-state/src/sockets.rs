@@ -96,8 +96,8 @@ impl fmt::Display for BindError {
 impl std::error::Error for BindError {}
 
 impl Sockets {
-    /// The sockets that `config` needs, but for listeners in the kernel, which have none: taken from
-    /// `previous` where it has them, bound anew otherwise.
+    /// The sockets that `config` needs, but for listeners in the kernel, which have none but those of UDP
+    /// that they had before: taken from `previous` where it has them, bound anew otherwise.
     ///
     /// Nothing of `previous` is closed: on `Err` it is whole, on `Ok` the caller drops it once the workers
     /// have moved over.
@@ -108,10 +108,15 @@ impl Sockets {
         previous: &Sockets,
     ) -> Result<Sockets, BindError> {
         let mut bound = Sockets::default();
-        let has_sockets =
-            |listener: &&std::sync::Arc<weir_config::Listener>| !placements.is_in_kernel(&listener.name);
-        for listener in config.listeners.iter().filter(has_sockets) {
-            for endpoint in endpoints_of(listener) {
+        for listener in &config.listeners {
+            let is_in_kernel = placements.is_in_kernel(&listener.name);
+            // What sessions of UDP are told leaves by the socket that their clients asked, and nobody knows
+            // when the last one is over. Later the listener may come back to it.
+            let keeps = |endpoint: &Endpoint| {
+                !is_in_kernel
+                    || endpoint.transport == Transport::Udp && previous.by_endpoint.contains_key(endpoint)
+            };
+            for endpoint in endpoints_of(listener).filter(keeps) {
                 let fail = |source| BindError { listener: listener.name.clone(), endpoint, source };
                 let sockets = match previous.by_endpoint.get(&endpoint) {
                     Some(old) => keep_group(endpoint, old, workers.max(1)).map_err(fail)?,

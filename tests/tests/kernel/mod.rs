@@ -9,6 +9,7 @@ mod keepalived;
 mod leftovers;
 mod life;
 mod modes;
+mod planes;
 mod privileges;
 mod traffic;
 mod views;

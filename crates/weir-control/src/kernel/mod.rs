@@ -7,6 +7,7 @@
 
 mod counted;
 mod failures;
+mod leaving;
 mod owner;
 mod views;
 mod wanted;
@@ -24,7 +25,7 @@ use weir_config::{Config, Plane as Asked};
 use weir_l4::explain::Packet;
 use weir_l4::layout::{BackendCounter, Counter, Verdict};
 use weir_l4::ports::LocalPorts;
-use weir_l4::program::{Sizes, remove_left_behind};
+use weir_l4::program::{Sizes, is_left_behind, remove_left_behind};
 use weir_proxy::events::Event;
 use weir_state::Snapshot;
 use weir_state::plane::{Bell, Next, Pending, Placement, Placements, Plane, StageError, StagedChange};
@@ -75,6 +76,8 @@ pub struct SeenListener {
     pub flows: u64,
     /// What became of its packets.
     pub verdicts: Vec<(Verdict, Counter)>,
+    /// It is on the proxy plane by now: no packets but those of its flows are taken.
+    pub is_leaving: bool,
 }
 
 /// A backend that gets packets.
@@ -156,7 +159,7 @@ impl KernelPlane {
                 Some(obstacle) => Some(obstacle),
                 None => match wanted::source_ports(listener, &ports) {
                     Err(taken) => Some(taken.to_string()),
-                    Ok(_) => self.load(config).await.err(),
+                    Ok(_) => self.load(config, false).await.err(),
                 },
             };
             let placement = match obstacle {
@@ -170,7 +173,15 @@ impl KernelPlane {
             };
             placements.0.insert(listener.name.clone(), placement);
         }
-        // A process that was killed may have left a plane that no config asks for any more.
+        // A process that was killed, or that gives way to this one, may have left flows of listeners that are
+        // elsewhere by now: they go on.
+        if self.handle().is_none()
+            && is_left_behind(&config.kernel.directory)
+            && let Err(error) = self.load(config, true).await
+        {
+            tracing::warn!(%error, "flows that an earlier process has left in the kernel are not taken over");
+        }
+        // Without flows nobody misses it.
         if self.handle().is_none() && remove_left_behind(&config.kernel.directory) {
             tracing::warn!("took away a kernel plane that an earlier process had left behind");
         }
@@ -178,8 +189,8 @@ impl KernelPlane {
     }
 
     /// Loads the program unless it is there. Off this thread: the verifier takes a tenth of a second and
-    /// more.
-    async fn load(&self, config: &Config) -> Result<(), String> {
+    /// more. `for_flows`: only where an earlier process has left some.
+    async fn load(&self, config: &Config, for_flows: bool) -> Result<(), String> {
         // One that has ended by a fault gives way to another, which takes the program over.
         if self.handle().is_some_and(|handle| !handle.has_ended()) {
             return Ok(());
@@ -194,10 +205,16 @@ impl KernelPlane {
         let (of_owner, bus, reports) = (handle.clone(), self.bus.clone(), self.reports.clone());
         let opened = tokio::task::spawn_blocking(move || {
             let mut owner = Owner::open(&directory, sizes, of_owner.clone(), bus, reports)?;
+            if for_flows && !owner.has_flows()? {
+                return Ok(false);
+            }
             of_owner.views.open(owner.flow_tables()?, &directory, sizes);
-            owner.spawn()
+            owner.spawn().map(|()| true)
         });
-        opened.await.map_err(|error| error.to_string())??;
+        let opened: Result<bool, String> = opened.await.map_err(|error| error.to_string())?;
+        if !opened? {
+            return Ok(());
+        }
         *lock(&self.owner) = Some(handle);
         Ok(())
     }
@@ -269,9 +286,10 @@ impl KernelPlane {
             return Ok(());
         };
         let (done, wait) = oneshot::channel();
-        handle.give(Order::Serve { snapshot, placements: placements.clone(), done });
+        handle.give(Order::Serve { snapshot: snapshot.clone(), placements: placements.clone(), done });
         let applied = wait.await.map_err(|_| io::Error::other("the thread of the kernel plane has ended"))?;
         applied.map_err(io::Error::other)?;
+        leaving::handshakes_end(&snapshot, &self.placements.load(), &placements).await;
         self.placements.store(Arc::new(placements));
         Ok(())
     }

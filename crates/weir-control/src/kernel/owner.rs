@@ -23,6 +23,7 @@ use weir_state::Snapshot;
 use weir_state::plane::Placements;
 
 use super::failures::Failures;
+use super::leaving::Moves;
 use super::wanted::wanted;
 use super::{Ended, Handle, Seen, SeenBackend, SeenListener, counted};
 use crate::events::{Bus, What};
@@ -35,6 +36,8 @@ const GLANCE: Duration = Duration::from_millis(100);
 const SWEEP_TO_END: Duration = Duration::from_millis(200);
 /// Idle time of a flow whose listener is gone.
 const IDLE_OF_THE_GONE: Duration = Duration::from_secs(60);
+/// The same of flows that an earlier process has left, before it is known whose they are.
+const IDLE_OF_OTHERS: Duration = Duration::from_secs(900);
 
 /// What the thread is told.
 pub(super) enum Order {
@@ -85,6 +88,7 @@ pub(super) struct Owner {
     failures: Failures,
     /// Backends that are this host, by pool and address.
     own_backends: BTreeSet<(String, SocketAddr)>,
+    moves: Moves,
 }
 
 /// Whether the host has changed; set by a thread that listens to the kernel.
@@ -130,7 +134,15 @@ impl Owner {
             reports,
             failures: Failures::default(),
             own_backends: BTreeSet::new(),
+            moves: Moves::default(),
         })
+    }
+
+    /// Whether an earlier process has left flows that go on.
+    pub(super) fn has_flows(&self) -> Result<bool, String> {
+        let idle = |_| IDLE_OF_OTHERS;
+        let swept = self.tables.sweep(monotonic(), &idle, &mut || {}).map_err(|error| error.to_string())?;
+        Ok(swept.by_backend.values().any(|flows| *flows > 0))
     }
 
     /// Another handle of the tables of flows.
@@ -203,6 +215,8 @@ impl Owner {
     fn serve(&mut self, snapshot: Arc<Snapshot>, placements: Placements) -> Result<(), String> {
         self.ports =
             LocalPorts::read().map_err(|error| format!("the ports of this host can't be read: {error}"))?;
+        let numbers = &self.kernel.numbers().listeners;
+        self.moves.note(self.serving.as_ref(), (&snapshot, &placements), numbers);
         let next = self.wanted(&snapshot, &placements);
         self.put_in_force(next)?;
         for pool in &snapshot.pools {
@@ -224,7 +238,13 @@ impl Owner {
 
     fn wanted(&self, snapshot: &Snapshot, placements: &Placements) -> Wanted {
         let is_own = |address: IpAddr| self.host.addresses.contains(&address.into());
-        let mut wanted = wanted(snapshot, placements, &self.ports, &is_own);
+        let numbers = &self.kernel.numbers().pools;
+        let has_flows = |pool: &str| self.moves.any_leave() && numbers.of(name_of(pool)).is_some();
+        let mut wanted = wanted(snapshot, placements, &self.ports, &is_own, &has_flows);
+        for listener in &mut wanted.listeners {
+            listener.asks_host = self.moves.asks_host(&listener.name);
+        }
+        wanted.leaving = self.moves.kept(snapshot, &wanted, self.kernel.live_backends());
         if self.is_draining {
             wanted.pools.iter_mut().flat_map(|pool| &mut pool.members).for_each(|member| member.weight = 0);
         }
@@ -319,9 +339,16 @@ impl Owner {
         Ok(())
     }
 
-    fn interfaces(&self) -> BTreeSet<String> {
+    fn interfaces(&mut self) -> BTreeSet<String> {
         let Some((snapshot, placements)) = &self.serving else { return BTreeSet::new() };
         let mut found = BTreeSet::new();
+        if self.moves.any_leave() {
+            // Their flows came by one of these.
+            found.extend(self.kernel.program().interfaces().map(str::to_owned));
+            found.extend(self.kernel.program().left_behind());
+            let is_there = |name: &String| self.host.interfaces.iter().any(|one| one.name == *name);
+            found.retain(is_there);
+        }
         for listener in snapshot.listeners.iter().filter(|one| placements.is_in_kernel(&one.config.name)) {
             let patterns = &listener.config.interfaces;
             let is_meant = |name: &str| patterns.iter().any(|pattern| pattern.matches(name));
@@ -356,12 +383,26 @@ impl Owner {
             Ok(swept) => self.swept = swept,
             Err(error) => tracing::error!(%error, "flows of the kernel plane could not be swept"),
         }
+        self.let_go(begun);
         if let Err(error) = self.kernel.correct(&self.swept) {
             tracing::error!(%error, "flows of backends could not be corrected");
         }
         self.look();
         self.swept_at = Instant::now();
         self.sweep_took = begun.elapsed();
+    }
+
+    /// Takes away what is kept of listeners that left, once they have no flow any more.
+    fn let_go(&mut self, begun: Instant) {
+        let Some((snapshot, _)) = self.serving.clone() else { return };
+        self.moves.look_at_sockets(&snapshot);
+        if !self.moves.swept(&self.swept, begun, &snapshot) {
+            return;
+        }
+        self.follow();
+        if let Err(error) = self.attach() {
+            tracing::error!(%error, "the kernel plane does not leave the host's interfaces");
+        }
     }
 
     /// Idle times by number of the listener.
@@ -371,7 +412,7 @@ impl Owner {
         let of = |listener: &Arc<weir_state::Listener>| {
             Some((numbers.of(name_of(&listener.config.name))?, listener.config.timeout.client_idle))
         };
-        snapshot.listeners.iter().filter_map(of).collect()
+        snapshot.listeners.iter().filter_map(of).chain(self.moves.idle_times()).collect()
     }
 
     /// Notes for others what the kernel counts, and adds it to what is counted of listeners and backends on
@@ -382,11 +423,18 @@ impl Owner {
             ..Seen::default()
         };
         let before = self.handle.seen.load_full();
-        for listener in &self.in_force.listeners {
-            let number = self.kernel.numbers().listeners.of(name_of(&listener.name));
+        let leaving = self.serving.iter().flat_map(|(snapshot, _)| &snapshot.listeners);
+        let leaving = leaving.map(|one| &one.config.name).filter(|name| self.moves.leaves(name));
+        let in_force = self.in_force.listeners.iter().map(|listener| &listener.name);
+        let names: Vec<(String, bool)> = in_force
+            .map(|name| (name.clone(), false))
+            .chain(leaving.map(|name| (name.clone(), true)))
+            .collect();
+        for (name, is_leaving) in names {
+            let number = self.kernel.numbers().listeners.of(name_of(&name));
             let flows = number.and_then(|number| self.swept.by_listener.get(&number)).copied().unwrap_or(0);
-            let verdicts = self.kernel.verdicts(&listener.name).unwrap_or_default();
-            seen.listeners.insert(listener.name.clone(), SeenListener { number, flows, verdicts });
+            let verdicts = self.kernel.verdicts(&name).unwrap_or_default();
+            seen.listeners.insert(name, SeenListener { number, flows, verdicts, is_leaving });
         }
         for pool in &self.in_force.pools {
             for member in &pool.members {

@@ -288,6 +288,10 @@ impl Explanation {
                 2 => "the way is looked up in this host's routes and neighbours".to_owned(),
                 _ => "no route leads there".to_owned(),
             },
+            TraceStep::HostSocket => {
+                "no flow is remembered: a socket of this host has its connection, of the proxy plane"
+                    .to_owned()
+            }
             TraceStep::Mtu if value == 0 => "how much fits is not known yet".to_owned(),
             TraceStep::Mtu => format!("{value} bytes fit"),
             TraceStep::Verdict => match explained.becomes {

@@ -13,12 +13,14 @@ use weir_state::Snapshot;
 use weir_state::plane::Placements;
 
 /// What of `snapshot` is to be forwarded in the kernel. `ports` are those that this host gives to others. A
-/// backend that `is_own` address of this host's gets nothing: its packets would come back here.
+/// backend that `is_own` address of this host's gets nothing: its packets would come back here. Pools that
+/// `has_flows` of listeners that are gone stay, too.
 pub fn wanted(
     snapshot: &Snapshot,
     placements: &Placements,
     ports: &LocalPorts,
     is_own: &dyn Fn(IpAddr) -> bool,
+    has_flows: &dyn Fn(&str) -> bool,
 ) -> Wanted {
     let in_kernel = snapshot.listeners.iter().filter(|one| placements.is_in_kernel(&one.config.name));
     let listeners: Vec<Listener> = in_kernel
@@ -37,21 +39,24 @@ pub fn wanted(
                     Asked::Ipip => Forward::Ipip,
                 },
                 sources: one.config.source_addresses.clone(),
+                asks_host: false,
                 // Without a port nothing is sent. That some were free was seen when the listener was placed.
                 source_ports: source_ports(&one.config, ports).unwrap_or_default(),
             })
         })
         .collect();
     let is_used = |pool: &&std::sync::Arc<weir_state::Pool>| {
-        listeners.iter().any(|listener| listener.pool == pool.config.name)
+        listeners.iter().any(|listener| listener.pool == pool.config.name) || has_flows(&pool.config.name)
     };
     let source_to = |pool: &weir_state::Pool, address| {
         let is_asked = |one: &Listener| one.forward == Forward::Ipip && one.pool == pool.config.name;
-        listeners.iter().any(is_asked).then(|| Host::source_to(address)).flatten()
+        // Flows that are left may be of a listener that asked for it.
+        let is_used = listeners.iter().any(is_asked) || has_flows(&pool.config.name);
+        is_used.then(|| Host::source_to(address)).flatten()
     };
     let of = |pool: &std::sync::Arc<weir_state::Pool>| of_pool(pool, is_own, &|at| source_to(pool, at));
     let pools = snapshot.pools.iter().filter(is_used).map(of).collect();
-    Wanted { listeners, pools }
+    Wanted { listeners, pools, ..Wanted::default() }
 }
 
 fn networks(list: &[IpNet]) -> Vec<(IpAddr, u8)> {

@@ -22,6 +22,7 @@ mod full_nat;
 mod hashing;
 mod headers;
 mod hop_limit;
+mod host;
 mod icmp;
 mod ipip;
 mod mtu;

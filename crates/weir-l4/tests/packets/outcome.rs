@@ -49,6 +49,14 @@ impl Outcome {
         assert_eq!(self.counted, [], "it was counted");
     }
 
+    /// Left to the host as it came, whose socket has its connection, and counted so.
+    #[track_caller]
+    pub fn left_to_host(self) {
+        assert_eq!(self.action, NOT_OURS, "{self}");
+        assert_eq!(self.frame, self.sent, "it was changed");
+        self.counted_as(Verdict::ToHost);
+    }
+
     /// Dropped for this reason.
     #[track_caller]
     pub fn dropped(self, verdict: Verdict) {

@@ -56,6 +56,7 @@ struct Loaded {
     is_summed: bool,
     forwards: bool,
     origin_users: BTreeMap<Endpoint, u32>,
+    is_for_one_case: bool,
 }
 
 const ADVICE: &str = "the packet program can't be loaded. These tests run as root with BPF (CAP_BPF, \
@@ -106,6 +107,7 @@ impl Loaded {
             is_summed: false,
             forwards: true,
             origin_users: BTreeMap::new(),
+            is_for_one_case: false,
         }
     }
 
@@ -181,7 +183,9 @@ fn clear<K: Pod, V: Pod>(mut map: HashMap<&mut MapData, K, V>) {
 
 impl Drop for Plane {
     fn drop(&mut self) {
-        if let Some(loaded) = self.0.take() {
+        if let Some(loaded) = self.0.take()
+            && !loaded.is_for_one_case
+        {
             IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(loaded);
         }
     }
@@ -351,6 +355,17 @@ impl Plane {
         }
     }
 
+    /// Changes what is held of a listener's endpoint, and of the port that stands for all of its address.
+    pub fn change_listener(&mut self, at: SocketAddr, protocol: u8, change: impl Fn(&mut Listener)) {
+        let endpoint = Endpoint::new(at, protocol);
+        let mut listeners = self.loaded().table::<Endpoint, Listener>("listeners");
+        for key in [endpoint, Endpoint { port: [0; 2], ..endpoint }] {
+            let mut listener = listeners.get(&key, 0).unwrap();
+            change(&mut listener);
+            listeners.insert(key, listener, 0).unwrap();
+        }
+    }
+
     /// Says that a backend is used by NAT of a listener, and by full-NAT of another.
     pub fn share_backend(&mut self, number: u32, protocol: u8, listener: SocketAddr, listener_number: u32) {
         let backend = self.loaded().array::<Backend>("backends").get(&number, 0).unwrap();
@@ -364,6 +379,11 @@ impl Plane {
         };
         let from = Endpoint { address: backend.address, port: backend.port, protocol, zero: 0 };
         self.loaded().table::<Endpoint, Origin>("origins").insert(from, origin, 0).unwrap();
+    }
+
+    /// Lets no other test have it: its namespace is changed.
+    pub fn is_for_one_case(&mut self) {
+        self.loaded().is_for_one_case = true;
     }
 
     /// Says that an address is one of this host.

@@ -60,7 +60,7 @@ fn words(status: &Status, colours: bool) -> String {
     }
     out.push_str(&table(&rows, |_, text| text));
     for (it, reason) in status.listeners.iter().filter_map(|it| Some((it, it.plane_reason.as_ref()?))) {
-        let _ = writeln!(out, "  {} is on the proxy plane: {}", it.name, paint(reason, "33", colours));
+        let _ = writeln!(out, "  {} is on the {} plane: {}", it.name, it.plane, paint(reason, "33", colours));
     }
     certificates(&mut out, status, colours);
     for pool in &status.pools {

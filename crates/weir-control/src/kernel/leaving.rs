@@ -1,0 +1,170 @@
+//! Listeners on their way from one plane to the other: what the plane they leave still has of them.
+//!
+//! A listener that leaves the kernel plane takes no packet there but those of its flows; its number, its
+//! backends and the interfaces stay until the last flow has ended. The maps say who that is, so that another
+//! process goes on with it. A listener that comes from the proxy plane has connections in sockets of this
+//! host, which the program asks for until there are none.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use weir_config::{Listener, Speaks};
+use weir_l4::flows::Swept;
+use weir_l4::numbers::{Numbers, name_of, name_of_backend};
+use weir_l4::sockets::{Which, has_connections};
+use weir_l4::wanted::{Leaving as Kept, Wanted};
+use weir_state::Snapshot;
+use weir_state::plane::Placements;
+
+/// Idle time of flows whose listener an earlier process knew: the default of the kernel plane.
+const IDLE_OF_OTHERS: Duration = Duration::from_secs(900);
+/// What is under way when a listener comes is in a socket by then.
+const SETTLED: Duration = Duration::from_secs(2);
+/// Pause between two looks at the sockets of this host, which walk through all it has.
+const LOOKS: Duration = Duration::from_secs(5);
+
+/// A listener that leaves the kernel plane.
+#[derive(Debug)]
+struct Departure {
+    /// What it is known by.
+    name: u64,
+    since: Instant,
+    idle: Duration,
+}
+
+/// Listeners between the planes.
+#[derive(Debug, Default)]
+pub(super) struct Moves {
+    /// From the kernel, by number.
+    leaving: BTreeMap<u32, Departure>,
+    /// Names of those that came to the kernel, and when.
+    came: BTreeMap<String, Instant>,
+    looked: Option<Instant>,
+}
+
+impl Moves {
+    /// Notes who leaves and who comes with a snapshot. `before` is what was served until now, `numbers` who
+    /// has one.
+    pub(super) fn note(
+        &mut self,
+        before: Option<&(std::sync::Arc<Snapshot>, Placements)>,
+        (snapshot, placements): (&Snapshot, &Placements),
+        numbers: &Numbers,
+    ) {
+        let now = Instant::now();
+        let stays: BTreeSet<u64> = in_kernel(snapshot, placements).map(|one| name_of(&one.name)).collect();
+        self.leaving.retain(|_, departure| !stays.contains(&departure.name));
+        for (name, number) in numbers.iter().filter(|(name, _)| !stays.contains(name)) {
+            let known = before.and_then(|(snapshot, placements)| {
+                in_kernel(snapshot, placements).find(|one| name_of(&one.name) == name)
+            });
+            let idle = known.map_or(IDLE_OF_OTHERS, |listener| listener.timeout.client_idle);
+            self.leaving.entry(number).or_insert(Departure { name, since: now, idle });
+        }
+        let was_there = |name: &str| before.is_some_and(|(_, placements)| placements.is_in_kernel(name));
+        self.came.retain(|name, _| placements.is_in_kernel(name));
+        for listener in in_kernel(snapshot, placements).filter(|one| one.speaks == Speaks::Tcp) {
+            if !was_there(&listener.name) {
+                self.came.insert(listener.name.clone(), now);
+            }
+        }
+    }
+
+    /// Whether listeners leave the kernel.
+    pub(super) fn any_leave(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// Whether a listener leaves the kernel, by its name.
+    pub(super) fn leaves(&self, name: &str) -> bool {
+        let name = name_of(name);
+        self.leaving.values().any(|departure| departure.name == name)
+    }
+
+    /// Whether sockets of this host may have connections of a listener in the kernel.
+    pub(super) fn asks_host(&self, name: &str) -> bool {
+        self.came.contains_key(name)
+    }
+
+    /// Idle times of the flows that are left, by number of their listener.
+    pub(super) fn idle_times(&self) -> impl Iterator<Item = (u32, Duration)> + '_ {
+        self.leaving.iter().map(|(number, departure)| (*number, departure.idle))
+    }
+
+    /// What is kept for the flows that are left, beside what is `wanted`. `live` are backends whose flows go
+    /// on: number, name and endpoint of each.
+    pub(super) fn kept(
+        &self,
+        snapshot: &Snapshot,
+        wanted: &Wanted,
+        live: impl Iterator<Item = (u32, u64, weir_l4::layout::Endpoint)>,
+    ) -> Kept {
+        if self.leaving.is_empty() {
+            return Kept::default();
+        }
+        // A backend that was taken out of a pool which is still there loses its flows, as ever.
+        let was_removed = |name, at| {
+            let is_wanted = |pool: &str| wanted.pools.iter().any(|one| one.name == pool);
+            let pools = snapshot.pools.iter().map(|pool| pool.config.name.as_str());
+            pools.filter(|pool| is_wanted(pool)).any(|pool| name_of_backend(pool, &at) == name)
+        };
+        let backends = live.filter(|(_, name, at)| !was_removed(*name, *at)).map(|(number, ..)| number);
+        Kept { listeners: self.leaving.keys().copied().collect(), backends: backends.collect() }
+    }
+
+    /// Lets go who has left, as a sweep that began at `begun` found; says whether anybody has. Who is not in
+    /// the config any more has as long as sessions of a removed listener.
+    pub(super) fn swept(&mut self, swept: &Swept, begun: Instant, snapshot: &Snapshot) -> bool {
+        let before = self.leaving.len();
+        let drain = snapshot.config.runtime.drain;
+        self.leaving.retain(|number, departure| {
+            let is_listed = snapshot.listeners.iter().any(|one| name_of(&one.config.name) == departure.name);
+            let has_time = is_listed || departure.since.elapsed() < drain;
+            let has_flows = swept.by_listener.contains_key(number) || begun <= departure.since;
+            has_time && has_flows
+        });
+        before != self.leaving.len()
+    }
+
+    /// Looks whether listeners that came have connections in sockets of this host; those that have none are
+    /// not asked for any more.
+    pub(super) fn look_at_sockets(&mut self, snapshot: &Snapshot) {
+        if self.came.is_empty() || self.looked.is_some_and(|looked| looked.elapsed() < LOOKS) {
+            return;
+        }
+        let has_any = |name: &str| {
+            let listener = snapshot.listeners.iter().find(|one| one.config.name == name);
+            let mut ends = listener.into_iter().flat_map(|listener| &listener.config.bind);
+            // A kernel that does not say is taken to have some.
+            ends.any(|end| has_connections(*end, Which::All).unwrap_or(true))
+        };
+        let is_due = |since: &Instant| since.elapsed() >= SETTLED;
+        if self.came.values().any(is_due) {
+            self.looked = Some(Instant::now());
+            self.came.retain(|name, since| !is_due(since) || has_any(name));
+        }
+    }
+}
+
+fn in_kernel<'s>(snapshot: &'s Snapshot, placements: &'s Placements) -> impl Iterator<Item = &'s Listener> {
+    let listeners = snapshot.listeners.iter().map(|one| &*one.config);
+    listeners.filter(|listener| placements.is_in_kernel(&listener.name))
+}
+
+/// Longest wait for handshakes that the proxy plane has begun.
+const HANDSHAKES: Duration = Duration::from_secs(1);
+/// Pause between two looks.
+const HANDSHAKE_PAUSE: Duration = Duration::from_millis(5);
+
+/// Waits until handshakes are through that the sockets of listeners have begun which `came` from the proxy
+/// plane: those sockets are closed next, and would reset who is not through.
+pub(super) async fn handshakes_end(snapshot: &Snapshot, before: &Placements, now: &Placements) {
+    let came = in_kernel(snapshot, now).filter(|listener| !before.is_in_kernel(&listener.name));
+    let ends: Vec<_> =
+        came.filter(|one| one.speaks == Speaks::Tcp).flat_map(|one| one.bind.iter().copied()).collect();
+    let begun = Instant::now();
+    let is_under_way = |end: &std::net::SocketAddr| has_connections(*end, Which::Opening).unwrap_or(false);
+    while begun.elapsed() < HANDSHAKES && ends.iter().any(is_under_way) {
+        tokio::time::sleep(HANDSHAKE_PAUSE).await;
+    }
+}

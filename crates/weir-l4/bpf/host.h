@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Connections that this host's own sockets have: those that the proxy plane took before a listener came to this one. */
+#ifndef WEIR_HOST_H
+#define WEIR_HOST_H
+
+#include "flows.h"
+#include "packet.h"
+#include "trace.h"
+
+/* States of TCP, of linux/tcp_states.h, which is not for programs. */
+#define SOCKET_TIME_WAIT 6
+#define SOCKET_CLOSE 7
+#define SOCKET_LISTEN 10
+
+/* Whether a socket of this host has the connection of `key`, which is read at the client's side. A segment that opens one
+ * (`opens`) belongs to a socket whose handshake has begun, and to none that only waits for late segments. */
+__noinline int is_of_host(struct __sk_buff *skb, const struct flow_key6 *key, __u8 family, bool opens)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *socket;
+	__u32 state;
+
+	if (!key || key->protocol != IPPROTO_TCP)
+		return 0;
+	if (family == 6) {
+		__builtin_memcpy(tuple.ipv6.saddr, &key->source, 16);
+		__builtin_memcpy(tuple.ipv6.daddr, &key->destination, 16);
+		tuple.ipv6.sport = key->source_port;
+		tuple.ipv6.dport = key->destination_port;
+		socket = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+	} else {
+		tuple.ipv4.saddr = key->source.words[3];
+		tuple.ipv4.daddr = key->destination.words[3];
+		tuple.ipv4.sport = key->source_port;
+		tuple.ipv4.dport = key->destination_port;
+		socket = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	}
+	if (!socket)
+		return 0;
+	state = socket->state;
+	bpf_sk_release(socket);
+	/* A listening socket would take anything. */
+	if (state == SOCKET_LISTEN || state == SOCKET_CLOSE || (opens && state == SOCKET_TIME_WAIT))
+		return 0;
+	note(TRACE_HOST_SOCKET, state);
+	return 1;
+}
+
+/* A later fragment whose packet belongs to no flow; `key` is of its first one, which came. */
+__noinline int meet_later(struct __sk_buff *skb, const struct packet *packet, struct flow *flow,
+			  const struct flow_key6 *key)
+{
+	struct listener *listener;
+	struct endpoint at;
+
+	if (!packet || !flow || !key)
+		return DROP_FRAGMENT;
+	place_of(&at, &key->destination, key->destination_port, key->protocol);
+	listener = bpf_map_lookup_elem(&listeners, &at);
+	if (!listener)
+		return DROP_FRAGMENT;
+	flow->listener = listener->number;
+	return listener->asks_host && is_of_host(skb, key, packet->family, false) ? VERDICT_TO_HOST : DROP_FRAGMENT;
+}
+
+#endif
