@@ -46,21 +46,42 @@ __noinline int is_of_host(struct __sk_buff *skb, const struct flow_key6 *key, __
 	return 1;
 }
 
-/* A later fragment whose packet belongs to no flow; `key` is of its first one, which came. */
-__noinline int meet_later(struct __sk_buff *skb, const struct packet *packet, struct flow *flow,
-			  const struct flow_key6 *key)
+/* A first fragment or a whole packet to a listener: see `is_of_host`. */
+__noinline int goes_to_host(struct __sk_buff *skb, const struct packet *packet)
 {
+	struct flow_key6 key = {};
+
+	if (!packet)
+		return 0;
+	key_of(&key, packet);
+	return is_of_host(skb, &key, packet->family, opens(packet));
+}
+
+/* A later fragment whose packet belongs to no flow, though the first one came. */
+__noinline int meet_later(struct __sk_buff *skb, const struct packet *packet, struct flow *flow)
+{
+	struct fragment_key at_id = {};
+	struct flow_key6 key = {};
+	struct fragment *first;
 	struct listener *listener;
 	struct endpoint at;
 
-	if (!packet || !flow || !key)
+	if (!packet || !flow)
 		return DROP_FRAGMENT;
-	place_of(&at, &key->destination, key->destination_port, key->protocol);
+	at_id.source = packet->source;
+	at_id.destination = packet->destination;
+	at_id.id = packet->fragment_id;
+	at_id.protocol = packet->protocol;
+	first = bpf_map_lookup_elem(&fragments, &at_id);
+	if (!first)
+		return DROP_FRAGMENT;
+	key = first->flow;
+	place_of(&at, &key.destination, key.destination_port, key.protocol);
 	listener = bpf_map_lookup_elem(&listeners, &at);
 	if (!listener)
 		return DROP_FRAGMENT;
 	flow->listener = listener->number;
-	return listener->asks_host && is_of_host(skb, key, packet->family, false) ? VERDICT_TO_HOST : DROP_FRAGMENT;
+	return listener->asks_host && is_of_host(skb, &key, packet->family, false) ? VERDICT_TO_HOST : DROP_FRAGMENT;
 }
 
 #endif

@@ -294,13 +294,13 @@ __noinline int meet_backend(struct packet *packet, struct flow *flow)
 }
 
 /* A packet of no flow that is remembered: makes the flow, and says what is to be done. */
-__noinline int meet(struct __sk_buff *skb, struct packet *packet, struct flow *flow, const struct flow_key6 *key)
+__noinline int meet(struct __sk_buff *skb, struct packet *packet, struct flow *flow)
 {
 	struct listener *listener;
 	struct endpoint at;
 
 	/* Port 0 is nobody's, and stands for something else in the maps. */
-	if (!packet || !flow || !key || !packet->source_port || !packet->destination_port || is_martian(packet) ||
+	if (!packet || !flow || !packet->source_port || !packet->destination_port || is_martian(packet) ||
 	    same_address(&packet->source, &packet->destination))
 		return NOT_OURS;
 	place_of(&at, &packet->destination, packet->destination_port, packet->protocol);
@@ -308,7 +308,7 @@ __noinline int meet(struct __sk_buff *skb, struct packet *packet, struct flow *f
 	if (!listener)
 		return meet_backend(packet, flow);
 	flow->listener = listener->number;
-	if (listener->asks_host && is_of_host(skb, key, packet->family, opens(packet))) {
+	if (listener->asks_host && goes_to_host(skb, packet)) {
 		if (packet->fragment == FIRST_FRAGMENT)
 			note_fragment(packet);
 		return VERDICT_TO_HOST;
@@ -567,9 +567,11 @@ int balance(struct __sk_buff *skb)
 			flow = find(&key, packet.family);
 		step = flow ? STEP_FOUND : STEP_MADE;
 	}
-	if (step == STEP_MADE)
-		step = packet.fragment == LATER_FRAGMENT ? meet_later(skb, &packet, &made, &key) :
-							   meet(skb, &packet, &made, &key);
+	if (step == STEP_MADE) {
+		step = packet.fragment == LATER_FRAGMENT ? meet_later(skb, &packet, &made) : meet(skb, &packet, &made);
+		if (step == VERDICT_TO_HOST)
+			action = NOT_OURS;
+	}
 	if (step == STEP_NEW)
 		step = open_flow(skb, &packet, &made);
 	if (step == STEP_FOUND && flow)
@@ -590,5 +592,5 @@ int balance(struct __sk_buff *skb)
 	if (step == VERDICT_TIME_EXCEEDED || step == VERDICT_TOO_BIG)
 		return answer_error(skb, &packet, made.listener, step);
 	count(skb, made.listener, step);
-	return step == VERDICT_TO_HOST ? NOT_OURS : action;
+	return action;
 }
