@@ -33,7 +33,7 @@ mod plane;
 use frames::{ACK, DESTINATION_OPTIONS, FIN, FRAGMENT, IcmpError, PSH, RST, SYN, Sum, sum_of};
 use kinds::{Kind, TCP4, TCP6, UDP4, UDP6};
 use namespace::{BACKENDS, CLIENTS, Device};
-use packet_model::{Expected, World, is_same};
+use packet_model::{Expected, Told, World, is_same};
 use plane::Plane;
 
 const KINDS: [Kind; 4] = [TCP4, UDP4, TCP6, UDP6];
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     let (mut plane, mut world) = set_up();
     let mut random = Seeded(seed | 1);
     let end = Instant::now() + Duration::from_secs(seconds);
-    let (mut count, mut sent) = (0_u64, 0_u64);
+    let (mut count, mut sent, mut told) = (0_u64, 0_u64, 0_u64);
     while Instant::now() < end {
         let before = plane.counted_in_all();
         let mut ours = 0;
@@ -86,9 +86,10 @@ fn main() -> ExitCode {
             let (at, frame) = broken(&mut random, &world);
             let is_summed = random.below(4) == 0;
             match judge(&mut plane, &mut world, at, &frame, is_summed) {
-                Ok(action) => {
+                Ok((action, is_told)) => {
                     ours += u64::from(action != NOT_OURS);
                     sent += u64::from(action == REDIRECT);
+                    told += u64::from(is_told);
                 }
                 Err(fault) => {
                     eprintln!(
@@ -106,7 +107,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    println!("{count} packets, {sent} sent on, none that should not be");
+    println!("{count} packets, {sent} sent on ({told} errors about outer packets), none that should not be");
     ExitCode::SUCCESS
 }
 
@@ -140,6 +141,15 @@ fn set_up() -> (Plane, World) {
         world.full_nat.insert((listener, kind.protocol), (backend, source));
         plane.dsr_listener(8 + u32::from(number), kind.listener(2), kind.protocol, u32::from(of_backend));
         world.dsr.insert((kind.listener(2), kind.protocol));
+        let listener = kind.listener(3);
+        plane.ipip_listener(
+            12 + u32::from(number),
+            listener,
+            kind.protocol,
+            u32::from(of_backend),
+            &[source],
+        );
+        world.ipip.insert((listener, kind.protocol), (backend.ip(), source));
     }
     assert_eq!(Verdict::ALL[0], Verdict::ToBackend);
     (plane, world)
@@ -149,13 +159,14 @@ fn backend_of(kind: Kind) -> SocketAddr {
     kind.backend(u8::from(kind.protocol == UDP4.protocol))
 }
 
+/// What was done, and whether a client was told of an error about an outer packet.
 fn judge(
     plane: &mut Plane,
     world: &mut World,
     at: Device,
     frame: &[u8],
     is_summed: bool,
-) -> Result<i32, String> {
+) -> Result<(i32, bool), String> {
     let packet =
         TestPacket { frame, interface: at.interface, segments: 0, segment_bytes: 0, is_summed, repeat: 1 };
     let result = test_run(plane.program().as_fd(), &packet);
@@ -166,23 +177,32 @@ fn judge(
         return Err(format!("port {port} is none of ours: {client} to {listener}"));
     }
     let expected = world.expected(frame, at.mac);
+    let is_ours = result.as_ref().map_or(true, |result| result.action != NOT_OURS);
+    if let Some(flow) = world.to_ipip(frame).filter(|_| is_ours) {
+        world.flows_of_ipip.insert(flow);
+    }
     let result = match result {
         Ok(result) => result,
         // An answer is cut, and what is cut has no sum any more.
-        Err(error) if error.raw_os_error() == Some(EBADMSG) && matches!(expected, Expected::Answered) => {
-            return Ok(REDIRECT);
+        Err(error) if error.raw_os_error() == Some(EBADMSG) && may_be_answered(&expected) => {
+            return Ok((REDIRECT, matches!(expected, Expected::MayTell(_))));
         }
         // The runner wants a whole IP header.
-        Err(error) if error.raw_os_error() == Some(22) && frame.len() < 54 => return Ok(NOT_OURS),
+        Err(error) if error.raw_os_error() == Some(22) && frame.len() < 54 => return Ok((NOT_OURS, false)),
         Err(error) => return Err(format!("{error}: expected {expected:02x?} of\n{frame:02x?}")),
     };
     if is_as_expected(&result, frame, &expected) {
-        return Ok(result.action);
+        let is_told = matches!(expected, Expected::MayTell(_)) && result.action == REDIRECT;
+        return Ok((result.action, is_told));
     }
     Err(format!(
         "action {}\ncame {frame:02x?}\nis   {:02x?}\nexpected {expected:02x?}",
         result.action, result.frame
     ))
+}
+
+fn may_be_answered(expected: &Expected) -> bool {
+    matches!(expected, Expected::Answered(_) | Expected::MayTell(_))
 }
 
 fn is_as_expected(result: &TestResult, frame: &[u8], expected: &Expected) -> bool {
@@ -195,12 +215,15 @@ fn is_as_expected(result: &TestResult, frame: &[u8], expected: &Expected) -> boo
         Expected::Sent(wanted) => is_sent(wanted),
         Expected::MaySend(wanted) => is_not_sent || is_sent(wanted),
         Expected::MaySendOneOf(wanted) => is_not_sent || wanted.iter().any(|wanted| is_sent(wanted)),
-        Expected::Answered => is_not_sent || result.action == REDIRECT && is_answer(&result.frame, frame),
+        Expected::Answered(mtu) => {
+            is_not_sent || result.action == REDIRECT && is_answer(&result.frame, frame, *mtu)
+        }
+        Expected::MayTell(told) => is_not_sent || result.action == REDIRECT && is_told(&result.frame, told),
     }
 }
 
 /// An error about the packet, to whom it came from, with right sums.
-fn is_answer(found: &[u8], about: &[u8]) -> bool {
+fn is_answer(found: &[u8], about: &[u8], mtu: u32) -> bool {
     let is_ip4 = about[12] == 8;
     let read = frames::Read::of(found);
     let source = if is_ip4 { 26..30 } else { 22..38 };
@@ -210,6 +233,18 @@ fn is_answer(found: &[u8], about: &[u8]) -> bool {
         && kinds.contains(&[read.body[0], read.body[1]])
         && about[14..].starts_with(&read.body[8..])
         && found[..6] == about[6..12]
+        && ([[3, 4], [2, 0]].iter().all(|kind| !read.body.starts_with(kind)) || read.word(4) == mtu)
+}
+
+/// An error from the listener to the client, about what the client sent: a hop on, and cut.
+fn is_told(found: &[u8], told: &Told) -> bool {
+    let read = frames::Read::of(found);
+    let quote = &read.body[8..];
+    (read.source, read.destination) == (told.listener, told.client)
+        && read.body[..2] == told.kind
+        && read.word(4) == told.word
+        && quote.len() >= if told.client.is_ipv4() { 28 } else { 48 }
+        && told.quote.starts_with(quote)
 }
 
 /// A frame that is right.
@@ -226,7 +261,7 @@ fn whole(random: &mut Seeded, world: &World) -> (Device, Vec<u8>) {
             (BACKENDS, (backend, seen))
         }
         None if is_answer => (BACKENDS, (backend_of(kind), client)),
-        None => (CLIENTS, (client, kind.listener(if by_full_nat { 1 + random.below(2) as u8 } else { 0 }))),
+        None => (CLIENTS, (client, kind.listener(if by_full_nat { 1 + random.below(3) as u8 } else { 0 }))),
     };
     let mut packet = kind.packet(ends.0, ends.1).with_flags(random.one_of(&[
         SYN,
@@ -274,6 +309,9 @@ fn whole(random: &mut Seeded, world: &World) -> (Device, Vec<u8>) {
             let mut pieces = packet.fragments(if cut < length { std::slice::from_ref(&cut) } else { &[] });
             (at, pieces.swap_remove(random.below(pieces.len())))
         }
+        1 | 2 if !is_answer && ends.1 == kind.listener(3) && random.below(2) == 0 => {
+            (BACKENDS, error_about_outer(random, kind, &packet, world))
+        }
         1 | 2 => (at, error_about(random, kind, &packet, at)),
         _ => (at, packet.frame()),
     }
@@ -302,6 +340,33 @@ fn error_about(random: &mut Seeded, kind: Kind, packet: &frames::Packet, at: Dev
     let mut frame = packet.framed(&error.bytes());
     frame[..6].copy_from_slice(&at.mac);
     frame
+}
+
+/// An error about the outer packet that `packet` goes on in.
+fn error_about_outer(random: &mut Seeded, kind: Kind, packet: &frames::Packet, world: &World) -> Vec<u8> {
+    let (backend, source) = world.ipip[&(packet.destination(), kind.protocol)];
+    let kind = kind.by(Forward::Ipip);
+    let mut quoted = packet.clone();
+    quoted.ip.hop_limit = quoted.ip.hop_limit.max(2);
+    let inner = kind.at_backend(&quoted).bytes();
+    let whole = kind.wrapped_to(&quoted, &inner, backend).split_off(frames::ETHERNET);
+    let whole = &whole[..whole.len() - packet.padding];
+    let header = whole.len() - packet.transport().len();
+    let bytes = header + random.one_of(&[0, 3, 4, 7, 8, 8, 17, 18, 18, 20, 24, 24, 60, 400]);
+    let kinds: &[(u8, u8)] = if kind.is_ip4 {
+        &[(3, 1), (3, 4), (3, 4), (3, 0), (11, 0), (12, 0), (4, 0), (5, 0), (8, 0)]
+    } else {
+        &[(1, 0), (2, 0), (2, 0), (3, 0), (4, 1), (128, 0), (135, 0), (0, 0)]
+    };
+    let (number, code) = random.one_of(kinds);
+    let mut error = IcmpError::new(kind.host(2, 9).ip(), source, number, code);
+    let mtu = random.next() as u32 >> random.below(32);
+    error.word = random.one_of(&[68, 87, 88, 600, 1280, 1319, 1320, 1400, 1500, mtu, mtu]);
+    error.sum_error = random.one_of(&[0, 0, 0, 7]);
+    error.ip.hop_limit = random.one_of(&[1, 2, 64, 64, 255]);
+    let mut carrier = packet.clone();
+    (carrier.to_mac, carrier.from_mac) = (BACKENDS.mac, BACKENDS.neighbour);
+    carrier.framed(&error.about(&whole[..bytes.min(whole.len())]).bytes())
 }
 
 /// A frame that may have faults.

@@ -1,5 +1,7 @@
 //! What may become of a packet, from the RFCs alone: RFC 791 and 8200 for headers, 768 and 9293 for
-//! transport, 1624 for sums, 5508 for errors of ICMP.
+//! transport, 1624 for sums, 5508 for errors of ICMP; 2003, 2473 and 6040 for IP-in-IP.
+
+mod tunnel;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -20,6 +22,10 @@ pub struct World {
     pub full_nat: BTreeMap<(SocketAddr, u8), (SocketAddr, IpAddr)>,
     /// Listeners by DSR.
     pub dsr: BTreeSet<(SocketAddr, u8)>,
+    /// Listeners by IP-in-IP: destination and source of the outer packets of each.
+    pub ipip: BTreeMap<(SocketAddr, u8), (IpAddr, IpAddr)>,
+    /// Clients of those: client, listener and protocol.
+    pub flows_of_ipip: BTreeSet<(SocketAddr, SocketAddr, u8)>,
     /// Ports that full-NAT sends from: the first and the last.
     pub ports: (u16, u16),
     /// Ports that were seen of clients of a listener.
@@ -42,8 +48,21 @@ pub enum Expected {
     MaySend(Vec<u8>),
     /// It is sent on as one of these, or not sent.
     MaySendOneOf(Vec<Vec<u8>>),
-    /// It is answered, or dropped.
-    Answered,
+    /// It is answered, with this MTU if it is too long, or not sent.
+    Answered(u32),
+    /// A client is told this, or it is not sent.
+    MayTell(Told),
+}
+
+/// An ICMP error that a client gets for one about an outer packet.
+#[derive(Debug)]
+pub struct Told {
+    pub listener: IpAddr,
+    pub client: IpAddr,
+    pub kind: [u8; 2],
+    pub word: u32,
+    /// What is known of the client's packet.
+    pub quote: Vec<u8>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -282,7 +301,7 @@ impl World {
 
     /// What the ends of a packet become.
     fn translated(&self, ends: (SocketAddr, SocketAddr), protocol: u8) -> Option<(SocketAddr, SocketAddr)> {
-        if self.dsr.contains(&(ends.1, protocol)) {
+        if self.dsr.contains(&(ends.1, protocol)) || self.ipip.contains_key(&(ends.1, protocol)) {
             return Some(ends);
         }
         if let Some((backend, source)) = self.full_nat.get(&(ends.1, protocol)) {
@@ -306,13 +325,18 @@ impl World {
         let Some(ends) = packet.ends(frame) else { return Expected::NotSent };
         let Some(other) = self.translated(ends, packet.protocol) else {
             let is_ours = self.is_for_full_nat(ends, packet.protocol);
-            return if is_ours { Expected::Answered } else { Expected::Untouched };
+            return if is_ours { Expected::Answered(self.mtu as u32) } else { Expected::Untouched };
         };
-        if packet.hop_limit <= 1 || packet.end - packet.start > self.mtu {
-            return Expected::Answered;
+        let outer = self.ipip.get(&(ends.1, packet.protocol));
+        let room = if outer.is_some() { self.mtu - packet.outer_bytes() } else { self.mtu };
+        if packet.hop_limit <= 1 || packet.end - packet.start > room {
+            return Expected::Answered(room as u32);
         }
         let mut sent = frame.to_vec();
         packet.retarget(&mut sent, other, 1, packet.end);
+        if let Some(outer) = outer {
+            sent = packet.wrapped(&sent, *outer);
+        }
         // The table may have let a flow go, and ports may be used up.
         let is_full_nat = self.is_for_full_nat(ends, packet.protocol);
         let is_plain = !is_full_nat && (is_client(other.0.ip()) || is_client(other.1.ip()));
@@ -351,8 +375,11 @@ impl World {
             .dsr
             .iter()
             .any(|(listener, protocol)| listener.ip() == packet.destination && *protocol == packet.protocol);
+        let outer = self.ipip.iter().find(|((listener, protocol), _)| {
+            listener.ip() == packet.destination && *protocol == packet.protocol
+        });
         let other = match (to, from) {
-            _ if by_dsr => (packet.source, packet.destination),
+            _ if by_dsr || outer.is_some() => (packet.source, packet.destination),
             _ if to_full_nat.is_some() => {
                 let (_, (backend, source)) = to_full_nat.expect("just asked");
                 (*source, backend.ip())
@@ -366,7 +393,10 @@ impl World {
         }
         let mut sent = frame.to_vec();
         packet.readdress(&mut sent, other.0, other.1, 1);
-        Expected::MaySend(sent)
+        match outer {
+            Some((_, outer)) => self.may_send_within(packet, &sent, *outer),
+            None => Expected::MaySend(sent),
+        }
     }
 
     fn error(&self, frame: &[u8], packet: &Packet) -> Expected {
@@ -380,6 +410,9 @@ impl World {
         let Some(quoted) = quoted.filter(|quoted| quoted.is_ip4 == packet.is_ip4) else {
             return Expected::Untouched;
         };
+        if quoted.protocol == quoted.protocol_within() {
+            return self.error_about_outer(frame, packet, &quoted);
+        }
         if quoted.piece == Piece::Later || ![TCP, UDP].contains(&quoted.protocol) {
             return Expected::Untouched;
         }
@@ -398,7 +431,8 @@ impl World {
         let mut sent = frame.to_vec();
         let before = sent[at + 4..packet.end].to_vec();
         quoted.retarget(&mut sent, (source, destination), 0, packet.end);
-        let by_dsr = self.dsr.contains(&(ends.0, quoted.protocol));
+        let outer = self.ipip.get(&(ends.0, quoted.protocol));
+        let by_dsr = outer.is_some() || self.dsr.contains(&(ends.0, quoted.protocol));
         let outer_source = if by_dsr {
             packet.source
         } else if by_full_nat {
@@ -417,7 +451,10 @@ impl World {
             sum = brought_forward(sum, &pseudo_before, &sent[packet.addresses()]);
         }
         put(&mut sent, at + 2, sum);
-        Expected::MaySend(sent)
+        match outer {
+            Some(outer) => self.may_send_within(packet, &sent, *outer),
+            None => Expected::MaySend(sent),
+        }
     }
 }
 

@@ -26,7 +26,7 @@ use crate::outcome::hex;
 /// How many there are of each; the fuzz target has more. Counters are read after each packet.
 const POOLS: u32 = if cfg!(test) { 4 } else { 8 };
 const BACKEND_NUMBERS: u32 = 32;
-const LISTENERS: u32 = if cfg!(test) { 4 } else { 12 };
+const LISTENERS: u32 = if cfg!(test) { 4 } else { 16 };
 /// Directions of flows, of each family.
 pub const FLOWS: u32 = 8192;
 const SIZES: Sizes = Sizes {
