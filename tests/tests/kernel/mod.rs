@@ -27,13 +27,18 @@ const VIP6: &str = "2001:db8::10";
 
 /// A listener of TCP and one of UDP for each family, before `servers` backends at port 8080.
 fn config(network: &Network, servers: usize, more: &str) -> String {
+    config_of(network, servers, "", 8080, more)
+}
+
+/// The same before backends at `port`, with more lines in listeners and in pools.
+fn config_of(network: &Network, servers: usize, of_listener: &str, port: u16, more: &str) -> String {
     let mut text = format!("[kernel]\ndirectory = \"{}\"\nflows = 4096\n", network.bpf_directory());
     for (name, vip, is_v6) in [("four", VIP.to_owned(), false), ("six", format!("[{VIP6}]"), true)] {
         let backends: Vec<String> =
-            (1..=servers).map(|number| format!("\"{}\"", network.server(number, 8080, is_v6))).collect();
+            (1..=servers).map(|number| format!("\"{}\"", network.server(number, port, is_v6))).collect();
         for protocol in ["tcp", "udp"] {
             text += &format!(
-                "[listener.{protocol}_{name}]\nprotocol = \"{protocol}\"\nbind = \"{vip}:80\"\nplane = \"kernel\"\npool = \"{name}\"\n"
+                "[listener.{protocol}_{name}]\nprotocol = \"{protocol}\"\nbind = \"{vip}:80\"\nplane = \"kernel\"\npool = \"{name}\"\n{of_listener}\n"
             );
         }
         text += &format!("[pool.{name}]\nbackends = [{}]\n{more}\n", backends.join(", "));

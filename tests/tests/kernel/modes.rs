@@ -97,25 +97,25 @@ fn the_guides_direct_server_return_has_backends_answer_past_the_plane() {
 }
 
 /// `weir decapsulate` of a backend, ended with the test.
-struct Decapsulates(Child, BufReader<ChildStdout>);
+pub struct Decapsulates(Child, BufReader<ChildStdout>);
 
 impl Decapsulates {
-    /// Started as the guide has it.
-    fn start(network: &Network, server: usize) -> Decapsulates {
+    /// With the words of the guide behind the interface's name.
+    pub fn start(network: &Network, server: usize, interface: &str, words: &str) -> Decapsulates {
         let mut child = network.on(&format!("server{server}"), || {
-            let words = "decapsulate --interface to_server3 --from 10.0.0.5 --from fd00::5 --to 10.0.9.9 --to fd00:9::9";
+            let words = format!("decapsulate --interface {interface} {words}");
             let mut command = Command::new(weir_binary());
             command.args(words.split(' ')).stdout(Stdio::piped()).spawn().expect("weir starts")
         });
         let mut says = BufReader::new(child.stdout.take().expect("it is piped"));
         let mut line = String::new();
         says.read_line(&mut line).expect("it speaks");
-        assert!(line.starts_with("takes outer headers off at to_server3"), "{line}");
+        assert!(line.starts_with(&format!("takes outer headers off at {interface}")), "{line}");
         Decapsulates(child, says)
     }
 
     /// What it says when it is told to end.
-    fn ends(mut self) -> String {
+    pub fn ends(mut self) -> String {
         let id = rustix::process::Pid::from_child(&self.0);
         rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("it is ours");
         let mut said = String::new();
@@ -163,7 +163,8 @@ fn the_guides_ip_in_ip_reaches_backends_behind_a_router_of_narrow_links() {
         for key in ["net.ipv4.conf.all.rp_filter", "net.ipv4.conf.to_server3.rp_filter"] {
             network.sets(&host, key, "0");
         }
-        decapsulate.push(Decapsulates::start(&network, server));
+        let words = "--from 10.0.0.5 --from fd00::5 --to 10.0.9.9 --to fd00:9::9";
+        decapsulate.push(Decapsulates::start(&network, server, "to_server3", words));
     }
     let weir = start(&network, "IP-in-IP: answers go past Weir, and backends may be behind routers");
     goes_through(&network);

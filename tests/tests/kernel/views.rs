@@ -3,10 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use serde_json::{Value, json};
-use weir_tests::dialogue::{Admin, Draws, until};
+use weir_tests::dialogue::{Admin, Draws, Setup, Weir, until};
 use weir_tests::network::{Network, PATIENCE};
 
-use super::{Talk, VIP, VIP6, asks, start};
+use super::modes::Decapsulates;
+use super::{Talk, VIP, VIP6, asks, config_of, start};
 
 /// Flows of each algorithm and family; ten times as many with `WEIR_FULL`.
 fn how_many() -> usize {
@@ -31,21 +32,26 @@ fn explains(admin: &Admin, protocol: &str, source: SocketAddr, destination: Sock
 }
 
 /// The number of a server by the address that an answer names.
-fn server_of(network: &Network, explained: &Value, is_v6: bool) -> String {
+fn server_of(network: &Network, explained: &Value, port: u16, is_v6: bool) -> String {
     let backend = explained["pool"]["backend"].as_str().unwrap_or_else(|| panic!("{explained}"));
-    let number = (1..=3).find(|number| network.server(*number, 8080, is_v6).to_string() == backend);
+    let number = (1..=3).find(|number| network.server(*number, port, is_v6).to_string() == backend);
     number.unwrap_or_else(|| panic!("{explained}")).to_string()
 }
 
 fn agrees_with_the_wire(more: &str) {
     let (network, weir) = start(3, more);
-    gives_the_client_many_addresses(&network);
+    each_flow_is_explained(&network, &weir, how_many(), 8080);
+}
+
+/// Explanations agree with the wire for `count` new flows of each family, before backends at `port`.
+fn each_flow_is_explained(network: &Network, weir: &Weir, count: usize, port: u16) {
+    gives_the_client_many_addresses(network);
     let admin = weir.admin();
     let mut draws = Draws::new();
     for is_v6 in [false, true] {
         let to: SocketAddr =
             if is_v6 { format!("[{VIP6}]:80") } else { format!("{VIP}:80") }.parse().unwrap();
-        for at in 0..how_many() {
+        for at in 0..count {
             let host = 1 + draws.below(65_000) as u16;
             let address: IpAddr = match is_v6 {
                 true => Ipv6Addr::new(0xfd60, 0, 0, 0, 0, 0, 0, host).into(),
@@ -55,13 +61,59 @@ fn agrees_with_the_wire(more: &str) {
                 network.on("client", || UdpSocket::bind((address, 0)).expect("an address of the client"));
             from.set_read_timeout(Some(PATIENCE)).unwrap();
             let explained = explains(&admin, "udp", from.local_addr().unwrap(), to);
-            let expected = server_of(&network, &explained, is_v6);
+            let expected = server_of(network, &explained, port, is_v6);
             assert_eq!(asks(&from, &to.to_string(), b"?"), expected, "flow {at}: {explained}");
             // The flow is there now, and explained as what it is.
             let again = explains(&admin, "udp", from.local_addr().unwrap(), to);
-            assert_eq!(server_of(&network, &again, is_v6), expected, "{again}");
+            assert_eq!(server_of(network, &again, port, is_v6), expected, "{again}");
             assert!(again["steps"][1].as_str().unwrap().contains("flow that is remembered"), "{again}");
+            assert_eq!(asks(&from, &to.to_string(), b"!"), expected, "flow {at}: {again}");
+            let listed = admin.reads(&format!("/v1/flows?client={}", from.local_addr().unwrap())).json();
+            assert_eq!(listed["matching"], 1, "{listed}");
+            let flow = &listed["flows"][0];
+            let backend = network.server(expected.parse().unwrap(), port, is_v6).to_string();
+            assert_eq!(flow["backend"], backend.as_str(), "{listed}");
+            assert_eq!(flow["listener"], if is_v6 { "udp_six" } else { "udp_four" }, "{listed}");
+            assert_eq!(flow["stage"], "open", "{listed}");
         }
+    }
+}
+
+/// Weir before three backends that have the addresses of the listeners, and answer clients themselves.
+fn answered_past_weir(forward: &str) -> (Network, Weir) {
+    let network = Network::enter(3);
+    for server in 1..=3 {
+        let host = format!("server{server}");
+        for (vip, is_v6) in [(VIP, false), (VIP6, true)] {
+            network.run(&host, &["ip", "addr", "add", vip, "dev", "lo"]);
+            network.greets_at(server, network.server(server, 80, is_v6).ip(), 80);
+            network.greets_at(server, vip.parse().unwrap(), 80);
+        }
+    }
+    let text = config_of(&network, 3, &format!("forward = \"{forward}\""), 80, "balance = \"round-robin\"");
+    let weir = Setup::of(&text).start();
+    (network, weir)
+}
+
+#[test]
+fn explanations_and_lists_agree_with_the_wire_by_direct_server_return() {
+    let (network, weir) = answered_past_weir("dsr");
+    each_flow_is_explained(&network, &weir, how_many() / 5, 80);
+}
+
+#[test]
+fn explanations_and_lists_agree_with_the_wire_by_ip_in_ip() {
+    let (network, weir) = answered_past_weir("ipip");
+    let takes_off = |server| {
+        let net = 10 + server;
+        let words = format!("--from 10.50.{net}.1 --from fd50:{net}::1 --to {VIP} --to {VIP6}");
+        Decapsulates::start(&network, server, "uplink", &words)
+    };
+    let backends: Vec<Decapsulates> = (1..=3).map(takes_off).collect();
+    each_flow_is_explained(&network, &weir, how_many() / 5, 80);
+    for backend in backends {
+        let said = backend.ends();
+        assert!(said.starts_with("taken_off ") && !said.starts_with("taken_off 0,"), "{said}");
     }
 }
 
