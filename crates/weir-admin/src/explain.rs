@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 use weir_balance::{PickInput, Picker, TierKind};
-use weir_config::Protocol;
+use weir_config::{Bind, Protocol};
 use weir_control::kernel::{Explanation, KernelPlane};
 use weir_io::clock;
 use weir_l4::explain::Packet;
@@ -214,8 +214,9 @@ fn listener_at(
     destination: SocketAddr,
 ) -> Result<&std::sync::Arc<Listener>, String> {
     let accepts = |listener: &&std::sync::Arc<Listener>| {
-        let at = |bind: &SocketAddr| {
-            bind.port() == destination.port() && (bind.ip() == destination.ip() || bind.ip().is_unspecified())
+        let at = |bind: &Bind| {
+            let ip = bind.first.ip();
+            bind.ports().contains(&destination.port()) && (ip == destination.ip() || ip.is_unspecified())
         };
         listener.config.protocol() == protocol && listener.config.bind.iter().any(at)
     };

@@ -310,7 +310,7 @@ fn backend(
     let left = |until: std::time::Duration| until.checked_sub(clock::now()).map(|left| left.as_secs_f64());
     BackendStatus {
         address: backend.address.clone(),
-        resolved: backend.resolved.address().map(|address| address.to_string()),
+        resolved: backend.resolved.address().map(weir_config::show_backend),
         state: standing.state.word().to_owned(),
         reason: reason(control, pool, backend, standing, &probes),
         admin: standing.admin.word().to_owned(),

@@ -2,7 +2,7 @@
 
 pub(crate) mod binds;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
 use ipnet::IpNet;
@@ -26,7 +26,8 @@ use crate::suggest::{nearest, one_of};
 use crate::timeout::{self, HttpLimits, Timeouts};
 use crate::tls::{self, ListenerTls};
 use crate::values::NAME;
-use crate::values::address::{BIND, NETWORK};
+use crate::values::address::NETWORK;
+use crate::values::bind::{BINDS, Bind};
 use crate::values::http::HttpVersion;
 use crate::values::interface::{INTERFACE, InterfacePattern};
 use crate::{screen, values};
@@ -34,9 +35,10 @@ use crate::{screen, values};
 table! {
     /// One place where clients are accepted.
     pub struct Listener(name) at "[listener.NAME]" {
-        /// Addresses of this machine to accept at; port 0 takes a free one.
-        bind: Vec<SocketAddr> =
-            list(Each::Text(&BIND)).required().also(&["listen", "address", "addr"]);
+        /// Addresses of this machine to accept at; port 0 takes a free one. On the kernel plane a range of
+        /// ports as well: `"10.0.9.9:30000-30100"`.
+        bind: Vec<Bind> =
+            list(Each::Text(&BINDS)).required().also(&["listen", "address", "addr"]);
         /// The pool that takes whatever no route takes. Needed for tcp and udp; without it HTTP answers 404.
         pool: Option<String> =
             text(&NAME)
@@ -265,6 +267,9 @@ pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut F
     for (listener, fields) in listeners.iter().zip(root.named("listener")) {
         of_protocol(listener, fields, findings);
         plane::check_listener(root, fields, findings);
+        if spoken(fields) == Some(Protocol::Http) {
+            plane::ranges(fields, findings);
+        }
         if spoken(fields) == Some(Protocol::Http) {
             versions(fields, findings);
         }

@@ -15,6 +15,8 @@ use crate::report::{Findings, Span};
 use crate::setting::{One as _, words};
 use crate::suggest::one_of;
 use crate::values;
+use crate::values::address::{backend_at, show_backend};
+use crate::values::bind::Bind;
 
 words! {
     /// Who carries a listener's packets.
@@ -63,6 +65,9 @@ pub(crate) fn obstacle(listener: &Fields, pool: Option<&Fields>) -> Option<Strin
 pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Findings<'_>) {
     let (Some(protocol), Some(plane)) = (spoken(listener), asked(listener)) else { return };
     values::said_once(listener, "interface", findings);
+    if plane != Plane::Kernel {
+        ranges(listener, findings);
+    }
     if plane != Plane::Proxy {
         forward::check(listener, findings);
     }
@@ -116,21 +121,40 @@ pub(crate) fn check_pool(
     }
 }
 
+/// Notes ranges of ports that a socket each would be needed for.
+pub(crate) fn ranges(listener: &Fields, findings: &mut Findings<'_>) {
+    for (at, value) in listener.list("bind") {
+        let Some(bind) = Bind::of(value).filter(Bind::is_range) else { continue };
+        let hint = match asked(listener) {
+            Some(plane) => {
+                let place = findings.place(listener.at("plane"));
+                format!(
+                    "it is for `plane = \"kernel\"`, and `{}` asks for \"{}\" ({place})",
+                    listener.name,
+                    plane.word()
+                )
+            }
+            None => "it is for tcp and udp with `plane = \"kernel\"`".to_owned(),
+        };
+        findings.error(*at, format!("`{bind}` is a range of ports"), hint);
+    }
+}
+
 fn of_listener(listener: &Fields, protocol: Protocol) -> Vec<Obstacle> {
     let mut obstacles = Vec::new();
     for (at, value) in listener.list("bind") {
-        let Some(address) = SocketAddr::of(value) else { continue };
-        let ip = address.ip().to_canonical();
+        let Some(bind) = Bind::of(value) else { continue };
+        let ip = bind.first.ip().to_canonical();
         let why = if ip.is_unspecified() {
             "it takes packets by their destination, which is an address: list those that clients use"
-        } else if address.port() == 0 {
+        } else if bind.first.port() == 0 {
             "nobody chooses a free port there: say which one"
         } else if ip.is_loopback() {
             "only this machine reaches a loopback address, and the kernel plane takes what comes in from others"
         } else {
             continue;
         };
-        obstacles.push(Obstacle::new(*at, format!("the kernel plane cannot take `{address}`"), why));
+        obstacles.push(Obstacle::new(*at, format!("the kernel plane cannot take `{bind}`"), why));
     }
     of_keys(listener, protocol, &mut obstacles);
     obstacles
@@ -188,9 +212,9 @@ fn of_pool(pool: &Fields, protocol: Protocol) -> Vec<Obstacle> {
         obstacles.push(Obstacle::new(hash.at("key"), message, why));
     }
     for (at, backend) in pool.tables("backends") {
-        let address = backend.text("address").and_then(|text| text.parse::<SocketAddr>().ok());
+        let address = backend.text("address").and_then(backend_at);
         if let Some(address) = address.filter(|address| address.ip().to_canonical().is_loopback()) {
-            let message = format!("the kernel plane cannot forward to `{address}`");
+            let message = format!("the kernel plane cannot forward to `{}`", show_backend(address));
             let why = "it is this machine, and packets are forwarded to others";
             obstacles.push(Obstacle::new(at, message, why));
         }
@@ -213,13 +237,14 @@ fn is_in_kernel(algorithm: Algorithm) -> bool {
 /// known here.
 fn of_families(listener: &Fields, pool: &Fields) -> Vec<Obstacle> {
     let is_ipv4 = |address: &SocketAddr| address.ip().to_canonical().is_ipv4();
-    let backends = pool.tables("backends").filter_map(|(_, backend)| backend.text("address")?.parse().ok());
+    let backends = pool.tables("backends").filter_map(|(_, backend)| backend_at(backend.text("address")?));
     let backends: Vec<SocketAddr> = backends.collect();
     let binds = listener.list("bind").iter();
-    let binds = binds.filter_map(|(at, value)| Some((*at, SocketAddr::of(value)?)));
-    let binds = binds.filter(|(_, bind)| !bind.ip().to_canonical().is_unspecified());
-    let obstacle = |(at, bind): (Span, SocketAddr)| {
-        let other = backends.iter().find(|backend| is_ipv4(backend) != is_ipv4(&bind))?;
+    let binds = binds.filter_map(|(at, value)| Some((*at, Bind::of(value)?)));
+    let binds = binds.filter(|(_, bind)| !bind.first.ip().to_canonical().is_unspecified());
+    let obstacle = |(at, bind): (Span, Bind)| {
+        let other = backends.iter().find(|backend| is_ipv4(backend) != is_ipv4(&bind.first))?;
+        let other = show_backend(*other);
         let message = format!("the kernel plane cannot forward from `{bind}` to `{other}`");
         let why = "it keeps the address family: make a listener and a pool for each of IPv4 and IPv6";
         Some(Obstacle::new(at, message, why))
@@ -230,14 +255,18 @@ fn of_families(listener: &Fields, pool: &Fields) -> Vec<Obstacle> {
 /// Backends at another port than the listener, where packets go on as they are.
 fn of_ports(listener: &Fields, pool: &Fields) -> Vec<Obstacle> {
     let Some(forward @ (Forward::Dsr | Forward::Ipip)) = forward::asked(listener) else { return Vec::new() };
-    let binds = listener.list("bind").iter().filter_map(|(_, value)| SocketAddr::of(value));
-    let binds: Vec<SocketAddr> = binds.collect();
+    let binds = listener.list("bind").iter().filter_map(|(_, value)| Bind::of(value));
+    let binds: Vec<Bind> = binds.collect();
     let obstacle = |(at, backend): (Span, &Fields)| {
         let address = backend.text("address")?;
         let port: u16 = address.rsplit_once(':')?.1.parse().ok()?;
-        let bind = binds.iter().find(|bind| bind.port() != port)?;
+        let bind = binds.iter().find(|bind| bind.ports() != (port..=port))?;
         let message = format!("the kernel plane cannot forward from `{bind}` to `{address}`");
-        let why = format!("by `{}` packets keep their port: expected port {}", forward.word(), bind.port());
+        let by = format!("by `{}` packets keep their port", forward.word());
+        let why = match bind.is_range() {
+            true => format!("{by}: leave it out here"),
+            false => format!("{by}: expected port {}", bind.first.port()),
+        };
         Some(Obstacle::new(at, message, why))
     };
     pool.tables("backends").filter_map(obstacle).collect()

@@ -11,7 +11,7 @@ use std::time::Duration;
 use weir_balance::Algorithm;
 
 use self::hash::Hash;
-use self::health::Health;
+use self::health::{Check, Health};
 use crate::fields::{Fields, Value};
 use crate::keys::{
     DAY, Each, HOUR, Key, Kind, Limit, Only, Planes, Word, count, duration, flag, list_or, millis, seconds,
@@ -23,7 +23,7 @@ use crate::report::{Findings, Span};
 use crate::setting::{Section as _, one, table, words};
 use crate::tls::{self, PoolTls};
 use crate::uses::{Use, Uses};
-use crate::values::address::{BACKEND_ADDRESS, FILE, same_backend};
+use crate::values::address::{BACKEND_ADDRESS, FILE, backend_at, same_backend};
 use crate::values::http::{COOKIE_NAME, HttpVersion};
 
 table! {
@@ -100,7 +100,8 @@ table! {
     /// One address of a pool.
     #[derive(Eq)]
     pub struct Backend at "backends = [{ … }]" {
-        /// Host name, IPv4 or bracketed IPv6, and port; the backend's name everywhere.
+        /// Host name, IPv4 or bracketed IPv6, and port; the backend's name everywhere. On the kernel plane an
+        /// address without a port keeps the one that the client asked for.
         address: String = text(&BACKEND_ADDRESS).required().also(&["host", "server", "url"]);
         /// Share of the load.
         weight: u32 =
@@ -289,6 +290,7 @@ fn agreed(uses: &[Use], usual: fn(Protocol) -> &'static str) -> Option<&'static 
 pub(crate) fn check(root: &Fields, uses: &Uses, pools: &[Arc<Pool>], findings: &mut Findings<'_>) {
     for (pool, fields) in pools.iter().zip(root.named("pool")) {
         backends(pool, fields, findings);
+        without_port(pool, fields, uses, findings);
         hash::check(pool.balance, fields, uses, findings);
         listeners(fields, uses, findings);
         on_kernel_plane(fields, uses, findings);
@@ -353,6 +355,29 @@ fn backends(pool: &Pool, fields: &Fields, findings: &mut Findings<'_>) {
     }
     if !pool.backends.is_empty() && pool.backends.iter().all(|backend| backend.weight == 0) {
         findings.warning(at, format!("no backend of pool `{}` takes work", pool.name), "every `weight` is 0");
+    }
+}
+
+/// Backends that keep the port which the client asked for: only packets do, and probes need one.
+fn without_port(pool: &Pool, fields: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
+    let is_probed = !matches!(pool.health.check, Check::Off) && pool.health.port.is_none();
+    let is_read =
+        !fields.is_bad("health") && fields.table("health").is_none_or(|health| !health.is_bad("port"));
+    for (at, backend) in fields.tables("backends") {
+        let Some(address) = backend.text("address") else { continue };
+        if backend_at(address).is_none_or(|at| at.port() != 0) {
+            continue;
+        }
+        let add = format!("add the port: \"{address}:80\"");
+        let is_ended = |by: &&Use| by.protocol.is_some() && by.plane != Some(Plane::Kernel);
+        let hint = match uses.of(&pool.name).iter().find(is_ended) {
+            Some(by) => format!("{add}; without it is for `plane = \"kernel\"`, and {}", by.is_on(findings)),
+            None if is_probed && is_read => {
+                format!("{add}; or say which one is probed (`health.port`), or `health = \"off\"`")
+            }
+            None => continue,
+        };
+        findings.error(at, format!("backend `{address}` has no port"), hint);
     }
 }
 

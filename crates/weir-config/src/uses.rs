@@ -69,6 +69,17 @@ impl Use {
         format!("listener `{}` is on the kernel plane ({})", self.listener, findings.place(self.plane_at))
     }
 
+    /// "listener `vip` is on the proxy plane (weir.toml:4:9)", or speaks what is only there.
+    pub fn is_on(&self, findings: &Findings<'_>) -> String {
+        match self.plane {
+            None => self.speaks(findings),
+            Some(plane) => {
+                let place = findings.place(self.plane_at);
+                format!("listener `{}` asks for \"{}\" ({place})", self.listener, plane.word())
+            }
+        }
+    }
+
     /// "listener `vip` speaks tcp (weir.toml:3:12)".
     pub fn speaks(&self, findings: &Findings<'_>) -> String {
         let protocol = self.protocol.map_or("?", Protocol::word);

@@ -1,6 +1,7 @@
 //! Texts that several subjects share, each with a form of its own.
 
 pub(crate) mod address;
+pub(crate) mod bind;
 pub(crate) mod host;
 pub(crate) mod http;
 pub(crate) mod interface;

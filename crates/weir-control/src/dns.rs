@@ -180,7 +180,7 @@ impl Names {
 
 /// Whether an address has a host name to resolve.
 fn is_name(address: &str) -> bool {
-    address.parse::<SocketAddr>().is_err()
+    weir_config::backend_at(address).is_none()
 }
 
 impl Known {

@@ -19,7 +19,7 @@ static __always_inline void place_of(struct endpoint *at, const struct address *
 	at->address = *address;
 	at->port = port;
 	at->protocol = protocol;
-	at->zero = 0;
+	at->is_group = 0;
 }
 
 static __always_inline void key_of(struct flow_key6 *key, const struct packet *packet)

@@ -7,7 +7,7 @@
 #include <linux/types.h>
 
 /* Raised whenever a layout changes; the loader refuses to take over pinned maps of another one. */
-#define LAYOUT_VERSION 6
+#define LAYOUT_VERSION 7
 
 /* Slots of a pool's table, as weir_balance::maglev::TABLE_SIZE. */
 #define TABLE_SIZE 65537
@@ -26,7 +26,8 @@ struct endpoint {
 	struct address address;
 	__be16 port;
 	__u8 protocol;
-	__u8 zero;
+	/* `address` is none, but stands for all backends without a port of their own that the same listeners use. */
+	__u8 is_group;
 };
 _Static_assert(sizeof(struct endpoint) == 20, "keep Endpoint in weir-l4/src/layout.rs equal");
 
@@ -120,6 +121,7 @@ enum backend_state {
 
 struct backend {
 	struct address address;
+	/* 0 keeps the one that the client asked for. */
 	__be16 port;
 	__u8 state;
 	/* 4 or 6. */
@@ -141,10 +143,13 @@ enum use {
 	USE_NAT = 1,
 	/* By full-NAT: it answers a source of ours. */
 	USE_FULL_NAT = 2,
+	/* At whichever port the client asked for. */
+	USE_ANY_PORT = 4,
 };
 
 /* The way back from a backend without a flow: the one listener that may have asked it by NAT. */
 struct origin {
+	/* Of the listener; at port 0 with USE_ANY_PORT that of the group, which has an origin for each port. */
 	struct address address;
 	__be16 port;
 	/* Several listeners use this backend by NAT, so that nobody knows whose answer it is. */
@@ -263,7 +268,8 @@ _Static_assert(sizeof(struct fragment) == 44, "keep Fragment in weir-l4/src/layo
 struct settings {
 	/* Raised when a route, a neighbour or a device of this host changes. */
 	__u32 routes;
-	__u32 zero;
+	/* Some backend has no port of its own. */
+	__u32 has_groups;
 };
 _Static_assert(sizeof(struct settings) == 8, "keep Settings in weir-l4/src/layout.rs equal");
 

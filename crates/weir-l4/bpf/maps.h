@@ -8,9 +8,11 @@
 
 #include "layout.h"
 
-/* What is looked up by address and port: listeners by where clients send to. */
+/* What is looked up by address and port: listeners by where clients send to. A range of ports has an entry for each, so
+ * that there is room for many, whose memory is taken when they come. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 4096);
 	__type(key, struct endpoint);
 	__type(value, struct listener);
@@ -19,6 +21,7 @@ struct {
 /* Listeners by where a backend answers from. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 4096);
 	__type(key, struct endpoint);
 	__type(value, struct origin);

@@ -14,6 +14,7 @@
 #include "icmp.h"
 #include "maps.h"
 #include "opening.h"
+#include "origins.h"
 #include "packet.h"
 #include "rewrite.h"
 #include "trace.h"
@@ -233,7 +234,8 @@ __noinline int note_direct(const struct packet *packet)
 }
 
 /* What an answer of a backend becomes whose flow is not remembered: its listener's, where only one can have asked. */
-static __always_inline int from_origin(struct flow *flow, const struct origin *origin, const struct flow_key6 *key)
+static __always_inline int from_origin(struct flow *flow, const struct origin *origin, __u32 backend,
+				       const struct flow_key6 *key)
 {
 	flow->listener = origin->listener;
 	note(TRACE_ORIGIN, origin->listener);
@@ -243,7 +245,7 @@ static __always_inline int from_origin(struct flow *flow, const struct origin *o
 	flow->source_port = origin->port ? origin->port : key->source_port;
 	flow->destination = key->destination;
 	flow->destination_port = key->destination_port;
-	flow->backend = origin->backend;
+	flow->backend = backend;
 	flow->direction = TO_CLIENT;
 	return STEP_MADE;
 }
@@ -271,15 +273,16 @@ __noinline int meet_backend(struct packet *packet, struct flow *flow)
 	struct origin *origin;
 	struct source *source;
 	struct endpoint at;
+	__u32 backend;
 
 	if (!packet || !flow)
 		return NOT_OURS;
 	place_of(&at, &packet->destination, packet->destination_port, packet->protocol);
-	origin = bpf_map_lookup_elem(&origins, &at);
+	origin = origin_at(&at, &backend);
 	if (origin && origin->uses & USE_NAT)
 		return STEP_DIRECT;
 	place_of(&at, &packet->source, packet->source_port, packet->protocol);
-	origin = bpf_map_lookup_elem(&origins, &at);
+	origin = origin_at(&at, &backend);
 	if (!origin)
 		return NOT_OURS;
 	source = lost_answer(origin, &packet->destination, packet->destination_port);
@@ -290,7 +293,7 @@ __noinline int meet_backend(struct packet *packet, struct flow *flow)
 	if (!(origin->uses & USE_NAT) || is_host(&packet->destination))
 		return NOT_OURS;
 	key_of(&key, packet);
-	return packet->fault ? packet->fault : from_origin(flow, origin, &key);
+	return packet->fault ? packet->fault : from_origin(flow, origin, backend, &key);
 }
 
 /* A packet of no flow that is remembered: makes the flow, and says what is to be done. */
@@ -448,6 +451,7 @@ __noinline int recall(struct __sk_buff *skb, const struct packet *packet, const 
 	struct origin *origin;
 	struct source *source;
 	struct endpoint at;
+	__u32 backend;
 
 	if (!packet || !quoted || !flow)
 		return NOT_OURS;
@@ -461,7 +465,7 @@ __noinline int recall(struct __sk_buff *skb, const struct packet *packet, const 
 		return DROP_ICMP;
 	}
 	place_of(&at, &quoted->opposite.source, quoted->opposite.source_port, quoted->opposite.protocol);
-	origin = bpf_map_lookup_elem(&origins, &at);
+	origin = origin_at(&at, &backend);
 	if (!origin)
 		return NOT_OURS;
 	source = lost_answer(origin, &quoted->opposite.destination, quoted->opposite.destination_port);
@@ -471,7 +475,7 @@ __noinline int recall(struct __sk_buff *skb, const struct packet *packet, const 
 	}
 	if (!(origin->uses & USE_NAT) || is_host(&packet->destination))
 		return NOT_OURS;
-	return from_origin(flow, origin, &quoted->opposite) == STEP_MADE ? STEP_MADE : DROP_ICMP;
+	return from_origin(flow, origin, backend, &quoted->opposite) == STEP_MADE ? STEP_MADE : DROP_ICMP;
 }
 
 /* ICMP: errors about our packets are translated, all else is not ours. */

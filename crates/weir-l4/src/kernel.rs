@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 
 use aya::maps::MapError;
 
@@ -48,7 +49,6 @@ impl From<MapError> for ApplyError {
 pub struct Kernel {
     program: Program,
     held: Held,
-    settings: Settings,
     /// By how much the last sweep found more flows of a backend than the program counts.
     drifts: BTreeMap<u32, i64>,
 }
@@ -58,8 +58,7 @@ impl Kernel {
     pub fn open(directory: &Path, sizes: Sizes) -> Result<Kernel, Error> {
         let mut program = Program::open(directory, sizes)?;
         let held = adopt(&mut program, sizes)?;
-        let settings = program.array::<Settings>("settings")?.get(&0, 0)?;
-        Ok(Kernel { program, held, settings, drifts: BTreeMap::new() })
+        Ok(Kernel { program, held, drifts: BTreeMap::new() })
     }
 
     /// The program, to attach it.
@@ -86,45 +85,11 @@ impl Kernel {
     pub fn apply(&mut self, wanted: &Wanted, interface_to: &dyn Fn(IpAddr) -> u32) -> Result<(), ApplyError> {
         let (writes, next) = plan(&self.held, wanted, interface_to).map_err(ApplyError::Full)?;
         for write in &writes {
-            self.write(write)?;
+            put_in(&mut self.program, write)?;
         }
         // Only now: after a write that failed, the next plan begins from what was there and writes all of it
         // again.
         self.held = next;
-        Ok(())
-    }
-
-    fn write(&mut self, write: &Write) -> Result<(), MapError> {
-        match write {
-            Write::Backend(number, value) => {
-                self.program.array::<Backend>("backends")?.set(*number, value, 0)?;
-            }
-            Write::Slots(pool, table, slots) => {
-                let mut blocks = self.program.array::<SlotBlock>("slots")?;
-                let first = (pool * 2 + table) * BLOCKS_PER_TABLE as u32;
-                for (at, slots) in slots.chunks(SLOTS_PER_BLOCK).enumerate() {
-                    let mut block = SlotBlock::default();
-                    block.backends[..slots.len()].copy_from_slice(slots);
-                    blocks.set(first + at as u32, block, 0)?;
-                }
-            }
-            Write::Pool(number, value) => self.program.array::<Pool>("pools")?.set(*number, value, 0)?,
-            Write::Listener(at, value) => put(&mut self.program, "listeners", at, value.as_ref())?,
-            Write::Origin(at, value) => put(&mut self.program, "origins", at, value.as_ref())?,
-            Write::Network(at, admission) => {
-                let mut networks = self.program.networks()?;
-                match admission {
-                    Some(admission) => networks.insert(&key_of_network(at), admission, 0)?,
-                    None => networks.remove(&key_of_network(at))?,
-                }
-            }
-            Write::Source(at, address) => self.program.array::<Address>("sources")?.set(*at, address, 0)?,
-            Write::SourcePorts(at, value) => put(&mut self.program, "source_ports", at, value.as_ref())?,
-            Write::Name(kind, number, name) => {
-                let mut names = self.program.table::<u64, u64>("names")?;
-                names.insert(key_of_name(*kind, *number), name, 0)?;
-            }
-        }
         Ok(())
     }
 
@@ -156,8 +121,7 @@ impl Kernel {
 
     /// Has every flow look up its way anew: routes, neighbours or interfaces have changed.
     pub fn forget_ways(&mut self) -> Result<(), Error> {
-        self.settings.routes = self.settings.routes.wrapping_add(1);
-        self.program.array::<Settings>("settings")?.set(0, self.settings, 0)?;
+        change_settings(&mut self.program, |held| Settings { routes: held.routes.wrapping_add(1), ..held })?;
         Ok(())
     }
 
@@ -230,7 +194,7 @@ impl Kernel {
     pub fn live_backends(&self) -> impl Iterator<Item = (u32, u64, Endpoint)> + '_ {
         self.held.numbers.backends.iter().filter_map(|(name, number)| {
             let backend = self.held.backends.get(&number)?;
-            let at = Endpoint { address: backend.address, port: backend.port, protocol: 0, zero: 0 };
+            let at = Endpoint { address: backend.address, port: backend.port, protocol: 0, is_group: 0 };
             (backend.state == BackendState::Alive as u8).then_some((number, name, at))
         })
     }
@@ -239,6 +203,50 @@ impl Kernel {
     pub fn numbers(&self) -> &crate::plan::Named {
         &self.held.numbers
     }
+}
+
+/// Does one write of a plan.
+pub fn put_in(program: &mut Program, write: &Write) -> Result<(), MapError> {
+    match write {
+        Write::Backend(number, value) => {
+            program.array::<Backend>("backends")?.set(*number, value, 0)?;
+        }
+        Write::Slots(pool, table, slots) => {
+            let mut blocks = program.array::<SlotBlock>("slots")?;
+            let first = (pool * 2 + table) * BLOCKS_PER_TABLE as u32;
+            for (at, slots) in slots.chunks(SLOTS_PER_BLOCK).enumerate() {
+                let mut block = SlotBlock::default();
+                block.backends[..slots.len()].copy_from_slice(slots);
+                blocks.set(first + at as u32, block, 0)?;
+            }
+        }
+        Write::Pool(number, value) => program.array::<Pool>("pools")?.set(*number, value, 0)?,
+        Write::Listener(at, value) => put(program, "listeners", at, value.as_ref())?,
+        Write::Origin(at, value) => put(program, "origins", at, value.as_ref())?,
+        Write::HasGroups(has_groups) => {
+            change_settings(program, |held| Settings { has_groups: u32::from(*has_groups), ..held })?;
+        }
+        Write::Network(at, admission) => {
+            let mut networks = program.networks()?;
+            match admission {
+                Some(admission) => networks.insert(&key_of_network(at), admission, 0)?,
+                None => networks.remove(&key_of_network(at))?,
+            }
+        }
+        Write::Source(at, address) => program.array::<Address>("sources")?.set(*at, address, 0)?,
+        Write::SourcePorts(at, value) => put(program, "source_ports", at, value.as_ref())?,
+        Write::Name(kind, number, name) => {
+            let mut names = program.table::<u64, u64>("names")?;
+            names.insert(key_of_name(*kind, *number), name, 0)?;
+        }
+    }
+    Ok(())
+}
+
+fn change_settings(program: &mut Program, change: impl FnOnce(Settings) -> Settings) -> Result<(), MapError> {
+    let mut settings = program.array::<Settings>("settings")?;
+    let held = settings.get(&0, 0)?;
+    settings.set(0, change(held), 0)
 }
 
 fn put<K: aya::Pod, V: aya::Pod>(
@@ -313,7 +321,9 @@ fn adopt(program: &mut Program, sizes: Sizes) -> Result<Held, Error> {
     let networks = networks.map(|(key, admission)| (network_of_key(&key), admission)).collect();
     let source_ports: BTreeMap<Address, Source> =
         program.table("source_ports")?.iter().filter_map(Result::ok).collect();
-    Ok(Held { listeners, origins, networks, source_ports, ..held })
+    let has_groups = program.array::<Settings>("settings")?.get(&0, 0)?.has_groups != 0;
+    let (listeners, origins) = (Arc::new(listeners), Arc::new(origins));
+    Ok(Held { listeners, origins, has_groups, networks, source_ports, ..held })
 }
 
 fn slots_of(program: &mut Program, number: u32, pool: &Pool) -> Result<Vec<u16>, Error> {

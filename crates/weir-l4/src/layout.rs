@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub use crate::verdict::Verdict;
 
 /// As `LAYOUT_VERSION` in `bpf/layout.h`.
-pub const LAYOUT_VERSION: u32 = 6;
+pub const LAYOUT_VERSION: u32 = 7;
 /// Slots in a block.
 pub const SLOTS_PER_BLOCK: usize = 32;
 /// Blocks of one table.
@@ -45,14 +45,15 @@ pub struct Endpoint {
     pub port: [u8; 2],
     /// [`TCP`] or [`UDP`].
     pub protocol: u8,
-    /// Nothing.
-    pub zero: u8,
+    /// 1 where `address` is none, but stands for all backends without a port of their own that the same
+    /// listeners use.
+    pub is_group: u8,
 }
 
 impl Endpoint {
     /// Of a socket address and a protocol number.
     pub fn new(address: SocketAddr, protocol: u8) -> Endpoint {
-        Endpoint { address: address.ip().into(), port: address.port().to_be_bytes(), protocol, zero: 0 }
+        Endpoint { address: address.ip().into(), port: address.port().to_be_bytes(), protocol, is_group: 0 }
     }
 }
 
@@ -70,6 +71,9 @@ pub enum Forward {
     /// As DSR, within an outer header.
     Ipip = 3,
 }
+
+/// Where clients send to, at most, each port by itself; and where backends answer from.
+pub const MOST_ENDPOINTS: u32 = 131_072;
 
 /// Sources of a listener for each address family, at most.
 pub const MAX_SOURCES: u32 = 16;
@@ -225,18 +229,21 @@ pub struct Backend {
 pub const USE_NAT: u8 = 1;
 /// A listener uses the backend by full-NAT.
 pub const USE_FULL_NAT: u8 = 2;
+/// It is used at whichever port the client asked for.
+pub const USE_ANY_PORT: u8 = 4;
 
 /// As `struct origin`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// The listener's address.
+    /// The listener's address; at port 0 with [`USE_ANY_PORT`] that of the group, which has an origin for
+    /// each port.
     pub address: Address,
     /// The listener's port, big endian.
     pub port: [u8; 2],
     /// 1 when several listeners use the backend by NAT.
     pub is_ambiguous: u8,
-    /// [`USE_NAT`], [`USE_FULL_NAT`].
+    /// [`USE_NAT`], [`USE_FULL_NAT`], [`USE_ANY_PORT`].
     pub uses: u8,
     /// Number of the listener.
     pub listener: u32,
@@ -404,8 +411,8 @@ pub struct Flow {
 pub struct Settings {
     /// Raised when routes, neighbours or devices change.
     pub routes: u32,
-    /// Nothing.
-    pub zero: u32,
+    /// 1 when some backend has no port of its own.
+    pub has_groups: u32,
 }
 
 /// As `struct counter`.

@@ -17,6 +17,7 @@ pub mod host;
 pub mod kernel;
 pub mod layout;
 pub mod numbers;
+pub mod origins;
 pub mod plan;
 pub mod ports;
 pub mod program;

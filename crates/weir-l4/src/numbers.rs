@@ -17,6 +17,8 @@ pub enum Kind {
     Pool = 1,
     /// A backend of a pool.
     Backend = 2,
+    /// Where clients send to, or backends answer from. These have no numbers, and can only be too many.
+    Endpoint = 3,
 }
 
 /// No number is left: more is wanted than the maps were made for.
@@ -34,6 +36,14 @@ impl std::fmt::Display for Full {
             Kind::Listener => "listeners",
             Kind::Pool => "pools",
             Kind::Backend => "backends",
+            Kind::Endpoint => {
+                return write!(
+                    out,
+                    "the kernel plane has room for {} addresses with their ports, those of listeners and those of their backends each; \
+                     shorter ranges take less",
+                    self.limit
+                );
+            }
         };
         write!(
             out,

@@ -6,14 +6,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::layout::{
-    ADMITTED, Address, Backend, BackendState, DENIED, Endpoint, Forward, Listener, MAX_SOURCES, Network,
-    Origin, Pool, Source, USE_FULL_NAT, USE_NAT,
+    ADMITTED, Address, Backend, BackendState, DENIED, Endpoint, Forward, Listener, MAX_SOURCES,
+    MOST_ENDPOINTS, Network, Origin, Pool, Source,
 };
 use crate::numbers::{Full, Kind, Numbers, name_of, name_of_backend};
+use crate::origins::{Asking, Placed, origins};
 use crate::tables;
-use crate::wanted::{self, Wanted};
+use crate::wanted::{self, PortSpan, Wanted};
 
 /// What the maps hold, as far as this crate writes it.
 #[derive(Clone, Debug)]
@@ -30,9 +32,13 @@ pub struct Held {
     /// Whom listeners let in: [`ADMITTED`] or [`DENIED`].
     pub networks: BTreeMap<Network, u32>,
     /// By where clients send to.
-    pub listeners: BTreeMap<Endpoint, Listener>,
+    pub listeners: Arc<BTreeMap<Endpoint, Listener>>,
     /// By where backends answer from.
-    pub origins: BTreeMap<Endpoint, Origin>,
+    pub origins: Arc<BTreeMap<Endpoint, Origin>>,
+    /// Whether some origins are of groups.
+    pub has_groups: bool,
+    /// What these were made of, where it was this process: there may be many, and backends go down.
+    pub placed_for: Option<Arc<Placed>>,
     /// Addresses that packets leave from, by their place. Nothing of what an earlier process wrote.
     pub sources: BTreeMap<u32, Address>,
     /// Their ports.
@@ -63,6 +69,8 @@ pub enum Write {
     Listener(Endpoint, Option<Listener>),
     /// Where a backend answers from; `None` takes it away.
     Origin(Endpoint, Option<Origin>),
+    /// Whether some of these are of groups.
+    HasGroups(bool),
     /// Whether a listener lets clients in; `None` takes that away.
     Network(Network, Option<u32>),
     /// An address that packets leave from, by its place; nothing reads those of listeners that are gone.
@@ -87,8 +95,10 @@ impl Held {
             pools: BTreeMap::new(),
             filled_for: BTreeMap::new(),
             networks: BTreeMap::new(),
-            listeners: BTreeMap::new(),
-            origins: BTreeMap::new(),
+            listeners: Arc::default(),
+            origins: Arc::default(),
+            has_groups: false,
+            placed_for: None,
             sources: BTreeMap::new(),
             source_ports: BTreeMap::new(),
         }
@@ -180,7 +190,12 @@ impl Plan {
 
     /// Listeners, and the way back from their backends.
     fn places(&mut self, held: &Held, wanted: &Wanted, pools: &[MemberNumbers]) -> Result<(), Full> {
-        let (mut listeners, mut origins) = (BTreeMap::new(), BTreeMap::new());
+        let placed = Placed::of(wanted, pools);
+        if held.placed_for.as_deref() == Some(&placed) {
+            return Ok(());
+        }
+        self.next.placed_for = Some(Arc::new(placed));
+        let (mut listeners, mut asking) = (BTreeMap::new(), Vec::new());
         let mut networks = BTreeMap::new();
         let (mut sources, mut source_ports) = (BTreeMap::new(), BTreeMap::new());
         for listener in &wanted.listeners {
@@ -200,26 +215,22 @@ impl Plan {
                 held.last_port = held.last_port.max(listener.source_ports.1);
             }
             sources.extend(places_of_sources(listener, number));
-            for address in &listener.addresses {
-                let here = Endpoint::new(*address, listener.protocol);
+            for address in listener.addresses.iter().flat_map(PortSpan::each) {
+                let here = Endpoint::new(address, listener.protocol);
                 let value = values[usize::from(address.ip().to_canonical().is_ipv6())];
                 listeners.insert(here, value);
                 // Of a later fragment nobody knows the port.
                 listeners.entry(Endpoint { port: [0; 2], ..here }).or_insert(value);
-                for (member, backend) in wanted.pools[at].members.iter().zip(&pools[at]) {
-                    let from = Endpoint::new(member.address, listener.protocol);
-                    let origin = Origin {
-                        address: here.address,
-                        port: here.port,
-                        is_ambiguous: 0,
-                        uses: used_by(listener.forward),
-                        listener: number,
-                        backend: *backend,
-                    };
-                    share(&mut origins, from, origin);
-                    let any_port = Endpoint { port: [0; 2], ..from };
-                    share(&mut origins, any_port, Origin { is_ambiguous: 1, ..origin });
-                }
+            }
+            let members = wanted.pools[at].members.iter().map(|member| member.address);
+            let members = members.zip(pools[at].iter().copied()).collect();
+            asking.push(Asking { listener, number, members });
+        }
+        let origins = origins(&asking);
+        let has_groups = origins.keys().any(|at| at.is_group == 1);
+        for count in [listeners.len(), origins.len()] {
+            if count > MOST_ENDPOINTS as usize {
+                return Err(Full { kind: Kind::Endpoint, limit: MOST_ENDPOINTS });
             }
         }
         let new = sources.iter().filter(|(at, source)| held.sources.get(at) != Some(source));
@@ -233,18 +244,31 @@ impl Plan {
         let new = networks.iter().rev().filter(|(at, admission)| held.networks.get(at) != Some(admission));
         self.writes.extend(new.map(|(at, admission)| Write::Network(*at, Some(*admission))));
         let other = |held: Option<&Origin>, origin: &Origin| held != Some(origin);
-        let new = origins.iter().filter(|(at, origin)| other(held.origins.get(at), origin));
-        self.writes.extend(new.map(|(at, origin)| Write::Origin(*at, Some(*origin))));
+        if has_groups && !held.has_groups {
+            self.writes.push(Write::HasGroups(true));
+        }
+        // Groups before who is in them.
+        for is_group in [1, 0] {
+            let new = origins.iter().filter(|(at, _)| at.is_group == is_group);
+            let new = new.filter(|(at, origin)| other(held.origins.get(at), origin));
+            self.writes.extend(new.map(|(at, origin)| Write::Origin(*at, Some(*origin))));
+        }
         let new = listeners.iter().filter(|(at, listener)| held.listeners.get(at) != Some(listener));
         self.writes.extend(new.map(|(at, listener)| Write::Listener(*at, Some(*listener))));
-        let gone = held.origins.keys().filter(|at| !origins.contains_key(*at));
-        self.writes.extend(gone.map(|at| Write::Origin(*at, None)));
+        for is_group in [0, 1] {
+            let gone = held.origins.keys().filter(|at| at.is_group == is_group && !origins.contains_key(*at));
+            self.writes.extend(gone.map(|at| Write::Origin(*at, None)));
+        }
+        if !has_groups && held.has_groups {
+            self.writes.push(Write::HasGroups(false));
+        }
         let gone = held.networks.keys().filter(|at| !networks.contains_key(*at));
         self.writes.extend(gone.map(|at| Write::Network(*at, None)));
         self.next.networks = networks;
         let gone = held.source_ports.keys().filter(|at| !source_ports.contains_key(at));
         self.writes.extend(gone.map(|at| Write::SourcePorts(*at, None)));
-        (self.next.listeners, self.next.origins) = (listeners, origins);
+        (self.next.listeners, self.next.origins) = (Arc::new(listeners), Arc::new(origins));
+        self.next.has_groups = has_groups;
         self.next.sources.extend(sources);
         self.next.source_ports = source_ports;
         Ok(())
@@ -285,6 +309,7 @@ impl Plan {
             Kind::Listener => &mut self.next.numbers.listeners,
             Kind::Pool => &mut self.next.numbers.pools,
             Kind::Backend => &mut self.next.numbers.backends,
+            Kind::Endpoint => return Err(Full { kind, limit: MOST_ENDPOINTS }),
         };
         let is_new = numbers.of(name).is_none();
         let number = numbers.take(name)?;
@@ -338,33 +363,6 @@ fn places_of_sources(listener: &wanted::Listener, number: u32) -> Vec<(u32, Addr
     places
 }
 
-fn used_by(forward: Forward) -> u8 {
-    match forward {
-        Forward::Nat => USE_NAT,
-        Forward::FullNat => USE_FULL_NAT,
-        // Answers go past this host.
-        Forward::Dsr | Forward::Ipip => 0,
-    }
-}
-
-/// Notes who uses a backend. Only NAT has answers that are told apart by the listener.
-fn share(origins: &mut BTreeMap<Endpoint, Origin>, from: Endpoint, origin: Origin) {
-    if origin.uses == 0 {
-        return;
-    }
-    let Some(held) = origins.get_mut(&from) else {
-        origins.insert(from, origin);
-        return;
-    };
-    let uses = held.uses | origin.uses;
-    if held.uses & origin.uses & USE_NAT != 0 {
-        *held = Origin { is_ambiguous: 1, ..origin };
-    } else if origin.uses & USE_NAT != 0 {
-        *held = origin;
-    }
-    held.uses = uses;
-}
-
 /// What the map is to hold of a backend. A number that another one had gets a generation of its own, so that
 /// flows of that one are known for what they are.
 fn backend(member: &wanted::Member, before: Option<Backend>, interface: u32) -> Backend {
@@ -389,7 +387,7 @@ fn backend(member: &wanted::Member, before: Option<Backend>, interface: u32) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{Algorithm, HashKey, TCP};
+    use crate::layout::{Algorithm, HashKey, TCP, USE_FULL_NAT, USE_NAT};
     use crate::wanted::Member;
 
     fn member(address: &str) -> Member {

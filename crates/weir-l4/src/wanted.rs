@@ -2,7 +2,9 @@
 //! crate is told.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{AddrParseError, IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 
 use crate::layout::{Algorithm, Forward, HashKey};
 
@@ -32,7 +34,7 @@ pub struct Listener {
     /// Its name in the config; its counters live on under it.
     pub name: String,
     /// Addresses and ports; no wildcards.
-    pub addresses: Vec<SocketAddr>,
+    pub addresses: Vec<PortSpan>,
     /// [`TCP`](crate::layout::TCP) or [`UDP`](crate::layout::UDP).
     pub protocol: u8,
     /// Name of the pool that takes its flows.
@@ -54,6 +56,43 @@ pub struct Listener {
     pub source_ports: (u16, u16),
 }
 
+/// An address, at one port or several in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PortSpan {
+    /// With the first port.
+    pub first: SocketAddr,
+    /// Not below the first.
+    pub last_port: u16,
+}
+
+impl PortSpan {
+    /// Its ports.
+    pub fn ports(&self) -> RangeInclusive<u16> {
+        self.first.port()..=self.last_port
+    }
+
+    /// Each of its ports with the address.
+    pub fn each(&self) -> impl Iterator<Item = SocketAddr> + use<> {
+        let ip = self.first.ip();
+        self.ports().map(move |port| SocketAddr::new(ip, port))
+    }
+}
+
+impl From<SocketAddr> for PortSpan {
+    fn from(at: SocketAddr) -> PortSpan {
+        PortSpan { first: at, last_port: at.port() }
+    }
+}
+
+/// Of an address with one port.
+impl FromStr for PortSpan {
+    type Err = AddrParseError;
+
+    fn from_str(text: &str) -> Result<PortSpan, AddrParseError> {
+        text.parse().map(|at: SocketAddr| at.into())
+    }
+}
+
 /// Where packets go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
@@ -72,7 +111,7 @@ pub struct Pool {
 pub struct Member {
     /// [`weir_balance::Backend::id`].
     pub id: u64,
-    /// Where it is.
+    /// Where it is; port 0 keeps the one that the client asked for.
     pub address: SocketAddr,
     /// Share of new flows, in hundredths; 0 gets none.
     pub weight: u32,

@@ -147,6 +147,6 @@ fn asked_of_clients(config: &weir_config::Listener) -> Cow<'_, weir_config::Scre
 /// section 2.4).
 fn alternative(config: &weir_config::Listener, tls: &ServerTls) -> Option<AddedField> {
     tls.quic_config()?;
-    let port = config.bind.first()?.port();
+    let port = config.bind.first()?.first.port();
     AddedField::appending(b"alt-svc", format!("h3=\":{port}\"; ma=86400").as_bytes()).ok()
 }

@@ -62,11 +62,12 @@ pub struct Resolved {
 impl Resolved {
     /// For a literal address it is known at once; for a host name the control side finds it out.
     pub fn of(name: &str) -> Resolved {
-        let address = name.parse::<SocketAddr>().ok().map(Arc::new);
+        let address = weir_config::backend_at(name).map(Arc::new);
         Resolved { address: ArcSwapOption::from(address), moves: AtomicU32::new(0) }
     }
 
-    /// `None` while a host name has never been resolved: the backend can't be connected to.
+    /// `None` while a host name has never been resolved: the backend can't be connected to. Port 0 is the one
+    /// that the client asked for, on the kernel plane.
     #[inline]
     pub fn address(&self) -> Option<SocketAddr> {
         self.address.load().as_deref().copied()

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
-use weir_config::{Config, HttpVersion, Speaks};
+use weir_config::{Bind, Config, HttpVersion, Speaks};
 
 use crate::plane::Placements;
 
@@ -187,7 +187,9 @@ pub fn endpoints_of(listener: &weir_config::Listener) -> impl Iterator<Item = En
         }
     };
     let transports = [first, has_quic.then_some(Transport::Quic)].into_iter().flatten();
-    transports.flat_map(|transport| listener.bind.iter().map(move |&address| Endpoint { transport, address }))
+    transports.flat_map(|transport| {
+        listener.bind.iter().flat_map(Bind::each).map(move |address| Endpoint { transport, address })
+    })
 }
 
 /// Second descriptors of a group that exists, and for QUIC further members where an upgrade made the workers

@@ -27,6 +27,28 @@ fn config(check: &str) -> String {
 const FAST: &str = "interval = \"100ms\"\nfast_interval = \"20ms\"\ntimeout = \"100ms\"\npassive = \"off\"\n";
 
 #[test]
+fn probes_ask_at_the_port_that_health_names() {
+    let status = Arc::new(AtomicU16::new(200));
+    let (told, host) = (status.clone(), Arc::new(std::sync::Mutex::new(String::new())));
+    let asked = host.clone();
+    // Both backends are probed at a third one, on the same address.
+    let probed = Backend::serving(move |request, wire| {
+        *asked.lock().unwrap() = request.fields.one("host").unwrap_or_default().to_owned();
+        wire.answers(told.load(Ordering::SeqCst), &[], "");
+        After::Keep
+    });
+    let (a, b) = (named("a"), named("b"));
+    let check = format!("check = \"http\"\nport = {}\n{FAST}", probed.address().port());
+    let weir = Setup::of(&config(&check)).with("a", a.address()).with("b", b.address()).start();
+    until("both to be up", || (is_up(&weir, a.address()) && is_up(&weir, b.address())).then_some(()));
+    let expected = probed.address().to_string();
+    until("the probed address to be asked", || (*host.lock().unwrap() == expected).then_some(()));
+    status.store(503, Ordering::SeqCst);
+    until("both to be down", || (!is_up(&weir, a.address()) && !is_up(&weir, b.address())).then_some(()));
+    assert_eq!((a.served(), b.served()), (0, 0), "nobody asks them but clients");
+}
+
+#[test]
 fn a_status_out_of_the_expected_range_takes_a_backend_down_and_a_good_one_brings_it_back() {
     let status = Arc::new(AtomicU16::new(200));
     let told = status.clone();

@@ -184,6 +184,55 @@ fn the_guides_ip_in_ip_reaches_backends_behind_a_router_of_narrow_links() {
 }
 
 #[test]
+fn the_guides_ranges_of_ports_reach_the_port_that_was_asked() {
+    let network = Network::enter(2);
+    addresses(&network, &[]);
+    for server in 1..=2 {
+        for port in [21, 30_000, 30_050, 30_100] {
+            network.greets_at(server, format!("10.0.0.{server}").parse().expect("an address"), port);
+        }
+        for port in [16_384, 17_383, 8080] {
+            network.greets_at(server, format!("fd00::{server}").parse().expect("an address"), port);
+        }
+    }
+    let kernel = format!("[kernel]\ndirectory = \"{}\"\nflows = 4096\n", network.bpf_directory());
+    let weir = Setup::of(&(set_up("Ranges of ports") + &kernel)).start();
+    until("probes to hear their answers", || {
+        let status = weir.admin().reads("/v1/status").json();
+        let pools = status["pools"].as_array()?.clone();
+        let mut backends = pools.iter().filter_map(|pool| pool["backends"].as_array()).flatten();
+        backends.all(|backend| backend["probes"]["good_count"].as_u64() > Some(0)).then_some(())
+    });
+    let mut talks: Vec<Talk> = Vec::new();
+    for port in [21, 30_000, 30_050, 30_100] {
+        let mut talk = Talk::begin(&network, &format!("10.0.9.9:{port}"));
+        talk.goes_on(&vec![b'x'; 50_000]);
+        let client = talk.stream.local_addr().unwrap();
+        let found = weir.admin().reads(&format!("/v1/flows?client={client}")).json();
+        assert_eq!(found["flows"][0]["backend"], format!("10.0.0.{}:{port}", talk.server), "{found}");
+        talks.push(talk);
+    }
+    let server = talks[0].server.clone();
+    assert!(talks.iter().all(|talk| talk.server == server), "a client stays with its backend at all ports");
+    let of_server = weir.admin().reads(&format!("/v1/flows?backend=10.0.0.{server}")).json();
+    assert_eq!(of_server["matching"], 4, "{of_server}");
+
+    let socket = datagram_socket(&network, "::");
+    let asked = [16_384, 17_383].map(|port| asks(&socket, &format!("[fd00:9::9]:{port}"), b"one"));
+    assert_eq!(asked[0], asked[1]);
+
+    let explained = weir.command(&["explain", "tcp", "10.50.1.2:4000", "10.0.9.9:30077"]);
+    assert!(explained.stdout.contains(&format!("10.0.0.{server} takes it")), "{explained:?}");
+    assert!(explained.stdout.contains(&format!("to 10.0.0.{server}:30077")), "{explained:?}");
+    let beside = weir.command(&["explain", "tcp", "10.50.1.2:4000", "10.0.9.9:30101"]);
+    assert!(beside.code != 0 && beside.stderr.contains("no TCP listener"), "{beside:?}");
+    let status = weir.admin().reads("/v1/status").json();
+    let backend = &status["pools"][0]["backends"][0];
+    assert_eq!((&backend["address"], &backend["resolved"]), (&"10.0.0.1".into(), &"10.0.0.1".into()));
+    assert_eq!(status["listeners"][0]["bind"][1], "10.0.9.9:30000-30100");
+}
+
+#[test]
 fn the_guides_full_nat_serves_clients_that_backends_have_no_route_to() {
     let network = Network::enter(2);
     addresses(&network, &["10.0.0.5/32", "fd00::5/128"]);

@@ -233,7 +233,8 @@ fn listener_for<'s>(
     let host: Option<IpAddr> = asked.host().trim_matches(['[', ']']).parse().ok();
     let mut at_port = all().filter(|listener| {
         listener.config.bind.iter().any(|bind| {
-            bind.port() == port && host.is_none_or(|host| bind.ip().is_unspecified() || bind.ip() == host)
+            let ip = bind.first.ip();
+            bind.ports().contains(&port) && host.is_none_or(|host| ip.is_unspecified() || ip == host)
         })
     });
     if let Some(listener) = at_port.next() {

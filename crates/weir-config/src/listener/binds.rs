@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::{Listener, Speaks};
@@ -10,7 +11,11 @@ use crate::plane::{self, Plane};
 use crate::protocol::spoken;
 use crate::report::{Findings, Span};
 use crate::setting::One as _;
+use crate::values::bind::Bind;
 use crate::values::http::HttpVersion;
+
+/// Most addresses of all listeners together, each port by itself: each is an entry in a kernel's table.
+const MOST_ADDRESSES: usize = 65_536;
 
 struct Bound {
     address: SocketAddr,
@@ -18,7 +23,7 @@ struct Bound {
     /// goes on to them.
     is_socket: bool,
     /// `listener `web``
-    owner: String,
+    owner: Rc<str>,
     at: Option<Span>,
 }
 
@@ -36,23 +41,33 @@ pub(crate) fn check(
     let said = root.table("admin").and_then(|admin| admin.get("bind"));
     if let Some(address) = admin.filter(|address| address.port() != 0) {
         let at = said.map(|entry| entry.at);
-        let owner =
-            if at.is_some() { "the admin API" } else { "the admin API (`[admin]` moves it)" }.to_owned();
+        let owner = if at.is_some() { "the admin API" } else { "the admin API (`[admin]` moves it)" }.into();
         taken.entry((false, address.port())).or_default().push(Bound { address, is_socket: true, owner, at });
     }
+    let mut count = 0;
     for (listener, fields) in listeners.iter().zip(root.named("listener")) {
         if spoken(fields).is_none() || fields.is_bad("plane") {
             continue;
         }
         // One of `auto` may have a socket.
         let is_socket = plane::asked(fields) != Some(Plane::Kernel);
+        let owner: Rc<str> = format!("listener `{}`", listener.name).into();
         for (at, value) in fields.list("bind") {
-            let Some(address) = SocketAddr::of(value) else { continue };
-            if address.port() == 0 {
-                continue;
+            let Some(bind) = Bind::of(value).filter(|bind| bind.first.port() != 0) else { continue };
+            count += bind.ports().len();
+            if count > MOST_ADDRESSES && bind.is_range() {
+                let message = format!("listeners have more than {MOST_ADDRESSES} addresses with this range");
+                findings.error(
+                    *at,
+                    message,
+                    "each port counts: expected shorter ranges, over all listeners together",
+                );
+                return;
             }
             let mut is_reported = false;
-            for is_udp in transports(listener) {
+            for (address, is_udp) in
+                bind.each().flat_map(|at| transports(listener).map(move |is_udp| (at, is_udp)))
+            {
                 let others = taken.entry((is_udp, address.port())).or_default();
                 if let Some(other) = others.iter().find(|other| other.clashes(address, is_socket))
                     && !std::mem::replace(&mut is_reported, true)
@@ -60,7 +75,7 @@ pub(crate) fn check(
                     let (message, hint) = explain(address, other, findings);
                     findings.error(*at, message, hint);
                 }
-                let (owner, at) = (format!("listener `{}`", listener.name), Some(*at));
+                let (owner, at) = (owner.clone(), Some(*at));
                 others.push(Bound { address, is_socket, owner, at });
             }
         }

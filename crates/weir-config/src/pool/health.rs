@@ -22,6 +22,11 @@ table! {
     pub struct Health at "[pool.NAME.health]" {
         /// What a probe does.
         check: Check;
+        /// Port of the backend's address that probes go to.
+        port: Option<u32> =
+            count(Limit::optional(1, 65_535, "leave it out to probe the backend's own port"))
+                .default("the backend's own")
+                .also(&["check_port", "probe_port"]);
         /// Between probes while nothing changes.
         interval: Duration =
             duration(Limit::new(seconds(2), millis(10), HOUR, "shorter probes are load, not knowledge"))
@@ -260,7 +265,7 @@ fn keys_of_the_check(fields: &Fields, health: &Health, pool: &str, uses: &Uses, 
         findings.error(entry.key, format!("`{name}` is for `check = \"http\"`"), hint);
     }
     if kind == "off" {
-        for name in ["interval", "fast_interval", "timeout", "rise", "fall", "last_resort"] {
+        for name in ["port", "interval", "fast_interval", "timeout", "rise", "fall", "last_resort"] {
             if let Some(entry) = fields.get(name) {
                 let hint = match said {
                     Some(check) => format!("`check` is \"off\" ({})", findings.place(check.at)),

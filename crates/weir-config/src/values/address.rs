@@ -8,10 +8,8 @@ use crate::keys::Shape;
 use crate::report::quote;
 use crate::units::{Refused, refuse};
 
-/// Where a listener accepts: an address of this machine and a port. Port 0 takes a free one.
-pub(crate) static BIND: Shape = Shape::new("an address and port", "0.0.0.0:8080", bind).or_number();
-
-/// A backend: host name, IPv4 or bracketed IPv6, and port.
+/// A backend: host name, IPv4 or bracketed IPv6, and port. Addresses may lack the port, where the check of
+/// their pool finds that it is known otherwise.
 pub(crate) static BACKEND_ADDRESS: Shape = Shape::new("a backend", "10.0.0.1:8080", backend);
 
 /// A network or a single address.
@@ -104,6 +102,9 @@ fn backend(text: &str) -> Result<String, Refused> {
     if let Some(hint) = unix_or_url(text) {
         return refuse(message, hint);
     }
+    if backend_at(text).is_some_and(|at| at.port() == 0) && !text.ends_with(":0") {
+        return Ok(text.to_owned());
+    }
     if let Some((address, port)) = unbracketed(text) {
         return refuse(message, format!("an IPv6 address stands in brackets: \"[{address}]:{port}\""));
     }
@@ -173,12 +174,31 @@ pub fn contains(networks: &[IpNet], address: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(&address))
 }
 
+/// Where a backend is that is given by an address: port 0 where it has none, and keeps the one that the
+/// client asked for. `None` for a host name.
+pub fn backend_at(text: &str) -> Option<SocketAddr> {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Some(address);
+    }
+    let ip = match text.strip_prefix('[').and_then(|text| text.strip_suffix(']')) {
+        Some(inner) => inner.parse::<Ipv6Addr>().ok()?.into(),
+        None => text.parse::<Ipv4Addr>().ok()?.into(),
+    };
+    Some(SocketAddr::new(ip, 0))
+}
+
+/// The other way round: port 0 is not shown.
+pub fn show_backend(at: SocketAddr) -> String {
+    match at {
+        SocketAddr::V4(at) if at.port() == 0 => at.ip().to_string(),
+        SocketAddr::V6(at) if at.port() == 0 => format!("[{}]", at.ip()),
+        at => at.to_string(),
+    }
+}
+
 /// A backend address in the form in which two spellings of the same address are equal.
 pub(crate) fn same_backend(address: &str) -> String {
-    match address.parse::<SocketAddr>() {
-        Ok(address) => address.to_string(),
-        Err(_) => address.to_ascii_lowercase(),
-    }
+    backend_at(address).map_or_else(|| address.to_ascii_lowercase(), show_backend)
 }
 
 fn network(text: &str) -> Result<String, Refused> {

@@ -89,7 +89,11 @@ impl Control {
         pool: &str,
         backend: weir_config::Backend,
     ) -> Result<Arc<Snapshot>, ChangeError> {
-        check_backend(&backend)?;
+        // What the file's check found of them holds for another one: such a pool is the kernel plane's alone.
+        let keeps_ports = |it: &Arc<weir_state::Backend>| has_no_port(&it.address);
+        let keeps_ports =
+            self.snapshot().pool(pool).is_some_and(|pool| pool.backends.iter().any(keeps_ports));
+        check_backend(&backend, keeps_ports)?;
         let change = format!("added, weight {}", backend.weight);
         let address = backend.address.clone();
         let snapshot = self.publisher.change_pool(|before| {
@@ -139,8 +143,15 @@ fn pool_of<'s>(snapshot: &'s Snapshot, name: &str) -> Result<(usize, &'s Arc<Poo
     found.ok_or_else(|| ChangeError::NoPool(name.to_owned()))
 }
 
-/// What the config's check asks of a backend, for one that does not come from a file.
-fn check_backend(backend: &weir_config::Backend) -> Result<(), ChangeError> {
+/// Whether a backend is given by an address alone, so that it gets each client at the port that it asked for.
+fn has_no_port(address: &str) -> bool {
+    weir_config::backend_at(address)
+        .is_some_and(|at| at.port() == 0 && weir_config::show_backend(at) == address)
+}
+
+/// What the config's check asks of a backend, for one that does not come from a file. `keeps_ports` says that
+/// the pool has others without a port.
+fn check_backend(backend: &weir_config::Backend, keeps_ports: bool) -> Result<(), ChangeError> {
     let invalid = |message: String| Err(ChangeError::Invalid(message));
     let named = backend.address.rsplit_once(':').is_some_and(|(host, port)| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
@@ -148,7 +159,13 @@ fn check_backend(backend: &weir_config::Backend) -> Result<(), ChangeError> {
         host_is_good && port.parse::<u16>().is_ok_and(|port| port > 0)
     });
     let literal = backend.address.parse::<std::net::SocketAddr>().is_ok_and(|address| address.port() > 0);
-    if !named && !literal {
+    if has_no_port(&backend.address) && !keeps_ports {
+        return invalid(format!(
+            "address {:?} has no port, and no other backend of the pool lacks one: write host:port",
+            backend.address
+        ));
+    }
+    if !named && !literal && !has_no_port(&backend.address) {
         return invalid(format!("address {:?} is not expected: write host:port", backend.address));
     }
     if backend.weight > MAX_WEIGHT {
@@ -171,14 +188,21 @@ mod tests {
     #[test]
     fn only_an_address_with_host_and_port_can_be_added() {
         for good in ["127.0.0.1:80", "[::1]:8080", "app-1.internal:9000"] {
-            assert!(check_backend(&backend(good)).is_ok(), "{good}");
+            assert!(check_backend(&backend(good), false).is_ok(), "{good}");
+        }
+        for without in ["127.0.0.1", "[::1]"] {
+            assert!(check_backend(&backend(without), true).is_ok(), "{without}");
+            assert!(check_backend(&backend(without), false).is_err(), "{without}");
         }
         for bad in
             ["", "127.0.0.1", "127.0.0.1:0", "::1:80x", "a b:80", "host\r\nx: y:80", ":80", "host:99999"]
         {
-            assert!(check_backend(&backend(bad)).is_err(), "{bad}");
+            assert!(check_backend(&backend(bad), false).is_err(), "{bad}");
         }
-        assert!(check_backend(&weir_config::Backend { weight: 257, ..backend("a:1") }).is_err());
-        assert!(check_backend(&weir_config::Backend { max_connections: Some(0), ..backend("a:1") }).is_err());
+        assert!(check_backend(&weir_config::Backend { weight: 257, ..backend("a:1") }, false).is_err());
+        assert!(
+            check_backend(&weir_config::Backend { max_connections: Some(0), ..backend("a:1") }, false)
+                .is_err()
+        );
     }
 }

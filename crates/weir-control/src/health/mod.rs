@@ -304,15 +304,28 @@ fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
         Check::Tcp => Question::Connect,
         Check::Http(probe) => Question::Get {
             path: probe.path.clone(),
-            host: probe.host.clone().unwrap_or_else(|| backend.address.clone()),
+            host: probe.host.clone().unwrap_or_else(|| host_at(&backend.address, health.port)),
             expect_status: probe.expect_status.clone(),
             over_h2: pool.config.protocol == HttpVersion::H2,
         },
     };
     let tls = backend.tls.clone().map(probe::Secured);
-    let (address, send_proxy) = (backend.resolved.address()?, pool.config.send_proxy);
+    let (mut address, send_proxy) = (backend.resolved.address()?, pool.config.send_proxy);
+    if let Some(port) = health.port.and_then(|port| u16::try_from(port).ok()) {
+        address.set_port(port);
+    }
     let target = Target { address, tls, send_proxy, question };
     Some(Key { target, pace: Pace::of(health) })
+}
+
+/// The host field for a backend that is asked at another port than its own.
+fn host_at(address: &str, port: Option<u32>) -> String {
+    let Some(port) = port else { return address.to_owned() };
+    let host = match address.rsplit_once(':') {
+        Some((host, own)) if own.parse::<u16>().is_ok() => host,
+        _ => address,
+    };
+    format!("{host}:{port}")
 }
 
 /// A prober's life.

@@ -207,6 +207,7 @@ mod tests {
     fn pace(interval: u64, fast_interval: u64, timeout: u64) -> Pace {
         Pace::of(&weir_config::Health {
             check: weir_config::Check::Tcp,
+            port: None,
             interval: ms(interval),
             fast_interval: ms(fast_interval),
             timeout: ms(timeout),

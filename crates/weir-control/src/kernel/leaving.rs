@@ -6,6 +6,7 @@
 //! host, which the program asks for until there are none.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use weir_config::{Listener, Speaks};
@@ -134,9 +135,9 @@ impl Moves {
         }
         let has_any = |name: &str| {
             let listener = snapshot.listeners.iter().find(|one| one.config.name == name);
-            let mut ends = listener.into_iter().flat_map(|listener| &listener.config.bind);
+            let mut ends = listener.into_iter().flat_map(|listener| ends(&listener.config));
             // A kernel that does not say is taken to have some.
-            ends.any(|end| has_connections(*end, Which::All).unwrap_or(true))
+            ends.any(|end| has_connections(end, Which::All).unwrap_or(true))
         };
         let is_due = |since: &Instant| since.elapsed() >= SETTLED;
         if self.came.values().any(is_due) {
@@ -144,6 +145,11 @@ impl Moves {
             self.came.retain(|name, since| !is_due(since) || has_any(name));
         }
     }
+}
+
+/// Where a listener may have had sockets: not at ranges of ports, which only the kernel plane takes.
+fn ends(listener: &Listener) -> impl Iterator<Item = SocketAddr> {
+    listener.bind.iter().filter(|bind| !bind.is_range()).map(|bind| bind.first)
 }
 
 fn in_kernel<'s>(snapshot: &'s Snapshot, placements: &'s Placements) -> impl Iterator<Item = &'s Listener> {
@@ -160,10 +166,9 @@ const HANDSHAKE_PAUSE: Duration = Duration::from_millis(5);
 /// plane: those sockets are closed next, and would reset who is not through.
 pub(super) async fn handshakes_end(snapshot: &Snapshot, before: &Placements, now: &Placements) {
     let came = in_kernel(snapshot, now).filter(|listener| !before.is_in_kernel(&listener.name));
-    let ends: Vec<_> =
-        came.filter(|one| one.speaks == Speaks::Tcp).flat_map(|one| one.bind.iter().copied()).collect();
+    let ends: Vec<_> = came.filter(|one| one.speaks == Speaks::Tcp).flat_map(ends).collect();
     let begun = Instant::now();
-    let is_under_way = |end: &std::net::SocketAddr| has_connections(*end, Which::Opening).unwrap_or(false);
+    let is_under_way = |end: &SocketAddr| has_connections(*end, Which::Opening).unwrap_or(false);
     while begun.elapsed() < HANDSHAKES && ends.iter().any(is_under_way) {
         tokio::time::sleep(HANDSHAKE_PAUSE).await;
     }

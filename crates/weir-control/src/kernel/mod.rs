@@ -23,7 +23,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use weir_config::{Config, Plane as Asked};
 use weir_l4::explain::Packet;
-use weir_l4::layout::{BackendCounter, Counter, Verdict};
+use weir_l4::layout::{BackendCounter, Counter, MOST_ENDPOINTS, Verdict};
 use weir_l4::ports::LocalPorts;
 use weir_l4::program::{Sizes, is_left_behind, remove_left_behind};
 use weir_proxy::events::Event;
@@ -299,7 +299,6 @@ impl KernelPlane {
 fn sizes_for(config: &Config) -> Sizes {
     let room = |count: usize, least: u32| (count as u32).saturating_mul(4).clamp(least, 1 << 16);
     let backends: usize = config.pools.iter().map(|pool| pool.backends.len()).sum();
-    let binds: usize = config.listeners.iter().map(|listener| listener.bind.len()).sum();
     let lists = config.listeners.iter().map(|listener| &listener.client_networks);
     // And one for all others.
     let networks: usize = lists.map(|lists| lists.allow.len() + lists.deny.len() + 1).sum();
@@ -308,7 +307,8 @@ fn sizes_for(config: &Config) -> Sizes {
         flows: config.kernel.flows.saturating_mul(2),
         pools: (config.pools.len() as u32).saturating_mul(2).clamp(16, 4_096),
         backends: room(backends, 1_024).min(65_535),
-        endpoints: room(binds + backends * 4, 8_192),
+        // Their memory is taken when they come.
+        endpoints: MOST_ENDPOINTS,
         listeners: room(config.listeners.len(), 256),
         networks: networks.saturating_mul(4).clamp(4_096, 1 << 20) as u32,
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
+use weir_config::show_backend;
 use weir_io::clock;
 use weir_l4::flows::{FlowTables, Swept};
 use weir_l4::host::{Host, Watch};
@@ -261,10 +262,12 @@ impl Owner {
             .filter(|(_, address)| self.host.addresses.contains(&address.ip().into()))
             .collect();
         for (pool, backend) in own.difference(&self.own_backends) {
-            tracing::error!(pool, %backend, "the kernel plane refuses a backend that is this host itself");
+            let backend = show_backend(*backend);
+            tracing::error!(pool, backend, "the kernel plane refuses a backend that is this host itself");
         }
         for (pool, backend) in self.own_backends.difference(&own) {
-            tracing::info!(pool, %backend, "the kernel plane no longer refuses a backend: it is another host");
+            let backend = show_backend(*backend);
+            tracing::info!(pool, backend, "the kernel plane no longer refuses a backend: it is another host");
         }
         self.own_backends = own;
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
 use serde::{Deserialize, Serialize};
+use weir_config::show_backend;
 use weir_l4::explain::{Explained, Explainer, Packet};
 use weir_l4::flows::{FlowTables, Remembered};
 use weir_l4::host::Host;
@@ -182,7 +183,11 @@ fn row(one: &Remembered, named: &Named<'_>) -> FlowRow {
     let destination = at(one.key.destination, one.key.destination_port);
     let is_direct = one.stage == weir_l4::flows::Stage::Direct;
     let (pool, backend) = match (is_direct, named.backends.get(&one.flow.backend)) {
-        (false, Some((pool, backend))) => (Some((*pool).to_owned()), *backend),
+        // One without a port of its own is asked at the client's.
+        (false, Some((pool, backend))) if backend.port() != 0 => (Some((*pool).to_owned()), *backend),
+        (false, Some((pool, _))) => {
+            (Some((*pool).to_owned()), at(one.flow.destination, one.flow.destination_port))
+        }
         (false, None) => (None, at(one.flow.destination, one.flow.destination_port)),
         // Answers are remembered: they come from the backend.
         (true, _) => (None, client),
@@ -246,7 +251,7 @@ impl Explanation {
         match named.backends.get(&number) {
             Some((pool, backend)) => {
                 (self.backend, self.pool) = (Some(*backend), Some((*pool).to_owned()));
-                backend.to_string()
+                show_backend(*backend)
             }
             None => "a backend that is gone".to_owned(),
         }
@@ -254,7 +259,7 @@ impl Explanation {
 
     fn step(&mut self, step: TraceStep, value: u32, explained: &Explained, named: &Named<'_>, host: &Host) {
         let backend = |number| match named.backends.get(&number) {
-            Some((_, backend)) => backend.to_string(),
+            Some((_, backend)) => show_backend(*backend),
             None => "a backend that is gone".to_owned(),
         };
         let listener = || named.listeners.get(&value).copied().unwrap_or("that is gone").to_owned();

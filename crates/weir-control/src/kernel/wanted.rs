@@ -8,7 +8,7 @@ use weir_config::{Forward as Asked, HashKey as Key, PortRange, Speaks};
 use weir_l4::host::Host;
 use weir_l4::layout::{Algorithm, Forward, HashKey, TCP, UDP};
 use weir_l4::ports::{LocalPorts, Ports, Taken};
-use weir_l4::wanted::{Listener, Member, Pool, Wanted};
+use weir_l4::wanted::{Listener, Member, Pool, PortSpan, Wanted};
 use weir_state::Snapshot;
 use weir_state::plane::Placements;
 
@@ -27,7 +27,12 @@ pub fn wanted(
         .filter_map(|one| {
             Some(Listener {
                 name: one.config.name.clone(),
-                addresses: one.config.bind.clone(),
+                addresses: one
+                    .config
+                    .bind
+                    .iter()
+                    .map(|bind| PortSpan { first: bind.first, last_port: bind.last_port })
+                    .collect(),
                 protocol: if one.config.speaks == Speaks::Udp { UDP } else { TCP },
                 pool: one.config.pool.clone()?,
                 deny: networks(&one.config.client_networks.deny),

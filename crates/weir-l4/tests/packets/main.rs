@@ -28,4 +28,5 @@ mod ipip;
 mod mtu;
 mod nat;
 mod opening;
+mod ranges;
 mod swept;

@@ -11,13 +11,15 @@ use aya::maps::{Array, HashMap, MapData, PerCpuValues};
 use aya::util::nr_cpus;
 use weir_l4::bpf::{TestPacket, test_run};
 use weir_l4::flows::FlowTables;
-use weir_l4::kernel::key_of_network;
+use weir_l4::kernel::{key_of_network, put_in};
 use weir_l4::layout::{
     Address, Algorithm, BLOCKS_PER_TABLE, Backend, BackendCounter, BackendState, Counter, Endpoint, Flow,
     FlowKey4, FlowKey6, Forward, HashKey, Listener, MAX_SOURCES, Network, Origin, Pool, SLOTS_PER_BLOCK,
     Settings, SlotBlock, Source, USE_FULL_NAT, USE_NAT, Verdict,
 };
+use weir_l4::plan::{Held, plan};
 use weir_l4::program::{Error, Program, Sizes};
+use weir_l4::wanted::Wanted;
 
 use crate::namespace::{BACKENDS, Device, Namespace, set_forwarding};
 pub use crate::outcome::Outcome;
@@ -114,6 +116,7 @@ impl Loaded {
     fn clear(&mut self) {
         clear(self.table::<Endpoint, Listener>("listeners"));
         clear(self.table::<Endpoint, Origin>("origins"));
+        // `names` needs none: the numbers are those of the plan.
         clear(self.table::<Address, u32>("host_addresses"));
         let mut networks = self.program.networks().expect("it is there");
         let held: Vec<_> = networks.keys().map(|key| key.unwrap()).collect();
@@ -335,7 +338,7 @@ impl Plane {
         for number_of_backend in backends {
             let backend = loaded.array::<Backend>("backends").get(&u32::from(*number_of_backend), 0).unwrap();
             let port = if backend.port == [0, 0] { at.port().to_be_bytes() } else { backend.port };
-            let from = Endpoint { address: backend.address, port, protocol, zero: 0 };
+            let from = Endpoint { address: backend.address, port, protocol, is_group: 0 };
             let users = loaded.origin_users.entry(from).or_insert(0);
             *users += 1;
             let origin = Origin {
@@ -366,6 +369,29 @@ impl Plane {
         }
     }
 
+    /// Has the maps hold what a plan asks for, and gives what they hold.
+    #[allow(dead_code, reason = "the fuzz target writes them by itself")]
+    pub fn wants(&mut self, wanted: &Wanted) -> Held {
+        self.wants_instead(&Held::nothing(LISTENERS, POOLS, BACKEND_NUMBERS), wanted)
+    }
+
+    /// As above, where they hold something.
+    #[allow(dead_code, reason = "as above")]
+    pub fn wants_instead(&mut self, held: &Held, wanted: &Wanted) -> Held {
+        let (writes, held) = plan(held, wanted, &|_| BACKENDS.interface).expect("there is room");
+        for write in &writes {
+            put_in(&mut self.loaded().program, write).unwrap_or_else(|error| panic!("{write:?}: {error}"));
+        }
+        held
+    }
+
+    /// How many places of listeners there are, and of backends.
+    #[allow(dead_code, reason = "as above")]
+    pub fn endpoints(&mut self) -> (usize, usize) {
+        let listeners = self.loaded().table::<Endpoint, Listener>("listeners").keys().count();
+        (listeners, self.loaded().table::<Endpoint, Origin>("origins").keys().count())
+    }
+
     /// Says that a backend is used by NAT of a listener, and by full-NAT of another.
     pub fn share_backend(&mut self, number: u32, protocol: u8, listener: SocketAddr, listener_number: u32) {
         let backend = self.loaded().array::<Backend>("backends").get(&number, 0).unwrap();
@@ -377,7 +403,7 @@ impl Plane {
             listener: listener_number,
             backend: number,
         };
-        let from = Endpoint { address: backend.address, port: backend.port, protocol, zero: 0 };
+        let from = Endpoint { address: backend.address, port: backend.port, protocol, is_group: 0 };
         self.loaded().table::<Endpoint, Origin>("origins").insert(from, origin, 0).unwrap();
     }
 

@@ -75,7 +75,7 @@ async fn reach_all(config: &Config) -> bool {
             tries.push((
                 &pool.name,
                 &backend.address,
-                tokio::spawn(reach(backend.address.clone(), connects)),
+                tokio::spawn(reach(backend.address.clone(), pool.health.port, connects)),
             ));
         }
     }
@@ -87,7 +87,15 @@ async fn reach_all(config: &Config) -> bool {
     all
 }
 
-async fn reach(address: String, connects: bool) -> Result<String, String> {
+async fn reach(address: String, probed: Option<u32>, connects: bool) -> Result<String, String> {
+    let probed = probed.and_then(|port| u16::try_from(port).ok());
+    // One without a port of its own is tried where probes ask it.
+    let without_port = weir_config::backend_at(&address).filter(|at| at.port() == 0);
+    let address = match (without_port, probed) {
+        (None, _) => address,
+        (Some(at), Some(port)) => std::net::SocketAddr::new(at.ip(), port).to_string(),
+        (Some(_), None) => return Ok("not tried, it has no port of its own".to_owned()),
+    };
     let late = |what: &str| format!("{what} within {PATIENCE:?}");
     let looked_up = tokio::time::timeout(PATIENCE, tokio::net::lookup_host(&address)).await;
     let mut found =

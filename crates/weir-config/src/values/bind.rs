@@ -1,0 +1,87 @@
+//! Where a listener accepts: an address, at one port or a range of them.
+
+use std::fmt;
+use std::net::{AddrParseError, SocketAddr};
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use super::address::bind;
+use crate::fields::Value;
+use crate::keys::Shape;
+use crate::report::quote;
+use crate::setting::one;
+use crate::units::{Refused, refuse};
+
+/// An address of this machine, with a port or a range of ports. Port 0 takes a free one.
+pub(crate) static BINDS: Shape = Shape::new("an address and port", "0.0.0.0:8080", text_of).or_number();
+
+/// Where a listener accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bind {
+    /// Its address, with the first port.
+    pub first: SocketAddr,
+    /// The last port; the first one again where there is but one.
+    pub last_port: u16,
+}
+
+one!(
+    Bind,
+    Value::Text(text) => text.parse().ok(),
+    |it| Value::Text(it.to_string()),
+    Bind::from(SocketAddr::from(([0, 0, 0, 0], 0)))
+);
+
+impl Bind {
+    /// Its ports.
+    pub fn ports(&self) -> RangeInclusive<u16> {
+        self.first.port()..=self.last_port
+    }
+
+    /// Whether it has more than one port.
+    pub fn is_range(&self) -> bool {
+        self.last_port != self.first.port()
+    }
+
+    /// Its address with each of its ports.
+    pub fn each(&self) -> impl Iterator<Item = SocketAddr> + use<> {
+        let ip = self.first.ip();
+        self.ports().map(move |port| SocketAddr::new(ip, port))
+    }
+}
+
+impl From<SocketAddr> for Bind {
+    fn from(at: SocketAddr) -> Bind {
+        Bind { first: at, last_port: at.port() }
+    }
+}
+
+impl fmt::Display for Bind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", self.first)?;
+        if self.is_range() { write!(out, "-{}", self.last_port) } else { Ok(()) }
+    }
+}
+
+/// As a file has it; what is wrong with other texts the shape says.
+impl FromStr for Bind {
+    type Err = AddrParseError;
+
+    fn from_str(text: &str) -> Result<Bind, AddrParseError> {
+        let (first, last) = text.rsplit_once('-').unwrap_or((text, ""));
+        let first: SocketAddr = first.parse()?;
+        Ok(Bind { first, last_port: last.parse().unwrap_or(first.port()) })
+    }
+}
+
+fn text_of(text: &str) -> Result<String, Refused> {
+    let Some((start, last)) = text.rsplit_once('-') else { return bind(text) };
+    let Ok(first) = start.parse::<SocketAddr>() else { return bind(text) };
+    let message = format!("{} is not an address and a range of ports", quote(text));
+    let Ok(last_port) = last.parse::<u16>() else {
+        return refuse(message, format!("{} is not a port: expected {} to 65535", quote(last), first.port()));
+    };
+    if first.port() == 0 || last_port < first.port() {
+        return refuse(message, "expected the lower port first, from 1 to 65535");
+    }
+    Ok(Bind { first, last_port }.to_string())
+}
