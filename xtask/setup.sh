@@ -31,7 +31,7 @@ nghttp2-server    | test  | nghttpd, a backend that speaks HTTP/2
 pebble            | test  | a certificate authority, for the tests of ACME
 golang-go         | test  | builds h2spec, the conformance suite of HTTP/2, and clients
 chromium          | test  | a browser
-nftables          | test  | the kernel's own NAT, which packets are compared with
+nftables          | test  | NAT of the kernel itself, which packets are compared with
 iproute2          | test  | ip: the lab makes network namespaces and their addresses
 util-linux        | test  | prlimit takes descriptors away, unshare gives a test its own files
 keepalived        | test  | moves an address between two Weirs; its service is disabled
