@@ -97,7 +97,11 @@ fn connected_from(from: SocketAddr, kind: Kind) -> (TcpStream, TcpStream) {
     has_addresses(&[from, to]);
     let listener = listens(to);
     let socket = client(from);
-    rustix::net::connect(&socket, &to).expect("it connects");
+    // As above: there may be no route for a moment, which is seen here too.
+    while let Err(problem) = rustix::net::connect(&socket, &to) {
+        assert_eq!(problem, rustix::io::Errno::NETUNREACH, "it connects");
+        std::thread::yield_now();
+    }
     let (here, _) = listener.accept().expect("it was asked");
     (here, socket.into())
 }
