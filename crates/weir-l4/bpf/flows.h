@@ -31,6 +31,15 @@ static __always_inline void key_of(struct flow_key6 *key, const struct packet *p
 	key->protocol = packet->protocol;
 }
 
+/* By which the later fragments of a packet find its first one. */
+static __always_inline void fragment_key_of(struct fragment_key *key, const struct packet *packet)
+{
+	key->source = packet->source;
+	key->destination = packet->destination;
+	key->id = packet->fragment_id;
+	key->protocol = packet->protocol;
+}
+
 static __always_inline void narrow(struct flow_key4 *key, const struct flow_key6 *wide)
 {
 	key->source = wide->source.words[3];

@@ -68,10 +68,7 @@ __noinline int meet_later(struct __sk_buff *skb, const struct packet *packet, st
 
 	if (!packet || !flow)
 		return DROP_FRAGMENT;
-	at_id.source = packet->source;
-	at_id.destination = packet->destination;
-	at_id.id = packet->fragment_id;
-	at_id.protocol = packet->protocol;
+	fragment_key_of(&at_id, packet);
 	first = bpf_map_lookup_elem(&fragments, &at_id);
 	if (!first)
 		return DROP_FRAGMENT;

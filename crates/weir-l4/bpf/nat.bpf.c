@@ -45,10 +45,7 @@ __noinline int note_fragment(const struct packet *packet)
 
 	if (!packet || EXPLAINS)
 		return 0;
-	key.source = packet->source;
-	key.destination = packet->destination;
-	key.id = packet->fragment_id;
-	key.protocol = packet->protocol;
+	fragment_key_of(&key, packet);
 	key_of(&fragment.flow, packet);
 	fragment.seen_tick = packet->now;
 	bpf_map_update_elem(&fragments, &key, &fragment, BPF_ANY);
@@ -420,10 +417,7 @@ __noinline int later_fragment(const struct packet *packet, struct flow_key6 *key
 
 	if (!packet || !key || !flow)
 		return NOT_OURS;
-	at_id.source = packet->source;
-	at_id.destination = packet->destination;
-	at_id.id = packet->fragment_id;
-	at_id.protocol = packet->protocol;
+	fragment_key_of(&at_id, packet);
 	first = bpf_map_lookup_elem(&fragments, &at_id);
 	if (first) {
 		*key = first->flow;

@@ -18,7 +18,7 @@ use weir_state::Snapshot;
 use weir_state::plane::Placements;
 
 /// Idle time of flows whose listener an earlier process knew: the default of the kernel plane.
-const IDLE_OF_OTHERS: Duration = Duration::from_secs(900);
+pub(super) const IDLE_OF_OTHERS: Duration = Duration::from_secs(900);
 /// What is under way when a listener comes is in a socket by then.
 const SETTLED: Duration = Duration::from_secs(2);
 /// Pause between two looks at the sockets of this host, which walk through all it has.

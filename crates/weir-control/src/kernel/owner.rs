@@ -24,7 +24,7 @@ use weir_state::Snapshot;
 use weir_state::plane::Placements;
 
 use super::failures::Failures;
-use super::leaving::Moves;
+use super::leaving::{IDLE_OF_OTHERS, Moves};
 use super::wanted::wanted;
 use super::{Ended, Handle, Seen, SeenBackend, SeenListener, counted};
 use crate::events::{Bus, What};
@@ -37,8 +37,6 @@ const GLANCE: Duration = Duration::from_millis(100);
 const SWEEP_TO_END: Duration = Duration::from_millis(200);
 /// Idle time of a flow whose listener is gone.
 const IDLE_OF_THE_GONE: Duration = Duration::from_secs(60);
-/// The same of flows that an earlier process has left, before it is known whose they are.
-const IDLE_OF_OTHERS: Duration = Duration::from_secs(900);
 
 /// What the thread is told.
 pub(super) enum Order {
