@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustls::pki_types::pem::PemObject as _;
@@ -45,6 +46,18 @@ pub(crate) fn read(file: &Path) -> Result<Vec<u8>, LoadError> {
         }
         Ok(_) => Ok(bytes),
     }
+}
+
+/// A file with a secret that others than its owner may read is refused, as ssh(1) does.
+pub(crate) fn refuse_if_others_may_read(file: &Path) -> Result<(), LoadError> {
+    let found = std::fs::metadata(file);
+    let found = found.map_err(|error| LoadError::new(file, format!("can't be read: {error}")))?;
+    let mode = found.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        let reason = format!("may be read by others (its mode is {mode:03o}); expected 600, by `chmod 600`");
+        return Err(LoadError::new(file, reason));
+    }
+    Ok(())
 }
 
 /// Every certificate of a PEM file, at least one.
