@@ -196,7 +196,8 @@ __noinline int unwrap(struct __sk_buff *skb, struct packet *packet, struct flow 
 		return NOT_OURS;
 	if (packet->fault)
 		return packet->fault;
-	if (packet->hop_limit <= 1 || !read_error(skb, packet, error))
+	/* The client would get an error with a right sum: it must not stand over what was damaged on the way here. */
+	if (packet->hop_limit <= 1 || !icmp_sum_is_right(skb, packet) || !read_error(skb, packet, error))
 		return DROP_ICMP;
 	if (!may_answer())
 		return DROP_UNANSWERED;

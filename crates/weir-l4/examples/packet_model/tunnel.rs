@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use weir_l4::layout::{TCP, UDP};
 
-use crate::frames::{ETHERNET, IP4_IN_IP, IP6_IN_IP, Ip};
+use crate::frames::{ETHERNET, ICMP6, IP4_IN_IP, IP6_IN_IP, Ip, plus, sum_of};
 
 use super::{Expected, Packet, Piece, Told, World, u16_at};
 
@@ -19,6 +19,16 @@ impl Packet {
     /// The protocol of outer packets around packets of this family.
     pub(super) fn protocol_within(&self) -> u8 {
         if self.is_ip4 { IP4_IN_IP } else { IP6_IN_IP }
+    }
+
+    /// Whether a whole message of ICMP is as it was sent (RFC 792, RFC 4443 §2.3).
+    fn icmp_sum_is_right(&self, frame: &[u8]) -> bool {
+        let message = &frame[self.transport..self.end];
+        let pseudo_header = match self.is_ip4 {
+            true => Vec::new(),
+            false => Ip::new(self.source, self.destination).pseudo_header(ICMP6, message.len()),
+        };
+        plus(sum_of(&pseudo_header), sum_of(message)) == 0xffff
     }
 
     /// `frame`, which holds this packet, with the packet within an outer one.
@@ -71,7 +81,7 @@ impl World {
             return Expected::Untouched;
         }
         let at = packet.transport;
-        if inner.sum_place() + 2 > end || outer.piece != Piece::Whole {
+        if inner.sum_place() + 2 > end || outer.piece != Piece::Whole || !packet.icmp_sum_is_right(frame) {
             return Expected::NotSent;
         }
         let mtu = if packet.is_ip4 {

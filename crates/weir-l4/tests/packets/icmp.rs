@@ -180,18 +180,24 @@ fn every_kind_of_error_is_translated(kind: Kind) {
     }
 }
 
-/// It is dropped, or stays wrong by as much.
+/// It stays wrong by as much: who receives it judges it.
 fn an_error_with_a_wrong_sum_does_not_get_a_right_one(kind: Kind) {
     let mut plane = kind.flowing();
-    let (seen, sent) = about_answer(kind);
-    let mut error = to_backend(kind, unreachable(kind)).about(&seen.bytes());
-    error.sum_error = 0x1234;
-    let expected = error.translated(kind.router_seen(), kind.backend(0).ip(), &sent.bytes());
-    let outcome = plane.run(CLIENTS, &framed(&kind.later(), &error));
-    if outcome.was_sent() {
+    for wrong in [1, 0x1234, 0xfffe] {
+        let (seen, sent) = about_answer(kind);
+        let mut error = to_backend(kind, unreachable(kind)).about(&seen.bytes());
+        error.sum_error = wrong;
+        let expected = error.translated(kind.router_seen(), kind.backend(0).ip(), &sent.bytes());
+        let outcome = plane.run(CLIENTS, &framed(&kind.later(), &error));
         outcome.forwarded(Verdict::IcmpToBackend, &framed(&kind.later(), &expected));
-    } else {
-        outcome.not_forwarded();
+        let (seen, sent) = about_request(kind);
+        let (number, code) = unreachable(kind);
+        let mut error = IcmpError::new(router_behind(kind), kind.seen(kind.client(7)).ip(), number, code)
+            .about(&seen.bytes());
+        error.sum_error = wrong;
+        let expected = error.translated(kind.listener(0).ip(), kind.client(7).ip(), &sent.bytes());
+        let outcome = plane.run(BACKENDS, &framed(&kind.answer(), &error));
+        outcome.forwarded(Verdict::IcmpToClient, &framed(&kind.answer(), &expected));
     }
 }
 

@@ -24,6 +24,7 @@ each_kind_of_ipip! {
     a_router_that_has_less_room_is_heard_by_the_client
     a_backend_that_is_not_reached_is_told_to_the_client
     an_error_that_quotes_too_little_is_dropped
+    an_error_about_an_outer_packet_that_was_damaged_is_dropped
     an_error_about_what_was_not_sent_is_left_alone
 }
 
@@ -282,6 +283,37 @@ fn an_error_that_quotes_too_little_is_dropped(kind: Kind) {
     }
     let none = error_of_router(kind, number, code, 1400, &quote[..usize::from(outer_bytes(kind)) + 8]);
     plane.run(BACKENDS, &none).untouched();
+}
+
+/// The client would get it with a right sum (RFC 792, RFC 4443 §2.3). Of any length: bytes are summed in
+/// pieces.
+fn an_error_about_an_outer_packet_that_was_damaged_is_dropped(kind: Kind) {
+    let mut plane = kind.flowing();
+    let (number, code) = if kind.is_ip4 { (3, 4) } else { (2, 0) };
+    let head = sent(kind, &kind.later().with_payload(0)).len() + 8;
+    for bytes in [0, 1, 2, 3, 63, 64, 65, 128 - head % 64, 129 - head % 64, 1300] {
+        let packet = kind.later().with_payload(bytes);
+        let good = error_of_router(kind, number, code, 1400, &sent(kind, &packet));
+        // With padding behind, which is not summed.
+        for padding in [&[][..], &[0xa5; 3]] {
+            let good = [&good, padding].concat();
+            let message = good.len() - padding.len() - head - bytes;
+            // The code, the sum, the MTU, and the first and the last byte of the quote.
+            for (at, flip) in [(1, 8), (2, 1), (3, 0x80), (7, 4), (8, 0x20), (head + bytes - 1, 0xff)] {
+                let mut damaged = good.clone();
+                damaged[message + at] ^= flip;
+                plane.run(BACKENDS, &damaged).not_forwarded();
+            }
+            let mut damaged = good.clone();
+            damaged[message + 3] ^= 1;
+            plane.run(BACKENDS, &damaged).dropped(Verdict::DropIcmp);
+            // Of a device that sums whole packets nothing is cut without its sum.
+            if !kind.is_summed {
+                let frame = plane.run(BACKENDS, &good).answered(Verdict::IcmpToClient);
+                is_told(kind, &frame, &packet, [number, code]);
+            }
+        }
+    }
 }
 
 /// Who does not know a flow and both ends of its outer packets says nothing about it.
