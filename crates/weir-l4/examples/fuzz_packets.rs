@@ -1,17 +1,19 @@
-//! Breaks packets until the time is up, and judges what the program makes of them by a model that is written
-//! from the RFCs: `fuzz_packets --seconds 60`. The seed is printed; `WEIR_SEED` takes it back. Needs root
-//! with BPF.
+//! Breaks packets until the time is up, or so many are through, and judges what the program makes of them by
+//! a model that is written from the RFCs: `fuzz_packets --seconds 60`, or `--packets 10000000`. The seed is
+//! printed; `WEIR_SEED` takes it back. Needs root with BPF.
 //!
 //! Ends with status 1 and the packet on standard error when one is forwarded that should not be, or as it
 //! should not be.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use weir_l4::bpf::{TestPacket, TestResult, test_run};
-use weir_l4::layout::{Algorithm, Forward, Verdict};
+use weir_l4::layout::{Algorithm, Forward, HashKey};
+use weir_l4::wanted::{Listener, Member, Pool, PortSpan, Wanted};
 
 #[allow(dead_code, reason = "the tests use all of it")]
 #[path = "../tests/packets/frames.rs"]
@@ -62,13 +64,13 @@ impl Seeded {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let seconds = match arguments.as_slice() {
-        [] => 10,
-        [flag, seconds] if flag == "--seconds" && seconds.parse::<u64>().is_ok() => {
-            seconds.parse().unwrap_or(10)
-        }
+    let limit = |text: &str| text.parse::<u64>().ok();
+    let (seconds, packets) = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [] => (Some(10), None),
+        ["--seconds", seconds] if limit(seconds).is_some() => (limit(seconds), None),
+        ["--packets", packets] if limit(packets).is_some() => (None, limit(packets)),
         _ => {
-            eprintln!("expected --seconds N");
+            eprintln!("expected --seconds N or --packets N");
             return ExitCode::from(2);
         }
     };
@@ -77,10 +79,12 @@ fn main() -> ExitCode {
     println!("WEIR_SEED={seed}");
     let (mut plane, mut world) = set_up();
     let mut random = Seeded(seed | 1);
-    let end = Instant::now() + Duration::from_secs(seconds);
+    let begun = Instant::now();
     let (mut count, mut sent, mut told) = (0_u64, 0_u64, 0_u64);
-    while Instant::now() < end {
-        let before = plane.counted_in_all();
+    let mut verdicts = plane.counted_in_all();
+    while seconds.is_none_or(|seconds| begun.elapsed() < Duration::from_secs(seconds))
+        && packets.is_none_or(|packets| count < packets)
+    {
         let mut ours = 0;
         for _ in 0..BATCH {
             let (at, frame) = broken(&mut random, &world);
@@ -101,13 +105,17 @@ fn main() -> ExitCode {
             }
             count += 1;
         }
-        let counted = plane.counted_in_all() - before;
+        let before = std::mem::replace(&mut verdicts, plane.counted_in_all());
+        let counted = verdicts.values().sum::<u64>() - before.values().sum::<u64>();
         if counted != ours {
             eprintln!("{counted} packets were counted, {ours} were ours; seed {seed}, before packet {count}");
             return ExitCode::FAILURE;
         }
     }
     println!("{count} packets, {sent} sent on ({told} errors about outer packets), none that should not be");
+    for (verdict, packets) in verdicts.iter().filter(|(_, packets)| **packets > 0) {
+        println!("{:<20} {packets:>9}", verdict.word());
+    }
     ExitCode::SUCCESS
 }
 
@@ -116,47 +124,90 @@ const SHOT: i32 = 2;
 const REDIRECT: i32 = 7;
 const EBADMSG: i32 = 74;
 
-/// One listener of each kind, each with a backend of its own: so that state has no say in where a packet
-/// goes.
+/// Ports of the listeners at ranges.
+const RANGE: RangeInclusive<u16> = 30_000..=30_007;
+/// What each kind has a listener for, by number: at its own port, and from [`RANGES`] on at a range of them.
+const LISTENERS: [Forward; 8] = [
+    Forward::Nat,
+    Forward::FullNat,
+    Forward::Dsr,
+    Forward::Ipip,
+    Forward::Nat,
+    Forward::FullNat,
+    Forward::Dsr,
+    Forward::Ipip,
+];
+const RANGES: u8 = 4;
+
+/// Listeners of each kind, each with one backend, that no other listener has whose packets get its address:
+/// so that state has no say in where a packet goes. Backends of ranges have no port.
 fn set_up() -> (Plane, World) {
     let mut plane = Plane::new();
     let mut world = World::default();
     (world.mtu, world.ports) = (1500, (61_000, 65_535));
-    for (number, kind) in (0..).zip(KINDS) {
-        let backend = backend_of(kind);
-        plane.backend(number, backend);
-        plane.pool(number, Algorithm::Hash, &[number as u16]);
-        plane.listener(number, kind.listener(0), kind.protocol, number, &[number as u16]);
-        world.listeners.insert((kind.listener(0), kind.protocol), backend);
-        world.backends.insert((backend, kind.protocol), kind.listener(0));
-        let number = number as u8;
-        let (listener, backend) = (kind.listener(1), kind.backend(4 + number));
+    let mut wanted = Wanted::default();
+    for (of_kind, kind) in (0..).zip(KINDS) {
         let source = kind.by(Forward::FullNat).source().ip();
-        let of_backend = 4 + u16::from(number);
-        plane.backend(u32::from(of_backend), backend);
-        plane.pool(u32::from(of_backend), Algorithm::Hash, &[of_backend]);
         plane.host_address(source);
-        let numbers = (u32::from(of_backend), u32::from(of_backend));
-        plane.full_nat_listener(numbers, listener, kind.protocol, &[of_backend], &[source], world.ports);
-        world.full_nat.insert((listener, kind.protocol), (backend, source));
-        plane.dsr_listener(8 + u32::from(number), kind.listener(2), kind.protocol, u32::from(of_backend));
-        world.dsr.insert((kind.listener(2), kind.protocol));
-        let listener = kind.listener(3);
-        plane.ipip_listener(
-            12 + u32::from(number),
-            listener,
-            kind.protocol,
-            u32::from(of_backend),
-            &[source],
-        );
-        world.ipip.insert((listener, kind.protocol), (backend.ip(), source));
+        for (number, forward) in (0..).zip(LISTENERS) {
+            let is_range = number >= RANGES;
+            let backend = match (is_range, forward) {
+                (false, Forward::Nat) => backend_of(kind),
+                (false, _) => kind.backend(4 + of_kind),
+                (true, Forward::FullNat) => SocketAddr::new(kind.backend(12 + of_kind).ip(), 0),
+                (true, _) => SocketAddr::new(kind.backend(8 + of_kind).ip(), 0),
+            };
+            let at = kind.listener(number);
+            let place = match is_range {
+                true => PortSpan { first: SocketAddr::new(at.ip(), *RANGE.start()), last_port: *RANGE.end() },
+                false => at.into(),
+            };
+            for listener in place.each() {
+                let port = if backend.port() == 0 { listener.port() } else { backend.port() };
+                let backend = SocketAddr::new(backend.ip(), port);
+                world.add((listener, kind.protocol), forward, backend, source);
+            }
+            let has_source = matches!(forward, Forward::FullNat | Forward::Ipip);
+            let pool = format!("{backend} {}", kind.protocol);
+            wanted.listeners.push(Listener {
+                name: format!("{at} {}", kind.protocol),
+                addresses: vec![place],
+                protocol: kind.protocol,
+                pool: pool.clone(),
+                deny: Vec::new(),
+                allow: Vec::new(),
+                forward,
+                sources: has_source.then_some(source).into_iter().collect(),
+                asks_host: false,
+                source_ports: world.ports,
+            });
+            if wanted.pools.iter().all(|one| one.name != pool) {
+                wanted.pools.push(pool_of(pool, backend));
+            }
+        }
     }
-    assert_eq!(Verdict::ALL[0], Verdict::ToBackend);
+    plane.wants(&wanted);
     (plane, world)
+}
+
+/// A pool with one backend.
+fn pool_of(name: String, address: SocketAddr) -> Pool {
+    let member = Member { id: 1, address, weight: 100, is_alive: true, source: None };
+    Pool { name, algorithm: Algorithm::Hash, hash_key: HashKey::Client, members: vec![member] }
 }
 
 fn backend_of(kind: Kind) -> SocketAddr {
     kind.backend(u8::from(kind.protocol == UDP4.protocol))
+}
+
+/// Where a client sends to: a listener, or a port beside a range.
+fn asked(random: &mut Seeded, kind: Kind) -> SocketAddr {
+    let number = random.one_of(&[0, 0, 0, 1, 1, 2, 3, 3, 4, 4, 5, 5, 6, 7, 7]);
+    let at = kind.listener(number);
+    match number >= RANGES {
+        true => SocketAddr::new(at.ip(), RANGE.start() - 1 + random.below(RANGE.len() + 2) as u16),
+        false => at,
+    }
 }
 
 /// What was done, and whether a client was told of an error about an outer packet.
@@ -249,19 +300,17 @@ fn is_told(found: &[u8], told: &Told) -> bool {
 
 /// A frame that is right.
 fn whole(random: &mut Seeded, world: &World) -> (Device, Vec<u8>) {
-    let mut kind = random.one_of(&KINDS);
+    let kind = random.one_of(&KINDS);
     let client = kind.client(random.below(200) as u8 + 1);
+    let asked = asked(random, kind);
     let is_answer = random.below(3) == 0;
-    let by_full_nat = random.below(2) == 0;
-    let answered = world.seen(random.below(4_500) as u16).filter(|_| by_full_nat && is_answer);
-    let (at, ends) = match answered {
-        Some((backend, seen, protocol)) => {
-            let is_same = |one: &&Kind| one.is_ip4 == backend.is_ipv4() && one.protocol == protocol;
-            kind = *KINDS.iter().find(is_same).expect("each is there");
-            (BACKENDS, (backend, seen))
-        }
-        None if is_answer => (BACKENDS, (backend_of(kind), client)),
-        None => (CLIENTS, (client, kind.listener(if by_full_nat { 1 + random.below(3) as u8 } else { 0 }))),
+    let port = world.ports.0 + random.below(4_500) as u16;
+    let answer = world.answer((client, asked, kind.protocol), port);
+    let (at, ends) = match answer {
+        Some(ends) if is_answer => (BACKENDS, ends),
+        // Past us.
+        None if is_answer => (BACKENDS, (asked, client)),
+        _ => (CLIENTS, (client, asked)),
     };
     let mut packet = kind.packet(ends.0, ends.1).with_flags(random.one_of(&[
         SYN,
@@ -309,7 +358,7 @@ fn whole(random: &mut Seeded, world: &World) -> (Device, Vec<u8>) {
             let mut pieces = packet.fragments(if cut < length { std::slice::from_ref(&cut) } else { &[] });
             (at, pieces.swap_remove(random.below(pieces.len())))
         }
-        1 | 2 if !is_answer && ends.1 == kind.listener(3) && random.below(2) == 0 => {
+        1 | 2 if world.ipip.contains_key(&(ends.1, kind.protocol)) && random.below(2) == 0 => {
             (BACKENDS, error_about_outer(random, kind, &packet, world))
         }
         1 | 2 => (at, error_about(random, kind, &packet, at)),

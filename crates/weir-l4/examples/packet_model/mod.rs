@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-use weir_l4::layout::{TCP, UDP};
+use weir_l4::layout::{Forward, TCP, UDP};
 
 use crate::frames::{ETHERNET, ICMP, ICMP6, Mac, plus, sum_of};
 
@@ -242,6 +242,19 @@ fn is_client(address: IpAddr) -> bool {
 }
 
 impl World {
+    /// Notes a listener at a port, and the backend that its packets go to.
+    pub fn add(&mut self, at: (SocketAddr, u8), forward: Forward, backend: SocketAddr, source: IpAddr) {
+        match forward {
+            Forward::Nat => {
+                self.listeners.insert(at, backend);
+                self.backends.insert((backend, at.1), at.0);
+            }
+            Forward::FullNat => drop(self.full_nat.insert(at, (backend, source))),
+            Forward::Dsr => drop(self.dsr.insert(at)),
+            Forward::Ipip => drop(self.ipip.insert(at, (backend.ip(), source))),
+        }
+    }
+
     /// The ends and the protocol of a client's packet to a listener of full-NAT.
     pub fn to_full_nat(&self, frame: &[u8]) -> Option<(SocketAddr, SocketAddr, u8)> {
         let packet = Packet::read(frame, ETHERNET, false).filter(|packet| packet.piece != Piece::Later)?;
@@ -259,10 +272,20 @@ impl World {
         !(self.ports.0..=self.ports.1).contains(&port)
     }
 
-    /// A backend and what it saw of a client, from the `number`th on.
-    pub fn seen(&self, number: u16) -> Option<(SocketAddr, SocketAddr, u8)> {
-        let some = self.owners.keys().find(|(_, seen, _)| seen.port() >= self.ports.0 + number);
-        some.or_else(|| self.owners.keys().next()).copied()
+    /// The ends of an answer that comes by here to who asked `listener`; `None` where none does. By full-NAT
+    /// to whom the backend saw at `port` or the next one after it.
+    pub fn answer(
+        &self,
+        (client, listener, protocol): (SocketAddr, SocketAddr, u8),
+        port: u16,
+    ) -> Option<(SocketAddr, SocketAddr)> {
+        if let Some((backend, source)) = self.full_nat.get(&(listener, protocol)) {
+            let at = |port| (*backend, SocketAddr::new(*source, port), protocol);
+            let (later, all) = (at(port)..=at(u16::MAX), at(0)..=at(u16::MAX));
+            let owner = self.owners.range(later).next().or_else(|| self.owners.range(all).next());
+            return owner.map(|((backend, seen, _), _)| (*backend, *seen));
+        }
+        self.listeners.get(&(listener, protocol)).map(|backend| (*backend, client))
     }
 
     /// Whether an answer would be one to full-NAT: a flow's, and nobody else's.
@@ -358,8 +381,13 @@ impl World {
             listener.ip() == packet.destination && *protocol == packet.protocol
         });
         // Of several clients the first fragment says which one it is.
-        let by_full_nat = self.owners.iter().filter(|((backend, seen, protocol), _)| {
-            backend.ip() == packet.source && seen.ip() == packet.destination && *protocol == packet.protocol
+        let at = |port| {
+            let (backend, seen) =
+                (SocketAddr::new(packet.source, port), SocketAddr::new(packet.destination, port));
+            (backend, seen, packet.protocol)
+        };
+        let by_full_nat = self.owners.range(at(0)..=at(u16::MAX)).filter(|((_, seen, protocol), _)| {
+            seen.ip() == packet.destination && *protocol == packet.protocol
         });
         let by_full_nat: BTreeSet<(IpAddr, IpAddr)> =
             by_full_nat.map(|(_, (client, listener))| (listener.ip(), client.ip())).collect();

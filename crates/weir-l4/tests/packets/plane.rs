@@ -26,9 +26,9 @@ pub use crate::outcome::Outcome;
 use crate::outcome::hex;
 
 /// How many there are of each; the fuzz target has more. Counters are read after each packet.
-const POOLS: u32 = if cfg!(test) { 4 } else { 8 };
+const POOLS: u32 = if cfg!(test) { 4 } else { 16 };
 const BACKEND_NUMBERS: u32 = 32;
-const LISTENERS: u32 = if cfg!(test) { 4 } else { 16 };
+const LISTENERS: u32 = if cfg!(test) { 4 } else { 32 };
 /// Directions of flows, of each family.
 pub const FLOWS: u32 = 8192;
 const SIZES: Sizes = Sizes {
@@ -370,13 +370,11 @@ impl Plane {
     }
 
     /// Has the maps hold what a plan asks for, and gives what they hold.
-    #[allow(dead_code, reason = "the fuzz target writes them by itself")]
     pub fn wants(&mut self, wanted: &Wanted) -> Held {
         self.wants_instead(&Held::nothing(LISTENERS, POOLS, BACKEND_NUMBERS), wanted)
     }
 
     /// As above, where they hold something.
-    #[allow(dead_code, reason = "as above")]
     pub fn wants_instead(&mut self, held: &Held, wanted: &Wanted) -> Held {
         let (writes, held) = plan(held, wanted, &|_| BACKENDS.interface).expect("there is room");
         for write in &writes {
@@ -386,7 +384,6 @@ impl Plane {
     }
 
     /// How many places of listeners there are, and of backends.
-    #[allow(dead_code, reason = "as above")]
     pub fn endpoints(&mut self) -> (usize, usize) {
         let listeners = self.loaded().table::<Endpoint, Listener>("listeners").keys().count();
         (listeners, self.loaded().table::<Endpoint, Origin>("origins").keys().count())
@@ -503,7 +500,6 @@ impl Plane {
     }
 
     /// The port that packets of a flow to a backend leave from.
-    #[allow(dead_code, reason = "the fuzz target asks for it")]
     pub fn port_of(&mut self, client: SocketAddr, listener: SocketAddr, protocol: u8) -> Option<u16> {
         let key = FlowKey6 {
             source: client.ip().into(),
@@ -548,10 +544,14 @@ impl Plane {
         self.loaded().program.classifier().fd().expect("it is loaded").as_fd()
     }
 
-    /// Packets under all verdicts of all listeners.
+    /// Packets under each verdict, of all listeners together.
     #[allow(dead_code, reason = "the fuzz target runs packets by itself")]
-    pub fn counted_in_all(&mut self) -> u64 {
-        self.loaded().counts().values().map(|(packets, _)| packets).sum()
+    pub fn counted_in_all(&mut self) -> BTreeMap<Verdict, u64> {
+        let mut all = BTreeMap::new();
+        for ((_, verdict), (packets, _)) in self.loaded().counts() {
+            *all.entry(Verdict::ALL[verdict as usize]).or_default() += packets;
+        }
+        all
     }
 
     /// Forgets all flows.

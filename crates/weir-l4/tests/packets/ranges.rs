@@ -3,11 +3,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use weir_l4::layout::{Algorithm, Forward, HashKey, Verdict};
+use weir_l4::layout::{Algorithm, Forward, HashKey, TCP, Verdict};
 use weir_l4::wanted::{Listener, Member, Pool, PortSpan, Wanted};
 
-use crate::frames::{ACK, IcmpError, Packet, SYN};
-use crate::kinds::{Kind, each_kind_of_dsr, each_kind_of_nat, each_kind_of_nat_and_sum};
+use crate::frames::{ACK, IcmpError, Packet, Read, SYN};
+use crate::kinds::{Kind, each_kind_of_dsr, each_kind_of_ipip, each_kind_of_nat, each_kind_of_nat_and_sum};
 use crate::namespace::{BACKENDS, CLIENTS};
 use crate::plane::Plane;
 
@@ -33,6 +33,14 @@ each_kind_of_dsr! {
     by_dsr_each_port_of_a_range_goes_on_as_it_came
 }
 
+each_kind_of_ipip! {
+    by_ipip_each_port_of_a_range_goes_on_within
+    by_ipip_a_backends_own_port_changes_nothing_within
+    by_ipip_fragments_of_a_range_follow_the_first
+    by_ipip_an_error_about_an_outer_packet_is_told_from_the_port_that_was_asked
+    by_ipip_an_error_about_an_answer_reaches_the_backend_of_the_port_that_was_asked
+}
+
 const FIRST: u16 = 30_000;
 const LAST: u16 = 30_004;
 
@@ -42,8 +50,8 @@ fn port(at: SocketAddr, port: u16) -> SocketAddr {
 
 fn listener(kind: Kind, number: u8, ports: (u16, u16)) -> Listener {
     let sources: Vec<IpAddr> = match kind.forward {
-        Forward::FullNat => vec![kind.source().ip()],
-        _ => Vec::new(),
+        Forward::FullNat | Forward::Ipip => vec![kind.source().ip()],
+        Forward::Nat | Forward::Dsr => Vec::new(),
     };
     Listener {
         name: format!("listener{number}"),
@@ -266,4 +274,87 @@ fn by_dsr_each_port_of_a_range_goes_on_as_it_came(kind: Kind) {
     }
     plane.run(CLIENTS, &first(kind, LAST + 1).frame()).untouched();
     plane.run(BACKENDS, &answer(kind, FIRST).frame()).untouched();
+}
+
+/// Within an outer packet to the backend.
+fn within(kind: Kind, packet: &Packet) -> Vec<u8> {
+    kind.wrapped_to(packet, &kind.at_backend(packet).bytes(), kind.backend(0).ip())
+}
+
+fn by_ipip_each_port_of_a_range_goes_on_within(kind: Kind) {
+    let mut plane = plane(kind);
+    for at in FIRST..=LAST {
+        for packet in [first(kind, at), first(kind, at).with_flags(ACK).with_payload(301)] {
+            plane.run(CLIENTS, &packet.frame()).forwarded(Verdict::ToBackend, &within(kind, &packet));
+        }
+    }
+    for at in [FIRST - 1, LAST + 1] {
+        plane.run(CLIENTS, &first(kind, at).frame()).untouched();
+    }
+    plane.run(BACKENDS, &answer(kind, FIRST).frame()).untouched();
+    assert_eq!((plane.open_flows(0), plane.remembered()), (5, 5));
+}
+
+/// It is the listener's that the backend has.
+fn by_ipip_a_backends_own_port_changes_nothing_within(kind: Kind) {
+    let mut plane = kind.empty_plane();
+    plane.wants(&wanted(kind, vec![listener(kind, 0, (FIRST, LAST))], 8080));
+    for at in [FIRST, LAST] {
+        let first = first(kind, at);
+        plane.run(CLIENTS, &first.frame()).forwarded(Verdict::ToBackend, &within(kind, &first));
+    }
+}
+
+fn by_ipip_fragments_of_a_range_follow_the_first(kind: Kind) {
+    let mut plane = plane(kind);
+    for at in [FIRST, LAST] {
+        let mut packet = first(kind, at).with_payload(1600);
+        packet.ip.id = u32::from(at);
+        plane.run(CLIENTS, &packet.fragments(&[800])[1]).dropped(Verdict::DropFragment);
+        let expected = kind.at_backend(&packet).fragments(&[800]);
+        for (fragment, expected) in packet.fragments(&[800]).iter().zip(expected) {
+            let expected = kind.wrapped_to(&packet, &expected[14..], kind.backend(0).ip());
+            plane.run(CLIENTS, fragment).forwarded(Verdict::ToBackend, &expected);
+        }
+    }
+}
+
+/// Of a router on the way to the backend.
+fn by_ipip_an_error_about_an_outer_packet_is_told_from_the_port_that_was_asked(kind: Kind) {
+    let mut plane = plane(kind);
+    let code = if kind.is_ip4 { (3, 1) } else { (1, 3) };
+    for at in [FIRST, LAST] {
+        let packet = first(kind, at).with_payload(0);
+        let sent = within(kind, &packet);
+        let error =
+            IcmpError::new(kind.host(2, 9).ip(), kind.source().ip(), code.0, code.1).about(&sent[14..]);
+        let frame = kind.answer().framed(&error.bytes());
+        plane.run(BACKENDS, &frame).untouched();
+        plane.run(CLIENTS, &packet.frame()).forwarded(Verdict::ToBackend, &sent);
+        let told = plane.run(BACKENDS, &frame).answered(Verdict::IcmpToClient);
+        let read = Read::of(&told);
+        assert_eq!((read.source, read.destination), (kind.listener(0).ip(), kind.client(7).ip()));
+        let quote = &read.body[8..];
+        assert!(kind.at_backend(&packet).bytes().starts_with(quote), "{quote:02x?}");
+        let ports = quote.len() - if kind.protocol == TCP { 20 } else { 8 };
+        assert_eq!(read.port(8 + ports + 2), at);
+    }
+}
+
+fn by_ipip_an_error_about_an_answer_reaches_the_backend_of_the_port_that_was_asked(kind: Kind) {
+    let mut plane = plane(kind);
+    let code = if kind.is_ip4 { (3, 1) } else { (1, 3) };
+    for at in [FIRST, LAST] {
+        let first = first(kind, at);
+        let answer = kind.packet(first.destination(), first.source()).with_flags(ACK).with_payload(64);
+        let error =
+            IcmpError::new(kind.router(), kind.listener(0).ip(), code.0, code.1).about(&answer.bytes());
+        let frame = first.framed(&error.bytes());
+        plane.run(CLIENTS, &frame).dropped(Verdict::DropIcmp);
+        plane.run(CLIENTS, &first.frame()).forwarded(Verdict::ToBackend, &within(kind, &first));
+        let mut expected = error.clone();
+        expected.ip.hop_limit -= 1;
+        let expected = kind.wrapped_to(&first, &expected.bytes(), kind.backend(0).ip());
+        plane.run(CLIENTS, &frame).forwarded(Verdict::IcmpToBackend, &expected);
+    }
 }
