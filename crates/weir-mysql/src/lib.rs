@@ -4,10 +4,26 @@
 //! judges what the members of a cluster say about it. It never does I/O, reads a clock, draws randomness,
 //! picks a backend, or panics on input.
 //!
-//! Where to start reading: the packets of the protocol are the first group of modules, what statements mean
-//! and who is primary the second.
+//! Where to start reading: [`packet`] finds packets in a stream of bytes, [`greeting`] and [`login`] begin a
+//! connection, [`command`] is what a client asks for, and [`answer`] says where the answer ends. What
+//! statements mean and who is primary is in the second group of modules.
 #![forbid(unsafe_code)]
 
 // The protocol: bytes to typed values and back.
+pub mod answer;
+pub mod authentication;
+pub mod capability;
+pub mod command;
+pub mod greeting;
+pub mod login;
+pub mod outcome;
+pub mod packet;
+pub mod parameters;
+pub mod response;
+pub mod session_track;
+pub mod value;
+mod wire_error;
 
 // Statements, session state and topology.
+
+pub use wire_error::WireError;

@@ -1,0 +1,310 @@
+//! Values in the binary protocol: a statement's attributes, and the parameters of a prepared one.
+//!
+//! Source: MySQL internals, "COM_QUERY", "COM_STMT_EXECUTE" and "Binary Protocol Resultset: Binary Value".
+
+use std::ops::Range;
+
+use crate::capability::Capabilities;
+use crate::value::{PayloadCursor, write_integer};
+use crate::wire_error::WireError;
+
+/// A COM_QUERY taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueryParts<'a> {
+    /// Where the statement's text begins, in bytes from the payload's first; it ends with the payload.
+    pub text_start: usize,
+    /// The attributes, in their order.
+    pub attributes: Vec<QueryAttribute<'a>>,
+}
+
+/// An attribute of a statement (`mysql_bind_param`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueryAttribute<'a> {
+    /// Its name; several may have the same.
+    pub name: &'a [u8],
+    /// Its type, as `enum_field_types` has it, with 0x8000 for unsigned ones.
+    pub kind: u16,
+    /// Its value as it was sent, of a string without its length; `None` is NULL.
+    pub value: Option<&'a [u8]>,
+}
+
+/// A string, for which this type stands in the binary protocol (`MYSQL_TYPE_STRING`).
+pub const STRING_TYPE: u16 = 0xFE;
+
+impl<'a> QueryParts<'a> {
+    /// Reads a COM_QUERY's payload, or its beginning: [`WireError::Truncated`] then asks for more of it.
+    pub fn parse(payload: &'a [u8], capabilities: Capabilities) -> Result<QueryParts<'a>, WireError> {
+        let mut cursor = PayloadCursor::new(payload);
+        cursor.u8()?;
+        let mut attributes = Vec::new();
+        if capabilities.has(Capabilities::QUERY_ATTRIBUTES) {
+            let count = cursor.integer()?;
+            // "Currently always 1."
+            if cursor.integer()? != 1 {
+                return Err(WireError::UnexpectedPacket);
+            }
+            if count > 0 {
+                attributes = read_attributes(&mut cursor, count)?;
+            }
+        }
+        Ok(QueryParts { text_start: cursor.position(), attributes })
+    }
+}
+
+fn read_attributes<'a>(
+    cursor: &mut PayloadCursor<'a>,
+    count: u64,
+) -> Result<Vec<QueryAttribute<'a>>, WireError> {
+    let count = usize::try_from(count).map_err(|_| WireError::Truncated)?;
+    let nulls = cursor.bytes(count.div_ceil(8))?;
+    if cursor.u8()? != 1 {
+        // Without types the values could not be told apart.
+        return Err(WireError::UnexpectedPacket);
+    }
+    // Each needs two bytes of its type and one of its name's length: none is counted that is not there.
+    let mut attributes = Vec::with_capacity(count.min(cursor.remaining().len() / 3));
+    for _ in 0..count {
+        let kind = cursor.u16()?;
+        attributes.push(QueryAttribute { name: cursor.string()?, kind, value: None });
+    }
+    for (index, attribute) in attributes.iter_mut().enumerate() {
+        if !is_null(nulls, index) {
+            attribute.value = Some(read_value(cursor, attribute.kind)?);
+        }
+    }
+    Ok(attributes)
+}
+
+/// Appends the payload of a COM_QUERY: with attributes, all of them strings, where the connection has
+/// [`Capabilities::QUERY_ATTRIBUTES`].
+pub fn write_query(
+    out: &mut Vec<u8>,
+    capabilities: Capabilities,
+    attributes: &[QueryAttribute<'_>],
+    text: &[u8],
+) {
+    out.push(0x03);
+    if capabilities.has(Capabilities::QUERY_ATTRIBUTES) {
+        write_integer(out, attributes.len() as u64);
+        out.push(1);
+        if !attributes.is_empty() {
+            for chunk in attributes.chunks(8) {
+                let bits = chunk.iter().enumerate().filter(|(_, attribute)| attribute.value.is_none());
+                out.push(bits.fold(0, |byte, (bit, _)| byte | 1 << bit));
+            }
+            out.push(1);
+            for attribute in attributes {
+                out.extend_from_slice(&attribute.kind.to_le_bytes());
+                crate::value::write_string(out, attribute.name);
+            }
+            for attribute in attributes {
+                let Some(value) = attribute.value else { continue };
+                if fixed_bytes(attribute.kind).is_none() {
+                    write_integer(out, value.len() as u64);
+                }
+                out.extend_from_slice(value);
+            }
+        }
+    }
+    out.extend_from_slice(text);
+}
+
+/// A COM_STMT_EXECUTE taken apart: ranges of its payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecuteParts {
+    /// The statement.
+    pub statement_id: u32,
+    /// Kinds of cursor (0 is none), and 0x08 with attributes.
+    pub flags: u8,
+    /// How many parameters and attributes have values here (count).
+    pub values_count: usize,
+    /// The bitmap of NULLs.
+    pub nulls: Range<usize>,
+    /// The byte that says whether types follow, and its place. `None` where there are no values.
+    pub types_follow: Option<(usize, bool)>,
+    /// Types, with names where attributes are possible. Empty where they stand in an earlier execution: a
+    /// server that did not see that one must be told of them.
+    pub types: Range<usize>,
+    /// All values, up to the payload's end.
+    pub values: Range<usize>,
+}
+
+/// Of the flags of COM_STMT_EXECUTE: a cursor of some kind is asked for.
+pub const ANY_CURSOR: u8 = 0x07;
+/// Of the flags of COM_STMT_EXECUTE: the number of values is said.
+const PARAMETER_COUNT_AVAILABLE: u8 = 0x08;
+
+impl ExecuteParts {
+    /// Takes a payload apart, or its beginning up to the values. `parameter_count` is what the answer to
+    /// COM_STMT_PREPARE said.
+    pub fn parse(
+        payload: &[u8],
+        parameter_count: u16,
+        capabilities: Capabilities,
+    ) -> Result<ExecuteParts, WireError> {
+        let mut cursor = PayloadCursor::new(payload);
+        cursor.u8()?;
+        let (statement_id, flags) = (cursor.u32()?, cursor.u8()?);
+        cursor.u32()?;
+        let has_names = capabilities.has(Capabilities::QUERY_ATTRIBUTES);
+        let mut values_count = usize::from(parameter_count);
+        if has_names && flags & PARAMETER_COUNT_AVAILABLE != 0 {
+            values_count = usize::try_from(cursor.integer()?).map_err(|_| WireError::Truncated)?;
+        }
+        let at = cursor.position();
+        let none = at..at;
+        let mut parts = ExecuteParts {
+            statement_id,
+            flags,
+            values_count,
+            nulls: none.clone(),
+            types_follow: None,
+            types: none.clone(),
+            values: none,
+        };
+        if values_count == 0 {
+            return Ok(parts);
+        }
+        cursor.bytes(values_count.div_ceil(8))?;
+        parts.nulls = at..cursor.position();
+        let flag_at = cursor.position();
+        let types_follow = cursor.u8()? != 0;
+        parts.types_follow = Some((flag_at, types_follow));
+        let types_at = cursor.position();
+        if types_follow {
+            for _ in 0..values_count {
+                cursor.u16()?;
+                if has_names {
+                    cursor.string()?;
+                }
+            }
+        }
+        parts.types = types_at..cursor.position();
+        parts.values = cursor.position()..payload.len();
+        Ok(parts)
+    }
+
+    /// Appends the payload with `types` in the place of none: as an execution is sent to a server that has
+    /// not seen the types. `types` are the bytes that [`ExecuteParts::types`] named in an earlier payload.
+    pub fn write_with_types(&self, out: &mut Vec<u8>, payload: &[u8], types: &[u8]) -> Result<(), WireError> {
+        let Some((flag_at, false)) = self.types_follow else {
+            out.extend_from_slice(payload);
+            return Ok(());
+        };
+        let before = payload.get(..flag_at).ok_or(WireError::Truncated)?;
+        let after = payload.get(self.values.start..).ok_or(WireError::Truncated)?;
+        out.extend_from_slice(before);
+        out.push(1);
+        out.extend_from_slice(types);
+        out.extend_from_slice(after);
+        Ok(())
+    }
+}
+
+fn is_null(nulls: &[u8], index: usize) -> bool {
+    nulls.get(index / 8).is_some_and(|byte| byte & 1 << (index % 8) != 0)
+}
+
+/// Bytes of a value of a type that has always as many; `None` for those with a length before them.
+fn fixed_bytes(kind: u16) -> Option<usize> {
+    match kind & 0xFF {
+        0x06 => Some(0),
+        0x01 => Some(1),
+        0x02 | 0x0D => Some(2),
+        0x03 | 0x04 | 0x09 => Some(4),
+        0x05 | 0x08 => Some(8),
+        _ => None,
+    }
+}
+
+fn read_value<'a>(cursor: &mut PayloadCursor<'a>, kind: u16) -> Result<&'a [u8], WireError> {
+    if let Some(bytes) = fixed_bytes(kind) {
+        return cursor.bytes(bytes);
+    }
+    match kind & 0xFF {
+        // Dates and times have their length in one byte, which is a length-encoded integer too; DECIMAL,
+        // VARCHAR, BIT, JSON, VECTOR, NEWDECIMAL, ENUM, SET, BLOBs, strings and GEOMETRY are strings.
+        0x00 | 0x07 | 0x0A..=0x0C | 0x0F | 0x10 | 0xF2 | 0xF5..=0xFF => cursor.string(),
+        _ => Err(WireError::ValueType),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ATTRIBUTES: Capabilities = Capabilities::QUERY_ATTRIBUTES;
+
+    #[test]
+    fn a_statement_without_attributes_is_the_rest_of_its_packet() {
+        let parts = QueryParts::parse(b"\x03SELECT 1", Capabilities::NONE).expect("it is a COM_QUERY");
+        assert_eq!((parts.text_start, parts.attributes.len()), (1, 0));
+        let parts = QueryParts::parse(b"\x03\0\x01SELECT 1", ATTRIBUTES).expect("no attributes are sent");
+        assert_eq!((parts.text_start, parts.attributes.len()), (3, 0));
+    }
+
+    #[test]
+    fn attributes_are_read_as_they_were_written() {
+        let number = 7_u64.to_le_bytes();
+        let mut attributes = vec![
+            QueryAttribute { name: b"role", kind: STRING_TYPE, value: Some(b"primary") },
+            QueryAttribute { name: b"n", kind: 0x8008, value: Some(&number) },
+            QueryAttribute { name: b"none", kind: STRING_TYPE, value: None },
+        ];
+        for index in 0..9 {
+            let value = (index % 2 == 0).then_some(&b"x"[..]);
+            attributes.push(QueryAttribute { name: b"", kind: STRING_TYPE, value });
+        }
+        let mut out = Vec::new();
+        write_query(&mut out, ATTRIBUTES, &attributes, b"SELECT 1");
+        let parts = QueryParts::parse(&out, ATTRIBUTES).expect("it is a COM_QUERY");
+        assert_eq!(parts.attributes, attributes);
+        assert_eq!(&out[parts.text_start..], b"SELECT 1");
+        for cut in 0..parts.text_start {
+            assert_eq!(QueryParts::parse(&out[..cut], ATTRIBUTES), Err(WireError::Truncated), "{cut}");
+        }
+        out.clear();
+        write_query(&mut out, Capabilities::NONE, &attributes, b"SELECT 1");
+        assert_eq!(out, b"\x03SELECT 1");
+    }
+
+    #[test]
+    fn more_attributes_than_bytes_take_no_room() {
+        let huge = b"\x03\xfe\xff\xff\xff\xff\xff\xff\xff\x7f\x01";
+        assert_eq!(QueryParts::parse(huge, ATTRIBUTES), Err(WireError::Truncated));
+        assert_eq!(
+            QueryParts::parse(b"\x03\x01\x01\0\x01\xf1\0\0xxxx", ATTRIBUTES),
+            Err(WireError::ValueType)
+        );
+    }
+
+    #[test]
+    fn an_execution_gets_the_types_that_its_server_has_not_seen() {
+        let first = b"\x17\x01\0\0\0\0\x01\0\0\0\x02\x01\x08\0\xfe\0\x05\0\0\0\0\0\0\0";
+        let parts = ExecuteParts::parse(first, 2, Capabilities::NONE).expect("it has types");
+        assert_eq!(parts.types_follow, Some((11, true)));
+        let types = &first[parts.types.clone()];
+        assert_eq!(types, b"\x08\0\xfe\0");
+        let second = b"\x17\x01\0\0\0\0\x01\0\0\0\x02\0\x06\0\0\0\0\0\0\0";
+        let parts = ExecuteParts::parse(second, 2, Capabilities::NONE).expect("it has none");
+        assert_eq!((parts.types_follow, parts.types.len()), (Some((11, false)), 0));
+        let mut out = Vec::new();
+        parts.write_with_types(&mut out, second, types).expect("both are whole");
+        assert_eq!(out, b"\x17\x01\0\0\0\0\x01\0\0\0\x02\x01\x08\0\xfe\0\x06\0\0\0\0\0\0\0");
+    }
+
+    #[test]
+    fn an_execution_with_attributes_says_how_many_values_it_has() {
+        let payload = b"\x17\x02\0\0\0\x08\x01\0\0\0\x02\0\x01\x08\0\0\xfe\0\x04role\x05\0\0\0\0\0\0\0\x01x";
+        let parts = ExecuteParts::parse(payload, 1, ATTRIBUTES).expect("a parameter and an attribute");
+        assert_eq!(parts.values_count, 2);
+        assert_eq!(&payload[parts.types.clone()], b"\x08\0\0\xfe\0\x04role");
+        assert_eq!(&payload[parts.values.clone()], b"\x05\0\0\0\0\0\0\0\x01x");
+        for cut in 0..parts.types.end {
+            let cut = ExecuteParts::parse(&payload[..cut], 1, ATTRIBUTES);
+            assert_eq!(cut, Err(WireError::Truncated));
+        }
+        let none = ExecuteParts::parse(b"\x17\x02\0\0\0\x01\x01\0\0\0", 0, ATTRIBUTES);
+        assert_eq!(none.map(|parts| (parts.flags & ANY_CURSOR, parts.types_follow)), Ok((1, None)));
+    }
+}

@@ -1,0 +1,370 @@
+//! Where a server's answer to one command ends, and what each of its packets is.
+//!
+//! [`ResponseFraming`] judges packets by their first bytes; [`crate::answer::AnswerReader`] runs it over the
+//! bytes of a connection.
+//!
+//! Source: MySQL internals, "Text Resultset", "Binary Protocol Resultset", "COM_STMT_PREPARE Response",
+//! "LOCAL INFILE Request", and the pages of each command.
+
+use crate::capability::{Capabilities, StatusFlags};
+use crate::command::{AnswerShape, ClientCommand};
+use crate::outcome::{EOF, ERR, EofPacket, ErrPacket, OK, OkPacket, SessionChanges};
+use crate::packet::{MAX_PAYLOAD_BYTES, PacketHead};
+use crate::value::PayloadCursor;
+use crate::wire_error::WireError;
+
+/// The most columns of a result: their number has two bytes where the server keeps it (count).
+pub const MAX_COLUMNS: u64 = 0xFFFF;
+
+/// First byte of a request for a local file.
+pub const LOCAL_INFILE: u8 = 0xFB;
+
+/// The most bytes of a packet that must be in one piece, when nothing else is said: an OK packet with more of
+/// changes than this is told as [`SessionChanges::TooLong`].
+pub const DEFAULT_HEAD_BYTES: usize = 16 * 1024 - 4;
+
+/// The fewest that can be: numbers of an OK packet, or of an answer to COM_STMT_PREPARE.
+pub const LEAST_HEAD_BYTES: usize = 64;
+
+/// What the first packet of the answer to COM_STMT_PREPARE says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PreparedStatement {
+    /// The statement's number on this connection; in the payload at [`crate::command::STATEMENT_ID`].
+    pub statement_id: u32,
+    /// Columns of its result (count); 0 where it has none.
+    pub column_count: u16,
+    /// Its parameters (count).
+    pub parameter_count: u16,
+    /// Warnings (count).
+    pub warnings: u16,
+}
+
+/// How a result, or an answer, ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerEnd<'a> {
+    /// With an OK packet; rows too, with [`Capabilities::DEPRECATE_EOF`].
+    Ok(OkPacket<'a>),
+    /// With an EOF packet.
+    Eof(EofPacket),
+    /// With an error. Nothing follows, whatever came before.
+    Err(ErrPacket<'a>),
+    /// A statement is prepared, and its parameters and columns are told.
+    Prepared(PreparedStatement),
+    /// With the text that COM_STATISTICS asked for.
+    Text,
+}
+
+/// What a packet of an answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerPart<'a> {
+    /// Something in the middle: a column, a row.
+    Middle,
+    /// A statement is prepared; its parameters and columns follow.
+    Prepared(PreparedStatement),
+    /// The server wants a file of the client's. The client's packets follow, up to an empty one; then the
+    /// server's again.
+    LocalInfile {
+        /// The file's name, as the client's statement should have said it.
+        name: &'a [u8],
+    },
+    /// A result is over, and another follows.
+    ResultOver(AnswerEnd<'a>),
+    /// The answer is over with this packet.
+    Over(AnswerEnd<'a>),
+}
+
+/// Follows an answer, packet by packet.
+#[derive(Clone, Debug)]
+pub struct ResponseFraming {
+    capabilities: Capabilities,
+    shape: AnswerShape,
+    phase: AnswerPhase,
+    head_limit: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AnswerPhase {
+    /// The first packet of a result, or of the answer.
+    First,
+    /// The end of LOAD DATA LOCAL, once the client's file has been sent.
+    AfterInfile,
+    Columns {
+        left: u64,
+    },
+    /// The EOF packet between columns and rows.
+    AfterColumns,
+    Rows,
+    /// Columns of COM_FIELD_LIST, of which nobody says how many.
+    FieldList,
+    Definitions {
+        prepared: PreparedStatement,
+        group: DefinitionGroup,
+        left: u16,
+    },
+    AfterDefinitions {
+        prepared: PreparedStatement,
+        group: DefinitionGroup,
+    },
+    Over,
+}
+
+/// What COM_STMT_PREPARE tells of, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DefinitionGroup {
+    Parameters,
+    Columns,
+}
+
+impl ResponseFraming {
+    /// The answer to `command` on a connection with these capabilities; `None` for commands without answer,
+    /// and for those whose answer is not framed by this machine: [`AnswerShape::Login`] and
+    /// [`AnswerShape::Dedicated`].
+    ///
+    /// At most `head_limit` bytes of a packet are asked for in one piece, and never fewer than
+    /// [`LEAST_HEAD_BYTES`]; [`DEFAULT_HEAD_BYTES`] is a good choice.
+    pub fn new(
+        command: ClientCommand,
+        capabilities: Capabilities,
+        head_limit: usize,
+    ) -> Option<ResponseFraming> {
+        let phase = match command.answer() {
+            AnswerShape::Nothing | AnswerShape::Login | AnswerShape::Dedicated => return None,
+            AnswerShape::BinaryRows => AnswerPhase::Rows,
+            AnswerShape::Columns => AnswerPhase::FieldList,
+            _ => AnswerPhase::First,
+        };
+        let head_limit = head_limit.max(LEAST_HEAD_BYTES);
+        Some(ResponseFraming { capabilities, shape: command.answer(), phase, head_limit })
+    }
+
+    /// Whether the answer's last packet was judged.
+    pub fn is_over(&self) -> bool {
+        self.phase == AnswerPhase::Over
+    }
+
+    /// How many bytes of the next packet must be there in one piece for [`Self::packet`], by its first byte
+    /// and the length in its first header.
+    pub fn head_bytes(&self, first: Option<u8>, payload_bytes: u32) -> usize {
+        let whole = (payload_bytes as usize).min(self.head_limit);
+        match (self.phase, first) {
+            (_, Some(ERR)) | (AnswerPhase::First | AnswerPhase::AfterInfile, _) => match self.shape {
+                AnswerShape::Text if first != Some(ERR) => 1,
+                _ => whole,
+            },
+            (_, Some(EOF)) if (payload_bytes as usize) < MAX_PAYLOAD_BYTES => whole,
+            _ => 1,
+        }
+    }
+
+    /// Judges the next packet. After [`AnswerPart::Over`] no packet belongs to the answer, and each is an
+    /// error; so is what the protocol does not allow here.
+    pub fn packet<'a>(&mut self, head: &PacketHead<'a>) -> Result<AnswerPart<'a>, WireError> {
+        let first = *head.bytes.first().ok_or(WireError::UnexpectedPacket)?;
+        if first == ERR && self.phase != AnswerPhase::Over {
+            return self.error(head);
+        }
+        match self.phase {
+            AnswerPhase::First => self.first(first, head),
+            AnswerPhase::AfterInfile if first == OK => self.ok(head),
+            AnswerPhase::Columns { left } => {
+                definition(first)?;
+                self.phase = match left.saturating_sub(1) {
+                    0 if self.has_eof() => AnswerPhase::AfterColumns,
+                    0 => AnswerPhase::Rows,
+                    left => AnswerPhase::Columns { left },
+                };
+                Ok(AnswerPart::Middle)
+            }
+            AnswerPhase::AfterColumns => {
+                let eof = whole_eof(head)?;
+                // Rows of a cursor are fetched by a command of their own.
+                if self.shape == AnswerShape::BinaryResults && eof.status.has(StatusFlags::CURSOR_EXISTS) {
+                    return Ok(self.over(AnswerEnd::Eof(eof)));
+                }
+                self.phase = AnswerPhase::Rows;
+                Ok(AnswerPart::Middle)
+            }
+            AnswerPhase::Rows => self.row(first, head),
+            AnswerPhase::FieldList if first == EOF => self.end_of_rows(head),
+            AnswerPhase::FieldList => definition(first).map(|()| AnswerPart::Middle),
+            AnswerPhase::Definitions { prepared, group, left } => {
+                definition(first)?;
+                match left.saturating_sub(1) {
+                    0 if self.has_eof() => self.phase = AnswerPhase::AfterDefinitions { prepared, group },
+                    0 => return Ok(self.after_group(prepared, group)),
+                    left => self.phase = AnswerPhase::Definitions { prepared, group, left },
+                }
+                Ok(AnswerPart::Middle)
+            }
+            AnswerPhase::AfterDefinitions { prepared, group } => {
+                whole_eof(head)?;
+                Ok(self.after_group(prepared, group))
+            }
+            AnswerPhase::AfterInfile | AnswerPhase::Over => Err(WireError::UnexpectedPacket),
+        }
+    }
+
+    fn first<'a>(&mut self, first: u8, head: &PacketHead<'a>) -> Result<AnswerPart<'a>, WireError> {
+        match self.shape {
+            AnswerShape::Text => Ok(self.over(AnswerEnd::Text)),
+            AnswerShape::Prepared => self.prepared(first, head),
+            AnswerShape::Simple if first == EOF => self.end_of_rows(head),
+            _ if first == OK => self.ok(head),
+            AnswerShape::TextResults if first == LOCAL_INFILE => {
+                if !self.capabilities.has(Capabilities::LOCAL_FILES) {
+                    return Err(WireError::LocalInfileNotOffered);
+                }
+                if !head.is_whole {
+                    return Err(WireError::UnexpectedPacket);
+                }
+                self.phase = AnswerPhase::AfterInfile;
+                Ok(AnswerPart::LocalInfile { name: head.bytes.get(1..).unwrap_or_default() })
+            }
+            AnswerShape::TextResults | AnswerShape::BinaryResults if first != EOF => {
+                let mut cursor = PayloadCursor::new(head.bytes);
+                let left = cursor.integer()?;
+                cursor.end()?;
+                if !(1..=MAX_COLUMNS).contains(&left) {
+                    return Err(WireError::ColumnCount);
+                }
+                if !head.is_whole {
+                    return Err(WireError::TrailingBytes);
+                }
+                self.phase = AnswerPhase::Columns { left };
+                Ok(AnswerPart::Middle)
+            }
+            _ => Err(WireError::UnexpectedPacket),
+        }
+    }
+
+    fn prepared<'a>(&mut self, first: u8, head: &PacketHead<'a>) -> Result<AnswerPart<'a>, WireError> {
+        if first != OK || !head.is_whole {
+            return Err(WireError::UnexpectedPacket);
+        }
+        let mut cursor = PayloadCursor::new(head.bytes);
+        cursor.u8()?;
+        let statement_id = cursor.u32()?;
+        let (column_count, parameter_count) = (cursor.u16()?, cursor.u16()?);
+        cursor.u8()?;
+        let warnings = cursor.u16()?;
+        cursor.end()?;
+        let prepared = PreparedStatement { statement_id, column_count, parameter_count, warnings };
+        match (parameter_count, column_count) {
+            (0, 0) => return Ok(self.over(AnswerEnd::Prepared(prepared))),
+            (0, left) => {
+                self.phase = AnswerPhase::Definitions { prepared, group: DefinitionGroup::Columns, left };
+            }
+            (left, _) => {
+                self.phase = AnswerPhase::Definitions { prepared, group: DefinitionGroup::Parameters, left };
+            }
+        }
+        Ok(AnswerPart::Prepared(prepared))
+    }
+
+    fn after_group(&mut self, prepared: PreparedStatement, group: DefinitionGroup) -> AnswerPart<'static> {
+        if group == DefinitionGroup::Columns || prepared.column_count == 0 {
+            return self.over(AnswerEnd::Prepared(prepared));
+        }
+        let group = DefinitionGroup::Columns;
+        self.phase = AnswerPhase::Definitions { prepared, group, left: prepared.column_count };
+        AnswerPart::Middle
+    }
+
+    fn row<'a>(&mut self, first: u8, head: &PacketHead<'a>) -> Result<AnswerPart<'a>, WireError> {
+        // A row of text whose first value is longer than 16 MiB begins with 0xFE too, and is longer itself.
+        if first == EOF && (head.header.payload_bytes as usize) < MAX_PAYLOAD_BYTES {
+            return self.end_of_rows(head);
+        }
+        match self.shape {
+            AnswerShape::BinaryResults | AnswerShape::BinaryRows if first != OK => {
+                Err(WireError::UnexpectedPacket)
+            }
+            _ => Ok(AnswerPart::Middle),
+        }
+    }
+
+    /// An EOF packet, or the OK packet in its place.
+    fn end_of_rows<'a>(&mut self, head: &PacketHead<'a>) -> Result<AnswerPart<'a>, WireError> {
+        if !self.has_eof() {
+            return self.ok(head);
+        }
+        let eof = whole_eof(head)?;
+        Ok(self.end(AnswerEnd::Eof(eof), eof.status))
+    }
+
+    fn ok<'a>(&mut self, head: &PacketHead<'a>) -> Result<AnswerPart<'a>, WireError> {
+        let ok = match head.is_whole {
+            true => OkPacket::parse(head.bytes, self.capabilities)?,
+            false => OkPacket::parse_beginning(head.bytes)?,
+        };
+        Ok(self.end(AnswerEnd::Ok(ok), ok.status))
+    }
+
+    fn error<'a>(&mut self, head: &PacketHead<'a>) -> Result<AnswerPart<'a>, WireError> {
+        let error = ErrPacket::parse(head.bytes)?;
+        Ok(self.over(AnswerEnd::Err(error)))
+    }
+
+    fn end<'a>(&mut self, end: AnswerEnd<'a>, status: StatusFlags) -> AnswerPart<'a> {
+        let has_results = matches!(self.shape, AnswerShape::TextResults | AnswerShape::BinaryResults);
+        if has_results && status.has(StatusFlags::MORE_RESULTS_EXISTS) {
+            self.phase = AnswerPhase::First;
+            return AnswerPart::ResultOver(end);
+        }
+        self.over(end)
+    }
+
+    fn over<'a>(&mut self, end: AnswerEnd<'a>) -> AnswerPart<'a> {
+        self.phase = AnswerPhase::Over;
+        AnswerPart::Over(end)
+    }
+
+    /// Whether EOF packets stand where the client's generation expects them.
+    fn has_eof(&self) -> bool {
+        !self.capabilities.has(Capabilities::DEPRECATE_EOF)
+    }
+}
+
+impl<'a> AnswerEnd<'a> {
+    /// The session's state afterwards, where the packet says it.
+    pub fn status(&self) -> Option<StatusFlags> {
+        match self {
+            AnswerEnd::Ok(ok) => Some(ok.status),
+            AnswerEnd::Eof(eof) => Some(eof.status),
+            AnswerEnd::Err(_) | AnswerEnd::Prepared(_) | AnswerEnd::Text => None,
+        }
+    }
+
+    /// What changed in the session, as an OK packet told it.
+    pub fn changes(&self) -> SessionChanges<'a> {
+        match self {
+            AnswerEnd::Ok(ok) => ok.changes,
+            _ => SessionChanges::None,
+        }
+    }
+
+    /// The same without texts, which are gone when a packet longer than the limit has ended.
+    pub(crate) fn numbers(self) -> AnswerEnd<'static> {
+        match self {
+            AnswerEnd::Ok(ok) => AnswerEnd::Ok(ok.numbers()),
+            AnswerEnd::Eof(eof) => AnswerEnd::Eof(eof),
+            AnswerEnd::Err(ErrPacket { code, state, .. }) => {
+                AnswerEnd::Err(ErrPacket { code, state, message: b"" })
+            }
+            AnswerEnd::Prepared(prepared) => AnswerEnd::Prepared(prepared),
+            AnswerEnd::Text => AnswerEnd::Text,
+        }
+    }
+}
+
+/// Whether a packet can be a column's definition: its first byte is the length of a catalog's name.
+fn definition(first: u8) -> Result<(), WireError> {
+    if (1..=0xFA).contains(&first) { Ok(()) } else { Err(WireError::UnexpectedPacket) }
+}
+
+fn whole_eof(head: &PacketHead<'_>) -> Result<EofPacket, WireError> {
+    if !head.is_whole {
+        return Err(WireError::TrailingBytes);
+    }
+    EofPacket::parse(head.bytes)
+}
