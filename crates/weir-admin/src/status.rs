@@ -127,7 +127,7 @@ pub struct PoolStatus {
     pub balance: String,
     /// Backends that may be chosen now.
     pub ready_count: usize,
-    /// Which group of backends is chosen from: `primary`, `backup`, `last-resort`, or `none`.
+    /// Which group of backends is chosen from: `ordinary`, `backup`, `last-resort`, or `none`.
     pub serving_from: String,
     /// Exchanges waiting for a backend.
     pub queue_depth: u32,

@@ -67,7 +67,7 @@ pub enum Health {
 pub struct BackendSettings {
     /// Share of the work, 0..=[`MAX_WEIGHT`]. 0 takes no new work but serves sticky sessions.
     pub weight: u32,
-    /// Used only while no primary backend is eligible.
+    /// Used only while no ordinary backend is eligible.
     pub backup: bool,
     /// Most requests (HTTP) or connections (TCP) in flight at once over all workers; `None`: no limit.
     pub max_connections: Option<u32>,
@@ -201,7 +201,7 @@ impl Backend {
         Ok(())
     }
 
-    /// Whether it serves only while no primary is eligible.
+    /// Whether it serves only while no ordinary backend is eligible.
     pub fn is_backup(&self) -> bool {
         self.backup.load(Ordering::Relaxed)
     }

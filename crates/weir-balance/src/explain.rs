@@ -24,7 +24,7 @@ pub struct BackendStatus {
     pub admin: AdminState,
     /// What probes say.
     pub health: Health,
-    /// Whether it serves only while no primary is eligible.
+    /// Whether it serves only while no ordinary backend is eligible.
     pub backup: bool,
     /// Configured weight.
     pub weight: u32,
@@ -62,7 +62,7 @@ impl BackendStatus {
 pub enum Refusal {
     /// Its state keeps it from new work.
     State(State),
-    /// A backup, and a primary is eligible.
+    /// A backup, and an ordinary backend is eligible.
     BackupNotNeeded,
     /// Already tried in this exchange.
     Excluded,
@@ -82,7 +82,7 @@ impl Refusal {
             Refusal::State(State::Ejected) => "ejected after failures",
             Refusal::State(State::Down) => "down",
             Refusal::State(State::Maintenance) => "in maintenance",
-            Refusal::BackupNotNeeded => "backup, and a primary is eligible",
+            Refusal::BackupNotNeeded => "backup, and an ordinary backend is eligible",
             Refusal::Excluded => "already tried",
             Refusal::Full => "at its limit",
             Refusal::OnTrial => "down, and enough are trying it",
@@ -111,7 +111,7 @@ impl std::fmt::Display for Explanation {
                 let (chosen, _) = &self.backends[pick.index];
                 write!(out, "{}, {}", chosen.address, pick.reason.words())?;
                 match pick.tier {
-                    TierKind::Primary => {}
+                    TierKind::Ordinary => {}
                     TierKind::Backup => write!(out, " (backup)")?,
                     TierKind::LastResort => write!(out, " ({})", chosen.last_resort_words())?,
                 }
@@ -177,7 +177,7 @@ fn refusal(
     if input.exclude.contains(&index) {
         return Some(Refusal::Excluded);
     }
-    if standing.backup && used.is_some_and(|tier| tier.kind == TierKind::Primary) {
+    if standing.backup && used.is_some_and(|tier| tier.kind == TierKind::Ordinary) {
         return Some(Refusal::BackupNotNeeded);
     }
     let backend = &pool.members()[index];

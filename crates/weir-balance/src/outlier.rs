@@ -2,8 +2,8 @@
 //!
 //! `errors` failures within `within` eject for `eject`; the k-th ejection in a row lasts k times as long, at
 //! most ten times. Never more than `max_ejected` of the backends that could serve are out, since failures
-//! everywhere mean something else is wrong; but primaries may all go while a backup stands by. Time readmits,
-//! through slow start where that is set.
+//! everywhere mean something else is wrong; but all ordinary backends may go while a backup stands by. Time
+//! readmits, through slow start where that is set.
 //!
 //! Source: Envoy's outlier detection (multiplied ejection time, ejection limit); the limit here is exact and
 //! has no "at least one".
@@ -88,8 +88,8 @@ impl Pool {
 }
 
 impl Pool {
-    /// Whether, once the primary `backend` is out, backups serve: then even the last primary may go, or all
-    /// would go on failing beside backends that are idle.
+    /// Whether, once the ordinary `backend` is out, backups serve: then even the last ordinary one may go, or
+    /// all would go on failing beside backends that are idle.
     ///
     /// The limit is there so that failures everywhere empty no pool; backups that fail as well are held by
     /// their own.

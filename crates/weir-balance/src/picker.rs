@@ -36,7 +36,7 @@ impl Picker {
     /// Chooses a backend and takes one slot in flight of it, never beyond its `max_connections`.
     ///
     /// A sticky backend that is up, even draining or of weight 0, is chosen before all else unless it is full
-    /// or excluded. Then primaries, then (when none is eligible, or all were tried in this exchange) backups,
+    /// or excluded. Then ordinary backends, then (when none is eligible, or all were tried in this exchange) backups,
     /// then the last resort. Does not allocate or lock; O(1) for round-robin, random-two, least-time, hashes
     /// and maglev, see [`Algorithm`](crate::Algorithm) for the others; when most backends are full, O(n).
     pub fn pick(&self, input: &PickInput<'_>) -> Result<Pick, NoPick> {
@@ -87,7 +87,7 @@ pub(crate) fn choose<S: Slots + Copy>(
         if is_tried_through(&choice) {
             continue;
         }
-        // Backups are not there to take the overflow: a primary tier with somebody left to try is waited for.
+        // Backups are not there to take the overflow: an ordinary tier with somebody left to try is waited for.
         let (index, reason) = choice.run(pool.settings().algorithm).ok_or(NoPick::AllBusy)?;
         return Ok(Pick { index, reason, tier: tier.kind, on_trial: tier.on_trial });
     }
@@ -115,7 +115,7 @@ fn choose_sticky<S: Slots>(
     let (standing, backend) = (&view.standings[index], &pool.members()[index]);
     let reason = PickReason::Sticky;
     if standing.state.keeps_sticky() {
-        let tier = if standing.backup { TierKind::Backup } else { TierKind::Primary };
+        let tier = if standing.backup { TierKind::Backup } else { TierKind::Ordinary };
         let taken = slots.take(backend, u32::MAX);
         return taken.then_some(Pick { index, reason, tier, on_trial: false });
     }

@@ -230,7 +230,7 @@ impl Pool {
         &self.shared.retry_budget
     }
 
-    /// The backends that take new work now, in file order: primaries, or backups when there is none, or the
+    /// The backends that take new work now, in file order: ordinary ones, or backups when there is none, or the
     /// last resort when there is nothing else.
     pub fn eligible(&self) -> Vec<Eligible> {
         let view = self.view();

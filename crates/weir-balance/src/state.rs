@@ -39,8 +39,8 @@ impl State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TierKind {
     /// The ordinary backends.
-    Primary,
-    /// Backends marked `backup`, because no primary is eligible or all were tried.
+    Ordinary,
+    /// Backends marked `backup`, because no ordinary one is eligible or all were tried.
     Backup,
     /// Backends that are out by ejection or by their probes, because nothing else is left
     /// ([`LastResort`](crate::LastResort)).
@@ -51,7 +51,7 @@ impl TierKind {
     /// The group in a word, for logs and `weir status`.
     pub const fn word(self) -> &'static str {
         match self {
-            TierKind::Primary => "primary",
+            TierKind::Ordinary => "ordinary",
             TierKind::Backup => "backup",
             TierKind::LastResort => "last-resort",
         }

@@ -70,7 +70,7 @@ impl View {
             Tier::build(kind, settings, members, &standings, wanted)
         };
         let mut tiers: Vec<Tier> = [
-            tier(TierKind::Primary, &|standing| standing.state == State::Ready && !standing.backup),
+            tier(TierKind::Ordinary, &|standing| standing.state == State::Ready && !standing.backup),
             tier(TierKind::Backup, &|standing| standing.state == State::Ready && standing.backup),
         ]
         .into_iter()

@@ -357,7 +357,7 @@ impl Life {
                 |one: &Backend| one.admin_state() == AdminState::Ready && one.is_up() && one.weight() > 0;
             let is_out = |one: &Backend| one.ejected_until().is_some_and(|at| at > self.now);
             let members = self.pool().members();
-            // Primaries may all go while a backup takes over.
+            // Ordinary backends may all go while a backup takes over.
             let takes_over = |one: &&Arc<Backend>| one.is_backup() && serves(one) && !is_out(one);
             if !members[index].is_backup()
                 && passive.max_ejected > 0.0

@@ -70,7 +70,7 @@ pub enum What {
     Pool {
         /// Its name.
         pool: String,
-        /// `primary`, `backup`, `last-resort` or `none`.
+        /// `ordinary`, `backup`, `last-resort` or `none`.
         serving_from: &'static str,
     },
     /// An operator changed a backend.

@@ -92,7 +92,7 @@ fn backends_whose_probes_are_merely_late_serve_on_when_all_are_down() {
     a_late.store(false, Ordering::SeqCst);
     until("a to be up", || is_up(&weir, a.address()).then_some(()));
     assert!((0..10).all(|_| ask(&weir) == (200, "a".to_owned())));
-    assert_eq!(serving_from(&weir), "primary");
+    assert_eq!(serving_from(&weir), "ordinary");
     assert_eq!(weir.metric("weir_last_resort_total", &[("pool", "app")]), 20.0);
 }
 

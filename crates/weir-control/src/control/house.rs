@@ -82,7 +82,7 @@ impl Control {
         known.retain(|name, _| snapshot.pool(name).is_some());
         for pool in &snapshot.pools {
             let (name, now) = (&pool.config.name, pool.balance.tier());
-            let before = known.insert(name.clone(), now).unwrap_or(Some(TierKind::Primary));
+            let before = known.insert(name.clone(), now).unwrap_or(Some(TierKind::Ordinary));
             if before == now {
                 continue;
             }
@@ -92,8 +92,8 @@ impl Control {
                 Some(TierKind::LastResort) => {
                     tracing::error!(pool = name, "no backend is up: the last resort is tried");
                 }
-                Some(TierKind::Backup) => tracing::warn!(pool = name, "no primary is up: backups serve"),
-                Some(TierKind::Primary) => tracing::info!(pool = name, "primaries serve again"),
+                Some(TierKind::Backup) => tracing::warn!(pool = name, "no ordinary backend is up: backups serve"),
+                Some(TierKind::Ordinary) => tracing::info!(pool = name, "ordinary backends serve again"),
             }
             self.bus.tell(What::Pool { pool: name.clone(), serving_from });
         }
