@@ -143,6 +143,9 @@ pub struct Candidate {
     pub address: String,
     /// Its state's word.
     pub state: String,
+    /// `primary` or `secondary`; `None` where backends have no roles, or nobody knows this one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
     /// Being worked on now.
     pub in_flight: u32,
     /// In force.
@@ -259,7 +262,7 @@ fn session(
     answer.action = format!("forward to pool {}", pool.config.name);
     let transport = match protocol {
         Protocol::Udp => Transport::Udp,
-        Protocol::Http | Protocol::Tcp => Transport::Tcp,
+        Protocol::Http | Protocol::Tcp | Protocol::Mysql => Transport::Tcp,
     };
     let key = flow_key(&pool.config, transport, source, || Some(destination));
     answer.pool = Some(choose(pool, key, None));
@@ -275,7 +278,8 @@ impl Answer {
 
 fn choose(pool: &Pool, key: Option<u64>, sticky: Option<u64>) -> Choice {
     // The middle of the range for both draws: an explanation should not change when nothing else does.
-    let input = PickInput { now: clock::now(), draw: [u32::MAX / 2; 2], key, sticky, exclude: &[] };
+    let input =
+        PickInput { now: clock::now(), draw: [u32::MAX / 2; 2], key, sticky, exclude: &[], role: None };
     let explanation = Picker::new(pool.balance.clone()).explain(&input);
     let (backend, reason) = match &explanation.outcome {
         Ok(pick) => {
@@ -290,6 +294,7 @@ fn choose(pool: &Pool, key: Option<u64>, sticky: Option<u64>) -> Choice {
     let backends = explanation.backends.iter().map(|(status, refusal)| Candidate {
         address: status.address.clone(),
         state: status.state.word().to_owned(),
+        role: status.role.map(|role| role.word().to_owned()),
         in_flight: status.in_flight,
         weight: status.weight,
         refusal: refusal.map(|refusal| refusal.words().to_owned()).unwrap_or_default(),

@@ -377,6 +377,12 @@ fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
     counted.totals(out, &expose::RETRIES, |cells: &PoolCells| &cells.retries);
     counted.totals(out, &expose::REDISPATCHES, |cells| &cells.redispatches);
     counted.totals(out, &expose::QUEUED, |cells| &cells.queued);
+    let of_mysql = pools.iter().filter(|it| it.config.mysql.is_some());
+    Counted(of_mysql.map(|it| (vec![&*it.config.name], &*it.cells)).collect()).totals(
+        out,
+        &expose::PARKED,
+        |cells: &PoolCells| &cells.parked,
+    );
     counted.totals(out, &expose::LAST_RESORT, |cells| &cells.last_resort);
     let depths = pools.iter().map(|it| ([&*it.config.name], f64::from(it.queue.depth())));
     gauge(out, &expose::QUEUE_DEPTH, depths);

@@ -209,10 +209,11 @@ fn backend(out: &mut String, it: &BackendStatus) {
         |to| format!("{} <small>{}</small>", escape(&it.address), escape(to)),
     );
     let backup = if it.backup { " <small>backup</small>" } else { "" };
+    let role = it.role.as_deref().map(|role| format!(" <small>{}</small>", escape(role))).unwrap_or_default();
     let left = it.ejected_for_seconds.map(|left| format!(", back in {left:.0} s")).unwrap_or_default();
     let _ = write!(
         out,
-        "<tr><td>{name}{backup}<td class=\"l\"><span class=\"s {state}\">{state}</span><td>{}{ramp}<td>{}{limit}<td>{}{}<td>{}{}\
+        "<tr><td>{name}{role}{backup}<td class=\"l\"><span class=\"s {state}\">{state}</span><td>{}{ramp}<td>{}{limit}<td>{}{}<td>{}{}\
          <td class=\"l spark\">{}<td class=\"why\">{}{left}</tr>",
         it.weight,
         it.in_flight,

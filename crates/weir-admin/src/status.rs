@@ -154,6 +154,9 @@ pub struct BackendStatus {
     pub health: String,
     /// Used only when no other is up.
     pub backup: bool,
+    /// `primary` or `secondary`; `None` where backends have no roles, or nobody knows this one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
     /// In force, before slow start.
     pub weight: u32,
     /// Share of weight and limit in force, percent; below 100 during slow start.
@@ -316,6 +319,7 @@ fn backend(
         admin: standing.admin.word().to_owned(),
         health: health_word(standing.health).to_owned(),
         backup: standing.backup,
+        role: standing.role.map(|role| role.word().to_owned()),
         weight: standing.weight,
         ramp_percent: standing.ramp_percent,
         in_flight: standing.in_flight + in_kernel(control, pool, backend),

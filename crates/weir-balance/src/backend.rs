@@ -3,6 +3,7 @@
 use crate::failures::FailureLog;
 use crate::latency::PeakEwma;
 use crate::moment::{NEVER, moment, nanoseconds};
+use crate::role::Role;
 use crate::slow_start::FULL_PERCENT;
 use crate::stable_hash::stable_hash;
 use crate::trial::Trials;
@@ -73,11 +74,13 @@ pub struct BackendSettings {
     pub max_connections: Option<u32>,
     /// Whether it counts as up before the first probe's verdict.
     pub assumed_up: bool,
+    /// Its role, where the config settles that. `None`: what [`Backend::set_role`] says holds.
+    pub role: Option<Role>,
 }
 
 impl Default for BackendSettings {
     fn default() -> Self {
-        BackendSettings { weight: 1, backup: false, max_connections: None, assumed_up: true }
+        BackendSettings { weight: 1, backup: false, max_connections: None, assumed_up: true, role: None }
     }
 }
 
@@ -112,6 +115,10 @@ pub struct Backend {
     health: AtomicU8,
     /// Whether the last bad probe was bad only for want of an answer in time.
     late: AtomicBool,
+    /// The role that the config settles, as [`Role::code`].
+    fixed_role: AtomicU8,
+    /// The role that was found out, as [`Role::code`].
+    found_role: AtomicU8,
     trials: Trials,
     /// Nanoseconds; [`NEVER`] when not in slow start.
     ramp_started: AtomicU64,
@@ -150,6 +157,8 @@ impl Backend {
             admin: AtomicU8::new(AdminState::Ready as u8),
             health: AtomicU8::new(Health::Unknown as u8),
             late: AtomicBool::new(false),
+            fixed_role: AtomicU8::new(Role::code(settings.role)),
+            found_role: AtomicU8::new(Role::code(None)),
             trials: Trials::default(),
             ramp_started: AtomicU64::new(NEVER),
             ejected_until: AtomicU64::new(NEVER),
@@ -157,12 +166,13 @@ impl Backend {
         }
     }
 
-    /// Takes over what a new config says; live state (health, in flight, admin state, latency) stays.
+    /// Takes over what a new config says; live state (health, role, in flight, admin state, latency) stays.
     /// Limits are in force at once, the rest at the next refresh.
     pub fn reconfigure(&self, settings: BackendSettings) {
         self.weight.store(settings.weight.min(MAX_WEIGHT), Ordering::Relaxed);
         self.backup.store(settings.backup, Ordering::Relaxed);
         self.assumed_up.store(settings.assumed_up, Ordering::Relaxed);
+        self.fixed_role.store(Role::code(settings.role), Ordering::Relaxed);
         self.set_max_connections(settings.max_connections);
     }
 
@@ -173,7 +183,21 @@ impl Backend {
             backup: self.is_backup(),
             max_connections: self.max_connections(),
             assumed_up: self.is_assumed_up(),
+            role: Role::of_code(self.fixed_role.load(Ordering::Relaxed)),
         }
+    }
+
+    /// Its role: what the config settles, else what was found out. `None` while nobody knows, and for one
+    /// that neither takes writes nor has a copy fit to be read.
+    pub fn role(&self) -> Option<Role> {
+        let fixed = Role::of_code(self.fixed_role.load(Ordering::Relaxed));
+        fixed.or_else(|| Role::of_code(self.found_role.load(Ordering::Relaxed)))
+    }
+
+    /// Takes the role that was found out; seen at the pool's next refresh. Where one backend's role passes to
+    /// another, [`Pool::set_roles`](crate::Pool::set_roles) shows nobody both at once.
+    pub fn set_role(&self, role: Option<Role>) {
+        self.found_role.store(Role::code(role), Ordering::Relaxed);
     }
 
     /// The address as the config has it.

@@ -4,6 +4,7 @@ use crate::choice::DryRun;
 use crate::pick::{NoPick, Pick, PickInput, PickReason};
 use crate::picker::{Picker, choose};
 use crate::pool::Pool;
+use crate::role::{Role, WantedRole};
 use crate::state::{State, TierKind};
 use crate::view::{Tier, View};
 use crate::{AdminState, Algorithm, Health};
@@ -26,6 +27,8 @@ pub struct BackendStatus {
     pub health: Health,
     /// Whether it serves only while no ordinary backend is eligible.
     pub backup: bool,
+    /// Its role; `None` where it has none, or nobody knows it.
+    pub role: Option<Role>,
     /// Configured weight.
     pub weight: u32,
     /// Share of weight and limit in force (percent, below 100 during slow start).
@@ -64,6 +67,10 @@ pub enum Refusal {
     State(State),
     /// A backup, and an ordinary backend is eligible.
     BackupNotNeeded,
+    /// It does not have the role that is asked for.
+    NotInRole(WantedRole),
+    /// The primary, and a secondary takes new work.
+    PrimaryNotNeeded,
     /// Already tried in this exchange.
     Excluded,
     /// At its limit.
@@ -83,6 +90,9 @@ impl Refusal {
             Refusal::State(State::Down) => "down",
             Refusal::State(State::Maintenance) => "in maintenance",
             Refusal::BackupNotNeeded => "backup, and an ordinary backend is eligible",
+            Refusal::NotInRole(WantedRole::Primary) => "not the primary",
+            Refusal::NotInRole(WantedRole::Read) => "neither primary nor secondary",
+            Refusal::PrimaryNotNeeded => "the primary, and a secondary takes new work",
             Refusal::Excluded => "already tried",
             Refusal::Full => "at its limit",
             Refusal::OnTrial => "down, and enough are trying it",
@@ -119,7 +129,11 @@ impl std::fmt::Display for Explanation {
             Err(none) => write!(out, "{none}")?,
         }
         for (backend, refusal) in &self.backends {
-            write!(out, "\n  {} {}, {} in flight", backend.address, backend.state.word(), backend.in_flight)?;
+            write!(out, "\n  {} {}", backend.address, backend.state.word())?;
+            if let Some(role) = backend.role {
+                write!(out, " {}", role.word())?;
+            }
+            write!(out, ", {} in flight", backend.in_flight)?;
             if let Some(limit) = backend.limit {
                 write!(out, " of {limit}")?;
             }
@@ -149,8 +163,8 @@ impl Picker {
 fn explain(pool: &Pool, view: &View, input: &PickInput<'_>) -> Explanation {
     let outcome = choose(pool, view, input, DryRun);
     let used = match &outcome {
-        Ok(pick) if pick.reason != PickReason::Sticky => view.tier_of(pick.index),
-        _ => view.tiers.first(),
+        Ok(pick) if pick.reason != PickReason::Sticky => view.tier_of(pick.index, input.role),
+        _ => view.tiers_for(input.role).first(),
     };
     let backends = (0..pool.members().len())
         .map(|index| {
@@ -174,8 +188,15 @@ fn refusal(
     if standing.state != State::Ready && last_resort.is_none() {
         return Some(Refusal::State(standing.state));
     }
+    if let Some(wanted) = input.role.filter(|wanted| !view.serves(index, Some(*wanted))) {
+        return Some(Refusal::NotInRole(wanted));
+    }
     if input.exclude.contains(&index) {
         return Some(Refusal::Excluded);
+    }
+    let is_spared = input.role == Some(WantedRole::Read) && standing.role == Some(Role::Primary);
+    if is_spared && used.is_some_and(|tier| !tier.holds(index)) {
+        return Some(Refusal::PrimaryNotNeeded);
     }
     if standing.backup && used.is_some_and(|tier| tier.kind == TierKind::Ordinary) {
         return Some(Refusal::BackupNotNeeded);
@@ -198,6 +219,7 @@ fn status(pool: &Pool, view: &View, index: usize) -> BackendStatus {
         admin: backend.admin_state(),
         health: backend.health(),
         backup: standing.backup,
+        role: standing.role,
         weight: standing.weight,
         ramp_percent: standing.ramp_percent,
         in_flight: backend.in_flight(),

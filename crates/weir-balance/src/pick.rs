@@ -1,5 +1,6 @@
 //! What a choice depends on, and what comes of it.
 
+use crate::role::WantedRole;
 use crate::state::TierKind;
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ pub struct PickInput<'a> {
     pub sticky: Option<u64>,
     /// Backends already tried in this exchange.
     pub exclude: &'a [BackendIndex],
+    /// The role that the backend must have. Means nothing in a pool whose backends have none.
+    pub role: Option<WantedRole>,
 }
 
 /// A backend, with one slot in flight already taken: give it back with [`Pool::release`] exactly once.
@@ -85,6 +88,8 @@ impl PickReason {
 pub enum NoPick {
     /// No backend takes new work: down, in maintenance, drained or weight 0. `http/failure` answers 503.
     NoneUp,
+    /// No backend with the role that is asked for takes new work: wait for one to get it, or give up.
+    NoneInRole,
     /// Every backend left to try is at its limit: wait for a release, or answer 503.
     AllBusy,
     /// Every backend that takes work was already tried in this exchange.
@@ -96,6 +101,7 @@ impl NoPick {
     pub const fn words(self) -> &'static str {
         match self {
             NoPick::NoneUp => "no backend takes new work",
+            NoPick::NoneInRole => "no backend in the wanted role takes new work",
             NoPick::AllBusy => "every backend is at its limit",
             NoPick::AllExcluded => "every backend was tried already",
         }

@@ -36,9 +36,10 @@ impl Picker {
     /// Chooses a backend and takes one slot in flight of it, never beyond its `max_connections`.
     ///
     /// A sticky backend that is up, even draining or of weight 0, is chosen before all else unless it is full
-    /// or excluded. Then ordinary backends, then (when none is eligible, or all were tried in this exchange) backups,
-    /// then the last resort. Does not allocate or lock; O(1) for round-robin, random-two, least-time, hashes
-    /// and maglev, see [`Algorithm`](crate::Algorithm) for the others; when most backends are full, O(n).
+    /// or excluded. Then ordinary backends, then (when none is eligible, or all were tried in this exchange)
+    /// backups, then the last resort; where a role is asked for, of those that have it. Does not allocate or
+    /// lock; O(1) for round-robin, random-two, least-time, hashes and maglev, see
+    /// [`Algorithm`](crate::Algorithm) for the others; when most backends are full, O(n).
     pub fn pick(&self, input: &PickInput<'_>) -> Result<Pick, NoPick> {
         let view = self.view();
         let pick = choose(&self.pool, &view, input, LiveSlots)?;
@@ -74,7 +75,8 @@ pub(crate) fn choose<S: Slots + Copy>(
         return Ok(pick);
     }
     let pool_in_flight = pool.bounded_in_flight().map_or(0, |total| total.load(Ordering::Relaxed));
-    for tier in &view.tiers {
+    let tiers = view.tiers_for(input.role);
+    for tier in tiers {
         let choice = Choice {
             members: pool.members(),
             rotation: pool.rotation(),
@@ -87,11 +89,16 @@ pub(crate) fn choose<S: Slots + Copy>(
         if is_tried_through(&choice) {
             continue;
         }
-        // Backups are not there to take the overflow: an ordinary tier with somebody left to try is waited for.
+        // Backups are not there to take the overflow: an ordinary tier with somebody left to try is
+        // waited for.
         let (index, reason) = choice.run(pool.settings().algorithm).ok_or(NoPick::AllBusy)?;
         return Ok(Pick { index, reason, tier: tier.kind, on_trial: tier.on_trial });
     }
-    Err(if view.tiers.is_empty() { NoPick::NoneUp } else { NoPick::AllExcluded })
+    Err(match (tiers.is_empty(), input.role) {
+        (false, _) => NoPick::AllExcluded,
+        (true, Some(_)) if view.by_role.is_some() => NoPick::NoneInRole,
+        (true, _) => NoPick::NoneUp,
+    })
 }
 
 /// Whether this exchange has tried every backend of the tier. Asked before choosing, so that no turn is spent
@@ -109,7 +116,7 @@ fn choose_sticky<S: Slots>(
     slots: S,
 ) -> Option<Pick> {
     let index = pool.index_of(id)?;
-    if input.exclude.contains(&index) {
+    if input.exclude.contains(&index) || !view.serves(index, input.role) {
         return None;
     }
     let (standing, backend) = (&view.standings[index], &pool.members()[index]);
@@ -121,7 +128,7 @@ fn choose_sticky<S: Slots>(
     }
     // Where everybody goes to a backend that is out, its own clients go to it first: their sessions are
     // there.
-    let tier = view.tier_of(index)?;
+    let tier = view.tier_of(index, input.role)?;
     let taken = match tier.on_trial {
         true => slots.take_on_trial(backend, u32::MAX),
         false => slots.take(backend, u32::MAX),

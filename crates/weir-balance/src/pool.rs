@@ -2,6 +2,7 @@
 
 use crate::backend::{AdminState, Backend, Health, WeightTooLarge};
 use crate::retry_budget::RetryBudget;
+use crate::role::{Role, WantedRole};
 use crate::settings::Settings;
 use crate::state::{State, TierKind};
 use crate::view::{Standing, View};
@@ -95,7 +96,7 @@ impl Pool {
         let mut by_id: Box<[(u64, u32)]> =
             members.iter().enumerate().map(|(index, backend)| (backend.id(), index as u32)).collect();
         by_id.sort_unstable();
-        let nothing = View { generation: 0, standings: Box::default(), tiers: Box::default() };
+        let nothing = View { generation: 0, standings: Box::default(), tiers: Box::default(), by_role: None };
         let pool = Pool {
             generation: Alone(AtomicU64::new(0)),
             view: Mutex::new(Arc::new(nothing)),
@@ -131,8 +132,8 @@ impl Pool {
         self.generation.0.load(Ordering::Acquire)
     }
 
-    /// Brings the view up to date with what is known: verdicts, admin states, weights, ejections that end,
-    /// steps of slow start.
+    /// Brings the view up to date with what is known: verdicts, roles, admin states, weights, ejections that
+    /// end, steps of slow start.
     ///
     /// Call it after changing any of these and whenever [`Pool::next_change`] falls due, on the control
     /// thread or on the worker that got an [`Ejection`](crate::Ejection). Publishes a new view only if
@@ -230,8 +231,8 @@ impl Pool {
         &self.shared.retry_budget
     }
 
-    /// The backends that take new work now, in file order: ordinary ones, or backups when there is none, or the
-    /// last resort when there is nothing else.
+    /// The backends that take new work now, in file order: ordinary ones, or backups when there is none,
+    /// or the last resort when there is nothing else.
     pub fn eligible(&self) -> Vec<Eligible> {
         let view = self.view();
         let Some(tier) = view.tiers.first() else { return vec![] };
@@ -254,7 +255,23 @@ impl Pool {
     pub fn keeps(&self, index: usize) -> bool {
         let view = self.view();
         matches!(view.standings[index].state, State::Ready | State::WeightZero)
-            || view.tier_of(index).is_some()
+            || view.tier_of(index, None).is_some()
+    }
+
+    /// The same for what needs a backend in a role.
+    pub fn keeps_in_role(&self, index: usize, wanted: WantedRole) -> bool {
+        let view = self.view();
+        let is_left = matches!(view.standings[index].state, State::Ready | State::WeightZero);
+        is_left && view.serves(index, Some(wanted)) || view.tier_of(index, Some(wanted)).is_some()
+    }
+
+    /// Takes the roles that were found out, by index; in force after the next refresh, all of them at once:
+    /// no view has two primaries because one was named before the other was deposed.
+    pub fn set_roles(&self, roles: impl IntoIterator<Item = (usize, Option<Role>)>) {
+        let _no_refresh_between = self.view.lock().unwrap_or_else(PoisonError::into_inner);
+        for (index, role) in roles {
+            self.members[index].set_role(role);
+        }
     }
 
     /// How a backend stands in the view in force.

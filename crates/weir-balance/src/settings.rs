@@ -1,6 +1,6 @@
 //! What the operator asked of one pool.
 
-use crate::{Algorithm, LastResort};
+use crate::{Algorithm, LastResort, Readers};
 use std::time::Duration;
 
 /// The settings of one pool that concern choosing. Ranges are checked by weir-config; this crate stays
@@ -25,6 +25,9 @@ pub struct Settings {
     pub last_resort: LastResort,
     /// Retries allowed as a share of recent requests (percent, 0..=100).
     pub retry_budget_percent: u32,
+    /// Which backends serve reads, where backends have roles. `None`: they have none, and what a choice says
+    /// of roles means nothing.
+    pub readers: Option<Readers>,
 }
 
 impl Default for Settings {
@@ -38,6 +41,7 @@ impl Default for Settings {
             fall: 3,
             last_resort: LastResort::Late,
             retry_budget_percent: 20,
+            readers: None,
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::alias_table::AliasTable;
 use crate::backend::Backend;
 use crate::maglev::MaglevTable;
 use crate::ring::Ring;
+use crate::role::{Readers, Role, WantedRole};
 use crate::settings::Settings;
 use crate::state::{State, TierKind};
 use crate::{AdminState, Algorithm, sequence, slow_start};
@@ -15,6 +16,8 @@ use std::time::Duration;
 pub(crate) struct Standing {
     pub(crate) state: State,
     pub(crate) backup: bool,
+    /// Always `None` in a pool whose backends have none.
+    pub(crate) role: Option<Role>,
     /// Down, and yet to be tried when nothing else is left.
     pub(crate) doubted: bool,
     /// The configured weight.
@@ -42,7 +45,8 @@ impl Standing {
             (Some(began), Some(length)) => slow_start::percent(began, now, length),
             _ => slow_start::FULL_PERCENT,
         };
-        Standing { state, backup: backend.is_backup(), doubted, weight, ramp_percent }
+        let role = settings.readers.and_then(|_| backend.role());
+        Standing { state, backup: backend.is_backup(), role, doubted, weight, ramp_percent }
     }
 
     /// Weight in force, in hundredths.
@@ -57,6 +61,15 @@ pub(crate) struct View {
     pub(crate) standings: Box<[Standing]>,
     /// In the order they are tried; empty when nobody is up.
     pub(crate) tiers: Box<[Tier]>,
+    /// The same for choices that ask for a role; `None` where backends have none.
+    pub(crate) by_role: Option<Box<RoleTiers>>,
+}
+
+/// The tiers of choices that ask for a role, each empty when nobody has it and is up.
+#[derive(Debug)]
+pub(crate) struct RoleTiers {
+    primary: Box<[Tier]>,
+    read: Box<[Tier]>,
 }
 
 impl View {
@@ -66,34 +79,65 @@ impl View {
         members: &[Arc<Backend>],
         standings: Box<[Standing]>,
     ) -> View {
-        let tier = |kind, wanted: &dyn Fn(&Standing) -> bool| {
-            Tier::build(kind, settings, members, &standings, wanted)
-        };
-        let mut tiers: Vec<Tier> = [
-            tier(TierKind::Ordinary, &|standing| standing.state == State::Ready && !standing.backup),
-            tier(TierKind::Backup, &|standing| standing.state == State::Ready && standing.backup),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
-        if tiers.is_empty() {
-            // Ejection alone never empties a pool: what only traffic speaks against comes before what probes
-            // speak against.
-            let ejected = |standing: &Standing| standing.state == State::Ejected && standing.weight > 0;
-            tiers.extend(tier(TierKind::LastResort, &ejected));
-            let doubted = [false, true].into_iter().filter_map(|backup| {
-                let wanted = |standing: &Standing| standing.doubted && standing.backup == backup;
-                Some(Tier { on_trial: true, ..tier(TierKind::LastResort, &wanted)? })
-            });
-            tiers.extend(doubted);
+        let build = |roles: &[&dyn Fn(Option<Role>) -> bool]| tiers_of(settings, members, &standings, roles);
+        let is_primary = |role| role == Some(Role::Primary);
+        let is_secondary = |role| role == Some(Role::Secondary);
+        let tiers = build(&[&|_| true]);
+        let by_role = settings.readers.map(|readers| {
+            let read = match readers {
+                Readers::Secondaries => build(&[&is_secondary, &is_primary]),
+                Readers::All => build(&[&|role| role.is_some()]),
+            };
+            Box::new(RoleTiers { primary: build(&[&is_primary]), read })
+        });
+        View { generation, standings, tiers, by_role }
+    }
+
+    /// The tiers of a choice in the order they are tried.
+    pub(crate) fn tiers_for(&self, role: Option<WantedRole>) -> &[Tier] {
+        match (role, &self.by_role) {
+            (None, _) | (_, None) => &self.tiers,
+            (Some(WantedRole::Primary), Some(by_role)) => &by_role.primary,
+            (Some(WantedRole::Read), Some(by_role)) => &by_role.read,
         }
-        View { generation, standings, tiers: tiers.into_boxed_slice() }
     }
 
     /// The tier that a backend would be chosen from.
-    pub(crate) fn tier_of(&self, index: usize) -> Option<&Tier> {
-        self.tiers.iter().find(|tier| tier.holds(index))
+    pub(crate) fn tier_of(&self, index: usize, role: Option<WantedRole>) -> Option<&Tier> {
+        self.tiers_for(role).iter().find(|tier| tier.holds(index))
     }
+
+    /// Whether a backend has a role that may serve what is wanted.
+    pub(crate) fn serves(&self, index: usize, wanted: Option<WantedRole>) -> bool {
+        let role = self.standings[index].role;
+        match wanted {
+            _ if self.by_role.is_none() => true,
+            None => true,
+            Some(WantedRole::Primary) => role == Some(Role::Primary),
+            Some(WantedRole::Read) => role.is_some(),
+        }
+    }
+}
+
+/// The tiers of backends whose role one of `roles` takes, those that the first takes before the others: those
+/// that are up, or else the last resort.
+fn tiers_of(
+    settings: &Settings,
+    members: &[Arc<Backend>],
+    standings: &[Standing],
+    roles: &[&dyn Fn(Option<Role>) -> bool],
+) -> Box<[Tier]> {
+    let up = |has_role: &&dyn Fn(Option<Role>) -> bool| {
+        Tier::of_those_up(settings, members, standings, &|standing| has_role(standing.role))
+    };
+    let mut tiers: Vec<Tier> = roles.iter().flat_map(up).collect();
+    if tiers.is_empty() {
+        let last = |has_role: &&dyn Fn(Option<Role>) -> bool| {
+            Tier::of_last_resort(settings, members, standings, &|standing| has_role(standing.role))
+        };
+        tiers = roles.iter().flat_map(last).collect();
+    }
+    tiers.into_boxed_slice()
 }
 
 /// Backends that are chosen among together, in file order, with what the algorithm needs precomputed.
@@ -127,6 +171,45 @@ pub(crate) enum Tables {
 }
 
 impl Tier {
+    /// Ordinary backends and backups that take new work.
+    fn of_those_up(
+        settings: &Settings,
+        members: &[Arc<Backend>],
+        standings: &[Standing],
+        wanted: &dyn Fn(&Standing) -> bool,
+    ) -> Vec<Tier> {
+        let kinds = [(TierKind::Ordinary, false), (TierKind::Backup, true)].into_iter();
+        let tier = |(kind, backup)| {
+            let wanted = |standing: &Standing| {
+                standing.state == State::Ready && standing.backup == backup && wanted(standing)
+            };
+            Tier::build(kind, settings, members, standings, &wanted)
+        };
+        kinds.filter_map(tier).collect()
+    }
+
+    /// Backends that are tried when none takes new work.
+    fn of_last_resort(
+        settings: &Settings,
+        members: &[Arc<Backend>],
+        standings: &[Standing],
+        wanted: &dyn Fn(&Standing) -> bool,
+    ) -> Vec<Tier> {
+        let tier = |wanted: &dyn Fn(&Standing) -> bool| {
+            Tier::build(TierKind::LastResort, settings, members, standings, wanted)
+        };
+        // Ejection alone never empties a pool: what only traffic speaks against comes before what probes
+        // speak against.
+        let ejected =
+            |standing: &Standing| standing.state == State::Ejected && standing.weight > 0 && wanted(standing);
+        let doubted = [false, true].into_iter().filter_map(|backup| {
+            let wanted =
+                |standing: &Standing| standing.doubted && standing.backup == backup && wanted(standing);
+            Some(Tier { on_trial: true, ..tier(&wanted)? })
+        });
+        tier(&ejected).into_iter().chain(doubted).collect()
+    }
+
     /// Whether a backend is in it. O(n).
     pub(crate) fn holds(&self, index: usize) -> bool {
         self.entries.iter().any(|entry| entry.index as usize == index)

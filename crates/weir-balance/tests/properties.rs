@@ -265,7 +265,7 @@ impl Life {
             Event::Pick { draw, key, sticky, exclude } => {
                 let exclude: Vec<usize> = exclude.into_iter().map(|at| at % count).collect();
                 let sticky = sticky.map(|at| self.pool().members()[at % count].id());
-                let input = PickInput { now, draw, key, sticky, exclude: &exclude };
+                let input = PickInput { now, draw, key, sticky, exclude: &exclude, role: None };
                 self.pick(&input)?;
             }
             Event::Release(at) if !self.held.is_empty() => {
@@ -334,6 +334,7 @@ impl Life {
                 prop_assert_eq!(self.pool().members()[pick.index].in_flight(), chosen.in_flight + 1);
                 self.held.push((Arc::clone(self.pool()), pick));
             }
+            Err(NoPick::NoneInRole) => prop_assert!(false, "no role was asked for"),
             Err(NoPick::NoneUp) => prop_assert!(self.pool().eligible().is_empty()),
             Err(NoPick::AllExcluded) => {
                 prop_assert!(self.pool().eligible().iter().all(|one| input.exclude.contains(&one.index)));
@@ -394,7 +395,7 @@ fn whatever_happens_picks_are_allowed_counted_and_as_explained() {
             ..Settings::default()
         };
         let member = |(at, (weight, backup, max_connections))| {
-            backend(at, BackendSettings { weight, backup, max_connections, assumed_up: true })
+            backend(at, BackendSettings { weight, backup, max_connections, assumed_up: true, role: None })
         };
         let members = members.into_iter().enumerate().map(member).collect();
         let picker = Picker::new(Arc::new(Pool::new(settings, members, Duration::ZERO)));

@@ -92,7 +92,7 @@ pub(crate) fn check(route: &Fields, protocol: Option<Protocol>, findings: &mut F
         [] => {
             let hint = match protocol {
                 Some(Protocol::Tcp) => "expected `pool = \"NAME\"`",
-                Some(Protocol::Http | Protocol::Udp) | None => {
+                Some(Protocol::Http | Protocol::Udp | Protocol::Mysql) | None => {
                     "expected one of `pool = \"NAME\"`, `redirect = { to = \"…\" }` or `respond = { status = 200 }`"
                 }
             };

@@ -9,7 +9,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use crate::config::ROOT;
 use crate::fields::{Fields, KeyValue, Value};
-use crate::keys::{Built, Key, Kind, Limit, Shape, Table, Word};
+use crate::keys::{Key, Kind, Limit, Shape, Table, Word};
 use crate::report::{Findings, Span, quote};
 use crate::suggest::{nearest, one_of};
 use crate::units::{self, Refused, refuse};
@@ -63,10 +63,7 @@ pub(crate) fn bind(
         };
         let at = value_span(value, span);
         let mut reader = Reader { context: context.below(known.name), complete, findings };
-        let value = match known.built {
-            Built::Not(fine) => reader.not_built(known, span, value, fine),
-            Built::Yes => reader.value(&known.kind, value, at, known),
-        };
+        let value = reader.value(&known.kind, value, at, known);
         fields.entries.push(KeyValue { name: known.name.to_owned(), key: span, at, value });
     }
     if complete {
@@ -100,7 +97,7 @@ fn unknown_key(
 ) -> Option<&'static str> {
     let message = format!("{} is not a key of {}", quote(name), context.show());
     let keys = schema.keys();
-    let known = || keys.iter().filter(|key| key.built == Built::Yes).map(|key| key.name);
+    let known = || keys.iter().map(|key| key.name);
     let other = name.to_ascii_lowercase().replace('-', "_");
     let alias = keys.iter().find(|key| key.also.contains(&other.as_str()));
     let meant = alias.map(|key| key.name).or_else(|| nearest(name, keys.iter().map(|key| key.name)));
@@ -148,34 +145,6 @@ impl Reader<'_, '_> {
         })
     }
 
-    /// A key whose feature is missing is refused unless it asks for what happens anyway.
-    fn not_built(&mut self, key: &Key, span: Span, value: &Spanned<DeValue<'_>>, fine: &[&str]) -> Value {
-        let is_fine = |value: &DeValue<'_>| value.as_str().is_some_and(|text| fine.contains(&text));
-        let refuse = |reader: &mut Self, at: Span, shown: String| {
-            let hint = match fine {
-                [] => "leave it out".to_owned(),
-                words => format!("expected \"{}\", or leave it out", words.join("\" or \"")),
-            };
-            reader.findings.error(at, format!("{shown} is not built yet in this version"), hint);
-            Value::Bad
-        };
-        match value.get_ref() {
-            value if is_fine(value) => Value::Off,
-            DeValue::Array(list) if !fine.is_empty() && !list.is_empty() => {
-                for element in list.iter().filter(|element| !is_fine(element.get_ref())) {
-                    let at = value_span(element, span);
-                    let shown = self.findings.source.slice(at).to_owned();
-                    refuse(self, at, format!("`{} = [{shown}]`", key.name));
-                }
-                Value::Off
-            }
-            DeValue::String(text) if !fine.is_empty() => {
-                refuse(self, value_span(value, span), format!("`{} = {text:?}`", key.name))
-            }
-            _ => refuse(self, span, format!("`{}`", key.name)),
-        }
-    }
-
     fn value(&mut self, kind: &Kind, value: &Spanned<DeValue<'_>>, at: Span, key: &'static Key) -> Value {
         // The parser puts a stand-in with an empty span where it found no value; it has reported that.
         if value.span().end == 0 {
@@ -194,7 +163,8 @@ impl Reader<'_, '_> {
     ) -> Result<Value, Refused> {
         let inner = value.get_ref();
         Ok(match (kind, inner) {
-            (Kind::Bool(_), DeValue::Boolean(value)) => Value::Bool(*value),
+            (Kind::Bool(_) | Kind::BoolOrWord(..), DeValue::Boolean(value)) => Value::Bool(*value),
+            (Kind::BoolOrWord(_, words), DeValue::String(_)) => Value::Word(word(kind, words, inner, key)?),
             (Kind::Duration(limit), DeValue::String(text)) => {
                 Value::Duration(in_bounds(key, units::duration(text)?, limit, units::show_duration)?)
             }
@@ -422,11 +392,7 @@ fn word(
         other => return wrong_kind(kind, other, key),
     };
     if let Some(word) = words.iter().find(|word| word.word == text) {
-        if word.built {
-            return Ok(word.word);
-        }
-        let message = format!("`{} = \"{}\"` is not built yet in this version", key.name, word.word);
-        return refuse(message, expected(kind));
+        return Ok(word.word);
     }
     let other = text.to_ascii_lowercase().replace('_', "-");
     let also = words.iter().find(|word| word.also.contains(&other.as_str())).map(|word| word.word);

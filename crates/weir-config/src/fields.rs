@@ -247,7 +247,7 @@ impl Value {
 /// The default of a kind; `None` where absence means something of its own.
 pub(crate) fn default_of(kind: &Kind) -> Option<Value> {
     match kind {
-        Kind::Bool(default) => Some(Value::Bool(*default)),
+        Kind::Bool(default) | Kind::BoolOrWord(default, _) => Some(Value::Bool(*default)),
         Kind::Duration(limit) => limit.default.map(Value::Duration),
         Kind::Size(limit) | Kind::Rate(limit) | Kind::Count(limit) => limit.default.map(Value::Number),
         Kind::Factor(limit) => limit.default.map(Value::Factor),

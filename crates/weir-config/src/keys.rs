@@ -8,7 +8,7 @@ mod audience;
 
 use std::time::Duration;
 
-pub use self::audience::{Built, Only, Planes};
+pub use self::audience::{Only, Planes};
 use crate::suggest::either;
 use crate::units::Refused;
 
@@ -51,8 +51,6 @@ pub struct Key {
     pub only: Only,
     /// On which planes it means something.
     pub planes: Planes,
-    /// Whether this version does it.
-    pub built: Built,
     /// What other programs call it.
     pub also: &'static [&'static str],
     /// Words that are right elsewhere, and what to say to whoever writes them here.
@@ -75,8 +73,6 @@ pub struct Word {
     pub word: &'static str,
     /// What it means.
     pub doc: &'static str,
-    /// Whether this version does it.
-    pub built: bool,
     /// What other programs call it.
     pub also: &'static [&'static str],
 }
@@ -113,6 +109,8 @@ pub struct Shape {
 pub enum Kind {
     /// `true` or `false`.
     Bool(bool),
+    /// `true` or `false`, or one of a closed set; and the default, which is none of these.
+    BoolOrWord(bool, &'static [Word]),
     /// A duration.
     Duration(Limit<Duration>),
     /// A size in bytes.
@@ -147,8 +145,6 @@ pub enum Kind {
     Tables(&'static Table),
     /// `[….NAME]`
     NamedTables(&'static Table),
-    /// Never read, because it is not built.
-    Unread(&'static str),
 }
 
 /// What each element of a list is.
@@ -233,9 +229,9 @@ impl std::fmt::Debug for Shape {
 }
 
 impl Word {
-    /// A word that is built.
+    /// A word and what it means.
     pub const fn new(word: &'static str, doc: &'static str) -> Self {
-        Self { word, doc, built: true, also: &[] }
+        Self { word, doc, also: &[] }
     }
 
     /// What other programs call it.
@@ -257,7 +253,6 @@ impl Key {
             restart: false,
             only: Only::Any,
             planes: Planes::All,
-            built: Built::Yes,
             also: &[],
             instead: &[],
             first: false,
@@ -298,9 +293,27 @@ impl Key {
         self
     }
 
-    /// For HTTP and TCP.
+    /// For HTTP, TCP and MySQL: connections.
     pub const fn stream(mut self) -> Self {
         self.only = Only::Stream;
+        self
+    }
+
+    /// For HTTP and TCP, which have routes.
+    pub const fn routed(mut self) -> Self {
+        self.only = Only::Routed;
+        self
+    }
+
+    /// For HTTP and MySQL, whose connections to backends are kept for others.
+    pub const fn kept(mut self) -> Self {
+        self.only = Only::Kept;
+        self
+    }
+
+    /// For MySQL only.
+    pub const fn mysql(mut self) -> Self {
+        self.only = Only::Mysql;
         self
     }
 
@@ -357,12 +370,6 @@ impl Key {
         self.brief = true;
         self
     }
-
-    /// Known, and refused but for these words.
-    pub const fn not_built(mut self, fine: &'static [&'static str]) -> Self {
-        self.built = Built::Not(fine);
-        self
-    }
 }
 
 impl Table {
@@ -399,8 +406,7 @@ impl Table {
     }
 
     fn key_names(&self) -> String {
-        let built = self.keys().into_iter().filter(|key| key.built == Built::Yes);
-        built.map(|key| format!("`{}`", key.name)).collect::<Vec<_>>().join(", ")
+        self.keys().iter().map(|key| format!("`{}`", key.name)).collect::<Vec<_>>().join(", ")
     }
 
     /// Itself and every table below it, each before those below it.
@@ -422,14 +428,19 @@ impl Kind {
     pub fn expected(&self) -> String {
         match self {
             Kind::Bool(_) => "`true` or `false`".to_owned(),
+            Kind::BoolOrWord(_, words) => {
+                let words = words.iter().map(|word| format!("`\"{}\"`", word.word));
+                either(
+                    &["`true`".to_owned(), "`false`".to_owned()].into_iter().chain(words).collect::<Vec<_>>(),
+                )
+            }
             Kind::Duration(_) => "a duration such as `\"30s\"`".to_owned(),
             Kind::Size(_) => "a size such as `\"64KiB\"`".to_owned(),
             Kind::Rate(_) => "bytes per second such as `\"100B/s\"`".to_owned(),
             Kind::Count(_) => "a whole number".to_owned(),
             Kind::Factor(_) => "a number".to_owned(),
             Kind::Word(words, _) => {
-                let words = words.iter().filter(|word| word.built);
-                either(&words.map(|word| format!("`\"{}\"`", word.word)).collect::<Vec<_>>())
+                either(&words.iter().map(|word| format!("`\"{}\"`", word.word)).collect::<Vec<_>>())
             }
             Kind::Choice(numbers, _) => {
                 either(&numbers.iter().map(|number| format!("`{number}`")).collect::<Vec<_>>())
@@ -448,7 +459,6 @@ impl Kind {
                 format!("{text}, or a table with {}", table.key_names())
             }
             Kind::Tables(table) | Kind::NamedTables(table) => format!("a table, written `{}`", table.path),
-            Kind::Unread(what) => (*what).to_owned(),
         }
     }
 

@@ -24,6 +24,7 @@ mod kernel;
 pub mod keys;
 mod listener;
 mod log;
+mod mysql;
 mod parse;
 mod plane;
 mod pool;
@@ -53,6 +54,7 @@ pub use diff::{Change, ChangeKind, KeyChange, diff, until_restart};
 pub use kernel::Kernel;
 pub use listener::{Http, Listener, Speaks};
 pub use log::{AccessFormat, AccessTarget, Level, Log};
+pub use mysql::{ListenerMysql, MysqlAccess, MysqlTopology, Passwords, PoolMysql, Reads};
 pub use parse::{Checked, check_text, decode, parse};
 pub use plane::Plane;
 pub use plane::forward::{Forward, PortRange};
@@ -67,7 +69,9 @@ pub use runtime::Runtime;
 pub use screen::ClientNetworks;
 pub use sqli::{Sqli, SqliMode};
 pub use timeout::{HttpLimits, Timeouts};
-pub use tls::{Certificate, CipherPolicy, ClientAuth, ListenerTls, PoolTls, TlsVersion};
+pub use tls::{
+    Certificate, CipherPolicy, ClientAuth, ListenerTls, PoolTls, ServerTlsMode, TlsMode, TlsVersion, Verify,
+};
 pub use values::address::{backend_at, contains, show_backend};
 pub use values::bind::Bind;
 pub use values::host::HostPattern;

@@ -14,6 +14,7 @@ use crate::fields::{Fields, Value};
 use crate::keys::{
     Each, Key, Kind, Limit, Planes, Row, count, flag, list, table as below, table_or_true, text, word,
 };
+use crate::mysql::{self, ListenerMysql};
 use crate::plane::forward::{Forward, PORTS, PortRange, SOURCE};
 use crate::plane::{self, Plane};
 use crate::protocol::{Protocol, applies, audience, spoken};
@@ -39,7 +40,8 @@ table! {
         /// ports as well: `"10.0.9.9:30000-30100"`.
         bind: Vec<Bind> =
             list(Each::Text(&BINDS)).required().also(&["listen", "address", "addr"]);
-        /// The pool that takes whatever no route takes. Needed for tcp and udp; without it HTTP answers 404.
+        /// The pool that takes whatever no route takes. Needed for tcp, udp and mysql; without it HTTP
+        /// answers 404.
         pool: Option<String> =
             text(&NAME)
                 .default("none")
@@ -116,14 +118,9 @@ table! {
         /// In file order, first match wins.
         routes as "route": Vec<Route> =
             Key::new(Kind::Tables(Route::TABLE))
-                .stream()
+                .routed()
                 .on(Planes::Proxy("the server name stands within the connection, which nobody reads there"))
                 .also(&["routes", "location", "rule", "acl"]);
-    }
-    not built {
-        /// Which MySQL members are used.
-        access =
-            Key::new(Kind::Unread("`\"read-write\"`, `\"read-only\"` or `\"auto\"`")).not_built(&[]);
     }
 }
 
@@ -136,6 +133,8 @@ pub enum Speaks {
     Tcp,
     /// Datagrams, relayed by flow.
     Udp,
+    /// MySQL.
+    Mysql(Box<ListenerMysql>),
 }
 
 table! {
@@ -185,7 +184,7 @@ impl Part for Speaks {
                 .instead(&[
                     (
                         &["https", "tls", "ssl"],
-                        "expected \"http\" or \"tcp\"; TLS is what `tls` of the listener asks for",
+                        "expected \"http\", \"tcp\" or \"mysql\"; TLS is what `tls` of the listener asks for",
                     ),
                     (
                         &["h1", "h2", "h3", "http1", "http2", "http3", "http/2", "http/3", "grpc", "quic"],
@@ -195,6 +194,7 @@ impl Part for Speaks {
                 .named("protocol", "What it speaks to its clients."),
         ),
         Row::Part(Http::ROWS),
+        Row::Part(ListenerMysql::ROWS),
     ];
 
     fn of(fields: &Fields) -> Speaks {
@@ -202,6 +202,7 @@ impl Part for Speaks {
             Protocol::Http => Speaks::Http(Box::new(Http::of(fields))),
             Protocol::Tcp => Speaks::Tcp,
             Protocol::Udp => Speaks::Udp,
+            Protocol::Mysql => Speaks::Mysql(Box::new(ListenerMysql::of(fields))),
         }
     }
 
@@ -210,6 +211,7 @@ impl Part for Speaks {
         match self {
             Speaks::Http(http) => http.put(fields),
             Speaks::Tcp | Speaks::Udp => {}
+            Speaks::Mysql(mysql) => mysql.put(fields),
         }
     }
 }
@@ -221,6 +223,7 @@ impl Speaks {
             Speaks::Http(_) => Protocol::Http,
             Speaks::Tcp => Protocol::Tcp,
             Speaks::Udp => Protocol::Udp,
+            Speaks::Mysql(_) => Protocol::Mysql,
         }
     }
 }
@@ -240,7 +243,15 @@ impl Listener {
         });
         match &self.speaks {
             Speaks::Http(http) => http,
-            Speaks::Tcp | Speaks::Udp => &NONE,
+            Speaks::Tcp | Speaks::Udp | Speaks::Mysql(_) => &NONE,
+        }
+    }
+
+    /// What is said of its MySQL; `None` where it speaks something else.
+    pub fn mysql(&self) -> Option<&ListenerMysql> {
+        match &self.speaks {
+            Speaks::Mysql(mysql) => Some(mysql),
+            Speaks::Http(_) | Speaks::Tcp | Speaks::Udp => None,
         }
     }
 }
@@ -254,6 +265,7 @@ pub(crate) fn assume(listener: &mut Fields) {
     let versions = versions.iter().map(|version| (Span::default(), Value::Word(version.word())));
     listener.assume("http", Value::List(versions.collect()));
     timeout::assume(listener);
+    mysql::assume_listener(listener);
     route::assume(listener);
 }
 
@@ -267,9 +279,10 @@ pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut F
     for (listener, fields) in listeners.iter().zip(root.named("listener")) {
         of_protocol(listener, fields, findings);
         plane::check_listener(root, fields, findings);
-        if spoken(fields) == Some(Protocol::Http) {
+        if matches!(spoken(fields), Some(Protocol::Http | Protocol::Mysql)) {
             plane::ranges(fields, findings);
         }
+        mysql::check_listener(root, fields, findings);
         if spoken(fields) == Some(Protocol::Http) {
             versions(fields, findings);
         }
@@ -347,6 +360,7 @@ fn no_pool(listener: &Fields, protocol: Protocol, findings: &mut Findings<'_>) {
         Protocol::Tcp if listener.lacks("route") => "expected `pool = \"NAME\"`, or routes by `sni`",
         Protocol::Http | Protocol::Tcp => return,
         Protocol::Udp => "a udp listener has no routes: expected `pool = \"NAME\"`",
+        Protocol::Mysql => "a mysql listener has no routes: expected `pool = \"NAME\"`",
     };
     findings.error(listener.at, format!("listener `{name}` has no `pool`"), expected);
 }

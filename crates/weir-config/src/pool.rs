@@ -17,6 +17,7 @@ use crate::keys::{
     DAY, Each, HOUR, Key, Kind, Limit, Only, Planes, Word, count, duration, flag, list_or, millis, seconds,
     table as below, table_or_true, text, word,
 };
+use crate::mysql::{self, PoolMysql};
 use crate::plane::{self, Plane};
 use crate::protocol::{Protocol, applies, audience};
 use crate::report::{Findings, Span};
@@ -85,14 +86,12 @@ table! {
                 .default("off")
                 .also(&["slowstart"]);
         /// Idle connections kept to backends.
-        keep_alive: KeepAlive = below(KeepAlive::TABLE).http().also(&["keepalive"]);
+        keep_alive: KeepAlive = below(KeepAlive::TABLE).kept().also(&["keepalive"]);
         /// How it is known which backends are up; `"off"` neither probes nor ejects.
         health: Health =
             Key::new(Kind::TableOrOff(Health::TABLE)).also(&["check", "health_check", "healthcheck"]);
-    }
-    not built {
-        /// Members and roles of a MySQL cluster.
-        mysql = Key::new(Kind::Unread("a table")).not_built(&[]);
+        /// Servers and their roles, and how clients log in, for mysql listeners.
+        mysql: Option<PoolMysql> = below(PoolMysql::TABLE).default("none").mysql();
     }
 }
 
@@ -111,7 +110,8 @@ table! {
                 256,
                 "0 takes no new work; finer shares than 1 in 256 cannot be told apart",
             ));
-        /// Most requests (HTTP) or connections (TCP) in flight, over all workers.
+        /// Most requests (HTTP) or connections (TCP) in flight, over all workers; for MySQL connections that
+        /// are open, idle ones too.
         max_connections: Option<u32> =
             count(Limit::optional(
                 1,
@@ -172,7 +172,7 @@ table! {
 }
 
 table! {
-    /// Idle connections kept to backends for the next request.
+    /// Idle connections kept to backends for the next request, or for MySQL the next session.
     #[derive(Copy, Eq)]
     pub struct KeepAlive at "keep_alive = { … }" {
         /// Per worker and backend; 0 switches reuse off.
@@ -277,6 +277,7 @@ pub(crate) fn assume(pool: &mut Fields, uses: &Uses) {
         hash.assume("key", Value::Text(hash_key.to_owned()));
     }
     health::assume(pool, agreed(uses, Protocol::usual_check).unwrap_or("tcp"));
+    mysql::assume_pool(pool);
 }
 
 /// What the protocols of all that use a pool agree on; that of HTTP where nobody does.
@@ -318,7 +319,8 @@ pub(crate) fn check(root: &Fields, uses: &Uses, pools: &[Arc<Pool>], findings: &
             );
             findings.error(entry.key, "`send_proxy` cannot stand beside `protocol = \"h2\"`", hint);
         }
-        tls::check_pool(fields, findings);
+        mysql::check_pool(fields, uses, findings);
+        tls::check_pool(fields, uses, findings);
         if let (Some(entry), Some(_)) = (fields.get("tls"), fields.table("tls"))
             && let Some(other) = uses.of(&pool.name).iter().find(|place| place.passes_tls_through)
         {
@@ -401,7 +403,7 @@ fn listeners(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
         let said_in_vain = uses.first(&pool.name, |protocol| applies(only, protocol)).is_none();
         // These change where a client ends up or what a backend believes; the rest only tunes what is not
         // done at all.
-        let promise = matches!(entry.name.as_str(), "sticky" | "send_proxy");
+        let promise = matches!(entry.name.as_str(), "sticky" | "send_proxy" | "mysql");
         if said_in_vain && promise {
             let hint = format!("it is for {}, and {speaks}", audience(only));
             findings.error(entry.key, format!("pool `{}` cannot have `{}`", pool.name, entry.name), hint);

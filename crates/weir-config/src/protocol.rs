@@ -10,9 +10,7 @@ words! {
         Http = "http": "HTTP",
         Tcp = "tcp": "bytes, relayed",
         Udp = "udp": "datagrams, relayed by flow",
-    }
-    not built {
-        "mysql": "MySQL, split by statement",
+        Mysql = "mysql": "MySQL, to the servers of the role that is wanted",
     }
 }
 
@@ -21,7 +19,7 @@ impl Protocol {
     pub(crate) fn has_routes(self) -> bool {
         match self {
             Protocol::Http | Protocol::Tcp => true,
-            Protocol::Udp => false,
+            Protocol::Udp | Protocol::Mysql => false,
         }
     }
 
@@ -33,6 +31,9 @@ impl Protocol {
             // A connection says nothing about a UDP service, and a datagram that nobody answers says nothing
             // either.
             Protocol::Udp => "off",
+            // To a server a connection without a login is a failed handshake; after 100 of them
+            // (`max_connect_errors`) it locks Weir's address out.
+            Protocol::Mysql => "mysql",
         }
     }
 
@@ -40,7 +41,7 @@ impl Protocol {
     pub(crate) fn usual_hash_key(self) -> &'static str {
         match self {
             Protocol::Http => "uri",
-            Protocol::Tcp | Protocol::Udp => "client_ip",
+            Protocol::Tcp | Protocol::Udp | Protocol::Mysql => "client_ip",
         }
     }
 
@@ -48,7 +49,7 @@ impl Protocol {
     pub(crate) fn sends_again(self) -> bool {
         match self {
             Protocol::Http => true,
-            Protocol::Tcp | Protocol::Udp => false,
+            Protocol::Tcp | Protocol::Udp | Protocol::Mysql => false,
         }
     }
 }
@@ -60,14 +61,17 @@ pub(crate) fn spoken(listener: &Fields) -> Option<Protocol> {
 
 /// Whether a key means something to a protocol.
 pub(crate) fn applies(only: Only, protocol: Protocol) -> bool {
-    match (only, protocol) {
-        (Only::Any, _) | (Only::Http | Only::Stream, Protocol::Http) => true,
-        (Only::Stream | Only::Tcp | Only::Transport, Protocol::Tcp) | (Only::Transport, Protocol::Udp) => {
-            true
-        }
-        (Only::Http, Protocol::Tcp) | (Only::Tcp | Only::Transport, Protocol::Http) => false,
-        (Only::Http | Only::Stream | Only::Tcp, Protocol::Udp) => false,
-    }
+    let protocols: &[Protocol] = match only {
+        Only::Any => &Protocol::ALL,
+        Only::Http => &[Protocol::Http],
+        Only::Stream => &[Protocol::Http, Protocol::Tcp, Protocol::Mysql],
+        Only::Routed => &[Protocol::Http, Protocol::Tcp],
+        Only::Tcp => &[Protocol::Tcp],
+        Only::Transport => &[Protocol::Tcp, Protocol::Udp],
+        Only::Kept => &[Protocol::Http, Protocol::Mysql],
+        Only::Mysql => &[Protocol::Mysql],
+    };
+    protocols.contains(&protocol)
 }
 
 /// Who a key is for.
@@ -75,8 +79,11 @@ pub(crate) fn audience(only: Only) -> &'static str {
     match only {
         Only::Any => "every listener",
         Only::Http => "http",
-        Only::Stream => "http and tcp",
+        Only::Stream => "http, tcp and mysql",
+        Only::Routed => "http and tcp",
         Only::Tcp => "tcp",
         Only::Transport => "tcp and udp",
+        Only::Kept => "http and mysql",
+        Only::Mysql => "mysql",
     }
 }

@@ -178,13 +178,11 @@ one!(
     IpNet::from(std::net::IpAddr::from(Ipv4Addr::UNSPECIFIED))
 );
 
-/// Declares an enum whose variants are words of the file, the first of them the blank one. Behind them may
-/// stand words that are known and not built.
+/// Declares an enum whose variants are words of the file, the first of them the blank one.
 macro_rules! words {
     (
         $(#[doc = $doc:literal])+
         pub enum $Name:ident { $($variant:ident = $word:literal: $meaning:literal,)+ }
-        $(not built { $($missing:literal: $missing_meaning:literal,)+ })?
     ) => {
         $(#[doc = $doc])+
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -198,7 +196,6 @@ macro_rules! words {
 
             pub(crate) const WORDS: &[$crate::keys::Word] = &[
                 $($crate::keys::Word::new($word, $meaning),)+
-                $($($crate::keys::Word { built: false, ..$crate::keys::Word::new($missing, $missing_meaning) },)+)?
             ];
 
             /// As written in the file.
@@ -276,8 +273,7 @@ pub(crate) use put_field;
 
 /// Declares a struct and the table that it is in the file, or without a path the part that several tables
 /// share. A field without a key is a part. `(name)` behind the struct's name adds a field for the NAME of the
-/// table; `settled by` names a function that a struct goes through when it was read; below `not built` stand
-/// keys that are known and refused.
+/// table; `settled by` names a function that a struct goes through when it was read.
 macro_rules! table {
     (
         $(#[doc = $doc:literal])+
@@ -288,7 +284,6 @@ macro_rules! table {
                 $field:ident $(as $key_name:literal)?: $Type:ty $(= $key:expr)?;
             )*
         }
-        $(not built { $( $(#[doc = $missing_doc:literal])+ $missing:ident = $missing_key:expr; )+ })?
     ) => {
         $(#[doc = $doc])+
         #[derive(Clone, Debug, PartialEq $($(, $derive)+)?)]
@@ -309,12 +304,6 @@ macro_rules! table {
                     concat!($($field_doc),+).trim_ascii(),
                     $($key)?
                 ),)*
-                $($($crate::setting::field_row!(
-                    (),
-                    stringify!($missing),
-                    concat!($($missing_doc),+).trim_ascii(),
-                    $missing_key
-                ),)+)?
             ];
 
             fn of(fields: &$crate::fields::Fields) -> Self {

@@ -13,8 +13,9 @@ table! {
     /// The timers of a listener. Every wait has one.
     #[derive(Copy, Eq)]
     pub struct Timeouts at "[listener.NAME.timeout]" {
-        /// Idle client: HTTP between requests, TCP without a byte either way, UDP flow without a datagram. On
-        /// the kernel plane nobody is told when a connection is forgotten, so for TCP it is what IPVS has.
+        /// Idle client: HTTP between requests, MySQL between statements, TCP without a byte either way,
+        /// UDP flow without a datagram. On the kernel plane nobody is told when a connection is
+        /// forgotten, so for TCP it is what IPVS has.
         client_idle: Duration =
             duration(Limit::new(
                 seconds(60),
@@ -22,7 +23,7 @@ table! {
                 DAY,
                 "a connection without a timer is never given back",
             ))
-            .default("`\"60s\"`; for tcp with `plane` `\"kernel\"` or `\"auto\"` `\"15m\"`")
+            .default("`\"60s\"`; for mysql `\"8h\"`; for tcp with `plane` `\"kernel\"` or `\"auto\"` `\"15m\"`")
             .also(&["client", "idle", "keep_alive", "keepalive", "http_keep_alive"]);
         /// From the first byte of a request to the end of its head; not renewed by bytes. Also for a PROXY
         /// header.
@@ -37,7 +38,7 @@ table! {
             .on(Planes::ProxyTuning("nobody reads a header there"))
             .also(&["http_request", "client_header", "request"]);
         /// From the first moment of a connection to the end of its TLS handshake, or, where `sni` chooses, of
-        /// its greeting.
+        /// its greeting; for mysql, of its login.
         handshake: Duration =
             duration(Limit::new(
                 seconds(10),
@@ -74,6 +75,12 @@ table! {
             ))
             .http()
             .also(&["body", "send"]);
+        /// For one statement, until the first byte of its answer.
+        statement: Option<Duration> =
+            duration(Limit::optional(millis(1), DAY, "leave it out where statements may run for hours"))
+                .default("off: none")
+                .mysql()
+                .also(&["query", "query_timeout", "max_execution_time", "max_query_time"]);
     }
 }
 
@@ -132,12 +139,19 @@ table! {
 /// learn of it only when they speak again. The same for `auto`, whose listeners may change planes.
 const KERNEL_TCP_IDLE: Duration = seconds(15 * 60);
 
-/// Says how long a client may be idle where that follows from the plane.
+/// Idle MySQL client, as servers have it (`wait_timeout`, MySQL 8.4 Reference Manual section 7.1.8): pools of
+/// connections in applications count on it.
+const MYSQL_IDLE: Duration = seconds(8 * 60 * 60);
+
+/// Says how long a client may be idle where that follows from the protocol or the plane.
 pub(crate) fn assume(listener: &mut Fields) {
-    let is_kept_longer = matches!(plane::asked(listener), Some(Plane::Kernel | Plane::Auto))
-        && spoken(listener) == Some(Protocol::Tcp);
-    if is_kept_longer && let Some(timeout) = listener.below_or_assumed("timeout", Timeouts::TABLE) {
-        timeout.assume("client_idle", Value::Duration(KERNEL_TCP_IDLE));
+    let idle = match (spoken(listener), plane::asked(listener)) {
+        (Some(Protocol::Tcp), Some(Plane::Kernel | Plane::Auto)) => KERNEL_TCP_IDLE,
+        (Some(Protocol::Mysql), _) => MYSQL_IDLE,
+        _ => return,
+    };
+    if let Some(timeout) = listener.below_or_assumed("timeout", Timeouts::TABLE) {
+        timeout.assume("client_idle", Value::Duration(idle));
     }
 }
 

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use crate::acme::Acme;
 use crate::fields::{Fields, Value};
-use crate::keys::{Each, Key, Kind, flag, table as below, text, word};
+use crate::keys::{Each, Key, Kind, Word, flag, table as below, text, word};
+use crate::protocol::Protocol;
 use crate::report::{Findings, Span};
-use crate::setting::{Section as _, table, words};
+use crate::setting::{One, Section as _, table, words};
+use crate::uses::Uses;
 use crate::values::address::PEM_FILE;
 use crate::values::host::SERVER_NAME;
 
@@ -46,6 +48,9 @@ table! {
         /// in `certificates`.
         acme: Option<Acme> =
             below(Acme::TABLE).default("none").also(&["letsencrypt", "certresolver", "auto"]);
+        /// Who decides whether a client of MySQL, which begins every connection without TLS, goes on with it.
+        mode: TlsMode =
+            word(TlsMode::WORDS, "preferred").mysql().also(&["client_ssl_mode", "ssl_mode"]);
     }
 }
 
@@ -105,8 +110,76 @@ table! {
                 .default("the host of each backend")
                 .also(&["sni", "proxy_ssl_name", "verifyhost"]);
         /// Whether backends must prove who they are. `false` takes any certificate from anyone who is in the
-        /// way.
-        verify: bool = flag(true).also(&["proxy_ssl_verify"]);
+        /// way. `"ca"` is for certificates that name nobody, as those that a MySQL server makes itself.
+        verify: Verify =
+            Key::new(Kind::BoolOrWord(true, Verify::WORDS)).also(&["proxy_ssl_verify", "server_ssl_verify"]);
+        /// What becomes of a server that offers no TLS.
+        mode: ServerTlsMode =
+            word(ServerTlsMode::WORDS, "required").mysql().also(&["server_ssl_mode", "ssl_mode"]);
+    }
+}
+
+/// Whom a backend must prove to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// Its certificate is for the name that is asked for, and comes from a known authority.
+    Name,
+    /// Its certificate comes from a known authority, whomever it is for.
+    Authority,
+    /// Nobody: any certificate is taken.
+    Nobody,
+}
+
+impl Verify {
+    const WORDS: &[Word] =
+        &[Word::new("ca", "a certificate that comes from `ca`, whomever it names").also(&["verify-ca"])];
+}
+
+impl One for Verify {
+    fn of(value: &Value) -> Option<Verify> {
+        match value {
+            Value::Bool(true) => Some(Verify::Name),
+            Value::Bool(false) => Some(Verify::Nobody),
+            Value::Word("ca") => Some(Verify::Authority),
+            _ => None,
+        }
+    }
+
+    fn value(&self) -> Value {
+        match self {
+            Verify::Name => Value::Bool(true),
+            Verify::Authority => Value::Word("ca"),
+            Verify::Nobody => Value::Bool(false),
+        }
+    }
+
+    fn blank() -> Verify {
+        Verify::Name
+    }
+}
+
+words! {
+    /// What becomes of a server that offers no TLS.
+    pub enum ServerTlsMode {
+        Required = "required": "it is not spoken to",
+        Preferred = "preferred": "it is spoken to without",
+    }
+}
+
+words! {
+    /// Who decides whether a client that may begin without TLS goes on with it.
+    pub enum TlsMode {
+        Preferred = "preferred": "the client",
+        Required = "required": "nobody: a client without TLS is refused",
+        Disabled = "disabled": "nobody: TLS is not offered",
+        Passthrough = "passthrough": "the client and a server, who speak it with each other",
+    }
+}
+
+impl ListenerTls {
+    /// Whether Weir takes part in handshakes: TLS is neither switched off nor passed through.
+    pub fn is_spoken(&self) -> bool {
+        matches!(self.mode, TlsMode::Preferred | TlsMode::Required)
     }
 }
 
@@ -119,11 +192,16 @@ impl PoolTls {
 
 /// A listener's `tls`, but for its ACME. `speaks_h3` says whether the listener does.
 pub(crate) fn check_listener(name: &str, tls: &Fields, speaks_h3: bool, findings: &mut Findings<'_>) {
-    if tls.lacks("certificates") && tls.lacks("acme") {
+    let is_spoken = ![TlsMode::Disabled, TlsMode::Passthrough].map(TlsMode::word).contains(&tls.word("mode"));
+    if is_spoken && tls.lacks("certificates") && tls.lacks("acme") {
         let message = format!("`[listener.{name}.tls]` has no `certificates`");
         let hint =
             "expected `certificates = [{ cert = \"shop.pem\", key = \"shop.key\" }]`, or `acme = { … }`";
         findings.error(tls.at, message, hint);
+    }
+    if !is_spoken && let Some(entry) = tls.get("certificates").or_else(|| tls.get("acme")) {
+        let hint = format!("`mode` is \"{}\" ({})", tls.word("mode"), findings.place(tls.at("mode")));
+        findings.warning(entry.key, format!("`{}` has no effect", entry.name), hint);
     }
     if let Some(entry) = tls.get("client_auth").filter(|_| tls.lacks("client_ca")) {
         let hint = "expected `client_ca = \"clients.pem\"` beside it, or leave it out";
@@ -166,8 +244,19 @@ fn early_data(tls: &Fields, speaks_h3: bool, findings: &mut Findings<'_>) {
 }
 
 /// A pool's `tls`.
-pub(crate) fn check_pool(pool: &Fields, findings: &mut Findings<'_>) {
+pub(crate) fn check_pool(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
     let Some(tls) = pool.table("tls") else { return };
+    if let Some(entry) = tls.get("mode")
+        && let Some(other) = uses.first(&pool.name, |protocol| protocol != Protocol::Mysql)
+    {
+        let hint = format!("it is for mysql, and {}", other.speaks(findings));
+        findings.error(entry.key, "`mode` means nothing to this pool", hint);
+    }
+    if let (Some(Value::Word("ca")), true) = (tls.value("verify"), tls.lacks("ca")) {
+        let hint =
+            "anyone can have a certificate of a public authority: expected `ca = \"ca.pem\"` beside it";
+        findings.error(tls.at("verify"), "`verify = \"ca\"` needs a `ca`", hint);
+    }
     for (one, other) in [("cert", "key"), ("key", "cert")] {
         if let Some(entry) = tls.get(one).filter(|_| tls.lacks(other)) {
             let hint =

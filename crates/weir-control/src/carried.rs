@@ -2,15 +2,16 @@
 //! traffic have found out about the backends, and the keys that session tickets are sealed with. Without it a
 //! new process would send work to backends that are known to be out.
 //!
-//! One line of text for each backend: `state POOL ADDRESS ADMIN HEALTH EJECTED_MS WEIGHT`. HEALTH is `up` (or
-//! not known), `late` (down, merely for want of an answer in time) or `down`; WEIGHT is `-` unless it was set
-//! by hand. A line that a process does not understand says nothing to it, so that versions can differ.
+//! One line of text for each backend: `state POOL ADDRESS ADMIN HEALTH EJECTED_MS WEIGHT ROLE`. HEALTH is
+//! `up` (or not known), `late` (down, merely for want of an answer in time) or `down`; WEIGHT is `-`
+//! unless it was set by hand; ROLE is `-` where there is none, and an older process does not say it. A
+//! line that a process does not understand says nothing to it, so that versions can differ.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_balance::{AdminState, Health};
+use weir_balance::{AdminState, Health, Role};
 use weir_config::Check;
 use weir_state::{Backend, Pool, Snapshot};
 use weir_tls::{TicketKeys, tickets};
@@ -40,6 +41,8 @@ struct Known {
     ejected: Duration,
     /// Only when it is not the configured one.
     weight: Option<u32>,
+    /// What was found out; the config settles its own.
+    role: Option<Role>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +60,7 @@ impl Known {
             down: (balance.health() == Health::Down).then_some(lateness),
             ejected: balance.ejected_until().map_or(Duration::ZERO, |until| until.saturating_sub(now)),
             weight: Some(balance.weight()).filter(|weight| *weight != configured_weight),
+            role: balance.role(),
         }
     }
 
@@ -68,7 +72,8 @@ impl Known {
         };
         let weight = self.weight.map_or_else(|| "-".to_owned(), |weight| weight.to_string());
         let (admin, ejected_ms) = (self.admin.word(), self.ejected.as_millis());
-        format!("{WORD} {pool} {address} {admin} {health} {ejected_ms} {weight}\n")
+        let role = self.role.map_or("-", Role::word);
+        format!("{WORD} {pool} {address} {admin} {health} {ejected_ms} {weight} {role}\n")
     }
 
     /// Pool, address and what is known; `None` when it is no such line.
@@ -90,12 +95,14 @@ impl Known {
             "-" => None,
             weight => Some(weight.parse().ok()?),
         };
-        Some((pool, address, Known { admin, down, ejected, weight }))
+        let role = words.next().and_then(Role::from_word);
+        Some((pool, address, Known { admin, down, ejected, weight, role }))
     }
 
     fn apply(&self, pool: &Pool, backend: &Backend, now: Duration) {
         let balance = &backend.balance;
         balance.set_admin_state(self.admin, now);
+        balance.set_role(self.role);
         // Where nobody asks any more, nobody would ever find out that it is up again.
         if let Some(lateness) = self.down.filter(|_| pool.config.health.check != Check::Off) {
             balance.set_health(Health::Down, now);
@@ -112,7 +119,14 @@ impl Known {
     }
 
     fn is_news(&self) -> bool {
-        *self != Known { admin: AdminState::Ready, down: None, ejected: Duration::ZERO, weight: None }
+        let nothing = Known {
+            admin: AdminState::Ready,
+            down: None,
+            ejected: Duration::ZERO,
+            weight: None,
+            role: self.role,
+        };
+        *self != nothing
     }
 }
 
@@ -200,7 +214,13 @@ mod tests {
     const NOW: Duration = Duration::from_secs(100);
 
     fn snapshot(pool: &str) -> Snapshot {
-        let text = format!("[listener.web]\nbind = \"127.0.0.1:80\"\npool = \"app\"\n[pool.app]\n{pool}\n");
+        of("http", pool)
+    }
+
+    fn of(protocol: &str, pool: &str) -> Snapshot {
+        let text = format!(
+            "[listener.web]\nprotocol = \"{protocol}\"\nbind = \"127.0.0.1:80\"\npool = \"app\"\n[pool.app]\n{pool}\n"
+        );
         let config = weir_config::parse("weir.toml", &text).unwrap_or_else(|report| panic!("{report}"));
         Snapshot::compile(Arc::new(config), &Default::default(), None, 1)
     }
@@ -228,6 +248,20 @@ mod tests {
         assert_eq!((of_new(2).weight(), of_new(0).weight()), (9, 1));
         assert_eq!(of_new(3).health(), Health::Unknown, "the first probe still decides alone");
         assert_eq!(new.pools[0].balance.eligible().len(), 1, "in force at once");
+    }
+
+    #[test]
+    fn roles_arrive_so_that_no_statement_waits_for_the_first_look_at_the_servers() {
+        let cluster = "backends = [\"10.0.0.1:3306\", \"10.0.0.2:3306\", \"10.0.0.3:3306\"]\n[pool.app.mysql]\nuser = \"weir\"";
+        let old = of("mysql", cluster);
+        old.pools[0].set_roles([(0, Some(Role::Secondary)), (1, Some(Role::Primary))], NOW);
+        let mut carried = Carried::default();
+        lines(&old, NOW).iter().for_each(|line| carried.take(line.trim_end()));
+        carried.take("state app 10.0.0.3:3306 ready up 0 -");
+        let new = of("mysql", cluster);
+        carried.apply(&new, NOW);
+        let roles: Vec<_> = new.pools[0].balance.status().iter().map(|it| it.role).collect();
+        assert_eq!(roles, [Some(Role::Secondary), Some(Role::Primary), None], "in force at once");
     }
 
     #[test]

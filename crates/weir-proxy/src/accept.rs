@@ -15,7 +15,7 @@ use weir_state::sockets::BACKLOG;
 use weir_stats::table::Rejected;
 
 use crate::worker::{ListenerSlot, ListenerSocket, SessionCount, Worker, WorkerListener};
-use crate::{evictions, http, tcp};
+use crate::{evictions, http, mysql, tcp};
 
 /// Wait after the kernel had no descriptor left for us: long enough not to spin, short enough not to be
 /// noticed.
@@ -166,6 +166,12 @@ impl Newcomer {
                 tokio::task::spawn_local(async move {
                     let _held = (count, client_connection);
                     tcp::session::serve(worker, slot, stream, peer).await;
+                });
+            }
+            Protocol::Mysql => {
+                tokio::task::spawn_local(async move {
+                    let _held = (count, client_connection);
+                    mysql::serve(worker, slot, stream, peer).await;
                 });
             }
             Protocol::Http | Protocol::Udp => {

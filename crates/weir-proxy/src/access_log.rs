@@ -129,6 +129,7 @@ pub enum Spoken {
     Http3,
     Tcp,
     Udp,
+    Mysql,
 }
 
 impl Spoken {
@@ -146,6 +147,7 @@ impl Spoken {
             Spoken::Http3 => "HTTP/3.0",
             Spoken::Tcp => "TCP",
             Spoken::Udp => "UDP",
+            Spoken::Mysql => "MySQL",
         }
     }
 }

@@ -23,6 +23,7 @@ use weir_io::handshake;
 use weir_io::stream::Stream;
 use weir_io::system;
 use weir_io::wait::{WaitError, send_all, timed_out};
+use weir_state::connections::ConnectionCount;
 use weir_state::counterparts::Counterparts;
 use weir_state::{Backend, Pool};
 use weir_stats::PerWorker;
@@ -30,6 +31,7 @@ use weir_stats::table::{BackendCells, PoolCells};
 use weir_tls::BackendTls;
 
 use crate::events::Event;
+use crate::evictions;
 use crate::worker::Worker;
 
 /// Wait for a descriptor to become free.
@@ -75,6 +77,17 @@ pub struct Connection {
 pub struct OpenCount {
     cells: Arc<PerWorker<BackendCells>>,
     number: u32,
+    /// Where the backend bounds how many are open.
+    _reserved: Option<Reservation>,
+}
+
+/// One of the connections that may be open at a backend, given back when dropped.
+pub struct Reservation(Arc<ConnectionCount>);
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.0.remove();
+    }
 }
 
 impl Connection {
@@ -171,9 +184,7 @@ impl WorkerPool {
     pub fn close_idle(&self, most: usize) -> usize {
         let mut closed = 0;
         for backend in &self.backends {
-            for kept in backend.kept.borrow().iter() {
-                closed += kept.close_idle(most - closed);
-            }
+            closed += backend.close_idle(most - closed);
         }
         closed
     }
@@ -208,6 +219,15 @@ impl WorkerBackend {
         })
     }
 
+    /// Closes up to `most` idle connections, those idle longest first; gives how many.
+    pub fn close_idle(&self, most: usize) -> usize {
+        let mut closed = 0;
+        for kept in self.kept.borrow().iter() {
+            closed += kept.close_idle(most - closed);
+        }
+        closed
+    }
+
     /// Opens a connection that is ready for the first byte of the protocol above: `proxy_header` was sent
     /// where there is one, TLS made where the pool wants it. The deadline is the caller's to set.
     ///
@@ -218,16 +238,29 @@ impl WorkerBackend {
         deadline: &Deadline,
         proxy_header: Option<&[u8]>,
     ) -> Result<Connection, ConnectError> {
+        let connection = self.open_plain(worker, deadline, proxy_header, None).await?;
+        match &self.shared.tls {
+            None => Ok(connection),
+            Some(tls) => Box::pin(self.secure(tls, worker, connection, deadline)).await,
+        }
+    }
+
+    /// The same without TLS, for a protocol in which that begins in mid-stream ([`Self::secure`]).
+    async fn open_plain(
+        &self,
+        worker: &Worker,
+        deadline: &Deadline,
+        proxy_header: Option<&[u8]>,
+        reserved: Option<Reservation>,
+    ) -> Result<Connection, ConnectError> {
         let mut connection = self.connect(worker, deadline).await?;
+        connection.count._reserved = reserved;
         if let Some(header) = proxy_header {
             let sent = send_all(&mut *connection, header, deadline, || {}).await;
             sent.map_err(|error| self.wait_failed(error))?;
             self.cells().bytes_sent.add(header.len() as u64);
         }
-        match &self.shared.tls {
-            None => Ok(connection),
-            Some(tls) => Box::pin(self.secure(tls, worker, connection, deadline)).await,
-        }
+        Ok(connection)
     }
 
     async fn connect(&self, worker: &Worker, deadline: &Deadline) -> Result<Connection, ConnectError> {
@@ -256,8 +289,8 @@ impl WorkerBackend {
     }
 
     /// Makes the TLS handshake. It comes behind the PROXY header, and nothing that comes before it is taken
-    /// for an answer (threat A21).
-    async fn secure(
+    /// for an answer (threat A21); the caller sees to it that nothing was received and not yet read.
+    pub async fn secure(
         &self,
         tls: &BackendTls,
         worker: &Worker,
@@ -305,7 +338,11 @@ impl WorkerBackend {
                 let _ = stream.set_nodelay(true);
                 self.cells().connections.increment();
                 let stream = Stream::plain(stream);
-                let count = OpenCount { cells: self.shared.cells.clone(), number: self.number as u32 };
+                let count = OpenCount {
+                    cells: self.shared.cells.clone(),
+                    number: self.number as u32,
+                    _reserved: None,
+                };
                 Ok(Connection { stream, count, moves })
             }
             Err(WaitError::TimedOut) => Err(ConnectError::TimedOut { backend: address }),
@@ -329,6 +366,33 @@ impl Chosen {
     #[inline]
     pub fn backend(&self) -> &Rc<WorkerBackend> {
         &self.pool.backends[self.index]
+    }
+
+    /// Room for one more connection that is open at the backend, over all workers: at its `max_connections`
+    /// for an idle one that some worker closes. Counted without a limit too: the next config may have one.
+    ///
+    /// # Errors
+    /// [`ConnectError::Full`] when none is idle.
+    pub async fn reserve(&self, worker: &Worker) -> Result<Reservation, ConnectError> {
+        let shared = &self.backend().shared;
+        let most = shared.balance.max_connections().unwrap_or(u32::MAX);
+        if shared.open.try_add(most) || evictions::of_connection(worker, &shared.open, most).await {
+            return Ok(Reservation(shared.open.clone()));
+        }
+        Err(ConnectError::Full { backend: shared.address.clone() })
+    }
+
+    /// Opens a connection on which nothing was said yet but `proxy_header`, where there is one, and which
+    /// counts against the `max_connections` of its backend as long as it is open. The deadline is the
+    /// caller's to set; TLS is the caller's to make ([`WorkerBackend::secure`]).
+    pub async fn open_counted(
+        &self,
+        worker: &Worker,
+        deadline: &Deadline,
+        proxy_header: Option<&[u8]>,
+    ) -> Result<Connection, ConnectError> {
+        let reserved = self.reserve(worker).await?;
+        self.backend().open_plain(worker, deadline, proxy_header, Some(reserved)).await
     }
 
     /// Tells the latency average that it answered, `latency` after it was asked (or, for TCP, called).
@@ -360,8 +424,16 @@ impl Chosen {
     pub fn end_trial(&self) {
         if self.on_trial.replace(false) {
             self.pool.shared.balance.end_trial(self.index);
-            self.pool.shared.queue.call_next();
+            self.call_next();
         }
+    }
+}
+
+impl Chosen {
+    /// Calls those who may wait for the room that there is now.
+    #[inline]
+    fn call_next(&self) {
+        self.pool.shared.queue.call_next(|| self.backend().shared.balance.role());
     }
 }
 
@@ -370,7 +442,7 @@ impl Drop for Chosen {
     fn drop(&mut self) {
         self.end_trial();
         self.pool.shared.balance.release(self.index);
-        self.pool.shared.queue.call_next();
+        self.call_next();
     }
 }
 
@@ -385,6 +457,8 @@ pub enum ConnectError {
     TimedOut { backend: SocketAddr },
     /// It accepted, and no TLS came about.
     Tls { backend: SocketAddr, reason: String },
+    /// As many connections are open as it may have, and none of them is idle.
+    Full { backend: String },
     /// This process has no descriptor left: not the backend's fault.
     OutOfDescriptors,
     /// It takes no further request on a shared connection, and promises that it did nothing with this one
@@ -428,6 +502,9 @@ impl std::fmt::Display for ConnectError {
                 write!(out, "backend {backend} did not accept: {source}")
             }
             ConnectError::TimedOut { backend } => write!(out, "backend {backend} did not accept in time"),
+            ConnectError::Full { backend } => {
+                write!(out, "backend {backend} has `max_connections` open, and none is idle")
+            }
             ConnectError::Declined => write!(out, "the backend took no further request on its connection"),
             ConnectError::Tls { backend, reason } => {
                 write!(out, "backend {backend} could not be spoken TLS with: {reason}")

@@ -1,9 +1,9 @@
-//! Room for newcomers at a listener that has as many connections as it may: the connections that have been
-//! idle longest give way.
+//! Room for newcomers at a listener that has as many connections as it may, or at a backend to which as
+//! many are open: the connections that have been idle longest give way.
 //!
-//! Sessions live on the workers that accepted them, so a newcomer asks every worker to close the one that has
-//! been idle longest there; the one that is oldest of all is among them, and what is closed beyond it is room
-//! for the next newcomers.
+//! Sessions, and connections that are kept, live on the workers that accepted them, so a newcomer asks
+//! every worker to close the one that has been idle longest there; the one that is oldest of all is among
+//! them, and what is closed beyond it is room for the next newcomers.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use weir_state::Listener;
+use weir_state::connections::ConnectionCount;
 
 use crate::worker::Worker;
 
@@ -20,6 +21,24 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// An idle session may wake up just when it is asked, and the place of one that ended may be taken by
 /// somebody faster.
 const ATTEMPTS: u32 = 3;
+
+/// Counts in a connection to a backend that has `most` open for an idle one that is closed; `false`, at once,
+/// when none is idle.
+pub async fn of_connection(worker: &Worker, open: &Arc<ConnectionCount>, most: u32) -> bool {
+    let Some(newcomer) = open.newcomer() else { return false };
+    for _ in 0..ATTEMPTS {
+        let mut ended = pin!(newcomer.ended());
+        ended.as_mut().enable();
+        if open.try_add(most) {
+            return true;
+        }
+        if worker.evict(Idle::Connection { open: open.clone() }).found().await == 0 {
+            return open.try_add(most);
+        }
+        let _ = tokio::time::timeout(PATIENCE, ended).await;
+    }
+    open.try_add(most)
+}
 
 /// Lets a connection in at a full listener for an idle one that is closed; `false`, at once, when none is
 /// idle.
@@ -32,7 +51,7 @@ pub async fn by_eviction(worker: &Worker, listener: &Listener) -> bool {
         if listener.admit() {
             return true;
         }
-        if worker.evict_idle(listener.number()).found().await == 0 {
+        if worker.evict(Idle::Session { listener: listener.number() }).found().await == 0 {
             return listener.admit();
         }
         // Whether it was heard or not: the next look says.
@@ -41,10 +60,17 @@ pub async fn by_eviction(worker: &Worker, listener: &Listener) -> bool {
     listener.admit()
 }
 
-/// One question to all workers: close the session of one listener that has been idle longest.
+/// What is to close that has been idle longest.
+pub enum Idle {
+    /// A session of a listener, by [`Listener::number`].
+    Session { listener: usize },
+    /// A connection to a backend, which has this count.
+    Connection { open: Arc<ConnectionCount> },
+}
+
+/// One question to all workers: close what has been idle longest.
 pub struct Eviction {
-    /// [`Listener::number`].
-    listener: usize,
+    idle: Idle,
     unanswered: AtomicUsize,
     found: AtomicUsize,
     answered: Notify,
@@ -74,9 +100,9 @@ pub struct Evictions {
 
 impl Evictions {
     /// Asks every worker.
-    pub fn ask(all: &[Evictions], listener: usize) -> Arc<Eviction> {
+    pub fn ask(all: &[Evictions], idle: Idle) -> Arc<Eviction> {
         let eviction = Arc::new(Eviction {
-            listener,
+            idle,
             unanswered: AtomicUsize::new(all.len()),
             found: AtomicUsize::new(0),
             answered: Notify::new(),
@@ -88,14 +114,14 @@ impl Evictions {
         eviction
     }
 
-    /// Answers for one worker, for ever: `shed` closes idle sessions of a listener and gives how many it
+    /// Answers for one worker, for ever: `shed` closes what has been idle longest there and gives how many it
     /// found.
-    pub async fn answer(&self, shed: impl Fn(usize) -> usize) {
+    pub async fn answer(&self, shed: impl Fn(&Idle) -> usize) {
         loop {
             self.arrived.notified().await;
             let asked = std::mem::take(&mut *self.asked.lock().unwrap_or_else(PoisonError::into_inner));
             for eviction in asked {
-                eviction.answer(shed(eviction.listener));
+                eviction.answer(shed(&eviction.idle));
             }
         }
     }
@@ -108,10 +134,10 @@ mod tests {
     #[tokio::test]
     async fn an_eviction_is_answered_when_the_last_worker_has_looked() {
         let workers: Vec<Evictions> = (0..2).map(|_| Evictions::default()).collect();
-        let eviction = Evictions::ask(&workers, 7);
+        let eviction = Evictions::ask(&workers, Idle::Session { listener: 7 });
         let mut found = pin!(eviction.found());
-        let asked_for = |listener: usize| {
-            assert_eq!(listener, 7);
+        let asked_for = |idle: &Idle| {
+            assert!(matches!(idle, Idle::Session { listener: 7 }));
             1
         };
         let soon = Duration::from_millis(20);

@@ -19,6 +19,7 @@ mod handshake;
 pub mod http;
 mod identify;
 mod listen;
+mod mysql;
 pub mod plane;
 mod reach;
 mod tcp;

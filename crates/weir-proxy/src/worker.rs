@@ -29,7 +29,7 @@ use crate::access_log::{AccessLog, WorkerLog};
 use crate::backends::WorkerPool;
 use crate::compiled::{CompiledListener, CompiledSnapshot};
 use crate::events::{Event, Totals};
-use crate::evictions::{Eviction, Evictions};
+use crate::evictions::{Eviction, Evictions, Idle};
 
 /// How often idle backend connections are looked through for ones that are too old or closed by the backend.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
@@ -199,14 +199,26 @@ impl Worker {
         self.pools.borrow().iter().find(|pool| pool.shared.config.name == name).cloned()
     }
 
-    /// Has every worker close the session of a listener that has been idle longest there.
-    pub fn evict_idle(&self, listener: usize) -> Arc<Eviction> {
-        Evictions::ask(&self.evictions, listener)
+    /// Has every worker close what has been idle longest there.
+    pub fn evict(&self, idle: Idle) -> Arc<Eviction> {
+        Evictions::ask(&self.evictions, idle)
+    }
+
+    /// Closes what has been idle longest here; gives how many that were.
+    fn shed(&self, idle: &Idle) -> usize {
+        match idle {
+            Idle::Session { listener } => self.deadlines.shed_idle_of(*listener, 1),
+            Idle::Connection { open } => {
+                let pools = self.pools.borrow().clone();
+                let backends = pools.iter().flat_map(|pool| &pool.backends);
+                backends.filter(|it| Arc::ptr_eq(&it.shared.open, open)).map(|it| it.close_idle(1)).sum()
+            }
+        }
     }
 }
 
 async fn evict_when_asked(worker: Rc<Worker>) {
-    worker.evictions[worker.number].answer(|listener| worker.deadlines.shed_idle_of(listener, 1)).await;
+    worker.evictions[worker.number].answer(|idle| worker.shed(idle)).await;
 }
 
 /// The worker thread's main function.

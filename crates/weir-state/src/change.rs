@@ -7,7 +7,7 @@ use weir_config::Config;
 use weir_io::clock;
 use weir_tls::LoadError;
 
-use crate::pool::{Backend, Pool};
+use crate::pool::{Backend, Pool, settled_role};
 use crate::snapshot::Snapshot;
 
 /// A snapshot that has one backend more, or one less, than the one it was made of.
@@ -45,7 +45,8 @@ impl Snapshot {
     ) -> Result<PoolChange, LoadError> {
         let old = &self.pools[pool];
         let tls = old.tls.as_ref().map(|tls| tls.for_backend(&config.address, None)).transpose()?;
-        let added = Arc::new(Backend::new(&config, tls, workers));
+        let role = settled_role(&old.config, old.backends.len());
+        let added = Arc::new(Backend::new(&config, role, tls, workers));
         let mut of_pool = weir_config::Pool::clone(&old.config);
         of_pool.backends.push(config);
         let mut backends = old.backends.clone();

@@ -1,16 +1,16 @@
-//! The client connections that a listener has, `max_connections` at most, and the newcomers that wait for one
-//! of them to end.
+//! The client connections that a listener has, or those to a backend that bounds them, `max_connections` at
+//! most, and the newcomers that wait for one of them to end.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// Newcomers that wait at one listener at once. Each holds a descriptor; beyond them newcomers are turned
-/// away.
+/// Newcomers that wait at one listener or backend at once. Each holds a descriptor; beyond them newcomers
+/// are turned away.
 const MOST_NEWCOMERS: u32 = 256;
 
-/// The connections of one listener over all workers, across reloads.
+/// The connections of one listener or backend over all workers, across reloads.
 #[derive(Default)]
 pub struct ConnectionCount {
     open: AtomicU32,
@@ -19,14 +19,14 @@ pub struct ConnectionCount {
 }
 
 impl ConnectionCount {
-    /// Client connections open now.
+    /// Connections open now.
     pub fn open(&self) -> u32 {
         self.open.load(Ordering::Relaxed)
     }
 
     /// Counts one in unless there are `limit`.
     #[inline]
-    pub(crate) fn try_add(&self, limit: u32) -> bool {
+    pub fn try_add(&self, limit: u32) -> bool {
         let more = |open: u32| (open < limit).then(|| open + 1);
         self.open.fetch_update(Ordering::SeqCst, Ordering::Relaxed, more).is_ok()
     }
@@ -36,7 +36,7 @@ impl ConnectionCount {
     /// Sequentially consistent with a newcomer's counting itself in and then trying: one of the two sees the
     /// other.
     #[inline]
-    pub(crate) fn remove(&self) {
+    pub fn remove(&self) {
         self.open.fetch_sub(1, Ordering::SeqCst);
         if self.newcomers.load(Ordering::SeqCst) > 0 {
             self.ended.notify_one();

@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use weir_balance::Refreshed;
+use weir_balance::{Readers, Refreshed, Role};
+use weir_config::{MysqlTopology, Reads};
 use weir_io::clock;
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
 use weir_tls::{BackendTls, ClientTls, Loaded, StickyKey};
 
+use crate::connections::ConnectionCount;
 use crate::counterparts::Counterparts;
 use crate::plane::Bell;
 use crate::queue::Queue;
@@ -51,6 +53,9 @@ pub struct Backend {
     pub resolved: Arc<Resolved>,
     /// What TLS is spoken with; `None` where it is not.
     pub tls: Option<BackendTls>,
+    /// Connections to it that are open, idle ones too, over all workers; counted where `max_connections`
+    /// bounds those: a MySQL server lets nobody in any more once it has as many as it may.
+    pub open: Arc<ConnectionCount>,
 }
 
 /// The socket address a backend's name stands for at the moment.
@@ -102,15 +107,18 @@ impl Pool {
         }
         let mut known =
             Counterparts::new(old.map_or(&[][..], |old| &old.backends[..]), |backend| &*backend.address);
-        let compile = |backend: &weir_config::Backend| match known.find(&*backend.address) {
-            Some(old) => Backend::compile(backend, tls.map(AsRef::as_ref), old, displaced),
+        let compile = |(index, backend): (usize, &weir_config::Backend)| match known.find(&*backend.address) {
+            Some(old) => {
+                let role = settled_role(config, index);
+                Backend::compile(backend, role, tls.map(AsRef::as_ref), old, displaced)
+            }
             // Without a server name there is no TLS; `Loaded` lets no such config through.
             None => {
                 let tls = tls.and_then(|tls| tls.for_backend(&backend.address, None).ok());
-                Arc::new(Backend::new(backend, tls, workers))
+                Arc::new(Backend::new(backend, settled_role(config, index), tls, workers))
             }
         };
-        let backends: Vec<Arc<Backend>> = config.backends.iter().map(compile).collect();
+        let backends: Vec<Arc<Backend>> = config.backends.iter().enumerate().map(compile).collect();
         let members = backends.iter().map(|backend| backend.balance.clone()).collect();
         let (settings, now) = (settings_of(config), clock::now());
         let balance = match old {
@@ -149,6 +157,17 @@ impl Pool {
             && backends.all(|(backend, config)| backend.balance.weight() == config.weight)
     }
 
+    /// Takes the roles that were found out, by index, and has them in force at once: no choice sees some of
+    /// them without the others. Those who wait for a role are called.
+    pub fn set_roles(
+        &self,
+        roles: impl IntoIterator<Item = (usize, Option<Role>)>,
+        now: Duration,
+    ) -> Refreshed {
+        self.balance.set_roles(roles);
+        self.refresh(now)
+    }
+
     /// [`weir_balance::Pool::refresh`]; a change calls those who wait for a backend, since it may have made
     /// room.
     pub fn refresh(&self, now: Duration) -> Refreshed {
@@ -178,32 +197,49 @@ fn settings_of(config: &weir_config::Pool) -> weir_balance::Settings {
         rise: config.health.rise,
         fall: config.health.fall,
         last_resort: config.health.last_resort,
+        readers: config.mysql.as_ref().map(|mysql| match mysql.reads {
+            Reads::Secondaries => Readers::Secondaries,
+            Reads::All => Readers::All,
+        }),
         ..weir_balance::Settings::default()
     }
 }
 
+/// The role that the config settles for the backend at `index` of a pool.
+pub(crate) fn settled_role(pool: &weir_config::Pool, index: usize) -> Option<Role> {
+    let is_settled = pool.mysql.as_ref().is_some_and(|mysql| mysql.topology == MysqlTopology::Static);
+    is_settled.then_some(if index == 0 { Role::Primary } else { Role::Secondary })
+}
+
 impl Backend {
-    pub(crate) fn new(config: &weir_config::Backend, tls: Option<BackendTls>, workers: usize) -> Backend {
+    pub(crate) fn new(
+        config: &weir_config::Backend,
+        role: Option<Role>,
+        tls: Option<BackendTls>,
+        workers: usize,
+    ) -> Backend {
         // A new backend's name is resolved before anybody serves it.
-        let settings = settings_of_backend(config, true);
+        let settings = settings_of_backend(config, role, true);
         Backend {
             address: config.address.clone(),
             balance: Arc::new(weir_balance::Backend::new(config.address.as_str(), settings)),
             cells: Arc::new(PerWorker::new(workers)),
             resolved: Arc::new(Resolved::of(&config.address)),
             tls,
+            open: Arc::default(),
         }
     }
 
     /// What becomes of a backend that was there before: the very same unless it is spoken to otherwise.
     fn compile(
         config: &weir_config::Backend,
+        role: Option<Role>,
         tls: Option<&ClientTls>,
         old: &Arc<Backend>,
         displaced: &mut Displaced,
     ) -> Arc<Backend> {
         // A name that has not been resolved stays out over a reload.
-        let settings = settings_of_backend(config, old.resolved.address().is_some());
+        let settings = settings_of_backend(config, role, old.resolved.address().is_some());
         let before = old.balance.settings();
         if before != settings {
             displaced.push((old.balance.clone(), before));
@@ -224,15 +260,21 @@ impl Backend {
             cells: old.cells.clone(),
             resolved: old.resolved.clone(),
             tls,
+            open: old.open.clone(),
         })
     }
 }
 
-fn settings_of_backend(config: &weir_config::Backend, assumed_up: bool) -> weir_balance::BackendSettings {
+fn settings_of_backend(
+    config: &weir_config::Backend,
+    role: Option<Role>,
+    assumed_up: bool,
+) -> weir_balance::BackendSettings {
     weir_balance::BackendSettings {
         weight: config.weight,
         backup: config.backup,
         max_connections: config.max_connections,
         assumed_up,
+        role,
     }
 }

@@ -1,6 +1,10 @@
-//! The queue of a pool: exchanges that wait because every backend is at `max_connections`.
+//! The queue of a pool: exchanges that wait because every backend is at `max_connections`, or because
+//! none has the role that they ask for.
 //!
-//! Shared by all workers. Nothing here is touched while nobody waits but one load per ended exchange.
+//! Shared by all workers. Nothing here is touched while nobody waits but one cache line per ended exchange.
+//!
+//! There is a line for each role that is asked for, and one for those that ask for none: who waits for a
+//! primary holds up nobody who reads.
 //!
 //! No wake-up is lost: a waiter first takes a place, then picks once more, then sleeps; a releaser first
 //! gives its slot back ([`weir_balance::Pool::release`]), then looks at the line. All four are sequentially
@@ -14,14 +18,39 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+
+use weir_balance::{Role, WantedRole};
+
+/// Lines of a queue: for no role, for the primary, for reads.
+const LINES: usize = 3;
+
+/// The line of those that ask for a role.
+fn line_of(role: Option<WantedRole>) -> usize {
+    match role {
+        None => 0,
+        Some(WantedRole::Primary) => 1,
+        Some(WantedRole::Read) => 2,
+    }
+}
+
+/// Whether room on a backend in `role` may be what a line waits for. A role that is just changing is not
+/// missed: the pool calls everybody once the change is in force.
+fn is_room_for(line: usize, role: Option<Role>) -> bool {
+    match line {
+        0 => true,
+        1 => role == Some(Role::Primary),
+        _ => role.is_some(),
+    }
+}
 
 /// Exchanges that wait for a backend, first come first served.
 #[derive(Default)]
 pub struct Queue {
-    waiting: AtomicU32,
-    line: Mutex<Waiters>,
+    /// How many wait, by line.
+    waiting: [AtomicU32; LINES],
+    lines: [Mutex<Waiters>; LINES],
 }
 
 #[derive(Default)]
@@ -33,6 +62,7 @@ struct Waiters {
 
 /// One exchange that waits.
 pub struct Waiter {
+    line: usize,
     called: AtomicBool,
     /// Whether the call is one to all, and this one has to pass it on.
     to_all: AtomicBool,
@@ -40,8 +70,8 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    fn new(waker: Waker) -> Arc<Waiter> {
-        Arc::new(Waiter { called: false.into(), to_all: false.into(), waker })
+    fn new(line: usize, waker: Waker) -> Arc<Waiter> {
+        Arc::new(Waiter { line, called: false.into(), to_all: false.into(), waker })
     }
 
     /// Whether a backend has become free since the place was taken.
@@ -51,88 +81,116 @@ impl Waiter {
 }
 
 impl Queue {
-    /// Exchanges that wait now.
+    /// Exchanges that wait now, in all lines.
     pub fn depth(&self) -> u32 {
-        self.waiting.load(Ordering::Relaxed)
+        self.waiting.iter().map(|waiting| waiting.load(Ordering::Relaxed)).sum()
     }
 
-    /// Takes a place at the end of the line. `None` when `limit` exchanges wait already.
-    pub fn enter(&self, waker: Waker, limit: u32) -> Option<Arc<Waiter>> {
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Exchanges that wait now and ask for this role.
+    pub fn depth_of(&self, role: Option<WantedRole>) -> u32 {
+        self.waiting[line_of(role)].load(Ordering::Relaxed)
+    }
+
+    /// Takes a place at the end of the line of a role. `None` when `limit` exchanges wait there already.
+    pub fn enter(&self, role: Option<WantedRole>, waker: Waker, limit: u32) -> Option<Arc<Waiter>> {
+        let mut line = self.lock(line_of(role));
         if line.waiters.len() >= limit as usize {
             return None;
         }
-        let waiter = Waiter::new(waker);
+        let waiter = Waiter::new(line_of(role), waker);
         line.waiters.push_back(waiter.clone());
-        self.waiting.store(line.waiters.len() as u32, Ordering::SeqCst);
+        self.publish(waiter.line, &line);
         Some(waiter)
     }
 
     /// Takes a place at the front, for one who was called in vain: the backend was taken again.
     pub fn enter_again(&self, waker: Waker, called: &Waiter) -> Arc<Waiter> {
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        let waiter = Waiter::new(waker);
+        let mut line = self.lock(called.line);
+        let waiter = Waiter::new(called.line, waker);
         line.waiters.push_front(waiter.clone());
         line.calls_to_all -= u32::from(called.to_all.load(Ordering::Relaxed));
-        self.waiting.store(line.waiters.len() as u32, Ordering::SeqCst);
+        self.publish(waiter.line, &line);
         waiter
     }
 
     /// Gives up a place (timed out, or the client went away).
     pub fn leave(&self, waiter: &Arc<Waiter>) {
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut line = self.lock(waiter.line);
         line.waiters.retain(|other| !Arc::ptr_eq(other, waiter));
-        self.waiting.store(line.waiters.len() as u32, Ordering::SeqCst);
+        self.publish(waiter.line, &line);
         drop(line);
         // Whoever was called and leaves without using the backend passes the call on, or it would be lost.
         if waiter.to_all.load(Ordering::Relaxed) {
             self.pass_on(waiter);
         } else if waiter.is_called() {
-            self.call_next();
+            self.call_next_of(waiter.line);
         }
     }
 
-    /// Calls the first in line; called after each release of a backend.
+    /// Calls the first of each line that the room may be for; called after each release of a backend, whose
+    /// role is asked for only when somebody waits.
     #[inline]
-    pub fn call_next(&self) {
-        if self.waiting.load(Ordering::SeqCst) > 0 {
-            let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-            if line.calls_to_all == 0 {
-                self.call_first(&mut line, false);
+    pub fn call_next(&self, role: impl FnOnce() -> Option<Role>) {
+        if self.waiting.iter().any(|waiting| waiting.load(Ordering::SeqCst) > 0) {
+            self.call_first_of_lines(role());
+        }
+    }
+
+    #[cold]
+    fn call_first_of_lines(&self, role: Option<Role>) {
+        (0..LINES).filter(|line| is_room_for(*line, role)).for_each(|line| self.call_next_of(line));
+    }
+
+    fn call_next_of(&self, line: usize) {
+        if self.waiting[line].load(Ordering::SeqCst) > 0 {
+            let mut waiters = self.lock(line);
+            if waiters.calls_to_all == 0 {
+                self.call_first(line, &mut waiters, false);
             }
         }
     }
 
-    /// Calls everybody, one after the other: whoever is called passes the call on ([`Self::pass_on`]) unless
-    /// every backend is busy again, so that the line stays in order and nobody is woken for nothing.
+    /// Calls everybody, one after the other in each line: whoever is called passes the call on
+    /// ([`Self::pass_on`]) unless every backend is busy again, so that the line stays in order and nobody is
+    /// woken for nothing.
     ///
     /// To be called after whatever may make room, other than a release, has come into force. Always takes the
-    /// lock: who is not in line yet then takes a place after it, and so sees what has changed when choosing
+    /// locks: who is not in line yet then takes a place after it, and so sees what has changed when choosing
     /// once more.
     pub fn call_all(&self) {
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        self.call_first(&mut line, true);
+        for line in 0..LINES {
+            self.call_first(line, &mut self.lock(line), true);
+        }
     }
 
     /// One who was called has had its choice: if the call was one to all, the next is called.
     pub fn pass_on(&self, waiter: &Waiter) {
         if waiter.to_all.load(Ordering::Relaxed) {
-            let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut line = self.lock(waiter.line);
             line.calls_to_all -= 1;
-            self.call_first(&mut line, true);
+            self.call_first(waiter.line, &mut line, true);
         }
     }
 
     #[cold]
-    fn call_first(&self, line: &mut Waiters, to_all: bool) {
+    fn call_first(&self, number: usize, line: &mut Waiters, to_all: bool) {
         let Some(waiter) = line.waiters.pop_front() else { return };
-        self.waiting.store(line.waiters.len() as u32, Ordering::SeqCst);
+        self.publish(number, line);
         // While the line is held: who is out of it must be seen as called, or the call is lost with one who
         // leaves just now.
         line.calls_to_all += u32::from(to_all);
         waiter.to_all.store(to_all, Ordering::Relaxed);
         waiter.called.store(true, Ordering::Release);
         waiter.waker.wake_by_ref();
+    }
+
+    fn lock(&self, line: usize) -> MutexGuard<'_, Waiters> {
+        self.lines[line].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shows how many wait in a line that is held.
+    fn publish(&self, line: usize, waiters: &Waiters) {
+        self.waiting[line].store(waiters.waiters.len() as u32, Ordering::SeqCst);
     }
 }
 
@@ -145,10 +203,10 @@ mod tests {
     #[test]
     fn the_line_is_first_come_first_served_and_bounded() {
         let queue = Queue::default();
-        let first = queue.enter(Waker::noop().clone(), 2).unwrap();
-        let second = queue.enter(Waker::noop().clone(), 2).unwrap();
-        assert!(queue.enter(Waker::noop().clone(), 2).is_none());
-        queue.call_next();
+        let first = queue.enter(None, Waker::noop().clone(), 2).unwrap();
+        let second = queue.enter(None, Waker::noop().clone(), 2).unwrap();
+        assert!(queue.enter(None, Waker::noop().clone(), 2).is_none());
+        queue.call_next(|| None);
         assert!(first.is_called() && !second.is_called());
         assert_eq!(queue.depth(), 1);
     }
@@ -156,9 +214,9 @@ mod tests {
     #[test]
     fn a_call_to_one_who_left_passes_to_the_next() {
         let queue = Queue::default();
-        let first = queue.enter(Waker::noop().clone(), 9).unwrap();
-        let second = queue.enter(Waker::noop().clone(), 9).unwrap();
-        queue.call_next();
+        let first = queue.enter(None, Waker::noop().clone(), 9).unwrap();
+        let second = queue.enter(None, Waker::noop().clone(), 9).unwrap();
+        queue.call_next(|| None);
         queue.leave(&first);
         assert!(second.is_called());
         assert_eq!(queue.depth(), 0);
@@ -167,18 +225,18 @@ mod tests {
     #[test]
     fn one_who_was_called_in_vain_goes_back_to_the_front() {
         let queue = Queue::default();
-        let first = queue.enter(Waker::noop().clone(), 2).unwrap();
-        let waiting = queue.enter(Waker::noop().clone(), 2).unwrap();
-        queue.call_next();
+        let first = queue.enter(None, Waker::noop().clone(), 2).unwrap();
+        let waiting = queue.enter(None, Waker::noop().clone(), 2).unwrap();
+        queue.call_next(|| None);
         let front = queue.enter_again(Waker::noop().clone(), &first);
-        queue.call_next();
+        queue.call_next(|| None);
         assert!(front.is_called() && !waiting.is_called());
     }
 
     #[test]
     fn a_call_to_all_goes_on_until_one_finds_every_backend_busy() {
         let queue = Queue::default();
-        let waiters: Vec<_> = (0..4).map(|_| queue.enter(Waker::noop().clone(), 9).unwrap()).collect();
+        let waiters: Vec<_> = (0..4).map(|_| queue.enter(None, Waker::noop().clone(), 9).unwrap()).collect();
         let called = || waiters.iter().map(|waiter| waiter.is_called()).collect::<Vec<_>>();
         queue.call_all();
         assert_eq!(called(), [true, false, false, false]);
@@ -189,7 +247,7 @@ mod tests {
         assert_eq!(called(), [true, true, true, false]);
         // The third found every backend busy and goes back to the front; the fourth still waits behind it.
         let third = queue.enter_again(Waker::noop().clone(), &waiters[2]);
-        queue.call_next();
+        queue.call_next(|| None);
         queue.pass_on(&third);
         assert!(third.is_called());
         assert_eq!(called(), [true, true, true, false], "a release calls one");
@@ -198,15 +256,41 @@ mod tests {
     #[test]
     fn nobody_is_called_past_one_who_has_a_call_to_all() {
         let queue = Queue::default();
-        let waiters: Vec<_> = (0..2).map(|_| queue.enter(Waker::noop().clone(), 9).unwrap()).collect();
+        let waiters: Vec<_> = (0..2).map(|_| queue.enter(None, Waker::noop().clone(), 9).unwrap()).collect();
         queue.call_all();
-        queue.call_next();
+        queue.call_next(|| None);
         assert!(waiters[0].is_called() && !waiters[1].is_called(), "the first has yet to try");
         let first = queue.enter_again(Waker::noop().clone(), &waiters[0]);
-        queue.call_next();
+        queue.call_next(|| None);
         assert!(first.is_called() && !waiters[1].is_called());
-        queue.call_next();
+        queue.call_next(|| None);
         assert!(waiters[1].is_called());
+    }
+
+    #[test]
+    fn who_waits_for_a_primary_is_not_called_by_room_on_a_secondary_and_holds_up_no_read() {
+        let queue = Queue::default();
+        let enter = |role| queue.enter(role, Waker::noop().clone(), 1).unwrap();
+        let write = enter(Some(WantedRole::Primary));
+        let read = enter(Some(WantedRole::Read));
+        assert!(queue.enter(Some(WantedRole::Primary), Waker::noop().clone(), 1).is_none(), "a limit each");
+        assert_eq!((queue.depth(), queue.depth_of(Some(WantedRole::Read))), (2, 1));
+        queue.call_next(|| Some(Role::Secondary));
+        assert!(read.is_called() && !write.is_called());
+        queue.call_next(|| None);
+        assert!(!write.is_called());
+        queue.call_next(|| Some(Role::Primary));
+        assert!(write.is_called());
+    }
+
+    #[test]
+    fn a_call_to_all_calls_the_first_of_each_line() {
+        let queue = Queue::default();
+        let roles = [None, Some(WantedRole::Primary), Some(WantedRole::Read)];
+        let waiters = roles.map(|role| queue.enter(role, Waker::noop().clone(), 9).unwrap());
+        queue.call_all();
+        assert_eq!(waiters.map(|waiter| waiter.is_called()), [true; 3]);
+        assert_eq!(queue.depth(), 0);
     }
 
     #[test]
@@ -221,12 +305,12 @@ mod tests {
             let held = Picker::new(pool.clone()).pick(&PickInput::default()).unwrap();
             std::thread::scope(|scope| {
                 let waiter = scope.spawn(|| {
-                    let place = queue.enter(Waker::noop().clone(), 1).unwrap();
+                    let place = queue.enter(None, Waker::noop().clone(), 1).unwrap();
                     let second = Picker::new(pool.clone()).pick(&PickInput::default());
                     (place, second.is_err())
                 });
                 pool.release(held.index);
-                queue.call_next();
+                queue.call_next(|| None);
                 let (place, sleeps) = waiter.join().unwrap();
                 assert!(!sleeps || place.is_called(), "turn {turn}: the waiter sleeps and nobody calls it");
             });
@@ -240,7 +324,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..2_000 {
-                        let place = queue.enter(Waker::noop().clone(), 3);
+                        let place = queue.enter(None, Waker::noop().clone(), 3);
                         assert!(queue.depth() <= 3);
                         if let Some(place) = place {
                             queue.leave(&place);

@@ -180,7 +180,7 @@ impl Sockets {
 pub fn endpoints_of(listener: &weir_config::Listener) -> impl Iterator<Item = Endpoint> + '_ {
     let (first, has_quic) = match &listener.speaks {
         Speaks::Udp => (Some(Transport::Udp), false),
-        Speaks::Tcp => (Some(Transport::Tcp), false),
+        Speaks::Tcp | Speaks::Mysql(_) => (Some(Transport::Tcp), false),
         Speaks::Http(http) => {
             let first = (http.versions != [HttpVersion::H3]).then_some(Transport::Tcp);
             (first, http.versions.contains(&HttpVersion::H3) && listener.tls.is_some())

@@ -126,6 +126,7 @@ metrics! {
     RETRIES = "weir_retries_total" Counter ["pool"] "Attempts after the first.";
     REDISPATCHES = "weir_redispatches_total" Counter ["pool"] "Attempts after the first that went to another backend.";
     QUEUED = "weir_queued_total" Counter ["pool"] "Exchanges that waited because every backend was at `max_connections`.";
+    PARKED = "weir_mysql_parked_total" Counter ["pool"] "Statements and logins that waited because no server was in the role that they needed.";
     LAST_RESORT = "weir_last_resort_total" Counter ["pool"] "Choices of a backend that is down or ejected, because no other was left.";
     QUEUE_DEPTH = "weir_queue_depth" Gauge ["pool"] "Exchanges waiting now.";
     PROCESS_CPU = "process_cpu_seconds_total" Counter [] "User and system CPU time of the process.";

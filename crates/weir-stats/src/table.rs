@@ -57,6 +57,8 @@ words! {
         NoBackend = "no_backend", "No backend of the pool is up; answered 503.";
         QueueFull = "queue_full", "Every backend was at `max_connections` and the queue was full; answered 503.";
         QueueTimeout = "queue_timeout", "Waited in the queue for its whole timeout; answered 503.";
+        ParkFull = "park_full", "No server was the primary, and as many as may wait for one did (`park_max`); answered with error 1836.";
+        ParkTimeout = "park_timeout", "No server became the primary within `park`; answered with error 1836.";
         ConnectFailed = "connect_failed", "No backend accepted a connection; answered 502.";
         ConnectTimeout = "connect_timeout", "No backend accepted within `timeout.connect`; answered 504.";
         BackendTls = "backend_tls", "No backend could be spoken TLS with, most often because its certificate is not good; answered 502.";
@@ -246,6 +248,8 @@ pub struct PoolCells {
     pub redispatches: Counter,
     /// Exchanges that waited in the queue.
     pub queued: Counter,
+    /// Exchanges that waited because no backend had the role that they asked for.
+    pub parked: Counter,
     /// Choices of a backend that is out, because no other was left.
     pub last_resort: Counter,
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
-use weir_config::{CipherPolicy, HttpVersion, PoolTls};
+use weir_config::{CipherPolicy, HttpVersion, PoolTls, Verify};
 
 use crate::files::{self, LoadError};
 use crate::{provider, server};
@@ -74,8 +75,8 @@ impl ClientTls {
     pub fn load(config: &PoolTls, protocol: HttpVersion) -> Result<ClientTls, LoadError> {
         let provider = provider::of(CipherPolicy::Default);
         let mut digest = digest::Context::new(&digest::SHA256);
-        digest.update(&[u8::from(config.verify), u8::from(protocol == HttpVersion::H2)]);
-        let verifier: Arc<dyn ServerCertVerifier> = if config.verify {
+        digest.update(&[config.verify as u8, u8::from(protocol == HttpVersion::H2)]);
+        let verifier: Arc<dyn ServerCertVerifier> = if config.verify != Verify::Nobody {
             let (file, authorities) = authorities(config.ca.as_deref())?;
             authorities.iter().for_each(|each| digest.update(each));
             let roots = match &config.ca {
@@ -86,9 +87,14 @@ impl ClientTls {
                     roots
                 }
             };
-            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+            let roots = Arc::new(roots);
+            let verifier = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone())
                 .build()
-                .map_err(|error| LoadError::new(&file, error.to_string()))?
+                .map_err(|error| LoadError::new(&file, error.to_string()))?;
+            match config.verify {
+                Verify::Authority => Arc::new(AnyName { roots, provider: provider.clone() }),
+                Verify::Name | Verify::Nobody => verifier,
+            }
         } else {
             Arc::new(AnyCertificate(provider.clone()))
         };
@@ -175,6 +181,52 @@ fn authorities(configured: Option<&Path>) -> Result<(PathBuf, Vec<CertificateDer
     })?;
     let found = files::certificates(&file)?;
     Ok((file, found))
+}
+
+/// Takes a certificate for any name that comes from a known authority: for `verify = "ca"`. The certificates
+/// that a MySQL server makes at its first start name no host (MySQL 8.4 Reference Manual section 8.3.3.1).
+#[derive(Debug)]
+struct AnyName {
+    roots: Arc<RootCertStore>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for AnyName {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let certificate = ParsedCertificate::try_from(end_entity)?;
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(&certificate, &self.roots, intermediates, now, algorithms)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
 }
 
 /// Takes any certificate: for `verify = false`. What is signed with it must still be signed with its key.

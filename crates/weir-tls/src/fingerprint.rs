@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use aws_lc_rs::digest;
-use weir_config::Config;
+use weir_config::{Config, Verify};
 
 use crate::client;
 use crate::files;
@@ -32,7 +32,7 @@ pub fn fingerprint(config: &Config) -> Option<[u8; 32]> {
         tls.client_ca.as_deref().map_or(Some(()), &mut take)?;
     }
     for tls in config.pools.iter().filter_map(|pool| pool.tls.as_ref()) {
-        if tls.verify {
+        if tls.verify != Verify::Nobody {
             take(&client::authorities_file(tls.ca.as_deref())?)?;
         }
         if let Some((cert, key)) = tls.client() {

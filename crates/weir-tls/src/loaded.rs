@@ -34,7 +34,7 @@ impl Loaded {
         let mut loaded = Loaded { challenges: challenges.clone(), ..Loaded::default() };
         let mut errors = Vec::new();
         for listener in &config.listeners {
-            let Some(tls) = &listener.tls else { continue };
+            let Some(tls) = listener.tls.as_ref().filter(|tls| tls.is_spoken()) else { continue };
             match ServerTls::load(listener, tls, tickets) {
                 Ok(tls) => drop(loaded.listeners.insert(listener.name.clone(), Arc::new(tls))),
                 Err(error) => errors.push(error),

@@ -18,8 +18,9 @@ pub const NONCE_BYTES: usize = 20;
 /// What a server asks a client to prove a password against, drawn for one login.
 pub type Nonce = [u8; NONCE_BYTES];
 
-/// Longest password that is taken, in bytes: what mysqld takes of one that comes encrypted with a key of 2,048
-/// bits (214 bytes with OAEP and SHA-1) or over TLS (`MAX_PASSWORD_LENGTH` of `caching_sha2_password`).
+/// Longest password that is taken, in bytes: what mysqld takes of one that comes encrypted with a key of
+/// 2,048 bits (214 bytes with OAEP and SHA-1) or over TLS (`MAX_PASSWORD_LENGTH` of
+/// `caching_sha2_password`).
 pub const LONGEST_BYTES: usize = 256;
 
 /// The password of an account.
@@ -126,7 +127,10 @@ mod tests {
     #[test]
     fn answers_are_those_that_python_computes_by_the_formulas_of_the_manual() {
         let password = Password::new(b"sesame").unwrap();
-        assert_eq!(hex(&password.answer_sha2(&NONCE)), "9810947cdbd580099aaad10b0f3d01b0d02aafa2076af886a3df6d9ad41ab951");
+        assert_eq!(
+            hex(&password.answer_sha2(&NONCE)),
+            "9810947cdbd580099aaad10b0f3d01b0d02aafa2076af886a3df6d9ad41ab951"
+        );
         assert_eq!(hex(&password.answer_native(&NONCE)), "7e4aeaea1bf9d1fcf48593ab677e953684004cb8");
     }
 

@@ -25,8 +25,8 @@ pub struct PasswordKey {
 }
 
 impl PasswordKey {
-    /// The key of a file (PKCS#8 PEM), which is made when it is not there. Without a file, a key that lasts as
-    /// long as the process: clients that have pinned another refuse it.
+    /// The key of a file (PKCS#8 PEM), which is made when it is not there. Without a file, a key that
+    /// lasts as long as the process: clients that have pinned another refuse it.
     ///
     /// # Errors
     /// The file can't be read or made, is no RSA key of PKCS#8, or others than its owner may read it.
@@ -92,7 +92,8 @@ impl ServerKey {
     /// The password under this key, for the login of `nonce`; `None` when it is too long for the key.
     pub fn seal(&self, password: &Password, nonce: &Nonce) -> Option<Vec<u8>> {
         let mut room = vec![0; self.0.ciphertext_size()];
-        let sealed = self.0.encrypt(&OAEP_SHA1_MGF1SHA1, &password.masked(nonce), &mut room, None).ok()?.len();
+        let sealed =
+            self.0.encrypt(&OAEP_SHA1_MGF1SHA1, &password.masked(nonce), &mut room, None).ok()?.len();
         room.truncate(sealed);
         Some(room)
     }
@@ -150,6 +151,8 @@ mod tests {
     #[test]
     fn what_is_no_key_is_none() {
         assert!(ServerKey::from_pem(b"").is_none());
-        assert!(ServerKey::from_pem(b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n").is_none());
+        assert!(
+            ServerKey::from_pem(b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n").is_none()
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use weir_config::keys::{Built, Each, Key, Kind, Only, Planes, Table};
+use weir_config::keys::{Each, Key, Kind, Only, Planes, Table};
 use weir_config::units::{show_byte_rate, show_duration, show_size};
 use weir_config::{ROOT, default_text};
 
@@ -28,9 +28,8 @@ const INTRODUCTION: &str = "\
 `\"2GiB\"` (powers of 1024) or `\"64KB\"`, `\"10MB\"`, `\"1GB\"` (powers of 1000); byte rates `\"100B/s\"`. A bare number is never a
 duration or a size. Where a list is taken, a single value may stand for a list of one.
 
-A file with mistakes is refused whole, and every mistake is listed. Keys marked *not built yet* are known but refused by this
-version, so that nothing is silently ignored. Keys marked *restart* take force only after a restart (or USR2); all others with
-a reload.
+A file with mistakes is refused whole, and every mistake is listed. Keys marked *restart* take force only after a restart (or
+USR2); all others with a reload.
 ";
 
 fn section(table: &Table, page: &mut String) {
@@ -59,12 +58,6 @@ fn cell(text: &str) -> String {
 }
 
 fn takes(key: &Key) -> String {
-    let Built::Yes = key.built else {
-        return match &key.kind {
-            Kind::Unread(what) => (*what).to_owned(),
-            kind => kind.expected(),
-        };
-    };
     let mut text = match &key.kind {
         Kind::OneOrMany(Each::Word(words), _) => {
             let words: Vec<_> =
@@ -72,14 +65,13 @@ fn takes(key: &Key) -> String {
             format!("a list of {}", words.join(", "))
         }
         Kind::Word(words, _) => {
-            let words: Vec<_> = words
-                .iter()
-                .map(|word| {
-                    let mark = if word.built { "" } else { "; *not built yet*" };
-                    format!("`\"{}\"` ({}{mark})", word.word, word.doc)
-                })
-                .collect();
+            let words: Vec<_> =
+                words.iter().map(|word| format!("`\"{}\"` ({})", word.word, word.doc)).collect();
             words.join(", ")
+        }
+        Kind::BoolOrWord(_, words) => {
+            let words = words.iter().map(|word| format!(", `\"{}\"` ({})", word.word, word.doc));
+            format!("`true`, `false`{}", words.collect::<String>())
         }
         kind => kind.expected(),
     };
@@ -111,11 +103,8 @@ fn default(table: &Table, key: &Key) -> String {
     match (key.default, default_text(&key.kind)) {
         ("", Some(text)) => format!("`{text}`"),
         (words, _) => match words {
-            "" => match key.built {
-                Built::Not([word, ..]) => format!("`\"{word}\"`"),
-                _ if key.kind.table().is_some() => "see below".to_owned(),
-                _ => "none".to_owned(),
-            },
+            "" if key.kind.table().is_some() => "see below".to_owned(),
+            "" => "none".to_owned(),
             code if code.starts_with('[') || code.starts_with('"') && code.matches('"').count() == 2 => {
                 format!("`{code}`")
             }
@@ -129,9 +118,12 @@ fn meaning(key: &Key) -> String {
     match key.only {
         Only::Any => {}
         Only::Http => text.push_str(" *http only*"),
-        Only::Stream => text.push_str(" *http and tcp*"),
+        Only::Stream => text.push_str(" *http, tcp and mysql*"),
+        Only::Routed => text.push_str(" *http and tcp*"),
         Only::Tcp => text.push_str(" *tcp only*"),
         Only::Transport => text.push_str(" *tcp and udp*"),
+        Only::Kept => text.push_str(" *http and mysql*"),
+        Only::Mysql => text.push_str(" *mysql only*"),
     }
     match key.planes {
         Planes::All => {}
@@ -140,17 +132,6 @@ fn meaning(key: &Key) -> String {
     }
     if key.restart {
         text.push_str(" *restart*");
-    }
-    match key.built {
-        Built::Yes => {}
-        Built::Not([]) => text.push_str(" *Not built yet.*"),
-        Built::Not(fine) => {
-            let _ = write!(
-                text,
-                " *Not built yet; only `\"{}\"` is taken, which is what happens anyway.*",
-                fine.join("\"`, `\"")
-            );
-        }
     }
     text
 }

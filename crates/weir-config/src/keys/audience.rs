@@ -1,4 +1,4 @@
-//! For whom a key is: which listeners, on which plane, in which version.
+//! For whom a key is: which listeners, on which plane.
 
 /// Which listeners a key means something to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,12 +7,18 @@ pub enum Only {
     Any,
     /// `protocol = "http"`.
     Http,
-    /// `protocol = "http"` and `"tcp"`.
+    /// `protocol = "http"`, `"tcp"` and `"mysql"`: connections.
     Stream,
+    /// `protocol = "http"` and `"tcp"`, which have routes.
+    Routed,
     /// `protocol = "tcp"`.
     Tcp,
     /// `protocol = "tcp"` and `"udp"`.
     Transport,
+    /// `protocol = "http"` and `"mysql"`, whose connections to backends are kept for others.
+    Kept,
+    /// `protocol = "mysql"`.
+    Mysql,
 }
 
 /// On which planes a key means something.
@@ -28,13 +34,4 @@ pub enum Planes {
     /// The proxy plane, where it tunes what the kernel plane never does; why not. Without it a listener does
     /// all that was asked for.
     ProxyTuning(&'static str),
-}
-
-/// Whether this version does what a key asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Built {
-    /// It does.
-    Yes,
-    /// It does not. The words are values that ask for what happens anyway, and are therefore taken.
-    Not(&'static [&'static str]),
 }

@@ -89,7 +89,7 @@ fn transports(listener: &Listener) -> impl Iterator<Item = bool> + use<> {
             let speaks_h3 = http.versions.contains(&HttpVersion::H3);
             ((http.versions != [HttpVersion::H3]).then_some(false), speaks_h3.then_some(true))
         }
-        Speaks::Tcp => (Some(false), None),
+        Speaks::Tcp | Speaks::Mysql(_) => (Some(false), None),
         Speaks::Udp => (Some(true), None),
     };
     first.into_iter().chain(second)

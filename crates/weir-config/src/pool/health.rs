@@ -61,6 +61,8 @@ pub enum Check {
     Http(HttpProbe),
     /// Connects.
     Tcp,
+    /// Logs in.
+    Mysql,
     /// Never probes: every backend counts as up.
     Off,
 }
@@ -118,13 +120,13 @@ impl Part for Check {
                 &[
                     Word::new("http", "`GET path`, and look at the status"),
                     Word::new("tcp", "connect"),
-                    Word { built: false, ..Word::new("mysql", "ask the member") },
+                    Word::new("mysql", "log in to the server"),
                     Word::new("off", "never probe: every backend counts as up"),
                 ],
                 None,
             ))
             .default(
-                "\"http\" where only HTTP listeners use the pool, \"off\" where only udp ones do, else \"tcp\"",
+                "\"http\" where only HTTP listeners use the pool, \"off\" where only udp ones do, \"mysql\" where only mysql ones do, else \"tcp\"",
             )
             .also(&["type", "protocol", "mode"])
             .named("check", "What a probe does."),
@@ -136,6 +138,7 @@ impl Part for Check {
         match fields.word("check") {
             "http" => Check::Http(HttpProbe::of(fields)),
             "off" => Check::Off,
+            "mysql" => Check::Mysql,
             _ => Check::Tcp,
         }
     }
@@ -144,6 +147,7 @@ impl Part for Check {
         let word = match self {
             Check::Http(_) => "http",
             Check::Tcp => "tcp",
+            Check::Mysql => "mysql",
             Check::Off => "off",
         };
         fields.put("check", Some(Value::Word(word)));
@@ -249,6 +253,7 @@ fn keys_of_the_check(fields: &Fields, health: &Health, pool: &str, uses: &Uses, 
     let kind = match health.check {
         Check::Http(_) => return,
         Check::Tcp => "tcp",
+        Check::Mysql => "mysql",
         Check::Off => "off",
     };
     for name in ["path", "host", "expect_status"] {

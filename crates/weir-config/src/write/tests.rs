@@ -10,7 +10,7 @@ use proptest::test_runner::{Config as Settings, RngAlgorithm, TestRng, TestRunne
 
 use super::*;
 use crate::config::ROOT;
-use crate::keys::{Built, Limit, Shape, Table};
+use crate::keys::{Limit, Shape, Table};
 use crate::{diff, parse};
 
 /// Files that are made at least, and at most until every key was seen: some need others, and come together
@@ -75,7 +75,7 @@ impl Maker {
     fn table(&mut self, header: &str, path: &str, table: &'static Table) {
         self.lines.push(header.to_owned());
         let mut below = Vec::new();
-        for key in table.keys().into_iter().filter(|key| key.built == Built::Yes) {
+        for key in table.keys() {
             if !key.required && !self.one_of(if OFTEN.contains(&key.name) { 2 } else { RARITY }) {
                 continue;
             }
@@ -103,7 +103,7 @@ impl Maker {
     }
 
     fn inline(&mut self, table: &'static Table) -> String {
-        let keys = table.keys().into_iter().filter(|key| key.built == Built::Yes);
+        let keys = table.keys();
         let mut parts = Vec::new();
         for key in keys {
             if key.required || self.one_of(2) {
@@ -116,6 +116,10 @@ impl Maker {
     fn value(&mut self, key: &str, kind: &Kind) -> String {
         match kind {
             Kind::Bool(default) => (!default).to_string(),
+            Kind::BoolOrWord(default, words) => match self.draw(0..=words.len()) {
+                0 => (!default).to_string(),
+                word => quoted(words[word - 1].word),
+            },
             Kind::Duration(limit) => {
                 let within = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
                 let coarse = if limit.least >= Duration::from_secs(1) { 1000 } else { 1 };
@@ -128,7 +132,7 @@ impl Maker {
             Kind::Count(limit) => self.number(limit).to_string(),
             Kind::Factor(limit) => format!("{:?}", self.draw(limit.least..=limit.most)),
             Kind::Word(words, _) => {
-                let words: Vec<_> = words.iter().filter(|word| word.built).map(|word| word.word).collect();
+                let words: Vec<_> = words.iter().map(|word| word.word).collect();
                 quoted(self.draw(proptest::sample::select(words)))
             }
             Kind::Choice(numbers, _) => self.draw(proptest::sample::select(numbers.to_vec())).to_string(),
@@ -276,11 +280,11 @@ impl Seen {
     fn missing(&self) -> Vec<(&'static str, &'static str)> {
         let mut missing = Vec::new();
         for table in ROOT.with_all_below() {
-            let keys = table.keys().into_iter().filter(|key| key.built == Built::Yes);
+            let keys = table.keys().into_iter();
             for key in keys.filter(|key| !key.kind.table().is_some_and(Table::has_header)) {
                 let place = (table.path, key.name);
                 // Where there is but one word, to say it says nothing.
-                let has_choice = !matches!(&key.kind, Kind::Word(words, Some(_)) if words.iter().filter(|word| word.built).count() == 1);
+                let has_choice = !matches!(&key.kind, Kind::Word(words, Some(_)) if words.len() == 1);
                 let needs_effect = table.has_header() && has_choice;
                 if !self.said.contains(&place) || needs_effect && !self.with_effect.contains(&place) {
                     missing.push(place);
@@ -335,35 +339,4 @@ fn every_key_of_the_tables_is_read_has_an_effect_and_is_written_again() {
     }
     assert!(taken > made / 2, "only {taken} of {made} files were taken");
     assert_eq!(seen.missing(), [], "of {made} files");
-}
-
-#[test]
-fn every_key_that_is_not_built_is_refused_by_name() {
-    let listener = "[listener.a]\nbind = \"127.0.0.1:1\"\n";
-    let mut refused = 0;
-    for (header, path) in [
-        (listener.to_owned(), "[listener.NAME]"),
-        (format!("{listener}[pool.p]\nbackends = [\"a:1\"]\n"), "[pool.NAME]"),
-    ] {
-        let table = ROOT.with_all_below().into_iter().find(|table| table.path == path).expect("a table");
-        for key in table.keys().into_iter().filter(|key| key.built != Built::Yes) {
-            for value in ["\"x\"", "[\"x\"]", "{ a = 1 }", "1", "[]"] {
-                let report = parse("a.toml", &format!("{header}{} = {value}\n", key.name)).unwrap_err();
-                assert_eq!(report.problems.len(), 1, "{report}");
-                let message = &report.problems[0].message;
-                assert!(
-                    message.contains(key.name) && message.ends_with("is not built yet in this version"),
-                    "{message}"
-                );
-                refused += 1;
-            }
-        }
-    }
-    assert!(refused >= 10, "only {refused} cases were tried");
-    let tables = ROOT.with_all_below();
-    let mut unread = tables.iter().flat_map(|table| table.keys());
-    assert!(
-        !unread.any(|key| matches!(key.kind, Kind::Unread(_)) && key.built == Built::Yes),
-        "a key that is built must be read"
-    );
 }

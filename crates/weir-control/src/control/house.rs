@@ -92,7 +92,9 @@ impl Control {
                 Some(TierKind::LastResort) => {
                     tracing::error!(pool = name, "no backend is up: the last resort is tried");
                 }
-                Some(TierKind::Backup) => tracing::warn!(pool = name, "no ordinary backend is up: backups serve"),
+                Some(TierKind::Backup) => {
+                    tracing::warn!(pool = name, "no ordinary backend is up: backups serve")
+                }
                 Some(TierKind::Ordinary) => tracing::info!(pool = name, "ordinary backends serve again"),
             }
             self.bus.tell(What::Pool { pool: name.clone(), serving_from });

@@ -6,6 +6,7 @@
 
 pub mod probe;
 mod probe_h2;
+mod probe_mysql;
 pub mod schedule;
 
 use std::collections::{HashMap, VecDeque};
@@ -105,7 +106,7 @@ pub struct Probed {
 /// What is known about one backend from probes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Findings {
-    /// `http`, `tcp` or `off`.
+    /// `http`, `tcp`, `mysql` or `off`.
     pub check: String,
     /// Newest first.
     pub history: Vec<Probed>,
@@ -216,6 +217,7 @@ impl Board {
         let check = match pool.config.health.check {
             Check::Http { .. } => "http",
             Check::Tcp => "tcp",
+            Check::Mysql => "mysql",
             Check::Off => "off",
         };
         let mut findings = Findings { check: check.to_owned(), ..Findings::default() };
@@ -302,6 +304,9 @@ fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
     let question = match &health.check {
         Check::Off => return None,
         Check::Tcp => Question::Connect,
+        Check::Mysql => {
+            Question::Login { user: pool.config.mysql.as_ref().and_then(|mysql| mysql.user.clone()) }
+        }
         Check::Http(probe) => Question::Get {
             path: probe.path.clone(),
             host: probe.host.clone().unwrap_or_else(|| host_at(&backend.address, health.port)),

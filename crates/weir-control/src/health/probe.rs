@@ -1,5 +1,5 @@
-//! One health probe: connect, and for HTTP ask and read the answer's head. Never more than a few KiB, never
-//! longer than its limit.
+//! One health probe: connect, and for HTTP ask and read the answer's head, for MySQL log in. Never more
+//! than a few KiB, never longer than its limit.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -66,6 +66,11 @@ fn announcement(version: ProxyVersion) -> &'static [u8] {
 pub enum Question {
     /// Does it accept a connection?
     Connect,
+    /// Does it answer a MySQL login?
+    Login {
+        /// The account.
+        user: Option<String>,
+    },
     /// Does it answer `GET path` with a good status?
     Get {
         /// Path and query.
@@ -99,6 +104,10 @@ pub enum Failure {
     ClosedEarly,
     /// What came was no HTTP/1 status line.
     NotHttp(String),
+    /// What came was no MySQL.
+    NotMysql(String),
+    /// The server refuses logins: its error, with number and text.
+    Refused(String),
     /// What came was no HTTP/2.
     NotHttp2(String),
     /// Exchanges could not use such an answer; says what was found and expected.
@@ -124,6 +133,8 @@ impl fmt::Display for Failure {
             }
             Failure::ClosedEarly => write!(out, "closed before a status line"),
             Failure::NotHttp(start) => write!(out, "answered {start:?}, expected an HTTP/1 status line"),
+            Failure::NotMysql(what) => write!(out, "answered against MySQL's protocol: {what}"),
+            Failure::Refused(what) => write!(out, "refused the login: {what}"),
             Failure::NotHttp2(what) => write!(out, "answered against HTTP/2: {what}"),
             Failure::Unusable(what) => write!(out, "answered what an exchange can't use: {what}"),
             Failure::Status { status, expected } => write!(out, "answered {status}, expected {expected}"),
@@ -151,6 +162,11 @@ async fn ask(target: &Target, connected: &mut bool) -> Result<Option<u16>, Failu
     *connected = true;
     if let Some(version) = target.send_proxy {
         stream.write_all(announcement(version)).await.map_err(Failure::Broken)?;
+    }
+    if let Question::Login { user } = &target.question {
+        // TLS begins in mid-stream there, and needs no proof to be asked for a login.
+        super::probe_mysql::login(stream, user.as_deref()).await?;
+        return Ok(None);
     }
     match &target.tls {
         None => put(stream, &target.question, false).await,

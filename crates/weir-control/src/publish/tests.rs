@@ -177,7 +177,7 @@ async fn who_waits_for_a_backend_of_another_pool_is_not_called() {
     let (concerned, unconcerned) = (Arc::new(Calls::default()), Arc::new(Calls::default()));
     let snapshot = publisher.snapshot();
     let wait = |pool: usize, calls: &Arc<Calls>| {
-        snapshot.pools[pool].queue.enter(Waker::from(calls.clone()), 9).expect("room")
+        snapshot.pools[pool].queue.enter(None, Waker::from(calls.clone()), 9).expect("room")
     };
     let (_in_line, _in_other_line) = (wait(0, &concerned), wait(1, &unconcerned));
     add(&publisher, 0, "10.0.0.3:80").await.unwrap();

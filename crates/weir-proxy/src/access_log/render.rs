@@ -172,8 +172,8 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
         | End::DeniedUserAgent
         | End::RateLimited
         | End::ConcurrencyLimited => *b"PR",
-        End::QueueFull => *b"SQ",
-        End::QueueTimeout => *b"sQ",
+        End::QueueFull | End::ParkFull => *b"SQ",
+        End::QueueTimeout | End::ParkTimeout => *b"sQ",
         End::ConnectTimeout => *b"sC",
         End::BackendTimeout => [b's', if phase == b'R' { b'H' } else { phase }],
         End::BackendClosed => [b'S', if phase == b'R' { b'H' } else { phase }],

@@ -127,9 +127,9 @@ impl From<Refused> for Failure {
 impl From<Unavailable> for Failure {
     fn from(unavailable: Unavailable) -> Failure {
         match unavailable {
-            Unavailable::NoneUp => Failure::NoBackend,
-            Unavailable::QueueFull => Failure::QueueFull,
-            Unavailable::QueueTimeout { .. } => Failure::QueueTimeout,
+            Unavailable::NoneUp | Unavailable::NoneInRole => Failure::NoBackend,
+            Unavailable::QueueFull | Unavailable::ParkFull => Failure::QueueFull,
+            Unavailable::QueueTimeout { .. } | Unavailable::ParkTimeout { .. } => Failure::QueueTimeout,
             Unavailable::ClientGone { .. } => Failure::ClientClosed,
         }
     }

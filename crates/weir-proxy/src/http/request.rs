@@ -96,7 +96,7 @@ pub fn serialise(
         inspected: sqli::body_kind(forwarding.sqli(), request, received).ok().flatten(),
         limits: limits_of(&forwarding.listener.shared.config.http().limits),
         coding: compress::wish(forwarding.compress(), request, received),
-        wish: Wish { key, sticky: sticky.wanted },
+        wish: Wish { key, sticky: sticky.wanted, ..Wish::default() },
         sticky,
     })
 }

@@ -1,4 +1,5 @@
-//! The line before a pool whose backends are all at `max_connections`.
+//! The line before a pool whose backends are all at `max_connections`, or of which none has the role
+//! asked for.
 //!
 //! No call is lost: whoever finds every backend busy first takes a place in line, then tries once more, and
 //! only then waits. And the line is kept: a newcomer who finds room while others wait gives it to the first
@@ -12,17 +13,19 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use weir_balance::NoPick;
+use weir_balance::{NoPick, WantedRole};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_state::queue::{Queue, Waiter};
 
-use super::{Got, Reach, Unavailable, pick};
+use super::{Got, Park, Reach, Unavailable, pick};
 use crate::backends::{Chosen, WorkerPool, elapsed};
 use crate::worker::Worker;
 
-/// Waits for a backend of `pool` to have room: everything is busy, or others wait already.
+/// Waits for a backend of `pool` to have room, or the role: everything is busy, none has it, or others wait
+/// already.
 pub async fn wait(
     worker: &Worker,
     pool: &Rc<WorkerPool>,
@@ -33,27 +36,38 @@ pub async fn wait(
     let begun = clock::now();
     let queue = pool.shared.config.queue;
     let line = &pool.shared.queue;
-    let mut is_first = line.depth() == 0;
-    deadline.set(begun + queue.timeout);
+    let mut is_first = line.depth_of(reach.wish.role) == 0;
+    let mut awaited = match reach.wish.park {
+        // What the others wait for is not known yet, and it decides how many may.
+        Some(_) => choose_now(worker, pool, reach)?.err().unwrap_or(Awaited::Room),
+        None => Awaited::Room,
+    };
+    let (most, full) = match (awaited, reach.wish.park) {
+        (Awaited::Role, Some(park)) => (park.most, Unavailable::ParkFull),
+        _ => (queue.max, Unavailable::QueueFull),
+    };
+    let mut wait = Wait { begun, until: begun + queue.timeout, is_parked: false };
     pool.cells().queued.increment();
-    let mut position = QueuePosition::take(line, queue.max).await.ok_or(Unavailable::QueueFull)?;
+    let mut position = QueuePosition::take(line, reach.wish.role, most).await.ok_or(full)?;
     loop {
         match choose_now(worker, pool, reach)? {
-            Some(chosen) if is_first => {
+            Ok(chosen) if is_first => {
                 position.give_up();
                 return Ok(Got { chosen, queued: Some(elapsed(begun)) });
             }
             // There is room, but others were here before: releasing it calls the first of them.
-            Some(chosen) => drop(chosen),
-            None => {}
+            Ok(chosen) => drop(chosen),
+            Err(found) => awaited = found,
         }
+        wait.is_for(awaited, pool, reach.wish.park);
+        deadline.set(wait.until);
         poll_fn(|context| {
             if position.waiter.is_called() {
                 Poll::Ready(Ok(()))
             } else if client_gone(context) {
                 Poll::Ready(Err(Unavailable::ClientGone { queued: elapsed(begun) }))
             } else if deadline.has_passed() {
-                Poll::Ready(Err(Unavailable::QueueTimeout { queued: elapsed(begun) }))
+                Poll::Ready(Err(wait.timed_out()))
             } else {
                 Poll::Pending
             }
@@ -61,23 +75,67 @@ pub async fn wait(
         .await?;
         is_first = true;
         // An error leaves the place unused, and so passes the call on.
-        let chosen = choose_now(worker, pool, reach)?;
-        if let Some(chosen) = chosen {
-            position.is_used = true;
-            line.pass_on(&position.waiter);
-            return Ok(Got { chosen, queued: Some(elapsed(begun)) });
+        match choose_now(worker, pool, reach)? {
+            Ok(chosen) => {
+                position.is_used = true;
+                line.pass_on(&position.waiter);
+                return Ok(Got { chosen, queued: Some(elapsed(begun)) });
+            }
+            Err(found) => awaited = found,
         }
         // Somebody was faster; back to the front of the line.
         position.take_again().await;
     }
 }
 
-/// Chooses from the pool as it is now; `None` while every backend is busy.
+/// What there is to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaited {
+    /// Every backend is busy.
+    Room,
+    /// No backend has the role, and the call is one that waits for that.
+    Role,
+}
+
+/// How long one call waits, which depends on what for.
+struct Wait {
+    begun: Duration,
+    until: Duration,
+    is_parked: bool,
+}
+
+impl Wait {
+    /// Room is waited for from the moment on at which there was nothing else to wait for, a role from the
+    /// beginning on: both together are no longer than `park` and `queue.timeout`.
+    fn is_for(&mut self, awaited: Awaited, pool: &WorkerPool, park: Option<Park>) {
+        match (awaited, park) {
+            (Awaited::Role, Some(park)) if !self.is_parked => {
+                pool.cells().parked.increment();
+                (self.is_parked, self.until) = (true, self.begun + park.longest);
+            }
+            (Awaited::Room, _) if self.is_parked => {
+                let until = clock::now() + pool.shared.config.queue.timeout;
+                (self.is_parked, self.until) = (false, until);
+            }
+            _ => {}
+        }
+    }
+
+    fn timed_out(&self) -> Unavailable {
+        let queued = elapsed(self.begun);
+        match self.is_parked {
+            true => Unavailable::ParkTimeout { queued },
+            false => Unavailable::QueueTimeout { queued },
+        }
+    }
+}
+
+/// Chooses from the pool as it is now; the inner error says what there is to wait for.
 fn choose_now(
     worker: &Worker,
     asked: &Rc<WorkerPool>,
     reach: &mut Reach,
-) -> Result<Option<Chosen>, Unavailable> {
+) -> Result<Result<Chosen, Awaited>, Unavailable> {
     let now = clock::now();
     let pool = worker.pool(&asked.shared.config.name).ok_or(Unavailable::NoneUp)?;
     let chosen = if Rc::ptr_eq(&pool, asked) || reach.tried.is_empty() {
@@ -90,19 +148,20 @@ fn choose_now(
         let exclude: Vec<usize> = reach.tried.iter().filter_map(tried).collect();
         pick(worker, &pool, reach.wish, &exclude, now)
     };
-    match chosen {
-        Ok(chosen) => Ok(Some(chosen)),
-        Err(NoPick::AllBusy) => Ok(None),
-        Err(NoPick::NoneUp) => Err(Unavailable::NoneUp),
+    let chosen = match chosen {
         // Those left were tried already: any of them again.
         Err(NoPick::AllExcluded) => {
             reach.tried.clear();
-            match pick(worker, &pool, reach.wish, &[], now) {
-                Ok(chosen) => Ok(Some(chosen)),
-                Err(NoPick::AllBusy) => Ok(None),
-                Err(NoPick::NoneUp | NoPick::AllExcluded) => Err(Unavailable::NoneUp),
-            }
+            pick(worker, &pool, reach.wish, &[], now)
         }
+        chosen => chosen,
+    };
+    match chosen {
+        Ok(chosen) => Ok(Ok(chosen)),
+        Err(NoPick::AllBusy) => Ok(Err(Awaited::Room)),
+        Err(NoPick::NoneInRole) if reach.wish.park.is_some() => Ok(Err(Awaited::Role)),
+        Err(NoPick::NoneInRole) => Err(Unavailable::NoneInRole),
+        Err(NoPick::NoneUp | NoPick::AllExcluded) => Err(Unavailable::NoneUp),
     }
 }
 
@@ -115,8 +174,8 @@ struct QueuePosition<'a> {
 }
 
 impl<'a> QueuePosition<'a> {
-    async fn take(line: &'a Queue, limit: u32) -> Option<QueuePosition<'a>> {
-        let waiter = line.enter(own_waker().await, limit)?;
+    async fn take(line: &'a Queue, role: Option<WantedRole>, limit: u32) -> Option<QueuePosition<'a>> {
+        let waiter = line.enter(role, own_waker().await, limit)?;
         Some(QueuePosition { line, waiter, is_used: false })
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
-use weir_balance::{NoPick, PickInput};
+use weir_balance::{NoPick, PickInput, WantedRole};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_stats::table::{End, ListenerCells, Rejected};
@@ -34,6 +34,12 @@ pub struct Got {
 pub enum Unavailable {
     /// None is up.
     NoneUp,
+    /// None that is up has the role that was asked for.
+    NoneInRole,
+    /// None had the role, and as many as may wait for it do.
+    ParkFull,
+    /// None got the role within `park`.
+    ParkTimeout { queued: Duration },
     /// Every one is at `max_connections`, and so is the line.
     QueueFull,
     /// Waited for `queue.timeout`.
@@ -46,7 +52,9 @@ impl Unavailable {
     /// The word for log and metrics.
     pub fn end(self) -> End {
         match self {
-            Unavailable::NoneUp => End::NoBackend,
+            Unavailable::NoneUp | Unavailable::NoneInRole => End::NoBackend,
+            Unavailable::ParkFull => End::ParkFull,
+            Unavailable::ParkTimeout { .. } => End::ParkTimeout,
             Unavailable::QueueFull => End::QueueFull,
             Unavailable::QueueTimeout { .. } => End::QueueTimeout,
             Unavailable::ClientGone { .. } => End::ClientClosed,
@@ -56,8 +64,13 @@ impl Unavailable {
     /// Time in line before it was given up; `None` without a wait.
     pub fn queued(self) -> Option<Duration> {
         match self {
-            Unavailable::QueueTimeout { queued } | Unavailable::ClientGone { queued } => Some(queued),
-            Unavailable::NoneUp | Unavailable::QueueFull => None,
+            Unavailable::QueueTimeout { queued }
+            | Unavailable::ParkTimeout { queued }
+            | Unavailable::ClientGone { queued } => Some(queued),
+            Unavailable::NoneUp
+            | Unavailable::NoneInRole
+            | Unavailable::QueueFull
+            | Unavailable::ParkFull => None,
         }
     }
 }
@@ -69,6 +82,19 @@ pub struct Wish {
     pub key: Option<u64>,
     /// Backend id from the client's cookie.
     pub sticky: Option<u64>,
+    /// The role that the backend must have, where backends have roles.
+    pub role: Option<WantedRole>,
+    /// What to wait for while none has that role; `None`: for nothing.
+    pub park: Option<Park>,
+}
+
+/// A wait for a backend to get a role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Park {
+    /// Longest wait, from its beginning.
+    pub longest: Duration,
+    /// Most that wait for the same role at once, over all workers, those in line for room included.
+    pub most: u32,
 }
 
 /// The attempts of one call, from the first choice to the last.
@@ -105,7 +131,7 @@ impl Reach {
     }
 
     /// Chooses a backend that has not failed in this call, or any where all have; waits in line for at most
-    /// `queue.timeout` where every one is at `max_connections`.
+    /// `queue.timeout` where every one is at `max_connections`, and as the wish says where none has the role.
     ///
     /// `deadline` must belong to the calling task; it is replaced only when there is a wait. `client_gone` is
     /// asked whenever the task is woken during the wait, with its context, so that it can ask to be woken
@@ -118,11 +144,12 @@ impl Reach {
         now: Duration,
         client_gone: impl FnMut(&mut Context<'_>) -> bool,
     ) -> Result<Got, Unavailable> {
-        if pool.shared.queue.depth() == 0 {
+        if pool.shared.queue.depth_of(self.wish.role) == 0 {
             match self.choose_now(worker, pool, now) {
                 Ok(chosen) => return Ok(Got { chosen, queued: None }),
                 Err(NoPick::NoneUp | NoPick::AllExcluded) => return Err(Unavailable::NoneUp),
-                Err(NoPick::AllBusy) => {}
+                Err(NoPick::NoneInRole) if self.wish.park.is_none() => return Err(Unavailable::NoneInRole),
+                Err(NoPick::AllBusy | NoPick::NoneInRole) => {}
             }
         }
         let got = Box::pin(line::wait(worker, pool, self, deadline, client_gone)).await?;
@@ -198,6 +225,6 @@ fn pick(
     now: Duration,
 ) -> Result<Chosen, NoPick> {
     let draw = worker.draw();
-    let Wish { key, sticky } = wish;
-    pool.choose(&PickInput { now, draw: [draw as u32, (draw >> 32) as u32], key, sticky, exclude })
+    let Wish { key, sticky, role, park: _ } = wish;
+    pool.choose(&PickInput { now, draw: [draw as u32, (draw >> 32) as u32], key, sticky, exclude, role })
 }

@@ -32,11 +32,25 @@ use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// Serves one connection to its end.
 pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream, peer: SocketAddr) {
+    serve_in(Spoken::Tcp, Wish::default(), worker, slot, stream, peer).await;
+}
+
+/// Serves one connection, whose bytes are `spoken`, to its end; the wish is for its backend, but for the key.
+pub async fn serve_in(
+    spoken: Spoken,
+    wish: Wish,
+    worker: Rc<Worker>,
+    slot: Rc<ListenerSlot>,
+    stream: TcpStream,
+    peer: SocketAddr,
+) {
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     let listener = slot.current();
     let client = Client::of_peer(peer);
     let mut session = Session {
+        spoken,
+        wish,
         worker,
         slot,
         listener,
@@ -56,6 +70,8 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
 }
 
 struct Session {
+    spoken: Spoken,
+    wish: Wish,
     worker: Rc<Worker>,
     slot: Rc<ListenerSlot>,
     /// As it was configured when the session began.
@@ -199,7 +215,7 @@ impl Session {
         let Client { address, destination, .. } = self.client;
         let destination = || destination.or_else(|| stream.local_addr().ok());
         let key = flow_key(&pool.shared.config, Transport::Tcp, address, destination);
-        let wish = Wish { key, sticky: None };
+        let wish = Wish { key, ..self.wish };
         let mut reach = Reach::begin(pool, wish, self.report.begun);
         loop {
             let client_gone = |context: &mut Context<'_>| !has_spoken && poll_left(stream, context);
@@ -244,7 +260,10 @@ impl Session {
         self.deadline.set(begun + self.listener.shared.config.timeout.connect);
         let header = chosen.pool.shared.config.send_proxy;
         let header = header.map(|version| self.client.proxy_header(version, || stream.local_addr()));
-        let backend = chosen.backend().open(&self.worker, &self.deadline, header.as_deref()).await?;
+        let backend = match self.spoken {
+            Spoken::Mysql => chosen.open_counted(&self.worker, &self.deadline, header.as_deref()).await?,
+            _ => chosen.backend().open(&self.worker, &self.deadline, header.as_deref()).await?,
+        };
         let now = clock::now();
         let latency = now.saturating_sub(begun);
         chosen.observe_success(now, latency);
@@ -311,7 +330,7 @@ impl Session {
             pool: pool.map(|pool| pool.shared.config.name.as_str()),
             backend,
             client: self.client.address,
-            protocol: Spoken::Tcp,
+            protocol: self.spoken,
             method: None,
             host: None,
             path: None,
@@ -355,8 +374,8 @@ fn rejection(end: End) -> Option<Rejected> {
         End::NoRoute => Rejected::NoRoute,
         End::DeniedAddress => Rejected::DeniedAddress,
         End::NoBackend => Rejected::NoBackend,
-        End::QueueFull => Rejected::QueueFull,
-        End::QueueTimeout => Rejected::QueueTimeout,
+        End::QueueFull | End::ParkFull => Rejected::QueueFull,
+        End::QueueTimeout | End::ParkTimeout => Rejected::QueueTimeout,
         End::Overload => Rejected::Memory,
         End::TooManyConnections => Rejected::ClientConnections,
         _ => return None,

@@ -70,13 +70,13 @@ impl Leg {
         let pool = listener.pools[index].clone();
         let generation = pool.shared.balance.generation();
         let key = flow_key(&pool.shared.config, Transport::Udp, key.0, || relay.destination(key));
-        let wish = Wish { key, sticky: None };
+        let wish = Wish { key, ..Wish::default() };
         let mut reach = Reach::begin(&pool, wish, now).elsewhere(exclude);
         loop {
             // A datagram waits for nothing.
             let chosen = reach.choose_now(worker, &pool, now).map_err(|refusal| match refusal {
                 NoPick::AllBusy => Rejected::QueueFull,
-                NoPick::NoneUp | NoPick::AllExcluded => Rejected::NoBackend,
+                NoPick::NoneUp | NoPick::NoneInRole | NoPick::AllExcluded => Rejected::NoBackend,
             })?;
             // Many are never answered.
             chosen.end_trial();

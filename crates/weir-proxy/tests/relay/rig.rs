@@ -89,7 +89,8 @@ impl Rig {
     /// The backend that the only pool gives a flow by the hash of all of it.
     pub fn owner_of_flow(&self, client: SocketAddr, destination: SocketAddr, protocol: u8) -> usize {
         let key = Some(weir_balance::flow_hash(client, destination, protocol));
-        let input = PickInput { now: Duration::ZERO, draw: [0; 2], key, sticky: None, exclude: &[] };
+        let input =
+            PickInput { now: Duration::ZERO, draw: [0; 2], key, sticky: None, exclude: &[], role: None };
         let explanation = Picker::new(self.snapshot.pools[0].balance.clone()).explain(&input);
         explanation.outcome.expect("a backend").index
     }

@@ -60,8 +60,11 @@ fn words(answer: &Answer) -> String {
             let refusal =
                 if it.refusal.is_empty() { String::new() } else { format!(": not chosen, {}", it.refusal) };
             let (address, state, in_flight, weight) = (&it.address, &it.state, it.in_flight, it.weight);
-            let _ =
-                writeln!(out, "{mark} {address} {state}, {in_flight} in flight, weight {weight}{refusal}");
+            let role = it.role.as_deref().map(|role| format!(" {role}")).unwrap_or_default();
+            let _ = writeln!(
+                out,
+                "{mark} {address} {state}{role}, {in_flight} in flight, weight {weight}{refusal}"
+            );
         }
     }
     out

@@ -123,7 +123,8 @@ fn certificates(out: &mut String, status: &Status, colours: bool) {
 
 fn row(it: &BackendStatus) -> Vec<String> {
     let class = |class: &str| it.requests.get(class).copied().unwrap_or(0).to_string();
-    let name = if it.backup { format!("{} (backup)", it.address) } else { it.address.clone() };
+    let role = it.role.as_deref().or_else(|| it.backup.then_some("backup"));
+    let name = role.map_or_else(|| it.address.clone(), |role| format!("{} ({role})", it.address));
     let weight = if it.ramp_percent < 100 {
         format!("{} at {} %", it.weight, it.ramp_percent)
     } else {

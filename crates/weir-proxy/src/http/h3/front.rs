@@ -18,6 +18,7 @@ use weir_state::Listener;
 use weir_stats::table::Rejected;
 
 use super::server;
+use crate::evictions::Idle;
 use crate::http::under_way::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 use crate::worker::{ListenerSocket, SessionCount, Worker};
 
@@ -116,7 +117,7 @@ impl Front for ListenerFront {
         let listener = self.socket.slot().current();
         if !listener.shared.admit() {
             // Somebody idle makes room for when the client asks again.
-            self.worker.evict_idle(listener.shared.number());
+            self.worker.evict(Idle::Session { listener: listener.shared.number() });
             self.reject(&listener.shared, Rejected::ListenerConnections);
             return None;
         }
