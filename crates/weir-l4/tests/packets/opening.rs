@@ -162,6 +162,39 @@ fn who_guesses_an_acknowledgement_settles_nothing() {
     }
 }
 
+/// What the backend said last is 0 as long as it has said nothing.
+#[test]
+fn who_acknowledges_what_no_backend_has_said_settles_nothing() {
+    for kind in [TCP4, TCP6] {
+        let mut plane = kind.flowing();
+        for acknowledgement in [0, 1, 1000, u32::MAX] {
+            let mut guess = kind.later();
+            guess.acknowledgement = acknowledgement;
+            assert!(plane.run(CLIENTS, &guess.frame()).was_sent());
+            assert_eq!((plane.opening(), plane.settled()), (2, 0), "{acknowledgement}");
+        }
+    }
+}
+
+/// Its application may have broken the connection off.
+#[test]
+fn a_backend_that_answers_before_it_resets_has_refused_nothing() {
+    for kind in [TCP4, TCP6] {
+        let refused = |answers: bool| {
+            let mut plane = kind.flowing();
+            let before = plane.backend_counts(0).refused;
+            let answer = kind.answer();
+            let reset = kind.answer().with_flags(RST | ACK);
+            for packet in [&answer, &reset].into_iter().skip(usize::from(!answers)) {
+                let expected = kind.at_client(packet).frame();
+                plane.run(BACKENDS, &packet.frame()).forwarded(Verdict::ToClient, &expected);
+            }
+            plane.backend_counts(0).refused - before
+        };
+        assert_eq!((refused(true), refused(false)), (0, 1));
+    }
+}
+
 /// Of a pool that hashes segments go on that nobody knows: what the backend resets was none.
 #[test]
 fn a_segment_that_the_backend_resets_settles_nothing_and_is_no_refusal() {

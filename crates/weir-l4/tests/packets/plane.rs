@@ -122,12 +122,7 @@ impl Loaded {
         let held: Vec<_> = networks.keys().map(|key| key.unwrap()).collect();
         held.iter().for_each(|key| networks.remove(key).unwrap());
         clear(self.table::<Address, Source>("source_ports"));
-        for map in ["flows4", "opening4"] {
-            clear(self.table::<FlowKey4, Flow>(map));
-        }
-        for map in ["flows6", "opening6"] {
-            clear(self.table::<FlowKey6, Flow>(map));
-        }
+        self.forget();
         clear(self.table::<u32, u32>("local_peers"));
         clear(self.table::<[u8; 40], [u8; 44]>("fragments"));
         for pool in 0..POOLS {
@@ -139,14 +134,7 @@ impl Loaded {
             self.array::<u64>("open_flows").set(backend, 0, 0).unwrap();
         }
         self.array::<Settings>("settings").set(0, Settings::default(), 0).unwrap();
-        // How much of a tick's share is spent, by processor: `struct answered`.
-        let nothing = vec![[0; 2]; nr_cpus().expect("the kernel says how many there are")];
-        let nothing = PerCpuValues::<[u32; 2]>::try_from(nothing).expect("one for each processor");
-        self.program
-            .counters("answers")
-            .expect("it is there")
-            .set(0, nothing, 0)
-            .expect("it has one element");
+        self.answer_again();
         self.origin_users.clear();
         self.is_summed = false;
         self.counted = self.counts();
@@ -154,6 +142,19 @@ impl Loaded {
             set_forwarding(true);
             self.forwards = true;
         }
+    }
+
+    fn forget(&mut self) {
+        for (four, six) in [("flows4", "flows6"), ("opening4", "opening6")] {
+            clear(self.table::<FlowKey4, Flow>(four));
+            clear(self.table::<FlowKey6, Flow>(six));
+        }
+    }
+
+    fn answer_again(&mut self) {
+        // How much of a tick's share is spent, by processor: `struct answered`.
+        let nothing = PerCpuValues::try_from(vec![[0_u32; 2]; nr_cpus().unwrap()]).unwrap();
+        self.program.counters("answers").unwrap().set(0, nothing, 0).unwrap();
     }
 
     fn array<V: Pod>(&mut self, name: &str) -> Array<&mut MapData, V> {
@@ -539,7 +540,6 @@ impl Plane {
     }
 
     /// The program's descriptor.
-    #[allow(dead_code, reason = "the fuzz target runs packets by itself")]
     pub fn program(&mut self) -> BorrowedFd<'_> {
         self.loaded().program.classifier().fd().expect("it is loaded").as_fd()
     }
@@ -554,14 +554,15 @@ impl Plane {
         all
     }
 
+    /// Has a tick's share of answers anew.
+    #[allow(dead_code, reason = "the fuzz target asks for more")]
+    pub fn answer_again(&mut self) {
+        self.loaded().answer_again();
+    }
+
     /// Forgets all flows.
     pub fn forget(&mut self) {
-        for map in ["flows4", "opening4"] {
-            clear(self.loaded().table::<FlowKey4, Flow>(map));
-        }
-        for map in ["flows6", "opening6"] {
-            clear(self.loaded().table::<FlowKey6, Flow>(map));
-        }
+        self.loaded().forget();
     }
 
     /// Runs the program on a frame.
