@@ -65,8 +65,8 @@ pub fn has_connections(at: SocketAddr, which: Which) -> io::Result<bool> {
             match message.kind {
                 DONE => return Ok(false),
                 ERROR => return Err(message.error()),
-                // Four bytes, two ports, and then the address of this end. The kernel goes on only as far as it
-                // is read.
+                // Four bytes, two ports, and then the address of this end. The kernel goes on only as far
+                // as it is read.
                 _ if message.body.get(8..8 + octets.len()) == Some(&octets[..]) => return Ok(true),
                 _ => {}
             }
