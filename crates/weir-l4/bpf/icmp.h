@@ -87,7 +87,7 @@ __noinline int read_quoted(struct __sk_buff *skb, const struct packet *packet, s
 	return 1;
 }
 
-/* Bytes that are summed at once; a multiple of four. */
+/* Bytes that are summed at once; a power of two. */
 #define SUMMED_BYTES 64
 /* Pieces of the longest packet. */
 #define MAX_SUMMED (0x10000 / SUMMED_BYTES + 1)
@@ -105,18 +105,16 @@ static long sum_piece(__u32 number, struct summing *summing)
 {
 	__u8 bytes[SUMMED_BYTES] = {};
 	__u32 at = summing->from + number * SUMMED_BYTES;
-	__u32 left = summing->end - at;
+	__u32 last = summing->end - at - 1;
 
 	if (at >= summing->end)
 		return 1;
-	/* The verifier wants a bound that the compiler has seen before; one at a time: see `sum_is_right`. */
-	if (left > SUMMED_BYTES)
-		left = SUMMED_BYTES;
-	asm volatile("" : "+r"(left));
-	if (left > SUMMED_BYTES)
-		return 1;
-	asm volatile("" : "+r"(left));
-	if (left == 0 || bpf_skb_load_bytes(summing->skb, at, bytes, left)) {
+	if (last >= SUMMED_BYTES)
+		last = SUMMED_BYTES - 1;
+	/* From a mask the verifier of Linux 6.1 learns that at least a byte is read: from a comparison with 0 it does not. */
+	asm volatile("" : "+r"(last));
+	last &= SUMMED_BYTES - 1;
+	if (bpf_skb_load_bytes(summing->skb, at, bytes, last + 1)) {
 		/* Which is never right. */
 		summing->sum = 0;
 		return 1;
