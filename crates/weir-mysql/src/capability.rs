@@ -1,7 +1,7 @@
 //! What a client and a server may say to each other: capability flags, and the status flags of answers.
 //!
-//! Source: MySQL manual, "Capabilities Flags" (`mysql_com.h`); MariaDB's documentation, "Connecting", for what
-//! only its servers know.
+//! Source: MySQL manual, "Capabilities Flags" (`mysql_com.h`); MariaDB's documentation, "Connecting", for
+//! what only its servers know.
 
 use std::ops::{BitAnd, BitOr, Not};
 

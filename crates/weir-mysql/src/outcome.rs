@@ -110,8 +110,8 @@ impl<'a> OkPacket<'a> {
         Ok((OkPacket { affected_rows, insert_id, warnings, ..OkPacket::of(status) }, cursor))
     }
 
-    /// Appends the payload, as answer to a client with these capabilities. `first` is [`OK`], or [`EOF`] where
-    /// rows end. Changes that are [`SessionChanges::TooLong`] can not be written, and are left out.
+    /// Appends the payload, as answer to a client with these capabilities. `first` is [`OK`], or [`EOF`]
+    /// where rows end. Changes that are [`SessionChanges::TooLong`] can not be written, and are left out.
     pub fn write(&self, out: &mut Vec<u8>, first: u8, capabilities: Capabilities) {
         let told = match self.changes {
             SessionChanges::Told(told) if capabilities.has(Capabilities::SESSION_TRACK) => Some(told),

@@ -1,8 +1,8 @@
 //! Packets: a header of four bytes, a payload of up to 16 MiB - 1, and the rule by which longer ones go on in
 //! the next.
 //!
-//! [`PacketReader`] keeps no bytes: it works on the slices that came, asks for the beginning of each packet to
-//! be in one piece, and lets the rest go by. So a packet of 1 GiB passes in the buffer that a small one needs.
+//! [`PacketReader`] keeps no bytes: it works on the slices that came, asks for the beginning of each packet
+//! to be in one piece, and lets the rest go by. So a packet of 1 GiB passes in the buffer of a small one.
 //!
 //! Source: MySQL internals, "Protocol Basics: MySQL Packets".
 
@@ -71,7 +71,7 @@ pub struct PacketStep<'a> {
 /// What happened in a stream of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketEvent<'a> {
-    /// The next packet's beginning is not all there: give the same bytes again when there are `needs` of them.
+    /// The next packet's beginning is not all there: give the same bytes again with at least `needs`.
     Partial {
         /// Bytes that the input must have, header included; more than it had.
         needs: usize,
@@ -234,7 +234,7 @@ pub fn write_packet_with(out: &mut Vec<u8>, sequence: u8, fill: impl FnOnce(&mut
 mod tests {
     use super::*;
 
-    /// Reads all packets of `bytes`, given in slices of `slice_bytes`: for each its head, length and first id.
+    /// Reads all packets of `bytes`, given in slices of `slice_bytes`: for each head, length and id.
     fn read(bytes: &[u8], slice_bytes: usize, wanted: usize) -> Result<Vec<(Vec<u8>, u64, u8)>, WireError> {
         let mut reader = PacketReader::new();
         let (mut packets, mut at, mut end) = (Vec::new(), 0, 0);

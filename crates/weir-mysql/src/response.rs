@@ -363,8 +363,15 @@ fn definition(first: u8) -> Result<(), WireError> {
 }
 
 fn whole_eof(head: &PacketHead<'_>) -> Result<EofPacket, WireError> {
+    if head.bytes.first() != Some(&EOF) {
+        return Err(WireError::UnexpectedPacket);
+    }
     if !head.is_whole {
         return Err(WireError::TrailingBytes);
     }
     EofPacket::parse(head.bytes)
 }
+
+#[cfg(test)]
+#[path = "response_tests.rs"]
+mod tests;

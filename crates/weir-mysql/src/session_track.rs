@@ -23,9 +23,9 @@ pub enum TrackedChange<'a> {
     State(bool),
     /// The transactions of `session_track_gtids`: what this statement committed.
     Gtids(&'a [u8]),
-    /// Statements that would begin the same transaction elsewhere (`SET TRANSACTION …; START TRANSACTION …;`).
+    /// Statements that would begin the same transaction elsewhere (`SET TRANSACTION …; START …;`).
     TransactionCharacteristics(&'a [u8]),
-    /// What the transaction did, eight characters such as `T_R_____` (manual: `session_track_transaction_info`).
+    /// What the transaction did, eight characters such as `T_R_____` (`session_track_transaction_info`).
     TransactionState(&'a [u8]),
     /// A change of a kind that this crate does not know.
     Other {
