@@ -148,7 +148,8 @@ impl ExecuteParts {
         cursor.u32()?;
         let has_names = capabilities.has(Capabilities::QUERY_ATTRIBUTES);
         let mut values_count = usize::from(parameter_count);
-        if has_names && flags & PARAMETER_COUNT_AVAILABLE != 0 {
+        // Said where the statement has parameters, too, whatever the flag is.
+        if has_names && (parameter_count > 0 || flags & PARAMETER_COUNT_AVAILABLE != 0) {
             values_count = usize::try_from(cursor.integer()?).map_err(|_| WireError::Truncated)?;
         }
         let at = cursor.position();
@@ -304,6 +305,10 @@ mod tests {
             let cut = ExecuteParts::parse(&payload[..cut], 1, ATTRIBUTES);
             assert_eq!(cut, Err(WireError::Truncated));
         }
+        let plain = b"\x17\x02\0\0\0\0\x01\0\0\0\x01\0\x01\x08\0\0\x05\0\0\0\0\0\0\0";
+        let plain_parts =
+            ExecuteParts::parse(plain, 1, ATTRIBUTES).expect("the flag is not set, the count is there");
+        assert_eq!((plain_parts.values_count, &plain[plain_parts.types]), (1, &b"\x08\0\0"[..]));
         let none = ExecuteParts::parse(b"\x17\x02\0\0\0\x01\x01\0\0\0", 0, ATTRIBUTES);
         assert_eq!(none.map(|parts| (parts.flags & ANY_CURSOR, parts.types_follow)), Ok((1, None)));
     }

@@ -70,7 +70,8 @@ impl<'a> TrackedChanges<'a> {
                 return self.variable();
             }
             SCHEMA => TrackedChange::Schema(item.string()?),
-            STATE_CHANGE => TrackedChange::State(item.string()? == b"1"),
+            // The one kind whose item is no string of its own: the character stands alone.
+            STATE_CHANGE => TrackedChange::State(item.rest() == b"1"),
             GTIDS => {
                 // The encoding; there is one, text.
                 item.u8()?;
@@ -114,7 +115,10 @@ pub fn write_change(out: &mut Vec<u8>, change: &TrackedChange<'_>) {
             SYSTEM_VARIABLES
         }
         TrackedChange::Schema(name) => written(&mut item, name, SCHEMA),
-        TrackedChange::State(changed) => written(&mut item, if *changed { b"1" } else { b"0" }, STATE_CHANGE),
+        TrackedChange::State(changed) => {
+            item.push(if *changed { b'1' } else { b'0' });
+            STATE_CHANGE
+        }
         TrackedChange::Gtids(set) => {
             item.push(0);
             written(&mut item, set, GTIDS)
@@ -163,11 +167,16 @@ mod tests {
 
     #[test]
     fn several_variables_in_one_item_are_told_one_by_one() {
-        let told = b"\x00\x0c\x01a\x011\x01b\x03two\x02\x01\x00\x01\x02\x01x";
-        let told = &told[..14];
+        let told = b"\x00\x0c\x01a\x011\x01b\x03two\x01\x02\x01x";
         let read: Vec<_> = TrackedChanges::new(told).collect();
         assert_eq!(read.first(), Some(&Ok(TrackedChange::SystemVariable { name: b"a", value: b"1" })));
         assert_eq!(read.get(1), Some(&Ok(TrackedChange::SystemVariable { name: b"b", value: b"two" })));
+    }
+
+    #[test]
+    fn a_change_of_state_is_a_character_without_a_length_of_its_own() {
+        let read: Vec<_> = TrackedChanges::new(b"\x01\x02\x01w\x02\x01\x31").collect();
+        assert_eq!(read, [Ok(TrackedChange::Schema(b"w")), Ok(TrackedChange::State(true))]);
     }
 
     #[test]
