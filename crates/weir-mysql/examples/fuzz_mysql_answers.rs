@@ -1,7 +1,8 @@
 //! Fuzzes the reader of answers: no panic, progress on every call, the same verdicts for every split and
 //! every command, and nothing read behind an answer's end.
 //!
-//! `cargo run --release -p weir-mysql --example fuzz_mysql_answers -- --seconds 60`; `WEIR_SEED` repeats a run.
+//! `cargo run --release -p weir-mysql --example fuzz_mysql_answers -- --seconds 60`; `WEIR_SEED` repeats
+//! a run.
 
 #[path = "../../weir-http/examples/fuzzing/mod.rs"]
 mod fuzzing;

@@ -1,7 +1,8 @@
 //! Fuzzes greetings, logins, changes of user, commands and their attributes: no panic, and what was read is
 //! the same when it is written and read again.
 //!
-//! `cargo run --release -p weir-mysql --example fuzz_mysql_logins -- --seconds 60`; `WEIR_SEED` repeats a run.
+//! `cargo run --release -p weir-mysql --example fuzz_mysql_logins -- --seconds 60`; `WEIR_SEED` repeats
+//! a run.
 
 #[path = "../../weir-http/examples/fuzzing/mod.rs"]
 mod fuzzing;

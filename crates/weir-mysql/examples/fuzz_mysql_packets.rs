@@ -1,7 +1,8 @@
 //! Fuzzes the packet reader: no panic, progress on every call, the same packets for every split, and packets
 //! that are read as they were written.
 //!
-//! `cargo run --release -p weir-mysql --example fuzz_mysql_packets -- --seconds 60`; `WEIR_SEED` repeats a run.
+//! `cargo run --release -p weir-mysql --example fuzz_mysql_packets -- --seconds 60`; `WEIR_SEED` repeats
+//! a run.
 
 #[path = "../../weir-http/examples/fuzzing/mod.rs"]
 mod fuzzing;

@@ -1,6 +1,6 @@
-//! What mysqld 9.7.4 said, recorded on a socket: `tests/data/mysqld-9.7.4.txt`. A line is the generation of the
-//! client (`new` with CLIENT_DEPRECATE_EOF, `old` without), the command's byte, what the answer holds, and its
-//! bytes in hexadecimal, up to where the server fell silent.
+//! What mysqld 9.7.4 said, recorded on a socket: `tests/data/mysqld-9.7.4.txt`. A line is the generation of
+//! the client (`new` with CLIENT_DEPRECATE_EOF, `old` without), the command's byte, what the answer holds,
+//! and its bytes in hexadecimal, up to where the server fell silent.
 
 use weir_mysql::answer::{AnswerEvent, AnswerReader};
 use weir_mysql::authentication::LoginAnswer;
