@@ -129,7 +129,53 @@ impl Evictions {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use weir_balance::PickInput;
+
     use super::*;
+    use crate::backends::{ConnectError, Keep, Reservation};
+    use crate::worker::tests::serving;
+
+    /// Idle connections, of which only their count matters.
+    #[derive(Default)]
+    struct Shelf(RefCell<Vec<Reservation>>);
+
+    impl Keep for Shelf {
+        fn hand_over(&self) -> Rc<dyn Keep> {
+            Rc::new(Shelf(RefCell::new(self.0.take())))
+        }
+
+        fn close_idle(&self, most: usize) -> usize {
+            let mut idle = self.0.borrow_mut();
+            let closed = most.min(idle.len());
+            idle.drain(..closed);
+            closed
+        }
+
+        fn retire(&self, _: Duration, _: Duration, _: u32) {}
+    }
+
+    #[tokio::test(flavor = "local")]
+    async fn a_backend_with_as_many_connections_as_it_may_have_gets_one_for_an_idle_one() {
+        let (worker, snapshot) = serving(
+            "[listener.db]\nprotocol = 'mysql'\nbind = '127.0.0.1:3306'\npool = 'db'\n[pool.db]\n\
+             backends = [{ address = '10.0.0.1:3306', max_connections = 2 }]\n[pool.db.mysql]\ntopology = 'static'\n",
+        );
+        let pool = worker.pool("db").expect("the pool of the config");
+        let chosen = pool.choose(&PickInput::default()).expect("room");
+        let shelf = chosen.backend().kept::<Shelf>();
+        let busy = chosen.reserve(&worker).await.expect("the first");
+        let idle = chosen.reserve(&worker).await.expect("the second");
+        shelf.0.borrow_mut().push(idle);
+        let third = chosen.reserve(&worker).await.expect("for the idle one");
+        assert_eq!((shelf.0.borrow().len(), snapshot.pools[0].backends[0].open.open()), (0, 2));
+        let refused = chosen.reserve(&worker).await.err();
+        assert!(matches!(refused, Some(ConnectError::Full { .. })), "{refused:?}");
+        drop((busy, third));
+        assert_eq!(snapshot.pools[0].backends[0].open.open(), 0);
+    }
 
     #[tokio::test]
     async fn an_eviction_is_answered_when_the_last_worker_has_looked() {

@@ -487,7 +487,7 @@ impl Drop for PanicCount {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::task::Wake;
 
@@ -520,6 +520,17 @@ mod tests {
             inbox,
         };
         Worker::new(setup).0
+    }
+
+    /// One that has `config` in force and accepts nowhere; its deadlines pass. For a test on a local runtime.
+    pub(crate) fn serving(config: &str) -> (Rc<Worker>, Arc<Snapshot>) {
+        let config = weir_config::parse("weir.toml", config).unwrap_or_else(|report| panic!("{report}"));
+        let snapshot = Arc::new(Snapshot::compile(Arc::new(config), &Default::default(), None, 1));
+        let worker = worker(&snapshot.config.log);
+        apply(&worker, &CompiledSnapshot::compile(snapshot.clone(), None, 1), Vec::new()).unwrap();
+        tokio::task::spawn_local(worker.deadlines.clone().run());
+        tokio::task::spawn_local(evict_when_asked(worker.clone()));
+        (worker, snapshot)
     }
 
     #[tokio::test(flavor = "local")]

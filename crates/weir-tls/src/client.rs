@@ -267,3 +267,36 @@ impl ServerCertVerifier for AnyCertificate {
         self.0.signature_verification_algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+    use super::*;
+
+    /// An authority, and a certificate of it that names nobody.
+    fn nameless() -> (CertificateDer<'static>, CertificateDer<'static>) {
+        let (root_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+        let mut root = CertificateParams::default();
+        root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = root.self_signed(&root_key).unwrap().der().clone();
+        let issuer = Issuer::new(root, root_key);
+        let certificate = CertificateParams::default().signed_by(&key, &issuer).unwrap();
+        (authority, certificate.der().clone())
+    }
+
+    #[test]
+    fn a_certificate_that_names_nobody_is_taken_for_its_authority_and_for_no_other() {
+        let (authority, certificate) = nameless();
+        let (stranger, _) = nameless();
+        let name = ServerName::try_from("db.example").unwrap();
+        let check = |root: &CertificateDer<'static>| {
+            let mut roots = RootCertStore::empty();
+            roots.add(root.clone()).unwrap();
+            let any_name = AnyName { roots: Arc::new(roots), provider: provider::of(CipherPolicy::Default) };
+            any_name.verify_server_cert(&certificate, &[], &name, &[], UnixTime::now())
+        };
+        check(&authority).unwrap();
+        assert!(check(&stranger).is_err());
+    }
+}

@@ -198,3 +198,108 @@ impl Drop for QueuePosition<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use weir_balance::Role;
+    use weir_state::Snapshot;
+
+    use super::*;
+    use crate::worker::tests::serving;
+
+    const PARK: Park = Park { longest: Duration::from_secs(20), most: 2 };
+
+    /// Two servers of which nobody knows the roles yet, each with room for one; `more` is said of the pool.
+    fn cluster(more: &str) -> (Rc<Worker>, Arc<Snapshot>, Rc<WorkerPool>) {
+        let (worker, snapshot) = serving(&format!(
+            "[listener.db]\nprotocol = 'mysql'\nbind = '127.0.0.1:3306'\npool = 'db'\n[pool.db]\n{more}\n\
+             backends = [{{ address = '10.0.0.1:3306', max_connections = 1 }}, {{ address = '10.0.0.2:3306', max_connections = 1 }}]\n\
+             [pool.db.mysql]\nuser = 'weir'\n"
+        ));
+        let pool = worker.pool("db").expect("the pool of the config");
+        (worker, snapshot, pool)
+    }
+
+    fn roles(snapshot: &Snapshot, first: Option<Role>) {
+        snapshot.pools[0].set_roles([(0, first), (1, Some(Role::Secondary))], clock::now());
+    }
+
+    /// One call that asks for a role, on a task of its own.
+    async fn ask(
+        worker: Rc<Worker>,
+        pool: Rc<WorkerPool>,
+        role: WantedRole,
+        park: Option<Park>,
+    ) -> Result<Got, Unavailable> {
+        let deadline = worker.deadlines.register(own_waker().await);
+        let wish = super::super::Wish { role: Some(role), park, ..Default::default() };
+        let mut reach = Reach::begin(&pool, wish, clock::now());
+        reach.choose(&worker, &pool, &deadline, clock::now(), |_| false).await
+    }
+
+    /// Lets the other tasks run until they wait.
+    async fn settle() {
+        for _ in 0..50 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(flavor = "local")]
+    async fn a_parked_write_waits_for_a_primary_and_holds_up_no_read() {
+        let (worker, snapshot, pool) = cluster("");
+        roles(&snapshot, None);
+        let write = ask(worker.clone(), pool.clone(), WantedRole::Primary, Some(PARK));
+        let write = tokio::task::spawn_local(write);
+        settle().await;
+        assert_eq!(snapshot.pools[0].queue.depth_of(Some(WantedRole::Primary)), 1);
+        for _ in 0..3 {
+            let read = ask(worker.clone(), pool.clone(), WantedRole::Read, None).await.ok().unwrap();
+            assert_eq!((read.chosen.index, read.queued), (1, None), "a read goes on, and at once");
+        }
+        assert!(!write.is_finished(), "room on a secondary is nothing to a write");
+        roles(&snapshot, Some(Role::Primary));
+        let got = write.await.unwrap().ok().unwrap();
+        assert_eq!(got.chosen.index, 0);
+        assert!(got.queued.is_some());
+        assert_eq!(
+            (snapshot.pools[0].cells.total(|cells| &cells.parked), snapshot.pools[0].queue.depth()),
+            (1, 0)
+        );
+    }
+
+    #[tokio::test(flavor = "local")]
+    async fn all_parked_writes_go_once_there_is_a_primary_as_far_as_it_has_room() {
+        let (worker, snapshot, pool) = cluster("queue = { timeout = '20s' }");
+        roles(&snapshot, None);
+        let ask_again = || {
+            let write = ask(worker.clone(), pool.clone(), WantedRole::Primary, Some(PARK));
+            tokio::task::spawn_local(write)
+        };
+        let (first, second) = (ask_again(), ask_again());
+        settle().await;
+        let third = ask(worker.clone(), pool.clone(), WantedRole::Primary, Some(PARK)).await;
+        assert_eq!(third.err(), Some(Unavailable::ParkFull), "two may wait");
+        roles(&snapshot, Some(Role::Primary));
+        let first = first.await.unwrap().ok().unwrap();
+        settle().await;
+        assert!(!second.is_finished(), "the primary has room for one");
+        drop(first);
+        assert_eq!(second.await.unwrap().ok().unwrap().chosen.index, 0);
+    }
+
+    #[tokio::test(flavor = "local")]
+    async fn a_write_without_a_primary_ends_at_once_or_when_its_time_is_over() {
+        let (worker, snapshot, pool) = cluster("");
+        roles(&snapshot, None);
+        let at_once = ask(worker.clone(), pool.clone(), WantedRole::Primary, None).await;
+        assert_eq!(at_once.err(), Some(Unavailable::NoneInRole));
+        let park = Park { longest: Duration::from_millis(20), ..PARK };
+        let parked = ask(worker, pool, WantedRole::Primary, Some(park)).await;
+        assert!(
+            matches!(parked, Err(Unavailable::ParkTimeout { queued }) if queued >= park.longest),
+            "{:?}",
+            parked.err()
+        );
+        assert_eq!(snapshot.pools[0].queue.depth(), 0);
+    }
+}
