@@ -25,5 +25,6 @@ pub mod value;
 mod wire_error;
 
 // Statements, session state and topology.
+pub mod topology;
 
 pub use wire_error::WireError;
