@@ -96,6 +96,8 @@ impl Pool {
             cells: self.cells.clone(),
             queue: self.queue.clone(),
             bell: self.bell.clone(),
+            nudge: self.nudge.clone(),
+            account: self.account.clone(),
         }
     }
 }

@@ -16,6 +16,7 @@ pub mod counterparts;
 pub mod key;
 pub mod listener;
 pub mod memory;
+pub mod nudge;
 pub mod plane;
 pub mod pool;
 pub mod queue;

@@ -11,10 +11,11 @@ use weir_config::{MysqlTopology, Reads};
 use weir_io::clock;
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
-use weir_tls::{BackendTls, ClientTls, Loaded, StickyKey};
+use weir_tls::{BackendTls, ClientTls, Loaded, OwnAccount, StickyKey};
 
 use crate::connections::ConnectionCount;
 use crate::counterparts::Counterparts;
+use crate::nudge::Nudge;
 use crate::plane::Bell;
 use crate::queue::Queue;
 
@@ -39,6 +40,10 @@ pub struct Pool {
     pub queue: Arc<Queue>,
     /// Rung at each new view of the choice, for a plane that keeps tables of its own; mostly nobody's.
     pub bell: Arc<ArcSwapOption<Bell>>,
+    /// For who finds that a server is not what it is taken for; heard where the servers' roles are watched.
+    pub nudge: Arc<Nudge>,
+    /// The account that Weir has on its MySQL servers; `None` where it has none.
+    pub account: Option<Arc<OwnAccount>>,
 }
 
 /// One backend of one pool.
@@ -102,7 +107,8 @@ impl Pool {
         displaced: &mut Displaced,
     ) -> Arc<Pool> {
         let (tls, sticky) = (loaded.pool(&config.name), loaded.sticky(&config.name));
-        if let Some(old) = old.filter(|old| old.is_as_configured(config, tls, sticky)) {
+        let account = loaded.account(&config.name);
+        if let Some(old) = old.filter(|old| old.is_as_configured(config, tls, sticky, account)) {
             return old.clone();
         }
         let mut known =
@@ -134,24 +140,33 @@ impl Pool {
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
             queue: old.map_or_else(Default::default, |old| old.queue.clone()),
             bell: old.map_or_else(Default::default, |old| old.bell.clone()),
+            nudge: old.map_or_else(Default::default, |old| old.nudge.clone()),
+            account: account.cloned(),
         })
     }
 
-    /// Whether `config`, with `tls` and `sticky`, would make the same pool again: nothing was set by hand
-    /// either.
+    /// Whether `config`, with `tls`, `sticky` and `account`, would make the same pool again: nothing was set by
+    /// hand either.
     fn is_as_configured(
         &self,
         config: &weir_config::Pool,
         tls: Option<&Arc<ClientTls>>,
         sticky: Option<&Arc<StickyKey>>,
+        account: Option<&Arc<OwnAccount>>,
     ) -> bool {
         let has_same_tls = match (&self.tls, tls) {
             (None, None) => true,
             (Some(one), Some(other)) => one.is_same(other),
             _ => false,
         };
+        let has_same_account = match (&self.account, account) {
+            (None, None) => true,
+            (Some(one), Some(other)) => one.is_same(other),
+            _ => false,
+        };
         let mut backends = self.backends.iter().zip(&config.backends);
         has_same_tls
+            && has_same_account
             && self.sticky.as_ref() == sticky
             && *self.config == *config
             && backends.all(|(backend, config)| backend.balance.weight() == config.weight)

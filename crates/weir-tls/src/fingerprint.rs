@@ -9,7 +9,7 @@ use crate::client;
 use crate::files;
 
 /// A digest of all files with keys that `config` names: certificates, keys, stapled responses, authorities,
-/// secrets of sticky cookies. Two that are equal were made of the same files with the same contents.
+/// secrets of sticky cookies, passwords. Two that are equal were made of the same files with the same contents.
 ///
 /// `None` when a file can't be read; [`crate::Loaded::load`] says which and why. Reads every file.
 pub fn fingerprint(config: &Config) -> Option<[u8; 32]> {
@@ -42,6 +42,11 @@ pub fn fingerprint(config: &Config) -> Option<[u8; 32]> {
     }
     for sticky in config.pools.iter().filter_map(|pool| pool.sticky.as_ref()) {
         sticky.secret_file.as_deref().map_or(Some(()), &mut take)?;
+    }
+    for mysql in config.pools.iter().filter_map(|pool| pool.mysql.as_ref()) {
+        let account = mysql.user.as_ref().and(mysql.password_file.as_deref());
+        account.map_or(Some(()), &mut take)?;
+        mysql.server_public_key.as_deref().map_or(Some(()), &mut take)?;
     }
     let mut bytes = [0; 32];
     bytes.copy_from_slice(digest.finish().as_ref());

@@ -8,16 +8,18 @@ use weir_config::{Config, Protocol};
 use crate::acme::Challenges;
 use crate::client::ClientTls;
 use crate::files::LoadError;
+use crate::own_account::OwnAccount;
 use crate::server::ServerTls;
 use crate::sticky::StickyKey;
 use crate::tickets::TicketKeys;
 
-/// What listeners and pools speak TLS with, and seal their cookies with, by their names.
+/// What listeners and pools speak TLS with, seal their cookies with and log in with, by their names.
 #[derive(Debug, Default)]
 pub struct Loaded {
     listeners: HashMap<String, Arc<ServerTls>>,
     pools: HashMap<String, Arc<ClientTls>>,
     sticky: HashMap<String, Arc<StickyKey>>,
+    accounts: HashMap<String, Arc<OwnAccount>>,
     challenges: Arc<Challenges>,
 }
 
@@ -48,6 +50,14 @@ impl Loaded {
             }
         }
         for pool in &config.pools {
+            let Some(mysql) = &pool.mysql else { continue };
+            match OwnAccount::load(mysql) {
+                Ok(Some(account)) => drop(loaded.accounts.insert(pool.name.clone(), account)),
+                Ok(None) => {}
+                Err(error) => errors.push(error),
+            }
+        }
+        for pool in &config.pools {
             let Some(tls) = &pool.tls else { continue };
             match ClientTls::load(tls, pool.protocol) {
                 Ok(tls) => {
@@ -74,6 +84,11 @@ impl Loaded {
     /// What the pool's sticky cookies are sealed with; `None` where it has none.
     pub fn sticky(&self, pool: &str) -> Option<&Arc<StickyKey>> {
         self.sticky.get(pool)
+    }
+
+    /// The account that Weir has on the pool's MySQL servers; `None` where it has none.
+    pub fn account(&self, pool: &str) -> Option<&Arc<OwnAccount>> {
+        self.accounts.get(pool)
     }
 
     /// `None` for a pool without TLS.
