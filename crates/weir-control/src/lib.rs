@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub mod acme;
 pub mod carried;
 pub mod certificates;
+pub mod cluster;
 pub mod control;
 pub mod dns;
 pub mod events;

@@ -1,0 +1,399 @@
+//! A small client of a MySQL server: it logs in with Weir's own account and asks one short question at a time.
+//!
+//! The data path has its own way to log in, by a worker's buffers and deadlines and as somebody else; what
+//! both say is written and read by weir-mysql.
+//!
+//! Source: MySQL internals, "Connection Phase", "Caching_sha2_password information" and "Text Resultset".
+
+use std::fmt;
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use weir_io::handshake;
+use weir_mysql::WireError;
+use weir_mysql::authentication::{
+    FAST_AUTH_SUCCESS, LoginAnswer, PERFORM_FULL_AUTHENTICATION, REQUEST_PUBLIC_KEY,
+    SHA256_REQUEST_PUBLIC_KEY,
+};
+use weir_mysql::capability::Capabilities;
+use weir_mysql::greeting::{
+    CACHING_SHA2_PASSWORD, FirstWord, MYSQL_CLEAR_PASSWORD, MYSQL_NATIVE_PASSWORD, Nonce, SHA256_PASSWORD,
+    ServerGreeting,
+};
+use weir_mysql::login::{ClientLogin, SslRequest, write_attribute};
+use weir_mysql::outcome::{EOF, ERR, ErrPacket, OK};
+use weir_mysql::packet::{HEADER_BYTES, PacketHeader, write_packet_with};
+use weir_mysql::topology::TextRow;
+use weir_mysql::value::{NULL, PayloadCursor};
+use weir_tls::{BackendTls, OwnAccount, ServerKey};
+use zeroize::Zeroizing;
+
+/// Longest packet that is taken from a server, in bytes. What is asked for has some hundred.
+const PACKET_BYTES: usize = 64 * 1024;
+/// Most rows, and most columns, of an answer.
+const MOST_ROWS: usize = 256;
+/// Most packets that a server may ask for before it has decided on a login.
+const MOST_ROUNDS: usize = 8;
+/// utf8mb4_general_ci, which servers of every version know.
+const COLLATION: u8 = 45;
+const COM_QUIT: u8 = 0x01;
+const COM_QUERY: u8 = 0x03;
+
+/// Why a server could not be logged in to, or asked.
+#[derive(Debug)]
+pub enum ClientError {
+    /// The connection broke.
+    Broken(io::Error),
+    /// The server closed the connection.
+    Closed,
+    /// The server refuses, in its own words.
+    Refused {
+        /// Its error number.
+        code: u16,
+        /// Its text, cut to what fits in a line.
+        message: String,
+    },
+    /// The server offers no TLS, and the pool's `tls` requires it.
+    NoTls,
+    /// No TLS came about.
+    Tls(String),
+    /// The account is of a plugin that asks for more than a password, or for one in the clear.
+    Plugin(String),
+    /// The server sent no RSA key to encrypt the password with, or one that does not fit it.
+    NoKey,
+    /// What came is not MySQL's protocol.
+    Protocol(WireError),
+    /// What came is longer than any answer to what was asked.
+    TooLong,
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ClientError::Broken(error) => write!(out, "the connection broke: {error}"),
+            ClientError::Closed => write!(out, "the server closed the connection"),
+            ClientError::Refused { code, message } => write!(out, "the server refuses: {code} {message}"),
+            ClientError::NoTls => write!(out, "the server offers no TLS, which the pool's `tls` requires"),
+            ClientError::Tls(why) => write!(out, "no TLS: {why}"),
+            ClientError::Plugin(plugin) => {
+                write!(out, "the account is of plugin {plugin}; expected one with a password")
+            }
+            ClientError::NoKey => write!(out, "the server has no RSA key that the password can go under"),
+            ClientError::Protocol(error) => write!(out, "answered against MySQL's protocol: {error}"),
+            ClientError::TooLong => write!(out, "answered more than was asked for"),
+        }
+    }
+}
+
+impl std::error::Error for ClientError {}
+
+impl From<io::Error> for ClientError {
+    fn from(error: io::Error) -> ClientError {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => ClientError::Closed,
+            _ => ClientError::Broken(error),
+        }
+    }
+}
+
+impl From<WireError> for ClientError {
+    fn from(error: WireError) -> ClientError {
+        ClientError::Protocol(error)
+    }
+}
+
+/// An error packet, as [`ClientError::Refused`].
+fn refused(error: &ErrPacket<'_>) -> ClientError {
+    let message: String = String::from_utf8_lossy(error.message).chars().take(200).collect();
+    let message = message.chars().map(|it| if it.is_control() { ' ' } else { it }).collect();
+    ClientError::Refused { code: error.code, message }
+}
+
+/// A connection, with or without TLS.
+pub trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
+
+/// How a server is logged in to.
+#[derive(Clone, Copy)]
+pub struct LoginAs<'a> {
+    /// As whom, and with what password; `None` as nobody whom a server knows.
+    pub account: Option<&'a OwnAccount>,
+    /// TLS, and whether it must be.
+    pub tls: Option<(&'a BackendTls, bool)>,
+}
+
+/// A connection that is logged in.
+pub struct MysqlClient {
+    stream: Box<dyn Wire>,
+    capabilities: Capabilities,
+}
+
+impl MysqlClient {
+    /// Logs in. Bounded by the caller in time.
+    ///
+    /// # Errors
+    /// The connection is of no use.
+    pub async fn login(stream: TcpStream, login: LoginAs<'_>) -> Result<MysqlClient, ClientError> {
+        stream.set_nodelay(true)?;
+        let mut talk = LoginTalk { stream: Box::new(stream), sequence: 0, is_secure: false };
+        let capabilities = talk.run(login).await?;
+        Ok(MysqlClient { stream: talk.stream, capabilities })
+    }
+
+    /// Asks, and gives the rows of the answer.
+    ///
+    /// # Errors
+    /// The connection is of no use, but for [`ClientError::Refused`].
+    pub async fn query(&mut self, sql: &str) -> Result<Vec<TextRow>, ClientError> {
+        let mut packet = Vec::with_capacity(HEADER_BYTES + 1 + sql.len());
+        write_packet_with(&mut packet, 0, |out| {
+            out.push(COM_QUERY);
+            out.extend_from_slice(sql.as_bytes());
+        });
+        self.stream.write_all(&packet).await?;
+        let (_, first) = receive(&mut self.stream).await?;
+        let columns = match first.first() {
+            Some(&OK) => return Ok(Vec::new()),
+            Some(&ERR) => return Err(refused(&ErrPacket::parse(&first)?)),
+            _ => PayloadCursor::new(&first).integer()?,
+        };
+        let columns = usize::try_from(columns).ok().filter(|count| (1..=MOST_ROWS).contains(count));
+        let columns = columns.ok_or(WireError::ColumnCount)?;
+        // An EOF packet stands between columns and rows, unless both sides know it as superfluous.
+        let is_terse = self.capabilities.has(Capabilities::DEPRECATE_EOF);
+        for _ in 0..columns + usize::from(!is_terse) {
+            receive(&mut self.stream).await?;
+        }
+        let mut rows = Vec::new();
+        loop {
+            let (_, packet) = receive(&mut self.stream).await?;
+            match packet.first() {
+                // An EOF packet, or an OK packet that begins like one. A row can't begin so: its first value
+                // would be of 16 MiB.
+                Some(&EOF) => return Ok(rows),
+                Some(&ERR) => return Err(refused(&ErrPacket::parse(&packet)?)),
+                _ if rows.len() == MOST_ROWS => return Err(ClientError::TooLong),
+                _ => rows.push(text_row(&packet, columns)?),
+            }
+        }
+    }
+
+    /// Returns when the server has closed the connection, or said something unasked, which it does only
+    /// before it closes. May be given up at any time.
+    pub async fn ended(&mut self) {
+        let mut byte = [0];
+        let _ = self.stream.read(&mut byte).await;
+    }
+
+    /// Says goodbye, so that the server does not count an aborted client.
+    pub async fn quit(mut self) {
+        let mut packet = Vec::with_capacity(HEADER_BYTES + 1);
+        write_packet_with(&mut packet, 0, |out| out.push(COM_QUIT));
+        let _ = self.stream.write_all(&packet).await;
+        let _ = self.stream.shutdown().await;
+    }
+}
+
+fn text_row(packet: &[u8], columns: usize) -> Result<TextRow, WireError> {
+    let mut cursor = PayloadCursor::new(packet);
+    let row = (0..columns).map(|_| match cursor.remaining().first() {
+        Some(&NULL) => cursor.u8().map(|_| None),
+        _ => cursor.string().map(|value| Some(value.to_vec())),
+    });
+    let row = row.collect();
+    cursor.end().and(row)
+}
+
+/// A login under way.
+struct LoginTalk {
+    stream: Box<dyn Wire>,
+    /// That our next packet has.
+    sequence: u8,
+    is_secure: bool,
+}
+
+/// What a login has come to know.
+struct Challenge {
+    plugin: Vec<u8>,
+    nonce: Nonce,
+}
+
+impl Challenge {
+    fn new(plugin: &[u8], data: &[u8]) -> Challenge {
+        // Plugins that prove no password bring other data, or none.
+        Challenge { plugin: plugin.to_vec(), nonce: data.try_into().unwrap_or_default() }
+    }
+}
+
+impl LoginTalk {
+    async fn run(&mut self, login: LoginAs<'_>) -> Result<Capabilities, ClientError> {
+        let first = self.receive().await?;
+        let greeting = match FirstWord::parse(&first)? {
+            FirstWord::Greeting(greeting) => greeting,
+            FirstWord::Refused(error) => return Err(refused(&error)),
+        };
+        let capabilities = capabilities(&greeting);
+        if let Some((tls, is_required)) = login.tls {
+            match greeting.capabilities.has(Capabilities::SSL) {
+                true => self.secure(capabilities | Capabilities::SSL, tls).await?,
+                false if is_required => return Err(ClientError::NoTls),
+                false => {}
+            }
+        }
+        let capabilities = if self.is_secure { capabilities | Capabilities::SSL } else { capabilities };
+        let mut challenge = Challenge::new(greeting.plugin, &greeting.auth_data);
+        let answer = match challenge.plugin.as_slice() {
+            CACHING_SHA2_PASSWORD | MYSQL_NATIVE_PASSWORD => self.answer(login.account, &challenge)?,
+            // What the server prefers need not be what the account has: it says so.
+            _ => {
+                challenge.plugin = CACHING_SHA2_PASSWORD.to_vec();
+                Zeroizing::default()
+            }
+        };
+        let mut attributes = Vec::new();
+        write_attribute(&mut attributes, b"program_name", b"weir");
+        let request = ClientLogin {
+            capabilities,
+            max_packet_bytes: PACKET_BYTES as u32,
+            collation: COLLATION,
+            user: login.account.map_or(b"weir", |account| account.user.as_bytes()),
+            auth_response: &answer,
+            database: None,
+            plugin: &challenge.plugin,
+            attributes: &attributes,
+            zstd_level: None,
+        };
+        self.send(|out| request.write(out)).await?;
+        self.prove(login.account, challenge, capabilities).await?;
+        Ok(capabilities)
+    }
+
+    /// Begins TLS. What the server may have said behind its greeting is lost with the plain stream, which is
+    /// as it should be: nobody has proved to have said it.
+    async fn secure(&mut self, capabilities: Capabilities, tls: &BackendTls) -> Result<(), ClientError> {
+        let request =
+            SslRequest { capabilities, max_packet_bytes: PACKET_BYTES as u32, collation: COLLATION };
+        self.send(|out| request.write(out)).await?;
+        let plain = std::mem::replace(&mut self.stream, Box::new(tokio::io::empty()));
+        let shaken = TlsConnector::from(tls.config.clone()).connect(tls.name.clone(), plain).await;
+        self.stream = Box::new(shaken.map_err(|error| ClientError::Tls(handshake::describe(&error)))?);
+        self.is_secure = true;
+        Ok(())
+    }
+
+    /// Answers what the server asks until it has decided.
+    async fn prove(
+        &mut self,
+        account: Option<&OwnAccount>,
+        mut challenge: Challenge,
+        capabilities: Capabilities,
+    ) -> Result<(), ClientError> {
+        for _ in 0..MOST_ROUNDS {
+            let packet = self.receive().await?;
+            match LoginAnswer::parse(&packet, capabilities)? {
+                LoginAnswer::Ok(_) => return Ok(()),
+                LoginAnswer::Err(error) => return Err(refused(&error)),
+                LoginAnswer::Switch(switch) => {
+                    challenge = Challenge::new(switch.plugin, switch.data);
+                    let answer = self.answer(account, &challenge)?;
+                    self.send(|out| out.extend_from_slice(&answer)).await?;
+                }
+                LoginAnswer::MoreData(&[FAST_AUTH_SUCCESS]) => {}
+                LoginAnswer::MoreData(&[PERFORM_FULL_AUTHENTICATION]) => {
+                    let answer = self.in_full(account, &challenge)?;
+                    self.send(|out| out.extend_from_slice(&answer)).await?;
+                }
+                LoginAnswer::MoreData(pem) => {
+                    let key = ServerKey::from_pem(pem).ok_or(ClientError::NoKey)?;
+                    let sealed = account.and_then(|account| key.seal(&account.password, &challenge.nonce));
+                    let sealed = sealed.ok_or(ClientError::NoKey)?;
+                    self.send(|out| out.extend_from_slice(&sealed)).await?;
+                }
+                LoginAnswer::NextFactor(_) => {
+                    return Err(ClientError::Plugin("of a further factor".to_owned()));
+                }
+            }
+        }
+        Err(ClientError::TooLong)
+    }
+
+    /// The answer to a challenge; a password that nobody has is proved by nothing.
+    fn answer(
+        &self,
+        account: Option<&OwnAccount>,
+        challenge: &Challenge,
+    ) -> Result<Zeroizing<Vec<u8>>, ClientError> {
+        let Some(OwnAccount { password, .. }) = account else { return Ok(Zeroizing::default()) };
+        match challenge.plugin.as_slice() {
+            CACHING_SHA2_PASSWORD => Ok(password.answer_sha2(&challenge.nonce)),
+            MYSQL_NATIVE_PASSWORD => Ok(password.answer_native(&challenge.nonce)),
+            SHA256_PASSWORD if password.is_empty() => Ok(Zeroizing::new(vec![0])),
+            SHA256_PASSWORD => self.in_full(account, challenge),
+            MYSQL_CLEAR_PASSWORD if self.is_secure => self.in_full(account, challenge),
+            other => Err(ClientError::Plugin(String::from_utf8_lossy(other).chars().take(64).collect())),
+        }
+    }
+
+    /// The password itself: within TLS, or under the server's key, which is asked for unless it is known.
+    fn in_full(
+        &self,
+        account: Option<&OwnAccount>,
+        challenge: &Challenge,
+    ) -> Result<Zeroizing<Vec<u8>>, ClientError> {
+        let account = account.ok_or(ClientError::NoKey)?;
+        if self.is_secure {
+            let mut clear = Zeroizing::new(Vec::with_capacity(account.password.bytes().len() + 1));
+            clear.extend_from_slice(account.password.bytes());
+            clear.push(0);
+            return Ok(clear);
+        }
+        if let Some(key) = &account.server_key {
+            let sealed = key.seal(&account.password, &challenge.nonce).ok_or(ClientError::NoKey)?;
+            return Ok(Zeroizing::new(sealed));
+        }
+        let ask =
+            if challenge.plugin == SHA256_PASSWORD { SHA256_REQUEST_PUBLIC_KEY } else { REQUEST_PUBLIC_KEY };
+        Ok(Zeroizing::new(vec![ask]))
+    }
+
+    async fn send(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> Result<(), ClientError> {
+        // A password may be among it.
+        let mut packet = Zeroizing::new(Vec::with_capacity(1024));
+        self.sequence = write_packet_with(&mut packet, self.sequence, fill);
+        self.stream.write_all(&packet).await?;
+        Ok(())
+    }
+
+    async fn receive(&mut self) -> Result<Vec<u8>, ClientError> {
+        let (header, payload) = receive(&mut self.stream).await?;
+        self.sequence = header.sequence.wrapping_add(1);
+        Ok(payload)
+    }
+}
+
+/// What is spoken with a server that says this.
+fn capabilities(greeting: &ServerGreeting<'_>) -> Capabilities {
+    let wanted = Capabilities::REQUIRED
+        | Capabilities::LONG_PASSWORD
+        | Capabilities::TRANSACTIONS
+        | Capabilities::CONNECT_ATTRS
+        | Capabilities::PLUGIN_AUTH_LENENC_CLIENT_DATA
+        | Capabilities::DEPRECATE_EOF;
+    wanted & greeting.capabilities
+}
+
+async fn receive(stream: &mut Box<dyn Wire>) -> Result<(PacketHeader, Vec<u8>), ClientError> {
+    let mut head = [0; HEADER_BYTES];
+    stream.read_exact(&mut head).await?;
+    let header = PacketHeader::parse(head);
+    let length = header.payload_bytes as usize;
+    if length > PACKET_BYTES {
+        return Err(ClientError::TooLong);
+    }
+    let mut payload = vec![0; length];
+    stream.read_exact(&mut payload).await?;
+    Ok((header, payload))
+}

@@ -1,0 +1,5 @@
+//! MySQL servers that replicate to each other, as the control side asks them.
+//!
+//! [`client`] logs in to one and asks it a question. What the answers mean is `weir_mysql::topology`'s to say.
+
+pub mod client;
