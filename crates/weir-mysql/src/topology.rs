@@ -1,5 +1,5 @@
-//! Who is the primary, who has a copy fit to be read, and who else belongs to the cluster: judged from what its
-//! members say of themselves and of each other.
+//! Who is the primary, who has a copy fit to be read, and who else belongs to the cluster: judged from what
+//! its members say of themselves and of each other.
 //!
 //! A server takes writes only by its own word: it sees itself as the primary of a view most of whose members
 //! are there, and is not read-only. What others say of it is never enough. So a primary that was cut off from

@@ -145,8 +145,8 @@ impl Pool {
         })
     }
 
-    /// Whether `config`, with `tls`, `sticky` and `account`, would make the same pool again: nothing was set by
-    /// hand either.
+    /// Whether `config`, with `tls`, `sticky` and `account`, would make the same pool again: nothing was set
+    /// by hand either.
     fn is_as_configured(
         &self,
         config: &weir_config::Pool,

@@ -1,4 +1,5 @@
-//! A small client of a MySQL server: it logs in with Weir's own account and asks one short question at a time.
+//! A small client of a MySQL server: it logs in with Weir's own account and asks one short question at a
+//! time.
 //!
 //! The data path has its own way to log in, by a worker's buffers and deadlines and as somebody else; what
 //! both say is written and read by weir-mysql.
@@ -203,8 +204,8 @@ fn text_row(packet: &[u8], columns: usize) -> Result<TextRow, WireError> {
         Some(&NULL) => cursor.u8().map(|_| None),
         _ => cursor.string().map(|value| Some(value.to_vec())),
     });
-    let row = row.collect();
-    cursor.end().and(row)
+    let row = row.collect::<Result<TextRow, WireError>>()?;
+    cursor.end().map(|()| row)
 }
 
 /// A login under way.
@@ -396,4 +397,117 @@ async fn receive(stream: &mut Box<dyn Wire>) -> Result<(PacketHeader, Vec<u8>), 
     let mut payload = vec![0; length];
     stream.read_exact(&mut payload).await?;
     Ok((header, payload))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+    use weir_mysql::capability::StatusFlags;
+    use weir_mysql::login::ClientFirst;
+    use weir_mysql::outcome::{EofPacket, OkPacket};
+    use weir_mysql::value::{write_integer, write_string};
+
+    use super::*;
+
+    /// Logs in to a server that greets and then says `decision` to the login, and asks it a question that it
+    /// answers with `answer`; and the name of the login.
+    async fn ask(
+        decision: Vec<u8>,
+        answer: Vec<Vec<u8>>,
+    ) -> (Result<Vec<TextRow>, ClientError>, Option<Vec<u8>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(async move {
+            let mut stream: Box<dyn Wire> = Box::new(listener.accept().await.unwrap().0);
+            let greeting = ServerGreeting {
+                server_version: b"9.7.4",
+                connection_id: 7,
+                capabilities: Capabilities::SPOKEN.without(Capabilities::DEPRECATE_EOF),
+                collation: 255,
+                status: StatusFlags::AUTOCOMMIT,
+                auth_data: b"abcdefghijklmnopqrst".to_vec(),
+                plugin: CACHING_SHA2_PASSWORD,
+            };
+            say(&mut stream, 0, |out| greeting.write(out)).await;
+            let (_, login) = receive(&mut stream).await.unwrap();
+            let ClientFirst::Login(login) = ClientFirst::parse(&login).unwrap() else { panic!("a login") };
+            let user = login.user.to_vec();
+            say(&mut stream, 2, |out| out.extend(decision)).await;
+            if receive(&mut stream).await.is_ok() {
+                for (packet, sequence) in answer.into_iter().zip(1_usize..) {
+                    say(&mut stream, sequence as u8, |out| out.extend(packet)).await;
+                }
+            }
+            user
+        });
+        let stream = TcpStream::connect(address).await.unwrap();
+        let asked = async {
+            let mut client = MysqlClient::login(stream, LoginAs { account: None, tls: None }).await?;
+            client.query("SELECT 1, NULL").await
+        };
+        let asked = asked.await;
+        (asked, server.await.ok())
+    }
+
+    async fn say(stream: &mut Box<dyn Wire>, sequence: u8, fill: impl FnOnce(&mut Vec<u8>)) {
+        let mut packet = Vec::new();
+        write_packet_with(&mut packet, sequence, fill);
+        stream.write_all(&packet).await.unwrap();
+    }
+
+    fn let_in() -> Vec<u8> {
+        let mut packet = Vec::new();
+        let ok = OkPacket::of(StatusFlags::AUTOCOMMIT);
+        ok.write(&mut packet, OK, Capabilities::NONE);
+        packet
+    }
+
+    fn end() -> Vec<u8> {
+        let mut packet = Vec::new();
+        EofPacket { warnings: 0, status: StatusFlags::AUTOCOMMIT }.write(&mut packet);
+        packet
+    }
+
+    fn columns(count: u64) -> Vec<Vec<u8>> {
+        let mut first = Vec::new();
+        write_integer(&mut first, count);
+        let definitions = (0..count).map(|_| b"a definition is not looked at".to_vec());
+        std::iter::once(first).chain(definitions).chain([end()]).collect()
+    }
+
+    #[tokio::test]
+    async fn rows_come_as_they_were_sent_and_null_is_none() {
+        let mut row = Vec::new();
+        write_string(&mut row, b"1");
+        row.push(NULL);
+        let mut answer = columns(2);
+        answer.extend([row, end()]);
+        let (asked, user) = ask(let_in(), answer).await;
+        assert_eq!(asked.unwrap(), [vec![Some(b"1".to_vec()), None]]);
+        assert_eq!(user.as_deref(), Some(&b"weir"[..]));
+    }
+
+    #[tokio::test]
+    async fn a_login_that_is_refused_says_so_in_the_servers_words_without_its_control_characters() {
+        let (asked, _) = ask(b"\xff\x15\x04#28000Access denied\nfor you".to_vec(), Vec::new()).await;
+        let refused = asked.unwrap_err();
+        assert!(matches!(refused, ClientError::Refused { code: 1045, .. }), "{refused}");
+        assert_eq!(refused.to_string(), "the server refuses: 1045 Access denied for you");
+    }
+
+    #[tokio::test]
+    async fn an_answer_without_end_is_given_up() {
+        let mut answer = columns(1);
+        answer.extend(vec![b"\x01x".to_vec(); MOST_ROWS + 1]);
+        let (asked, _) = ask(let_in(), answer).await;
+        assert!(matches!(asked, Err(ClientError::TooLong)), "{asked:?}");
+    }
+
+    #[tokio::test]
+    async fn a_row_longer_than_its_packet_is_refused() {
+        let mut answer = columns(1);
+        answer.push(b"\x09short".to_vec());
+        let (asked, _) = ask(let_in(), answer).await;
+        assert!(matches!(asked, Err(ClientError::Protocol(WireError::Truncated))), "{asked:?}");
+    }
 }

@@ -1,5 +1,6 @@
 //! MySQL servers that replicate to each other, as the control side asks them.
 //!
-//! [`client`] logs in to one and asks it a question. What the answers mean is `weir_mysql::topology`'s to say.
+//! [`client`] logs in to one and asks it a question. What the answers mean is said by
+//! `weir_mysql::topology`.
 
 pub mod client;
