@@ -4,6 +4,7 @@
 mod bulk;
 mod echo;
 mod http;
+pub mod mysql;
 pub mod slow;
 
 use std::io::{self, Read, Write};
@@ -28,6 +29,10 @@ pub enum BackendKind {
     Echo,
     /// The same, but each connection ends after the first answer.
     EchoOnce,
+    /// MySQL: a canned answer to every SELECT.
+    Mysql,
+    /// The same, and it offers TLS.
+    MysqlTls,
 }
 
 impl BackendKind {
@@ -39,6 +44,8 @@ impl BackendKind {
             Self::Slow => "slow",
             Self::Echo => "echo",
             Self::EchoOnce => "echo-once",
+            Self::Mysql => "mysql",
+            Self::MysqlTls => "mysql-tls",
         }
     }
 }
@@ -46,12 +53,12 @@ impl BackendKind {
 /// Where an HTTP backend tells what it has served.
 const COUNTERS_PATH: &str = "/lab-counters";
 
-/// What an HTTP backend has served since it started, without those who asked.
+/// What an HTTP or MySQL backend has served since it started, without those who asked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Connections accepted.
     pub connections: u64,
-    /// Requests answered.
+    /// Requests or statements answered.
     pub requests: u64,
 }
 
@@ -83,6 +90,7 @@ pub fn serve(kind: BackendKind, address: SocketAddr) -> io::Result<()> {
         BackendKind::Bulk => bulk::serve(&listener),
         BackendKind::Slow => slow::serve(&listener),
         BackendKind::Echo | BackendKind::EchoOnce => echo::serve(&listener, kind == BackendKind::EchoOnce),
+        BackendKind::Mysql | BackendKind::MysqlTls => mysql::serve(&listener, kind == BackendKind::MysqlTls),
     }
 }
 

@@ -53,6 +53,9 @@ impl Tools {
     }
 }
 
+/// The folder of the contender that is none.
+const DIRECT: &str = "direct/";
+
 /// What `contender.toml` says.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -216,6 +219,11 @@ impl Contender {
         version_in(&printed)
             .map(str::to_owned)
             .ok_or_else(|| io::Error::other(format!("{} printed no version: {printed}", command.join(" "))))
+    }
+
+    /// Whether it is none: clients go to the backends themselves.
+    pub fn is_direct(&self) -> bool {
+        self.name.starts_with(DIRECT)
     }
 
     /// The command that runs it in `directory`.

@@ -12,6 +12,7 @@ pub mod handshakes;
 pub mod idle;
 pub mod iperf3;
 mod k6;
+pub mod mysql;
 pub mod netperf;
 pub mod paced;
 pub mod sysbench;
@@ -97,6 +98,14 @@ pub enum Load {
         workload: String,
         /// Connections, each with one query in flight.
         threads: u32,
+    },
+    /// SQL by the lab itself, as fast as answers come back; only before the canned MySQL server.
+    Mysql {
+        connections: u32,
+        work: mysql::Work,
+        /// Over TLS.
+        #[serde(default)]
+        tls: bool,
     },
     /// Writers that keep a ledger and readers, while a member of the cluster goes and comes back. They are
     /// threads of the lab: the event is the measurement, not their rate.
@@ -229,6 +238,7 @@ impl Load {
             | Self::Idle { connections }
             | Self::Netperf { connections, .. }
             | Self::Iperf3 { connections, .. }
+            | Self::Mysql { connections, .. }
             | Self::Sysbench { threads: connections, .. }
             | Self::Users { users: connections, .. } => *connections,
             Self::Ab { concurrency, .. } => *concurrency,
@@ -252,7 +262,7 @@ impl Load {
             | Self::Iperf3 { connections, .. } => *connections = FEW.min(*connections),
             Self::Ab { requests, .. } => *requests = 2000.min(*requests),
             // Threads of a load that keeps connections open cost nothing more when they are many.
-            Self::Sysbench { .. } | Self::Ledger { .. } | Self::Handshakes { .. } => {}
+            Self::Sysbench { .. } | Self::Mysql { .. } | Self::Ledger { .. } | Self::Handshakes { .. } => {}
             // As many requests as a warm-up of a second or two can hold, so that every worker has the answer
             // cached.
             Self::Users { users, pause_ms, tool } => {
@@ -336,6 +346,11 @@ impl Load {
             Self::Sysbench { workload, threads } => {
                 sysbench::command(tools, target, seconds, *threads, workload)
             }
+            Self::Mysql { work, tls, .. } => {
+                let mut more = vec![format!("--seconds={seconds}"), format!("--work={}", work.argument())];
+                more.extend(tls.then(|| "--tls".to_owned()));
+                own("mysql", &more)
+            }
             Self::Ledger { .. } => Vec::new(),
             Self::Users { users, pause_ms, tool } => {
                 tool.command(tools, &[target], &plan_of(*users, *pause_ms, seconds))
@@ -381,6 +396,7 @@ impl Load {
         match self {
             Self::H2load { protocol, .. } => protocol.is_encrypted(),
             Self::Handshakes { .. } => true,
+            Self::Mysql { tls, .. } => *tls,
             _ => false,
         }
     }
@@ -413,6 +429,7 @@ impl Load {
             | Self::Idle { .. }
             | Self::Netperf { .. }
             | Self::Iperf3 { .. }
+            | Self::Mysql { .. }
             | Self::Users { .. } => serde_json::from_str(printed.trim()).map_err(|error| {
                 io::Error::other(format!("a load printed `{printed}` where its result was expected: {error}"))
             }),

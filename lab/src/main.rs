@@ -9,6 +9,7 @@
 mod addresses;
 mod backend;
 mod certificate;
+mod channel;
 mod cluster;
 mod compare;
 mod contender;
@@ -23,6 +24,7 @@ mod measure;
 mod meter;
 mod metric;
 mod namespace;
+mod packets;
 mod process;
 mod relay;
 mod report;
@@ -204,6 +206,21 @@ enum LoadVerb {
         seconds: u64,
         #[arg(long)]
         body_bytes: u64,
+    },
+    /// Ask a canned MySQL server, or a load balancer before one, as fast as answers come back
+    Mysql {
+        /// Where to, as ADDRESS:PORT
+        #[arg(long)]
+        target: SocketAddr,
+        #[arg(long)]
+        connections: u32,
+        #[arg(long)]
+        seconds: u64,
+        #[arg(long, value_enum, default_value = "query")]
+        work: load::mysql::Work,
+        /// Over TLS
+        #[arg(long)]
+        tls: bool,
     },
     /// Read TCP streams as fast as they come
     Bulk {
@@ -431,6 +448,9 @@ fn put(load: &LoadVerb) -> io::Result<()> {
         }
         LoadVerb::Bulk { target, connections, seconds } => {
             say(&load::bulk::run(target, connections, Duration::from_secs(seconds))?)
+        }
+        LoadVerb::Mysql { target, connections, seconds, work, tls } => {
+            say(&load::mysql::run(target, connections, work, tls, Duration::from_secs(seconds))?)
         }
         LoadVerb::Users(ref arguments) => match arguments.part {
             Some(part) => load::users::run_part(&arguments.target, &arguments.plan(), part, arguments.parts),

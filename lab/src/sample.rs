@@ -43,6 +43,12 @@ impl Sample {
         }
     }
 
+    /// Takes out what the contender itself has used, where what stands in for a load balancer only sleeps.
+    pub fn forget_the_contender(&mut self) {
+        let its_own = [Metric::CPU_PER_REQUEST, Metric::CPU_PER_GIGABYTE, Metric::CPU_SHARE, Metric::MEMORY];
+        self.figures.retain(|metric, _| !its_own.contains(metric));
+    }
+
     /// How many errors of all kinds there were.
     pub fn error_count(&self) -> u64 {
         self.errors.values().sum()

@@ -30,9 +30,6 @@ use crate::sample::Sample;
 use crate::scenario::{Setup, VariantName};
 use crate::workplace::Workplace;
 
-/// The folder of the contender that is none: its clients find the members themselves.
-const DIRECT: &str = "direct/";
-
 /// The runner of [`crate::topology::Topology::Cluster`].
 pub struct Cluster {
     options: Options,
@@ -96,7 +93,7 @@ impl Cluster {
             seat.more.push((format!("agent_port_{}", index + 1), agent.address.port().to_string()));
         }
         let serves = || -> io::Result<()> {
-            if !is_direct(contender) {
+            if !contender.is_direct() {
                 for port in [seat.listen.port(), read.port()] {
                     connect(port, Duration::from_secs(1))
                         .map_err(|error| io::Error::other(error.to_string()))?;
@@ -115,7 +112,7 @@ impl Cluster {
         let home = cell.directory.join("contender");
         fs::create_dir(&home)?;
         let seated = self.seat(cell.contender, &home)?;
-        let direct = is_direct(cell.contender);
+        let direct = cell.contender.is_direct();
         let target = if direct { seated.seat.backends[0] } else { seated.seat.listen };
         let put = |seconds: u32| {
             put_load(
@@ -139,10 +136,7 @@ impl Cluster {
         // All share the cores here, so waiting for one is part of the figures and no disturbance.
         sample.figures.remove(&Metric::WAIT_SHARE);
         if direct {
-            // What stands in for a load balancer there only sleeps.
-            let of_the_contender =
-                [Metric::CPU_PER_REQUEST, Metric::CPU_PER_GIGABYTE, Metric::CPU_SHARE, Metric::MEMORY];
-            sample.figures.retain(|metric, _| !of_the_contender.contains(metric));
+            sample.forget_the_contender();
         }
         sample.figures.append(&mut result.figures);
         sample.errors = result.errors;
@@ -161,7 +155,7 @@ impl Cluster {
             let home = directory.join(contender.name.replace('/', "-"));
             fs::create_dir(&home)?;
             match self.seat(contender, &home) {
-                Ok(one) => seated.push((contender.name.clone(), is_direct(contender), one)),
+                Ok(one) => seated.push((contender.name.clone(), contender.is_direct(), one)),
                 Err(error) => {
                     self.turns.insert(contender.name.clone(), Err(error.to_string()));
                 }
@@ -207,10 +201,6 @@ impl Runner for Cluster {
             None => Err(io::Error::other("it was left out of the failover step")),
         }
     }
-}
-
-fn is_direct(contender: &Contender) -> bool {
-    contender.name.starts_with(DIRECT)
 }
 
 fn on_loopback(port: u16) -> SocketAddr {

@@ -10,8 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use super::{Cell, Options, Runner, Turn};
-use crate::backend::{BackendKind, Counters, counters};
+use crate::backend::{BackendKind, Counters, counters, mysql};
 use crate::certificate;
+use crate::cluster::member::connect;
 use crate::contender::Seat;
 use crate::load::users::descriptor_limit;
 use crate::load::{Load, LoadResult};
@@ -65,6 +66,9 @@ impl Runner for Loopback {
         let opened = meter.connections_opened();
         let counted = counters_of(backend, &addresses)?;
         put_reuse(&mut sample, &result, &counted_before, &counted, opened);
+        if cell.contender.is_direct() {
+            sample.forget_the_contender();
+        }
         if let Some(idle) = still_open {
             // What is freed only after the last request, such as idle buffers, is given the time to go.
             thread::sleep(Duration::from_secs(1));
@@ -114,14 +118,16 @@ impl Proxies {
             seat.more.push(("processes".to_owned(), processes.to_string()));
             let home = cell.directory.join(format!("contender-{instance}"));
             fs::create_dir(&home)?;
-            let serves = || match load.probe_command(&options.tools, seat.listen) {
+            // Clients go to a backend themselves where there is no load balancer.
+            let target = if cell.contender.is_direct() { backends[0] } else { seat.listen };
+            let serves = || match load.probe_command(&options.tools, target) {
                 Some(command) => probe_with(load, &command),
-                None => probe(seat.listen, kind),
+                None => probe(target, kind),
             };
             let running = cell.contender.start(&options.tools, &seat, options.proxy, &home, &serves)?;
             proxies.commands.push(cell.contender.command_line(&options.tools, &seat, &home)?);
             proxies.running.push(running);
-            proxies.targets.push(seat.listen);
+            proxies.targets.push(target);
         }
         Ok(proxies)
     }
@@ -203,6 +209,13 @@ pub fn probe_with(load: &Load, command: &[String]) -> io::Result<()> {
 /// Asks once whether the load balancer at `address` serves its backends.
 pub fn probe(address: SocketAddr, backend: BackendKind) -> io::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(1);
+    if matches!(backend, BackendKind::Mysql | BackendKind::MysqlTls) {
+        // By a login: a connection cut off before it is an error to a server. And a load balancer may learn the
+        // password from it.
+        return connect(address.port(), PATIENCE)
+            .map(drop)
+            .map_err(|error| io::Error::other(error.to_string()));
+    }
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     match backend {
@@ -211,6 +224,7 @@ pub fn probe(address: SocketAddr, backend: BackendKind) -> io::Result<()> {
             stream.write_all(b"?")?;
             stream.read_exact(&mut [0; 1])
         }
+        BackendKind::Mysql | BackendKind::MysqlTls => Ok(()),
         BackendKind::Http | BackendKind::Slow => {
             stream.write_all(b"GET /health HTTP/1.1\r\nhost: lab\r\nconnection: close\r\n\r\n")?;
             let mut answer = Vec::new();
@@ -229,6 +243,9 @@ fn counters_of(kind: BackendKind, addresses: &[SocketAddr]) -> io::Result<Vec<Co
     match kind {
         BackendKind::Bulk | BackendKind::Slow | BackendKind::Echo | BackendKind::EchoOnce => Ok(Vec::new()),
         BackendKind::Http => addresses.iter().map(|address| counters(*address)).collect(),
+        BackendKind::Mysql | BackendKind::MysqlTls => {
+            addresses.iter().map(|address| mysql::counters(*address)).collect()
+        }
     }
 }
 

@@ -1,0 +1,379 @@
+//! Statements for the canned MySQL server, as fast as answers come back: a closed loop of one thread.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustls::ClientConfig;
+use serde::{Deserialize, Serialize};
+
+use super::LoadResult;
+use crate::backend::mysql::ROW;
+use crate::channel::{self, Channel, PIECE_BYTES, Received};
+use crate::cluster::{ACCOUNT, DATABASE, PASSWORD};
+use crate::metric::Metric;
+use crate::packets::{self, PLUGIN, Packet, capability, command};
+
+/// What each connection does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Work {
+    /// One SELECT after another.
+    Query,
+    /// The same, prepared once.
+    Execute,
+    /// Login, one SELECT, goodbye; over and over on new connections.
+    Connect,
+}
+
+impl Work {
+    /// What the command line calls it.
+    pub fn argument(self) -> &'static str {
+        match self {
+            Self::Query => "query",
+            Self::Execute => "execute",
+            Self::Connect => "connect",
+        }
+    }
+}
+
+/// The statement; sysbench's point select.
+const QUERY: &[u8] = b"SELECT c FROM sbtest1 WHERE id=5013";
+/// The same to be prepared, and its parameter: 5013 as a LONGLONG.
+const PREPARED: &[u8] = b"SELECT c FROM sbtest1 WHERE id=?";
+const PARAMETERS: &[u8] = b"\x00\x01\x00\x00\x00\x00\x01\x08\x00\x95\x13\x00\x00\x00\x00\x00\x00";
+/// Errors after which the load gives up.
+const TOO_MANY: u64 = 100;
+
+/// Does `work` on `connections` connections to `target` for `duration`; `encrypted`: over TLS.
+///
+/// An answer that is not the canned row is an error. Latencies are those of statements, for [`Work::Connect`]
+/// from the connect to the answer.
+pub fn run(
+    target: SocketAddr,
+    connections: u32,
+    work: Work,
+    encrypted: bool,
+    duration: Duration,
+) -> io::Result<LoadResult> {
+    let mut load = Load {
+        target,
+        work,
+        tls: if encrypted { Some(channel::client()?) } else { None },
+        epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+        latencies: Vec::new(),
+        result: LoadResult::default(),
+    };
+    let mut talks = Vec::new();
+    for key in 0..u64::from(connections) {
+        talks.push(load.open(key)?);
+    }
+    let mut events = Vec::with_capacity(256);
+    let mut piece = vec![0; PIECE_BYTES];
+    let begin = Instant::now();
+    while begin.elapsed() < duration && load.result.error_count() < TOO_MANY {
+        events.clear();
+        let patience = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        match epoll::wait(&load.epoll, rustix::buffer::spare_capacity(&mut events), Some(&patience)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in &events {
+            let key = event.data.u64();
+            let talk = &mut talks[key as usize];
+            match load.go_on(talk, &mut piece) {
+                Ok(Next::Same) => {}
+                // What is dropped is closed, and leaves the epoll by that.
+                Ok(Next::Another) => *talk = load.open(key)?,
+                Err(error) => {
+                    load.result.fail(talk.stage.name(), 1);
+                    load.result.problem = Some(format!("{}: {error}", talk.stage.name()));
+                    *talk = load.open(key)?;
+                }
+            }
+        }
+    }
+    let mut result = load.result;
+    result.seconds = begin.elapsed().as_secs_f64();
+    result.requests = load.latencies.len() as u64;
+    result.figures.insert(Metric::QUERY_RATE, result.requests as f64 / result.seconds);
+    result.put_latencies(&mut load.latencies);
+    Ok(result)
+}
+
+struct Load {
+    target: SocketAddr,
+    work: Work,
+    tls: Option<Arc<ClientConfig>>,
+    epoll: OwnedFd,
+    /// Microseconds.
+    latencies: Vec<u32>,
+    result: LoadResult,
+}
+
+/// Where a connection is; what is being waited for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Greeting,
+    Login,
+    Preparing,
+    /// How many packets of the answer have come, and how many rows.
+    Answer {
+        packets: u32,
+        rows: u32,
+    },
+}
+
+impl Stage {
+    const ANSWER: Self = Self::Answer { packets: 0, rows: 0 };
+
+    /// What errors in it are counted as.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Greeting | Self::Login => "login",
+            Self::Preparing => "prepare",
+            Self::Answer { .. } => "answer",
+        }
+    }
+}
+
+/// One connection.
+struct Talk {
+    channel: Channel,
+    /// Bytes received but not understood yet.
+    input: Vec<u8>,
+    stage: Stage,
+    /// What is said over and over.
+    question: Vec<u8>,
+    capabilities: u32,
+    /// When what is measured began.
+    begun: Instant,
+}
+
+/// With what a connection goes on.
+#[derive(PartialEq, Eq)]
+enum Next {
+    /// Itself.
+    Same,
+    /// A new one in its place.
+    Another,
+}
+
+impl Load {
+    fn open(&self, key: u64) -> io::Result<Talk> {
+        let begun = Instant::now();
+        let channel = Channel::new(TcpStream::connect(self.target)?)?;
+        epoll::add(&self.epoll, &channel, EventData::new_u64(key), EventFlags::IN)?;
+        let question = said(command::QUERY, QUERY);
+        Ok(Talk { channel, input: Vec::new(), stage: Stage::Greeting, question, capabilities: 0, begun })
+    }
+
+    /// Takes what has come. Err when the other side breaks off or says what is not expected.
+    fn go_on(&mut self, talk: &mut Talk, piece: &mut [u8]) -> io::Result<Next> {
+        let before = talk.input.len();
+        let received = talk.channel.receive(piece, &mut talk.input)?;
+        self.result.bytes += (talk.input.len() - before) as u64;
+        let input = std::mem::take(&mut talk.input);
+        let mut used = 0;
+        let mut next = Next::Same;
+        while let Some(packet) = Packet::first(&input[used..]) {
+            used += packet.bytes();
+            next = self.take(talk, packet)?;
+            if next == Next::Another {
+                return Ok(next);
+            }
+        }
+        if received == Received::End {
+            return Err(io::Error::other("the connection was closed"));
+        }
+        let mut input = input;
+        input.drain(..used);
+        talk.input = input;
+        Ok(next)
+    }
+
+    fn take(&mut self, talk: &mut Talk, packet: Packet<'_>) -> io::Result<Next> {
+        if let Some(refusal) = packets::refusal(packet.payload) {
+            return Err(io::Error::other(refusal));
+        }
+        let reply = packet.sequence.wrapping_add(1);
+        match talk.stage {
+            Stage::Greeting => self.log_in(talk, packet.payload, reply)?,
+            Stage::Login => match packet.payload {
+                [0, ..] if self.work == Work::Execute => {
+                    talk.stage = Stage::Preparing;
+                    talk.channel.send(&said(command::PREPARE, PREPARED))?;
+                }
+                [0, ..] => talk.ask(self.work)?,
+                [1, packets::FAST] => {}
+                // Who has TLS may show the password; the lab's other clients do it by RSA.
+                [1, packets::FULL] if talk.channel.is_encrypted() => {
+                    let mut password = Vec::new();
+                    packets::append_ended(&mut password, PASSWORD.as_bytes());
+                    talk.send(reply, &password)?;
+                }
+                [0xfe, rest @ ..] => {
+                    let nonce = rest.strip_prefix(PLUGIN.as_bytes()).and_then(|rest| rest.get(1..));
+                    let nonce = nonce.and_then(|nonce| nonce.get(..packets::NONCE_BYTES));
+                    let nonce = nonce.ok_or_else(|| unexpected("asked for another plugin", rest))?;
+                    talk.send(reply, &packets::scramble(PASSWORD, nonce))?;
+                }
+                other => return Err(unexpected("answered a login with", other)),
+            },
+            Stage::Preparing => {
+                // The statement's number comes first, then its parameter and its column are described.
+                if let [0, a, b, c, d, ..] = *packet.payload
+                    && packet.sequence == 1
+                {
+                    talk.question = said(command::EXECUTE, &[&[a, b, c, d], PARAMETERS].concat());
+                }
+                let last = if talk.has(capability::DEPRECATE_EOF) { 3 } else { 5 };
+                if packet.sequence == last {
+                    talk.ask(self.work)?;
+                }
+            }
+            Stage::Answer { packets, rows } => {
+                // The number of columns, one column, perhaps an EOF packet, rows, and the end.
+                let head = if talk.has(capability::DEPRECATE_EOF) { 2 } else { 3 };
+                let is_end = packets >= head && packet.payload.first() == Some(&0xfe);
+                let is_row = packets >= head && !is_end;
+                if (packets == 0 && packet.payload != [1]) || (is_row && !packet.payload.ends_with(ROW)) {
+                    return Err(unexpected("answered a statement with", packet.payload));
+                }
+                if !is_end {
+                    talk.stage = Stage::Answer { packets: packets + 1, rows: rows + u32::from(is_row) };
+                } else if rows == 1 {
+                    let latency = talk.begun.elapsed().as_micros();
+                    self.latencies.push(u32::try_from(latency).unwrap_or(u32::MAX));
+                    if self.work == Work::Connect {
+                        talk.channel.send(&said(command::QUIT, b""))?;
+                        return Ok(Next::Another);
+                    }
+                    talk.ask(self.work)?;
+                } else {
+                    return Err(io::Error::other(format!("answered a statement with {rows} rows")));
+                }
+            }
+        }
+        Ok(Next::Same)
+    }
+
+    /// Answers the greeting, behind TLS where that is wanted.
+    fn log_in(&self, talk: &mut Talk, greeting: &[u8], sequence: u8) -> io::Result<()> {
+        let (offered, nonce) = greeted(greeting).ok_or_else(|| unexpected("greeted with", greeting))?;
+        talk.capabilities = capability::USUAL & offered;
+        let mut sequence = sequence;
+        if let Some(tls) = &self.tls {
+            if offered & capability::SSL == 0 {
+                return Err(io::Error::other("does not offer TLS"));
+            }
+            talk.capabilities |= capability::SSL;
+            talk.send(sequence, &talk.introduction())?;
+            sequence = sequence.wrapping_add(1);
+            talk.channel.encrypt(channel::connect(tls)?, &[], &mut talk.input)?;
+        }
+        let answer = packets::scramble(PASSWORD, &nonce);
+        let mut payload = talk.introduction();
+        packets::append_ended(&mut payload, ACCOUNT.as_bytes());
+        payload.push(answer.len() as u8);
+        payload.extend_from_slice(&answer);
+        packets::append_ended(&mut payload, DATABASE.as_bytes());
+        packets::append_ended(&mut payload, PLUGIN.as_bytes());
+        talk.stage = Stage::Login;
+        talk.send(sequence, &payload)
+    }
+}
+
+impl Talk {
+    fn has(&self, capability: u32) -> bool {
+        self.capabilities & capability != 0
+    }
+
+    /// What a login begins with, and all that an SSLRequest is.
+    fn introduction(&self) -> Vec<u8> {
+        let mut payload = self.capabilities.to_le_bytes().to_vec();
+        payload.extend_from_slice(&(1_u32 << 24).to_le_bytes());
+        payload.push(packets::UTF8MB4);
+        payload.extend_from_slice(&[0; 23]);
+        payload
+    }
+
+    fn send(&mut self, sequence: u8, payload: &[u8]) -> io::Result<()> {
+        let mut output = Vec::new();
+        packets::append(&mut output, sequence, payload);
+        self.channel.send(&output)
+    }
+
+    fn ask(&mut self, work: Work) -> io::Result<()> {
+        if work != Work::Connect {
+            self.begun = Instant::now();
+        }
+        self.stage = Stage::ANSWER;
+        self.channel.send(&self.question)
+    }
+}
+
+/// A command as a packet.
+fn said(command: u8, rest: &[u8]) -> Vec<u8> {
+    let mut output = Vec::new();
+    packets::append(&mut output, 0, &[&[command], rest].concat());
+    output
+}
+
+/// What a greeting offers, and its nonce; `None` when it is no HandshakeV10.
+fn greeted(payload: &[u8]) -> Option<(u32, Vec<u8>)> {
+    let mut rest = payload.strip_prefix(&[10])?;
+    packets::take_ended(&mut rest)?;
+    packets::take(&mut rest, 4)?;
+    let mut nonce = packets::take(&mut rest, 8)?.to_vec();
+    let &[_, low, less_low, _, _, _, high, highest, _] = packets::take(&mut rest, 9)? else { return None };
+    packets::take(&mut rest, 10)?;
+    nonce.extend_from_slice(packets::take(&mut rest, packets::NONCE_BYTES - 8)?);
+    Some((u32::from_le_bytes([low, less_low, high, highest]), nonce))
+}
+
+fn unexpected(what: &str, payload: &[u8]) -> io::Error {
+    let shown = String::from_utf8_lossy(&payload[..payload.len().min(80)]).into_owned();
+    io::Error::other(format!("{what} `{}`", shown.escape_debug()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    fn loaded(work: Work, encrypted: bool) -> LoadResult {
+        let listener = crate::backend::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
+        thread::spawn(move || crate::backend::mysql::serve(&listener, encrypted));
+        run(address, 4, work, encrypted, Duration::from_millis(300)).unwrap()
+    }
+
+    #[test]
+    fn every_kind_of_work_is_done_in_the_clear_and_over_tls() {
+        for encrypted in [false, true] {
+            for work in [Work::Query, Work::Execute, Work::Connect] {
+                let result = loaded(work, encrypted);
+                assert!(result.requests > 4, "{work:?}, TLS {encrypted}: {result:?}");
+                assert_eq!(result.problem, None, "{work:?}, TLS {encrypted}");
+                assert!(result.figures[&Metric::LATENCY_P50] > 0.0, "{result:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn tls_that_is_not_offered_is_an_error() {
+        let listener = crate::backend::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
+        thread::spawn(move || crate::backend::mysql::serve(&listener, false));
+        let result = run(address, 1, Work::Query, true, Duration::from_secs(60)).unwrap();
+        assert_eq!(result.errors, [("login".to_owned(), TOO_MANY)].into());
+        assert_eq!(result.problem.as_deref(), Some("login: does not offer TLS"));
+    }
+}
