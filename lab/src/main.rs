@@ -208,20 +208,7 @@ enum LoadVerb {
         body_bytes: u64,
     },
     /// Ask a canned MySQL server, or a load balancer before one, as fast as answers come back
-    Mysql {
-        /// Where to, as ADDRESS:PORT
-        #[arg(long)]
-        target: SocketAddr,
-        #[arg(long)]
-        connections: u32,
-        #[arg(long)]
-        seconds: u64,
-        #[arg(long, value_enum, default_value = "query")]
-        work: load::mysql::Work,
-        /// Over TLS
-        #[arg(long)]
-        tls: bool,
-    },
+    Mysql(load::mysql::MysqlLoad),
     /// Read TCP streams as fast as they come
     Bulk {
         /// Where to, as ADDRESS:PORT
@@ -449,9 +436,7 @@ fn put(load: &LoadVerb) -> io::Result<()> {
         LoadVerb::Bulk { target, connections, seconds } => {
             say(&load::bulk::run(target, connections, Duration::from_secs(seconds))?)
         }
-        LoadVerb::Mysql { target, connections, seconds, work, tls } => {
-            say(&load::mysql::run(target, connections, work, tls, Duration::from_secs(seconds))?)
-        }
+        LoadVerb::Mysql(ref load) => say(&load::mysql::run(load)?),
         LoadVerb::Users(ref arguments) => match arguments.part {
             Some(part) => load::users::run_part(&arguments.target, &arguments.plan(), part, arguments.parts),
             None => say(&load::users::run(&arguments.target, &arguments.plan())?),

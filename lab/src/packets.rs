@@ -1,7 +1,7 @@
 //! MySQL's packets, as far as the lab's canned server and its load speak them.
 //!
-//! Source: MySQL Source Code Documentation, "Client/Server Protocol" (dev.mysql.com/doc/dev/mysql-server), its
-//! pages "MySQL Packets", "Protocol::HandshakeV10", "Protocol::HandshakeResponse41" and "OK_Packet".
+//! Source: MySQL Source Code Documentation, "Client/Server Protocol" (dev.mysql.com/doc/dev/mysql-server),
+//! its pages "MySQL Packets", "Protocol::HandshakeV10", "Protocol::HandshakeResponse41" and "OK_Packet".
 
 use sha2::{Digest, Sha256};
 

@@ -1,7 +1,7 @@
 //! A MySQL server that only seems to be one: it lets the lab's account in and has one answer to every SELECT.
 //!
-//! It looks nothing up, so that the load balancer before it is what is measured. Yet it is strict where a load
-//! balancer could cheat: it gives every connection a nonce of its own and checks the answer to it, keeps
+//! It looks nothing up, so that the load balancer before it is what is measured. Yet it is strict where a
+//! load balancer could cheat: it gives every connection a nonce of its own and checks the answer to it, keeps
 //! transactions, autocommit and the session trackers as a server does, and counts the statements that reach
 //! it. It never asks for a password in full: it is a server whose cache is warm.
 

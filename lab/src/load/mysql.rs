@@ -51,21 +51,34 @@ const PARAMETERS: &[u8] = b"\x00\x01\x00\x00\x00\x00\x01\x08\x00\x95\x13\x00\x00
 /// Errors after which the load gives up.
 const TOO_MANY: u64 = 100;
 
-/// Does `work` on `connections` connections to `target` for `duration`; `encrypted`: over TLS.
+/// How the load is asked for.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct MysqlLoad {
+    /// Where to, as ADDRESS:PORT
+    #[arg(long)]
+    target: SocketAddr,
+    #[arg(long)]
+    connections: u32,
+    #[arg(long)]
+    seconds: u64,
+    #[arg(long, value_enum, default_value = "query")]
+    work: Work,
+    /// Over TLS
+    #[arg(long)]
+    tls: bool,
+}
+
+/// Does what is asked for, until its time is over.
 ///
 /// An answer that is not the canned row is an error. Latencies are those of statements, for [`Work::Connect`]
 /// from the connect to the answer.
-pub fn run(
-    target: SocketAddr,
-    connections: u32,
-    work: Work,
-    encrypted: bool,
-    duration: Duration,
-) -> io::Result<LoadResult> {
+pub fn run(asked: &MysqlLoad) -> io::Result<LoadResult> {
+    let MysqlLoad { target, connections, seconds, work, tls } = *asked;
+    let duration = Duration::from_secs(seconds);
     let mut load = Load {
         target,
         work,
-        tls: if encrypted { Some(channel::client()?) } else { None },
+        tls: if tls { Some(channel::client()?) } else { None },
         epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
         latencies: Vec::new(),
         result: LoadResult::default(),
@@ -350,9 +363,9 @@ mod tests {
 
     fn loaded(work: Work, encrypted: bool) -> LoadResult {
         let listener = crate::backend::listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        let address = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
+        let target = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
         thread::spawn(move || crate::backend::mysql::serve(&listener, encrypted));
-        run(address, 4, work, encrypted, Duration::from_millis(300)).unwrap()
+        run(&MysqlLoad { target, connections: 4, seconds: 1, work, tls: encrypted }).unwrap()
     }
 
     #[test]
@@ -370,9 +383,10 @@ mod tests {
     #[test]
     fn tls_that_is_not_offered_is_an_error() {
         let listener = crate::backend::listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        let address = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
+        let target = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
         thread::spawn(move || crate::backend::mysql::serve(&listener, false));
-        let result = run(address, 1, Work::Query, true, Duration::from_secs(60)).unwrap();
+        let asked = MysqlLoad { target, connections: 1, seconds: 60, work: Work::Query, tls: true };
+        let result = run(&asked).unwrap();
         assert_eq!(result.errors, [("login".to_owned(), TOO_MANY)].into());
         assert_eq!(result.problem.as_deref(), Some("login: does not offer TLS"));
     }

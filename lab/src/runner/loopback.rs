@@ -210,8 +210,8 @@ pub fn probe_with(load: &Load, command: &[String]) -> io::Result<()> {
 pub fn probe(address: SocketAddr, backend: BackendKind) -> io::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(1);
     if matches!(backend, BackendKind::Mysql | BackendKind::MysqlTls) {
-        // By a login: a connection cut off before it is an error to a server. And a load balancer may learn the
-        // password from it.
+        // By a login: a connection cut off before it is an error to a server. And a load balancer may learn
+        // the password from it.
         return connect(address.port(), PATIENCE)
             .map(drop)
             .map_err(|error| io::Error::other(error.to_string()));
