@@ -1,0 +1,248 @@
+use super::*;
+use crate::{KillTarget, SqlDialect, SqlMode};
+
+fn auto() -> SessionFacts {
+    SessionFacts::default()
+}
+
+fn verdict(text: &str) -> StatementVerdict {
+    classify(text.as_bytes(), &auto())
+}
+
+/// What is left and asked, as words: `left left/asked asked`.
+fn traces(verdict: &StatementVerdict) -> String {
+    let left: Vec<_> = verdict.leaves.words().collect();
+    let asked: Vec<_> = verdict.reads_back.words().collect();
+    match asked.is_empty() {
+        true => left.join(" "),
+        false => format!("{}/{}", left.join(" "), asked.join(" ")),
+    }
+}
+
+/// Each line of a table: the reason, what it leaves and asks about, the statement; ` | ` between.
+fn check_table(table: &str, wants: RoleWanted) -> usize {
+    let mut rows = 0;
+    for line in table.lines().filter(|line| !line.is_empty()) {
+        let mut columns = line.splitn(3, " | ");
+        let mut column = || columns.next().unwrap_or_else(|| panic!("three columns in {line:?}"));
+        let (reason, left, text) = (column().trim(), column().trim(), column());
+        let verdict = verdict(text);
+        assert_eq!(verdict.reason.word(), reason, "{text}");
+        assert_eq!(traces(&verdict), left, "{text}");
+        assert_eq!(verdict.wants, wants, "{text}");
+        rows += 1;
+    }
+    rows
+}
+
+#[test]
+fn what_is_known_to_be_a_read_may_run_on_any_member() {
+    let rows = check_table(include_str!("statements_read.txt"), RoleWanted::AnyMember);
+    assert!(rows >= 90, "{rows}");
+}
+
+#[test]
+fn all_else_wants_the_primary() {
+    let rows = check_table(include_str!("statements_primary.txt"), RoleWanted::Primary);
+    assert!(rows >= 150, "{rows}");
+}
+
+#[test]
+fn a_read_with_a_write_behind_it_wants_the_primary() {
+    for line in include_str!("statements_read.txt").lines().filter(|line| !line.is_empty()) {
+        let text = line.splitn(3, " | ").nth(2).expect("three columns");
+        for write in ["DELETE FROM t", "/*!DELETE FROM t*/", "(DELETE FROM t)", "call p()"] {
+            let both = classify(format!("{text}\n;{write}").as_bytes(), &auto());
+            assert_eq!(both.wants, RoleWanted::Primary, "{text}; {write}");
+            assert_eq!(both.resend, Resend::Never, "{text}; {write}");
+        }
+    }
+}
+
+#[test]
+fn a_transaction_and_autocommit_off_take_reads_to_the_primary() {
+    let text = b"SELECT a FROM t";
+    let in_one = SessionFacts { transaction: OpenTransaction::ReadWrite, ..auto() };
+    let read_only = SessionFacts { transaction: OpenTransaction::ReadOnly, ..auto() };
+    let off = SessionFacts { autocommit: false, ..auto() };
+    let judge = |facts| {
+        let verdict = classify(text, &facts);
+        (verdict.wants, verdict.reason, verdict.own_reason, verdict.resend)
+    };
+    let plain = RouteReason::PlainRead;
+    assert_eq!(judge(auto()), (RoleWanted::AnyMember, plain, plain, Resend::Anywhere));
+    assert_eq!(judge(in_one), (RoleWanted::Primary, RouteReason::InTransaction, plain, Resend::Never));
+    assert_eq!(
+        judge(read_only),
+        (RoleWanted::AnyMember, RouteReason::InReadOnlyTransaction, plain, Resend::Never)
+    );
+    assert_eq!(judge(off), (RoleWanted::Primary, RouteReason::AutocommitOff, plain, Resend::Never));
+    let listener = |access| classify(b"DELETE FROM t", &SessionFacts { access, ..auto() }).reason;
+    assert_eq!(listener(SplitAccess::ReadWrite), RouteReason::ReadWriteListener);
+    assert_eq!(listener(SplitAccess::ReadOnly), RouteReason::ReadOnlyListener);
+}
+
+#[test]
+fn transactions_begin_and_end() {
+    use TransactionStep::{Autocommit, Begin, Commit, ImplicitCommit, None, Rollback, Unclear};
+    let (read_only, chain, release) = (false, false, false);
+    for (text, step) in [
+        ("BEGIN", Begin { read_only }),
+        ("begin work;", Begin { read_only }),
+        ("START TRANSACTION", Begin { read_only }),
+        ("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ WRITE", Begin { read_only }),
+        ("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ /**/ ONLY", Begin { read_only: true }),
+        ("COMMIT", Commit { chain, release }),
+        ("COMMIT WORK AND CHAIN", Commit { chain: true, release }),
+        ("COMMIT AND NO CHAIN RELEASE", Commit { chain, release: true }),
+        ("COMMIT NO RELEASE", Commit { chain, release }),
+        ("ROLLBACK", Rollback { chain, release }),
+        ("/* x */ rollback and chain no release", Rollback { chain: true, release }),
+        ("ROLLBACK TO SAVEPOINT a", None),
+        ("ROLLBACK WORK TO a", None),
+        ("SAVEPOINT a", None),
+        ("SET autocommit = 0", Autocommit(Some(false))),
+        ("SET @@session.autocommit = ON", Autocommit(Some(true))),
+        ("SET @@autocommit := 'off'", Autocommit(Some(false))),
+        ("SET SESSION autocommit=1, sql_mode=''", Autocommit(Some(true))),
+        ("SET NAMES utf8mb4, autocommit = 0", Autocommit(Some(false))),
+        ("SET autocommit = 1 - 1", Autocommit(Option::None)),
+        ("SET GLOBAL autocommit = 0", None),
+        ("SET `autocommit` = false", Autocommit(Some(false))),
+        ("CREATE TABLE t (a INT)", ImplicitCommit),
+        ("CREATE TEMPORARY TABLE t (a INT)", None),
+        ("DROP TEMPORARY TABLE t", None),
+        ("TRUNCATE t", ImplicitCommit),
+        ("LOCK TABLES t READ", ImplicitCommit),
+        ("UNLOCK TABLES", ImplicitCommit),
+        ("FLUSH LOGS", ImplicitCommit),
+        ("CALL p()", Unclear),
+        ("XA START 'a'", Unclear),
+        ("BEGIN; INSERT INTO t VALUES (1); COMMIT", Unclear),
+        ("INSERT INTO t VALUES (1); SELECT 1", None),
+        ("INSERT INTO t VALUES (1)", None),
+    ] {
+        assert_eq!(verdict(text).transaction, step, "{text}");
+    }
+}
+
+#[test]
+fn a_file_of_the_client_is_asked_for_only_by_load_local() {
+    for text in [
+        "LOAD DATA LOCAL INFILE '/etc/passwd' INTO TABLE t",
+        "load data concurrent local infile 'x' replace into table t (a, b)",
+        "LOAD XML LOW_PRIORITY LOCAL INFILE 'x' INTO TABLE t",
+        "SELECT 1; LOAD DATA LOCAL INFILE 'x' INTO TABLE t",
+        "/*!50000 LOAD DATA LOCAL INFILE 'x' INTO TABLE t */",
+    ] {
+        assert!(verdict(text).local_infile, "{text}");
+        assert_eq!(verdict(text).resend, Resend::Never, "{text}");
+    }
+    for text in [
+        "LOAD DATA INFILE 'x' INTO TABLE t",
+        "SELECT 'LOAD DATA LOCAL INFILE'",
+        "INSERT INTO t VALUES ('; LOAD DATA LOCAL INFILE ''x'' INTO TABLE t')",
+        "LOAD /* LOCAL */ DATA INFILE 'x' INTO TABLE t",
+        "-- LOAD DATA LOCAL INFILE 'x'\nSELECT 1",
+    ] {
+        assert!(!verdict(text).local_infile, "{text}");
+    }
+}
+
+#[test]
+fn kill_says_what_it_ends() {
+    let target = |query_only, id| Some(KillTarget { query_only, id });
+    assert_eq!(verdict("KILL 12").kill, target(false, Some(12)));
+    assert_eq!(verdict("kill query 2147483660;").kill, target(true, Some(2_147_483_660)));
+    assert_eq!(verdict("KILL CONNECTION 5").kill, target(false, Some(5)));
+    assert_eq!(verdict("KILL CONNECTION_ID()").kill, target(false, None));
+    assert_eq!(verdict("KILL 1 + 1").kill, target(false, None));
+    assert_eq!(verdict("KILL 99999999999999999999").kill, target(false, None));
+    assert_eq!(verdict("SELECT 'KILL 12'").kill, None);
+}
+
+#[test]
+fn what_may_be_sent_again() {
+    for (text, resend) in [
+        ("SELECT a FROM t WHERE id = 1", Resend::Anywhere),
+        ("SHOW TABLES", Resend::Anywhere),
+        ("SELECT SQL_CALC_FOUND_ROWS a FROM t", Resend::IfRefused),
+        ("SELECT a FROM t FOR UPDATE", Resend::IfRefused),
+        ("SELECT LAST_INSERT_ID()", Resend::IfRefused),
+        ("UPDATE t SET a = 1", Resend::IfRefused),
+        ("DROP TABLE t", Resend::IfRefused),
+        ("BEGIN", Resend::IfRefused),
+        ("SELECT f(1)", Resend::Never),
+        ("UPDATE t SET a = f(1)", Resend::Never),
+        ("COMMIT", Resend::Never),
+        ("CALL p()", Resend::Never),
+        ("EXECUTE s", Resend::Never),
+        ("DELETE FROM t; DELETE FROM u", Resend::Never),
+        ("FROBNICATE t", Resend::Never),
+        ("SELECT 1 INTO OUTFILE '/tmp/x'", Resend::Never),
+        ("INSERT INTO t VALUES ('", Resend::Never),
+    ] {
+        assert_eq!(verdict(text).resend, resend, "{text}");
+    }
+}
+
+#[test]
+fn the_sql_mode_decides_where_strings_end() {
+    let with = |mode: &str, text: &str| {
+        let dialect = SqlDialect { mode: SqlMode::read(mode), ..SqlDialect::default() };
+        classify(text.as_bytes(), &SessionFacts { dialect, ..auto() })
+    };
+    // By default the string goes on behind the backslash, and holds the semicolon.
+    let text = r"SELECT 'a\'; DELETE FROM t; -- '";
+    assert_eq!(with("", text).reason, RouteReason::PlainRead);
+    assert_eq!(with("NO_BACKSLASH_ESCAPES", text).reason, RouteReason::SeveralStatements);
+    let text = r#"SELECT "a' FROM t", 'b'"#;
+    assert_eq!(with("", text).reason, RouteReason::PlainRead);
+    assert_eq!(with("ANSI_QUOTES", text).reason, RouteReason::PlainRead);
+    let text = r#"SELECT "f"(1)"#;
+    assert_eq!(with("ANSI_QUOTES", text).reason, RouteReason::UnknownFunction);
+    assert_eq!(with("", "SELECT COUNT (a) FROM t").reason, RouteReason::UnknownFunction);
+    assert_eq!(with("IGNORE_SPACE", "SELECT COUNT (a) FROM t").reason, RouteReason::PlainRead);
+    assert_eq!(with("ORACLE", "SELECT 1").reason, RouteReason::Unreadable);
+}
+
+#[test]
+fn a_backslash_inside_a_character_ends_no_string() {
+    use crate::ClientCharset;
+    let text = b"SELECT '\xbf\\'; DELETE FROM t -- '";
+    let with = |charset| {
+        let dialect = SqlDialect { charset, ..SqlDialect::default() };
+        classify(text, &SessionFacts { dialect, ..auto() }).statements
+    };
+    assert_eq!(with(ClientCharset::Gbk), 2);
+    assert_eq!(with(ClientCharset::ShiftJis), 1);
+    assert_eq!(with(ClientCharset::SingleByte), 1);
+    assert_eq!(with(ClientCharset::Utf8), 1);
+}
+
+#[test]
+fn a_text_that_is_not_whole_is_trusted_in_nothing() {
+    let head = classify_head(b"SELECT 1 FROM t WHERE a = 'abc", &auto());
+    assert_eq!((head.wants, head.reason), (RoleWanted::Primary, RouteReason::NotWhole));
+    assert!(head.leaves.pins());
+    assert_eq!(head.resend, Resend::Never);
+    assert!(classify_head(b"LOAD DATA LOCAL INFILE 'x' INTO", &auto()).local_infile);
+}
+
+#[test]
+fn statements_are_counted_without_the_empty_ones() {
+    for (text, count) in
+        [("", 0), (" ; ;; -- x", 0), ("SELECT 1;", 1), (";SELECT 1; ;\n", 1), ("SELECT 1; ; SELECT 2", 2)]
+    {
+        assert_eq!(verdict(text).statements, count, "{text:?}");
+    }
+    assert_eq!(verdict("/* nothing */").kind, StatementKind::Empty);
+}
+
+#[test]
+fn words_are_unique() {
+    let words: Vec<_> = RouteReason::ALL.iter().map(|reason| reason.word()).collect();
+    let unique: std::collections::BTreeSet<_> = words.iter().collect();
+    assert_eq!(unique.len(), words.len());
+    assert!(RouteReason::ALL.iter().all(|reason| !reason.meaning().is_empty()));
+}

@@ -1,0 +1,410 @@
+//! One statement by its first words. One file, so that whoever adds a statement finds all others beside it.
+
+use crate::lexer::SqlToken;
+use crate::reading::{Part, Reading, Walk, is_word};
+use crate::set::set;
+use crate::verdict::{
+    KillTarget, LeftBehind, ReadsBack, Resend, RouteReason, StatementKind as Kind, TransactionStep,
+};
+
+/// A walk over a read.
+const READ: Walk = Walk { reads: true, defines: false, target: false, assigns: false };
+
+/// Reads the next statement that is not empty, to its end; `None` where there is none.
+pub(crate) fn part(at: &mut Reading<'_>) -> Option<Part> {
+    while at.token == Some(SqlToken::Semicolon) {
+        at.advance();
+    }
+    at.token?;
+    // `before` is what stands before the statement: nothing.
+    at.before = None;
+    let mut first = at.clone();
+    let is_bracketed = first.token == Some(SqlToken::Open);
+    while first.token == Some(SqlToken::Open) {
+        first.advance();
+    }
+    let mut part = match first.word() {
+        Some(word) if is_read(word) => read(at, Kind::Select, RouteReason::PlainRead),
+        Some(word) if !is_bracketed => by_verb(at, word),
+        _ => unknown(at),
+    };
+    // What remains after a verb that is known whole.
+    at.walk(&mut part, Walk::default());
+    Some(part)
+}
+
+fn is_read(word: &[u8]) -> bool {
+    let is = |other: &[u8]| word.eq_ignore_ascii_case(other);
+    match word.len() {
+        6 => is(b"SELECT") || is(b"VALUES"),
+        5 => is(b"TABLE"),
+        4 => is(b"WITH"),
+        _ => false,
+    }
+}
+
+fn read(at: &mut Reading<'_>, kind: Kind, reason: RouteReason) -> Part {
+    let mut part = Part::new(kind, reason, Resend::Anywhere);
+    at.walk(&mut part, READ);
+    part
+}
+
+fn unknown(at: &mut Reading<'_>) -> Part {
+    let mut part = Part::new(Kind::Unknown, RouteReason::Unknown, Resend::Never);
+    part.leaves |= LeftBehind::ANYTHING;
+    part.step = TransactionStep::Unclear;
+    part.blurs_the_rest = true;
+    at.walk(&mut part, Walk::default());
+    part
+}
+
+/// A statement that is no SELECT, with its first word at hand.
+fn by_verb(at: &mut Reading<'_>, word: &[u8]) -> Part {
+    let mut upper = [0; 12];
+    let Some(upper) = upper.get_mut(..word.len()) else { return unknown(at) };
+    upper.copy_from_slice(word);
+    upper.make_ascii_uppercase();
+    let verb: &[u8] = upper;
+    if matches!(verb, b"START" | b"RELEASE" | b"GET" | b"LOAD" | b"LOCK" | b"UNLOCK" | b"RESET") {
+        return by_two_words(at, verb);
+    }
+    let simple = |kind, reason, resend| Part::new(kind, reason, resend);
+    let (mut part, walk) = match verb {
+        b"INSERT" | b"REPLACE" => {
+            let part = simple(Kind::Write, RouteReason::Write, Resend::IfRefused);
+            (part, Walk { target: true, ..Walk::default() })
+        }
+        b"UPDATE" | b"DELETE" => {
+            (simple(Kind::Write, RouteReason::Write, Resend::IfRefused), Walk::default())
+        }
+        b"SHOW" => return show(at),
+        b"EXPLAIN" | b"DESCRIBE" | b"DESC" => return explain(at),
+        b"SET" => {
+            let mut part = simple(Kind::Set, RouteReason::Setting, Resend::IfRefused);
+            at.advance();
+            set(at, &mut part);
+            return part;
+        }
+        b"BEGIN" => {
+            let mut part = simple(Kind::Begin, RouteReason::Transaction, Resend::IfRefused);
+            part.step = TransactionStep::Begin { read_only: false };
+            (part, Walk::default())
+        }
+        b"COMMIT" | b"ROLLBACK" => return end(at, verb == b"COMMIT"),
+        b"SAVEPOINT" => (simple(Kind::Savepoint, RouteReason::Transaction, Resend::Never), Walk::default()),
+        b"USE" => (simple(Kind::Use, RouteReason::Setting, Resend::IfRefused), Walk::default()),
+        b"CREATE" | b"DROP" | b"ALTER" | b"RENAME" | b"TRUNCATE" => return definition(at),
+        b"GRANT" | b"REVOKE" => {
+            let mut part = simple(Kind::Account, RouteReason::Account, Resend::IfRefused);
+            part.step = TransactionStep::ImplicitCommit;
+            (part, Walk { defines: true, ..Walk::default() })
+        }
+        b"CALL" => {
+            let mut part = simple(Kind::Call, RouteReason::Call, Resend::Never);
+            part.leaves |= LeftBehind::ANYTHING;
+            part.step = TransactionStep::Unclear;
+            part.blurs_the_rest = true;
+            (part, Walk::default())
+        }
+        b"DO" => (simple(Kind::Do, RouteReason::Effect, Resend::IfRefused), Walk::default()),
+        b"HANDLER" => {
+            let mut part = simple(Kind::Handler, RouteReason::Handler, Resend::Never);
+            part.leaves |= LeftBehind::HANDLER;
+            (part, Walk { defines: true, ..Walk::default() })
+        }
+        b"PREPARE" | b"EXECUTE" | b"DEALLOCATE" => {
+            let mut part = simple(Kind::Prepared, RouteReason::Prepared, Resend::Never);
+            part.leaves |= LeftBehind::PREPARED;
+            if verb == b"EXECUTE" {
+                part.leaves |= LeftBehind::ANYTHING;
+                part.step = TransactionStep::Unclear;
+                part.blurs_the_rest = true;
+            }
+            (part, Walk::default())
+        }
+        b"KILL" => return kill(at),
+        b"XA" => {
+            let mut part = simple(Kind::Xa, RouteReason::Xa, Resend::Never);
+            part.leaves |= LeftBehind::XA;
+            part.step = TransactionStep::Unclear;
+            (part, Walk::default())
+        }
+        b"FLUSH" => return flush(at),
+        b"ANALYZE" | b"OPTIMIZE" | b"REPAIR" | b"CHECK" | b"CACHE" | b"CHANGE" | b"STOP" | b"INSTALL"
+        | b"UNINSTALL" => {
+            let mut part = simple(Kind::Administration, RouteReason::Administration, Resend::Never);
+            part.step = TransactionStep::ImplicitCommit;
+            (part, Walk { defines: true, ..Walk::default() })
+        }
+        b"CHECKSUM" | b"HELP" | b"PURGE" | b"SHUTDOWN" | b"RESTART" | b"CLONE" | b"IMPORT" => {
+            let part = simple(Kind::Administration, RouteReason::Administration, Resend::Never);
+            (part, Walk { defines: true, ..Walk::default() })
+        }
+        _ => return unknown(at),
+    };
+    at.advance();
+    at.walk(&mut part, walk);
+    part
+}
+
+/// Verbs whose second word says what they are.
+fn by_two_words(at: &mut Reading<'_>, verb: &[u8]) -> Part {
+    let second = |word: &[u8]| is_word(at.next, word);
+    let (kind, reason, resend) = match verb {
+        b"START" if second(b"TRANSACTION") => return start_transaction(at),
+        b"LOAD" if second(b"DATA") || second(b"XML") => return load(at),
+        b"RELEASE" if second(b"SAVEPOINT") => (Kind::Savepoint, RouteReason::Transaction, Resend::Never),
+        b"GET" => (Kind::Diagnostics, RouteReason::LastResult, Resend::Never),
+        b"LOCK" | b"UNLOCK" => (Kind::Lock, RouteReason::Lock, Resend::Never),
+        b"START" | b"LOAD" | b"RESET" => (Kind::Administration, RouteReason::Administration, Resend::Never),
+        _ => return unknown(at),
+    };
+    let mut part = Part::new(kind, reason, resend);
+    match kind {
+        Kind::Diagnostics => {
+            part.reads_back |= ReadsBack::WARNINGS;
+            at.advance();
+            at.walk(&mut part, Walk { assigns: true, ..Walk::default() });
+        }
+        Kind::Lock => {
+            if verb == b"LOCK" {
+                part.leaves |= LeftBehind::TABLE_LOCK;
+            }
+            if second(b"TABLES") || second(b"TABLE") {
+                part.step = TransactionStep::ImplicitCommit;
+            }
+        }
+        Kind::Administration => part.step = TransactionStep::ImplicitCommit,
+        _ => {}
+    }
+    part
+}
+
+fn start_transaction(at: &mut Reading<'_>) -> Part {
+    let mut part = Part::new(Kind::Begin, RouteReason::Transaction, Resend::IfRefused);
+    let mut read_only = false;
+    at.advance();
+    while !at.is_at_end() {
+        if is_word(at.token, b"READ") && is_word(at.next, b"ONLY") {
+            read_only = true;
+        }
+        if let Some(SqlToken::Irregular(_)) = at.token {
+            at.give_up(&mut part);
+            return part;
+        }
+        at.advance();
+    }
+    part.step = TransactionStep::Begin { read_only };
+    if read_only {
+        part.reason = RouteReason::ReadOnlyTransaction;
+        part.resend = Resend::Anywhere;
+    }
+    part
+}
+
+/// COMMIT, ROLLBACK and what may follow.
+fn end(at: &mut Reading<'_>, commits: bool) -> Part {
+    let mut part = Part::new(Kind::End, RouteReason::Transaction, Resend::Never);
+    at.advance();
+    at.take(b"WORK");
+    if !commits && is_word(at.token, b"TO") {
+        part.kind = Kind::Savepoint;
+        return part;
+    }
+    // `COMMIT PREPARE` is not MySQL's; AND [NO] CHAIN, [NO] RELEASE.
+    let (mut chain, mut release) = (false, false);
+    while !at.is_at_end() {
+        let is_meant = !is_word(at.before, b"NO");
+        chain |= is_meant && is_word(at.token, b"CHAIN");
+        release |= is_meant && is_word(at.token, b"RELEASE");
+        if let Some(SqlToken::Irregular(_)) = at.token {
+            at.give_up(&mut part);
+            return part;
+        }
+        at.advance();
+    }
+    part.step = match commits {
+        true => TransactionStep::Commit { chain, release },
+        false => TransactionStep::Rollback { chain, release },
+    };
+    part
+}
+
+fn load(at: &mut Reading<'_>) -> Part {
+    let mut part = Part::new(Kind::Write, RouteReason::Write, Resend::IfRefused);
+    at.advance();
+    at.advance();
+    let _ = at.take(b"LOW_PRIORITY") || at.take(b"CONCURRENT");
+    if is_word(at.token, b"LOCAL") && is_word(at.next, b"INFILE") {
+        part.local_infile = true;
+        part.resend = Resend::Never;
+    }
+    at.walk(&mut part, Walk { assigns: true, defines: false, target: false, reads: false });
+    part
+}
+
+fn show(at: &mut Reading<'_>) -> Part {
+    at.advance();
+    while at.take(b"FULL")
+        || at.take(b"EXTENDED")
+        || at.take(b"GLOBAL")
+        || at.take(b"SESSION")
+        || at.take(b"LOCAL")
+    {}
+    let word = at.word().unwrap_or_default();
+    let is_one_of = |words: &[&[u8]]| words.iter().any(|other| word.eq_ignore_ascii_case(other));
+    let is_shared = is_one_of(&[
+        b"DATABASES",
+        b"SCHEMAS",
+        b"TABLES",
+        b"COLUMNS",
+        b"FIELDS",
+        b"INDEX",
+        b"INDEXES",
+        b"KEYS",
+        b"CREATE",
+        b"TRIGGERS",
+        b"EVENTS",
+        b"CHARACTER",
+        b"CHARSET",
+        b"COLLATION",
+        b"PLUGINS",
+        b"PRIVILEGES",
+        b"GRANTS",
+        b"VARIABLES",
+        b"ENGINES",
+        b"STORAGE",
+    ]) || is_one_of(&[b"TABLE", b"PROCEDURE", b"FUNCTION"]) && is_word(at.next, b"STATUS");
+    let mut part = read(at, Kind::Show, RouteReason::Metadata);
+    if is_one_of(&[b"WARNINGS", b"ERRORS", b"COUNT"]) {
+        part.refuse(RouteReason::LastResult);
+        part.reads_back |= ReadsBack::WARNINGS;
+    } else if !is_shared {
+        part.refuse(RouteReason::ServerState);
+    }
+    part
+}
+
+fn explain(at: &mut Reading<'_>) -> Part {
+    at.advance();
+    let mut runs = false;
+    loop {
+        if at.take(b"ANALYZE") {
+            runs = true;
+        } else if is_word(at.token, b"FORMAT") && at.next == Some(SqlToken::Symbol(b'=')) {
+            at.advance();
+            at.advance();
+            at.advance();
+        } else if !at.take(b"EXTENDED") && !at.take(b"PARTITIONS") {
+            break;
+        }
+    }
+    // ANALYZE runs the statement, so it is as any other read.
+    let reason = if runs { RouteReason::PlainRead } else { RouteReason::Metadata };
+    at.before = None;
+    read(at, Kind::Show, reason)
+}
+
+fn kill(at: &mut Reading<'_>) -> Part {
+    let mut part = Part::new(Kind::Kill, RouteReason::Kill, Resend::Never);
+    at.advance();
+    let query_only = at.take(b"QUERY");
+    if !query_only {
+        at.take(b"CONNECTION");
+    }
+    let id = match (at.token, at.next) {
+        (Some(SqlToken::Number(digits)), None | Some(SqlToken::Semicolon)) => {
+            std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok())
+        }
+        _ => None,
+    };
+    part.kill = Some(KillTarget { query_only, id });
+    part
+}
+
+fn flush(at: &mut Reading<'_>) -> Part {
+    let mut part = Part::new(Kind::Administration, RouteReason::Administration, Resend::Never);
+    part.step = TransactionStep::ImplicitCommit;
+    at.advance();
+    while !at.is_at_end() {
+        let holds = is_word(at.token, b"WITH") && is_word(at.next, b"READ")
+            || is_word(at.token, b"FOR") && is_word(at.next, b"EXPORT");
+        if holds {
+            part.leaves |= LeftBehind::TABLE_LOCK;
+            part.reason = RouteReason::Lock;
+            part.kind = Kind::Lock;
+        }
+        if let Some(SqlToken::Irregular(_)) = at.token {
+            at.give_up(&mut part);
+            return part;
+        }
+        at.advance();
+    }
+    part
+}
+
+/// CREATE, ALTER, DROP, RENAME, TRUNCATE.
+fn definition(at: &mut Reading<'_>) -> Part {
+    let mut part = Part::new(Kind::Definition, RouteReason::Definition, Resend::IfRefused);
+    part.step = TransactionStep::ImplicitCommit;
+    let drops = is_word(at.token, b"DROP");
+    at.advance();
+    if drops && is_word(at.token, b"PREPARE") {
+        let mut part = Part::new(Kind::Prepared, RouteReason::Prepared, Resend::Never);
+        part.leaves |= LeftBehind::PREPARED;
+        return part;
+    }
+    // The words up to what is defined: OR REPLACE, DEFINER = ..., SQL SECURITY ..., TEMPORARY.
+    for _ in 0..MOST_WORDS_BEFORE_THE_OBJECT {
+        let Some(word) = at.word() else {
+            if at.is_at_end() || matches!(at.token, Some(SqlToken::Irregular(_) | SqlToken::Open)) {
+                break;
+            }
+            at.advance();
+            continue;
+        };
+        let is = |other: &[u8]| word.eq_ignore_ascii_case(other);
+        if is(b"TEMPORARY") {
+            part.leaves |= LeftBehind::TEMPORARY_TABLE;
+            part.reason = RouteReason::TemporaryTable;
+            part.step = TransactionStep::None;
+        } else if is(b"USER") || is(b"ROLE") {
+            part.kind = Kind::Account;
+            part.reason = RouteReason::Account;
+            break;
+        } else if is(b"PROCEDURE") || is(b"FUNCTION") || is(b"TRIGGER") || is(b"EVENT") || is(b"LIBRARY") {
+            return routine(at, part);
+        } else if is(b"TABLE")
+            || is(b"TABLES")
+            || is(b"VIEW")
+            || is(b"INDEX")
+            || is(b"DATABASE")
+            || is(b"SCHEMA")
+        {
+            break;
+        }
+        at.advance();
+    }
+    at.walk(&mut part, Walk { defines: true, ..Walk::default() });
+    part
+}
+
+/// Most tokens between CREATE and the word that says what is created.
+const MOST_WORDS_BEFORE_THE_OBJECT: usize = 24;
+
+/// The definition of a routine: its body may hold semicolons, and nothing in it runs now.
+fn routine(at: &mut Reading<'_>, mut part: Part) -> Part {
+    while let Some(token) = at.token {
+        // Whether the routine ends here, nobody knows without its grammar.
+        if matches!(token, SqlToken::Semicolon) && at.next.is_some() {
+            part.leaves |= LeftBehind::ANYTHING;
+            part.step = TransactionStep::Unclear;
+            part.resend = Resend::Never;
+        }
+        if let SqlToken::Irregular(_) = token {
+            at.give_up(&mut part);
+        }
+        at.advance();
+    }
+    part
+}
