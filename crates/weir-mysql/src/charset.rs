@@ -1,7 +1,7 @@
 //! Client character sets, as far as the lexer must know them: which bytes belong to one character.
 //!
-//! In some sets the second byte of a character may be a backslash, a backtick or a letter. Whoever reads such a
-//! text byte by byte sees the end of a string where the server sees none.
+//! In some sets the second byte of a character may be a backslash, a backtick or a letter. Whoever reads such
+//! a text byte by byte sees the end of a string where the server sees none.
 
 /// What bytes make a character in the client's character set (`character_set_client`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! decides by tokens then knows that he does not know. Comments and white space give no token. Nothing is
 //! copied or allocated, and each byte is looked at a bounded number of times.
 //!
-//! Source: MySQL 9.x reference manual, "Language Structure" (literals, names, comments) and "Server SQL Modes".
+//! Source: MySQL 9.x reference manual, "Language Structure" (literals, names, comments), "Server SQL Modes".
 
 use crate::charset::ClientCharset;
 use crate::sql_mode::SqlMode;
@@ -119,11 +119,6 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    /// Where the token read last begins, in bytes from the front of the text.
-    pub fn offset(&self) -> usize {
-        self.start
-    }
-
     /// Whether white space or a comment stands before the token read last.
     pub fn spaced(&self) -> bool {
         self.spaced
@@ -159,7 +154,7 @@ impl<'t> Lexer<'t> {
                 b' ' | b'\t'..=b'\r' => self.at += 1,
                 b'#' => self.skip_line()?,
                 b'-' if self.peek(1) == b'-' => match self.peek(2) {
-                    // At the end of the text there is a zero byte for the server, which is a control character.
+                    // At the end of the text the server sees a zero byte, a control character.
                     0..=b' ' | 0x7f => self.skip_line()?,
                     0x80.. => return Err(Irregularity::Character),
                     _ => return Ok(()),

@@ -25,6 +25,24 @@ pub mod value;
 mod wire_error;
 
 // Statements, session state and topology.
+mod charset;
+mod classify;
+mod functions;
+mod lexer;
+mod reading;
+mod set;
+mod sql_mode;
+pub mod state;
 pub mod topology;
+mod verb;
+mod verdict;
 
+pub use charset::ClientCharset;
+pub use classify::{classify, classify_head};
+pub use lexer::SqlDialect;
+pub use sql_mode::SqlMode;
+pub use verdict::{
+    KillTarget, LeftBehind, OpenTransaction, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts,
+    SplitAccess, StatementKind, StatementVerdict, TransactionStep,
+};
 pub use wire_error::WireError;

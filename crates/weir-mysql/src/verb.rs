@@ -58,6 +58,13 @@ fn unknown(at: &mut Reading<'_>) -> Part {
     part
 }
 
+/// Notes of a part that it runs statements that are not in the text.
+fn runs_unseen(part: &mut Part) {
+    part.leaves |= LeftBehind::ANYTHING;
+    part.step = TransactionStep::Unclear;
+    part.blurs_the_rest = true;
+}
+
 /// A statement that is no SELECT, with its first word at hand.
 fn by_verb(at: &mut Reading<'_>, word: &[u8]) -> Part {
     let mut upper = [0; 12];
@@ -101,9 +108,7 @@ fn by_verb(at: &mut Reading<'_>, word: &[u8]) -> Part {
         }
         b"CALL" => {
             let mut part = simple(Kind::Call, RouteReason::Call, Resend::Never);
-            part.leaves |= LeftBehind::ANYTHING;
-            part.step = TransactionStep::Unclear;
-            part.blurs_the_rest = true;
+            runs_unseen(&mut part);
             (part, Walk::default())
         }
         b"DO" => (simple(Kind::Do, RouteReason::Effect, Resend::IfRefused), Walk::default()),
@@ -116,9 +121,7 @@ fn by_verb(at: &mut Reading<'_>, word: &[u8]) -> Part {
             let mut part = simple(Kind::Prepared, RouteReason::Prepared, Resend::Never);
             part.leaves |= LeftBehind::PREPARED;
             if verb == b"EXECUTE" {
-                part.leaves |= LeftBehind::ANYTHING;
-                part.step = TransactionStep::Unclear;
-                part.blurs_the_rest = true;
+                runs_unseen(&mut part);
             }
             (part, Walk::default())
         }
