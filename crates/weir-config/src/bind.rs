@@ -63,7 +63,14 @@ pub(crate) fn bind(
         };
         let at = value_span(value, span);
         let mut reader = Reader { context: context.below(known.name), complete, findings };
-        let value = reader.value(&known.kind, value, at, known);
+        let value = match known.built {
+            true => reader.value(&known.kind, value, at, known),
+            false => {
+                let message = format!("`{}` is not built yet in this version", known.name);
+                reader.findings.error(span, message, "leave it out");
+                Value::Bad
+            }
+        };
         fields.entries.push(KeyValue { name: known.name.to_owned(), key: span, at, value });
     }
     if complete {
@@ -97,7 +104,7 @@ fn unknown_key(
 ) -> Option<&'static str> {
     let message = format!("{} is not a key of {}", quote(name), context.show());
     let keys = schema.keys();
-    let known = || keys.iter().map(|key| key.name);
+    let known = || keys.iter().filter(|key| key.built).map(|key| key.name);
     let other = name.to_ascii_lowercase().replace('-', "_");
     let alias = keys.iter().find(|key| key.also.contains(&other.as_str()));
     let meant = alias.map(|key| key.name).or_else(|| nearest(name, keys.iter().map(|key| key.name)));

@@ -51,6 +51,8 @@ pub struct Key {
     pub only: Only,
     /// On which planes it means something.
     pub planes: Planes,
+    /// Whether this version does it; a key that it does not do is refused.
+    pub built: bool,
     /// What other programs call it.
     pub also: &'static [&'static str],
     /// Words that are right elsewhere, and what to say to whoever writes them here.
@@ -253,6 +255,7 @@ impl Key {
             restart: false,
             only: Only::Any,
             planes: Planes::All,
+            built: true,
             also: &[],
             instead: &[],
             first: false,
@@ -314,6 +317,12 @@ impl Key {
     /// For MySQL only.
     pub const fn mysql(mut self) -> Self {
         self.only = Only::Mysql;
+        self
+    }
+
+    /// Known, and refused: this version does not do it yet.
+    pub const fn not_built(mut self) -> Self {
+        self.built = false;
         self
     }
 

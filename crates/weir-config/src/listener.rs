@@ -265,7 +265,6 @@ pub(crate) fn assume(listener: &mut Fields) {
     let versions = versions.iter().map(|version| (Span::default(), Value::Word(version.word())));
     listener.assume("http", Value::List(versions.collect()));
     timeout::assume(listener);
-    mysql::assume_listener(listener);
     route::assume(listener);
 }
 

@@ -19,12 +19,13 @@ table! {
     #[derive(Eq)]
     pub struct ListenerMysql {
         /// Which servers of the pool its statements go to.
-        access: MysqlAccess = word(MysqlAccess::WORDS, "auto").default("`\"auto\"`; `\"read-write\"` where TLS is passed through").mysql().also(&["access_mode", "routing_strategy", "role"]);
+        access: MysqlAccess = word(MysqlAccess::WORDS, "read-write").mysql().also(&["access_mode", "routing_strategy", "role"]);
         /// Version that clients are greeted with.
         server_version: Option<String> =
             text(&SERVER_VERSION)
                 .default("that of the pool's servers; `\"8.4.0\"` before one of them was seen")
                 .mysql()
+                .not_built()
                 .also(&["mysql_server_version", "version"]);
     }
 }
@@ -40,7 +41,8 @@ words! {
 
 table! {
     /// What is known of a pool of MySQL servers, and how clients log in to them. Needed where a mysql
-    /// listener uses the pool.
+    /// listener uses the pool. This version relays what clients and servers say to each other, and speaks no
+    /// TLS on either side.
     #[derive(Eq)]
     pub struct PoolMysql at "[pool.NAME.mysql]" {
         /// Whence it is known which server is the primary.
@@ -53,15 +55,16 @@ table! {
         /// Between two looks at who is the primary.
         interval: Duration =
             duration(Limit::new(millis(100), millis(10), HOUR, "each look costs every server about 40 us"))
+                .not_built()
                 .also(&["ttl", "monitor_interval", "refresh_interval"]);
         /// The same while there is no primary.
         fast_interval: Duration =
-            duration(Limit::new(millis(20), millis(1), HOUR, "never above `interval`"));
+            duration(Limit::new(millis(20), millis(1), HOUR, "never above `interval`")).not_built();
         /// Which servers get reads.
         reads: Reads = word(Reads::WORDS, "secondaries").also(&["role", "routing"]);
         /// Whether a client reads what it has written: a read waits on its server for the client's last
         /// write.
-        read_your_writes: bool = flag(true).also(&["wait_for_my_writes", "causal_reads"]);
+        read_your_writes: bool = flag(true).not_built().also(&["wait_for_my_writes", "causal_reads"]);
         /// Longest time for which a statement that needs the primary waits while there is none; `"0s"`
         /// answers at once.
         park: Duration = duration(Limit::new(seconds(10), Duration::ZERO, HOUR, "clients give up too"));
@@ -69,23 +72,27 @@ table! {
         park_max: u32 =
             count(Limit::new(10_000, 0, 1_000_000, "each is a client that waits, and all come at once in the end"));
         /// How it is known who a client is.
-        passwords: Passwords = word(Passwords::WORDS, "learn").also(&["auth", "authentication"]);
+        passwords: Passwords = word(Passwords::WORDS, "relay").not_built().also(&["auth", "authentication"]);
         /// File of accounts and passwords, `user:password` on a line; nobody else may read it. Means
         /// something where `passwords` is `"file"`.
-        passwords_file: Option<PathBuf> = text(&FILE).default("none").also(&["users", "auth_file", "userlist"]);
+        passwords_file: Option<PathBuf> = text(&FILE).default("none").not_built().also(&["users", "auth_file", "userlist"]);
         /// Accounts whose passwords are kept in memory at most; those longest without use go first.
-        accounts: u32 = count(Limit::new(1_000, 1, 1_000_000, "each is an account and its password in memory"));
+        accounts: u32 = count(Limit::new(1_000, 1, 1_000_000, "each is an account and its password in memory"))
+                .not_built();
         /// Logins a second at most for which a password is asked for in full, over all clients; what is
         /// beyond waits. Each may cost a decryption of about a millisecond.
-        full_logins: u32 = count(Limit::new(500, 1, 100_000, "bounds what strangers can make Weir calculate"));
+        full_logins: u32 = count(Limit::new(500, 1, 100_000, "bounds what strangers can make Weir calculate"))
+                .not_built();
         /// The same from one client: an IPv4 address, or an IPv6 /64.
         full_logins_per_client: u32 =
-            count(Limit::new(50, 1, 100_000, "bounds what one stranger can take of `full_logins`"));
+            count(Limit::new(50, 1, 100_000, "bounds what one stranger can take of `full_logins`"))
+                .not_built();
         /// PEM file of the RSA key that passwords are encrypted with for clients without TLS. The same on all
         /// machines that clients may be sent to.
         key_file: Option<PathBuf> =
             text(&PEM_FILE)
                 .default("a key that is made at start")
+                .not_built()
                 .also(&["private_key", "caching_sha2_password_private_key_path"]);
         /// PEM file of the servers' public RSA key, to which passwords are sent without TLS.
         server_public_key: Option<PathBuf> =
@@ -150,13 +157,6 @@ fn server_version(text: &str) -> Result<String, Refused> {
     Ok(text.to_owned())
 }
 
-/// Says which servers a listener uses that sees no statements.
-pub(crate) fn assume_listener(listener: &mut Fields) {
-    if passes_through(listener) {
-        listener.assume("access", Value::Word(MysqlAccess::ReadWrite.word()));
-    }
-}
-
 /// Says that looks without a primary are never longer apart than those with one.
 pub(crate) fn assume_pool(pool: &mut Fields) {
     for mysql in pool.below_mut("mysql") {
@@ -174,6 +174,7 @@ pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Fi
     if spoken(listener) != Some(Protocol::Mysql) {
         return;
     }
+    refuse_what_listeners_lack(listener, findings);
     let pool = listener.text("pool").and_then(|name| root.named("pool").find(|pool| pool.name == name));
     let Some(pool) = pool else { return };
     if pool.lacks("mysql") {
@@ -203,6 +204,31 @@ pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Fi
     }
 }
 
+/// What the data path does not do yet for a listener is refused by name: it relays a connection as it is.
+fn refuse_what_listeners_lack(listener: &Fields, findings: &mut Findings<'_>) {
+    let said = listener.get("access").filter(|_| !listener.is_bad("access") && !passes_through(listener));
+    if let Some(entry) = said.filter(|_| listener.word("access") == MysqlAccess::Auto.word()) {
+        let hint = "no statement is looked at yet: expected \"read-write\" or \"read-only\"";
+        findings.error(entry.at, "`access = \"auto\"` is not built yet in this version", hint);
+    }
+    let Some(tls) = listener.table("tls").filter(|tls| !tls.is_bad("mode")) else { return };
+    let mode = tls.word("mode");
+    if ![TlsMode::Disabled, TlsMode::Passthrough].map(TlsMode::word).contains(&mode) {
+        let message = format!("`mode = \"{mode}\"` is not built yet in this version");
+        let hint = "expected \"passthrough\": clients and servers speak TLS with each other";
+        findings.error(tls.at("mode"), message, hint);
+    }
+}
+
+/// The same for a pool that mysql listeners use.
+fn refuse_what_pools_lack(pool: &Fields, findings: &mut Findings<'_>) {
+    if pool.table("tls").is_some() {
+        let message = "`tls` towards MySQL servers is not built yet in this version";
+        let hint = "leave it out; clients speak TLS with the servers by `mode = \"passthrough\"`";
+        findings.error(pool.at("tls"), message, hint);
+    }
+}
+
 fn passes_through(listener: &Fields) -> bool {
     listener.table("tls").is_some_and(|tls| tls.word("mode") == TlsMode::Passthrough.word())
 }
@@ -217,6 +243,7 @@ pub(crate) fn check_pool(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>
         findings.error(pool.at, format!("pool `{}` cannot have servers of both kinds", pool.name), hint);
     }
     let Some(fields) = pool.table("mysql") else { return };
+    refuse_what_pools_lack(pool, findings);
     let mysql = PoolMysql::of(fields);
     if mysql.topology != MysqlTopology::Static && fields.lacks("user") && !fields.is_bad("topology") {
         let hint = format!(

@@ -53,9 +53,10 @@ pub(crate) fn effective(config: &Config) -> Fields {
 }
 
 /// Gives every key its place in the order of the reference page, and one of its own by which the check names
-/// it.
+/// it. Keys that are not built would be refused.
 fn number(fields: &mut Fields, count: &mut usize) {
     let keys = fields.schema.keys();
+    fields.entries.retain(|entry| keys.iter().any(|key| key.name == entry.name && key.built));
     fields.entries.sort_by_key(|entry| keys.iter().position(|key| key.name == entry.name));
     for entry in &mut fields.entries {
         *count += 1;

@@ -553,7 +553,7 @@ pub(crate) mod tests {
             max_connections: None,
             backup: false,
         };
-        let change = first.with_backend(0, added, 1).unwrap();
+        let change = first.with_backend(0, added).unwrap();
         apply_pool(&worker, &change.snapshot, change.pool).unwrap();
         let after = slot.current();
         assert_eq!(wakes.0.load(Ordering::Relaxed), 0);

@@ -30,23 +30,18 @@ impl PoolChange {
 }
 
 impl Snapshot {
-    /// With one more backend, the last of its pool. No file is read. `workers` is the number of copies its
-    /// counters get.
+    /// With one more backend, the last of its pool. No file is read. Its counters have as many copies as
+    /// those of the pool: one for every thread that counts.
     ///
     /// Costs in proportion to the backends of that pool and to the number of pools.
     ///
     /// # Errors
     /// The pool speaks TLS, and the backend's host can't be a server name.
-    pub fn with_backend(
-        &self,
-        pool: usize,
-        config: weir_config::Backend,
-        workers: usize,
-    ) -> Result<PoolChange, LoadError> {
+    pub fn with_backend(&self, pool: usize, config: weir_config::Backend) -> Result<PoolChange, LoadError> {
         let old = &self.pools[pool];
         let tls = old.tls.as_ref().map(|tls| tls.for_backend(&config.address, None)).transpose()?;
         let role = settled_role(&old.config, old.backends.len());
-        let added = Arc::new(Backend::new(&config, role, tls, workers));
+        let added = Arc::new(Backend::new(&config, role, tls, old.cells.iter().count()));
         let mut of_pool = weir_config::Pool::clone(&old.config);
         of_pool.backends.push(config);
         let mut backends = old.backends.clone();
@@ -109,7 +104,7 @@ mod tests {
     fn snapshot(pools: &str) -> Snapshot {
         let text = format!("[listener.web]\nbind = \"127.0.0.1:80\"\npool = \"app\"\n{pools}");
         let config = weir_config::parse("weir.toml", &text).unwrap_or_else(|report| panic!("{report}"));
-        Snapshot::compile(Arc::new(config), &Default::default(), None, 1)
+        Snapshot::compile(Arc::new(config), &Default::default(), None, 3)
     }
 
     const TWO: &str = "[pool.app]\nbackends = ['10.0.0.1:80', '10.0.0.2:80']\n[pool.other]\nbackends = ['10.0.1.1:80']\nbalance = 'maglev'\n";
@@ -125,7 +120,7 @@ mod tests {
     #[test]
     fn a_backend_that_comes_and_goes_leaves_all_other_pools_and_listeners_the_very_same() {
         let before = snapshot(TWO);
-        let change = before.with_backend(0, backend("10.0.0.3:80"), 1).unwrap();
+        let change = before.with_backend(0, backend("10.0.0.3:80")).unwrap();
         let after = &change.snapshot;
         assert_eq!((after.generation, after.pools[0].backends.len()), (2, 3));
         assert!(same(&after.listeners, &before.listeners) && same(&after.pools[1..], &before.pools[1..]));
@@ -133,6 +128,8 @@ mod tests {
         assert!(same(&after.config.listeners, &before.config.listeners));
         assert!(same(&after.pools[0].backends[..2], &before.pools[0].backends));
         assert_eq!(after.config.pools[0].backends.len(), 3);
+        let copies = after.pools[0].backends.iter().map(|backend| backend.cells.iter().count());
+        assert_eq!(copies.collect::<Vec<_>>(), [3; 3], "each thread that counts has its own");
 
         let change = after.without_backend(0, 0);
         let last = &change.snapshot;
@@ -145,7 +142,7 @@ mod tests {
     fn a_weight_that_was_set_by_hand_stays_when_another_backend_comes() {
         let before = snapshot(TWO);
         before.pools[0].backends[1].balance.set_weight(7).unwrap();
-        let change = before.with_backend(0, backend("10.0.0.3:80"), 1).unwrap();
+        let change = before.with_backend(0, backend("10.0.0.3:80")).unwrap();
         let weights: Vec<u32> = change.pool().backends.iter().map(|it| it.balance.weight()).collect();
         assert_eq!(weights, [1, 7, 1]);
     }

@@ -28,8 +28,9 @@ const INTRODUCTION: &str = "\
 `\"2GiB\"` (powers of 1024) or `\"64KB\"`, `\"10MB\"`, `\"1GB\"` (powers of 1000); byte rates `\"100B/s\"`. A bare number is never a
 duration or a size. Where a list is taken, a single value may stand for a list of one.
 
-A file with mistakes is refused whole, and every mistake is listed. Keys marked *restart* take force only after a restart (or
-USR2); all others with a reload.
+A file with mistakes is refused whole, and every mistake is listed. Keys marked *not built yet* are known but refused by this
+version, so that nothing is silently ignored. Keys marked *restart* take force only after a restart (or USR2); all others with
+a reload.
 ";
 
 fn section(table: &Table, page: &mut String) {
@@ -132,6 +133,9 @@ fn meaning(key: &Key) -> String {
     }
     if key.restart {
         text.push_str(" *restart*");
+    }
+    if !key.built {
+        text.push_str(" *Not built yet.*");
     }
     text
 }

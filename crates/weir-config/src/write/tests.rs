@@ -75,7 +75,7 @@ impl Maker {
     fn table(&mut self, header: &str, path: &str, table: &'static Table) {
         self.lines.push(header.to_owned());
         let mut below = Vec::new();
-        for key in table.keys() {
+        for key in table.keys().into_iter().filter(|key| key.built) {
             if !key.required && !self.one_of(if OFTEN.contains(&key.name) { 2 } else { RARITY }) {
                 continue;
             }
@@ -103,7 +103,7 @@ impl Maker {
     }
 
     fn inline(&mut self, table: &'static Table) -> String {
-        let keys = table.keys();
+        let keys = table.keys().into_iter().filter(|key| key.built);
         let mut parts = Vec::new();
         for key in keys {
             if key.required || self.one_of(2) {
@@ -280,7 +280,7 @@ impl Seen {
     fn missing(&self) -> Vec<(&'static str, &'static str)> {
         let mut missing = Vec::new();
         for table in ROOT.with_all_below() {
-            let keys = table.keys().into_iter();
+            let keys = table.keys().into_iter().filter(|key| key.built);
             for key in keys.filter(|key| !key.kind.table().is_some_and(Table::has_header)) {
                 let place = (table.path, key.name);
                 // Where there is but one word, to say it says nothing.

@@ -53,6 +53,8 @@ pub enum ClientError {
     Refused {
         /// Its error number.
         code: u16,
+        /// Its SQLSTATE.
+        state: [u8; 5],
         /// Its text, cut to what fits in a line.
         message: String,
     },
@@ -75,7 +77,7 @@ impl fmt::Display for ClientError {
         match self {
             ClientError::Broken(error) => write!(out, "the connection broke: {error}"),
             ClientError::Closed => write!(out, "the server closed the connection"),
-            ClientError::Refused { code, message } => write!(out, "the server refuses: {code} {message}"),
+            ClientError::Refused { code, message, .. } => write!(out, "the server refuses: {code} {message}"),
             ClientError::NoTls => write!(out, "the server offers no TLS, which the pool's `tls` requires"),
             ClientError::Tls(why) => write!(out, "no TLS: {why}"),
             ClientError::Plugin(plugin) => {
@@ -109,7 +111,7 @@ impl From<WireError> for ClientError {
 fn refused(error: &ErrPacket<'_>) -> ClientError {
     let message: String = String::from_utf8_lossy(error.message).chars().take(200).collect();
     let message = message.chars().map(|it| if it.is_control() { ' ' } else { it }).collect();
-    ClientError::Refused { code: error.code, message }
+    ClientError::Refused { code: error.code, state: error.state, message }
 }
 
 /// A connection, with or without TLS.
@@ -344,7 +346,8 @@ impl LoginTalk {
         account: Option<&OwnAccount>,
         challenge: &Challenge,
     ) -> Result<Zeroizing<Vec<u8>>, ClientError> {
-        let account = account.ok_or(ClientError::NoKey)?;
+        // Nobody has nothing to say, and sees the login through all the same.
+        let Some(account) = account else { return Ok(Zeroizing::default()) };
         if self.is_secure {
             let mut clear = Zeroizing::new(Vec::with_capacity(account.password.bytes().len() + 1));
             clear.extend_from_slice(account.password.bytes());

@@ -106,7 +106,7 @@ impl Control {
                     "the pool has {MOST_BACKENDS} backends, the most it can get at run time"
                 )));
             }
-            let change = before.with_backend(index, backend, self.proxy.workers());
+            let change = before.with_backend(index, backend);
             change.map_err(|error| ChangeError::Publish(PublishError::Tls(vec![error])))
         });
         let snapshot = snapshot.await?;

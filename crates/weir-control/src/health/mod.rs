@@ -26,7 +26,7 @@ use crate::events::{Bus, What};
 use crate::lock;
 use crate::publish::InForce;
 use crate::timestamp::Timestamp;
-use probe::{Failure, Question, Target};
+use probe::{Failure, LoginAccount, Question, Target};
 use schedule::{Due, Ending, Pace, Schedule};
 
 /// Results kept per target.
@@ -304,9 +304,7 @@ fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
     let question = match &health.check {
         Check::Off => return None,
         Check::Tcp => Question::Connect,
-        Check::Mysql => {
-            Question::Login { user: pool.config.mysql.as_ref().and_then(|mysql| mysql.user.clone()) }
-        }
+        Check::Mysql => Question::Login(pool.account.clone().map(LoginAccount)),
         Check::Http(probe) => Question::Get {
             path: probe.path.clone(),
             host: probe.host.clone().unwrap_or_else(|| host_at(&backend.address, health.port)),

@@ -5,6 +5,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -13,7 +14,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use weir_config::ProxyVersion;
 use weir_io::handshake;
-use weir_tls::BackendTls;
+use weir_tls::{BackendTls, OwnAccount};
 
 /// Most of an answer that is read: a status line and a head fit, a body is nobody's business here.
 const HEAD_BYTES: usize = 16 * 1024;
@@ -61,16 +62,31 @@ fn announcement(version: ProxyVersion) -> &'static [u8] {
     }
 }
 
+/// An account that a probe logs in as.
+#[derive(Clone, Debug)]
+pub struct LoginAccount(pub Arc<OwnAccount>);
+
+impl PartialEq for LoginAccount {
+    fn eq(&self, other: &LoginAccount) -> bool {
+        self.0.is_same(&other.0)
+    }
+}
+
+impl Eq for LoginAccount {}
+
+impl Hash for LoginAccount {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.user.hash(state);
+    }
+}
+
 /// What a probe asks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Question {
     /// Does it accept a connection?
     Connect,
-    /// Does it answer a MySQL login?
-    Login {
-        /// The account.
-        user: Option<String>,
-    },
+    /// Does it answer a MySQL login, as Weir's own account, or as nobody whom it knows?
+    Login(Option<LoginAccount>),
     /// Does it answer `GET path` with a good status?
     Get {
         /// Path and query.
@@ -163,9 +179,9 @@ async fn ask(target: &Target, connected: &mut bool) -> Result<Option<u16>, Failu
     if let Some(version) = target.send_proxy {
         stream.write_all(announcement(version)).await.map_err(Failure::Broken)?;
     }
-    if let Question::Login { user } = &target.question {
-        // TLS begins in mid-stream there, and needs no proof to be asked for a login.
-        super::probe_mysql::login(stream, user.as_deref()).await?;
+    if let Question::Login(account) = &target.question {
+        let account = account.as_ref().map(|LoginAccount(account)| &**account);
+        super::probe_mysql::login(stream, account).await?;
         return Ok(None);
     }
     match &target.tls {

@@ -106,7 +106,7 @@ async fn reload(publisher: &Publisher, text: &str) -> Result<Option<Arc<Snapshot
 }
 
 async fn add(publisher: &Publisher, pool: usize, address: &str) -> Result<Arc<Snapshot>, ChangeError> {
-    publisher.change_pool(|before| Ok(before.with_backend(pool, backend(address), 1).unwrap())).await
+    publisher.change_pool(|before| Ok(before.with_backend(pool, backend(address)).unwrap())).await
 }
 
 #[tokio::test]

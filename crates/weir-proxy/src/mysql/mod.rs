@@ -1,7 +1,7 @@
 //! MySQL listeners: a connection goes to a server in the role that its listener is for, and stays there.
 //!
 //! The login and all that follows is relayed as it is, TLS included where a client and a server make it
-//! with each other.
+//! with each other. The config's check refuses what would need more.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -18,22 +18,9 @@ use crate::worker::{ListenerSlot, Worker, WorkerListener};
 /// Serves one connection to its end.
 pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream, peer: SocketAddr) {
     let listener = slot.current();
-    if speaks_tls(&listener) {
-        tracing::warn!(
-            listener = listener.shared.config.name,
-            "closed: this version relays MySQL as it is; expected `tls` with `mode = \"passthrough\"`, and none in the pool"
-        );
-        return;
-    }
     let wish = wish(&listener);
     drop(listener);
     tcp::session::serve_in(Spoken::Mysql, wish, worker, slot, stream, peer).await;
-}
-
-/// Whether Weir would have to take part in TLS on either side.
-fn speaks_tls(listener: &WorkerListener) -> bool {
-    let pool = listener.compiled.routes.default_pool().and_then(|index| listener.pools.get(index));
-    listener.shared.tls.is_some() || pool.is_some_and(|pool| pool.shared.config.tls.is_some())
 }
 
 fn wish(listener: &WorkerListener) -> Wish {

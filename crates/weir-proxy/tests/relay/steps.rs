@@ -67,7 +67,7 @@ async fn a_step_that_is_put_back_leaves_sockets_routes_and_pools_as_they_were() 
         max_connections: None,
         backup: false,
     };
-    let change = first.with_backend(0, added, 1).unwrap().snapshot.without_backend(0, 0);
+    let change = first.with_backend(0, added).unwrap().snapshot.without_backend(0, 0);
     let mut step = plane.stage(Next::Pool(0)).await.unwrap();
     step.apply(&change.snapshot).await.unwrap();
     assert_eq!(hears(address), b'c');
