@@ -119,6 +119,17 @@ fn place(own: RouteReason, facts: &SessionFacts) -> (RoleWanted, RouteReason) {
     (reason.wants(), reason)
 }
 
+impl StatementVerdict {
+    /// The verdict on the same text with other facts of its session; one that was found with
+    /// [`SessionFacts::default`] and the same dialect.
+    pub fn under(&self, facts: &SessionFacts) -> StatementVerdict {
+        let (wants, reason) = place(self.own_reason, facts);
+        let is_alone = facts.transaction == OpenTransaction::None && facts.autocommit;
+        let resend = if is_alone { self.resend } else { Resend::Never };
+        StatementVerdict { wants, reason, resend, ..*self }
+    }
+}
+
 impl RouteReason {
     /// Where a statement may run that has this reason.
     pub const fn wants(self) -> RoleWanted {

@@ -28,6 +28,7 @@ mod wire_error;
 mod charset;
 mod classify;
 mod functions;
+pub mod gtid;
 mod lexer;
 mod reading;
 mod set;

@@ -1,38 +1,305 @@
-//! System variables that a session's servers are asked to track, so that another connection can be brought to
-//! the same state. A list, never `*`, which costs a server a quarter more at each point read.
+//! What of a session its servers tell of, so that another connection can be brought to the same: the default
+//! schema and a list of system variables. A list, never `*`, which costs a server a quarter more at each
+//! point read.
 
-/// System variables that are tracked by name and value, all of them of MySQL 8.0 and later.
+use crate::charset::ClientCharset;
+use crate::lexer::SqlDialect;
+use crate::session_track::{TrackedChange, TrackedChanges};
+use crate::sql_mode::SqlMode;
+use crate::wire_error::WireError;
+
+/// How a variable's value is written in SET.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ValueForm {
+    Text,
+    Number,
+    /// Text, or NULL, which servers tell as nothing.
+    TextOrNull,
+}
+
+/// System variables that are tracked by name and value, all of them of MySQL 8.0 and later. What one of them
+/// sets beside itself stands behind it, so that a SET in this order leaves each as it is said.
 ///
 /// Source: MySQL 9.x reference manual, "Server Tracking of Client Session State",
 /// `session_track_system_variables`.
-pub const TRACKED: [&str; 24] = [
-    "autocommit",
+const TRACKED: [(&str, ValueForm); VARIABLES] = [
+    ("autocommit", ValueForm::Text),
+    ("character_set_client", ValueForm::Text),
+    ("character_set_connection", ValueForm::Text),
+    ("character_set_results", ValueForm::TextOrNull),
+    ("collation_connection", ValueForm::Text),
+    ("completion_type", ValueForm::Text),
+    ("div_precision_increment", ValueForm::Number),
+    ("foreign_key_checks", ValueForm::Text),
+    ("group_concat_max_len", ValueForm::Number),
+    ("innodb_lock_wait_timeout", ValueForm::Number),
+    ("interactive_timeout", ValueForm::Number),
+    ("lc_time_names", ValueForm::Text),
+    ("lock_wait_timeout", ValueForm::Number),
+    ("max_execution_time", ValueForm::Number),
+    ("net_read_timeout", ValueForm::Number),
+    ("net_write_timeout", ValueForm::Number),
+    ("sql_mode", ValueForm::Text),
+    ("sql_safe_updates", ValueForm::Text),
+    ("sql_select_limit", ValueForm::Number),
+    ("time_zone", ValueForm::Text),
+    ("transaction_isolation", ValueForm::Text),
+    ("transaction_read_only", ValueForm::Text),
+    ("unique_checks", ValueForm::Text),
+    ("wait_timeout", ValueForm::Number),
+];
+
+const VARIABLES: usize = 24;
+
+/// Those whose values a login or a reset settles by more than the client's own wish: its collation, the
+/// server's settings, `init_connect`. All that a text is read by is among them.
+const SETTLED: [&str; 6] = [
     "character_set_client",
     "character_set_connection",
     "character_set_results",
     "collation_connection",
-    "completion_type",
-    "div_precision_increment",
-    "foreign_key_checks",
-    "group_concat_max_len",
-    "innodb_lock_wait_timeout",
-    "interactive_timeout",
-    "lc_time_names",
-    "lock_wait_timeout",
-    "max_execution_time",
-    "net_read_timeout",
-    "net_write_timeout",
     "sql_mode",
-    "sql_safe_updates",
-    "sql_select_limit",
-    "time_zone",
-    "transaction_isolation",
-    "transaction_read_only",
-    "unique_checks",
-    "wait_timeout",
+    "autocommit",
 ];
 
 /// Whether a system variable is among the tracked ones; its name in any case.
 pub fn is_tracked(name: &[u8]) -> bool {
-    TRACKED.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name))
+    TRACKED.iter().any(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name))
+}
+
+/// Asks a server for the values of the variables that a login settles: one row, for
+/// [`TrackedState::settle`].
+pub const SETTLED_SQL: &str = "SELECT @@character_set_client, @@character_set_connection, \
+     @@character_set_results, @@collation_connection, @@sql_mode, IF(@@autocommit, 'ON', 'OFF')";
+
+/// Has a server tell of changes; `with_gtids` also of the transactions that a statement has committed. After
+/// COM_RESET_CONNECTION and COM_CHANGE_USER a server must be told again.
+pub fn trackers_sql(with_gtids: bool) -> String {
+    let names: Vec<&str> = TRACKED.iter().map(|(name, _)| *name).collect();
+    let gtids = if with_gtids { ", session_track_gtids = OWN_GTID" } else { "" };
+    let names = names.join(",");
+    format!(
+        "SET session_track_system_variables = '{names}', session_track_schema = ON, \
+         session_track_state_change = ON{gtids}"
+    )
+}
+
+/// The tracked state of a session, or of a connection to a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TrackedState {
+    /// The default schema; `None` where there is none.
+    schema: Option<Box<[u8]>>,
+    /// By place in the list; `None` is the server's default for a new session.
+    variables: [Option<Box<[u8]>>; VARIABLES],
+}
+
+/// What an OK packet told of changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ToldChanges<'a> {
+    /// Whether the tracked state is another now.
+    pub changed: bool,
+    /// Whether something changed that is not among the tracked: a user variable, temporary table, prepared
+    /// statement or other variable.
+    pub untracked: bool,
+    /// The transactions that were committed.
+    pub gtids: Option<&'a [u8]>,
+}
+
+impl TrackedState {
+    /// The state of a login that names this schema, before [`Self::settle`].
+    pub fn of_schema(schema: Option<&[u8]>) -> TrackedState {
+        TrackedState { schema: schema.map(Into::into), ..TrackedState::default() }
+    }
+
+    /// Takes the values that [`SETTLED_SQL`] asks for; `None` is NULL.
+    pub fn settle<'v>(&mut self, values: impl IntoIterator<Item = Option<&'v [u8]>>) {
+        for (name, value) in SETTLED.iter().zip(values) {
+            self.put(name.as_bytes(), value.unwrap_or_default());
+        }
+    }
+
+    /// By which rules a server in this state reads a text; `ignores_space` says that the login asked for it.
+    pub fn dialect(&self, ignores_space: bool) -> SqlDialect {
+        let text = |name| self.variable(name).map(String::from_utf8_lossy);
+        let charset =
+            text("character_set_client").map_or(ClientCharset::Unknown, |it| ClientCharset::named(&it));
+        let mode = text("sql_mode").map_or_else(SqlMode::default, |value| SqlMode::read(&value));
+        SqlDialect { charset, mode: mode.with_ignore_space(ignores_space || mode.ignore_space()) }
+    }
+
+    /// The default schema; `None` where there is none.
+    pub fn schema(&self) -> Option<&[u8]> {
+        self.schema.as_deref()
+    }
+
+    /// A tracked variable's value, as the server told it; `None` for a server's default, and for others.
+    pub fn variable(&self, name: &str) -> Option<&[u8]> {
+        let index = TRACKED.iter().position(|(known, _)| *known == name)?;
+        self.variables.get(index)?.as_deref()
+    }
+
+    /// Takes what an OK packet told. After an error the state is not known.
+    pub fn apply<'a>(&mut self, told: &'a [u8]) -> Result<ToldChanges<'a>, WireError> {
+        let mut changes = ToldChanges::default();
+        let mut state_changed = false;
+        for change in TrackedChanges::new(told) {
+            match change? {
+                TrackedChange::SystemVariable { name, value } => changes.changed |= self.put(name, value),
+                TrackedChange::Schema(name) => {
+                    self.schema = Some(name).filter(|name| !name.is_empty()).map(Into::into);
+                    changes.changed = true;
+                }
+                TrackedChange::State(is_changed) => state_changed |= is_changed,
+                TrackedChange::Gtids(set) => changes.gtids = Some(set),
+                TrackedChange::TransactionCharacteristics(_)
+                | TrackedChange::TransactionState(_)
+                | TrackedChange::Other { .. } => {}
+            }
+        }
+        // Servers say that something has changed beside what it was; alone it says that it was something else.
+        changes.untracked = state_changed && !changes.changed;
+        Ok(changes)
+    }
+
+    fn put(&mut self, name: &[u8], value: &[u8]) -> bool {
+        let index = TRACKED.iter().position(|(known, _)| known.as_bytes() == name);
+        match index.and_then(|index| self.variables.get_mut(index)) {
+            Some(place) => {
+                *place = Some(value.into());
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether another connection in `from` can be brought here: a schema can be changed, and not be left.
+    pub fn is_reachable_from(&self, from: &TrackedState) -> bool {
+        self.schema.is_some() || from.schema.is_none()
+    }
+
+    /// The schema to go to from `from`, with COM_INIT_DB; `None` where it is the same.
+    pub fn schema_from(&self, from: &TrackedState) -> Option<&[u8]> {
+        self.schema.as_deref().filter(|_| self.schema != from.schema)
+    }
+
+    /// The SET that brings the variables of `from` here; `None` where they are the same.
+    pub fn set_from(&self, from: &TrackedState) -> Option<Vec<u8>> {
+        let mut sql = Vec::new();
+        let pairs = TRACKED.iter().zip(self.variables.iter().zip(&from.variables));
+        for ((name, form), (to, _)) in pairs.filter(|(_, (to, from))| to != from) {
+            sql.extend_from_slice(if sql.is_empty() { b"SET @@SESSION." } else { b", @@SESSION." });
+            sql.extend_from_slice(name.as_bytes());
+            sql.extend_from_slice(b" = ");
+            match (to, form) {
+                (None, _) => sql.extend_from_slice(b"DEFAULT"),
+                (Some(value), ValueForm::TextOrNull) if value.is_empty() => sql.extend_from_slice(b"NULL"),
+                (Some(value), ValueForm::Number) if is_number(value) => sql.extend_from_slice(value),
+                (Some(value), _) => quote(&mut sql, value),
+            }
+        }
+        (!sql.is_empty()).then_some(sql)
+    }
+
+    /// Takes the values of variables that [`Self::set_from`] of `to` has set: a server tells those that it
+    /// was given, and a default by its value.
+    pub fn arrive_at(&mut self, to: &TrackedState) {
+        self.variables.clone_from(&to.variables);
+    }
+}
+
+fn is_number(value: &[u8]) -> bool {
+    !value.is_empty() && value.iter().all(u8::is_ascii_digit)
+}
+
+/// Appends text in quotes that every `sql_mode` and character set of a client reads alike: as hexadecimal,
+/// where it has anything but plain characters.
+fn quote(sql: &mut Vec<u8>, value: &[u8]) {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-+:,./ ".contains(byte);
+    if value.iter().all(is_plain) {
+        sql.push(b'\'');
+        sql.extend_from_slice(value);
+        sql.push(b'\'');
+        return;
+    }
+    sql.extend_from_slice(b"_utf8mb4 0x");
+    for byte in value {
+        sql.extend([byte >> 4, byte & 15].map(|digit| b"0123456789ABCDEF"[usize::from(digit)]));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session_track::write_change;
+
+    fn told(changes: &[TrackedChange<'_>]) -> Vec<u8> {
+        let mut out = Vec::new();
+        changes.iter().for_each(|change| write_change(&mut out, change));
+        out
+    }
+
+    #[test]
+    fn a_state_is_what_servers_tell_and_another_connection_is_brought_there() {
+        let mut state = TrackedState::of_schema(Some(b"shop"));
+        let changes = told(&[
+            TrackedChange::SystemVariable { name: b"sql_mode", value: b"ANSI_QUOTES,STRICT_ALL_TABLES" },
+            TrackedChange::SystemVariable { name: b"group_concat_max_len", value: b"2048" },
+            TrackedChange::SystemVariable { name: b"character_set_results", value: b"" },
+            TrackedChange::State(true),
+        ]);
+        let changes = state.apply(&changes).unwrap();
+        assert_eq!(changes, ToldChanges { changed: true, untracked: false, gtids: None });
+        let fresh = TrackedState::of_schema(Some(b"shop"));
+        assert_eq!(state.schema_from(&fresh), None);
+        let sql = state.set_from(&fresh).unwrap();
+        assert_eq!(
+            String::from_utf8(sql).unwrap(),
+            "SET @@SESSION.character_set_results = NULL, @@SESSION.group_concat_max_len = 2048, \
+             @@SESSION.sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES'"
+        );
+        let back = String::from_utf8(fresh.set_from(&state).unwrap()).unwrap();
+        assert!(back.ends_with("@@SESSION.sql_mode = DEFAULT"), "{back}");
+        let mut connection = fresh.clone();
+        connection.arrive_at(&state);
+        assert_eq!((connection.set_from(&state), state.set_from(&connection)), (None, None));
+    }
+
+    #[test]
+    fn a_schema_can_be_changed_and_not_be_left() {
+        let (none, shop) = (TrackedState::default(), TrackedState::of_schema(Some(b"shop")));
+        assert!(shop.is_reachable_from(&none) && !none.is_reachable_from(&shop));
+        assert_eq!(shop.schema_from(&none), Some(&b"shop"[..]));
+        let mut left = shop.clone();
+        let changes = told(&[TrackedChange::Schema(b"")]);
+        assert!(left.apply(&changes).unwrap().changed);
+        assert_eq!(left, none);
+    }
+
+    #[test]
+    fn a_change_of_state_that_nothing_explains_is_untracked() {
+        let mut state = TrackedState::default();
+        let changes = told(&[TrackedChange::State(true), TrackedChange::Gtids(b"u:1-5")]);
+        let changes = state.apply(&changes).unwrap();
+        assert_eq!(changes, ToldChanges { changed: false, untracked: true, gtids: Some(b"u:1-5") });
+        let unlisted = told(&[
+            TrackedChange::SystemVariable { name: b"statement_id", value: b"7" },
+            TrackedChange::State(true),
+        ]);
+        assert!(state.apply(&unlisted).unwrap().untracked);
+        assert!(state.apply(b"\x05\x03abc").is_err());
+    }
+
+    #[test]
+    fn a_value_can_not_end_its_quotes() {
+        let mut sql = Vec::new();
+        quote(&mut sql, b"a'\\");
+        assert_eq!(sql, b"_utf8mb4 0x61275C");
+    }
+
+    #[test]
+    fn what_is_tracked_is_asked_for_by_name() {
+        assert!(is_tracked(b"SQL_MODE") && !is_tracked(b"sql_log_bin"));
+        assert!(trackers_sql(true).ends_with("session_track_gtids = OWN_GTID"));
+        assert!(trackers_sql(false).contains(",sql_mode,") && !trackers_sql(false).contains("gtids"));
+    }
 }
