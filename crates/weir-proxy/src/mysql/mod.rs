@@ -3,6 +3,11 @@
 //! The login and all that follows is relayed as it is, TLS included where a client and a server make it
 //! with each other. The config's check refuses what would need more.
 
+#![allow(dead_code, reason = "the session that calls it comes next")]
+
+mod account;
+mod talk;
+
 use std::net::SocketAddr;
 use std::rc::Rc;
 
