@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "the session that calls it comes next")]
 
 mod account;
+mod attach;
 mod talk;
 
 use std::net::SocketAddr;

@@ -127,6 +127,11 @@ impl<W: Wire> Talk<W> {
         self.sequence
     }
 
+    /// The connection below, on which nobody else may speak meanwhile.
+    pub fn wire(&mut self) -> &mut Stream {
+        self.wire.stream()
+    }
+
     /// Whether bytes were received that nobody has read.
     pub fn has_unread(&self) -> bool {
         self.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty())

@@ -1,0 +1,452 @@
+//! Logging in to a server as an account: over a new connection, or anew over one that is idle.
+//!
+//! A password goes to a server only within TLS, or under the server's RSA key: one that the config pins, or
+//! one that the server is asked for, which anybody in the way could answer. What a server may ask for before
+//! it has decided is bounded.
+//!
+//! Source: MySQL internals, "Connection Phase", "COM_CHANGE_USER" and "Caching_sha2_password information".
+
+use std::fmt;
+
+use weir_config::ServerTlsMode;
+use weir_io::deadline::Deadline;
+use weir_io::stream::Duplex as _;
+use weir_mysql::WireError;
+use weir_mysql::authentication::{
+    FAST_AUTH_SUCCESS, LoginAnswer, PERFORM_FULL_AUTHENTICATION, REQUEST_PUBLIC_KEY,
+    SHA256_REQUEST_PUBLIC_KEY,
+};
+use weir_mysql::capability::{Capabilities, StatusFlags};
+use weir_mysql::greeting::{
+    CACHING_SHA2_PASSWORD, FirstWord, MYSQL_CLEAR_PASSWORD, MYSQL_NATIVE_PASSWORD, Nonce, SHA256_PASSWORD,
+    ServerGreeting,
+};
+use weir_mysql::login::{ChangeUser, ClientLogin, SslRequest};
+use weir_mysql::outcome::ErrPacket;
+use weir_tls::ServerKey;
+use zeroize::Zeroizing;
+
+use super::account::Account;
+use super::talk::{Talk, TalkError, Wire};
+use crate::backends::{Chosen, ConnectError, Connection};
+use crate::worker::Worker;
+
+/// Longest packet that a server is heard with in a login, in bytes. An OK packet that tells of every
+/// variable has some thousand.
+const PACKET_BYTES: usize = 64 << 10;
+/// Most packets that a server may send before it has decided.
+const MOST_ROUNDS: usize = 8;
+
+/// What frames answers, or what they consist of: a server has to do as the client was told that it is done.
+const AS_AGREED: Capabilities = Capabilities(
+    Capabilities::FOUND_ROWS.0
+        | Capabilities::LONG_FLAG.0
+        | Capabilities::LOCAL_FILES.0
+        | Capabilities::TRANSACTIONS.0
+        | Capabilities::MULTI_STATEMENTS.0
+        | Capabilities::MULTI_RESULTS.0
+        | Capabilities::PS_MULTI_RESULTS.0
+        | Capabilities::SESSION_TRACK.0
+        | Capabilities::DEPRECATE_EOF.0
+        | Capabilities::QUERY_ATTRIBUTES.0,
+);
+
+/// As whom, and for what, a server is logged in to.
+#[derive(Clone, Copy)]
+pub struct ServerLogin<'a> {
+    /// As whom.
+    pub account: &'a Account,
+    /// What was agreed on with the client.
+    pub capabilities: Capabilities,
+    /// The longest packet that the client would like (bytes).
+    pub max_packet_bytes: u32,
+    /// The collation of the connection, by number.
+    pub collation: u8,
+    /// The default schema; `None` for none.
+    pub database: Option<&'a [u8]>,
+    /// The client's attributes as it sent them.
+    pub attributes: &'a [u8],
+}
+
+/// A server connection that is logged in.
+pub struct LoggedIn {
+    /// The connection.
+    pub connection: Connection,
+    /// What is spoken on it.
+    pub capabilities: Capabilities,
+    /// What the server calls it; of larger ids the lower 32 bits.
+    pub thread_id: u32,
+    /// The session's state.
+    pub status: StatusFlags,
+}
+
+/// Why a server was not logged in to. The connection is of no use any more.
+#[derive(Debug)]
+pub enum AttachError {
+    /// No connection came about: another server may be tried.
+    Connect(ConnectError),
+    /// The server refuses, in its own words.
+    Refused(ServerError),
+    /// The server can not do what the client was told: another may be tried.
+    Lacks(Capabilities),
+    /// The account's plugin proves something else than a password, or takes one only within TLS.
+    Plugin(String),
+    /// The server has no RSA key for a password that goes without TLS, or one that it does not fit.
+    NoKey,
+    /// The server offers no TLS, which the pool's `tls` requires.
+    NoTls,
+    /// The server broke off, or broke the protocol: another may be tried.
+    Talk(TalkError),
+}
+
+/// An ERR packet that is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerError {
+    /// Its number, as 1045.
+    pub code: u16,
+    /// Its SQL state.
+    pub state: [u8; 5],
+    /// Its text.
+    pub message: Box<[u8]>,
+}
+
+impl ServerError {
+    /// Keeps what a packet says.
+    pub fn of(packet: &ErrPacket<'_>) -> ServerError {
+        ServerError { code: packet.code, state: packet.state, message: packet.message.into() }
+    }
+
+    /// As a packet again.
+    pub fn packet(&self) -> ErrPacket<'_> {
+        ErrPacket { code: self.code, state: self.state, message: &self.message }
+    }
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AttachError::Connect(error) => write!(out, "{error}"),
+            AttachError::Refused(error) => {
+                write!(out, "the server refuses: {} {}", error.code, error.message.escape_ascii())
+            }
+            AttachError::Lacks(flags) => {
+                write!(out, "the server lacks capabilities {:#x} that the client was offered", flags.0)
+            }
+            AttachError::Plugin(plugin) => {
+                write!(out, "the account is of plugin {plugin}; expected one with a password")
+            }
+            AttachError::NoKey => write!(out, "the server has no RSA key that the password can go under"),
+            AttachError::NoTls => write!(out, "the server offers no TLS, which the pool's `tls` requires"),
+            AttachError::Talk(error) => write!(out, "the login with the server ended: {error}"),
+        }
+    }
+}
+
+impl From<TalkError> for AttachError {
+    fn from(error: TalkError) -> AttachError {
+        AttachError::Talk(error)
+    }
+}
+
+impl From<WireError> for AttachError {
+    fn from(error: WireError) -> AttachError {
+        AttachError::Talk(TalkError::Protocol(error))
+    }
+}
+
+/// Opens a connection to the chosen server and logs in, within TLS as the pool says. The deadline is the
+/// caller's to set, and bounds all of it.
+///
+/// # Errors
+/// There is no connection.
+pub async fn log_in(
+    worker: &Worker,
+    chosen: &Chosen,
+    deadline: &Deadline,
+    proxy_header: Option<&[u8]>,
+    login: &ServerLogin<'_>,
+) -> Result<LoggedIn, AttachError> {
+    let opened = chosen.open_counted(worker, deadline, proxy_header).await;
+    let mut attach = Attach { worker, chosen, deadline, login };
+    let (connection, greeted) = attach.greeted(opened.map_err(AttachError::Connect)?).await?;
+    let mut talk = Talk::new(connection, None).at(greeted.sequence);
+    let entered = attach.enter(&mut talk, &greeted).await;
+    attach.count(&talk);
+    let (connection, unread) = talk.into_parts();
+    let status = entered?;
+    if unread.is_some() {
+        // A server that is logged in to speaks only when it is asked.
+        return Err(WireError::UnexpectedPacket.into());
+    }
+    let Greeted { capabilities, thread_id, .. } = greeted;
+    Ok(LoggedIn { connection, capabilities, thread_id, status })
+}
+
+/// Logs in anew over a connection on which nothing is under way (COM_CHANGE_USER), with the capabilities that
+/// it was opened with: two round trips, and an eighth of what a connection costs the server.
+///
+/// # Errors
+/// The connection is of no use any more.
+pub async fn change_user(
+    worker: &Worker,
+    chosen: &Chosen,
+    connection: &mut Connection,
+    capabilities: Capabilities,
+    deadline: &Deadline,
+    login: &ServerLogin<'_>,
+) -> Result<StatusFlags, AttachError> {
+    let mut attach = Attach { worker, chosen, deadline, login };
+    let mut talk = Talk::new(connection, None);
+    let change = ChangeUser {
+        user: &login.account.user,
+        // The server has drawn no nonce for this login yet, and takes no answer to the one before.
+        auth_response: b"",
+        database: login.database,
+        collation: Some(u16::from(login.collation)),
+        plugin: CACHING_SHA2_PASSWORD,
+        attributes: login.attributes,
+    };
+    let changed = async {
+        talk.send(deadline, |out| change.write(out, capabilities)).await?;
+        let challenge = Challenge { plugin: CACHING_SHA2_PASSWORD.to_vec(), nonce: None };
+        attach.prove(&mut talk, challenge, capabilities).await
+    };
+    let changed = Box::pin(changed).await;
+    attach.count(&talk);
+    match talk.has_unread() {
+        true => changed.and(Err(WireError::UnexpectedPacket.into())),
+        false => changed,
+    }
+}
+
+/// What a login goes by.
+struct Attach<'a> {
+    worker: &'a Worker,
+    chosen: &'a Chosen,
+    deadline: &'a Deadline,
+    login: &'a ServerLogin<'a>,
+}
+
+/// What is known once the server has greeted, and TLS been made.
+struct Greeted {
+    capabilities: Capabilities,
+    thread_id: u32,
+    challenge: Challenge,
+    /// That the login has.
+    sequence: u8,
+}
+
+/// What a login has to prove a password against.
+#[derive(Clone)]
+struct Challenge {
+    plugin: Vec<u8>,
+    /// `None` where none came that has the length of one.
+    nonce: Option<Nonce>,
+}
+
+impl Attach<'_> {
+    /// Hears the greeting, and makes TLS where the pool wants it and the server can.
+    async fn greeted(&mut self, connection: Connection) -> Result<(Connection, Greeted), AttachError> {
+        let mut talk = Talk::new(connection, None);
+        let first = talk.receive(&self.worker.buffers, self.deadline, PACKET_BYTES).await;
+        let first = first.inspect_err(|_| self.count(&talk))?;
+        let greeting = match FirstWord::parse(&first)? {
+            FirstWord::Greeting(greeting) => greeting,
+            FirstWord::Refused(error) => return Err(AttachError::Refused(ServerError::of(&error))),
+        };
+        if talk.has_unread() {
+            // Nobody has proved to have said it, and nothing may be said here (threat A21).
+            return Err(WireError::UnexpectedPacket.into());
+        }
+        let capabilities = spoken(self.login, &greeting)?;
+        let challenge = Challenge { plugin: greeting.plugin.to_vec(), nonce: greeting.nonce() };
+        let is_secured = self.request_tls(&mut talk, &greeting, capabilities).await?;
+        self.count(&talk);
+        let (thread_id, sequence) = (greeting.connection_id, talk.sequence());
+        let (mut connection, _) = talk.into_parts();
+        if let (true, Some(tls)) = (is_secured, &self.chosen.backend().shared.tls) {
+            let secured = self.chosen.backend().secure(tls, self.worker, connection, self.deadline);
+            connection = Box::pin(secured).await.map_err(AttachError::Connect)?;
+        }
+        let capabilities = if is_secured { capabilities | Capabilities::SSL } else { capabilities };
+        Ok((connection, Greeted { capabilities, thread_id, challenge, sequence }))
+    }
+
+    /// Says that TLS follows, where it is to.
+    async fn request_tls(
+        &self,
+        talk: &mut Talk<Connection>,
+        greeting: &ServerGreeting<'_>,
+        capabilities: Capabilities,
+    ) -> Result<bool, AttachError> {
+        if self.chosen.backend().shared.tls.is_none() {
+            return Ok(false);
+        }
+        if !greeting.capabilities.has(Capabilities::SSL) {
+            let tls = self.chosen.pool.shared.config.tls.as_ref();
+            return match tls.map(|tls| tls.mode) {
+                Some(ServerTlsMode::Preferred) => Ok(false),
+                _ => Err(AttachError::NoTls),
+            };
+        }
+        let request = SslRequest {
+            capabilities: capabilities | Capabilities::SSL,
+            max_packet_bytes: self.login.max_packet_bytes,
+            collation: self.login.collation,
+        };
+        talk.send(self.deadline, |out| request.write(out)).await?;
+        Ok(true)
+    }
+
+    /// Says who it is, and what proves it.
+    async fn enter(
+        &mut self,
+        talk: &mut Talk<Connection>,
+        greeted: &Greeted,
+    ) -> Result<StatusFlags, AttachError> {
+        let mut challenge = greeted.challenge.clone();
+        let answer = match challenge.plugin.as_slice() {
+            CACHING_SHA2_PASSWORD | MYSQL_NATIVE_PASSWORD => self.answer(talk, &challenge)?,
+            // What the server prefers need not be what the account has: it says so.
+            _ => {
+                challenge.plugin = CACHING_SHA2_PASSWORD.to_vec();
+                Zeroizing::default()
+            }
+        };
+        let request = ClientLogin {
+            capabilities: greeted.capabilities,
+            max_packet_bytes: self.login.max_packet_bytes,
+            collation: self.login.collation,
+            user: &self.login.account.user,
+            auth_response: &answer,
+            database: self.login.database,
+            plugin: &challenge.plugin,
+            attributes: self.login.attributes,
+            zstd_level: None,
+        };
+        talk.send(self.deadline, |out| request.write(out)).await?;
+        self.prove(talk, challenge, greeted.capabilities).await
+    }
+
+    /// Answers what the server asks until it has decided.
+    async fn prove(
+        &mut self,
+        talk: &mut Talk<impl Wire>,
+        mut challenge: Challenge,
+        capabilities: Capabilities,
+    ) -> Result<StatusFlags, AttachError> {
+        let mut has_asked_for_key = false;
+        for _ in 0..MOST_ROUNDS {
+            let packet = talk.receive(&self.worker.buffers, self.deadline, PACKET_BYTES).await?;
+            let answer = match LoginAnswer::parse(&packet, capabilities)? {
+                LoginAnswer::Ok(ok) => return Ok(ok.status),
+                LoginAnswer::Err(error) => return Err(AttachError::Refused(ServerError::of(&error))),
+                LoginAnswer::Switch(switch) => {
+                    challenge =
+                        Challenge { plugin: switch.plugin.to_vec(), nonce: switch.data.try_into().ok() };
+                    self.answer(talk, &challenge)?
+                }
+                LoginAnswer::MoreData(&[FAST_AUTH_SUCCESS]) => continue,
+                LoginAnswer::MoreData(&[PERFORM_FULL_AUTHENTICATION]) => self.in_full(talk, &challenge)?,
+                LoginAnswer::MoreData(pem) if has_asked_for_key => {
+                    let key = ServerKey::from_pem(pem).ok_or(AttachError::NoKey)?;
+                    self.sealed(&key, &challenge)?
+                }
+                LoginAnswer::MoreData(_) => return Err(AttachError::Plugin(name(&challenge.plugin))),
+                LoginAnswer::NextFactor(_) => {
+                    return Err(AttachError::Plugin("of a further factor".to_owned()));
+                }
+            };
+            has_asked_for_key = matches!(**answer, [REQUEST_PUBLIC_KEY | SHA256_REQUEST_PUBLIC_KEY]);
+            talk.send(self.deadline, |out| out.extend_from_slice(&answer)).await?;
+        }
+        Err(AttachError::Talk(TalkError::TooLong))
+    }
+
+    /// The answer to a challenge.
+    fn answer(
+        &self,
+        talk: &mut Talk<impl Wire>,
+        challenge: &Challenge,
+    ) -> Result<Zeroizing<Vec<u8>>, AttachError> {
+        let password = &self.login.account.password;
+        match challenge.plugin.as_slice() {
+            CACHING_SHA2_PASSWORD => Ok(password.answer_sha2(challenge.nonce()?)),
+            MYSQL_NATIVE_PASSWORD => Ok(password.answer_native(challenge.nonce()?)),
+            SHA256_PASSWORD if password.is_empty() => Ok(Zeroizing::new(vec![0])),
+            SHA256_PASSWORD => self.in_full(talk, challenge),
+            MYSQL_CLEAR_PASSWORD if is_secure(talk) => self.in_full(talk, challenge),
+            other => Err(AttachError::Plugin(name(other))),
+        }
+    }
+
+    /// The password itself: within TLS, or under the server's key, which is asked for unless it is pinned.
+    fn in_full(
+        &self,
+        talk: &mut Talk<impl Wire>,
+        challenge: &Challenge,
+    ) -> Result<Zeroizing<Vec<u8>>, AttachError> {
+        if is_secure(talk) {
+            let password = self.login.account.password.bytes();
+            let mut clear = Zeroizing::new(Vec::with_capacity(password.len() + 1));
+            clear.extend_from_slice(password);
+            clear.push(0);
+            return Ok(clear);
+        }
+        if let Some(key) = self.chosen.pool.shared.account.as_ref().and_then(|own| own.server_key.as_ref()) {
+            return self.sealed(key, challenge);
+        }
+        let is_elder = challenge.plugin == SHA256_PASSWORD;
+        Ok(Zeroizing::new(vec![if is_elder { SHA256_REQUEST_PUBLIC_KEY } else { REQUEST_PUBLIC_KEY }]))
+    }
+
+    fn sealed(&self, key: &ServerKey, challenge: &Challenge) -> Result<Zeroizing<Vec<u8>>, AttachError> {
+        let sealed = key.seal(&self.login.account.password, challenge.nonce()?);
+        sealed.map(Zeroizing::new).ok_or(AttachError::NoKey)
+    }
+
+    fn count(&self, talk: &Talk<impl Wire>) {
+        let cells = self.chosen.backend().cells();
+        cells.bytes_received.add(talk.received_bytes);
+        cells.bytes_sent.add(talk.sent_bytes);
+    }
+}
+
+impl Challenge {
+    fn nonce(&self) -> Result<&Nonce, AttachError> {
+        self.nonce.as_ref().ok_or(AttachError::Talk(TalkError::Protocol(WireError::Truncated)))
+    }
+}
+
+/// What is spoken with a server that greets so: what was agreed on with the client, the little that a login
+/// takes, and session tracking, whose news are for Weir.
+fn spoken(login: &ServerLogin<'_>, greeting: &ServerGreeting<'_>) -> Result<Capabilities, AttachError> {
+    let of_the_login = Capabilities::CONNECT_WITH_DB
+        | Capabilities::CONNECT_ATTRS
+        | Capabilities::PLUGIN_AUTH_LENENC_CLIENT_DATA;
+    let agreed = login.capabilities.without(of_the_login) & Capabilities::SPOKEN;
+    let needed = (agreed & AS_AGREED)
+        | Capabilities::REQUIRED
+        | Capabilities::SESSION_TRACK
+        | match login.database {
+            Some(_) => Capabilities::CONNECT_WITH_DB,
+            None => Capabilities::NONE,
+        };
+    let lacks = needed.without(greeting.capabilities);
+    if lacks != Capabilities::NONE {
+        return Err(AttachError::Lacks(lacks));
+    }
+    let mut wanted = agreed | needed | Capabilities::PLUGIN_AUTH_LENENC_CLIENT_DATA;
+    if !login.attributes.is_empty() {
+        wanted = wanted | Capabilities::CONNECT_ATTRS;
+    }
+    Ok(wanted & greeting.capabilities)
+}
+
+fn is_secure(talk: &mut Talk<impl Wire>) -> bool {
+    talk.wire().bare().is_none()
+}
+
+fn name(plugin: &[u8]) -> String {
+    plugin.escape_ascii().to_string().chars().take(64).collect()
+}
