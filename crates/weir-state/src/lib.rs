@@ -20,10 +20,12 @@ pub mod nudge;
 pub mod plane;
 pub mod pool;
 pub mod queue;
+pub mod server;
 pub mod snapshot;
 pub mod sockets;
 
 pub use change::PoolChange;
 pub use listener::Listener;
 pub use pool::{Backend, Pool, Resolved};
+pub use server::ServerFacts;
 pub use snapshot::Snapshot;

@@ -18,6 +18,7 @@ use crate::counterparts::Counterparts;
 use crate::nudge::Nudge;
 use crate::plane::Bell;
 use crate::queue::Queue;
+use crate::server::ServerFacts;
 
 /// Live backends with the settings that a snapshot has changed.
 pub(crate) type Displaced = Vec<(Arc<weir_balance::Backend>, weir_balance::BackendSettings)>;
@@ -61,6 +62,9 @@ pub struct Backend {
     /// Connections to it that are open, idle ones too, over all workers; counted where `max_connections`
     /// bounds those: a MySQL server lets nobody in any more once it has as many as it may.
     pub open: Arc<ConnectionCount>,
+    /// What its MySQL server says of itself; `None` while none was seen there, and where none is looked for.
+    /// [`Backend::learn`] writes it.
+    pub server: Arc<ArcSwapOption<ServerFacts>>,
 }
 
 /// The socket address a backend's name stands for at the moment.
@@ -242,6 +246,7 @@ impl Backend {
             resolved: Arc::new(Resolved::of(&config.address)),
             tls,
             open: Arc::default(),
+            server: Arc::default(),
         }
     }
 
@@ -276,6 +281,7 @@ impl Backend {
             resolved: old.resolved.clone(),
             tls,
             open: old.open.clone(),
+            server: old.server.clone(),
         })
     }
 }

@@ -28,6 +28,7 @@ use weir_mysql::outcome::{EOF, ERR, ErrPacket, OK};
 use weir_mysql::packet::{HEADER_BYTES, PacketHeader, write_packet_with};
 use weir_mysql::topology::TextRow;
 use weir_mysql::value::{NULL, PayloadCursor};
+use weir_state::ServerFacts;
 use weir_tls::{BackendTls, OwnAccount, ServerKey};
 use zeroize::Zeroizing;
 
@@ -135,14 +136,19 @@ pub struct MysqlClient {
 }
 
 impl MysqlClient {
-    /// Logs in. Bounded by the caller in time.
+    /// Logs in. `greeted` is set once the server has greeted, whatever comes of the login. Bounded by the
+    /// caller in time.
     ///
     /// # Errors
     /// The connection is of no use.
-    pub async fn login(stream: TcpStream, login: LoginAs<'_>) -> Result<MysqlClient, ClientError> {
+    pub async fn login(
+        stream: TcpStream,
+        login: LoginAs<'_>,
+        greeted: &mut Option<ServerFacts>,
+    ) -> Result<MysqlClient, ClientError> {
         stream.set_nodelay(true)?;
         let mut talk = LoginTalk { stream: Box::new(stream), sequence: 0, is_secure: false };
-        let capabilities = talk.run(login).await?;
+        let capabilities = talk.run(login, greeted).await?;
         Ok(MysqlClient { stream: talk.stream, capabilities })
     }
 
@@ -232,12 +238,17 @@ impl Challenge {
 }
 
 impl LoginTalk {
-    async fn run(&mut self, login: LoginAs<'_>) -> Result<Capabilities, ClientError> {
+    async fn run(
+        &mut self,
+        login: LoginAs<'_>,
+        greeted: &mut Option<ServerFacts>,
+    ) -> Result<Capabilities, ClientError> {
         let first = self.receive().await?;
         let greeting = match FirstWord::parse(&first)? {
             FirstWord::Greeting(greeting) => greeting,
             FirstWord::Refused(error) => return Err(refused(&error)),
         };
+        *greeted = Some(facts(&greeting));
         let capabilities = capabilities(&greeting);
         if let Some((tls, is_required)) = login.tls {
             match greeting.capabilities.has(Capabilities::SSL) {
@@ -378,6 +389,10 @@ impl LoginTalk {
     }
 }
 
+fn facts(greeting: &ServerGreeting<'_>) -> ServerFacts {
+    ServerFacts { version: greeting.server_version.into(), capabilities: greeting.capabilities.0, uuid: None }
+}
+
 /// What is spoken with a server that says this.
 fn capabilities(greeting: &ServerGreeting<'_>) -> Capabilities {
     let wanted = Capabilities::REQUIRED
@@ -445,7 +460,8 @@ mod tests {
         });
         let stream = TcpStream::connect(address).await.unwrap();
         let asked = async {
-            let mut client = MysqlClient::login(stream, LoginAs { account: None, tls: None }).await?;
+            let login = LoginAs { account: None, tls: None };
+            let mut client = MysqlClient::login(stream, login, &mut None).await?;
             client.query("SELECT 1, NULL").await
         };
         let asked = asked.await;

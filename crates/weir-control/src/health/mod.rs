@@ -26,7 +26,7 @@ use crate::events::{Bus, What};
 use crate::lock;
 use crate::publish::InForce;
 use crate::timestamp::Timestamp;
-use probe::{Failure, LoginAccount, Question, Target};
+use probe::{Answer, Failure, LoginAccount, Question, Target};
 use schedule::{Due, Ending, Pace, Schedule};
 
 /// Results kept per target.
@@ -389,15 +389,21 @@ impl Shared {
     }
 
     /// Takes the result of one probe and tells everybody concerned when it changes the verdict.
-    fn take(&self, result: Result<Option<u16>, Failure>, took: Duration, bus: &Bus, in_force: &InForce) {
+    fn take(&self, result: Result<Answer, Failure>, took: Duration, bus: &Bus, in_force: &InForce) {
         let good = result.is_ok();
         let late = matches!(result, Err(Failure::TimedOut { connected: true, .. }));
+        let mut state = lock(&self.state);
         let detail = match result {
-            Ok(Some(status)) => format!("answered {status}"),
-            Ok(None) => "accepted".to_owned(),
+            Ok(Answer::Status(status)) => format!("answered {status}"),
+            Ok(Answer::Accepted) => "accepted".to_owned(),
+            Ok(Answer::Greeted(facts)) => {
+                for subscriber in &state.subscribers {
+                    subscriber.backend.learn(facts.clone());
+                }
+                "answered a login".to_owned()
+            }
             Err(failure) => failure.to_string(),
         };
-        let mut state = lock(&self.state);
         *(if good { &mut state.good_count } else { &mut state.bad_count }) += 1;
         if state.history.len() == HISTORY {
             state.history.pop_front();

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use weir_config::ProxyVersion;
 use weir_io::handshake;
+use weir_state::ServerFacts;
 use weir_tls::{BackendTls, OwnAccount};
 
 /// Most of an answer that is read: a status line and a head fit, a body is nobody's business here.
@@ -100,6 +101,17 @@ pub enum Question {
     },
 }
 
+/// What a good probe got.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A connection.
+    Accepted,
+    /// A status that is expected.
+    Status(u16),
+    /// A login's answer; what the server said of itself.
+    Greeted(ServerFacts),
+}
+
 /// Why a probe was bad.
 #[derive(Debug)]
 pub enum Failure {
@@ -164,8 +176,8 @@ pub(crate) fn plain(error: &io::Error) -> String {
     text.split(" (os error").next().unwrap_or(&text).to_ascii_lowercase()
 }
 
-/// Probes once. `Ok` is the status of the answer, or `None` for a mere connect.
-pub async fn probe(target: &Target, limit: Duration) -> Result<Option<u16>, Failure> {
+/// Probes once.
+pub async fn probe(target: &Target, limit: Duration) -> Result<Answer, Failure> {
     let mut connected = false;
     match timeout(limit, ask(target, &mut connected)).await {
         Ok(answer) => answer,
@@ -173,7 +185,7 @@ pub async fn probe(target: &Target, limit: Duration) -> Result<Option<u16>, Fail
     }
 }
 
-async fn ask(target: &Target, connected: &mut bool) -> Result<Option<u16>, Failure> {
+async fn ask(target: &Target, connected: &mut bool) -> Result<Answer, Failure> {
     let mut stream = TcpStream::connect(target.address).await.map_err(Failure::Connect)?;
     *connected = true;
     if let Some(version) = target.send_proxy {
@@ -181,8 +193,8 @@ async fn ask(target: &Target, connected: &mut bool) -> Result<Option<u16>, Failu
     }
     if let Question::Login(account) = &target.question {
         let account = account.as_ref().map(|LoginAccount(account)| &**account);
-        super::probe_mysql::login(stream, account).await?;
-        return Ok(None);
+        let greeted = super::probe_mysql::login(stream, account).await?;
+        return Ok(greeted.map_or(Answer::Accepted, Answer::Greeted));
     }
     match &target.tls {
         None => put(stream, &target.question, false).await,
@@ -200,8 +212,8 @@ async fn put(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     question: &Question,
     is_secured: bool,
-) -> Result<Option<u16>, Failure> {
-    let Question::Get { path, host, expect_status, over_h2 } = question else { return Ok(None) };
+) -> Result<Answer, Failure> {
+    let Question::Get { path, host, expect_status, over_h2 } = question else { return Ok(Answer::Accepted) };
     let status = match over_h2 {
         true => {
             let scheme = if is_secured { "https" } else { "http" };
@@ -216,7 +228,7 @@ async fn put(
         }
     };
     if expect_status.iter().any(|&(from, to)| (from..=to).contains(&status)) {
-        Ok(Some(status))
+        Ok(Answer::Status(status))
     } else {
         Err(Failure::Status { status, expected: ranges(expect_status) })
     }
@@ -300,7 +312,7 @@ mod tests {
     #[tokio::test]
     async fn a_probe_asks_for_the_path_and_takes_an_expected_status() {
         let (address, asked) = backend(b"HTTP/1.1 204 No Content\r\nx: y\r\n\r\n").await;
-        assert_eq!(probe(&get(address, None), LONG).await.unwrap(), Some(204));
+        assert_eq!(probe(&get(address, None), LONG).await.unwrap(), Answer::Status(204));
         let asked = String::from_utf8(asked.await.unwrap()).unwrap();
         assert!(
             asked.starts_with("GET /healthz HTTP/1.1\r\nhost: shop\r\nuser-agent: weir-health/"),
@@ -339,13 +351,16 @@ mod tests {
         let target = get(listener.local_addr().unwrap(), None);
         let failure = probe(&target, Duration::from_millis(20)).await.unwrap_err();
         assert_eq!(failure.to_string(), "accepted but did not answer within 20ms");
-        assert_eq!(probe(&Target { question: Question::Connect, ..target }, LONG).await.unwrap(), None);
+        assert_eq!(
+            probe(&Target { question: Question::Connect, ..target }, LONG).await.unwrap(),
+            Answer::Accepted
+        );
     }
 
     #[tokio::test]
     async fn a_backend_behind_the_proxy_protocol_gets_its_header_first() {
         let (address, asked) = backend(b"HTTP/1.0 200 OK\r\n\r\n").await;
-        assert_eq!(probe(&get(address, Some(ProxyVersion::V2)), LONG).await.unwrap(), Some(200));
+        assert_eq!(probe(&get(address, Some(ProxyVersion::V2)), LONG).await.unwrap(), Answer::Status(200));
         let asked = asked.await.unwrap();
         assert_eq!(&asked[..16], b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00");
         assert_eq!(&asked[16..20], b"GET ");

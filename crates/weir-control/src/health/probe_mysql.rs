@@ -6,6 +6,7 @@
 //! one that has no connection left, is shutting down or is offline is not.
 
 use tokio::net::TcpStream;
+use weir_state::ServerFacts;
 use weir_tls::OwnAccount;
 
 use super::probe::Failure;
@@ -14,9 +15,11 @@ use crate::cluster::client::{ClientError, LoginAs, MysqlClient};
 /// SQLSTATE of a refused account (`ER_ACCESS_DENIED_ERROR` and its like).
 const ACCESS_DENIED: &[u8; 5] = b"28000";
 
-/// Logs in as `account`; without one as nobody whom the server knows, with nothing for a password.
-pub async fn login(stream: TcpStream, account: Option<&OwnAccount>) -> Result<(), Failure> {
-    match MysqlClient::login(stream, LoginAs { account, tls: None }).await {
+/// Logs in as `account`; without one as nobody whom the server knows, with nothing for a password. Gives what
+/// the server said of itself; `None` when it refused before it greeted.
+pub async fn login(stream: TcpStream, account: Option<&OwnAccount>) -> Result<Option<ServerFacts>, Failure> {
+    let mut greeted = None;
+    let done = match MysqlClient::login(stream, LoginAs { account, tls: None }, &mut greeted).await {
         Ok(client) => {
             client.quit().await;
             Ok(())
@@ -28,7 +31,8 @@ pub async fn login(stream: TcpStream, account: Option<&OwnAccount>) -> Result<()
         Err(ClientError::Closed) => Err(Failure::NotMysql("closed before an answer was whole".to_owned())),
         Err(ClientError::Protocol(error)) => Err(Failure::NotMysql(error.to_string())),
         Err(other) => Err(Failure::Refused(other.to_string())),
-    }
+    };
+    done.map(|()| greeted)
 }
 
 #[cfg(test)]
@@ -60,7 +64,7 @@ mod tests {
 
     /// A login to a server that says these payloads, one after the other, and then closes; and what the
     /// server was sent.
-    async fn login_to(answers: &[&[u8]]) -> (Result<(), Failure>, Vec<u8>) {
+    async fn login_to(answers: &[&[u8]]) -> (Result<Option<ServerFacts>, Failure>, Vec<u8>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let said: Vec<u8> =
@@ -80,7 +84,8 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_lets_the_account_in_is_up_and_is_told_goodbye() {
         let (result, sent) = login_to(&[&greeting(), b"\0\0\0\x02\0\0\0"]).await;
-        result.unwrap();
+        let facts = result.unwrap().unwrap();
+        assert_eq!((&*facts.version, facts.capabilities), (&b"8.4.0"[..], 0x8_8201));
         assert!(sent.windows(5).any(|five| five == b"weir\0"), "{sent:?}");
         assert!(sent.ends_with(b"\x01\0\0\0\x01"), "{sent:?}");
     }

@@ -1,0 +1,59 @@
+//! What is known of a MySQL server from its greeting, for those who greet clients in its name.
+
+use std::sync::Arc;
+
+use crate::pool::Backend;
+
+/// What a server said of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerFacts {
+    /// Its version, as in its greeting.
+    pub version: Box<[u8]>,
+    /// What it can do: the capability flags of its greeting, MariaDB's extended ones above the lower 32 bits.
+    pub capabilities: u64,
+    /// `server_uuid`; `None` while nobody asked it, and where it has none.
+    pub uuid: Option<Box<str>>,
+}
+
+impl Backend {
+    /// Takes what the server behind it said of itself. A login that did not ask for the uuid leaves the one
+    /// that is known, unless the server has become another in what it says. Gives whether that was news.
+    pub fn learn(&self, mut facts: ServerFacts) -> bool {
+        if let Some(known) = &*self.server.load() {
+            let is_same = known.version == facts.version && known.capabilities == facts.capabilities;
+            if facts.uuid.is_none() && is_same {
+                facts.uuid.clone_from(&known.uuid);
+            }
+            if **known == facts {
+                return false;
+            }
+        }
+        self.server.store(Some(Arc::new(facts)));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(version: &str, uuid: Option<&str>) -> ServerFacts {
+        ServerFacts { version: version.as_bytes().into(), capabilities: 7, uuid: uuid.map(Into::into) }
+    }
+
+    #[test]
+    fn a_login_that_asked_for_no_uuid_keeps_that_of_the_same_server() {
+        let config = weir_config::Backend {
+            address: "10.0.0.1:3306".to_owned(),
+            weight: 1,
+            max_connections: None,
+            backup: false,
+        };
+        let backend = Backend::new(&config, None, None, 1);
+        assert!(backend.learn(facts("9.7.4", None)) && backend.learn(facts("9.7.4", Some("a"))));
+        assert!(!backend.learn(facts("9.7.4", None)), "no news");
+        assert_eq!(backend.server.load().as_deref(), Some(&facts("9.7.4", Some("a"))));
+        assert!(backend.learn(facts("8.4.0", None)), "another server");
+        assert_eq!(backend.server.load().as_deref(), Some(&facts("8.4.0", None)));
+    }
+}
