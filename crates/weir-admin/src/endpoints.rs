@@ -220,12 +220,16 @@ pub const ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         body: &[
-            ("protocol", "string", "`http`, `tcp` or `udp`"),
+            ("protocol", "string", "`http`, `tcp`, `udp` or `sql`"),
             ("method", "string?", "http: method"),
             ("url", "string?", "http: `http://host[:port]/path?query`"),
-            ("from", "string?", "http: the client's address; default 127.0.0.1"),
+            ("from", "string?", "http, sql: the client's address; default 127.0.0.1"),
             ("headers", "array?", "http: `[[name, value], …]`"),
-            ("listener", "string?", "http: name of the listener; default by the URL's port"),
+            (
+                "listener",
+                "string?",
+                "http, sql: name of the listener; default by the URL's port, or the only one that speaks MySQL",
+            ),
             (
                 "server_name",
                 "string?",
@@ -233,12 +237,21 @@ pub const ENDPOINTS: &[Endpoint] = &[
             ),
             ("source", "string?", "tcp, udp: address:port of the client"),
             ("destination", "string?", "tcp, udp: address:port of the listener"),
+            ("statement", "string?", "sql: the text, as it would come in one query"),
+            (
+                "transaction",
+                "string?",
+                "sql: the one that is open, `read-write` or `read-only`; default none",
+            ),
+            ("autocommit", "boolean?", "sql: whether it is on; default true"),
+            ("sql_mode", "string?", "sql: the session's `sql_mode`; default empty"),
+            ("charset", "string?", "sql: the session's `character_set_client`; default `utf8mb4`"),
         ],
         ..endpoint(
             Method::Post,
             "/v1/explain",
             Call::Explain,
-            "Which listener, route, pool and backend a request, connection or flow would get, and why; on the kernel plane by the packet program itself. Changes nothing, so it needs the token only where reading does.",
+            "Which listener, route, pool and backend a request, connection, flow or SQL statement would get, and why; on the kernel plane by the packet program itself. Changes nothing, so it needs the token only where reading does.",
         )
     },
     Endpoint {

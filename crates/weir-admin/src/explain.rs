@@ -1,12 +1,13 @@
-//! Why a request or a connection would go where it goes: the data path's own functions asked about the live
-//! state.
+//! Why a request, a connection or a statement would go where it goes: the data path's own functions asked
+//! about the live state.
 
 mod http;
+mod sql;
 
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
-use weir_balance::{PickInput, Picker, TierKind};
+use weir_balance::{PickInput, Picker, TierKind, WantedRole};
 use weir_config::{Bind, Protocol};
 use weir_control::kernel::{Explanation, KernelPlane};
 use weir_io::clock;
@@ -16,6 +17,8 @@ use weir_proxy::compiled::CompiledSnapshot;
 use weir_proxy::http::screening::ScreenCheck;
 use weir_state::key::{Transport, flow_key};
 use weir_state::{Listener, Pool, Snapshot};
+
+pub use sql::{SqlQuestion, Statement, Transaction, Worded};
 
 /// What `POST /v1/explain` asks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -53,6 +56,8 @@ pub enum Question {
         /// Address of the listener.
         destination: SocketAddr,
     },
+    /// An SQL statement.
+    Sql(SqlQuestion),
 }
 
 /// What would happen, and why.
@@ -72,6 +77,9 @@ pub struct Answer {
     /// What the screen for SQL injection says of the request's head, where the route has one.
     #[serde(default)]
     pub sqli: Option<String>,
+    /// What the statement wants and leaves behind; `None` where the question is about no statement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statement: Option<Statement>,
     /// On the kernel plane: each step of the packet program, in order; else empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<String>,
@@ -163,7 +171,7 @@ pub async fn explain(
     let (protocol, source, destination) = match question {
         Question::Tcp { source, destination } => (Protocol::Tcp, *source, *destination),
         Question::Udp { source, destination } => (Protocol::Udp, *source, *destination),
-        Question::Http { .. } => return on_the_proxy_plane(compiled, question),
+        Question::Http { .. } | Question::Sql(_) => return on_the_proxy_plane(compiled, question),
     };
     let listener = listener_at(&compiled.snapshot, protocol, destination)?;
     if !kernel.placements().is_in_kernel(&listener.config.name) {
@@ -207,6 +215,7 @@ fn on_the_proxy_plane(compiled: &CompiledSnapshot, question: &Question) -> Resul
         }
         Question::Tcp { source, destination } => session(compiled, Protocol::Tcp, *source, *destination),
         Question::Udp { source, destination } => session(compiled, Protocol::Udp, *source, *destination),
+        Question::Sql(question) => sql::explain(compiled, question),
     }
 }
 
@@ -277,9 +286,13 @@ impl Answer {
 }
 
 fn choose(pool: &Pool, key: Option<u64>, sticky: Option<u64>) -> Choice {
+    choose_in(pool, key, sticky, None)
+}
+
+/// The same among the backends that have a role.
+fn choose_in(pool: &Pool, key: Option<u64>, sticky: Option<u64>, role: Option<WantedRole>) -> Choice {
     // The middle of the range for both draws: an explanation should not change when nothing else does.
-    let input =
-        PickInput { now: clock::now(), draw: [u32::MAX / 2; 2], key, sticky, exclude: &[], role: None };
+    let input = PickInput { now: clock::now(), draw: [u32::MAX / 2; 2], key, sticky, exclude: &[], role };
     let explanation = Picker::new(pool.balance.clone()).explain(&input);
     let (backend, reason) = match &explanation.outcome {
         Ok(pick) => {
@@ -430,5 +443,93 @@ mod tests {
             assert_eq!(choice.backend.as_deref(), Some(backend.address.as_str()));
             assert_eq!(choice.reason, "the cookie names it");
         }
+    }
+
+    const MYSQL: &str = "
+        [listener.db]
+        protocol = 'mysql'
+        bind = '127.0.0.1:6446'
+        pool = 'cluster'
+        deny_address = ['10.9.9.0/24']
+        [listener.reads]
+        protocol = 'mysql'
+        bind = '127.0.0.1:6447'
+        access = 'read-only'
+        pool = 'cluster'
+        [listener.passed]
+        protocol = 'mysql'
+        bind = '127.0.0.1:6448'
+        pool = 'cluster'
+        tls = { mode = 'passthrough' }
+        [pool.cluster]
+        backends = ['10.0.0.1:3306', '10.0.0.2:3306']
+        [pool.cluster.mysql]
+        topology = 'static'
+    ";
+
+    fn of_sql(question: serde_json::Value) -> Result<Answer, String> {
+        let mut question = question;
+        question["protocol"] = "sql".into();
+        on_the_proxy_plane(&snapshot(MYSQL), &serde_json::from_value(question).unwrap())
+    }
+
+    #[test]
+    fn a_statement_goes_to_the_backend_in_the_role_of_its_listener_and_says_what_its_text_wants() {
+        for (listener, wants, reason, backend) in [
+            ("db", "primary", "read_write_listener", "10.0.0.1:3306"),
+            ("reads", "any", "read_only_listener", "10.0.0.2:3306"),
+            ("passed", "primary", "read_write_listener", "10.0.0.1:3306"),
+        ] {
+            let text = "SELECT a FROM t";
+            let answer = of_sql(serde_json::json!({ "statement": text, "listener": listener })).unwrap();
+            let statement = answer.statement.unwrap();
+            assert_eq!((statement.wants.as_str(), statement.reason.word.as_str()), (wants, reason));
+            assert_eq!(
+                (statement.own_wants.as_str(), statement.own_reason.word.as_str()),
+                ("any", "plain_read")
+            );
+            assert_eq!(answer.pool.unwrap().backend.as_deref(), Some(backend), "{listener}");
+            assert!(answer.action.contains("its session stays there"), "{}", answer.action);
+        }
+    }
+
+    #[test]
+    fn a_statement_says_what_it_leaves_behind_and_asks_for_and_whether_it_may_be_sent_again() {
+        let text = "SET @id = LAST_INSERT_ID()";
+        let answer = of_sql(serde_json::json!({ "statement": text, "listener": "db" })).unwrap();
+        let statement = answer.statement.unwrap();
+        let words = |all: &[Worded]| all.iter().map(|it| it.word.clone()).collect::<Vec<_>>();
+        assert_eq!(words(&statement.leaves), ["user_variable"]);
+        assert_eq!(words(&statement.reads_back), ["last_insert_id"]);
+        assert!(statement.pins);
+        assert_eq!(statement.resend.word, "if_refused");
+        assert_eq!(statement.own_reason.word, "setting");
+    }
+
+    #[test]
+    fn a_statement_is_judged_by_the_session_that_the_question_describes() {
+        let text = r"SELECT 'a\'; DELETE FROM t; -- '";
+        let with = |key: &str, value: serde_json::Value| {
+            let mut question = serde_json::json!({ "statement": text, "listener": "db" });
+            question[key] = value;
+            of_sql(question).unwrap().statement.unwrap()
+        };
+        assert_eq!(with("sql_mode", "".into()).own_reason.word, "plain_read");
+        assert_eq!(with("sql_mode", "NO_BACKSLASH_ESCAPES".into()).own_reason.word, "several_statements");
+        assert_eq!(with("charset", "swe7".into()).own_reason.word, "unreadable");
+        assert_eq!(with("autocommit", true.into()).resend.word, "anywhere");
+        assert_eq!(with("autocommit", false.into()).resend.word, "never");
+        assert_eq!(with("transaction", "read-write".into()).resend.word, "never");
+    }
+
+    #[test]
+    fn a_question_about_a_statement_names_its_listener_where_there_are_several() {
+        let ask = |question| of_sql(question).unwrap_err();
+        let expected = "expected `listener` to name one of db, reads, passed";
+        assert_eq!(ask(serde_json::json!({ "statement": "SELECT 1" })), expected);
+        let other = ask(serde_json::json!({ "statement": "SELECT 1", "listener": "web" }));
+        assert_eq!(other, "no MySQL listener is named `web`, expected one of db, reads, passed");
+        let denied = serde_json::json!({ "statement": "SELECT 1", "listener": "db", "from": "10.9.9.1" });
+        assert_eq!(of_sql(denied).unwrap().action, "refuse, denied_address");
     }
 }

@@ -1,10 +1,11 @@
 //! Arguments that verbs of the command line take.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use weir_admin::explain::{SqlQuestion, Transaction};
 
 /// Which config file.
 #[derive(Debug, Args)]
@@ -54,6 +55,65 @@ pub struct Purge {
     pub json: bool,
     #[command(flatten)]
     pub running: Running,
+}
+
+/// What `weir explain sql` takes.
+#[derive(Args, Debug)]
+pub struct AskedSql {
+    /// Name of the listener; default the only one that speaks MySQL
+    #[arg(long, value_name = "NAME")]
+    listener: Option<String>,
+    /// A transaction is open
+    #[arg(
+        long,
+        value_enum,
+        value_name = "KIND",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "read-write"
+    )]
+    in_transaction: Option<InTransaction>,
+    /// The session has `autocommit = 0`
+    #[arg(long)]
+    autocommit_off: bool,
+    /// The session's `sql_mode`
+    #[arg(long, value_name = "MODES", default_value = "")]
+    sql_mode: String,
+    /// The session's `character_set_client`
+    #[arg(long, value_name = "NAME")]
+    charset: Option<String>,
+    /// Address of the client
+    #[arg(long, value_name = "IP")]
+    from: Option<IpAddr>,
+    /// The statement; several words are joined by spaces. Behind `--` it may begin with a hyphen
+    #[arg(required = true)]
+    statement: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum InTransaction {
+    /// One that may write
+    ReadWrite,
+    /// One that began with READ ONLY
+    ReadOnly,
+}
+
+impl AskedSql {
+    /// The question that these arguments ask.
+    pub fn question(self) -> SqlQuestion {
+        SqlQuestion {
+            statement: self.statement.join(" "),
+            listener: self.listener,
+            transaction: self.in_transaction.map(|kind| match kind {
+                InTransaction::ReadWrite => Transaction::ReadWrite,
+                InTransaction::ReadOnly => Transaction::ReadOnly,
+            }),
+            autocommit: !self.autocommit_off,
+            sql_mode: self.sql_mode,
+            charset: self.charset,
+            from: self.from,
+        }
+    }
 }
 
 /// What `weir drain` and `weir enable` take.

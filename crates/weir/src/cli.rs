@@ -7,7 +7,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use weir_admin::explain::Question;
 
-use crate::arguments::{Change, ConfigArgument, Purge, Running};
+use crate::arguments::{AskedSql, Change, ConfigArgument, Purge, Running};
 use crate::exit::Exit;
 use crate::verbs;
 
@@ -84,7 +84,7 @@ enum Verb {
     Flows(verbs::flows::Arguments),
     /// On a backend: take the outer header off packets of `forward = "ipip"`, until TERM or INT
     Decapsulate(verbs::decapsulate::Arguments),
-    /// Say which listener, route, pool and backend a request, connection or flow would get, and why
+    /// Say which listener, route, pool and backend a request, connection, flow or statement gets, and why
     Explain {
         #[command(subcommand)]
         what: Explain,
@@ -157,8 +157,15 @@ enum Explain {
         json: bool,
     },
     /// An SQL statement
-    #[command(hide = true)]
-    Sql(NotBuilt),
+    Sql {
+        #[command(flatten)]
+        sql: AskedSql,
+        #[command(flatten)]
+        running: Running,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// Arguments of a verb that a later version has; taken so that the answer is "not built yet" rather than
@@ -235,7 +242,7 @@ fn explain(what: Explain) -> Result<Exit, Exit> {
         Explain::Udp { source, destination, running, json } => {
             (Question::Udp { source, destination }, running, json)
         }
-        Explain::Sql(_) => return Err(not_built("weir explain sql", "this version does not speak MySQL")),
+        Explain::Sql { sql, running, json } => (Question::Sql(sql.question()), running, json),
     };
     verbs::explain::explain(&running, &question, json)
 }
@@ -281,6 +288,8 @@ mod tests {
             "weir explain tcp 10.0.0.1:999 10.0.0.2:80",
             "weir explain udp 10.0.0.1:999 10.0.0.2:53 --json",
             "weir explain sql select 1",
+            "weir explain sql --listener db --in-transaction --autocommit-off -- select 1",
+            "weir explain sql --in-transaction=read-only --sql-mode ANSI --charset gbk select 1 --json",
             "weir flows --listener vip --client 10.9.9.9 --limit 10",
             "weir decapsulate --interface eth0 --interface eth1 --from 10.0.0.5 --from fd00::5 --to 10.0.9.9",
             "weir completions bash",

@@ -186,6 +186,61 @@ fn explain_prints_the_decisions() {
 }
 
 #[test]
+fn explain_sql_prints_where_a_statement_goes_why_and_what_it_leaves_behind() {
+    let (a, b) = (named("a"), named("b"));
+    let config = r#"
+        [listener.db]
+        protocol = "mysql"
+        bind = "@db"
+        pool = "cluster"
+        [listener.reads]
+        protocol = "mysql"
+        bind = "@reads"
+        access = "read-only"
+        pool = "cluster"
+        [pool.cluster]
+        backends = ["@a", "@b"]
+        health = "off"
+        [pool.cluster.mysql]
+        topology = "static"
+    "#;
+    let weir = Setup::of(config).with("a", a.address()).with("b", b.address()).start();
+    let explain = |words: &[&str]| {
+        let finished = weir.command(&[&["explain", "sql"], words].concat());
+        finished.succeeded().to_owned()
+    };
+    let written = explain(&["--listener", "db", "SET @id = LAST_INSERT_ID()"]);
+    for line in [
+        "listener db: named in the question".to_owned(),
+        "kind     set".to_owned(),
+        "wants    primary, read_write_listener: The listener has `access = \"read-write\"`.".to_owned(),
+        "by text  primary, setting: It changes the session.".to_owned(),
+        "leaves   user_variable: A user variable.".to_owned(),
+        "asks for last_insert_id: LAST_INSERT_ID(), @@last_insert_id.".to_owned(),
+        "pins     the session keeps its connection until a reset".to_owned(),
+        "again    if_refused: Only where the server refused it as read-only: 1836, or 1290 that says so."
+            .to_owned(),
+        format!(" * {} ready primary, 0 in flight, weight 1", a.address()),
+        format!("   {} ready secondary, 0 in flight, weight 1: not chosen, not the primary", b.address()),
+    ] {
+        assert!(written.lines().any(|it| it == line), "no line {line:?}: {written}");
+    }
+    let read = explain(&["--listener", "reads", "SELECT", "1"]);
+    for line in [
+        "wants    any, read_only_listener: The listener has `access = \"read-only\"`.".to_owned(),
+        "by text  any, plain_read: It reads, and calls only functions that change nothing.".to_owned(),
+        format!(" * {} ready secondary, 0 in flight, weight 1", b.address()),
+    ] {
+        assert!(read.lines().any(|it| it == line), "no line {line:?}: {read}");
+    }
+    let in_one = explain(&["--listener", "db", "--in-transaction=read-only", "--json", "COMMIT"]);
+    let in_one: serde_json::Value = serde_json::from_str(&in_one).expect("JSON");
+    assert_eq!(in_one["statement"]["transaction"], "commits");
+    let unnamed = weir.command(&["explain", "sql", "SELECT 1"]);
+    assert!(unnamed.stderr.contains("expected `listener` to name one of db, reads"), "{unnamed:?}");
+}
+
+#[test]
 fn version_help_completions_and_man_page_are_printed() {
     let run = |arguments: &[&str]| run_tool(&weir_binary(), arguments, b"", PATIENCE);
     assert!(run(&["--version"]).succeeded().starts_with("weir "));

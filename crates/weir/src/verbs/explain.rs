@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use hyper::Method;
-use weir_admin::explain::{Answer, Question};
+use weir_admin::explain::{Answer, Question, Statement, Worded};
 
 use crate::arguments::Running;
 use crate::client::ask_and_print;
@@ -35,6 +35,9 @@ fn words(answer: &Answer) -> String {
     for screen in &answer.screens {
         let mark = if screen.passes { "  " } else { " !" };
         let _ = writeln!(out, "{mark} {} of the {}: {}", screen.name, screen.of, screen.reason);
+    }
+    if let Some(statement) = &answer.statement {
+        of_statement(&mut out, statement);
     }
     if let Some(sqli) = &answer.sqli {
         let _ = writeln!(out, "sqli     {sqli}");
@@ -68,4 +71,28 @@ fn words(answer: &Answer) -> String {
         }
     }
     out
+}
+
+fn of_statement(out: &mut String, it: &Statement) {
+    let count = if it.statements > 1 { format!(", {} of them", it.statements) } else { String::new() };
+    let _ = writeln!(out, "kind     {}{count}", it.kind);
+    let _ = writeln!(out, "wants    {}, {}: {}", it.wants, it.reason.word, it.reason.meaning);
+    if it.own_reason != it.reason {
+        let (word, meaning) = (&it.own_reason.word, &it.own_reason.meaning);
+        let _ = writeln!(out, "by text  {}, {word}: {meaning}", it.own_wants);
+    }
+    let mut list = |name: &str, all: &[Worded]| {
+        for Worded { word, meaning } in all {
+            let _ = writeln!(out, "{name:<8} {word}: {meaning}");
+        }
+    };
+    list("leaves", &it.leaves);
+    list("asks for", &it.reads_back);
+    if it.pins {
+        let _ = writeln!(out, "pins     the session keeps its connection until a reset");
+    }
+    if let Some(step) = &it.transaction {
+        let _ = writeln!(out, "transaction {step}");
+    }
+    let _ = writeln!(out, "again    {}: {}", it.resend.word, it.resend.meaning);
 }
