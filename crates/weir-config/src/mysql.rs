@@ -64,7 +64,7 @@ table! {
         reads: Reads = word(Reads::WORDS, "secondaries").also(&["role", "routing"]);
         /// Whether a client reads what it has written: a read waits on its server for the client's last
         /// write.
-        read_your_writes: bool = flag(true).not_built().also(&["wait_for_my_writes", "causal_reads"]);
+        read_your_writes: bool = flag(true).also(&["wait_for_my_writes", "causal_reads"]);
         /// Longest time for which a statement that needs the primary waits while there is none; `"0s"`
         /// answers at once.
         park: Duration = duration(Limit::new(seconds(10), Duration::ZERO, HOUR, "clients give up too"));
@@ -72,7 +72,7 @@ table! {
         park_max: u32 =
             count(Limit::new(10_000, 0, 1_000_000, "each is a client that waits, and all come at once in the end"));
         /// How it is known who a client is.
-        passwords: Passwords = word(Passwords::WORDS, "relay").not_built().also(&["auth", "authentication"]);
+        passwords: Passwords = word(Passwords::WORDS, "relay").also(&["auth", "authentication"]);
         /// File of accounts and passwords, `user:password` on a line; nobody else may read it. Means
         /// something where `passwords` is `"file"`.
         passwords_file: Option<PathBuf> = text(&FILE).default("none").not_built().also(&["users", "auth_file", "userlist"]);
@@ -206,11 +206,6 @@ pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Fi
 
 /// What the data path does not do yet for a listener is refused by name: it relays a connection as it is.
 fn refuse_what_listeners_lack(listener: &Fields, findings: &mut Findings<'_>) {
-    let said = listener.get("access").filter(|_| !listener.is_bad("access") && !passes_through(listener));
-    if let Some(entry) = said.filter(|_| listener.word("access") == MysqlAccess::Auto.word()) {
-        let hint = "no statement is looked at yet: expected \"read-write\" or \"read-only\"";
-        findings.error(entry.at, "`access = \"auto\"` is not built yet in this version", hint);
-    }
     let Some(tls) = listener.table("tls").filter(|tls| !tls.is_bad("mode")) else { return };
     let mode = tls.word("mode");
     if ![TlsMode::Disabled, TlsMode::Passthrough].map(TlsMode::word).contains(&mode) {

@@ -69,7 +69,7 @@ pub fn is_tracked(name: &[u8]) -> bool {
 
 /// Asks a server for the values of the variables that a login settles: one row, for
 /// [`TrackedState::settle`].
-pub const SETTLED_SQL: &str = "SELECT @@character_set_client, @@character_set_connection, \
+pub const SETTLED_SQL: &str = "SELECT DATABASE(), @@character_set_client, @@character_set_connection, \
      @@character_set_results, @@collation_connection, @@sql_mode, IF(@@autocommit, 'ON', 'OFF')";
 
 /// Has a server tell of changes; `with_gtids` also of the transactions that a statement has committed. After
@@ -106,13 +106,15 @@ pub struct ToldChanges<'a> {
 }
 
 impl TrackedState {
-    /// The state of a login that names this schema, before [`Self::settle`].
+    /// In this schema, and by default in all else.
     pub fn of_schema(schema: Option<&[u8]>) -> TrackedState {
         TrackedState { schema: schema.map(Into::into), ..TrackedState::default() }
     }
 
     /// Takes the values that [`SETTLED_SQL`] asks for; `None` is NULL.
     pub fn settle<'v>(&mut self, values: impl IntoIterator<Item = Option<&'v [u8]>>) {
+        let mut values = values.into_iter();
+        self.schema = values.next().flatten().map(Into::into);
         for (name, value) in SETTLED.iter().zip(values) {
             self.put(name.as_bytes(), value.unwrap_or_default());
         }

@@ -1,32 +1,57 @@
-//! MySQL listeners: a connection goes to a server in the role that its listener is for, and stays there.
+//! MySQL listeners: a client logs in to Weir, and each of its statements goes to a server in the role that it
+//! wants, on a connection that sessions share.
 //!
-//! The login and all that follows is relayed as it is, TLS included where a client and a server make it
-//! with each other. The config's check refuses what would need more.
-
-#![allow(dead_code, reason = "the session that calls it comes next")]
-
-mod account;
-mod attach;
-mod talk;
+//! Where Weir sees no statements (`mode = "passthrough"`, `passwords = "relay"`) a connection goes to a server
+//! in the role that its listener is for, and stays there.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use tokio::net::TcpStream;
 use weir_balance::WantedRole;
-use weir_config::MysqlAccess;
+use weir_config::{MysqlAccess, Passwords, TlsMode};
 
 use crate::access_log::Spoken;
 use crate::reach::{Park, Wish};
 use crate::tcp;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
+mod account;
+mod acquire;
+mod attach;
+mod commands;
+mod exchange;
+mod failure;
+mod kill;
+mod own;
+mod prepared;
+mod serve;
+mod server;
+mod session;
+mod statement;
+mod talk;
+mod upload;
+
 /// Serves one connection to its end.
 pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream, peer: SocketAddr) {
     let listener = slot.current();
+    if sees_statements(&listener) {
+        drop(listener);
+        return serve::serve(worker, slot, stream, peer).await;
+    }
     let wish = wish(&listener);
     drop(listener);
     tcp::session::serve_in(Spoken::Mysql, wish, worker, slot, stream, peer).await;
+}
+
+/// Whether Weir logs clients in itself: where logins are relayed, or TLS is none of its business, what is said
+/// after them is not looked at.
+fn sees_statements(listener: &WorkerListener) -> bool {
+    let pool = listener.compiled.routes.default_pool().and_then(|index| listener.pools.get(index));
+    let mysql = pool.and_then(|pool| pool.shared.config.mysql.as_ref());
+    let is_relayed = mysql.is_none_or(|mysql| mysql.passwords == Passwords::Relay);
+    let tls = listener.shared.config.tls.as_ref();
+    !is_relayed && tls.is_none_or(|tls| tls.mode != TlsMode::Passthrough)
 }
 
 fn wish(listener: &WorkerListener) -> Wish {

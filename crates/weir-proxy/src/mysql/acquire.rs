@@ -1,0 +1,386 @@
+//! A connection for a session's statement: a server in the role that it wants, and on it a connection of the
+//! session's account, idle or new, in the session's state.
+
+use std::fmt;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Context;
+
+use weir_balance::{PickInput, Role, WantedRole};
+use weir_config::RetryOn;
+use weir_io::clock;
+use weir_io::stream::Sight;
+use weir_io::stream::Stream;
+use weir_mysql::capability::StatusFlags;
+use weir_mysql::state::TrackedState;
+
+use super::attach::{self, AttachError, LoggedIn, ServerLogin};
+use super::exchange::ServerFailure;
+use super::failure::Refusal;
+use super::kill;
+use super::own::{self, Own, OwnAnswer};
+use super::prepared::ServerStatements;
+use super::server::{IdleServers, ServerConnection};
+use super::session::{LeftAt, Session};
+use super::talk::TalkError;
+use crate::backends::{Chosen, WorkerPool, elapsed};
+use crate::reach::{Attempt, Park, Reach, Verdict, Wish};
+
+/// Longest wait for a server to have what the session has written, before the primary is asked instead.
+const CATCH_UP: &str = "1";
+
+/// A server that a session uses, and the connection to it.
+pub struct Attached {
+    pub chosen: Chosen,
+    pub server: Box<ServerConnection>,
+}
+
+impl Attached {
+    /// The role that the server has now.
+    pub fn role(&self) -> Option<Role> {
+        self.chosen.backend().shared.balance.role()
+    }
+
+    /// The server's name.
+    pub fn address(&self) -> &str {
+        &self.chosen.backend().shared.address
+    }
+
+    /// Gives the connection to whoever needs one next; the mark by which it is known as long as nobody has.
+    pub fn give_back(self) -> LeftAt {
+        let Attached { chosen, mut server } = self;
+        let stamp = next_stamp();
+        server.stamp = stamp;
+        let most = chosen.pool.shared.config.keep_alive.max;
+        let backend = chosen.backend();
+        backend.kept::<IdleServers>().keep(backend, server, clock::now(), most);
+        LeftAt { stamp }
+    }
+}
+
+fn next_stamp() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+/// Why a server that was chosen is not the one.
+enum Unfit {
+    /// It could not be logged in to.
+    Attach(AttachError),
+    /// The connection to it failed while it was made ready.
+    Server(ServerFailure),
+    /// It says no to what the session is: its schema is gone, say.
+    Refused(Refusal),
+    /// It has not executed what the session has written, and did not within the time for that.
+    Behind,
+}
+
+impl Unfit {
+    /// Whether the server is to blame, for passive health.
+    fn blames_server(&self) -> bool {
+        match self {
+            Unfit::Attach(AttachError::Connect(error)) => error.blames_backend(),
+            Unfit::Attach(AttachError::Talk(error)) => {
+                !matches!(error, TalkError::NoMemory | TalkError::Shed)
+            }
+            Unfit::Server(failure) => !matches!(failure, ServerFailure::Refused(_)),
+            _ => false,
+        }
+    }
+
+    /// What `retry.on` calls it: nothing was sent of a statement.
+    fn retried_as(&self) -> Option<RetryOn> {
+        match self {
+            Unfit::Attach(AttachError::Connect(error)) => error.retried_as(),
+            _ => Some(RetryOn::Connect),
+        }
+    }
+
+    /// What the client is told when no other server is tried.
+    fn refusal(self, pool: &str) -> Refusal {
+        match self {
+            Unfit::Attach(error) => Refusal::not_attached(&error, pool),
+            other => Refusal::failed(&other.to_string(), pool),
+        }
+    }
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unfit::Attach(error) => write!(out, "{error}"),
+            Unfit::Server(failure) => write!(out, "{failure}"),
+            Unfit::Refused(refusal) => write!(out, "{}", refusal.error.message.escape_ascii()),
+            Unfit::Behind => write!(out, "the server is behind"),
+        }
+    }
+}
+
+impl Session {
+    /// Attaches the session to a server in this role; `but` is the name of one that was just lost.
+    ///
+    /// # Errors
+    /// What the client is told. Nothing was sent of the statement.
+    pub async fn attach(&mut self, role: WantedRole, but: Option<&str>) -> Result<(), Refusal> {
+        let mut role = role;
+        loop {
+            match self.attach_in(role, but).await? {
+                Some(attached) => {
+                    self.attached = Some(attached);
+                    return Ok(());
+                }
+                // The primary has all of it.
+                None => role = WantedRole::Primary,
+            }
+        }
+    }
+
+    /// Begins a session whose client is logged in: learns the state of its first connection.
+    pub async fn begin(&mut self) -> Result<(), Refusal> {
+        self.renew_facts();
+        self.attach(WantedRole::Read, None).await?;
+        let Some(attached) = self.attached.take() else { return Ok(()) };
+        let state = attached.server.state.clone();
+        self.take_state(&state);
+        if state.variable("autocommit") == Some(b"OFF") {
+            self.status = StatusFlags::default();
+        }
+        self.renew_facts();
+        attached.give_back();
+        Ok(())
+    }
+
+    /// `None` when the server that was chosen is behind what the session has written.
+    async fn attach_in(&mut self, role: WantedRole, but: Option<&str>) -> Result<Option<Attached>, Refusal> {
+        let Some(pool) = self.pool() else { return Err(Refusal::draining()) };
+        let name = pool.shared.config.name.clone();
+        let begun = clock::now();
+        let except = but.and_then(|but| pool.backends.iter().position(|it| it.shared.address == but));
+        let mut reach = Reach::begin(&pool, self.wish(&pool, role), begun).elsewhere(except);
+        loop {
+            let stream = &mut self.stream;
+            let client_gone = |context: &mut Context<'_>| has_left(stream, context);
+            let got = reach.choose(&self.worker, &pool, &self.deadline, clock::now(), client_gone).await;
+            if let Some(queued) = got.as_ref().map_or_else(|why| why.queued(), |got| got.queued) {
+                self.report.queue = Some(self.report.queue.unwrap_or_default() + queued);
+            }
+            let chosen = got.map_err(|why| Refusal::unavailable(why, &name))?.chosen;
+            self.report.backend = Some(chosen.index);
+            let unfit = match self.ready(&chosen, role).await {
+                Ok(server) => {
+                    self.report.pool = Some(pool);
+                    return Ok(Some(Attached { chosen, server }));
+                }
+                Err(unfit) => unfit,
+            };
+            match unfit {
+                Unfit::Behind => return Ok(None),
+                Unfit::Refused(refusal) => return Err(refusal),
+                Unfit::Server(ServerFailure::NoMemory) => return Err(Refusal::overload()),
+                Unfit::Attach(AttachError::Refused(error)) => {
+                    chosen.backend().kept::<IdleServers>().forget(&self.kind.account);
+                    return Err(Refusal::of_server(error));
+                }
+                Unfit::Attach(_) | Unfit::Server(_) => {}
+            }
+            tracing::debug!(pool = %name, backend = %chosen.backend().shared.address, %unfit, "MySQL server");
+            if unfit.blames_server() {
+                chosen.observe_failure(&self.worker, clock::now(), || unfit.to_string());
+                pool.shared.nudge.ask();
+            }
+            let kind = unfit.retried_as();
+            let attempt = Attempt { idempotent: true, replayable: true, reused: false, kind };
+            let listener = self.listener();
+            let cells = listener.shared.cells.of(self.worker.number);
+            let verdict = reach.after(&pool, &chosen, &attempt, cells);
+            self.report.retries += u32::from(verdict != Verdict::Leave);
+            if verdict == Verdict::Leave {
+                return Err(unfit.refusal(&name));
+            }
+        }
+    }
+
+    /// What the session asks of a pool.
+    fn wish(&self, pool: &WorkerPool, role: WantedRole) -> Wish {
+        let mysql = pool.shared.config.mysql.as_ref().filter(|mysql| !mysql.park.is_zero());
+        let park = mysql.map(|mysql| Park { longest: mysql.park, most: mysql.park_max });
+        Wish { role: Some(role), park, ..Wish::default() }
+    }
+
+    /// A connection to the chosen server, ready for the session's next statement.
+    async fn ready(&mut self, chosen: &Chosen, role: WantedRole) -> Result<Box<ServerConnection>, Unfit> {
+        let backend = chosen.backend();
+        let idle = backend.kept::<IdleServers>();
+        let longest = chosen.pool.shared.config.keep_alive.idle;
+        let found = idle.take(backend, &self.kind, &self.state, clock::now(), longest);
+        let mut server = match found {
+            Some(server) => {
+                backend.cells().reused.increment();
+                server
+            }
+            None => self.log_in(chosen).await?,
+        };
+        if !Rc::ptr_eq(&server.state, &self.state) {
+            self.deadline.set(own::until());
+            let state = self.state.clone();
+            let done = own::synchronise(&mut server, &self.worker.buffers, &self.deadline, &state).await;
+            done.map_err(Unfit::Server)?.map_err(|error| Unfit::Refused(Refusal::of_server(error)))?;
+        }
+        if role == WantedRole::Read && backend.shared.balance.role() != Some(Role::Primary) {
+            self.catch_up(&mut server, &idle, chosen).await?;
+        }
+        Ok(server)
+    }
+
+    /// Has the server execute what the session has written, if it is not known to have.
+    async fn catch_up(
+        &mut self,
+        server: &mut ServerConnection,
+        idle: &IdleServers,
+        chosen: &Chosen,
+    ) -> Result<(), Unfit> {
+        let Some(written) = &self.written else { return Ok(()) };
+        let waits = chosen.pool.shared.config.mysql.as_ref().is_some_and(|mysql| mysql.read_your_writes);
+        if !waits || idle.has_executed(written) {
+            return Ok(());
+        }
+        let sql = format!("SELECT WAIT_FOR_EXECUTED_GTID_SET('{written}', {CATCH_UP})");
+        self.deadline.set(own::until());
+        let answer = own::ask(server, &self.worker.buffers, &self.deadline, Own::Query(sql.as_bytes())).await;
+        match answer.map_err(Unfit::Server)? {
+            OwnAnswer::Rows(rows) if is_zero(&rows) => {
+                idle.note_executed(written);
+                Ok(())
+            }
+            // Without GTIDs, or too late.
+            _ => Err(Unfit::Behind),
+        }
+    }
+
+    /// A new connection to the chosen server, in the session's schema.
+    async fn log_in(&mut self, chosen: &Chosen) -> Result<Box<ServerConnection>, Unfit> {
+        let begun = clock::now();
+        self.deadline.set(begun + self.listener().shared.config.timeout.connect);
+        let header = chosen.pool.shared.config.send_proxy;
+        let header = header.map(|version| self.client.proxy_header(version, || self.stream.local_addr()));
+        let login = ServerLogin {
+            account: &self.kind.account,
+            capabilities: self.kind.capabilities,
+            max_packet_bytes: self.max_packet_bytes,
+            collation: self.kind.collation,
+            database: self.state.schema(),
+            attributes: &self.attributes,
+        };
+        let logged_in = attach::log_in(&self.worker, chosen, &self.deadline, header.as_deref(), &login).await;
+        let latency = elapsed(begun);
+        let LoggedIn { connection, capabilities, thread_id, .. } = logged_in.map_err(Unfit::Attach)?;
+        chosen.observe_success(clock::now(), latency);
+        self.report.connect = Some(self.report.connect.unwrap_or_default() + latency);
+        let mut server = Box::new(ServerConnection {
+            connection,
+            kind: self.kind.clone(),
+            capabilities,
+            thread_id,
+            state: Rc::new(TrackedState::default()),
+            statements: ServerStatements::default(),
+            stamp: next_stamp(),
+            is_at_rest: true,
+        });
+        self.deadline.set(own::until());
+        let settled = own::settle(&mut server, &self.worker.buffers, &self.deadline, false).await;
+        settled.map_err(Unfit::Server)?;
+        Ok(server)
+    }
+
+    /// Attaches the session to the connection that it used last, if nobody has used that since.
+    pub fn recall(&mut self) -> bool {
+        let (Some(left_at), Some(pool)) = (self.left_at, self.pool()) else { return false };
+        for (index, backend) in pool.backends.iter().enumerate() {
+            if let Some(server) = backend.kept::<IdleServers>().take_stamped(backend, left_at.stamp) {
+                let sticky = Some(backend.shared.balance.id());
+                let input = PickInput { now: clock::now(), sticky, ..PickInput::default() };
+                let chosen = pool.choose(&input).ok().filter(|chosen| chosen.index == index);
+                let Some(chosen) = chosen else { return false };
+                self.attached = Some(Attached { chosen, server });
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Gives the connection back that only a question of the next statement would need: what can be known of
+    /// the answer is asked first.
+    pub async fn release_held(&mut self) {
+        let Some(mut attached) = self.attached.take() else { return };
+        if self.insert_id.is_none() {
+            self.deadline.set(own::until());
+            let asked = Own::Query(b"SELECT LAST_INSERT_ID()");
+            let answer = own::ask(&mut attached.server, &self.worker.buffers, &self.deadline, asked).await;
+            match answer {
+                Ok(OwnAnswer::Rows(rows)) => self.insert_id = number(&rows),
+                Ok(_) => {}
+                Err(failure) => {
+                    tracing::debug!(backend = attached.address(), ?failure, "LAST_INSERT_ID() is lost");
+                    return;
+                }
+            }
+            // The question has replaced what the statement had left.
+            attached.give_back();
+            self.left_at = None;
+        } else {
+            self.left_at = Some(attached.give_back());
+        }
+    }
+
+    /// What becomes of a connection whose statement nobody waits for any more: the statement ends, and with it
+    /// its transaction and locks.
+    pub fn abandon(&mut self, attached: Attached) {
+        kill::abandoned(self, attached);
+    }
+
+    /// What becomes of the session's connection when the session ends: what others must not find on it is
+    /// taken off, and that at once, for it may be a lock.
+    pub fn detach(&mut self) {
+        let Some(attached) = self.attached.take() else { return };
+        if !attached.server.is_at_rest {
+            return;
+        }
+        if !self.keeps_connection() {
+            attached.give_back();
+            return;
+        }
+        let worker = self.worker.clone();
+        tokio::task::spawn_local(async move { reset(worker, attached).await });
+    }
+}
+
+/// Takes a former owner's traces off a connection, and gives it back.
+async fn reset(worker: Rc<crate::worker::Worker>, mut attached: Attached) {
+    let waker = std::future::poll_fn(|context| std::task::Poll::Ready(context.waker().clone())).await;
+    let deadline = worker.deadlines.register(waker);
+    deadline.set(own::until());
+    let settled = own::settle(&mut attached.server, &worker.buffers, &deadline, true).await;
+    match settled {
+        Ok(()) => {
+            attached.give_back();
+        }
+        Err(failure) => {
+            tracing::debug!(backend = attached.address(), ?failure, "a connection could not be reset");
+        }
+    }
+}
+
+/// Whether a client that waits has reset its connection, or closed it without a further word.
+fn has_left(client: &mut Stream, context: &mut Context<'_>) -> bool {
+    matches!(client.poll_present(context), Ok(Sight::Ended) | Err(_))
+}
+
+fn is_zero(rows: &[Vec<Option<Box<[u8]>>>]) -> bool {
+    number(rows) == Some(0)
+}
+
+/// The number in the first column of the first row.
+fn number(rows: &[Vec<Option<Box<[u8]>>>]) -> Option<u64> {
+    let value = rows.first()?.first()?.as_deref()?;
+    std::str::from_utf8(value).ok()?.parse().ok()
+}

@@ -1,0 +1,428 @@
+//! What a session does about each command of its client.
+
+use std::rc::Rc;
+
+use weir_io::wait::send_all;
+use weir_mysql::capability::StatusFlags;
+use weir_mysql::command::{ClientCommand, STATEMENT_ID, set_statement_id, statement_id};
+use weir_mysql::packet::HEADER_BYTES;
+use weir_mysql::packet::PacketHeader;
+use weir_mysql::parameters::{ExecuteParts, QueryParts};
+use weir_mysql::{
+    LeftBehind, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts, StatementKind, StatementVerdict,
+    TransactionStep, classify, classify_head,
+};
+use weir_stats::table::End;
+
+use super::acquire::Attached;
+use super::attach::ServerError;
+use super::failure::Refusal;
+use super::own;
+use super::prepared::{ClientStatement, MOST_OF_SESSION, StatementText};
+use super::session::{Incoming, Session, wanted_role};
+use super::statement::{Attempted, Losses, Running};
+use super::upload::{Beginning, Source};
+use crate::tcp::relay::{self, FirstBytes, Pair, Terms};
+
+impl Session {
+    /// Serves one command.
+    ///
+    /// # Errors
+    /// How the session ends.
+    pub async fn serve(&mut self, incoming: Incoming) -> Result<(), End> {
+        let command = incoming.command.and_then(ClientCommand::of);
+        let Some(command) = command else {
+            return self.refuse_command(&incoming, Refusal::unknown_command()).await;
+        };
+        match command {
+            ClientCommand::Quit => Err(End::Done),
+            ClientCommand::Query => {
+                let verdict = self.judge_query(&incoming);
+                self.run_statement(Running { incoming, command, verdict, prepares: None, executes: None })
+                    .await
+            }
+            ClientCommand::StmtPrepare => Box::pin(self.prepare(incoming)).await,
+            ClientCommand::StmtExecute => self.execute(incoming).await,
+            ClientCommand::StmtSendLongData => Box::pin(self.send_long_data(incoming)).await,
+            ClientCommand::StmtClose => self.close_statement(incoming).await,
+            ClientCommand::StmtReset | ClientCommand::StmtFetch => {
+                Box::pin(self.continue_statement(incoming, command)).await
+            }
+            ClientCommand::Ping if self.attached.is_none() => {
+                self.consume(incoming.packet_bytes());
+                self.send_ok(incoming.header.sequence.wrapping_add(1)).await
+            }
+            ClientCommand::ResetConnection => Box::pin(self.reset(incoming)).await,
+            other => Box::pin(self.run_other(incoming, other)).await,
+        }
+    }
+
+    /// The payload of a command, as much of it as is in the buffer.
+    fn payload(&self, incoming: &Incoming) -> &[u8] {
+        let received = self.received();
+        received.get(HEADER_BYTES..incoming.packet_bytes().min(received.len())).unwrap_or_default()
+    }
+
+    fn judge_query(&self, incoming: &Incoming) -> StatementVerdict {
+        let payload = self.payload(incoming);
+        let parts = QueryParts::parse(payload, self.kind.capabilities);
+        match parts {
+            Ok(parts) => {
+                self.judge(payload.get(parts.text_start..).unwrap_or_default(), incoming, &self.facts)
+            }
+            Err(_) => classify_head(b"", &self.facts),
+        }
+    }
+
+    fn judge(&self, text: &[u8], incoming: &Incoming, facts: &SessionFacts) -> StatementVerdict {
+        if incoming.is_whole { classify(text, facts) } else { classify_head(text, facts) }
+    }
+
+    /// What is to be thought of a command that is no text: `wants`, and nothing left behind.
+    fn verdict_of(&self, wants: RoleWanted, leaves: LeftBehind) -> StatementVerdict {
+        let own_reason = match wants {
+            RoleWanted::Primary => RouteReason::Administration,
+            RoleWanted::AnyMember => RouteReason::Metadata,
+        };
+        let verdict = StatementVerdict {
+            wants,
+            reason: own_reason,
+            own_reason,
+            kind: StatementKind::Administration,
+            statements: 1,
+            leaves,
+            reads_back: ReadsBack::NONE,
+            transaction: TransactionStep::None,
+            local_infile: false,
+            kill: None,
+            resend: if wants == RoleWanted::AnyMember { Resend::Anywhere } else { Resend::Never },
+        };
+        verdict.under(&self.facts)
+    }
+
+    /// Commands that are sent as they came.
+    async fn run_other(&mut self, incoming: Incoming, command: ClientCommand) -> Result<(), End> {
+        let verdict = match command {
+            ClientCommand::InitDb
+            | ClientCommand::FieldList
+            | ClientCommand::Statistics
+            | ClientCommand::Ping => self.verdict_of(RoleWanted::AnyMember, LeftBehind::NONE),
+            ClientCommand::SetOption => self.verdict_of(RoleWanted::Primary, LeftBehind::VARIABLE),
+            ClientCommand::BinlogDump
+            | ClientCommand::BinlogDumpGtid
+            | ClientCommand::TableDump
+            | ClientCommand::RegisterSlave
+            | ClientCommand::Clone
+            | ClientCommand::SubscribeGroupReplicationStream => return self.dedicate(incoming).await,
+            ClientCommand::ChangeUser => {
+                return self.refuse_command(&incoming, Refusal::unknown_command()).await;
+            }
+            _ => self.verdict_of(RoleWanted::Primary, LeftBehind::NONE),
+        };
+        self.run_statement(Running { incoming, command, verdict, prepares: None, executes: None }).await
+    }
+
+    /// A new session of the same account: what was the client's is off its connection, or was never on one.
+    async fn reset(&mut self, incoming: Incoming) -> Result<(), End> {
+        let sequence = incoming.header.sequence.wrapping_add(1);
+        self.consume(incoming.packet_bytes());
+        if self.attached.is_none()
+            && let Err(refusal) = self.attach(wanted_role(RoleWanted::AnyMember), None).await
+        {
+            return self.refuse(sequence, refusal).await;
+        }
+        let Some(attached) = &mut self.attached else { return Err(End::Internal) };
+        self.deadline.set(own::until());
+        let settled = own::settle(&mut attached.server, &self.worker.buffers, &self.deadline, true).await;
+        if settled.is_err() {
+            self.attached = None;
+            return Err(End::BackendClosed);
+        }
+        let state = attached.server.state.clone();
+        let is_on = state.variable("autocommit") == Some(b"ON");
+        self.status = if is_on { StatusFlags::AUTOCOMMIT } else { StatusFlags::default() };
+        self.take_state(&state);
+        self.renew_facts();
+        (self.pins, self.held, self.insert_id) = (LeftBehind::NONE, ReadsBack::NONE, Some(0));
+        (self.is_without_warnings, self.left_at) = (true, None);
+        self.statements.clear();
+        if let Some(attached) = self.attached.take() {
+            attached.give_back();
+        }
+        self.send_ok(sequence).await
+    }
+
+    async fn prepare(&mut self, incoming: Incoming) -> Result<(), End> {
+        if self.statements.is_full() {
+            return self.refuse_command(&incoming, Refusal::too_many_statements(MOST_OF_SESSION)).await;
+        }
+        let text = self.payload(&incoming).get(1..).unwrap_or_default();
+        // Outside of transactions: what the session is in counts when it is executed.
+        let neutral = SessionFacts { dialect: self.facts.dialect, ..SessionFacts::default() };
+        let verdict = self.judge(text, &incoming, &neutral);
+        let text = StatementText::new(text, self.state.clone());
+        let id = self.statements.next_id();
+        // Preparing leaves nothing of what executing does.
+        let prepares = StatementVerdict {
+            leaves: if incoming.is_whole { LeftBehind::NONE } else { LeftBehind::ANYTHING },
+            reads_back: ReadsBack::NONE,
+            transaction: TransactionStep::None,
+            resend: Resend::Anywhere,
+            ..verdict.under(&self.facts)
+        };
+        let running = Running {
+            incoming,
+            command: ClientCommand::StmtPrepare,
+            verdict: prepares,
+            prepares: Some((&text, id)),
+            executes: None,
+        };
+        let mut losses = Losses::default();
+        let outcome = loop {
+            if let Err(refusal) = self.attach_for(&running.verdict, losses.last()).await {
+                return self.refuse_command(&running.incoming, refusal).await;
+            }
+            match self.attempt(&running, Beginning::default(), &mut losses).await? {
+                Attempted::Answered(outcome) => break outcome,
+                Attempted::Again => {}
+            }
+        };
+        if let Some(prepared) = outcome.prepared {
+            let statement = ClientStatement {
+                text,
+                parameter_count: prepared.parameter_count,
+                verdict,
+                types: Box::default(),
+                is_bound: false,
+            };
+            self.statements.insert(id, statement);
+        }
+        Ok(())
+    }
+
+    async fn execute(&mut self, incoming: Incoming) -> Result<(), End> {
+        let id = statement_id(self.payload(&incoming)).unwrap_or_default();
+        let capabilities = self.kind.capabilities;
+        let Some(statement) = self.statements.get_mut(id) else {
+            let refusal = Refusal::unknown_statement(id, "mysqld_stmt_execute");
+            return self.refuse_command(&incoming, refusal).await;
+        };
+        let (text, verdict) = (statement.text.clone(), statement.verdict.under(&self.facts));
+        let parameter_count = statement.parameter_count;
+        let received = self.buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
+        let payload =
+            received.get(HEADER_BYTES..incoming.packet_bytes().min(received.len())).unwrap_or_default();
+        let Ok(parts) = ExecuteParts::parse(payload, parameter_count, capabilities) else {
+            let error = ServerError::new(1835, *b"HY000", "Malformed communication packet");
+            return self.refuse_command(&incoming, Refusal::of_server(error)).await;
+        };
+        // What is sent in the place of the front of the packet: with the server's number, and with types.
+        let mut front = Vec::with_capacity(64);
+        let replaced = match parts.types_follow {
+            Some((_, true)) => {
+                let types = payload.get(parts.types.clone()).unwrap_or_default();
+                if *statement.types != *types {
+                    statement.types = types.into();
+                }
+                front.extend_from_slice(received.get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default());
+                front.len()
+            }
+            Some((flag_at, false)) => {
+                let here = received.get(..HEADER_BYTES + flag_at).unwrap_or_default();
+                front.extend_from_slice(here);
+                front.push(1);
+                front.extend_from_slice(&statement.types);
+                let grown = incoming.header.payload_bytes as usize + statement.types.len();
+                let header = PacketHeader { payload_bytes: grown as u32, sequence: incoming.header.sequence };
+                if let Some(place) = front.first_chunk_mut::<HEADER_BYTES>() {
+                    *place = header.to_bytes();
+                }
+                HEADER_BYTES + flag_at + 1
+            }
+            None => {
+                front.extend_from_slice(received.get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default());
+                front.len()
+            }
+        };
+        let running = Running {
+            incoming,
+            command: ClientCommand::StmtExecute,
+            verdict,
+            prepares: None,
+            executes: Some(id),
+        };
+        let mut losses = Losses::default();
+        loop {
+            if let Err(refusal) = self.attach_for(&running.verdict, losses.last()).await {
+                return self.refuse_command(&incoming, refusal).await;
+            }
+            let on_server = match self.prepared_on_attached(&text).await {
+                Ok(Ok(on_server)) => on_server,
+                Ok(Err(refusal)) => return self.refuse_command(&incoming, refusal).await,
+                Err(()) if !self.keeps_connection() && losses.add() => continue,
+                Err(()) => return Err(End::BackendClosed),
+            };
+            if let Some(payload) = front.get_mut(HEADER_BYTES..) {
+                set_statement_id(payload, on_server).ok();
+            }
+            let beginning = Beginning { replaced, by: &front };
+            if let Attempted::Answered(_) = self.attempt(&running, beginning, &mut losses).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The server's number of a statement on the attached connection, where it is prepared if need be. An inner
+    /// error is the server's; an outer one the loss of the connection.
+    async fn prepared_on_attached(&mut self, text: &Rc<StatementText>) -> Result<Result<u32, Refusal>, ()> {
+        let Some(attached) = &mut self.attached else { return Err(()) };
+        if let Some(id) = attached.server.statements.find(text) {
+            return Ok(Ok(id));
+        }
+        self.deadline.set(own::until());
+        let (server, buffers) = (&mut attached.server, &self.worker.buffers);
+        let prepared = own::prepare(server, buffers, &self.deadline, text, &self.state).await;
+        match prepared {
+            Ok(Ok(id)) => Ok(Ok(id)),
+            Ok(Err(error)) => Ok(Err(Refusal::of_server(error))),
+            Err(failure) => {
+                tracing::debug!(backend = attached.address(), %failure, "MySQL server lost");
+                self.attached = None;
+                Err(())
+            }
+        }
+    }
+
+    /// A piece of a parameter: there is no answer, and the pieces must be where the statement is executed.
+    async fn send_long_data(&mut self, incoming: Incoming) -> Result<(), End> {
+        let id = statement_id(self.payload(&incoming)).unwrap_or_default();
+        let Some(statement) = self.statements.get_mut(id) else {
+            // A server passes over what belongs to no statement.
+            return if incoming.is_whole { self.drop_command(&incoming) } else { Err(End::BadRequest) };
+        };
+        let (text, verdict) = (statement.text.clone(), statement.verdict.under(&self.facts));
+        self.statements.set_bound(id, true);
+        if self.attach_for(&verdict, None).await.is_err() {
+            return Err(End::NoBackend);
+        }
+        let Ok(Ok(on_server)) = self.prepared_on_attached(&text).await else {
+            return Err(End::BackendClosed);
+        };
+        let front = self.renamed(&incoming, on_server);
+        let Session { worker, stream, buffer, deadline, attached, .. } = &mut *self;
+        let Some(attached) = attached else { return Err(End::Internal) };
+        let buffers = &worker.buffers;
+        let mut source = Source { client: stream, buffer, buffers, deadline, received: 0 };
+        let beginning = Beginning { replaced: front.len(), by: &front };
+        if source.send_command(&mut attached.server, &incoming, beginning).await.is_err() {
+            attached.server.is_at_rest = false;
+            return Err(End::BackendClosed);
+        }
+        if incoming.is_whole { self.drop_command(&incoming) } else { Ok(()) }
+    }
+
+    fn drop_command(&mut self, incoming: &Incoming) -> Result<(), End> {
+        self.consume(incoming.packet_bytes());
+        Ok(())
+    }
+
+    /// The front of a command that is about a statement, with the number that the server knows it by.
+    fn renamed(&self, incoming: &Incoming, on_server: u32) -> Vec<u8> {
+        let _ = incoming;
+        let mut front = self.received().get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default().to_vec();
+        if let Some(payload) = front.get_mut(HEADER_BYTES..) {
+            set_statement_id(payload, on_server).ok();
+        }
+        front
+    }
+
+    /// The client forgets a statement. On connections to servers it stays, for whoever prepares the same; but
+    /// not where something of the client's is left with it.
+    async fn close_statement(&mut self, incoming: Incoming) -> Result<(), End> {
+        let id = statement_id(self.payload(&incoming)).unwrap_or_default();
+        let front = self.received().get(..incoming.packet_bytes()).unwrap_or_default().to_vec();
+        self.consume(incoming.packet_bytes());
+        let Some(statement) = self.statements.remove(id).filter(|statement| statement.is_bound) else {
+            return Ok(());
+        };
+        let Some(attached) = &mut self.attached else { return Ok(()) };
+        if let Some(on_server) = attached.server.statements.remove(&statement.text) {
+            let mut front = front;
+            if let Some(payload) = front.get_mut(HEADER_BYTES..) {
+                set_statement_id(payload, on_server).ok();
+            }
+            self.deadline.set(own::until());
+            let sent = send_all(&mut *attached.server.connection, &front, &self.deadline, || {}).await;
+            if sent.is_err() {
+                attached.server.is_at_rest = false;
+                return Err(End::BackendClosed);
+            }
+        }
+        if !self.keeps_connection() && self.held.is_empty() {
+            self.left_at = self.attached.take().map(Attached::give_back);
+        }
+        Ok(())
+    }
+
+    /// Rows of a statement's cursor, or the end of it.
+    async fn continue_statement(&mut self, incoming: Incoming, command: ClientCommand) -> Result<(), End> {
+        let id = statement_id(self.payload(&incoming)).unwrap_or_default();
+        let Some(statement) = self.statements.get_mut(id) else {
+            let name = if command == ClientCommand::StmtFetch { "fetch" } else { "reset" };
+            let refusal = Refusal::unknown_statement(id, &format!("mysqld_stmt_{name}"));
+            return self.refuse_command(&incoming, refusal).await;
+        };
+        let (text, is_bound) = (statement.text.clone(), statement.is_bound && self.attached.is_some());
+        if !is_bound {
+            if command == ClientCommand::StmtFetch {
+                return self.refuse_command(&incoming, Refusal::no_cursor(id)).await;
+            }
+            self.consume(incoming.packet_bytes());
+            return self.send_ok(incoming.header.sequence.wrapping_add(1)).await;
+        }
+        let Ok(Ok(on_server)) = self.prepared_on_attached(&text).await else {
+            return Err(End::BackendClosed);
+        };
+        let front = self.renamed(&incoming, on_server);
+        let beginning = Beginning { replaced: front.len(), by: &front };
+        let verdict = self.verdict_of(RoleWanted::Primary, LeftBehind::NONE);
+        let running = Running { incoming, command, verdict, prepares: None, executes: Some(id) };
+        self.attempt(&running, beginning, &mut Losses::default()).await?;
+        Ok(())
+    }
+
+    /// A command after which a connection serves nothing else: from here on its bytes are relayed.
+    async fn dedicate(&mut self, incoming: Incoming) -> Result<(), End> {
+        let verdict = self.verdict_of(RoleWanted::Primary, LeftBehind::ANYTHING);
+        if let Err(refusal) = self.attach_for(&verdict, None).await {
+            return self.refuse_command(&incoming, refusal).await;
+        }
+        let Some(mut attached) = self.attached.take() else { return Err(End::Internal) };
+        attached.server.is_at_rest = false;
+        let listener = self.slot.current();
+        let terms = Terms {
+            buffers: &self.worker.buffers,
+            deadline: &self.deadline,
+            idle: listener.shared.config.timeout.client_idle,
+        };
+        let first = FirstBytes { from_client: self.buffer.take(), from_backend: None };
+        let pair = Pair { client: &mut self.stream, backend: &mut *attached.server.connection };
+        let client_cells = listener.shared.cells.of(self.worker.number);
+        let cells = attached.chosen.backend().cells();
+        let relayed = relay::run(
+            pair,
+            first,
+            terms,
+            || self.slot.draining_until(),
+            |up, down| {
+                client_cells.bytes_received.add(up);
+                client_cells.bytes_sent.add(down);
+                cells.bytes_sent.add(up);
+                cells.bytes_received.add(down);
+            },
+        );
+        let relayed = relayed.await;
+        self.report.to_client += relayed.from_backend;
+        Err(relayed.end)
+    }
+}

@@ -1,0 +1,461 @@
+//! One command of a client on a connection to a server: its bytes there, the answer's bytes back, and what the
+//! answer tells.
+//!
+//! Bytes pass as they came, but for what Weir has added to the connection on its own account: the number of a
+//! prepared statement, and changes that the client did not ask to be told.
+
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use weir_io::buffers::{Buffer, Buffers, LARGE, SMALL};
+use weir_io::clock;
+use weir_io::deadline::Deadline;
+use weir_io::stream::{Duplex as _, Sight, Stream};
+use weir_io::wait::send_all;
+use weir_mysql::WireError;
+use weir_mysql::answer::{AnswerEvent, AnswerReader};
+use weir_mysql::capability::{Capabilities, StatusFlags};
+use weir_mysql::command::STATEMENT_ID;
+use weir_mysql::gtid::GtidSet;
+use weir_mysql::outcome::{OK, OkPacket, SessionChanges};
+use weir_mysql::packet::{HEADER_BYTES, PacketHeader, write_packet_with};
+use weir_mysql::response::{AnswerEnd, AnswerPart, PreparedStatement};
+use weir_mysql::session_track::{TrackedChange, TrackedChanges, write_change};
+
+use super::attach::ServerError;
+use super::server::ServerConnection;
+
+/// Why a connection to a server is of no use any more.
+#[derive(Debug)]
+pub enum ServerFailure {
+    /// The server closed it.
+    Closed,
+    /// It broke.
+    Broken(io::Error),
+    /// The server did not answer in time.
+    TimedOut,
+    /// The server broke the protocol.
+    Protocol(WireError),
+    /// It refused what every server must do.
+    Refused(ServerError),
+    /// No buffer could be had within the memory budget: not the server's fault.
+    NoMemory,
+}
+
+/// Why an exchange did not come to its end.
+#[derive(Debug)]
+pub enum ExchangeError {
+    /// The client left, broke off, or took nothing for too long.
+    Client,
+    /// The server failed; `forwarded` says whether the client has some of the answer.
+    Server { failure: ServerFailure, forwarded: bool },
+    /// The statement's time is over.
+    Overtime { forwarded: bool },
+}
+
+/// What an answer told, over all its results.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// The session's status at its end, as far as it was said: errors say nothing of it.
+    pub status: Option<StatusFlags>,
+    /// The error that it ended with.
+    pub error: Option<ServerError>,
+    /// Warnings of the last result (count).
+    pub warnings: u16,
+    /// An id that AUTO_INCREMENT gave, or that was inserted in its place; 0 for none.
+    pub insert_id: u64,
+    /// Something changed that is not among the tracked, or nobody knows what.
+    pub untracked: bool,
+    /// The transactions that were committed.
+    pub gtids: Option<GtidSet>,
+    /// A statement was prepared.
+    pub prepared: Option<PreparedStatement>,
+}
+
+impl Outcome {
+    /// Whether the server could not read the text, and so did nothing of it (`ER_PARSE_ERROR`).
+    pub fn is_unread(&self) -> bool {
+        self.status.is_none() && self.error.as_ref().is_some_and(|error| error.code == PARSE_ERROR)
+    }
+}
+
+/// `ER_PARSE_ERROR`.
+const PARSE_ERROR: u16 = 1064;
+
+/// What is left to be sent to the client when the server is done: the server's connection need not wait for
+/// that.
+pub struct Rest {
+    buffer: Option<Buffer>,
+    /// Bytes of the buffer that belong to the answer.
+    pass: usize,
+    /// What follows them.
+    tail: Vec<u8>,
+}
+
+impl Rest {
+    /// The bytes, in order.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let buffer = self.buffer.as_ref().and_then(|buffer| buffer.filled().get(..self.pass));
+        [buffer.unwrap_or_default(), &self.tail].into_iter().filter(|piece| !piece.is_empty())
+    }
+}
+
+impl std::fmt::Display for ServerFailure {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ServerFailure::Closed => write!(out, "the server closed the connection"),
+            ServerFailure::Broken(error) => write!(out, "the connection broke: {error}"),
+            ServerFailure::TimedOut => write!(out, "the server did not answer in time"),
+            ServerFailure::Protocol(error) => write!(out, "answered against MySQL's protocol: {error}"),
+            ServerFailure::Refused(error) => {
+                write!(out, "the server refuses: {} {}", error.code, String::from_utf8_lossy(&error.message))
+            }
+            ServerFailure::NoMemory => write!(out, "no buffer is left within the memory budget"),
+        }
+    }
+}
+
+/// How a client is told of an answer.
+#[derive(Clone, Copy)]
+pub struct Forwarding<'a> {
+    pub buffers: &'a Rc<Buffers>,
+    /// The session's own.
+    pub deadline: &'a Deadline,
+    /// What the client and Weir have agreed on.
+    pub capabilities: Capabilities,
+    /// The number by which the client is to know the statement that it prepares.
+    pub statement_id: u32,
+    /// Longest time without progress while the client takes its answer.
+    pub client_patience: Duration,
+    /// When the statement's time is over; `None` for never.
+    pub overtime: Option<Duration>,
+    /// Whether the server may ask for a file of the client's.
+    pub local_infile: bool,
+}
+
+impl Forwarding<'_> {
+    /// Sends bytes to the client, at its pace.
+    pub async fn send(&self, client: &mut Stream, bytes: &[u8]) -> Result<(), ExchangeError> {
+        let renew = || self.deadline.set(clock::now() + self.client_patience);
+        renew();
+        send_all(client, bytes, self.deadline, renew).await.map_err(|_| ExchangeError::Client)
+    }
+
+    /// Waits until the server has something to be received; ends when the client leaves meanwhile.
+    async fn server_speaks(
+        &self,
+        client: &mut Stream,
+        server: &mut Stream,
+        forwarded: bool,
+    ) -> Result<(), ExchangeError> {
+        self.deadline.set(self.overtime.unwrap_or(Duration::MAX));
+        poll_fn(|context| {
+            if let Poll::Ready(ready) = server.poll_readable(context) {
+                return Poll::Ready(ready.map_err(|error| broken(error, forwarded)));
+            }
+            if matches!(client.poll_present(context), Ok(Sight::Ended) | Err(_)) {
+                return Poll::Ready(Err(ExchangeError::Client));
+            }
+            if self.deadline.has_passed() && self.overtime.is_some() {
+                return Poll::Ready(Err(ExchangeError::Overtime { forwarded }));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// An answer under way.
+pub struct Answering<'a> {
+    pub forwarding: Forwarding<'a>,
+    pub reader: AnswerReader,
+    pub outcome: Outcome,
+    /// Bytes that the client has of it.
+    pub forwarded: u64,
+    /// Bytes that the server has sent of it.
+    pub received: u64,
+    /// Received and not judged yet.
+    held: Option<Buffer>,
+    /// Buffers that were filled at once, in a row.
+    full: u32,
+}
+
+/// What an answer has come to.
+pub enum Answered {
+    /// It is over.
+    Over(Rest),
+    /// The server waits for a file of the client's.
+    WantsFile,
+}
+
+impl<'a> Answering<'a> {
+    /// Of an answer of which nothing has been received.
+    pub fn new(forwarding: Forwarding<'a>, reader: AnswerReader) -> Answering<'a> {
+        let outcome = Outcome::default();
+        Answering { forwarding, reader, outcome, forwarded: 0, received: 0, held: None, full: 0 }
+    }
+
+    /// Passes the answer on as it comes.
+    pub async fn run(
+        &mut self,
+        client: &mut Stream,
+        server: &mut ServerConnection,
+    ) -> Result<Answered, ExchangeError> {
+        // Whether all that is held was judged, so that more must come first.
+        let mut is_starved = true;
+        loop {
+            let mut buffer = match self.held.take() {
+                Some(held) if !is_starved => held,
+                held => self.receive(held, client, server).await?,
+            };
+            let judged = self.judge(&mut buffer, server).map_err(|error| self.failed(error.into()))?;
+            is_starved = match judged {
+                Judged::More { pass } => {
+                    self.pass_on(client, &mut buffer, pass).await?;
+                    true
+                }
+                Judged::Replaced { pass, consumed, packet } => {
+                    self.pass_on(client, &mut buffer, pass).await?;
+                    buffer.consume(consumed - pass);
+                    self.forwarding.send(client, &packet).await?;
+                    self.forwarded += packet.len() as u64;
+                    buffer.is_empty()
+                }
+                Judged::File { pass } => {
+                    self.pass_on(client, &mut buffer, pass).await?;
+                    return Ok(Answered::WantsFile);
+                }
+                Judged::Over { pass, consumed, tail } => {
+                    if buffer.filled().len() > consumed {
+                        return Err(self.failed(ServerFailure::Protocol(WireError::UnexpectedPacket)));
+                    }
+                    return Ok(Answered::Over(Rest { buffer: Some(buffer), pass, tail }));
+                }
+            };
+            self.held = (!buffer.is_empty()).then_some(buffer);
+        }
+    }
+
+    fn failed(&self, failure: ServerFailure) -> ExchangeError {
+        ExchangeError::Server { failure, forwarded: self.forwarded > 0 }
+    }
+
+    /// Receives once, behind what is held.
+    async fn receive(
+        &mut self,
+        held: Option<Buffer>,
+        client: &mut Stream,
+        server: &mut ServerConnection,
+    ) -> Result<Buffer, ExchangeError> {
+        self.forwarding.server_speaks(client, &mut server.connection, self.forwarded > 0).await?;
+        let mut buffer = match held {
+            Some(mut held) => {
+                held.compact();
+                held
+            }
+            // A result that keeps filling its buffer gets a larger one.
+            None => {
+                let buffers = self.forwarding.buffers;
+                let buffer = buffers.borrow(if self.full > 1 { LARGE } else { SMALL });
+                buffer
+                    .or_else(|| buffers.borrow(SMALL))
+                    .ok_or_else(|| self.failed(ServerFailure::NoMemory))?
+            }
+        };
+        if buffer.is_full() {
+            // No packet that must be in one piece is as long.
+            return Err(self.failed(ServerFailure::Protocol(WireError::UnexpectedPacket)));
+        }
+        let received = poll_fn(|context| server.connection.poll_receive(context, &mut buffer)).await;
+        match received {
+            Err(error) => return Err(self.failed(ServerFailure::Broken(error))),
+            Ok(0) => return Err(self.failed(ServerFailure::Closed)),
+            Ok(count) => self.received += count as u64,
+        }
+        self.full = if buffer.is_full() { self.full + 1 } else { 0 };
+        Ok(buffer)
+    }
+
+    async fn pass_on(
+        &mut self,
+        client: &mut Stream,
+        buffer: &mut Buffer,
+        pass: usize,
+    ) -> Result<(), ExchangeError> {
+        if pass > 0 {
+            self.forwarding.send(client, buffer.filled().get(..pass).unwrap_or_default()).await?;
+            self.forwarded += pass as u64;
+            buffer.consume(pass);
+        }
+        Ok(())
+    }
+
+    /// Judges what is in the buffer, up to what is to be done about it.
+    fn judge(&mut self, buffer: &mut Buffer, server: &mut ServerConnection) -> Result<Judged, WireError> {
+        let mut pass = 0;
+        loop {
+            let input = buffer.filled().get(pass..).unwrap_or_default();
+            if input.is_empty() {
+                return Ok(Judged::More { pass });
+            }
+            let step = self.reader.advance(input)?;
+            let (before, consumed) = (pass + step.before, pass + step.consumed);
+            let end = match step.event {
+                AnswerEvent::More { .. } => return Ok(Judged::More { pass: consumed }),
+                AnswerEvent::Part(AnswerPart::Middle) => {
+                    pass = consumed;
+                    continue;
+                }
+                AnswerEvent::Part(AnswerPart::Prepared(prepared)) => {
+                    self.outcome.prepared = Some(prepared);
+                    self.rename(buffer, before);
+                    pass = consumed;
+                    continue;
+                }
+                AnswerEvent::Part(AnswerPart::LocalInfile { .. }) => {
+                    if !self.forwarding.local_infile {
+                        return Err(WireError::UnexpectedPacket);
+                    }
+                    return Ok(Judged::File { pass: consumed });
+                }
+                AnswerEvent::Part(AnswerPart::ResultOver(end) | AnswerPart::Over(end)) => end,
+            };
+            let is_over = self.reader.is_over();
+            let first = input.get(step.before + HEADER_BYTES).copied().unwrap_or(OK);
+            let packet = self.outcome.note(&end, first, server, self.forwarding.capabilities);
+            let is_prepared = matches!(end, AnswerEnd::Prepared(_)) && self.outcome.prepared.is_none();
+            if let (AnswerEnd::Prepared(prepared), true) = (end, is_prepared) {
+                self.outcome.prepared = Some(prepared);
+                self.rename(buffer, before);
+            }
+            match packet {
+                None if is_over => {
+                    return Ok(Judged::Over { pass: consumed, consumed, tail: Vec::new() });
+                }
+                None => pass = consumed,
+                Some(replaced) => {
+                    let header = buffer.filled().get(before..).and_then(<[u8]>::first_chunk::<HEADER_BYTES>);
+                    let sequence = header.map_or(0, |header| PacketHeader::parse(*header).sequence);
+                    let mut packet = Vec::with_capacity(HEADER_BYTES + replaced.len());
+                    write_packet_with(&mut packet, sequence, |out| out.extend_from_slice(&replaced));
+                    return Ok(match is_over {
+                        true => Judged::Over { pass: before, consumed, tail: packet },
+                        false => Judged::Replaced { pass: before, consumed, packet },
+                    });
+                }
+            }
+        }
+    }
+
+    /// Puts the client's number of the statement in the place of the server's.
+    fn rename(&self, buffer: &mut Buffer, packet: usize) {
+        let place = packet + HEADER_BYTES + STATEMENT_ID.start;
+        if let Some(place) = buffer.filled_mut().get_mut(place..place + 4) {
+            place.copy_from_slice(&self.forwarding.statement_id.to_le_bytes());
+        }
+    }
+}
+
+/// What is to be done about what was received.
+enum Judged {
+    /// Pass this on, and receive more.
+    More { pass: usize },
+    /// Pass this on, and this packet in the place of one.
+    Replaced { pass: usize, consumed: usize, packet: Vec<u8> },
+    /// Pass this on, and then let the client send a file.
+    File { pass: usize },
+    /// The answer is over: this is left to be passed on, and this behind it.
+    Over { pass: usize, consumed: usize, tail: Vec<u8> },
+}
+
+impl Outcome {
+    /// Takes what the end of a result tells; gives the packet's payload anew where the client is to see
+    /// another.
+    fn note(
+        &mut self,
+        end: &AnswerEnd<'_>,
+        first: u8,
+        server: &mut ServerConnection,
+        capabilities: Capabilities,
+    ) -> Option<Vec<u8>> {
+        match end {
+            AnswerEnd::Ok(ok) => {
+                self.status = Some(ok.status);
+                self.warnings = ok.warnings;
+                if ok.insert_id != 0 {
+                    self.insert_id = ok.insert_id;
+                }
+                match ok.changes {
+                    SessionChanges::None => None,
+                    SessionChanges::TooLong => {
+                        self.untracked = true;
+                        None
+                    }
+                    SessionChanges::Told(told) => {
+                        self.take(told, server);
+                        Some(told_to_client(ok, first, told, capabilities))
+                    }
+                }
+            }
+            AnswerEnd::Eof(eof) => {
+                (self.status, self.warnings) = (Some(eof.status), eof.warnings);
+                None
+            }
+            AnswerEnd::Err(error) => {
+                self.error = Some(ServerError::of(error));
+                None
+            }
+            AnswerEnd::Prepared(_) | AnswerEnd::Text => None,
+        }
+    }
+
+    fn take(&mut self, told: &[u8], server: &mut ServerConnection) {
+        match Rc::make_mut(&mut server.state).apply(told) {
+            Ok(changes) => {
+                self.untracked |= changes.untracked;
+                if let Some(gtids) = changes.gtids.and_then(|text| std::str::from_utf8(text).ok()) {
+                    self.gtids = GtidSet::parse(gtids).or_else(|| self.gtids.take());
+                }
+            }
+            Err(_) => self.untracked = true,
+        }
+    }
+}
+
+/// Variables that servers track unless they are told otherwise (`session_track_system_variables`).
+const TOLD_VARIABLES: [&[u8]; 5] = [
+    b"time_zone",
+    b"autocommit",
+    b"character_set_client",
+    b"character_set_results",
+    b"character_set_connection",
+];
+
+/// An OK packet with the changes that its client would see without Weir.
+fn told_to_client(ok: &OkPacket<'_>, first: u8, told: &[u8], capabilities: Capabilities) -> Vec<u8> {
+    let mut changes = Vec::new();
+    for change in TrackedChanges::new(told).flatten() {
+        let is_told = match change {
+            TrackedChange::Schema(_) => true,
+            TrackedChange::SystemVariable { name, .. } => TOLD_VARIABLES.contains(&name),
+            _ => false,
+        };
+        if is_told {
+            write_change(&mut changes, &change);
+        }
+    }
+    let changes = match changes.is_empty() {
+        true => SessionChanges::None,
+        false => SessionChanges::Told(&changes),
+    };
+    let mut out = Vec::with_capacity(64);
+    OkPacket { changes, ..*ok }.write(&mut out, first, capabilities);
+    out
+}
+
+fn broken(error: io::Error, forwarded: bool) -> ExchangeError {
+    ExchangeError::Server { failure: ServerFailure::Broken(error), forwarded }
+}

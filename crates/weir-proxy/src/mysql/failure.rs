@@ -1,0 +1,256 @@
+//! What a client of MySQL is told when something fails: the one place that decides which error it gets, and
+//! whether its connection goes on.
+//!
+//! An outcome that nobody knows is never told as one that is known: where a statement may have been committed
+//! and its answer is lost, the connection ends, which is how a server itself says so.
+
+use weir_mysql::outcome::GENERAL_STATE;
+use weir_mysql::packet::write_packet_with;
+use weir_mysql::{Resend, StatementKind, StatementVerdict, TransactionStep};
+use weir_stats::table::End;
+
+use super::attach::{AttachError, ServerError};
+use crate::backends::ConnectError;
+use crate::reach::Unavailable;
+
+/// `ER_CON_COUNT_ERROR`: there is no room for another connection.
+const TOO_MANY_CONNECTIONS: u16 = 1040;
+/// `ER_UNKNOWN_COM_ERROR`.
+const UNKNOWN_COMMAND: u16 = 1047;
+/// `ER_SERVER_SHUTDOWN`: the connection ends behind it.
+const SERVER_SHUTDOWN: u16 = 1053;
+/// `ER_UNKNOWN_ERROR`, with a text that says what is meant.
+const GENERAL: u16 = 1105;
+/// `ER_LOCK_DEADLOCK`: the transaction was rolled back, and is to be begun anew.
+const LOCK_DEADLOCK: u16 = 1213;
+/// `ER_UNKNOWN_STMT_HANDLER`.
+const UNKNOWN_STATEMENT: u16 = 1243;
+/// `ER_OPTION_PREVENTS_STATEMENT`: of `--super-read-only`, and of options that have nothing to do with it.
+const OPTION_PREVENTS: u16 = 1290;
+/// `ER_STMT_HAS_NO_OPEN_CURSOR`.
+const NO_CURSOR: u16 = 1421;
+/// `ER_MAX_PREPARED_STMT_COUNT_REACHED`.
+const TOO_MANY_STATEMENTS: u16 = 1461;
+/// `ER_READ_ONLY_MODE`.
+const READ_ONLY_MODE: u16 = 1836;
+/// `ER_CLIENT_INTERACTION_TIMEOUT`: the connection ends behind it.
+const CLIENT_IDLE: u16 = 4031;
+
+/// An error, and whether the client's connection goes on behind it.
+#[derive(Debug)]
+pub struct Refusal {
+    pub error: ServerError,
+    /// How the session ends; `None` where it goes on.
+    pub end: Option<End>,
+}
+
+impl ServerError {
+    /// Of Weir's own.
+    pub fn new(code: u16, state: [u8; 5], message: impl AsRef<[u8]>) -> ServerError {
+        ServerError { code, state, message: message.as_ref().into() }
+    }
+
+    /// Appends the packet.
+    pub fn write(&self, out: &mut Vec<u8>, sequence: u8) {
+        write_packet_with(out, sequence, |out| self.packet().write(out));
+    }
+
+    /// Whether it says that the server takes no writes, having done nothing. The number of 1290 is that of
+    /// other options too, and of no error of a transaction that was under way: 3100 and 3101 may come behind
+    /// the moment at which other members have the transaction.
+    pub fn is_read_only(&self) -> bool {
+        let says = |word: &[u8]| self.message.windows(word.len()).any(|text| text == word);
+        match self.code {
+            READ_ONLY_MODE => true,
+            OPTION_PREVENTS => says(b"read-only"),
+            _ => false,
+        }
+    }
+}
+
+/// Errors of Weir's own.
+impl Refusal {
+    fn goes_on(code: u16, state: &[u8; 5], message: impl AsRef<[u8]>) -> Refusal {
+        Refusal { error: ServerError::new(code, *state, message), end: None }
+    }
+
+    /// A server's error as it is.
+    pub fn of_server(error: ServerError) -> Refusal {
+        Refusal { error, end: None }
+    }
+
+    /// No server could be chosen.
+    pub fn unavailable(why: Unavailable, pool: &str) -> Refusal {
+        match why {
+            Unavailable::NoneUp => {
+                Refusal::goes_on(GENERAL, &GENERAL_STATE, format!("no server of pool {pool} is up"))
+            }
+            Unavailable::NoneInRole | Unavailable::ParkFull | Unavailable::ParkTimeout { .. } => {
+                let message = format!("Running in read-only mode: pool {pool} has no primary now");
+                Refusal::goes_on(READ_ONLY_MODE, &GENERAL_STATE, message)
+            }
+            Unavailable::QueueFull | Unavailable::QueueTimeout { .. } => Refusal::goes_on(
+                TOO_MANY_CONNECTIONS,
+                b"08004",
+                format!("Too many connections: every server of pool {pool} is busy"),
+            ),
+            Unavailable::ClientGone { .. } => Refusal { end: Some(End::ClientClosed), ..Refusal::draining() },
+        }
+    }
+
+    /// A server was chosen and could not be logged in to.
+    pub fn not_attached(error: &AttachError, pool: &str) -> Refusal {
+        match error {
+            AttachError::Refused(error) => Refusal::of_server(error.clone()),
+            AttachError::Connect(ConnectError::Full { .. }) => Refusal::goes_on(
+                TOO_MANY_CONNECTIONS,
+                b"08004",
+                format!("Too many connections: a server of pool {pool} has `max_connections` open"),
+            ),
+            other => Refusal::failed(&other.to_string(), pool),
+        }
+    }
+
+    /// No server could be made ready, for this reason.
+    pub fn failed(why: &str, pool: &str) -> Refusal {
+        Refusal::goes_on(GENERAL, &GENERAL_STATE, format!("pool {pool}: {why}"))
+    }
+
+    /// A command that no server serves.
+    pub fn unknown_command() -> Refusal {
+        Refusal::goes_on(UNKNOWN_COMMAND, b"08S01", "Unknown command")
+    }
+
+    /// A number that no prepared statement of the session has.
+    pub fn unknown_statement(id: u32, command: &str) -> Refusal {
+        let message = format!("Unknown prepared statement handler ({id}) given to {command}");
+        Refusal::goes_on(UNKNOWN_STATEMENT, &GENERAL_STATE, message)
+    }
+
+    /// Rows are asked for where no cursor is open.
+    pub fn no_cursor(id: u32) -> Refusal {
+        let message = format!("The statement ({id}) has no open cursor.");
+        Refusal::goes_on(NO_CURSOR, &GENERAL_STATE, message)
+    }
+
+    /// The session has as many prepared statements as it may.
+    pub fn too_many_statements(most: usize) -> Refusal {
+        let message =
+            format!("Can't create more than max_prepared_stmt_count statements (current value: {most})");
+        Refusal::goes_on(TOO_MANY_STATEMENTS, b"42000", message)
+    }
+
+    /// What a statement asks about is on a connection that others have used since.
+    pub fn not_known_any_more(what: &str) -> Refusal {
+        let message =
+            format!("{what} is not known any more: ask in the statement right behind, or in a transaction");
+        Refusal::goes_on(GENERAL, &GENERAL_STATE, message)
+    }
+
+    /// Weir, or the listener, is going away.
+    pub fn draining() -> Refusal {
+        let error = ServerError::new(SERVER_SHUTDOWN, *b"08S01", "Server shutdown in progress");
+        Refusal { error, end: Some(End::Draining) }
+    }
+
+    /// The client was idle for too long.
+    pub fn idle() -> Refusal {
+        let message = "The client was disconnected by the server because of inactivity. \
+             See wait_timeout and interactive_timeout for configuring this behavior.";
+        let error = ServerError::new(CLIENT_IDLE, GENERAL_STATE, message);
+        Refusal { error, end: Some(End::ClientIdle) }
+    }
+
+    /// Weir's own memory ran short.
+    pub fn overload() -> Refusal {
+        let message = "Out of memory; restart server and try again (needed a buffer of Weir)";
+        Refusal { error: ServerError::new(1037, *b"HY001", message), end: Some(End::Overload) }
+    }
+}
+
+/// What follows from the loss of a server under a statement of which no answer was passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// It runs again elsewhere.
+    Again,
+    /// The client is told that its transaction was rolled back, which it was: no COMMIT was sent.
+    RolledBack,
+    /// The connection ends: nobody knows whether it happened, or what belonged to the session is lost.
+    End,
+}
+
+/// Decides what follows. `is_in_transaction` is the session's state before the statement; `is_pinned` says
+/// that the session had something on that connection that no other has.
+pub fn loss(verdict: &StatementVerdict, is_in_transaction: bool, is_pinned: bool) -> Loss {
+    let commits = matches!(
+        verdict.transaction,
+        TransactionStep::Commit { .. }
+            | TransactionStep::ImplicitCommit
+            | TransactionStep::Unclear
+            | TransactionStep::Autocommit(_)
+            | TransactionStep::Begin { .. }
+    );
+    if is_pinned {
+        return Loss::End;
+    }
+    if is_in_transaction {
+        return if commits { Loss::End } else { Loss::RolledBack };
+    }
+    // A transaction that nobody knows of has done nothing.
+    let only_begins = verdict.kind == StatementKind::Begin;
+    if verdict.resend == Resend::Anywhere || only_begins { Loss::Again } else { Loss::End }
+}
+
+/// The error of [`Loss::RolledBack`].
+pub fn rolled_back(server: &str) -> ServerError {
+    let message = format!(
+        "Deadlock found when trying to get lock; try restarting transaction (server {server} was lost, and the transaction with it)"
+    );
+    ServerError::new(LOCK_DEADLOCK, *b"40001", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_mysql::{OpenTransaction, SessionFacts, classify};
+
+    fn loss_of(sql: &str, in_transaction: bool, pinned: bool) -> Loss {
+        let transaction = if in_transaction { OpenTransaction::ReadWrite } else { OpenTransaction::None };
+        let facts = SessionFacts { transaction, ..SessionFacts::default() };
+        loss(&classify(sql.as_bytes(), &facts), in_transaction, pinned)
+    }
+
+    #[test]
+    fn what_may_have_been_committed_is_never_run_again() {
+        for sql in ["UPDATE t SET a = 1", "INSERT INTO t VALUES (1)", "SELECT f(1)", "CALL p()", "COMMIT"] {
+            assert_eq!(loss_of(sql, false, false), Loss::End, "{sql}");
+        }
+        for sql in ["SELECT a FROM t", "SHOW TABLES", "BEGIN", "START TRANSACTION READ ONLY"] {
+            assert_eq!(loss_of(sql, false, false), Loss::Again, "{sql}");
+        }
+    }
+
+    #[test]
+    fn a_transaction_is_rolled_back_unless_the_statement_commits_it() {
+        for sql in ["UPDATE t SET a = 1", "SELECT a FROM t", "SELECT f(1)", "ROLLBACK"] {
+            assert_eq!(loss_of(sql, true, false), Loss::RolledBack, "{sql}");
+        }
+        for sql in ["COMMIT", "BEGIN", "CREATE TABLE t (a INT)", "SET autocommit = 1", "CALL p()"] {
+            assert_eq!(loss_of(sql, true, false), Loss::End, "{sql}");
+        }
+        assert_eq!(loss_of("SELECT a FROM t", true, true), Loss::End);
+    }
+
+    #[test]
+    fn only_a_refusal_that_says_read_only_is_one() {
+        let says = |code, message: &str| ServerError::new(code, GENERAL_STATE, message).is_read_only();
+        assert!(says(1836, "Running in read-only mode"));
+        assert!(says(
+            1290,
+            "The MySQL server is running with the --super-read-only option so it cannot execute"
+        ));
+        assert!(!says(1290, "The MySQL server is running with the --secure-file-priv option so it cannot"));
+        assert!(!says(3100, "Error on observer while running replication hook 'before_commit'. read-only"));
+        assert!(!says(3101, "Plugin instructed the server to rollback the current transaction. read-only"));
+    }
+}

@@ -1,0 +1,336 @@
+//! Weir's own statements on a connection to a server: they bring it to a session's state, ask what that is,
+//! prepare, wait for a transaction. No client sees their answers, and none is sent while a client's statement
+//! is under way.
+
+use std::rc::Rc;
+
+use weir_io::buffers::{Buffer, Buffers, SMALL};
+use weir_io::clock;
+use weir_io::deadline::Deadline;
+use weir_io::wait::{WaitError, receive, send_all};
+use weir_mysql::WireError;
+use weir_mysql::capability::Capabilities;
+use weir_mysql::command::ClientCommand;
+use weir_mysql::outcome::{EOF, ERR, ErrPacket, OK, OkPacket, SessionChanges};
+use weir_mysql::packet::{HEADER_BYTES, PacketHeader, write_packet_with};
+use weir_mysql::parameters::write_query;
+use weir_mysql::state::{SETTLED_SQL, TrackedState, trackers_sql};
+use weir_mysql::value::{NULL, PayloadCursor};
+
+use super::attach::ServerError;
+use super::exchange::ServerFailure;
+use super::prepared::StatementText;
+use super::server::ServerConnection;
+
+/// Most rows, and most columns, of an answer to Weir itself.
+const MOST_ROWS: usize = 16;
+
+/// What is asked.
+#[derive(Clone, Copy)]
+pub enum Own<'a> {
+    /// A statement.
+    Query(&'a [u8]),
+    /// Another default schema.
+    Schema(&'a [u8]),
+    /// A new session of the same account.
+    Reset,
+    /// A statement to be prepared.
+    Prepare(&'a [u8]),
+}
+
+/// What is answered.
+pub enum OwnAnswer {
+    /// Done.
+    Done,
+    /// Rows; `None` is NULL.
+    Rows(Vec<Vec<Option<Box<[u8]>>>>),
+    /// The number of a prepared statement.
+    Prepared(u32),
+    /// The server's error; the connection may go on.
+    Refused(ServerError),
+}
+
+/// Sends all of `asked` in one piece and gives the answers, in order; what they tell of the connection's state
+/// is noted. The deadline is the caller's to set.
+///
+/// # Errors
+/// The connection is of no use.
+pub async fn ask_all(
+    server: &mut ServerConnection,
+    buffers: &Rc<Buffers>,
+    deadline: &Deadline,
+    asked: &[Own<'_>],
+) -> Result<Vec<OwnAnswer>, ServerFailure> {
+    let mut out = Vec::with_capacity(256);
+    for own in asked {
+        write_packet_with(&mut out, 0, |out| match own {
+            Own::Query(sql) => write_query(out, server.capabilities, &[], sql),
+            Own::Schema(name) => {
+                out.push(ClientCommand::InitDb.byte());
+                out.extend_from_slice(name);
+            }
+            Own::Reset => out.push(ClientCommand::ResetConnection.byte()),
+            Own::Prepare(sql) => {
+                out.push(ClientCommand::StmtPrepare.byte());
+                out.extend_from_slice(sql);
+            }
+        });
+    }
+    server.is_at_rest = false;
+    send_all(&mut *server.connection, &out, deadline, || {}).await?;
+    let mut packets = Packets { buffer: buffers.borrow(SMALL).ok_or(ServerFailure::NoMemory)?, taken: 0 };
+    let mut answers = Vec::with_capacity(asked.len());
+    for own in asked {
+        answers.push(packets.answer(server, deadline, own).await?);
+    }
+    if !packets.is_empty() {
+        return Err(ServerFailure::Protocol(WireError::UnexpectedPacket));
+    }
+    server.is_at_rest = true;
+    Ok(answers)
+}
+
+/// As [`ask_all`], of one thing.
+pub async fn ask(
+    server: &mut ServerConnection,
+    buffers: &Rc<Buffers>,
+    deadline: &Deadline,
+    asked: Own<'_>,
+) -> Result<OwnAnswer, ServerFailure> {
+    let mut answers = ask_all(server, buffers, deadline, &[asked]).await?;
+    Ok(answers.pop().unwrap_or(OwnAnswer::Done))
+}
+
+/// Has the server of a connection that was just logged in, or reset, tell of changes, and learns in what state
+/// it begins; `reset` makes it a new session of the same account before.
+pub async fn settle(
+    server: &mut ServerConnection,
+    buffers: &Rc<Buffers>,
+    deadline: &Deadline,
+    reset: bool,
+) -> Result<(), ServerFailure> {
+    let trackers = trackers_sql(true);
+    let all = [Own::Reset, Own::Query(trackers.as_bytes()), Own::Query(SETTLED_SQL.as_bytes())];
+    let asked = if reset { &all[..] } else { &all[1..] };
+    if reset {
+        server.statements.clear();
+    }
+    let mut answers = ask_all(server, buffers, deadline, asked).await?.into_iter();
+    let mut state = TrackedState::default();
+    match answers.next_back() {
+        Some(OwnAnswer::Rows(rows)) => {
+            state.settle(rows.first().into_iter().flatten().map(Option::as_deref));
+        }
+        Some(OwnAnswer::Refused(error)) => return Err(ServerFailure::Refused(error)),
+        _ => return Err(ServerFailure::Protocol(WireError::UnexpectedPacket)),
+    }
+    for answer in answers {
+        if let OwnAnswer::Refused(error) = answer {
+            return Err(ServerFailure::Refused(error));
+        }
+    }
+    server.state = Rc::new(state);
+    Ok(())
+}
+
+/// Brings a connection to a state that is reachable from its own.
+///
+/// `Ok(Err)` is what the server says against it: the schema is gone, say. The connection may go on.
+pub async fn synchronise(
+    server: &mut ServerConnection,
+    buffers: &Rc<Buffers>,
+    deadline: &Deadline,
+    wanted: &Rc<TrackedState>,
+) -> Result<Result<(), ServerError>, ServerFailure> {
+    if Rc::ptr_eq(&server.state, wanted) {
+        return Ok(Ok(()));
+    }
+    let set = wanted.set_from(&server.state);
+    let schema = wanted.schema_from(&server.state);
+    let asked: Vec<Own<'_>> =
+        schema.map(Own::Schema).into_iter().chain(set.as_deref().map(Own::Query)).collect();
+    if !asked.is_empty() {
+        for answer in ask_all(server, buffers, deadline, &asked).await? {
+            if let OwnAnswer::Refused(error) = answer {
+                return Ok(Err(error));
+            }
+        }
+    }
+    // Equal in content from here on, and found so by a comparison of pointers the next time.
+    server.state = wanted.clone();
+    Ok(Ok(()))
+}
+
+/// The server's number of a statement, which is prepared where it is not yet, in the state that it belongs to.
+/// The connection is in `wanted` afterwards.
+pub async fn prepare(
+    server: &mut ServerConnection,
+    buffers: &Rc<Buffers>,
+    deadline: &Deadline,
+    text: &Rc<StatementText>,
+    wanted: &Rc<TrackedState>,
+) -> Result<Result<u32, ServerError>, ServerFailure> {
+    if let Some(id) = server.statements.find(text) {
+        return Ok(Ok(id));
+    }
+    let is_elsewhere = server.state != text.state;
+    if is_elsewhere {
+        if !text.state.is_reachable_from(&server.state) {
+            return Ok(Err(ServerError::new(1046, *b"3D000", "No database selected")));
+        }
+        if let Err(error) = synchronise(server, buffers, deadline, &text.state).await? {
+            return Ok(Err(error));
+        }
+    }
+    let answer = ask(server, buffers, deadline, Own::Prepare(&text.text)).await?;
+    let id = match answer {
+        OwnAnswer::Prepared(id) => id,
+        OwnAnswer::Refused(error) => return Ok(Err(error)),
+        _ => return Err(ServerFailure::Protocol(WireError::UnexpectedPacket)),
+    };
+    note_prepared(server, deadline, text, id).await?;
+    if is_elsewhere && let Err(error) = synchronise(server, buffers, deadline, wanted).await? {
+        return Ok(Err(error));
+    }
+    Ok(Ok(id))
+}
+
+/// Notes that a statement is prepared on a connection, and closes the one that makes room for it.
+pub async fn note_prepared(
+    server: &mut ServerConnection,
+    deadline: &Deadline,
+    text: &Rc<StatementText>,
+    id: u32,
+) -> Result<(), ServerFailure> {
+    let Some(closed) = server.statements.insert(text, id) else { return Ok(()) };
+    let mut out = Vec::with_capacity(HEADER_BYTES + 5);
+    write_packet_with(&mut out, 0, |out| {
+        out.push(ClientCommand::StmtClose.byte());
+        out.extend_from_slice(&closed.to_le_bytes());
+    });
+    Ok(send_all(&mut *server.connection, &out, deadline, || {}).await?)
+}
+
+/// The packets of a server's answers.
+struct Packets {
+    buffer: Buffer,
+    /// Bytes of the packet given last, which is done with at the next.
+    taken: usize,
+}
+
+impl Packets {
+    fn is_empty(&self) -> bool {
+        self.buffer.filled().len() == self.taken
+    }
+
+    /// The payload of the next packet, which must fit into a buffer.
+    async fn next(
+        &mut self,
+        server: &mut ServerConnection,
+        deadline: &Deadline,
+    ) -> Result<&[u8], ServerFailure> {
+        self.buffer.consume(self.taken);
+        self.taken = 0;
+        let payload_bytes = loop {
+            if let Some(head) = self.buffer.filled().first_chunk::<HEADER_BYTES>() {
+                let payload_bytes = PacketHeader::parse(*head).payload_bytes as usize;
+                if self.buffer.filled().len() >= HEADER_BYTES + payload_bytes {
+                    break payload_bytes;
+                }
+            }
+            self.buffer.compact();
+            if self.buffer.is_full() {
+                return Err(ServerFailure::Protocol(WireError::UnexpectedPacket));
+            }
+            if receive(&mut *server.connection, &mut self.buffer, deadline).await? == 0 {
+                return Err(ServerFailure::Closed);
+            }
+        };
+        self.taken = HEADER_BYTES + payload_bytes;
+        Ok(self.buffer.filled().get(HEADER_BYTES..self.taken).unwrap_or_default())
+    }
+
+    async fn answer(
+        &mut self,
+        server: &mut ServerConnection,
+        deadline: &Deadline,
+        asked: &Own<'_>,
+    ) -> Result<OwnAnswer, ServerFailure> {
+        let capabilities = server.capabilities;
+        let has_eof = !capabilities.has(Capabilities::DEPRECATE_EOF);
+        let first = self.next(server, deadline).await?;
+        match first.first() {
+            Some(&ERR) => return Ok(OwnAnswer::Refused(ServerError::of(&ErrPacket::parse(first)?))),
+            Some(&OK) if matches!(asked, Own::Prepare(_)) => {
+                let mut cursor = PayloadCursor::new(first);
+                cursor.u8()?;
+                let id = cursor.u32()?;
+                let (columns, parameters) = (cursor.u16()?, cursor.u16()?);
+                for count in [parameters, columns].into_iter().filter(|count| *count > 0) {
+                    for _ in 0..u32::from(count) + u32::from(has_eof) {
+                        self.next(server, deadline).await?;
+                    }
+                }
+                return Ok(OwnAnswer::Prepared(id));
+            }
+            Some(&OK) => {
+                if let SessionChanges::Told(told) = OkPacket::parse(first, capabilities)?.changes {
+                    Rc::make_mut(&mut server.state).apply(told)?;
+                }
+                return Ok(OwnAnswer::Done);
+            }
+            _ => {}
+        }
+        let columns = usize::try_from(PayloadCursor::new(first).integer()?).unwrap_or(usize::MAX);
+        if columns > MOST_ROWS {
+            return Err(ServerFailure::Protocol(WireError::ColumnCount));
+        }
+        for _ in 0..columns + usize::from(has_eof) {
+            self.next(server, deadline).await?;
+        }
+        let mut rows = Vec::new();
+        loop {
+            let packet = self.next(server, deadline).await?;
+            match packet.first() {
+                Some(&EOF) => return Ok(OwnAnswer::Rows(rows)),
+                Some(&ERR) => return Ok(OwnAnswer::Refused(ServerError::of(&ErrPacket::parse(packet)?))),
+                _ if rows.len() == MOST_ROWS => {
+                    return Err(ServerFailure::Protocol(WireError::UnexpectedPacket));
+                }
+                _ => rows.push(row(packet, columns)?),
+            }
+        }
+    }
+}
+
+fn row(packet: &[u8], columns: usize) -> Result<Vec<Option<Box<[u8]>>>, WireError> {
+    let mut cursor = PayloadCursor::new(packet);
+    let values = (0..columns).map(|_| match cursor.remaining().first() {
+        Some(&NULL) => cursor.u8().map(|_| None),
+        _ => cursor.string().map(|value| Some(value.into())),
+    });
+    values.collect()
+}
+
+impl From<WaitError> for ServerFailure {
+    fn from(error: WaitError) -> ServerFailure {
+        match error {
+            WaitError::TimedOut => ServerFailure::TimedOut,
+            WaitError::Broken(error) => ServerFailure::Broken(error),
+        }
+    }
+}
+
+impl From<WireError> for ServerFailure {
+    fn from(error: WireError) -> ServerFailure {
+        ServerFailure::Protocol(error)
+    }
+}
+
+/// When a server has had long enough for a statement of Weir's own.
+pub fn until() -> std::time::Duration {
+    clock::now() + PATIENCE
+}
+
+/// Longest time for a server to answer a statement of Weir's own, which waits for nothing.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);

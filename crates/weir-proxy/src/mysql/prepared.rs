@@ -1,0 +1,226 @@
+//! Prepared statements: those of a session, by the numbers that its client knows, and those of a connection
+//! to a server. A statement is prepared on whatever connection it is to run, so it ties a session to none.
+
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
+use std::rc::Rc;
+
+use weir_mysql::StatementVerdict;
+use weir_mysql::state::TrackedState;
+
+/// Most statements prepared on one connection to a server; those longest without use are closed.
+pub const MOST_ON_SERVER: usize = 64;
+/// Most statements of one session, as a server's own default of `max_prepared_stmt_count`.
+pub const MOST_OF_SESSION: usize = 16_382;
+
+/// A statement's text, and the state in which it was prepared: the default schema, `sql_mode` and character
+/// sets stay with it.
+pub struct StatementText {
+    /// The text as it came.
+    pub text: Box<[u8]>,
+    /// The session's state then.
+    pub state: Rc<TrackedState>,
+    hash: OnceCell<u64>,
+}
+
+impl StatementText {
+    /// Of a text in a state.
+    pub fn new(text: &[u8], state: Rc<TrackedState>) -> Rc<StatementText> {
+        Rc::new(StatementText { text: text.into(), state, hash: OnceCell::new() })
+    }
+
+    fn hash(&self) -> u64 {
+        *self.hash.get_or_init(|| {
+            let mut hasher = foldhash::quality::FixedState::default().build_hasher();
+            self.text.hash(&mut hasher);
+            self.state.hash(&mut hasher);
+            hasher.finish()
+        })
+    }
+
+    fn is_same(&self, other: &StatementText) -> bool {
+        self.text == other.text && (Rc::ptr_eq(&self.state, &other.state) || self.state == other.state)
+    }
+}
+
+/// A statement that a session has prepared.
+pub struct ClientStatement {
+    /// What is prepared on connections for it.
+    pub text: Rc<StatementText>,
+    /// How many values an execution has, beside attributes.
+    pub parameter_count: u16,
+    /// What is known of the text, outside of transactions.
+    pub verdict: StatementVerdict,
+    /// The types of the values as an execution named them last: a client leaves them out when they are the
+    /// same again.
+    pub types: Box<[u8]>,
+    /// Pieces of a parameter were sent, or rows of a cursor are left: all of that is on one connection.
+    pub is_bound: bool,
+}
+
+/// The statements of one session by the client's numbers.
+#[derive(Default)]
+pub struct ClientStatements {
+    by_id: HashMap<u32, ClientStatement>,
+    last: u32,
+    /// How many are bound.
+    bound: u32,
+}
+
+impl ClientStatements {
+    /// Whether the session has as many as it may.
+    pub fn is_full(&self) -> bool {
+        self.by_id.len() >= MOST_OF_SESSION
+    }
+
+    /// The number that the client is to know the next statement by.
+    pub fn next_id(&mut self) -> u32 {
+        loop {
+            self.last = self.last.wrapping_add(1);
+            if self.last != 0 && !self.by_id.contains_key(&self.last) {
+                return self.last;
+            }
+        }
+    }
+
+    /// Takes a statement under a number of [`Self::next_id`].
+    pub fn insert(&mut self, id: u32, statement: ClientStatement) {
+        self.by_id.insert(id, statement);
+    }
+
+    /// Whether any has something on the session's connection.
+    pub fn is_any_bound(&self) -> bool {
+        self.bound > 0
+    }
+
+    /// Notes whether a statement has something on the session's connection: pieces of a parameter, or rows of
+    /// a cursor.
+    pub fn set_bound(&mut self, id: u32, is_bound: bool) {
+        let Some(statement) = self.by_id.get_mut(&id) else { return };
+        self.bound -= u32::from(statement.is_bound);
+        statement.is_bound = is_bound;
+        self.bound += u32::from(is_bound);
+    }
+
+    /// The statement of this number; `None` where the client has none such.
+    pub fn get_mut(&mut self, id: u32) -> Option<&mut ClientStatement> {
+        self.by_id.get_mut(&id)
+    }
+
+    /// Forgets a statement.
+    pub fn remove(&mut self, id: u32) -> Option<ClientStatement> {
+        let statement = self.by_id.remove(&id)?;
+        self.bound -= u32::from(statement.is_bound);
+        Some(statement)
+    }
+
+    /// Forgets all of them.
+    pub fn clear(&mut self) {
+        self.by_id.clear();
+        self.bound = 0;
+    }
+}
+
+/// The statements that are prepared on one connection to a server.
+#[derive(Default)]
+pub struct ServerStatements {
+    by_hash: HashMap<u64, ServerStatement>,
+    uses: u64,
+}
+
+struct ServerStatement {
+    text: Rc<StatementText>,
+    id: u32,
+    used: u64,
+}
+
+impl ServerStatements {
+    /// The server's number of a statement; `None` where it is not prepared here.
+    pub fn find(&mut self, text: &StatementText) -> Option<u32> {
+        let found = self.by_hash.get_mut(&text.hash())?;
+        if !found.text.is_same(text) {
+            return None;
+        }
+        self.uses += 1;
+        found.used = self.uses;
+        Some(found.id)
+    }
+
+    /// Notes that a statement is prepared here; gives the number of one that is to be closed in its place.
+    pub fn insert(&mut self, text: &Rc<StatementText>, id: u32) -> Option<u32> {
+        self.uses += 1;
+        let added = ServerStatement { text: text.clone(), id, used: self.uses };
+        if let Some(before) = self.by_hash.insert(text.hash(), added) {
+            return Some(before.id);
+        }
+        if self.by_hash.len() <= MOST_ON_SERVER {
+            return None;
+        }
+        let (oldest, _) = self.by_hash.iter().min_by_key(|(_, statement)| statement.used)?;
+        let oldest = *oldest;
+        self.by_hash.remove(&oldest).map(|statement| statement.id)
+    }
+
+    /// Forgets a statement; gives the number by which it is to be closed.
+    pub fn remove(&mut self, text: &StatementText) -> Option<u32> {
+        self.find(text)?;
+        self.by_hash.remove(&text.hash()).map(|statement| statement.id)
+    }
+
+    /// Forgets all of them: a reset has closed them.
+    pub fn clear(&mut self) {
+        self.by_hash.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_mysql::{SessionFacts, classify};
+
+    fn text(sql: &str) -> Rc<StatementText> {
+        StatementText::new(sql.as_bytes(), Rc::default())
+    }
+
+    #[test]
+    fn a_text_prepared_in_another_state_is_another_statement() {
+        let mut server = ServerStatements::default();
+        let here = text("SELECT a FROM t");
+        assert_eq!(server.insert(&here, 7), None);
+        assert_eq!(server.find(&text("SELECT a FROM t")), Some(7));
+        let shop = Rc::new(TrackedState::of_schema(Some(b"shop")));
+        assert_eq!(server.find(&StatementText::new(b"SELECT a FROM t", shop)), None);
+        assert_eq!(server.insert(&text("SELECT a FROM t"), 8), Some(7), "the one before is to be closed");
+        server.clear();
+        assert_eq!(server.find(&here), None);
+    }
+
+    #[test]
+    fn the_statement_longest_without_use_makes_room() {
+        let mut server = ServerStatements::default();
+        let all: Vec<_> = (0..=MOST_ON_SERVER).map(|index| text(&format!("SELECT {index}"))).collect();
+        for (id, text) in all.iter().take(MOST_ON_SERVER).enumerate() {
+            assert_eq!(server.insert(text, id as u32), None);
+        }
+        assert_eq!(server.find(&all[0]), Some(0));
+        assert_eq!(server.insert(&all[MOST_ON_SERVER], 99), Some(1));
+        assert_eq!((server.find(&all[1]), server.find(&all[0])), (None, Some(0)));
+    }
+
+    #[test]
+    fn numbers_of_a_session_are_its_own() {
+        let statement = || ClientStatement {
+            text: text("SELECT ?"),
+            parameter_count: 1,
+            verdict: classify(b"SELECT ?", &SessionFacts::default()),
+            types: Box::default(),
+            is_bound: false,
+        };
+        let mut session = ClientStatements { last: u32::MAX - 1, ..ClientStatements::default() };
+        let ids = [session.next_id(), session.next_id()];
+        assert_eq!(ids, [u32::MAX, 1]);
+        ids.into_iter().for_each(|id| session.insert(id, statement()));
+        assert!(session.remove(1).is_some() && session.get_mut(1).is_none());
+    }
+}

@@ -1,0 +1,216 @@
+//! Connections to MySQL servers that are logged in, and those of them that are idle between two owners.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use weir_io::stream::Duplex as _;
+use weir_mysql::capability::Capabilities;
+use weir_mysql::gtid::GtidSet;
+use weir_mysql::state::TrackedState;
+
+use super::account::Account;
+use super::prepared::ServerStatements;
+use crate::backends::{Connection, Keep, WorkerBackend};
+
+/// COM_QUIT, so that the server does not count an aborted client.
+const QUIT: [u8; 5] = [1, 0, 0, 0, 1];
+
+/// What two sessions must have in common to use the same connections.
+#[derive(Clone)]
+pub struct ConnectionKind {
+    /// As whom it is logged in.
+    pub account: Rc<Account>,
+    /// What the client and Weir have agreed on: it says how answers are framed.
+    pub capabilities: Capabilities,
+    /// The collation of the login, by number.
+    pub collation: u8,
+}
+
+impl PartialEq for ConnectionKind {
+    #[inline]
+    fn eq(&self, other: &ConnectionKind) -> bool {
+        self.capabilities == other.capabilities
+            && self.collation == other.collation
+            && (Rc::ptr_eq(&self.account, &other.account) || self.account == other.account)
+    }
+}
+
+/// A connection to a server that is logged in.
+pub struct ServerConnection {
+    /// Its bytes, and the count of those that are open.
+    pub connection: Connection,
+    /// For whom it may be used.
+    pub kind: ConnectionKind,
+    /// What is agreed with the server: the client's, and SESSION_TRACK.
+    pub capabilities: Capabilities,
+    /// What the server calls it, for KILL.
+    pub thread_id: u32,
+    /// What its server has told of its state.
+    pub state: Rc<TrackedState>,
+    /// The statements that are prepared on it.
+    pub statements: ServerStatements,
+    /// Another one each time that it is given back: who used it before knows by it whether it is as it was
+    /// left.
+    pub stamp: u64,
+    /// Nothing was sent on it that was not answered.
+    pub is_at_rest: bool,
+}
+
+impl ServerConnection {
+    /// Whether the server has said nothing since its last answer: what it says unasked is that it closes.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.connection.is_quiet()
+    }
+}
+
+impl Drop for ServerConnection {
+    fn drop(&mut self) {
+        if self.is_at_rest {
+            // What the kernel does not take at once is not waited for.
+            let mut context = Context::from_waker(Waker::noop());
+            let _ = self.connection.poll_send(&mut context, &QUIT);
+        }
+    }
+}
+
+/// The idle connections to one backend, on one worker.
+#[derive(Default)]
+pub struct IdleServers {
+    idle: RefCell<Vec<IdleServer>>,
+    /// Transactions that the server is known to have executed.
+    executed: RefCell<GtidSet>,
+}
+
+struct IdleServer {
+    server: Box<ServerConnection>,
+    since: Duration,
+}
+
+impl IdleServers {
+    /// An idle connection of this kind, by preference in this very state; else one that can be brought there
+    /// by a SET, and last one that needs another schema. Linear in the number of idle ones.
+    pub fn take(
+        &self,
+        backend: &WorkerBackend,
+        kind: &ConnectionKind,
+        state: &Rc<TrackedState>,
+        now: Duration,
+        longest: Duration,
+    ) -> Option<Box<ServerConnection>> {
+        let moves = backend.shared.resolved.moves();
+        let mut idle = self.idle.borrow_mut();
+        loop {
+            let (mut best, mut best_rank) = (None, u8::MAX);
+            // The last are those used last: the server is the least likely to be closing them.
+            for (index, candidate) in idle.iter().enumerate().rev() {
+                if now.saturating_sub(candidate.since) >= longest {
+                    break;
+                }
+                if candidate.server.kind != *kind || !state.is_reachable_from(&candidate.server.state) {
+                    continue;
+                }
+                let rank = rank(state, &candidate.server.state);
+                if rank < best_rank {
+                    (best, best_rank) = (Some(index), rank);
+                }
+                if rank == 0 {
+                    break;
+                }
+            }
+            let server = idle.remove(best?).server;
+            if server.connection.moves() == moves && server.is_quiet() {
+                return Some(server);
+            }
+        }
+    }
+
+    /// An idle connection of this kind in whatever state, to be logged in anew. The oldest: the youngest are
+    /// those that are in use.
+    pub fn take_any(&self, backend: &WorkerBackend, kind: &ConnectionKind) -> Option<Box<ServerConnection>> {
+        self.take_first(backend, |server| server.kind == *kind)
+    }
+
+    /// The connection with this mark; `None` when somebody has used it since, or the server has closed it.
+    pub fn take_stamped(&self, backend: &WorkerBackend, stamp: u64) -> Option<Box<ServerConnection>> {
+        self.take_first(backend, |server| server.stamp == stamp)
+    }
+
+    fn take_first(
+        &self,
+        backend: &WorkerBackend,
+        is_wanted: impl Fn(&ServerConnection) -> bool,
+    ) -> Option<Box<ServerConnection>> {
+        let moves = backend.shared.resolved.moves();
+        let mut idle = self.idle.borrow_mut();
+        loop {
+            let index = idle.iter().position(|idle| is_wanted(&idle.server))?;
+            let server = idle.remove(index).server;
+            if server.connection.moves() == moves && server.is_quiet() {
+                return Some(server);
+            }
+        }
+    }
+
+    /// Keeps a connection that is at rest and in a state that is known.
+    pub fn keep(&self, backend: &WorkerBackend, server: Box<ServerConnection>, now: Duration, most: u32) {
+        let mut idle = self.idle.borrow_mut();
+        let is_kept = server.is_at_rest && server.connection.moves() == backend.shared.resolved.moves();
+        if is_kept && idle.len() < most as usize {
+            idle.push(IdleServer { server, since: now });
+        }
+    }
+
+    /// Whether the server is known to have executed these transactions.
+    pub fn has_executed(&self, gtids: &GtidSet) -> bool {
+        self.executed.borrow().contains(gtids)
+    }
+
+    /// Notes that the server has executed these transactions.
+    pub fn note_executed(&self, gtids: &GtidSet) {
+        self.executed.borrow_mut().add(gtids);
+    }
+
+    /// Drops the connections of an account that a server has refused.
+    pub fn forget(&self, account: &Account) {
+        self.idle.borrow_mut().retain(|idle| *idle.server.kind.account != *account);
+    }
+}
+
+/// How far a connection's state is from the one wanted: 0 is there.
+#[inline]
+fn rank(wanted: &Rc<TrackedState>, found: &Rc<TrackedState>) -> u8 {
+    if Rc::ptr_eq(wanted, found) || wanted == found {
+        0
+    } else if wanted.schema() == found.schema() {
+        1
+    } else {
+        2
+    }
+}
+
+impl Keep for IdleServers {
+    fn hand_over(&self) -> Rc<dyn Keep> {
+        Rc::new(IdleServers {
+            idle: RefCell::new(self.idle.take()),
+            executed: RefCell::new(self.executed.take()),
+        })
+    }
+
+    fn close_idle(&self, most: usize) -> usize {
+        let mut idle = self.idle.borrow_mut();
+        let count = idle.len().min(most);
+        idle.drain(..count);
+        count
+    }
+
+    fn retire(&self, now: Duration, longest: Duration, moves: u32) {
+        self.idle.borrow_mut().retain(|idle| {
+            now.saturating_sub(idle.since) < longest
+                && idle.server.connection.moves() == moves
+                && idle.server.is_quiet()
+        });
+    }
+}

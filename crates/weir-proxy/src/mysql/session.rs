@@ -1,0 +1,389 @@
+//! A client's session: one command after another, each on a connection to a server that is the session's only
+//! as long as something of the session's is on it.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use weir_balance::WantedRole;
+use weir_config::MysqlAccess;
+use weir_io::buffers::{Buffer, LARGE, SMALL};
+use weir_io::clock;
+use weir_io::deadline::Deadline;
+use weir_io::stream::{Duplex as _, Sight, Stream};
+use weir_io::wait::send_all;
+use weir_mysql::capability::{Capabilities, StatusFlags};
+use weir_mysql::gtid::GtidSet;
+use weir_mysql::outcome::{OK, OkPacket};
+use weir_mysql::packet::{HEADER_BYTES, MAX_PAYLOAD_BYTES, PacketHeader, write_packet_with};
+use weir_mysql::state::TrackedState;
+use weir_mysql::{LeftBehind, OpenTransaction, ReadsBack, SessionFacts, SplitAccess};
+use weir_stats::table::End;
+
+use super::acquire::Attached;
+use super::failure::Refusal;
+use super::prepared::ClientStatements;
+use super::server::ConnectionKind;
+use crate::backends::WorkerPool;
+use crate::client::Client;
+use crate::worker::{ListenerSlot, Worker, WorkerListener};
+
+/// How long a connection waits for a question about what a statement has left on it, before others get it.
+const HOLD: Duration = Duration::from_millis(100);
+/// Longest time without progress while a client sends a command, or takes an answer: a server's own default
+/// of `net_write_timeout`.
+pub const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
+
+/// The largest packet of a command that is kept in one piece, in bytes: what is read to its end, and can be
+/// sent again. A larger one is passed on as it comes, and is taken for one that may do anything.
+const KEPT_BYTES: usize = 1 << 20;
+
+/// What the connection that a session used last, and gave back, had of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftAt {
+    /// The mark of the connection when it was given back.
+    pub stamp: u64,
+}
+
+/// A session of a client that is logged in.
+pub struct Session {
+    pub worker: Rc<Worker>,
+    pub slot: Rc<ListenerSlot>,
+    pub client: Client,
+    pub stream: Stream,
+    /// Received and not done with.
+    pub buffer: Option<Buffer>,
+    pub deadline: Deadline,
+    /// What the client calls its connection.
+    pub connection_id: u32,
+    pub kind: ConnectionKind,
+    pub max_packet_bytes: u32,
+    /// What the client said of itself at its login.
+    pub attributes: Box<[u8]>,
+    /// What the next statement is judged by.
+    pub facts: SessionFacts,
+    /// As of the last answer.
+    pub status: StatusFlags,
+    pub state: Rc<TrackedState>,
+    pub attached: Option<Attached>,
+    /// Why the session keeps its connection until it is reset.
+    pub pins: LeftBehind,
+    /// What the statement before has left for a question of the next.
+    pub held: ReadsBack,
+    pub left_at: Option<LeftAt>,
+    /// LAST_INSERT_ID(); `None` while only the attached connection knows it.
+    pub insert_id: Option<u64>,
+    /// Whether the last statement had neither warnings nor an error.
+    pub is_without_warnings: bool,
+    pub statements: ClientStatements,
+    /// Transactions that the session has committed and reads must see.
+    pub written: Option<GtidSet>,
+    pub report: Report,
+}
+
+/// What the log is told at the end.
+#[derive(Default)]
+pub struct Report {
+    pub pool: Option<Rc<WorkerPool>>,
+    /// Index of the backend used last.
+    pub backend: Option<usize>,
+    pub queue: Option<Duration>,
+    pub connect: Option<Duration>,
+    pub retries: u32,
+    pub from_client: u64,
+    pub to_client: u64,
+}
+
+/// A command of which the beginning is in the session's buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming {
+    pub header: PacketHeader,
+    /// Its first byte; `None` for a packet without one.
+    pub command: Option<u8>,
+    /// Whether all of it is in the buffer.
+    pub is_whole: bool,
+}
+
+impl Incoming {
+    /// Bytes of the first packet.
+    pub fn packet_bytes(&self) -> usize {
+        HEADER_BYTES + self.header.payload_bytes as usize
+    }
+
+    /// What `received` begins with; `None` when that is not known yet.
+    fn of(received: &[u8]) -> Option<Incoming> {
+        let header = PacketHeader::parse(*received.first_chunk()?);
+        let command = received.get(HEADER_BYTES).copied().filter(|_| header.payload_bytes > 0);
+        if command.is_none() && header.payload_bytes > 0 {
+            return None;
+        }
+        let packet_bytes = HEADER_BYTES + header.payload_bytes as usize;
+        let is_whole = received.len() >= packet_bytes && (header.payload_bytes as usize) < MAX_PAYLOAD_BYTES;
+        Some(Incoming { header, command, is_whole })
+    }
+}
+
+impl Session {
+    /// Serves commands until there are no more.
+    pub async fn run(&mut self) -> End {
+        loop {
+            let incoming = match self.next_command().await {
+                Ok(incoming) => incoming,
+                Err(end) => return end,
+            };
+            if let Err(end) = self.serve(incoming).await {
+                return end;
+            }
+        }
+    }
+
+    /// The listener as it is configured now.
+    pub fn listener(&self) -> Rc<WorkerListener> {
+        self.slot.current()
+    }
+
+    /// The pool of the listener; `None` when its last reload has left it without one.
+    pub fn pool(&self) -> Option<Rc<WorkerPool>> {
+        let listener = self.slot.current();
+        listener.pools.get(listener.compiled.routes.default_pool()?).cloned()
+    }
+
+    /// The bytes that were received and not done with.
+    pub fn received(&self) -> &[u8] {
+        self.buffer.as_ref().map_or(&[], Buffer::filled)
+    }
+
+    /// Drops the first `count` received bytes.
+    pub fn consume(&mut self, count: usize) {
+        if let Some(buffer) = &mut self.buffer {
+            buffer.consume(count);
+            if buffer.is_empty() {
+                self.buffer = None;
+            }
+        }
+    }
+
+    /// Waits until the next command is whole, or as much of it as is kept in one piece.
+    async fn next_command(&mut self) -> Result<Incoming, End> {
+        loop {
+            if let Some(incoming) = Incoming::of(self.received()) {
+                let is_too_long = incoming.packet_bytes() > KEPT_BYTES && self.received().len() >= LARGE;
+                if incoming.is_whole || is_too_long {
+                    self.deadline.set_idle(None);
+                    return Ok(incoming);
+                }
+                self.grow(incoming.packet_bytes())?;
+            }
+            self.wait_for_client().await?;
+            let worker = self.worker.clone();
+            let mut buffer = match self.buffer.take() {
+                Some(mut buffer) => {
+                    buffer.compact();
+                    buffer
+                }
+                None => worker.buffers.borrow(SMALL).ok_or(End::Overload)?,
+            };
+            let received = poll_fn(|context| self.stream.poll_receive(context, &mut buffer)).await;
+            match received {
+                Ok(0) | Err(_) => return Err(self.client_left()),
+                Ok(count) => self.note_received(count),
+            }
+            self.buffer = Some(buffer);
+        }
+    }
+
+    /// The end of a session whose client is gone: in order, when nothing was under way.
+    fn client_left(&self) -> End {
+        if self.attached.is_none() && self.buffer.is_none() { End::Done } else { End::ClientClosed }
+    }
+
+    /// Makes room for all of a packet at once, where that is not too much.
+    fn grow(&mut self, packet_bytes: usize) -> Result<(), End> {
+        let wanted = if packet_bytes > KEPT_BYTES { LARGE } else { packet_bytes };
+        let Some(held) = self.buffer.as_ref().filter(|held| held.capacity() < wanted) else { return Ok(()) };
+        let mut larger = self.worker.buffers.borrow(wanted).ok_or(End::Overload)?;
+        larger.append(held.filled());
+        self.buffer = Some(larger);
+        Ok(())
+    }
+
+    fn note_received(&mut self, count: usize) {
+        self.report.from_client += count as u64;
+        self.listener().shared.cells.of(self.worker.number).bytes_received.add(count as u64);
+    }
+
+    /// Waits until the client has said something. Meanwhile what only a question of the next statement would
+    /// need is given back, and a session that holds nothing may be asked to make room.
+    async fn wait_for_client(&mut self) -> Result<(), End> {
+        loop {
+            let now = clock::now();
+            let is_between = self.buffer.is_none();
+            let idle = match is_between {
+                true => self.listener().shared.config.timeout.client_idle,
+                false => CLIENT_PATIENCE,
+            };
+            let is_holding = is_between && self.is_only_holding();
+            let until = now + if is_holding { HOLD } else { idle };
+            let draining = self.slot.draining_until();
+            self.deadline.set(draining.map_or(until, |draining| draining.min(until)));
+            self.deadline.set_idle((is_between && self.attached.is_none()).then_some(now));
+            match self.client_speaks().await {
+                Wait::Speaks => return Ok(()),
+                Wait::ServerLeft => return Err(self.tell_server_left().await),
+                Wait::Drained => return Err(self.refuse_and_end(Refusal::draining()).await),
+                Wait::Shed => return Err(self.refuse_and_end(Refusal::draining()).await),
+                Wait::Overtime if is_holding => self.release_held().await,
+                Wait::Overtime if is_between => return Err(self.refuse_and_end(Refusal::idle()).await),
+                Wait::Overtime => return Err(End::ClientBody),
+            }
+        }
+    }
+
+    async fn client_speaks(&mut self) -> Wait {
+        let is_at_boundary = self.buffer.is_none() && self.attached.is_none();
+        let Session { stream, attached, deadline, slot, .. } = self;
+        poll_fn(|context| {
+            if stream.poll_readable(context).is_ready() {
+                return Poll::Ready(Wait::Speaks);
+            }
+            if let Some(attached) = attached
+                && !matches!(attached.server.connection.poll_present(context), Ok(Sight::Quiet))
+            {
+                return Poll::Ready(Wait::ServerLeft);
+            }
+            let draining = slot.draining_until();
+            if draining.is_some_and(|until| is_at_boundary || until <= clock::now()) {
+                return Poll::Ready(Wait::Drained);
+            }
+            if deadline.has_passed() {
+                return Poll::Ready(Wait::Overtime);
+            }
+            if deadline.is_shed() {
+                return Poll::Ready(Wait::Shed);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Passes on what a server said unasked on the session's own connection: it closes that.
+    async fn tell_server_left(&mut self) -> End {
+        if let Some(mut attached) = self.attached.take()
+            && let Some(mut buffer) = self.worker.buffers.borrow(SMALL)
+        {
+            attached.server.is_at_rest = false;
+            let said = poll_fn(|context| attached.server.connection.poll_receive(context, &mut buffer)).await;
+            if said.is_ok_and(|count| count > 0) {
+                self.send(buffer.filled()).await.ok();
+            }
+        }
+        End::BackendClosed
+    }
+
+    /// Whether the session is attached for nothing but a question of its next statement.
+    pub fn is_only_holding(&self) -> bool {
+        self.attached.is_some() && !self.keeps_connection()
+    }
+
+    /// Whether something of the session's is on its connection that no other has.
+    pub fn keeps_connection(&self) -> bool {
+        self.is_in_transaction() || !self.pins.is_empty() || self.statements.is_any_bound()
+    }
+
+    /// Whether a transaction is open.
+    pub fn is_in_transaction(&self) -> bool {
+        self.status.has(StatusFlags::IN_TRANS)
+    }
+
+    /// Sends bytes of Weir's own to the client.
+    pub async fn send(&mut self, bytes: &[u8]) -> Result<(), End> {
+        let renew = || self.deadline.set(clock::now() + CLIENT_PATIENCE);
+        renew();
+        send_all(&mut self.stream, bytes, &self.deadline, renew).await.map_err(|_| End::ClientClosed)?;
+        self.note_sent(bytes.len() as u64);
+        Ok(())
+    }
+
+    /// Counts bytes that the client has taken.
+    pub fn note_sent(&mut self, count: u64) {
+        self.report.to_client += count;
+        self.listener().shared.cells.of(self.worker.number).bytes_sent.add(count);
+    }
+
+    /// Answers with an OK packet that says nothing but the session's status.
+    pub async fn send_ok(&mut self, sequence: u8) -> Result<(), End> {
+        let mut out = Vec::with_capacity(16);
+        let capabilities = self.kind.capabilities;
+        write_packet_with(&mut out, sequence, |out| OkPacket::of(self.status).write(out, OK, capabilities));
+        self.send(&out).await
+    }
+
+    /// Answers a command with an error, behind `sequence`; the session ends where the refusal says so.
+    pub async fn refuse(&mut self, sequence: u8, refusal: Refusal) -> Result<(), End> {
+        let mut out = Vec::with_capacity(128);
+        refusal.error.write(&mut out, sequence);
+        self.is_without_warnings = false;
+        match refusal.end {
+            None => self.send(&out).await,
+            Some(end) => {
+                self.send(&out).await.ok();
+                Err(end)
+            }
+        }
+    }
+
+    /// Ends a session that asks nothing, with a word about why.
+    async fn refuse_and_end(&mut self, refusal: Refusal) -> End {
+        let end = refusal.end.unwrap_or(End::Internal);
+        self.refuse(0, refusal).await.ok();
+        end
+    }
+
+    /// Takes the facts that follow from status and state.
+    pub fn renew_facts(&mut self) {
+        self.facts.transaction = match self.status {
+            status if !status.has(StatusFlags::IN_TRANS) => OpenTransaction::None,
+            status if status.has(StatusFlags::IN_TRANS_READONLY) => OpenTransaction::ReadOnly,
+            _ => OpenTransaction::ReadWrite,
+        };
+        self.facts.autocommit = self.status.has(StatusFlags::AUTOCOMMIT);
+        let access = self.listener().shared.config.mysql().map(|mysql| mysql.access);
+        self.facts.access = split_access(access.unwrap_or(MysqlAccess::ReadWrite));
+    }
+
+    /// Takes the state of the connection that the session has used.
+    pub fn take_state(&mut self, state: &Rc<TrackedState>) {
+        if !Rc::ptr_eq(&self.state, state) {
+            self.state = state.clone();
+            let ignores_space = self.kind.capabilities.has(Capabilities::IGNORE_SPACE);
+            self.facts.dialect = state.dialect(ignores_space);
+        }
+    }
+}
+
+/// What became of a wait for the client.
+enum Wait {
+    Speaks,
+    ServerLeft,
+    Drained,
+    Shed,
+    Overtime,
+}
+
+/// The classifier's word for what a listener's `access` says.
+pub fn split_access(access: MysqlAccess) -> SplitAccess {
+    match access {
+        MysqlAccess::Auto => SplitAccess::Auto,
+        MysqlAccess::ReadWrite => SplitAccess::ReadWrite,
+        MysqlAccess::ReadOnly => SplitAccess::ReadOnly,
+    }
+}
+
+/// The role in the balancer's terms.
+pub fn wanted_role(wants: weir_mysql::RoleWanted) -> WantedRole {
+    match wants {
+        weir_mysql::RoleWanted::Primary => WantedRole::Primary,
+        weir_mysql::RoleWanted::AnyMember => WantedRole::Read,
+    }
+}

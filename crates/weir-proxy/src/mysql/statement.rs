@@ -1,0 +1,455 @@
+//! One statement of a session: where it runs, what comes back, and what the session has of it afterwards.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_balance::Role;
+use weir_config::MysqlTopology;
+use weir_io::clock;
+use weir_io::stream::Duplex as _;
+use weir_mysql::answer::AnswerReader;
+use weir_mysql::capability::StatusFlags;
+use weir_mysql::command::ClientCommand;
+use weir_mysql::response::DEFAULT_HEAD_BYTES;
+use weir_mysql::{LeftBehind, ReadsBack, Resend, RoleWanted, StatementVerdict, TransactionStep};
+use weir_stats::table::End;
+
+use super::acquire::Attached;
+use super::exchange::{Answered, Answering, ExchangeError, Forwarding, Outcome, Rest, ServerFailure};
+use super::failure::{self, Loss, Refusal};
+use super::own::{self, Own};
+use super::prepared::StatementText;
+use super::session::{CLIENT_PATIENCE, Incoming, Session, wanted_role};
+use super::upload::{Beginning, Source};
+
+/// Most servers that a statement is lost with, or refused by as read-only, before its client is told.
+const MOST_LOSSES: u32 = 3;
+
+/// A command under way.
+pub struct Running<'a> {
+    pub incoming: Incoming,
+    pub command: ClientCommand,
+    pub verdict: StatementVerdict,
+    /// The text that is to be prepared, and the client's number for it.
+    pub prepares: Option<(&'a Rc<StatementText>, u32)>,
+    /// The client's number of the statement that is executed, or whose cursor is read.
+    pub executes: Option<u32>,
+}
+
+/// How an attempt ended.
+pub enum Attempted {
+    /// The client has its answer.
+    Answered(Box<Outcome>),
+    /// Nothing has happened, and it is to be tried again.
+    Again,
+}
+
+/// The servers that a statement was lost with.
+#[derive(Default)]
+pub struct Losses {
+    count: u32,
+    last: Option<String>,
+}
+
+impl Losses {
+    /// The name of the last of them.
+    pub fn last(&self) -> Option<&str> {
+        self.last.as_deref()
+    }
+
+    /// Counts one whose connection was lost before the statement was sent; `false` when there were too many.
+    pub fn add(&mut self) -> bool {
+        self.count += 1;
+        self.may_go_on()
+    }
+
+    /// Whether another may be tried.
+    fn may_go_on(&self) -> bool {
+        self.count < MOST_LOSSES
+    }
+}
+
+impl Session {
+    /// Attaches the session to a server for a statement, which may be the one that it is attached to.
+    pub async fn attach_for(&mut self, verdict: &StatementVerdict, but: Option<&str>) -> Result<(), Refusal> {
+        // What cannot be read may ask for anything, and most often a server cannot read it either.
+        let asks = verdict.reads_back.without(ReadsBack::CONNECTION_ID.and(ReadsBack::ANYTHING));
+        if let Some(attached) = &self.attached {
+            let is_fit = verdict.wants == RoleWanted::Primary && attached.role() == Some(Role::Primary);
+            if !self.is_only_holding() || is_fit || !asks.is_empty() {
+                return Ok(());
+            }
+            self.release_held().await;
+        }
+        if !asks.is_empty() && self.recall() {
+            return Ok(());
+        }
+        self.attach(wanted_role(verdict.wants), but).await?;
+        if asks.is_empty() { Ok(()) } else { self.recreate(asks).await }
+    }
+
+    /// Makes what a statement asks about as it was, on a connection that others have used.
+    async fn recreate(&mut self, asks: ReadsBack) -> Result<(), Refusal> {
+        for (what, name) in [(ReadsBack::FOUND_ROWS, "FOUND_ROWS()"), (ReadsBack::ROW_COUNT, "ROW_COUNT()")] {
+            if asks.has(what) {
+                return Err(self.not_known(name));
+            }
+        }
+        if asks.has(ReadsBack::WARNINGS) {
+            if !self.is_without_warnings {
+                return Err(self.not_known("the warnings of a statement before"));
+            }
+            // There were none; nor are there behind a statement that has none.
+            self.ask_attached(Own::Query(b"DO 0")).await?;
+        }
+        if asks.has(ReadsBack::INSERT_ID) {
+            let Some(id) = self.insert_id else { return Err(self.not_known("LAST_INSERT_ID()")) };
+            let sql = format!("SET last_insert_id = {id}");
+            self.ask_attached(Own::Query(sql.as_bytes())).await?;
+        }
+        Ok(())
+    }
+
+    fn not_known(&mut self, what: &str) -> Refusal {
+        if let Some(attached) = self.attached.take() {
+            attached.give_back();
+        }
+        Refusal::not_known_any_more(what)
+    }
+
+    async fn ask_attached(&mut self, asked: Own<'_>) -> Result<(), Refusal> {
+        let Some(attached) = &mut self.attached else { return Ok(()) };
+        self.deadline.set(own::until());
+        let answer = own::ask(&mut attached.server, &self.worker.buffers, &self.deadline, asked).await;
+        match answer {
+            Ok(own::OwnAnswer::Refused(error)) => Err(Refusal::of_server(error)),
+            Ok(_) => Ok(()),
+            Err(_) => {
+                self.attached = None;
+                Err(self.not_known("what a statement before has left"))
+            }
+        }
+    }
+
+    /// Runs a statement that is sent as it came, on whatever server it belongs to.
+    pub async fn run_statement(&mut self, running: Running<'_>) -> Result<(), End> {
+        let mut losses = Losses::default();
+        loop {
+            if let Err(refusal) = self.attach_for(&running.verdict, losses.last()).await {
+                return self.refuse_command(&running.incoming, refusal).await;
+            }
+            if let Attempted::Answered(_) = self.attempt(&running, Beginning::default(), &mut losses).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Refuses a command of which nothing was sent to a server.
+    pub async fn refuse_command(&mut self, incoming: &Incoming, refusal: Refusal) -> Result<(), End> {
+        let sequence = incoming.header.sequence.wrapping_add(1);
+        if !incoming.is_whole {
+            // The rest of it is on its way, and would be taken for the next.
+            self.refuse(sequence, refusal).await.ok();
+            return Err(End::BadRequest);
+        }
+        self.consume(incoming.packet_bytes());
+        self.refuse(sequence, refusal).await
+    }
+
+    /// One attempt on the attached server: sends the command, passes the answer on, and settles what follows.
+    pub async fn attempt(
+        &mut self,
+        running: &Running<'_>,
+        beginning: Beginning<'_>,
+        losses: &mut Losses,
+    ) -> Result<Attempted, End> {
+        let begun = clock::now();
+        let before = Before {
+            is_in_transaction: self.is_in_transaction(),
+            is_pinned: !self.pins.is_empty() || self.statements.is_any_bound(),
+        };
+        let (answered, outcome, forwarded) = self.exchange(running, beginning, begun).await?;
+        self.note_sent(forwarded);
+        let rest = match answered {
+            Ok(rest) => rest,
+            Err(error) => return self.failed(running, error, before, losses).await,
+        };
+        if let Some((text, _)) = running.prepares
+            && let Some(prepared) = outcome.prepared
+            && let Some(attached) = &mut self.attached
+        {
+            let id = prepared.statement_id;
+            if own::note_prepared(&mut attached.server, &self.deadline, text, id).await.is_err() {
+                attached.server.is_at_rest = false;
+            }
+        }
+        if forwarded == 0 && self.is_to_be_sent_again(running, &outcome, before, losses) {
+            return Ok(Attempted::Again);
+        }
+        if running.incoming.is_whole {
+            self.consume(running.incoming.packet_bytes());
+        }
+        let ends = self.settle(running, &outcome, before);
+        let sent = self.send_rest(rest).await;
+        if let Some(end) = ends {
+            return Err(end);
+        }
+        sent?;
+        Ok(Attempted::Answered(Box::new(outcome)))
+    }
+
+    /// Sends the command to the attached server and passes on what it answers but for its last bytes.
+    async fn exchange(
+        &mut self,
+        running: &Running<'_>,
+        beginning: Beginning<'_>,
+        begun: Duration,
+    ) -> Result<(Result<Rest, ExchangeError>, Outcome, u64), End> {
+        let Running { incoming, command, verdict, .. } = running;
+        let listener = self.slot.current();
+        let Session { worker, stream, buffer, deadline, attached, kind, .. } = &mut *self;
+        let Some(Attached { chosen, server }) = attached else { return Err(End::Internal) };
+        tracing::trace!(
+            backend = %chosen.backend().shared.address,
+            command = command.name(),
+            reason = verdict.reason.word(),
+            "statement"
+        );
+        let cells = chosen.backend().cells();
+        cells.requests[0].increment();
+        server.is_at_rest = false;
+        let mut source = Source {
+            client: &mut *stream,
+            buffer: &mut *buffer,
+            buffers: &worker.buffers,
+            deadline,
+            received: 0,
+        };
+        let sent = source.send_command(server, incoming, beginning).await;
+        let mut from_client = source.received;
+        let forwarding = Forwarding {
+            buffers: &worker.buffers,
+            deadline,
+            capabilities: kind.capabilities,
+            statement_id: running.prepares.map_or(0, |(_, id)| id),
+            client_patience: CLIENT_PATIENCE,
+            overtime: listener.shared.config.timeout.statement.map(|longest| begun + longest),
+            local_infile: verdict.local_infile,
+        };
+        let sequence = sent.as_ref().copied().unwrap_or_default();
+        let reader = AnswerReader::new(*command, sequence, server.capabilities, DEFAULT_HEAD_BYTES);
+        let mut answering = Answering::new(forwarding, reader.ok_or(End::Internal)?);
+        let answered = match sent {
+            Err(error) => Err(error),
+            Ok(_) => loop {
+                match answering.run(stream, server).await {
+                    Ok(Answered::Over(rest)) => break Ok(rest),
+                    Ok(Answered::WantsFile) => {
+                        let buffers = &worker.buffers;
+                        let mut source = Source {
+                            client: &mut *stream,
+                            buffer: &mut *buffer,
+                            buffers,
+                            deadline,
+                            received: 0,
+                        };
+                        let sent = source.send_file(server).await;
+                        from_client += source.received;
+                        match sent {
+                            Ok(sequence) => answering.reader.infile_sent(sequence),
+                            Err(error) => break Err(error),
+                        }
+                    }
+                    Err(error) => break Err(error),
+                }
+            },
+        };
+        let Answering { outcome, forwarded, received, .. } = answering;
+        server.is_at_rest = answered.is_ok();
+        if answered.is_ok() {
+            chosen.observe_success(clock::now(), clock::now().saturating_sub(begun));
+        }
+        cells.bytes_received.add(received);
+        cells.bytes_sent.add(incoming.packet_bytes() as u64 + from_client);
+        listener.shared.cells.of(worker.number).bytes_received.add(from_client);
+        self.report.from_client += from_client;
+        Ok((answered, outcome, forwarded))
+    }
+
+    async fn send_rest(&mut self, rest: Rest) -> Result<(), End> {
+        for bytes in rest.pieces() {
+            self.send(bytes).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a server has refused a write because it takes none, having done nothing: then the statement goes
+    /// to whoever takes writes, once there is one. What the server said of its role is believed at once.
+    fn is_to_be_sent_again(
+        &mut self,
+        running: &Running<'_>,
+        outcome: &Outcome,
+        before: Before,
+        losses: &mut Losses,
+    ) -> bool {
+        let is_refused = outcome.error.as_ref().is_some_and(|error| error.is_read_only());
+        let Some(attached) = self.attached.as_ref().filter(|_| is_refused) else { return false };
+        let pool = &attached.chosen.pool.shared;
+        let is_watched =
+            pool.config.mysql.as_ref().is_some_and(|mysql| mysql.topology != MysqlTopology::Static);
+        if !is_watched || running.verdict.wants != RoleWanted::Primary {
+            return false;
+        }
+        pool.set_roles([(attached.chosen.index, None)], clock::now());
+        pool.nudge.ask();
+        let is_alone = !before.is_in_transaction && !before.is_pinned;
+        let may_be = running.incoming.is_whole && running.verdict.resend != Resend::Never;
+        if !is_alone || !may_be || !losses.may_go_on() {
+            return false;
+        }
+        (losses.count, losses.last) = (losses.count + 1, None);
+        if let Some(attached) = self.attached.take() {
+            attached.give_back();
+        }
+        true
+    }
+
+    /// Takes what an answer has told. Gives the connection back to others when nothing of the session's is on
+    /// it; says how the session ends, where it does.
+    fn settle(&mut self, running: &Running<'_>, outcome: &Outcome, before: Before) -> Option<End> {
+        let verdict = &running.verdict;
+        let attached = self.attached.as_ref()?;
+        let state = attached.server.state.clone();
+        let is_at_rest = attached.server.is_at_rest;
+        if let Some(status) = outcome.status {
+            self.status = status;
+        }
+        self.take_state(&state);
+        self.renew_facts();
+        if !outcome.is_unread() {
+            self.pins |= verdict.leaves.without(LeftBehind::FOR_THE_NEXT);
+        }
+        if outcome.untracked {
+            self.pins |= LeftBehind::ANYTHING;
+        }
+        if verdict.reads_back.has(ReadsBack::CONNECTION_ID) {
+            // The number that it was told is that of this connection.
+            self.pins |= LeftBehind::ANYTHING;
+        }
+        if before.is_in_transaction && !self.is_in_transaction() {
+            self.pins = self.pins.without(LeftBehind::NEXT_TRANSACTION);
+        }
+        tracing::trace!(
+            pins = ?self.pins.words().collect::<Vec<_>>(),
+            status = ?self.status,
+            untracked = outcome.untracked,
+            "settled"
+        );
+        self.held = ReadsBack::NONE;
+        if verdict.leaves.has(LeftBehind::FOUND_ROWS) {
+            self.held |= ReadsBack::FOUND_ROWS;
+        }
+        if outcome.insert_id != 0 || verdict.leaves.has(LeftBehind::INSERT_ID) {
+            self.insert_id = None;
+        }
+        if self.insert_id.is_none() {
+            self.held |= ReadsBack::INSERT_ID;
+        }
+        self.is_without_warnings = outcome.warnings == 0 && outcome.error.is_none();
+        if !self.is_without_warnings {
+            self.held |= ReadsBack::WARNINGS;
+        }
+        if let Some(gtids) = outcome.gtids.as_ref().filter(|gtids| !gtids.is_empty()) {
+            self.written = Some(gtids.clone());
+        }
+        let releases = matches!(
+            verdict.transaction,
+            TransactionStep::Commit { release: true, .. } | TransactionStep::Rollback { release: true, .. }
+        );
+        if releases || !is_at_rest {
+            self.attached = None;
+            return Some(if releases { End::Done } else { End::BackendClosed });
+        }
+        if let Some(id) = running.executes {
+            let status = outcome.status.unwrap_or_default();
+            let is_bound = match running.command {
+                ClientCommand::StmtExecute => status.has(StatusFlags::CURSOR_EXISTS),
+                ClientCommand::StmtFetch => {
+                    !status.has(StatusFlags::LAST_ROW_SENT) && outcome.error.is_none()
+                }
+                _ => false,
+            };
+            self.statements.set_bound(id, is_bound);
+        }
+        if !self.keeps_connection() && self.held.is_empty() {
+            self.left_at = self.attached.take().map(Attached::give_back);
+        }
+        None
+    }
+
+    /// What follows from an exchange that did not come to its end.
+    async fn failed(
+        &mut self,
+        running: &Running<'_>,
+        error: ExchangeError,
+        before: Before,
+        losses: &mut Losses,
+    ) -> Result<Attempted, End> {
+        let Some(attached) = self.attached.take() else { return Err(End::Internal) };
+        let sequence = running.incoming.header.sequence.wrapping_add(1);
+        let (failure, forwarded) = match error {
+            ExchangeError::Client => {
+                self.abandon(attached);
+                return Err(End::ClientClosed);
+            }
+            ExchangeError::Overtime { .. } => {
+                self.abandon(attached);
+                self.stream.reset_on_close();
+                return Err(End::BackendTimeout);
+            }
+            ExchangeError::Server { failure: ServerFailure::NoMemory, .. } => {
+                self.abandon(attached);
+                self.refuse(sequence, Refusal::overload()).await.ok();
+                return Err(End::Overload);
+            }
+            ExchangeError::Server { failure, forwarded } => (failure, forwarded),
+        };
+        let server = attached.address().to_owned();
+        tracing::debug!(backend = server, %failure, "MySQL server lost");
+        attached.chosen.observe_failure(&self.worker, clock::now(), || failure.to_string());
+        attached.chosen.pool.shared.nudge.ask();
+        drop(attached);
+        if forwarded {
+            self.stream.reset_on_close();
+            return Err(End::BackendClosed);
+        }
+        match failure::loss(&running.verdict, before.is_in_transaction, before.is_pinned) {
+            Loss::Again if running.incoming.is_whole && losses.may_go_on() => {
+                (losses.count, losses.last) = (losses.count + 1, Some(server));
+                self.report.retries += 1;
+                Ok(Attempted::Again)
+            }
+            Loss::RolledBack if running.incoming.is_whole => {
+                self.consume(running.incoming.packet_bytes());
+                self.status.0 &= !(StatusFlags::IN_TRANS.0 | StatusFlags::IN_TRANS_READONLY.0);
+                self.renew_facts();
+                self.held = ReadsBack::NONE;
+                self.is_without_warnings = false;
+                let refusal = Refusal::of_server(failure::rolled_back(&server));
+                self.refuse(sequence, refusal).await?;
+                Ok(Attempted::Answered(Box::default()))
+            }
+            _ => {
+                self.stream.reset_on_close();
+                Err(End::BackendClosed)
+            }
+        }
+    }
+}
+
+/// What a session was in before a statement.
+#[derive(Clone, Copy)]
+struct Before {
+    is_in_transaction: bool,
+    is_pinned: bool,
+}

@@ -1,0 +1,168 @@
+//! What a client sends to a server: a command, which may be longer than what is kept in one piece, and a file
+//! that the server has asked for.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+use weir_io::buffers::{Buffer, Buffers, LARGE};
+use weir_io::clock;
+use weir_io::deadline::Deadline;
+use weir_io::stream::{Duplex as _, Stream};
+use weir_io::wait::{WaitError, send_all, timed_out};
+use weir_mysql::packet::{PacketEvent, PacketReader};
+
+use super::exchange::{ExchangeError, ServerFailure};
+use super::server::ServerConnection;
+use super::session::{CLIENT_PATIENCE, Incoming};
+
+/// What is sent to the server in the place of a command's beginning. All else goes as it came.
+#[derive(Clone, Copy, Default)]
+pub struct Beginning<'a> {
+    /// Bytes of the client's packet, header included, that are not sent.
+    pub replaced: usize,
+    /// What is sent in their place.
+    pub by: &'a [u8],
+}
+
+/// A client and what was received of it.
+pub struct Source<'a> {
+    pub client: &'a mut Stream,
+    /// Received and not done with.
+    pub buffer: &'a mut Option<Buffer>,
+    pub buffers: &'a Rc<Buffers>,
+    /// The session's own.
+    pub deadline: &'a Deadline,
+    /// Bytes received meanwhile.
+    pub received: u64,
+}
+
+impl Source<'_> {
+    /// Sends a command; gives the sequence id of its last packet. One that is whole in the buffer stays there,
+    /// to be sent again if need be; of any other nothing stays.
+    pub async fn send_command(
+        &mut self,
+        server: &mut ServerConnection,
+        incoming: &Incoming,
+        beginning: Beginning<'_>,
+    ) -> Result<u8, ExchangeError> {
+        let received = self.buffer.as_ref().map_or(&[][..], Buffer::filled);
+        let here = received.len().min(incoming.packet_bytes());
+        let rest = received.get(beginning.replaced..here).unwrap_or_default();
+        self.deadline.set(clock::now() + CLIENT_PATIENCE);
+        send_both(server, beginning.by, rest, self.deadline).await?;
+        if incoming.is_whole {
+            return Ok(incoming.header.sequence);
+        }
+        let mut reader = PacketReader::new();
+        let mut first = true;
+        loop {
+            // What is in the buffer at first has been sent.
+            let is_over = self.pass_packets(server, &mut reader, first, |_| true).await?;
+            first = false;
+            if let Some(sequence) = is_over {
+                return Ok(sequence);
+            }
+            self.receive().await?;
+        }
+    }
+
+    /// Sends a file: the client's packets up to an empty one, whose sequence id it gives.
+    pub async fn send_file(&mut self, server: &mut ServerConnection) -> Result<u8, ExchangeError> {
+        let mut reader = PacketReader::new();
+        loop {
+            if let Some(sequence) = self.pass_packets(server, &mut reader, false, |bytes| bytes == 0).await? {
+                return Ok(sequence);
+            }
+            self.receive().await?;
+        }
+    }
+
+    /// Passes on what is in the buffer, up to the end of a payload that `is_last` says to be the last by its
+    /// length; gives the sequence id behind which the server speaks.
+    async fn pass_packets(
+        &mut self,
+        server: &mut ServerConnection,
+        reader: &mut PacketReader,
+        is_sent: bool,
+        is_last: impl Fn(u64) -> bool,
+    ) -> Result<Option<u8>, ExchangeError> {
+        let Some(buffer) = self.buffer else { return Ok(None) };
+        let (mut pass, mut last) = (0, None);
+        while last.is_none() {
+            let input = buffer.filled().get(pass..).unwrap_or_default();
+            let step = reader.advance(input, |_, _| 0).map_err(|_| ExchangeError::Client)?;
+            pass += step.consumed;
+            let ended = match step.event {
+                PacketEvent::Partial { .. } => break,
+                PacketEvent::Head(head) => head.is_whole.then_some(head.bytes.len() as u64),
+                PacketEvent::Middle => None,
+                PacketEvent::End { payload_bytes } => Some(payload_bytes),
+            };
+            if ended.is_some_and(&is_last) {
+                last = Some(reader.next_sequence().wrapping_sub(1));
+            }
+        }
+        if !is_sent {
+            self.deadline.set(clock::now() + CLIENT_PATIENCE);
+            let bytes = buffer.filled().get(..pass).unwrap_or_default();
+            let sent = send_all(&mut *server.connection, bytes, self.deadline, || {}).await;
+            sent.map_err(|error| lost(error.into()))?;
+        }
+        buffer.consume(pass);
+        if buffer.is_empty() {
+            *self.buffer = None;
+        }
+        Ok(last)
+    }
+
+    async fn receive(&mut self) -> Result<(), ExchangeError> {
+        self.deadline.set(clock::now() + CLIENT_PATIENCE);
+        let mut buffer = match self.buffer.take() {
+            Some(mut held) => {
+                held.compact();
+                held
+            }
+            None => self.buffers.borrow(LARGE).ok_or_else(|| lost(ServerFailure::NoMemory))?,
+        };
+        let received = poll_fn(|context| match self.client.poll_receive(context, &mut buffer) {
+            Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
+            Poll::Pending => timed_out(self.deadline),
+        });
+        match received.await {
+            Ok(count) if count > 0 => self.received += count as u64,
+            _ => return Err(ExchangeError::Client),
+        }
+        *self.buffer = Some(buffer);
+        Ok(())
+    }
+}
+
+fn lost(failure: ServerFailure) -> ExchangeError {
+    ExchangeError::Server { failure, forwarded: false }
+}
+
+/// Sends two pieces, in one call where the kernel takes both.
+async fn send_both(
+    server: &mut ServerConnection,
+    mut one: &[u8],
+    mut other: &[u8],
+    deadline: &Deadline,
+) -> Result<(), ExchangeError> {
+    while !one.is_empty() || !other.is_empty() {
+        let sent = poll_fn(|context| {
+            let sent = match one.is_empty() {
+                true => server.connection.poll_send(context, other),
+                false => server.connection.poll_send_parts(context, &[one, other, b""]),
+            };
+            match sent {
+                Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
+                Poll::Pending => timed_out(deadline),
+            }
+        });
+        let sent = sent.await.map_err(|error| lost(error.into()))?;
+        let of_one = sent.min(one.len());
+        (one, other) = (&one[of_one..], &other[sent - of_one..]);
+    }
+    Ok(())
+}
