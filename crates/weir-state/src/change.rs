@@ -93,6 +93,9 @@ impl Pool {
             bell: self.bell.clone(),
             nudge: self.nudge.clone(),
             account: self.account.clone(),
+            client_login: self.client_login.clone(),
+            accounts: self.accounts.clone(),
+            full_logins: self.full_logins.clone(),
         }
     }
 }

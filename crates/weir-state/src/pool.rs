@@ -11,7 +11,9 @@ use weir_config::{MysqlTopology, Reads};
 use weir_io::clock;
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
-use weir_tls::{BackendTls, ClientTls, Loaded, OwnAccount, StickyKey};
+use weir_tls::accounts::Accounts;
+use weir_tls::full_logins::FullLogins;
+use weir_tls::{BackendTls, ClientLogin, ClientTls, Loaded, OwnAccount, StickyKey};
 
 use crate::connections::ConnectionCount;
 use crate::counterparts::Counterparts;
@@ -45,6 +47,12 @@ pub struct Pool {
     pub nudge: Arc<Nudge>,
     /// The account that Weir has on its MySQL servers; `None` where it has none.
     pub account: Option<Arc<OwnAccount>>,
+    /// What clients of its MySQL servers log in by; `None` for servers of another kind.
+    pub client_login: Option<Arc<ClientLogin>>,
+    /// The accounts that have logged in, across reloads.
+    pub accounts: Arc<Accounts>,
+    /// Turns for those who are asked for their password, across reloads.
+    pub full_logins: Arc<FullLogins>,
 }
 
 /// One backend of one pool.
@@ -111,8 +119,15 @@ impl Pool {
         displaced: &mut Displaced,
     ) -> Arc<Pool> {
         let (tls, sticky) = (loaded.pool(&config.name), loaded.sticky(&config.name));
-        let account = loaded.account(&config.name);
-        if let Some(old) = old.filter(|old| old.is_as_configured(config, tls, sticky, account)) {
+        let (account, client_login) = (loaded.account(&config.name), loaded.client_login(&config.name));
+        let is_same_login = |old: &Pool| match (&old.client_login, client_login) {
+            (None, None) => true,
+            (Some(one), Some(other)) => one.is_same(other),
+            _ => false,
+        };
+        let is_same =
+            |old: &&Arc<Pool>| is_same_login(old) && old.is_as_configured(config, tls, sticky, account);
+        if let Some(old) = old.filter(is_same) {
             return old.clone();
         }
         let mut known =
@@ -146,6 +161,9 @@ impl Pool {
             bell: old.map_or_else(Default::default, |old| old.bell.clone()),
             nudge: old.map_or_else(Default::default, |old| old.nudge.clone()),
             account: account.cloned(),
+            client_login: client_login.cloned(),
+            accounts: old.map_or_else(Default::default, |old| old.accounts.clone()),
+            full_logins: old.map_or_else(Default::default, |old| old.full_logins.clone()),
         })
     }
 

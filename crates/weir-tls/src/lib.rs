@@ -8,12 +8,16 @@
 //! Start reading at [`loaded`].
 #![forbid(unsafe_code)]
 
+mod account_file;
+pub mod accounts;
 pub mod acme;
 mod certificate;
 mod client;
+mod client_login;
 mod der;
 mod files;
 mod fingerprint;
+pub mod full_logins;
 pub mod hello;
 mod loaded;
 mod own_account;
@@ -26,8 +30,10 @@ mod sessions;
 mod sticky;
 pub mod tickets;
 
+pub use account_file::AccountFile;
 pub use certificate::{Facts, Identity};
 pub use client::{BackendTls, ClientTls};
+pub use client_login::ClientLogin;
 pub use files::LoadError;
 pub use fingerprint::fingerprint;
 pub use loaded::Loaded;

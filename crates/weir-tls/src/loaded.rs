@@ -7,6 +7,7 @@ use weir_config::{Config, Protocol};
 
 use crate::acme::Challenges;
 use crate::client::ClientTls;
+use crate::client_login::ClientLogin;
 use crate::files::LoadError;
 use crate::own_account::OwnAccount;
 use crate::server::ServerTls;
@@ -20,6 +21,7 @@ pub struct Loaded {
     pools: HashMap<String, Arc<ClientTls>>,
     sticky: HashMap<String, Arc<StickyKey>>,
     accounts: HashMap<String, Arc<OwnAccount>>,
+    client_logins: HashMap<String, Arc<ClientLogin>>,
     challenges: Arc<Challenges>,
 }
 
@@ -56,6 +58,10 @@ impl Loaded {
                 Ok(None) => {}
                 Err(error) => errors.push(error),
             }
+            match ClientLogin::load(mysql) {
+                Ok(login) => drop(loaded.client_logins.insert(pool.name.clone(), login)),
+                Err(error) => errors.push(error),
+            }
         }
         for pool in &config.pools {
             let Some(tls) = &pool.tls else { continue };
@@ -89,6 +95,11 @@ impl Loaded {
     /// The account that Weir has on the pool's MySQL servers; `None` where it has none.
     pub fn account(&self, pool: &str) -> Option<&Arc<OwnAccount>> {
         self.accounts.get(pool)
+    }
+
+    /// What clients of the pool's MySQL servers log in by; `None` for a pool of others.
+    pub fn client_login(&self, pool: &str) -> Option<&Arc<ClientLogin>> {
+        self.client_logins.get(pool)
     }
 
     /// `None` for a pool without TLS.

@@ -94,7 +94,12 @@ impl Password {
     /// A digest that two passwords share only if they are the same, for keys of tables: without the password
     /// it is as good as random.
     pub fn digest(&self) -> [u8; 32] {
-        *sha256(&[b"weir account 1", &self.0])
+        Password::digest_of(&self.0)
+    }
+
+    /// The same of any bytes that are a secret.
+    pub(crate) fn digest_of(bytes: &[u8]) -> [u8; 32] {
+        *sha256(&[b"weir account 1", bytes])
     }
 }
 

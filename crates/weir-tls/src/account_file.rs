@@ -1,0 +1,106 @@
+//! A file of accounts and passwords, for `passwords = "file"`: `user:password` on each line.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use zeroize::Zeroizing;
+
+use crate::accounts::LONGEST_NAME_BYTES;
+use crate::files::{self, LoadError};
+use crate::password::{LONGEST_BYTES, Password};
+
+/// The accounts of a file.
+pub struct AccountFile {
+    by_name: HashMap<Box<[u8]>, Password>,
+    digest: [u8; 32],
+}
+
+impl AccountFile {
+    /// Reads a file. Empty lines and those that begin with `#` say nothing; a name ends at the first colon,
+    /// and all that follows is the password.
+    ///
+    /// # Errors
+    /// The file can't be read, others than its owner may read it, or a line says no account, or one said
+    /// before.
+    pub fn load(file: &Path) -> Result<AccountFile, LoadError> {
+        files::refuse_if_others_may_read(file)?;
+        let bytes = Zeroizing::new(files::read(file)?);
+        let mut by_name = HashMap::new();
+        for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if line.is_empty() || line.starts_with(b"#") {
+                continue;
+            }
+            // What stands in the line is a secret, and no part of an error.
+            let wrong = |what: &str| LoadError::new(file, format!("line {number} {what}"));
+            let colon = line.iter().position(|byte| *byte == b':');
+            let (user, rest) = line.split_at_checked(colon.unwrap_or(line.len())).unwrap_or((line, b""));
+            let Some(password) = rest.strip_prefix(b":") else {
+                return Err(wrong("has no colon; expected `user:password`"));
+            };
+            if user.is_empty() || user.len() > LONGEST_NAME_BYTES || line.contains(&0) {
+                return Err(wrong("has no user name of 1 to 32 characters; expected `user:password`"));
+            }
+            let password = Password::new(password)
+                .ok_or_else(|| wrong(&format!("has a password of more than {LONGEST_BYTES} bytes")))?;
+            if by_name.insert(Box::from(user), password).is_some() {
+                return Err(wrong("has a user who stands before; expected one line for each"));
+            }
+        }
+        let digest = Password::digest_of(&bytes);
+        Ok(AccountFile { by_name, digest })
+    }
+
+    /// The password of `user`; `None` where the file does not have it.
+    pub fn find(&self, user: &[u8]) -> Option<&Password> {
+        self.by_name.get(user)
+    }
+
+    /// Whether both say the same.
+    pub fn is_same(&self, other: &AccountFile) -> bool {
+        self.digest == other.digest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn of(contents: &[u8], mode: u32) -> Result<AccountFile, String> {
+        let name = format!("weir-accounts-{}-{:x}-{mode:o}", std::process::id(), contents.len());
+        let file = std::env::temp_dir().join(name);
+        std::fs::write(&file, contents).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        let read = AccountFile::load(&file);
+        std::fs::remove_file(&file).unwrap();
+        read.map_err(|error| error.reason)
+    }
+
+    #[test]
+    fn a_line_is_a_name_up_to_the_first_colon_and_a_password() {
+        let file = of(b"# ours\napp:ses:ame\r\n\nempty:\nlast:word", 0o600).unwrap();
+        let password = |user: &[u8]| file.find(user).map(|password| password.bytes().to_vec());
+        assert_eq!(password(b"app").as_deref(), Some(&b"ses:ame"[..]));
+        assert_eq!(password(b"empty").as_deref(), Some(&b""[..]));
+        assert_eq!(password(b"last").as_deref(), Some(&b"word"[..]));
+        assert_eq!(password(b"# ours"), None);
+        assert!(file.is_same(&of(b"# ours\napp:ses:ame\r\n\nempty:\nlast:word", 0o400).unwrap()));
+        assert!(!file.is_same(&of(b"app:other", 0o600).unwrap()));
+    }
+
+    #[test]
+    fn an_error_says_the_line_and_not_what_stands_there() {
+        for (contents, expected) in [
+            (&b"a:b\nsesame\n"[..], "line 2 has no colon"),
+            (b":sesame", "line 1 has no user name"),
+            (b"a:sesame\na:sesame1", "line 2 has a user who stands before"),
+        ] {
+            let reason = of(contents, 0o600).err().unwrap();
+            assert!(reason.starts_with(expected) && !reason.contains("sesame"), "{reason}");
+        }
+        assert!(of(b"a:b", 0o644).err().unwrap().contains("may be read by others"));
+        assert!(of(&[b"a:".as_slice(), &[b'x'; 300]].concat(), 0o600).err().unwrap().contains("256"));
+    }
+}

@@ -1,0 +1,69 @@
+//! What clients of a pool of MySQL servers log in by: the key that their passwords go under, the accounts
+//! that are known, and how many may be asked for their password.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use weir_config::{Passwords, PoolMysql};
+
+use crate::account_file::AccountFile;
+use crate::files::{self, LoadError};
+use crate::rsa_key::{PasswordKey, ServerKey};
+
+/// What was read of the files that `[pool.NAME.mysql]` names for the logins of clients.
+pub struct ClientLogin {
+    /// Weir's own key.
+    pub own_key: Arc<PasswordKey>,
+    /// The servers' key, where the config pins one.
+    pub server_key: Option<ServerKey>,
+    /// The accounts of `passwords_file`.
+    pub file: Option<AccountFile>,
+    /// What the file of the servers' key said, to compare.
+    server_pem: Option<Vec<u8>>,
+}
+
+/// The key of a process whose config names no file: made when it is first needed, and the same over reloads.
+static KEY_OF_THE_PROCESS: OnceLock<Arc<PasswordKey>> = OnceLock::new();
+
+impl ClientLogin {
+    /// Reads the files that `config` names.
+    ///
+    /// # Errors
+    /// A file can't be used, or others than its owner may read what is a secret.
+    pub(crate) fn load(config: &PoolMysql) -> Result<Arc<ClientLogin>, LoadError> {
+        let own_key = match (&config.key_file, KEY_OF_THE_PROCESS.get()) {
+            (Some(file), _) => Arc::new(PasswordKey::load(Some(file))?),
+            (None, Some(key)) => key.clone(),
+            (None, None) => {
+                let key = Arc::new(PasswordKey::load(None)?);
+                KEY_OF_THE_PROCESS.get_or_init(|| key).clone()
+            }
+        };
+        let (mut server_key, mut server_pem) = (None, None);
+        if let Some(file) = &config.server_public_key {
+            server_key = Some(ServerKey::load(file)?);
+            server_pem = Some(files::read(file)?);
+        }
+        let file = config.passwords_file.as_deref().filter(|_| config.passwords == Passwords::File);
+        let file = file.map(AccountFile::load).transpose()?;
+        Ok(Arc::new(ClientLogin { own_key, server_key, file, server_pem }))
+    }
+
+    /// Whether both log clients in alike.
+    pub fn is_same(&self, other: &ClientLogin) -> bool {
+        let is_same_file = match (&self.file, &other.file) {
+            (None, None) => true,
+            (Some(one), Some(other)) => one.is_same(other),
+            _ => false,
+        };
+        is_same_file
+            && self.own_key.public_pem() == other.own_key.public_pem()
+            && self.server_pem == other.server_pem
+    }
+}
+
+impl fmt::Debug for ClientLogin {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("ClientLogin").finish_non_exhaustive()
+    }
+}
