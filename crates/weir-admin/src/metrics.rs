@@ -10,7 +10,8 @@ use weir_proxy::http::cache::Cache;
 use weir_quic::counts::{Counts as QuicCounts, DROP_NAMES};
 use weir_stats::expose::{self, Exposition, Metric};
 use weir_stats::table::{
-    CODE_CLASSES, CacheResult, Compressed, End, Handshake, ListenerCells, PoolCells, Rejected, SqliVerdict,
+    CODE_CLASSES, CacheResult, Compressed, End, Handshake, ListenerCells, Login, PoolCells, Rejected,
+    SqliVerdict,
 };
 use weir_stats::{Counter, Histogram, PerWorker};
 
@@ -204,6 +205,7 @@ fn listeners(out: &mut Exposition, control: &Control, compiled: &CompiledSnapsho
     all.by_word(out, &expose::ENDS, End::WORDS, |cells| &cells.ends[..]);
     let keeping = counted(listeners.iter().filter(|listener| listener.keeps()));
     keeping.by_word(out, &expose::CACHE_REQUESTS, CacheResult::WORDS, |cells| &cells.cache[..]);
+    logins(out, listeners);
     tls(out, listeners);
     acme(out, control);
     compression(out, listeners);
@@ -245,6 +247,12 @@ fn compression(out: &mut Exposition, listeners: &[Arc<Listener>]) {
             ("encoded", |cells| &cells.compression_encoded_bytes),
         ],
     );
+}
+
+fn logins(out: &mut Exposition, listeners: &[Arc<Listener>]) {
+    let mysql = counted(listeners.iter().filter(|listener| listener.config.protocol() == Protocol::Mysql));
+    mysql.by_word(out, &expose::MYSQL_LOGINS, Login::WORDS, |cells| &cells.logins[..]);
+    mysql.totals(out, &expose::MYSQL_LOGINS_WAITED, |cells| &cells.logins_waited);
 }
 
 fn tls(out: &mut Exposition, listeners: &[Arc<Listener>]) {

@@ -79,6 +79,8 @@ metrics! {
     RATE_LIMIT_OVERFLOW = "weir_rate_limit_overflow_total" Counter ["listener"] "Times a key of a `rate_limit` found no room among its `keys` and shared a bucket; HTTP listeners.";
     SQLI = "weir_sqli_requests_total" Counter ["listener", "verdict"] "Requests on routes with `sqli`, by what was found; listeners that have such routes.";
     ENDS = "weir_ends_total" Counter ["listener", "reason"] "Exchanges, TCP sessions and UDP flows that ended, by the end reason of the access log.";
+    MYSQL_LOGINS = "weir_mysql_logins_total" Counter ["listener", "result"] "MySQL logins, by how clients showed who they are, or why they were not let in.";
+    MYSQL_LOGINS_WAITED = "weir_mysql_logins_waited_total" Counter ["listener"] "MySQL logins with the password itself that waited for their turn (`full_logins`, `full_logins_per_client`).";
     TLS_HANDSHAKES = "weir_tls_handshakes_total" Counter ["listener", "result"] "TLS handshakes with clients, by result: `full` and `resumed` came about, the others say why not.";
     CERTIFICATE_EXPIRY = "weir_certificate_expiry_timestamp_seconds" Gauge ["listener", "certificate"] "When the certificate stops being good, Unix time.";
     ACME_ORDERS = "weir_acme_orders_total" Counter ["certificate", "result"] "Attempts to get a certificate, by result: `issued`, `away` (the authority could not be spoken with), `refused` (by it) or `store` (our disk).";

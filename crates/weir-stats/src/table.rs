@@ -59,6 +59,9 @@ words! {
         QueueTimeout = "queue_timeout", "Waited in the queue for its whole timeout; answered 503.";
         ParkFull = "park_full", "No server was the primary, and as many as may wait for one did (`park_max`); answered with error 1836.";
         ParkTimeout = "park_timeout", "No server became the primary within `park`; answered with error 1836.";
+        LoginRefused = "login_refused", "The login was refused by a server, or as one would; answered with its error, as 1045.";
+        LoginLimited = "login_limited", "More clients had to show their password than `full_logins` lets; answered with error 1040.";
+        LoginTimeout = "login_timeout", "The login did not end within `timeout.handshake`; closed.";
         ConnectFailed = "connect_failed", "No backend accepted a connection; answered 502.";
         ConnectTimeout = "connect_timeout", "No backend accepted within `timeout.connect`; answered 504.";
         BackendTls = "backend_tls", "No backend could be spoken TLS with, most often because its certificate is not good; answered 502.";
@@ -103,6 +106,8 @@ words! {
         Memory = "memory", "Memory budget used up.";
         RetryBudget = "retry_budget", "A retry was due and the pool's retry budget was used up.";
         FlowLimit = "flow_limit", "UDP flow table full.";
+        Login = "login", "MySQL login refused, or not done in time.";
+        LoginLimit = "login_limit", "More MySQL logins in full than `full_logins` or `full_logins_per_client`.";
         FrameFlood = "frame_flood", "HTTP/2 or HTTP/3 client sent more frames without content than `control_frames` allows; closed.";
     }
 }
@@ -134,6 +139,23 @@ words! {
         NotTls = "not_tls", "What the client sent is no TLS.";
         Malformed = "malformed", "The client broke the protocol.";
         Overload = "overload", "Weir's own memory or descriptors ran short.";
+    }
+}
+
+words! {
+    /// Ways in which a MySQL client showed who it is, and what became of those that did not get in: label
+    /// `result` of `weir_mysql_logins_total`.
+    Login {
+        Fast = "fast", "Let in: the proof was of a password that is known.";
+        FullTls = "full_tls", "Let in: the password came within TLS.";
+        FullRsa = "full_rsa", "Let in: the password came under Weir's RSA key.";
+        Empty = "empty", "Let in without a password, as the server lets that account.";
+        Relayed = "relayed", "Let in by a server that the client proved itself to.";
+        Refused = "refused", "Not let in: by a server, or because no password shows what the client sent.";
+        Limited = "limited", "Not let in: over `full_logins` or `full_logins_per_client`.";
+        Unavailable = "unavailable", "Not let in: no server could be asked.";
+        Malformed = "malformed", "The client broke the protocol, or speaks none that is safe.";
+        Gone = "gone", "The client left, or took longer than `timeout.handshake`.";
     }
 }
 
@@ -196,6 +218,10 @@ pub struct ListenerCells {
     pub ends: Counters<{ End::ALL.len() }>,
     /// TLS handshakes by [`Handshake`].
     pub handshakes: [Counter; Handshake::ALL.len()],
+    /// MySQL logins by [`Login`].
+    pub logins: [Counter; Login::ALL.len()],
+    /// MySQL logins in full that had to wait for their turn.
+    pub logins_waited: Counter,
     /// Requests on routes with a cache by [`CacheResult`].
     pub cache: [Counter; CacheResult::ALL.len()],
     /// Responses by [`Compressed`].

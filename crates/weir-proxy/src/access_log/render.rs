@@ -158,14 +158,14 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
         End::Responded => *b"LR",
         End::ClientClosed => [b'C', phase],
         End::ClientIdle => [b'c', if is_http { b'R' } else { b'D' }],
-        End::ClientHeader => *b"cR",
+        End::ClientHeader | End::LoginTimeout => *b"cR",
         End::ClientBody => *b"cD",
         End::BadRequest | End::BadProxyHeader | End::BodyTooLarge | End::NoRoute | End::MethodRefused => {
             *b"PR"
         }
         End::NotCached => *b"PH",
         End::NoBackend | End::ConnectFailed | End::BackendTls => *b"SC",
-        End::Misdirected | End::Handshake | End::Sqli => *b"PR",
+        End::Misdirected | End::Handshake | End::Sqli | End::LoginRefused | End::LoginLimited => *b"PR",
         End::DeniedAddress
         | End::DeniedMethod
         | End::DeniedPath

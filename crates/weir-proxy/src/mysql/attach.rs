@@ -393,7 +393,8 @@ impl Attach<'_> {
             clear.push(0);
             return Ok(clear);
         }
-        if let Some(key) = self.chosen.pool.shared.account.as_ref().and_then(|own| own.server_key.as_ref()) {
+        let client_login = self.chosen.pool.shared.client_login.as_ref();
+        if let Some(key) = client_login.and_then(|login| login.server_key.as_ref()) {
             return self.sealed(key, challenge);
         }
         let is_elder = challenge.plugin == SHA256_PASSWORD;

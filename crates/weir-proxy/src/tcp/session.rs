@@ -370,6 +370,8 @@ fn rejection(end: End) -> Option<Rejected> {
     Some(match end {
         End::BadProxyHeader => Rejected::BadProxyHeader,
         End::ClientHeader => Rejected::HeaderTimeout,
+        End::LoginRefused | End::LoginTimeout => Rejected::Login,
+        End::LoginLimited => Rejected::LoginLimit,
         End::Handshake => Rejected::Handshake,
         End::NoRoute => Rejected::NoRoute,
         End::DeniedAddress => Rejected::DeniedAddress,

@@ -1,0 +1,192 @@
+//! By what a client shows its password: the short proof where it is known, the password itself where not, and
+//! a server's word in each case.
+
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use weir_config::Passwords;
+use weir_io::clock;
+use weir_mysql::authentication::{
+    AuthSwitch, FAST_AUTH_SUCCESS, PERFORM_FULL_AUTHENTICATION, REQUEST_PUBLIC_KEY, write_more_data,
+};
+use weir_mysql::greeting::{CACHING_SHA2_PASSWORD, Nonce};
+use weir_stats::table::Login;
+use weir_tls::ClientLogin;
+use weir_tls::password::Password;
+use zeroize::Zeroizing;
+
+use super::{Candidate, Claim, Denied, Failed, LoginTerms, Shown};
+use crate::mysql::account::Account;
+use crate::mysql::talk::{Talk, TalkError, Wire};
+
+/// Longest packet of a proof, in bytes: a password under a key of 8,192 bits has 1,024.
+const PROOF_BYTES: usize = 1024;
+
+/// What a proof goes by.
+pub struct Proof<'a> {
+    pub terms: &'a LoginTerms<'a>,
+    /// Whether the client speaks within TLS.
+    pub is_secure: bool,
+}
+
+impl Proof<'_> {
+    /// Has the client show its password and a server decide.
+    pub async fn admit<T>(
+        &self,
+        talk: &mut Talk<impl Wire>,
+        claim: Claim,
+        shown: Shown,
+        mut confirm: impl AsyncFnMut(&Candidate) -> Result<T, Denied>,
+    ) -> Result<(Candidate, Login, T), Failed> {
+        let (password, how) = self.password(talk, &claim, shown).await?;
+        let Claim { user, capabilities, max_packet_bytes, collation, database, attributes } = claim;
+        let account = Rc::new(Account::new(&user, password));
+        let candidate =
+            Candidate { account, capabilities, max_packet_bytes, collation, database, attributes };
+        // It waits for a server now, which is not its fault.
+        self.terms.deadline.set_idle(None);
+        let confirmed = confirm(&candidate).await;
+        let (shared, account) = (&self.terms.pool.shared, &candidate.account);
+        match confirmed {
+            Ok(confirmed) => {
+                if let Some(most) = self.learns() {
+                    shared.accounts.keep(&account.user, &account.password, most, clock::now());
+                }
+                Ok((candidate, how, confirmed))
+            }
+            Err(Denied::Refused(error)) => {
+                shared.accounts.refuse(&account.user, &account.password);
+                Err(Failed::refused(error.code, &error.state, &error.message))
+            }
+            Err(Denied::Unavailable(error, end)) => {
+                Err(Failed { answer: Some(error), end, counted: Login::Unavailable })
+            }
+        }
+    }
+
+    /// The password that the client shows to have, or says to have.
+    async fn password(
+        &self,
+        talk: &mut Talk<impl Wire>,
+        claim: &Claim,
+        shown: Shown,
+    ) -> Result<(Password, Login), Failed> {
+        let (nonce, answer) = match shown {
+            Shown::Answer(nonce, answer) => (nonce, answer),
+            Shown::Nothing(nonce) => {
+                let switch = AuthSwitch { plugin: CACHING_SHA2_PASSWORD, data: &nonce };
+                talk.send(self.terms.deadline, |out| switch.write(out)).await?;
+                (nonce, self.receive(talk).await?)
+            }
+        };
+        let client_login = self.terms.pool.shared.client_login.clone().ok_or_else(Failed::internal)?;
+        if self.learns().is_none() {
+            return self.of_the_file(talk, claim, &client_login, (&nonce, &answer)).await;
+        }
+        if answer.is_empty() || **answer == [0] {
+            // A login with an empty password, which a server judges as any other (its own rule, and the
+            // reason for which nothing is compared here). It costs the servers a login each time.
+            self.take_turn().await?;
+            let empty = Password::new(b"").ok_or_else(Failed::internal)?;
+            return Ok((empty, Login::Empty));
+        }
+        let known = self.terms.pool.shared.accounts.find(&claim.user, clock::now());
+        if let Some(password) = known.filter(|password| password.is_shown_by(&answer, &nonce)) {
+            self.say(talk, &[FAST_AUTH_SUCCESS]).await?;
+            return Ok((password, Login::Fast));
+        }
+        // Who is not known and who has another password than is known are asked the same: the password may
+        // have been changed on the servers, and nobody learns here who is known.
+        self.in_full(talk, claim, &client_login, &nonce).await
+    }
+
+    /// An account of `passwords_file`. One that is not there is refused after the very same exchange.
+    async fn of_the_file(
+        &self,
+        talk: &mut Talk<impl Wire>,
+        claim: &Claim,
+        client_login: &ClientLogin,
+        (nonce, answer): (&Nonce, &[u8]),
+    ) -> Result<(Password, Login), Failed> {
+        let found = client_login.file.as_ref().and_then(|file| file.find(&claim.user));
+        let nobodys = Password::new(b"nobody's").ok_or_else(Failed::internal)?;
+        let is_shown = found.unwrap_or(&nobodys).is_shown_by(answer, nonce);
+        let answer = if *answer == [0] { &[][..] } else { answer };
+        match found.filter(|password| is_shown || (password.is_empty() && answer.is_empty())) {
+            Some(password) if password.is_empty() => Ok((password.clone(), Login::Empty)),
+            Some(password) => {
+                self.say(talk, &[FAST_AUTH_SUCCESS]).await?;
+                Ok((password.clone(), Login::Fast))
+            }
+            None => Err(Failed::denied(claim, self.terms.client, !answer.is_empty())),
+        }
+    }
+
+    /// Asks for the password itself.
+    async fn in_full(
+        &self,
+        talk: &mut Talk<impl Wire>,
+        claim: &Claim,
+        client_login: &ClientLogin,
+        nonce: &Nonce,
+    ) -> Result<(Password, Login), Failed> {
+        let denied = || Failed::denied(claim, self.terms.client, true);
+        self.say(talk, &[PERFORM_FULL_AUTHENTICATION]).await?;
+        let mut packet = self.receive(talk).await?;
+        if self.is_secure {
+            self.take_turn().await?;
+            // Its NUL tells a password from a cut one.
+            let password = packet.strip_suffix(b"\0").and_then(Password::new);
+            return Ok((password.ok_or_else(denied)?, Login::FullTls));
+        }
+        if **packet == [REQUEST_PUBLIC_KEY] {
+            self.say(talk, client_login.own_key.public_pem().as_bytes()).await?;
+            packet = self.receive(talk).await?;
+        }
+        self.take_turn().await?;
+        let password = client_login.own_key.open(&packet, nonce);
+        Ok((password.ok_or_else(denied)?, Login::FullRsa))
+    }
+
+    /// Waits for this client's turn to cost what a login in full does.
+    async fn take_turn(&self) -> Result<(), Failed> {
+        let LoginTerms { worker, listener, pool, deadline, client, .. } = *self.terms;
+        let Some(config) = &pool.shared.config.mysql else { return Err(Failed::internal()) };
+        let (most, own) = (config.full_logins, config.full_logins_per_client);
+        let client = weir_screen::address_key(client);
+        let wait = pool.shared.full_logins.take(client, most, own, clock::now());
+        let wait = wait.ok_or_else(Failed::limited)?;
+        if wait == Duration::ZERO {
+            return Ok(());
+        }
+        listener.shared.cells.of(worker.number).logins_waited.increment();
+        let mut turn = pin!(tokio::time::sleep(wait));
+        let waited = poll_fn(|context| match turn.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Ok(())),
+            Poll::Pending if deadline.has_passed() => Poll::Ready(Err(TalkError::TimedOut)),
+            Poll::Pending if deadline.is_shed() => Poll::Ready(Err(TalkError::Shed)),
+            Poll::Pending => Poll::Pending,
+        });
+        waited.await.map_err(|error| match error {
+            TalkError::TimedOut => Failed::limited(),
+            other => other.into(),
+        })
+    }
+
+    /// How many accounts are kept at most; `None` where they stand in a file.
+    fn learns(&self) -> Option<usize> {
+        let config = self.terms.pool.shared.config.mysql.as_ref()?;
+        (config.passwords != Passwords::File).then_some(config.accounts as usize)
+    }
+
+    async fn say(&self, talk: &mut Talk<impl Wire>, data: &[u8]) -> Result<(), TalkError> {
+        talk.send(self.terms.deadline, |out| write_more_data(out, data)).await
+    }
+
+    async fn receive(&self, talk: &mut Talk<impl Wire>) -> Result<Zeroizing<Vec<u8>>, TalkError> {
+        talk.receive(&self.terms.worker.buffers, self.terms.deadline, PROOF_BYTES).await
+    }
+}
