@@ -72,7 +72,7 @@ table! {
         park_max: u32 =
             count(Limit::new(10_000, 0, 1_000_000, "each is a client that waits, and all come at once in the end"));
         /// How it is known who a client is.
-        passwords: Passwords = word(Passwords::WORDS, "relay").also(&["auth", "authentication"]);
+        passwords: Passwords = word(Passwords::WORDS, "learn").also(&["auth", "authentication"]);
         /// File of accounts and passwords, `user:password` on a line; nobody else may read it. Means
         /// something where `passwords` is `"file"`.
         passwords_file: Option<PathBuf> = text(&FILE).default("none").not_built().also(&["users", "auth_file", "userlist"]);
@@ -174,7 +174,6 @@ pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Fi
     if spoken(listener) != Some(Protocol::Mysql) {
         return;
     }
-    refuse_what_listeners_lack(listener, findings);
     let pool = listener.text("pool").and_then(|name| root.named("pool").find(|pool| pool.name == name));
     let Some(pool) = pool else { return };
     if pool.lacks("mysql") {
@@ -204,26 +203,6 @@ pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Fi
     }
 }
 
-/// What the data path does not do yet for a listener is refused by name: it relays a connection as it is.
-fn refuse_what_listeners_lack(listener: &Fields, findings: &mut Findings<'_>) {
-    let Some(tls) = listener.table("tls").filter(|tls| !tls.is_bad("mode")) else { return };
-    let mode = tls.word("mode");
-    if ![TlsMode::Disabled, TlsMode::Passthrough].map(TlsMode::word).contains(&mode) {
-        let message = format!("`mode = \"{mode}\"` is not built yet in this version");
-        let hint = "expected \"passthrough\": clients and servers speak TLS with each other";
-        findings.error(tls.at("mode"), message, hint);
-    }
-}
-
-/// The same for a pool that mysql listeners use.
-fn refuse_what_pools_lack(pool: &Fields, findings: &mut Findings<'_>) {
-    if pool.table("tls").is_some() {
-        let message = "`tls` towards MySQL servers is not built yet in this version";
-        let hint = "leave it out; clients speak TLS with the servers by `mode = \"passthrough\"`";
-        findings.error(pool.at("tls"), message, hint);
-    }
-}
-
 fn passes_through(listener: &Fields) -> bool {
     listener.table("tls").is_some_and(|tls| tls.word("mode") == TlsMode::Passthrough.word())
 }
@@ -238,7 +217,6 @@ pub(crate) fn check_pool(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>
         findings.error(pool.at, format!("pool `{}` cannot have servers of both kinds", pool.name), hint);
     }
     let Some(fields) = pool.table("mysql") else { return };
-    refuse_what_pools_lack(pool, findings);
     let mysql = PoolMysql::of(fields);
     if mysql.topology != MysqlTopology::Static && fields.lacks("user") && !fields.is_bad("topology") {
         let hint = format!(

@@ -11,20 +11,19 @@ use weir_config::RetryOn;
 use weir_io::clock;
 use weir_io::stream::Sight;
 use weir_io::stream::Stream;
-use weir_mysql::capability::StatusFlags;
-use weir_mysql::state::TrackedState;
 
-use super::attach::{self, AttachError, LoggedIn, ServerLogin};
+use super::attach::{self, AttachError, ServerError, ServerLogin};
+use super::confirm::settle;
 use super::exchange::ServerFailure;
 use super::failure::Refusal;
 use super::kill;
 use super::own::{self, Own, OwnAnswer};
-use super::prepared::ServerStatements;
 use super::server::{IdleServers, ServerConnection};
 use super::session::{LeftAt, Session};
 use super::talk::TalkError;
 use crate::backends::{Chosen, WorkerPool, elapsed};
 use crate::reach::{Attempt, Park, Reach, Verdict, Wish};
+use crate::worker::Worker;
 
 /// Longest wait for a server to have what the session has written, before the primary is asked instead.
 const CATCH_UP: &str = "1";
@@ -64,7 +63,7 @@ fn next_stamp() -> u64 {
 }
 
 /// Why a server that was chosen is not the one.
-enum Unfit {
+pub enum Unfit {
     /// It could not be logged in to.
     Attach(AttachError),
     /// The connection to it failed while it was made ready.
@@ -88,8 +87,26 @@ impl Unfit {
         }
     }
 
+    /// What the server says against the account; `None` where it says nothing about that.
+    pub fn refused(&self) -> Option<ServerError> {
+        match self {
+            Unfit::Attach(AttachError::Refused(error)) => Some(error.clone()),
+            _ => None,
+        }
+    }
+
+    /// Tells passive health, and whoever watches the servers.
+    pub fn note(&self, chosen: &Chosen, worker: &Worker) {
+        let pool = &chosen.pool.shared;
+        tracing::debug!(pool = pool.config.name, backend = chosen.backend().shared.address, unfit = %self, "MySQL server");
+        if self.blames_server() {
+            chosen.observe_failure(worker, clock::now(), || self.to_string());
+            pool.nudge.ask();
+        }
+    }
+
     /// What `retry.on` calls it: nothing was sent of a statement.
-    fn retried_as(&self) -> Option<RetryOn> {
+    pub fn retried_as(&self) -> Option<RetryOn> {
         match self {
             Unfit::Attach(AttachError::Connect(error)) => error.retried_as(),
             _ => Some(RetryOn::Connect),
@@ -97,7 +114,7 @@ impl Unfit {
     }
 
     /// What the client is told when no other server is tried.
-    fn refusal(self, pool: &str) -> Refusal {
+    pub fn refusal(self, pool: &str) -> Refusal {
         match self {
             Unfit::Attach(error) => Refusal::not_attached(&error, pool),
             other => Refusal::failed(&other.to_string(), pool),
@@ -135,28 +152,13 @@ impl Session {
         }
     }
 
-    /// Begins a session whose client is logged in: learns the state of its first connection.
-    pub async fn begin(&mut self) -> Result<(), Refusal> {
-        self.renew_facts();
-        self.attach(WantedRole::Read, None).await?;
-        let Some(attached) = self.attached.take() else { return Ok(()) };
-        let state = attached.server.state.clone();
-        self.take_state(&state);
-        if state.variable("autocommit") == Some(b"OFF") {
-            self.status = StatusFlags::default();
-        }
-        self.renew_facts();
-        attached.give_back();
-        Ok(())
-    }
-
     /// `None` when the server that was chosen is behind what the session has written.
     async fn attach_in(&mut self, role: WantedRole, but: Option<&str>) -> Result<Option<Attached>, Refusal> {
         let Some(pool) = self.pool() else { return Err(Refusal::draining()) };
         let name = pool.shared.config.name.clone();
         let begun = clock::now();
         let except = but.and_then(|but| pool.backends.iter().position(|it| it.shared.address == but));
-        let mut reach = Reach::begin(&pool, self.wish(&pool, role), begun).elsewhere(except);
+        let mut reach = Reach::begin(&pool, wish(&pool, role), begun).elsewhere(except);
         loop {
             let stream = &mut self.stream;
             let client_gone = |context: &mut Context<'_>| has_left(stream, context);
@@ -183,11 +185,7 @@ impl Session {
                 }
                 Unfit::Attach(_) | Unfit::Server(_) => {}
             }
-            tracing::debug!(pool = %name, backend = %chosen.backend().shared.address, %unfit, "MySQL server");
-            if unfit.blames_server() {
-                chosen.observe_failure(&self.worker, clock::now(), || unfit.to_string());
-                pool.shared.nudge.ask();
-            }
+            unfit.note(&chosen, &self.worker);
             let kind = unfit.retried_as();
             let attempt = Attempt { idempotent: true, replayable: true, reused: false, kind };
             let listener = self.listener();
@@ -198,13 +196,6 @@ impl Session {
                 return Err(unfit.refusal(&name));
             }
         }
-    }
-
-    /// What the session asks of a pool.
-    fn wish(&self, pool: &WorkerPool, role: WantedRole) -> Wish {
-        let mysql = pool.shared.config.mysql.as_ref().filter(|mysql| !mysql.park.is_zero());
-        let park = mysql.map(|mysql| Park { longest: mysql.park, most: mysql.park_max });
-        Wish { role: Some(role), park, ..Wish::default() }
     }
 
     /// A connection to the chosen server, ready for the session's next statement.
@@ -263,32 +254,14 @@ impl Session {
         self.deadline.set(begun + self.listener().shared.config.timeout.connect);
         let header = chosen.pool.shared.config.send_proxy;
         let header = header.map(|version| self.client.proxy_header(version, || self.stream.local_addr()));
-        let login = ServerLogin {
-            account: &self.kind.account,
-            capabilities: self.kind.capabilities,
-            max_packet_bytes: self.max_packet_bytes,
-            collation: self.kind.collation,
-            database: self.state.schema(),
-            attributes: &self.attributes,
-        };
+        let login = ServerLogin { database: self.state.schema(), ..self.candidate.at_server() };
         let logged_in = attach::log_in(&self.worker, chosen, &self.deadline, header.as_deref(), &login).await;
+        let logged_in = logged_in.map_err(Unfit::Attach)?;
         let latency = elapsed(begun);
-        let LoggedIn { connection, capabilities, thread_id, .. } = logged_in.map_err(Unfit::Attach)?;
         chosen.observe_success(clock::now(), latency);
         self.report.connect = Some(self.report.connect.unwrap_or_default() + latency);
-        let mut server = Box::new(ServerConnection {
-            connection,
-            kind: self.kind.clone(),
-            capabilities,
-            thread_id,
-            state: Rc::new(TrackedState::default()),
-            statements: ServerStatements::default(),
-            stamp: next_stamp(),
-            is_at_rest: true,
-        });
-        self.deadline.set(own::until());
-        let settled = own::settle(&mut server, &self.worker.buffers, &self.deadline, false).await;
-        settled.map_err(Unfit::Server)?;
+        let mut server = ServerConnection::of_login(logged_in, self.kind.clone());
+        settle(&mut server, &self.worker.buffers, &self.deadline).await?;
         Ok(server)
     }
 
@@ -354,8 +327,15 @@ impl Session {
     }
 }
 
+/// What a statement asks of a pool.
+pub fn wish(pool: &WorkerPool, role: WantedRole) -> Wish {
+    let mysql = pool.shared.config.mysql.as_ref().filter(|mysql| !mysql.park.is_zero());
+    let park = mysql.map(|mysql| Park { longest: mysql.park, most: mysql.park_max });
+    Wish { role: Some(role), park, ..Wish::default() }
+}
+
 /// Takes a former owner's traces off a connection, and gives it back.
-async fn reset(worker: Rc<crate::worker::Worker>, mut attached: Attached) {
+async fn reset(worker: Rc<Worker>, mut attached: Attached) {
     let waker = std::future::poll_fn(|context| std::task::Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     deadline.set(own::until());

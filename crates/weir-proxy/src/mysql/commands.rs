@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use weir_io::wait::send_all;
-use weir_mysql::capability::StatusFlags;
+use weir_mysql::capability::Capabilities;
 use weir_mysql::command::{ClientCommand, STATEMENT_ID, set_statement_id, statement_id};
 use weir_mysql::packet::HEADER_BYTES;
 use weir_mysql::packet::PacketHeader;
@@ -16,9 +16,12 @@ use weir_stats::table::End;
 
 use super::acquire::Attached;
 use super::attach::ServerError;
+use super::confirm::Confirming;
 use super::failure::Refusal;
+use super::login::{self, Candidate, LoginTerms};
 use super::own;
 use super::prepared::{ClientStatement, MOST_OF_SESSION, StatementText};
+use super::server::ConnectionKind;
 use super::session::{Incoming, Session, wanted_role};
 use super::statement::{Attempted, Losses, Running};
 use super::upload::{Beginning, Source};
@@ -114,9 +117,7 @@ impl Session {
             | ClientCommand::RegisterSlave
             | ClientCommand::Clone
             | ClientCommand::SubscribeGroupReplicationStream => return self.dedicate(incoming).await,
-            ClientCommand::ChangeUser => {
-                return self.refuse_command(&incoming, Refusal::unknown_command()).await;
-            }
+            ClientCommand::ChangeUser => return self.change_user(incoming).await,
             _ => self.verdict_of(RoleWanted::Primary, LeftBehind::NONE),
         };
         self.run_statement(Running { incoming, command, verdict, prepares: None, executes: None }).await
@@ -139,16 +140,45 @@ impl Session {
             return Err(End::BackendClosed);
         }
         let state = attached.server.state.clone();
-        let is_on = state.variable("autocommit") == Some(b"ON");
-        self.status = if is_on { StatusFlags::AUTOCOMMIT } else { StatusFlags::default() };
-        self.take_state(&state);
-        self.renew_facts();
-        (self.pins, self.held, self.insert_id) = (LeftBehind::NONE, ReadsBack::NONE, Some(0));
-        (self.is_without_warnings, self.left_at) = (true, None);
-        self.statements.clear();
+        self.begin(&state);
         if let Some(attached) = self.attached.take() {
             attached.give_back();
         }
+        self.send_ok(sequence).await
+    }
+
+    /// Another account, which proves itself anew; nothing of the one before is left.
+    async fn change_user(&mut self, incoming: Incoming) -> Result<(), End> {
+        if !incoming.is_whole {
+            return self.refuse_command(&incoming, Refusal::unknown_command()).await;
+        }
+        let payload = zeroize::Zeroizing::new(self.payload(&incoming).to_vec());
+        self.consume(incoming.packet_bytes());
+        self.detach();
+        let (listener, pool) = (self.listener(), self.pool().ok_or(End::NoBackend)?);
+        let terms = LoginTerms {
+            worker: &self.worker,
+            listener: &listener,
+            pool: &pool,
+            deadline: &self.deadline,
+            client: self.client.address.ip(),
+            offers: Capabilities::NONE,
+        };
+        let confirming = Confirming {
+            worker: &self.worker,
+            listener: &listener,
+            pool: &pool,
+            deadline: &self.deadline,
+            client: self.client,
+        };
+        let confirm = async |candidate: &Candidate| confirming.run(candidate).await;
+        let (stream, buffer) = (&mut self.stream, &mut self.buffer);
+        let changed = login::change_user(&terms, stream, buffer, &payload, &self.candidate, confirm).await;
+        let (candidate, state, sequence) = changed?;
+        self.kind = ConnectionKind::of(&candidate);
+        self.candidate = candidate;
+        self.written = None;
+        self.begin(&state);
         self.send_ok(sequence).await
     }
 

@@ -8,22 +8,21 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use tokio::net::TcpStream;
+use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::handshake::Secure;
 use weir_io::stream::{Duplex as _, Stream};
 use weir_mysql::capability::{Capabilities, StatusFlags};
-use weir_mysql::greeting::ServerGreeting;
-use weir_mysql::login::ClientFirst;
-use weir_mysql::state::TrackedState;
 use weir_mysql::{LeftBehind, ReadsBack, SessionFacts};
 use weir_screen::Screen;
 use weir_stats::table::{End, Rejected};
 
-use super::account::Account;
+use super::confirm::Confirming;
+use super::login::{self, Candidate, ClientLoggedIn, LoginTerms};
 use super::prepared::ClientStatements;
 use super::server::ConnectionKind;
 use super::session::{Report, Session};
-use super::talk::Talk;
 use crate::access_log::{Record, Spoken, Timers};
 use crate::backends::elapsed;
 use crate::client::Client;
@@ -55,23 +54,24 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
         Ok(identified) => identified,
         Err(end) => {
             stream.reset_on_close();
-            return finish(&worker, &slot, Client::of_peer(peer), begun, &Report::default(), end);
+            return finish(&worker, &slot, Client::of_peer(peer), begun, &Report::default(), None, end);
         }
     };
     let is_denied = |screen: &Screen| !screen.passes(client.address.ip());
     if listener.compiled.screen.as_deref().is_some_and(is_denied) {
         stream.reset_on_close();
-        return finish(&worker, &slot, client, begun, &Report::default(), End::DeniedAddress);
+        return finish(&worker, &slot, client, begun, &Report::default(), None, End::DeniedAddress);
     }
     drop(listener);
-    let opened = Box::pin(open(worker.clone(), slot.clone(), stream, client, deadline)).await;
+    let opened = Box::pin(open(worker.clone(), slot.clone(), stream, first, client, deadline)).await;
     match opened {
         Ok(mut session) => {
             let end = session.run().await;
             session.detach();
-            finish(&worker, &slot, client, begun, &session.report, end);
+            let (report, secure) = (&session.report, session.secure.as_deref());
+            finish(&worker, &slot, client, begun, report, secure, end);
         }
-        Err(end) => finish(&worker, &slot, client, begun, &Report::default(), end),
+        Err(end) => finish(&worker, &slot, client, begun, &Report::default(), None, end),
     }
 }
 
@@ -80,46 +80,45 @@ async fn open(
     worker: Rc<Worker>,
     slot: Rc<ListenerSlot>,
     stream: Stream,
+    first: Option<Buffer>,
     client: Client,
     deadline: Deadline,
 ) -> Result<Box<Session>, End> {
+    let listener = slot.current();
+    let pool = listener.compiled.routes.default_pool().and_then(|index| listener.pools.get(index).cloned());
+    let pool = pool.ok_or(End::NoBackend)?;
     let connection_id = next_connection_id();
-    deadline.set(clock::now() + Duration::from_secs(10));
-    let mut talk = Talk::new(stream, None);
-    let greeting = ServerGreeting {
-        server_version: b"9.7.4",
-        connection_id,
-        capabilities: Capabilities::SPOKEN,
-        collation: 255,
-        status: StatusFlags::AUTOCOMMIT,
-        auth_data: b"abcdefghijklmnopqrst".to_vec(),
-        plugin: b"caching_sha2_password",
+    let (confirmed, logged_in) = {
+        let terms = LoginTerms {
+            worker: &worker,
+            listener: &listener,
+            pool: &pool,
+            deadline: &deadline,
+            client: client.address.ip(),
+            offers: Capabilities::NONE,
+        };
+        let confirming =
+            Confirming { worker: &worker, listener: &listener, pool: &pool, deadline: &deadline, client };
+        let confirm = async |candidate: &Candidate| confirming.run(candidate).await;
+        let (logged_in, confirmed) = login::run(&terms, stream, first, connection_id, confirm).await?;
+        (confirmed, logged_in)
     };
-    talk.send(&deadline, |out| greeting.write(out)).await.map_err(|_| End::Handshake)?;
-    let first = talk.receive(&worker.buffers, &deadline, 16000).await.map_err(|_| End::Handshake)?;
-    let ClientFirst::Login(login) = ClientFirst::parse(&first).map_err(|_| End::Handshake)? else {
-        return Err(End::Handshake);
-    };
-    let account =
-        Rc::new(Account::new(login.user, weir_tls::password::Password::new(b"").ok_or(End::Internal)?));
-    let capabilities = login.capabilities & Capabilities::SPOKEN;
-    let database: Option<Box<[u8]>> = login.database.map(Into::into);
-    let kind = ConnectionKind { account, capabilities, collation: login.collation };
-    let (stream, buffer) = talk.into_parts();
+    let ClientLoggedIn { stream, first, secure, candidate, sequence, .. } = logged_in;
+    let kind = ConnectionKind::of(&candidate);
     let mut session = Box::new(Session {
         worker,
         slot,
         client,
         stream,
-        buffer,
+        buffer: first,
         deadline,
         connection_id,
+        candidate,
         kind,
-        max_packet_bytes: login.max_packet_bytes,
-        attributes: login.attributes.into(),
+        secure,
         facts: SessionFacts::default(),
         status: StatusFlags::AUTOCOMMIT,
-        state: Rc::new(TrackedState::of_schema(database.as_deref())),
+        state: Rc::default(),
         attached: None,
         pins: LeftBehind::NONE,
         held: ReadsBack::NONE,
@@ -128,17 +127,22 @@ async fn open(
         is_without_warnings: true,
         statements: ClientStatements::default(),
         written: None,
-        report: Report::default(),
+        report: Report { pool: Some(pool), ..Report::default() },
     });
-    if let Err(refusal) = session.begin().await {
-        session.refuse(2, refusal).await.ok();
-        return Err(End::Handshake);
-    }
-    session.send_ok(2).await?;
+    session.begin(&confirmed);
+    session.send_ok(sequence).await?;
     Ok(session)
 }
 
-fn finish(worker: &Worker, slot: &ListenerSlot, client: Client, begun: Duration, report: &Report, end: End) {
+fn finish(
+    worker: &Worker,
+    slot: &ListenerSlot,
+    client: Client,
+    begun: Duration,
+    report: &Report,
+    secure: Option<&Secure>,
+    end: End,
+) {
     let listener = slot.current();
     let cells = listener.shared.cells.of(worker.number);
     cells.ends[end as usize].increment();
@@ -179,7 +183,7 @@ fn finish(worker: &Worker, slot: &ListenerSlot, client: Client, begun: Duration,
         sqli: None,
         user_agent: None,
         referer: None,
-        tls: None,
+        tls: secure,
     };
     worker.log.write(&record, cells);
 }

@@ -11,6 +11,8 @@ use weir_mysql::gtid::GtidSet;
 use weir_mysql::state::TrackedState;
 
 use super::account::Account;
+use super::attach::LoggedIn;
+use super::login::Candidate;
 use super::prepared::ServerStatements;
 use crate::backends::{Connection, Keep, WorkerBackend};
 
@@ -26,6 +28,17 @@ pub struct ConnectionKind {
     pub capabilities: Capabilities,
     /// The collation of the login, by number.
     pub collation: u8,
+}
+
+impl ConnectionKind {
+    /// What a client that has logged in uses.
+    pub fn of(candidate: &Candidate) -> ConnectionKind {
+        ConnectionKind {
+            account: candidate.account.clone(),
+            capabilities: candidate.capabilities,
+            collation: candidate.collation,
+        }
+    }
 }
 
 impl PartialEq for ConnectionKind {
@@ -52,13 +65,28 @@ pub struct ServerConnection {
     /// The statements that are prepared on it.
     pub statements: ServerStatements,
     /// Another one each time that it is given back: who used it before knows by it whether it is as it was
-    /// left.
+    /// left. 0 before.
     pub stamp: u64,
     /// Nothing was sent on it that was not answered.
     pub is_at_rest: bool,
 }
 
 impl ServerConnection {
+    /// Of a login that a server has just let in; its state is not known yet.
+    pub fn of_login(login: LoggedIn, kind: ConnectionKind) -> Box<ServerConnection> {
+        let LoggedIn { connection, capabilities, thread_id, .. } = login;
+        Box::new(ServerConnection {
+            connection,
+            kind,
+            capabilities,
+            thread_id,
+            state: Rc::new(TrackedState::default()),
+            statements: ServerStatements::default(),
+            stamp: 0,
+            is_at_rest: true,
+        })
+    }
+
     /// Whether the server has said nothing since its last answer: what it says unasked is that it closes.
     #[inline]
     pub fn is_quiet(&self) -> bool {

@@ -11,6 +11,7 @@ use weir_config::MysqlAccess;
 use weir_io::buffers::{Buffer, LARGE, SMALL};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::handshake::Secure;
 use weir_io::stream::{Duplex as _, Sight, Stream};
 use weir_io::wait::send_all;
 use weir_mysql::capability::{Capabilities, StatusFlags};
@@ -23,6 +24,7 @@ use weir_stats::table::End;
 
 use super::acquire::Attached;
 use super::failure::Refusal;
+use super::login::Candidate;
 use super::prepared::ClientStatements;
 use super::server::ConnectionKind;
 use crate::backends::WorkerPool;
@@ -57,10 +59,12 @@ pub struct Session {
     pub deadline: Deadline,
     /// What the client calls its connection.
     pub connection_id: u32,
+    /// As whom the client has logged in, and what was agreed on with it.
+    pub candidate: Candidate,
+    /// The same, as far as connections go by it.
     pub kind: ConnectionKind,
-    pub max_packet_bytes: u32,
-    /// What the client said of itself at its login.
-    pub attributes: Box<[u8]>,
+    /// What TLS came to; `None` without.
+    pub secure: Option<Rc<Secure>>,
     /// What the next statement is judged by.
     pub facts: SessionFacts,
     /// As of the last answer.
@@ -338,6 +342,17 @@ impl Session {
         let end = refusal.end.unwrap_or(End::Internal);
         self.refuse(0, refusal).await.ok();
         end
+    }
+
+    /// Begins a session, or begins it anew, in this state of a server.
+    pub fn begin(&mut self, state: &Rc<TrackedState>) {
+        let is_on = state.variable("autocommit") != Some(b"OFF");
+        self.status = if is_on { StatusFlags::AUTOCOMMIT } else { StatusFlags::default() };
+        self.take_state(state);
+        self.renew_facts();
+        (self.pins, self.held, self.insert_id) = (LeftBehind::NONE, ReadsBack::NONE, Some(0));
+        (self.is_without_warnings, self.left_at) = (true, None);
+        self.statements.clear();
     }
 
     /// Takes the facts that follow from status and state.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use weir_balance::Role;
 use weir_config::MysqlTopology;
+use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::stream::Duplex as _;
 use weir_mysql::answer::AnswerReader;
@@ -168,7 +169,8 @@ impl Session {
             is_in_transaction: self.is_in_transaction(),
             is_pinned: !self.pins.is_empty() || self.statements.is_any_bound(),
         };
-        let (answered, outcome, forwarded) = self.exchange(running, beginning, begun).await?;
+        let exchanged = self.exchange(running, beginning, begun).await?;
+        let Exchanged { answered, outcome, forwarded, is_done_with } = exchanged;
         self.note_sent(forwarded);
         let rest = match answered {
             Ok(rest) => rest,
@@ -186,7 +188,7 @@ impl Session {
         if forwarded == 0 && self.is_to_be_sent_again(running, &outcome, before, losses) {
             return Ok(Attempted::Again);
         }
-        if running.incoming.is_whole {
+        if !is_done_with {
             self.consume(running.incoming.packet_bytes());
         }
         let ends = self.settle(running, &outcome, before);
@@ -204,7 +206,7 @@ impl Session {
         running: &Running<'_>,
         beginning: Beginning<'_>,
         begun: Duration,
-    ) -> Result<(Result<Rest, ExchangeError>, Outcome, u64), End> {
+    ) -> Result<Exchanged, End> {
         let Running { incoming, command, verdict, .. } = running;
         let listener = self.slot.current();
         let Session { worker, stream, buffer, deadline, attached, kind, .. } = &mut *self;
@@ -239,12 +241,18 @@ impl Session {
         let sequence = sent.as_ref().copied().unwrap_or_default();
         let reader = AnswerReader::new(*command, sequence, server.capabilities, DEFAULT_HEAD_BYTES);
         let mut answering = Answering::new(forwarding, reader.ok_or(End::Internal)?);
+        let mut is_done_with = !incoming.is_whole;
         let answered = match sent {
             Err(error) => Err(error),
             Ok(_) => loop {
                 match answering.run(stream, server).await {
                     Ok(Answered::Over(rest)) => break Ok(rest),
                     Ok(Answered::WantsFile) => {
+                        // The file comes behind the command, which can not be sent again from here on.
+                        if !is_done_with {
+                            is_done_with = true;
+                            done_with(buffer, incoming.packet_bytes());
+                        }
                         let buffers = &worker.buffers;
                         let mut source = Source {
                             client: &mut *stream,
@@ -273,7 +281,7 @@ impl Session {
         cells.bytes_sent.add(incoming.packet_bytes() as u64 + from_client);
         listener.shared.cells.of(worker.number).bytes_received.add(from_client);
         self.report.from_client += from_client;
-        Ok((answered, outcome, forwarded))
+        Ok(Exchanged { answered, outcome, forwarded, is_done_with })
     }
 
     async fn send_rest(&mut self, rest: Rest) -> Result<(), End> {
@@ -445,6 +453,27 @@ impl Session {
             }
         }
     }
+}
+
+/// Drops a command from the front of what was received.
+fn done_with(buffer: &mut Option<Buffer>, count: usize) {
+    if let Some(held) = buffer {
+        held.consume(count);
+        if held.is_empty() {
+            *buffer = None;
+        }
+    }
+}
+
+/// What an exchange has come to.
+struct Exchanged {
+    /// What is left to be sent to the client.
+    answered: Result<Rest, ExchangeError>,
+    outcome: Outcome,
+    /// Bytes that the client has of the answer.
+    forwarded: u64,
+    /// Whether the command is no longer in the session's buffer.
+    is_done_with: bool,
 }
 
 /// What a session was in before a statement.

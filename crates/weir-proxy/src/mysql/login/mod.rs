@@ -106,18 +106,8 @@ pub struct ClientLoggedIn {
     pub first: Option<Buffer>,
     /// What the TLS handshake came to; `None` without TLS.
     pub secure: Option<Rc<Secure>>,
-    /// As whom.
-    pub account: Rc<Account>,
-    /// What was agreed on.
-    pub capabilities: Capabilities,
-    /// The longest packet that the client would like (bytes).
-    pub max_packet_bytes: u32,
-    /// The collation of the connection, by number.
-    pub collation: u8,
-    /// The default schema; `None` for none.
-    pub database: Option<Box<[u8]>>,
-    /// The client's attributes as it sent them.
-    pub attributes: Box<[u8]>,
+    /// As whom, and what was agreed on.
+    pub candidate: Candidate,
     /// The level of zstd, 1 to 22, where that was agreed on.
     pub zstd_level: Option<u8>,
     /// That the OK packet has.
@@ -179,20 +169,7 @@ pub async fn run<T>(
     count_bytes(terms, &talk);
     let sequence = talk.sequence();
     let (stream, first) = talk.into_parts();
-    let Candidate { account, capabilities, max_packet_bytes, collation, database, attributes } = candidate;
-    let logged_in = ClientLoggedIn {
-        stream,
-        first,
-        secure,
-        account,
-        capabilities,
-        max_packet_bytes,
-        collation,
-        database,
-        attributes,
-        zstd_level,
-        sequence,
-    };
+    let logged_in = ClientLoggedIn { stream, first, secure, candidate, zstd_level, sequence };
     Ok((logged_in, confirmed))
 }
 

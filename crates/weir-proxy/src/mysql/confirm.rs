@@ -1,0 +1,135 @@
+//! A server's word on a login: nobody is let in on Weir's own.
+//!
+//! An idle connection of the same account is logged in anew, which costs a server an eighth of a new one; where
+//! there is none, the login is one of the connections that the session's statements will use.
+
+use std::rc::Rc;
+
+use weir_balance::WantedRole;
+use weir_config::MysqlAccess;
+use weir_io::buffers::Buffers;
+use weir_io::clock;
+use weir_io::deadline::Deadline;
+use weir_mysql::state::TrackedState;
+
+use super::acquire::{Attached, Unfit, wish};
+use super::attach;
+use super::failure::Refusal;
+use super::login::{Candidate, Denied};
+use super::own;
+use super::server::{ConnectionKind, IdleServers, ServerConnection};
+use crate::backends::{Chosen, WorkerPool};
+use crate::client::Client;
+use crate::reach::{Attempt, Reach, Verdict};
+use crate::worker::{Worker, WorkerListener};
+
+/// Where and for whom a server is asked.
+pub struct Confirming<'a> {
+    pub worker: &'a Rc<Worker>,
+    pub listener: &'a Rc<WorkerListener>,
+    pub pool: &'a Rc<WorkerPool>,
+    /// The session's own.
+    pub deadline: &'a Deadline,
+    pub client: Client,
+}
+
+impl Confirming<'_> {
+    /// Has a server decide; gives the state in which it begins a session of the candidate's.
+    pub async fn run(&self, candidate: &Candidate) -> Result<Rc<TrackedState>, Denied> {
+        let name = &self.pool.shared.config.name;
+        let now = clock::now();
+        let mut reach = Reach::begin(self.pool, wish(self.pool, WantedRole::Read), now);
+        loop {
+            let chosen = match self.choose_primary() {
+                Some(chosen) => chosen,
+                None => {
+                    let got =
+                        reach.choose(self.worker, self.pool, self.deadline, clock::now(), |_| false).await;
+                    got.map_err(|why| denied(Refusal::unavailable(why, name), why.end()))?.chosen
+                }
+            };
+            let unfit = match self.ask(&chosen, candidate).await {
+                Ok(server) => {
+                    let state = server.state.clone();
+                    Attached { chosen, server }.give_back();
+                    return Ok(state);
+                }
+                Err(unfit) => unfit,
+            };
+            if let Some(error) = unfit.refused() {
+                for backend in &self.pool.backends {
+                    backend.kept::<IdleServers>().forget(&candidate.account);
+                }
+                return Err(Denied::Refused(error));
+            }
+            unfit.note(&chosen, self.worker);
+            let kind = unfit.retried_as();
+            let attempt = Attempt { idempotent: true, replayable: true, reused: false, kind };
+            let cells = self.listener.shared.cells.of(self.worker.number);
+            if reach.after(self.pool, &chosen, &attempt, cells) == Verdict::Leave {
+                return Err(denied(unfit.refusal(name), weir_stats::table::End::ConnectFailed));
+            }
+        }
+    }
+
+    /// The primary, where all statements will go there and there is one now: what is opened is of use then.
+    fn choose_primary(&self) -> Option<Chosen> {
+        let access = self.listener.shared.config.mysql().map(|mysql| mysql.access);
+        if access != Some(MysqlAccess::ReadWrite) || self.pool.shared.queue.depth() > 0 {
+            return None;
+        }
+        let wish = wish(self.pool, WantedRole::Primary);
+        let chosen =
+            Reach::begin(self.pool, wish, clock::now()).choose_now(self.worker, self.pool, clock::now());
+        // One that was just lost is for the others to find.
+        chosen.ok().filter(|chosen| chosen.backend().shared.balance.is_up())
+    }
+
+    async fn ask(&self, chosen: &Chosen, candidate: &Candidate) -> Result<Box<ServerConnection>, Unfit> {
+        let kind = ConnectionKind::of(candidate);
+        let login = candidate.at_server();
+        let backend = chosen.backend();
+        let buffers = &self.worker.buffers;
+        let mut server = match backend.kept::<IdleServers>().take_any(backend, &kind) {
+            Some(mut server) => {
+                backend.cells().reused.increment();
+                self.deadline.set(own::until());
+                server.is_at_rest = false;
+                let (connection, capabilities) = (&mut server.connection, server.capabilities);
+                attach::change_user(self.worker, chosen, connection, capabilities, self.deadline, &login)
+                    .await
+                    .map_err(Unfit::Attach)?;
+                server.statements.clear();
+                server
+            }
+            None => {
+                self.deadline.set(clock::now() + self.listener.shared.config.timeout.connect);
+                let header = chosen.pool.shared.config.send_proxy;
+                let local = || Err(std::io::ErrorKind::AddrNotAvailable.into());
+                let header = header.map(|version| self.client.proxy_header(version, local));
+                let begun = clock::now();
+                let logged_in =
+                    attach::log_in(self.worker, chosen, self.deadline, header.as_deref(), &login).await;
+                let logged_in = logged_in.map_err(Unfit::Attach)?;
+                chosen.observe_success(clock::now(), clock::now().saturating_sub(begun));
+                ServerConnection::of_login(logged_in, kind)
+            }
+        };
+        settle(&mut server, buffers, self.deadline).await?;
+        Ok(server)
+    }
+}
+
+/// Learns in what state a connection begins that was just logged in.
+pub async fn settle(
+    server: &mut ServerConnection,
+    buffers: &Rc<Buffers>,
+    deadline: &Deadline,
+) -> Result<(), Unfit> {
+    deadline.set(own::until());
+    own::settle(server, buffers, deadline, false).await.map_err(Unfit::Server)
+}
+
+fn denied(refusal: Refusal, end: weir_stats::table::End) -> Denied {
+    Denied::Unavailable(refusal.error, end)
+}
