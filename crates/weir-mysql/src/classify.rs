@@ -23,6 +23,10 @@ pub fn classify(text: &[u8], facts: &SessionFacts) -> StatementVerdict {
         add(&mut total, &next, statements);
         statements = statements.saturating_add(1);
     }
+    // Asked here too, so that no verb whose words are passed over can miss it.
+    if at.lexer.is_irregular() {
+        total.unreadable();
+    }
     let executable = at.lexer.executable();
     if executable != ExecutableComment::None {
         total.refuse(RouteReason::ExecutableComment);

@@ -100,6 +100,7 @@ pub struct Lexer<'t> {
     behind_dot: bool,
     behind_name: bool,
     spaced: bool,
+    irregular: bool,
 }
 
 impl<'t> Lexer<'t> {
@@ -116,6 +117,7 @@ impl<'t> Lexer<'t> {
             behind_dot: false,
             behind_name: false,
             spaced: false,
+            irregular: false,
         }
     }
 
@@ -127,6 +129,11 @@ impl<'t> Lexer<'t> {
     /// Which executable comments were met so far.
     pub fn executable(&self) -> ExecutableComment {
         self.executable
+    }
+
+    /// Whether the text could not be read to its end.
+    pub fn is_irregular(&self) -> bool {
+        self.irregular
     }
 
     fn peek(&self, ahead: usize) -> u8 {
@@ -144,6 +151,7 @@ impl<'t> Lexer<'t> {
     fn irregular(&mut self, why: Irregularity) -> SqlToken<'t> {
         self.at = self.text.len();
         self.in_executable = false;
+        self.irregular = true;
         SqlToken::Irregular(why)
     }
 

@@ -297,6 +297,9 @@ fn explain(at: &mut Reading<'_>) -> Part {
         } else if is_word(at.token, b"FORMAT") && at.next == Some(SqlToken::Symbol(b'=')) {
             at.advance();
             at.advance();
+            if !is_format(at.token) {
+                break;
+            }
             at.advance();
         } else if !at.take(b"EXTENDED") && !at.take(b"PARTITIONS") {
             break;
@@ -306,6 +309,13 @@ fn explain(at: &mut Reading<'_>) -> Part {
     let reason = if runs { RouteReason::PlainRead } else { RouteReason::Metadata };
     at.before = None;
     read(at, Kind::Show, reason)
+}
+
+/// Whether a token is what `FORMAT = ` may have; what is not is read as part of the statement.
+fn is_format(token: Option<SqlToken<'_>>) -> bool {
+    let words: [&[u8]; 4] = [b"TRADITIONAL", b"TRADITIONAL_STRICT", b"JSON", b"TREE"];
+    words.iter().any(|word| is_word(token, word))
+        || matches!(token, Some(SqlToken::Name(_) | SqlToken::Text(_)))
 }
 
 fn kill(at: &mut Reading<'_>) -> Part {
