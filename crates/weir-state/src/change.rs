@@ -38,10 +38,30 @@ impl Snapshot {
     /// # Errors
     /// The pool speaks TLS, and the backend's host can't be a server name.
     pub fn with_backend(&self, pool: usize, config: weir_config::Backend) -> Result<PoolChange, LoadError> {
+        self.with_one_more(pool, config, false)
+    }
+
+    /// The same for one that no config names, and that its group has: it outlives reloads.
+    ///
+    /// # Errors
+    /// As [`Self::with_backend`].
+    pub fn with_found(&self, pool: usize, address: &str) -> Result<PoolChange, LoadError> {
+        let address = address.to_owned();
+        let config = weir_config::Backend { address, weight: 1, max_connections: None, backup: false };
+        self.with_one_more(pool, config, true)
+    }
+
+    fn with_one_more(
+        &self,
+        pool: usize,
+        config: weir_config::Backend,
+        is_found: bool,
+    ) -> Result<PoolChange, LoadError> {
         let old = &self.pools[pool];
         let tls = old.tls.as_ref().map(|tls| tls.for_backend(&config.address, None)).transpose()?;
         let role = settled_role(&old.config, old.backends.len());
-        let added = Arc::new(Backend::new(&config, role, tls, old.cells.iter().count()));
+        let added = Backend { is_found, ..Backend::new(&config, role, tls, old.cells.iter().count()) };
+        let added = Arc::new(added);
         let mut of_pool = weir_config::Pool::clone(&old.config);
         of_pool.backends.push(config);
         let mut backends = old.backends.clone();
@@ -164,6 +184,38 @@ mod tests {
         assert!(Arc::ptr_eq(&after.pools[1], &before.pools[1]));
         assert!(Arc::ptr_eq(&after.pools[0].backends[0], &before.pools[0].backends[0]));
         assert!(!Arc::ptr_eq(&after.pools[0], &before.pools[0]));
+    }
+
+    #[test]
+    fn a_backend_that_was_found_outlives_a_reload_until_the_file_names_it_or_asks_no_group() {
+        let group = "[pool.app]\nbackends = ['10.0.0.1:3306']\n[pool.app.mysql]\nuser = 'weir'\n";
+        let config = |pool: &str| {
+            let text =
+                format!("[listener.web]\nprotocol = 'mysql'\nbind = '127.0.0.1:80'\npool = 'app'\n{pool}");
+            let config = weir_config::parse("weir.toml", &text).unwrap_or_else(|report| panic!("{report}"));
+            Arc::new(config)
+        };
+        let compile = |pool: &str, before: Option<&Snapshot>| {
+            Snapshot::compile(config(pool), &Default::default(), before, 1)
+        };
+        let before = compile(group, None).with_found(0, "10.0.0.2:3306").unwrap().snapshot;
+        let found = |snapshot: &Snapshot| {
+            let backends = snapshot.pools[0].backends.iter().map(|it| (it.address.clone(), it.is_found));
+            backends.filter(|(_, is_found)| *is_found).map(|(address, _)| address).collect::<Vec<_>>()
+        };
+        let after = compile(group, Some(&before));
+        assert!(Arc::ptr_eq(&after.pools[0], &before.pools[0]), "nothing is new");
+        assert_eq!((found(&after), after.config.pools[0].backends.len()), (vec!["10.0.0.2:3306".into()], 2));
+        assert_eq!(*after.configured(), *config(group), "the file says nothing of it");
+
+        let named = group.replace("'10.0.0.1:3306'", "'10.0.0.1:3306', '10.0.0.2:3306'");
+        let after = compile(&named, Some(&before));
+        assert!(found(&after).is_empty() && after.pools[0].backends.len() == 2);
+        let same = |at: &Snapshot| at.pools[0].backends[1].cells.clone();
+        assert!(Arc::ptr_eq(&same(&after), &same(&before)), "its counters go on");
+
+        let fixed = group.replace("user = 'weir'", "topology = 'static'");
+        assert_eq!(compile(&fixed, Some(&before)).pools[0].backends.len(), 1);
     }
 
     #[test]

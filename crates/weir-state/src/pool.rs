@@ -59,6 +59,8 @@ pub struct Pool {
 pub struct Backend {
     /// As configured; its name in logs and metrics.
     pub address: String,
+    /// Whether no config names it: its group did. It outlives reloads.
+    pub is_found: bool,
     /// Its state as the balancer sees it.
     pub balance: Arc<weir_balance::Backend>,
     /// Counters, one copy per worker.
@@ -120,14 +122,19 @@ impl Pool {
     ) -> Arc<Pool> {
         let (tls, sticky) = (loaded.pool(&config.name), loaded.sticky(&config.name));
         let (account, client_login) = (loaded.account(&config.name), loaded.client_login(&config.name));
-        let is_same_login = |old: &Pool| match (&old.client_login, client_login) {
+        let configured_count = config.backends.len();
+        let config = &with_found(config, old);
+        let finds_same = |old: &&Arc<Pool>| {
+            let mut numbered = old.backends.iter().enumerate();
+            numbered.all(|(index, backend)| backend.is_found == (index >= configured_count))
+        };
+        let is_same_login = |old: &&Arc<Pool>| match (&old.client_login, client_login) {
             (None, None) => true,
             (Some(one), Some(other)) => one.is_same(other),
             _ => false,
         };
-        let is_same =
-            |old: &&Arc<Pool>| is_same_login(old) && old.is_as_configured(config, tls, sticky, account);
-        if let Some(old) = old.filter(is_same) {
+        let old_as_is = old.filter(|old| old.is_as_configured(config, tls, sticky, account));
+        if let Some(old) = old_as_is.filter(finds_same).filter(is_same_login) {
             return old.clone();
         }
         let mut known =
@@ -135,10 +142,12 @@ impl Pool {
         let compile = |(index, backend): (usize, &weir_config::Backend)| match known.find(&*backend.address) {
             Some(old) => {
                 let role = settled_role(config, index);
-                Backend::compile(backend, role, tls.map(AsRef::as_ref), old, displaced)
+                let is_found = index >= configured_count;
+                Backend::compile(backend, role, tls.map(AsRef::as_ref), (old, is_found), displaced)
             }
             // Without a server name there is no TLS; `Loaded` lets no such config through.
             None => {
+                // All that are found were there before.
                 let tls = tls.and_then(|tls| tls.for_backend(&backend.address, None).ok());
                 Arc::new(Backend::new(backend, settled_role(config, index), tls, workers))
             }
@@ -219,6 +228,25 @@ impl Pool {
     }
 }
 
+/// The config of a pool with the backends that were found in its group beside those that it names, so long as
+/// it still says that the group knows.
+fn with_found(config: &Arc<weir_config::Pool>, old: Option<&Arc<Pool>>) -> Arc<weir_config::Pool> {
+    let is_group = |mysql: &weir_config::PoolMysql| mysql.topology == MysqlTopology::GroupReplication;
+    let Some(old) = old.filter(|_| config.mysql.as_ref().is_some_and(is_group)) else {
+        return config.clone();
+    };
+    let is_named = |address: &str| config.backends.iter().any(|backend| backend.address == address);
+    let kept = old.config.backends.iter().zip(&old.backends);
+    let kept = kept.filter(|(_, backend)| backend.is_found && !is_named(&backend.address));
+    let found: Vec<weir_config::Backend> = kept.map(|(config, _)| config.clone()).collect();
+    if found.is_empty() {
+        return config.clone();
+    }
+    let mut with = weir_config::Pool::clone(config);
+    with.backends.extend(found);
+    Arc::new(with)
+}
+
 /// What the config says of choosing, in the balancer's terms.
 fn settings_of(config: &weir_config::Pool) -> weir_balance::Settings {
     weir_balance::Settings {
@@ -259,6 +287,7 @@ impl Backend {
         let settings = settings_of_backend(config, role, true);
         Backend {
             address: config.address.clone(),
+            is_found: false,
             balance: Arc::new(weir_balance::Backend::new(config.address.as_str(), settings)),
             cells: Arc::new(PerWorker::new(workers)),
             resolved: Arc::new(Resolved::of(&config.address)),
@@ -273,7 +302,7 @@ impl Backend {
         config: &weir_config::Backend,
         role: Option<Role>,
         tls: Option<&ClientTls>,
-        old: &Arc<Backend>,
+        (old, is_found): (&Arc<Backend>, bool),
         displaced: &mut Displaced,
     ) -> Arc<Backend> {
         // A name that has not been resolved stays out over a reload.
@@ -289,11 +318,12 @@ impl Backend {
             (Some(one), Some(other)) => Arc::ptr_eq(&one.config, &other.config),
             _ => false,
         };
-        if speaks_as_before {
+        if speaks_as_before && old.is_found == is_found {
             return old.clone();
         }
         Arc::new(Backend {
             address: old.address.clone(),
+            is_found,
             balance: old.balance.clone(),
             cells: old.cells.clone(),
             resolved: old.resolved.clone(),

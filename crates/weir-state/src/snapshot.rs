@@ -18,7 +18,7 @@ use crate::pool::{Displaced, Pool};
 pub struct Snapshot {
     /// Counts from 1 and grows with every reload that took effect.
     pub generation: u64,
-    /// What it was compiled from.
+    /// What it was compiled from, with the backends that were added or found since.
     pub config: Arc<Config>,
     /// In the order of the config.
     pub listeners: Vec<Arc<Listener>>,
@@ -63,7 +63,33 @@ impl Snapshot {
             })
             .collect();
         let generation = previous.map_or(1, |old| old.generation + 1);
+        let mut pairs = pools.iter().zip(&config.pools);
+        let has_found = pairs.any(|(pool, config)| pool.config.backends.len() > config.backends.len());
+        let config = match has_found {
+            false => config,
+            true => {
+                let mut with = Config::clone(&config);
+                with.pools = pools.iter().map(|pool| pool.config.clone()).collect();
+                Arc::new(with)
+            }
+        };
         Snapshot { generation, config, listeners, pools, displaced }
+    }
+
+    /// The config without the backends that were found: what a file would have to say to change nothing.
+    pub fn configured(&self) -> Arc<Config> {
+        let has_found = |pool: &Arc<Pool>| pool.backends.iter().any(|backend| backend.is_found);
+        if !self.pools.iter().any(has_found) {
+            return self.config.clone();
+        }
+        let mut without = Config::clone(&self.config);
+        for (config, pool) in without.pools.iter_mut().zip(&self.pools).filter(|(_, pool)| has_found(pool)) {
+            let mut named = weir_config::Pool::clone(config);
+            let mut backends = pool.backends.iter();
+            named.backends.retain(|_| backends.next().is_some_and(|backend| !backend.is_found));
+            *config = Arc::new(named);
+        }
+        Arc::new(without)
     }
 
     /// Gives backends that the snapshot before has, too, back the weights and limits that they had there, for
