@@ -55,11 +55,10 @@ table! {
         /// Between two looks at who is the primary.
         interval: Duration =
             duration(Limit::new(millis(100), millis(10), HOUR, "each look costs every server about 40 us"))
-                .not_built()
                 .also(&["ttl", "monitor_interval", "refresh_interval"]);
         /// The same while there is no primary.
         fast_interval: Duration =
-            duration(Limit::new(millis(20), millis(1), HOUR, "never above `interval`")).not_built();
+            duration(Limit::new(millis(20), millis(1), HOUR, "never above `interval`"));
         /// Which servers get reads.
         reads: Reads = word(Reads::WORDS, "secondaries").also(&["role", "routing"]);
         /// Whether a client reads what it has written: a read waits on its server for the client's last
@@ -228,6 +227,11 @@ pub(crate) fn check_pool(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>
     if let Some(entry) = fields.get("password_file").filter(|_| fields.lacks("user")) {
         findings.error(entry.key, "`password_file` needs a `user`", "expected `user = \"weir\"` beside it");
     }
+    if !fields.is_bad("interval")
+        && let Some(entry) = fields.get("fast_interval").filter(|_| mysql.fast_interval > mysql.interval)
+    {
+        findings.error(entry.at, "`fast_interval` is above `interval`", "fast is at most that");
+    }
     if fields.is_bad("passwords") {
         return;
     }
@@ -253,10 +257,5 @@ pub(crate) fn check_pool(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>
     }
     if let (true, Some(entry)) = (mysql.park.is_zero(), fields.get("park_max")) {
         findings.warning(entry.key, "`park_max` has no effect", "nobody waits: `park` is \"0s\"");
-    }
-    if !fields.is_bad("interval")
-        && let Some(entry) = fields.get("fast_interval").filter(|_| mysql.fast_interval > mysql.interval)
-    {
-        findings.error(entry.at, "`fast_interval` is above `interval`", "fast is at most that");
     }
 }
