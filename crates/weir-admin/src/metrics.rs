@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use weir_balance::{BackendStatus, State};
+use weir_balance::{BackendStatus, Role, State};
 use weir_config::{Protocol, RouteAction, SqliMode};
 use weir_proxy::compiled::CompiledSnapshot;
 use weir_proxy::http::cache::Cache;
@@ -13,7 +13,7 @@ use weir_stats::table::{
     CODE_CLASSES, CacheResult, Compressed, End, Handshake, ListenerCells, Login, PoolCells, Rejected,
     SqliVerdict,
 };
-use weir_stats::{Counter, Histogram, PerWorker};
+use weir_stats::{Counter, Histogram, HistogramSum, PerWorker};
 
 use crate::{process, status};
 use weir_control::acme::{Blame, Standing};
@@ -391,9 +391,43 @@ fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
         &expose::PARKED,
         |cells: &PoolCells| &cells.parked,
     );
+    clusters(out, control, pools);
     counted.totals(out, &expose::LAST_RESORT, |cells| &cells.last_resort);
     let depths = pools.iter().map(|it| ([&*it.config.name], f64::from(it.queue.depth())));
     gauge(out, &expose::QUEUE_DEPTH, depths);
+}
+
+/// What is found out of MySQL servers that have roles.
+fn clusters(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
+    let mut roles = out.family(&expose::MYSQL_ROLE);
+    for pool in pools.iter().filter(|pool| pool.config.mysql.is_some()) {
+        for backend in &pool.backends {
+            let role = backend.balance.role().map_or("none", Role::word);
+            roles.sample(&[&pool.config.name, &backend.address, role], 1.0);
+        }
+    }
+    let seen = pools.iter().filter_map(|pool| {
+        let seen = control.watch().seen(&pool.config.name)?;
+        Some((&*pool.config.name, seen.status(), seen))
+    });
+    let seen: Vec<_> = seen.collect();
+    let mut looks = out.family(&expose::MYSQL_LOOKS);
+    for (pool, status, _) in &seen {
+        for member in &status.members {
+            looks.sample(&[pool, &member.address, "answered"], member.looks as f64);
+            looks.sample(&[pool, &member.address, "failed"], member.failed_looks as f64);
+        }
+    }
+    let mut changes = out.family(&expose::MYSQL_PRIMARY_CHANGES);
+    seen.iter().for_each(|(pool, status, _)| changes.sample(&[pool], status.primary_changes as f64));
+    let mut without = out.family(&expose::MYSQL_WITHOUT_PRIMARY);
+    seen.iter().for_each(|(pool, status, _)| without.sample(&[pool], status.without_primary_seconds));
+    let mut failovers = out.family(&expose::MYSQL_FAILOVER);
+    for (pool, _, seen) in &seen {
+        let mut sum = HistogramSum::default();
+        seen.failover_seconds.add_to(&mut sum);
+        failovers.histogram(&[pool], &sum);
+    }
 }
 
 const STATES: [State; 6] =

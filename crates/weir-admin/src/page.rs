@@ -209,6 +209,7 @@ fn backend(out: &mut String, it: &BackendStatus) {
         |to| format!("{} <small>{}</small>", escape(&it.address), escape(to)),
     );
     let backup = if it.backup { " <small>backup</small>" } else { "" };
+    let backup = if it.found { " <small>found</small>" } else { backup };
     let role = it.role.as_deref().map(|role| format!(" <small>{}</small>", escape(role))).unwrap_or_default();
     let left = it.ejected_for_seconds.map(|left| format!(", back in {left:.0} s")).unwrap_or_default();
     let _ = write!(
@@ -259,6 +260,12 @@ fn happened(out: &mut String, events: &[Event]) {
             What::Readmitted { pool, backend } => format!("{pool}/{backend} is no longer ejected"),
             What::Pool { pool, serving_from } => format!("{pool} serves from {serving_from}"),
             What::Backend { pool, backend, change } => format!("operator: {pool}/{backend} {change}"),
+            What::Role { pool, backend, role } => format!("{pool}/{backend} has role {role}"),
+            What::Roster { pool, backend, change } => format!("{pool}/{backend} {change}"),
+            What::Failover { pool, receipt } => format!(
+                "{pool}: from {} to {}, {:.3} s without a primary, {} parked",
+                receipt.from, receipt.to, receipt.absent_seconds, receipt.parked
+            ),
             What::Resolved { backend, address } => format!("{backend} is {address}"),
             What::Certificate { names, change, detail } => {
                 format!("certificate for {names} {change}: {detail}")

@@ -11,6 +11,8 @@ use weir_stats::{Counter, Histogram, PerWorker};
 use weir_tls::Facts;
 
 use weir_control::acme::OrderStatus;
+pub use weir_control::cluster::seen::ClusterStatus;
+use weir_control::cluster::seen::PoolSeen;
 use weir_control::control::Control;
 use weir_control::health::Findings;
 use weir_control::reload::Outcome;
@@ -133,8 +135,12 @@ pub struct PoolStatus {
     pub queue_depth: u32,
     /// Attempts after the first.
     pub retries: u64,
-    /// In the order of the config.
+    /// In the order of the config; those that were found come last.
     pub backends: Vec<BackendStatus>,
+    /// How its cluster looks to those who watch it; `None` where the config says who the primary is, and in
+    /// pools of no MySQL servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterStatus>,
 }
 
 /// One backend of a pool.
@@ -157,6 +163,9 @@ pub struct BackendStatus {
     /// `primary` or `secondary`; `None` where backends have no roles, or nobody knows this one's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
+    /// No config names it: its group does.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub found: bool,
     /// In force, before slow start.
     pub weight: u32,
     /// Share of weight and limit in force, percent; below 100 during slow start.
@@ -293,7 +302,25 @@ pub fn pool(control: &Control, pool: &Pool) -> PoolStatus {
         queue_depth: pool.queue.depth(),
         retries: pool.cells.total(|cells: &PoolCells| &cells.retries),
         backends: backends.map(|(it, standing)| backend(control, pool, it, standing)).collect(),
+        cluster: control.watch().seen(&pool.config.name).map(|seen| cluster(pool, &seen)),
     }
+}
+
+/// How a pool's cluster looks, with what its servers said of themselves.
+fn cluster(pool: &Pool, seen: &PoolSeen) -> ClusterStatus {
+    let mut status = seen.status();
+    for member in &mut status.members {
+        let backend = pool.backends.iter().find(|backend| backend.address == member.address);
+        if let Some(facts) = backend.and_then(|backend| backend.server.load_full()) {
+            member.version = Some(String::from_utf8_lossy(&facts.version).into_owned());
+            member.uuid = facts.uuid.as_deref().map(str::to_owned);
+        }
+    }
+    status
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// One backend of a pool, by its index, as it is now.
@@ -320,6 +347,7 @@ fn backend(
         health: health_word(standing.health).to_owned(),
         backup: standing.backup,
         role: standing.role.map(|role| role.word().to_owned()),
+        found: backend.is_found,
         weight: standing.weight,
         ramp_percent: standing.ramp_percent,
         in_flight: standing.in_flight + in_kernel(control, pool, backend),

@@ -5,19 +5,24 @@
 //! One line of text for each backend: `state POOL ADDRESS ADMIN HEALTH EJECTED_MS WEIGHT ROLE`. HEALTH is
 //! `up` (or not known), `late` (down, merely for want of an answer in time) or `down`; WEIGHT is `-`
 //! unless it was set by hand; ROLE is `-` where there is none, and an older process does not say it. A
-//! line that a process does not understand says nothing to it, so that versions can differ.
+//! line that a process does not understand says nothing to it, so that versions can differ. Before it, one
+//! `found POOL ADDRESS` for each backend that no config names and that its group has.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use weir_balance::{AdminState, Health, Role};
-use weir_config::Check;
+use weir_config::{Check, MysqlTopology};
+use weir_mysql::topology::MOST_MEMBERS;
 use weir_state::{Backend, Pool, Snapshot};
 use weir_tls::{TicketKeys, tickets};
 
 /// The first word of each line.
 pub const WORD: &str = "state";
+
+/// The same of those that say which backends were found.
+const FOUND: &str = "found";
 
 /// The lines for every backend of `snapshot`, each with its line end.
 pub fn lines(snapshot: &Snapshot, now: Duration) -> Vec<String> {
@@ -26,10 +31,15 @@ pub fn lines(snapshot: &Snapshot, now: Duration) -> Vec<String> {
         let lines = configured.zip(&pool.backends).map(|(weight, backend)| {
             Known::of(backend, weight, now).line(&pool.config.name, &backend.address)
         });
-        lines.collect::<Vec<_>>()
+        let found = pool.backends.iter().filter(|backend| backend.is_found);
+        let found = found.map(|backend| format!("{FOUND} {} {}\n", pool.config.name, backend.address));
+        found.chain(lines).collect::<Vec<_>>()
     };
     snapshot.pools.iter().flat_map(of_pool).collect()
 }
+
+/// Most backends that are taken over as found, over all pools.
+const MOST_FOUND: usize = 4096;
 
 /// What is known about one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +144,8 @@ impl Known {
 #[derive(Debug, Default)]
 pub struct Carried {
     pools: HashMap<String, HashMap<String, Known>>,
+    /// Pool and address of those that were found.
+    found: Vec<(String, String)>,
     /// Lines of [`weir_tls::tickets`].
     tickets: Vec<String>,
 }
@@ -144,6 +156,11 @@ impl Carried {
         if line.split(' ').next() == Some(tickets::WORD) {
             self.tickets.push(line.to_owned());
         }
+        if let [FOUND, pool, address] = line.split(' ').collect::<Vec<_>>()[..]
+            && self.found.len() < MOST_FOUND
+        {
+            self.found.push((pool.to_owned(), address.to_owned()));
+        }
         if let Some((pool, address, known)) = Known::of_line(line) {
             self.pools.entry(pool.to_owned()).or_default().insert(address.to_owned(), known);
         }
@@ -152,6 +169,23 @@ impl Carried {
     /// The keys that session tickets are sealed with: those of the old process, or new ones.
     pub fn ticket_keys(&self) -> Arc<TicketKeys> {
         TicketKeys::new(self.tickets.iter().map(String::as_str))
+    }
+
+    /// With the backends that the process before found, in the pools that still go by what a group says and
+    /// do not name them.
+    pub fn with_found(&self, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
+        self.found.iter().fold(snapshot, |snapshot, (name, address)| {
+            let is_open = |pool: &Arc<Pool>| {
+                let mysql = pool.config.mysql.as_ref();
+                pool.config.name == *name
+                    && mysql.is_some_and(|it| it.topology == MysqlTopology::GroupReplication)
+                    && !pool.backends.iter().any(|backend| backend.address == *address)
+                    && pool.backends.iter().filter(|backend| backend.is_found).count() < MOST_MEMBERS
+            };
+            let Some(index) = snapshot.pools.iter().position(is_open) else { return snapshot };
+            // One whose name can't be spoken TLS with is found again, and refused by its name then.
+            snapshot.with_found(index, address).map_or(snapshot, |change| change.snapshot)
+        })
     }
 
     /// Backends that something is known of, over all pools.
@@ -262,6 +296,26 @@ mod tests {
         carried.apply(&new, NOW);
         let roles: Vec<_> = new.pools[0].balance.status().iter().map(|it| it.role).collect();
         assert_eq!(roles, [Some(Role::Secondary), Some(Role::Primary), None], "in force at once");
+    }
+
+    #[test]
+    fn backends_that_were_found_arrive_with_what_is_known_of_them() {
+        let cluster = "backends = [\"10.0.0.1:3306\"]\n[pool.app.mysql]\nuser = \"weir\"";
+        let old = of("mysql", cluster).with_found(0, "10.0.0.2:3306").unwrap().snapshot;
+        old.pools[0].set_roles([(1, Some(Role::Primary))], NOW);
+        let mut carried = Carried::default();
+        lines(&old, NOW).iter().for_each(|line| carried.take(line.trim_end()));
+        carried.take("found app 10.0.0.1:3306");
+        carried.take("found other 10.0.0.9:3306");
+        let new = carried.with_found(Arc::new(of("mysql", cluster)));
+        carried.apply(&new, NOW);
+        let backends: Vec<_> = new.pools[0].backends.iter().map(|it| (&*it.address, it.is_found)).collect();
+        assert_eq!(backends, [("10.0.0.1:3306", false), ("10.0.0.2:3306", true)]);
+        assert_eq!(new.pools[0].balance.status()[1].role, Some(Role::Primary));
+
+        let fixed = cluster.replace("user = \"weir\"", "topology = \"static\"");
+        let new = carried.with_found(Arc::new(of("mysql", &fixed)));
+        assert_eq!(new.pools[0].backends.len(), 1, "the config says who there is");
     }
 
     #[test]

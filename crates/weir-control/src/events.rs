@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use serde::Serialize;
 use tokio::sync::broadcast;
 
+use crate::cluster::Receipt;
 use crate::lock;
 use crate::timestamp::Timestamp;
 
@@ -82,6 +83,32 @@ pub enum What {
         /// What was changed.
         change: String,
     },
+    /// A server of a watched cluster has another role now.
+    Role {
+        /// Name of the pool.
+        pool: String,
+        /// Its address as configured, or as its group says it.
+        backend: String,
+        /// `primary`, `secondary` or `none`.
+        role: &'static str,
+    },
+    /// A watched cluster has a member that no config names, or has it no more.
+    Roster {
+        /// Name of the pool.
+        pool: String,
+        /// Its address as its group says it.
+        backend: String,
+        /// What became of it.
+        change: String,
+    },
+    /// There is a primary again after one was lost, or handed over.
+    Failover {
+        /// Name of the pool.
+        pool: String,
+        /// How it went.
+        #[serde(flatten)]
+        receipt: Receipt,
+    },
     /// A host name stands for another address now.
     Resolved {
         /// The backend's address as configured.
@@ -130,6 +157,9 @@ impl What {
             What::Readmitted { .. } => "readmitted",
             What::Pool { .. } => "pool",
             What::Backend { .. } => "backend",
+            What::Role { .. } => "role",
+            What::Roster { .. } => "roster",
+            What::Failover { .. } => "failover",
             What::Resolved { .. } => "resolved",
             What::Certificate { .. } => "certificate",
             What::Kernel { .. } => "kernel",

@@ -16,6 +16,7 @@ use weir_tls::{LoadError, Loaded, TicketKeys};
 
 use crate::acme::Orders;
 use crate::carried::Carried;
+use crate::cluster::watch::Watch;
 use crate::dns::Names;
 use crate::health::Board;
 use crate::kernel::KernelPlane;
@@ -57,7 +58,9 @@ pub struct Followers {
     /// Names.
     pub names: Names,
     /// Probes.
-    pub board: Board,
+    pub board: Arc<Board>,
+    /// Roles of servers that replicate to each other.
+    pub watch: Watch,
     /// Certificates on order.
     pub orders: Orders,
 }
@@ -83,6 +86,7 @@ impl Followers {
     fn follow(&self, snapshot: &Snapshot) {
         self.names.adopt(snapshot);
         self.board.adopt(snapshot);
+        self.watch.follow(snapshot);
         self.orders.adopt(snapshot);
     }
 
@@ -97,7 +101,8 @@ impl Followers {
         if let Some(backend) = &change.added {
             self.board.add(pool, backend);
         }
-        // What probes found out since the pool was made was told to the one before.
+        self.watch.follow(&change.snapshot);
+        // What probes and the watch found out since the pool was made was told to the one before.
         pool.refresh(clock::now());
     }
 }
@@ -167,6 +172,7 @@ impl Publisher {
         let placements = self.kernel.place(&config).await.map_err(PublishError::Stage)?;
         let mut changes = self.stage(Next::Config(&config, &placements)).await?;
         let snapshot = Arc::new(Snapshot::compile(config.clone(), &tls, None, self.workers));
+        let snapshot = carried.with_found(snapshot);
         self.followers.prepare(&snapshot).await;
         carried.apply(&snapshot, clock::now());
         self.apply(&mut changes, &snapshot, None).await?;
@@ -187,14 +193,14 @@ impl Publisher {
 
     /// Puts in force the config that `choose` makes of the one in force at that moment. Publications queue:
     /// each sees the one before it complete. `Ok(None)` when `choose` gives nothing to do. Weights that were
-    /// set by hand give way to the config's.
+    /// set by hand give way to the config's. Backends that were found are in neither config, and stay.
     pub async fn publish<E: From<PublishError>>(
         &self,
         choose: impl FnOnce(&Config) -> Result<Option<Arc<Config>>, E>,
     ) -> Result<Option<Arc<Snapshot>>, E> {
         let _turn = self.turn.lock().await;
         let before = self.snapshot();
-        let Some(config) = choose(&before.config)? else { return Ok(None) };
+        let Some(config) = choose(&before.configured())? else { return Ok(None) };
         let tls = self.load(&config)?;
         let placements = self.kernel.place(&config).await.map_err(PublishError::Stage)?;
         let mut changes = self.stage(Next::Config(&config, &placements)).await?;

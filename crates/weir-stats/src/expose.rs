@@ -129,6 +129,11 @@ metrics! {
     REDISPATCHES = "weir_redispatches_total" Counter ["pool"] "Attempts after the first that went to another backend.";
     QUEUED = "weir_queued_total" Counter ["pool"] "Exchanges that waited because every backend was at `max_connections`.";
     PARKED = "weir_mysql_parked_total" Counter ["pool"] "Statements and logins that waited because no server was in the role that they needed.";
+    MYSQL_ROLE = "weir_mysql_role" Gauge ["pool", "backend", "role"] "1 for the role that a MySQL server has: `primary`, `secondary`, or `none`.";
+    MYSQL_LOOKS = "weir_mysql_looks_total" Counter ["pool", "backend", "result"] "Times that a MySQL server was asked for its role, by result: `answered` or `failed`.";
+    MYSQL_PRIMARY_CHANGES = "weir_mysql_primary_changes_total" Counter ["pool"] "Times that another server of the pool became the primary.";
+    MYSQL_WITHOUT_PRIMARY = "weir_mysql_without_primary_seconds_total" Counter ["pool"] "Time for which the pool had no primary.";
+    MYSQL_FAILOVER = "weir_mysql_failover_seconds" Histogram ["pool"] "From the last sign of a primary to the next that takes writes.";
     LAST_RESORT = "weir_last_resort_total" Counter ["pool"] "Choices of a backend that is down or ejected, because no other was left.";
     QUEUE_DEPTH = "weir_queue_depth" Gauge ["pool"] "Exchanges waiting now.";
     PROCESS_CPU = "process_cpu_seconds_total" Counter [] "User and system CPU time of the process.";

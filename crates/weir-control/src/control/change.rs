@@ -123,6 +123,11 @@ impl Control {
             if pool.backends.len() == 1 {
                 return Err(ChangeError::Last(address.to_owned()));
             }
+            if pool.backends[backend].is_found {
+                return Err(ChangeError::Invalid(format!(
+                    "`{address}` was found in its group and would be found again; set its state to maintenance instead"
+                )));
+            }
             Ok(before.without_backend(index, backend))
         });
         let snapshot = snapshot.await?;
@@ -137,7 +142,7 @@ impl Control {
 }
 
 /// The pool of that name, and its index.
-fn pool_of<'s>(snapshot: &'s Snapshot, name: &str) -> Result<(usize, &'s Arc<Pool>), ChangeError> {
+pub(super) fn pool_of<'s>(snapshot: &'s Snapshot, name: &str) -> Result<(usize, &'s Arc<Pool>), ChangeError> {
     let mut numbered = snapshot.pools.iter().enumerate();
     let found = numbered.find(|(_, pool)| pool.config.name == name);
     found.ok_or_else(|| ChangeError::NoPool(name.to_owned()))
@@ -151,7 +156,7 @@ fn has_no_port(address: &str) -> bool {
 
 /// What the config's check asks of a backend, for one that does not come from a file. `keeps_ports` says that
 /// the pool has others without a port.
-fn check_backend(backend: &weir_config::Backend, keeps_ports: bool) -> Result<(), ChangeError> {
+pub(super) fn check_backend(backend: &weir_config::Backend, keeps_ports: bool) -> Result<(), ChangeError> {
     let invalid = |message: String| Err(ChangeError::Invalid(message));
     let named = backend.address.rsplit_once(':').is_some_and(|(host, port)| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');

@@ -1,13 +1,14 @@
 //! The control side in one piece: everything that changes what is in force goes through here.
 //!
 //! One file for each thing that is asked of it: [`apply`] puts the config file in force, [`change`] does what
-//! an operator asks about single backends, [`house`] what time and the workers ask for, and [`life`] ends the
+//! an operator asks about single backends, [`roster`] what a cluster's watch does, [`house`] what time and the workers ask for, and [`life`] ends the
 //! process.
 
 mod apply;
 mod change;
 mod house;
 mod life;
+mod roster;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU8;
@@ -25,6 +26,7 @@ use weir_state::plane::Plane;
 
 use crate::acme::Orders;
 use crate::carried::Carried;
+use crate::cluster::watch::Watch;
 use crate::dns::{Moved, Names};
 use crate::events::{Bus, What};
 use crate::health::Board;
@@ -93,9 +95,12 @@ impl Control {
         let files = Mutex::new(weir_tls::fingerprint(&config));
         let bus = Arc::new(Bus::default());
         let (moved, in_force) = (Arc::new(Moved::default()), InForce::default());
+        let board = Arc::new(Board::new(bus.clone(), in_force.clone()));
+        let (watch, roster) = Watch::new(bus.clone(), in_force.clone(), board.clone());
         let followers = Arc::new(Followers {
             names: Names::new(bus.clone(), moved.clone()),
-            board: Board::new(bus.clone(), in_force.clone()),
+            board,
+            watch,
             orders: Orders::new(bus.clone()),
         });
         let proxy = Arc::new(start.plane);
@@ -127,6 +132,7 @@ impl Control {
         });
         control.bus.tell(What::Process { phase: "started", detail: control.summary() });
         tokio::spawn(house::keep(control.clone(), start.reports, of_kernel, moved));
+        tokio::spawn(roster::keep(control.clone(), roster));
         Ok(control)
     }
 
@@ -163,6 +169,11 @@ impl Control {
     /// What probes have found.
     pub fn board(&self) -> &Board {
         &self.followers.board
+    }
+
+    /// Roles of servers that replicate to each other.
+    pub fn watch(&self) -> &Watch {
+        &self.followers.watch
     }
 
     /// Certificates on order.

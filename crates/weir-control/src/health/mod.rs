@@ -10,6 +10,7 @@ mod probe_mysql;
 pub mod schedule;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -76,6 +77,8 @@ impl Drop for Prober {
 struct Shared {
     state: Mutex<ProbeState>,
     hasten: Notify,
+    /// Until then a probe is superfluous, in milliseconds of the clock; see [`Board::vouch`].
+    vouched_until_ms: AtomicU64,
 }
 
 struct ProbeState {
@@ -212,6 +215,27 @@ impl Board {
         }
     }
 
+    /// The watch of its cluster has had an answer from a backend, which is good for its probes `until` then:
+    /// whoever lets the same account in and answers a question of it answers a login, too, and a login costs
+    /// a server six times as much. So the probes of a watched member are the watch's answers, and only when
+    /// those fail does a probe log in and say why. `is_back` says that there was no answer before: a probe is
+    /// due now.
+    pub fn vouch(&self, backend: &Backend, until: Duration, is_back: bool) {
+        let probed = {
+            let table = lock(&self.table);
+            let Some(key) = table.of_backends.get(&id(backend)) else { return };
+            let is_same = Some(key.target.address) == backend.resolved.address();
+            let is_login = matches!(key.target.question, Question::Login(_));
+            table.probers.get(key).filter(|_| is_same && is_login).map(|prober| prober.shared.clone())
+        };
+        let Some(prober) = probed else { return };
+        let until_ms = u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
+        prober.vouched_until_ms.store(until_ms, Ordering::Relaxed);
+        if is_back {
+            prober.hasten.notify_one();
+        }
+    }
+
     /// What probes found out about a backend.
     pub fn findings(&self, pool: &Pool, backend: &Backend) -> Findings {
         let check = match pool.config.health.check {
@@ -290,6 +314,7 @@ impl Board {
                 late: false,
             }),
             hasten: Notify::new(),
+            vouched_until_ms: AtomicU64::new(0),
         });
         let schedule = Schedule::new(key.pace, now + offset);
         let running = run(key.clone(), schedule, shared.clone(), self.bus.clone(), self.in_force.clone());
@@ -337,6 +362,11 @@ async fn run(key: Arc<Key>, mut schedule: Schedule, shared: Arc<Shared>, bus: Ar
     loop {
         let now = clock::now();
         match schedule.step(now) {
+            Due::Start { number, .. } if shared.is_vouched_for(now) => {
+                if schedule.finished(number, Ending::Good) {
+                    shared.take(Ok(Answer::Watched), Duration::ZERO, &bus, &in_force);
+                }
+            }
             Due::Start { number, limit } => {
                 let key = key.clone();
                 probes.spawn(async move {
@@ -364,6 +394,10 @@ async fn run(key: Arc<Key>, mut schedule: Schedule, shared: Arc<Shared>, bus: Ar
 }
 
 impl Shared {
+    fn is_vouched_for(&self, now: Duration) -> bool {
+        u128::from(self.vouched_until_ms.load(Ordering::Relaxed)) > now.as_millis()
+    }
+
     /// Works for these, too, or for these `alone`; who is new learns what is known already. Their pools are
     /// to be refreshed.
     fn serve(&self, subscribers: Vec<Member>, alone: bool, now: Duration) {
@@ -396,6 +430,7 @@ impl Shared {
         let detail = match result {
             Ok(Answer::Status(status)) => format!("answered {status}"),
             Ok(Answer::Accepted) => "accepted".to_owned(),
+            Ok(Answer::Watched) => "answers the watch of its cluster".to_owned(),
             Ok(Answer::Greeted(facts)) => {
                 for subscriber in &state.subscribers {
                     subscriber.backend.learn(facts.clone());

@@ -56,7 +56,7 @@ impl Hash for Secured {
 
 /// The announcement in a version of the PROXY protocol: a probe speaks for itself, so v1 says UNKNOWN
 /// (section 2.1 of its specification) and v2 says LOCAL (section 2.2), with length 0.
-fn announcement(version: ProxyVersion) -> &'static [u8] {
+pub(crate) fn announcement(version: ProxyVersion) -> &'static [u8] {
     match version {
         ProxyVersion::V1 => b"PROXY UNKNOWN\r\n",
         ProxyVersion::V2 => b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00",
@@ -106,6 +106,8 @@ pub enum Question {
 pub enum Answer {
     /// A connection.
     Accepted,
+    /// What the watch of its cluster has just got; no probe was sent.
+    Watched,
     /// A status that is expected.
     Status(u16),
     /// A login's answer; what the server said of itself.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 
 use hyper::Method;
-use weir_admin::status::{BackendStatus, ListenerStatus, Quantiles, Status};
+use weir_admin::status::{BackendStatus, ClusterStatus, ListenerStatus, Quantiles, Status};
 
 use crate::arguments::Running;
 use crate::client::ask_and_print;
@@ -70,6 +70,9 @@ fn words(status: &Status, colours: bool) -> String {
             "\npool {}, {}, {ready} of {all} ready, serving from {}, {} waiting",
             pool.name, pool.balance, pool.serving_from, pool.queue_depth
         );
+        if let Some(it) = &pool.cluster {
+            cluster(&mut out, it, colours);
+        }
         let heads = ["backend", "state", "weight", "in flight", "2xx", "5xx", "failed", "p50", "p99", "why"];
         let mut rows = vec![heads.map(str::to_owned).to_vec()];
         rows.extend(pool.backends.iter().map(row));
@@ -121,10 +124,46 @@ fn certificates(out: &mut String, status: &Status, colours: bool) {
     }
 }
 
+/// Who is the primary, who does not answer, and the last failover.
+fn cluster(out: &mut String, it: &ClusterStatus, colours: bool) {
+    let missing = it.no_primary.as_deref().unwrap_or("nobody has been asked yet");
+    let primary =
+        it.primary.clone().unwrap_or_else(|| paint(&format!("no primary: {missing}"), "31", colours));
+    let (changes, without) = (it.primary_changes, span(it.without_primary_seconds));
+    let _ =
+        writeln!(out, "  {}, primary {primary}, changed {changes} times, {without} without one", it.topology);
+    for member in &it.members {
+        let seen = member.last_seen.map_or_else(|| "never".to_owned(), |at| at.rfc3339());
+        let version = member.version.as_deref().unwrap_or("unknown version");
+        let (address, state) = (&member.address, &member.state);
+        let _ = match member.error.as_str() {
+            "" => writeln!(out, "  {address}: {state}, {version}, seen {seen}"),
+            error => writeln!(out, "  {address}: {}, seen {seen}", paint(error, "33", colours)),
+        };
+    }
+    for receipt in &it.failovers {
+        let _ = writeln!(
+            out,
+            "  failover at {} from {} to {}: noticed after {:.3} s, back after {:.3} s, {} waited{}",
+            receipt.writable.rfc3339(),
+            receipt.from,
+            receipt.to,
+            receipt.unnoticed_seconds,
+            receipt.absent_seconds,
+            receipt.parked,
+            if receipt.reason.is_empty() { String::new() } else { format!(" ({})", receipt.reason) }
+        );
+    }
+}
+
 fn row(it: &BackendStatus) -> Vec<String> {
     let class = |class: &str| it.requests.get(class).copied().unwrap_or(0).to_string();
     let role = it.role.as_deref().or_else(|| it.backup.then_some("backup"));
-    let name = role.map_or_else(|| it.address.clone(), |role| format!("{} ({role})", it.address));
+    let marks: Vec<&str> = role.into_iter().chain(it.found.then_some("found")).collect();
+    let name = match marks.is_empty() {
+        true => it.address.clone(),
+        false => format!("{} ({})", it.address, marks.join(", ")),
+    };
     let weight = if it.ramp_percent < 100 {
         format!("{} at {} %", it.weight, it.ramp_percent)
     } else {

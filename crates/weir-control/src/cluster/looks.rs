@@ -1,0 +1,349 @@
+//! When the members of a cluster are asked, and when what they said is enough to decide on.
+//!
+//! Each member is asked every interval, one after the other, so that a change of the group, which all of them
+//! see, is noticed by the first that is asked after it. What is new to one of them has all the others asked at
+//! once; that is a round, and the decision comes at its end. Knows no clock and asks nobody itself.
+
+use std::time::Duration;
+
+use weir_mysql::topology::{MemberReport, Topology, TopologyVerdict, judge};
+
+/// How often, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pace {
+    pub(super) interval: Duration,
+    /// While there is no primary, or members see different ones.
+    pub(super) fast_interval: Duration,
+    /// How long a member that is new to the watch may take to be heard of, before it is decided without it.
+    pub(super) patience: Duration,
+}
+
+/// A round ends this share of an interval after it began, whoever has not answered by then.
+const ROUND_SHARE: u32 = 5;
+
+/// The members of a pool, in its order, and what each said last.
+pub(super) struct Looks {
+    topology: Topology,
+    pace: Pace,
+    members: Vec<Look>,
+    /// When the round that is on ends.
+    round: Option<Duration>,
+    /// Whether there was a primary, and one only, in everybody's eyes, when it was last decided.
+    is_settled: bool,
+}
+
+/// What is known of a member.
+#[derive(Clone, Debug)]
+pub(super) struct Look {
+    /// What it said last; `None` when it does not answer.
+    pub(super) report: Option<MemberReport>,
+    /// Since when it has been watched without having been heard of.
+    pending: Option<Duration>,
+    is_connected: bool,
+    /// It was asked and has not answered yet.
+    is_awaited: bool,
+    /// It was late to say that it is still the primary, while another said it.
+    is_doubted: bool,
+    /// When it is asked next.
+    due: Duration,
+}
+
+impl Look {
+    /// At one that is new.
+    pub(super) fn new(now: Duration) -> Look {
+        Look {
+            report: None,
+            pending: Some(now),
+            is_connected: false,
+            is_awaited: false,
+            is_doubted: false,
+            due: now,
+        }
+    }
+
+    /// Whether it is still to be heard of for the first time.
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// Whether it was to be heard of for the first time until now; it is waited for no longer.
+    fn is_given_up(&mut self, now: Duration, patience: Duration) -> bool {
+        self.pending.take_if(|since| *since + patience <= now).is_some()
+    }
+
+    fn claims_to_be_primary(&self, topology: Topology) -> bool {
+        self.report.as_ref().is_some_and(|report| match topology {
+            Topology::Group => report.own().is_some_and(|own| own.is_primary),
+            Topology::ReadOnly => !report.is_read_only,
+        })
+    }
+}
+
+/// What is to be done now.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Ask these, by index.
+    Ask(Vec<usize>),
+    /// Decide.
+    Decide,
+    /// Nothing until then.
+    Wait(Duration),
+}
+
+impl Looks {
+    /// At nobody yet.
+    pub(super) fn new(topology: Topology, pace: Pace) -> Looks {
+        Looks { topology, pace, members: Vec::new(), round: None, is_settled: false }
+    }
+
+    /// The members, in the order of the pool.
+    pub(super) fn members(&self) -> &[Look] {
+        &self.members
+    }
+
+    /// Looks at these members from now on; a round begins.
+    pub(super) fn adopt(&mut self, topology: Topology, pace: Pace, members: Vec<Look>, now: Duration) {
+        (self.topology, self.pace, self.members) = (topology, pace, members);
+        self.begin_round(None, now);
+    }
+
+    /// Takes what a member said, or that it does not answer; `is_connected` says whether it can be asked.
+    pub(super) fn heard(
+        &mut self,
+        index: usize,
+        report: Option<MemberReport>,
+        is_connected: bool,
+        now: Duration,
+    ) {
+        let member = &mut self.members[index];
+        let is_news = member.report != report || member.pending.is_some() || member.is_doubted;
+        member.report = report;
+        (member.pending, member.is_awaited, member.is_doubted) = (None, false, false);
+        member.is_connected = is_connected;
+        if is_news && self.round.is_none() {
+            self.begin_round(Some(index), now);
+        }
+    }
+
+    /// Has everybody asked now, but for who has just been heard.
+    pub(super) fn begin_round(&mut self, heard: Option<usize>, now: Duration) {
+        self.round = Some(now + self.interval() / ROUND_SHARE);
+        let others = self.members.iter_mut().enumerate().filter(|(index, _)| Some(*index) != heard);
+        others.for_each(|(_, member)| member.due = now);
+    }
+
+    /// What is to be done now; those who are to be asked count as asked.
+    pub(super) fn step(&mut self, now: Duration) -> Step {
+        if self.members.iter_mut().any(|member| member.is_given_up(now, self.pace.patience)) {
+            self.begin_round(None, now);
+        }
+        let interval = self.interval();
+        let mut asked = Vec::new();
+        for (index, member) in self.members.iter_mut().enumerate() {
+            // One that can't be asked is told that a connection is wanted, as long as nobody is the primary.
+            if member.due <= now && !member.is_awaited {
+                member.due = now + interval;
+                member.is_awaited = member.is_connected;
+                if member.is_connected || !self.is_settled {
+                    asked.push(index);
+                }
+            }
+        }
+        if !asked.is_empty() {
+            return Step::Ask(asked);
+        }
+        let is_over = |until: Duration| until <= now || self.members.iter().all(|it| !it.is_awaited);
+        if self.round.is_some_and(is_over) {
+            self.round = None;
+            return Step::Decide;
+        }
+        let idle = self.members.iter().filter(|member| !member.is_awaited).map(|member| member.due);
+        let expected = self.members.iter().filter_map(|member| Some(member.pending? + self.pace.patience));
+        let moments = idle.chain(self.round).chain(expected);
+        Step::Wait(moments.min().unwrap_or(now + interval))
+    }
+
+    /// Judges what everybody said last. `before` is the index of the primary so far. `None` when it is too
+    /// early: there is no primary, and one who is new has not been heard of yet.
+    pub(super) fn decide(&mut self, before: Option<usize>, now: Duration) -> Option<TopologyVerdict> {
+        let verdict = judge(self.topology, &self.reports(), before);
+        let is_early = verdict.primary.is_err() && self.members.iter().any(Look::is_pending);
+        self.is_settled = verdict.primary.is_ok() && self.agree();
+        let (interval, count) = (self.interval(), self.members.len().max(1) as u32);
+        for (index, member) in self.members.iter_mut().enumerate() {
+            member.due = now + interval * (index as u32 + 1) / count;
+        }
+        (!is_early).then_some(verdict)
+    }
+
+    /// What each said last. One that is late may have been the primary when it last spoke: it gives way to
+    /// one that says so now.
+    fn reports(&mut self) -> Vec<Option<MemberReport>> {
+        let in_time = |member: &Look| member.report.clone().filter(|_| !member.is_awaited);
+        let prompt: Vec<_> = self.members.iter().map(in_time).collect();
+        let has_primary = judge(self.topology, &prompt, None).primary.is_ok();
+        let topology = self.topology;
+        let said = self.members.iter_mut().map(|member| {
+            member.is_doubted = member.is_awaited && has_primary && member.claims_to_be_primary(topology);
+            member.report.clone().filter(|_| !member.is_doubted)
+        });
+        said.collect()
+    }
+
+    /// Whether all that see a majority of the group see the same primaries. Where they don't, it is just
+    /// changing.
+    fn agree(&self) -> bool {
+        let majorities =
+            self.members.iter().filter_map(|it| it.report.as_ref()).filter(|it| it.has_majority());
+        let mut primaries = majorities.map(|report| {
+            let primaries = report.view.iter().filter(|member| member.is_primary);
+            let mut uuids: Vec<&str> = primaries.map(|member| member.uuid.as_str()).collect();
+            uuids.sort_unstable();
+            uuids
+        });
+        let first = primaries.next();
+        primaries.all(|others| Some(others) == first)
+    }
+
+    fn interval(&self) -> Duration {
+        if self.is_settled { self.pace.interval } else { self.pace.fast_interval }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_mysql::topology::{MemberState, NoPrimary, ViewMember};
+
+    use super::*;
+
+    const fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    const PACE: Pace = Pace { interval: ms(100), fast_interval: ms(20), patience: ms(1000) };
+
+    fn report(of: &str, primary: &str) -> Option<MemberReport> {
+        let member = |uuid: &str| ViewMember {
+            uuid: uuid.to_owned(),
+            host: "db".to_owned(),
+            port: 3306,
+            state: MemberState::Online,
+            is_primary: uuid == primary,
+        };
+        let view = ["a", "b", "c"].map(member).to_vec();
+        Some(MemberReport { uuid: of.to_owned(), is_read_only: of != primary, view })
+    }
+
+    /// A cluster of three that has been decided on at 0 ms, with `a` for its primary.
+    fn settled() -> Looks {
+        let mut looks = Looks::new(Topology::Group, PACE);
+        looks.adopt(Topology::Group, PACE, vec![Look::new(ms(0)); 3], ms(0));
+        for (index, name) in ["a", "b", "c"].into_iter().enumerate() {
+            looks.heard(index, report(name, "a"), true, ms(0));
+        }
+        while looks.step(ms(0)) != Step::Decide {
+            (0..3).for_each(|index| looks.heard(index, report(["a", "b", "c"][index], "a"), true, ms(0)));
+        }
+        assert_eq!(looks.decide(None, ms(0)).unwrap().primary, Ok(0));
+        looks
+    }
+
+    #[test]
+    fn members_are_asked_one_after_the_other_and_nothing_new_decides_nothing() {
+        let mut looks = settled();
+        for turn in 0..2 {
+            for (index, name) in ["a", "b", "c"].into_iter().enumerate() {
+                let Step::Wait(until) = looks.step(ms(turn * 100 + index as u64 * 33 + 1)) else {
+                    panic!("nothing is due yet")
+                };
+                assert_eq!(looks.step(until), Step::Ask(vec![index]), "{until:?}");
+                looks.heard(index, report(name, "a"), true, until + ms(1));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_new_to_one_has_the_others_asked_at_once_and_their_answers_decide() {
+        let mut looks = settled();
+        assert_eq!(looks.step(ms(34)), Step::Ask(vec![0]));
+        looks.heard(0, report("a", "b"), true, ms(35));
+        assert_eq!(looks.step(ms(35)), Step::Ask(vec![1, 2]));
+        looks.heard(1, report("b", "b"), true, ms(36));
+        assert_eq!(looks.step(ms(36)), Step::Wait(ms(55)), "until the round is over");
+        looks.heard(2, report("c", "b"), true, ms(37));
+        assert_eq!(looks.step(ms(37)), Step::Decide);
+        assert_eq!(looks.decide(Some(0), ms(37)).unwrap().primary, Ok(1));
+    }
+
+    #[test]
+    fn a_round_does_not_wait_for_one_who_is_late_and_who_was_the_primary_gives_way() {
+        let mut looks = settled();
+        assert_eq!(looks.step(ms(34)), Step::Ask(vec![0]), "it is frozen, and does not answer");
+        assert_eq!(looks.step(ms(67)), Step::Ask(vec![1]));
+        looks.heard(1, report("b", "b"), true, ms(68));
+        assert_eq!(looks.step(ms(68)), Step::Ask(vec![2]));
+        looks.heard(2, report("c", "b"), true, ms(69));
+        assert_eq!(looks.step(ms(88)), Step::Decide);
+        let verdict = looks.decide(Some(0), ms(88)).unwrap();
+        assert_eq!((verdict.primary, verdict.roles[0]), (Ok(1), None));
+        // It says again what it said before: that is news, since it was not believed.
+        looks.heard(0, report("a", "a"), true, ms(90));
+        assert!(matches!(looks.step(ms(90)), Step::Ask(_)));
+    }
+
+    #[test]
+    fn one_who_is_late_keeps_its_role_while_nobody_else_claims_it() {
+        let mut looks = settled();
+        looks.step(ms(34));
+        looks.begin_round(None, ms(40));
+        assert_eq!(looks.step(ms(40)), Step::Ask(vec![1, 2]));
+        looks.heard(1, report("b", "a"), true, ms(41));
+        looks.heard(2, report("c", "a"), true, ms(41));
+        assert_eq!(looks.step(ms(60)), Step::Decide);
+        assert_eq!(looks.decide(Some(0), ms(60)).unwrap().primary, Ok(0));
+    }
+
+    #[test]
+    fn without_a_primary_looks_are_fast_and_connections_wanted() {
+        let mut looks = settled();
+        looks.heard(0, None, false, ms(10));
+        assert_eq!(looks.step(ms(10)), Step::Ask(vec![1, 2]));
+        looks.heard(1, report("b", "a"), true, ms(11));
+        looks.heard(2, report("c", "a"), true, ms(11));
+        assert_eq!(looks.step(ms(11)), Step::Decide);
+        assert_eq!(looks.decide(Some(0), ms(11)).unwrap().primary, Err(NoPrimary::Silent));
+        let Step::Wait(until) = looks.step(ms(11)) else { panic!("nothing is due") };
+        assert!(until <= ms(18), "{until:?}");
+        assert_eq!(looks.step(until), Step::Ask(vec![0]), "it is asked for a connection");
+    }
+
+    #[test]
+    fn members_that_see_different_primaries_are_looked_at_again_soon() {
+        let mut looks = settled();
+        looks.step(ms(34));
+        looks.heard(0, report("a", "a"), true, ms(34));
+        looks.step(ms(67));
+        looks.heard(1, report("b", "b"), true, ms(67));
+        assert_eq!(looks.step(ms(67)), Step::Ask(vec![0, 2]));
+        looks.heard(0, report("a", "a"), true, ms(68));
+        looks.heard(2, report("c", "b"), true, ms(68));
+        assert_eq!(looks.step(ms(68)), Step::Decide);
+        assert_eq!(looks.decide(Some(0), ms(68)).unwrap().primary, Ok(0), "it stays for a moment");
+        let Step::Wait(until) = looks.step(ms(68)) else { panic!("nothing is due") };
+        assert!(until <= ms(75), "{until:?}");
+    }
+
+    #[test]
+    fn nobody_is_deposed_before_all_new_members_had_time_to_answer() {
+        let mut looks = Looks::new(Topology::Group, PACE);
+        looks.adopt(Topology::Group, PACE, vec![Look::new(ms(0)); 2], ms(0));
+        looks.heard(0, report("b", "a"), true, ms(5));
+        assert_eq!(looks.step(ms(5)), Step::Ask(vec![0, 1]));
+        looks.heard(0, report("b", "a"), true, ms(6));
+        assert_eq!(looks.step(ms(6)), Step::Decide);
+        assert_eq!(looks.decide(Some(1), ms(6)), None);
+        looks.step(ms(1000));
+        let verdict = looks.decide(Some(1), ms(1000)).unwrap();
+        assert_eq!(verdict.primary, Err(NoPrimary::Silent));
+    }
+}

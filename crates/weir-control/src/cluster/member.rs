@@ -1,0 +1,214 @@
+//! One member of a watched cluster: its connection, which is kept open, and the question on it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use weir_config::ProxyVersion;
+use weir_mysql::topology::{GROUP_SQL, MemberReport, READ_ONLY_SQL, Topology};
+use weir_state::Backend;
+use weir_tls::OwnAccount;
+
+use super::client::{ClientError, LoginAs, MysqlClient};
+use super::receipt::Moment;
+use crate::health::probe;
+
+/// How long a server that has stopped answering is waited for on the same connection, though it counts as not
+/// answering much earlier: every new one would be one more that it finds broken off when it goes on, and after
+/// `max_connect_errors` (100) of those it locks Weir out (see [`crate::health`]'s probes).
+const LOST_AFTER: Duration = Duration::from_secs(10);
+/// Between two tries to connect, at least, however much a connection is wanted.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+/// And at most: how long a server that is back goes unnoticed while there is a primary.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// How a member is asked.
+#[derive(Clone)]
+pub(super) struct Manner {
+    pub(super) topology: Topology,
+    pub(super) account: Option<Arc<OwnAccount>>,
+    /// Whether a server without TLS is not spoken to, where the backend has TLS.
+    pub(super) requires_tls: bool,
+    pub(super) send_proxy: Option<ProxyVersion>,
+    /// After this long without an answer it counts as not answering.
+    pub(super) patience: Duration,
+}
+
+impl Manner {
+    pub(super) fn is_same(&self, other: &Manner) -> bool {
+        let is_same_account = match (&self.account, &other.account) {
+            (None, None) => true,
+            (Some(one), Some(other)) => one.is_same(other),
+            _ => false,
+        };
+        let rest = |it: &Manner| (it.topology, it.requires_tls, it.send_proxy, it.patience);
+        is_same_account && rest(self) == rest(other)
+    }
+}
+
+/// What came of asking a member.
+pub(super) struct Heard {
+    /// Which member.
+    pub(super) number: u64,
+    /// What it said, or why it said nothing.
+    pub(super) result: Result<MemberReport, String>,
+    /// Whether it can be asked.
+    pub(super) is_connected: bool,
+    pub(super) moment: Moment,
+}
+
+/// The task that speaks with a member; ends with this.
+pub(super) struct Asker {
+    ask: Arc<Notify>,
+    task: JoinHandle<()>,
+}
+
+impl Asker {
+    /// Begins to connect, asks once, and then whenever [`Self::ask`] says so. `number` is what its answers
+    /// are known by.
+    pub(super) fn start(
+        number: u64,
+        backend: Arc<Backend>,
+        manner: Manner,
+        heard: mpsc::Sender<Heard>,
+    ) -> Asker {
+        let ask = Arc::new(Notify::new());
+        let conversation = Conversation { number, backend, manner, ask: ask.clone(), heard };
+        Asker { ask, task: tokio::spawn(conversation.run()) }
+    }
+
+    /// Has it asked, or, where there is no connection, one tried soon.
+    pub(super) fn ask(&self) {
+        self.ask.notify_one();
+    }
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Conversation {
+    number: u64,
+    backend: Arc<Backend>,
+    manner: Manner,
+    ask: Arc<Notify>,
+    heard: mpsc::Sender<Heard>,
+}
+
+impl Conversation {
+    async fn run(self) {
+        let mut pause = SHORTEST_PAUSE;
+        loop {
+            let moves = self.backend.resolved.moves();
+            let why = match self.connect().await {
+                Ok(client) => self.talk(client, moves, &mut pause).await,
+                Err(why) => why,
+            };
+            self.tell(Err(why), false).await;
+            // Whoever wants a connection gets it tried before its time, but not at once: the server may only
+            // just have gone.
+            sleep(SHORTEST_PAUSE).await;
+            let _ = timeout(pause.saturating_sub(SHORTEST_PAUSE), self.ask.notified()).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn tell(&self, result: Result<MemberReport, String>, is_connected: bool) {
+        let heard = Heard { number: self.number, result, is_connected, moment: Moment::now() };
+        // Nobody listens only when the watch of the pool has ended, and this with it.
+        let _ = self.heard.send(heard).await;
+    }
+
+    /// Waits for `what`, which may take [`LOST_AFTER`] in all; tells when it takes longer than one has
+    /// patience for.
+    async fn patiently<T>(
+        &self,
+        what: impl Future<Output = Result<T, ClientError>>,
+        is_connected: bool,
+    ) -> Result<Result<T, ClientError>, String> {
+        let patience = self.manner.patience;
+        tokio::pin!(what);
+        if let Ok(done) = timeout(patience, &mut what).await {
+            return Ok(done);
+        }
+        self.tell(Err(format!("no answer within {patience:?}")), is_connected).await;
+        let rest = LOST_AFTER.saturating_sub(patience);
+        timeout(rest, what).await.map_err(|_| format!("no answer within {:?}", LOST_AFTER.max(patience)))
+    }
+
+    async fn connect(&self) -> Result<MysqlClient, String> {
+        let address = self.backend.resolved.address().ok_or("its name is not resolved")?;
+        let connecting = timeout(self.manner.patience, TcpStream::connect(address)).await;
+        let mut stream = connecting
+            .map_err(|_| format!("did not accept within {:?}", self.manner.patience))?
+            .map_err(|error| format!("no connection: {}", probe::plain(&error)))?;
+        if let Some(version) = self.manner.send_proxy {
+            let said = stream.write_all(probe::announcement(version)).await;
+            said.map_err(|error| format!("connection broke: {}", probe::plain(&error)))?;
+        }
+        let login = LoginAs {
+            account: self.manner.account.as_deref(),
+            tls: self.backend.tls.as_ref().map(|tls| (tls, self.manner.requires_tls)),
+        };
+        let mut greeted = None;
+        let logged_in = self.patiently(MysqlClient::login(stream, login, &mut greeted), false).await;
+        if let Some(facts) = greeted {
+            self.backend.learn(facts);
+        }
+        logged_in?.map_err(|error| error.to_string())
+    }
+
+    /// Asks at once and then whenever it is asked to, and gives why the connection is of no more use.
+    async fn talk(&self, mut client: MysqlClient, moves: u32, pause: &mut Duration) -> String {
+        loop {
+            let sql = match self.manner.topology {
+                Topology::Group => GROUP_SQL,
+                Topology::ReadOnly => READ_ONLY_SQL,
+            };
+            let answer = match self.patiently(client.query(sql), true).await {
+                Ok(answer) => answer,
+                Err(why) => return why,
+            };
+            match answer {
+                Ok(rows) => {
+                    let report = match self.manner.topology {
+                        Topology::Group => MemberReport::of_group(&rows),
+                        Topology::ReadOnly => MemberReport::of_read_only(&rows),
+                    };
+                    if let Some(report) = &report {
+                        self.learn_uuid(report);
+                        *pause = SHORTEST_PAUSE;
+                    }
+                    let report = report.ok_or_else(|| "answered something else than was asked".to_owned());
+                    self.tell(report, true).await;
+                }
+                Err(error @ ClientError::Refused { .. }) => self.tell(Err(error.to_string()), true).await,
+                Err(error) => return error.to_string(),
+            }
+            tokio::select! {
+                () = self.ask.notified() => {}
+                () = client.ended() => return "the server closed the connection".to_owned(),
+            }
+            if self.backend.resolved.moves() != moves {
+                client.quit().await;
+                return "its name stands for another address now".to_owned();
+            }
+        }
+    }
+
+    fn learn_uuid(&self, report: &MemberReport) {
+        let known = self.backend.server.load_full();
+        let Some(known) = known.filter(|_| !report.uuid.is_empty()) else { return };
+        if known.uuid.as_deref() != Some(report.uuid.as_str()) {
+            let mut facts = weir_state::ServerFacts::clone(&known);
+            facts.uuid = Some(report.uuid.as_str().into());
+            self.backend.learn(facts);
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! What operators are shown of a watched cluster.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use weir_balance::Role;
+use weir_config::MysqlTopology;
+use weir_io::clock;
+use weir_mysql::topology::MemberReport;
+use weir_stats::Histogram;
+
+use super::receipt::Receipt;
+use crate::lock;
+use crate::timestamp::Timestamp;
+
+/// Receipts that are kept for each pool.
+const RECEIPTS: usize = 8;
+
+/// How a pool's cluster looks to its watch.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// `group-replication` or `replication`.
+    pub topology: String,
+    /// Address of the primary; `None` while there is none.
+    pub primary: Option<String>,
+    /// Why there is no primary; `None` while there is one.
+    pub no_primary: Option<String>,
+    /// For how long there has been none, over the life of the process, in seconds.
+    pub without_primary_seconds: f64,
+    /// Times that another server became the primary.
+    pub primary_changes: u64,
+    /// In the order of the pool.
+    pub members: Vec<MemberStatus>,
+    /// The last failovers, newest first.
+    pub failovers: Vec<Receipt>,
+}
+
+/// How a member of it looks.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct MemberStatus {
+    /// Of its backend.
+    pub address: String,
+    /// What the group says of it, or that it is `writable` or `read-only`; empty while it does not answer.
+    pub state: String,
+    /// `primary` or `secondary`; `None` while it is good for neither.
+    pub role: Option<String>,
+    /// `server_uuid`; `None` while it has never said.
+    pub uuid: Option<String>,
+    /// Version, as in its greeting; `None` while it has never greeted.
+    pub version: Option<String>,
+    /// When it last answered; `None` when it never did.
+    pub last_seen: Option<Timestamp>,
+    /// Times that it answered.
+    pub looks: u64,
+    /// Times that it did not.
+    pub failed_looks: u64,
+    /// Why it does not answer; empty while it does.
+    pub error: String,
+}
+
+/// What is shown of one pool, while its watch writes it. Every lock is held for a copy at most.
+pub struct PoolSeen {
+    shown: Mutex<Shown>,
+    /// From the last sign of a primary to the next primary.
+    pub failover_seconds: Histogram,
+}
+
+struct Shown {
+    status: ClusterStatus,
+    receipts: VecDeque<Receipt>,
+    /// Since when there has been no primary.
+    without_since: Option<Duration>,
+    without: Duration,
+}
+
+impl PoolSeen {
+    pub(super) fn new() -> Arc<PoolSeen> {
+        let shown = Shown {
+            status: ClusterStatus::default(),
+            receipts: VecDeque::with_capacity(RECEIPTS),
+            without_since: Some(clock::now()),
+            without: Duration::ZERO,
+        };
+        Arc::new(PoolSeen { shown: Mutex::new(shown), failover_seconds: Histogram::default() })
+    }
+
+    /// As it is now.
+    pub fn status(&self) -> ClusterStatus {
+        let shown = lock(&self.shown);
+        let mut status = shown.status.clone();
+        let since = shown.without_since.map_or(Duration::ZERO, |since| clock::now().saturating_sub(since));
+        status.without_primary_seconds = (shown.without + since).as_secs_f64();
+        status.failovers = shown.receipts.iter().rev().cloned().collect();
+        status
+    }
+
+    /// The pool has these members now; what is known of those that it had stays.
+    pub(super) fn adopt(&self, topology: MysqlTopology, addresses: impl Iterator<Item = String>) {
+        let mut shown = lock(&self.shown);
+        topology.word().clone_into(&mut shown.status.topology);
+        let before = std::mem::take(&mut shown.status.members);
+        let member = |address: String| {
+            let known = before.iter().find(|member| member.address == address).cloned();
+            known.unwrap_or_else(|| MemberStatus { address, ..MemberStatus::default() })
+        };
+        shown.status.members = addresses.map(member).collect();
+    }
+
+    /// What came of a look at a member, by index.
+    pub(super) fn looked(&self, index: usize, result: &Result<MemberReport, String>, time: Timestamp) {
+        let mut shown = lock(&self.shown);
+        let Some(member) = shown.status.members.get_mut(index) else { return };
+        match result {
+            Ok(report) => {
+                member.looks += 1;
+                member.last_seen = Some(time);
+                member.error.clear();
+                let read_only = if report.is_read_only { "read-only" } else { "writable" };
+                let state = match report.own() {
+                    Some(own) => own.state.word(),
+                    None if report.uuid.is_empty() => read_only,
+                    None => "in no group",
+                };
+                state.clone_into(&mut member.state);
+            }
+            Err(error) => {
+                member.failed_looks += 1;
+                member.state.clear();
+                member.error.clone_from(error);
+            }
+        }
+    }
+
+    /// What was decided: the roles, by index, and the primary or why there is none.
+    pub(super) fn decided(&self, roles: &[Option<Role>], primary: Result<&str, &str>, now: Duration) {
+        let mut shown = lock(&self.shown);
+        for (member, role) in shown.status.members.iter_mut().zip(roles) {
+            member.role = role.map(|role| role.word().to_owned());
+        }
+        match primary {
+            Ok(_) => {
+                let since = shown.without_since.take();
+                shown.without += since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+            }
+            Err(_) => drop(shown.without_since.get_or_insert(now)),
+        }
+        shown.status.primary = primary.ok().map(str::to_owned);
+        shown.status.no_primary = primary.err().map(str::to_owned);
+    }
+
+    /// A failover is over.
+    pub(super) fn keep(&self, receipt: Receipt) {
+        let seconds = receipt.unnoticed_seconds + receipt.absent_seconds;
+        self.failover_seconds.record(Duration::from_secs_f64(seconds.max(0.0)));
+        let mut shown = lock(&self.shown);
+        shown.status.primary_changes += u64::from(receipt.from != receipt.to);
+        if shown.receipts.len() == RECEIPTS {
+            shown.receipts.pop_front();
+        }
+        shown.receipts.push_back(receipt);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receipt(number: u64) -> Receipt {
+        Receipt {
+            from: "a".to_owned(),
+            to: if number == 0 { "a" } else { "b" }.to_owned(),
+            reason: String::new(),
+            last_seen: Timestamp::default(),
+            detected: Timestamp::default(),
+            writable: Timestamp::default(),
+            unnoticed_seconds: 0.02,
+            absent_seconds: 0.5,
+            parked: number,
+        }
+    }
+
+    #[test]
+    fn the_last_receipts_are_kept_newest_first_and_a_primary_that_comes_back_is_no_change() {
+        let seen = PoolSeen::new();
+        (0..20).for_each(|number| seen.keep(receipt(number)));
+        let status = seen.status();
+        let parked: Vec<u64> = status.failovers.iter().map(|receipt| receipt.parked).collect();
+        assert_eq!(parked, [19, 18, 17, 16, 15, 14, 13, 12]);
+        assert_eq!(status.primary_changes, 19);
+    }
+
+    #[test]
+    fn time_without_a_primary_adds_up_and_a_member_keeps_its_history_over_a_reload() {
+        let seen = PoolSeen::new();
+        let addresses = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        seen.adopt(MysqlTopology::Replication, addresses(&["a", "b"]).into_iter());
+        let report = MemberReport { uuid: String::new(), is_read_only: true, view: Vec::new() };
+        seen.looked(1, &Ok(report), Timestamp::now());
+        seen.looked(1, &Err("gone".to_owned()), Timestamp::now());
+        seen.adopt(MysqlTopology::Replication, addresses(&["b", "c"]).into_iter());
+        let status = seen.status();
+        assert_eq!((status.members[0].looks, status.members[0].failed_looks), (1, 1));
+        assert_eq!((&*status.members[0].error, status.members[1].looks), ("gone", 0));
+        let later = clock::now() + Duration::from_secs(3);
+        seen.decided(&[Some(Role::Primary), None], Ok("b"), later);
+        assert!(seen.status().without_primary_seconds >= 3.0);
+        assert_eq!(seen.status().members[0].role.as_deref(), Some("primary"));
+    }
+}

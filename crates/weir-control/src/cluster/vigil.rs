@@ -1,0 +1,329 @@
+//! The watch of one pool: has its members asked, decides on their roles, and has those in force.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+use weir_balance::Role;
+use weir_config::{MysqlTopology, PoolMysql, ServerTlsMode};
+use weir_io::clock;
+use weir_mysql::topology::{MOST_MEMBERS, MemberRole, Topology, TopologyVerdict, ViewMember};
+use weir_state::{Backend, Pool};
+
+use super::looks::{Look, Looks, Pace, Step};
+use super::member::{Asker, Heard, Manner};
+use super::receipt::{Ledger, Moment};
+use super::roster::{Enrolled, Roster, RosterChange};
+use super::seen::PoolSeen;
+use crate::events::{Bus, What};
+use crate::health::Board;
+use crate::publish::InForce;
+
+/// Answers under way to a vigil: one of each member at most, and those that came late.
+const ANSWERS: usize = 4 * MOST_MEMBERS;
+/// Between two comparisons of the group with the backends of the pool.
+const ROLL_CALL: Duration = Duration::from_secs(1);
+/// An answer is worth a probe for so many intervals: one may be missed.
+const VOUCHED_INTERVALS: u32 = 3;
+
+/// Whom a vigil works for and tells.
+#[derive(Clone)]
+pub(super) struct Audience {
+    pub(super) in_force: InForce,
+    pub(super) board: Arc<Board>,
+    pub(super) bus: Arc<Bus>,
+    /// Backends that are to come and go.
+    pub(super) roster: mpsc::UnboundedSender<RosterChange>,
+}
+
+/// The watch of one pool.
+pub(super) struct Vigil {
+    audience: Audience,
+    pool: Arc<Pool>,
+    seen: Arc<PoolSeen>,
+    looks: Looks,
+    /// In the order of the pool.
+    members: Vec<Member>,
+    heard: (mpsc::Sender<Heard>, mpsc::Receiver<Heard>),
+    last_number: u64,
+    ledger: Ledger,
+    roster: Roster,
+    /// The group as it was last believed to be, while there is a primary.
+    group: Vec<ViewMember>,
+    /// Why there is no primary, as it was last told.
+    told: Option<Result<usize, &'static str>>,
+}
+
+struct Member {
+    /// That its answers are known by.
+    number: u64,
+    backend: Arc<Backend>,
+    manner: Manner,
+    asker: Asker,
+}
+
+/// Whether anybody is to be asked for the roles of a pool, and as what the answers are to be judged.
+pub(super) fn watched(pool: &Pool) -> Option<(&PoolMysql, Topology)> {
+    let mysql = pool.config.mysql.as_ref()?;
+    match mysql.topology {
+        MysqlTopology::GroupReplication => Some((mysql, Topology::Group)),
+        MysqlTopology::Replication => Some((mysql, Topology::ReadOnly)),
+        MysqlTopology::Static => None,
+    }
+}
+
+impl Vigil {
+    /// Of a pool that is watched; `None` for another.
+    pub(super) fn new(audience: Audience, pool: Arc<Pool>, seen: Arc<PoolSeen>) -> Option<Vigil> {
+        let (mysql, topology) = watched(&pool)?;
+        let looks = Looks::new(topology, pace(&pool, mysql));
+        let primary = pool.backends.iter().find(|backend| backend.balance.role() == Some(Role::Primary));
+        let ledger = Ledger::of(primary.map(|backend| backend.address.clone()), Moment::now());
+        let mut vigil = Vigil {
+            audience,
+            seen,
+            looks,
+            members: Vec::new(),
+            heard: mpsc::channel(ANSWERS),
+            last_number: 0,
+            ledger,
+            roster: Roster::default(),
+            group: Vec::new(),
+            told: None,
+            pool: pool.clone(),
+        };
+        vigil.adopt(pool);
+        Some(vigil)
+    }
+
+    /// Watches until it is given up. `changed` is rung when another snapshot is in force.
+    pub(super) async fn keep(mut self, changed: Arc<Notify>) {
+        let mut roll_call = clock::now() + ROLL_CALL;
+        loop {
+            let now = clock::now();
+            if now >= roll_call {
+                roll_call = now + ROLL_CALL;
+                self.call_the_roll(now);
+            }
+            let until = match self.looks.step(now) {
+                Step::Ask(members) => {
+                    members.into_iter().for_each(|index| self.members[index].asker.ask());
+                    continue;
+                }
+                Step::Decide => {
+                    self.decide();
+                    continue;
+                }
+                Step::Wait(until) => until.min(roll_call),
+            };
+            tokio::select! {
+                // Answers first: what they say may be what is asked for.
+                biased;
+                Some(heard) = self.heard.1.recv() => self.take(heard),
+                () = self.pool.nudge.asked() => self.looks.begin_round(None, clock::now()),
+                () = changed.notified() => self.follow(),
+                () = tokio::time::sleep(until.saturating_sub(now)) => {}
+            }
+        }
+    }
+
+    /// Takes the pool as it is in force. One that is gone, or watched no more, is still watched here until
+    /// the watch ends this.
+    fn follow(&mut self) {
+        let Some(snapshot) = self.audience.in_force.snapshot() else { return };
+        let Some(pool) = snapshot.pool(&self.pool.config.name).filter(|pool| watched(pool).is_some()) else {
+            return;
+        };
+        if !Arc::ptr_eq(pool, &self.pool) {
+            self.adopt(pool.clone());
+        }
+    }
+
+    /// Takes the pool's members as they are now; who was asked before in the same manner is asked on.
+    fn adopt(&mut self, pool: Arc<Pool>) {
+        let Some((mysql, topology)) = watched(&pool) else { return };
+        let now = clock::now();
+        let manner = Manner {
+            topology,
+            account: pool.account.clone(),
+            requires_tls: pool.config.tls.as_ref().is_none_or(|tls| tls.mode == ServerTlsMode::Required),
+            send_proxy: pool.config.send_proxy,
+            patience: pool.config.health.timeout,
+        };
+        let known = std::mem::take(&mut self.members).into_iter().zip(self.looks.members().to_vec());
+        let mut known: Vec<(Member, Look)> = known.collect();
+        let mut looks = Vec::with_capacity(pool.backends.len());
+        for backend in &pool.backends {
+            let is_it = |(member, _): &(Member, Look)| {
+                Arc::ptr_eq(&member.backend, backend) && member.manner.is_same(&manner)
+            };
+            let (member, look) = match known.iter().position(is_it) {
+                Some(at) => known.swap_remove(at),
+                None => (self.ask_anew(backend, &manner), Look::new(now)),
+            };
+            self.members.push(member);
+            looks.push(look);
+        }
+        self.looks.adopt(topology, pace(&pool, mysql), looks, now);
+        self.seen.adopt(mysql.topology, pool.backends.iter().map(|backend| backend.address.clone()));
+        self.pool = pool;
+    }
+
+    fn ask_anew(&mut self, backend: &Arc<Backend>, manner: &Manner) -> Member {
+        self.last_number += 1;
+        let number = self.last_number;
+        let asker = Asker::start(number, backend.clone(), manner.clone(), self.heard.0.clone());
+        Member { number, backend: backend.clone(), manner: manner.clone(), asker }
+    }
+
+    /// Takes what a member said, or that it does not answer.
+    fn take(&mut self, heard: Heard) {
+        let Some(index) = self.members.iter().position(|member| member.number == heard.number) else {
+            return;
+        };
+        let (backend, now) = (&self.members[index].backend, heard.moment.at);
+        self.seen.looked(index, &heard.result, heard.moment.time);
+        let had_answered = self.looks.members()[index].report.is_some();
+        let is_first = self.looks.members()[index].is_pending();
+        let (pool, address) = (&*self.pool.config.name, &*backend.address);
+        match &heard.result {
+            Ok(report) => {
+                let until = now + self.vouched();
+                self.audience.board.vouch(backend, until, !had_answered);
+                if !had_answered {
+                    tracing::info!(pool, backend = address, uuid = report.uuid, "cluster: member answers");
+                }
+                if backend.balance.role() == Some(Role::Primary) {
+                    self.ledger.saw(address, heard.moment);
+                }
+            }
+            Err(reason) => {
+                if had_answered || is_first {
+                    tracing::warn!(pool, backend = address, reason, "cluster: member does not answer");
+                    self.audience.board.hasten(backend);
+                }
+            }
+        }
+        self.looks.heard(index, heard.result.ok(), heard.is_connected, clock::now());
+    }
+
+    /// For how long an answer makes a probe superfluous.
+    fn vouched(&self) -> Duration {
+        watched(&self.pool).map_or(Duration::ZERO, |(mysql, _)| mysql.interval * VOUCHED_INTERVALS)
+    }
+
+    /// Decides by what the members have said, and puts that in force.
+    fn decide(&mut self) {
+        let is_primary = |member: &Member| member.backend.balance.role() == Some(Role::Primary);
+        let before = self.members.iter().position(is_primary);
+        let Some(verdict) = self.looks.decide(before, clock::now()) else { return };
+        let roles: Vec<Option<Role>> = self.roles(&verdict);
+        self.apply(&roles);
+        let primary = verdict.primary.map(|index| &*self.members[index].backend.address);
+        let now = Moment::now();
+        let parked = self.pool.cells.total(|cells| &cells.parked);
+        let receipt = self.ledger.decided(primary, now, parked);
+        self.seen.decided(&roles, primary.map_err(|why| why.words()), now.at);
+        let told = verdict.primary.map_err(|why| why.words());
+        if self.told != Some(told) {
+            self.tell(told);
+            self.told = Some(told);
+        }
+        if let Some(receipt) = receipt {
+            let pool = self.pool.config.name.clone();
+            tracing::warn!(
+                pool,
+                from = receipt.from,
+                to = receipt.to,
+                reason = receipt.reason,
+                last_seen = receipt.last_seen.rfc3339(),
+                detected = receipt.detected.rfc3339(),
+                writable = receipt.writable.rfc3339(),
+                parked = receipt.parked,
+                "cluster: failover"
+            );
+            self.audience.bus.tell(What::Failover { pool, receipt: receipt.clone() });
+            self.seen.keep(receipt);
+        }
+        self.group = if verdict.primary.is_ok() { verdict.group } else { Vec::new() };
+    }
+
+    /// The roles that follow. A new member that can still be heard of keeps what the process before knew of
+    /// it, but for being the primary beside another.
+    fn roles(&self, verdict: &TopologyVerdict) -> Vec<Option<Role>> {
+        let members = self.members.iter().zip(self.looks.members()).zip(&verdict.roles);
+        let role = |((member, look), role): ((&Member, &Look), &Option<MemberRole>)| match role {
+            Some(MemberRole::Primary) => Some(Role::Primary),
+            Some(MemberRole::Secondary) => Some(Role::Secondary),
+            None if look.is_pending() => {
+                member.backend.balance.role().filter(|role| *role == Role::Secondary)
+            }
+            None => None,
+        };
+        members.map(role).collect()
+    }
+
+    /// Has roles in force where they differ from those that are: in the pool that is, which may be another
+    /// than the one that is watched; that one's backends have the same roles.
+    fn apply(&self, roles: &[Option<Role>]) {
+        let snapshot = self.audience.in_force.snapshot();
+        let pool = snapshot.as_ref().and_then(|snapshot| snapshot.pool(&self.pool.config.name));
+        let pool = pool.unwrap_or(&self.pool);
+        let index_of = |member: &Member| {
+            pool.backends.iter().position(|it| Arc::ptr_eq(&it.balance, &member.backend.balance))
+        };
+        let mut changed = Vec::new();
+        for (member, role) in self.members.iter().zip(roles) {
+            let before = member.backend.balance.role();
+            if let Some(index) = index_of(member).filter(|_| before != *role) {
+                changed.push((index, *role));
+            }
+        }
+        if changed.is_empty() {
+            return;
+        }
+        pool.set_roles(changed.iter().copied(), clock::now());
+        for (index, role) in changed {
+            let (pool, backend) = (pool.config.name.clone(), pool.backends[index].address.clone());
+            let role = role.map_or("none", Role::word);
+            tracing::info!(pool, backend, role, "cluster: role");
+            self.audience.bus.tell(What::Role { pool, backend, role });
+        }
+    }
+
+    fn tell(&self, primary: Result<usize, &'static str>) {
+        let pool = &*self.pool.config.name;
+        match primary {
+            Ok(index) => {
+                tracing::info!(pool, primary = self.members[index].backend.address, "cluster: primary")
+            }
+            Err(reason) => tracing::error!(pool, reason, "cluster: no primary, writes wait"),
+        }
+    }
+
+    /// Compares the group with the backends, while there is a primary.
+    fn call_the_roll(&mut self, now: Duration) {
+        if self.group.is_empty() {
+            return;
+        }
+        let facts: Vec<_> = self.pool.backends.iter().map(|backend| backend.server.load_full()).collect();
+        let backends = self.pool.backends.iter().zip(&facts).map(|(backend, facts)| Enrolled {
+            address: &backend.address,
+            uuid: facts.as_ref().and_then(|facts| facts.uuid.as_deref()),
+            is_found: backend.is_found,
+        });
+        let backends: Vec<Enrolled<'_>> = backends.collect();
+        for change in self.roster.compare(&self.pool.config.name, &self.group, &backends, now) {
+            // Nobody takes it where the process ends.
+            let _ = self.audience.roster.send(change);
+        }
+    }
+}
+
+fn pace(pool: &Pool, mysql: &PoolMysql) -> Pace {
+    Pace {
+        interval: mysql.interval,
+        fast_interval: mysql.fast_interval.min(mysql.interval),
+        patience: pool.config.health.timeout,
+    }
+}

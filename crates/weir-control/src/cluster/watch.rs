@@ -1,0 +1,125 @@
+//! The watch over all pools whose servers' roles are found out: a thread of its own, because the control
+//! runtime reads files, resolves names and answers scrapes, and a primary that is gone can't wait for those.
+//!
+//! The thread is there from the first such pool on. It goes by the snapshot that is in force, follows each
+//! new one, and ends with the process: while that drains, what still runs needs a primary, too.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use tokio::sync::{Notify, mpsc};
+use weir_state::Snapshot;
+
+use super::roster::RosterChange;
+use super::seen::PoolSeen;
+use super::vigil::{Audience, Vigil, watched};
+use crate::events::Bus;
+use crate::health::Board;
+use crate::lock;
+use crate::publish::InForce;
+
+/// Watches the clusters.
+pub struct Watch {
+    shared: Arc<Shared>,
+    audience: Audience,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the thread and its readers share.
+#[derive(Default)]
+struct Shared {
+    changed: Notify,
+    ends: AtomicBool,
+    pools: Mutex<BTreeMap<String, Arc<PoolSeen>>>,
+}
+
+impl Watch {
+    /// Watches nobody yet; gives where it says which backends are to come and go.
+    pub fn new(
+        bus: Arc<Bus>,
+        in_force: InForce,
+        board: Arc<Board>,
+    ) -> (Watch, mpsc::UnboundedReceiver<RosterChange>) {
+        let (roster, changes) = mpsc::unbounded_channel();
+        let audience = Audience { in_force, board, bus, roster };
+        (Watch { shared: Arc::default(), audience, thread: Mutex::default() }, changes)
+    }
+
+    /// Watches the pools of the snapshot that is in force now.
+    pub fn follow(&self, snapshot: &Snapshot) {
+        let is_needed = snapshot.pools.iter().any(|pool| watched(pool).is_some());
+        let mut thread = lock(&self.thread);
+        if thread.is_none() && is_needed {
+            match self.start() {
+                Ok(started) => *thread = Some(started),
+                Err(error) => {
+                    tracing::error!(%error, "cluster: no thread to watch on; the next reload tries again");
+                }
+            }
+        }
+        self.shared.changed.notify_one();
+    }
+
+    fn start(&self) -> io::Result<JoinHandle<()>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (shared, audience) = (self.shared.clone(), self.audience.clone());
+        let watch = move || runtime.block_on(watch_all(&shared, &audience));
+        std::thread::Builder::new().name("weir-cluster".to_owned()).spawn(watch)
+    }
+
+    /// What is seen of a pool; `None` where nobody watches it.
+    pub fn seen(&self, pool: &str) -> Option<Arc<PoolSeen>> {
+        lock(&self.shared.pools).get(pool).cloned()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Ordering::Relaxed);
+        self.shared.changed.notify_one();
+        if let Some(thread) = lock(&self.thread).take() {
+            // A panic in there was a bug, and has been said already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The watch of a pool; ends with this.
+struct Kept {
+    changed: Arc<Notify>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn watch_all(shared: &Shared, audience: &Audience) {
+    let mut vigils: HashMap<String, Kept> = HashMap::new();
+    while !shared.ends.load(Ordering::Relaxed) {
+        if let Some(snapshot) = audience.in_force.snapshot() {
+            let is_watched = |name: &str| snapshot.pool(name).is_some_and(|pool| watched(pool).is_some());
+            vigils.retain(|name, kept| is_watched(name) && !kept.task.is_finished());
+            lock(&shared.pools).retain(|name, _| is_watched(name));
+            for pool in &snapshot.pools {
+                let name = &pool.config.name;
+                if let Some(kept) = vigils.get(name) {
+                    kept.changed.notify_one();
+                    continue;
+                }
+                let seen = PoolSeen::new();
+                let Some(vigil) = Vigil::new(audience.clone(), pool.clone(), seen.clone()) else { continue };
+                lock(&shared.pools).insert(name.clone(), seen);
+                let changed = Arc::new(Notify::new());
+                let task = tokio::spawn(vigil.keep(changed.clone()));
+                vigils.insert(name.clone(), Kept { changed, task });
+            }
+        }
+        shared.changed.notified().await;
+    }
+}
