@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_balance::{BackendStatus, Role, State};
 use weir_config::{Protocol, RouteAction, SqliMode};
+use weir_mysql::{LeftBehind, RouteReason};
 use weir_proxy::compiled::CompiledSnapshot;
 use weir_proxy::http::cache::Cache;
 use weir_quic::counts::{Counts as QuicCounts, DROP_NAMES};
@@ -252,7 +253,34 @@ fn compression(out: &mut Exposition, listeners: &[Arc<Listener>]) {
 fn logins(out: &mut Exposition, listeners: &[Arc<Listener>]) {
     let mysql = counted(listeners.iter().filter(|listener| listener.config.protocol() == Protocol::Mysql));
     mysql.by_word(out, &expose::MYSQL_LOGINS, Login::WORDS, |cells| &cells.logins[..]);
+    statements(out, listeners);
+    let pins = LeftBehind::ALL.iter().map(|(_, word, _)| *word);
+    mysql.worded(out, &expose::MYSQL_PINS, pins, |cells, index| &cells.pins[index]);
+    mysql.each(
+        out,
+        &expose::MYSQL_RERUNS,
+        &[("lost", |cells| &cells.rerun_lost), ("read_only", |cells| &cells.rerun_read_only)],
+    );
+    mysql.each(
+        out,
+        &expose::MYSQL_CATCH_UPS,
+        &[("waited", |cells| &cells.catch_ups), ("behind", |cells| &cells.behind)],
+    );
     mysql.totals(out, &expose::MYSQL_LOGINS_WAITED, |cells| &cells.logins_waited);
+}
+
+/// Only reasons that have come up: most listeners see a few of them.
+fn statements(out: &mut Exposition, listeners: &[Arc<Listener>]) {
+    let mut family = out.family(&expose::MYSQL_STATEMENTS);
+    for listener in listeners.iter().filter(|listener| listener.config.protocol() == Protocol::Mysql) {
+        for (index, reason) in RouteReason::ALL.iter().enumerate() {
+            let count: u64 = listener.cells.iter().map(|cells| cells.statements[index].total()).sum();
+            if count > 0 {
+                let labels = [listener.config.name.as_str(), reason.wants().word(), reason.word()];
+                family.sample(&labels, count as f64);
+            }
+        }
+    }
 }
 
 fn tls(out: &mut Exposition, listeners: &[Arc<Listener>]) {

@@ -80,6 +80,10 @@ metrics! {
     SQLI = "weir_sqli_requests_total" Counter ["listener", "verdict"] "Requests on routes with `sqli`, by what was found; listeners that have such routes.";
     ENDS = "weir_ends_total" Counter ["listener", "reason"] "Exchanges, TCP sessions and UDP flows that ended, by the end reason of the access log.";
     MYSQL_LOGINS = "weir_mysql_logins_total" Counter ["listener", "result"] "MySQL logins, by how clients showed who they are, or why they were not let in.";
+    MYSQL_STATEMENTS = "weir_mysql_statements_total" Counter ["listener", "role", "reason"] "Statements by the role of the server that they went to (`primary` or `any`), and why.";
+    MYSQL_PINS = "weir_mysql_pins_total" Counter ["listener", "reason"] "Times that a session began to keep its connection to a server, by what it had left there.";
+    MYSQL_RERUNS = "weir_mysql_reruns_total" Counter ["listener", "reason"] "Statements that ran again on another server: theirs was `lost`, or had refused them as `read_only`.";
+    MYSQL_CATCH_UPS = "weir_mysql_catch_ups_total" Counter ["listener", "result"] "Reads whose server had to wait for what their session had written: it `waited`, or was `behind` and the primary was asked.";
     MYSQL_LOGINS_WAITED = "weir_mysql_logins_waited_total" Counter ["listener"] "MySQL logins with the password itself that waited for their turn (`full_logins`, `full_logins_per_client`).";
     TLS_HANDSHAKES = "weir_tls_handshakes_total" Counter ["listener", "result"] "TLS handshakes with clients, by result: `full` and `resumed` came about, the others say why not.";
     CERTIFICATE_EXPIRY = "weir_certificate_expiry_timestamp_seconds" Gauge ["listener", "certificate"] "When the certificate stops being good, Unix time.";

@@ -71,6 +71,7 @@ words! {
         Overload = "overload", "Weir's own memory or descriptors ran short; answered 503 or closed.";
         TooManyConnections = "too_many_connections", "The listener or the client address was at its connection limit; closed.";
         NotCached = "not_cached", "The client wanted what the cache has or nothing (`only-if-cached`), and it has nothing fit; answered 504.";
+        Killed = "killed", "mysql: another session ended this one by KILL; closed.";
         Draining = "draining", "The listener or the process was going away and the drain time was over.";
         Internal = "internal", "A mistake of Weir's own; only this connection ended.";
     }
@@ -193,6 +194,11 @@ words! {
 /// Classes of status codes: index `status / 100`, 0 for none.
 pub const CODE_CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
+/// Room for the reasons why statements go where they go.
+pub const STATEMENT_REASONS: usize = 48;
+/// Room for what ties a session to its connection.
+pub const PIN_REASONS: usize = 16;
+
 /// Counters of one worker for one listener.
 #[derive(Debug, Default)]
 pub struct ListenerCells {
@@ -220,6 +226,18 @@ pub struct ListenerCells {
     pub handshakes: [Counter; Handshake::ALL.len()],
     /// MySQL logins by [`Login`].
     pub logins: [Counter; Login::ALL.len()],
+    /// MySQL statements by why they went where they went, by number of the reason.
+    pub statements: Counters<STATEMENT_REASONS>,
+    /// MySQL sessions that began to keep their connection to a server, by number of what they left there.
+    pub pins: [Counter; PIN_REASONS],
+    /// MySQL statements that ran again because their server was lost.
+    pub rerun_lost: Counter,
+    /// MySQL statements that ran again because their server had refused them as read-only.
+    pub rerun_read_only: Counter,
+    /// Reads of MySQL for which a server had to wait for what their session had written.
+    pub catch_ups: Counter,
+    /// Reads of MySQL that went to the primary because a server was too far behind.
+    pub behind: Counter,
     /// MySQL logins in full that had to wait for their turn.
     pub logins_waited: Counter,
     /// Requests on routes with a cache by [`CacheResult`].

@@ -180,7 +180,7 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
         End::BadResponse => *b"PH",
         End::Overload => [b'R', phase],
         End::TooManyConnections => *b"PC",
-        End::Draining => [b'K', phase],
+        End::Draining | End::Killed => [b'K', phase],
         End::Internal => [b'I', phase],
     }
 }

@@ -16,7 +16,6 @@ use super::attach::{self, AttachError, ServerError, ServerLogin};
 use super::confirm::settle;
 use super::exchange::ServerFailure;
 use super::failure::Refusal;
-use super::kill;
 use super::own::{self, Own, OwnAnswer};
 use super::server::{IdleServers, ServerConnection};
 use super::session::{LeftAt, Session};
@@ -143,6 +142,7 @@ impl Session {
         loop {
             match self.attach_in(role, but).await? {
                 Some(attached) => {
+                    self.killable.note(Some(&attached));
                     self.attached = Some(attached);
                     return Ok(());
                 }
@@ -235,16 +235,22 @@ impl Session {
         if !waits || idle.has_executed(written) {
             return Ok(());
         }
+        let listener = self.slot.current();
+        let cells = listener.shared.cells.of(self.worker.number);
         let sql = format!("SELECT WAIT_FOR_EXECUTED_GTID_SET('{written}', {CATCH_UP})");
         self.deadline.set(own::until());
         let answer = own::ask(server, &self.worker.buffers, &self.deadline, Own::Query(sql.as_bytes())).await;
         match answer.map_err(Unfit::Server)? {
             OwnAnswer::Rows(rows) if is_zero(&rows) => {
                 idle.note_executed(written);
+                cells.catch_ups.increment();
                 Ok(())
             }
             // Without GTIDs, or too late.
-            _ => Err(Unfit::Behind),
+            _ => {
+                cells.behind.increment();
+                Err(Unfit::Behind)
+            }
         }
     }
 
@@ -274,7 +280,9 @@ impl Session {
                 let input = PickInput { now: clock::now(), sticky, ..PickInput::default() };
                 let chosen = pool.choose(&input).ok().filter(|chosen| chosen.index == index);
                 let Some(chosen) = chosen else { return false };
-                self.attached = Some(Attached { chosen, server });
+                let attached = Attached { chosen, server };
+                self.killable.note(Some(&attached));
+                self.attached = Some(attached);
                 return true;
             }
         }
@@ -285,6 +293,7 @@ impl Session {
     /// the answer is asked first.
     pub async fn release_held(&mut self) {
         let Some(mut attached) = self.attached.take() else { return };
+        self.killable.note(None);
         if self.insert_id.is_none() {
             self.deadline.set(own::until());
             let asked = Own::Query(b"SELECT LAST_INSERT_ID()");
@@ -303,12 +312,6 @@ impl Session {
         } else {
             self.left_at = Some(attached.give_back());
         }
-    }
-
-    /// What becomes of a connection whose statement nobody waits for any more: the statement ends, and with it
-    /// its transaction and locks.
-    pub fn abandon(&mut self, attached: Attached) {
-        kill::abandoned(self, attached);
     }
 
     /// What becomes of the session's connection when the session ends: what others must not find on it is

@@ -41,6 +41,11 @@ impl Session {
             ClientCommand::Quit => Err(End::Done),
             ClientCommand::Query => {
                 let verdict = self.judge_query(&incoming);
+                if let Some((id, query_only)) =
+                    Session::own_target(verdict.kill).filter(|_| incoming.is_whole)
+                {
+                    return Box::pin(self.kill(incoming, id, query_only)).await;
+                }
                 self.run_statement(Running { incoming, command, verdict, prepares: None, executes: None })
                     .await
             }
@@ -54,6 +59,10 @@ impl Session {
             ClientCommand::Ping if self.attached.is_none() => {
                 self.consume(incoming.packet_bytes());
                 self.send_ok(incoming.header.sequence.wrapping_add(1)).await
+            }
+            ClientCommand::ProcessKill if Session::own_target_of(self.payload(&incoming)).is_some() => {
+                let (id, query_only) = Session::own_target_of(self.payload(&incoming)).unwrap_or_default();
+                Box::pin(self.kill(incoming, id, query_only)).await
             }
             ClientCommand::ResetConnection => Box::pin(self.reset(incoming)).await,
             other => Box::pin(self.run_other(incoming, other)).await,

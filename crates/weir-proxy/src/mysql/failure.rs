@@ -50,6 +50,21 @@ impl ServerError {
         ServerError { code, state, message: message.as_ref().into() }
     }
 
+    /// The statement was ended by KILL.
+    pub fn interrupted() -> ServerError {
+        ServerError::new(1317, *b"70100", "Query execution was interrupted")
+    }
+
+    /// No connection has the number that KILL names.
+    pub fn unknown_thread(id: u32) -> ServerError {
+        ServerError::new(1094, GENERAL_STATE, format!("Unknown thread id: {id}"))
+    }
+
+    /// The connection that KILL names is another account's.
+    pub fn not_owner(id: u32) -> ServerError {
+        ServerError::new(1095, GENERAL_STATE, format!("You are not owner of thread {id}"))
+    }
+
     /// Appends the packet.
     pub fn write(&self, out: &mut Vec<u8>, sequence: u8) {
         write_packet_with(out, sequence, |out| self.packet().write(out));

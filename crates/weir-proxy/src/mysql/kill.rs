@@ -1,9 +1,243 @@
-//! Statements that nobody waits for any more.
+//! KILL across servers: clients know their connections by numbers of Weir's own, and a statement that nobody
+//! waits for any more is ended where it runs.
+//!
+//! A KILL is sent as the account that asks for it, so that the server it goes to judges whether that account
+//! may.
 
-use super::acquire::Attached;
-use super::session::Session;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
 
-/// Ends the statement that runs on a connection.
-pub fn abandoned(_session: &Session, attached: Attached) {
-    drop(attached);
+use weir_balance::PickInput;
+use weir_io::clock;
+use weir_io::deadline::Deadline;
+use weir_mysql::KillTarget;
+use weir_mysql::command::killed_connection;
+use weir_stats::table::End;
+
+use super::acquire::{Attached, Unfit};
+use super::attach::{self, ServerError, ServerLogin};
+use super::confirm::settle;
+use super::failure::Refusal;
+use super::own::{self, Own, OwnAnswer};
+use super::server::{ConnectionKind, IdleServers, ServerConnection};
+use super::session::{Incoming, Session};
+use crate::backends::{Chosen, WorkerPool};
+use crate::worker::Worker;
+
+/// Connection ids of Weir's own have the top bit, which a server's own do not reach: a number from SHOW
+/// PROCESSLIST is never taken for one of ours, nor one of ours for a server's.
+const OWN_ID: u32 = 0x8000_0000;
+/// Most statements of clients that have left that one worker ends at once; those beyond are left to their
+/// servers, which find the connection closed when they answer.
+const MOST_ABANDONED: u32 = 32;
+
+/// The sessions of this process by the number that their clients know them by. A KILL may come to any worker.
+static SESSIONS: LazyLock<Mutex<HashMap<u32, Arc<KillEntry>>>> = LazyLock::new(Mutex::default);
+
+/// A session as KILL finds it.
+pub struct KillEntry {
+    user: Box<[u8]>,
+    waker: Waker,
+    is_killed: AtomicBool,
+    /// The server that it is attached to ([`weir_balance::Backend::id`]), and what that calls the connection; 0
+    /// while it is attached to none.
+    backend: AtomicU64,
+    thread_id: AtomicU32,
+}
+
+/// The session's place among those that can be killed, given up when dropped.
+pub struct Killable {
+    pub id: u32,
+    entry: Arc<KillEntry>,
+}
+
+/// A number for a new connection.
+pub fn next_connection_id() -> u32 {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1) | OWN_ID
+}
+
+fn sessions() -> std::sync::MutexGuard<'static, HashMap<u32, Arc<KillEntry>>> {
+    SESSIONS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Killable {
+    /// Of a session of `user`, whose task has this waker.
+    pub fn new(id: u32, user: &[u8], waker: Waker) -> Killable {
+        let entry = Arc::new(KillEntry {
+            user: user.into(),
+            waker,
+            is_killed: AtomicBool::new(false),
+            backend: AtomicU64::new(0),
+            thread_id: AtomicU32::new(0),
+        });
+        sessions().insert(id, entry.clone());
+        Killable { id, entry }
+    }
+
+    /// Whether somebody has ended the session.
+    #[inline]
+    pub fn is_killed(&self) -> bool {
+        self.entry.is_killed.load(Ordering::Acquire)
+    }
+
+    /// Notes where the session's statements run from now on; `None` for nowhere.
+    #[inline]
+    pub fn note(&self, attached: Option<&Attached>) {
+        let backend = attached.map_or(0, |attached| attached.chosen.backend().shared.balance.id());
+        let thread_id = attached.map_or(0, |attached| attached.server.thread_id);
+        self.entry.thread_id.store(thread_id, Ordering::Relaxed);
+        self.entry.backend.store(backend, Ordering::Release);
+    }
+}
+
+impl Drop for Killable {
+    fn drop(&mut self) {
+        sessions().remove(&self.id);
+    }
+}
+
+impl Session {
+    /// The session that a KILL is to end, where it is one of Weir's own; the number is not, where a server's
+    /// connection is meant.
+    pub fn own_target(target: Option<KillTarget>) -> Option<(u32, bool)> {
+        let target = target?;
+        let id = u32::try_from(target.id?).ok().filter(|id| id & OWN_ID != 0)?;
+        Some((id, target.query_only))
+    }
+
+    /// The same of COM_PROCESS_KILL.
+    pub fn own_target_of(payload: &[u8]) -> Option<(u32, bool)> {
+        let id = killed_connection(payload).ok().filter(|id| id & OWN_ID != 0)?;
+        Some((id, false))
+    }
+
+    /// Ends another session, or its statement, and answers.
+    pub async fn kill(&mut self, incoming: Incoming, id: u32, query_only: bool) -> Result<(), End> {
+        let sequence = incoming.header.sequence.wrapping_add(1);
+        self.consume(incoming.packet_bytes());
+        if id == self.killable.id {
+            let refusal = Refusal::of_server(ServerError::interrupted());
+            self.refuse(sequence, refusal).await?;
+            return if query_only { Ok(()) } else { Err(End::Killed) };
+        }
+        let entry = sessions().get(&id).cloned();
+        let Some(entry) = entry else {
+            return self.refuse(sequence, Refusal::of_server(ServerError::unknown_thread(id))).await;
+        };
+        let backend = entry.backend.load(Ordering::Acquire);
+        let thread_id = entry.thread_id.load(Ordering::Relaxed);
+        if backend != 0
+            && let Some(pool) = self.pool()
+        {
+            let worker = self.worker.clone();
+            let connect = self.listener().shared.config.timeout.connect;
+            let sender = Sender { worker: &worker, kind: &self.kind, deadline: &self.deadline, connect };
+            if let Err(refusal) = sender.send(&pool, backend, thread_id, query_only).await {
+                return self.refuse(sequence, refusal).await;
+            }
+        } else if entry.user != self.kind.account.user {
+            // Nobody could be asked whether it may: it has no connection to any server.
+            return self.refuse(sequence, Refusal::of_server(ServerError::not_owner(id))).await;
+        }
+        if !query_only {
+            entry.is_killed.store(true, Ordering::Release);
+            entry.waker.wake_by_ref();
+        }
+        self.send_ok(sequence).await
+    }
+
+    /// What becomes of a connection whose statement nobody waits for any more: the statement ends, and with it
+    /// its transaction and locks.
+    pub fn abandon(&mut self, attached: Attached) {
+        thread_local! {
+            static UNDER_WAY: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+        }
+        if UNDER_WAY.get() >= MOST_ABANDONED {
+            return;
+        }
+        UNDER_WAY.set(UNDER_WAY.get() + 1);
+        let worker = self.worker.clone();
+        let connect = self.listener().shared.config.timeout.connect;
+        tokio::task::spawn_local(async move {
+            let waker = std::future::poll_fn(|context| std::task::Poll::Ready(context.waker().clone())).await;
+            let deadline = worker.deadlines.register(waker);
+            let pool = attached.chosen.pool.clone();
+            let backend = attached.chosen.backend().shared.balance.id();
+            let kind = attached.server.kind.clone();
+            let sender = Sender { worker: &worker, kind: &kind, deadline: &deadline, connect };
+            let sent = sender.send(&pool, backend, attached.server.thread_id, false).await;
+            if let Err(refusal) = sent {
+                let error = refusal.error.message.escape_ascii();
+                tracing::debug!(backend = attached.address(), %error, "an abandoned statement goes on");
+            }
+            drop(attached);
+            UNDER_WAY.set(UNDER_WAY.get() - 1);
+        });
+    }
+}
+
+/// As whom, and with what, a KILL is sent.
+struct Sender<'a> {
+    worker: &'a Rc<Worker>,
+    kind: &'a ConnectionKind,
+    deadline: &'a Deadline,
+    connect: Duration,
+}
+
+impl Sender<'_> {
+    async fn send(
+        &self,
+        pool: &Rc<WorkerPool>,
+        backend: u64,
+        thread_id: u32,
+        query_only: bool,
+    ) -> Result<(), Refusal> {
+        let input = PickInput { now: clock::now(), sticky: Some(backend), ..PickInput::default() };
+        let chosen = pool.choose(&input).ok();
+        let chosen = chosen.filter(|chosen| chosen.backend().shared.balance.id() == backend);
+        let Some(chosen) = chosen else {
+            return Err(Refusal::failed("the server of the connection is away", &pool.shared.config.name));
+        };
+        let mut server =
+            self.connection(&chosen).await.map_err(|unfit| unfit.refusal(&pool.shared.config.name))?;
+        let sql = format!("KILL {}{thread_id}", if query_only { "QUERY " } else { "" });
+        self.deadline.set(own::until());
+        let asked = Own::Query(sql.as_bytes());
+        match own::ask(&mut server, &self.worker.buffers, self.deadline, asked).await {
+            Ok(OwnAnswer::Refused(error)) => {
+                Attached { chosen, server }.give_back();
+                Err(Refusal::of_server(error))
+            }
+            Ok(_) => {
+                Attached { chosen, server }.give_back();
+                Ok(())
+            }
+            Err(failure) => Err(Refusal::failed(&failure.to_string(), &pool.shared.config.name)),
+        }
+    }
+
+    async fn connection(&self, chosen: &Chosen) -> Result<Box<ServerConnection>, Unfit> {
+        let backend = chosen.backend();
+        if let Some(server) = backend.kept::<IdleServers>().take_any(backend, self.kind) {
+            return Ok(server);
+        }
+        self.deadline.set(clock::now() + self.connect);
+        let login = ServerLogin {
+            account: &self.kind.account,
+            capabilities: self.kind.capabilities,
+            max_packet_bytes: 1 << 24,
+            collation: self.kind.collation,
+            database: None,
+            attributes: b"",
+        };
+        let logged_in = attach::log_in(self.worker, chosen, self.deadline, None, &login).await;
+        let mut server = ServerConnection::of_login(logged_in.map_err(Unfit::Attach)?, self.kind.clone());
+        settle(&mut server, &self.worker.buffers, self.deadline).await?;
+        Ok(server)
+    }
 }

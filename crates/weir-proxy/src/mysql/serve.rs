@@ -3,7 +3,6 @@
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
@@ -19,6 +18,7 @@ use weir_screen::Screen;
 use weir_stats::table::{End, Rejected};
 
 use super::confirm::Confirming;
+use super::kill::{Killable, next_connection_id};
 use super::login::{self, Candidate, ClientLoggedIn, LoginTerms};
 use super::prepared::ClientStatements;
 use super::server::ConnectionKind;
@@ -28,15 +28,6 @@ use crate::backends::elapsed;
 use crate::client::Client;
 use crate::identify;
 use crate::worker::{ListenerSlot, Worker};
-
-/// Connection ids of Weir's own have the top bit, which a server's own do not reach: a number from SHOW
-/// PROCESSLIST is never taken for one of ours, nor one of ours for a server's.
-const OWN_ID: u32 = 0x8000_0000;
-
-fn next_connection_id() -> u32 {
-    static LAST: AtomicU32 = AtomicU32::new(0);
-    LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1) | OWN_ID
-}
 
 /// Serves one connection to its end.
 pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream, peer: SocketAddr) {
@@ -105,6 +96,8 @@ async fn open(
     };
     let ClientLoggedIn { stream, first, secure, candidate, sequence, .. } = logged_in;
     let kind = ConnectionKind::of(&candidate);
+    let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+    let killable = Killable::new(connection_id, &candidate.account.user, waker);
     let mut session = Box::new(Session {
         worker,
         slot,
@@ -112,7 +105,7 @@ async fn open(
         stream,
         buffer: first,
         deadline,
-        connection_id,
+        killable,
         candidate,
         kind,
         secure,

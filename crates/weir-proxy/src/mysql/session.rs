@@ -24,6 +24,7 @@ use weir_stats::table::End;
 
 use super::acquire::Attached;
 use super::failure::Refusal;
+use super::kill::Killable;
 use super::login::Candidate;
 use super::prepared::ClientStatements;
 use super::server::ConnectionKind;
@@ -57,8 +58,8 @@ pub struct Session {
     /// Received and not done with.
     pub buffer: Option<Buffer>,
     pub deadline: Deadline,
-    /// What the client calls its connection.
-    pub connection_id: u32,
+    /// By which KILL finds the session.
+    pub killable: Killable,
     /// As whom the client has logged in, and what was agreed on with it.
     pub candidate: Candidate,
     /// The same, as far as connections go by it.
@@ -234,6 +235,7 @@ impl Session {
             self.deadline.set_idle((is_between && self.attached.is_none()).then_some(now));
             match self.client_speaks().await {
                 Wait::Speaks => return Ok(()),
+                Wait::Killed => return Err(End::Killed),
                 Wait::ServerLeft => return Err(self.tell_server_left().await),
                 Wait::Drained => return Err(self.refuse_and_end(Refusal::draining()).await),
                 Wait::Shed => return Err(self.refuse_and_end(Refusal::draining()).await),
@@ -246,8 +248,11 @@ impl Session {
 
     async fn client_speaks(&mut self) -> Wait {
         let is_at_boundary = self.buffer.is_none() && self.attached.is_none();
-        let Session { stream, attached, deadline, slot, .. } = self;
+        let Session { stream, attached, deadline, slot, killable, .. } = self;
         poll_fn(|context| {
+            if killable.is_killed() {
+                return Poll::Ready(Wait::Killed);
+            }
             if stream.poll_readable(context).is_ready() {
                 return Poll::Ready(Wait::Speaks);
             }
@@ -380,6 +385,7 @@ impl Session {
 /// What became of a wait for the client.
 enum Wait {
     Speaks,
+    Killed,
     ServerLeft,
     Drained,
     Shed,

@@ -12,8 +12,8 @@ use weir_mysql::answer::AnswerReader;
 use weir_mysql::capability::StatusFlags;
 use weir_mysql::command::ClientCommand;
 use weir_mysql::response::DEFAULT_HEAD_BYTES;
-use weir_mysql::{LeftBehind, ReadsBack, Resend, RoleWanted, StatementVerdict, TransactionStep};
-use weir_stats::table::End;
+use weir_mysql::{LeftBehind, ReadsBack, Resend, RoleWanted, RouteReason, StatementVerdict, TransactionStep};
+use weir_stats::table::{End, PIN_REASONS, STATEMENT_REASONS};
 
 use super::acquire::Attached;
 use super::exchange::{Answered, Answering, ExchangeError, Forwarding, Outcome, Rest, ServerFailure};
@@ -22,6 +22,8 @@ use super::own::{self, Own};
 use super::prepared::StatementText;
 use super::session::{CLIENT_PATIENCE, Incoming, Session, wanted_role};
 use super::upload::{Beginning, Source};
+
+const _: () = assert!(RouteReason::ALL.len() <= STATEMENT_REASONS && LeftBehind::ALL.len() <= PIN_REASONS);
 
 /// Most servers that a statement is lost with, or refused by as read-only, before its client is told.
 const MOST_LOSSES: u32 = 3;
@@ -277,6 +279,9 @@ impl Session {
         if answered.is_ok() {
             chosen.observe_success(clock::now(), clock::now().saturating_sub(begun));
         }
+        if let Some(count) = listener.shared.cells.of(worker.number).statements.get(verdict.reason as usize) {
+            count.increment();
+        }
         cells.bytes_received.add(received);
         cells.bytes_sent.add(incoming.packet_bytes() as u64 + from_client);
         listener.shared.cells.of(worker.number).bytes_received.add(from_client);
@@ -316,6 +321,7 @@ impl Session {
             return false;
         }
         (losses.count, losses.last) = (losses.count + 1, None);
+        self.listener().shared.cells.of(self.worker.number).rerun_read_only.increment();
         if let Some(attached) = self.attached.take() {
             attached.give_back();
         }
@@ -326,6 +332,7 @@ impl Session {
     /// it; says how the session ends, where it does.
     fn settle(&mut self, running: &Running<'_>, outcome: &Outcome, before: Before) -> Option<End> {
         let verdict = &running.verdict;
+        let pinned_before = self.pins;
         let attached = self.attached.as_ref()?;
         let state = attached.server.state.clone();
         let is_at_rest = attached.server.is_at_rest;
@@ -353,6 +360,7 @@ impl Session {
             untracked = outcome.untracked,
             "settled"
         );
+        self.count_pins(pinned_before);
         self.held = ReadsBack::NONE;
         if verdict.leaves.has(LeftBehind::FOUND_ROWS) {
             self.held |= ReadsBack::FOUND_ROWS;
@@ -390,9 +398,24 @@ impl Session {
             self.statements.set_bound(id, is_bound);
         }
         if !self.keeps_connection() && self.held.is_empty() {
+            self.killable.note(None);
             self.left_at = self.attached.take().map(Attached::give_back);
         }
         None
+    }
+
+    fn count_pins(&self, before: LeftBehind) {
+        let added = self.pins.without(before);
+        if added.is_empty() {
+            return;
+        }
+        let listener = self.slot.current();
+        let counts = &listener.shared.cells.of(self.worker.number).pins;
+        for ((flag, ..), count) in LeftBehind::ALL.iter().zip(counts) {
+            if added.has(*flag) {
+                count.increment();
+            }
+        }
     }
 
     /// What follows from an exchange that did not come to its end.
@@ -404,6 +427,10 @@ impl Session {
         losses: &mut Losses,
     ) -> Result<Attempted, End> {
         let Some(attached) = self.attached.take() else { return Err(End::Internal) };
+        self.killable.note(None);
+        if self.killable.is_killed() {
+            return Err(End::Killed);
+        }
         let sequence = running.incoming.header.sequence.wrapping_add(1);
         let (failure, forwarded) = match error {
             ExchangeError::Client => {
@@ -435,6 +462,7 @@ impl Session {
             Loss::Again if running.incoming.is_whole && losses.may_go_on() => {
                 (losses.count, losses.last) = (losses.count + 1, Some(server));
                 self.report.retries += 1;
+                self.listener().shared.cells.of(self.worker.number).rerun_lost.increment();
                 Ok(Attempted::Again)
             }
             Loss::RolledBack if running.incoming.is_whole => {
